@@ -1,0 +1,176 @@
+#include "harness/atomic_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <stdexcept>
+
+#include "rung.h"
+
+namespace ladder {
+namespace {
+
+// What a signal handler may touch: memory that never moves, and flags that are lock-free.
+struct Slot {
+  std::atomic<bool> taken = false;
+  std::atomic<bool> armed = false;  // path is complete and may be unlinked
+  char path[PATH_MAX] = {};
+};
+Slot slots[16];
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+extern "C" void end_by_signal(int signal) {
+  remove_temporary_files();
+  // The handler was installed with SA_RESETHAND: raised again, the signal ends the program, and the
+  // shell sees which one it was.
+  raise(signal);
+}
+
+void install_handlers() {
+  static const bool once = [] {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
+      struct sigaction old = {};
+      sigaction(signal, nullptr, &old);
+      if (old.sa_handler != SIG_DFL) continue;  // ignored, as under nohup: leave it so
+      struct sigaction action = {};
+      action.sa_handler = end_by_signal;
+      action.sa_flags = SA_RESETHAND;
+      sigemptyset(&action.sa_mask);
+      sigaction(signal, &action, nullptr);
+    }
+    // A file over the limit of `ulimit -f` then fails with EFBIG, which is reported, instead of
+    // ending the program.
+    std::signal(SIGXFSZ, SIG_IGN);
+    return true;
+  }();
+  (void)once;
+}
+
+std::string folder_of(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
+}
+
+std::string follow_links(const std::string& path) {
+  char* real = realpath(path.c_str(), nullptr);
+  if (!real) return path;  // does not exist yet
+  std::string result = real;
+  std::free(real);
+  return result;
+}
+
+[[noreturn]] void cannot_write(const std::string& path) {
+  const int error = errno;
+  throw Error(Exit::bad_usage,
+              fmt::format("cannot write '{}': {}{}", path, std::strerror(error),
+                          error == ENOSPC || error == EDQUOT || error == EFBIG
+                              ? "; make room or choose another place"
+                              : "; choose a folder that exists and can be written"));
+}
+
+}  // namespace
+
+void remove_temporary_files() noexcept {
+  for (Slot& slot : slots)
+    if (slot.armed) unlink(slot.path);
+}
+
+AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(follow_links(path)) {
+  install_handlers();
+  struct stat status = {};
+  int fd = -1;
+  if (stat(target_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    fd = open(target_.c_str(), O_WRONLY | O_CLOEXEC);  // fails for a folder, as it should
+  } else {
+    take_slot();
+    fd = open(slots[slot_].path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  }
+  if (fd >= 0) file_ = fdopen(fd, "w");
+  if (!file_) {
+    const int error = errno;
+    remove_temporary();
+    errno = error;
+    fail();
+  }
+}
+
+void AtomicFile::take_slot() {
+  // Unique among processes that share the folder, in other containers too.
+  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+  const std::string name = fmt::format("{}.ladder-{}-{:x}.tmp", folder_of(target_), getpid(), now);
+  if (name.size() >= PATH_MAX) {
+    errno = ENAMETOOLONG;
+    fail();
+  }
+  for (int i = 0; i < static_cast<int>(std::size(slots)) && slot_ < 0; ++i)
+    if (!slots[i].taken.exchange(true)) slot_ = i;
+  if (slot_ < 0) throw std::logic_error("too many files are being written at once");
+  std::memcpy(slots[slot_].path, name.c_str(), name.size() + 1);
+  // Armed before the file exists: an interruption between the two must find the name.
+  slots[slot_].armed = true;
+}
+
+AtomicFile::~AtomicFile() {
+  if (file_) std::fclose(file_);
+  remove_temporary();
+}
+
+void AtomicFile::fail() const {
+  cannot_write(path_);
+}
+
+void AtomicFile::remove_temporary() {
+  if (slot_ < 0) return;
+  unlink(slots[slot_].path);  // fails, as it should, after a rename
+  slots[slot_].armed = false;
+  slots[slot_].taken = false;
+  slot_ = -1;
+}
+
+void AtomicFile::write(const void* data, size_t bytes) {
+  if (!file_) throw std::logic_error("written after finish(): " + path_);
+  if (std::fwrite(data, 1, bytes, file_) != bytes) fail();
+}
+
+void AtomicFile::finish() {
+  if (!file_) return;
+  if (std::fflush(file_) != 0) fail();
+  // Without fsync a full disk may show only after the rename. Pipes and devices cannot sync.
+  if (slot_ >= 0 && fsync(fileno(file_)) != 0) fail();
+  std::FILE* file = file_;
+  file_ = nullptr;
+  if (std::fclose(file) != 0) fail();
+}
+
+void AtomicFile::commit() {
+  finish();
+  if (slot_ < 0) return;
+  if (std::rename(slots[slot_].path, target_.c_str()) != 0) fail();
+  remove_temporary();
+}
+
+void make_folder(const std::string& path) {
+  if (mkdir(path.c_str(), 0777) == 0) return;
+  const int error = errno;
+  struct stat status = {};
+  if (error == EEXIST && stat(path.c_str(), &status) == 0) {
+    if (S_ISDIR(status.st_mode)) return;
+    throw Error(Exit::bad_usage,
+                fmt::format("'{}' is a file, not a folder; choose another place", path));
+  }
+  throw Error(Exit::bad_usage, fmt::format("cannot create the folder '{}': {}; choose a place that "
+                                           "exists and can be written",
+                                           path, std::strerror(error)));
+}
+
+}  // namespace ladder

@@ -1,0 +1,126 @@
+// The program of a rung: options in, report out. LADDER_RUNG is the rung's name.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <new>
+
+#include "harness/atomic_file.h"
+#include "harness/npy.h"
+#include "harness/options.h"
+#include "harness/run.h"
+
+namespace ladder {
+namespace {
+
+/// `--list`: one JSON line for each variant and device, for scripts.
+void list_variants() {
+  for (const DeviceKind kind : {DeviceKind::sim, DeviceKind::gpu}) {
+    const auto all = variants_for(kind);
+    for (const Variant& v : all)
+      fmt::print("{{\"rung\": \"{}\", \"variant\": \"{}\", \"device\": \"{}\", \"default\": {}, "
+                 "\"summary\": \"{}\"}}\n",
+                 v.rung, v.name, kind == DeviceKind::gpu ? "gpu" : "sim",
+                 v.name == all.back().name && !v.by_name_only, v.summary);
+  }
+}
+
+/// The files of --save. Their names are claimed before the work starts, so that a folder that
+/// cannot be written is found out first; they appear when all are complete.
+class Saved {
+ public:
+  Saved(const Options& options, const Variant& variant) : folder_(options.save) {
+    if (folder_.empty()) return;
+    make_folder(folder_);
+    files_.emplace_back(folder_ + "/o.npy");
+    if (variant.has_lse) files_.emplace_back(folder_ + "/lse.npy");
+  }
+  void write(const Problem& p, const Outputs& out) {
+    if (folder_.empty()) return;
+    write_npy(files_[0], {p.B, p.H, p.N, p.d}, widen_all(out.O),
+              p.dtype == DType::fp16 ? NpyType::float16 : NpyType::float32);
+    if (files_.size() > 1) write_npy(files_[1], {p.B, p.H, p.N}, out.LSE, NpyType::float32);
+    for (auto& file : files_) file.finish();
+    for (auto& file : files_) file.commit();
+  }
+
+ private:
+  std::string folder_;
+  std::deque<AtomicFile> files_;
+};
+
+/// One JSON line about the run, then one for each run of accesses.
+void write_trace(AtomicFile& file, const Report& r, const std::vector<TraceEvent>& events) {
+  const Problem& p = r.options.problem;
+  file.write(fmt::format("{{\"rung\": \"{}\", \"variant\": \"{}\", \"batch\": {}, \"heads\": {}, "
+                         "\"kv_heads\": {}, \"seqlen\": {}, \"seqlen_kv\": {}, \"head_dim\": {}, "
+                         "\"causal\": {}}}\n",
+                         r.rung, r.variant, p.B, p.H, p.Hk, p.N, p.N_kv, p.d, p.causal));
+  for (const TraceEvent& e : events)
+    file.write(fmt::format("{{\"kernel\": \"{}\", \"block\": {}, \"step\": {}, \"array\": \"{}\", "
+                           "\"op\": \"{}\", \"begin\": {}, \"end\": {}}}\n",
+                           e.kernel, e.block, e.step, e.array, e.write ? "write" : "read", e.begin,
+                           e.end));
+  file.commit();
+}
+
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  if (std::fflush(stdout) != 0)
+    throw Error(Exit::bad_usage, fmt::format("standard output: {}", std::strerror(errno)));
+}
+
+int run(int argc, char** argv) {
+  if (argc == 2 && std::strcmp(argv[1], "--list") == 0) {
+    list_variants();
+    return 0;
+  }
+  const auto options = parse_options(argc, argv, LADDER_RUNG);
+  if (!options) return 0;
+  const auto device = open_device(*options);
+  const Variant variant = choose_variant(*options, device->info());
+  Saved saved(*options, variant);
+  std::optional<AtomicFile> trace;
+  if (!options->sim.trace_file.empty()) trace.emplace(options->sim.trace_file);
+
+  Outputs outputs;
+  const auto reports = run_variant(*device, variant, *options, &outputs);
+  saved.write(reports.front().options.problem, outputs);
+  if (trace) write_trace(*trace, reports.front(), device->take_trace());
+
+  const char* no_colour = std::getenv("NO_COLOR");
+  const bool colour = isatty(STDOUT_FILENO) && !(no_colour && *no_colour);
+  bool pass = true;
+  for (const Report& report : reports) {
+    print(options->json ? to_json(report) + "\n" : to_table(report, colour));
+    pass = pass && report.pass();
+  }
+  if (!pass)
+    fmt::print(stderr, "{}: wrong result: an error is over its tolerance\n", LADDER_RUNG);
+  return static_cast<int>(pass ? Exit::good : Exit::wrong_result);
+}
+
+}  // namespace
+}  // namespace ladder
+
+int main(int argc, char** argv) {
+  const auto fail = [](ladder::Exit status, const char* what) {
+    std::fflush(stdout);
+    fmt::print(stderr, "{}: {}\n", LADDER_RUNG, what);
+    return static_cast<int>(status);
+  };
+  try {
+    return ladder::run(argc, argv);
+  } catch (const ladder::Error& e) {
+    return fail(e.status, e.what());
+  } catch (const std::bad_alloc&) {
+    return fail(ladder::Exit::no_device,
+                "the host's memory is used up; a smaller --batch, --heads or --seqlen needs less");
+  } catch (const std::exception& e) {
+    return fail(ladder::Exit::wrong_result, e.what());
+  }
+}

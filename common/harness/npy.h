@@ -1,0 +1,44 @@
+// NumPy's .npy files, format versions 1.0 to 3.0: little-endian float16 or float32, C order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "harness/atomic_file.h"
+
+namespace ladder {
+
+/// An array as a .npy file holds it. float16 values are widened to float, which is exact.
+struct NpyArray {
+  std::vector<int64_t> shape;  // no dimension is 0; empty for a single number
+  std::vector<float> values;   // C order; as many as the product of shape
+};
+
+/// Reads a file. Throws Error(bad_usage) naming the path and what is wrong with it: missing, empty,
+/// truncated, not .npy, unknown version, malformed header, Fortran order, big-endian, a type other
+/// than float16 or float32, zero-sized, more bytes than the shape, a value that is not finite.
+/// Throws Error(no_device) for an array larger than the host's memory.
+/// Never allocates more than the file's own size calls for.
+NpyArray read_npy(const std::string& path);
+
+/// The same from memory, for the fuzzer. `name` stands in messages.
+NpyArray parse_npy(const std::string& name, const unsigned char* data, size_t size);
+
+enum class NpyType { float16, float32 };
+
+/// Writes a file whole or not at all: to a temporary name in the same folder, then renamed. Values
+/// are rounded to nearest even for float16; what is not finite is written as it is. `shape` has as
+/// many elements as `values`. Throws Error(bad_usage) when the file cannot be written.
+void write_npy(const std::string& path, const std::vector<int64_t>& shape,
+               const std::vector<float>& values, NpyType type);
+
+/// The same without the renaming, so that a caller can commit several files all or none.
+void write_npy(AtomicFile& file, const std::vector<int64_t>& shape,
+               const std::vector<float>& values, NpyType type);
+
+/// A shape as NumPy prints it, for messages: "(1, 2, 256, 64)".
+std::string shape_text(const std::vector<int64_t>& shape);
+
+}  // namespace ladder

@@ -1,0 +1,47 @@
+// The command line of every rung's program.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "machine/device.h"
+#include "rung.h"
+
+namespace ladder {
+
+enum class Input { normal, outliers };
+enum class Check { automatic, full, sampled, off };
+enum class DeviceChoice { automatic, gpu, sim };
+
+struct Options {
+  Problem problem;      // shapes; after --load replaced by the files'
+  Input input = Input::normal;
+  uint64_t seed = 0;
+  std::string load;     // directory, empty: generate
+  std::string save;     // directory, empty: do not save
+  bool scale_given = false;  // else problem.scale = 1/√d, also after --load
+  DeviceChoice device = DeviceChoice::automatic;
+  std::string variant;  // empty: the default
+  TileRequest tile;
+  SimOptions sim;
+  Check check = Check::automatic;
+  std::optional<double> time_ms;  // --time; empty: the default of TimingOptions
+  bool warm = false;
+  bool dram = false;
+  std::string baseline; // "cublas" or empty
+  bool json = false;
+  bool verbose = false;
+};
+
+/// Parses the command line of the program of `rung` against the variants linked into it.
+/// --help and --version print to stdout and return nothing: the program then ends with status 0.
+/// Throws Error(bad_usage) for anything else that is not right.
+std::optional<Options> parse_options(int argc, char** argv, const std::string& rung);
+
+/// Refuses sizes whose arrays (Q, K, V, O, S) would exceed 2⁶³ bytes or the grid. Also called
+/// after --load. Throws Error(bad_usage).
+void check_sizes(const Problem& problem);
+
+}  // namespace ladder

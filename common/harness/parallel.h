@@ -1,0 +1,40 @@
+// A loop over [0, n) shared out among the host's cores.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace ladder {
+
+inline int host_cores() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
+
+/// Calls body(i) once for each i, in any order and on any thread. Rethrows the first exception.
+template <class Body>
+void parallel_for(int64_t n, Body body) {
+  std::atomic<int64_t> next{0};
+  std::exception_ptr failure;
+  std::mutex mutex;
+  const auto work = [&] {
+    for (int64_t i; (i = next++) < n;) {
+      try {
+        body(i);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+        next = n;
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (int64_t t = 1; t < std::min<int64_t>(host_cores(), n); ++t) helpers.emplace_back(work);
+    work();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace ladder

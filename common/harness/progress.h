@@ -1,0 +1,21 @@
+// Says on stderr what a long step is at, once it has taken two seconds.
+#pragma once
+
+#include <string>
+
+namespace ladder {
+
+/// Lives as long as the step. On a terminal the seconds count up in place and the line goes away
+/// in the end; elsewhere it is one line.
+class Progress {
+ public:
+  explicit Progress(const std::string& step);
+  ~Progress();
+  Progress(const Progress&) = delete;
+
+ private:
+  struct Impl;
+  Impl* impl_;
+};
+
+}  // namespace ladder

@@ -1,0 +1,309 @@
+#include "harness/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace ladder {
+namespace {
+
+// -------------------------------------------------------------------------------------------- JSON
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\')
+      (out += '\\') += c;
+    else if (static_cast<unsigned char>(c) < 0x20)
+      out += fmt::format("\\u{:04x}", static_cast<int>(c));
+    else
+      out += c;
+  }
+  return out + "\"";
+}
+std::string value(const std::string& text) { return quoted(text); }
+std::string value(const char* text) { return quoted(text); }
+std::string value(bool b) { return b ? "true" : "false"; }
+std::string value(int64_t n) { return fmt::format("{}", n); }
+std::string value(uint64_t n) { return fmt::format("{}", n); }
+std::string value(int n) { return fmt::format("{}", n); }
+std::string value(double x) { return std::isfinite(x) ? fmt::format("{:.9g}", x) : "null"; }
+template <class T>
+std::string value(const std::optional<T>& x) {
+  return x ? value(*x) : "null";
+}
+
+/// The members of an object, in the order they are added.
+class Members {
+ public:
+  template <class T>
+  Members& add(const char* key, const T& x) {
+    return raw(key, value(x));
+  }
+  Members& raw(const std::string& key, const std::string& json) {
+    text_ += fmt::format("{}{}: {}", text_.empty() ? "" : ", ", quoted(key), json);
+    return *this;
+  }
+  std::string object() const { return fmt::format("{{{}}}", text_); }
+
+ private:
+  std::string text_;
+};
+
+std::optional<int> or_null(int n) { return n ? std::optional(n) : std::nullopt; }
+
+// ------------------------------------------------------------------------------------ sums of counts
+
+HbmCounts model_of(const KernelTraffic& kernel) {
+  HbmCounts sum;
+  for (const auto& a : kernel.arrays) {
+    sum.requested_read += a.read;
+    sum.requested_write += a.write;
+  }
+  return sum;
+}
+
+std::optional<HbmCounts> model_of(const Report& r, const std::string& kernel) {
+  if (!r.model) return {};
+  for (const auto& k : *r.model)
+    if (k.kernel == kernel) return model_of(k);
+  return {};
+}
+
+std::optional<HbmCounts> model_of(const Report& r) {
+  if (!r.model) return {};
+  HbmCounts sum;
+  for (const auto& k : *r.model) {
+    sum.requested_read += model_of(k).requested_read;
+    sum.requested_write += model_of(k).requested_write;
+  }
+  return sum;
+}
+
+std::optional<Counts> sum_of(const Report& r) {
+  Counts sum;
+  for (const auto& k : r.kernels) {
+    if (!k.counts) return {};
+    const Counts& c = *k.counts;
+    sum.hbm.requested_read += c.hbm.requested_read;
+    sum.hbm.requested_write += c.hbm.requested_write;
+    sum.hbm.distinct_read += c.hbm.distinct_read;
+    sum.hbm.distinct_write += c.hbm.distinct_write;
+    sum.sram_read += c.sram_read;
+    sum.sram_write += c.sram_write;
+    sum.matmul_flops += c.matmul_flops;
+    sum.exps += c.exps;
+    sum.other_flops += c.other_flops;
+    sum.bank_conflicts += c.bank_conflicts;
+  }
+  return sum;
+}
+
+/// The byte counts that the object and each of its kernels have.
+void add_counts(Members& m, const std::optional<HbmCounts>& model, const std::optional<Counts>& c) {
+  const auto of = [](const auto& from, auto get) {
+    return from ? std::optional<int64_t>(get(*from)) : std::nullopt;
+  };
+  m.add("model_read_bytes", of(model, [](const HbmCounts& h) { return h.requested_read; }));
+  m.add("model_write_bytes", of(model, [](const HbmCounts& h) { return h.requested_write; }));
+  m.add("requested_read_bytes", of(c, [](const Counts& x) { return x.hbm.requested_read; }));
+  m.add("requested_write_bytes", of(c, [](const Counts& x) { return x.hbm.requested_write; }));
+  m.add("distinct_read_bytes", of(c, [](const Counts& x) { return x.hbm.distinct_read; }));
+  m.add("distinct_write_bytes", of(c, [](const Counts& x) { return x.hbm.distinct_write; }));
+  m.add("sram_read_bytes", of(c, [](const Counts& x) { return x.sram_read; }));
+  m.add("sram_write_bytes", of(c, [](const Counts& x) { return x.sram_write; }));
+  m.add("matmul_flops", of(c, [](const Counts& x) { return x.matmul_flops; }));
+  m.add("exp_count", of(c, [](const Counts& x) { return x.exps; }));
+  m.add("other_flops", of(c, [](const Counts& x) { return x.other_flops; }));
+  m.add("bank_conflicts", of(c, [](const Counts& x) { return x.bank_conflicts; }));
+  m.raw("dram_read_bytes", "null");
+  m.raw("dram_write_bytes", "null");
+}
+
+std::string kernels_json(const Report& r) {
+  std::string list;
+  for (const auto& k : r.kernels) {
+    Members arrays;
+    if (k.counts) {
+      for (const auto& [name, c] : k.counts->arrays)
+        arrays.raw(name, Members()
+                             .add("read", c.requested_read)
+                             .add("write", c.requested_write)
+                             .add("distinct_read", c.distinct_read)
+                             .add("distinct_write", c.distinct_write)
+                             .object());
+    } else if (r.model) {
+      for (const auto& kernel : *r.model)
+        if (kernel.kernel == k.name)
+          for (const auto& a : kernel.arrays)
+            arrays.raw(a.array, Members().add("read", a.read).add("write", a.write).object());
+    }
+    Members m;
+    m.add("name", k.name).add("time_ms", k.time_ms);
+    add_counts(m, model_of(r, k.name), k.counts);
+    m.raw("arrays", arrays.object());
+    list += (list.empty() ? "" : ", ") + m.object();
+  }
+  return fmt::format("[{}]", list);
+}
+
+// ------------------------------------------------------------------------------------------- table
+
+/// The largest of the units that leaves at least 1 before the point, three digits.
+std::string in_units(double x, std::initializer_list<std::pair<double, const char*>> units) {
+  for (const auto& [size, name] : units) {
+    // 999.6 would round to 1000: take the next unit then.
+    if (std::abs(x) < 0.9995 * size && size != std::prev(units.end())->first) continue;
+    const double scaled = x / size;
+    const int decimals = scaled == std::floor(scaled) && std::prev(units.end())->first == size ? 0
+                         : std::abs(scaled) < 9.995                                            ? 2
+                         : std::abs(scaled) < 99.95                                            ? 1
+                                                                                               : 0;
+    return fmt::format("{:.{}f} {}", scaled, decimals, name);
+  }
+  return "";
+}
+
+std::string text_of(const std::optional<HbmCounts>& c, int64_t HbmCounts::*member) {
+  return c ? bytes_text(static_cast<double>((*c).*member)) : "–";
+}
+
+/// Pads by what a terminal shows: one column a code point.
+std::string cell(const std::string& text, int width) {
+  const auto columns = std::count_if(text.begin(), text.end(),
+                                     [](char c) { return (c & 0xc0) != 0x80; });
+  const std::string space(static_cast<size_t>(std::max<long>(0, std::abs(width) - columns)), ' ');
+  return width < 0 ? text + space : space + text;
+}
+
+}  // namespace
+
+bool Report::pass() const {
+  return !errors || std::all_of(errors->begin(), errors->end(),
+                                [](const TensorError& e) { return e.pass(); });
+}
+
+double Report::flops() const {
+  const Problem& p = options.problem;
+  const double forward = 4.0 * p.N * p.N_kv * p.d * p.H * p.B * (p.causal ? 0.5 : 1);
+  return direction == "bwd" ? 2.5 * forward : forward;
+}
+
+std::string bytes_text(double bytes) {
+  return in_units(bytes, {{1e12, "TB"}, {1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}, {1, "B"}});
+}
+
+std::string ms_text(double ms) { return in_units(ms, {{1e3, "s"}, {1, "ms"}, {1e-3, "µs"}}); }
+
+std::string to_json(const Report& r) {
+  const Options& o = r.options;
+  const Problem& p = o.problem;
+  Members m;
+  m.add("rung", r.rung).add("variant", r.variant).add("direction", r.direction);
+  m.add("device", r.device.kind == DeviceKind::gpu ? "gpu" : "sim");
+  m.add("device_name", r.device.name);
+  m.add("dtype", p.dtype == DType::fp16 ? "fp16" : "bf16");
+  m.add("input", !o.load.empty() ? "load" : o.input == Input::normal ? "normal" : "outliers");
+  m.add("seed", o.seed);
+  m.add("batch", p.B).add("heads", p.H).add("kv_heads", p.Hk);
+  m.add("seqlen", p.N).add("seqlen_kv", p.N_kv).add("head_dim", p.d);
+  m.add("causal", p.causal).add("scale", static_cast<double>(p.scale));
+  m.add("deterministic", p.deterministic);
+  m.add("block_q", or_null(r.plan.block_q)).add("block_kv", or_null(r.plan.block_kv));
+  m.add("warps", or_null(r.plan.warps)).add("stages", or_null(r.plan.stages));
+  m.add("smem_bytes", r.plan.smem_bytes);
+  const auto time = [&](double Timing::*member) {
+    return r.timing ? std::optional<double>((*r.timing).*member) : std::nullopt;
+  };
+  m.add("time_ms", time(&Timing::median_ms));
+  m.add("time_ms_min", time(&Timing::min_ms)).add("time_ms_max", time(&Timing::max_ms));
+  m.add("samples", r.timing ? std::optional<int>(r.timing->samples) : std::nullopt);
+  m.add("tflops", r.timing ? std::optional<double>(r.flops() / r.timing->median_ms * 1e-9)
+                           : std::nullopt);
+  add_counts(m, model_of(r), sum_of(r));
+  m.add("workspace_bytes", r.workspace_bytes);
+  m.raw("kernels", kernels_json(r));
+  if (r.errors) {
+    Members errors;
+    for (const auto& e : *r.errors)
+      errors.raw(e.name, Members()
+                             .add("max", e.max)
+                             .add("rel", e.rel)
+                             .add("tolerance", e.tolerance)
+                             .add("nonfinite", e.nonfinite)
+                             .object());
+    m.raw("errors", errors.object());
+    m.add("pass", r.pass());
+  } else {
+    m.raw("errors", "null").raw("pass", "null");
+  }
+  return m.object();
+}
+
+std::string to_table(const Report& r, bool colour) {
+  const Problem& p = r.options.problem;
+  std::string out = fmt::format(
+      "{} · {} · {} · {}\n", r.rung, r.variant, r.direction == "fwd" ? "forward" : "backward",
+      r.device.name);
+  out += fmt::format("batch {}, heads {}", p.B, p.H);
+  if (p.Hk != p.H) out += fmt::format(" ({} of K and V)", p.Hk);
+  out += fmt::format(", seqlen {}", p.N);
+  if (p.N_kv != p.N) out += fmt::format(" × {}", p.N_kv);
+  out += fmt::format(", head-dim {}, {}{}, scale {:.4g}\n", p.d,
+                     p.dtype == DType::fp16 ? "fp16" : "bf16", p.causal ? ", causal" : "", p.scale);
+  if (r.plan.block_q || r.plan.block_kv)
+    out += fmt::format("tiles of {} rows of Q × {} of K and V, {} warps, {} of shared memory\n",
+                       r.plan.block_q, r.plan.block_kv, r.plan.warps,
+                       bytes_text(static_cast<double>(r.plan.smem_bytes)));
+
+  // Bytes: on the sim as counted, on the gpu by the formula, which the tests hold equal.
+  const bool counted = !r.kernels.empty() && r.kernels.front().counts.has_value();
+  const auto row = [&](const std::string& name, const std::optional<double>& ms,
+                       const std::optional<HbmCounts>& hbm, bool has_distinct) {
+    out += cell(name, -24) + cell(ms ? ms_text(*ms) : "–", 10) +
+           cell(text_of(hbm, &HbmCounts::requested_read), 14) +
+           cell(text_of(hbm, &HbmCounts::requested_write), 14) +
+           cell(has_distinct ? text_of(hbm, &HbmCounts::distinct_read) : "–", 14) +
+           cell(has_distinct ? text_of(hbm, &HbmCounts::distinct_write) : "–", 14) + "\n";
+  };
+  out += "\n" + cell("kernel", -24) + cell("time", 10) + cell("HBM read", 14) +
+         cell("HBM write", 14) + cell("distinct read", 14) + cell("write", 14) + "\n";
+  for (const auto& k : r.kernels)
+    row(k.name, k.time_ms, counted ? std::optional(k.counts->hbm) : model_of(r, k.name), counted);
+  row("all", r.timing ? std::optional(r.timing->median_ms) : std::nullopt,
+      counted ? std::optional(sum_of(r)->hbm) : model_of(r), counted);
+  out += "\n";
+
+  if (r.timing)
+    out += fmt::format("{:.3g} TFLOP/s (median of {} runs, {} to {})\n",
+                       r.flops() / r.timing->median_ms * 1e-9, r.timing->samples,
+                       ms_text(r.timing->min_ms), ms_text(r.timing->max_ms));
+  if (counted) {
+    const Counts sum = *sum_of(r);
+    const auto model = model_of(r);
+    out += fmt::format("{} matmul FLOPs, {} exponentials; shared memory {} read, {} written\n",
+                       sum.matmul_flops, sum.exps, bytes_text(static_cast<double>(sum.sram_read)),
+                       bytes_text(static_cast<double>(sum.sram_write)));
+    if (model)
+      out += fmt::format("HBM requested: {} B counted, {} B by the formula\n",
+                         sum.hbm.requested_read + sum.hbm.requested_write,
+                         model->requested_read + model->requested_write);
+  } else if (r.model) {
+    out += "HBM bytes are requested ones, by the formula that the sim's count proves\n";
+  }
+  out += fmt::format("workspace {}\n", bytes_text(static_cast<double>(r.workspace_bytes)));
+  if (!r.errors) return out + "not checked\n";
+  for (const auto& e : *r.errors) {
+    const char* on = !colour ? "" : e.pass() ? "\033[32m" : "\033[31m";
+    out += fmt::format("{:<5} {}{}{}: max error {:.2e}, tolerance {:.2e}, relative {:.2e}{} ({} of {} "
+                       "rows)\n",
+                       e.name, on, e.pass() ? "pass" : "FAIL", colour ? "\033[0m" : "", e.max,
+                       e.tolerance, e.rel,
+                       e.nonfinite ? fmt::format(", {} not finite", e.nonfinite) : "",
+                       r.checked_rows, p.N);
+  }
+  return out;
+}
+
+}  // namespace ladder

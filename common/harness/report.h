@@ -1,0 +1,43 @@
+// What a run found, as a JSON line for programs and as a table for people.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/options.h"
+#include "harness/reference.h"
+#include "machine/device.h"
+#include "rung.h"
+
+namespace ladder {
+
+/// One rung, variant and direction.
+struct Report {
+  std::string rung, variant, direction;  // direction: "fwd" or "bwd"
+  Options options = {};                  // problem included
+  DeviceInfo device = {};
+  Plan plan = {};
+  std::vector<KernelReport> kernels = {};
+  std::optional<Traffic> model = {};  // the formula; none for --baseline
+  std::optional<Timing> timing = {};
+  int64_t workspace_bytes = 0;
+  std::optional<std::vector<TensorError>> errors = {};  // none where nothing was checked
+  int64_t checked_rows = 0;                        // query rows compared, of N
+
+  bool pass() const;
+  /// Papers' FLOPs of the workload: forward 4·N·N_kv·d·heads·batch, half of that under a causal
+  /// mask; backward 2.5 times as many.
+  double flops() const;
+};
+
+/// One line, no newline: the keys of the programs' contract, null for what does not exist.
+std::string to_json(const Report& report);
+/// A table within 100 columns, newline at the end. `colour`: ANSI escapes for pass and fail.
+std::string to_table(const Report& report, bool colour);
+
+/// Numbers with units people read: "17.3 GB", "1.25 ms", "0.41 TFLOP/s". Decimal units.
+std::string bytes_text(double bytes);
+std::string ms_text(double ms);
+
+}  // namespace ladder

@@ -1,0 +1,42 @@
+// One run of a program, from options to reports.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "harness/options.h"
+#include "harness/report.h"
+#include "machine/device.h"
+#include "rung.h"
+
+namespace ladder {
+
+/// The device that the options choose. `--device auto` takes the GPU if one answers, else the sim,
+/// and says so with the reason on stderr. Throws Error(no_device).
+std::unique_ptr<Device> open_device(const Options& options);
+
+/// The variants linked into this program for a device, step by step.
+std::vector<Variant> variants_for(DeviceKind device);
+
+/// The variant that the options name, else the last step that the device runs.
+/// Throws Error(no_device) for one that the device cannot run.
+Variant choose_variant(const Options& options, const DeviceInfo& device);
+
+/// Bytes of HBM that a run takes: inputs and outputs, and the workspace.
+struct MemoryNeed {
+  double io = 0, workspace = 0;
+};
+MemoryNeed memory_need(const Variant& variant, const Problem& problem, const Plan& plan);
+
+/// Outputs of a run on the host.
+struct Outputs {
+  Tensor O;
+  std::vector<float> LSE;  // empty where the rung writes none
+};
+
+/// Plans, runs, verifies and times one variant. `outputs` (may be null) receives what it computed.
+/// Throws Error: bad usage, too little memory (before anything is drawn), a fault.
+std::vector<Report> run_variant(Device& device, const Variant& variant, Options options,
+                                Outputs* outputs);
+
+}  // namespace ladder

@@ -1,0 +1,128 @@
+# How the ladder is built: one library for the harness, one for each machine, one program a rung.
+
+option(LADDER_CUDA "Build the gpu machine where a CUDA Toolkit is found" ON)
+option(LADDER_SANITIZE "Address and undefined-behaviour sanitizers" OFF)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+find_package(fmt QUIET)
+if(NOT fmt_FOUND)
+  message(FATAL_ERROR "fmt is missing: install it (Debian, Ubuntu: apt-get install libfmt-dev)")
+endif()
+find_package(GTest QUIET)
+if(NOT GTest_FOUND)
+  message(FATAL_ERROR
+    "GoogleTest is missing: install it (Debian, Ubuntu: apt-get install libgtest-dev)")
+endif()
+find_package(Threads REQUIRED)
+find_package(Python3 COMPONENTS Interpreter QUIET)
+
+# CUDA: used if there, done without if not. The architecture must be known before the language is
+# enabled: the GPU present, else 8.0 (with PTX) and 9.0a, in CI without a GPU just one of them.
+set(LADDER_GPU OFF)
+if(LADDER_CUDA)
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+        OUTPUT_VARIABLE capability OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+      string(REGEX MATCH "^[0-9]+\\.[0-9]+" capability "${capability}")
+      if(NOT failed AND capability)
+        string(REPLACE "." "" capability ${capability})
+        string(REPLACE "90" "90a" capability ${capability})
+        set(CMAKE_CUDA_ARCHITECTURES ${capability}-real)
+      elseif(DEFINED ENV{CI})
+        set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+      else()
+        set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)
+      endif()
+    endif()
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    set(LADDER_GPU ON)
+    message(STATUS "gpu: CUDA ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")
+  else()
+    message(STATUS "gpu: no CUDA Toolkit found, building the sim only")
+  endif()
+endif()
+
+add_library(ladder_flags INTERFACE)
+target_include_directories(ladder_flags INTERFACE ${CMAKE_SOURCE_DIR}/common)
+target_compile_definitions(ladder_flags INTERFACE LADDER_VERSION="${PROJECT_VERSION}")
+target_compile_options(ladder_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow=local -Werror -ffp-contract=off>
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo -Werror=all-warnings
+    -Xcompiler=-Wall,-Wextra,-ffp-contract=off>)
+target_link_libraries(ladder_flags INTERFACE fmt::fmt Threads::Threads)
+# GCC 12 and 13 see an overlap in std::string's operator+ that is not there (GCC bug 105651).
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 14)
+  target_compile_options(ladder_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-restrict>)
+endif()
+if(LADDER_SANITIZE)
+  target_compile_options(ladder_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all)
+  target_link_options(ladder_flags INTERFACE -fsanitize=address,undefined)
+endif()
+
+file(GLOB sim_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/common/machine/sim/*.cpp)
+add_library(ladder_sim STATIC ${sim_sources})
+target_link_libraries(ladder_sim PUBLIC ladder_flags)
+
+if(LADDER_GPU)
+  add_library(ladder_gpu STATIC ${CMAKE_SOURCE_DIR}/common/machine/gpu/device.cu)
+  target_link_libraries(ladder_gpu PUBLIC ladder_flags CUDA::cudart_static CUDA::nvtx3)
+else()
+  add_library(ladder_gpu STATIC ${CMAKE_SOURCE_DIR}/common/machine/no_gpu.cpp)
+  target_link_libraries(ladder_gpu PUBLIC ladder_flags)
+endif()
+
+file(GLOB harness_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/common/harness/*.cpp)
+list(FILTER harness_sources EXCLUDE REGEX "/main\\.cpp$")
+add_library(ladder_harness STATIC ${harness_sources})
+target_link_libraries(ladder_harness PUBLIC ladder_sim ladder_gpu)
+
+# ladder_kernels(NAME file.cu …): object libraries NAME_sim and, with CUDA, NAME_gpu. The sim's
+# sources are stubs that include the file, because a source has one LANGUAGE in all its targets.
+# Object libraries, because a static library would drop registrations that nothing refers to.
+function(ladder_kernels name)
+  set(stubs)
+  foreach(file ${ARGN})
+    get_filename_component(path ${file} ABSOLUTE)
+    file(RELATIVE_PATH relative ${CMAKE_SOURCE_DIR} ${path})
+    set(stub ${CMAKE_BINARY_DIR}/stubs/${relative}.cpp)
+    file(CONFIGURE OUTPUT ${stub} CONTENT "#include \"${path}\"\n" @ONLY)
+    list(APPEND stubs ${stub})
+  endforeach()
+  add_library(${name}_sim OBJECT ${stubs})
+  target_compile_definitions(${name}_sim PRIVATE LADDER_SIM)
+  target_compile_options(${name}_sim PRIVATE -Wno-unknown-pragmas)
+  target_link_libraries(${name}_sim PUBLIC ladder_flags)
+  set(objects $<TARGET_OBJECTS:${name}_sim>)
+  if(LADDER_GPU)
+    add_library(${name}_gpu OBJECT ${ARGN})
+    set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CUDA)
+    target_link_libraries(${name}_gpu PUBLIC ladder_flags)
+    list(APPEND objects $<TARGET_OBJECTS:${name}_gpu>)
+  endif()
+  set(${name}_objects ${objects} PARENT_SCOPE)
+endfunction()
+
+# add_rung(00_naive): the program bin/00_naive from every .cu of the folder, and its tests.
+function(add_rung rung)
+  file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${rung}/*.cu)
+  ladder_kernels(rung_${rung} ${kernels})
+  add_executable(${rung} ${CMAKE_SOURCE_DIR}/common/harness/main.cpp ${rung_${rung}_objects})
+  target_compile_definitions(${rung} PRIVATE LADDER_RUNG="${rung}")
+  target_link_libraries(${rung} PRIVATE ladder_harness)
+  ladder_rung_tests(${rung} "${rung_${rung}_objects}")
+endfunction()
+
+enable_testing()
+include(tests/tests)

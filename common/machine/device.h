@@ -1,0 +1,134 @@
+// What the harness sees of a device: memory, running, timing. gpu/ and sim/ implement it; the
+// kernels see the device through machine.h instead.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rung.h"
+
+namespace ladder {
+
+/// Bytes that a kernel moved between HBM and the SMs, as counted.
+struct HbmCounts {
+  int64_t requested_read = 0;   // every lane's bytes
+  int64_t requested_write = 0;
+  int64_t distinct_read = 0;    // each byte once per kernel
+  int64_t distinct_write = 0;
+};
+
+/// What the sim counts of one kernel. Launches of the same name add up.
+struct Counts {
+  HbmCounts hbm;
+  std::map<std::string, HbmCounts> arrays;  // hbm, split by array
+  int64_t sram_read = 0;                    // shared-memory bytes
+  int64_t sram_write = 0;
+  int64_t matmul_flops = 0;                 // executed, padding and masked halves included
+  int64_t exps = 0;
+  int64_t other_flops = 0;                  // of the words of common/tile, which state theirs
+  int64_t bank_conflicts = 0;               // extra passes of collectives over shared memory
+};
+
+/// One kernel of a run: counts on the sim, median time on the gpu.
+struct KernelReport {
+  std::string name;
+  std::optional<Counts> counts;
+  std::optional<double> time_ms;
+};
+
+/// GPU times of repeated runs.
+struct Timing {
+  double median_ms = 0;
+  double min_ms = 0;
+  double max_ms = 0;
+  int samples = 0;
+};
+
+struct TimingOptions {
+  double budget_ms = 200;  // GPU time to spend
+  bool flush_l2 = true;    // overwrite 2×L2 before every sample
+  bool queued = true;      // false waits on the host after every launch: shows what gaps cost
+};
+
+/// How the sim orders what CUDA leaves unordered: blocks, and threads between barriers.
+struct Schedule {
+  enum class Order { forward, reverse, random } order = Order::forward;
+  uint64_t seed = 0;
+};
+
+struct SimOptions {
+  Schedule schedule;
+  int64_t sram_bytes = 227 * 1024;  // per block, as on an H100
+  int threads = 0;                  // OS threads; 0: one a core
+  std::string trace_file;           // --trace
+};
+
+/// One run of accesses, for --trace: between two barriers of a block, bytes [begin, end) of an
+/// array were read or written.
+struct TraceEvent {
+  std::string kernel;
+  int64_t block;  // x + gridDim.x·(y + gridDim.y·z)
+  int64_t step;   // barriers that the block has passed
+  std::string array;
+  bool write;
+  int64_t begin, end;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const DeviceInfo& info() const = 0;
+
+  /// New array with poisoned contents (every byte 0xFF: NaN in every float type). Throws
+  /// Error(no_device) when memory is short.
+  virtual Array* allocate(const std::string& name, int64_t bytes) = 0;
+  virtual void release(Array* array) noexcept = 0;
+  /// Fills with 0xFF again; on the sim the bytes also count as never written.
+  virtual void poison(Array& array) = 0;
+  virtual void upload(Array& array, const void* host) = 0;  // array.bytes bytes
+  virtual void download(void* host, const Array& array) = 0;
+
+  /// Runs `work` (which launches kernels) once, waits, and reports its kernels in the order of
+  /// first launch. `rung` names it in faults and NVTX ranges.
+  virtual std::vector<KernelReport> run(const std::string& rung,
+                                        const std::function<void()>& work) = 0;
+  /// GPU time of `work`; nothing on the sim.
+  virtual std::optional<Timing> time(const std::function<void()>& work,
+                                     const TimingOptions& options) = 0;
+  /// Median GPU time of each kernel launched by `work`, L2 state as within the run; empty on the
+  /// sim.
+  virtual std::map<std::string, double> time_kernels(const std::function<void()>& work,
+                                                     const TimingOptions& options) = 0;
+
+  /// What was traced since the last call, in the order it happened; only on the sim with
+  /// SimOptions::trace_file set.
+  virtual std::vector<TraceEvent> take_trace() { return {}; }
+};
+
+/// The GPU, or Error(no_device) with the reason there is none.
+std::unique_ptr<Device> open_gpu();
+std::unique_ptr<Device> open_sim(const SimOptions& options);
+
+/// Device memory with an owner.
+class Buffer {
+ public:
+  Buffer(Device& device, const std::string& name, int64_t bytes)
+      : device_(&device), array_(device.allocate(name, bytes)) {}
+  Buffer(Buffer&& other) noexcept
+      : device_(other.device_), array_(std::exchange(other.array_, nullptr)) {}
+  Buffer& operator=(Buffer&&) = delete;
+  ~Buffer() {
+    if (array_) device_->release(array_);
+  }
+  Array* array() const { return array_; }
+
+ private:
+  Device* device_;
+  Array* array_;
+};
+
+}  // namespace ladder

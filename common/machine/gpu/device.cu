@@ -1,0 +1,276 @@
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "machine/device.h"
+#include "machine/gpu/kernel.h"
+
+namespace ladder::gpu {
+namespace {
+
+[[noreturn]] void fail(const std::string& doing, cudaError_t error) {
+  throw Error(Exit::no_device, fmt::format("{}: {} ({})", doing, cudaGetErrorString(error),
+                                           cudaGetErrorName(error)));
+}
+void check(cudaError_t error, const char* doing) {
+  if (error != cudaSuccess) fail(doing, error);
+}
+
+class Event {
+ public:
+  Event() { check(cudaEventCreate(&event_), "cudaEventCreate"); }
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  ~Event() {
+    if (event_) cudaEventDestroy(event_);
+  }
+  void record() { check(cudaEventRecord(event_), "cudaEventRecord"); }
+  double ms_until(const Event& end) const {
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, event_, end.event_), "cudaEventElapsedTime");
+    return ms;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// What launches are told to, one at a time: their names, and when asked for their times.
+struct Observer {
+  std::vector<std::string> names;
+  bool timed = false;
+  std::vector<std::pair<Event, Event>> events;
+};
+Observer* observer = nullptr;
+
+double median(std::vector<double> x) {
+  std::sort(x.begin(), x.end());
+  const size_t n = x.size();
+  return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+}
+
+class Gpu : public Device {
+ public:
+  Gpu() {
+    int count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error == cudaErrorInsufficientDriver)
+      throw Error(Exit::no_device,
+                  "no usable NVIDIA driver (none, or older than this program's CUDA runtime); "
+                  "--device sim runs without one");
+    if (error != cudaSuccess || count == 0)
+      throw Error(Exit::no_device,
+                  fmt::format("no GPU: {}; --device sim runs without one",
+                              cudaGetErrorString(error ? error : cudaErrorNoDevice)));
+    check(cudaSetDevice(0), "cudaSetDevice");
+    cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+    info_.kind = DeviceKind::gpu;
+    info_.name = properties.name;
+    info_.sram_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+    info_.l2_bytes = properties.l2CacheSize;
+    info_.multiprocessors = properties.multiProcessorCount;
+    info_.compute_capability = properties.major * 10 + properties.minor;
+    if (info_.compute_capability < 80)
+      throw Error(Exit::no_device,
+                  fmt::format("{} has compute capability {}.{}, and 8.0 is the least; --device sim "
+                              "runs on the CPU",
+                              info_.name, properties.major, properties.minor));
+    size_t free_bytes = 0, total = 0;
+    check(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
+    info_.memory_bytes = static_cast<int64_t>(total);
+    info_.memory_free = static_cast<int64_t>(free_bytes);
+  }
+
+  const DeviceInfo& info() const override { return info_; }
+
+  Array* allocate(const std::string& name, int64_t bytes) override {
+    auto array = std::make_unique<Array>(Array{name, nullptr, bytes});
+    const cudaError_t error = cudaMalloc(&array->data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+    if (error != cudaSuccess) {
+      cudaGetLastError();  // an allocation that failed is no error of what comes next
+      fail(fmt::format("allocating {} bytes for {}", bytes, name), error);
+    }
+    poison(*array);
+    return array.release();
+  }
+  void release(Array* array) noexcept override {
+    cudaFree(array->data);
+    delete array;
+  }
+  void poison(Array& array) override {
+    check(cudaMemset(array.data, 0xff, static_cast<size_t>(array.bytes)), "cudaMemset");
+  }
+  void upload(Array& array, const void* host) override {
+    check(cudaMemcpy(array.data, host, static_cast<size_t>(array.bytes), cudaMemcpyHostToDevice),
+          "copying to the GPU");
+  }
+  void download(void* host, const Array& array) override {
+    check(cudaMemcpy(host, array.data, static_cast<size_t>(array.bytes), cudaMemcpyDeviceToHost),
+          "copying from the GPU");
+  }
+
+  std::vector<KernelReport> run(const std::string& rung,
+                                const std::function<void()>& work) override {
+    rung_ = rung;
+    Observer seen;
+    observe(work, seen);
+    wait();
+    std::vector<KernelReport> reports;
+    for (const auto& name : seen.names)
+      if (std::none_of(reports.begin(), reports.end(),
+                       [&](const KernelReport& r) { return r.name == name; }))
+        reports.push_back({name, std::nullopt, std::nullopt});
+    return reports;
+  }
+
+  std::optional<Timing> time(const std::function<void()>& work,
+                             const TimingOptions& options) override {
+    std::vector<double> samples;
+    // Warm-up: module loading, clocks. Also tells how many runs make a batch.
+    const double once = batch(work, options, 2).back();
+    const int size = std::clamp(static_cast<int>(20 / std::max(once, 1e-3)), 3, 50);
+    batch(work, options, size);
+    double spent = 0, before = 0;
+    for (int stable = 0; spent < options.budget_ms || samples.size() < 3;) {
+      for (const double ms : batch(work, options, size)) {
+        samples.push_back(ms);
+        spent += ms;
+      }
+      const double now = median(samples);
+      stable = std::abs(now - before) <= 0.002 * now ? stable + 1 : 0;
+      before = now;
+      if (stable >= 3 && samples.size() >= 50) break;
+    }
+    const auto [least, most] = std::minmax_element(samples.begin(), samples.end());
+    return Timing{median(samples), *least, *most, static_cast<int>(samples.size())};
+  }
+
+  std::map<std::string, double> time_kernels(const std::function<void()>& work,
+                                             const TimingOptions& options) override {
+    std::map<std::string, std::vector<double>> samples;
+    for (int i = 0; i < 11; ++i) {
+      Observer seen;
+      seen.timed = true;
+      if (options.flush_l2) flush();
+      observe(work, seen);
+      wait();
+      if (i == 0) continue;  // warm-up
+      std::map<std::string, double> one;
+      for (size_t k = 0; k < seen.names.size(); ++k)
+        one[seen.names[k]] += seen.events[k].first.ms_until(seen.events[k].second);
+      for (const auto& [name, ms] : one) samples[name].push_back(ms);
+    }
+    std::map<std::string, double> medians;
+    for (const auto& [name, ms] : samples) medians[name] = median(ms);
+    return medians;
+  }
+
+ private:
+  /// Queues `size` groups of flush, event, run, event and then waits once, so that the host's
+  /// launch time hides behind the GPU's work.
+  std::vector<double> batch(const std::function<void()>& work, const TimingOptions& options,
+                            int size) {
+    std::vector<std::pair<Event, Event>> events(static_cast<size_t>(size));
+    for (auto& [begin, end] : events) {
+      if (options.flush_l2) flush();
+      begin.record();
+      work();
+      end.record();
+      if (!options.queued) wait();
+    }
+    wait();
+    std::vector<double> ms;
+    for (const auto& [begin, end] : events) ms.push_back(begin.ms_until(end));
+    return ms;
+  }
+
+  void flush() {
+    const size_t bytes = 2 * static_cast<size_t>(info_.l2_bytes);
+    if (!flush_) flush_ = std::make_unique<Buffer>(*this, "flush", static_cast<int64_t>(bytes));
+    check(cudaMemsetAsync(flush_->array()->data, 0, bytes), "overwriting L2");
+  }
+
+  void observe(const std::function<void()>& work, Observer& seen) {
+    nvtxRangePushA(rung_.c_str());
+    observer = &seen;
+    try {
+      work();
+    } catch (...) {
+      observer = nullptr;
+      nvtxRangePop();
+      throw;
+    }
+    observer = nullptr;
+    nvtxRangePop();
+  }
+
+  void wait() {
+    const cudaError_t error = cudaDeviceSynchronize();
+    if (error != cudaSuccess)
+      throw Error(Exit::wrong_result, fmt::format("rung {} failed on the GPU: {} ({}); "
+                                                  "compute-sanitizer says where",
+                                                  rung_, cudaGetErrorString(error),
+                                                  cudaGetErrorName(error)));
+  }
+
+  DeviceInfo info_;
+  std::string rung_;
+  std::unique_ptr<Buffer> flush_;
+};
+
+}  // namespace
+
+void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 block,
+                   int64_t shared_bytes, void** arguments) {
+  const auto require = [&](cudaError_t error) {
+    if (error == cudaSuccess) return;
+    std::string file = name.where.file_name();
+    cudaGetLastError();
+    throw Error(Exit::wrong_result,
+                fmt::format("kernel {} ({}:{}) does not launch with grid ({},{},{}), block "
+                            "({},{},{}), {} bytes of shared memory: {} ({})",
+                            name.name, file.substr(file.rfind('/') + 1), name.where.line(), grid.x,
+                            grid.y, grid.z, block.x, block.y, block.z, shared_bytes,
+                            cudaGetErrorString(error), cudaGetErrorName(error)));
+  };
+  // Above 48 KiB a kernel has to ask once before it may be launched.
+  if (shared_bytes > 48 * 1024) {
+    static std::map<const void*, int64_t> raised;
+    int64_t& limit = raised[kernel];
+    if (shared_bytes > limit) {
+      require(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(shared_bytes)));
+      limit = shared_bytes;
+    }
+  }
+  std::pair<Event, Event>* events = nullptr;
+  if (observer) {
+    observer->names.push_back(name.name);
+    if (observer->timed) {
+      events = &observer->events.emplace_back();
+      events->first.record();
+    }
+  }
+  nvtxRangePushA(name.name);
+  const cudaError_t error = cudaLaunchKernel(kernel, grid, block, arguments,
+                                             static_cast<size_t>(shared_bytes), nullptr);
+  nvtxRangePop();
+  require(error);
+  if (events) events->second.record();
+}
+
+}  // namespace ladder::gpu
+
+namespace ladder {
+
+std::unique_ptr<Device> open_gpu() { return std::make_unique<gpu::Gpu>(); }
+
+}  // namespace ladder

@@ -1,0 +1,42 @@
+// What kernels are written against. The same source is compiled twice: by nvcc for the gpu, where
+// these names are CUDA's own or thin aliases, and by the host compiler for the sim, where they
+// check and count. MACHINE is the namespace of whichever it is, so that both fit in one program.
+//
+//   Hbm<T>              global memory: Q[i] reads, S[i] = x writes, Q + n points n elements on
+//   Smem<T>             shared memory, taken by name: SharedMemory smem; auto K = smem.take<T>("K", n)
+//   launch(...)         kernel<<<grid, block, shared>>>(...) with every error checked
+//   hbm<T>(array)       an array of the harness as a kernel's parameter
+//   cp_async(...)       16 bytes from global to shared memory, asynchronously
+//   fp16, bf16          __half and __nv_bfloat16, or their equals
+//   Register            puts a rung's step on the list
+//
+// and of CUDA itself: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp,
+// __shfl_sync, __shfl_xor_sync, __shfl_down_sync, __any_sync, __all_sync, __ballot_sync, atomicAdd,
+// fmaf, fmaxf, expf, exp2f.
+#pragma once
+
+#include "rung.h"
+
+#ifdef LADDER_SIM
+#include "machine/sim/kernel.h"
+#else
+#include "machine/gpu/kernel.h"
+#endif
+
+namespace ladder::MACHINE {
+
+/// Shared memory that `count` elements of T take, alignment to the next taker included.
+template <class T>
+constexpr int64_t shared_bytes(int64_t count) {
+  return ceil_div(count * static_cast<int64_t>(sizeof(T)), 128) * 128;
+}
+
+/// Puts a step of a rung on the list that the program's harness chooses from.
+struct Register {
+  explicit Register(Variant v) {
+    v.device = kDevice;
+    variants().push_back(v);
+  }
+};
+
+}  // namespace ladder::MACHINE

@@ -1,0 +1,172 @@
+// The contract between a rung and the harness. A rung says what it needs (plan), runs (forward,
+// backward), and states its HBM traffic as a formula (traffic); the harness does the rest and knows
+// no kernel. No CUDA types appear here: the same contract holds for both devices, gpu and sim.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ladder {
+
+/// What a program's exit status means; an Error carries the one it ends the program with.
+enum class Exit { good = 0, wrong_result = 1, bad_usage = 2, no_device = 3 };
+
+/// An error for the person at the keyboard: says what was wrong, the value, and the way out.
+struct Error : std::runtime_error {
+  Error(Exit status, const std::string& what) : std::runtime_error(what), status(status) {}
+  Exit status;
+};
+
+enum class DType { fp16, bf16 };
+
+/// One attention workload. Q, O: (B, H, N, d); K, V: (B, Hk, N_kv, d); LSE: (B, H, N); row-major.
+/// Trivially copyable, so that a kernel can take it as a parameter.
+struct Problem {
+  int B = 1;      // batch
+  int H = 2;      // query heads
+  int Hk = 2;     // key/value heads; query head h uses K/V head ⌊h·Hk/H⌋
+  int N = 256;    // queries
+  int N_kv = 256; // keys
+  int d = 64;     // head size, a multiple of 8 up to 256
+  bool causal = false;
+  DType dtype = DType::fp16;  // of Q, K, V, O, and of S and P where they are stored
+  float scale = 0.125f;       // S = scale·QKᵀ
+  bool deterministic = false; // 06: the same bits on every run
+
+  /// Whether query i sees key j: always, or under the causal mask aligned bottom-right.
+  constexpr bool sees(int i, int j) const { return !causal || j - i <= N_kv - N; }
+  /// How many keys query i sees: keys 0 … keys(i) − 1.
+  constexpr int keys(int i) const {
+    const int64_t k = causal ? int64_t{i} + N_kv - N + 1 : N_kv;
+    return static_cast<int>(k < 0 ? 0 : k < N_kv ? k : N_kv);
+  }
+  /// First row of Q (and O) and of K (and V) of the bh-th of the B·H heads, counted in rows of d.
+  constexpr int64_t q_row(int bh) const { return int64_t{bh} * N; }
+  constexpr int64_t kv_row(int bh) const {
+    const int64_t b = bh / H, h = bh % H;
+    return (b * Hk + h * Hk / H) * N_kv;
+  }
+};
+
+/// Bytes of one element of the I/O type.
+inline constexpr int64_t kIoBytes = 2;
+
+enum class DeviceKind { gpu, sim };
+
+/// What a plan may depend on, and what a report says of the device.
+struct DeviceInfo {
+  DeviceKind kind = DeviceKind::sim;
+  std::string name;            // "NVIDIA H100 80GB HBM3", "sim on 2 cores"
+  int64_t memory_bytes = 0;    // HBM in all; on the sim the host's memory
+  int64_t memory_free = 0;     // HBM that can still be allocated
+  int64_t sram_bytes = 0;      // shared memory that one block can have
+  int64_t l2_bytes = 0;        // 0 on the sim
+  int multiprocessors = 0;     // SMs; 0 on the sim
+  int compute_capability = 0;  // 90 for 9.0; on the sim 90: it runs every construct that rungs use
+};
+
+/// A named array in a device's HBM.
+struct Array {
+  std::string name;
+  void* data = nullptr;
+  int64_t bytes = 0;
+};
+
+/// The arrays of one run by the names the papers use: Q, K, V, O, LSE, …, and the workspace's.
+class Arrays {
+ public:
+  Array& operator[](const std::string& name) const {
+    for (auto* array : arrays_)
+      if (array->name == name) return *array;
+    throw std::logic_error("no array named " + name);
+  }
+  void add(Array* array) { arrays_.push_back(array); }
+
+ private:
+  std::vector<Array*> arrays_;
+};
+
+/// Device memory that a rung needs beyond inputs and outputs.
+struct WorkspaceArray {
+  std::string name;
+  int64_t bytes;
+};
+
+/// Tile sizes asked for with --block-q and --block-kv; 0 leaves the choice to the rung.
+struct TileRequest {
+  int block_q = 0;
+  int block_kv = 0;
+};
+
+/// Everything that a run's counts depend on, fixed before it starts. 0 means: this rung has none.
+struct Plan {
+  int block_q = 0;   // Br, rows of Q in a tile
+  int block_kv = 0;  // Bc, rows of K and V in a tile
+  int head_dim = 0;  // d padded on chip
+  int warps = 0;     // of a block
+  int stages = 0;    // of asynchronous copies
+  int64_t smem_bytes = 0;
+  std::vector<WorkspaceArray> workspace = {};
+  std::string note = {};  // a choice worth a line under --verbose, such as a smaller tile that fits
+};
+
+/// Bytes of global memory that one kernel requests of one array.
+struct ArrayTraffic {
+  std::string array;
+  int64_t read = 0;
+  int64_t write = 0;
+};
+
+struct KernelTraffic {
+  std::string kernel;
+  std::vector<ArrayTraffic> arrays;
+};
+
+/// A run's requested HBM traffic by formula, kernel by kernel in launch order: exact to the byte.
+using Traffic = std::vector<KernelTraffic>;
+
+/// Where an algorithm must round to the I/O type, which decides how large an error is right.
+enum class Rounding {
+  S_and_P_stored,  // 00 to 02: S, P and O
+  on_chip          // 03 on: P (and dS) as matrix operands, and the outputs
+};
+
+/// One step of a rung, compiled for one device.
+struct Variant {
+  std::string rung;      // "00_naive"
+  std::string name;      // --variant NAME
+  std::string summary;   // one line for --help
+  int step = 0;          // order within the rung; the last one that the device runs is the default
+  bool subtracts_max = true;
+  Rounding rounding = Rounding::on_chip;
+  bool has_lse = false;  // writes LSE
+  int min_compute_capability = 80;
+  bool by_name_only = false;  // never the default (sm90 on the sim)
+  std::vector<std::pair<int, int>> tiles = {};  // compiled (Br, Bc); empty: --block-* not taken
+
+  /// Throws Error(bad_usage) for tile sizes that are not compiled or do not fit.
+  Plan (*plan)(const Problem&, const DeviceInfo&, const TileRequest&) = nullptr;
+  /// Reads Q, K, V and writes O (and LSE); launches only, does not wait.
+  void (*forward)(const Problem&, const Plan&, const Arrays&) = nullptr;
+  Traffic (*traffic)(const Problem&, const Plan&) = nullptr;
+  /// Reads Q, K, V, O, LSE, dO and writes dQ, dK, dV. Null where there is no backward pass.
+  void (*backward)(const Problem&, const Plan&, const Arrays&) = nullptr;
+  Traffic (*backward_traffic)(const Problem&, const Plan&) = nullptr;
+
+  DeviceKind device = DeviceKind::sim;  // set by Registration
+};
+
+/// All variants linked into this program, of every rung and device. (A deque: registrations hold
+/// no pointers into it, but readers do.)
+inline std::deque<Variant>& variants() {
+  static std::deque<Variant> all;
+  return all;
+}
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace ladder

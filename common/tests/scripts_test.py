@@ -1,0 +1,678 @@
+"""Tests of scripts/run and scripts/test, with fake programs in a folder of their own.
+
+Run alone: python3 common/tests/scripts_test.py
+"""
+
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+
+SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts")
+
+# The ladder at its full length: the longest names decide whether the table fits.
+FULL_LADDER = {
+    "00_naive": ["naive"],
+    "01_tiled_matmul": ["tile", "mma"],
+    "02_safe_softmax": ["three_loops"],
+    "03_online_softmax": ["softmax", "two_pass", "one_pass", "one_pass_tile"],
+    "04_flash_v1": ["flash"],
+    "05_flash_v2": ["swap", "defer", "mma", "sm90"],
+    "06_backward": ["stored", "mma", "sm90"],
+}
+
+
+def record(rung="00_naive", variant="naive", device="sim", direction="fwd", **changes):
+    """A program's JSON object, with every key that the table reads."""
+    on_gpu = device == "gpu"
+    result = {
+        "rung": rung, "variant": variant, "direction": direction, "device": device,
+        "device_name": "NVIDIA H100 80GB HBM3" if on_gpu else "sim on 2 cores",
+        "dtype": "fp16", "batch": 1, "heads": 2, "kv_heads": 2, "seqlen": 256, "seqlen_kv": 256,
+        "head_dim": 64, "causal": False,
+        "time_ms": 0.1234 if on_gpu else None, "tflops": 12.3 if on_gpu else None,
+        "model_read_bytes": 30_000_000, "model_write_bytes": 4_000_000,
+        "requested_read_bytes": None if on_gpu else 30_000_000,
+        "requested_write_bytes": None if on_gpu else 4_000_000,
+        "distinct_read_bytes": None if on_gpu else 1_000_000,
+        "distinct_write_bytes": None if on_gpu else 200_000,
+        "workspace_bytes": 524_288,
+        "errors": {"o": {"max": 4.88e-4, "rel": 1e-3, "tolerance": 1e-3, "nonfinite": 0}},
+        "pass": True,
+    }
+    result.update(changes)
+    return result
+
+
+class ScriptTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = os.path.realpath(folder.name)
+        self.bin = os.path.join(self.root, "build/bin")
+        os.makedirs(self.bin)
+        os.mkdir(os.path.join(self.root, "scripts"))
+        for name in ("run", "test", "ready.sh", "ladder.py"):
+            shutil.copy(os.path.join(SCRIPTS, name), os.path.join(self.root, "scripts"))
+        self.results = os.path.join(self.root, "build/results.json")
+        self.environment = {name: value for name, value in os.environ.items()
+                            if name not in ("NO_COLOR", "CXX", "CUDACXX", "CMAKE_PREFIX_PATH")}
+        self.environment["TERM"] = "xterm"
+
+    def write(self, path, text, mode=0o644):
+        path = os.path.join(self.root, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, mode)
+        return path
+
+    def command(self, *words, **more):
+        return subprocess.run(words, cwd=self.root, env=self.environment, stdin=subprocess.DEVNULL,
+                              capture_output=True, encoding="utf-8", timeout=60, **more)
+
+
+class LadderTest(ScriptTest):
+    """ladder.py, over programs that print what they are told to."""
+
+    def rung(self, rung="00_naive", variants=("naive",), gpu=False, runs=None):
+        """A fake program. `runs` maps (variant, device) to (status, records, stderr), or to lines
+        of shell."""
+        devices = ["sim", "gpu"] if gpu else ["sim"]
+        steps = "\n".join(json.dumps({"rung": rung, "variant": variant, "device": device,
+                                      "default": variant == variants[-1], "summary": "a step"})
+                          for variant in variants for device in devices)
+        cases = []
+        for variant in variants:
+            for device in ("sim", "gpu"):
+                told = (runs or {}).get((variant, device))
+                if told is None and device in devices:
+                    told = (0, [record(rung, variant, device)], "")
+                if told is None:
+                    continue
+                if not isinstance(told, str):
+                    status, records, err = told
+                    out = "\n".join(map(json.dumps, records))
+                    told = (f"cat <<'OUT'\n{out}\nOUT\ncat >&2 <<'ERR'\n{err}\nERR\n"
+                            f"exit {status}")
+                cases.append(f"*'--variant {variant} --device {device} --json')\n{told}\n;;")
+        probe = "exit 0" if gpu else f"echo '{rung}: no GPU answers: no driver' >&2; exit 3"
+        self.write(f"build/bin/{rung}", "\n".join([
+            "#!/bin/sh", f"echo {rung} \"$*\" >>'{self.root}/called'", 'case "$*" in',
+            f"--list)\ncat <<'LIST'\n{steps}\nLIST\n;;", f"*'--check off --json')\n{probe}\n;;",
+            *cases, f"*) echo '{rung}: unexpected arguments:' \"$*\" >&2; exit 2;;", "esac", ""]),
+            0o755)
+
+    def full_ladder(self, gpu=False, change=lambda rung, variant, device: {}):
+        for rung, variants in FULL_LADDER.items():
+            runs = {}
+            for variant in variants:
+                for device in ["sim", "gpu"] if gpu else ["sim"]:
+                    directions = ["fwd", "bwd"] if rung == "06_backward" else ["fwd"]
+                    runs[variant, device] = (0, [
+                        record(rung, variant, device, direction, **change(rung, variant, device))
+                        for direction in directions], "")
+            self.rung(rung, variants, gpu, runs)
+
+    def ladder(self, *options, **more):
+        return self.command(sys.executable, "scripts/ladder.py", *options, **more)
+
+    def row(self, result, *start):
+        """The cells of the row that begins with these."""
+        for line in result.stdout.splitlines():
+            if line.split()[:len(start)] == list(start):
+                return line.split()
+        self.fail(f"no row {start} in:\n{result.stdout}\n{result.stderr}")
+
+    def called(self):
+        with open(os.path.join(self.root, "called"), encoding="utf-8") as file:
+            return file.read()
+
+    def read_results(self):
+        with open(self.results, encoding="utf-8") as file:
+            return json.load(file)
+
+    # ---- what runs ----
+
+    def test_one_rung_on_the_sim(self):
+        self.rung()
+        result = self.ladder()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(self.row(result, "00_naive"),
+                         ["00_naive", "naive", "sim", "–", "–", "34.0", "MB", "1.20", "MB",
+                          "1.00", "524", "kB", "4.9e-04"])
+        self.assertIn("batch 1, heads 2, seqlen 256, head-dim 64, fp16", result.stdout)
+        self.assertIn("no driver", result.stderr)
+        self.assertEqual(self.read_results(), {"records": [record()], "failures": []})
+        self.assertEqual(os.listdir(os.path.dirname(self.results)).count("results.json"), 1)
+
+    def test_captured_tensors_if_there_are_any(self):
+        self.rung()
+        result = self.ladder()
+        self.assertIn("no capture in scripts/captured", result.stdout)
+        self.assertNotIn("--load", self.called())
+        self.write("scripts/captured/q.npy", "")
+        result = self.ladder()
+        self.assertIn("captured from a trained model", result.stdout)
+        self.assertIn("00_naive --load scripts/captured --variant naive --device sim --json",
+                      self.called())
+
+    def test_every_step_is_a_row_in_the_order_of_the_ladder(self):
+        self.full_ladder()
+        result = self.ladder()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        rows = [line.split()[:2] for line in result.stdout.splitlines() if line[:2].isdigit()]
+        expected = []
+        for rung, variants in FULL_LADDER.items():
+            for variant in variants:
+                if variant != "sm90":  # nothing that its rung's other steps do not count
+                    expected += [[rung, variant]] * (2 if rung == "06_backward" else 1)
+        self.assertEqual(rows, expected)
+        self.assertEqual(self.row(result, "06_backward", "mma", "bwd")[:4],
+                         ["06_backward", "mma", "bwd", "sim"])
+
+    def test_with_a_gpu_also_times_and_the_papers_workload(self):
+        self.full_ladder(gpu=True)
+        result = self.ladder()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        captured, paper = result.stdout.split("the FlashAttention-2 paper's workload at N = 2k")
+        self.assertIn("gpu", captured)
+        self.assertNotIn("sm90", captured)
+        self.assertIn("sm90", paper)
+        rows = [line for line in paper.splitlines() if line[:2].isdigit()]
+        self.assertEqual({"gpu"}, {"gpu" if " gpu " in row else row for row in rows})
+        self.assertIn("123 µs", paper)
+        self.assertIn("--batch 8 --seqlen 2048 --heads 32 --head-dim 64 --dtype bf16 --variant mma"
+                      " --device gpu --json", self.called())
+        self.assertIn("counted by the sim and by formula on the gpu", " ".join(paper.split()))
+
+    def test_a_step_for_another_gpu_is_left_out_unless_asked_for(self):
+        message = "05_flash_v2: sm90 needs a Hopper GPU"
+        self.rung("05_flash_v2", ["mma", "sm90"], True, {("sm90", "gpu"): (3, [], message)})
+        result = self.ladder()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotIn("sm90", result.stdout)
+        result = self.ladder("--variant", "sm90")
+        self.assertEqual(result.returncode, 3)
+        self.assertIn("sm90 needs a Hopper GPU", result.stdout)
+
+    def test_options_are_passed_to_the_programs(self):
+        self.rung(gpu=True)
+        result = self.ladder("--seqlen", "1024", "--causal")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("00_naive --seqlen 1024 --causal --variant naive --device gpu --json",
+                      self.called())
+        self.assertNotIn("--load", self.called())
+        self.assertNotIn("--device sim", self.called())
+        for option in (["--device", "sim"], ["--device=sim"], ["--dev", "sim"]):
+            os.unlink(os.path.join(self.root, "called"))
+            self.assertEqual(self.ladder(*option).returncode, 0)
+            self.assertIn("00_naive --variant naive --device sim --json", self.called())
+
+    def test_a_variant_chooses_rungs(self):
+        self.full_ladder()
+        result = self.ladder("--variant=mma")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        rungs = {line.split()[0] for line in result.stdout.splitlines() if line[:2].isdigit()}
+        self.assertEqual(rungs, {"01_tiled_matmul", "05_flash_v2", "06_backward"})
+        result = self.ladder("--variant", "nosuch")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("one_pass_tile", result.stderr)
+
+    def test_no_gpu_where_one_was_asked_for(self):
+        self.rung(runs={("naive", "gpu"): (3, [], "00_naive: built without CUDA")})
+        result = self.ladder("--device", "gpu")
+        self.assertEqual(result.returncode, 3)
+        self.assertIn("built without CUDA", result.stdout)
+        self.assertFalse(os.path.exists(self.results))
+
+    def test_options_that_are_for_one_program(self):
+        self.rung()
+        for option in ("--save", "--save=x", "--trace"):
+            result = self.ladder(option)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn("one program", result.stderr)
+
+    def test_no_programs(self):
+        result = self.ladder()
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("scripts/run builds them", result.stderr)
+
+    def test_json_on_stdout_is_nothing_but_records(self):
+        self.rung()
+        result = self.ladder("--json")
+        self.assertEqual([json.loads(line) for line in result.stdout.splitlines()], [record()])
+        self.assertIn("34.0 MB", result.stderr)
+
+    # ---- what goes wrong ----
+
+    def test_a_rung_that_fails_has_its_row_its_message_and_its_status(self):
+        overflow = record(**{"pass": False, "errors": {"o": {"max": None, "nonfinite": 7}}})
+        self.rung(runs={("naive", "sim"): (1, [overflow], "00_naive: it subtracts no maximum;\n"
+                                                          "02_safe_softmax does")})
+        self.rung("02_safe_softmax", ["three_loops"])
+        result = self.ladder()
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(self.row(result, "00_naive")[-2:], ["inf/nan", "✗"])
+        self.assertEqual(self.row(result, "02_safe_softmax")[-1], "4.9e-04")
+        self.assertIn("00_naive naive on the sim failed (status 1):\n  it subtracts no maximum;\n"
+                      "  02_safe_softmax does", result.stdout)
+        results = self.read_results()
+        self.assertEqual(len(results["records"]), 2)
+        self.assertEqual([(f["rung"], f["status"]) for f in results["failures"]],
+                         [("00_naive", 1)])
+
+    def test_a_fault_without_a_record(self):
+        self.rung(runs={("naive", "sim"): (1, [], "making the inputs …\n"
+                                                  "00_naive: softmax, block 3: out of bounds")})
+        self.rung("01_tiled_matmul")
+        result = self.ladder()
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(self.row(result, "00_naive")[-2:], ["failed", "✗"])
+        self.assertIn("(status 1):\n  softmax, block 3: out of bounds\n", result.stdout)
+
+    def test_a_count_that_is_not_the_formula_fails(self):
+        self.rung(runs={("naive", "sim"): (0, [record(model_read_bytes=29_999_998)], "")})
+        result = self.ladder()
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("counted 34,000,000 bytes, the rung's formula says 33,999,998",
+                      result.stdout)
+
+    def test_the_same_refusal_is_said_once(self):
+        runs = {("naive", "sim"): (2, [], "00_naive: --seqlen 0: must be at least 1")}
+        self.rung("00_naive", runs=runs)
+        runs = {(v, "sim"): (2, [], "01_tiled_matmul: --seqlen 0: must be at least 1")
+                for v in ("tile", "mma")}
+        self.rung("01_tiled_matmul", ["tile", "mma"], runs=runs)
+        result = self.ladder("--seqlen", "0")
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(result.stdout.count("must be at least 1"), 1)
+        self.assertIn("01_tiled_matmul tile, mma on the sim refused (status 2)", result.stdout)
+        self.assertFalse(os.path.exists(self.results))
+
+    def test_the_worst_status_is_the_status(self):
+        for statuses, worst in (((0, 3), 3), ((3, 2), 2), ((2, 1), 1), ((0, 0), 0)):
+            self.rung(variants=["a", "b"], runs={
+                (v, "sim"): (s, [record(variant=v)] if s == 0 else [], "00_naive: no")
+                for v, s in zip("ab", statuses)})
+            self.assertEqual(self.ladder().returncode, worst, statuses)
+
+    def test_a_crash(self):
+        self.rung(variants=["a", "b"], runs={("a", "sim"): "echo '{\"rung\": '; kill -SEGV $$",
+                                             ("b", "sim"): (1, [], "00_naive: wrong")})
+        result = self.ladder()
+        self.assertEqual(result.returncode, 128 + signal.SIGSEGV)
+        self.assertIn("SIGSEGV", result.stdout)
+
+    def test_output_that_is_no_json(self):
+        self.rung(runs={("naive", "sim"): "echo hello"})
+        result = self.ladder()
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("no JSON", result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+
+    # ---- how it looks ----
+
+    def test_fits_the_width(self):
+        self.full_ladder(gpu=True, change=lambda *_: {
+            "time_ms": 123.4, "tflops": 0.0123, "workspace_bytes": 1_234_567_890_123,
+            "requested_read_bytes": 987_654_321_098, "model_read_bytes": 987_654_321_098})
+        result = self.ladder()
+        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+        self.assertNotIn("…", result.stdout)
+        long = "a_step_with_a_name_that_is_far_too_long_for_any_table_of_one_hundred_columns"
+        self.rung("03_online_softmax", [long], runs={
+            (long, "sim"): (1, [], "03_online_softmax: " + "a reason " * 40)})
+        result = self.ladder()
+        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+
+    def test_against_00(self):
+        self.rung()
+        quarter = record("01_tiled_matmul", requested_read_bytes=8_000_000, model_read_bytes=8_000_000,
+                         requested_write_bytes=500_000, model_write_bytes=500_000)
+        hardly = record("05_flash_v2", requested_read_bytes=300_000, model_read_bytes=300_000,
+                        requested_write_bytes=40_000, model_write_bytes=40_000)
+        self.rung("01_tiled_matmul", runs={("naive", "sim"): (0, [quarter], "")})
+        self.rung("05_flash_v2", runs={("naive", "sim"): (0, [hardly], "")})
+        result = self.ladder()
+        self.assertEqual(self.row(result, "01_tiled_matmul")[9], "0.25")
+        self.assertEqual(self.row(result, "05_flash_v2")[9], "0.01")
+
+    def test_units(self):
+        sys.path.insert(0, SCRIPTS)
+        import ladder  # the one under test, not a copy: only its pure functions are used here
+        for count, text in ((None, "–"), (0, "0 B"), (999, "999 B"), (1000, "1.00 kB"),
+                            (65_536, "65.5 kB"), (999_999, "1.00 MB"), (17_315_000_000, "17.3 GB"),
+                            (2 * 10**15, "2000 TB")):
+            self.assertEqual(ladder.bytes_text(count), text)
+        for ms, text in ((None, "–"), (0.0123, "12.3 µs"), (0.9999, "1.00 ms"), (1.5, "1.50 ms"),
+                         (123.4, "123 ms"), (12_345, "12.3 s")):
+            self.assertEqual(ladder.time_text(ms), text)
+        for rate, text in ((None, "–"), (0.0123, "0.012"), (3.456, "3.46"), (712.3, "712")):
+            self.assertEqual(ladder.rate_text(rate), text)
+
+    def on_a_terminal(self, **environment):
+        """stdout of the ladder where stdout is a terminal."""
+        try:
+            ours, theirs = pty.openpty()
+        except OSError as error:
+            self.skipTest(f"no terminals here: {error}")
+        try:
+            subprocess.run([sys.executable, "scripts/ladder.py"], cwd=self.root, stdout=theirs,
+                           stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, timeout=60,
+                           env={**self.environment, **environment})
+            return os.read(ours, 65536).decode()
+        finally:
+            os.close(theirs)
+            os.close(ours)
+
+    def test_colour_on_a_terminal_alone(self):
+        self.rung(runs={("naive", "sim"): (1, [record(**{"pass": False})], "00_naive: no")})
+        self.assertIn("\033[31m", self.on_a_terminal())
+        self.assertNotIn("\033", self.on_a_terminal(NO_COLOR="1"))
+        self.assertNotIn("\033", self.on_a_terminal(TERM="dumb"))
+        self.assertNotIn("\033", self.ladder().stdout)
+
+    def test_a_locale_without_our_characters(self):
+        self.rung()
+        self.environment["PYTHONIOENCODING"] = "ascii"
+        result = self.ladder()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("00_naive", result.stdout)
+
+    def test_progress_of_what_takes_long(self):
+        self.rung(runs={("naive", "sim"): f"sleep 3; echo '{json.dumps(record())}'"})
+        result = self.ladder()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("[1/1] 00_naive naive on the sim", result.stderr)
+        self.assertNotIn("[1/1]", result.stdout)
+
+    # ---- whole or not at all ----
+
+    def test_results_that_cannot_be_written(self):
+        self.rung()
+        os.mkdir(self.results)
+        result = self.ladder()
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("cannot write build/results.json", result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+        self.assertEqual(sorted(os.listdir(os.path.join(self.root, "build"))),
+                         ["bin", "results.json"])
+
+    def interrupt(self, number, status):
+        self.rung()
+        self.assertEqual(self.ladder().returncode, 0)
+        with open(self.results, encoding="utf-8") as file:
+            before = file.read()
+        pid_file = os.path.join(self.root, "pid")
+        self.rung(variants=["a", "b"], runs={
+            ("b", "sim"): f"echo $$ >'{pid_file}.part'; mv '{pid_file}.part' '{pid_file}'\n"
+                          "exec sleep 60"})
+        with subprocess.Popen([sys.executable, "scripts/ladder.py"], cwd=self.root,
+                              env=self.environment, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+                              start_new_session=True) as process:
+            wait_for(pid_file)
+            if number == signal.SIGINT:  # as a terminal does: everyone in the foreground
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+            out, err = process.communicate(timeout=20)
+        self.assertEqual(process.returncode, status)
+        self.assertNotIn("Traceback", err)
+        self.assertEqual(out, "")
+        with open(self.results, encoding="utf-8") as file:
+            self.assertEqual(file.read(), before)
+        self.assertEqual(sorted(os.listdir(os.path.join(self.root, "build"))),
+                         ["bin", "results.json"])
+        with open(pid_file, encoding="utf-8") as file, self.assertRaises(ProcessLookupError):
+            os.kill(int(file.read()), 0)
+
+    def test_ctrl_c(self):
+        self.interrupt(signal.SIGINT, 130)
+
+    def test_terminated(self):
+        self.interrupt(signal.SIGTERM, 143)
+
+    def test_a_reader_that_has_seen_enough(self):
+        self.full_ladder()
+        result = self.command("bash", "-c", "python3 scripts/ladder.py | true; "
+                                            "echo status ${PIPESTATUS[0]}")
+        self.assertNotIn("Traceback", result.stderr)
+
+
+def wait_for(path, seconds=20):
+    end = time.monotonic() + seconds
+    while not os.path.exists(path):
+        if time.monotonic() > end:
+            raise TimeoutError(path)
+        time.sleep(0.02)
+
+
+class ReadyTest(ScriptTest):
+    """ready.sh, on a machine that has just what the test puts there."""
+
+    # What the scripts use of any Unix machine.
+    ALWAYS_THERE = ["bash", "basename", "cat", "dirname", "env", "grep", "head", "mkdir", "mv",
+                    "nproc", "rm", "sed", "sh", "sleep", "sort", "tail", "touch"]
+
+    def setUp(self):
+        super().setUp()
+        shutil.rmtree(self.bin)
+        self.path = os.path.join(self.root, "path")
+        os.mkdir(self.path)
+        for name in self.ALWAYS_THERE:
+            os.symlink(shutil.which(name), os.path.join(self.path, name))
+        self.environment["PATH"] = self.path
+        self.environment["CUDA_HOME"] = self.root
+        self.write("CMakePresets.json", "{}")
+
+    def tool(self, name, text="exit 0"):
+        self.write(f"path/{name}",
+                   f"#!/bin/sh\necho {name} \"$*\" >>'{self.root}/called'\n{text}\n", 0o755)
+
+    def called(self):
+        path = os.path.join(self.root, "called")
+        if not os.path.exists(path):
+            return ""
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+    def tools(self, *leave_out, cmake_version="3.25.1"):
+        """A machine with everything but."""
+        for name, text in {
+                "c++": "exit 0",
+                "cmake": f"case $1 in --version) echo cmake version {cmake_version}; exit;; esac\n"
+                         f"[ \"$1\" = --build ] || : >'{self.root}/build/build.ninja'",
+                "ctest": "exit 0",
+                "ninja": "exit 0",
+                "python3": "exit 0"}.items():
+            if name not in leave_out:
+                self.tool(name, text)
+
+    def apt(self, install):
+        self.tool("apt-get", f'case "$*" in *install*) {install};; esac')
+        self.tool("sudo", 'shift; exec "$@"')  # sudo -n COMMAND...
+
+    def ready(self, script="ready"):
+        return self.command("bash", "-euc", f"source scripts/ready.sh; {script}",
+                            "scripts/run")
+
+    def test_nothing_to_do(self):
+        self.tools()
+        self.apt("exit 1")
+        result = self.ready()
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertNotIn("apt-get", self.called())
+
+    def test_the_second_time_looks_at_nothing(self):
+        self.tools()
+        self.assertEqual(self.ready().returncode, 0)
+        os.unlink(os.path.join(self.root, "called"))
+        self.assertEqual(self.ready().returncode, 0)
+        self.assertEqual(self.called(), "")
+        self.environment["CXX"] = "c++"  # another compiler: looks again
+        self.assertEqual(self.ready().returncode, 0)
+        self.assertIn("c++", self.called())
+
+    def test_a_machine_without_apt_get_is_told_the_packages(self):
+        result = self.ready()
+        self.assertEqual(result.returncode, 1)
+        for word in ("C++20 compiler", "CMake 3.24", "Ninja", "g++", "cmake", "ninja-build",
+                     "python3"):
+            self.assertIn(word, result.stderr)
+        self.assertNotIn("apt-get", result.stderr)
+        self.assertFalse(os.path.exists(os.path.join(self.root, "build/.ready")))
+
+    def test_each_library_is_missed(self):
+        for header, word, package in (("fmt/core.h", "fmt", "libfmt-dev"),
+                                      ("gtest/gtest.h", "GoogleTest", "libgtest-dev")):
+            self.tools()
+            self.tool("c++", f"! grep -q '{header}'")
+            result = self.ready()
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(f"lacks {word}.", result.stderr)
+            self.assertIn(f"  {package}\n", result.stderr)
+
+    def test_a_library_in_a_place_of_its_own(self):
+        self.tools()
+        self.tool("c++", f"! grep -q fmt/core.h || case \"$*\" in *-I{self.root}/mine/include*) ;; "
+                         "*) exit 1;; esac")
+        self.assertEqual(self.ready().returncode, 1)
+        self.environment["CMAKE_PREFIX_PATH"] = f"/nowhere:{self.root}/mine"
+        self.assertEqual(self.ready().returncode, 0)
+
+    def test_installs_what_is_missing(self):
+        self.tools("ninja")
+        self.apt(f"printf '#!/bin/sh\\n' >'{self.path}/ninja'; /bin/chmod +x '{self.path}/ninja'")
+        result = self.ready()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("installing ninja-build\n", result.stderr)
+        self.assertIn("install -y --no-install-recommends ninja-build\n", self.called())
+
+    def test_apt_get_fails(self):
+        self.tools("ninja")
+        self.apt("echo 'E: Unable to fetch some archives'; exit 100")
+        result = self.ready()
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("E: Unable to fetch", result.stderr)
+        self.assertIn("lacks Ninja", result.stderr)
+        self.assertIn("apt-get install ninja-build", result.stderr)
+
+    def test_apt_get_without_the_right_to_use_it(self):
+        self.tools("ninja")
+        self.apt("exit 1")
+        result = self.ready("can_install() { false; }; ready")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("sudo apt-get install ninja-build", result.stderr)
+        self.assertNotIn("apt-get -q", self.called())
+
+    def test_a_cmake_that_stays_too_old(self):
+        self.tools(cmake_version="3.22.1")
+        self.apt("exit 0")
+        result = self.ready()
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("lacks CMake 3.24 or newer", result.stderr)
+        self.assertIn("3.22.1", result.stderr)
+        self.assertIn("pip install cmake", result.stderr)
+
+    def test_a_compiler_of_the_persons_choosing_that_is_too_old(self):
+        self.tools()
+        self.tool("oldc++", "exit 1")
+        self.environment["CXX"] = "oldc++"
+        result = self.ready()
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("CXX=oldc++", result.stderr)
+
+    def test_goes_on_without_matplotlib(self):
+        self.tools()
+        self.apt("exit 100")
+        result = self.ready("has_matplotlib() { false; }; ready")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("going on without matplotlib", result.stderr)
+        # and does not try again each time
+        self.assertEqual(self.ready("has_matplotlib() { false; }; ready").stderr, "")
+
+    def test_help_needs_nothing(self):
+        for script in ("run", "test"):
+            result = self.command(shutil.which("bash"), f"scripts/{script}", "--help")
+            self.assertEqual(result.returncode, 0)
+            self.assertIn(f"Usage: scripts/{script}", result.stdout)
+            self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+
+    # ---- building ----
+
+    def test_builds_quietly_and_configures_once(self):
+        self.tools()
+        for configures in (True, False):
+            result = self.command("bash", "scripts/run")
+            self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
+            self.assertEqual("--preset default" in self.called(), configures)
+            self.assertIn(f"python3 {self.root}/scripts/ladder.py", self.called())
+            os.unlink(os.path.join(self.root, "called"))
+        self.environment["CXX"] = "c++"  # CMake keeps its compiler: it has to start afresh
+        self.command("bash", "scripts/run")
+        self.assertIn("--fresh --preset default", self.called())
+
+    def test_presets_and_ctest_options(self):
+        self.tools()
+        self.tool("cmake", "case $1 in --version) echo cmake version 3.25.1; exit;; esac\n"
+                           f"[ \"$1\" = --build ] || : >'{self.root}/build/asan/build.ninja'")
+        for preset in (["--preset", "asan"], ["--preset=asan"]):
+            result = self.command("bash", "scripts/test", *preset, "-R", "sim")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("--preset asan", self.called())
+            self.assertRegex(self.called(), r"ctest --preset asan -j \d+ "
+                                            "--output-on-failure --no-tests=error -R sim\n")
+        self.assertEqual(self.command("bash", "scripts/test", "--preset").returncode, 2)
+
+    def test_a_build_that_fails_shows_the_compilers_words_alone(self):
+        self.tools()
+        self.tool("cmake", textwrap.dedent(f"""\
+            case $1 in
+              --version) echo cmake version 3.25.1;;
+              --build) printf '[1/2] Building a\\nFAILED: b.o\\nb.cpp:1: error: no\\n'; exit 1;;
+              *) : >'{self.root}/build/build.ninja';;
+            esac"""))
+        result = self.command("bash", "scripts/run")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("FAILED: b.o\nb.cpp:1: error: no\n", result.stderr)
+        self.assertNotIn("Building a", result.stderr)
+        self.assertIn("build/build.log", result.stderr)
+        self.assertNotIn("ladder.py", self.called())
+
+    def test_cmake_that_fails(self):
+        self.tools()
+        self.tool("cmake", "case $1 in --version) echo cmake version 3.25.1; exit;; esac\n"
+                           "echo '-- looking'; echo 'CMake Error: no fmt'; exit 1")
+        result = self.command("bash", "scripts/test")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("CMake Error: no fmt\n", result.stderr)
+        self.assertNotIn("-- looking", result.stderr)
+        self.assertFalse(os.path.exists(os.path.join(self.root, "build/.ready")))
+
+    def test_ctrl_c_while_building(self):
+        self.tools()
+        started = os.path.join(self.root, "started")
+        self.tool("cmake", "case $1 in --version) echo cmake version 3.25.1; exit;; esac\n"
+                           f": >'{started}'; exec sleep 60")
+        with subprocess.Popen(["bash", "scripts/run"], cwd=self.root, env=self.environment,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, encoding="utf-8",
+                              start_new_session=True) as process:
+            wait_for(started)
+            os.killpg(process.pid, signal.SIGINT)
+            process.communicate(timeout=20)  # so that nothing that it started holds its output
+        self.assertEqual(process.returncode, 130)
+        self.assertNotIn("ladder.py", self.called())
+
+
+if __name__ == "__main__":
+    unittest.main()

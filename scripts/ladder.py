@@ -1,0 +1,571 @@
+"""Runs every rung of the ladder and prints one table; scripts/run builds, then calls this.
+
+The programs do the work, this only gathers: `PROGRAM --list` names a rung's steps, and
+`PROGRAM --json` measures one. Everything they reported goes to build/results.json as
+{"records": [objects of --json], "failures": [{rung, variant, device, status, message}]}.
+"""
+
+import contextlib
+import glob
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+WIDTH = 100
+
+GOOD, WRONG_RESULT, BAD_USAGE, NO_DEVICE = range(4)
+# From bad to worse; any other status is a crash and worse than these.
+SEVERITY = {GOOD: 0, NO_DEVICE: 1, BAD_USAGE: 2, WRONG_RESULT: 3}
+
+# The FlashAttention-2 paper's workload: 16k tokens in all, hidden size 2048.
+PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
+            "--dtype", "bf16"]
+
+# These would make all programs write, or print, the same thing.
+FOR_ONE_PROGRAM = ["--save", "--trace", "--list", "--version"]
+
+NO_VALUE = "–"
+
+
+class Stop(Exception):
+    """Ends the run with a message and a status."""
+
+    def __init__(self, message, status):
+        super().__init__(message)
+        self.status = status
+
+
+# ---- numbers that people read ----
+
+
+def in_units(value, units, step=1000.0):
+    """Three digits (fewer of a whole number of the smallest unit) and the first of the units that leaves fewer than four before the point."""
+    if value is None:
+        return NO_VALUE
+    for unit in units:
+        text = three_digits(value)
+        if len(text.split(".")[0]) <= 3 or unit == units[-1]:
+            return f"{text} {unit}"
+        value /= step
+
+
+def three_digits(value):
+    if isinstance(value, int) and value < 1000:
+        return str(value)
+    for decimals in (2, 1):
+        text = f"{value:.{decimals}f}"
+        if len(text.replace(".", "").lstrip("-")) <= 3:
+            return text
+    return f"{value:.0f}"
+
+
+def bytes_text(count):
+    return in_units(count, ["B", "kB", "MB", "GB", "TB"])
+
+
+def time_text(milliseconds):
+    return in_units(None if milliseconds is None else milliseconds * 1000, ["µs", "ms", "s"])
+
+
+def rate_text(tflops):
+    if tflops is None:
+        return NO_VALUE
+    return f"{tflops:.2g}" if tflops < 0.1 else three_digits(tflops)
+
+
+def ratio_text(ratio):
+    if ratio is None:
+        return NO_VALUE
+    return f"{ratio:.2g}" if ratio < 0.1 else three_digits(ratio)
+
+
+# ---- what a record says ----
+
+
+def total(record, kind):
+    """Bytes read and written together, None where the program does not know."""
+    parts = [record.get(f"{kind}_{way}_bytes") for way in ("read", "write")]
+    return None if None in parts else sum(parts)
+
+
+def requested(record):
+    """What the kernels ask of HBM: the sim's count, or the formula that equals it."""
+    counted = total(record, "requested")
+    return total(record, "model") if counted is None else counted
+
+
+def error_text(record):
+    """The largest error of O, or of the gradients; LSE has a tolerance of its own."""
+    errors = [e for name, e in (record.get("errors") or {}).items() if e and name != "lse"]
+    if any(e.get("nonfinite") for e in errors):
+        return "inf/nan"
+    largest = [e["max"] for e in errors if e.get("max") is not None]
+    return f"{max(largest):.1e}" if largest else NO_VALUE
+
+
+def shape_text(record):
+    kv_heads, seqlen_kv = record.get("kv_heads"), record.get("seqlen_kv")
+    words = [f"batch {record['batch']}", f"heads {record['heads']}"]
+    if kv_heads != record["heads"]:
+        words.append(f"kv-heads {kv_heads}")
+    words.append(f"seqlen {record['seqlen']}")
+    if seqlen_kv != record["seqlen"]:
+        words.append(f"seqlen-kv {seqlen_kv}")
+    words += [f"head-dim {record['head_dim']}", record["dtype"]]
+    if record.get("causal"):
+        words.append("causal")
+    return ", ".join(words)
+
+
+# ---- the programs ----
+
+
+class Program:
+    def __init__(self, path):
+        self.path = path
+        self.name = os.path.basename(path)
+
+    def steps(self):
+        """What --list says: one {rung, variant, device, default, summary} for each step and
+        device that the program was built for."""
+        status, out, err = run_quietly([self.path, "--list"], self.name)
+        if status:
+            raise Stop(f"{self.name} --list ended with status {status}: {err}", status)
+        return json_lines(out, self.name)
+
+
+def json_lines(text, name):
+    try:
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    except ValueError as error:
+        raise Stop(f"{name} printed something that is no JSON: {error}", WRONG_RESULT) from None
+
+
+def programs():
+    found = [Program(path) for path in sorted(glob.glob(os.path.join(ROOT, "build/bin/[0-9][0-9]_*")))
+             if os.access(path, os.X_OK) and not os.path.isdir(path)]
+    if not found:
+        raise Stop("there are no programs in build/bin: scripts/run builds them", BAD_USAGE)
+    return found
+
+
+def run_quietly(command, what, progress=None):
+    """Runs a program to its end: status (negative for a signal), stdout, last lines of stderr."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, encoding="utf-8", errors="replace") as process:
+        try:
+            while True:
+                if progress:
+                    progress.at(what)
+                try:
+                    out, err = process.communicate(timeout=0.5)
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
+        except BaseException:
+            process.kill()
+            raise
+    # An error is a line or a few; what ends in an ellipsis is progress.
+    lines = [line.rstrip() for line in err.splitlines()]
+    lines = [line for line in lines if line and not line.endswith("…")]
+    return process.returncode, out, "\n".join(lines[-6:])
+
+
+class Progress:
+    """What is running, on stderr, from the second second on: on a terminal one line that is
+    rewritten, else at most a line every two seconds."""
+
+    def __init__(self):
+        self.live = sys.stderr.isatty()
+        self.started = self.last = time.monotonic()
+        self.shown = None
+
+    def at(self, what):
+        now = time.monotonic()
+        if now - self.started < 2:
+            return
+        if self.live:
+            print(f"\r\033[K{what}, {now - self.started:.0f} s", end="", file=sys.stderr, flush=True)
+        elif self.shown != what and now - self.last >= 2:
+            print(f"{what} ...", file=sys.stderr, flush=True)
+            self.last = now
+        else:
+            return
+        self.shown = what
+
+    def clear(self):
+        if self.live and self.shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        self.shown = None
+
+
+class Run:
+    """One step on one device: its records (06 has two), or why there are none."""
+
+    def __init__(self, program, step, device):
+        self.rung = program.name
+        self.path = program.path
+        self.variant = step["variant"]
+        self.device = device
+        self.records = []
+        self.status = GOOD
+        self.message = ""
+
+    def go(self, options, progress, label):
+        command = [self.path, *options, "--variant", self.variant, "--device", self.device,
+                   "--json"]
+        self.status, out, self.message = run_quietly(
+            command, f"{label} {self.rung} {self.variant} on the {self.device}", progress)
+        if self.status < 0:
+            crash = signal.Signals(-self.status).name
+            self.message = f"{self.message}\nkilled by {crash}".strip()
+            self.status = 128 - self.status
+        # Some lines of a program that crashed may be cut short.
+        with contextlib.nullcontext() if self.status <= NO_DEVICE else contextlib.suppress(Stop):
+            self.records = json_lines(out, self.rung)
+        if self.status == GOOD:
+            self.judge()
+        return self
+
+    def judge(self):
+        if not self.records:
+            self.status, self.message = WRONG_RESULT, "the program reported nothing"
+        for record in self.records:
+            counted, formula = total(record, "requested"), total(record, "model")
+            if record.get("pass") is False:
+                self.status, self.message = WRONG_RESULT, "wrong result"
+            elif counted is not None and formula is not None and counted != formula:
+                self.status = WRONG_RESULT
+                self.message = (f"HBM traffic: the sim counted {counted:,} bytes, "
+                                f"the rung's formula says {formula:,}")
+
+    def failure(self):
+        return {"rung": self.rung, "variant": self.variant, "device": self.device,
+                "status": self.status, "message": self.message}
+
+
+# ---- the table ----
+
+
+class Paint:
+    def __init__(self, stream):
+        self.on = (stream.isatty() and not os.environ.get("NO_COLOR")
+                   and os.environ.get("TERM") != "dumb")
+
+    def __call__(self, code, text):
+        return f"\033[{code}m{text}\033[0m" if self.on and text.strip() else text
+
+
+BOLD, DIM, RED = "1", "2", "31"
+HEADER = ["rung", "variant", "device", "time", "TFLOP/s", "requested", "distinct", "vs 00",
+          "workspace", "error"]
+LEFT_ALIGNED = 3
+
+
+def cells(run, record, base):
+    """One row. `base` is what 00 requests on that device."""
+    if record is None:
+        return [run.rung, run.variant, run.device] + [NO_VALUE] * 6 + ["failed"]
+    variant = run.variant
+    backward = record.get("direction") == "bwd"
+    if len(run.records) > 1 or backward:
+        variant += f" {record['direction']}"
+    asked = requested(record)
+    # 00 has no backward pass to compare with.
+    ratio = asked / base if asked is not None and base and not backward else None
+    return [run.rung, variant, record.get("device", run.device), time_text(record.get("time_ms")),
+            rate_text(record.get("tflops")), bytes_text(asked), bytes_text(total(record, "distinct")),
+            ratio_text(ratio), bytes_text(record.get("workspace_bytes")), error_text(record)]
+
+
+def table(runs, paint):
+    """Lines of at most WIDTH columns; nothing for runs whose options the program refused."""
+    base = {}
+    for run in runs:
+        for record in run.records:
+            if run.rung.startswith("00"):
+                base.setdefault(run.device, requested(record))
+    rows, failed = [], []
+    for run in runs:
+        records = run.records or ([None] if run.status not in (BAD_USAGE, NO_DEVICE) else [])
+        for record in records:
+            row = cells(run, record, base.get(run.device))
+            if run.status != GOOD:
+                row[-1] += " ✗"
+            rows.append(row)
+            failed.append(run.status != GOOD)
+    if not rows:
+        return []
+
+    widths = [max(len(row[i]) for row in [HEADER, *rows]) for i in range(len(HEADER))]
+    gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else 1
+    # Names are of the rungs' choosing; if they are long, the variant's gives way.
+    excess = sum(widths) + gap * (len(widths) - 1) - WIDTH
+    if excess > 0:
+        widths[1] = max(len(HEADER[1]), widths[1] - excess)
+
+    def line(row):
+        shown = []
+        for i, (text, width) in enumerate(zip(row, widths)):
+            if len(text) > width:
+                text = text[:width - 1] + "…"
+            shown.append(text.ljust(width) if i < LEFT_ALIGNED else text.rjust(width))
+        return shown
+
+    lines = [paint(BOLD, (" " * gap).join(line(HEADER)))]
+    for row, bad in zip(rows, failed):
+        shown = line(row)
+        if bad:
+            shown[-1] = paint(RED, shown[-1])
+        lines.append((" " * gap).join(shown))
+    return lines
+
+
+def wrap(text, indent=""):
+    lines, words = [], text.split()
+    current = ""
+    for word in words:
+        if current and len(indent) + len(current) + 1 + len(word) > WIDTH:
+            lines.append(indent + current)
+            current = word
+        else:
+            current = f"{current} {word}" if current else word
+    return lines + ([indent + current] if current else [])
+
+
+def messages(runs, paint):
+    """What the failed runs said, once where they said the same."""
+    said = {}
+    for run in runs:
+        if run.status == GOOD:
+            continue
+        text = re.sub(rf"^{re.escape(run.rung)}: *", "", run.message, flags=re.MULTILINE)
+        said.setdefault((run.status, text), []).append(run)
+    lines = []
+    for (status, text), group in said.items():
+        by_rung = {}
+        for run in group:
+            by_rung.setdefault((run.rung, run.device), []).append(run.variant)
+        names = [f"{rung} {', '.join(variants)} on the {device}"
+                 for (rung, device), variants in by_rung.items()]
+        what = {WRONG_RESULT: "failed", BAD_USAGE: "refused", NO_DEVICE: "could not run"}
+        said_so = what.get(status, "crashed")
+        lines.append("")
+        lines += [paint(RED, line) for line in wrap(f"{'; '.join(names)} {said_so}"
+                                                    f" (status {status}):")]
+        for part in (text or "the program gave no reason").splitlines():
+            lines += wrap(part, "  ")
+    return lines
+
+
+LEGEND = ("requested: bytes that the kernels ask of HBM ({how}); distinct: each byte once per "
+          "kernel; vs 00: requested against rung 00; workspace: HBM beyond inputs and outputs; "
+          "error: the largest, against float64.")
+
+
+def print_tables(tables, out):
+    paint = Paint(out)
+    every = [run for _, runs in tables for run in runs]
+    for i, (title, runs) in enumerate(tables):
+        first = next((record for run in runs for record in run.records), None)
+        lines = table(runs, paint)
+        if lines:
+            if i:
+                print(file=out)
+            if first:
+                title = f"{title}: {shape_text(first)}"
+                gpu = next((r.get("device_name") for run in runs for r in run.records
+                            if r.get("device") == "gpu"), None)
+                if gpu:
+                    title += f"; gpu: {gpu}"
+            print("\n".join([paint(BOLD, line) for line in wrap(title)] + [""] + lines), file=out)
+        if any(run.status for run in runs):
+            said = messages(runs, paint)
+            print("\n".join(said if lines else said[1:]), file=out)
+    records = [record for run in every for record in run.records]
+    if records:
+        counted = any(total(record, "requested") is not None for record in records)
+        formula = any(total(record, "requested") is None for record in records)
+        how = " and ".join(["counted by the sim"] * counted + ["by formula on the gpu"] * formula)
+        print("\n".join([""] + [paint(DIM, line) for line in wrap(LEGEND.format(how=how))]),
+              file=out)
+
+
+# ---- results.json ----
+
+
+def write_whole(path, text):
+    """Writes the file whole or not at all, whatever happens meanwhile."""
+    part = None
+    try:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=os.path.dirname(path),
+                                         prefix=".results-", delete=False) as file:
+            part = file.name
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(part, 0o644)
+        os.replace(part, path)
+    except BaseException as error:
+        if part:
+            with contextlib.suppress(OSError):
+                os.unlink(part)
+        if isinstance(error, OSError):
+            raise Stop(f"cannot write {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
+        raise
+
+
+# ---- all of it ----
+
+
+def take(options, name, shortest):
+    """Removes `name VALUE` or `name=VALUE` from the options and returns the last value. As in
+    getopt_long, a name may be cut short, here down to `shortest`."""
+    value, kept = None, []
+    rest = iter(options)
+    for option in rest:
+        spelled, equals, attached = option.partition("=")
+        if not (name.startswith(spelled) and len(spelled) >= len(shortest)):
+            kept.append(option)
+        elif equals:
+            value = attached
+        else:
+            value = next(rest, None)
+            if value is None:
+                raise Stop(f"{name} needs a value", BAD_USAGE)
+    options[:] = kept
+    return value
+
+
+def gpu_answers(program, progress):
+    """Whether there is a GPU to run on, and if not, why."""
+    status, _, message = run_quietly(
+        [program.path, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--check", "off",
+         "--json"], "looking for a GPU", progress)
+    progress.clear()
+    if status == NO_DEVICE:
+        return False, message.removeprefix(f"{program.name}: ")
+    return True, ""
+
+
+def plan(found, options, gpu):
+    """The tables to make: (title, options of the programs, [Run])."""
+    steps = [(program, step) for program in found for step in program.steps()]
+
+    def runs(device, keep=lambda step: True):
+        return [Run(program, step, device) for program, step in steps
+                if step["device"] == device and keep(step)]
+
+    def portable(step):  # sm90 needs one kind of GPU, and says nothing that its rung does not
+        return not step["variant"].startswith("sm")
+
+    if options:
+        options = list(options)
+        variant = take(options, "--variant", "--var")
+        device = take(options, "--device", "--dev")
+        if device in (None, "auto"):
+            device = "gpu" if gpu else "sim"
+        elif device not in ("gpu", "sim"):
+            raise Stop(f"--device {device}: the devices are gpu, sim and auto", BAD_USAGE)
+        if variant and not any(step["variant"] == variant for _, step in steps):
+            names = sorted({step["variant"] for _, step in steps})
+            raise Stop(f"--variant {variant}: no rung has it; there are {', '.join(names)}",
+                       BAD_USAGE)
+        keep = (lambda step: step["variant"] == variant) if variant else (
+            lambda step: device == "gpu" or portable(step))
+        chosen = runs(device, keep)
+        if not chosen:  # built without CUDA: the program says so better
+            chosen = [Run(program, step, device) for program, step in steps if keep(step)]
+        return [("all rungs", options, chosen)]
+
+    captured = os.path.join(ROOT, "scripts/captured")
+    if os.path.exists(os.path.join(captured, "q.npy")):
+        title = "q, k, v captured from a trained model"
+        options = ["--load", os.path.relpath(captured)]
+    else:
+        title = "random q, k, v (no capture in scripts/captured)"
+        options = []
+    both = []
+    for program in found:
+        mine = runs("sim", portable) + (runs("gpu", portable) if gpu else [])
+        both += [run for run in mine if run.rung == program.name]
+    tables = [(title, options, both)]
+    if gpu:
+        tables.append(("the FlashAttention-2 paper's workload at N = 2k", PAPER_2K, runs("gpu")))
+    return tables
+
+
+def ladder(options):
+    for option in options:
+        for name in FOR_ONE_PROGRAM:
+            if option.partition("=")[0] == name:
+                raise Stop(f"{name} is for one program alone, such as build/bin/00_naive {option}",
+                           BAD_USAGE)
+    json_out = "--json" in options
+    given = [option for option in options if option != "--json"]
+
+    progress = Progress()
+    found = programs()
+    gpu, why_not = gpu_answers(found[0], progress)
+    tables = plan(found, given, gpu)
+    count = sum(len(runs) for _, _, runs in tables)
+    done = 0
+    finished = []
+    for title, program_options, runs in tables:
+        for run in runs:
+            done += 1
+            run.go(program_options, progress, f"[{done}/{count}]")
+        progress.clear()
+        # A step for a GPU of another kind is no failure where nobody asked for it.
+        finished.append((title, [run for run in runs if given or run.status != NO_DEVICE
+                                 or not run.variant.startswith("sm")]))
+
+    every = [run for _, runs in finished for run in runs]
+    records = [record for run in every for record in run.records]
+    if json_out:
+        for record in records:
+            print(json.dumps(record, ensure_ascii=False))
+        sys.stdout.flush()
+    print_tables(finished, sys.stderr if json_out else sys.stdout)
+    sys.stdout.flush()
+    if not gpu and not any(option.startswith("--dev") for option in given):
+        print("\n".join(wrap(f"Counts only, no times: {why_not}")), file=sys.stderr)
+    if records:
+        path = os.path.join(ROOT, "build/results.json")
+        results = {"records": records,
+                   "failures": [run.failure() for run in every if run.status != GOOD]}
+        write_whole(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        print(f"Wrote {os.path.relpath(path)} ({len(records)} records).", file=sys.stderr)
+    return max((run.status for run in every), key=lambda s: (SEVERITY.get(s, 4), s), default=GOOD)
+
+
+def main():
+    def terminated(*_):
+        raise SystemExit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, terminated)
+    for stream in (sys.stdout, sys.stderr):
+        # The table has a few characters that not every locale knows.
+        stream.reconfigure(errors="replace")
+    try:
+        return ladder(sys.argv[1:])
+    except Stop as stop:
+        print(f"scripts/run: {stop}", file=sys.stderr)
+        return stop.status
+    except KeyboardInterrupt:
+        print("\nscripts/run: interrupted; build/results.json is as it was.", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # Whoever read our output has seen enough, like head.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
