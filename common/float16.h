@@ -22,7 +22,10 @@ struct fp16 {
     // multiplication by 2¹¹² mends normal and subnormal values alike, exactly.
     const uint32_t magnitude = uint32_t{bits & 0x7fffu} << 13;
     uint32_t out = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
-    if (magnitude >= 0x0f800000) out = magnitude | 0x7f800000;  // infinity, NaN
+    if (magnitude >= 0x0f800000) {
+      if (magnitude > 0x0f800000) return std::bit_cast<float>(0x7fffffffu);  // NaN
+      out = 0x7f800000;
+    }
     return std::bit_cast<float>(out | uint32_t{bits & 0x8000u} << 16);
   }
 

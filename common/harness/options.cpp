@@ -79,7 +79,8 @@ const std::vector<Group>& groups() {
            {"schedule", "ORDER", nullptr,
             "of threads: forward, reverse or random[:SEED] (default forward)"},
            {"sram", "BYTES", nullptr, "shared memory of a block (default 232448: 227 KiB)"},
-           {"trace", "FILE", nullptr, "write which thread touched what (default: none)"},
+           {"trace", "FILE", nullptr,
+            "write what each block touched, as JSON lines (default: none)"},
        }},
       {"Timing on the gpu",
        {

@@ -1,4 +1,4 @@
-// Stands in for gpu/device.cu where the program is built without the CUDA Toolkit.
+// Stands in for gpu/device.cpp where the program is built without the CUDA Toolkit.
 #include "machine/device.h"
 
 namespace ladder {

@@ -8,10 +8,10 @@
 #include <cuda_runtime.h>
 
 #include <cmath>
-#include <source_location>
 #include <tuple>
 #include <type_traits>
 
+#include "machine/gpu/launch.h"
 #include "rung.h"
 
 namespace ladder::gpu {
@@ -72,19 +72,6 @@ template <int groups>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 }
-
-/// A kernel's name, and the line that launches it for errors.
-struct KernelName {
-  const char* name;
-  std::source_location where;
-  KernelName(const char* name, std::source_location where = std::source_location::current())
-      : name(name), where(where) {}
-};
-
-/// Type-erased half of launch(): raises the shared-memory limit, launches, checks, reports to the
-/// device's observers. Defined in device.cu.
-void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 block,
-                   int64_t shared_bytes, void** arguments);
 
 /// Launches a kernel on the default stream and checks every error; does not wait.
 template <class... P, class... A>

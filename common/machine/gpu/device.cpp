@@ -11,7 +11,7 @@
 #include <set>
 
 #include "machine/device.h"
-#include "machine/gpu/kernel.h"
+#include "machine/gpu/launch.h"
 
 namespace ladder::gpu {
 namespace {

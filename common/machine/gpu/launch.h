@@ -1,0 +1,24 @@
+// The host half of a launch, apart from kernel.h so that the host compiler can build device.cpp.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <source_location>
+
+namespace ladder::gpu {
+
+/// A kernel's name, and the line that launches it for errors.
+struct KernelName {
+  const char* name;
+  std::source_location where;
+  KernelName(const char* name, std::source_location where = std::source_location::current())
+      : name(name), where(where) {}
+};
+
+/// Type-erased half of launch(): raises the shared-memory limit, launches, checks, reports to the
+/// device's observers. Defined in device.cpp.
+void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 block,
+                   int64_t shared_bytes, void** arguments);
+
+}  // namespace ladder::gpu

@@ -1,0 +1,489 @@
+// The sim: CUDA's meaning, exact counts, and a fault for everything that CUDA forbids. Each fault
+// is planted in a small kernel and must name kernel, block, thread, array and index.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "machine/machine.h"
+
+namespace ladder::sim {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+/// A sim with arrays of floats.
+class SimTest : public ::testing::Test {
+ protected:
+  void options(const SimOptions& o) { device_ = open_sim(o); }
+  Device& device() {
+    if (!device_) device_ = open_sim({});
+    return *device_;
+  }
+  Array& array(const char* name, int64_t floats) { return *device().allocate(name, floats * 4); }
+  Array& array(const char* name, const std::vector<float>& values) {
+    Array& a = array(name, std::ssize(values));
+    device().upload(a, values.data());
+    return a;
+  }
+  std::vector<float> values(const Array& a) {
+    std::vector<float> v(static_cast<size_t>(a.bytes) / 4);
+    device().download(v.data(), a);
+    return v;
+  }
+  Counts run(const std::function<void()>& work) {
+    const auto reports = device().run("test", work);
+    EXPECT_EQ(reports.size(), 1u);
+    return reports.at(0).counts.value();
+  }
+  /// The message of the fault that `work` must end in.
+  std::string fault_of(const std::function<void()>& work) {
+    try {
+      device().run("test", work);
+    } catch (const Fault& fault) {
+      EXPECT_EQ(fault.status, Exit::wrong_result);
+      return fault.what();
+    }
+    return "no fault";
+  }
+
+ private:
+  std::unique_ptr<Device> device_;
+};
+
+std::vector<float> iota(int n) {
+  std::vector<float> v(static_cast<size_t>(n));
+  std::iota(v.begin(), v.end(), 0.0f);
+  return v;
+}
+
+// ------------------------------------------------------------------------------------- what counts
+
+/// y[i] = x[i] + x[0]: reads two elements a thread.
+__global__ void add_first(Hbm<const float> x, Hbm<float> y, int n) {
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < n) y[i] = x[i] + x[0];
+}
+
+TEST_F(SimTest, CountsRequestedAndDistinctBytes) {
+  Array& x = array("x", iota(100));
+  Array& y = array("y", 100);
+  const Counts c = run([&] {
+    launch("add_first", add_first, dim3(4), dim3(32), 0, hbm<float>(x), hbm<float>(y), 100);
+  });
+  EXPECT_EQ(c.hbm.requested_read, 800);
+  EXPECT_EQ(c.hbm.requested_write, 400);
+  EXPECT_EQ(c.hbm.distinct_read, 400);
+  EXPECT_EQ(c.hbm.distinct_write, 400);
+  EXPECT_EQ(c.arrays.at("x").requested_read, 800);
+  EXPECT_EQ(c.arrays.at("x").requested_write, 0);
+  EXPECT_EQ(c.arrays.at("y").distinct_write, 400);
+  EXPECT_EQ(values(y).at(99), 99);
+}
+
+TEST_F(SimTest, DistinctIsPerKernel) {
+  Array& x = array("x", iota(32));
+  Array& y = array("y", 32);
+  const auto once = [&] {
+    launch("add_first", add_first, dim3(1), dim3(32), 0, hbm<float>(x), hbm<float>(y), 32);
+  };
+  const Counts c = run([&] {
+    once();
+    once();
+  });
+  EXPECT_EQ(c.hbm.distinct_read, 2 * 128);  // launches of one name add up
+}
+
+__global__ void reverse_in_shared(Hbm<float> x) {
+  SharedMemory smem;
+  const auto s = smem.take<float>("s", 64);
+  const int i = static_cast<int>(threadIdx.x);
+  s[i] = x[i];
+  __syncthreads();
+  x[i] = s[63 - i];
+}
+
+TEST_F(SimTest, SharedMemoryAndBarrier) {
+  for (const auto order : {Schedule::Order::forward, Schedule::Order::reverse,
+                           Schedule::Order::random}) {
+    options({.schedule = {order, 7}});
+    Array& x = array("x", iota(64));
+    const Counts c = run([&] {
+      launch("reverse", reverse_in_shared, dim3(1), dim3(64), shared_bytes<float>(64),
+             hbm<float>(x));
+    });
+    EXPECT_EQ(c.sram_read, 256);
+    EXPECT_EQ(c.sram_write, 256);
+    EXPECT_EQ(values(x).at(0), 63);
+    EXPECT_EQ(values(x).at(63), 0);
+  }
+}
+
+__global__ void warp_words(Hbm<float> out) {
+  const int lane = static_cast<int>(threadIdx.x);
+  const auto x = static_cast<float>(lane);
+  float sum = x;
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+  out[lane] = sum;
+  out[32 + lane] = __shfl_down_sync(0xffffffff, x, 1);
+  out[64 + lane] = __shfl_sync(0xffffffff, x, 35);
+  out[96 + lane] = static_cast<float>(__ballot_sync(0xffffffff, lane < 3));
+  out[128 + lane] = static_cast<float>(__any_sync(0xffffffff, lane == 5) +
+                                       2 * __all_sync(0xffffffff, lane < 31));
+  // The two halves of a warp may meet apart.
+  if (lane < 16)
+    out[160 + lane] = __shfl_xor_sync(0x0000ffff, x, 1);
+  else
+    out[160 + lane] = __shfl_xor_sync(0xffff0000, x, 2);
+}
+
+TEST_F(SimTest, WarpCollectives) {
+  Array& out = array("out", 192);
+  run([&] { launch("warp", warp_words, dim3(1), dim3(32), 0, hbm<float>(out)); });
+  const auto v = values(out);
+  for (size_t lane = 0; lane < 32; ++lane) {
+    EXPECT_EQ(v[lane], 496);
+    EXPECT_EQ(v[32 + lane], lane < 31 ? float(lane + 1) : 31.0f);
+    EXPECT_EQ(v[64 + lane], 3);
+    EXPECT_EQ(v[96 + lane], 7);
+    EXPECT_EQ(v[128 + lane], 1);
+    EXPECT_EQ(v[160 + lane], float(lane < 16 ? lane ^ 1 : lane ^ 2));
+  }
+}
+
+__global__ void count_up(Hbm<float> total) { atomicAdd(total + 1, 1.0f); }
+
+TEST_F(SimTest, AtomicsAreOneReadAndOneWrite) {
+  Array& total = array("total", {0.0f, 0.0f});
+  const Counts c = run([&] { launch("count", count_up, dim3(50), dim3(64), 0, hbm<float>(total)); });
+  EXPECT_EQ(values(total), (std::vector<float>{0, 3200}));
+  EXPECT_EQ(c.hbm.requested_read, 3200 * 4);
+  EXPECT_EQ(c.hbm.requested_write, 3200 * 4);
+  EXPECT_EQ(c.hbm.distinct_write, 4);
+}
+
+__global__ void arithmetic(Hbm<float> x) { x[0] = fmaf(2, 3, 4) + expf(0) + exp2f(3); }
+
+TEST_F(SimTest, CountsArithmetic) {
+  Array& x = array("x", 1);
+  const Counts c = run([&] { launch("a", arithmetic, dim3(1), dim3(1), 0, hbm<float>(x)); });
+  EXPECT_EQ(values(x).at(0), 19);
+  EXPECT_EQ(c.matmul_flops, 2);
+  EXPECT_EQ(c.exps, 2);
+}
+
+__global__ void staged_copy(Hbm<const float> x, Hbm<float> y) {
+  SharedMemory smem;
+  const auto s = smem.take<float>("s", 128);
+  const int i = static_cast<int>(threadIdx.x);
+  cp_async(s + 4 * i, x + 4 * i, i < 20);
+  cp_async_commit();
+  cp_async_wait<0>();
+  __syncthreads();
+  for (int c = 0; c < 4; ++c) y[4 * i + c] = s[(4 * i + c + 64) % 128];
+}
+
+TEST_F(SimTest, AsynchronousCopyFillsWithZerosAndCountsWhatItRead) {
+  Array& x = array("x", iota(128));
+  Array& y = array("y", 128);
+  const Counts c = run([&] {
+    launch("copy", staged_copy, dim3(1), dim3(32), 512, hbm<const float>(x), hbm<float>(y));
+  });
+  const auto v = values(y);
+  EXPECT_EQ(v[0], 64);
+  EXPECT_EQ(v[16], 0);  // element 80: past the 20 valid copies
+  EXPECT_EQ(v[64], 0);
+  EXPECT_EQ(v[127], 63);
+  EXPECT_EQ(c.arrays.at("x").requested_read, 20 * 16);
+}
+
+TEST_F(SimTest, TraceShowsWhoTouchedWhatBetweenBarriers) {
+  options({.trace_file = "unused: the device only records"});
+  Array& x = array("x", iota(64));
+  device().run("test", [&] {
+    launch("reverse", reverse_in_shared, dim3(1), dim3(64), 256, hbm<float>(x));
+  });
+  const auto events = device().take_trace();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_FALSE(events[0].write);
+  EXPECT_EQ(events[0].step, 0);
+  EXPECT_TRUE(events[1].write);
+  EXPECT_EQ(events[1].step, 1);
+  EXPECT_EQ(events[1].begin, 0);
+  EXPECT_EQ(events[1].end, 256);
+}
+
+__global__ void who_am_i(Hbm<float> x) {
+  const auto block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  const auto thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  x[block * blockDim.x * blockDim.y * blockDim.z + thread] = static_cast<float>(thread);
+}
+
+TEST_F(SimTest, EveryBlockAndThreadRunsOnceInEverySchedule) {
+  for (const auto& schedule : {Schedule{Schedule::Order::forward, 0},
+                               Schedule{Schedule::Order::reverse, 0},
+                               Schedule{Schedule::Order::random, 1},
+                               Schedule{Schedule::Order::random, 99}}) {
+    options({.schedule = schedule});
+    const int threads = 3 * 5 * 2, blocks = 7 * 4 * 3;
+    Array& x = array("x", threads * blocks);
+    const Counts c = run([&] {
+      launch("who", who_am_i, dim3(7, 4, 3), dim3(3, 5, 2), 0, hbm<float>(x));
+    });
+    EXPECT_EQ(c.hbm.requested_write, 4 * threads * blocks);
+    EXPECT_EQ(c.hbm.distinct_write, 4 * threads * blocks);
+  }
+}
+
+// ------------------------------------------------------------------------------------------ faults
+
+__global__ void write_at(Hbm<float> x, int64_t at) {
+  if (blockIdx.x == 2 && threadIdx.x == 3) x[at] = 1;
+}
+__global__ void read_at(Hbm<float> x, Hbm<float> y, int64_t at) {
+  if (blockIdx.x == 2 && threadIdx.x == 3) y[0] = x[at];
+}
+
+TEST_F(SimTest, FaultsOutOfBounds) {
+  Array& x = array("x", iota(10));
+  for (const int64_t at : {int64_t{10}, int64_t{-1}, int64_t{1} << 40}) {
+    const std::string said = fault_of(
+        [&] { launch("write_at", write_at, dim3(4), dim3(8), 0, hbm<float>(x), at); });
+    EXPECT_THAT(said, AllOf(HasSubstr("rung test"), HasSubstr("kernel write_at"),
+                            HasSubstr("block (2,0,0)"), HasSubstr("thread (3,0,0)"),
+                            HasSubstr("write to x[" + std::to_string(at) + "]")));
+  }
+  Array& y = array("y", 1);
+  EXPECT_THAT(fault_of([&] {
+                launch("read_at", read_at, dim3(4), dim3(8), 0, hbm<float>(x), hbm<float>(y),
+                       int64_t{10});
+              }),
+              AllOf(HasSubstr("kernel read_at, block (2,0,0), thread (3,0,0)"),
+                    HasSubstr("read of x[10]")));
+}
+
+TEST_F(SimTest, FaultsReadOfWhatNobodyWrote) {
+  Array& x = array("x", 10);
+  Array& y = array("y", 1);
+  EXPECT_THAT(fault_of([&] {
+                launch("read_at", read_at, dim3(4), dim3(8), 0, hbm<float>(x), hbm<float>(y),
+                       int64_t{6});
+              }),
+              HasSubstr("block (2,0,0), thread (3,0,0): read of unwritten x[6]"));
+}
+
+TEST_F(SimTest, PoisonMakesContentsUnwrittenAgain) {
+  Array& x = array("x", iota(10));
+  Array& y = array("y", 1);
+  device().poison(x);
+  EXPECT_THAT(fault_of([&] {
+                launch("read_at", read_at, dim3(4), dim3(8), 0, hbm<float>(x), hbm<float>(y),
+                       int64_t{0});
+              }),
+              HasSubstr("read of unwritten x[0]"));
+  EXPECT_TRUE(std::isnan(values(x).at(0)));
+}
+
+__global__ void shared_at(int read, int write) {
+  SharedMemory smem;
+  const auto before = smem.take<float>("before", 8);
+  const auto tile = smem.take<float>("tile", 8);
+  const auto after = smem.take<float>("after", 8);
+  before[0] = after[0] = 0;
+  if (threadIdx.x != 5) return;
+  if (write >= -8) tile[write] = 1;
+  if (read >= -8) before[0] = tile[read];
+}
+
+TEST_F(SimTest, FaultsInSharedMemory) {
+  const auto said = [&](int read, int write) {
+    return fault_of([&] { launch("shared", shared_at, dim3(1), dim3(8), 384, read, write); });
+  };
+  EXPECT_THAT(said(-9, 8), HasSubstr("block (0,0,0), thread (5,0,0): write to shared tile[8]"));
+  EXPECT_THAT(said(-9, -1), HasSubstr("write to shared tile[-1]"));
+  EXPECT_THAT(said(8, -9), HasSubstr("thread (5,0,0): read of shared tile[8]"));
+  EXPECT_THAT(said(3, -9), HasSubstr("read of unwritten shared tile[3]"));
+  EXPECT_EQ(said(3, 3), "no fault");
+}
+
+TEST_F(SimTest, FaultsMoreSharedMemoryThanLaunchedWith) {
+  EXPECT_THAT(fault_of([&] { launch("shared", shared_at, dim3(1), dim3(8), 256, -9, -9); }),
+              AllOf(HasSubstr("kernel shared, block (0,0,0), thread (0,0,0)"),
+                    HasSubstr("more shared memory than the launch gave: after ends at byte 288 of "
+                              "256")));
+}
+
+TEST_F(SimTest, FaultsMoreSharedMemoryThanThereIs) {
+  options({.sram_bytes = 300});
+  EXPECT_THAT(fault_of([&] { launch("shared", shared_at, dim3(1), dim3(8), 384, -9, -9); }),
+              AllOf(HasSubstr("rung test, kernel shared"),
+                    HasSubstr("384 bytes of shared memory for a block, more than the 300")));
+}
+
+__global__ void unequal_takes() {
+  SharedMemory smem;
+  smem.take<float>("a", threadIdx.x == 2 ? 4 : 8);
+}
+
+TEST_F(SimTest, FaultsThreadsThatTakeDifferentSharedMemory) {
+  EXPECT_THAT(fault_of([&] { launch("takes", unequal_takes, dim3(1), dim3(4), 384); }),
+              AllOf(HasSubstr("thread (2,0,0)"), HasSubstr("16 bytes of shared memory for a")));
+}
+
+__global__ void early_read(Hbm<const float> x, Hbm<float> y, bool wait) {
+  SharedMemory smem;
+  const auto s = smem.take<float>("stage", 8);
+  cp_async(s, x);
+  cp_async_commit();
+  cp_async(s + 4, x + 4);
+  cp_async_commit();
+  if (wait)
+    cp_async_wait<1>();
+  y[0] = s[3];
+  cp_async_wait<0>();
+}
+
+TEST_F(SimTest, FaultsAsynchronousDataReadBeforeItsWait) {
+  Array& x = array("x", iota(8));
+  Array& y = array("y", 1);
+  const auto said = [&](bool wait) {
+    return fault_of([&] {
+      launch("early", early_read, dim3(1), dim3(1), 128, hbm<const float>(x), hbm<float>(y), wait);
+    });
+  };
+  EXPECT_THAT(said(false),
+              AllOf(HasSubstr("kernel early, block (0,0,0), thread (0,0,0)"),
+                    HasSubstr("read before its asynchronous copy was waited for: shared stage[3]")));
+  EXPECT_EQ(said(true), "no fault");
+}
+
+__global__ void unwaited_copy(Hbm<const float> x, int mode) {
+  SharedMemory smem;
+  const auto s = smem.take<float>("stage", 8);
+  cp_async(s, x);
+  cp_async_commit();
+  if (mode == 0) return;
+  if (mode == 1) s[2] = 0;
+  if (mode == 2) cp_async(s, x + 4);
+  if (mode == 3) cp_async(s + 1, x);
+  if (mode == 4) cp_async(s + 8, x);
+  if (mode == 5) cp_async(s + 4, x + 8);
+  cp_async_wait<0>();
+}
+
+TEST_F(SimTest, FaultsMisusedAsynchronousCopies) {
+  Array& x = array("x", iota(8));
+  const auto said = [&](int mode) {
+    return fault_of(
+        [&] { launch("copy", unwaited_copy, dim3(1), dim3(1), 128, hbm<const float>(x), mode); });
+  };
+  EXPECT_THAT(said(0), HasSubstr("ends with an asynchronous copy that was never waited for"));
+  EXPECT_THAT(said(1), HasSubstr("write under an asynchronous copy"));
+  EXPECT_THAT(said(2), HasSubstr("asynchronous copy onto one that was not waited for"));
+  EXPECT_THAT(said(3), HasSubstr("not aligned to 16 bytes"));
+  EXPECT_THAT(said(4), HasSubstr("asynchronous copy to shared stage"));
+  EXPECT_THAT(said(5), HasSubstr("read of x[4]"));  // 8 bytes each: element 4 of 4
+  EXPECT_EQ(said(6), "no fault");
+}
+
+__global__ void partial_barrier(int mode) {
+  const bool first = threadIdx.x < 32;
+  if (mode == 0) {
+    if (first) __syncthreads();
+  } else if (mode == 1) {
+    if (first)
+      __syncthreads();
+    else
+      __syncthreads();
+  } else if (mode == 2) {
+    if (threadIdx.x != 7) __syncwarp();
+  }
+}
+
+TEST_F(SimTest, FaultsBarrierThatPartOfTheBlockNeverReaches) {
+  const auto said = [&](int mode) {
+    return fault_of([&] { launch("barrier", partial_barrier, dim3(2), dim3(64), 0, mode); });
+  };
+  EXPECT_THAT(said(0), AllOf(HasSubstr("kernel barrier, block (0,0,0), thread (0,0,0)"),
+                             HasSubstr("deadlock: waits at __syncthreads (sim_test.cpp:"),
+                             HasSubstr("which thread (32,0,0) never reaches: it has ended")));
+  EXPECT_THAT(said(1), HasSubstr("a barrier in a branch that not all threads take"));
+  EXPECT_THAT(said(2), AllOf(HasSubstr("deadlock: waits at __syncwarp"),
+                             HasSubstr("thread (7,0,0) never reaches")));
+}
+
+__global__ void disagree(int mode) {
+  const int lane = static_cast<int>(threadIdx.x);
+  if (mode == 0) {
+    if (lane < 16)
+      __syncwarp();
+    else
+      __shfl_xor_sync(0xffffffff, 1.0f, 1);
+  } else if (mode == 1) {
+    __shfl_xor_sync(lane < 16 ? 0xffffffff : 0xffff0000, 1.0f, 1);
+  } else {
+    __shfl_xor_sync(0x0000ffff, 1.0f, 1);
+  }
+}
+
+TEST_F(SimTest, FaultsLanesThatDisagree) {
+  const auto said = [&](int mode) {
+    return fault_of([&] { launch("disagree", disagree, dim3(1), dim3(32), 0, mode); });
+  };
+  EXPECT_THAT(said(0), AllOf(HasSubstr("kernel disagree, block (0,0,0), thread (16,0,0)"),
+                             HasSubstr("lanes disagree: __shfl_xor_sync")));
+  EXPECT_THAT(said(1), HasSubstr("lanes disagree"));
+  EXPECT_THAT(said(2), HasSubstr("leaves out the caller"));
+}
+
+__global__ void nothing() {}
+
+TEST_F(SimTest, FaultsImpossibleLaunches) {
+  EXPECT_THAT(fault_of([&] { launch("big", nothing, dim3(1), dim3(32, 33), 0); }),
+              HasSubstr("kernel big: a block of (32,33,1) threads"));
+  EXPECT_THAT(fault_of([&] { launch("tall", nothing, dim3(1, 65536), dim3(1), 0); }),
+              HasSubstr("kernel tall: a grid of (1,65536,1) blocks"));
+  EXPECT_THAT(fault_of([&] { launch("none", nothing, dim3(0), dim3(1), 0); }),
+              HasSubstr("a grid of (0,1,1)"));
+}
+
+
+// Without its barrier this kernel is right in one order of threads and wrong in another.
+__global__ void neighbour_without_barrier(Hbm<float> x) {
+  SharedMemory smem;
+  const auto s = smem.take<float>("s", 64);
+  const int i = static_cast<int>(threadIdx.x);
+  s[i] = x[i];
+  x[i] = s[i > 0 ? i - 1 : 0];
+}
+
+TEST_F(SimTest, SchedulesExposeAMissingBarrier) {
+  std::set<std::string> outcomes;
+  for (const auto order : {Schedule::Order::forward, Schedule::Order::reverse}) {
+    options({.schedule = {order, 0}});
+    Array& x = array("x", iota(64));
+    outcomes.insert(fault_of([&] {
+      launch("race", neighbour_without_barrier, dim3(1), dim3(64), 256, hbm<float>(x));
+    }));
+  }
+  EXPECT_EQ(outcomes.size(), 2u);
+  EXPECT_EQ(outcomes.count("no fault"), 1u);
+}
+
+TEST_F(SimTest, ARunAfterAFaultStartsClean) {
+  Array& x = array("x", iota(10));
+  Array& y = array("y", 10);
+  fault_of([&] { launch("write_at", write_at, dim3(4), dim3(8), 0, hbm<float>(x), int64_t{10}); });
+  const Counts c = run([&] {
+    launch("add_first", add_first, dim3(1), dim3(32), 0, hbm<float>(x), hbm<float>(y), 10);
+  });
+  EXPECT_EQ(c.hbm.requested_read, 80);
+  EXPECT_EQ(c.hbm.distinct_read, 40);
+}
+
+}  // namespace
+}  // namespace ladder::sim

@@ -1,0 +1,206 @@
+// The suite that every rung registers into: each variant linked into this program, on both devices,
+// at shapes that cover pairs of choices. Right against float64, and on the sim the formula equal to
+// the count, array by array, to the byte.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "harness/run.h"
+
+namespace ladder {
+namespace {
+
+struct Case {
+  const char* name;
+  int B, H, Hk, N, N_kv, d;
+  bool causal = false;
+  DType dtype = DType::fp16;
+  Input input = Input::normal;
+  float scale = 1;  // in units of 1/√d
+};
+
+constexpr DType bf = DType::bf16;
+constexpr DType fp = DType::fp16;
+
+const Case kCases[] = {
+    {"one_query_one_key", 2, 2, 2, 1, 1, 64},
+    {"one_query", 1, 4, 1, 1, 217, 128, true, bf},
+    {"one_key", 2, 2, 1, 7, 1, 8, false, bf, Input::outliers},
+    {"seven", 1, 3, 3, 7, 7, 40, true, bf, Input::outliers},
+    {"ragged", 1, 4, 2, 113, 203, 80, true, fp},
+    {"more_queries_than_keys", 1, 4, 1, 203, 113, 64, true, bf},
+    {"wide_heads", 1, 2, 2, 128, 217, 256, false, fp, Input::outliers},
+    {"blind_rows", 2, 4, 2, 217, 128, 128, true, fp, Input::outliers},
+    {"long", 1, 1, 1, 1023, 1024, 64, true, fp},
+    {"long_wide", 1, 1, 1, 1024, 1023, 128, false, bf},
+    {"whole_tiles", 3, 2, 1, 128, 128, 64, false, fp},
+    {"whole_tiles_causal", 1, 2, 2, 256, 256, 128, true, bf},
+    {"narrow", 1, 2, 1, 257, 65, 16, false, bf},
+    {"odd_head", 1, 2, 2, 65, 130, 184, true, bf},
+    {"negative_scale", 1, 2, 2, 70, 90, 32, false, fp, Input::normal, -0.7f},
+    {"large_logits", 1, 2, 1, 113, 128, 64, false, fp, Input::normal, 50},
+    {"large_logits_bf16", 1, 2, 2, 130, 150, 40, true, bf, Input::normal, 50},
+    {"large_logits_outliers", 1, 2, 2, 65, 66, 128, true, bf, Input::outliers, 20},
+};
+
+Options options_of(const Case& c) {
+  Options o;
+  Problem& p = o.problem;
+  p = {c.B, c.H, c.Hk, c.N, c.N_kv, c.d, c.causal, c.dtype};
+  p.scale = c.scale / std::sqrt(static_cast<float>(c.d));
+  o.scale_given = true;
+  o.input = c.input;
+  // A seed of its own for each case, so that no two cases share inputs.
+  for (const char* s = c.name; *s; ++s) o.seed = o.seed * 131 + static_cast<unsigned char>(*s);
+  o.check = Check::full;
+  o.time_ms = 1;
+  return o;
+}
+
+struct Param {
+  DeviceKind device;
+  Variant variant;
+  Case shape;
+};
+
+void PrintTo(const Param& p, std::ostream* out) {
+  *out << p.variant.rung << " " << p.variant.name << ", " << p.shape.name;
+}
+
+std::vector<Param> params(DeviceKind device) {
+  std::vector<Param> all;
+  for (const Variant& v : variants_for(device))
+    for (const Case& c : kCases) all.push_back({device, v, c});
+  return all;
+}
+
+std::string name_of(const ::testing::TestParamInfo<Param>& info) {
+  return info.param.variant.name + "_" + info.param.shape.name;
+}
+
+/// The GPU, opened once; null with the reason where there is none.
+Device* gpu(std::string& why) {
+  static std::string reason;
+  static const std::unique_ptr<Device> device = [] {
+    try {
+      return open_gpu();
+    } catch (const Error& e) {
+      reason = e.what();
+      return std::unique_ptr<Device>();
+    }
+  }();
+  why = reason;
+  return device.get();
+}
+
+/// Formula and count of one run, by kernel and array.
+void expect_formula_is_count(const Report& r) {
+  std::map<std::string, std::map<std::string, std::pair<int64_t, int64_t>>> counted, formula;
+  for (const auto& k : r.kernels)
+    for (const auto& [array, c] : k.counts->arrays)
+      counted[k.name][array] = {c.requested_read, c.requested_write};
+  for (const auto& k : *r.model)
+    for (const auto& a : k.arrays)
+      if (a.read || a.write) formula[k.kernel][a.array] = {a.read, a.write};
+  EXPECT_EQ(formula, counted) << r.rung << " " << r.variant << " " << r.direction;
+}
+
+class Suite : public ::testing::TestWithParam<Param> {
+ protected:
+  void check(Device& device, const SimOptions& sim = {}) {
+    const auto& [kind, variant, shape] = GetParam();
+    Options o = options_of(shape);
+    o.sim = sim;
+    for (const Report& r : run_variant(device, variant, o, nullptr)) {
+      if (kind == DeviceKind::sim) expect_formula_is_count(r);
+      ASSERT_TRUE(r.errors.has_value());
+      // A rung that subtracts no maximum must fail exactly where the reference says so.
+      const bool must_fail = !variant.subtracts_max && r.overflowing_rows > 0;
+      if (must_fail) {
+        EXPECT_FALSE(r.pass()) << "rows whose sum overflows came out right";
+        continue;
+      }
+      for (const TensorError& e : *r.errors) {
+        EXPECT_TRUE(e.pass()) << r.direction << " " << e.name << ": max error " << e.max
+                              << ", tolerance " << e.tolerance << ", " << e.nonfinite
+                              << " not finite";
+      }
+    }
+  }
+};
+
+class Sim : public Suite {};
+TEST_P(Sim, IsRightAndItsFormulaIsItsCount) { check(*open_sim({})); }
+INSTANTIATE_TEST_SUITE_P(, Sim, ::testing::ValuesIn(params(DeviceKind::sim)), name_of);
+
+class Gpu : public Suite {};
+TEST_P(Gpu, IsRight) {
+  std::string why;
+  Device* device = gpu(why);
+  if (!device) GTEST_SKIP() << why;
+  if (GetParam().variant.min_compute_capability > device->info().compute_capability)
+    GTEST_SKIP() << "needs a newer GPU than " << device->info().name;
+  check(*device);
+}
+INSTANTIATE_TEST_SUITE_P(, Gpu, ::testing::ValuesIn(params(DeviceKind::gpu)), name_of);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Gpu);
+
+// A correct kernel without float atomics gives the same bits in whatever order threads run.
+const Case kSmall[] = {
+    {"one", 1, 1, 1, 1, 1, 8},
+    {"seven", 1, 2, 1, 7, 7, 40, true, bf},
+    {"ragged_rows", 1, 1, 1, 65, 16, 64},
+    {"ragged_keys", 1, 2, 2, 16, 65, 64, false, bf},
+    {"causal", 1, 1, 1, 70, 70, 64, true},
+    {"blind_rows", 1, 2, 1, 80, 33, 32, true},
+    {"wide", 1, 1, 1, 33, 40, 256},
+    {"wide_causal", 1, 1, 1, 66, 66, 128, true, bf},
+    {"odd_head", 2, 1, 1, 17, 31, 72},
+    {"tile", 1, 1, 1, 64, 64, 64},
+    {"two_tiles", 1, 1, 1, 128, 129, 64, true},
+    {"outliers", 1, 2, 2, 50, 60, 80, false, fp, Input::outliers},
+};
+
+TEST(Schedules, GiveTheSameBits) {
+  for (const Variant& v : variants_for(DeviceKind::sim)) {
+    for (const Case& c : kSmall) {
+      std::vector<Outputs> seen;
+      for (const Schedule& schedule : {Schedule{Schedule::Order::forward, 0},
+                                       Schedule{Schedule::Order::reverse, 0},
+                                       Schedule{Schedule::Order::random, 1},
+                                       Schedule{Schedule::Order::random, 2}}) {
+        const auto device = open_sim({.schedule = schedule});
+        const auto reports = run_variant(*device, v, options_of(c), &seen.emplace_back());
+        EXPECT_TRUE(reports.front().pass()) << v.name << " " << c.name;
+      }
+      for (const Outputs& out : seen) {
+        EXPECT_EQ(out.O.bits, seen.front().O.bits) << v.name << " " << c.name;
+        ASSERT_EQ(out.LSE.size(), seen.front().LSE.size());
+        if (out.LSE.empty()) continue;
+        EXPECT_EQ(0, std::memcmp(out.LSE.data(), seen.front().LSE.data(),
+                                 out.LSE.size() * sizeof(float)))
+            << v.name << " " << c.name;
+      }
+    }
+  }
+}
+
+// More than 2³¹ elements in S: an index that is not 64-bit wide ends somewhere else.
+TEST(GpuLarge, MoreThanTwoToThe31ElementsInS) {
+  std::string why;
+  Device* device = gpu(why);
+  if (!device) GTEST_SKIP() << why;
+  for (const Variant& v : variants_for(DeviceKind::gpu)) {
+    if (v.min_compute_capability > device->info().compute_capability) continue;
+    Options o = options_of({"large", 1, 1, 1, 40000, 65536, 64, true, bf});
+    o.check = Check::sampled;
+    const auto reports = run_variant(*device, v, o, nullptr);
+    EXPECT_TRUE(reports.front().pass()) << v.name;
+  }
+}
+
+}  // namespace
+}  // namespace ladder
