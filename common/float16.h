@@ -34,9 +34,9 @@ struct fp16 {
     const uint32_t u = std::bit_cast<uint32_t>(x);
     const uint32_t sign = u >> 16 & 0x8000;
     const uint32_t magnitude = u & 0x7fffffff;
-    if (magnitude > 0x7f800000) return 0x7fff;                                     // NaN
-    if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);      // ≥ 65520: ∞
-    if (magnitude < 0x38800000) {                                                  // subnormal
+    if (magnitude > 0x7f800000) return 0x7fff;                                 // NaN
+    if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // ≥ 65520: ∞
+    if (magnitude < 0x38800000) {                                              // subnormal
       // Adding 0.5 puts the last place of the sum at 2⁻²⁴, fp16's smallest step.
       const float sum = std::bit_cast<float>(magnitude) + 0.5f;
       return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(sum) - 0x3f000000));

@@ -19,7 +19,7 @@ if(NOT GTest_FOUND)
     "GoogleTest is missing: install it (Debian, Ubuntu: apt-get install libgtest-dev)")
 endif()
 find_package(Threads REQUIRED)
-find_package(Python3 COMPONENTS Interpreter QUIET)
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
 # CUDA: used if there, done without if not. The architecture must be known before the language is
 # enabled: the GPU present, else 8.0 (with PTX) and 9.0a, in CI without a GPU just one of them.

@@ -26,16 +26,16 @@ enum class DType { fp16, bf16 };
 /// One attention workload. Q, O: (B, H, N, d); K, V: (B, Hk, N_kv, d); LSE: (B, H, N); row-major.
 /// Trivially copyable, so that a kernel can take it as a parameter.
 struct Problem {
-  int B = 1;      // batch
-  int H = 2;      // query heads
-  int Hk = 2;     // key/value heads; query head h uses K/V head ⌊h·Hk/H⌋
-  int N = 256;    // queries
-  int N_kv = 256; // keys
-  int d = 64;     // head size, a multiple of 8 up to 256
+  int B = 1;       // batch
+  int H = 2;       // query heads
+  int Hk = 2;      // key/value heads; query head h uses K/V head ⌊h·Hk/H⌋
+  int N = 256;     // queries
+  int N_kv = 256;  // keys
+  int d = 64;      // head size, a multiple of 8 up to 256
   bool causal = false;
-  DType dtype = DType::fp16;  // of Q, K, V, O, and of S and P where they are stored
-  float scale = 0.125f;       // S = scale·QKᵀ
-  bool deterministic = false; // 06: the same bits on every run
+  DType dtype = DType::fp16;   // of Q, K, V, O, and of S and P where they are stored
+  float scale = 0.125f;        // S = scale·QKᵀ
+  bool deterministic = false;  // 06: the same bits on every run
 
   /// Whether query i sees key j: always, or under the causal mask aligned bottom-right.
   constexpr bool sees(int i, int j) const { return !causal || j - i <= N_kv - N; }
@@ -137,15 +137,15 @@ enum class Rounding {
 
 /// One step of a rung, compiled for one device.
 struct Variant {
-  std::string rung;      // "00_naive"
-  std::string name;      // --variant NAME
-  std::string summary;   // one line for --help
-  int step = 0;          // order within the rung; the last one that the device runs is the default
+  std::string rung;     // "00_naive"
+  std::string name;     // --variant NAME
+  std::string summary;  // one line for --help
+  int step = 0;         // order within the rung; the last one that the device runs is the default
   bool subtracts_max = true;
   Rounding rounding = Rounding::on_chip;
   bool has_lse = false;  // writes LSE
   int min_compute_capability = 80;
-  bool by_name_only = false;  // never the default (sm90 on the sim)
+  bool by_name_only = false;                    // never the default (sm90 on the sim)
   std::vector<std::pair<int, int>> tiles = {};  // compiled (Br, Bc); empty: --block-* not taken
 
   /// Throws Error(bad_usage) for tile sizes that are not compiled or do not fit.
@@ -167,6 +167,19 @@ inline std::deque<Variant>& variants() {
   return all;
 }
 
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/// Blocks of `tile` that cover `length`, along grid.y or grid.z, which hold 65,535 at most.
+/// Throws Error(bad_usage) where that is not enough.
+inline unsigned grid_blocks(int64_t length, int64_t tile) {
+  const int64_t blocks = ceil_div(length, tile);
+  if (blocks > 65535)
+    throw Error(Exit::bad_usage, "a length of " + std::to_string(length) +
+                                     " is too large for this rung's grid; " +
+                                     std::to_string(65535 * tile) + " is the most");
+  return static_cast<unsigned>(blocks);
+}
 
 }  // namespace ladder

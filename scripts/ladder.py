@@ -10,6 +10,7 @@ import glob
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -100,6 +101,16 @@ def requested(record):
     return total(record, "model") if counted is None else counted
 
 
+def uneven_counts(record):
+    """What is wrong if the sim's count is not the formula's to the byte."""
+    for way in ("read", "write"):
+        counted, formula = (record.get(f"{kind}_{way}_bytes") for kind in ("requested", "model"))
+        if None not in (counted, formula) and counted != formula:
+            return (f"HBM {way}s: the sim counted {counted:,} bytes, the rung's formula says "
+                    f"{formula:,}")
+    return None
+
+
 def error_text(record):
     """The largest error of O, or of the gradients; LSE has a tolerance of its own."""
     errors = [e for name, e in (record.get("errors") or {}).items() if e and name != "lse"]
@@ -148,10 +159,14 @@ def json_lines(text, name):
 
 
 def programs():
-    found = [Program(path) for path in sorted(glob.glob(os.path.join(ROOT, "build/bin/[0-9][0-9]_*")))
-             if os.access(path, os.X_OK) and not os.path.isdir(path)]
-    if not found:
-        raise Stop("there are no programs in build/bin: scripts/run builds them", BAD_USAGE)
+    """One for each folder that holds a rung; build/bin has the tests' programs too."""
+    sources = sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*", "attention.cu")))
+    found = [Program(os.path.join(ROOT, "build/bin", os.path.basename(os.path.dirname(source))))
+             for source in sources]
+    missing = [program.name for program in found if not os.access(program.path, os.X_OK)]
+    if missing or not found:
+        raise Stop(f"build/bin lacks {', '.join(missing) or 'every rung'}: scripts/run builds them",
+                   BAD_USAGE)
     return found
 
 
@@ -237,13 +252,11 @@ class Run:
         if not self.records:
             self.status, self.message = WRONG_RESULT, "the program reported nothing"
         for record in self.records:
-            counted, formula = total(record, "requested"), total(record, "model")
+            uneven = uneven_counts(record)
             if record.get("pass") is False:
                 self.status, self.message = WRONG_RESULT, "wrong result"
-            elif counted is not None and formula is not None and counted != formula:
-                self.status = WRONG_RESULT
-                self.message = (f"HBM traffic: the sim counted {counted:,} bytes, "
-                                f"the rung's formula says {formula:,}")
+            elif uneven:
+                self.status, self.message = WRONG_RESULT, uneven
 
     def failure(self):
         return {"rung": self.rung, "variant": self.variant, "device": self.device,
@@ -391,8 +404,13 @@ def print_tables(tables, out):
     records = [record for run in every for record in run.records]
     if records:
         counted = any(total(record, "requested") is not None for record in records)
+        uneven = any(uneven_counts(record) for record in records)
         formula = any(total(record, "requested") is None for record in records)
-        how = " and ".join(["counted by the sim"] * counted + ["by formula on the gpu"] * formula)
+        how = "counted by the sim" if counted else ""
+        if counted and not uneven:
+            how += " and equal to the rung's formula"
+        if formula:
+            how += ", for the gpu that formula" if counted else "the rung's formula"
         print("\n".join([""] + [paint(DIM, line) for line in wrap(LEGEND.format(how=how))]),
               file=out)
 
@@ -454,7 +472,7 @@ def gpu_answers(program, progress):
     return True, ""
 
 
-def plan(found, options, gpu):
+def plan(found, given, gpu):
     """The tables to make: (title, options of the programs, [Run])."""
     steps = [(program, step) for program in found for step in program.steps()]
 
@@ -465,8 +483,8 @@ def plan(found, options, gpu):
     def portable(step):  # sm90 needs one kind of GPU, and says nothing that its rung does not
         return not step["variant"].startswith("sm")
 
-    if options:
-        options = list(options)
+    if given:
+        options = list(given)
         variant = take(options, "--variant", "--var")
         device = take(options, "--device", "--dev")
         if device in (None, "auto"):
@@ -482,7 +500,7 @@ def plan(found, options, gpu):
         chosen = runs(device, keep)
         if not chosen:  # built without CUDA: the program says so better
             chosen = [Run(program, step, device) for program, step in steps if keep(step)]
-        return [("all rungs", options, chosen)]
+        return [(f"scripts/run {shlex.join(given)}", options, chosen)]
 
     captured = os.path.join(ROOT, "scripts/captured")
     if os.path.exists(os.path.join(captured, "q.npy")):

@@ -22,10 +22,11 @@ void list_variants() {
   for (const DeviceKind kind : {DeviceKind::sim, DeviceKind::gpu}) {
     const auto all = variants_for(kind);
     for (const Variant& v : all)
-      fmt::print("{{\"rung\": \"{}\", \"variant\": \"{}\", \"device\": \"{}\", \"default\": {}, "
-                 "\"summary\": \"{}\"}}\n",
-                 v.rung, v.name, kind == DeviceKind::gpu ? "gpu" : "sim",
-                 v.name == all.back().name && !v.by_name_only, v.summary);
+      fmt::print(
+          "{{\"rung\": \"{}\", \"variant\": \"{}\", \"device\": \"{}\", \"default\": {}, "
+          "\"summary\": \"{}\"}}\n",
+          v.rung, v.name, kind == DeviceKind::gpu ? "gpu" : "sim",
+          v.name == all.back().name && !v.by_name_only, v.summary);
   }
 }
 
@@ -56,15 +57,16 @@ class Saved {
 /// One JSON line about the run, then one for each run of accesses.
 void write_trace(AtomicFile& file, const Report& r, const std::vector<TraceEvent>& events) {
   const Problem& p = r.options.problem;
-  file.write(fmt::format("{{\"rung\": \"{}\", \"variant\": \"{}\", \"batch\": {}, \"heads\": {}, "
-                         "\"kv_heads\": {}, \"seqlen\": {}, \"seqlen_kv\": {}, \"head_dim\": {}, "
-                         "\"causal\": {}}}\n",
-                         r.rung, r.variant, p.B, p.H, p.Hk, p.N, p.N_kv, p.d, p.causal));
+  file.write(
+      fmt::format("{{\"rung\": \"{}\", \"variant\": \"{}\", \"batch\": {}, \"heads\": {}, "
+                  "\"kv_heads\": {}, \"seqlen\": {}, \"seqlen_kv\": {}, \"head_dim\": {}, "
+                  "\"causal\": {}}}\n",
+                  r.rung, r.variant, p.B, p.H, p.Hk, p.N, p.N_kv, p.d, p.causal));
   for (const TraceEvent& e : events)
-    file.write(fmt::format("{{\"kernel\": \"{}\", \"block\": {}, \"step\": {}, \"array\": \"{}\", "
-                           "\"op\": \"{}\", \"begin\": {}, \"end\": {}}}\n",
-                           e.kernel, e.block, e.step, e.array, e.write ? "write" : "read", e.begin,
-                           e.end));
+    file.write(fmt::format(
+        "{{\"kernel\": \"{}\", \"block\": {}, \"step\": {}, \"array\": \"{}\", "
+        "\"op\": \"{}\", \"begin\": {}, \"end\": {}}}\n",
+        e.kernel, e.block, e.step, e.array, e.write ? "write" : "read", e.begin, e.end));
   file.commit();
 }
 
@@ -99,8 +101,7 @@ int run(int argc, char** argv) {
     print(options->json ? to_json(report) + "\n" : to_table(report, colour));
     pass = pass && report.pass();
   }
-  if (!pass)
-    fmt::print(stderr, "{}: wrong result: an error is over its tolerance\n", LADDER_RUNG);
+  if (!pass) fmt::print(stderr, "{}: wrong result: an error is over its tolerance\n", LADDER_RUNG);
   return static_cast<int>(pass ? Exit::good : Exit::wrong_result);
 }
 

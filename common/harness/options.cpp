@@ -382,7 +382,7 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
   Options options;
   Problem& problem = options.problem;
   bool kv_heads_given = false, seqlen_kv_given = false;
-  std::string shape_option, sim_option;
+  std::string shape_option;
   for (const auto& [spec, value] : split(argc, argv, rung)) {
     const std::string_view name = spec->name;
     if (name == "help") {
@@ -441,7 +441,7 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
     if (name == "schedule") options.sim.schedule = schedule(name, value);
     if (name == "sram") options.sim.sram_bytes = whole(name, value);
     if (name == "trace") options.sim.trace_file = not_empty(name, value, "a file");
-    if (name == "schedule" || name == "sram" || name == "trace") sim_option = name;
+    if (name == "schedule" || name == "sram" || name == "trace") options.sim_option = name;
 
     if (name == "time")
       options.time_ms = number(name, value, std::numeric_limits<double>::min(), 3.6e6,
@@ -458,11 +458,11 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
         fmt::format("--{} cannot stand beside --load: the files of '{}' give the shapes; "
                     "leave one of the two out",
                     shape_option, options.load));
-  if (options.device == DeviceChoice::gpu && !sim_option.empty())
+  if (options.device == DeviceChoice::gpu && !options.sim_option.empty())
     bad_usage(
         fmt::format("--{} is for the sim and cannot stand beside --device gpu; say --device "
                     "sim",
-                    sim_option));
+                    options.sim_option));
   if (options.device == DeviceChoice::sim && !options.baseline.empty())
     bad_usage("--baseline cublas runs on a GPU and cannot stand beside --device sim");
   check_variant(options, rung);
@@ -491,7 +491,7 @@ void check_sizes(const Problem& p) {
   // Q and K count with 4 bytes, not 2: 06 accumulates gradients of their shape in fp32.
   const std::pair<const char*, __int128> arrays[] = {{"Q", BH * p.N * p.d * 4},
                                                      {"K", __int128{p.B} * p.Hk * p.N_kv * p.d * 4},
-                                                     {"S", BH * p.N * p.N_kv * kIoBytes}};
+                                                     {"S and P", BH * p.N * p.N_kv * 2 * kIoBytes}};
   for (const auto& [name, bytes] : arrays)
     if (bytes > INT64_MAX)
       bad_usage(fmt::format("{} would take {:.3g} bytes, which exceeds 2⁶³; use smaller sizes",

@@ -16,21 +16,22 @@ enum class Check { automatic, full, sampled, off };
 enum class DeviceChoice { automatic, gpu, sim };
 
 struct Options {
-  Problem problem;      // shapes; after --load replaced by the files'
+  Problem problem;  // shapes; after --load replaced by the files'
   Input input = Input::normal;
   uint64_t seed = 0;
-  std::string load;     // directory, empty: generate
-  std::string save;     // directory, empty: do not save
+  std::string load;          // directory, empty: generate
+  std::string save;          // directory, empty: do not save
   bool scale_given = false;  // else problem.scale = 1/√d, also after --load
   DeviceChoice device = DeviceChoice::automatic;
   std::string variant;  // empty: the default
   TileRequest tile;
   SimOptions sim;
+  std::string sim_option;  // the last one given that only the sim takes
   Check check = Check::automatic;
   std::optional<double> time_ms;  // --time; empty: the default of TimingOptions
   bool warm = false;
   bool dram = false;
-  std::string baseline; // "cublas" or empty
+  std::string baseline;  // "cublas" or empty
   bool json = false;
   bool verbose = false;
 };

@@ -10,7 +10,9 @@
 
 namespace ladder {
 
-inline int host_cores() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
+inline int host_cores() {
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
 
 /// Calls body(i) once for each i, in any order and on any thread. Rethrows the first exception.
 template <class Body>

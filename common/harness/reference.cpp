@@ -14,8 +14,12 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 /// Multiply-adds of the reference for one query row of every head.
-double row_cost(const Problem& p) { return 3.0 * p.B * p.H * p.N_kv * (p.d + 8); }
-double rows_in_a_second(const Problem& p) { return 6e8 * host_cores() / row_cost(p); }
+double row_cost(const Problem& p) {
+  return 3.0 * p.B * p.H * p.N_kv * (p.d + 8);
+}
+double rows_in_a_second(const Problem& p) {
+  return 6e8 * host_cores() / row_cost(p);
+}
 
 /// Half a unit in the last place of the I/O type at x, which rounding to it may cost.
 double half_ulp(DType dtype, double x) {
@@ -76,7 +80,9 @@ std::vector<int> sampled_rows(const Problem& p) {
   return rows;
 }
 
-bool full_is_quick(const Problem& p) { return p.N <= rows_in_a_second(p); }
+bool full_is_quick(const Problem& p) {
+  return p.N <= rows_in_a_second(p);
+}
 
 Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std::vector<int> rows)
     : p_(p), rows_(std::move(rows)) {
@@ -132,7 +138,8 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std:
       double l = 0;
       for (size_t j = 0; j < keys; ++j) l += e[j] = std::exp(s[j] - m);
       lse_[at] = m + std::log(l);
-      weighted(&o_[at * d()], [&](size_t j) { return e[j]; }, l);
+      weighted(
+          &o_[at * d()], [&](size_t j) { return e[j]; }, l);
 
       double* plain = &plain_o_[at * d()];
       for (size_t j = 0; j < keys; ++j) stored[j] = rounded(p.dtype, s[j]);
@@ -148,7 +155,8 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std:
             [&](size_t j) { return rounded(p.dtype, std::exp(stored[j] - stored_m) / stored_l); },
             1);
       } else {
-        weighted(plain, [&](size_t j) { return rounded(p.dtype, e[j]); }, l);
+        weighted(
+            plain, [&](size_t j) { return rounded(p.dtype, e[j]); }, l);
       }
       for (size_t c = 0; c < d(); ++c) plain[c] = rounded(p.dtype, plain[c]);
     });

@@ -13,11 +13,11 @@ namespace ladder {
 
 /// How far one output tensor is from the reference, over the elements checked.
 struct TensorError {
-  std::string name;      // "o", "lse", "dq", …
-  double max = 0;        // max |out − ref|; an infinity equal to the reference's is error 0
-  double rel = 0;        // ‖out − ref‖₂ / ‖ref‖₂ over finite values
-  double tolerance = 0;  // 2·max|plain − ref| + atol
-  int64_t nonfinite = 0; // values that are not finite where the reference is
+  std::string name;       // "o", "lse", "dq", …
+  double max = 0;         // max |out − ref|; an infinity equal to the reference's is error 0
+  double rel = 0;         // ‖out − ref‖₂ / ‖ref‖₂ over finite values
+  double tolerance = 0;   // 2·max|plain − ref| + atol
+  int64_t nonfinite = 0;  // values that are not finite where the reference is
   bool pass() const { return nonfinite == 0 && max <= tolerance; }
 };
 

@@ -22,13 +22,27 @@ std::string quoted(const std::string& text) {
   }
   return out + "\"";
 }
-std::string value(const std::string& text) { return quoted(text); }
-std::string value(const char* text) { return quoted(text); }
-std::string value(bool b) { return b ? "true" : "false"; }
-std::string value(int64_t n) { return fmt::format("{}", n); }
-std::string value(uint64_t n) { return fmt::format("{}", n); }
-std::string value(int n) { return fmt::format("{}", n); }
-std::string value(double x) { return std::isfinite(x) ? fmt::format("{:.9g}", x) : "null"; }
+std::string value(const std::string& text) {
+  return quoted(text);
+}
+std::string value(const char* text) {
+  return quoted(text);
+}
+std::string value(bool b) {
+  return b ? "true" : "false";
+}
+std::string value(int64_t n) {
+  return fmt::format("{}", n);
+}
+std::string value(uint64_t n) {
+  return fmt::format("{}", n);
+}
+std::string value(int n) {
+  return fmt::format("{}", n);
+}
+std::string value(double x) {
+  return std::isfinite(x) ? fmt::format("{:.9g}", x) : "null";
+}
 template <class T>
 std::string value(const std::optional<T>& x) {
   return x ? value(*x) : "null";
@@ -51,9 +65,12 @@ class Members {
   std::string text_;
 };
 
-std::optional<int> or_null(int n) { return n ? std::optional(n) : std::nullopt; }
+std::optional<int> or_null(int n) {
+  return n ? std::optional(n) : std::nullopt;
+}
 
-// ------------------------------------------------------------------------------------ sums of counts
+// ------------------------------------------------------------------------------------ sums of
+// counts
 
 HbmCounts model_of(const KernelTraffic& kernel) {
   HbmCounts sum;
@@ -171,8 +188,8 @@ std::string text_of(const std::optional<HbmCounts>& c, int64_t HbmCounts::*membe
 
 /// Pads by what a terminal shows: one column a code point.
 std::string cell(const std::string& text, int width) {
-  const auto columns = std::count_if(text.begin(), text.end(),
-                                     [](char c) { return (c & 0xc0) != 0x80; });
+  const auto columns =
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
   const std::string space(static_cast<size_t>(std::max<long>(0, std::abs(width) - columns)), ' ');
   return width < 0 ? text + space : space + text;
 }
@@ -180,8 +197,8 @@ std::string cell(const std::string& text, int width) {
 }  // namespace
 
 bool Report::pass() const {
-  return !errors || std::all_of(errors->begin(), errors->end(),
-                                [](const TensorError& e) { return e.pass(); });
+  return !errors ||
+         std::all_of(errors->begin(), errors->end(), [](const TensorError& e) { return e.pass(); });
 }
 
 double Report::flops() const {
@@ -194,7 +211,9 @@ std::string bytes_text(double bytes) {
   return in_units(bytes, {{1e12, "TB"}, {1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}, {1, "B"}});
 }
 
-std::string ms_text(double ms) { return in_units(ms, {{1e3, "s"}, {1, "ms"}, {1e-3, "µs"}}); }
+std::string ms_text(double ms) {
+  return in_units(ms, {{1e3, "s"}, {1, "ms"}, {1e-3, "µs"}});
+}
 
 std::string to_json(const Report& r) {
   const Options& o = r.options;
@@ -219,8 +238,8 @@ std::string to_json(const Report& r) {
   m.add("time_ms", time(&Timing::median_ms));
   m.add("time_ms_min", time(&Timing::min_ms)).add("time_ms_max", time(&Timing::max_ms));
   m.add("samples", r.timing ? std::optional<int>(r.timing->samples) : std::nullopt);
-  m.add("tflops", r.timing ? std::optional<double>(r.flops() / r.timing->median_ms * 1e-9)
-                           : std::nullopt);
+  m.add("tflops",
+        r.timing ? std::optional<double>(r.flops() / r.timing->median_ms * 1e-9) : std::nullopt);
   add_counts(m, model_of(r), sum_of(r));
   m.add("workspace_bytes", r.workspace_bytes);
   m.raw("kernels", kernels_json(r));
@@ -243,9 +262,8 @@ std::string to_json(const Report& r) {
 
 std::string to_table(const Report& r, bool colour) {
   const Problem& p = r.options.problem;
-  std::string out = fmt::format(
-      "{} · {} · {} · {}\n", r.rung, r.variant, r.direction == "fwd" ? "forward" : "backward",
-      r.device.name);
+  std::string out = fmt::format("{} · {} · {} · {}\n", r.rung, r.variant,
+                                r.direction == "fwd" ? "forward" : "backward", r.device.name);
   out += fmt::format("batch {}, heads {}", p.B, p.H);
   if (p.Hk != p.H) out += fmt::format(" ({} of K and V)", p.Hk);
   out += fmt::format(", seqlen {}", p.N);
@@ -296,12 +314,11 @@ std::string to_table(const Report& r, bool colour) {
   if (!r.errors) return out + "not checked\n";
   for (const auto& e : *r.errors) {
     const char* on = !colour ? "" : e.pass() ? "\033[32m" : "\033[31m";
-    out += fmt::format("{:<5} {}{}{}: max error {:.2e}, tolerance {:.2e}, relative {:.2e}{} ({} of {} "
-                       "rows)\n",
-                       e.name, on, e.pass() ? "pass" : "FAIL", colour ? "\033[0m" : "", e.max,
-                       e.tolerance, e.rel,
-                       e.nonfinite ? fmt::format(", {} not finite", e.nonfinite) : "",
-                       r.checked_rows, p.N);
+    out += fmt::format(
+        "{:<5} {}{}{}: max error {:.2e}, tolerance {:.2e}, relative {:.2e}{} ({} of {} "
+        "rows)\n",
+        e.name, on, e.pass() ? "pass" : "FAIL", colour ? "\033[0m" : "", e.max, e.tolerance, e.rel,
+        e.nonfinite ? fmt::format(", {} not finite", e.nonfinite) : "", r.checked_rows, p.N);
   }
   return out;
 }

@@ -37,6 +37,10 @@ void require_memory(const Variant& variant, const MemoryNeed& need, const Device
 std::unique_ptr<Device> open_device(const Options& options) {
   if (options.device == DeviceChoice::gpu) return open_gpu();
   if (options.device == DeviceChoice::automatic) {
+    if (!options.sim_option.empty()) {
+      fmt::print(stderr, "running on the sim: --{} is for the sim\n", options.sim_option);
+      return open_sim(options.sim);
+    }
     try {
       return open_gpu();
     } catch (const Error& e) {
@@ -72,7 +76,8 @@ Variant choose_variant(const Options& options, const DeviceInfo& device) {
                                 device.compute_capability / 10, device.compute_capability % 10));
       return v;
     }
-    throw Error(Exit::bad_usage, fmt::format("--variant {}: not among this rung's", options.variant));
+    throw Error(Exit::bad_usage,
+                fmt::format("--variant {}: not among this rung's", options.variant));
   }
   for (auto v = all.rbegin(); v != all.rend(); ++v)
     if (runs_here(*v) && !v->by_name_only) return *v;
@@ -130,8 +135,8 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   for (const auto& array : plan.workspace) report.workspace_bytes += array.bytes;
   const auto forward = [&] { variant.forward(p, plan, arrays); };
   {
-    const Progress progress(fmt::format("running {} {} on {}", variant.rung, variant.name,
-                                        device.info().name));
+    const Progress progress(
+        fmt::format("running {} {} on {}", variant.rung, variant.name, device.info().name));
     report.kernels = device.run(variant.rung, forward);
   }
 
@@ -144,8 +149,8 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   }
 
   if (options.check != Check::off) {
-    const bool full = options.check == Check::full ||
-                      (options.check == Check::automatic && full_is_quick(p));
+    const bool full =
+        options.check == Check::full || (options.check == Check::automatic && full_is_quick(p));
     const Progress progress("checking against the float64 reference");
     const Reference reference(p, inputs, variant.rounding, full ? all_rows(p) : sampled_rows(p));
     report.errors = {reference.check_o(out.O)};

@@ -79,7 +79,9 @@ double rounded(DType dtype, double x) {
   return widen(dtype, round_to(dtype, static_cast<float>(x)));
 }
 
-float Tensor::operator[](int64_t i) const { return widen(dtype, bits[static_cast<size_t>(i)]); }
+float Tensor::operator[](int64_t i) const {
+  return widen(dtype, bits[static_cast<size_t>(i)]);
+}
 
 Tensor round_all(DType dtype, const std::vector<float>& values) {
   Tensor t{dtype, std::vector<uint16_t>(values.size())};
@@ -157,7 +159,8 @@ Inputs make_inputs(Options& options, bool backward) {
     Tensor t = round_all(p.dtype, array.values);
     for (const uint16_t bits : t.bits)
       if (!std::isfinite(widen(p.dtype, bits)))
-        refuse(fmt::format("{}: a value is too large for fp16; try --dtype bf16", path(file)));
+        refuse(fmt::format("{}: a value is too large for {}", path(file),
+                           p.dtype == DType::fp16 ? "fp16; try --dtype bf16" : "bf16"));
     return t;
   };
   in.Q = take("q.npy", q);

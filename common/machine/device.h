@@ -15,9 +15,9 @@ namespace ladder {
 
 /// Bytes that a kernel moved between HBM and the SMs, as counted.
 struct HbmCounts {
-  int64_t requested_read = 0;   // every lane's bytes
+  int64_t requested_read = 0;  // every lane's bytes
   int64_t requested_write = 0;
-  int64_t distinct_read = 0;    // each byte once per kernel
+  int64_t distinct_read = 0;  // each byte once per kernel
   int64_t distinct_write = 0;
 };
 
@@ -27,10 +27,10 @@ struct Counts {
   std::map<std::string, HbmCounts> arrays;  // hbm, split by array
   int64_t sram_read = 0;                    // shared-memory bytes
   int64_t sram_write = 0;
-  int64_t matmul_flops = 0;                 // executed, padding and masked halves included
+  int64_t matmul_flops = 0;  // executed, padding and masked halves included
   int64_t exps = 0;
-  int64_t other_flops = 0;                  // of the words of common/tile, which state theirs
-  int64_t bank_conflicts = 0;               // extra passes of collectives over shared memory
+  int64_t other_flops = 0;     // of the words of common/tile, which state theirs
+  int64_t bank_conflicts = 0;  // extra passes of collectives over shared memory
 };
 
 /// One kernel of a run: counts on the sim, median time on the gpu.

@@ -3,12 +3,15 @@
 // check and count. MACHINE is the namespace of whichever it is, so that both fit in one program.
 //
 //   Hbm<T>              global memory: Q[i] reads, S[i] = x writes, Q + n points n elements on
-//   Smem<T>             shared memory, taken by name: SharedMemory smem; auto K = smem.take<T>("K", n)
-//   launch(...)         kernel<<<grid, block, shared>>>(...) with every error checked
+//   Smem<T>             shared memory, taken by name: SharedMemory smem; auto K = smem.take<T>("K",
+//   n) launch(...)         kernel<<<grid, block, shared>>>(...) with every error checked
 //   hbm<T>(array)       an array of the harness as a kernel's parameter
 //   cp_async(...)       16 bytes from global to shared memory, asynchronously
 //   fp16, bf16          __half and __nv_bfloat16, or their equals
 //   Register            puts a rung's step on the list
+//
+//   Chunk<T>            8 elements, read_chunk and write_chunk move them as one access
+//   ldmatrix_x4, mma_m16n8k16, pack, store_pair, store_16_bytes: what common/tile is made of
 //
 // and of CUDA itself: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp,
 // __shfl_sync, __shfl_xor_sync, __shfl_down_sync, __any_sync, __all_sync, __ballot_sync, atomicAdd,

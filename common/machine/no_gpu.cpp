@@ -5,7 +5,7 @@ namespace ladder {
 
 std::unique_ptr<Device> open_gpu() {
   throw Error(Exit::no_device,
-              "this program was built without the CUDA Toolkit; install it and build again, or run "
+              "no GPU: this program was built without the CUDA Toolkit; install it and build again, or run "
               "with --device sim");
 }
 

@@ -335,7 +335,9 @@ class Json(Case):
                 for k in o["kernels"]:
                     self.assertEqual(k[requested], sum(a[way] for a in k["arrays"].values()))
                     self.assertLessEqual(k[f"distinct_{way}_bytes"], k[requested])
-            self.assertEqual(o["workspace_bytes"] > 0, stores_s() or o["workspace_bytes"] > 0)
+            if stores_s():
+                sizes = o["batch"] * o["heads"] * o["seqlen"] * o["seqlen_kv"]
+                self.assertGreaterEqual(o["workspace_bytes"], 2 * 2 * sizes, "S and P")
 
     def test_stdout_is_pure_json_and_all_else_goes_to_stderr(self):
         done = self.good(f"{TINY} --json --verbose --schedule reverse --save out")
@@ -371,9 +373,8 @@ class Options(Case):
                 self.assertAlmostEqual(o["scale"], d**-0.5, places=6)
 
     def test_dtype_scale_causal_input_seed(self):
-        for o in self.objects(
-            f"{SMALL} --dtype bf16 --scale 0.5 --causal --input outliers --seed 18446744073709551615"
-        ):
+        arguments = "--dtype bf16 --scale 0.5 --causal --input outliers --seed 18446744073709551615"
+        for o in self.objects(f"{SMALL} {arguments}"):
             self.assertEqual((o["dtype"], o["scale"], o["causal"]), ("bf16", 0.5, True))
             self.assertEqual((o["input"], o["seed"]), ("outliers", 2**64 - 1))
         # Any finite scale is a scale.
@@ -478,20 +479,22 @@ class Files(Case):
         self.good(f"{TINY} --save out --seed 1")
         self.good(f"{TINY} --save out --seed 2")
         self.assertEqual(sorted(os.listdir(self.path("out"))), saved_names())
-        self.assertEqual(read_npy(self.path("out", "o.npy")), self.saved(f"{TINY} --seed 2")["o.npy"])
+        second = self.saved(f"{TINY} --seed 2")["o.npy"]
+        self.assertEqual(read_npy(self.path("out", "o.npy")), second)
 
     def test_the_same_seed_gives_the_same_bits(self):
         first = self.saved(f"{SMALL} --seed 5")
         self.assertEqual(first["o.npy"], self.saved(f"{SMALL} --seed 5")["o.npy"])
         self.assertNotEqual(first["o.npy"], self.saved(f"{SMALL} --seed 6")["o.npy"])
-        self.assertNotEqual(first["o.npy"], self.saved(f"{SMALL} --seed 5 --input outliers")["o.npy"])
+        outliers = self.saved(f"{SMALL} --seed 5 --input outliers")
+        self.assertNotEqual(first["o.npy"], outliers["o.npy"])
 
     def test_the_generator_is_the_same_on_every_platform(self):
         # With one key, P is 1 and O is V: the input itself, of every rung.
         for arguments, digest in (
-            ("--seed 0", "SEED0"),
-            ("--seed 123456789012345 --dtype bf16", "SEED1"),
-            ("--seed 7 --input outliers", "SEED2"),
+            ("--seed 0", "4bfc954c162f86cd"),
+            ("--seed 123456789012345 --dtype bf16", "1aea145ffc3b498a"),
+            ("--seed 7 --input outliers", "476bd9f1cdfd019b"),
         ):
             shape = "--device sim --heads 64 --seqlen 1 --seqlen-kv 1 --head-dim 256"
             _, _, data = self.saved(f"{shape} {arguments}")["o.npy"]
@@ -499,7 +502,7 @@ class Files(Case):
 
     def test_loaded_values_come_back_bit_for_bit(self):
         rng = random.Random(1)
-        bits = [rng.choice((rng.randrange(0x7C00), rng.randrange(0x7C00) | 0x8000)) for _ in range(64)]
+        bits = [rng.randrange(0x7C00) | rng.choice((0, 0x8000)) for _ in range(64)]
         values = [struct.unpack("<e", struct.pack("<H", b))[0] for b in bits]
         # −0 becomes 0 when it is added to the accumulator's 0.
         values = [v or 0.0 for v in values]
@@ -846,7 +849,7 @@ class BadPlaces(Case):
 class Interrupted(Case):
     def interrupt(self, number_of_signal):
         """Interrupts a long run that saves; returns its status."""
-        arguments = "--device sim --seqlen 8192 --heads 8 --check off --save out --trace trace"
+        arguments = "--device sim --seqlen 4096 --heads 4 --check off --save out --trace trace"
 
         def forget_ignored_signals():
             # A shell in the background ignores SIGINT, and its children would inherit that.

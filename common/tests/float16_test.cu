@@ -28,8 +28,9 @@ TEST(Float16, WidensLikeCuda) {
 TEST(Float16, RoundsLikeCuda) {
   // Every upper half of a float with lower halves at and around the ties of both types.
   for (uint32_t high = 0; high < 0x10000; ++high) {
-    for (const uint32_t low : {0x0000u, 0x0001u, 0x0fffu, 0x1000u, 0x1001u, 0x2fffu, 0x3000u, 0x3001u,
-                               0x5a5au, 0x7fffu, 0x8000u, 0x8001u, 0xefffu, 0xf000u, 0xffffu}) {
+    for (const uint32_t low :
+         {0x0000u, 0x0001u, 0x0fffu, 0x1000u, 0x1001u, 0x2fffu, 0x3000u, 0x3001u, 0x5a5au, 0x7fffu,
+          0x8000u, 0x8001u, 0xefffu, 0xf000u, 0xffffu}) {
       const auto x = std::bit_cast<float>(high << 16 | low);
       ASSERT_EQ(fp16(x).bits, std::bit_cast<uint16_t>(__float2half_rn(x))) << "fp16 of " << x;
       ASSERT_EQ(bf16(x).bits, std::bit_cast<uint16_t>(__float2bfloat16_rn(x))) << "bf16 of " << x;

@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "machine/machine.h"
 #include "machine/device.h"
+#include "machine/machine.h"
 
 namespace ladder::gpu {
 namespace {
@@ -13,7 +13,9 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-__global__ void add_one(Hbm<float> x) { x[threadIdx.x] = x[threadIdx.x] + 1; }
+__global__ void add_one(Hbm<float> x) {
+  x[threadIdx.x] = x[threadIdx.x] + 1;
+}
 __global__ void tile_copy(Hbm<const float> x, Hbm<float> y) {
   SharedMemory smem;
   const auto a = smem.take<float>("a", 12);  // 48 bytes: the next piece starts at 128
@@ -47,8 +49,8 @@ TEST_F(GpuMachine, FailedLaunchNamesKernelAndPlace) {
     FAIL() << "a block of 2048 threads was launched";
   } catch (const Error& e) {
     EXPECT_EQ(e.status, Exit::wrong_result);
-    EXPECT_THAT(e.what(), AllOf(HasSubstr("kernel add_one (gpu_test.cu:"),
-                                HasSubstr("block (2048,1,1)")));
+    EXPECT_THAT(e.what(),
+                AllOf(HasSubstr("kernel add_one (gpu_test.cu:"), HasSubstr("block (2048,1,1)")));
   }
 }
 

@@ -85,6 +85,7 @@ class LadderTest(ScriptTest):
     def rung(self, rung="00_naive", variants=("naive",), gpu=False, runs=None):
         """A fake program. `runs` maps (variant, device) to (status, records, stderr), or to lines
         of shell."""
+        self.write(f"{rung}/attention.cu", "")
         devices = ["sim", "gpu"] if gpu else ["sim"]
         steps = "\n".join(json.dumps({"rung": rung, "variant": variant, "device": device,
                                       "default": variant == variants[-1], "summary": "a step"})
@@ -191,7 +192,8 @@ class LadderTest(ScriptTest):
         self.assertIn("123 µs", paper)
         self.assertIn("--batch 8 --seqlen 2048 --heads 32 --head-dim 64 --dtype bf16 --variant mma"
                       " --device gpu --json", self.called())
-        self.assertIn("counted by the sim and by formula on the gpu", " ".join(paper.split()))
+        self.assertIn("counted by the sim and equal to the rung's formula, for the gpu that "
+                      "formula", " ".join(paper.split()))
 
     def test_a_step_for_another_gpu_is_left_out_unless_asked_for(self):
         message = "05_flash_v2: sm90 needs a Hopper GPU"
@@ -241,9 +243,12 @@ class LadderTest(ScriptTest):
             self.assertIn("one program", result.stderr)
 
     def test_no_programs(self):
+        self.assertIn("every rung: scripts/run builds them", self.ladder().stderr)
+        self.write("00_naive/attention.cu", "")
+        self.write("build/bin/00_naive_test", "", 0o755)
         result = self.ladder()
         self.assertEqual(result.returncode, 2)
-        self.assertIn("scripts/run builds them", result.stderr)
+        self.assertIn("lacks 00_naive: scripts/run builds them", result.stderr)
 
     def test_json_on_stdout_is_nothing_but_records(self):
         self.rung()
@@ -282,7 +287,8 @@ class LadderTest(ScriptTest):
         self.rung(runs={("naive", "sim"): (0, [record(model_read_bytes=29_999_998)], "")})
         result = self.ladder()
         self.assertEqual(result.returncode, 1)
-        self.assertIn("counted 34,000,000 bytes, the rung's formula says 33,999,998",
+        self.assertIn("HBM reads: the sim counted 30,000,000 bytes, the rung's formula says "
+                      "29,999,998",
                       result.stdout)
 
     def test_the_same_refusal_is_said_once(self):
@@ -533,7 +539,8 @@ class ReadyTest(ScriptTest):
 
     def test_each_library_is_missed(self):
         for header, word, package in (("fmt/core.h", "fmt", "libfmt-dev"),
-                                      ("gtest/gtest.h", "GoogleTest", "libgtest-dev")):
+                                      ("gtest/gtest.h", "GoogleTest", "libgtest-dev"),
+                                      ("gmock/gmock.h", "GoogleTest's gMock", "libgmock-dev")):
             self.tools()
             self.tool("c++", f"! grep -q '{header}'")
             result = self.ready()

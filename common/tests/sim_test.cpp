@@ -108,8 +108,8 @@ __global__ void reverse_in_shared(Hbm<float> x) {
 }
 
 TEST_F(SimTest, SharedMemoryAndBarrier) {
-  for (const auto order : {Schedule::Order::forward, Schedule::Order::reverse,
-                           Schedule::Order::random}) {
+  for (const auto order :
+       {Schedule::Order::forward, Schedule::Order::reverse, Schedule::Order::random}) {
     options({.schedule = {order, 7}});
     Array& x = array("x", iota(64));
     const Counts c = run([&] {
@@ -132,8 +132,8 @@ __global__ void warp_words(Hbm<float> out) {
   out[32 + lane] = __shfl_down_sync(0xffffffff, x, 1);
   out[64 + lane] = __shfl_sync(0xffffffff, x, 35);
   out[96 + lane] = static_cast<float>(__ballot_sync(0xffffffff, lane < 3));
-  out[128 + lane] = static_cast<float>(__any_sync(0xffffffff, lane == 5) +
-                                       2 * __all_sync(0xffffffff, lane < 31));
+  out[128 + lane] =
+      static_cast<float>(__any_sync(0xffffffff, lane == 5) + 2 * __all_sync(0xffffffff, lane < 31));
   // The two halves of a warp may meet apart.
   if (lane < 16)
     out[160 + lane] = __shfl_xor_sync(0x0000ffff, x, 1);
@@ -155,18 +155,23 @@ TEST_F(SimTest, WarpCollectives) {
   }
 }
 
-__global__ void count_up(Hbm<float> total) { atomicAdd(total + 1, 1.0f); }
+__global__ void count_up(Hbm<float> total) {
+  atomicAdd(total + 1, 1.0f);
+}
 
 TEST_F(SimTest, AtomicsAreOneReadAndOneWrite) {
   Array& total = array("total", {0.0f, 0.0f});
-  const Counts c = run([&] { launch("count", count_up, dim3(50), dim3(64), 0, hbm<float>(total)); });
+  const Counts c =
+      run([&] { launch("count", count_up, dim3(50), dim3(64), 0, hbm<float>(total)); });
   EXPECT_EQ(values(total), (std::vector<float>{0, 3200}));
   EXPECT_EQ(c.hbm.requested_read, 3200 * 4);
   EXPECT_EQ(c.hbm.requested_write, 3200 * 4);
   EXPECT_EQ(c.hbm.distinct_write, 4);
 }
 
-__global__ void arithmetic(Hbm<float> x) { x[0] = fmaf(2, 3, 4) + expf(0) + exp2f(3); }
+__global__ void arithmetic(Hbm<float> x) {
+  x[0] = fmaf(2, 3, 4) + expf(0) + exp2f(3);
+}
 
 TEST_F(SimTest, CountsArithmetic) {
   Array& x = array("x", 1);
@@ -204,9 +209,8 @@ TEST_F(SimTest, AsynchronousCopyFillsWithZerosAndCountsWhatItRead) {
 TEST_F(SimTest, TraceShowsWhoTouchedWhatBetweenBarriers) {
   options({.trace_file = "unused: the device only records"});
   Array& x = array("x", iota(64));
-  device().run("test", [&] {
-    launch("reverse", reverse_in_shared, dim3(1), dim3(64), 256, hbm<float>(x));
-  });
+  device().run(
+      "test", [&] { launch("reverse", reverse_in_shared, dim3(1), dim3(64), 256, hbm<float>(x)); });
   const auto events = device().take_trace();
   ASSERT_EQ(events.size(), 2u);
   EXPECT_FALSE(events[0].write);
@@ -224,16 +228,14 @@ __global__ void who_am_i(Hbm<float> x) {
 }
 
 TEST_F(SimTest, EveryBlockAndThreadRunsOnceInEverySchedule) {
-  for (const auto& schedule : {Schedule{Schedule::Order::forward, 0},
-                               Schedule{Schedule::Order::reverse, 0},
-                               Schedule{Schedule::Order::random, 1},
-                               Schedule{Schedule::Order::random, 99}}) {
+  for (const auto& schedule :
+       {Schedule{Schedule::Order::forward, 0}, Schedule{Schedule::Order::reverse, 0},
+        Schedule{Schedule::Order::random, 1}, Schedule{Schedule::Order::random, 99}}) {
     options({.schedule = schedule});
     const int threads = 3 * 5 * 2, blocks = 7 * 4 * 3;
     Array& x = array("x", threads * blocks);
-    const Counts c = run([&] {
-      launch("who", who_am_i, dim3(7, 4, 3), dim3(3, 5, 2), 0, hbm<float>(x));
-    });
+    const Counts c =
+        run([&] { launch("who", who_am_i, dim3(7, 4, 3), dim3(3, 5, 2), 0, hbm<float>(x)); });
     EXPECT_EQ(c.hbm.requested_write, 4 * threads * blocks);
     EXPECT_EQ(c.hbm.distinct_write, 4 * threads * blocks);
   }
@@ -251,8 +253,8 @@ __global__ void read_at(Hbm<float> x, Hbm<float> y, int64_t at) {
 TEST_F(SimTest, FaultsOutOfBounds) {
   Array& x = array("x", iota(10));
   for (const int64_t at : {int64_t{10}, int64_t{-1}, int64_t{1} << 40}) {
-    const std::string said = fault_of(
-        [&] { launch("write_at", write_at, dim3(4), dim3(8), 0, hbm<float>(x), at); });
+    const std::string said =
+        fault_of([&] { launch("write_at", write_at, dim3(4), dim3(8), 0, hbm<float>(x), at); });
     EXPECT_THAT(said, AllOf(HasSubstr("rung test"), HasSubstr("kernel write_at"),
                             HasSubstr("block (2,0,0)"), HasSubstr("thread (3,0,0)"),
                             HasSubstr("write to x[" + std::to_string(at) + "]")));
@@ -341,8 +343,7 @@ __global__ void early_read(Hbm<const float> x, Hbm<float> y, bool wait) {
   cp_async_commit();
   cp_async(s + 4, x + 4);
   cp_async_commit();
-  if (wait)
-    cp_async_wait<1>();
+  if (wait) cp_async_wait<1>();
   y[0] = s[3];
   cp_async_wait<0>();
 }
@@ -355,9 +356,10 @@ TEST_F(SimTest, FaultsAsynchronousDataReadBeforeItsWait) {
       launch("early", early_read, dim3(1), dim3(1), 128, hbm<const float>(x), hbm<float>(y), wait);
     });
   };
-  EXPECT_THAT(said(false),
-              AllOf(HasSubstr("kernel early, block (0,0,0), thread (0,0,0)"),
-                    HasSubstr("read before its asynchronous copy was waited for: shared stage[3]")));
+  EXPECT_THAT(
+      said(false),
+      AllOf(HasSubstr("kernel early, block (0,0,0), thread (0,0,0)"),
+            HasSubstr("read before its asynchronous copy was waited for: shared stage[3]")));
   EXPECT_EQ(said(true), "no fault");
 }
 
@@ -451,7 +453,6 @@ TEST_F(SimTest, FaultsImpossibleLaunches) {
               HasSubstr("a grid of (0,1,1)"));
 }
 
-
 // Without its barrier this kernel is right in one order of threads and wrong in another.
 __global__ void neighbour_without_barrier(Hbm<float> x) {
   SharedMemory smem;
@@ -466,9 +467,8 @@ TEST_F(SimTest, SchedulesExposeAMissingBarrier) {
   for (const auto order : {Schedule::Order::forward, Schedule::Order::reverse}) {
     options({.schedule = {order, 0}});
     Array& x = array("x", iota(64));
-    outcomes.insert(fault_of([&] {
-      launch("race", neighbour_without_barrier, dim3(1), dim3(64), 256, hbm<float>(x));
-    }));
+    outcomes.insert(fault_of(
+        [&] { launch("race", neighbour_without_barrier, dim3(1), dim3(64), 256, hbm<float>(x)); }));
   }
   EXPECT_EQ(outcomes.size(), 2u);
   EXPECT_EQ(outcomes.count("no fault"), 1u);

@@ -133,7 +133,9 @@ class Suite : public ::testing::TestWithParam<Param> {
 };
 
 class Sim : public Suite {};
-TEST_P(Sim, IsRightAndItsFormulaIsItsCount) { check(*open_sim({})); }
+TEST_P(Sim, IsRightAndItsFormulaIsItsCount) {
+  check(*open_sim({}));
+}
 INSTANTIATE_TEST_SUITE_P(, Sim, ::testing::ValuesIn(params(DeviceKind::sim)), name_of);
 
 class Gpu : public Suite {};
@@ -168,10 +170,9 @@ TEST(Schedules, GiveTheSameBits) {
   for (const Variant& v : variants_for(DeviceKind::sim)) {
     for (const Case& c : kSmall) {
       std::vector<Outputs> seen;
-      for (const Schedule& schedule : {Schedule{Schedule::Order::forward, 0},
-                                       Schedule{Schedule::Order::reverse, 0},
-                                       Schedule{Schedule::Order::random, 1},
-                                       Schedule{Schedule::Order::random, 2}}) {
+      for (const Schedule& schedule :
+           {Schedule{Schedule::Order::forward, 0}, Schedule{Schedule::Order::reverse, 0},
+            Schedule{Schedule::Order::random, 1}, Schedule{Schedule::Order::random, 2}}) {
         const auto device = open_sim({.schedule = schedule});
         const auto reports = run_variant(*device, v, options_of(c), &seen.emplace_back());
         EXPECT_TRUE(reports.front().pass()) << v.name << " " << c.name;
@@ -180,8 +181,8 @@ TEST(Schedules, GiveTheSameBits) {
         EXPECT_EQ(out.O.bits, seen.front().O.bits) << v.name << " " << c.name;
         ASSERT_EQ(out.LSE.size(), seen.front().LSE.size());
         if (out.LSE.empty()) continue;
-        EXPECT_EQ(0, std::memcmp(out.LSE.data(), seen.front().LSE.data(),
-                                 out.LSE.size() * sizeof(float)))
+        EXPECT_EQ(
+            0, std::memcmp(out.LSE.data(), seen.front().LSE.data(), out.LSE.size() * sizeof(float)))
             << v.name << " " << c.name;
       }
     }

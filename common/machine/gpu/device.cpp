@@ -63,7 +63,7 @@ class Gpu : public Device {
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaErrorInsufficientDriver)
       throw Error(Exit::no_device,
-                  "no usable NVIDIA driver (none, or older than this program's CUDA runtime); "
+                  "no GPU: no usable NVIDIA driver (none, or older than this program's CUDA runtime); "
                   "--device sim runs without one");
     if (error != cudaSuccess || count == 0)
       throw Error(Exit::no_device,
@@ -93,7 +93,8 @@ class Gpu : public Device {
 
   Array* allocate(const std::string& name, int64_t bytes) override {
     auto array = std::make_unique<Array>(Array{name, nullptr, bytes});
-    const cudaError_t error = cudaMalloc(&array->data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+    const cudaError_t error =
+        cudaMalloc(&array->data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
     if (error != cudaSuccess) {
       cudaGetLastError();  // an allocation that failed is no error of what comes next
       fail(fmt::format("allocating {} bytes for {}", bytes, name), error);
@@ -215,10 +216,10 @@ class Gpu : public Device {
   void wait() {
     const cudaError_t error = cudaDeviceSynchronize();
     if (error != cudaSuccess)
-      throw Error(Exit::wrong_result, fmt::format("rung {} failed on the GPU: {} ({}); "
-                                                  "compute-sanitizer says where",
-                                                  rung_, cudaGetErrorString(error),
-                                                  cudaGetErrorName(error)));
+      throw Error(Exit::wrong_result,
+                  fmt::format("rung {} failed on the GPU: {} ({}); "
+                              "compute-sanitizer says where",
+                              rung_, cudaGetErrorString(error), cudaGetErrorName(error)));
   }
 
   DeviceInfo info_;
@@ -260,8 +261,8 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
     }
   }
   nvtxRangePushA(name.name);
-  const cudaError_t error = cudaLaunchKernel(kernel, grid, block, arguments,
-                                             static_cast<size_t>(shared_bytes), nullptr);
+  const cudaError_t error =
+      cudaLaunchKernel(kernel, grid, block, arguments, static_cast<size_t>(shared_bytes), nullptr);
   nvtxRangePop();
   require(error);
   if (events) events->second.record();
@@ -271,6 +272,8 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
 
 namespace ladder {
 
-std::unique_ptr<Device> open_gpu() { return std::make_unique<gpu::Gpu>(); }
+std::unique_ptr<Device> open_gpu() {
+  return std::make_unique<gpu::Gpu>();
+}
 
 }  // namespace ladder

@@ -73,6 +73,82 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 }
 
+// ---------------------------------------------------------------- tensor cores and their operands
+
+/// Four 8×8 matrices of 16-bit elements from shared memory, each lane naming one row of 16 bytes:
+/// lanes 0–7 the rows of the first, and so on (PTX: ldmatrix.x4). Lane l receives elements 2·(l%4)
+/// and the next of row l/4 of each.
+__device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row)));
+}
+/// The same with every matrix transposed (ldmatrix.x4.trans).
+__device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row)));
+}
+
+/// C += A·B on the tensor cores, 16×8 += 16×16 · 16×8, fp32 accumulators (PTX: mma.m16n8k16).
+template <class T>
+__device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0,
+                                             unsigned b1) {
+  if constexpr (std::is_same_v<T, fp16>)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// Two floats rounded to T in one register, `low` in the lower half.
+template <class T>
+__device__ __forceinline__ unsigned pack(float low, float high) {
+  if constexpr (std::is_same_v<T, fp16>) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return reinterpret_cast<const unsigned&>(pair);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const unsigned&>(pair);
+  }
+}
+
+/// Stores such a pair to shared memory, 4 bytes at once.
+template <class T>
+__device__ __forceinline__ void store_pair(T* target, unsigned pair) {
+  *reinterpret_cast<unsigned*>(target) = pair;
+}
+/// Eight neighbours in global memory, read or written as one access of 16 aligned bytes.
+template <class T>
+struct alignas(16) Chunk {
+  T x[8];
+  __device__ __forceinline__ T& operator[](int i) { return x[i]; }
+  __device__ __forceinline__ T operator[](int i) const { return x[i]; }
+};
+template <class T>
+__device__ __forceinline__ Chunk<T> read_chunk(const T* source) {
+  return *reinterpret_cast<const Chunk<T>*>(source);
+}
+template <class T>
+__device__ __forceinline__ void write_chunk(T* target, const Chunk<T>& chunk) {
+  *reinterpret_cast<Chunk<T>*>(target) = chunk;
+}
+
+/// Copies 16 bytes from shared to global memory. Both must be aligned to 16 bytes.
+template <class T>
+__device__ __forceinline__ void store_16_bytes(T* target, const T* source) {
+  *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);
+}
+/// For the sim's count of other FLOPs.
+__device__ __forceinline__ void count_flops(int) {}
+
 /// Launches a kernel on the default stream and checks every error; does not wait.
 template <class... P, class... A>
 void launch(KernelName name, void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,

@@ -37,15 +37,18 @@ uint64_t mix(uint64_t x) {  // splitmix64's finaliser
 /// The k-th of n blocks in the schedule's order; every block once.
 int64_t scheduled_block(const Schedule& schedule, int64_t k, int64_t n) {
   switch (schedule.order) {
-    case Schedule::Order::forward: return k;
-    case Schedule::Order::reverse: return n - 1 - k;
-    case Schedule::Order::random: break;
+    case Schedule::Order::forward:
+      return k;
+    case Schedule::Order::reverse:
+      return n - 1 - k;
+    case Schedule::Order::random:
+      break;
   }
   // A step that shares no factor with n visits every block once.
   uint64_t step = mix(schedule.seed) % static_cast<uint64_t>(n) | 1;
   while (std::gcd(step, static_cast<uint64_t>(n)) != 1) step += 2;
-  const auto wide = static_cast<unsigned __int128>(step) * static_cast<uint64_t>(k) +
-                    mix(schedule.seed + 1);
+  const auto wide =
+      static_cast<unsigned __int128>(step) * static_cast<uint64_t>(k) + mix(schedule.seed + 1);
   return static_cast<int64_t>(static_cast<uint64_t>(wide % static_cast<uint64_t>(n)));
 }
 
@@ -97,7 +100,9 @@ void Tracked::forget() {
   std::memset(shadow_, 0, static_cast<size_t>(bytes));
 }
 
-void Tracked::mark_written() { std::memset(shadow_, kWritten, static_cast<size_t>(bytes)); }
+void Tracked::mark_written() {
+  std::memset(shadow_, kWritten, static_cast<size_t>(bytes));
+}
 
 HbmCounts Tracked::take_kernel_counts() {
   HbmCounts sum;
@@ -189,10 +194,11 @@ void Worker::run_block(const Launch& launch, int64_t block) {
   uint64_t random = mix(launch.schedule.seed ^ static_cast<uint64_t>(block) << 20);
   while (done_ < static_cast<int>(n)) {
     if (shuffle)
-      for (size_t i = n - 1; i > 0; --i) std::swap(order[i], order[(random = mix(random)) % (i + 1)]);
+      for (size_t i = n - 1; i > 0; --i)
+        std::swap(order[i], order[(random = mix(random)) % (i + 1)]);
     bool progress = false;
     for (size_t i = 0; i < n; ++i) {
-      current_ = shuffle ? order[i]
+      current_ = shuffle                                             ? order[i]
                  : launch.schedule.order == Schedule::Order::reverse ? static_cast<int>(n - 1 - i)
                                                                      : static_cast<int>(i);
       if (thread().state != Thread::State::ready) continue;
@@ -233,8 +239,8 @@ void Worker::deadlock() {
     }
   }
   for (const Thread& thread : threads_)
-    if (!absent && (thread.state == Thread::State::done ||
-                    std::strcmp(thread.waits_at, first->waits_at) != 0))
+    if (!absent &&
+        (thread.state == Thread::State::done || std::strcmp(thread.waits_at, first->waits_at) != 0))
       absent = &thread;
   std::string why = fmt::format("deadlock: waits at {} ({})", first->waits_at, place(first->where));
   if (absent) {
@@ -255,9 +261,10 @@ void Worker::syncthreads(std::source_location where) {
     barrier_where_ = where;
   } else if (where.line() != barrier_where_.line() || where.column() != barrier_where_.column() ||
              std::strcmp(where.file_name(), barrier_where_.file_name()) != 0) {
-    fault(fmt::format("__syncthreads at {} while other threads wait at the one at {}: a barrier in "
-                      "a branch that not all threads take",
-                      place(where), place(barrier_where_)));
+    fault(
+        fmt::format("__syncthreads at {} while other threads wait at the one at {}: a barrier in "
+                    "a branch that not all threads take",
+                    place(where), place(barrier_where_)));
   }
   if (++at_barrier_ < static_cast<int>(threads_.size())) return wait("__syncthreads", where);
   at_barrier_ = 0;
@@ -275,9 +282,10 @@ bool Worker::meet(const char* word, unsigned mask, void* mine, std::source_locat
   for (Meeting& other : open) {
     if (!(other.mask & mask)) continue;
     if (other.mask != mask || std::strcmp(other.word, word) != 0)
-      fault(fmt::format("lanes disagree: {} with mask {:#010x} at {}, while lanes {:#010x} of this "
-                        "warp are at {} with mask {:#010x}",
-                        word, mask, place(where), other.arrived, other.word, other.mask));
+      fault(
+          fmt::format("lanes disagree: {} with mask {:#010x} at {}, while lanes {:#010x} of this "
+                      "warp are at {} with mask {:#010x}",
+                      word, mask, place(where), other.arrived, other.word, other.mask));
     m = &other;
   }
   if (!m) {
@@ -316,8 +324,9 @@ int64_t Worker::take_shared(const char* name, int64_t bytes) {
   if (k < regions_.size()) {
     const Region& r = regions_[k];
     if (r.name != name || r.bytes != bytes)
-      fault(fmt::format("takes {} bytes of shared memory for {} where another thread took {} for {}",
-                        bytes, name, r.bytes, r.name));
+      fault(
+          fmt::format("takes {} bytes of shared memory for {} where another thread took {} for {}",
+                      bytes, name, r.bytes, r.name));
     return r.begin;
   }
   int64_t begin = 0;
@@ -351,7 +360,9 @@ void Worker::start_copy(const char* name, int64_t target, int64_t begin, int64_t
   thread().copies.push_back({target, source, thread().group});
 }
 
-void Worker::commit_copies() { ++thread().group; }
+void Worker::commit_copies() {
+  ++thread().group;
+}
 
 void Worker::wait_copies(int groups_left) {
   Thread& self = thread();
@@ -441,7 +452,9 @@ void Sim::release(Array* array) noexcept {
   std::erase_if(arrays_, [&](const auto& a) { return a.get() == array; });
 }
 
-void Sim::poison(Array& array) { static_cast<Tracked&>(array).forget(); }
+void Sim::poison(Array& array) {
+  static_cast<Tracked&>(array).forget();
+}
 
 void Sim::upload(Array& array, const void* host) {
   std::memcpy(array.data, host, static_cast<size_t>(array.bytes));
@@ -485,7 +498,13 @@ void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes
     refuse(fmt::format("{} bytes of shared memory for a block, more than the {} there are (--sram)",
                        shared_bytes, options_.sram_bytes));
 
-  Launch launch{rung_, kernel, grid, block, shared_bytes, &body, options_.schedule,
+  Launch launch{rung_,
+                kernel,
+                grid,
+                block,
+                shared_bytes,
+                &body,
+                options_.schedule,
                 !options_.trace_file.empty()};
   const int64_t blocks = int64_t{grid.x} * grid.y * grid.z;
   std::atomic<int64_t> next{0};

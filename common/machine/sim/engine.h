@@ -49,10 +49,22 @@ enum ShadowBit : uint8_t {
 /// The unsigned integer of n bytes, and a shadow bit repeated in each of them.
 template <int n>
 struct Word;
-template <> struct Word<1> { using type = uint8_t; };
-template <> struct Word<2> { using type = uint16_t; };
-template <> struct Word<4> { using type = uint32_t; };
-template <> struct Word<8> { using type = uint64_t; };
+template <>
+struct Word<1> {
+  using type = uint8_t;
+};
+template <>
+struct Word<2> {
+  using type = uint16_t;
+};
+template <>
+struct Word<4> {
+  using type = uint32_t;
+};
+template <>
+struct Word<8> {
+  using type = uint64_t;
+};
 template <int n>
 constexpr auto repeat(unsigned bits) {
   using W = typename Word<n>::type;
@@ -75,14 +87,15 @@ class Tracked : public Array {
   template <int n>
   void write(int64_t at);
 
-  void forget();                      // contents become poison that nobody wrote
-  void mark_written();                // by the host
-  HbmCounts take_kernel_counts();     // since the last call; clears the kernel's shadow bits
+  void forget();                   // contents become poison that nobody wrote
+  void mark_written();             // by the host
+  HbmCounts take_kernel_counts();  // since the last call; clears the kernel's shadow bits
 
  private:
   [[noreturn]] void fail(const char* what, int64_t at, int64_t n) const;
   void check(int64_t at, int64_t n, const char* what) const {
-    if (at < 0 || at + n > bytes) [[unlikely]] fail(what, at, n);
+    if (at < 0 || at + n > bytes) [[unlikely]]
+      fail(what, at, n);
   }
 
   struct alignas(64) WorkerCounts {
@@ -97,16 +110,16 @@ struct Thread {
   enum class State : uint8_t { ready, waiting, done };
   uint3 index;
   State state = State::ready;
-  const char* waits_at = "";          // the barrier or collective it waits at
+  const char* waits_at = "";  // the barrier or collective it waits at
   std::source_location where;
-  int shared_takes = 0;               // how often it called take()
+  int shared_takes = 0;  // how often it called take()
   struct Copy {
-    int64_t target;                   // byte offset in the block's shared memory
-    const char* source;               // null: zeros
+    int64_t target;      // byte offset in the block's shared memory
+    const char* source;  // null: zeros
     int group;
   };
-  std::vector<Copy> copies;           // asynchronous copies under way
-  int group = 0;                      // the one that the next copy joins
+  std::vector<Copy> copies;  // asynchronous copies under way
+  int group = 0;             // the one that the next copy joins
 };
 
 /// A warp's meeting for one collective: lanes publish a pointer each, the last computes for all.
@@ -147,8 +160,7 @@ class Worker {
   void write_shared(const char* name, int64_t at, int64_t begin, int64_t end);
   char* shared_data() { return shared_.data(); }
   /// cp.async of 16 bytes: `source` null fills with zeros.
-  void start_copy(const char* name, int64_t target, int64_t begin, int64_t end,
-                  const char* source);
+  void start_copy(const char* name, int64_t target, int64_t begin, int64_t end, const char* source);
   void commit_copies();
   void wait_copies(int groups_left);
 
@@ -222,7 +234,8 @@ inline void Tracked::read(int64_t at) {
       __atomic_fetch_or(s, repeat<n>(kReadHere), __ATOMIC_RELAXED);
     }
     counts_[static_cast<size_t>(worker->index)].read += n;
-    if (worker->tracing_) [[unlikely]] worker->trace_access(this, false, at, at + n);
+    if (worker->tracing_) [[unlikely]]
+      worker->trace_access(this, false, at, at + n);
   }
 }
 
@@ -239,7 +252,8 @@ inline void Tracked::write(int64_t at) {
     if ((__atomic_load_n(s, __ATOMIC_RELAXED) & want) != want)
       __atomic_fetch_or(s, want, __ATOMIC_RELAXED);
     counts_[static_cast<size_t>(worker->index)].write += n;
-    if (worker->tracing_) [[unlikely]] worker->trace_access(this, true, at, at + n);
+    if (worker->tracing_) [[unlikely]]
+      worker->trace_access(this, true, at, at + n);
   }
 }
 
@@ -249,7 +263,8 @@ inline void Worker::read_shared(const char* name, int64_t at, int64_t begin, int
     read_shared<8>(name, at, begin, end);
     read_shared<8>(name, at + 8, begin, end);
   } else {
-    if (at < begin || at + n > end) [[unlikely]] shared_fault("read of", name, at, begin, n);
+    if (at < begin || at + n > end) [[unlikely]]
+      shared_fault("read of", name, at, begin, n);
     using W = typename Word<n>::type;
     const W seen = *reinterpret_cast<const W*>(shared_shadow_.data() + at);
     if ((seen & repeat<n>(kWritten | kInFlight)) != repeat<n>(kWritten)) [[unlikely]]
@@ -266,7 +281,8 @@ inline void Worker::write_shared(const char* name, int64_t at, int64_t begin, in
     write_shared<8>(name, at, begin, end);
     write_shared<8>(name, at + 8, begin, end);
   } else {
-    if (at < begin || at + n > end) [[unlikely]] shared_fault("write to", name, at, begin, n);
+    if (at < begin || at + n > end) [[unlikely]]
+      shared_fault("write to", name, at, begin, n);
     using W = typename Word<n>::type;
     W* const s = reinterpret_cast<W*>(shared_shadow_.data() + at);
     if (*s & repeat<n>(kInFlight)) [[unlikely]]

@@ -221,13 +221,17 @@ void Fiber::resume() {
   impl_->to_fiber();
 }
 
-void Fiber::yield() { impl_->to_scheduler(false); }
+void Fiber::yield() {
+  impl_->to_scheduler(false);
+}
 
 void Fiber::finish() {
   impl_->to_scheduler(true);
   std::abort();  // a finished fiber is never resumed
 }
 
-bool Fiber::overflowed() const { return std::memcmp(impl_->stack, &kCanary, sizeof kCanary) != 0; }
+bool Fiber::overflowed() const {
+  return std::memcmp(impl_->stack, &kCanary, sizeof kCanary) != 0;
+}
 
 }  // namespace ladder::sim

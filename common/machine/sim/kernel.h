@@ -36,8 +36,8 @@ class Hbm {
   Hbm() = default;
   explicit Hbm(Array& array) : array_(&static_cast<Tracked&>(array)) {}
   template <class U>
-    requires(std::is_same_v<T, const U>)
-  Hbm(const Hbm<U>& other) : array_(other.array_), origin_(other.origin_) {}
+  requires(std::is_same_v<T, const U>) Hbm(const Hbm<U>& other)
+      : array_(other.array_), origin_(other.origin_) {}
 
   auto operator[](int64_t i) const {
     if constexpr (std::is_const_v<T>)
@@ -83,9 +83,7 @@ class HbmRef {
  public:
   HbmRef(const Hbm<T>& array, int64_t i) : array_(array), i_(i) {}
   operator T() const { return array_.load(i_); }
-  explicit operator float() const
-    requires(!std::is_same_v<T, float>)
-  {
+  explicit operator float() const requires(!std::is_same_v<T, float>) {
     return static_cast<float>(array_.load(i_));
   }
   HbmRef& operator=(T x) {
@@ -116,8 +114,8 @@ template <class T>
 class Smem {
  public:
   Smem() = default;
-  Smem(const char* name, int64_t begin, int64_t end) : name_(name), at_(begin), begin_(begin),
-                                                       end_(end) {}
+  Smem(const char* name, int64_t begin, int64_t end)
+      : name_(name), at_(begin), begin_(begin), end_(end) {}
   SmemRef<T> operator[](int64_t i) const { return SmemRef<T>(*this, i); }
   Smem operator+(int64_t n) const {
     Smem moved = *this;
@@ -126,12 +124,8 @@ class Smem {
   }
 
   T load(int64_t i) const { return load_as<T>(i); }
-  void store(int64_t i, T x) const {
-    const int64_t at = byte(i);
-    worker->write_shared<sizeof(T)>(name_, at, begin_, end_);
-    std::memcpy(worker->shared_data() + at, &x, sizeof(T));
-  }
-  /// Reads a U (16 bytes at most) that starts at element i.
+  void store(int64_t i, T x) const { store_as<T>(i, x); }
+  /// Reads or writes a U (16 bytes at most) that starts at element i.
   template <class U>
   U load_as(int64_t i) const {
     const int64_t at = byte(i);
@@ -139,6 +133,12 @@ class Smem {
     U x;
     std::memcpy(&x, worker->shared_data() + at, sizeof(U));
     return x;
+  }
+  template <class U>
+  void store_as(int64_t i, U x) const {
+    const int64_t at = byte(i);
+    worker->write_shared<sizeof(U)>(name_, at, begin_, end_);
+    std::memcpy(worker->shared_data() + at, &x, sizeof(U));
   }
   int64_t byte(int64_t i) const { return at_ + i * static_cast<int64_t>(sizeof(T)); }
   const char* name() const { return name_; }
@@ -155,9 +155,7 @@ class SmemRef {
  public:
   SmemRef(const Smem<T>& array, int64_t i) : array_(array), i_(i) {}
   operator T() const { return array_.load(i_); }
-  explicit operator float() const
-    requires(!std::is_same_v<T, float>)
-  {
+  explicit operator float() const requires(!std::is_same_v<T, float>) {
     return static_cast<float>(array_.load(i_));
   }
   SmemRef& operator=(T x) {
@@ -196,7 +194,9 @@ void cp_async(Smem<T> target, Hbm<U> source, bool valid = true) {
                      valid ? reinterpret_cast<const char*>(source.data()) : nullptr);
 }
 /// Closes the group that this thread's copies since the last commit belong to.
-inline void cp_async_commit() { worker->commit_copies(); }
+inline void cp_async_commit() {
+  worker->commit_copies();
+}
 /// Waits until at most `groups` of this thread's groups are still under way.
 template <int groups>
 void cp_async_wait() {
@@ -224,7 +224,8 @@ void collective(const char* word, unsigned mask, Lane& mine, Compute compute,
 inline void __syncwarp(unsigned mask = 0xffffffff,
                        std::source_location where = std::source_location::current()) {
   int nothing = 0;
-  collective("__syncwarp", mask, nothing, [](int* const*, unsigned) {}, where);
+  collective(
+      "__syncwarp", mask, nothing, [](int* const*, unsigned) {}, where);
 }
 
 /// Gives each lane the value of the lane that from(lane) names, or its own where that lane is
@@ -253,18 +254,21 @@ T shuffle(const char* word, unsigned mask, T value, int parameter, From from,
 template <class T>
 T __shfl_sync(unsigned mask, T value, int lane,
               std::source_location where = std::source_location::current()) {
-  return shuffle("__shfl_sync", mask, value, lane, [](int, int p) { return p & 31; }, where);
+  return shuffle(
+      "__shfl_sync", mask, value, lane, [](int, int p) { return p & 31; }, where);
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lanes,
                   std::source_location where = std::source_location::current()) {
-  return shuffle("__shfl_xor_sync", mask, value, lanes, [](int i, int p) { return i ^ p; }, where);
+  return shuffle(
+      "__shfl_xor_sync", mask, value, lanes, [](int i, int p) { return i ^ p; }, where);
 }
 template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta,
                    std::source_location where = std::source_location::current()) {
-  return shuffle("__shfl_down_sync", mask, value, static_cast<int>(delta),
-                 [](int i, int p) { return i + p; }, where);
+  return shuffle(
+      "__shfl_down_sync", mask, value, static_cast<int>(delta), [](int i, int p) { return i + p; },
+      where);
 }
 
 inline unsigned __ballot_sync(unsigned mask, int predicate,
@@ -324,6 +328,136 @@ inline float exp2f(float x) {
   return std::exp2(x);
 }
 
+/// Counts FLOPs that are no matmul's; words of common/tile call it.
+inline void count_flops(int n) {
+  worker->counters.other_flops += n;
+}
+
+// ---------------------------------------------------------------- tensor cores and their operands
+
+/// Two floats rounded to T in one register, `low` in the lower half.
+template <class T>
+unsigned pack(float low, float high) {
+  return T(low).bits | static_cast<unsigned>(T(high).bits) << 16;
+}
+/// One half of such a register as a float.
+template <class T>
+float unpack(unsigned pair, int half) {
+  return T::from_bits(static_cast<uint16_t>(pair >> 16 * half));
+}
+
+/// Four 8×8 matrices of 16-bit elements from shared memory, each lane naming one row of 16 bytes.
+/// Layout: PTX ISA, “ldmatrix”: lane l receives elements 2·(l%4) and the next of row l/4 of each
+/// matrix, transposed: of column l/4.
+template <bool transposed, class T>
+void ldmatrix(const char* word, unsigned (&r)[4], Smem<T> row) {
+  static_assert(sizeof(T) == 2);
+  struct Row {
+    uint16_t x[8];
+  };
+  struct alignas(16) Lane {
+    Row row;
+    int64_t at;
+    unsigned out[4];
+  } mine{row.template load_as<Row>(0), row.byte(0), {}};
+  if (mine.at % 16) fault(std::string(word) + " of a row not aligned to 16 bytes");
+  collective(word, 0xffffffff, mine, [](Lane* const* lanes, unsigned) {
+    for (int m = 0; m < 4; ++m) {
+      int in_bank[8] = {};  // rows of this matrix that start in each group of four banks
+      for (int i = 0; i < 8; ++i) ++in_bank[lanes[8 * m + i]->at / 16 % 8];
+      int passes = 1;
+      for (const int n : in_bank) passes = n > passes ? n : passes;
+      worker->counters.bank_conflicts += passes - 1;
+      for (int l = 0; l < 32; ++l) {
+        const int i = l / 4, j = 2 * (l % 4);
+        const auto at = [&](int a, int b) -> unsigned { return lanes[8 * m + a]->row.x[b]; };
+        lanes[l]->out[m] =
+            transposed ? at(j, i) | at(j + 1, i) << 16 : at(i, j) | at(i, j + 1) << 16;
+      }
+    }
+  });
+  for (int m = 0; m < 4; ++m) r[m] = mine.out[m];
+}
+template <class T>
+void ldmatrix_x4(unsigned (&r)[4], Smem<T> row) {
+  ldmatrix<false>("ldmatrix.x4", r, row);
+}
+template <class T>
+void ldmatrix_x4_trans(unsigned (&r)[4], Smem<T> row) {
+  ldmatrix<true>("ldmatrix.x4.trans", r, row);
+}
+
+/// C += A·B, 16×8 += 16×16 · 16×8, fp32 accumulators. Registers as in PTX ISA, “Matrix Fragments
+/// for mma.m16n8k16 with floating point type”. Counts 4,096 matmul FLOPs for the warp.
+template <class T>
+void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  struct Lane {
+    const unsigned* a;
+    unsigned b[2];
+    float* c;
+  } mine{a, {b0, b1}, c};
+  collective("mma.m16n8k16", 0xffffffff, mine, [](Lane* const* lanes, unsigned) {
+    float A[16][16], B[16][8];
+    for (int l = 0; l < 32; ++l) {
+      const int g = l / 4, t = l % 4;
+      for (int half = 0; half < 2; ++half) {
+        for (int i = 0; i < 4; ++i)  // a0, a1: columns 0–7 of rows g, g + 8; a2, a3: columns 8–15
+          A[g + 8 * (i % 2)][2 * t + half + 8 * (i / 2)] = unpack<T>(lanes[l]->a[i], half);
+        for (int i = 0; i < 2; ++i) B[2 * t + half + 8 * i][g] = unpack<T>(lanes[l]->b[i], half);
+      }
+    }
+    for (int l = 0; l < 32; ++l)
+      for (int i = 0; i < 4; ++i) {
+        const int row = l / 4 + 8 * (i / 2), column = 2 * (l % 4) + i % 2;
+        float sum = 0;
+        for (int k = 0; k < 16; ++k) sum += A[row][k] * B[k][column];
+        lanes[l]->c[i] += sum;
+      }
+    worker->counters.matmul_flops += 2 * 16 * 8 * 16;
+  });
+}
+
+/// Stores a pair of elements to shared memory, 4 bytes at once.
+template <class T>
+void store_pair(Smem<T> target, unsigned pair) {
+  struct Pair {
+    unsigned x;
+  };
+  target.template store_as<Pair>(0, Pair{pair});
+}
+/// Eight neighbours in global memory, read or written as one access of 16 aligned bytes.
+template <class T>
+struct alignas(16) Chunk {
+  T x[8];
+  T& operator[](int i) { return x[i]; }
+  T operator[](int i) const { return x[i]; }
+};
+inline void check_aligned(const void* p, const char* what) {
+  if (reinterpret_cast<uintptr_t>(p) % 16) fault(std::string(what) + " not aligned to 16 bytes");
+}
+template <class T>
+Chunk<std::remove_const_t<T>> read_chunk(Hbm<T> source) {
+  static_assert(sizeof(Chunk<T>) == 16);
+  check_aligned(source.data(), "read of a chunk");
+  source.template count_read<16>(0);
+  Chunk<std::remove_const_t<T>> chunk;
+  std::memcpy(&chunk.x, source.data(), 16);
+  return chunk;
+}
+template <class T>
+void write_chunk(Hbm<T> target, const Chunk<T>& chunk) {
+  check_aligned(target.data(), "write of a chunk");
+  target.template count_write<16>(0);
+  std::memcpy(static_cast<void*>(target.data()), &chunk.x, 16);
+}
+
+/// Copies 16 bytes from shared to global memory. Both must be aligned to 16 bytes.
+template <class T>
+void store_16_bytes(Hbm<T> target, Smem<T> source) {
+  if (source.byte(0) % 16) fault("16-byte store from shared memory not aligned to 16 bytes");
+  write_chunk(target, source.template load_as<Chunk<T>>(0));
+}
+
 // ------------------------------------------------------------------------------------------ launch
 
 /// Runs a kernel on every block of the grid and waits. `name` stands in faults and reports.
@@ -331,8 +465,7 @@ template <class... P, class... A>
 void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
             A&&... arguments) {
   const std::tuple<std::remove_cvref_t<P>...> parameters(std::forward<A>(arguments)...);
-  Sim::current().launch(name, grid, block, shared_bytes,
-                        [&] { std::apply(kernel, parameters); });
+  Sim::current().launch(name, grid, block, shared_bytes, [&] { std::apply(kernel, parameters); });
 }
 
 }  // namespace ladder::sim

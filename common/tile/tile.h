@@ -1,0 +1,188 @@
+// The words that kernels are written in from 01 on. A block works on tiles: pieces of a matrix in
+// shared memory. A warp multiplies them on the tensor cores, its operands and accumulators spread
+// over the registers of its 32 lanes as the PTX manual lays them out.
+//
+//   Tile<T, R, C>         R × C elements in shared memory, swizzled
+//   copy_async            HBM → tile, asynchronously, by many threads together
+//   copy_out              tile → HBM, by many threads together
+//   Operand<T, M, K>      left operand of a product in registers
+//   Accumulator<M, N>     fp32 sums in registers
+//   load                  tile → operand
+//   mma_ABt, mma_AB       accumulator += operand · tileᵀ, operand · tile
+//   for_each              every element of an accumulator with its row and column
+//   write                 accumulator → tile, rounded to the tile's type
+//   warp_max, warp_sum    over the 32 lanes of a warp
+//
+// All are called by whole warps. Blocks are one-dimensional.
+#pragma once
+
+#include "machine/machine.h"
+
+namespace ladder::MACHINE {
+
+__device__ __forceinline__ int warp_id() {
+  return static_cast<int>(threadIdx.x) / 32;
+}
+__device__ __forceinline__ int lane_id() {
+  return static_cast<int>(threadIdx.x) % 32;
+}
+
+/// The largest of the lanes' values, for every lane.
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, step));
+  return x;
+}
+/// The sum of the lanes' values, the same bits for every lane.
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffff, x, step);
+  return x;
+}
+
+/// R × C elements of a 16-bit type in shared memory, row after row in chunks of 8 elements (16
+/// bytes). ldmatrix reads a chunk from each of 8 rows at once: stored plainly, rows of 128 bytes
+/// would all start in the same banks. So chunk c of row r is stored at place c XOR r (mod 8), and
+/// the 8 chunks lie in 8 different groups of four banks.
+template <class T, int R, int C>
+struct Tile {
+  static_assert(C % 16 == 0 && (C & (C - 1)) == 0);
+  static constexpr int kRows = R, kColumns = C, kChunks = C / 8, kElements = R * C;
+  Smem<T> data;
+
+  /// Where chunk c of row r starts, in elements. Rows shorter than 128 bytes share a line of the
+  /// banks, so there a row's number among the lines is what counts.
+  __device__ __forceinline__ static constexpr int chunk(int r, int c) {
+    constexpr int kRowsOfALine = kChunks >= 8 ? 1 : 8 / kChunks;
+    return r * C + ((c ^ (r / kRowsOfALine % 8 % kChunks)) * 8);
+  }
+};
+
+/// Starts copying rows [0, R) × columns [0, C) from `source`, whose rows are `pitch` elements
+/// apart, in 16-byte pieces shared out among `kThreads` threads of which the caller is number
+/// `thread`. Pieces past `rows` or `columns` (a multiple of 8) are zeros and are not read.
+template <int kThreads, class T, int R, int C>
+__device__ __forceinline__ void copy_async(const Tile<T, R, C>& tile,
+                                           std::type_identity_t<Hbm<const T>> source, int64_t pitch,
+                                           int rows, int columns, int thread) {
+  constexpr int kChunks = Tile<T, R, C>::kChunks;
+#pragma unroll
+  for (int i = thread; i < R * kChunks; i += kThreads) {
+    const int r = i / kChunks, c = i % kChunks;
+    const bool valid = r < rows && c * 8 < columns;
+    cp_async(tile.data + tile.chunk(r, c), source + (valid ? r * pitch + c * 8 : 0), valid);
+  }
+}
+
+/// Stores the tile's first `rows` rows and `columns` columns (a multiple of 8) to `target`.
+template <int kThreads, class T, int R, int C>
+__device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, int64_t pitch,
+                                         const Tile<T, R, C>& tile, int rows, int columns,
+                                         int thread) {
+  constexpr int kChunks = Tile<T, R, C>::kChunks;
+#pragma unroll
+  for (int i = thread; i < R * kChunks; i += kThreads) {
+    const int r = i / kChunks, c = i % kChunks;
+    if (r < rows && c * 8 < columns)
+      store_16_bytes(target + (r * pitch + c * 8), tile.data + tile.chunk(r, c));
+  }
+}
+
+/// Left operand of a product, M × K elements of T in a warp's registers: pieces of 16 × 16.
+template <class T, int M, int K>
+struct Operand {
+  unsigned r[M / 16][K / 16][4];
+};
+
+/// fp32 sums, M × N in a warp's registers: pieces of 16 × 8, of which lane l holds columns
+/// 2·(l%4) and the next of rows l/4 and l/4 + 8.
+template <int M, int N>
+struct Accumulator {
+  static constexpr int kRows = M, kColumns = N;
+  float r[M / 16][N / 8][4] = {};
+};
+
+/// Loads rows [row, row + M) × columns [column, column + K) of a tile.
+template <class T, int M, int K, int R, int C>
+__device__ __forceinline__ void load(Operand<T, M, K>& a, const Tile<T, R, C>& tile, int row,
+                                     int column) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int k = 0; k < K / 16; ++k)
+      ldmatrix_x4(a.r[i][k],
+                  tile.data + tile.chunk(row + 16 * i + lane % 16, column / 8 + 2 * k + lane / 16));
+}
+
+/// C += A·Bᵀ, where B is rows [row, row + N) × columns [column, column + K) of a tile.
+template <class T, int M, int N, int K, int R, int C>
+__device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Operand<T, M, K>& a,
+                                        const Tile<T, R, C>& tile, int row, int column) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int k = 0; k < K / 16; ++k)
+#pragma unroll
+    for (int j = 0; j < N / 16; ++j) {
+      // Rows of the tile are columns of Bᵀ: two pieces of 16 × 8 at once.
+      unsigned b[4];
+      ldmatrix_x4(b, tile.data + tile.chunk(row + 16 * j + lane % 8 + lane / 16 * 8,
+                                            column / 8 + 2 * k + lane / 8 % 2));
+#pragma unroll
+      for (int i = 0; i < M / 16; ++i) {
+        mma_m16n8k16<T>(acc.r[i][2 * j], a.r[i][k], b[0], b[1]);
+        mma_m16n8k16<T>(acc.r[i][2 * j + 1], a.r[i][k], b[2], b[3]);
+      }
+    }
+}
+
+/// C += A·B, where B is rows [row, row + K) × columns [column, column + N) of a tile.
+template <class T, int M, int N, int K, int R, int C>
+__device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, M, K>& a,
+                                       const Tile<T, R, C>& tile, int row, int column) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int k = 0; k < K / 16; ++k)
+#pragma unroll
+    for (int j = 0; j < N / 16; ++j) {
+      unsigned b[4];
+      ldmatrix_x4_trans(
+          b, tile.data + tile.chunk(row + 16 * k + lane % 16, column / 8 + 2 * j + lane / 16));
+#pragma unroll
+      for (int i = 0; i < M / 16; ++i) {
+        mma_m16n8k16<T>(acc.r[i][2 * j], a.r[i][k], b[0], b[1]);
+        mma_m16n8k16<T>(acc.r[i][2 * j + 1], a.r[i][k], b[2], b[3]);
+      }
+    }
+}
+
+/// Calls f(row, column, element) for each element that the lane holds.
+template <int M, int N, class F>
+__device__ __forceinline__ void for_each(Accumulator<M, N>& acc, F f) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        f(16 * i + lane / 4 + e / 2 * 8, 8 * j + lane % 4 * 2 + e % 2, acc.r[i][j][e]);
+}
+
+/// Rounds to T and writes to rows [row, row + M) × columns [column, column + N) of a tile.
+template <class T, int M, int N, int R, int C>
+__device__ __forceinline__ void write(const Tile<T, R, C>& tile, const Accumulator<M, N>& acc,
+                                      int row, int column) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        store_pair(tile.data + tile.chunk(row + 16 * i + lane / 4 + 8 * half, column / 8 + j) +
+                       lane % 4 * 2,
+                   pack<T>(acc.r[i][j][2 * half], acc.r[i][j][2 * half + 1]));
+}
+
+}  // namespace ladder::MACHINE
