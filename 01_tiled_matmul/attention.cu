@@ -177,7 +177,7 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register mma{{.rung = "01_tiled_matmul",
                     .name = "mma",
-                    .summary = "products on the tensor cores, swizzled tiles, asynchronous copies",
+                    .summary = "tensor cores, swizzled tiles, asynchronous copies",
                     .step = 1,
                     .subtracts_max = false,
                     .rounding = Rounding::S_and_P_stored,

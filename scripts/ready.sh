@@ -119,7 +119,6 @@ check() {
   command -v ninja >/dev/null || lacks "Ninja" ninja-build
   has_header fmt/core.h || lacks "fmt" libfmt-dev
   has_header gtest/gtest.h || lacks "GoogleTest" libgtest-dev
-  has_header gmock/gmock.h || lacks "GoogleTest's gMock" libgmock-dev # a package of its own
   python_has python3 unittest || lacks "Python 3.9 or newer" python3
 }
 

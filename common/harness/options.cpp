@@ -491,7 +491,7 @@ void check_sizes(const Problem& p) {
   // Q and K count with 4 bytes, not 2: 06 accumulates gradients of their shape in fp32.
   const std::pair<const char*, __int128> arrays[] = {{"Q", BH * p.N * p.d * 4},
                                                      {"K", __int128{p.B} * p.Hk * p.N_kv * p.d * 4},
-                                                     {"S and P", BH * p.N * p.N_kv * 2 * kIoBytes}};
+                                                     {"S", BH * p.N * p.N_kv * kIoBytes}};
   for (const auto& [name, bytes] : arrays)
     if (bytes > INT64_MAX)
       bad_usage(fmt::format("{} would take {:.3g} bytes, which exceeds 2⁶³; use smaller sizes",
