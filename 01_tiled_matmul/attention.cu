@@ -3,8 +3,8 @@
 // Since 01's step `tile`: the tiles are 128 × 64, so each element from HBM is used 128 times; a
 // warp multiplies its part on the tensor cores; tiles are swizzled, so that ldmatrix meets no bank
 // conflict; and the next tiles are copied asynchronously while these are multiplied. Rows of S and
-// P are padded to a multiple of 8 elements, so that every copy moves 16 aligned bytes.
-// The softmax is 00's.
+// P are padded to a multiple of 8 elements, so that every copy moves 16 aligned bytes. The softmax
+// is 00's, but a warp makes a row, its lanes side by side, so that HBM delivers whole lines.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -18,7 +18,7 @@ constexpr int kInner = 64;  // columns of A (and rows of B) in a stage
 constexpr int kStages = 3;  // stages of copies under way
 constexpr int kWarps = 8;   // 4 down × 2 across
 constexpr int kThreads = 32 * kWarps;
-constexpr int kRowThreads = 128;  // softmax: threads, and so rows, of a block
+constexpr int kRowWarps = 4;  // softmax: warps, and so rows, of a block
 
 /// Elements from one row of S (and P) to the next.
 constexpr int64_t pitch(const Problem& p) {
@@ -102,17 +102,26 @@ __global__ void __launch_bounds__(kThreads, 2)
                      g.columns - column, thread);
 }
 
-/// P = softmax(S), one thread for each of the B·H·N rows. A row's padding is −∞ and becomes 0.
+/// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ and becomes 0.
 template <class T>
 __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
-  const int64_t row = int64_t{blockIdx.x} * kRowThreads + threadIdx.x;
+  const int64_t row = int64_t{blockIdx.x} * kRowWarps + warp_id();
   if (row >= int64_t{p.B} * p.H * p.N) return;
 
-  const int64_t first = row * pitch(p);
+  const int64_t first = row * pitch(p), last = first + pitch(p);
   float sum = 0;
-  for (int j = 0; j < pitch(p); ++j) sum += expf(float(S[first + j]));
+  for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
+    const auto s = read_chunk(S + j);
+    for (int e = 0; e < 8; ++e) sum += expf(float(s[e]));
+  }
+  sum = warp_sum(sum);
   const float inverse = sum > 0 ? 1 / sum : 0;  // a row that sees no key gives P = 0
-  for (int j = 0; j < pitch(p); ++j) P[first + j] = T(expf(float(S[first + j])) * inverse);
+
+  for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
+    auto s = read_chunk(S + j);
+    for (int e = 0; e < 8; ++e) s[e] = T(expf(float(s[e])) * inverse);
+    write_chunk(P + j, s);
+  }
 }
 
 /// Columns of O that a block makes.
@@ -149,8 +158,8 @@ void launch_forward(const Problem& p, const Arrays& a) {
   launch("scores", product<T, true, kScoreColumns>,
          dim3(heads, rows, grid_blocks(p.N_kv, kScoreColumns)), dim3(kThreads),
          smem_bytes(kScoreColumns), Q, K, S, QKt, p);
-  launch("softmax", softmax<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowThreads)),
-         dim3(kRowThreads), 0, S, P, p);
+  launch("softmax", softmax<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowWarps)),
+         dim3(32 * kRowWarps), 0, S, P, p);
   launch("output", columns == 64 ? product<T, false, 64> : product<T, false, 128>,
          dim3(heads, rows, grid_blocks(p.d, columns)), dim3(kThreads), smem_bytes(columns), P, V, O,
          PV, p);

@@ -3,8 +3,7 @@
 //   m_i = max_j S_ij,   P_ij = exp(S_ij − m_i) / Σ_j exp(S_ij − m_i)
 //
 // Since 01: three loops over a row of S where there were two: maximum, sum, normalise. No exponent
-// is above 0 any more, so nothing overflows, and S is read once more. A warp makes a row, its lanes
-// side by side, where one thread did. The products are 01's.
+// is above 0 any more, so nothing overflows; and S is read once more. All else is 01's.
 
 #include "machine/machine.h"
 #include "rung.h"

@@ -171,6 +171,11 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
+/// d padded on chip: the head sizes that kernels are compiled for.
+constexpr int padded_head_dim(int d) {
+  return d <= 32 ? 32 : d <= 64 ? 64 : d <= 128 ? 128 : 256;
+}
+
 /// Blocks of `tile` that cover `length`, along grid.y or grid.z, which hold 65,535 at most.
 /// Throws Error(bad_usage) where that is not enough.
 inline unsigned grid_blocks(int64_t length, int64_t tile) {

@@ -60,7 +60,7 @@ def short_name(symbol, kernels):
         found = re.search(rf"{len(kernel)}{kernel}(?:I(.+?)EE?v|E)", symbol)
         if found:
             types = (found[1] or "").replace("6__half", "fp16 ").replace("13__nv_bfloat16", "bf16 ")
-            types = re.sub(r"Li(\d+)E", r"\1 ", types)
+            types = re.sub(r"L[ib](\d+)E", r"\1 ", types)
             return f"{kernel}<{', '.join(types.split())}>" if types else kernel
     return None
 

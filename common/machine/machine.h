@@ -34,6 +34,21 @@ constexpr int64_t shared_bytes(int64_t count) {
   return ceil_div(count * static_cast<int64_t>(sizeof(T)), 128) * 128;
 }
 
+/// Calls f<T, D>() with the problem's I/O type and padded head size.
+template <class F>
+void with_type_and_head_dim(const Problem& p, F f) {
+  const auto with_head_dim = [&]<class T>() {
+    switch (padded_head_dim(p.d)) {
+      case 32: return f.template operator()<T, 32>();
+      case 64: return f.template operator()<T, 64>();
+      case 128: return f.template operator()<T, 128>();
+      default: return f.template operator()<T, 256>();
+    }
+  };
+  p.dtype == DType::fp16 ? with_head_dim.template operator()<fp16>()
+                         : with_head_dim.template operator()<bf16>();
+}
+
 /// Puts a step of a rung on the list that the program's harness chooses from.
 struct Register {
   explicit Register(Variant v) {

@@ -468,7 +468,7 @@ TEST_F(SimTest, SchedulesExposeAMissingBarrier) {
         [&] { launch("race", neighbour_without_barrier, dim3(1), dim3(64), 256, hbm<float>(x)); }));
   }
   EXPECT_EQ(outcomes.size(), 2u);
-  EXPECT_EQ(outcomes.count "no fault", 1u);
+  EXPECT_EQ(outcomes.count("no fault"), 1u);
 }
 
 TEST_F(SimTest, ARunAfterAFaultStartsClean) {

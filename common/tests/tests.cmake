@@ -39,3 +39,5 @@ function(ladder_rung_tests rung objects)
 endfunction()
 
 add_test(NAME scripts COMMAND Python3::Interpreter ${tests}/scripts_test.py)
+add_test(NAME lessons COMMAND Python3::Interpreter ${tests}/lessons_test.py
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})

@@ -328,6 +328,11 @@ inline float exp2f(float x) {
   return std::exp2(x);
 }
 
+/// 2^x. `counted` false where another lane counts the same exponential.
+inline float exp2_fast(float x, bool counted = true) {
+  worker->counters.exps += counted;
+  return std::exp2(x);
+}
 /// Counts FLOPs that are no matmul's; words of common/tile call it.
 inline void count_flops(int n) {
   worker->counters.other_flops += n;

@@ -1,0 +1,141 @@
+// 03 · Online softmax: attention in one pass, b keys at a time on the tensor cores.
+//
+//   m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
+//   l ← α·l + rowsum P
+//   O ← α·O + P·V                                       at the end O / l
+//
+// Since `one_pass`: the same recurrence for 32 rows of Q and b keys at once. Each warp is on its
+// own: it has its rows of Q, and it copies every tile of K and V for itself. Nothing N × N is
+// stored.
+
+#include "machine/machine.h"
+#include "rung.h"
+#include "tile/rows.h"
+#include "tile/tile.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kWarps = 4;  // of a block; they share nothing
+constexpr int kThreads = 32 * kWarps;
+constexpr float kLog2e = 1.44269504f;
+
+/// Rows of Q of a warp, for d padded to D. Its sums for O take kRows·D/32 of a lane's 255
+/// registers.
+constexpr int rows_of_warp(int D) {
+  return D <= 128 ? 32 : 16;
+}
+constexpr int kKeys = 32;  // b: keys in a tile
+
+/// Elements of shared memory that a warp takes: its tiles of Q, K and V.
+constexpr int warp_elements(int D) {
+  return (rows_of_warp(D) + 2 * kKeys) * D;
+}
+
+/// O = softmax(scale·Q·Kᵀ)·V. grid: (B·H, blocks of kWarps·kRows rows).
+template <class T, int D>
+__global__ void __launch_bounds__(kThreads)
+    attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Problem p) {
+  constexpr int kRows = rows_of_warp(D);
+  const int64_t bh = blockIdx.x;
+  const int row = (blockIdx.y * kWarps + warp_id()) * kRows;
+  if (row >= p.N) return;
+  const auto K_head = K + p.kv_row(bh) * p.d;
+  const auto V_head = V + p.kv_row(bh) * p.d;
+  const float c = fabsf(p.scale) * kLog2e;  // exp(scale·s) = 2^(c·s)
+
+  SharedMemory smem;
+  const auto mine = smem.take<T>("tiles", kWarps * warp_elements(D)) + warp_id() * warp_elements(D);
+  const Tile<T, kRows, D> tile_Q{mine};
+  const Tile<T, kKeys, D> tile_K{mine + kRows * D};
+  const Tile<T, kKeys, D> tile_V{mine + (kRows + kKeys) * D};
+
+  copy_async<32>(tile_Q, Q + (p.q_row(bh) + row) * p.d, p.d, p.N - row, p.d, lane_id());
+  copy_async<32>(tile_K, K_head, p.d, p.N_kv, p.d, lane_id());
+  cp_async_commit();
+
+  auto m = fill_rows<kRows>(-INFINITY), l = fill_rows<kRows>(0);
+  Accumulator<kRows, D> O_sum;
+  for (int key = 0; key < p.N_kv; key += kKeys) {
+    cp_async_wait<0>();
+    __syncwarp();  // K is there, and all lanes are done with the last V
+    copy_async<32>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, lane_id());
+    cp_async_commit();
+
+    Accumulator<kRows, kKeys> S;
+#pragma unroll
+    for (int k = 0; k < D; k += 16) {
+      Operand<T, kRows, 16> q;
+      load(q, tile_Q, 0, k);
+      mma_ABt(S, q, tile_K, 0, k);
+    }
+    if (p.scale < 0) for_each(S, [](int, int, float& s) { s = -s; });
+    if (p.causal || key + kKeys > p.N_kv)
+      for_each(S, [&](int i, int j, float& s) {
+        if (key + j >= p.N_kv || !p.sees(row + i, key + j)) s = -INFINITY;
+      });
+
+    const auto m_new = max(m, row_max(S));
+    const auto shift = finite_or_zero(c * m_new);
+    const auto alpha = exp2(c * m - shift);
+    exp2_rows(S, c, shift);  // S is P from here on
+    l = alpha * l + row_sum(S);
+    m = m_new;
+    mul_rows(O_sum, alpha);
+
+    cp_async_wait<0>();
+    __syncwarp();  // V is there, and all lanes are done with this K
+    if (key + kKeys < p.N_kv)
+      copy_async<32>(tile_K, K_head + int64_t{key + kKeys} * p.d, p.d, p.N_kv - key - kKeys, p.d,
+                     lane_id());
+    cp_async_commit();
+    mma_AB(O_sum, as_operand<T>(S), tile_V, 0, 0);
+  }
+  mul_rows(O_sum, inverse_or_zero(l));
+
+  // Through shared memory, so that O is written in rows of whole 16-byte pieces.
+  write(tile_Q, O_sum, 0, 0);
+  __syncwarp();
+  copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_Q, p.N - row, p.d, lane_id());
+}
+
+Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
+  const int D = padded_head_dim(p.d);
+  return {.block_q = rows_of_warp(D),
+          .block_kv = kKeys,
+          .head_dim = D,
+          .warps = kWarps,
+          .stages = 1,
+          .smem_bytes = shared_bytes<fp16>(kWarps * warp_elements(D))};
+}
+
+template <class T, int D>
+void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+  const auto O = hbm<T>(a["O"]);
+  launch("attention", attention<T, D>, dim3(p.B * p.H, grid_blocks(p.N, kWarps * plan.block_q)),
+         dim3(kThreads), plan.smem_bytes, Q, K, V, O, p);
+}
+
+void forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  with_type_and_head_dim(p, [&]<class T, int D>() { launch_forward<T, D>(p, plan, a); });
+}
+
+/// Requested bytes: every warp reads all of K and V.
+Traffic traffic(const Problem& p, const Plan& plan) {
+  const int64_t heads = int64_t{p.B} * p.H;
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes * ceil_div(p.N, plan.block_q);
+  return {{"attention", {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}}}};
+}
+
+const Register one_pass_tile{{.rung = "03_online_softmax",
+                              .name = "one_pass_tile",
+                              .summary = "the same for 32 rows and 32 keys at once, tensor cores",
+                              .step = 3,
+                              .plan = plan,
+                              .forward = forward,
+                              .traffic = traffic}};
+
+}  // namespace
+}  // namespace ladder::MACHINE

@@ -1,0 +1,107 @@
+// 03 · Online softmax, second step: the three kernels fused into one, in two passes over K.
+//
+//   first pass:   m and l of the row, by the recurrence of `softmax`
+//   second pass:  o = Σ_j exp(s_j − m)·V_j,       O = o / l
+//
+// Since `softmax`: nothing N × N is stored. A logit is computed when it is needed, twice. The
+// products go back to one thread for a row, so that the recurrence can be read; the tensor cores
+// return in `one_pass_tile`.
+
+#include <cfloat>
+
+#include "machine/machine.h"
+#include "rung.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kRowThreads = 128;  // threads, and so rows of Q, of a block
+
+/// O = softmax(scale·Q·Kᵀ)·V, one thread for each row of Q. D: d padded to a compiled size.
+/// grid: (B·H, row blocks).
+template <class T, int D>
+__global__ void __launch_bounds__(kRowThreads)
+    attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Problem p) {
+  const int64_t bh = blockIdx.x;
+  const int i = blockIdx.y * kRowThreads + threadIdx.x;
+  if (i >= p.N) return;
+
+  const int64_t q_row = (p.q_row(bh) + i) * p.d;
+  Chunk<T> q[D / 8];
+  for (int c = 0; c < D / 8; ++c)
+    if (8 * c < p.d) q[c] = read_chunk(Q + (q_row + 8 * c));
+
+  const auto logit = [&](int j) {
+    const int64_t k_row = (p.kv_row(bh) + j) * p.d;
+    float s = 0;
+    for (int c = 0; c < D / 8; ++c)
+      if (8 * c < p.d) {
+        const auto k = read_chunk(K + (k_row + 8 * c));
+        for (int e = 0; e < 8; ++e) s = fmaf(float(q[c][e]), float(k[e]), s);
+      }
+    return p.scale * s;
+  };
+
+  // The least float and not −∞, because −∞ − (−∞) would be no number.
+  float m = -FLT_MAX, l = 0, o[D] = {};
+  for (int j = 0; j < p.keys(i); ++j) {
+    const float s = logit(j);
+    const float m_new = fmaxf(m, s);
+    l = l * expf(m - m_new) + expf(s - m_new);
+    m = m_new;
+  }
+  for (int j = 0; j < p.keys(i); ++j) {
+    const float weight = expf(logit(j) - m);
+    const int64_t v_row = (p.kv_row(bh) + j) * p.d;
+    for (int c = 0; c < D / 8; ++c)
+      if (8 * c < p.d) {
+        const auto v = read_chunk(V + (v_row + 8 * c));
+        for (int e = 0; e < 8; ++e) o[8 * c + e] = fmaf(weight, float(v[e]), o[8 * c + e]);
+      }
+  }
+
+  const float inverse = l > 0 ? 1 / l : 0;  // a row that sees no key gives O = 0
+  for (int c = 0; c < D / 8; ++c)
+    if (8 * c < p.d) {
+      Chunk<T> out;
+      for (int e = 0; e < 8; ++e) out[e] = T(o[8 * c + e] * inverse);
+      write_chunk(O + (q_row + 8 * c), out);
+    }
+}
+
+Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
+  return {.head_dim = padded_head_dim(p.d), .warps = kRowThreads / 32};
+}
+
+template <class T, int D>
+void launch_forward(const Problem& p, const Arrays& a) {
+  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+  const auto O = hbm<T>(a["O"]);
+  launch("attention", attention<T, D>, dim3(p.B * p.H, grid_blocks(p.N, kRowThreads)),
+         dim3(kRowThreads), 0, Q, K, V, O, p);
+}
+
+void forward(const Problem& p, const Plan&, const Arrays& a) {
+  with_type_and_head_dim(p, [&]<class T, int D>() { launch_forward<T, D>(p, a); });
+}
+
+/// Requested bytes: every thread reads K twice and V once as far as its query sees.
+Traffic traffic(const Problem& p, const Plan&) {
+  const int64_t heads = int64_t{p.B} * p.H;
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
+  int64_t pairs = 0;                               // of a query and a key that it sees
+  for (int i = 0; i < p.N; ++i) pairs += p.keys(i);
+  const int64_t k = heads * pairs * p.d * kIoBytes;
+  return {{"attention", {{"Q", q, 0}, {"K", 2 * k, 0}, {"V", k, 0}, {"O", 0, q}}}};
+}
+
+const Register two_pass{{.rung = "03_online_softmax",
+                         .name = "two_pass",
+                         .summary = "attention in two passes over K, nothing N×N stored",
+                         .step = 1,
+                         .plan = plan,
+                         .forward = forward,
+                         .traffic = traffic}};
+
+}  // namespace
+}  // namespace ladder::MACHINE

@@ -1,0 +1,162 @@
+// Words for the rows of an accumulator, from 03 on: what softmax does to S and to O.
+//
+//   Rows<M>               one fp32 value for each of a warp's M rows: m, l, …
+//   row_max, row_sum      accumulator → rows
+//   max, exp2, +, −, ·    row by row
+//   finite_or_zero        row by row: −∞ becomes 0
+//   mul_rows              every element times its row's value
+//   exp2_rows             S_ij ← 2^(c·S_ij − shift_i)
+//   as_operand            accumulator → left operand of the next product, rounded to T
+//   for_each_row          every value with its row, each row in one lane
+//
+// On the sim they count their FLOPs: one for each element or row and operation, exponentials apart.
+#pragma once
+
+#include "tile/tile.h"
+
+namespace ladder::MACHINE {
+
+/// One value for each of M rows. A lane holds those of rows l/4, l/4 + 8, …, as it does in an
+/// Accumulator; the four lanes of a row hold the same.
+template <int M>
+struct Rows {
+  float r[M / 8];
+};
+
+template <int M>
+__device__ __forceinline__ Rows<M> fill_rows(float x) {
+  Rows<M> rows;
+#pragma unroll
+  for (int i = 0; i < M / 8; ++i) rows.r[i] = x;
+  return rows;
+}
+
+/// f of each row's values. Counts one FLOP a row, in one of its four lanes.
+template <int M, class F>
+__device__ __forceinline__ Rows<M> row_by_row(const Rows<M>& a, const Rows<M>& b, F f) {
+  Rows<M> out;
+#pragma unroll
+  for (int i = 0; i < M / 8; ++i) out.r[i] = f(a.r[i], b.r[i]);
+  count_flops(lane_id() % 4 == 0 ? M / 8 : 0);
+  return out;
+}
+template <int M>
+__device__ __forceinline__ Rows<M> max(const Rows<M>& a, const Rows<M>& b) {
+  return row_by_row(a, b, [](float x, float y) { return fmaxf(x, y); });
+}
+template <int M>
+__device__ __forceinline__ Rows<M> operator+(const Rows<M>& a, const Rows<M>& b) {
+  return row_by_row(a, b, [](float x, float y) { return x + y; });
+}
+template <int M>
+__device__ __forceinline__ Rows<M> operator-(const Rows<M>& a, const Rows<M>& b) {
+  return row_by_row(a, b, [](float x, float y) { return x - y; });
+}
+template <int M>
+__device__ __forceinline__ Rows<M> operator*(const Rows<M>& a, const Rows<M>& b) {
+  return row_by_row(a, b, [](float x, float y) { return x * y; });
+}
+template <int M>
+__device__ __forceinline__ Rows<M> operator*(float c, const Rows<M>& a) {
+  return row_by_row(a, a, [c](float x, float) { return c * x; });
+}
+/// 2^x; counted as exponentials.
+template <int M>
+__device__ __forceinline__ Rows<M> exp2(const Rows<M>& a) {
+  Rows<M> out;
+#pragma unroll
+  for (int i = 0; i < M / 8; ++i) out.r[i] = exp2_fast(a.r[i], lane_id() % 4 == 0);
+  return out;
+}
+/// 1/x, and 0 for x = 0: a row that has seen no key has l = 0 and gives O = 0.
+template <int M>
+__device__ __forceinline__ Rows<M> inverse_or_zero(const Rows<M>& a) {
+  return row_by_row(a, a, [](float x, float) { return x > 0 ? 1 / x : 0.0f; });
+}
+/// x, and 0 for x = −∞: a row that has seen no key yet, whose −∞ − (−∞) would be no number.
+template <int M>
+__device__ __forceinline__ Rows<M> finite_or_zero(const Rows<M>& a) {
+  Rows<M> out;
+#pragma unroll
+  for (int i = 0; i < M / 8; ++i) out.r[i] = a.r[i] == -INFINITY ? 0 : a.r[i];
+  return out;
+}
+
+/// f over each row of an accumulator, in the lane and then over the row's four lanes.
+template <int M, int N, class F>
+__device__ __forceinline__ Rows<M> reduce_rows(const Accumulator<M, N>& acc, F f) {
+  Rows<M> out;
+#pragma unroll
+  for (int i = 0; i < M / 8; ++i) {
+    float x = acc.r[i / 2][0][i % 2 * 2];
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        if (j + e > 0) x = f(x, acc.r[i / 2][j][i % 2 * 2 + e]);
+    x = f(x, __shfl_xor_sync(0xffffffff, x, 1));
+    out.r[i] = f(x, __shfl_xor_sync(0xffffffff, x, 2));
+  }
+  count_flops(M * N / 32);
+  return out;
+}
+template <int M, int N>
+__device__ __forceinline__ Rows<M> row_max(const Accumulator<M, N>& acc) {
+  return reduce_rows(acc, [](float x, float y) { return fmaxf(x, y); });
+}
+template <int M, int N>
+__device__ __forceinline__ Rows<M> row_sum(const Accumulator<M, N>& acc) {
+  return reduce_rows(acc, [](float x, float y) { return x + y; });
+}
+
+/// Every element times its row's value.
+template <int M, int N>
+__device__ __forceinline__ void mul_rows(Accumulator<M, N>& acc, const Rows<M>& rows) {
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc.r[i][j][e] *= rows.r[2 * i + e / 2];
+  count_flops(M * N / 32);
+}
+
+/// S_ij ← 2^(c·S_ij − shift_i). Two FLOPs and an exponential for each element.
+template <int M, int N>
+__device__ __forceinline__ void exp2_rows(Accumulator<M, N>& S, float c, const Rows<M>& shift) {
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        S.r[i][j][e] = exp2_fast(S.r[i][j][e] * c - shift.r[2 * i + e / 2]);
+  count_flops(2 * M * N / 32);
+}
+
+/// The accumulator of one product as the left operand of the next, rounded to T. No data moves
+/// between lanes: two neighbouring 16 × 8 pieces of sums are laid out like one 16 × 16 operand.
+template <class T, int M, int N>
+__device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& acc) {
+  Operand<T, M, N> a;
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int k = 0; k < N / 16; ++k)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float* pair = &acc.r[i][2 * k + e / 2][e % 2 * 2];
+        a.r[i][k][e] = pack<T>(pair[0], pair[1]);
+      }
+  return a;
+}
+
+/// Calls f(row, value) once for each row, in the first of its four lanes.
+template <int M, class F>
+__device__ __forceinline__ void for_each_row(const Rows<M>& rows, F f) {
+  if (lane_id() % 4 != 0) return;
+#pragma unroll
+  for (int i = 0; i < M / 8; ++i) f(lane_id() / 4 + 8 * i, rows.r[i]);
+}
+
+}  // namespace ladder::MACHINE
