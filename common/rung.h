@@ -3,6 +3,7 @@
 // no kernel. No CUDA types appear here: the same contract holds for both devices, gpu and sim.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <stdexcept>
@@ -174,6 +175,46 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) {
 /// d padded on chip: the head sizes that kernels are compiled for.
 constexpr int padded_head_dim(int d) {
   return d <= 32 ? 32 : d <= 64 ? 64 : d <= 128 ? 128 : 256;
+}
+
+/// The tile that a plan takes: of the compiled (Br, Bc), best first, the first whose shared memory
+/// fits, or exactly what --block-q and --block-kv ask for. `note` receives a line where the best
+/// did not fit. Throws Error(bad_usage), naming the sizes that do, where the size asked for is not
+/// compiled for this head size or does not fit, or where none fits.
+template <class SmemBytes>
+std::pair<int, int> choose_tile(const std::vector<std::pair<int, int>>& compiled,
+                                const TileRequest& request, int64_t sram_bytes,
+                                SmemBytes smem_bytes, std::string& note) {
+  const auto name = [](std::pair<int, int> t) {
+    return std::to_string(t.first) + "×" + std::to_string(t.second);
+  };
+  const auto wanted = [&](std::pair<int, int> t) {
+    return (!request.block_q || request.block_q == t.first) &&
+           (!request.block_kv || request.block_kv == t.second);
+  };
+  std::string fitting, too_large;
+  for (const auto& t : compiled) {
+    const int64_t bytes = smem_bytes(t.first, t.second);
+    if (bytes > sram_bytes) {
+      if (wanted(t)) too_large += name(t) + " needs " + std::to_string(bytes) + " bytes; ";
+      continue;
+    }
+    fitting += (fitting.empty() ? "" : ", ") + name(t);
+    if (!wanted(t)) continue;
+    if (!too_large.empty())
+      note = "tile " + name(t) + ": " + too_large + "there are " + std::to_string(sram_bytes);
+    return t;
+  }
+  const std::string asked = request.block_q || request.block_kv
+                                ? "--block-q " + std::to_string(request.block_q) + " --block-kv " +
+                                      std::to_string(request.block_kv) + " (0: any): "
+                                : "";
+  throw Error(Exit::bad_usage,
+              asked +
+                  (too_large.empty() ? "not compiled for this head size"
+                                     : "shared memory: " + too_large + "there are " +
+                                           std::to_string(sram_bytes)) +
+                  "; sizes that fit: " + (fitting.empty() ? "none" : fitting));
 }
 
 /// Blocks of `tile` that cover `length`, along grid.y or grid.z, which hold 65,535 at most.

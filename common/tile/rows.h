@@ -151,12 +151,13 @@ __device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& 
   return a;
 }
 
-/// Calls f(row, value) once for each row, in the first of its four lanes.
+/// Calls f(row, a, b) with the values of two Rows once for each row, in the first of its four
+/// lanes.
 template <int M, class F>
-__device__ __forceinline__ void for_each_row(const Rows<M>& rows, F f) {
+__device__ __forceinline__ void for_each_row(const Rows<M>& a, const Rows<M>& b, F f) {
   if (lane_id() % 4 != 0) return;
 #pragma unroll
-  for (int i = 0; i < M / 8; ++i) f(lane_id() / 4 + 8 * i, rows.r[i]);
+  for (int i = 0; i < M / 8; ++i) f(lane_id() / 4 + 8 * i, a.r[i], b.r[i]);
 }
 
 }  // namespace ladder::MACHINE

@@ -66,11 +66,16 @@ __device__ __forceinline__ void copy_async(const Tile<T, R, C>& tile,
                                            std::type_identity_t<Hbm<const T>> source, int64_t pitch,
                                            int rows, int columns, int thread) {
   constexpr int kChunks = Tile<T, R, C>::kChunks;
+  // A thread keeps its column and goes down kStep rows at a time.
+  constexpr int kStep = kThreads / kChunks;
+  static_assert(kThreads % kChunks == 0 && R % kStep == 0);
+  const int first = thread / kChunks, c = thread % kChunks;
+  const bool column_valid = c * 8 < columns;
 #pragma unroll
-  for (int i = thread; i < R * kChunks; i += kThreads) {
-    const int r = i / kChunks, c = i % kChunks;
-    const bool valid = r < rows && c * 8 < columns;
-    cp_async(tile.data + tile.chunk(r, c), source + (valid ? r * pitch + c * 8 : 0), valid);
+  for (int r = 0; r < R; r += kStep) {
+    const bool valid = column_valid && first + r < rows;
+    cp_async(tile.data + tile.chunk(first + r, c),
+             source + ((first + r) * pitch + c * 8), valid);
   }
 }
 

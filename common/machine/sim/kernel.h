@@ -8,6 +8,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <tuple>
@@ -21,6 +22,8 @@ namespace ladder::sim {
 inline constexpr DeviceKind kDevice = DeviceKind::sim;
 using ladder::bf16;
 using ladder::fp16;
+using std::max;
+using std::min;
 
 // ---------------------------------------------------------------------------------- global memory
 
