@@ -69,11 +69,18 @@ __global__ void __launch_bounds__(kThreads)
       load(q, tile_Q, 0, k);
       mma_ABt(S, q, tile_K, 0, k);
     }
-    if (p.scale < 0) for_each(S, [](int, int, float& s) { s = -s; });
-    if (p.causal || key + kKeys > p.N_kv)
+    if (key + kKeys > p.keys(row) || p.scale < 0)
       for_each(S, [&](int i, int j, float& s) {
-        if (key + j >= p.N_kv || !p.sees(row + i, key + j)) s = -INFINITY;
+        if (p.scale < 0) s = -s;
+        if (key + j >= p.keys(row + i)) s = -INFINITY;
       });
+
+    cp_async_wait<0>();
+    __syncwarp();  // V is there, and all lanes are done with this K
+    if (key + kKeys < p.N_kv)
+      copy_async<32>(tile_K, K_head + int64_t{key + kKeys} * p.d, p.d, p.N_kv - key - kKeys, p.d,
+                     lane_id());
+    cp_async_commit();
 
     const auto m_new = max(m, row_max(S));
     const auto shift = finite_or_zero(c * m_new);
@@ -82,13 +89,6 @@ __global__ void __launch_bounds__(kThreads)
     l = alpha * l + row_sum(S);
     m = m_new;
     mul_rows(O_sum, alpha);
-
-    cp_async_wait<0>();
-    __syncwarp();  // V is there, and all lanes are done with this K
-    if (key + kKeys < p.N_kv)
-      copy_async<32>(tile_K, K_head + int64_t{key + kKeys} * p.d, p.d, p.N_kv - key - kKeys, p.d,
-                     lane_id());
-    cp_async_commit();
     mma_AB(O_sum, as_operand<T>(S), tile_V, 0, 0);
   }
   mul_rows(O_sum, inverse_or_zero(l));

@@ -73,11 +73,18 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
       load(q, tile_Q, warp_row, k);
       mma_ABt(S, q, tile_K, 0, k);
     }
-    if (p.scale < 0) for_each(S, [](int, int, float& s) { s = -s; });
-    if (key + Bc > p.keys(row))
+    if (key + Bc > p.keys(row) || p.scale < 0)
       for_each(S, [&](int i, int j, float& s) {
+        if (p.scale < 0) s = -s;
         if (key + j >= p.keys(row + i)) s = -INFINITY;
       });
+
+    cp_async_wait<0>();
+    __syncthreads();  // V is there, and all warps are done with this K
+    if (key + Bc < keys)
+      copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, keys - key - Bc, p.d,
+                           thread);
+    cp_async_commit();
 
     const auto m_new = max(m, row_max(S));
     const auto shift = finite_or_zero(c * m_new);
@@ -86,13 +93,6 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     l = alpha * l + row_sum(S);
     m = m_new;
     mul_rows(O_sum, alpha);
-
-    cp_async_wait<0>();
-    __syncthreads();  // V is there, and all warps are done with this K
-    if (key + Bc < keys)
-      copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, keys - key - Bc, p.d,
-                           thread);
-    cp_async_commit();
     mma_AB(O_sum, as_operand<T>(S), tile_V, 0, 0);
   }
   cp_async_wait<0>();

@@ -63,7 +63,7 @@ struct Tile {
 /// `thread`. Pieces past `rows` or `columns` (a multiple of 8) are zeros and are not read.
 template <int kThreads, class T, int R, int C>
 __device__ __forceinline__ void copy_async(const Tile<T, R, C>& tile,
-                                           std::type_identity_t<Hbm<const T>> source, int64_t pitch,
+                                           std::type_identity_t<Hbm<const T>> source, int pitch,
                                            int rows, int columns, int thread) {
   constexpr int kChunks = Tile<T, R, C>::kChunks;
   // A thread keeps its column and goes down kStep rows at a time.
@@ -71,17 +71,17 @@ __device__ __forceinline__ void copy_async(const Tile<T, R, C>& tile,
   static_assert(kThreads % kChunks == 0 && R % kStep == 0);
   const int first = thread / kChunks, c = thread % kChunks;
   const bool column_valid = c * 8 < columns;
+  auto from = source + (first * pitch + c * 8);
 #pragma unroll
   for (int r = 0; r < R; r += kStep) {
-    const bool valid = column_valid && first + r < rows;
-    cp_async(tile.data + tile.chunk(first + r, c),
-             source + ((first + r) * pitch + c * 8), valid);
+    cp_async(tile.data + tile.chunk(first + r, c), from, column_valid && first + r < rows);
+    from = from + kStep * pitch;
   }
 }
 
 /// Stores the tile's first `rows` rows and `columns` columns (a multiple of 8) to `target`.
 template <int kThreads, class T, int R, int C>
-__device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, int64_t pitch,
+__device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, int pitch,
                                          const Tile<T, R, C>& tile, int rows, int columns,
                                          int thread) {
   constexpr int kChunks = Tile<T, R, C>::kChunks;
