@@ -7,6 +7,8 @@
 //   mul_rows              every element times its row's value
 //   exp2_rows             S_ij ← 2^(c·S_ij − shift_i)
 //   as_operand            accumulator → left operand of the next product, rounded to T
+//   make_rows             rows from a function of the row
+//   rows_of               16 rows of an operand
 //   for_each_row          every value with its row, each row in one lane
 //
 // On the sim they count their FLOPs: one for each element or row and operation, exponentials apart.
@@ -149,6 +151,26 @@ __device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& 
         a.r[i][k][e] = pack<T>(pair[0], pair[1]);
       }
   return a;
+}
+
+/// Rows of f(row): each lane asks for the rows that it holds.
+template <int M, class F>
+__device__ __forceinline__ Rows<M> make_rows(F f) {
+  Rows<M> out;
+#pragma unroll
+  for (int i = 0; i < M / 8; ++i) out.r[i] = f(lane_id() / 4 + 8 * i);
+  return out;
+}
+
+/// Rows [16·g, 16·g + 16) of an operand.
+template <class T, int M, int K>
+__device__ __forceinline__ Operand<T, 16, K> rows_of(const Operand<T, M, K>& a, int g) {
+  Operand<T, 16, K> out;
+#pragma unroll
+  for (int k = 0; k < K / 16; ++k)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) out.r[0][k][e] = a.r[g][k][e];
+  return out;
 }
 
 /// Calls f(row, a, b) with the values of two Rows once for each row, in the first of its four

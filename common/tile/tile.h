@@ -190,4 +190,18 @@ __device__ __forceinline__ void write(const Tile<T, R, C>& tile, const Accumulat
                    pack<T>(acc.r[i][j][2 * half], acc.r[i][j][2 * half + 1]));
 }
 
+/// Writes an accumulator as fp32 to shared memory, rows `pitch` floats apart (even).
+template <int M, int N>
+__device__ __forceinline__ void write(Smem<float> target, int pitch, const Accumulator<M, N>& acc) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        store_pair(target + ((16 * i + lane / 4 + 8 * half) * pitch + 8 * j + lane % 4 * 2),
+                   acc.r[i][j][2 * half], acc.r[i][j][2 * half + 1]);
+}
+
 }  // namespace ladder::MACHINE

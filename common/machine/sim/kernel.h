@@ -66,11 +66,11 @@ class Hbm {
   /// Checks and counts a read or write of n bytes at element i, for wider accesses.
   template <int n>
   void count_read(int64_t i) const {
-    array_->read<n>((origin_ + i) * static_cast<int64_t>(sizeof(T)));
+    array_->read<n>((origin_ + i) * static_cast<int64_t>(sizeof(T)), sizeof(T));
   }
   template <int n>
   void count_write(int64_t i) const {
-    array_->write<n>((origin_ + i) * static_cast<int64_t>(sizeof(T)));
+    array_->write<n>((origin_ + i) * static_cast<int64_t>(sizeof(T)), sizeof(T));
   }
 
  private:
@@ -80,22 +80,24 @@ class Hbm {
   int64_t origin_ = 0;  // element that [0] is
 };
 
-/// An element of a writable array: reads when its value is used, writes when assigned.
+/// An element of a writable array: reads when its value is used, writes when assigned. Only as long
+/// as it has no name: `auto x = S[i]` is a copy on the gpu, and would be read late here; the sim
+/// refuses to compile uses of such an x. Say `float x = S[i]`.
 template <class T>
 class HbmRef {
  public:
   HbmRef(const Hbm<T>& array, int64_t i) : array_(array), i_(i) {}
-  operator T() const { return array_.load(i_); }
-  explicit operator float() const requires(!std::is_same_v<T, float>) {
+  operator T() && { return array_.load(i_); }
+  explicit operator float() && requires(!std::is_same_v<T, float>) {
     return static_cast<float>(array_.load(i_));
   }
   HbmRef& operator=(T x) {
     array_.store(i_, x);
     return *this;
   }
-  HbmRef& operator=(const HbmRef& other) { return *this = T(other); }
-  HbmRef& operator+=(T x) { return *this = T(*this) + x; }
-  HbmRef& operator*=(T x) { return *this = T(*this) * x; }
+  HbmRef& operator=(const HbmRef& other) { return *this = other.array_.load(other.i_); }
+  HbmRef& operator+=(T x) { return *this = array_.load(i_) + x; }
+  HbmRef& operator*=(T x) { return *this = array_.load(i_) * x; }
 
  private:
   Hbm<T> array_;
@@ -132,7 +134,7 @@ class Smem {
   template <class U>
   U load_as(int64_t i) const {
     const int64_t at = byte(i);
-    worker->read_shared<sizeof(U)>(name_, at, begin_, end_);
+    worker->read_shared<sizeof(U)>(name_, at, begin_, end_, sizeof(T));
     U x;
     std::memcpy(&x, worker->shared_data() + at, sizeof(U));
     return x;
@@ -140,7 +142,7 @@ class Smem {
   template <class U>
   void store_as(int64_t i, U x) const {
     const int64_t at = byte(i);
-    worker->write_shared<sizeof(U)>(name_, at, begin_, end_);
+    worker->write_shared<sizeof(U)>(name_, at, begin_, end_, sizeof(T));
     std::memcpy(worker->shared_data() + at, &x, sizeof(U));
   }
   int64_t byte(int64_t i) const { return at_ + i * static_cast<int64_t>(sizeof(T)); }
@@ -153,21 +155,22 @@ class Smem {
   int64_t at_ = 0, begin_ = 0, end_ = 0;  // bytes in the block's shared memory
 };
 
+/// As HbmRef.
 template <class T>
 class SmemRef {
  public:
   SmemRef(const Smem<T>& array, int64_t i) : array_(array), i_(i) {}
-  operator T() const { return array_.load(i_); }
-  explicit operator float() const requires(!std::is_same_v<T, float>) {
+  operator T() && { return array_.load(i_); }
+  explicit operator float() && requires(!std::is_same_v<T, float>) {
     return static_cast<float>(array_.load(i_));
   }
   SmemRef& operator=(T x) {
     array_.store(i_, x);
     return *this;
   }
-  SmemRef& operator=(const SmemRef& other) { return *this = T(other); }
-  SmemRef& operator+=(T x) { return *this = T(*this) + x; }
-  SmemRef& operator*=(T x) { return *this = T(*this) * x; }
+  SmemRef& operator=(const SmemRef& other) { return *this = other.array_.load(other.i_); }
+  SmemRef& operator+=(T x) { return *this = array_.load(i_) + x; }
+  SmemRef& operator*=(T x) { return *this = array_.load(i_) * x; }
 
  private:
   Smem<T> array_;
@@ -186,15 +189,23 @@ class SharedMemory {
   }
 };
 
+/// Wide accesses of global memory must be aligned to 16 bytes.
+inline void check_aligned(const void* p, const char* what) {
+  if (reinterpret_cast<uintptr_t>(p) % 16) fault(std::string(what) + " not aligned to 16 bytes");
+}
+
 /// Starts a copy of 16 bytes from global to shared memory (cp.async.cg). Where `valid` is false
 /// zeros are written and the source is not touched.
 template <class T, class U>
 void cp_async(Smem<T> target, Hbm<U> source, bool valid = true) {
   static_assert(std::is_same_v<T, std::remove_const_t<U>>);
   const int64_t at = target.byte(0);
-  if (valid) source.template count_read<16>(0);
+  if (valid) {
+    check_aligned(source.data(), "asynchronous copy from global memory");
+    source.template count_read<16>(0);
+  }
   worker->start_copy(target.name(), at, target.begin(), target.end(),
-                     valid ? reinterpret_cast<const char*>(source.data()) : nullptr);
+                     valid ? reinterpret_cast<const char*>(source.data()) : nullptr, sizeof(T));
 }
 /// Closes the group that this thread's copies since the last commit belong to.
 inline void cp_async_commit() {
@@ -231,8 +242,8 @@ inline void __syncwarp(unsigned mask = 0xffffffff,
       "__syncwarp", mask, nothing, [](int* const*, unsigned) {}, where);
 }
 
-/// Gives each lane the value of the lane that from(lane) names, or its own where that lane is
-/// outside the warp or the mask.
+/// Gives each lane the value of the lane that from(lane) names, or its own where that is outside
+/// the warp. What a lane of the warp that takes no part would give is undefined.
 template <class T, class From>
 T shuffle(const char* word, unsigned mask, T value, int parameter, From from,
           std::source_location where) {
@@ -246,8 +257,11 @@ T shuffle(const char* word, unsigned mask, T value, int parameter, From from,
         for (int i = 0; i < 32; ++i) {
           if (!(present >> i & 1)) continue;
           const int source = from(i, lanes[i]->parameter);
-          if (source >= 0 && source < 32 && (present >> source & 1))
-            lanes[i]->out = lanes[source]->in;
+          if (source < 0 || source >= 32) continue;
+          if (!(present >> source & 1))
+            fault(std::string(word) + ": lane " + std::to_string(i) + " reads lane " +
+                  std::to_string(source) + ", which takes no part");
+          lanes[i]->out = lanes[source]->in;
         }
       },
       where);
@@ -354,6 +368,14 @@ float unpack(unsigned pair, int half) {
   return T::from_bits(static_cast<uint16_t>(pair >> 16 * half));
 }
 
+/// A collective of all 32 lanes (CUDA: .sync.aligned).
+template <class Lane, class Compute>
+void whole_warp(const char* word, Lane& mine, Compute compute) {
+  if (worker->warp_lanes() != 0xffffffff)
+    fault(std::string(word) + " in a warp of fewer than 32 threads");
+  collective(word, 0xffffffff, mine, compute);
+}
+
 /// Four 8×8 matrices of 16-bit elements from shared memory, each lane naming one row of 16 bytes.
 /// Layout: PTX ISA, “ldmatrix”: lane l receives elements 2·(l%4) and the next of row l/4 of each
 /// matrix, transposed: of column l/4.
@@ -369,7 +391,7 @@ void ldmatrix(const char* word, unsigned (&r)[4], Smem<T> row) {
     unsigned out[4];
   } mine{row.template load_as<Row>(0), row.byte(0), {}};
   if (mine.at % 16) fault(std::string(word) + " of a row not aligned to 16 bytes");
-  collective(word, 0xffffffff, mine, [](Lane* const* lanes, unsigned) {
+  whole_warp(word, mine, [](Lane* const* lanes, unsigned) {
     for (int m = 0; m < 4; ++m) {
       int in_bank[8] = {};  // rows of this matrix that start in each group of four banks
       for (int i = 0; i < 8; ++i) ++in_bank[lanes[8 * m + i]->at / 16 % 8];
@@ -404,7 +426,7 @@ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b
     unsigned b[2];
     float* c;
   } mine{a, {b0, b1}, c};
-  collective("mma.m16n8k16", 0xffffffff, mine, [](Lane* const* lanes, unsigned) {
+  whole_warp("mma.m16n8k16", mine, [](Lane* const* lanes, unsigned) {
     float A[16][16], B[16][8];
     for (int l = 0; l < 32; ++l) {
       const int g = l / 4, t = l % 4;
@@ -431,7 +453,15 @@ void store_pair(Smem<T> target, unsigned pair) {
   struct Pair {
     unsigned x;
   };
+  if (target.byte(0) % 4)
+    fault(std::string("store of a pair to shared ") + target.name() + " not aligned to 4 bytes");
   target.template store_as<Pair>(0, Pair{pair});
+}
+inline void store_pair(Smem<float> target, float low, float high) {
+  struct Pair {
+    float low, high;
+  };
+  target.store_as<Pair>(0, Pair{low, high});
 }
 /// Eight neighbours in global memory, read or written as one access of 16 aligned bytes.
 template <class T>
@@ -440,9 +470,6 @@ struct alignas(16) Chunk {
   T& operator[](int i) { return x[i]; }
   T operator[](int i) const { return x[i]; }
 };
-inline void check_aligned(const void* p, const char* what) {
-  if (reinterpret_cast<uintptr_t>(p) % 16) fault(std::string(what) + " not aligned to 16 bytes");
-}
 template <class T>
 Chunk<std::remove_const_t<T>> read_chunk(Hbm<T> source) {
   static_assert(sizeof(Chunk<T>) == 16);

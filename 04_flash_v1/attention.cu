@@ -1,0 +1,253 @@
+// 04 · FlashAttention (Dao et al. 2022), Algorithm 1, the forward pass.
+//
+//   O = 0, l = 0, m = −∞ in HBM
+//   for each tile of Bc rows of K and V:
+//     for each tile of Br rows of Q:
+//       read O, l, m of these rows from HBM
+//       S = scale·Q·Kᵀ
+//       m̃ = rowmax S,   P = exp(S − m̃),   l̃ = rowsum P
+//       m_new = max(m, m̃),   l_new = e^(m − m_new)·l + e^(m̃ − m_new)·l̃
+//       O ← (l·e^(m − m_new)·O + e^(m̃ − m_new)·P·V) / l_new
+//       write O, l_new, m_new to HBM
+//
+// Since 03: a tile of K and V is in shared memory once for the whole block, and every tile of Q is
+// led past it. One block has a whole head, because O, l and m go round in HBM. The warps split the
+// keys: each has Bc/4 columns of S, so that row statistics and sums for O have to be combined
+// through shared memory.
+
+#include "machine/machine.h"
+#include "rung.h"
+#include "tile/rows.h"
+#include "tile/tile.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+constexpr int Br = 64;             // rows of Q in a tile
+constexpr int kGroup = 16;         // rows of O that are combined at once
+constexpr int kElementwise = 256;  // threads of a block of the kernels before and after
+
+/// Compiled tiles (Br, Bc) for d padded to D, largest first.
+std::vector<std::pair<int, int>> tiles(int D) {
+  if (D == 256) return {{Br, 64}};
+  return {{Br, 256}, {Br, 128}, {Br, 64}};
+}
+/// Floats from row to row of the partial sums: 8 more than D, so that rows start in other banks.
+constexpr int partial_pitch(int D) {
+  return D + 8;
+}
+int64_t smem_bytes(int D, int Bc) {
+  return shared_bytes<fp16>(Br * D) + 2 * shared_bytes<fp16>(Bc * D) +
+         shared_bytes<float>(kWarps * kGroup * partial_pitch(D)) +
+         2 * shared_bytes<float>(kWarps * Br) + 2 * shared_bytes<float>(Br);
+}
+
+/// O = 0, l = 0, m = −∞.
+__global__ void initialise(Hbm<float> O_fp32, Hbm<float> l, Hbm<float> m, Problem p) {
+  const int64_t i = int64_t{blockIdx.x} * kElementwise + threadIdx.x;
+  const int64_t rows = int64_t{p.B} * p.H * p.N;
+  if (i < rows * p.d) O_fp32[i] = 0;
+  if (i < rows) l[i] = 0;
+  if (i < rows) m[i] = -INFINITY;
+}
+
+/// Algorithm 1 for one head. m is kept in units of ln 2: exp(scale·s) = 2^(c·s). grid: (B·H).
+template <class T, int D, int Bc>
+__global__ void __launch_bounds__(kThreads)
+    attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<float> O_fp32, Hbm<float> l_hbm,
+              Hbm<float> m_hbm, Problem p) {
+  constexpr int kKeys = Bc / kWarps;  // columns of S of a warp
+  constexpr int kPitch = partial_pitch(D);
+  const int64_t bh = blockIdx.x;
+  const int thread = threadIdx.x;
+  const int warp_key = warp_id() * kKeys;
+  const auto Q_head = Q + p.q_row(bh) * p.d;
+  const auto K_head = K + p.kv_row(bh) * p.d;
+  const auto V_head = V + p.kv_row(bh) * p.d;
+  const auto O_head = O_fp32 + p.q_row(bh) * p.d;
+  const auto l_head = l_hbm + bh * p.N;
+  const auto m_head = m_hbm + bh * p.N;
+  const float c = fabsf(p.scale) * kLog2e;
+
+  SharedMemory smem;
+  const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
+  const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)};
+  const Tile<T, Bc, D> tile_V{smem.take<T>("V", Bc * D)};
+  const auto partial = smem.take<float>("partial O", kWarps * kGroup * kPitch);
+  const auto warp_m = smem.take<float>("rowmax", kWarps * Br);
+  const auto warp_l = smem.take<float>("rowsum", kWarps * Br);
+  const auto old_weight = smem.take<float>("weight of O", Br);   // l·e^(m − m_new) / l_new
+  const auto new_weight = smem.take<float>("weight of PV", Br);  // e^(m̃ − m_new) / l_new
+
+  for (int key = 0; key < p.N_kv; key += Bc) {
+    copy_async<kThreads>(tile_K, K_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
+    copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
+    copy_async<kThreads>(tile_Q, Q_head, p.d, p.N, p.d, thread);
+    cp_async_commit();
+
+    for (int row = 0; row < p.N; row += Br) {
+      cp_async_wait<0>();
+      __syncthreads();  // the tiles are there
+
+      Accumulator<Br, kKeys> S;  // this warp's columns
+#pragma unroll
+      for (int k = 0; k < D; k += 16) {
+        Operand<T, Br, 16> q;
+        load(q, tile_Q, 0, k);
+        mma_ABt(S, q, tile_K, warp_key, k);
+      }
+      if (key + Bc > p.keys(row) || p.scale < 0)
+        for_each(S, [&](int i, int j, float& s) {
+          if (p.scale < 0) s = -s;
+          if (key + warp_key + j >= p.keys(row + i)) s = -INFINITY;
+        });
+
+      // m̃: every warp writes its columns' maxima and reads everybody's.
+      const auto m_warp = c * row_max(S);
+      for_each_row(m_warp, m_warp, [&](int i, float x, float) { warp_m[warp_id() * Br + i] = x; });
+      __syncthreads();  // and all warps are done with this tile of Q
+      if (row + Br < p.N)
+        copy_async<kThreads>(tile_Q, Q_head + int64_t{row + Br} * p.d, p.d, p.N - row - Br, p.d,
+                             thread);
+      cp_async_commit();
+      const auto m_tile = make_rows<Br>([&](int i) {
+        float x = warp_m[i];
+        for (int w = 1; w < kWarps; ++w) x = fmaxf(x, warp_m[w * Br + i]);
+        return x;
+      });
+      exp2_rows(S, c, finite_or_zero(m_tile));  // S is P from here on
+      const auto l_warp = row_sum(S);
+      for_each_row(l_warp, m_tile,
+                   [&](int i, float sum, float) { warp_l[warp_id() * Br + i] = sum; });
+      __syncthreads();
+
+      // One thread a row: l and m from HBM and back, and what O and P·V weigh in the new O.
+      if (thread < Br && row + thread < p.N) {
+        float m_row = warp_m[thread], l_row = warp_l[thread];
+        for (int w = 1; w < kWarps; ++w) {
+          m_row = fmaxf(m_row, warp_m[w * Br + thread]);
+          l_row += warp_l[w * Br + thread];
+        }
+        const float m = m_head[row + thread], l = l_head[row + thread];
+        const float m_new = fmaxf(m, m_row);
+        const float shift = m_new == -INFINITY ? 0 : m_new;
+        const float alpha = exp2_fast(m - shift), beta = exp2_fast(m_row - shift);
+        const float l_new = alpha * l + beta * l_row;
+        const float inverse = l_new > 0 ? 1 / l_new : 0;
+        m_head[row + thread] = m_new;
+        l_head[row + thread] = l_new;
+        old_weight[thread] = alpha * l * inverse;
+        new_weight[thread] = beta * inverse;
+        count_flops(2 * (kWarps - 1) + 10);
+      }
+
+      // O, 16 rows at a time: each warp's P·V over its own keys, then their sum.
+      const auto P = as_operand<T>(S);
+#pragma unroll
+      for (int g = 0; g < Br / kGroup; ++g) {
+        Accumulator<kGroup, D> PV;
+        mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
+        write(partial + warp_id() * kGroup * kPitch, kPitch, PV);
+        __syncthreads();
+        for (int e = thread; e < kGroup * D; e += kThreads) {
+          const int i = kGroup * g + e / D, column = e % D;
+          if (row + i >= p.N || column >= p.d) continue;
+          float sum = 0;
+          for (int w = 0; w < kWarps; ++w) sum += partial[(w * kGroup + e / D) * kPitch + column];
+          const int64_t at = int64_t{row + i} * p.d + column;
+          O_head[at] = old_weight[i] * O_head[at] + new_weight[i] * sum;
+          count_flops(kWarps - 1 + 3);
+        }
+        __syncthreads();  // the partial sums may be overwritten
+      }
+    }
+  }
+}
+
+/// O in the I/O type, and LSE = m + ln l.
+template <class T>
+__global__ void finish(Hbm<const float> O_fp32, Hbm<const float> l, Hbm<const float> m, Hbm<T> O,
+                       Hbm<float> LSE, Problem p) {
+  const int64_t i = int64_t{blockIdx.x} * kElementwise + threadIdx.x;
+  const int64_t rows = int64_t{p.B} * p.H * p.N;
+  if (i < rows * p.d) O[i] = T(O_fp32[i]);
+  if (i < rows) LSE[i] = m[i] * kLn2 + logf(l[i]);  // −∞ for a row that sees no key
+}
+
+/// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
+/// A quarter each for Q, K, V and O. Bc is rounded down to a compiled tile. Br is 64 for every d:
+/// 64 rows are what the registers of four warps hold of S.
+Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
+  const int D = padded_head_dim(p.d);
+  Plan plan{.head_dim = D, .warps = kWarps, .stages = 1};
+  auto compiled = tiles(D);
+  const int64_t rule = ceil_div(device.sram_bytes / kIoBytes, 4 * p.d);
+  if (!request.block_q && !request.block_kv)
+    while (compiled.size() > 1 && compiled.front().second > rule) compiled.erase(compiled.begin());
+  const auto bytes = [&](int, int Bc) { return smem_bytes(D, Bc); };
+  std::tie(plan.block_q, plan.block_kv) =
+      choose_tile(compiled, request, device.sram_bytes, bytes, plan.note);
+  plan.smem_bytes = bytes(plan.block_q, plan.block_kv);
+  const int64_t rows = int64_t{p.B} * p.H * p.N;
+  plan.workspace = {{"O_fp32", rows * p.d * 4}, {"l", rows * 4}, {"m", rows * 4}};
+  return plan;
+}
+
+template <class T, int D, int Bc>
+void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+  const auto O = hbm<T>(a["O"]);
+  const auto O_fp32 = hbm<float>(a["O_fp32"]), l = hbm<float>(a["l"]), m = hbm<float>(a["m"]);
+  const auto LSE = hbm<float>(a["LSE"]);
+  const dim3 elements(ceil_div(int64_t{p.B} * p.H * p.N * p.d, kElementwise));
+
+  launch("initialise", initialise, elements, dim3(kElementwise), 0, O_fp32, l, m, p);
+  launch("attention", attention<T, D, Bc>, dim3(p.B * p.H), dim3(kThreads), plan.smem_bytes, Q, K,
+         V, O_fp32, l, m, p);
+  launch("finish", finish<T>, elements, dim3(kElementwise), 0, O_fp32, l, m, O, LSE, p);
+}
+
+void forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  with_type_and_head_dim(p, [&]<class T, int D>() {
+    if constexpr (D == 256)
+      launch_forward<T, D, 64>(p, plan, a);
+    else
+      plan.block_kv == 256   ? launch_forward<T, D, 256>(p, plan, a)
+      : plan.block_kv == 128 ? launch_forward<T, D, 128>(p, plan, a)
+                             : launch_forward<T, D, 64>(p, plan, a);
+  });
+}
+
+/// Requested bytes: Q, and O, l and m there and back, once for each tile of K and V.
+Traffic traffic(const Problem& p, const Plan& plan) {
+  const int64_t heads = int64_t{p.B} * p.H;
+  const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K, and of V, as heads use them
+  const int64_t O_fp32 = 2 * q, l = heads * p.N * 4;  // bytes of O in fp32, and of l, m and LSE
+  const int64_t steps = ceil_div(p.N_kv, plan.block_kv);
+  return {
+      {"initialise", {{"O_fp32", 0, O_fp32}, {"l", 0, l}, {"m", 0, l}}},
+      {"attention",
+       {{"Q", q * steps, 0},
+        {"K", k, 0},
+        {"V", k, 0},
+        {"O_fp32", O_fp32 * steps, O_fp32 * steps},
+        {"l", l * steps, l * steps},
+        {"m", l * steps, l * steps}}},
+      {"finish", {{"O_fp32", O_fp32, 0}, {"l", l, 0}, {"m", l, 0}, {"O", 0, q}, {"LSE", 0, l}}}};
+}
+
+const Register flash_v1{{.rung = "04_flash_v1",
+                         .name = "flash_v1",
+                         .summary = "Algorithm 1: K/V outside, Q inside, O, l, m through HBM",
+                         .has_lse = true,
+                         .tiles = {{64, 256}, {64, 128}, {64, 64}},
+                         .plan = plan,
+                         .forward = forward,
+                         .traffic = traffic}};
+
+}  // namespace
+}  // namespace ladder::MACHINE

@@ -1,0 +1,225 @@
+// 05 · FlashAttention-2, second step: one division at the end.
+//
+//   for each tile of Br rows of Q, one block each:
+//     O = 0, l = 0, m = −∞ on chip
+//     for each tile of Bc rows of K and V:
+//       S = scale·Q·Kᵀ
+//       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
+//       l ← α·l + rowsum P
+//       O ← α·O + P·V
+//     write O / l and LSE = m + ln l to HBM
+//
+// Since `swap`: O stays unnormalised until the end. That saves a division and two products for each
+// row and step and a product for each element of O; the warps' sums l meet only once, at the end;
+// and of l and m only LSE is stored.
+
+#include "machine/machine.h"
+#include "rung.h"
+#include "tile/rows.h"
+#include "tile/tile.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+constexpr int Br = 64;      // rows of Q in a tile
+constexpr int kGroup = 16;  // rows of O that are combined at once
+
+/// Compiled tiles (Br, Bc) for d padded to D, largest first.
+std::vector<std::pair<int, int>> tiles(int D) {
+  if (D == 256) return {{Br, 64}};
+  return {{Br, 256}, {Br, 128}, {Br, 64}};
+}
+/// Floats from row to row of the partial sums: 8 more than D, so that rows start in other banks.
+constexpr int partial_pitch(int D) {
+  return D + 8;
+}
+int64_t smem_bytes(int D, int Bc) {
+  return shared_bytes<fp16>(Br * D) + 2 * shared_bytes<fp16>(Bc * D) +
+         shared_bytes<float>(kWarps * kGroup * partial_pitch(D)) +
+         2 * shared_bytes<float>(kWarps * Br) + shared_bytes<float>(Br);
+}
+
+/// O and LSE for one tile of Q. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
+/// grid: (B·H, tiles of Q).
+template <class T, int D, int Bc>
+__global__ void __launch_bounds__(kThreads)
+    attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
+  constexpr int kKeys = Bc / kWarps;  // columns of S of a warp
+  constexpr int kPitch = partial_pitch(D);
+  const int64_t bh = blockIdx.x;
+  const int row = blockIdx.y * Br;
+  const int thread = threadIdx.x;
+  const int warp_key = warp_id() * kKeys;
+  const auto Q_head = Q + p.q_row(bh) * p.d;
+  const auto K_head = K + p.kv_row(bh) * p.d;
+  const auto V_head = V + p.kv_row(bh) * p.d;
+  const auto O_head = O + p.q_row(bh) * p.d;
+  const float c = fabsf(p.scale) * kLog2e;
+
+  SharedMemory smem;
+  const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
+  const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)};
+  const Tile<T, Bc, D> tile_V{smem.take<T>("V", Bc * D)};
+  const auto partial = smem.take<float>("partial O", kWarps * kGroup * kPitch);
+  const auto warp_m = smem.take<float>("rowmax", kWarps * Br);
+  const auto warp_l = smem.take<float>("rowsum", kWarps * Br);
+  const auto weight = smem.take<float>("weight of O", Br);  // α = e^(m − m_new), then 1 / l
+
+  copy_async<kThreads>(tile_Q, Q_head + int64_t{row} * p.d, p.d, p.N - row, p.d, thread);
+  copy_async<kThreads>(tile_K, K_head, p.d, p.N_kv, p.d, thread);
+  cp_async_commit();
+
+  auto m = fill_rows<Br>(-INFINITY), l = fill_rows<Br>(0);  // m of all keys, l of this warp's
+  float O_sum[Br / kGroup][kGroup * D / kThreads] = {};     // this thread's elements of O
+  for (int key = 0; key < p.N_kv; key += Bc) {
+    copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
+    cp_async_commit();
+    cp_async_wait<1>();
+    __syncthreads();  // K is there
+
+    Accumulator<Br, kKeys> S;  // this warp's columns
+#pragma unroll
+    for (int k = 0; k < D; k += 16) {
+      Operand<T, Br, 16> q;
+      load(q, tile_Q, 0, k);
+      mma_ABt(S, q, tile_K, warp_key, k);
+    }
+    if (key + Bc > p.keys(row) || p.scale < 0)
+      for_each(S, [&](int i, int j, float& s) {
+        if (p.scale < 0) s = -s;
+        if (key + warp_key + j >= p.keys(row + i)) s = -INFINITY;
+      });
+
+    // m̃: every warp writes its columns' maxima and reads everybody's.
+    const auto m_warp = c * row_max(S);
+    for_each_row(m_warp, m_warp, [&](int i, float x, float) { warp_m[warp_id() * Br + i] = x; });
+    __syncthreads();  // and all warps are done with this tile of K
+    if (key + Bc < p.N_kv)
+      copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, p.N_kv - key - Bc, p.d,
+                           thread);
+    cp_async_commit();
+    const auto m_new = max(m, make_rows<Br>([&](int i) {
+                             float x = warp_m[i];
+                             for (int w = 1; w < kWarps; ++w) x = fmaxf(x, warp_m[w * Br + i]);
+                             return x;
+                           }));
+    const auto shift = finite_or_zero(m_new);
+    const auto alpha = exp2(m - shift);
+    exp2_rows(S, c, shift);  // S is P from here on
+    l = alpha * l + row_sum(S);
+    m = m_new;
+    if (warp_id() == 0) for_each_row(alpha, m, [&](int i, float x, float) { weight[i] = x; });
+    cp_async_wait<1>();
+    __syncthreads();  // V is there too
+
+    // O, 16 rows at a time: each warp's P·V over its own keys, then their sum.
+    const auto P = as_operand<T>(S);
+#pragma unroll
+    for (int g = 0; g < Br / kGroup; ++g) {
+      Accumulator<kGroup, D> PV;
+      mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
+      write(partial + warp_id() * kGroup * kPitch, kPitch, PV);
+      __syncthreads();
+#pragma unroll
+      for (int n = 0; n < kGroup * D / kThreads; ++n) {
+        const int e = n * kThreads + thread, i = kGroup * g + e / D, column = e % D;
+        float sum = 0;
+        for (int w = 0; w < kWarps; ++w) sum += partial[(w * kGroup + e / D) * kPitch + column];
+        O_sum[g][n] = weight[i] * O_sum[g][n] + sum;
+        count_flops(kWarps - 1 + 2);
+      }
+      __syncthreads();  // the partial sums may be overwritten
+    }
+  }
+  cp_async_wait<0>();
+
+  // l of all keys: every warp writes its own, one thread a row adds them.
+  for_each_row(l, m, [&](int i, float sum, float max) {
+    warp_l[warp_id() * Br + i] = sum;
+    warp_m[warp_id() * Br + i] = max;
+  });
+  __syncthreads();
+  if (thread < Br) {
+    float sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += warp_l[w * Br + thread];
+    weight[thread] = sum > 0 ? 1 / sum : 0;  // a row that sees no key gives O = 0, LSE = −∞
+    if (row + thread < p.N)
+      LSE[bh * p.N + row + thread] = sum > 0 ? warp_m[thread] * kLn2 + logf(sum) : -INFINITY;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int g = 0; g < Br / kGroup; ++g)
+#pragma unroll
+    for (int n = 0; n < kGroup * D / kThreads; ++n) {
+      const int e = n * kThreads + thread, i = kGroup * g + e / D, column = e % D;
+      if (row + i < p.N && column < p.d)
+        O_head[int64_t{row + i} * p.d + column] = T(O_sum[g][n] * weight[i]);
+    }
+}
+
+/// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
+/// A quarter each for Q, K, V and O. Bc is rounded down to a compiled tile. Br is 64 for every d:
+/// 64 rows are what the registers of four warps hold of S.
+Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
+  const int D = padded_head_dim(p.d);
+  Plan plan{.head_dim = D, .warps = kWarps, .stages = 1};
+  auto compiled = tiles(D);
+  const int64_t rule = ceil_div(device.sram_bytes / kIoBytes, 4 * p.d);
+  if (!request.block_q && !request.block_kv)
+    while (compiled.size() > 1 && compiled.front().second > rule) compiled.erase(compiled.begin());
+  const auto bytes = [&](int, int Bc) { return smem_bytes(D, Bc); };
+  std::tie(plan.block_q, plan.block_kv) =
+      choose_tile(compiled, request, device.sram_bytes, bytes, plan.note);
+  plan.smem_bytes = bytes(plan.block_q, plan.block_kv);
+  return plan;
+}
+
+template <class T, int D, int Bc>
+void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+  const auto O = hbm<T>(a["O"]);
+  const auto LSE = hbm<float>(a["LSE"]);
+  launch("attention", attention<T, D, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)), dim3(kThreads),
+         plan.smem_bytes, Q, K, V, O, LSE, p);
+}
+
+void forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  with_type_and_head_dim(p, [&]<class T, int D>() {
+    if constexpr (D == 256)
+      launch_forward<T, D, 64>(p, plan, a);
+    else
+      plan.block_kv == 256   ? launch_forward<T, D, 256>(p, plan, a)
+      : plan.block_kv == 128 ? launch_forward<T, D, 128>(p, plan, a)
+                             : launch_forward<T, D, 64>(p, plan, a);
+  });
+}
+
+/// Requested bytes: K and V once for each tile of Q.
+Traffic traffic(const Problem& p, const Plan&) {
+  const int64_t heads = int64_t{p.B} * p.H;
+  const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K, and of V, as heads use them
+  const int64_t blocks = ceil_div(p.N, Br);
+  return {{"attention",
+           {{"Q", q, 0},
+            {"K", k * blocks, 0},
+            {"V", k * blocks, 0},
+            {"O", 0, q},
+            {"LSE", 0, heads * p.N * 4}}}};
+}
+
+const Register defer{{.rung = "05_flash_v2",
+                      .name = "defer",
+                      .summary = "O unnormalised until the end, only LSE stored",
+                      .step = 1,
+                      .has_lse = true,
+                      .tiles = {{64, 256}, {64, 128}, {64, 64}},
+                      .plan = plan,
+                      .forward = forward,
+                      .traffic = traffic}};
+
+}  // namespace
+}  // namespace ladder::MACHINE
