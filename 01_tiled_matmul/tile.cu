@@ -26,12 +26,13 @@ __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
   SharedMemory smem;
   const auto Qs = smem.take<T>("Q", kTile * kTile);
   const auto Ks = smem.take<T>("K", kTile * kTile);
+  const int64_t q = (p.q_row(bh) + i) * p.d + x;
+  const int64_t k_loaded = (p.kv_row(bh) + j_loaded) * p.d + x;
   float s = 0;
   for (int c = 0; c < p.d; c += kTile) {
     const bool inside = c + x < p.d;
-    Qs[y * kTile + x] = inside && i < p.N ? Q[(p.q_row(bh) + i) * p.d + c + x] : T(0.0f);
-    Ks[y * kTile + x] =
-        inside && j_loaded < p.N_kv ? K[(p.kv_row(bh) + j_loaded) * p.d + c + x] : T(0.0f);
+    Qs[y * kTile + x] = inside && i < p.N ? Q[q + c] : T(0.0f);
+    Ks[y * kTile + x] = inside && j_loaded < p.N_kv ? K[k_loaded + c] : T(0.0f);
     __syncthreads();  // the tiles are complete
     for (int k = 0; k < kTile; ++k) s = fmaf(float(Qs[y * kTile + k]), float(Ks[x * kTile + k]), s);
     __syncthreads();  // everybody is done with them
@@ -64,10 +65,12 @@ __global__ void output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
   SharedMemory smem;
   const auto Ps = smem.take<T>("P", kTile * kTile);
   const auto Vs = smem.take<T>("V", kTile * kTile);
+  const int64_t row = (bh * p.N + i) * p.N_kv + x;
+  const int64_t v = (p.kv_row(bh) + y) * p.d + c;
   float o = 0;
   for (int j = 0; j < p.N_kv; j += kTile) {
-    Ps[y * kTile + x] = i < p.N && j + x < p.N_kv ? P[(bh * p.N + i) * p.N_kv + j + x] : T(0.0f);
-    Vs[y * kTile + x] = j + y < p.N_kv && c < p.d ? V[(p.kv_row(bh) + j + y) * p.d + c] : T(0.0f);
+    Ps[y * kTile + x] = i < p.N && j + x < p.N_kv ? P[row + j] : T(0.0f);
+    Vs[y * kTile + x] = j + y < p.N_kv && c < p.d ? V[v + int64_t{j} * p.d] : T(0.0f);
     __syncthreads();
     for (int k = 0; k < kTile; ++k) o = fmaf(float(Ps[y * kTile + k]), float(Vs[k * kTile + x]), o);
     __syncthreads();

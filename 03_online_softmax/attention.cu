@@ -8,6 +8,8 @@
 // own: it has its rows of Q, and it copies every tile of K and V for itself. Nothing N × N is
 // stored.
 
+#include <cfloat>
+
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -42,7 +44,7 @@ __global__ void __launch_bounds__(kThreads)
   if (row >= p.N) return;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
-  const float c = fabsf(p.scale) * kLog2e;  // exp(scale·s) = 2^(c·s)
+  const float c = fmaxf(fabsf(p.scale) * kLog2e, FLT_MIN);  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
   const auto mine = smem.take<T>("tiles", kWarps * warp_elements(D)) + warp_id() * warp_elements(D);
@@ -54,6 +56,7 @@ __global__ void __launch_bounds__(kThreads)
   copy_async<32>(tile_K, K_head, p.d, p.N_kv, p.d, lane_id());
   cp_async_commit();
 
+  // m is kept in units of ln 2, like the exponents of 2^(c·s).
   auto m = fill_rows<kRows>(-INFINITY), l = fill_rows<kRows>(0);
   Accumulator<kRows, D> O_sum;
   for (int key = 0; key < p.N_kv; key += kKeys) {
@@ -82,9 +85,9 @@ __global__ void __launch_bounds__(kThreads)
                      lane_id());
     cp_async_commit();
 
-    const auto m_new = max(m, row_max(S));
-    const auto shift = finite_or_zero(c * m_new);
-    const auto alpha = exp2(c * m - shift);
+    const auto m_new = max(m, c * row_max(S));
+    const auto shift = finite_or_zero(m_new);
+    const auto alpha = exp2(m - shift);
     exp2_rows(S, c, shift);  // S is P from here on
     l = alpha * l + row_sum(S);
     m = m_new;

@@ -15,6 +15,8 @@
 // keys: each has Bc/4 columns of S, so that row statistics and sums for O have to be combined
 // through shared memory.
 
+#include <cfloat>
+
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -70,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto O_head = O_fp32 + p.q_row(bh) * p.d;
   const auto l_head = l_hbm + bh * p.N;
   const auto m_head = m_hbm + bh * p.N;
-  const float c = fabsf(p.scale) * kLog2e;
+  const float c = fmaxf(fabsf(p.scale) * kLog2e, FLT_MIN);  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
   const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};

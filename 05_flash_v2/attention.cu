@@ -14,6 +14,8 @@
 // tiles that no row of the block sees are skipped, the mask is applied only where it can bite, and
 // the blocks with the most keys go first.
 
+#include <cfloat>
+
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -47,8 +49,8 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   const auto Q_tile = Q + (p.q_row(bh) + block_row) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
-  const float c = fabsf(p.scale) * kLog2e;                // exp(scale·s) = 2^(c·s)
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);    // that the block's last row sees
+  const float c = fmaxf(fabsf(p.scale) * kLog2e, FLT_MIN);  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
   const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
@@ -58,6 +60,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   copy_async<kThreads>(tile_K, K_head, p.d, keys, p.d, thread);
   cp_async_commit();
 
+  // m is kept in units of ln 2, like the exponents of 2^(c·s).
   auto m = fill_rows<kRows>(-INFINITY), l = fill_rows<kRows>(0);
   Accumulator<kRows, D> O_sum;
   for (int key = 0; key < keys; key += Bc) {
@@ -86,9 +89,9 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
                            thread);
     cp_async_commit();
 
-    const auto m_new = max(m, row_max(S));
-    const auto shift = finite_or_zero(c * m_new);
-    const auto alpha = exp2(c * m - shift);
+    const auto m_new = max(m, c * row_max(S));
+    const auto shift = finite_or_zero(m_new);
+    const auto alpha = exp2(m - shift);
     exp2_rows(S, c, shift);  // S is P from here on
     l = alpha * l + row_sum(S);
     m = m_new;
@@ -104,8 +107,8 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   write(tile_O, O_sum, 0, 0);
   __syncwarp();
   copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_O, p.N - row, p.d, lane_id());
-  for_each_row(c * m, l, [&](int i, float cm, float sum) {
-    if (row + i < p.N) LSE[bh * p.N + row + i] = sum > 0 ? cm * kLn2 + logf(sum) : -INFINITY;
+  for_each_row(m, l, [&](int i, float max, float sum) {
+    if (row + i < p.N) LSE[bh * p.N + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
   });
 }
 

@@ -13,6 +13,8 @@
 // row and step and a product for each element of O; the warps' sums l meet only once, at the end;
 // and of l and m only LSE is stored.
 
+#include <cfloat>
+
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -30,7 +32,7 @@ constexpr int kGroup = 16;  // rows of O that are combined at once
 /// Compiled tiles (Br, Bc) for d padded to D, largest first.
 std::vector<std::pair<int, int>> tiles(int D) {
   if (D == 256) return {{Br, 64}};
-  return {{Br, 256}, {Br, 128}, {Br, 64}};
+  return {{Br, 128}, {Br, 64}};
 }
 /// Floats from row to row of the partial sums: 8 more than D, so that rows start in other banks.
 constexpr int partial_pitch(int D) {
@@ -57,7 +59,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
   const auto O_head = O + p.q_row(bh) * p.d;
-  const float c = fabsf(p.scale) * kLog2e;
+  const float c = fmaxf(fabsf(p.scale) * kLog2e, FLT_MIN);  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
   const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
@@ -191,9 +193,8 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
     if constexpr (D == 256)
       launch_forward<T, D, 64>(p, plan, a);
     else
-      plan.block_kv == 256   ? launch_forward<T, D, 256>(p, plan, a)
-      : plan.block_kv == 128 ? launch_forward<T, D, 128>(p, plan, a)
-                             : launch_forward<T, D, 64>(p, plan, a);
+      plan.block_kv == 128 ? launch_forward<T, D, 128>(p, plan, a)
+                           : launch_forward<T, D, 64>(p, plan, a);
   });
 }
 
@@ -216,7 +217,7 @@ const Register defer{{.rung = "05_flash_v2",
                       .summary = "O unnormalised until the end, only LSE stored",
                       .step = 1,
                       .has_lse = true,
-                      .tiles = {{64, 256}, {64, 128}, {64, 64}},
+                      .tiles = {{64, 128}, {64, 64}},
                       .plan = plan,
                       .forward = forward,
                       .traffic = traffic}};

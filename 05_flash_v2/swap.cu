@@ -13,6 +13,8 @@
 // and no tile of Q needs another's, so each has a block of its own: the grid is over the sequence
 // too.
 
+#include <cfloat>
+
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -31,7 +33,7 @@ constexpr int kElementwise = 256;  // threads of a block of the kernels before a
 /// Compiled tiles (Br, Bc) for d padded to D, largest first.
 std::vector<std::pair<int, int>> tiles(int D) {
   if (D == 256) return {{Br, 64}};
-  return {{Br, 256}, {Br, 128}, {Br, 64}};
+  return {{Br, 128}, {Br, 64}};
 }
 /// Floats from row to row of the partial sums: 8 more than D, so that rows start in other banks.
 constexpr int partial_pitch(int D) {
@@ -61,7 +63,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto O_head = O + p.q_row(bh) * p.d;
   const auto l_head = l_hbm + bh * p.N;
   const auto m_head = m_hbm + bh * p.N;
-  const float c = fabsf(p.scale) * kLog2e;
+  const float c = fmaxf(fabsf(p.scale) * kLog2e, FLT_MIN);  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
   const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
@@ -214,9 +216,8 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
     if constexpr (D == 256)
       launch_forward<T, D, 64>(p, plan, a);
     else
-      plan.block_kv == 256   ? launch_forward<T, D, 256>(p, plan, a)
-      : plan.block_kv == 128 ? launch_forward<T, D, 128>(p, plan, a)
-                             : launch_forward<T, D, 64>(p, plan, a);
+      plan.block_kv == 128 ? launch_forward<T, D, 128>(p, plan, a)
+                           : launch_forward<T, D, 64>(p, plan, a);
   });
 }
 
@@ -242,7 +243,7 @@ const Register swap{{.rung = "05_flash_v2",
                      .summary = "Q outside, K/V inside: O, l, m stay on chip, a block a tile of Q",
                      .step = 0,
                      .has_lse = true,
-                     .tiles = {{64, 256}, {64, 128}, {64, 64}},
+                     .tiles = {{64, 128}, {64, 64}},
                      .plan = plan,
                      .forward = forward,
                      .traffic = traffic}};

@@ -81,8 +81,12 @@ add_library(ladder_sim STATIC ${sim_sources})
 target_link_libraries(ladder_sim PUBLIC ladder_flags)
 
 if(LADDER_GPU)
-  add_library(ladder_gpu STATIC ${CMAKE_SOURCE_DIR}/common/machine/gpu/device.cpp)
-  target_link_libraries(ladder_gpu PUBLIC ladder_flags CUDA::cudart_static CUDA::nvtx3)
+  file(GLOB gpu_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/common/machine/gpu/*.cpp)
+  add_library(ladder_gpu STATIC ${gpu_sources})
+  target_link_libraries(ladder_gpu PUBLIC ladder_flags CUDA::cudart_static CUDA::nvtx3
+    ${CMAKE_DL_LIBS})
+  target_compile_definitions(ladder_gpu PRIVATE
+    LADDER_CUBLAS_FOLDER="$<TARGET_FILE_DIR:CUDA::cublas>")
 else()
   add_library(ladder_gpu STATIC ${CMAKE_SOURCE_DIR}/common/machine/no_gpu.cpp)
   target_link_libraries(ladder_gpu PUBLIC ladder_flags)

@@ -101,6 +101,8 @@ int run(int argc, char** argv) {
     print(options->json ? to_json(report) + "\n" : to_table(report, colour));
     pass = pass && report.pass();
   }
+  if (!options->baseline.empty() && !options->json)
+    print(baseline_text(reports.front(), reports.back()));
   if (!pass) fmt::print(stderr, "{}: wrong result: an error is over its tolerance\n", LADDER_RUNG);
   return static_cast<int>(pass ? Exit::good : Exit::wrong_result);
 }

@@ -465,6 +465,10 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
                     options.sim_option));
   if (options.device == DeviceChoice::sim && !options.baseline.empty())
     bad_usage("--baseline cublas runs on a GPU and cannot stand beside --device sim");
+  if (!options.sim_option.empty() && !options.baseline.empty())
+    bad_usage(
+        fmt::format("--{} is for the sim and --baseline {} for a GPU; leave one of the two out",
+                    options.sim_option, options.baseline));
   check_variant(options, rung);
   check_tile(options, rung);
 

@@ -231,7 +231,8 @@ std::string to_json(const Report& r) {
   m.add("deterministic", p.deterministic);
   m.add("block_q", or_null(r.plan.block_q)).add("block_kv", or_null(r.plan.block_kv));
   m.add("warps", or_null(r.plan.warps)).add("stages", or_null(r.plan.stages));
-  m.add("smem_bytes", r.plan.smem_bytes);
+  // What a baseline's kernels take of shared memory is not known.
+  m.add("smem_bytes", r.model ? std::optional(r.plan.smem_bytes) : std::nullopt);
   const auto time = [&](double Timing::*member) {
     return r.timing ? std::optional<double>((*r.timing).*member) : std::nullopt;
   };
@@ -321,6 +322,21 @@ std::string to_table(const Report& r, bool colour) {
         e.nonfinite ? fmt::format(", {} not finite", e.nonfinite) : "", r.checked_rows, p.N);
   }
   return out;
+}
+
+std::string baseline_text(const Report& ours, const Report& baseline) {
+  double our_ms = 0, baseline_ms = 0;
+  std::string products;
+  for (const auto& theirs : baseline.kernels)
+    for (const auto& k : ours.kernels) {
+      if (k.name != theirs.name || !k.time_ms || !theirs.time_ms) continue;
+      our_ms += *k.time_ms;
+      baseline_ms += *theirs.time_ms;
+      products += fmt::format("{} {:.2f}, ", k.name, *theirs.time_ms / *k.time_ms);
+    }
+  return fmt::format("rate of {}'s products against {}'s: {}both {:.2f} ({} against {})\n",
+                     ours.variant, baseline.variant, products, baseline_ms / our_ms,
+                     ms_text(our_ms), ms_text(baseline_ms));
 }
 
 }  // namespace ladder

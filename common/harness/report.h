@@ -37,6 +37,10 @@ std::string to_json(const Report& report);
 /// A table within 100 columns, newline at the end. `colour`: ANSI escapes for pass and fail.
 std::string to_table(const Report& report, bool colour);
 
+/// A line on how fast the products of 01 are against a baseline's, by their kernels' times:
+/// 1 is as fast, 0.5 half as fast.
+std::string baseline_text(const Report& ours, const Report& baseline);
+
 /// Numbers with units people read: "17.3 GB", "1.25 ms", "0.41 TFLOP/s". Decimal units.
 std::string bytes_text(double bytes);
 std::string ms_text(double ms);

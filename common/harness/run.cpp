@@ -35,6 +35,15 @@ void require_memory(const Variant& variant, const MemoryNeed& need, const Device
 }  // namespace
 
 std::unique_ptr<Device> open_device(const Options& options) {
+  if (!options.baseline.empty() && options.device == DeviceChoice::automatic) {
+    try {
+      return open_gpu();
+    } catch (const Error& e) {
+      throw Error(e.status, fmt::format("--baseline {} needs a GPU; leave it out to run on the sim "
+                                        "({})",
+                                        options.baseline, e.what()));
+    }
+  }
   if (options.device == DeviceChoice::gpu) return open_gpu();
   if (options.device == DeviceChoice::automatic) {
     if (!options.sim_option.empty()) {
@@ -96,6 +105,8 @@ MemoryNeed memory_need(const Variant& variant, const Problem& p, const Plan& pla
 std::vector<Report> run_variant(Device& device, const Variant& variant, Options options,
                                 Outputs* outputs) {
   Problem& p = options.problem;
+  std::function<void(const Problem&, const Arrays&)> baseline;
+  if (!options.baseline.empty()) baseline = device.cublas_products();
   Inputs inputs;
   const auto require = [&] {
     require_memory(variant, memory_need(variant, p, variant.plan(p, device.info(), options.tile)),
@@ -164,18 +175,34 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
                  variant.rung, report.overflowing_rows, report.checked_rows * p.B * p.H);
   }
 
-  if (device.info().kind == DeviceKind::gpu) {
-    const Progress progress("timing");
+  const auto measure = [&](Report& r, const std::function<void()>& work) {
+    if (device.info().kind != DeviceKind::gpu) return;
+    const Progress progress(fmt::format("timing {}", r.variant));
     TimingOptions timing;
     if (options.time_ms) timing.budget_ms = *options.time_ms;
     timing.flush_l2 = !options.warm;
-    report.timing = device.time(forward, timing);
-    const auto times = device.time_kernels(forward, timing);
-    for (auto& kernel : report.kernels) kernel.time_ms = times.at(kernel.name);
-  }
+    r.timing = device.time(work, timing);
+    const auto times = device.time_kernels(work, timing);
+    for (auto& kernel : r.kernels) kernel.time_ms = times.at(kernel.name);
+  };
+  measure(report, forward);
   report.options = options;
   if (outputs) *outputs = std::move(out);
-  return {report};
+  std::vector<Report> reports = {report};
+
+  if (baseline) {
+    // On the arrays as the variant left them: P holds probabilities, as it does for the variant's
+    // own product. (Numbers matter: a GPU runs faster on zeros, or on a P that was never made.)
+    const auto products = [&] { baseline(p, arrays); };
+    Report& r = reports.emplace_back(
+        Report{.rung = variant.rung, .variant = options.baseline, .direction = report.direction});
+    r.options = options;
+    r.device = report.device;
+    r.workspace_bytes = report.workspace_bytes;
+    r.kernels = device.run(variant.rung, products);
+    measure(r, products);
+  }
+  return reports;
 }
 
 }  // namespace ladder

@@ -34,7 +34,8 @@ struct Outputs {
   std::vector<float> LSE;  // empty where the rung writes none
 };
 
-/// Plans, runs, verifies and times one variant. `outputs` (may be null) receives what it computed.
+/// Plans, runs, verifies and times one variant, and with --baseline that too, as a report of its
+/// own. `outputs` (may be null) receives what the variant computed.
 /// Throws Error: bad usage, too little memory (before anything is drawn), a fault.
 std::vector<Report> run_variant(Device& device, const Variant& variant, Options options,
                                 Outputs* outputs);

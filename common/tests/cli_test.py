@@ -326,6 +326,28 @@ class Json(Case):
             self.assertLessEqual(o["time_ms_min"], o["time_ms"])
             self.assertLessEqual(o["time_ms"], o["time_ms_max"])
 
+    def test_the_baseline_is_one_object_more(self):
+        if number() != "01":
+            self.skipTest("01 alone takes --baseline")
+        if not has_gpu():
+            self.skipTest("no GPU here")
+        arguments = SMALL.replace("sim", "gpu") + " --time 5 --baseline cublas"
+        ours, baseline = self.objects(arguments)
+        self.check_object(ours, "gpu")
+        self.assertEqual((baseline["rung"], baseline["variant"]), (RUNG, "cublas"))
+        self.assertEqual([k["name"] for k in baseline["kernels"]], ["scores", "output"])
+        self.assertEqual(sorted(baseline), sorted(ours))
+        for part in [baseline] + baseline["kernels"]:
+            for key in BYTES + COUNTS + DRAM:
+                self.assertIsNone(part[key], key)
+            self.check_types(part, "time_ms", float)
+        for key in "errors pass block_q block_kv warps stages smem_bytes".split():
+            self.assertIsNone(baseline[key], key)
+        for key in "batch heads kv_heads seqlen seqlen_kv head_dim scale workspace_bytes".split():
+            self.assertEqual(baseline[key], ours[key])
+        table = self.good(arguments).stdout
+        self.assertRegex(table, r"products against cublas's: scores \d+\.\d\d, output")
+
     def test_counts_add_up(self):
         for o in self.objects(SMALL):
             for way in ("read", "write"):
@@ -358,6 +380,23 @@ class Json(Case):
         for o in self.objects(f"{TINY} --check off"):
             self.assertIsNone(o["pass"])
             self.assertIsNone(o["errors"])
+
+
+class WorkedExample(Case):
+    """The product that the lessons of 00 and 01 work out by hand: S of 32 × 32 with d = 32."""
+
+    def test_element_reads_of_q_and_k(self):
+        expected = {"00": {"": 65536}, "01": {"--variant tile": 4096}}.get(number())
+        if not expected:
+            self.skipTest("an example of 00 and 01")
+        for variant, reads in expected.items():
+            o = self.object(f"--device sim --heads 1 --seqlen 32 --head-dim 32 {variant}")
+            scores = next(k for k in o["kernels"] if k["name"] == "scores")
+            self.assertEqual(scores["requested_read_bytes"], 2 * reads)
+            self.assertEqual(
+                {name: a["read"] // 2 for name, a in scores["arrays"].items()},
+                {"Q": reads // 2, "K": reads // 2, "S": 0},
+            )
 
 
 class Options(Case):
@@ -672,6 +711,10 @@ class BadUsage(Case):
         else:
             cases.append(("--baseline cudnn", 2, "--baseline", "cudnn", "cublas"))
             cases.append(("--baseline cublas --device sim", 2, "--baseline", "--device sim"))
+            cases.append(("--baseline cublas --sram 1000", 2, "--baseline", "--sram"))
+            if not has_gpu():
+                cases.append(("--baseline cublas", 3, "--baseline cublas needs a GPU"))
+                cases.append(("--baseline cublas --device gpu", 3, "no GPU"))
         self.assert_each_bad(cases, "--save out")
 
     def test_combinations(self):

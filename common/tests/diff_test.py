@@ -94,7 +94,7 @@ class DiffTest(unittest.TestCase):
         self.assertIn("+++ 01_second/zig.cu", self.diff("00", "01/zig").stdout)
 
     def test_what_is_unknown_is_status_2_with_what_is_known(self):
-        for name in ("07", "01/nosuch", "nosuch", "0", "", "1_second", "00/last", "/zig"):
+        for name in ("07", "01/nosuch", "nosuch", "0", "1_second", "00/last", "/zig"):
             with self.subTest(name):
                 result = self.diff("00", name)
                 self.assertEqual((result.returncode, result.stdout), (2, ""))
@@ -146,7 +146,7 @@ class DiffTest(unittest.TestCase):
             "-  .step = 0}};",
             '+  .name = "late",',
             "+  .step = 1}};",
-            "01_second/zig.cu → 01_second/alpha.cu: 3 lines added, 3 removed, 3 kept",
+            "01_second/zig.cu → 01_second/alpha.cu, lines: 3 added, 3 removed, 3 kept",
             ""]))
 
     def test_hunks_and_context(self):
@@ -159,7 +159,7 @@ class DiffTest(unittest.TestCase):
         result = self.diff("-U", "0", "00", "01")
         self.assertEqual(result.stdout.splitlines()[2:],
                          ["@@ -0,0 +1,1 @@", "+first", "@@ -31,1 +31,0 @@", "-30",
-                          "00_first/attention.cu → 01_second/attention.cu: 1 lines added, "
+                          "00_first/attention.cu → 01_second/attention.cu, lines: 1 added, "
                           "1 removed, 39 kept"])
         result = self.diff("-U", "99", "00", "01")
         self.assertEqual(result.stdout.count("@@ -"), 1)
@@ -168,8 +168,8 @@ class DiffTest(unittest.TestCase):
         for words in (("01", "01/last"), ("-y", "01", "01")):
             result = self.diff(*words)
             self.assertEqual(result.returncode, 0)
-            self.assertEqual(result.stdout, "01_second/attention.cu → 01_second/attention.cu: "
-                                            "0 lines added, 0 removed, 7 kept\n")
+            self.assertEqual(result.stdout, "01_second/attention.cu → 01_second/attention.cu, "
+                                            "lines: 0 added, 0 removed, 7 kept\n")
 
     def test_diff_and_patch_agree(self):
         """The hunks are what `patch` reads."""
@@ -190,13 +190,15 @@ class DiffTest(unittest.TestCase):
 
     # ---- side by side ----
 
-    def rows(self, text):
-        """(left number, left, right number, right) of each row with both halves' text stripped."""
+    def rows(self, text, digits=1):
+        """(left number, left, right number, right) of each row, where numbers have so many
+        digits."""
         found = []
         for line in text.splitlines():
-            if "│" in line:
-                halves = [re.match(r" *(\d*) ?(.*)", half) for half in line.split("│")]
-                found.append(tuple(part.strip() for half in halves for part in half.groups()))
+            if " │" in line:
+                left, right = line.split(" │")
+                found.append(tuple(part.strip() for half in (left, right[1:])
+                                   for part in (half[:digits], half[digits:])))
         return found[1:]  # not the names
 
     def test_side_by_side(self):
@@ -208,7 +210,7 @@ class DiffTest(unittest.TestCase):
              "5", 'const Register r{{.rung = "01_second",'),
             ("5", '.name = "late",', "6", '.name = "last",'),
             ("6", ".step = 1}};", "7", ".step = 2}};")])
-        self.assertTrue(result.stdout.endswith(": 3 lines added, 2 removed, 4 kept\n"))
+        self.assertTrue(result.stdout.endswith(", lines: 3 added, 2 removed, 4 kept\n"))
 
     def test_lines_that_share_words_stand_side_by_side(self):
         self.write("00_first/attention.cu", "gone();\nsum += exp(s[j] - m);\n\nx = 1;\n")
@@ -232,6 +234,7 @@ class DiffTest(unittest.TestCase):
 
     def test_fits_the_terminal(self):
         self.write("00_first/attention.cu", f"{'long ' * 50}\n")
+        self.write("01_second/attention.cu", f"{'other ' * 50}\n")
         for columns in (60, 120, 200):
             lines = ESCAPE.sub("", self.on_a_terminal("-y", "00", "01", columns=columns))
             widest = max(len(line) for line in lines.splitlines() if "│" in line)
@@ -246,11 +249,11 @@ class DiffTest(unittest.TestCase):
             old, new, added, removed, kept = line.split()
             out = subprocess.run([sys.executable, SCRIPT, "-y", "-U", "9999", old, new],
                                  capture_output=True, encoding="utf-8", check=True).stdout
-            rows = self.rows(out)
+            rows = self.rows(out, len(str(int(kept) + max(int(added), int(removed)))))
             lefts, rights = ([int(row[i]) for row in rows if row[i]] for i in (0, 2))
             self.assertEqual(lefts, list(range(1, int(removed) + int(kept) + 1)))
             self.assertEqual(rights, list(range(1, int(added) + int(kept) + 1)))
-            self.assertIn(f"{added} lines added, {removed} removed, {kept} kept", out)
+            self.assertIn(f"lines: {added} added, {removed} removed, {kept} kept", out)
 
     # ---- the whole ladder ----
 

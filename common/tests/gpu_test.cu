@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "float16.h"
 #include "machine/device.h"
 #include "machine/machine.h"
 
@@ -75,6 +78,63 @@ TEST_F(GpuMachine, AsynchronousCopyFillsWithZeros) {
   EXPECT_EQ(host[0], 64);
   EXPECT_EQ(host[16], 0);
   EXPECT_EQ(host[127], 63);
+}
+
+// --baseline cublas: heads grouped, rows of S and P longer than N_kv, and P as it is found.
+TEST_F(GpuMachine, CublasMakesTheTwoProducts) {
+  const Problem p{.B = 2, .H = 6, .Hk = 2, .N = 37, .N_kv = 45, .d = 40, .scale = 0.3f};
+  const int pitch = 48;
+  std::function<void(const Problem&, const Arrays&)> products;
+  try {
+    products = device_->cublas_products();
+  } catch (const Error& e) {
+    GTEST_SKIP() << e.what();
+  }
+  std::vector<Buffer> buffers;
+  std::map<std::string, std::vector<ladder::fp16>> host;
+  Arrays arrays;
+  const auto make = [&](const char* name, int64_t elements) {
+    buffers.emplace_back(*device_, name, elements * 2);
+    arrays.add(buffers.back().array());
+    auto& values = host[name];
+    for (int64_t i = 0; i < elements; ++i)
+      values.emplace_back(static_cast<float>((i * 7 + name[0]) % 31) / 16 - 1);
+    device_->upload(*buffers.back().array(), values.data());
+  };
+  const int64_t q = int64_t{p.B} * p.H * p.N, kv = int64_t{p.B} * p.Hk * p.N_kv;
+  make("Q", q * p.d);
+  make("K", kv * p.d);
+  make("V", kv * p.d);
+  make("O", q * p.d);
+  make("S", q * pitch);
+  make("P", q * pitch);
+
+  const auto kernels = device_->run("test", [&] { products(p, arrays); });
+  ASSERT_EQ(kernels.size(), 2u);
+  EXPECT_EQ(kernels[0].name, "scores");
+  EXPECT_EQ(kernels[1].name, "output");
+  for (const char* name : {"S", "O"}) device_->download(host[name].data(), arrays[name]);
+  const auto at = [&](const char* name, int64_t i) -> double {
+    return float(host[name][static_cast<size_t>(i)]);
+  };
+  double error = 0;
+  for (int bh = 0; bh < p.B * p.H; ++bh)
+    for (int i = 0; i < p.N; ++i) {
+      const int64_t row = p.q_row(bh) + i;
+      for (int j = 0; j < p.N_kv; ++j) {
+        double s = 0;
+        for (int c = 0; c < p.d; ++c)
+          s += at("Q", row * p.d + c) * at("K", (p.kv_row(bh) + j) * p.d + c);
+        error = std::max(error, std::abs(at("S", row * pitch + j) - p.scale * s));
+      }
+      for (int c = 0; c < p.d; ++c) {
+        double o = 0;
+        for (int j = 0; j < p.N_kv; ++j)
+          o += at("P", row * pitch + j) * at("V", (p.kv_row(bh) + j) * p.d + c);
+        error = std::max(error, std::abs(at("O", row * p.d + c) - o));
+      }
+    }
+  EXPECT_LT(error, 0.02);  // half a unit in the last place of values up to 64
 }
 
 // No assertion on time: it prints what a kernel of a few microseconds seems to take when every run

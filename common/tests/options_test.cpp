@@ -295,6 +295,7 @@ TEST_F(OptionsTest, RefusesContradictions) {
   expect_bad({"--device", "gpu", "--sram", "1"}, {"--sram", "--device gpu"});
   expect_bad({"--device", "gpu", "--schedule", "reverse"}, {"--schedule", "--device gpu"});
   expect_bad({"--device", "sim", "--baseline", "cublas"}, {"--baseline", "--device sim"}, kTiled);
+  expect_bad({"--sram", "1000", "--baseline", "cublas"}, {"--baseline", "--sram"}, kTiled);
   expect_bad({"--device", "sim", "--variant", "gpu_only"}, {"gpu_only", "--device sim"}, kFlash);
   EXPECT_EQ(options({"--variant", "gpu_only"}, kFlash).variant, "gpu_only");
 }

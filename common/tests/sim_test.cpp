@@ -243,6 +243,11 @@ TEST_F(SimTest, EveryBlockAndThreadRunsOnceInEverySchedule) {
   }
 }
 
+// A named element would be read when it is used, on the gpu when it is named.
+static_assert(std::is_convertible_v<HbmRef<float>, float>);
+static_assert(!std::is_convertible_v<HbmRef<float>&, float>);
+static_assert(!std::is_convertible_v<SmemRef<fp16>&, float>);
+
 // ------------------------------------------------------------------------------------------ faults
 
 __global__ void write_at(Hbm<float> x, int64_t at) {
@@ -386,7 +391,7 @@ TEST_F(SimTest, FaultsMisusedAsynchronousCopies) {
   expect_says(said(2), {"asynchronous copy onto one that was not waited for"});
   expect_says(said(3), {"not aligned to 16 bytes"});
   expect_says(said(4), {"asynchronous copy to shared stage"});
-  expect_says(said(5), {"read of x[4]"});  // 8 bytes each: element 4 of 4
+  expect_says(said(5), {"read of x[8]"});
   EXPECT_EQ(said(6), "no fault");
 }
 
@@ -439,6 +444,40 @@ TEST_F(SimTest, FaultsLanesThatDisagree) {
   expect_says(said(2), {"leaves out the caller"});
 }
 
+__global__ void undefined_on_the_gpu(Hbm<const fp16> x, int mode) {
+  SharedMemory smem;
+  const auto s = smem.take<fp16>("s", 256);
+  for (int i = 0; i < 8; ++i) s[8 * static_cast<int>(threadIdx.x) + i] = fp16(0.0f);
+  __syncthreads();
+  unsigned r[4] = {};
+  float c[4] = {};
+  if (mode == 0 && threadIdx.x < 16) __shfl_xor_sync(0xffff, 1.0f, 16);
+  if (mode == 1) ldmatrix_x4(r, s);
+  if (mode == 2) mma_m16n8k16<fp16>(c, r, 0, 0);
+  if (mode == 3) ldmatrix_x4(r, s + 4);
+  if (mode == 4) store_pair(s + 1, 0u);
+  if (mode == 5) cp_async(s, x + 4);
+  if (mode == 6) read_chunk(x + 1);
+}
+
+TEST_F(SimTest, FaultsWhatIsUndefinedOnTheGpu) {
+  Array& x = array("x", iota(8));
+  const auto said = [&](int mode, int threads) {
+    return fault_of([&] {
+      launch("undefined", undefined_on_the_gpu, dim3(1), dim3(threads), 512, hbm<const fp16>(x),
+             mode);
+    });
+  };
+  expect_says(said(0, 32), {"__shfl_xor_sync: lane 0 reads lane 16, which takes no part"});
+  expect_says(said(1, 31), {"ldmatrix.x4 in a warp of fewer than 32 threads"});
+  expect_says(said(2, 31), {"mma.m16n8k16 in a warp of fewer than 32 threads"});
+  expect_says(said(3, 32), {"ldmatrix.x4 of a row not aligned to 16 bytes"});
+  expect_says(said(4, 32), {"pair to shared s not aligned to 4 bytes"});
+  expect_says(said(5, 32), {"asynchronous copy from global memory not aligned to 16 bytes"});
+  expect_says(said(6, 32), {"read of a chunk not aligned to 16 bytes"});
+  EXPECT_EQ(said(7, 31), "no fault");
+}
+
 __global__ void nothing() {}
 
 TEST_F(SimTest, FaultsImpossibleLaunches) {
@@ -469,6 +508,56 @@ TEST_F(SimTest, SchedulesExposeAMissingBarrier) {
   }
   EXPECT_EQ(outcomes.size(), 2u);
   EXPECT_EQ(outcomes.count("no fault"), 1u);
+}
+
+// Thread 0 leaves a barrier first or last; a thread that reads what it writes has missed a barrier.
+__global__ void first_thread_writes_after_a_barrier(Hbm<float> x) {
+  SharedMemory smem;
+  const auto s = smem.take<float>("s", 1);
+  s[0] = 1;
+  __syncthreads();
+  if (threadIdx.x == 0) s[0] = 2;
+  if (threadIdx.x == 1) x[0] = s[0];
+}
+
+// Warp 1 reads what warp 0 writes; that both meet their own lanes in between orders nothing.
+__global__ void warps_meet_only_themselves(Hbm<float> x) {
+  SharedMemory smem;
+  const auto s = smem.take<float>("s", 32);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  if (threadIdx.x < 32) s[lane] = 1;
+  for (int i = 0; i < 9; ++i) __syncwarp();
+  if (threadIdx.x >= 32) x[lane] = s[lane];
+}
+
+TEST_F(SimTest, ForwardAndReverseShowEitherOrderOfThreadsAndOfWarps) {
+  for (const auto kernel : {first_thread_writes_after_a_barrier, warps_meet_only_themselves}) {
+    std::set<std::string> outcomes;
+    for (const auto order : {Schedule::Order::forward, Schedule::Order::reverse}) {
+      options({.schedule = {order, 0}});
+      Array& x = array("x", 32);
+      const std::string fault =
+          fault_of([&] { launch("race", kernel, dim3(1), dim3(64), 128, hbm<float>(x)); });
+      outcomes.insert(fault + std::to_string(values(x).at(0)));
+    }
+    EXPECT_EQ(outcomes.size(), 2u) << *outcomes.begin();
+  }
+}
+
+TEST_F(SimTest, ATraceAfterAFaultHasNothingOfIt) {
+  options({.trace_file = "in memory"});
+  Array& x = array("x", iota(32));
+  Array& y = array("y", 32);
+  const auto add = [&](int threads, int n) {
+    launch("add_first", add_first, dim3(1), dim3(threads), 0, hbm<float>(x), hbm<float>(y), n);
+  };
+  expect_says(fault_of([&] { add(33, 33); }), {"thread (32,0,0)", "x[32]"});
+  device().take_trace();
+  run([&] { add(1, 1); });
+  const auto events = device().take_trace();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].array + events[1].array, "xy");
+  EXPECT_EQ(events[0].end, 4);
 }
 
 TEST_F(SimTest, ARunAfterAFaultStartsClean) {

@@ -41,6 +41,7 @@ const Case kCases[] = {
     {"narrow", 1, 2, 1, 257, 65, 16, false, bf},
     {"odd_head", 1, 2, 2, 65, 130, 184, true, bf},
     {"negative_scale", 1, 2, 2, 70, 90, 32, false, fp, Input::normal, -0.7f},
+    {"zero_scale", 1, 2, 2, 66, 70, 24, true, bf, Input::normal, 0},
     {"large_logits", 1, 2, 1, 113, 128, 64, false, fp, Input::normal, 50},
     {"large_logits_bf16", 1, 2, 2, 130, 150, 40, true, bf, Input::normal, 50},
     {"large_logits_outliers", 1, 2, 2, 65, 66, 128, true, bf, Input::outliers, 20},
@@ -164,6 +165,7 @@ const Case kSmall[] = {
     {"tile", 1, 1, 1, 64, 64, 64},
     {"two_tiles", 1, 1, 1, 128, 129, 64, true},
     {"outliers", 1, 2, 2, 50, 60, 80, false, fp, Input::outliers},
+    {"blind_blocks", 1, 1, 1, 300, 70, 64, true},
 };
 
 TEST(Schedules, GiveTheSameBits) {

@@ -25,6 +25,72 @@ if(LADDER_GPU)
   ladder_test(gpu_test SOURCES ${tests}/gpu_test.cu LABELS gpu)
 endif()
 
+# One file of kernels and tests, compiled for both machines.
+ladder_kernels(tile_test_kernels ${tests}/tile_test.cu)
+add_executable(tile_test ${tile_test_kernels_objects})
+set_target_properties(tile_test PROPERTIES LINKER_LANGUAGE CXX)
+target_link_libraries(tile_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
+gtest_discover_tests(tile_test TEST_PREFIX tile_test. TEST_FILTER "Sim*" PROPERTIES LABELS asan)
+if(LADDER_GPU)
+  gtest_discover_tests(tile_test TEST_PREFIX tile_test. TEST_FILTER "Gpu*" TEST_LIST tile_test_gpu
+    PROPERTIES LABELS gpu RESOURCE_LOCK gpu)
+endif()
+
+# ladder_broken(COPY SOURCE VARIANT [OLD NEW]): a copy of a source with the text OLD, where it stands
+# first, replaced; appended to broken_copies. Its variant, if it has one, is called COPY. A text that
+# is not there is an error: the source has moved on, and the copy would be sound.
+function(ladder_broken copy source variant)
+  file(READ ${CMAKE_SOURCE_DIR}/${source} text)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${source})
+  if(ARGC GREATER 3)
+    string(FIND "${text}" "${ARGV3}" at)
+    if(at EQUAL -1)
+      message(FATAL_ERROR "${copy}: '${ARGV3}' is not in ${source}; adapt common/tests/tests.cmake")
+    endif()
+    string(LENGTH "${ARGV3}" length)
+    math(EXPR after "${at} + ${length}")
+    string(SUBSTRING "${text}" 0 ${at} head)
+    string(SUBSTRING "${text}" ${after} -1 tail)
+    set(text "${head}${ARGV4}${tail}")
+  endif()
+  string(REPLACE ".name = \"${variant}\"" ".name = \"${copy}\"" text "${text}")
+  set(path ${CMAKE_BINARY_DIR}/broken/${copy}.cpp)
+  file(CONFIGURE OUTPUT ${path} CONTENT "${text}" @ONLY)
+  set(broken_copies ${broken_copies} ${path} PARENT_SCOPE)
+endfunction()
+
+set(broken_copies)
+set(tile 01_tiled_matmul/tile.cu tile)
+ladder_broken(tile_sound ${tile})
+ladder_broken(tile_no_first_barrier ${tile} "__syncthreads();  // the tiles are complete" "")
+ladder_broken(tile_no_second_barrier ${tile} "__syncthreads();  // everybody is done with them" "")
+ladder_broken(tile_loads_past_the_end ${tile} "inside && i < p.N ?" "inside && i <= p.N ?")
+ladder_broken(tile_stores_past_the_end ${tile} "if (i < p.N && j < p.N_kv)"
+  "if (i < p.N && j <= p.N_kv)")
+ladder_broken(tile_formula_misses_the_last_tile ${tile} "ceil_div(p.N_kv, kTile)" "(p.N_kv / kTile)")
+set(mma 01_tiled_matmul/attention.cu mma)
+ladder_broken(mma_sound ${mma})
+ladder_broken(mma_waits_for_a_stage_too_few ${mma} "cp_async_wait<kStages - 2>"
+  "cp_async_wait<kStages - 1>")
+ladder_broken(mma_no_barrier_in_the_loop ${mma} "__syncthreads();  // this step's tiles" "//")
+ladder_broken(mma_no_barrier_after_the_loop ${mma} "cp_async_wait<0>();\n  __syncthreads();"
+  "cp_async_wait<0>();")
+ladder_broken(mma_loads_past_the_end ${mma} "g.rows - row, g.inner - k" "g.rows - row + 1, g.inner - k")
+
+ladder_test(broken_test SOURCES ${tests}/broken_test.cpp ${broken_copies} LABELS sim)
+target_compile_definitions(broken_test PRIVATE LADDER_SIM)
+target_compile_options(broken_test PRIVATE -Wno-unknown-pragmas -O1)  # compiles sooner
+
+# The same tests' sound kernel against a reference that leaves out the last key. It stands before the
+# library's at link time.
+set(tile_sound ${CMAKE_BINARY_DIR}/broken/tile_sound.cpp)
+set(broken_copies)
+ladder_broken(reference common/harness/reference.cpp "" "static_cast<size_t>(p.keys(i))"
+  "static_cast<size_t>(std::max(1, p.keys(i) - 1))")
+ladder_test(broken_reference_test SOURCES ${tests}/broken_test.cpp ${tile_sound} ${broken_copies}
+  LABELS sim DEFINITIONS BROKEN_REFERENCE LADDER_SIM)
+target_compile_options(broken_reference_test PRIVATE -Wno-unknown-pragmas)
+
 function(ladder_rung_tests rung objects)
   add_executable(${rung}_test ${tests}/suite_test.cpp ${objects})
   target_link_libraries(${rung}_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
@@ -40,4 +106,7 @@ endfunction()
 
 add_test(NAME scripts COMMAND Python3::Interpreter ${tests}/scripts_test.py)
 add_test(NAME lessons COMMAND Python3::Interpreter ${tests}/lessons_test.py
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+add_test(NAME diff COMMAND Python3::Interpreter ${tests}/diff_test.py)
+add_test(NAME peers COMMAND Python3::Interpreter ${tests}/peers_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "machine/device.h"
+#include "machine/gpu/cublas.h"
 #include "machine/gpu/launch.h"
 
 namespace ladder::gpu {
@@ -42,6 +43,14 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
+/// An NVTX range, as long as the object lives.
+class Range {
+ public:
+  explicit Range(const char* name) { nvtxRangePushA(name); }
+  Range(const Range&) = delete;
+  ~Range() { nvtxRangePop(); }
+};
+
 /// What launches are told to, one at a time: their names, and when asked for their times.
 struct Observer {
   std::vector<std::string> names;
@@ -62,9 +71,10 @@ class Gpu : public Device {
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaErrorInsufficientDriver)
-      throw Error(Exit::no_device,
-                  "no GPU: no usable NVIDIA driver (none, or older than this program's CUDA runtime); "
-                  "--device sim runs without one");
+      throw Error(
+          Exit::no_device,
+          "no GPU: no usable NVIDIA driver (none, or older than this program's CUDA runtime); "
+          "--device sim runs without one");
     if (error != cudaSuccess || count == 0)
       throw Error(Exit::no_device,
                   fmt::format("no GPU: {}; --device sim runs without one",
@@ -135,10 +145,17 @@ class Gpu : public Device {
   std::optional<Timing> time(const std::function<void()>& work,
                              const TimingOptions& options) override {
     std::vector<double> samples;
-    // Warm-up: module loading, clocks. Also tells how many runs make a batch.
+    // Warm-up: modules load, and clocks that were idle take tenths of a second to rise. It ends
+    // when a batch is no faster than the one before.
     const double once = batch(work, options, 2).back();
     const int size = std::clamp(static_cast<int>(20 / std::max(once, 1e-3)), 3, 50);
-    batch(work, options, size);
+    double last = median(batch(work, options, size));
+    for (double warm = 0; warm < 2 * options.budget_ms;) {
+      const double now = median(batch(work, options, size));
+      if (now > 0.99 * last && warm > 0.5 * options.budget_ms) break;
+      warm += size * now;
+      last = now;
+    }
     double spent = 0, before = 0;
     for (int stable = 0; spent < options.budget_ms || samples.size() < 3;) {
       for (const double ms : batch(work, options, size)) {
@@ -174,6 +191,10 @@ class Gpu : public Device {
     return medians;
   }
 
+  std::function<void(const Problem&, const Arrays&)> cublas_products() override {
+    return open_cublas_products();
+  }
+
  private:
   /// Queues `size` groups of flush, event, run, event and then waits once, so that the host's
   /// launch time hides behind the GPU's work.
@@ -200,17 +221,15 @@ class Gpu : public Device {
   }
 
   void observe(const std::function<void()>& work, Observer& seen) {
-    nvtxRangePushA(rung_.c_str());
+    const Range range(rung_.c_str());
     observer = &seen;
     try {
       work();
     } catch (...) {
       observer = nullptr;
-      nvtxRangePop();
       throw;
     }
     observer = nullptr;
-    nvtxRangePop();
   }
 
   void wait() {
@@ -252,19 +271,25 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
       limit = shared_bytes;
     }
   }
+  launch_as(name.name, [&] {
+    require(cudaLaunchKernel(kernel, grid, block, arguments, static_cast<size_t>(shared_bytes),
+                             nullptr));
+  });
+}
+
+void launch_as(const char* name, const std::function<void()>& queue) {
   std::pair<Event, Event>* events = nullptr;
   if (observer) {
-    observer->names.push_back(name.name);
+    observer->names.push_back(name);
     if (observer->timed) {
       events = &observer->events.emplace_back();
       events->first.record();
     }
   }
-  nvtxRangePushA(name.name);
-  const cudaError_t error =
-      cudaLaunchKernel(kernel, grid, block, arguments, static_cast<size_t>(shared_bytes), nullptr);
-  nvtxRangePop();
-  require(error);
+  {
+    const Range range(name);
+    queue();
+  }
   if (events) events->second.record();
 }
 

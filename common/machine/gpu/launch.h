@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <functional>
 #include <source_location>
 
 namespace ladder::gpu {
@@ -20,5 +21,9 @@ struct KernelName {
 /// device's observers. Defined in device.cpp.
 void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 block,
                    int64_t shared_bytes, void** arguments);
+
+/// Calls `queue`, which queues work on the default stream, and reports it to the device's observers
+/// as one kernel of that name.
+void launch_as(const char* name, const std::function<void()>& queue);
 
 }  // namespace ladder::gpu

@@ -90,9 +90,10 @@ Tracked::~Tracked() {
   unmap_memory(shadow_, bytes);
 }
 
-void Tracked::fail(const char* what, int64_t at, int64_t n) const {
+void Tracked::fail(const char* what, int64_t at, int64_t element) const {
   fault(fmt::format("{} {}[{}] (element of {} bytes; the array has {})", what, name,
-                    at >= 0 ? at / n : -((-at + n - 1) / n), n, bytes / n));
+                    at >= 0 ? at / element : -((-at + element - 1) / element), element,
+                    bytes / element));
 }
 
 void Tracked::forget() {
@@ -165,6 +166,7 @@ void Worker::run_block(const Launch& launch, int64_t block) {
   meetings_.resize((n + 31) / 32);
   for (auto& m : meetings_) m.clear();
   regions_.clear();
+  accesses_.clear();  // a fault may have left some
   failure_ = nullptr;
   done_ = at_barrier_ = 0;
   std::fill_n(shared_shadow_.begin(), launch.shared_bytes, uint8_t{0});
@@ -185,34 +187,55 @@ void Worker::run_block(const Launch& launch, int64_t block) {
     fibers_[t]->start(&Worker::fiber_main, this);
   }
 
-  std::vector<int> order;
-  const bool shuffle = launch.schedule.order == Schedule::Order::random;
-  if (shuffle) {
-    order.resize(n);
-    std::iota(order.begin(), order.end(), 0);
+  std::vector<int> warps(meetings_.size()), lanes(32);
+  std::iota(warps.begin(), warps.end(), 0);
+  std::iota(lanes.begin(), lanes.end(), 0);
+  if (launch.schedule.order == Schedule::Order::reverse) {
+    std::reverse(warps.begin(), warps.end());
+    std::reverse(lanes.begin(), lanes.end());
   }
-  uint64_t random = mix(launch.schedule.seed ^ static_cast<uint64_t>(block) << 20);
+  const bool random = launch.schedule.order == Schedule::Order::random;
+  uint64_t number = mix(launch.schedule.seed ^ static_cast<uint64_t>(block) << 20);
+  const auto shuffle = [&](std::vector<int>& order) {
+    for (size_t i = order.size() - 1; i > 0; --i)
+      std::swap(order[i], order[(number = mix(number)) % (i + 1)]);
+  };
   while (done_ < static_cast<int>(n)) {
-    if (shuffle)
-      for (size_t i = n - 1; i > 0; --i)
-        std::swap(order[i], order[(random = mix(random)) % (i + 1)]);
+    if (random) shuffle(warps);
     bool progress = false;
-    for (size_t i = 0; i < n; ++i) {
-      current_ = shuffle                                             ? order[i]
-                 : launch.schedule.order == Schedule::Order::reverse ? static_cast<int>(n - 1 - i)
-                                                                     : static_cast<int>(i);
-      if (thread().state != Thread::State::ready) continue;
-      progress = true;
-      threadIdx = thread().index;
-      Fiber& fiber = *fibers_[static_cast<size_t>(current_)];
-      fiber.resume();
-      if (fiber.overflowed())
-        throw Fault(fmt::format("{}: stack overflow (local arrays too large for the sim)", who()));
-      if (failure_) std::rethrow_exception(failure_);
+    barrier_passed_ = false;
+    for (const int warp : warps) {
+      // A warp runs on until it waits for other warps. Were all to go from collective to collective
+      // in step, what a missing barrier lets happen would not happen. Shuffled, it may lose its
+      // turn at any collective.
+      for (bool ran = true; ran && !barrier_passed_;) {
+        if (random) shuffle(lanes);
+        ran = run_warp(warp, lanes);
+        progress |= ran;
+        if (random && (number = mix(number)) % 2) break;
+      }
+      if (barrier_passed_) break;  // all leave it in the schedule's order
     }
     if (!progress) deadlock();
   }
   if (tracing_) close_trace_step();
+}
+
+bool Worker::run_warp(int warp, const std::vector<int>& lanes) {
+  bool ran = false;
+  for (const int lane : lanes) {
+    current_ = 32 * warp + lane;
+    if (current_ >= std::ssize(threads_) || thread().state != Thread::State::ready) continue;
+    ran = true;
+    threadIdx = thread().index;
+    Fiber& fiber = *fibers_[static_cast<size_t>(current_)];
+    fiber.resume();
+    if (fiber.overflowed())
+      throw Fault(fmt::format("{}: stack overflow (local arrays too large for the sim)", who()));
+    if (failure_) std::rethrow_exception(failure_);
+    if (barrier_passed_) break;
+  }
+  return ran;
 }
 
 void Worker::wait(const char* at, std::source_location where) {
@@ -270,6 +293,8 @@ void Worker::syncthreads(std::source_location where) {
   at_barrier_ = 0;
   for (Thread& t : threads_) t.state = Thread::State::ready;
   if (tracing_) close_trace_step();
+  barrier_passed_ = true;
+  fibers_[static_cast<size_t>(current_)]->yield();
 }
 
 bool Worker::meet(const char* word, unsigned mask, void* mine, std::source_location where,
@@ -314,6 +339,8 @@ void Worker::release(Meeting& meeting) {
   auto& open = meetings_[warp];
   std::swap(meeting, open.back());
   open.pop_back();
+  // The last to come takes its place in the schedule's order again.
+  fibers_[static_cast<size_t>(current_)]->yield();
 }
 
 // ---------------------------------------------------------------------------------- shared memory
@@ -340,20 +367,22 @@ int64_t Worker::take_shared(const char* name, int64_t bytes) {
 }
 
 void Worker::shared_fault(const char* what, const char* name, int64_t at, int64_t begin,
-                          int n) const {
+                          int element) const {
   fault(fmt::format("{} shared {}[{}] (element of {} bytes)", what, name,
-                    at >= begin ? (at - begin) / n : -((begin - at + n - 1) / n), n));
+                    at >= begin ? (at - begin) / element : -((begin - at + element - 1) / element),
+                    element));
 }
 
 void Worker::start_copy(const char* name, int64_t target, int64_t begin, int64_t end,
-                        const char* source) {
+                        const char* source, int element) {
   if (target < begin || target + 16 > end)
-    shared_fault("asynchronous copy to", name, target, begin, 16);
+    shared_fault("asynchronous copy to", name, target, begin, element);
   if (target % 16 != 0 || reinterpret_cast<uintptr_t>(source) % 16 != 0)
     fault(fmt::format("asynchronous copy to {} not aligned to 16 bytes", name));
   for (int64_t i = target; i < target + 16; ++i) {
     if (shared_shadow_[static_cast<size_t>(i)] & kInFlight)
-      shared_fault("asynchronous copy onto one that was not waited for:", name, target, begin, 16);
+      shared_fault("asynchronous copy onto one that was not waited for:", name, target, begin,
+                   element);
     shared_shadow_[static_cast<size_t>(i)] = kInFlight;
   }
   counters.sram_write += 16;

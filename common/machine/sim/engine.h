@@ -81,21 +81,22 @@ class Tracked : public Array {
   ~Tracked();
   Tracked(const Tracked&) = delete;
 
-  /// Checks and counts an access of n bytes at byte offset `at` by the running thread.
+  /// Checks and counts an access of n bytes at byte offset `at` by the running thread. Faults count
+  /// in elements of `element` bytes.
   template <int n>
-  void read(int64_t at);
+  void read(int64_t at, int element = n);
   template <int n>
-  void write(int64_t at);
+  void write(int64_t at, int element = n);
 
   void forget();                   // contents become poison that nobody wrote
   void mark_written();             // by the host
   HbmCounts take_kernel_counts();  // since the last call; clears the kernel's shadow bits
 
  private:
-  [[noreturn]] void fail(const char* what, int64_t at, int64_t n) const;
-  void check(int64_t at, int64_t n, const char* what) const {
+  [[noreturn]] void fail(const char* what, int64_t at, int64_t element) const;
+  void check(int64_t at, int64_t n, int element, const char* what) const {
     if (at < 0 || at + n > bytes) [[unlikely]]
-      fail(what, at, n);
+      fail(what, at, element);
   }
 
   struct alignas(64) WorkerCounts {
@@ -155,12 +156,13 @@ class Worker {
 
   int64_t take_shared(const char* name, int64_t bytes);
   template <int n>
-  void read_shared(const char* name, int64_t at, int64_t begin, int64_t end);
+  void read_shared(const char* name, int64_t at, int64_t begin, int64_t end, int element = n);
   template <int n>
-  void write_shared(const char* name, int64_t at, int64_t begin, int64_t end);
+  void write_shared(const char* name, int64_t at, int64_t begin, int64_t end, int element = n);
   char* shared_data() { return shared_.data(); }
   /// cp.async of 16 bytes: `source` null fills with zeros.
-  void start_copy(const char* name, int64_t target, int64_t begin, int64_t end, const char* source);
+  void start_copy(const char* name, int64_t target, int64_t begin, int64_t end, const char* source,
+                  int element);
   void commit_copies();
   void wait_copies(int groups_left);
 
@@ -181,9 +183,12 @@ class Worker {
 
  private:
   static void fiber_main(void* worker);
+  /// Resumes each lane that can run, in the order given, once or until a barrier is passed. False
+  /// where none could.
+  bool run_warp(int warp, const std::vector<int>& lanes);
   void wait(const char* at, std::source_location where);
   [[noreturn]] void shared_fault(const char* what, const char* name, int64_t at, int64_t begin,
-                                 int n) const;
+                                 int element) const;
   [[noreturn]] void deadlock();
   void close_trace_step();
 
@@ -195,6 +200,7 @@ class Worker {
   int done_ = 0;
   int at_barrier_ = 0;
   std::source_location barrier_where_;
+  bool barrier_passed_ = false;                 // since the scheduler last chose among all warps
   std::vector<std::vector<Meeting>> meetings_;  // of each warp, those that lanes wait in
   std::exception_ptr failure_;
   std::vector<char> shared_;
@@ -219,18 +225,19 @@ class Worker {
 inline constinit thread_local Worker* worker = nullptr;
 
 template <int n>
-inline void Tracked::read(int64_t at) {
+inline void Tracked::read(int64_t at, int element) {
   if constexpr (n == 16) {
-    read<8>(at);
-    read<8>(at + 8);
+    read<8>(at, element);
+    read<8>(at + 8, element);
   } else {
-    check(at, n, "read of");
+    check(at, n, element, "read of");
     using W = typename Word<n>::type;
     W* const s = reinterpret_cast<W*>(shadow_ + at);
     const W seen = __atomic_load_n(s, __ATOMIC_RELAXED);
     constexpr W want = repeat<n>(kWritten | kReadHere);
     if ((seen & want) != want) [[unlikely]] {
-      if ((seen & repeat<n>(kWritten)) != repeat<n>(kWritten)) fail("read of unwritten", at, n);
+      if ((seen & repeat<n>(kWritten)) != repeat<n>(kWritten))
+        fail("read of unwritten", at, element);
       __atomic_fetch_or(s, repeat<n>(kReadHere), __ATOMIC_RELAXED);
     }
     counts_[static_cast<size_t>(worker->index)].read += n;
@@ -240,12 +247,12 @@ inline void Tracked::read(int64_t at) {
 }
 
 template <int n>
-inline void Tracked::write(int64_t at) {
+inline void Tracked::write(int64_t at, int element) {
   if constexpr (n == 16) {
-    write<8>(at);
-    write<8>(at + 8);
+    write<8>(at, element);
+    write<8>(at + 8, element);
   } else {
-    check(at, n, "write to");
+    check(at, n, element, "write to");
     using W = typename Word<n>::type;
     W* const s = reinterpret_cast<W*>(shadow_ + at);
     constexpr W want = repeat<n>(kWritten | kWrittenHere);
@@ -258,35 +265,38 @@ inline void Tracked::write(int64_t at) {
 }
 
 template <int n>
-inline void Worker::read_shared(const char* name, int64_t at, int64_t begin, int64_t end) {
+inline void Worker::read_shared(const char* name, int64_t at, int64_t begin, int64_t end,
+                                int element) {
   if constexpr (n == 16) {
-    read_shared<8>(name, at, begin, end);
-    read_shared<8>(name, at + 8, begin, end);
+    read_shared<8>(name, at, begin, end, element);
+    read_shared<8>(name, at + 8, begin, end, element);
   } else {
     if (at < begin || at + n > end) [[unlikely]]
-      shared_fault("read of", name, at, begin, n);
+      shared_fault("read of", name, at, begin, element);
     using W = typename Word<n>::type;
     const W seen = *reinterpret_cast<const W*>(shared_shadow_.data() + at);
     if ((seen & repeat<n>(kWritten | kInFlight)) != repeat<n>(kWritten)) [[unlikely]]
       shared_fault(seen & repeat<n>(kInFlight) ? "read before its asynchronous copy was waited for:"
                                                : "read of unwritten",
-                   name, at, begin, n);
+                   name, at, begin, element);
     counters.sram_read += n;
   }
 }
 
 template <int n>
-inline void Worker::write_shared(const char* name, int64_t at, int64_t begin, int64_t end) {
+inline void Worker::write_shared(const char* name, int64_t at, int64_t begin, int64_t end,
+                                 int element) {
   if constexpr (n == 16) {
-    write_shared<8>(name, at, begin, end);
-    write_shared<8>(name, at + 8, begin, end);
+    write_shared<8>(name, at, begin, end, element);
+    write_shared<8>(name, at + 8, begin, end, element);
   } else {
     if (at < begin || at + n > end) [[unlikely]]
-      shared_fault("write to", name, at, begin, n);
+      shared_fault("write to", name, at, begin, element);
     using W = typename Word<n>::type;
     W* const s = reinterpret_cast<W*>(shared_shadow_.data() + at);
     if (*s & repeat<n>(kInFlight)) [[unlikely]]
-      shared_fault("write under an asynchronous copy that was not waited for:", name, at, begin, n);
+      shared_fault("write under an asynchronous copy that was not waited for:", name, at, begin,
+                   element);
     *s = repeat<n>(kWritten);
     counters.sram_write += n;
   }

@@ -1,0 +1,122 @@
+// Mistakes of the kind that one makes, planted in copies of 01's kernels (tests.cmake makes them, a
+// variant each): each must be caught by the sim, and the copy without a mistake must not be. Built
+// a second time with a mistake in the reference, where the sound kernel must come out wrong.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "harness/run.h"
+
+namespace ladder {
+namespace {
+
+const Problem kProblems[] = {
+    {.H = 2, .Hk = 1, .N = 37, .N_kv = 41, .d = 40},
+    {.H = 2, .Hk = 2, .N = 130, .N_kv = 300, .d = 72, .causal = true, .dtype = DType::bf16},
+};
+
+bool formula_is_count(const Report& r) {
+  std::map<std::string, std::map<std::string, std::pair<int64_t, int64_t>>> counted, formula;
+  for (const auto& k : r.kernels)
+    for (const auto& [array, c] : k.counts->arrays)
+      counted[k.name][array] = {c.requested_read, c.requested_write};
+  for (const auto& k : *r.model)
+    for (const auto& a : k.arrays)
+      if (a.read || a.write) formula[k.kernel][a.array] = {a.read, a.write};
+  return formula == counted;
+}
+
+/// How a variant is caught, over all problems and schedules; empty where nothing is wrong with it.
+/// `fault` receives the last one's message.
+std::set<std::string> caught(const Variant& variant, std::string* fault = nullptr) {
+  std::set<std::string> how;
+  for (const Problem& problem : kProblems) {
+    std::set<std::vector<uint16_t>> results;
+    for (const Schedule& schedule :
+         {Schedule{Schedule::Order::forward, 0}, Schedule{Schedule::Order::reverse, 0},
+          Schedule{Schedule::Order::random, 1}}) {
+      Options options;
+      options.problem = problem;
+      options.problem.scale = 1 / std::sqrt(static_cast<float>(problem.d));
+      options.scale_given = true;
+      options.check = Check::full;
+      Outputs out;
+      try {
+        const auto reports = run_variant(*open_sim({.schedule = schedule}), variant, options, &out);
+        if (!reports.front().pass()) how.insert("wrong result");
+        if (!formula_is_count(reports.front())) how.insert("formula is not count");
+        results.insert(out.O.bits);
+      } catch (const Error& e) {
+        EXPECT_EQ(e.status, Exit::wrong_result) << e.what();
+        how.insert("fault");
+        if (fault) *fault = e.what();
+      }
+    }
+    if (results.size() > 1) how.insert("different bits");
+  }
+  return how;
+}
+
+Variant variant(const std::string& name) {
+  for (const Variant& v : variants_for(DeviceKind::sim))
+    if (v.name == name) return v;
+  throw std::logic_error("no copy is called " + name);
+}
+
+#ifdef BROKEN_REFERENCE
+
+TEST(Broken, ReferenceMakesASoundKernelWrong) {
+  EXPECT_EQ(caught(variant("tile_sound")), std::set<std::string>{"wrong result"});
+}
+
+#else
+
+TEST(Broken, CopiesWithoutAMistakeAreNotCaught) {
+  for (const char* sound : {"tile_sound", "mma_sound"})
+    EXPECT_EQ(caught(variant(sound)), std::set<std::string>{}) << sound;
+}
+
+/// A copy, and one of the ways in which it must be caught.
+struct Mistake {
+  const char* copy;
+  const char* how;
+};
+void PrintTo(const Mistake& m, std::ostream* out) {
+  *out << m.copy;
+}
+const Mistake kMistakes[] = {
+    {"tile_no_first_barrier", "fault"},  // reads what nobody wrote
+    {"tile_no_second_barrier", "different bits"},
+    {"tile_loads_past_the_end", "fault"},
+    {"tile_stores_past_the_end", "fault"},
+    {"tile_formula_misses_the_last_tile", "formula is not count"},
+    {"mma_waits_for_a_stage_too_few", "fault"},
+    {"mma_no_barrier_in_the_loop", "fault"},
+    {"mma_no_barrier_after_the_loop", "different bits"},
+    {"mma_loads_past_the_end", "fault"},
+};
+
+class Mistakes : public ::testing::TestWithParam<Mistake> {};
+TEST_P(Mistakes, AreCaught) {
+  std::string fault;
+  const auto how = caught(variant(GetParam().copy), &fault);
+  std::string all;
+  for (const std::string& h : how) all += (all.empty() ? "" : ", ") + h;
+  printf("%s: caught by %s%s%s\n", GetParam().copy, all.empty() ? "nothing" : all.c_str(),
+         fault.empty() ? "" : "; ", fault.c_str());
+  EXPECT_TRUE(how.count(GetParam().how)) << "not by: " << GetParam().how << ", but by: " << all;
+}
+INSTANTIATE_TEST_SUITE_P(, Mistakes, ::testing::ValuesIn(kMistakes),
+                         [](const auto& mistake) { return std::string(mistake.param.copy); });
+
+TEST(Broken, EveryCopyIsTried) {
+  EXPECT_EQ(variants_for(DeviceKind::sim).size(), 2 + std::size(kMistakes));
+}
+
+#endif
+
+}  // namespace
+}  // namespace ladder

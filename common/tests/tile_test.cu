@@ -1,0 +1,456 @@
+// The words of common/tile on both machines: products against float64, the registers of a fragment
+// against the PTX manual, and on the sim what they count.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "harness/tensor.h"
+#include "machine/device.h"
+#include "machine/machine.h"
+#include "tile/rows.h"
+#include "tile/tile.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+#ifdef LADDER_SIM
+#define SUITE SimTile
+#else
+#define SUITE GpuTile
+#endif
+
+template <class T>
+constexpr DType kType = std::is_same_v<T, fp16> ? DType::fp16 : DType::bf16;
+
+/// Where T rounds x: half a unit in the last place.
+template <class T>
+double rounding(double x) {
+  return std::abs(x) / (std::is_same_v<T, fp16> ? 2048 : 256);
+}
+
+/// A row-major matrix on the host, its elements rounded to a type.
+struct Matrix {
+  int rows = 0, columns = 0;
+  Tensor elements;
+  double operator()(int i, int j) const { return elements[int64_t{i} * columns + j]; }
+};
+
+class SUITE : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#ifdef LADDER_SIM
+    device_ = open_sim({});
+#else
+    try {
+      device_ = open_gpu();
+    } catch (const Error& e) {
+      GTEST_SKIP() << e.what();
+    }
+#endif
+  }
+
+  template <class T>
+  Matrix random_matrix(int rows, int columns) {
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    std::vector<float> values(static_cast<size_t>(rows) * static_cast<size_t>(columns));
+    for (float& v : values) v = uniform(random_);
+    return {rows, columns, round_all(kType<T>, values)};
+  }
+  Array& upload(const char* name, const Matrix& m) {
+    Array& array = make(name, m.elements.bytes());
+    device_->upload(array, m.elements.bits.data());
+    return array;
+  }
+  Array& make(const char* name, int64_t bytes) {
+    return *buffers_.emplace_back(*device_, name, bytes).array();
+  }
+  template <class T>
+  std::vector<T> values(const Array& array) {
+    std::vector<T> all(static_cast<size_t>(array.bytes) / sizeof(T));
+    device_->download(all.data(), array);
+    return all;
+  }
+  template <class T>
+  Matrix matrix(const Array& array, int rows, int columns) {
+    return {rows, columns, {kType<T>, values<uint16_t>(array)}};
+  }
+  /// Runs one kernel. On the sim: what it counts.
+  std::optional<Counts> run(const std::function<void()>& work) {
+    return device_->run("test", work).at(0).counts;
+  }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::deque<Buffer> buffers_;
+  std::mt19937 random_{0};
+};
+
+// ------------------------------------------------------------------------- products of whole tiles
+
+constexpr int kWarps = 4;  // 2 down × 2 across, each making 16 × kWidth/2 of C
+constexpr int kThreads = 32 * kWarps;
+constexpr int kRows = 32;
+
+template <int kWidth, class T>
+int64_t product_smem() {
+  return shared_bytes<T>(2 * kRows * kWidth) + shared_bytes<T>(kWidth * kWidth);
+}
+
+/// C = A·Bᵀ or A·B through tiles of kRows × kWidth and kWidth × kWidth, of which `rows` × `inner`,
+/// … are there. C leaves as the accumulators are, and rounded to T through a tile.
+template <class T, int kWidth, bool kTransposed>
+__global__ void product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Hbm<float> sums, int rows,
+                        int columns, int inner) {
+  constexpr int kInner = kWidth < 32 ? kWidth : 32;
+  const int thread = threadIdx.x;
+  const int warp_row = warp_id() % 2 * 16, warp_column = warp_id() / 2 * (kWidth / 2);
+  SharedMemory smem;
+  const Tile<T, kRows, kWidth> tile_A{smem.take<T>("A", kRows * kWidth)};
+  const Tile<T, kRows, kWidth> tile_C{smem.take<T>("C", kRows * kWidth)};
+  const Tile<T, kWidth, kWidth> tile_B{smem.take<T>("B", kWidth * kWidth)};
+  copy_async<kThreads>(tile_A, A, inner, rows, inner, thread);
+  if (kTransposed)
+    copy_async<kThreads>(tile_B, B, inner, columns, inner, thread);
+  else
+    copy_async<kThreads>(tile_B, B, columns, inner, columns, thread);
+  cp_async_commit();
+  cp_async_wait<0>();
+  __syncthreads();
+
+  Accumulator<16, kWidth / 2> acc;
+  for (int k = 0; k < kWidth; k += kInner) {
+    Operand<T, 16, kInner> a;
+    load(a, tile_A, warp_row, k);
+    if constexpr (kTransposed)
+      mma_ABt(acc, a, tile_B, warp_column, k);
+    else
+      mma_AB(acc, a, tile_B, k, warp_column);
+  }
+  for_each(acc, [&](int i, int j, float c) {
+    if (warp_row + i < rows && warp_column + j < columns)
+      sums[(warp_row + i) * columns + warp_column + j] = c;
+  });
+  write(tile_C, acc, warp_row, warp_column);
+  __syncthreads();
+  copy_out<kThreads>(C, columns, tile_C, rows, columns, thread);
+}
+
+TEST_F(SUITE, ProductsOfTilesAreRightAndCounted) {
+  const auto check = [&]<class T, int kWidth, bool kTransposed>(int rows, int columns, int inner) {
+    SCOPED_TRACE(testing::Message()
+                 << (kType<T> == DType::fp16 ? "fp16" : "bf16") << ", width " << kWidth
+                 << (kTransposed ? ", A·Bᵀ " : ", A·B ") << rows << "×" << columns << "×" << inner);
+    const Matrix a = random_matrix<T>(rows, inner);
+    const Matrix b = kTransposed ? random_matrix<T>(columns, inner)  //
+                                 : random_matrix<T>(inner, columns);
+    Array& A = upload("A", a);
+    Array& B = upload("B", b);
+    Array& C = make("C", rows * columns * 2);
+    Array& sums = make("sums", rows * columns * 4);
+    const auto counts = run([&] {
+      launch("product", product<T, kWidth, kTransposed>, dim3(1), dim3(kThreads),
+             product_smem<kWidth, T>(), hbm<const T>(A), hbm<const T>(B), hbm<T>(C),
+             hbm<float>(sums), rows, columns, inner);
+    });
+    const auto in_fp32 = values<float>(sums);
+    const Matrix c = matrix<T>(C, rows, columns);
+    double worst = 0, worst_rounded = 0;
+    for (int i = 0; i < rows; ++i)
+      for (int j = 0; j < columns; ++j) {
+        double sum = 0;
+        for (int k = 0; k < inner; ++k) sum += a(i, k) * (kTransposed ? b(j, k) : b(k, j));
+        const double got = in_fp32[static_cast<size_t>(i * columns + j)];
+        worst = std::max(worst, std::abs(got - sum));
+        worst_rounded = std::max(worst_rounded, std::abs(c(i, j) - got) - rounding<T>(got));
+      }
+    EXPECT_LT(worst, 1e-3);
+    EXPECT_LT(worst_rounded, 1e-7);
+    if (!counts) return;
+
+    // A warp reads its rows of A and its columns of B once; padding is multiplied like the rest.
+    const int64_t tile_A = 2 * kRows * kWidth, tile_B = 2 * kWidth * kWidth;
+    EXPECT_EQ(counts->matmul_flops, int64_t{2} * kRows * kWidth * kWidth);
+    EXPECT_EQ(counts->sram_read, 2 * tile_A + 2 * tile_B + 2 * rows * columns);
+    EXPECT_EQ(counts->sram_write, 2 * tile_A + tile_B);
+    EXPECT_EQ(counts->bank_conflicts, 0);
+    EXPECT_EQ(counts->arrays.at("A").requested_read, 2 * rows * inner);
+    EXPECT_EQ(counts->arrays.at("B").requested_read, 2 * columns * inner);
+    EXPECT_EQ(counts->arrays.at("C").requested_write, 2 * rows * columns);
+  };
+  const auto whole_and_ragged = [&]<class T, int kWidth>() {
+    check.template operator()<T, kWidth, true>(kRows, kWidth, kWidth);
+    check.template operator()<T, kWidth, false>(kRows, kWidth, kWidth);
+    check.template operator()<T, kWidth, true>(29, kWidth - 8, kWidth - 24);
+    check.template operator()<T, kWidth, false>(1, 8, kWidth - 8);
+  };
+  const auto every_width = [&]<class T>() {
+    whole_and_ragged.template operator()<T, 32>();
+    whole_and_ragged.template operator()<T, 64>();
+    whole_and_ragged.template operator()<T, 128>();
+    whole_and_ragged.template operator()<T, 256>();
+  };
+  every_width.template operator()<fp16>();
+  every_width.template operator()<bf16>();
+}
+
+// ------------------------------------------------------------------------------------ the
+// registers
+
+/// C = A·B, 16 × 8 of 16 × 16 and 16 × 8, each fragment put together element by element as the PTX
+/// manual draws it (“Matrix Fragments for mma.m16n8k16 with floating point type”). `swap` exchanges
+/// two registers of a fragment: of a 1 (a0, a1), 2 (a1, a2), of b 3, of c 4 (c0, c1), 5 (c1, c2).
+template <class T>
+__global__ void product_of_fragments(Hbm<const T> A, Hbm<const T> B, Hbm<float> C, int swap) {
+  const int group = lane_id() / 4, in_group = lane_id() % 4;
+  unsigned a[4], b[2];
+  float c[4] = {};
+  for (int i = 0; i < 4; ++i) {
+    const int at = (group + 8 * (i % 2)) * 16 + 2 * in_group + 8 * (i / 2);
+    a[i] = pack<T>(float(A[at]), float(A[at + 1]));
+  }
+  for (int i = 0; i < 2; ++i) {
+    const int at = (2 * in_group + 8 * i) * 8 + group;
+    b[i] = pack<T>(float(B[at]), float(B[at + 8]));
+  }
+  const auto exchange = [](auto& x, auto& y) {
+    const auto was = x;
+    x = y;
+    y = was;
+  };
+  if (swap == 1) exchange(a[0], a[1]);
+  if (swap == 2) exchange(a[1], a[2]);
+  if (swap == 3) exchange(b[0], b[1]);
+  mma_m16n8k16<T>(c, a, b[0], b[1]);
+  if (swap == 4) exchange(c[0], c[1]);
+  if (swap == 5) exchange(c[1], c[2]);
+  for (int i = 0; i < 4; ++i) C[(group + 8 * (i / 2)) * 8 + 2 * in_group + i % 2] = c[i];
+}
+
+TEST_F(SUITE, FragmentsAreTheManualsAndNoOthers) {
+  const auto check = [&]<class T>() {
+    const Matrix a = random_matrix<T>(16, 16), b = random_matrix<T>(16, 8);
+    Array& A = upload("A", a);
+    Array& B = upload("B", b);
+    Array& C = make("C", 16 * 8 * 4);
+    for (int swap = 0; swap <= 5; ++swap) {
+      run([&] {
+        launch("fragments", product_of_fragments<T>, dim3(1), dim3(32), 0, hbm<const T>(A),
+               hbm<const T>(B), hbm<float>(C), swap);
+      });
+      const auto c = values<float>(C);
+      double worst = 0;
+      for (int i = 0; i < 16; ++i)
+        for (int j = 0; j < 8; ++j) {
+          double sum = 0;
+          for (int k = 0; k < 16; ++k) sum += a(i, k) * b(k, j);
+          worst = std::max(worst, std::abs(c[static_cast<size_t>(8 * i + j)] - sum));
+        }
+      if (swap == 0)
+        EXPECT_LT(worst, 1e-4);
+      else
+        EXPECT_GT(worst, 0.1) << "exchange " << swap << " of two registers went unnoticed";
+    }
+  };
+  check.template operator()<fp16>();
+  check.template operator()<bf16>();
+}
+
+/// Four 8 × 8 matrices, whose rows of 16 bytes lie one after the other; what each lane receives.
+template <bool kTransposed>
+__global__ void load_matrices(Hbm<const fp16> matrices, Hbm<unsigned> registers) {
+  SharedMemory smem;
+  const auto rows = smem.take<fp16>("rows", 4 * 8 * 8);
+  for (int i = lane_id(); i < 4 * 8 * 8; i += 32) rows[i] = matrices[i];
+  __syncwarp();
+  unsigned r[4];
+  if constexpr (kTransposed)
+    ldmatrix_x4_trans(r, rows + lane_id() * 8);
+  else
+    ldmatrix_x4(r, rows + lane_id() * 8);
+  for (int m = 0; m < 4; ++m) registers[32 * m + lane_id()] = r[m];
+}
+
+TEST_F(SUITE, LdmatrixGivesEachLaneWhatTheManualSays) {
+  Matrix numbered{32, 8, {DType::fp16, std::vector<uint16_t>(256)}};
+  for (int i = 0; i < 256; ++i) numbered.elements.bits[static_cast<size_t>(i)] = i;
+  Array& matrices = upload("matrices", numbered);
+  Array& registers = make("registers", 4 * 32 * 4);
+  for (const bool transposed : {false, true}) {
+    run([&] {
+      launch("load", transposed ? load_matrices<true> : load_matrices<false>, dim3(1), dim3(32),
+             shared_bytes<fp16>(256), hbm<const fp16>(matrices), hbm<unsigned>(registers));
+    });
+    const auto got = values<unsigned>(registers);
+    for (int m = 0; m < 4; ++m)
+      for (int lane = 0; lane < 32; ++lane) {
+        const unsigned row = lane / 4, column = 2 * (lane % 4);
+        const unsigned low = 64 * m + (transposed ? 8 * column + row : 8 * row + column);
+        const unsigned high = low + (transposed ? 8 : 1);
+        EXPECT_EQ(got[static_cast<size_t>(32 * m + lane)], low | high << 16)
+            << "matrix " << m << ", lane " << lane << (transposed ? ", transposed" : "");
+      }
+  }
+}
+
+#ifdef LADDER_SIM
+/// What load() does, from a tile without the swizzle.
+template <int kWidth>
+__global__ void load_plainly(Hbm<unsigned> out) {
+  SharedMemory smem;
+  const auto tile = smem.take<fp16>("tile", 16 * kWidth);
+  for (int i = lane_id(); i < 16 * kWidth; i += 32) tile[i] = fp16(0.0f);
+  __syncwarp();
+  unsigned r[4];
+  ldmatrix_x4(r, tile + (lane_id() % 16 * kWidth + lane_id() / 16 * 8));
+  out[lane_id()] = r[0];
+}
+
+TEST_F(SUITE, WithoutTheSwizzleBanksConflict) {
+  Array& out = make("out", 32 * 4);
+  const auto conflicts = [&](auto kernel, int width) {
+    const auto counts = run([&] {
+      launch("load", kernel, dim3(1), dim3(32), shared_bytes<fp16>(16 * width), hbm<unsigned>(out));
+    });
+    return counts->bank_conflicts;
+  };
+  // Of four matrices, each read in 1 pass at best; rows 64 bytes apart meet four at a time, rows
+  // 128 bytes or a multiple apart all eight.
+  EXPECT_EQ(conflicts(load_plainly<32>, 32), 4 * 3);
+  EXPECT_EQ(conflicts(load_plainly<64>, 64), 4 * 7);
+  EXPECT_EQ(conflicts(load_plainly<128>, 128), 4 * 7);
+  EXPECT_EQ(conflicts(load_plainly<256>, 256), 4 * 7);
+}
+#endif
+
+// --------------------------------------------------------------------------------- words for rows
+
+constexpr int kQueries = 32, kKeys = 64, kHead = 64;
+constexpr int kBlindRow = 5;  // sees no key
+/// What the kernel below leaves of each row.
+enum RowValue { kMax, kSum, kInverse, kLarger, kPlus, kMinus, kTimes, kTwice, kPower, kRowValues };
+
+/// O = softmax(scale·Q·Kᵀ)·V of one tile by one warp, with what the words leave on the way: P, and
+/// of each row m, l and what the words from row to row make of l.
+template <class T>
+__global__ void attention_of_a_tile(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V,
+                                    Hbm<float> P_out, Hbm<float> O_out, Hbm<float> rows_out,
+                                    int keys) {
+  SharedMemory smem;
+  const Tile<T, kQueries, kHead> tile_Q{smem.take<T>("Q", kQueries * kHead)};
+  const Tile<T, kKeys, kHead> tile_K{smem.take<T>("K", kKeys * kHead)};
+  const Tile<T, kKeys, kHead> tile_V{smem.take<T>("V", kKeys * kHead)};
+  copy_async<32>(tile_Q, Q, kHead, kQueries, kHead, lane_id());
+  copy_async<32>(tile_K, K, kHead, keys, kHead, lane_id());
+  copy_async<32>(tile_V, V, kHead, keys, kHead, lane_id());
+  cp_async_commit();
+  cp_async_wait<0>();
+  __syncwarp();
+
+  Operand<T, kQueries, kHead> q;
+  load(q, tile_Q, 0, 0);
+  Accumulator<kQueries, kKeys> S;
+  mma_ABt(S, q, tile_K, 0, 0);
+  for_each(S, [&](int i, int j, float& s) {
+    if (j >= keys || i == kBlindRow) s = -INFINITY;
+  });
+  const float c = 0.125f * 1.44269504f;  // scale · log₂ e
+  const auto m = row_max(S);
+  exp2_rows(S, c, finite_or_zero(c * m));
+  const auto l = row_sum(S);
+  const auto inverse = inverse_or_zero(l);
+  mul_rows(S, inverse);
+  for_each(S, [&](int i, int j, float p) { P_out[i * kKeys + j] = p; });
+  Accumulator<kQueries, kHead> O;
+  mma_AB(O, as_operand<T>(S), tile_V, 0, 0);
+  for_each(O, [&](int i, int j, float o) { O_out[i * kHead + j] = o; });
+
+  const auto put = [&](RowValue what, const Rows<kQueries>& rows) {
+    for_each_row(rows, rows, [&](int i, float x, float) { rows_out[i * kRowValues + what] = x; });
+  };
+  const auto three = fill_rows<kQueries>(3);
+  put(kMax, m);
+  put(kSum, l);
+  put(kInverse, inverse);
+  put(kLarger, max(l, three));
+  put(kPlus, l + three);
+  put(kMinus, l - three);
+  put(kTimes, l * three);
+  put(kTwice, 2.0f * l);
+  put(kPower, exp2(l - three));
+}
+
+TEST_F(SUITE, WordsForRowsMakeSoftmax) {
+  const auto check = [&]<class T>(int keys) {
+    SCOPED_TRACE(testing::Message() << (kType<T> == DType::fp16 ? "fp16, " : "bf16, ") << keys);
+    const Matrix q = random_matrix<T>(kQueries, kHead), k = random_matrix<T>(keys, kHead),
+                 v = random_matrix<T>(keys, kHead);
+    Array& Q = upload("Q", q);
+    Array& K = upload("K", k);
+    Array& V = upload("V", v);
+    Array& P = make("P", kQueries * kKeys * 4);
+    Array& O = make("O", kQueries * kHead * 4);
+    Array& rows = make("rows", kQueries * kRowValues * 4);
+    const auto counts = run([&] {
+      launch("attention", attention_of_a_tile<T>, dim3(1), dim3(32),
+             shared_bytes<T>(kQueries * kHead) + 2 * shared_bytes<T>(kKeys * kHead),
+             hbm<const T>(Q), hbm<const T>(K), hbm<const T>(V), hbm<float>(P), hbm<float>(O),
+             hbm<float>(rows), keys);
+    });
+    const auto p_out = values<float>(P), o_out = values<float>(O), row_out = values<float>(rows);
+    double worst_p = 0, worst_o = 0;
+    for (int i = 0; i < kQueries; ++i) {
+      const bool blind = i == kBlindRow;
+      std::vector<double> s(static_cast<size_t>(keys));
+      double m = -INFINITY, l = 0;
+      for (size_t j = 0; j < s.size(); ++j) {
+        for (int c = 0; c < kHead; ++c) s[j] += q(i, c) * k(static_cast<int>(j), c);
+        if (!blind) m = std::max(m, s[j]);
+      }
+      for (double& x : s) l += x = blind ? 0 : std::exp(0.125 * (x - m));
+      for (int j = 0; j < kKeys; ++j) {
+        const double p = j < keys && !blind ? s[static_cast<size_t>(j)] / l : 0;
+        worst_p = std::max(worst_p, std::abs(p_out[static_cast<size_t>(i * kKeys + j)] - p));
+      }
+      for (int c = 0; c < kHead; ++c) {
+        double o = 0;
+        for (int j = 0; j < keys && !blind; ++j) o += s[static_cast<size_t>(j)] / l * v(j, c);
+        worst_o = std::max(worst_o, std::abs(o_out[static_cast<size_t>(i * kHead + c)] - o));
+      }
+      const float* row = &row_out[static_cast<size_t>(i * kRowValues)];
+      if (blind)
+        EXPECT_EQ(row[kMax], -INFINITY);
+      else
+        EXPECT_NEAR(row[kMax], m, 1e-4);
+      EXPECT_NEAR(row[kSum], l, 1e-4 * l);
+      const double sum = row[kSum];
+      EXPECT_NEAR(row[kInverse], blind ? 0 : 1 / sum, 1e-6);
+      EXPECT_EQ(row[kLarger], std::max(sum, 3.0));
+      EXPECT_NEAR(row[kPlus], sum + 3, 1e-5);
+      EXPECT_NEAR(row[kMinus], sum - 3, 1e-5);
+      EXPECT_NEAR(row[kTimes], sum * 3, 1e-5 * sum);
+      EXPECT_NEAR(row[kTwice], sum * 2, 1e-5 * sum);
+      EXPECT_NEAR(row[kPower], std::exp2(row[kMinus]), 1e-5 * std::exp2(row[kMinus]));
+    }
+    EXPECT_LT(worst_p, 1e-5);
+    EXPECT_LT(worst_o, rounding<T>(1));  // P, a row of which adds up to 1, was rounded to T
+    if (!counts) return;
+    constexpr int kElements = kQueries * kKeys;
+    EXPECT_EQ(counts->matmul_flops, 2 * 2 * kElements * kHead);
+    EXPECT_EQ(counts->exps, kElements + kQueries);
+    // row_max, row_sum and mul_rows take one for each element, exp2_rows two; c·m, the inverse and
+    // seven of the words at the end one for each row.
+    EXPECT_EQ(counts->other_flops, 5 * kElements + 8 * kQueries);
+    EXPECT_EQ(counts->bank_conflicts, 0);
+  };
+  for (const int keys : {64, 41, 1}) {
+    check.template operator()<fp16>(keys);
+    check.template operator()<bf16>(keys);
+  }
+}
+
+}  // namespace
+}  // namespace ladder::MACHINE
