@@ -86,7 +86,8 @@ const std::vector<Group>& groups() {
        {
            {"time", "MS", nullptr, "GPU time to spend on a measurement (default 200)"},
            {"warm", nullptr, nullptr, "leave the L2 as the last run left it (default: flush it)"},
-           {"dram", nullptr, nullptr, "read the DRAM traffic counters (default: no)"},
+           {"dram", nullptr, nullptr,
+            "DRAM counters (default: no; not read by this version, null)"},
        }},
       {"Output",
        {

@@ -119,6 +119,11 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   }
   if (!options.load.empty()) require();
   const Plan plan = variant.plan(p, device.info(), options.tile);
+  if (options.dram)
+    fmt::print(
+        stderr,
+        "--dram: this version reads no DRAM counters; dram_read_bytes and dram_write_bytes stay "
+        "null (ncu reads them: the lesson of 00 says how)\n");
   if (options.verbose && !plan.note.empty()) fmt::print(stderr, "{}\n", plan.note);
 
   const int64_t o_elements = inputs.Q.size();

@@ -39,10 +39,14 @@ template <class F>
 void with_type_and_head_dim(const Problem& p, F f) {
   const auto with_head_dim = [&]<class T>() {
     switch (padded_head_dim(p.d)) {
-      case 32: return f.template operator()<T, 32>();
-      case 64: return f.template operator()<T, 64>();
-      case 128: return f.template operator()<T, 128>();
-      default: return f.template operator()<T, 256>();
+      case 32:
+        return f.template operator()<T, 32>();
+      case 64:
+        return f.template operator()<T, 64>();
+      case 128:
+        return f.template operator()<T, 128>();
+      default:
+        return f.template operator()<T, 256>();
     }
   };
   p.dtype == DType::fp16 ? with_head_dim.template operator()<fp16>()
