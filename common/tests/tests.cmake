@@ -94,8 +94,10 @@ target_compile_options(broken_reference_test PRIVATE -Wno-unknown-pragmas)
 function(ladder_rung_tests rung objects)
   add_executable(${rung}_test ${tests}/suite_test.cpp ${objects})
   target_link_libraries(${rung}_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
-  gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Sim.*:Schedules.*"
+  gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Sim.*"
     PROPERTIES LABELS sim)
+  gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Schedules.*"
+    TEST_LIST ${rung}_schedules PROPERTIES LABELS asan)
   add_test(NAME ${rung}.cli COMMAND Python3::Interpreter ${tests}/cli_test.py
     ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${rung})
   if(LADDER_GPU)
