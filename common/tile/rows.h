@@ -4,7 +4,8 @@
 //   row_max, row_sum      accumulator → rows
 //   max, exp2, +, −, ·    row by row
 //   finite_or_zero        row by row: −∞ becomes 0
-//   mul_rows              every element times its row's value
+//   mul_rows, sub_rows    every element times, or less, its row's value
+//   mul                   every element times that of another accumulator
 //   exp2_rows             S_ij ← 2^(c·S_ij − shift_i)
 //   as_operand            accumulator → left operand of the next product, rounded to T
 //   make_rows             rows from a function of the row
@@ -120,6 +121,30 @@ __device__ __forceinline__ void mul_rows(Accumulator<M, N>& acc, const Rows<M>& 
     for (int j = 0; j < N / 8; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e) acc.r[i][j][e] *= rows.r[2 * i + e / 2];
+  count_flops(M * N / 32);
+}
+
+/// Every element less its row's value.
+template <int M, int N>
+__device__ __forceinline__ void sub_rows(Accumulator<M, N>& acc, const Rows<M>& rows) {
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc.r[i][j][e] -= rows.r[2 * i + e / 2];
+  count_flops(M * N / 32);
+}
+
+/// Every element times that of another accumulator.
+template <int M, int N>
+__device__ __forceinline__ void mul(Accumulator<M, N>& acc, const Accumulator<M, N>& by) {
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc.r[i][j][e] *= by.r[i][j][e];
   count_flops(M * N / 32);
 }
 

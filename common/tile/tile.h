@@ -7,7 +7,7 @@
 //   copy_out              tile → HBM, by many threads together
 //   Operand<T, M, K>      left operand of a product in registers
 //   Accumulator<M, N>     fp32 sums in registers
-//   load                  tile → operand
+//   load, load_transposed tile → operand
 //   mma_ABt, mma_AB       accumulator += operand · tileᵀ, operand · tile
 //   for_each              every element of an accumulator with its row and column
 //   write                 accumulator → tile, rounded to the tile's type
@@ -118,6 +118,21 @@ __device__ __forceinline__ void load(Operand<T, M, K>& a, const Tile<T, R, C>& t
     for (int k = 0; k < K / 16; ++k)
       ldmatrix_x4(a.r[i][k],
                   tile.data + tile.chunk(row + 16 * i + lane % 16, column / 8 + 2 * k + lane / 16));
+}
+
+/// Loads rows [row, row + K) × columns [column, column + M) of a tile, transposed: the left operand
+/// of tileᵀ·B.
+template <class T, int M, int K, int R, int C>
+__device__ __forceinline__ void load_transposed(Operand<T, M, K>& a, const Tile<T, R, C>& tile,
+                                                int row, int column) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int k = 0; k < K / 16; ++k)
+      ldmatrix_x4_trans(a.r[i][k],
+                        tile.data + tile.chunk(row + 16 * k + lane % 8 + lane / 16 * 8,
+                                               column / 8 + 2 * i + lane / 8 % 2));
 }
 
 /// C += A·Bᵀ, where B is rows [row, row + N) × columns [column, column + K) of a tile.
