@@ -130,9 +130,8 @@ __device__ __forceinline__ void load_transposed(Operand<T, M, K>& a, const Tile<
   for (int i = 0; i < M / 16; ++i)
 #pragma unroll
     for (int k = 0; k < K / 16; ++k)
-      ldmatrix_x4_trans(a.r[i][k],
-                        tile.data + tile.chunk(row + 16 * k + lane % 8 + lane / 16 * 8,
-                                               column / 8 + 2 * i + lane / 8 % 2));
+      ldmatrix_x4_trans(a.r[i][k], tile.data + tile.chunk(row + 16 * k + lane % 8 + lane / 16 * 8,
+                                                          column / 8 + 2 * i + lane / 8 % 2));
 }
 
 /// C += A·Bᵀ, where B is rows [row, row + N) × columns [column, column + K) of a tile.
