@@ -45,6 +45,11 @@ struct Problem {
     const int64_t k = causal ? int64_t{i} + N_kv - N + 1 : N_kv;
     return static_cast<int>(k < 0 ? 0 : k < N_kv ? k : N_kv);
   }
+  /// The first query that sees key j, N if none does; all after it see it too.
+  constexpr int first_query(int j) const {
+    const int64_t i = causal ? int64_t{j} - N_kv + N : 0;
+    return static_cast<int>(i < 0 ? 0 : i < N ? i : N);
+  }
   /// First row of Q (and O) and of K (and V) of the bh-th of the B·H heads, counted in rows of d.
   constexpr int64_t q_row(int bh) const { return int64_t{bh} * N; }
   constexpr int64_t kv_row(int bh) const {
