@@ -19,6 +19,7 @@
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
+#include "tile/schedule.h"
 #include "tile/tile.h"
 
 namespace ladder::MACHINE {
@@ -38,13 +39,14 @@ int64_t smem_bytes(int D, int Br, int Bc) {
   return shared_bytes<fp16>((Br + 2 * Bc) * D);
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (B·H, tiles of Q).
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
 template <class T, int D, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
   constexpr int kRows = Br / kWarps;  // rows of Q of a warp
-  const int64_t bh = blockIdx.x;
-  const int block_row = (gridDim.y - 1 - blockIdx.y) * Br;  // the last rows see the most keys
+  const int tiles = ceil_div(p.N, Br);
+  const auto [bh, tile] = longest_first(blockIdx.x, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d);
+  const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
   const int warp_row = warp_id() * kRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
   const auto Q_tile = Q + (p.q_row(bh) + block_row) * p.d;
@@ -109,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   __syncwarp();
   copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_O, p.N - row, p.d, lane_id());
   for_each_row(m, l, [&](int i, float max, float sum) {
-    if (row + i < p.N) LSE[bh * p.N + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
+    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
   });
 }
 
@@ -149,8 +151,8 @@ int64_t query_smem_bytes(int D) {
 
 /// dQ's accumulator = 0.
 __global__ void clear(Hbm<float> dQ_sum, Problem p) {
-  const int64_t i = int64_t{blockIdx.x} * kElementwise + threadIdx.x;
-  if (i < int64_t{p.B} * p.H * p.N * p.d) dQ_sum[i] = 0;
+  const int64_t i = 8 * (int64_t{blockIdx.x} * kElementwise + threadIdx.x);
+  if (i < int64_t{p.B} * p.H * p.N * p.d) write_chunk(dQ_sum + i, Chunk<float>{});
 }
 
 /// D = rowsum(dO∘O): what the softmax's derivative takes from each row of dP. D/8 lanes a row.
@@ -182,9 +184,10 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   constexpr int kRows = backward_rows(Br);
   constexpr int down = Br / kRows, kv_down = Bc / kRows;
   constexpr int kS = Bc * down / kWarps, kQ = D * down / kWarps, kKV = D * kv_down / kWarps;
-  const int tiles = ceil_div(p.N_kv, Bc);
-  const int bh = blockIdx.x / tiles;  // of the B·Hk heads of K and V
-  const int key = blockIdx.x % tiles * Bc;
+  // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
+  const auto [bh, tile] = longest_first(blockIdx.x, p.B * p.Hk, ceil_div(p.N_kv, Bc),
+                                        int64_t{8} * p.N * p.d * (p.H / p.Hk));
+  const int key = tile * Bc;
   const int warp_row = warp_id() % down * kRows;  // of S and of dQ
   const int s_column = warp_id() / down * kS, q_column = warp_id() / down * kQ;
   const int kv_row = warp_id() % kv_down * kRows, kv_column = warp_id() / kv_down * kKV;
@@ -236,7 +239,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
 
     Accumulator<kRows, kS> P;  // S until the exponential
-#pragma unroll
+#pragma unroll 2
     for (int k = 0; k < D; k += 16) {
       Operand<T, kRows, 16> q;
       load(q, tile_Q, warp_row, k);
@@ -255,7 +258,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     write(tile_P, P, warp_row, s_column);
 
     Accumulator<kRows, kS> dS;  // dP until D is subtracted
-#pragma unroll
+#pragma unroll 2
     for (int k = 0; k < D; k += 16) {
       Operand<T, kRows, 16> g;
       load(g, tile_dO, warp_row, k);
@@ -267,7 +270,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     write(tile_dS, dS, warp_row, s_column);
     __syncthreads();  // P and dS are complete
 
-#pragma unroll
+#pragma unroll 2
     for (int k = 0; k < Br; k += 16) {
       Operand<T, kRows, 16> a;
       load_transposed(a, tile_P, k, kv_row);
@@ -275,7 +278,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     }
     if constexpr (kAtomic) {
       Accumulator<kRows, kQ> dQ;
-#pragma unroll
+#pragma unroll 2
       for (int k = 0; k < Bc; k += 16) {
         Operand<T, kRows, 16> a;
         load(a, tile_dS, warp_row, k);
@@ -287,7 +290,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
           atomic_add_pair(dQ_tile + ((warp_row + i) * p.d + q_column + j), a, b);
       });
     }
-#pragma unroll
+#pragma unroll 2
     for (int k = 0; k < Br; k += 16) {
       Operand<T, kRows, 16> a;
       load_transposed(a, tile_dS, k, kv_row);
@@ -318,8 +321,8 @@ __global__ void __launch_bounds__(kThreads)
                     Hbm<const float> LSE, Hbm<const float> D_rows, Hbm<T> dQ, Problem p) {
   constexpr int kRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
-  const int bh = blockIdx.x / tiles;
-  const int row = blockIdx.x % tiles * Br, warp_row = warp_id() * kRows;
+  const auto [bh, tile] = longest_first(blockIdx.x, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d);
+  const int row = (tiles - 1 - tile) * Br, warp_row = warp_id() * kRows;
   const int thread = threadIdx.x;
   const int64_t q_first = (p.q_row(bh) + row) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
@@ -380,8 +383,12 @@ __global__ void __launch_bounds__(kThreads)
 /// dQ in the I/O type.
 template <class T>
 __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, Problem p) {
-  const int64_t i = int64_t{blockIdx.x} * kElementwise + threadIdx.x;
-  if (i < int64_t{p.B} * p.H * p.N * p.d) dQ[i] = T(p.scale * dQ_sum[i]);
+  const int64_t i = 8 * (int64_t{blockIdx.x} * kElementwise + threadIdx.x);
+  if (i >= int64_t{p.B} * p.H * p.N * p.d) return;
+  const auto sum = read_chunk(dQ_sum + i);
+  Chunk<T> out;
+  for (int e = 0; e < 8; ++e) out[e] = T(p.scale * sum[e]);
+  write_chunk(dQ + i, out);
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
@@ -413,8 +420,8 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<T>(a["O"]);
   const auto LSE = hbm<float>(a["LSE"]);
-  launch("attention", attention<T, D, Br, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)),
-         dim3(kThreads), plan.smem_bytes, Q, K, V, O, LSE, p);
+  launch("attention", attention<T, D, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H), dim3(kThreads),
+         plan.smem_bytes, Q, K, V, O, LSE, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
@@ -435,7 +442,7 @@ void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto LSE = hbm<float>(a["LSE"]), D_rows = hbm<float>(a["D"]);
   const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
-  const dim3 elements(ceil_div(rows * p.d, kElementwise));
+  const dim3 chunks(ceil_div(rows * p.d / 8, kElementwise));
   const dim3 key_blocks(ceil_div(p.N_kv, Bc) * p.B * p.Hk);
   const dim3 threads(32 * backward_warps(Br));
 
@@ -451,10 +458,10 @@ void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
     return;
   }
   const auto dQ_sum = hbm<float>(a["dQ_sum"]);
-  launch("clear", clear, elements, dim3(kElementwise), 0, dQ_sum, p);
+  launch("clear", clear, chunks, dim3(kElementwise), 0, dQ_sum, p);
   launch("key_gradients", key_gradients<T, D, Br, Bc, true>, key_blocks, threads, plan.smem_bytes,
          Q, K, V, dO, LSE, D_rows, dQ_sum, dK, dV, p);
-  launch("convert", convert<T>, elements, dim3(kElementwise), 0, dQ_sum, dQ, p);
+  launch("convert", convert<T>, chunks, dim3(kElementwise), 0, dQ_sum, dQ, p);
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {

@@ -11,7 +11,7 @@
 //   Register            puts a rung's step on the list
 //
 //   atomic_add_pair     adds to two neighbours in global memory
-//   Chunk<T>            8 elements, read_chunk and write_chunk move them as one access
+//   Chunk<T>            8 elements, read_chunk and write_chunk move them 16 bytes at a time
 //   ldmatrix_x4, mma_m16n8k16, pack, store_pair, store_16_bytes: what common/tile is made of
 //
 // and of CUDA itself: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp,

@@ -205,7 +205,8 @@ void cp_async(Smem<T> target, Hbm<U> source, bool valid = true) {
     source.template count_read<bytes>(0);
   }
   worker->start_copy(target.name(), at, target.begin(), target.end(),
-                     valid ? reinterpret_cast<const char*>(source.data()) : nullptr, bytes, sizeof(T));
+                     valid ? reinterpret_cast<const char*>(source.data()) : nullptr, bytes,
+                     sizeof(T));
 }
 /// Closes the group that this thread's copies since the last commit belong to.
 inline void cp_async_commit() {
@@ -478,18 +479,17 @@ struct alignas(16) Chunk {
 };
 template <class T>
 Chunk<std::remove_const_t<T>> read_chunk(Hbm<T> source) {
-  static_assert(sizeof(Chunk<T>) == 16);
   check_aligned(source.data(), "read of a chunk");
-  source.template count_read<16>(0);
+  for (int i = 0; i < 8; i += 16 / sizeof(T)) source.template count_read<16>(i);
   Chunk<std::remove_const_t<T>> chunk;
-  std::memcpy(&chunk.x, source.data(), 16);
+  std::memcpy(&chunk.x, source.data(), sizeof(chunk.x));
   return chunk;
 }
 template <class T>
 void write_chunk(Hbm<T> target, const Chunk<T>& chunk) {
   check_aligned(target.data(), "write of a chunk");
-  target.template count_write<16>(0);
-  std::memcpy(static_cast<void*>(target.data()), &chunk.x, 16);
+  for (int i = 0; i < 8; i += 16 / sizeof(T)) target.template count_write<16>(i);
+  std::memcpy(static_cast<void*>(target.data()), &chunk.x, sizeof(chunk.x));
 }
 
 /// Copies 16 bytes from shared to global memory. Both must be aligned to 16 bytes.
