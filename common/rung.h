@@ -154,9 +154,15 @@ struct Variant {
   /// Reads Q, K, V and writes O (and LSE); launches only, does not wait.
   void (*forward)(const Problem&, const Plan&, const Arrays&) = nullptr;
   Traffic (*traffic)(const Problem&, const Plan&) = nullptr;
-  /// Reads Q, K, V, O, LSE, dO and writes dQ, dK, dV. Null where there is no backward pass.
+
+  /// The backward pass's own tile sizes and workspace; all three are null where there is none.
+  Plan (*backward_plan)(const Problem&, const DeviceInfo&) = nullptr;
+  /// Reads Q, K, V, O, LSE, dO and writes dQ, dK, dV, after a run of forward, whose workspace is
+  /// still there; launches only. Takes backward_plan's plan, as backward_traffic does.
   void (*backward)(const Problem&, const Plan&, const Arrays&) = nullptr;
   Traffic (*backward_traffic)(const Problem&, const Plan&) = nullptr;
+  /// Whether backward gives the same bits on every run even without Problem::deterministic.
+  bool always_deterministic = false;
 
   DeviceKind device = DeviceKind::sim;  // set by Registration
 };
