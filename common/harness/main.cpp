@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,12 +22,14 @@ namespace {
 void list_variants() {
   for (const DeviceKind kind : {DeviceKind::sim, DeviceKind::gpu}) {
     const auto all = variants_for(kind);
+    const auto by_default =
+        std::find_if(all.rbegin(), all.rend(), [](const Variant& v) { return !v.by_name_only; });
     for (const Variant& v : all)
       fmt::print(
           "{{\"rung\": \"{}\", \"variant\": \"{}\", \"device\": \"{}\", \"default\": {}, "
           "\"summary\": \"{}\"}}\n",
-          v.rung, v.name, kind == DeviceKind::gpu ? "gpu" : "sim",
-          v.name == all.back().name && !v.by_name_only, v.summary);
+          v.rung, v.name, kind == DeviceKind::gpu ? "gpu" : "sim", v.name == by_default->name,
+          v.summary);
   }
 }
 
@@ -110,6 +113,7 @@ int run(int argc, char** argv) {
   const bool colour = isatty(STDOUT_FILENO) && !(no_colour && *no_colour);
   bool pass = true;
   for (const Report& report : reports) {
+    if (!options->json && &report != &reports.front()) print("\n");
     print(options->json ? to_json(report) + "\n" : to_table(report, colour));
     pass = pass && report.pass();
   }
