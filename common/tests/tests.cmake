@@ -77,6 +77,12 @@ ladder_broken(mma_no_barrier_in_the_loop ${mma} "__syncthreads();  // this step'
 ladder_broken(mma_no_barrier_after_the_loop ${mma} "cp_async_wait<0>();\n  __syncthreads();"
   "cp_async_wait<0>();")
 ladder_broken(mma_loads_past_the_end ${mma} "g.rows - row, g.inner - k" "g.rows - row + 1, g.inner - k")
+set(stored 06_backward/stored.cu stored)
+ladder_broken(stored_sound ${stored})
+ladder_broken(stored_forgets_D ${stored} "(float(ds[e]) - D)" "float(ds[e])")
+ladder_broken(stored_forgets_the_group ${stored} "p.H / p.Hk * p.N" "p.N")
+ladder_broken(stored_formula_counts_blocks_of_queries ${stored} "{\"Q\", q * key_blocks, 0}"
+  "{\"Q\", q * row_blocks, 0}")
 
 ladder_test(broken_test SOURCES ${tests}/broken_test.cpp ${broken_copies} LABELS sim)
 target_compile_definitions(broken_test PRIVATE LADDER_SIM)
