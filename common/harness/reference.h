@@ -92,8 +92,7 @@ class GradientReference {
   void compute_rows(Block& block, size_t begin, size_t end);
   /// Where query row i stands among those whose dQ is computed.
   std::optional<size_t> dq_row(int i) const;
-  /// What rounding O, by u in its last place, moves D_i by, in units of Σ_c|dO_ic·O_ic|; times
-  /// scale.
+  /// u·|scale|: what rounding O moves scale·D_i by at most, in units of Σ_c|dO_ic·O_ic|.
   double rounding_of_D() const;
   TensorError check(const char* name, const Tensor& out, const Gradient& gradient, double extra,
                     const std::vector<int64_t>& rows, const std::string& compared) const;

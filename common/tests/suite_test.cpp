@@ -1,6 +1,6 @@
 // The suite that every rung registers into: each variant linked into this program, on both devices,
-// at shapes that cover pairs of choices. Right against float64, and on the sim the formula equal to
-// the count, array by array, to the byte.
+// at shapes that cover pairs of choices, forward and backward. Right against float64, and on the
+// sim the formula equal to the count, array by array, to the byte.
 
 #include <gtest/gtest.h>
 
