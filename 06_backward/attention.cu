@@ -276,6 +276,12 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       load_transposed(a, tile_P, k, kv_row);
       mma_AB(dV_sum, a, tile_dO, k, kv_column);
     }
+#pragma unroll 2
+    for (int k = 0; k < Br; k += 16) {
+      Operand<T, kRows, 16> a;
+      load_transposed(a, tile_dS, k, kv_row);
+      mma_AB(dK_sum, a, tile_Q, k, kv_column);
+    }
     if constexpr (kAtomic) {
       Accumulator<kRows, kQ> dQ;
 #pragma unroll 2
@@ -289,12 +295,6 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
         if (row + warp_row + i < p.N && q_column + j < p.d)
           atomic_add_pair(dQ_tile + ((warp_row + i) * p.d + q_column + j), a, b);
       });
-    }
-#pragma unroll 2
-    for (int k = 0; k < Br; k += 16) {
-      Operand<T, kRows, 16> a;
-      load_transposed(a, tile_dS, k, kv_row);
-      mma_AB(dK_sum, a, tile_Q, k, kv_column);
     }
     if (kStages == 1) {
       __syncthreads();  // all warps are done with Q and dO
