@@ -449,6 +449,37 @@ class Options(Case):
         self.assertEqual((o["block_q"], o["block_kv"]), (64, 64))
         self.assertTrue(o["pass"])
 
+    def test_a_default_tile_that_does_not_fit_gives_way(self):
+        if not has_tiles() or has_backward():
+            self.skipTest("no tile sizes, or a backward pass whose own tile may not fit either")
+        best = self.object(SMALL)
+        short = f"{SMALL} --sram {best['smem_bytes'] - 1}"
+        done = self.good(f"{short} --verbose --json")
+        smaller = strict_json(done.stdout)
+        self.assertLess(smaller["smem_bytes"], best["smem_bytes"])
+        self.assertTrue(smaller["pass"])
+        best_tile, tile = (f"{o['block_q']}×{o['block_kv']}" for o in (best, smaller))
+        self.assertIn(
+            f"tile {tile}: {best_tile} needs {best['smem_bytes']} bytes; "
+            f"there are {best['smem_bytes'] - 1}\n",
+            done.stderr,
+        )
+        # Silent without --verbose; and a tile that was asked for does not give way.
+        self.assertNotIn(tile, self.good(short).stderr)
+        asked = f"--block-q {best['block_q']} --block-kv {best['block_kv']}"
+        self.assert_bad(
+            f"{short} {asked} --save out",
+            2,
+            [asked, f"{best_tile} needs {best['smem_bytes']} bytes", "sizes that fit: ", tile],
+        )
+
+    def test_a_tile_that_this_head_size_lacks(self):
+        if not has_tiles():
+            self.skipTest("this rung takes no tile sizes")
+        asked = "--block-kv 128" if number() == "04" else "--block-q 128"
+        words = [asked, "not compiled for this head size; sizes that fit: 64×64"]
+        self.assert_bad(f"{SMALL} --head-dim 256 {asked} --save out", 2, words)
+
     def test_deterministic(self):
         if not has_backward():
             self.skipTest("this rung has no --deterministic")
