@@ -107,7 +107,7 @@ class Cupti {
 /// The current context, from the driver that the runtime has opened.
 CUcontext current_context() {
   CUcontext context = nullptr;
-  if (void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)) {
+  if (void* driver = dlopen("libcuda.so.1", RTLD_NOW)) {
     using Get = CUresult(CUcontext*);
     if (const auto get = reinterpret_cast<Get*>(dlsym(driver, "cuCtxGetCurrent"))) get(&context);
     dlclose(driver);
