@@ -88,7 +88,7 @@ const std::vector<Group>& groups() {
            {"time", "MS", nullptr, "GPU time to spend on a measurement (default 200)"},
            {"warm", nullptr, nullptr, "leave the L2 as the last run left it (default: flush it)"},
            {"dram", nullptr, nullptr,
-            "DRAM counters (default: no; not read by this version, null)"},
+            "count what DRAM served, by the GPU's counters (default: no)"},
        }},
       {"Output",
        {

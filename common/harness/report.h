@@ -21,6 +21,7 @@ struct Report {
   std::vector<KernelReport> kernels = {};
   std::optional<Traffic> model = {};  // the formula; none for --baseline
   std::optional<Timing> timing = {};
+  std::optional<DramCounts> dram = {};  // of --dram
   int64_t workspace_bytes = 0;
   std::optional<std::vector<TensorError>> errors = {};  // none where nothing was checked
   int64_t overflowing_rows = 0;                         // see Reference::overflowing_rows

@@ -38,7 +38,7 @@ TINY = "--device sim --heads 2 --seqlen 3 --seqlen-kv 5 --head-dim 8"
 BYTES = """model_read_bytes model_write_bytes requested_read_bytes requested_write_bytes
 distinct_read_bytes distinct_write_bytes sram_read_bytes sram_write_bytes""".split()
 COUNTS = "matmul_flops exp_count other_flops".split()
-DRAM = "dram_read_bytes dram_write_bytes".split()
+DRAM = "dram_read_bytes dram_write_bytes l2_bytes l1_bytes".split()
 TIMES = "time_ms time_ms_min time_ms_max samples tflops".split()
 
 
@@ -293,7 +293,7 @@ class Json(Case):
             for key in BYTES:
                 self.check_types(part, key, int if key.startswith("model") else count)
             for key in DRAM:
-                self.check_types(part, key, none)
+                self.check_types(part, key, none, *([int] if device == "gpu" else []))
         for key in COUNTS:
             self.check_types(o, key, count)
         self.check_types(o, "kernels", list)
@@ -459,10 +459,32 @@ class Options(Case):
         for how in ("full", "sampled"):
             self.assertTrue(all(o["pass"] for o in self.objects(f"{SMALL} --check {how}")))
 
-    def test_options_of_the_gpu_say_nothing_on_the_sim(self):
+    def test_options_of_the_gpu_on_the_sim(self):
         for o in self.objects(f"{TINY} --time 5 --warm --dram"):
             self.assertIsNone(o["time_ms"])
             self.assertIsNone(o["dram_read_bytes"])
+        done = self.good(f"{TINY} --time 5 --warm --dram")
+        self.assertEqual(
+            done.stderr,
+            "--dram: no DRAM bytes: the counters are a GPU's; the sim counts requested and "
+            "distinct bytes\n",
+        )
+
+    def test_dram(self):
+        if not has_gpu():
+            self.skipTest("no GPU here")
+        arguments = SMALL.replace("sim", "gpu") + " --time 5 --dram"
+        done = self.good(arguments + " --json")
+        objects = [strict_json(line) for line in done.stdout.splitlines()]
+        for o in objects:
+            self.check_object(o, "gpu")
+        if "--dram: no DRAM bytes: " in done.stderr:  # no permission, no CUPTI: the rest stands
+            self.assertIsNone(objects[0]["dram_read_bytes"])
+            self.skipTest(done.stderr.strip())
+        for part in [p for o in objects for p in [o] + o["kernels"]]:
+            for key in DRAM:
+                self.check_types(part, key, int)
+        self.assertIn("DRAM read", self.good(arguments).stdout)
 
     def test_device_auto(self):
         done = self.good(TINY.replace("--device sim", "--device auto") + " --json")
@@ -483,6 +505,37 @@ class Options(Case):
         o = self.object(f"{SMALL} --block-q 64 --block-kv 64")
         self.assertEqual((o["block_q"], o["block_kv"]), (64, 64))
         self.assertTrue(o["pass"])
+
+    def test_a_default_tile_that_does_not_fit_gives_way(self):
+        if not has_tiles() or has_backward():
+            self.skipTest("no tile sizes, or a backward pass whose own tile may not fit either")
+        best = self.object(SMALL)
+        short = f"{SMALL} --sram {best['smem_bytes'] - 1}"
+        done = self.good(f"{short} --verbose --json")
+        smaller = strict_json(done.stdout)
+        self.assertLess(smaller["smem_bytes"], best["smem_bytes"])
+        self.assertTrue(smaller["pass"])
+        best_tile, tile = (f"{o['block_q']}×{o['block_kv']}" for o in (best, smaller))
+        self.assertIn(
+            f"tile {tile}: {best_tile} needs {best['smem_bytes']} bytes; "
+            f"there are {best['smem_bytes'] - 1}\n",
+            done.stderr,
+        )
+        # Silent without --verbose; and a tile that was asked for does not give way.
+        self.assertNotIn(tile, self.good(short).stderr)
+        asked = f"--block-q {best['block_q']} --block-kv {best['block_kv']}"
+        self.assert_bad(
+            f"{short} {asked} --save out",
+            2,
+            [asked, f"{best_tile} needs {best['smem_bytes']} bytes", "sizes that fit: ", tile],
+        )
+
+    def test_a_tile_that_this_head_size_lacks(self):
+        if not has_tiles():
+            self.skipTest("this rung takes no tile sizes")
+        asked = "--block-kv 128" if number() == "04" else "--block-q 128"
+        words = [asked, "not compiled for this head size; sizes that fit: 64×64"]
+        self.assert_bad(f"{SMALL} --head-dim 256 {asked} --save out", 2, words)
 
     def test_deterministic(self):
         if not has_backward():

@@ -233,6 +233,43 @@ TEST(Schedules, GiveTheSameBits) {
   }
 }
 
+// No assertion on how long: it prints what a rung seems to take at N = 512 when every run is queued
+// behind the last, and when the host waits in between and the gaps between launches show.
+TEST(GpuTiming, QueuedLaunchesBesideWaitingOnes) {
+  std::string why;
+  Device* device = gpu(why);
+  if (!device) GTEST_SKIP() << why;
+  Options o;
+  o.problem = {.H = 32, .Hk = 32, .N = 512, .N_kv = 512, .dtype = bf};
+  const Problem& p = o.problem;
+  const Variant v = choose_variant(o, device->info());
+  const Plan plan = v.plan(p, device->info(), {});
+  std::vector<Buffer> buffers;
+  Arrays arrays;
+  const auto make = [&](const std::string& name, int64_t bytes) {
+    buffers.emplace_back(*device, name, bytes);
+    arrays.add(buffers.back().array());
+  };
+  const Inputs inputs = make_inputs(o, false);
+  for (const auto& [name, tensor] :
+       {std::pair("Q", &inputs.Q), std::pair("K", &inputs.K), std::pair("V", &inputs.V)}) {
+    make(name, tensor->bytes());
+    device->upload(*buffers.back().array(), tensor->bits.data());
+  }
+  make("O", inputs.Q.bytes());
+  make("LSE", int64_t{p.B} * p.H * p.N * 4);
+  for (const auto& array : plan.workspace) make(array.name, array.bytes);
+  for (const bool queued : {true, false}) {
+    const auto t =
+        device->time([&] { v.forward(p, plan, arrays); }, {.budget_ms = 20, .queued = queued});
+    ASSERT_TRUE(t.has_value());
+    EXPECT_GT(t->median_ms, 0);
+    EXPECT_GT(t->samples, 0);
+    printf("%s %s at N = 512, %s: %.4f ms, median of %d\n", v.rung.c_str(), v.name.c_str(),
+           queued ? "queued" : "waited for", t->median_ms, t->samples);
+  }
+}
+
 // More than 2³¹ elements in S: an index that is not 64-bit wide ends somewhere else.
 TEST(GpuLarge, MoreThanTwoToThe31ElementsInS) {
   std::string why;
