@@ -79,25 +79,10 @@ __device__ __forceinline__ uint64_t by_columns(const SwizzledTile<T, R, C>& tile
   return matrix_descriptor(tile.data + tile.at(row, column), tile.kPanel * int{sizeof(T)}, 1024);
 }
 
-template <int M, int N>
-__device__ __forceinline__ void hold(Accumulator<M, N>& acc) {
-#pragma unroll
-  for (int j = 0; j < N / 8; ++j)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) hold(acc.r[0][j][e]);
-}
-template <class T, int M, int K>
-__device__ __forceinline__ void hold(Operand<T, M, K>& a) {
-#pragma unroll
-  for (int k = 0; k < K / 16; ++k)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) hold(a.r[0][k][e]);
-}
-
 /// Before a product: what other code did to these accumulators and operands is done.
 template <class... Registers>
 __device__ __forceinline__ void wgmma_fence(Registers&... registers) {
-  (hold(registers), ...);
+  (hold(registers.r[0]), ...);
   wgmma_fence_instruction();
 }
 /// Waits until at most `groups` groups of products are still under way, after which these
@@ -105,7 +90,7 @@ __device__ __forceinline__ void wgmma_fence(Registers&... registers) {
 template <int groups, class... Registers>
 __device__ __forceinline__ void wgmma_wait(Registers&... registers) {
   wgmma_wait_instruction<groups>();
-  (hold(registers), ...);
+  (hold(registers.r[0]), ...);
 }
 
 /// S = scale_d·S + A·Bᵀ: rows [row, row + 64) of a tile times all rows of another. scale_d is 0 or

@@ -159,11 +159,19 @@ __device__ __forceinline__ void wgmma_fence_instruction() {
   LADDER_SM90A("wgmma.fence.sync.aligned;" ::: "memory");
 }
 /// Keeps the compiler from moving other uses of these registers across this place.
-__device__ __forceinline__ void hold(float& x) {
-  asm volatile("" : "+f"(x)::"memory");
+template <int n>
+__device__ __forceinline__ void hold(float (&registers)[n][4]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(registers[i][e])::"memory");
 }
-__device__ __forceinline__ void hold(unsigned& x) {
-  asm volatile("" : "+r"(x)::"memory");
+template <int n>
+__device__ __forceinline__ void hold(unsigned (&registers)[n][4]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) asm volatile("" : "+r"(registers[i][e])::"memory");
 }
 /// Closes the group of the wgmmas since the last commit.
 __device__ __forceinline__ void wgmma_commit() {
