@@ -26,8 +26,9 @@ struct TensorMap {
   int box_rows = 0;
 };
 
-/// The bits of an accumulator register that a wgmma still owns, a NaN that no arithmetic makes.
-inline constexpr uint32_t kOwnedByWgmma = 0x7fedbeef;
+/// The bits of an accumulator register that a wgmma still owns: a signalling NaN. Arithmetic with
+/// it gives the quiet one, bit 22, so a register that was computed with and written back shows.
+inline constexpr uint32_t kOwnedByWgmma = 0x7fadbeef;
 
 /// A wgmma, m64nNk16, as each of its lanes issues it.
 struct Wgmma {

@@ -27,9 +27,9 @@ using std::max;
 using std::min;
 
 /// Faults where x comes of a register of sums that a wgmma still owns: a NaN's bits come through
-/// arithmetic, its sign apart.
+/// arithmetic, but for its sign and that it is quiet.
 inline void check_waited_for(float x) {
-  if ((std::bit_cast<uint32_t>(x) & 0x7fffffff) == kOwnedByWgmma) [[unlikely]]
+  if ((std::bit_cast<uint32_t>(x) & 0x7fbfffff) == kOwnedByWgmma) [[unlikely]]
     fault("uses an accumulator of a wgmma before the wgmma_wait() for it");
 }
 
