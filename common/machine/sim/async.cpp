@@ -290,16 +290,41 @@ void Async::load(const TensorMap& map, int64_t barrier_at, const char* barrier_n
   loads_.back().barrier = static_cast<size_t>(
       std::find_if(barriers_.begin(), barriers_.end(), [&](auto& x) { return &x == &b; }) -
       barriers_.begin());
-  const auto order = worker_.launch_->schedule.order;
-  if (order == Schedule::Order::reverse ||
-      (order == Schedule::Order::random && next_random(random_) % 2)) {
-    std::swap(loads_.front(), loads_.back());
-    deliver();
+  if (late()) return;
+  std::rotate(loads_.begin(), loads_.end() - 1, loads_.end());
+  end_load();
+}
+
+bool Async::late() {
+  switch (worker_.launch_->schedule.order) {
+    case Schedule::Order::forward:
+      return true;
+    case Schedule::Order::reverse:
+      return false;
+    default:
+      return next_random(random_) % 2;
   }
 }
 
 bool Async::deliver() {
-  if (loads_.empty()) return false;
+  if (!loads_.empty()) {
+    end_load();
+    return true;
+  }
+  for (size_t g = 0; g < warpgroups_.size(); ++g)
+    if (warpgroups_[g]->waiting.size() == 128) {
+      end_wgmmas(g);
+      return true;
+    }
+  for (size_t t = 0; t < stores_.size(); ++t)
+    if (stores_[t].done >= 0) {
+      end_stores(t);
+      return true;
+    }
+  return false;
+}
+
+void Async::end_load() {
   const Copy copy = loads_.front();
   loads_.pop_front();
   copy_in(copy);
@@ -308,7 +333,6 @@ bool Async::deliver() {
   b.landed.push_back({b.phase, copy.shared, bytes});
   b.bytes -= bytes;
   settle(b);
-  return true;
 }
 
 void Async::copy_in(const Copy& copy) {
@@ -372,15 +396,29 @@ void Async::commit_stores() {
   ++stores_[static_cast<size_t>(worker_.current_)].group;
 }
 
-void Async::wait_stores(int groups_left) {
+void Async::wait_stores(int groups_left, std::source_location where) {
   start();
-  Stores& mine = stores_[static_cast<size_t>(worker_.current_)];
-  std::erase_if(mine.copies, [&](const Copy& copy) {
-    if (copy.group >= mine.group - groups_left) return false;
+  const auto t = static_cast<size_t>(worker_.current_);
+  Stores& mine = stores_[t];
+  const int done = mine.group - groups_left;
+  if (mine.copies.empty() || mine.copies.front().group >= done) return;
+  mine.done = done;
+  if (late())
+    worker_.wait("TMA store", where);
+  else
+    end_stores(t);
+}
+
+void Async::end_stores(size_t thread) {
+  Stores& stores = stores_[thread];
+  std::erase_if(stores.copies, [&](const Copy& copy) {
+    if (copy.group >= stores.done) return false;
     copy_out(copy);
     for_each_stored(copy.map, copy.at, copy.shared, [&](int64_t chunk) { release(chunk); });
     return true;
   });
+  stores.done = -1;
+  worker_.threads_[thread].state = Thread::State::ready;
 }
 
 // ------------------------------------------------------------------------ who may touch what, when
@@ -453,11 +491,11 @@ void Async::hand_over(Warpgroup& group, int lane, const void* registers, size_t 
   fault(fmt::format("wgmma without a wgmma_fence() of its {} before", what));
 }
 
-void Async::check_untouched(const float* d, int lane, int N) const {
+void Async::check_untouched(const float* d, int thread, int N) const {
   for (int i = 0; i < N / 2; ++i) {
     if (std::bit_cast<uint32_t>(d[i]) == kOwnedByWgmma) continue;
-    const auto [row, column] = element(lane, i);
-    fault_in(worker_.current_ / 128 * 128 + lane,
+    const auto [row, column] = element(thread % 128, i);
+    fault_in(thread,
              fmt::format("accumulator of a wgmma m64n{}k16, row {}, column {}: other code wrote to "
                          "it between the wgmma and the wgmma_wait() for it",
                          N, row, column));
@@ -500,7 +538,7 @@ void Async::issue(const Wgmma& wgmma, float* d, unsigned* a) {
     fault(fmt::format("wgmma m64n{}k16 on the accumulator of an m64n{}k16 not waited for", N,
                       chain.N));
   if (chain.lanes[l]) {
-    check_untouched(d, l, N);
+    check_untouched(d, t, N);
   } else {
     chain.lanes[l] = d;
     hand_over(group, l, d, static_cast<size_t>(N / 2) * sizeof(float), "accumulator");
@@ -537,24 +575,34 @@ void Async::wait_wgmmas(int groups_left, std::source_location where) {
   Warpgroup& group = *warpgroups_[static_cast<size_t>(t / 128)];
   const int done = group.lanes[t % 128].group - groups_left;  // groups below this number
   if (group.ops.empty() || group.ops.front().group >= done) return;
+  group.done = done;
   group.waiting.push_back(t);
-  if (group.waiting.size() < 128) return worker_.wait("wgmma_wait", where);
+  const bool all = group.waiting.size() == 128;
+  if (all)
+    for (const Lane& lane : group.lanes)
+      if (lane.issued != group.lanes[t % 128].issued || lane.group != group.lanes[t % 128].group)
+        fault("lanes of a warpgroup disagree at wgmma_wait() on which wgmmas they have issued");
+  if (all && !late()) {
+    end_wgmmas(static_cast<size_t>(t / 128));
+    return worker_.fibers_[static_cast<size_t>(t)]->yield();
+  }
+  worker_.wait("wgmma_wait", where);
+}
 
-  for (const Lane& lane : group.lanes)
-    if (lane.issued != group.lanes[t % 128].issued || lane.group != group.lanes[t % 128].group)
-      fault("lanes of a warpgroup disagree at wgmma_wait() on which wgmmas they have issued");
-  while (!group.ops.empty() && group.ops.front().group < done) {
-    finish(group, group.ops.front());
+void Async::end_wgmmas(size_t g) {
+  Warpgroup& group = *warpgroups_[g];
+  while (!group.ops.empty() && group.ops.front().group < group.done) {
+    finish(g, group.ops.front());
     group.ops.pop_front();
     ++group.first_op;
   }
-  for (const int w : group.waiting)
-    worker_.threads_[static_cast<size_t>(w)].state = Thread::State::ready;
+  for (const int t : group.waiting)
+    worker_.threads_[static_cast<size_t>(t)].state = Thread::State::ready;
   group.waiting.clear();
-  worker_.fibers_[static_cast<size_t>(t)]->yield();
 }
 
-void Async::finish(Warpgroup& group, Op& op) {
+void Async::finish(size_t g, Op& op) {
+  Warpgroup& group = *warpgroups_[g];
   const Wgmma& w = op.wgmma;
   const int N = w.N;
   const auto value = [&](uint16_t bits) -> float {
@@ -596,7 +644,7 @@ void Async::finish(Warpgroup& group, Op& op) {
     for (int j = 0; j < N; ++j) c[j] = (w.scale_d ? c[j] : 0) + sum[static_cast<size_t>(j)];
   }
 
-  const int first = worker_.current_ / 128 * 128;
+  const int first = static_cast<int>(128 * g);
   for (int l = 0; l < 128; ++l)
     std::erase_if(group.lanes[l].operands, [&](const Lane::Operand& o) {
       if (o.last_op > group.first_op) return false;
@@ -608,15 +656,13 @@ void Async::finish(Warpgroup& group, Op& op) {
       std::copy(o.contents.begin(), o.contents.end(), o.registers);
       return true;
     });
-  if (--op.chain->ops == 0) give_back(*op.chain);
-}
-
-void Async::give_back(Chain& chain) {
-  for (int l = 0; l < 128; ++l) check_untouched(chain.lanes[l], l, chain.N);
+  Chain& chain = *op.chain;
+  if (--chain.ops > 0) return;
+  for (int l = 0; l < 128; ++l) check_untouched(chain.lanes[l], first + l, N);
   for (int l = 0; l < 128; ++l)
-    for (int i = 0; i < chain.N / 2; ++i) {
+    for (int i = 0; i < N / 2; ++i) {
       const auto [row, column] = element(l, i);
-      chain.lanes[l][i] = chain.sums[static_cast<size_t>(row * chain.N + column)];
+      chain.lanes[l][i] = chain.sums[static_cast<size_t>(row * N + column)];
     }
 }
 

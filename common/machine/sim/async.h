@@ -1,7 +1,8 @@
 // What runs beside the threads of a block on Hopper, for one block at a time: barriers in shared
 // memory and the bulk copies that report to them, the asynchronous products of warpgroups, named
-// barriers. Everything asynchronous happens as late as its wait allows, or in part of the schedules
-// at once, so that what uses it too early shows.
+// barriers. What is asynchronous ends as late as it can, when no thread can run on without it: so
+// what reads it, or overwrites what it reads, too early shows. In reverse schedules it ends as
+// early as it can, in random ones either.
 #pragma once
 
 #include <array>
@@ -47,7 +48,7 @@ class Async {
   /// Called by a thread that ends, and after the last one.
   void end_thread();
   void end_block();
-  /// Finishes a copy that is under way, if there is one. Called where no thread can run.
+  /// Ends something that is under way, if there is anything. Called where no thread can run.
   bool deliver();
   /// What a waiting thread waits for, if it is one of the things here.
   std::string waits_for(int thread) const;
@@ -64,7 +65,7 @@ class Async {
   void store(const TensorMap& map, const char* name, int64_t source, int64_t begin, int64_t end,
              const int (&at)[4]);
   void commit_stores();
-  void wait_stores(int groups_left);
+  void wait_stores(int groups_left, std::source_location where);
 
   void note_ordinary_write(int64_t at, int64_t bytes);
   void fence_proxy();
@@ -108,6 +109,7 @@ class Async {
   struct Stores {  // of one thread
     std::vector<Copy> copies;
     int group = 0;
+    int done = -1;  // while it waits: groups below this number must have ended
   };
   using Range = std::pair<int64_t, int64_t>;
 
@@ -143,6 +145,7 @@ class Async {
     int64_t first_op = 0;
     Lane lanes[128];
     std::vector<int> waiting;
+    int done = 0;  // for wgmmas of groups below this number
   };
 
   void start();  // at the block's first use of anything here
@@ -155,10 +158,13 @@ class Async {
                  int64_t begin, int64_t end) const;
   void hold(int64_t chunk);  // 16 bytes of shared memory that something still reads
   void release(int64_t chunk);
+  bool late();  // whether what could end now shall wait
+  void end_load();
+  void end_stores(size_t thread);
+  void end_wgmmas(size_t group);
   void hand_over(Warpgroup& group, int lane, const void* registers, size_t bytes, const char* what);
-  void finish(Warpgroup& group, Op& op);
-  void give_back(Chain& chain);
-  void check_untouched(const float* d, int lane, int N) const;
+  void finish(size_t group, Op& op);
+  void check_untouched(const float* d, int thread, int N) const;
   [[noreturn]] void fault_in(int thread, const std::string& what) const;
 
   Worker& worker_;

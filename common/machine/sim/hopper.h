@@ -105,12 +105,12 @@ inline void tma_store_commit() {
   worker->async().commit_stores();
 }
 template <int groups>
-void tma_store_wait_read() {
-  worker->async().wait_stores(groups);
+void tma_store_wait_read(std::source_location where = std::source_location::current()) {
+  worker->async().wait_stores(groups, where);
 }
 template <int groups>
-void tma_store_wait() {
-  worker->async().wait_stores(groups);
+void tma_store_wait(std::source_location where = std::source_location::current()) {
+  worker->async().wait_stores(groups, where);
 }
 
 // ------------------------------------------------------------------------- products of a warpgroup
