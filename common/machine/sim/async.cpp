@@ -134,13 +134,14 @@ void Async::end_thread() {
 
 void Async::end_block() {
   if (!used_) return;
-  const auto complain = [](const Barrier& b) {
-    fault(fmt::format("the block ends with a TMA load to mbarrier {} that nobody waited for",
-                      b.name));
+  const auto complain = [&](const Barrier& b, int thread) {
+    fault_in(thread,
+             fmt::format("the block ends with a TMA load to mbarrier {} that nobody waited for",
+                         b.name));
   };
-  if (!loads_.empty()) complain(barriers_[loads_.front().barrier]);
+  if (!loads_.empty()) complain(barriers_[loads_.front().barrier], loads_.front().thread);
   for (const Barrier& b : barriers_)
-    if (!b.landed.empty()) complain(b);
+    if (!b.landed.empty()) complain(b, b.landed.front().thread);
 }
 
 // ------------------------------------------------------------------------------------- mbarriers
@@ -290,6 +291,7 @@ void Async::load(const TensorMap& map, int64_t barrier_at, const char* barrier_n
   loads_.back().barrier = static_cast<size_t>(
       std::find_if(barriers_.begin(), barriers_.end(), [&](auto& x) { return &x == &b; }) -
       barriers_.begin());
+  loads_.back().thread = worker_.current_;
   if (late()) return;
   std::rotate(loads_.begin(), loads_.end() - 1, loads_.end());
   end_load();
@@ -330,7 +332,7 @@ void Async::end_load() {
   copy_in(copy);
   Barrier& b = barriers_[copy.barrier];
   const int64_t bytes = copy.map.box_rows * kRowBytes;
-  b.landed.push_back({b.phase, copy.shared, bytes});
+  b.landed.push_back({b.phase, copy.shared, bytes, copy.thread});
   b.bytes -= bytes;
   settle(b);
 }

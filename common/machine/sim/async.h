@@ -91,6 +91,7 @@ class Async {
     std::vector<Waiter> waiters;
     struct Landed {  // copied in a phase that nobody has waited for
       int64_t phase, begin, bytes;
+      int thread;  // that issued it
     };
     std::vector<Landed> landed;
   };
@@ -100,6 +101,7 @@ class Async {
     int64_t shared;      // first byte in shared memory
     size_t barrier = 0;  // of a load
     int group = 0;       // of a store
+    int thread = 0;      // that issued it
   };
   struct NamedBarrier {
     int expected = 0, arrived = 0;
