@@ -26,6 +26,15 @@ TensorMap tensor_map(const Array& array, int d, int64_t rows, int64_t heads, int
   return encode_tensor_map(array, std::is_same_v<T, bf16>, {d, rows, heads, batch}, box_rows);
 }
 
+/// The device's SMs: as many blocks as a kernel starts whose blocks take one piece of work after
+/// another.
+inline int multiprocessors() {
+  int device = 0, count = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
+
 // ------------------------------------------------------------------------------------- barriers
 
 /// A barrier in shared memory (PTX ISA: “Parallel Synchronization and Communication Instructions:

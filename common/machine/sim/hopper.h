@@ -20,6 +20,11 @@ TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t b
   return {&static_cast<Tracked&>(array), {d, rows, heads, batch}, box_rows};
 }
 
+/// Few enough that blocks have several pieces of work each also where there is little.
+inline int multiprocessors() {
+  return 3;
+}
+
 // ------------------------------------------------------------------------------------- barriers
 
 struct Mbarrier {
