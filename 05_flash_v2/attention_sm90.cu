@@ -31,9 +31,10 @@ constexpr int kThreads = kWarpgroup * (1 + kConsumers);
 constexpr int kStages = 2;
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
-/// Compiled tiles (Br, Bc) for d padded to D.
+/// Compiled tiles (Br, Bc) for d padded to D, fastest first.
 std::vector<std::pair<int, int>> tiles(int D) {
-  return {{kConsumers * kRows, D == 256 ? 64 : 128}};
+  if (D == 256) return {{128, 64}};
+  return {{128, 128}, {128, 64}};
 }
 int64_t smem_bytes(int D, int Br, int Bc) {
   const int columns = std::max(D, 64);  // of a tile, whose panels have 64
@@ -47,6 +48,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     attention(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K,
               const __grid_constant__ TensorMap V, const __grid_constant__ TensorMap O,
               Hbm<float> LSE, Problem p) {
+  static_assert(Br == kConsumers * kRows);
   using TileQ = SwizzledTile<T, kRows, D>;
   using TileKV = SwizzledTile<T, Bc, D>;
   const int64_t bh = blockIdx.x;
@@ -174,7 +176,11 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_type_and_head_dim(p, [&]<class T, int D>() {
-    launch_forward<T, D, kConsumers * kRows, D == 256 ? 64 : 128>(p, plan, a);
+    if constexpr (D == 256)
+      launch_forward<T, D, 128, 64>(p, plan, a);
+    else
+      plan.block_kv == 128 ? launch_forward<T, D, 128, 128>(p, plan, a)
+                           : launch_forward<T, D, 128, 64>(p, plan, a);
   });
 }
 
