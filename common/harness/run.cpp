@@ -124,8 +124,18 @@ Variant choose_variant(const Options& options, const DeviceInfo& device) {
     throw Error(Exit::bad_usage,
                 fmt::format("--variant {}: not among this rung's", options.variant));
   }
-  for (auto v = all.rbegin(); v != all.rend(); ++v)
-    if (v->runs_on(device) && !v->by_name_only) return *v;
+  // The last step that has the tile asked for, if any has.
+  const auto has_tile = [&](const Variant& v) {
+    const TileRequest& asked = options.tile;
+    return (!asked.block_q && !asked.block_kv) ||
+           std::any_of(v.tiles.begin(), v.tiles.end(), [&](const auto& tile) {
+             return (!asked.block_q || asked.block_q == tile.first) &&
+                    (!asked.block_kv || asked.block_kv == tile.second);
+           });
+  };
+  for (const bool any_tile : {false, true})
+    for (auto v = all.rbegin(); v != all.rend(); ++v)
+      if (v->runs_on(device) && !v->by_name_only && (any_tile || has_tile(*v))) return *v;
   throw std::logic_error("no variant is linked for this device");
 }
 

@@ -109,6 +109,14 @@ class HopperFaults : public ::testing::Test {
           << "mistake " << mistake << ": no \"" << part << "\" in: " << message;
   }
 
+  std::string traced() {
+    std::string all;
+    for (const TraceEvent& e : device_->take_trace())
+      all += e.array + (e.write ? " write " : " read ") + std::to_string(e.begin) + " to " +
+             std::to_string(e.end) + ", ";
+    return all;
+  }
+
  private:
   std::unique_ptr<Device> device_;
   Array *X_ = nullptr, *Y_ = nullptr, *out_ = nullptr;
@@ -406,12 +414,35 @@ TEST_F(HopperFaults, NamedBarriers) {
                  "; thread (128,0,0) and 127 after it for __syncthreads (hopper_faults_test.cpp:"});
 }
 
+template <int more>
+__global__ void share_registers(const __grid_constant__ TensorMap,
+                                const __grid_constant__ TensorMap, Hbm<float>, int) {
+  if (threadIdx.x < 128)
+    setmaxnreg_dec<32>();
+  else
+    setmaxnreg_inc<more>();
+}
+
+TEST_F(HopperFaults, MoreRegistersThanThereAre) {
+  EXPECT_EQ(said(share_registers<160>, 0, 512), "no fault");
+  expect(share_registers<168>, 0, {"the block's warpgroups want 68608 registers, and an SM has"},
+         512);
+}
+
 // ---------------------------------------------------------------------------------------- the host
 
 TEST_F(HopperFaults, TensorMaps) {
   EXPECT_NO_THROW(map_of_X(128, 256));
   EXPECT_THROW(map_of_X(128, 257), Fault);
   EXPECT_THROW(map_of_X(127, 64), Fault);
+}
+
+TEST_F(HopperFaults, TracesShowBulkCopies) {
+  options({.trace_file = "unused: the device only records"});
+  EXPECT_EQ(said(pipeline, kNone, 256), "no fault");
+  EXPECT_EQ(traced(), "X read 0 to 16384, out write 0 to 4, ");
+  EXPECT_EQ(said(store_out, kNone), "no fault");
+  EXPECT_EQ(traced(), "Y write 0 to 8192, ");
 }
 
 }  // namespace

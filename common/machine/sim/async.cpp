@@ -250,6 +250,22 @@ void Async::named_barrier(int id, int threads, bool waits, std::source_location 
   if (waits) worker_.fibers_[self]->yield();
 }
 
+void Async::set_registers(int n) {
+  start();
+  const auto g = static_cast<size_t>(worker_.current_ / 128);
+  if (g >= warpgroups_.size()) fault("setmaxnreg by a warpgroup of fewer than 128 threads");
+  warpgroups_[g]->registers = n;
+  // Once all warpgroups have said how many they want, an SM must have as many.
+  int sum = 0;
+  for (const auto& group : warpgroups_) {
+    if (!group->registers) return;
+    sum += group->registers;
+  }
+  if (128 * sum > 65536)
+    fault(fmt::format("setmaxnreg: the block's warpgroups want {} registers, and an SM has 65536",
+                      128 * sum));
+}
+
 // ------------------------------------------------------------------------------------ bulk copies
 
 void Async::check_box(const char* what, const TensorMap& map, const char* name, int64_t shared,

@@ -58,6 +58,7 @@ class Async {
   void fence_init();
   void arrive(int64_t at, const char* name, int64_t index, int64_t bytes);
   void wait(int64_t at, const char* name, int64_t index, int parity, std::source_location where);
+  void set_registers(int n);
   void named_barrier(int id, int threads, bool waits, std::source_location where);
 
   void load(const TensorMap& map, int64_t barrier, const char* barrier_name, int64_t barrier_index,
@@ -147,7 +148,8 @@ class Async {
     int64_t first_op = 0;
     Lane lanes[128];
     std::vector<int> waiting;
-    int done = 0;  // for wgmmas of groups below this number
+    int done = 0;       // for wgmmas of groups below this number
+    int registers = 0;  // of each thread, since its setmaxnreg
   };
 
   void start();  // at the block's first use of anything here

@@ -85,10 +85,12 @@ inline void named_barrier_arrive(int id, int threads,
 template <int n>
 void setmaxnreg_inc() {
   static_assert(n >= 24 && n <= 256 && n % 8 == 0);
+  worker->async().set_registers(n);
 }
 template <int n>
 void setmaxnreg_dec() {
   static_assert(n >= 24 && n <= 256 && n % 8 == 0);
+  worker->async().set_registers(n);
 }
 
 // ---------------------------------------------------------------------------- bulk tensor copies
