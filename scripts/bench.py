@@ -69,7 +69,7 @@ CAPS = {
     ("01_tiled_matmul", "tile"): (4096, 2048),
     ("03_online_softmax", "two_pass"): (4096, 2048),
     ("03_online_softmax", "one_pass"): (4096, 2048),
-    ("04_flash_v1", "flash_v1"): (16384, 8192),
+    ("04_flash_v1", "flash_v1"): (8192, 2048),
 }
 # Steps that are no rung's last show what a step brings; under the causal mask one N does.
 STEP_CAUSAL_LENGTH = 2048
@@ -183,7 +183,8 @@ class Step(collections.namedtuple("Step", "rung variant device default summary t
 
 
 def find_steps(options):
-    """The programs' paths, and their steps for the device in the order of the ladder."""
+    """The programs' paths, their steps for the device in the order of the ladder, and those of
+    them that were asked for."""
     if not os.path.isdir(options.bin):
         raise Stop(f"there is no folder {os.path.relpath(options.bin)}: scripts/run builds the "
                    "programs into build/bin; --bin names another", BAD_USAGE)
@@ -211,7 +212,7 @@ def find_steps(options):
     if not chosen:
         there = ", ".join(f"{step.rung} {step.variant}" for step in found)
         raise Stop(f"--rung and --variant leave nothing; there are {there}", BAD_USAGE)
-    return paths, chosen
+    return paths, found, chosen
 
 
 def compiled_tiles(help_text):
@@ -366,7 +367,7 @@ def gpu():
     return {"gpu": parts[0], "driver": parts[1], "memory_bytes": int(parts[2]) * 2**20}
 
 
-def machine(options, steps):
+def machine(options):
     today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
     if options.sim:  # the counts depend on the programs alone
         return {"gpu": None, "driver": None, "memory_bytes": None, "clocks": None, "cuda": None,
@@ -520,15 +521,13 @@ class File:
         self.machine["clocks"] = merged(before["clocks"], self.machine["clocks"])
 
     def add_steps(self, steps):
-        known = {(step["rung"], step["variant"]): step for step in self.steps}
-        for step in steps:
-            known[step.rung, step.variant] = {name: getattr(step, name) for name in
-                                              ("rung", "variant", "default", "summary")}
-        # The ladder's order; within a rung that of --list, as far as it is known.
-        order = [(step.rung, step.variant) for step in steps]
-        self.steps = sorted(known.values(), key=lambda s: (
-            s["rung"], order.index((s["rung"], s["variant"]))
-            if (s["rung"], s["variant"]) in order else -1))
+        """In the ladder's order; a step of which there are records stays, though its program has
+        gone."""
+        now = [{name: getattr(step, name) for name in ("rung", "variant", "default", "summary")}
+               for step in steps]
+        names = {(step.rung, step.variant) for step in steps}
+        gone = [step for step in self.steps if (step["rung"], step["variant"]) not in names]
+        self.steps = sorted(gone + now, key=lambda step: step["rung"])
 
     def save(self, clocks=None):
         pairs = [(command, record) for command, records in self.runs.values() for record in records]
@@ -782,13 +781,13 @@ def default_out(about):
 
 
 def bench(options):
-    paths, steps = find_steps(options)
-    about = machine(options, steps)
+    paths, found, steps = find_steps(options)
+    about = machine(options)
     path = os.path.abspath(options.out or default_out(about))
     os.makedirs(os.path.dirname(path), exist_ok=True)
     file = File(path, about)
     file.load()
-    file.add_steps(steps)
+    file.add_steps(found)
     file.save()  # finds out now whether it can be written
     kept = len(file.runs)
     work = Bench(options, paths, steps, file)

@@ -37,7 +37,6 @@ import statistics
 import struct
 import subprocess
 import sys
-import textwrap
 
 from ladder import (BAD_USAGE, GOOD, NO_DEVICE, NO_VALUE, ROOT, WRONG_RESULT, Stop, bytes_text,
                     rate_text, ratio_text, requested, time_text, total, write_whole)
@@ -610,6 +609,12 @@ def colour(rung):
     return COLOURS.get(rung, COLOURS.get(rung[:2], INK))
 
 
+def ink(rung):
+    """A rung's colour for words, which need more contrast than lines."""
+    value = colour(rung).lstrip("#")
+    return "#" + "".join(f"{int(int(value[i:i + 2], 16) * 0.74):02x}" for i in (0, 2, 4))
+
+
 def pyplot():
     import matplotlib
     matplotlib.use("Agg")
@@ -748,7 +753,7 @@ def draw_tflops(plt, data):
                 axis.plot(line["x"], line["y"], color=colour(line["rung"]),
                           marker=MARKERS.get(line["rung"][:2], "o"),
                           ls="--" if line["thin"] else "-", zorder=3)
-        ends = [(line["x"][-1], line["y"][-1], line["label"], colour(line["rung"]),
+        ends = [(line["x"][-1], line["y"][-1], line["label"], ink(line["rung"]),
                  "normal" if line["peer"] else "bold") for line in panel["lines"]]
         spread(axis, ends, 10.5, size=7.5)
         axis.set_title(panel["title"])
@@ -776,7 +781,7 @@ def draw_traffic(plt, data):
                 axis.plot(line["x"], line["y"], color=colour(line["rung"]),
                           marker=MARKERS.get(line["rung"][:2], "o"), markersize=4.5,
                           ls="--" if "bwd" in line["label"] else "-")
-            spread(axis, [(line["x"][-1], line["y"][-1], line["label"], colour(line["rung"]),
+            spread(axis, [(line["x"][-1], line["y"][-1], line["label"], ink(line["rung"]),
                            "bold") for line in row["lines"]], 10)
             slopes(axis, min(line["x"][0] for line in row["lines"]),
                    max(line["x"][-1] for line in row["lines"]), min(every))
@@ -828,7 +833,7 @@ def draw_roofline(plt, data):
                 axis.plot([p["requested"], p["dram"]], [p["y"]] * 2, color=tint, lw=0.9, zorder=3)
                 axis.plot(p["dram"], p["y"], marker=mark, color=tint, ls="", markersize=8,
                           zorder=5)
-        spread(axis, [(max(p["requested"], p["dram"] or 0), p["y"], p["label"], colour(p["rung"]),
+        spread(axis, [(max(p["requested"], p["dram"] or 0), p["y"], p["label"], ink(p["rung"]),
                        "bold") for p in panel["points"]], 11)
         axis.set_title(panel["title"])
         axis.set_xlabel("FLOP per byte of HBM traffic")
@@ -861,8 +866,9 @@ def draw_workspace(plt, data):
         shown = [max(y, floor) for y in line["y"]]
         axis.plot(line["x"], shown, color=colour(line["rung"]),
                   marker=MARKERS.get(line["rung"][:2], "o"))
-        ends.append((line["x"][-1], shown[-1], textwrap.fill(
-            line["label"] + ("" if any(line["y"]) else ": nothing"), 24), colour(line["rung"]), "bold"))
+        text = line["label"] + ("" if any(line["y"]) else ": nothing")
+        ends.append((line["x"][-1], shown[-1], text if len(text) < 26 else text.replace(
+            ", ", ",\n"), ink(line["rung"]), "bold"))
     spread(axis, ends, 24)
     for mark in data["marks"]:
         axis.plot(mark["x"], mark["y"], marker="x", color=colour(mark["rung"]), ls="",
@@ -892,7 +898,7 @@ def draw_block_size(plt, data):
             axis.set_ylabel("bytes a head")
         else:
             axis.set_ylabel("ms")
-        spread(axis, [(line["x"][-1], line["y"][-1], line["label"], colour(line["rung"]), "bold")
+        spread(axis, [(line["x"][-1], line["y"][-1], line["label"], ink(line["rung"]), "bold")
                       for line in panel["lines"]], 11)
         axis.set_title(panel["title"])
         axis.set_xlabel("Bc, rows of K and V in a tile")
