@@ -648,7 +648,8 @@ class Bench:
         self.count = len(left)
         self.left = left
         self.new = 0
-        clocks = None if self.options.sim else Clocks()
+        self.next_save = 0
+        self.clocks = None if self.options.sim else Clocks()
         pytorch = Peers(self.options, self.progress)
         try:
             if pytorch.why and not self.options.sim:
@@ -668,19 +669,22 @@ class Bench:
                     self.ask_peers(pytorch, point)
                 for one in last:
                     self.run(one)
-                self.save(clocks)
                 if self.over():
                     self.stopped = True
                     break
         finally:
             pytorch.stop()
-            if clocks:
-                clocks.stop()
+            if self.clocks:
+                self.clocks.stop()
             self.progress.clear()
-            self.save(clocks)
+            self.save()
 
-    def save(self, clocks):
-        self.file.save(clocks.report() if clocks else None)
+    def save(self):
+        began = time.monotonic()
+        self.file.save(self.clocks.report() if self.clocks else None)
+        now = time.monotonic()
+        # As often as costs a twentieth of the time: what is killed has lost little.
+        self.next_save = now + 20 * (now - began)
 
     def over(self):
         minutes = self.options.minutes
@@ -740,6 +744,8 @@ class Bench:
         self.file.runs[key(command)] = (command, records)
         self.file.skipped.pop(key(command), None)
         self.new += 1
+        if time.monotonic() > self.next_save:
+            self.save()
 
     def ask_peers(self, pytorch, point):
         if pytorch.why:
