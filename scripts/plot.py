@@ -98,7 +98,9 @@ class Measured:
             self.entries = [Entry(c, r) for c, r in zip(data["commands"], data["records"])]
             self.peers, self.skipped = data["peers"], data["skipped"]
             self.steps = [(s["rung"], s["variant"]) for s in data["steps"]]
-            self.defaults = {s["rung"]: s["variant"] for s in data["steps"] if s["default"]}
+            # The default is the last step, unless it is for another GPU than this one.
+            ran = {e.step for e in self.entries}
+            self.defaults = dict(step for step in self.steps if step in ran)
         except (KeyError, TypeError) as error:
             raise Stop(f"{os.path.relpath(path)} is no file of scripts/bench.py ({error})",
                        BAD_USAGE) from None

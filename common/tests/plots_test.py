@@ -636,6 +636,11 @@ class Plot(unittest.TestCase):
                          {("02", 65536)})
         self.assertEqual(data["workspace"]["memory_bytes"], 80 * 2**30)
 
+    def test_a_step_for_another_gpu_is_no_default(self):
+        self.drop(lambda c, r: r["variant"] != "sm90")
+        bars = self.said()[0]["speedup"]["panels"][0]["bars"]
+        self.assertEqual([bar["label"] for bar in bars if bar["default"]][-1], "05 mma")
+
     def test_what_is_missing_is_said_and_left_out(self):
         self.results["peers"] = [p for p in self.results["peers"] if p["variant"] != "cudnn"]
         data, said = self.said()
