@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the ladder over a grid of workloads and writes one JSON file, which scripts/plot.py draws.
+"""Measures the ladder over a grid of workloads and writes one JSON file for scripts/plot.py.
 
 Every program in build/bin runs with each of its steps; where PyTorch is there, its attention is
 measured at each point too, in turn with ours. What the file has already is kept, so a run that was
@@ -805,8 +805,8 @@ def bench(options):
     try:
         work.go()
     except (KeyboardInterrupt, SystemExit):
-        print(f"\nscripts/bench.py: interrupted; {os.path.relpath(path)} has what was measured; run "
-              "again to go on", file=sys.stderr)
+        print(f"\nscripts/bench.py: interrupted; {os.path.relpath(path)} has what was measured; "
+              "run again to go on", file=sys.stderr)
         raise
     if options.sim:
         write_traces(options, paths, path)

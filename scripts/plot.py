@@ -193,6 +193,13 @@ def series(entries, value):
     return {"x": sorted(points), "y": [points[n] for n in sorted(points)]}
 
 
+def bar(files, step, base, entry):
+    value = base.time_ms / entry.time_ms
+    return {"rung": step[0], "label": label(step, files), "value": value,
+            "text": f"{ratio_text(value)}×   {rate_text(entry.tflops)} TFLOP/s",
+            "default": files.gpu.is_default(step)}
+
+
 def speedup(files, missing):
     n, panels = LADDER_LENGTH, []
     for d in (64, 128):
@@ -201,23 +208,16 @@ def speedup(files, missing):
         if not base:
             missing(f"no time of 00 at N = {n}, d = {d}: {PAPER_GRID}")
             continue
-        bars = [{"rung": step[0], "label": label(step, files), "value": base[0].time_ms / of[0].time_ms,
-                 "text": f"{ratio_text(base[0].time_ms / of[0].time_ms)}×   "
-                         f"{rate_text(of[0].tflops)} TFLOP/s",
-                 "default": files.gpu.is_default(step)} for step, of in files.steps_of(entries)
-                if not step[0].startswith("06")]
-        panels.append({"title": f"forward, d = {d}, against 00", "bars": bars})
+        panels.append({"title": f"forward, d = {d}, against 00", "bars": [
+            bar(files, step, base[0], of[0]) for step, of in files.steps_of(entries)
+            if not step[0].startswith("06")]})
     for d in (64, 128):
         steps = files.steps_of(files.gpu.paper("bwd", n, d, False))
         if not steps:
             missing(f"no backward pass at N = {n}, d = {d}: {PAPER_GRID}")
             continue
-        first = steps[0][1][0]
         panels.append({"title": f"backward, d = {d}, against {label(steps[0][0])}", "bars": [
-            {"rung": step[0], "label": label(step, files), "value": first.time_ms / of[0].time_ms,
-             "text": f"{ratio_text(first.time_ms / of[0].time_ms)}×   "
-                     f"{rate_text(of[0].tflops)} TFLOP/s", "default": files.gpu.is_default(step)}
-            for step, of in steps]})
+            bar(files, step, steps[0][1][0], of[0]) for step, of in steps]})
     return {"title": f"Speed-up, step by step (N = {n}, 16k tokens in all, "
                      f"{gpu_text(files)})", "panels": need(panels)}
 
@@ -384,9 +384,11 @@ def workspace(files, missing):
                     break
             else:
                 groups.append({"known": known, "steps": [step]})
-        lines += [{"rung": same["steps"][0][0], "label": ", ".join(names_of(same["steps"], files)),
-                   "x": sorted(same["known"]), "y": [same["known"][n] for n in sorted(same["known"])]}
-                  for same in groups]
+        for same in groups:
+            lengths = sorted(same["known"])
+            lines.append({"rung": same["steps"][0][0], "x": lengths,
+                          "label": ", ".join(names_of(same["steps"], files)),
+                          "y": [same["known"][n] for n in lengths]})
     for one in files.gpu.skipped:
         needs = re.search(r"needs ([\d.]+) GiB", one["reason"])
         if one["status"] == NO_DEVICE and needs and one["head_dim"] == d and not one["causal"]:
@@ -515,7 +517,8 @@ def error(files, missing):
     for kind, title in (("normal", "input N(0, 1)"),
                         ("outliers", "1 in 1000 of the input with N(0, 100) added")):
         rows = []
-        for step, of in files.steps_of([e for e in source if e.input == kind and e.record["errors"]]):
+        for step, of in files.steps_of([e for e in source
+                                        if e.input == kind and e.record["errors"]]):
             for e in of:
                 for name, one in e.record["errors"].items():
                     # 06's forward pass is 05's.
@@ -841,8 +844,8 @@ def draw_roofline(plt, data):
         axis.set_xlabel("FLOP per byte of HBM traffic")
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     grid[0][0].set_ylabel("TFLOP/s")
-    figure.text(0.012, 0.012, "Hollow: by the bytes that the kernels request. Filled: by those that "
-                "DRAM served; the line between them is what the caches keep away from it.",
+    figure.text(0.012, 0.012, "Hollow: by the bytes that the kernels request. Filled: by those "
+                "that DRAM served; the line between them is what the caches keep away from it.",
                 fontsize=8, color="#555555")
     title_of(figure, data["title"])
     return figure
@@ -886,7 +889,8 @@ def draw_workspace(plt, data):
 
 def draw_block_size(plt, data):
     panels = data["panels"]
-    figure, grid = plt.subplots(1, len(panels), figsize=(1.5 + 4.8 * len(panels), 4.4), squeeze=False)
+    figure, grid = plt.subplots(1, len(panels), figsize=(1.5 + 4.8 * len(panels), 4.4),
+                                squeeze=False)
     margins(figure, left=0.85, right=1.25, top=0.8, across=2.0)
     for axis, panel in zip(grid.flat, panels):
         length_axis(axis, {x for line in panel["lines"] for x in line["x"]})
@@ -1059,7 +1063,7 @@ def at_the_machine(files):
 
 
 def ladder_table(files):
-    """Each step at N = 2k. From the GPU times, DRAM and workspace; from the sim what is distinct."""
+    """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts."""
     n, d = LADDER_LENGTH, 64
     rows = []
     for way in ("fwd", "bwd"):
@@ -1238,7 +1242,8 @@ def claims_table(files):
     rows.append(["15% less time for training BERT-large, end to end", "FlashAttention [1]",
                  "–", "this project trains no model", "**no**"])
     return markdown(["claim", "where", "measured here as", "ours", "reproduced"], rows) + [
-        "", "*In part*: at some points and not at others. [1] Dao et al. 2022, [arXiv 2205.14135](https://arxiv.org/abs/2205.14135). "
+        "", "*In part*: at some points and not at others. "
+        "[1] Dao et al. 2022, [arXiv 2205.14135](https://arxiv.org/abs/2205.14135). "
         "[2] Dao 2023, [arXiv 2307.08691](https://arxiv.org/abs/2307.08691). Both measured on an "
         "A100 and against the plain attention of their day; a range here is over N = 512 … 16k, "
         "d = 64 and 128, causal or not, where both sides could be measured."]
@@ -1295,8 +1300,9 @@ def matrix_claim(files):
         if of:
             e = max(of, key=lambda e: e.seqlen)
             each = e.workspace_bytes / e.heads_in_all() / e.seqlen**2 / 2
-            return [*row, f"{each:g} bytes at N = {length_text(e.seqlen)}, so {each * 2**32 / 2**30:g}"
-                    " GiB at 64k, twice, for each head", "yes" if abs(each - 2) < 0.1 else "**no**"]
+            return [*row, f"{each:g} bytes at N = {length_text(e.seqlen)}, so "
+                    f"{each * 2**32 / 2**30:g} GiB at 64k, twice, for each head",
+                    "yes" if abs(each - 2) < 0.1 else "**no**"]
     return [*row, "not measured yet", "not measured yet"]
 
 
@@ -1469,8 +1475,8 @@ def plot(options):
             if name not in data and stored_digest(path):
                 os.unlink(path)
                 print(f"removed {os.path.relpath(path)}: no data for it any more", file=sys.stderr)
-    print(f"Wrote {', '.join(wanted) or 'no figure'} (.svg, .png) to {os.path.relpath(options.out)}.",
-          file=sys.stderr)
+    print(f"Wrote {', '.join(wanted) or 'no figure'} (.svg, .png) to "
+          f"{os.path.relpath(options.out)}.", file=sys.stderr)
     if options.readme:
         write_whole(options.readme, with_tables(read_text(options.readme), files))
         print(f"Wrote the tables of {os.path.relpath(options.readme)}.", file=sys.stderr)
