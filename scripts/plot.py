@@ -522,7 +522,7 @@ def error(files, missing):
             for e in of:
                 for name, one in e.record["errors"].items():
                     # 06's forward pass is 05's.
-                    if one and name != "lse" and not (
+                    if one and one["tolerance"] and name != "lse" and not (
                             step[0].startswith("06") and name == "o"):
                         # JSON has no infinity, so an error without a value is not finite.
                         # dq is dQ to a reader.
