@@ -94,6 +94,10 @@ __global__ void __launch_bounds__(kThreads)
       cp_async_wait<0>();
       __syncthreads();  // the tiles are there
 
+      // l and m of row `thread`: asked for here, needed after the softmax, for HBM is far away.
+      float m = 0, l = 0;
+      if (thread < Br && row + thread < p.N) m = m_head[row + thread], l = l_head[row + thread];
+
       Accumulator<Br, kKeys> S;  // this warp's columns
 #pragma unroll
       for (int k = 0; k < D; k += 16) {
@@ -133,7 +137,6 @@ __global__ void __launch_bounds__(kThreads)
           m_row = fmaxf(m_row, warp_m[w * Br + thread]);
           l_row += warp_l[w * Br + thread];
         }
-        const float m = m_head[row + thread], l = l_head[row + thread];
         const float m_new = fmaxf(m, m_row);
         const float shift = m_new == -INFINITY ? 0 : m_new;
         const float alpha = exp2_fast(m - shift), beta = exp2_fast(m_row - shift);
@@ -146,21 +149,37 @@ __global__ void __launch_bounds__(kThreads)
         count_flops(2 * (kWarps - 1) + 10);
       }
 
-      // O, 16 rows at a time: each warp's P·V over its own keys, then their sum.
+      // O, 16 rows at a time: each warp's P·V over its own keys, then their sum. A thread has every
+      // 128th element of the 16 rows; O_thread points to its first one of the tile. Its elements of
+      // the old O are on their way while the product is computed.
       const auto P = as_operand<T>(S);
+      const int first_row = thread / D, first_column = thread % D;
+      const auto O_thread = O_head + (int64_t{row + first_row} * p.d + first_column);
 #pragma unroll
       for (int g = 0; g < Br / kGroup; ++g) {
+        const auto has = [&](int i, int column) {
+          return row + kGroup * g + i + first_row < p.N && column + first_column < p.d;
+        };
+        float O_old[kGroup * D / kThreads];
+#pragma unroll
+        for (int n = 0; n < kGroup * D / kThreads; ++n) {
+          const int i = n * kThreads / D, column = n * kThreads % D;
+          if (has(i, column)) O_old[n] = O_thread[(kGroup * g + i) * p.d + column];
+        }
         Accumulator<kGroup, D> PV;
         mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
         write(partial + warp_id() * kGroup * kPitch, kPitch, PV);
         __syncthreads();
-        for (int e = thread; e < kGroup * D; e += kThreads) {
-          const int i = kGroup * g + e / D, column = e % D;
-          if (row + i >= p.N || column >= p.d) continue;
+#pragma unroll
+        for (int n = 0; n < kGroup * D / kThreads; ++n) {
+          const int i = n * kThreads / D, column = n * kThreads % D;
+          if (!has(i, column)) continue;
+          const auto sums = partial + ((i + first_row) * kPitch + column + first_column);
           float sum = 0;
-          for (int w = 0; w < kWarps; ++w) sum += partial[(w * kGroup + e / D) * kPitch + column];
-          const int64_t at = int64_t{row + i} * p.d + column;
-          O_head[at] = old_weight[i] * O_head[at] + new_weight[i] * sum;
+          for (int w = 0; w < kWarps; ++w) sum += sums[w * kGroup * kPitch];
+          const int tile_row = kGroup * g + i + first_row;
+          O_thread[(kGroup * g + i) * p.d + column] =
+              old_weight[tile_row] * O_old[n] + new_weight[tile_row] * sum;
           count_flops(kWarps - 1 + 3);
         }
         __syncthreads();  // the partial sums may be overwritten

@@ -19,6 +19,7 @@
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
+#include "tile/schedule.h"
 #include "tile/tile.h"
 
 namespace ladder::MACHINE {
@@ -37,13 +38,14 @@ int64_t smem_bytes(int D, int Br, int Bc) {
   return shared_bytes<fp16>((Br + 2 * Bc) * D);
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (B·H, tiles of Q).
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
 template <class T, int D, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
   constexpr int kRows = Br / kWarps;  // rows of Q of a warp
-  const int64_t bh = blockIdx.x;
-  const int block_row = (gridDim.y - 1 - blockIdx.y) * Br;  // the last rows see the most keys
+  const int tiles = ceil_div(p.N, Br);
+  const auto [bh, tile] = longest_first(blockIdx.x, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d);
+  const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
   const int warp_row = warp_id() * kRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
   const auto Q_tile = Q + (p.q_row(bh) + block_row) * p.d;
@@ -108,7 +110,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   __syncwarp();
   copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_O, p.N - row, p.d, lane_id());
   for_each_row(m, l, [&](int i, float max, float sum) {
-    if (row + i < p.N) LSE[bh * p.N + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
+    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
   });
 }
 
@@ -127,8 +129,8 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<T>(a["O"]);
   const auto LSE = hbm<float>(a["LSE"]);
-  launch("attention", attention<T, D, Br, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)),
-         dim3(kThreads), plan.smem_bytes, Q, K, V, O, LSE, p);
+  launch("attention", attention<T, D, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H), dim3(kThreads),
+         plan.smem_bytes, Q, K, V, O, LSE, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {

@@ -150,6 +150,7 @@ __global__ void __launch_bounds__(kThreads)
     weight[thread] = sum > 0 ? 1 / sum : 0;  // a row that sees no key gives O = 0, LSE = −∞
     if (row + thread < p.N)
       LSE[bh * p.N + row + thread] = sum > 0 ? warp_m[thread] * kLn2 + logf(sum) : -INFINITY;
+    count_flops(kWarps - 1 + 1);
   }
   __syncthreads();
 #pragma unroll
@@ -159,6 +160,7 @@ __global__ void __launch_bounds__(kThreads)
       const int e = n * kThreads + thread, i = kGroup * g + e / D, column = e % D;
       if (row + i < p.N && column < p.d)
         O_head[int64_t{row + i} * p.d + column] = T(O_sum[g][n] * weight[i]);
+      count_flops(1);
     }
 }
 

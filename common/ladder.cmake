@@ -81,12 +81,24 @@ add_library(ladder_sim STATIC ${sim_sources})
 target_link_libraries(ladder_sim PUBLIC ladder_flags)
 
 if(LADDER_GPU)
-  file(GLOB gpu_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/common/machine/gpu/*.cpp)
+  file(GLOB gpu_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/common/machine/gpu/*.cpp
+    ${CMAKE_SOURCE_DIR}/common/machine/gpu/*.cu)
   add_library(ladder_gpu STATIC ${gpu_sources})
   target_link_libraries(ladder_gpu PUBLIC ladder_flags CUDA::cudart_static CUDA::nvtx3
     ${CMAKE_DL_LIBS})
   target_compile_definitions(ladder_gpu PRIVATE
     LADDER_CUBLAS_FOLDER="$<TARGET_FILE_DIR:CUDA::cublas>")
+  # For --dram. Only the headers are needed here: the library is opened at run time.
+  find_path(LADDER_CUPTI_INCLUDE cupti_range_profiler.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+    ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include)
+  if(LADDER_CUPTI_INCLUDE)
+    target_include_directories(ladder_gpu SYSTEM PRIVATE ${LADDER_CUPTI_INCLUDE})
+    target_compile_definitions(ladder_gpu PRIVATE
+      LADDER_CUPTI_FOLDER="${CUDAToolkit_LIBRARY_DIR}"
+      LADDER_CUPTI_EXTRAS_FOLDER="${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/lib64")
+  else()
+    message(STATUS "gpu: no cupti_range_profiler.h found, --dram will read no counters")
+  endif()
 else()
   add_library(ladder_gpu STATIC ${CMAKE_SOURCE_DIR}/common/machine/no_gpu.cpp)
   target_link_libraries(ladder_gpu PUBLIC ladder_flags)

@@ -45,6 +45,11 @@ struct Problem {
     const int64_t k = causal ? int64_t{i} + N_kv - N + 1 : N_kv;
     return static_cast<int>(k < 0 ? 0 : k < N_kv ? k : N_kv);
   }
+  /// The first query that sees key j, N if none does; all after it see it too.
+  constexpr int first_query(int j) const {
+    const int64_t i = causal ? int64_t{j} - N_kv + N : 0;
+    return static_cast<int>(i < 0 ? 0 : i < N ? i : N);
+  }
   /// First row of Q (and O) and of K (and V) of the bh-th of the B·H heads, counted in rows of d.
   constexpr int64_t q_row(int bh) const { return int64_t{bh} * N; }
   constexpr int64_t kv_row(int bh) const {
@@ -154,9 +159,15 @@ struct Variant {
   /// Reads Q, K, V and writes O (and LSE); launches only, does not wait.
   void (*forward)(const Problem&, const Plan&, const Arrays&) = nullptr;
   Traffic (*traffic)(const Problem&, const Plan&) = nullptr;
-  /// Reads Q, K, V, O, LSE, dO and writes dQ, dK, dV. Null where there is no backward pass.
+
+  /// The backward pass's own tile sizes and workspace; all three are null where there is none.
+  Plan (*backward_plan)(const Problem&, const DeviceInfo&) = nullptr;
+  /// Reads Q, K, V, O, LSE, dO and writes dQ, dK, dV, after a run of forward, whose workspace is
+  /// still there; launches only. Takes backward_plan's plan, as backward_traffic does.
   void (*backward)(const Problem&, const Plan&, const Arrays&) = nullptr;
   Traffic (*backward_traffic)(const Problem&, const Plan&) = nullptr;
+  /// Whether backward gives the same bits on every run even without Problem::deterministic.
+  bool always_deterministic = false;
 
   DeviceKind device = DeviceKind::sim;  // set by Registration
 };

@@ -223,17 +223,18 @@ class Progress:
 class Run:
     """One step on one device: its records (06 has two), or why there are none."""
 
-    def __init__(self, program, step, device):
+    def __init__(self, program, step, device, counters=False):
         self.rung = program.name
         self.path = program.path
         self.variant = step["variant"]
         self.device = device
+        self.options = ["--dram"] if counters and device == "gpu" else []
         self.records = []
         self.status = GOOD
         self.message = ""
 
     def go(self, options, progress, label):
-        command = [self.path, *options, "--variant", self.variant, "--device", self.device,
+        command = [self.path, *options, *self.options, "--variant", self.variant, "--device", self.device,
                    "--json"]
         self.status, out, self.message = run_quietly(
             command, f"{label} {self.rung} {self.variant} on the {self.device}", progress)
@@ -276,15 +277,16 @@ class Paint:
 
 
 BOLD, DIM, RED = "1", "2", "31"
-HEADER = ["rung", "variant", "device", "time", "TFLOP/s", "requested", "distinct", "vs 00",
+HEADER = ["rung", "variant", "device", "time", "TFLOP/s", "requested", "distinct", "DRAM", "vs 00",
           "workspace", "error"]
+DRAM = HEADER.index("DRAM")  # shown where there is any
 LEFT_ALIGNED = 3
 
 
 def cells(run, record, base):
     """One row. `base` is what 00 requests on that device."""
     if record is None:
-        return [run.rung, run.variant, run.device] + [NO_VALUE] * 6 + ["failed"]
+        return [run.rung, run.variant, run.device] + [NO_VALUE] * 7 + ["failed"]
     variant = run.variant
     backward = record.get("direction") == "bwd"
     if len(run.records) > 1 or backward:
@@ -294,7 +296,7 @@ def cells(run, record, base):
     ratio = asked / base if asked is not None and base and not backward else None
     return [run.rung, variant, record.get("device", run.device), time_text(record.get("time_ms")),
             rate_text(record.get("tflops")), bytes_text(asked), bytes_text(total(record, "distinct")),
-            ratio_text(ratio), bytes_text(record.get("workspace_bytes")), error_text(record)]
+            bytes_text(total(record, "dram")), ratio_text(ratio), bytes_text(record.get("workspace_bytes")), error_text(record)]
 
 
 def table(runs, paint):
@@ -316,12 +318,18 @@ def table(runs, paint):
     if not rows:
         return []
 
-    widths = [max(len(row[i]) for row in [HEADER, *rows]) for i in range(len(HEADER))]
+    header = list(HEADER)
+    if all(row[DRAM] == NO_VALUE for row in rows):
+        for row in [header, *rows]:
+            del row[DRAM]
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else 1
-    # Names are of the rungs' choosing; if they are long, the variant's gives way.
-    excess = sum(widths) + gap * (len(widths) - 1) - WIDTH
-    if excess > 0:
-        widths[1] = max(len(HEADER[1]), widths[1] - excess)
+    # Names are of the rungs' choosing. If they are long, the rung's gives way, whose number is
+    # enough to know it by, and then the variant's.
+    for column, least in ((0, len("00_naive")), (1, len(header[1]))):
+        excess = sum(widths) + gap * (len(widths) - 1) - WIDTH
+        if excess > 0:
+            widths[column] = max(least, widths[column] - excess)
 
     def line(row):
         shown = []
@@ -331,7 +339,7 @@ def table(runs, paint):
             shown.append(text.ljust(width) if i < LEFT_ALIGNED else text.rjust(width))
         return shown
 
-    lines = [paint(BOLD, (" " * gap).join(line(HEADER)))]
+    lines = [paint(BOLD, (" " * gap).join(line(header)))]
     for row, bad in zip(rows, failed):
         shown = line(row)
         if bad:
@@ -378,7 +386,7 @@ def messages(runs, paint):
 
 
 LEGEND = ("requested: bytes that the kernels ask of HBM ({how}); distinct: each byte once per "
-          "kernel; vs 00: requested against rung 00; workspace: HBM beyond inputs and outputs; "
+          "kernel; {dram}vs 00: requested against rung 00; workspace: HBM beyond inputs and outputs; "
           "error: the largest, against float64.")
 
 
@@ -411,8 +419,10 @@ def print_tables(tables, out):
             how += " and equal to the rung's formula"
         if formula:
             how += ", for the gpu that formula" if counted else "the rung's formula"
-        print("\n".join([""] + [paint(DIM, line) for line in wrap(LEGEND.format(how=how))]),
-              file=out)
+        dram = ("DRAM: what HBM served, by the GPU's counters; "
+                if any(total(record, "dram") is not None for record in records) else "")
+        legend = LEGEND.format(how=how, dram=dram)
+        print("\n".join([""] + [paint(DIM, line) for line in wrap(legend)]), file=out)
 
 
 # ---- results.json ----
@@ -462,23 +472,27 @@ def take(options, name, shortest):
 
 
 def gpu_answers(program, progress):
-    """Whether there is a GPU to run on, and if not, why."""
-    status, _, message = run_quietly(
-        [program.path, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--check", "off",
-         "--json"], "looking for a GPU", progress)
+    """Whether there is a GPU to run on, whether its DRAM counters may be read, and if not, why."""
+    status, out, message = run_quietly(
+        [program.path, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--dram", "--check",
+         "off", "--json"], "looking for a GPU", progress)
     progress.clear()
     if status == NO_DEVICE:
-        return False, message.removeprefix(f"{program.name}: ")
-    return True, ""
+        return False, False, message.removeprefix(f"{program.name}: ")
+    with contextlib.suppress(Stop):
+        if any(total(record, "dram") is not None for record in json_lines(out, program.name)):
+            return True, True, ""
+    said = [line for line in message.splitlines() if line.startswith("--dram: ")]
+    return True, False, "".join(said[-1:]).removeprefix("--dram: ")
 
 
-def plan(found, given, gpu):
+def plan(found, given, gpu, counters):
     """The tables to make: (title, options of the programs, [Run])."""
     steps = [(program, step) for program in found for step in program.steps()]
 
     def runs(device, keep=lambda step: True):
-        return [Run(program, step, device) for program, step in steps
-                if step["device"] == device and keep(step)]
+        return [Run(program, step, device, counters and "--dram" not in given)
+                for program, step in steps if step["device"] == device and keep(step)]
 
     def portable(step):  # sm90 needs one kind of GPU, and says nothing that its rung does not
         return not step["variant"].startswith("sm")
@@ -530,8 +544,8 @@ def ladder(options):
 
     progress = Progress()
     found = programs()
-    gpu, why_not = gpu_answers(found[0], progress)
-    tables = plan(found, given, gpu)
+    gpu, counters, why_not = gpu_answers(found[0], progress)
+    tables = plan(found, given, gpu, counters)
     count = sum(len(runs) for _, _, runs in tables)
     done = 0
     finished = []
@@ -554,6 +568,8 @@ def ladder(options):
     sys.stdout.flush()
     if not gpu and not any(option.startswith("--dev") for option in given):
         print("\n".join(wrap(f"Counts only, no times: {why_not}")), file=sys.stderr)
+    elif gpu and not counters and why_not and any(run.device == "gpu" for run in every):
+        print("\n".join(wrap(f"No DRAM column: {why_not}")), file=sys.stderr)
     if records:
         path = os.path.join(ROOT, "build/results.json")
         results = {"records": records,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,12 +22,14 @@ namespace {
 void list_variants() {
   for (const DeviceKind kind : {DeviceKind::sim, DeviceKind::gpu}) {
     const auto all = variants_for(kind);
+    const auto by_default =
+        std::find_if(all.rbegin(), all.rend(), [](const Variant& v) { return !v.by_name_only; });
     for (const Variant& v : all)
       fmt::print(
           "{{\"rung\": \"{}\", \"variant\": \"{}\", \"device\": \"{}\", \"default\": {}, "
           "\"summary\": \"{}\"}}\n",
-          v.rung, v.name, kind == DeviceKind::gpu ? "gpu" : "sim",
-          v.name == all.back().name && !v.by_name_only, v.summary);
+          v.rung, v.name, kind == DeviceKind::gpu ? "gpu" : "sim", v.name == by_default->name,
+          v.summary);
   }
 }
 
@@ -39,14 +42,26 @@ class Saved {
     make_folder(folder_);
     files_.emplace_back(folder_ + "/o.npy");
     if (variant.has_lse) files_.emplace_back(folder_ + "/lse.npy");
+    if (variant.backward)
+      for (const char* name : {"/dq.npy", "/dk.npy", "/dv.npy"})
+        files_.emplace_back(folder_ + name);
   }
   void write(const Problem& p, const Outputs& out) {
     if (folder_.empty()) return;
-    write_npy(files_[0], {p.B, p.H, p.N, p.d}, widen_all(out.O),
-              p.dtype == DType::fp16 ? NpyType::float16 : NpyType::float32);
-    if (files_.size() > 1) write_npy(files_[1], {p.B, p.H, p.N}, out.LSE, NpyType::float32);
-    for (auto& file : files_) file.finish();
-    for (auto& file : files_) file.commit();
+    auto file = files_.begin();
+    const auto tensor = [&](const Tensor& t, int heads, int rows) {
+      write_npy(*file++, {p.B, heads, rows, p.d}, widen_all(t),
+                p.dtype == DType::fp16 ? NpyType::float16 : NpyType::float32);
+    };
+    tensor(out.O, p.H, p.N);
+    if (!out.LSE.empty()) write_npy(*file++, {p.B, p.H, p.N}, out.LSE, NpyType::float32);
+    if (out.dQ.size()) {
+      tensor(out.dQ, p.H, p.N);
+      tensor(out.dK, p.Hk, p.N_kv);
+      tensor(out.dV, p.Hk, p.N_kv);
+    }
+    for (auto& each : files_) each.finish();
+    for (auto& each : files_) each.commit();
   }
 
  private:
@@ -98,6 +113,7 @@ int run(int argc, char** argv) {
   const bool colour = isatty(STDOUT_FILENO) && !(no_colour && *no_colour);
   bool pass = true;
   for (const Report& report : reports) {
+    if (!options->json && &report != &reports.front()) print("\n");
     print(options->json ? to_json(report) + "\n" : to_table(report, colour));
     pass = pass && report.pass();
   }

@@ -66,9 +66,10 @@ const std::vector<Group>& groups() {
            {"device", "DEVICE", nullptr,
             "gpu, sim, or auto: the GPU if there is one, else the sim (default auto)"},
            {"variant", "NAME", nullptr, "one of the list below (default: the last that runs)"},
-           {"block-q", "BR", "04, 05, 06", "rows of Q in a tile (default: the variant's choice)"},
+           {"block-q", "BR", "04, 05, 06",
+            "rows of Q in a tile; in 06 the forward's (default: its own)"},
            {"block-kv", "BC", "04, 05, 06",
-            "rows of K and V in a tile (default: the variant's choice)"},
+            "rows of K, V in a tile; in 06 the forward's (default: its own)"},
            {"deterministic", nullptr, "06", "the same bits on every run (default: no)"},
            {"baseline", "NAME", "01", "cublas: the two products alone, on the GPU (default: none)"},
            {"check", "HOW", nullptr,
@@ -87,7 +88,7 @@ const std::vector<Group>& groups() {
            {"time", "MS", nullptr, "GPU time to spend on a measurement (default 200)"},
            {"warm", nullptr, nullptr, "leave the L2 as the last run left it (default: flush it)"},
            {"dram", nullptr, nullptr,
-            "DRAM counters (default: no; not read by this version, null)"},
+            "count what DRAM served, by the GPU's counters (default: no)"},
        }},
       {"Output",
        {
@@ -244,8 +245,8 @@ void check_tile(const Options& options, const std::string& rung) {
   if (asked.block_q) given += fmt::format(" --block-q {}", asked.block_q);
   if (asked.block_kv) given += fmt::format(" --block-kv {}", asked.block_kv);
   if (compiled.empty())
-    bad_usage(
-        fmt::format("--variant {} takes no tile size, but{} was given", options.variant, given));
+    bad_usage(fmt::format("{} takes no tile size, but{} was given",
+                          options.variant.empty() ? rung : "--variant " + options.variant, given));
   bad_usage(
       fmt::format("no tile is compiled for{}; give one of {}", given, fmt::join(compiled, ", ")));
 }

@@ -1,5 +1,7 @@
 #include "harness/reference.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -21,12 +23,26 @@ double rows_in_a_second(const Problem& p) {
   return 6e8 * host_cores() / row_cost(p);
 }
 
+/// First and last row and others evenly between.
+std::vector<int> even_rows(const Problem& p, double wanted) {
+  const auto n = static_cast<int64_t>(std::clamp(wanted, 4.0, 256.0));
+  std::vector<int> rows;
+  for (int64_t k = 0; k < n; ++k)
+    rows.push_back(static_cast<int>((p.N - 1) * k / std::max<int64_t>(1, n - 1)));
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  return rows;
+}
+
 /// Half a unit in the last place of the I/O type at x, which rounding to it may cost.
 double half_ulp(DType dtype, double x) {
   const int mantissa = dtype == DType::fp16 ? 10 : 7;
   const int least = dtype == DType::fp16 ? -14 : -126;
   const int exponent = x > 0 ? std::max(std::ilogb(x), least) : least;
   return std::ldexp(0.5, exponent - mantissa);
+}
+
+std::string rows_text(size_t rows, int of) {
+  return fmt::format("{} of {} rows", rows, of);
 }
 
 /// Accumulates one tensor's comparison.
@@ -52,9 +68,10 @@ class Comparison {
     reference2_ += ref * ref;
   }
   double largest() const { return largest_; }  // finite |ref|
-  TensorError done(double tolerance) {
+  TensorError done(double tolerance, std::string compared = {}) {
     error_.rel = reference2_ > 0 ? std::sqrt(difference2_ / reference2_) : 0;
     error_.tolerance = tolerance;
+    error_.compared = std::move(compared);
     return error_;
   }
 
@@ -72,12 +89,7 @@ std::vector<int> all_rows(const Problem& p) {
 }
 
 std::vector<int> sampled_rows(const Problem& p) {
-  const auto n = static_cast<int64_t>(std::clamp(rows_in_a_second(p), 4.0, 256.0));
-  std::vector<int> rows;
-  for (int64_t k = 0; k < n; ++k)
-    rows.push_back(static_cast<int>((p.N - 1) * k / std::max<int64_t>(1, n - 1)));
-  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-  return rows;
+  return even_rows(p, rows_in_a_second(p));
 }
 
 bool full_is_quick(const Problem& p) {
@@ -174,7 +186,8 @@ TensorError Reference::check_o(const Tensor& O) const {
         out.add(O[(head * p_.N + rows_[r]) * p_.d + c], ref);
         plain.add(plain_o_[index(head, r) * d() + static_cast<size_t>(c)], ref);
       }
-  return out.done(2 * plain.done(0).max + half_ulp(p_.dtype, out.largest()) + 1e-5);
+  return out.done(2 * plain.done(0).max + half_ulp(p_.dtype, out.largest()) + 1e-5,
+                  rows_text(rows_.size(), p_.N));
 }
 
 TensorError Reference::check_lse(const std::vector<float>& LSE) const {
@@ -183,7 +196,281 @@ TensorError Reference::check_lse(const std::vector<float>& LSE) const {
   for (int64_t head = 0; head < heads; ++head)
     for (size_t r = 0; r < rows_.size(); ++r)
       out.add(LSE[static_cast<size_t>(head * p_.N + rows_[r])], lse(head, r));
-  return out.done(1e-5 + 0x1p-20 * out.largest() * std::max(1.0, std::sqrt(p_.d) / 8));
+  return out.done(1e-5 + 0x1p-20 * out.largest() * std::max(1.0, std::sqrt(p_.d) / 8),
+                  rows_text(rows_.size(), p_.N));
+}
+
+// --------------------------------------------------------------------------------------- gradients
+
+namespace {
+
+/// Multiply-adds that one query row of one head costs with its share of dK and dV, and without.
+double gradient_row_cost(const Problem& p, bool with_dk_dv) {
+  return p.N_kv * ((with_dk_dv ? 9.0 : 5.0) * p.d + 60);
+}
+double gradient_work_in_a_second() {
+  return 2e9 * host_cores();
+}
+
+/// A part of a matrix: element (i, j) is at[i·row + j·column].
+struct View {
+  const double* at;
+  size_t row, column = 1;
+};
+
+/// C += A·B, m × n of m × inner and inner × n; the rows of C are `pitch` apart, B's column is 1.
+void add_product(double* C, size_t pitch, const View& A, const View& B, size_t m, size_t n,
+                 size_t inner) {
+  constexpr size_t kColumns = 256, kInner = 64;  // the piece of B that stays in the cache
+  for (size_t first_j = 0; first_j < n; first_j += kColumns)
+    for (size_t first_k = 0; first_k < inner; first_k += kInner) {
+      const size_t columns = std::min(kColumns, n - first_j);
+      const size_t last_k = std::min(inner, first_k + kInner);
+      for (size_t i = 0; i < m; ++i) {
+        double* c = C + i * pitch + first_j;
+        const auto a = [&](size_t k) { return A.at[i * A.row + k * A.column]; };
+        const auto b = [&](size_t k) { return B.at + k * B.row + first_j; };
+        size_t k = first_k;
+        for (; k + 4 <= last_k; k += 4) {
+          const double a0 = a(k), a1 = a(k + 1), a2 = a(k + 2), a3 = a(k + 3);
+          const double *b0 = b(k), *b1 = b(k + 1), *b2 = b(k + 2), *b3 = b(k + 3);
+          for (size_t j = 0; j < columns; ++j)
+            c[j] += (a0 * b0[j] + a1 * b1[j]) + (a2 * b2[j] + a3 * b3[j]);
+        }
+        for (; k < last_k; ++k)
+          for (size_t j = 0; j < columns; ++j) c[j] += a(k) * b(k)[j];
+      }
+    }
+}
+
+/// x ← softmax of its first `keys` elements, of which there is at least one.
+void softmax(double* x, size_t keys) {
+  const double m = *std::max_element(x, x + keys);
+  double l = 0;
+  for (size_t j = 0; j < keys; ++j) l += x[j] = std::exp(x[j] - m);
+  for (size_t j = 0; j < keys; ++j) x[j] /= l;
+}
+
+/// dS = P∘(dP − D) of one row, in the place of dP.
+void softmax_gradient(const double* P, double* dP, size_t keys) {
+  double D = 0;
+  for (size_t j = 0; j < keys; ++j) D += P[j] * dP[j];
+  for (size_t j = 0; j < keys; ++j) dP[j] = P[j] * (dP[j] - D);
+}
+
+/// K and V of one head: as they are and transposed, so that every product runs along rows of its
+/// right operand.
+struct KeysAndValues {
+  std::vector<double> K, Kt, V, Vt;
+  KeysAndValues(const Problem& p, const Inputs& in, int64_t first_row) {
+    const auto N_kv = static_cast<size_t>(p.N_kv), d = static_cast<size_t>(p.d);
+    for (auto* x : {&K, &Kt, &V, &Vt}) x->resize(N_kv * d);
+    parallel_for(p.N_kv, [&](int64_t row) {
+      const auto j = static_cast<size_t>(row);
+      for (size_t c = 0; c < d; ++c) {
+        const int64_t at = (first_row + row) * p.d + static_cast<int64_t>(c);
+        K[j * d + c] = Kt[c * N_kv + j] = in.K[at];
+        V[j * d + c] = Vt[c * N_kv + j] = in.V[at];
+      }
+    });
+  }
+};
+
+}  // namespace
+
+struct GradientReference::Block {
+  const Inputs& in;
+  const KeysAndValues& kv;
+  int64_t head;      // of the B·H
+  const int* first;  // the block's query rows
+  // Row by row: of Q and dO, and of P and dS, which are 0 where a query does not see a key.
+  std::vector<double> Q, dO, P, dS, plain_P, plain_dS;
+  std::vector<double> weight;  // max_j P_ij · Σ_c|dO_ic·O_ic|
+};
+
+GradientChoice all_gradients(const Problem& p) {
+  GradientChoice all{all_rows(p), std::vector<int>(static_cast<size_t>(p.B * p.Hk))};
+  std::iota(all.kv_heads.begin(), all.kv_heads.end(), 0);
+  return all;
+}
+
+GradientChoice sampled_gradients(const Problem& p) {
+  const double rows = gradient_work_in_a_second() / (gradient_row_cost(p, false) * p.B * p.H);
+  return {even_rows(p, rows), {p.B * p.Hk - 1}};
+}
+
+bool full_gradients_are_quick(const Problem& p) {
+  return gradient_row_cost(p, true) * p.N * p.B * p.H <= gradient_work_in_a_second();
+}
+
+GradientReference::GradientReference(const Problem& p, const Inputs& in, Rounding rounding,
+                                     GradientChoice choice)
+    : p_(p), rounding_(rounding), choice_(std::move(choice)) {
+  const auto N_kv = static_cast<size_t>(p.N_kv), d = static_cast<size_t>(p.d);
+  const int group = p.H / p.Hk;
+  for (auto* x : {&dq_.exact, &dq_.plain})
+    x->resize(static_cast<size_t>(p.B) * static_cast<size_t>(p.H) * choice_.rows.size() * d);
+  for (auto* x : {&dk_.exact, &dk_.plain, &dv_.exact, &dv_.plain})
+    x->resize(choice_.kv_heads.size() * N_kv * d);
+
+  const std::vector<int> every_row = all_rows(p);
+  const size_t block_rows = std::clamp<size_t>((size_t{1} << 20) / N_kv, 16, 256);
+  for (int kv_head = 0; kv_head < p.B * p.Hk; ++kv_head) {
+    const KeysAndValues kv(p, in, int64_t{kv_head} * p.N_kv);
+    for (const double k : kv.K) largest_k_ = std::max(largest_k_, std::abs(k));
+    const auto chosen = std::lower_bound(choice_.kv_heads.begin(), choice_.kv_heads.end(), kv_head);
+    const bool with_dk_dv = chosen != choice_.kv_heads.end() && *chosen == kv_head;
+    const size_t at = static_cast<size_t>(chosen - choice_.kv_heads.begin()) * N_kv * d;
+    const std::vector<int>& rows = with_dk_dv ? every_row : choice_.rows;
+    for (int head = kv_head * group; head < (kv_head + 1) * group; ++head)
+      for (size_t first = 0; first < rows.size(); first += block_rows) {
+        const size_t n = std::min(block_rows, rows.size() - first);
+        Block block{in, kv, head, &rows[first]};
+        for (auto* x : {&block.Q, &block.dO}) x->resize(n * d);
+        for (auto* x : {&block.P, &block.dS, &block.plain_P, &block.plain_dS}) x->resize(n * N_kv);
+        block.weight.resize(n);
+        constexpr size_t kRows = 8, kKeys = 16;  // that one core takes at a time
+        parallel_for(ceil_div(std::ssize(block.weight), kRows), [&](int64_t i) {
+          const size_t begin = static_cast<size_t>(i) * kRows;
+          compute_rows(block, begin, std::min(n, begin + kRows));
+        });
+        for (size_t r = 0; r < n; ++r)
+          if (dq_row(rows[first + r])) dq_weight_ = std::max(dq_weight_, block.weight[r]);
+        if (!with_dk_dv) continue;
+        parallel_for(ceil_div(p.N_kv, kKeys), [&](int64_t i) {
+          const size_t j = static_cast<size_t>(i) * kKeys, keys = std::min(kKeys, N_kv - j);
+          // The block's rows from the first on that sees one of these keys.
+          const int* seeing = std::partition_point(block.first, block.first + n, [&](int row) {
+            return static_cast<size_t>(p.keys(row)) <= j;
+          });
+          const auto r = static_cast<size_t>(seeing - block.first);
+          const auto add = [&](std::vector<double>& sum, const std::vector<double>& A,
+                               const std::vector<double>& B) {
+            add_product(&sum[at + j * d], d, {A.data() + r * N_kv + j, 1, N_kv},
+                        {B.data() + r * d, d}, keys, d, n - r);
+          };
+          add(dk_.exact, block.dS, block.Q);
+          add(dk_.plain, block.plain_dS, block.Q);
+          add(dv_.exact, block.P, block.dO);
+          add(dv_.plain, block.plain_P, block.dO);
+        });
+        for (const double w : block.weight) dk_weight_ = std::max(dk_weight_, w);
+        for (const double q : block.Q) largest_q_ = std::max(largest_q_, std::abs(q));
+      }
+  }
+  for (auto* x : {&dq_, &dk_}) {
+    for (double& y : x->exact) y *= p.scale;
+    for (double& y : x->plain) y *= p.scale;
+  }
+  for (auto* x : {&dq_, &dk_, &dv_})
+    for (double& y : x->plain) y = rounded(p.dtype, y);
+}
+
+std::optional<size_t> GradientReference::dq_row(int i) const {
+  const auto found = std::lower_bound(choice_.rows.begin(), choice_.rows.end(), i);
+  if (found == choice_.rows.end() || *found != i) return {};
+  return static_cast<size_t>(found - choice_.rows.begin());
+}
+
+void GradientReference::compute_rows(Block& b, size_t begin, size_t end) {
+  const auto N_kv = static_cast<size_t>(p_.N_kv), d = static_cast<size_t>(p_.d);
+  const size_t rows = end - begin;
+  for (size_t r = begin; r < end; ++r)
+    for (size_t c = 0; c < d; ++c) {
+      const int64_t at = (p_.q_row(b.head) + b.first[r]) * p_.d + static_cast<int64_t>(c);
+      b.Q[r * d + c] = b.in.Q[at];
+      b.dO[r * d + c] = b.in.dO[at];
+    }
+  // S and dP first, in the place of P and dS; as far as the last of the rows sees, which sees most.
+  const auto all_keys = static_cast<size_t>(p_.keys(b.first[end - 1]));
+  add_product(&b.P[begin * N_kv], N_kv, {&b.Q[begin * d], d}, {b.kv.Kt.data(), N_kv}, rows,
+              all_keys, d);
+  add_product(&b.dS[begin * N_kv], N_kv, {&b.dO[begin * d], d}, {b.kv.Vt.data(), N_kv}, rows,
+              all_keys, d);
+  const auto round = [&](double* x, const double* y, size_t n) {
+    for (size_t j = 0; j < n; ++j) x[j] = rounded(p_.dtype, y[j]);
+  };
+  for (size_t r = begin; r < end; ++r) {
+    const auto keys = static_cast<size_t>(p_.keys(b.first[r]));
+    double *P = &b.P[r * N_kv], *dS = &b.dS[r * N_kv];
+    double *plain_P = &b.plain_P[r * N_kv], *plain_dS = &b.plain_dS[r * N_kv];
+    std::fill(P + keys, P + all_keys, 0.0);
+    std::fill(dS + keys, dS + all_keys, 0.0);
+    if (keys == 0) continue;
+    for (size_t j = 0; j < keys; ++j) P[j] *= p_.scale;
+    if (rounding_ == Rounding::S_and_P_stored) {
+      round(plain_P, P, keys);
+      softmax(plain_P, keys);
+      round(plain_P, plain_P, keys);
+      round(plain_dS, dS, keys);
+      softmax_gradient(plain_P, plain_dS, keys);
+      round(plain_dS, plain_dS, keys);
+    }
+    softmax(P, keys);
+    softmax_gradient(P, dS, keys);
+    if (rounding_ == Rounding::on_chip) {
+      round(plain_P, P, keys);
+      round(plain_dS, dS, keys);
+    }
+  }
+
+  std::vector<double> O(rows * d);
+  add_product(O.data(), d, {&b.P[begin * N_kv], N_kv}, {b.kv.V.data(), d}, rows, d, all_keys);
+  for (size_t r = begin; r < end; ++r) {
+    double sum = 0;
+    for (size_t c = 0; c < d; ++c) sum += std::abs(b.dO[r * d + c] * O[(r - begin) * d + c]);
+    const double* P = &b.P[r * N_kv];
+    b.weight[r] = *std::max_element(P, P + N_kv) * sum;
+    const auto wanted = dq_row(b.first[r]);
+    if (!wanted) continue;
+    const size_t at = (static_cast<size_t>(b.head) * choice_.rows.size() + *wanted) * d;
+    const View K{b.kv.K.data(), d};
+    add_product(&dq_.exact[at], d, {&b.dS[r * N_kv], N_kv}, K, 1, d, all_keys);
+    add_product(&dq_.plain[at], d, {&b.plain_dS[r * N_kv], N_kv}, K, 1, d, all_keys);
+  }
+}
+
+TensorError GradientReference::check(const char* name, const Tensor& out, const Gradient& gradient,
+                                     double extra, const std::vector<int64_t>& rows,
+                                     const std::string& compared) const {
+  Comparison of_out(name), plain("plain");
+  for (size_t r = 0; r < rows.size(); ++r)
+    for (int c = 0; c < p_.d; ++c) {
+      const size_t at = r * static_cast<size_t>(p_.d) + static_cast<size_t>(c);
+      of_out.add(out[rows[r] * p_.d + c], gradient.exact[at]);
+      plain.add(gradient.plain[at], gradient.exact[at]);
+    }
+  return of_out.done(2 * plain.done(0).max + half_ulp(p_.dtype, of_out.largest()) + 1e-5 + extra,
+                     compared);
+}
+
+TensorError GradientReference::check_dq(const Tensor& dQ) const {
+  std::vector<int64_t> rows;
+  for (int64_t head = 0; head < int64_t{p_.B} * p_.H; ++head)
+    for (const int i : choice_.rows) rows.push_back(head * p_.N + i);
+  return check("dq", dQ, dq_, rounding_of_D() * dq_weight_ * largest_k_, rows,
+               rows_text(choice_.rows.size(), p_.N));
+}
+
+TensorError GradientReference::check_kv(const char* name, const Tensor& out,
+                                        const Gradient& gradient, double extra) const {
+  std::vector<int64_t> rows;
+  for (const int64_t head : choice_.kv_heads)
+    for (int j = 0; j < p_.N_kv; ++j) rows.push_back(head * p_.N_kv + j);
+  std::string compared = rows_text(static_cast<size_t>(p_.N_kv), p_.N_kv);
+  if (std::ssize(choice_.kv_heads) < p_.B * p_.Hk)
+    compared += fmt::format(", {} of {} heads", choice_.kv_heads.size(), p_.B * p_.Hk);
+  return check(name, out, gradient, extra, rows, compared);
+}
+TensorError GradientReference::check_dk(const Tensor& dK) const {
+  return check_kv("dk", dK, dk_, rounding_of_D() * dk_weight_ * largest_q_);
+}
+TensorError GradientReference::check_dv(const Tensor& dV) const {
+  return check_kv("dv", dV, dv_, 0);
+}
+
+double GradientReference::rounding_of_D() const {
+  return std::abs(p_.scale) * (p_.dtype == DType::fp16 ? 0x1p-11 : 0x1p-8);
 }
 
 }  // namespace ladder

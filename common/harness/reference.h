@@ -18,6 +18,7 @@ struct TensorError {
   double rel = 0;         // ‖out − ref‖₂ / ‖ref‖₂ over finite values
   double tolerance = 0;   // 2·max|plain − ref| + atol
   int64_t nonfinite = 0;  // values that are not finite where the reference is
+  std::string compared;   // which elements: "64 of 4096 rows"
   bool pass() const { return nonfinite == 0 && max <= tolerance; }
 };
 
@@ -52,10 +53,71 @@ class Reference {
   int64_t overflowing_ = 0;
 };
 
+/// What of the gradients to compute: dQ of some query rows of every head; dK and dV, whole, of some
+/// of the B·Hk key/value heads.
+struct GradientChoice {
+  std::vector<int> rows, kv_heads;  // ascending
+};
+
+/// The gradients of L = Σ dO∘O in float64, and their `plain`, as Reference has them of O:
+///
+///   O = P·V:            dV = Pᵀ·dO,   dP = dO·Vᵀ
+///   P = softmax(S):     dS = P∘(dP − D),   D_i = Σ_j P_ij·dP_ij = Σ_c dO_ic·O_ic
+///   S = scale·Q·Kᵀ:     dQ = scale·dS·K,   dK = scale·dSᵀ·Q
+///
+/// dK and dV are sums over the query heads that share a key/value head. A row that sees no key has
+/// dQ = 0 and adds nothing to dK and dV.
+class GradientReference {
+ public:
+  GradientReference(const Problem& p, const Inputs& inputs, Rounding rounding,
+                    GradientChoice choice);
+
+  /// Compare dQ, (B, H, N, d), and dK and dV, (B, Hk, N_kv, d), in the I/O type.
+  TensorError check_dq(const Tensor& dQ) const;
+  TensorError check_dk(const Tensor& dK) const;
+  TensorError check_dv(const Tensor& dV) const;
+
+  /// Of all that was computed, in the order of GradientChoice: (head, row, column), for dQ of
+  /// the B·H heads and the chosen rows, for dK and dV of the chosen heads and all keys.
+  const std::vector<double>& dq() const { return dq_.exact; }
+  const std::vector<double>& dk() const { return dk_.exact; }
+  const std::vector<double>& dv() const { return dv_.exact; }
+
+ private:
+  struct Gradient {
+    std::vector<double> exact, plain;
+  };
+  /// A block of query rows of one head: what its rows of P and dS are, exactly and plainly.
+  struct Block;
+  void compute_rows(Block& block, size_t begin, size_t end);
+  /// Where query row i stands among those whose dQ is computed.
+  std::optional<size_t> dq_row(int i) const;
+  /// u·|scale|: what rounding O moves scale·D_i by at most, in units of Σ_c|dO_ic·O_ic|.
+  double rounding_of_D() const;
+  TensorError check(const char* name, const Tensor& out, const Gradient& gradient, double extra,
+                    const std::vector<int64_t>& rows, const std::string& compared) const;
+  TensorError check_kv(const char* name, const Tensor& out, const Gradient& gradient,
+                       double extra) const;
+
+  Problem p_;
+  Rounding rounding_;
+  GradientChoice choice_;
+  Gradient dq_, dk_, dv_;
+  // max_ij(P_ij·Σ_c|dO_ic·O_ic|) over the rows of dQ and over those that dK sums, and max |K|, |Q|.
+  double dq_weight_ = 0, dk_weight_ = 0, largest_k_ = 0, largest_q_ = 0;
+};
+
 std::vector<int> all_rows(const Problem& p);
 /// First and last row and others evenly between, as many as about a second allows (4 at least).
 std::vector<int> sampled_rows(const Problem& p);
 /// Whether a full reference takes under about a second on this host.
 bool full_is_quick(const Problem& p);
+
+GradientChoice all_gradients(const Problem& p);
+/// dQ of rows as sampled_rows has them, as many as about a second allows; dK and dV of the last
+/// head. An element of dK depends on every query, so that head costs N·N_kv·d whatever is sampled.
+GradientChoice sampled_gradients(const Problem& p);
+/// Whether all gradients take under about a second on this host.
+bool full_gradients_are_quick(const Problem& p);
 
 }  // namespace ladder

@@ -21,11 +21,12 @@ struct Report {
   std::vector<KernelReport> kernels = {};
   std::optional<Traffic> model = {};  // the formula; none for --baseline
   std::optional<Timing> timing = {};
+  std::optional<DramCounts> dram = {};  // of --dram
   int64_t workspace_bytes = 0;
   std::optional<std::vector<TensorError>> errors = {};  // none where nothing was checked
-  int64_t checked_rows = 0;                             // query rows compared, of N
   int64_t overflowing_rows = 0;                         // see Reference::overflowing_rows
 
+  bool backward() const { return direction == "bwd"; }
   bool pass() const;
   /// Papers' FLOPs of the workload: forward 4·N·N_kv·d·heads·batch, half of that under a causal
   /// mask; backward 2.5 times as many.

@@ -21,15 +21,55 @@ void require_memory(const Variant& variant, const MemoryNeed& need, const Device
                                      : "memory (the sim doubles it: a shadow byte for each byte)",
                                  need.io / kGiB);
   if (need.workspace > 0) what += fmt::format(", {:.1f} for its workspace", need.workspace / kGiB);
-  if (variant.rounding == Rounding::S_and_P_stored) what += " (S and P)";
+  if (variant.rounding == Rounding::S_and_P_stored)
+    what += variant.backward ? " (S, P and dP)" : " (S and P)";
   what += fmt::format("; {:.1f} GiB of {:.1f} are free. ",
                       static_cast<double>(device.memory_free) / kGiB,
                       static_cast<double>(device.memory_bytes) / kGiB);
-  what += variant.rounding == Rounding::S_and_P_stored
-              ? "03_online_softmax and the rungs after it store no S and no P and need only the "
-                "inputs and outputs"
-              : "A smaller --batch, --heads or --seqlen needs less";
+  if (variant.rounding != Rounding::S_and_P_stored)
+    what += "A smaller --batch, --heads or --seqlen needs less";
+  else if (variant.backward)
+    what += fmt::format(
+        "The variants of {} after {} store no S and no P and need only O(N) more "
+        "than the inputs and outputs",
+        variant.rung, variant.name);
+  else
+    what +=
+        "03_online_softmax and the rungs after it store no S and no P and need only the "
+        "inputs and outputs";
   throw Error(Exit::no_device, what);
+}
+
+/// A line for each kernel of whose launch that is known.
+void print_occupancy(const Report& r) {
+  for (const auto& kernel : r.kernels) {
+    if (!kernel.occupancy) continue;
+    const Occupancy& o = *kernel.occupancy;
+    const int64_t resident = int64_t{o.blocks_per_sm} * r.device.multiprocessors;
+    fmt::print(stderr,
+               "{}: {} registers a thread, {} blocks at once on each of {} SMs, {} blocks: {:.2f} "
+               "waves\n",
+               kernel.name, o.registers, o.blocks_per_sm, r.device.multiprocessors, o.blocks,
+               static_cast<double>(o.blocks) / static_cast<double>(resident));
+  }
+}
+
+/// Adds what HBM served to the reports of `works`; a line on stderr where that cannot be counted.
+void count_dram(Device& device, const std::vector<std::function<void()>>& works,
+                std::vector<Report>& reports) {
+  try {
+    const Progress progress("counting DRAM bytes");
+    for (size_t i = 0; i < works.size(); ++i) {
+      Report& r = reports[i];
+      const DramReport dram = device.dram(works[i]);
+      r.dram = dram.all;
+      for (auto& kernel : r.kernels) kernel.dram = dram.kernels.at(kernel.name);
+      if (r.options.verbose) fmt::print(stderr, "{}\n", dram.source);
+    }
+  } catch (const Error& e) {
+    if (e.status != Exit::no_device) throw;
+    fmt::print(stderr, "--dram: no DRAM bytes: {}\n", e.what());
+  }
 }
 
 }  // namespace
@@ -93,96 +133,137 @@ Variant choose_variant(const Options& options, const DeviceInfo& device) {
   throw std::logic_error("no variant is linked for this device");
 }
 
-MemoryNeed memory_need(const Variant& variant, const Problem& p, const Plan& plan) {
+Plans plan_run(const Variant& variant, const Options& options, const DeviceInfo& device) {
+  const Problem& p = options.problem;
+  return {variant.plan(p, device, options.tile),
+          variant.backward ? variant.backward_plan(p, device) : Plan{}};
+}
+
+MemoryNeed memory_need(const Variant& variant, const Problem& p, const Plans& plans) {
   const double q = 1.0 * p.B * p.H * p.N * p.d * kIoBytes;
   const double kv = 1.0 * p.B * p.Hk * p.N_kv * p.d * kIoBytes;
   MemoryNeed need{2 * q + 2 * kv, 0};
   if (variant.has_lse) need.io += 4.0 * p.B * p.H * p.N;
-  for (const auto& array : plan.workspace) need.workspace += static_cast<double>(array.bytes);
+  if (variant.backward) need.io += 2 * q + 2 * kv;
+  for (const Plan* plan : {&plans.forward, &plans.backward})
+    for (const auto& array : plan->workspace) need.workspace += static_cast<double>(array.bytes);
   return need;
 }
 
 std::vector<Report> run_variant(Device& device, const Variant& variant, Options options,
                                 Outputs* outputs) {
   Problem& p = options.problem;
+  const bool has_backward = variant.backward != nullptr;
   std::function<void(const Problem&, const Arrays&)> baseline;
   if (!options.baseline.empty()) baseline = device.cublas_products();
   Inputs inputs;
   const auto require = [&] {
-    require_memory(variant, memory_need(variant, p, variant.plan(p, device.info(), options.tile)),
-                   device.info());
+    const Plans plans = plan_run(variant, options, device.info());
+    require_memory(variant, memory_need(variant, p, plans), device.info());
   };
   if (options.load.empty()) require();  // before the host fills its memory with them
   {
     const Progress progress("making the inputs");
-    inputs = make_inputs(options, false);
+    inputs = make_inputs(options, has_backward);
   }
   if (!options.load.empty()) require();
-  const Plan plan = variant.plan(p, device.info(), options.tile);
-  if (options.dram)
-    fmt::print(
-        stderr,
-        "--dram: this version reads no DRAM counters; dram_read_bytes and dram_write_bytes stay "
-        "null (ncu reads them: the lesson of 00 says how)\n");
-  if (options.verbose && !plan.note.empty()) fmt::print(stderr, "{}\n", plan.note);
+  const Plans plans = plan_run(variant, options, device.info());
+  for (const Plan* plan : {&plans.forward, &plans.backward})
+    if (options.verbose && !plan->note.empty()) fmt::print(stderr, "{}\n", plan->note);
 
-  const int64_t o_elements = inputs.Q.size();
   std::vector<Buffer> buffers;
   Arrays arrays;
-  const auto make = [&](const std::string& name, int64_t bytes) -> Array& {
+  const auto make = [&](const std::string& name, int64_t bytes) {
     buffers.emplace_back(device, name, bytes);
     arrays.add(buffers.back().array());
-    return *buffers.back().array();
   };
   const auto upload = [&](const std::string& name, const Tensor& t) {
-    device.upload(make(name, t.bytes()), t.bits.data());
+    make(name, t.bytes());
+    device.upload(arrays[name], t.bits.data());
   };
   upload("Q", inputs.Q);
   upload("K", inputs.K);
   upload("V", inputs.V);
-  Array& O = make("O", o_elements * kIoBytes);
-  Array* LSE = variant.has_lse ? &make("LSE", int64_t{p.B} * p.H * p.N * 4) : nullptr;
-  for (const auto& array : plan.workspace) make(array.name, array.bytes);
-
-  Report report{.rung = variant.rung, .variant = variant.name, .direction = "fwd"};
-  report.device = device.info();
-  report.plan = plan;
-  report.model = variant.traffic(p, plan);
-  for (const auto& array : plan.workspace) report.workspace_bytes += array.bytes;
-  const auto forward = [&] { variant.forward(p, plan, arrays); };
-  {
-    const Progress progress(
-        fmt::format("running {} {} on {}", variant.rung, variant.name, device.info().name));
-    report.kernels = device.run(variant.rung, forward);
+  make("O", inputs.Q.bytes());
+  if (variant.has_lse) make("LSE", int64_t{p.B} * p.H * p.N * 4);
+  if (has_backward) {
+    upload("dO", inputs.dO);
+    make("dQ", inputs.Q.bytes());
+    make("dK", inputs.K.bytes());
+    make("dV", inputs.V.bytes());
   }
+  for (const Plan* plan : {&plans.forward, &plans.backward})
+    for (const auto& array : plan->workspace) make(array.name, array.bytes);
 
+  const auto run = [&](const char* direction, const Plan& plan, const Traffic& model,
+                       const std::function<void()>& work) {
+    Report r{.rung = variant.rung, .variant = variant.name, .direction = direction};
+    r.options = options;
+    r.device = device.info();
+    r.plan = plan;
+    r.model = model;
+    for (const auto& array : plan.workspace) r.workspace_bytes += array.bytes;
+    const Progress progress(fmt::format("running {} {}{} on {}", variant.rung, variant.name,
+                                        r.backward() ? " backward" : "", device.info().name));
+    r.kernels = device.run(variant.rung, work);
+    return r;
+  };
+  const auto forward = [&] { variant.forward(p, plans.forward, arrays); };
+  const auto backward = [&] { variant.backward(p, plans.backward, arrays); };
+  std::vector<Report> reports = {
+      run("fwd", plans.forward, variant.traffic(p, plans.forward), forward)};
+  if (has_backward)
+    reports.push_back(
+        run("bwd", plans.backward, variant.backward_traffic(p, plans.backward), backward));
+
+  const auto download = [&](const std::string& name) {
+    const Array& array = arrays[name];
+    Tensor t{p.dtype, std::vector<uint16_t>(static_cast<size_t>(array.bytes / kIoBytes))};
+    device.download(t.bits.data(), array);
+    return t;
+  };
   Outputs out;
-  out.O = Tensor{p.dtype, std::vector<uint16_t>(static_cast<size_t>(o_elements))};
-  device.download(out.O.bits.data(), O);
-  if (LSE) {
-    out.LSE.resize(static_cast<size_t>(LSE->bytes) / sizeof(float));
-    device.download(out.LSE.data(), *LSE);
+  out.O = download("O");
+  if (variant.has_lse) {
+    out.LSE.resize(static_cast<size_t>(arrays["LSE"].bytes) / sizeof(float));
+    device.download(out.LSE.data(), arrays["LSE"]);
+  }
+  if (has_backward) {
+    out.dQ = download("dQ");
+    out.dK = download("dK");
+    out.dV = download("dV");
   }
 
   if (options.check != Check::off) {
-    const bool full =
-        options.check == Check::full || (options.check == Check::automatic && full_is_quick(p));
+    const auto full = [&](bool quick) {
+      return options.check == Check::full || (options.check == Check::automatic && quick);
+    };
     const Progress progress("checking against the float64 reference");
-    const Reference reference(p, inputs, variant.rounding, full ? all_rows(p) : sampled_rows(p));
-    report.errors = {reference.check_o(out.O)};
-    if (LSE) report.errors->push_back(reference.check_lse(out.LSE));
-    report.checked_rows = std::ssize(reference.rows());
-    report.overflowing_rows = reference.overflowing_rows();
-    if (!report.pass() && !variant.subtracts_max && report.overflowing_rows > 0)
+    Report& r = reports.front();
+    const Reference reference(p, inputs, variant.rounding,
+                              full(full_is_quick(p)) ? all_rows(p) : sampled_rows(p));
+    r.errors = {reference.check_o(out.O)};
+    if (variant.has_lse) r.errors->push_back(reference.check_lse(out.LSE));
+    r.overflowing_rows = reference.overflowing_rows();
+    if (!r.pass() && !variant.subtracts_max && r.overflowing_rows > 0)
       fmt::print(stderr,
                  "{} subtracts no maximum: Σ exp(S) leaves float32's range in {} of the {} rows "
                  "checked, so this failure is expected; 02_safe_softmax subtracts it\n",
-                 variant.rung, report.overflowing_rows, report.checked_rows * p.B * p.H);
+                 variant.rung, r.overflowing_rows, std::ssize(reference.rows()) * p.B * p.H);
+    if (has_backward) {
+      const GradientReference gradients(
+          p, inputs, variant.rounding,
+          full(full_gradients_are_quick(p)) ? all_gradients(p) : sampled_gradients(p));
+      reports.back().errors = {gradients.check_dq(out.dQ), gradients.check_dk(out.dK),
+                               gradients.check_dv(out.dV)};
+    }
   }
 
+  std::vector<std::function<void()>> works;  // of each report
   const auto measure = [&](Report& r, const std::function<void()>& work) {
+    works.push_back(work);
     if (device.info().kind != DeviceKind::gpu) return;
-    const Progress progress(fmt::format("timing {}", r.variant));
+    const Progress progress(fmt::format("timing {}{}", r.variant, r.backward() ? " backward" : ""));
     TimingOptions timing;
     if (options.time_ms) timing.budget_ms = *options.time_ms;
     timing.flush_l2 = !options.warm;
@@ -190,23 +271,27 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
     const auto times = device.time_kernels(work, timing);
     for (auto& kernel : r.kernels) kernel.time_ms = times.at(kernel.name);
   };
-  measure(report, forward);
-  report.options = options;
+  measure(reports.front(), forward);
+  if (has_backward) measure(reports.back(), backward);
   if (outputs) *outputs = std::move(out);
-  std::vector<Report> reports = {report};
 
   if (baseline) {
     // On the arrays as the variant left them: P holds probabilities, as it does for the variant's
     // own product. (Numbers matter: a GPU runs faster on zeros, or on a P that was never made.)
     const auto products = [&] { baseline(p, arrays); };
+    const int64_t workspace_bytes = reports.front().workspace_bytes;
     Report& r = reports.emplace_back(
-        Report{.rung = variant.rung, .variant = options.baseline, .direction = report.direction});
+        Report{.rung = variant.rung, .variant = options.baseline, .direction = "fwd"});
     r.options = options;
-    r.device = report.device;
-    r.workspace_bytes = report.workspace_bytes;
+    r.device = device.info();
+    r.workspace_bytes = workspace_bytes;
     r.kernels = device.run(variant.rung, products);
     measure(r, products);
   }
+  for (const Report& r : reports)
+    if (options.verbose) print_occupancy(r);
+  // Counters come last: CUPTI stays in the driver, where it could be in the way of timing.
+  if (options.dram) count_dram(device, works, reports);
   return reports;
 }
 

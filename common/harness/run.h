@@ -22,20 +22,29 @@ std::vector<Variant> variants_for(DeviceKind device);
 /// Throws Error(no_device) for one that the device cannot run.
 Variant choose_variant(const Options& options, const DeviceInfo& device);
 
+/// The plans of a run; `backward` is empty where the variant has no backward pass.
+struct Plans {
+  Plan forward, backward;
+};
+/// Throws Error(bad_usage) for tile sizes that the variant does not have.
+Plans plan_run(const Variant& variant, const Options& options, const DeviceInfo& device);
+
 /// Bytes of HBM that a run takes: inputs and outputs, and the workspace.
 struct MemoryNeed {
   double io = 0, workspace = 0;
 };
-MemoryNeed memory_need(const Variant& variant, const Problem& problem, const Plan& plan);
+MemoryNeed memory_need(const Variant& variant, const Problem& problem, const Plans& plans);
 
 /// Outputs of a run on the host.
 struct Outputs {
   Tensor O;
   std::vector<float> LSE;  // empty where the rung writes none
+  Tensor dQ, dK, dV;       // empty where the variant has no backward pass
 };
 
-/// Plans, runs, verifies and times one variant, and with --baseline that too, as a report of its
-/// own. `outputs` (may be null) receives what the variant computed.
+/// Plans, runs, verifies and times one variant: a report of the forward pass, then one of the
+/// backward pass where there is one, then one of the baseline where --baseline asks for it.
+/// `outputs` (may be null) receives what the variant computed.
 /// Throws Error: bad usage, too little memory (before anything is drawn), a fault.
 std::vector<Report> run_variant(Device& device, const Variant& variant, Options options,
                                 Outputs* outputs);

@@ -33,11 +33,37 @@ struct Counts {
   int64_t bank_conflicts = 0;  // extra passes of collectives over shared memory
 };
 
-/// One kernel of a run: counts on the sim, median time on the gpu.
+/// Bytes that a GPU's hardware counters saw, below the SMs' requests.
+struct DramCounts {
+  int64_t read = 0;  // by HBM itself
+  int64_t write = 0;
+  int64_t l2 = 0;  // read and written at L2
+  int64_t l1 = 0;  // and at L1, shared memory left out
+};
+
+/// Of a run, and of each of its kernels by name. The run need not be the sum of its kernels: what
+/// one leaves in L2 the next may find there, but each kernel alone is counted from an empty L2.
+struct DramReport {
+  DramCounts all;
+  std::map<std::string, DramCounts> kernels;
+  std::string source;  // what counted, and what was subtracted, for --verbose
+};
+
+/// How a kernel's blocks fill a GPU.
+struct Occupancy {
+  int registers = 0;      // of a thread
+  int blocks_per_sm = 0;  // that registers, threads and shared memory allow at once
+  int64_t blocks = 0;     // of the grid
+};
+
+/// One kernel of a run: counts on the sim; on the gpu median time, counters where asked for, and
+/// occupancy where it is known (not of cuBLAS's kernels).
 struct KernelReport {
   std::string name;
-  std::optional<Counts> counts;
-  std::optional<double> time_ms;
+  std::optional<Counts> counts = {};
+  std::optional<double> time_ms = {};
+  std::optional<DramCounts> dram = {};
+  std::optional<Occupancy> occupancy = {};
 };
 
 /// GPU times of repeated runs.
@@ -103,6 +129,15 @@ class Device {
   /// sim.
   virtual std::map<std::string, double> time_kernels(const std::function<void()>& work,
                                                      const TimingOptions& options) = 0;
+
+  /// What HBM serves of `work`, by the GPU's counters: with L2 emptied before and what is left
+  /// there written back after. Runs `work` three times. Throws Error(no_device) with the reason
+  /// where there are no counters or they may not be read.
+  virtual DramReport dram(const std::function<void()>& work) {
+    static_cast<void>(work);
+    throw Error(Exit::no_device,
+                "the counters are a GPU's; the sim counts requested and distinct bytes");
+  }
 
   /// The baseline of 01: work that launches "scores" (S = scale·Q·Kᵀ, no mask) and "output"
   /// (O = P·V) by cuBLAS, on the arrays of a run of 01: Q, K, V, O and S and P, whose rows are as

@@ -6,11 +6,12 @@
 //   Smem<T>             shared memory, taken by name: SharedMemory smem; auto K = smem.take<T>("K",
 //   n) launch(...)         kernel<<<grid, block, shared>>>(...) with every error checked
 //   hbm<T>(array)       an array of the harness as a kernel's parameter
-//   cp_async(...)       16 bytes from global to shared memory, asynchronously
+//   cp_async(...)       16 bytes (4, 8) from global to shared memory, asynchronously
 //   fp16, bf16          __half and __nv_bfloat16, or their equals
 //   Register            puts a rung's step on the list
 //
-//   Chunk<T>            8 elements, read_chunk and write_chunk move them as one access
+//   atomic_add_pair     adds to two neighbours in global memory
+//   Chunk<T>            8 elements, read_chunk and write_chunk move them 16 bytes at a time
 //   ldmatrix_x4, mma_m16n8k16, pack, store_pair, store_16_bytes: what common/tile is made of
 //
 // and of CUDA itself: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp,

@@ -1,6 +1,7 @@
-// Mistakes of the kind that one makes, planted in copies of 01's kernels (tests.cmake makes them, a
-// variant each): each must be caught by the sim, and the copy without a mistake must not be. Built
-// a second time with a mistake in the reference, where the sound kernel must come out wrong.
+// Mistakes of the kind that one makes, planted in copies of 01's kernels and of 06's `stored`
+// (tests.cmake makes them, a variant each): each must be caught by the sim, and the copy without a
+// mistake must not be. Built a second time with a mistake in the reference, where the sound kernel
+// must come out wrong.
 
 #include <gtest/gtest.h>
 
@@ -46,9 +47,14 @@ std::set<std::string> caught(const Variant& variant, std::string* fault = nullpt
       Outputs out;
       try {
         const auto reports = run_variant(*open_sim({.schedule = schedule}), variant, options, &out);
-        if (!reports.front().pass()) how.insert("wrong result");
-        if (!formula_is_count(reports.front())) how.insert("formula is not count");
-        results.insert(out.O.bits);
+        for (const Report& report : reports) {
+          if (!report.pass()) how.insert("wrong result");
+          if (!formula_is_count(report)) how.insert("formula is not count");
+        }
+        std::vector<uint16_t> bits;
+        for (const Tensor* t : {&out.O, &out.dQ, &out.dK, &out.dV})
+          bits.insert(bits.end(), t->bits.begin(), t->bits.end());
+        results.insert(bits);
       } catch (const Error& e) {
         EXPECT_EQ(e.status, Exit::wrong_result) << e.what();
         how.insert("fault");
@@ -75,7 +81,7 @@ TEST(Broken, ReferenceMakesASoundKernelWrong) {
 #else
 
 TEST(Broken, CopiesWithoutAMistakeAreNotCaught) {
-  for (const char* sound : {"tile_sound", "mma_sound"})
+  for (const char* sound : {"tile_sound", "mma_sound", "stored_sound"})
     EXPECT_EQ(caught(variant(sound)), std::set<std::string>{}) << sound;
 }
 
@@ -97,6 +103,9 @@ const Mistake kMistakes[] = {
     {"mma_no_barrier_in_the_loop", "fault"},
     {"mma_no_barrier_after_the_loop", "different bits"},
     {"mma_loads_past_the_end", "fault"},
+    {"stored_forgets_D", "wrong result"},
+    {"stored_forgets_the_group", "wrong result"},
+    {"stored_formula_counts_blocks_of_queries", "formula is not count"},
 };
 
 class Mistakes : public ::testing::TestWithParam<Mistake> {};
@@ -113,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(, Mistakes, ::testing::ValuesIn(kMistakes),
                          [](const auto& mistake) { return std::string(mistake.param.copy); });
 
 TEST(Broken, EveryCopyIsTried) {
-  EXPECT_EQ(variants_for(DeviceKind::sim).size(), 2 + std::size(kMistakes));
+  EXPECT_EQ(variants_for(DeviceKind::sim).size(), 3 + std::size(kMistakes));
 }
 
 #endif

@@ -25,6 +25,7 @@ import time
 import unittest
 
 BIN_DIR = RUNG = None
+DEFAULT = None  # the variant that runs where none is asked for
 
 OPTIONS = """batch heads kv-heads seqlen seqlen-kv head-dim causal dtype scale input seed load save
 device variant block-q block-kv deterministic schedule sram trace check time warm dram baseline json
@@ -37,7 +38,7 @@ TINY = "--device sim --heads 2 --seqlen 3 --seqlen-kv 5 --head-dim 8"
 BYTES = """model_read_bytes model_write_bytes requested_read_bytes requested_write_bytes
 distinct_read_bytes distinct_write_bytes sram_read_bytes sram_write_bytes""".split()
 COUNTS = "matmul_flops exp_count other_flops".split()
-DRAM = "dram_read_bytes dram_write_bytes".split()
+DRAM = "dram_read_bytes dram_write_bytes l2_bytes l1_bytes".split()
 TIMES = "time_ms time_ms_min time_ms_max samples tflops".split()
 
 
@@ -45,16 +46,20 @@ def number():
     return RUNG[:2]
 
 
-def has_lse():
-    return number() in ("04", "05", "06")
+def has_lse(variant=None):
+    return number() in ("04", "05", "06") and (variant or DEFAULT) != "stored"
 
 
 def has_backward():
     return number() == "06"
 
 
-def has_tiles():
+def takes_tiles():
     return number() in ("04", "05", "06")
+
+
+def has_tiles():
+    return takes_tiles() and DEFAULT != "stored"
 
 
 def stores_s():
@@ -65,13 +70,24 @@ def subtracts_max():
     return number() not in ("00", "01")
 
 
-def saved_names():
+def saved_names(variant=None):
     names = ["o.npy"]
-    if has_lse():
+    if has_lse(variant):
         names.append("lse.npy")
     if has_backward():
         names += ["dq.npy", "dk.npy", "dv.npy"]
     return sorted(names)
+
+
+def steps():
+    """What --list says of the sim: one object for each variant."""
+    listed = subprocess.run([os.path.join(BIN_DIR, RUNG), "--list"], stdout=subprocess.PIPE,
+                            check=True, text=True).stdout  # fmt: skip
+    return [step for step in map(json.loads, listed.splitlines()) if step["device"] == "sim"]
+
+
+def variants():
+    return [step["variant"] for step in steps()]
 
 
 def has_gpu():
@@ -277,7 +293,7 @@ class Json(Case):
             for key in BYTES:
                 self.check_types(part, key, int if key.startswith("model") else count)
             for key in DRAM:
-                self.check_types(part, key, none)
+                self.check_types(part, key, none, *([int] if device == "gpu" else []))
         for key in COUNTS:
             self.check_types(o, key, count)
         self.check_types(o, "kernels", list)
@@ -291,7 +307,7 @@ class Json(Case):
                     self.check_types(array, key, int)
         self.check_types(o, "errors", dict)
         names = {"dq", "dk", "dv"} if o["direction"] == "bwd" else {"o"}
-        if has_lse() and o["direction"] == "fwd":
+        if has_lse(o["variant"]) and o["direction"] == "fwd":
             names.add("lse")
         self.assertEqual({k for k, v in o["errors"].items() if v is not None}, names)
         for name in names:
@@ -318,6 +334,25 @@ class Json(Case):
             self.assertEqual([o[s] for s in sizes], [2, 4, 2, 40, 24, 16])
             self.assertEqual((o["dtype"], o["input"], o["seed"]), ("fp16", "normal", 0))
             self.assertEqual((o["causal"], o["scale"]), (False, 0.25))
+
+    def test_every_variant_has_the_keys_and_types(self):
+        for variant in variants():
+            for o in self.check_all(f"{TINY} --variant {variant}", "sim"):
+                self.assertEqual(o["variant"], variant)
+
+    def test_the_backward_pass_is_an_object_of_its_own(self):
+        if not has_backward():
+            self.skipTest("this rung has no backward pass")
+        for variant in variants():
+            forward, backward = self.objects(f"{SMALL} --variant {variant}")
+            self.assertEqual(sorted(forward), sorted(backward))
+            for key in forward:
+                if key.startswith(("batch", "heads", "seqlen", "device", "scale", "seed")):
+                    self.assertEqual(forward[key], backward[key], key)
+            arrays = {name for kernel in backward["kernels"] for name in kernel["arrays"]}
+            self.assertLessEqual({"dO", "dQ", "dK", "dV"}, arrays)
+            of_forward = {name for kernel in forward["kernels"] for name in kernel["arrays"]}
+            self.assertFalse({"dO", "dQ", "dK", "dV"} & of_forward)
 
     def test_keys_and_types_on_the_gpu(self):
         if not has_gpu():
@@ -424,10 +459,32 @@ class Options(Case):
         for how in ("full", "sampled"):
             self.assertTrue(all(o["pass"] for o in self.objects(f"{SMALL} --check {how}")))
 
-    def test_options_of_the_gpu_say_nothing_on_the_sim(self):
+    def test_options_of_the_gpu_on_the_sim(self):
         for o in self.objects(f"{TINY} --time 5 --warm --dram"):
             self.assertIsNone(o["time_ms"])
             self.assertIsNone(o["dram_read_bytes"])
+        done = self.good(f"{TINY} --time 5 --warm --dram")
+        self.assertEqual(
+            done.stderr,
+            "--dram: no DRAM bytes: the counters are a GPU's; the sim counts requested and "
+            "distinct bytes\n",
+        )
+
+    def test_dram(self):
+        if not has_gpu():
+            self.skipTest("no GPU here")
+        arguments = SMALL.replace("sim", "gpu") + " --time 5 --dram"
+        done = self.good(arguments + " --json")
+        objects = [strict_json(line) for line in done.stdout.splitlines()]
+        for o in objects:
+            self.check_object(o, "gpu")
+        if "--dram: no DRAM bytes: " in done.stderr:  # no permission, no CUPTI: the rest stands
+            self.assertIsNone(objects[0]["dram_read_bytes"])
+            self.skipTest(done.stderr.strip())
+        for part in [p for o in objects for p in [o] + o["kernels"]]:
+            for key in DRAM:
+                self.check_types(part, key, int)
+        self.assertIn("DRAM read", self.good(arguments).stdout)
 
     def test_device_auto(self):
         done = self.good(TINY.replace("--device sim", "--device auto") + " --json")
@@ -448,6 +505,37 @@ class Options(Case):
         o = self.object(f"{SMALL} --block-q 64 --block-kv 64")
         self.assertEqual((o["block_q"], o["block_kv"]), (64, 64))
         self.assertTrue(o["pass"])
+
+    def test_a_default_tile_that_does_not_fit_gives_way(self):
+        if not has_tiles() or has_backward():
+            self.skipTest("no tile sizes, or a backward pass whose own tile may not fit either")
+        best = self.object(SMALL)
+        short = f"{SMALL} --sram {best['smem_bytes'] - 1}"
+        done = self.good(f"{short} --verbose --json")
+        smaller = strict_json(done.stdout)
+        self.assertLess(smaller["smem_bytes"], best["smem_bytes"])
+        self.assertTrue(smaller["pass"])
+        best_tile, tile = (f"{o['block_q']}×{o['block_kv']}" for o in (best, smaller))
+        self.assertIn(
+            f"tile {tile}: {best_tile} needs {best['smem_bytes']} bytes; "
+            f"there are {best['smem_bytes'] - 1}\n",
+            done.stderr,
+        )
+        # Silent without --verbose; and a tile that was asked for does not give way.
+        self.assertNotIn(tile, self.good(short).stderr)
+        asked = f"--block-q {best['block_q']} --block-kv {best['block_kv']}"
+        self.assert_bad(
+            f"{short} {asked} --save out",
+            2,
+            [asked, f"{best_tile} needs {best['smem_bytes']} bytes", "sizes that fit: ", tile],
+        )
+
+    def test_a_tile_that_this_head_size_lacks(self):
+        if not has_tiles():
+            self.skipTest("this rung takes no tile sizes")
+        asked = "--block-kv 128" if number() == "04" else "--block-q 128"
+        words = [asked, "not compiled for this head size; sizes that fit: 64×64"]
+        self.assert_bad(f"{SMALL} --head-dim 256 {asked} --save out", 2, words)
 
     def test_deterministic(self):
         if not has_backward():
@@ -623,6 +711,40 @@ class Files(Case):
         self.assertNotEqual(drawn["dv.npy"], given["dv.npy"])
         self.assertEqual(set(given["dv.npy"][2]) - {0x80}, {0})
 
+    def test_gradients_are_linear_in_do(self):
+        if not has_backward():
+            self.skipTest("this rung has no backward pass")
+        for name in ("q", "k", "v", "do"):
+            self.put(npy((1, 2, 9, 8)), "in", f"{name}.npy")
+        arguments = "--device sim --load in --dtype bf16 --deterministic --save out"
+        gradients = []
+        for factor in (1, 2, 0):
+            values = [factor * (i * 5 % 11 - 5) / 4 for i in range(144)]
+            self.put(npy((1, 2, 9, 8), values), "in", "do.npy")
+            self.good(arguments)
+            gradients.append(
+                sum([read_values(self.path("out", f"{g}.npy")) for g in ("dq", "dk", "dv")], [])
+            )
+        once, twice, none = gradients
+        self.assertTrue(any(once))
+        self.assertEqual(twice, [2 * x for x in once])
+        self.assertFalse(any(none))
+
+    def test_a_saved_gradient_can_be_loaded_as_do(self):
+        if not has_backward():
+            self.skipTest("this rung has no backward pass")
+        self.good(f"{TINY} --seqlen-kv 3 --save in")
+        for saved, loaded in (("o", "q"), ("dk", "k"), ("dv", "v"), ("dq", "do")):
+            os.rename(self.path("in", f"{saved}.npy"), self.path("in", f"{loaded}.npy"))
+        for o in self.objects("--device sim --load in"):
+            self.assertEqual((o["input"], o["seqlen"], o["pass"]), ("load", 3, True))
+
+    def test_what_the_stored_variant_saves(self):
+        if "stored" not in variants():
+            self.skipTest("06 has it")
+        self.good(f"{TINY} --variant stored --save out")
+        self.assertEqual(sorted(os.listdir(self.path("out"))), saved_names("stored"))
+
 
 class BadUsage(Case):
     """Each with exit status and words of the message; and every one saves nothing."""
@@ -699,10 +821,10 @@ class BadUsage(Case):
 
     def test_options_of_other_rungs(self):
         cases = []
-        if not has_tiles():
+        if not takes_tiles():
             cases.append(("--block-q 64", 2, "--block-q", "04, 05, 06"))
             cases.append(("--block-kv 64", 2, "--block-kv", "04, 05, 06"))
-        else:
+        elif has_tiles():
             cases.append(("--block-q 63", 2, "--block-q 63", "64x64"))
         if not has_backward():
             cases.append(("--deterministic", 2, "--deterministic", "06"))
@@ -747,6 +869,12 @@ class BadUsage(Case):
                 "--device sim --heads 1 --seqlen 4000000 --head-dim 8 --save out",
                 3,
                 ["GiB", "S and P", "03_online_softmax"],
+            )
+        if "stored" in variants():
+            self.assert_bad(
+                "--device sim --variant stored --heads 1 --seqlen 4000000 --head-dim 8 --save out",
+                3,
+                ["GiB", "S, P and dP", "variants of 06_backward after stored"],
             )
 
 
@@ -829,7 +957,8 @@ class BadFiles(Case):
             with self.subTest(name=name, shape=shape):
                 self.assert_file_bad(name, npy(shape), word)
         if has_backward():
-            self.assert_file_bad("do", npy((1, 2, 4, 8)), "agree")
+            for shape in ((1, 2, 4, 8), (1, 1, 3, 8), (1, 2, 3, 16), (2, 2, 3, 8)):
+                self.assert_file_bad("do", npy(shape), "agree", "q.npy")
         for d in (12, 264):
             for name in ("q", "k", "v"):
                 self.put(npy((1, 2, 3, d)), "in", f"{name}.npy")
@@ -930,4 +1059,5 @@ if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
     BIN_DIR, RUNG = os.path.abspath(sys.argv[1]), sys.argv[2]
+    DEFAULT = next(step["variant"] for step in steps() if step["default"])
     unittest.main(argv=sys.argv[:1] + sys.argv[3:])

@@ -21,6 +21,10 @@ void expect_says(const std::string& said, std::initializer_list<std::string> par
 __global__ void add_one(Hbm<float> x) {
   x[threadIdx.x] = x[threadIdx.x] + 1;
 }
+__global__ void copy_all(Hbm<const float> x, Hbm<float> y) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  y[i] = x[i];
+}
 __global__ void tile_copy(Hbm<const float> x, Hbm<float> y) {
   SharedMemory smem;
   const auto a = smem.take<float>("a", 12);  // 48 bytes: the next piece starts at 128
@@ -135,6 +139,42 @@ TEST_F(GpuMachine, CublasMakesTheTwoProducts) {
       }
     }
   EXPECT_LT(error, 0.02);  // half a unit in the last place of values up to 64
+}
+
+// --dram: a copy reads and writes each byte once, whether it fills L2 many times over or leaves all
+// that it wrote there, to be written back later.
+TEST_F(GpuMachine, DramCountsACopy) {
+  for (const int64_t bytes : {int64_t{16} << 20, int64_t{512} << 20}) {
+    const Buffer x(*device_, "x", bytes), y(*device_, "y", bytes);
+    DramReport report;
+    try {
+      report = device_->dram([&] {
+        for (const char* name : {"copy", "again"})
+          launch(name, copy_all, dim3(static_cast<unsigned>(bytes / 4 / 256)), dim3(256), 0,
+                 hbm<const float>(*x.array()), hbm<float>(*y.array()));
+      });
+    } catch (const Error& e) {
+      GTEST_SKIP() << e.what();
+    }
+    printf("%s\n", report.source.c_str());
+    ASSERT_EQ(report.kernels.size(), 2u);
+    for (const auto& [name, dram] : report.kernels) {
+      printf("%s of %lld B: DRAM %lld read, %lld written; L2 %lld, L1 %lld\n", name.c_str(),
+             static_cast<long long>(bytes), static_cast<long long>(dram.read),
+             static_cast<long long>(dram.write), static_cast<long long>(dram.l2),
+             static_cast<long long>(dram.l1));
+      const double expected = static_cast<double>(bytes);
+      EXPECT_NEAR(static_cast<double>(dram.read), expected, 0.1 * expected) << name;
+      EXPECT_NEAR(static_cast<double>(dram.write), expected, 0.1 * expected) << name;
+    }
+    printf("both: DRAM %lld read, %lld written\n", static_cast<long long>(report.all.read),
+           static_cast<long long>(report.all.write));
+    // What fits L2 is read from HBM by the first copy alone.
+    if (2 * bytes < device_->info().l2_bytes)
+      EXPECT_LT(report.all.read, bytes + bytes / 2);
+    else
+      EXPECT_GT(report.all.read, bytes + bytes / 2);
+  }
 }
 
 // No assertion on time: it prints what a kernel of a few microseconds seems to take when every run

@@ -82,9 +82,9 @@ class ScriptTest(unittest.TestCase):
 class LadderTest(ScriptTest):
     """ladder.py, over programs that print what they are told to."""
 
-    def rung(self, rung="00_naive", variants=("naive",), gpu=False, runs=None):
+    def rung(self, rung="00_naive", variants=("naive",), gpu=False, runs=None, probe="exit 0"):
         """A fake program. `runs` maps (variant, device) to (status, records, stderr), or to lines
-        of shell."""
+        of shell; `probe` is what it does when it is asked whether there is a GPU."""
         self.write(f"{rung}/attention.cu", "")
         devices = ["sim", "gpu"] if gpu else ["sim"]
         steps = "\n".join(json.dumps({"rung": rung, "variant": variant, "device": device,
@@ -104,7 +104,8 @@ class LadderTest(ScriptTest):
                     told = (f"cat <<'OUT'\n{out}\nOUT\ncat >&2 <<'ERR'\n{err}\nERR\n"
                             f"exit {status}")
                 cases.append(f"*'--variant {variant} --device {device} --json')\n{told}\n;;")
-        probe = "exit 0" if gpu else f"echo '{rung}: no GPU answers: no driver' >&2; exit 3"
+        if not gpu:
+            probe = f"echo '{rung}: no GPU answers: no driver' >&2; exit 3"
         self.write(f"build/bin/{rung}", "\n".join([
             "#!/bin/sh", f"echo {rung} \"$*\" >>'{self.root}/called'", 'case "$*" in',
             f"--list)\ncat <<'LIST'\n{steps}\nLIST\n;;", f"*'--check off --json')\n{probe}\n;;",
@@ -194,6 +195,35 @@ class LadderTest(ScriptTest):
                       " --device gpu --json", self.called())
         self.assertIn("counted by the sim and equal to the rung's formula, for the gpu that "
                       "formula", " ".join(paper.split()))
+
+    def test_dram_where_the_counters_may_be_read(self):
+        dram = {"dram_read_bytes": 1_100_000, "dram_write_bytes": 210_000}
+        probe = f"echo '{json.dumps(record(device='gpu', **dram))}'"
+        for rung, variants in FULL_LADDER.items():
+            self.rung(rung, variants, True, {
+                (variant, "gpu"): (0, [record(rung, variant, "gpu", **dram)], "")
+                for variant in variants}, probe)
+        result = self.ladder()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+        self.assertIn("DRAM: what HBM served", result.stdout)
+        rows = [line.split() for line in result.stdout.splitlines() if line.startswith("03_")]
+        self.assertIn("one_pass_tile", [row[1] for row in rows])
+        gpu_row = next(row for row in rows if row[2] == "gpu")
+        self.assertEqual(gpu_row[6:11], ["34.0", "MB", "–", "1.31", "MB"])
+        self.assertNotIn("--dram --variant one_pass --device sim", self.called())
+        self.assertIn("--dram --variant one_pass --device gpu", self.called())
+        # Asked for by hand, it is not given twice.
+        self.ladder("--dram", "--variant", "one_pass")
+        self.assertNotIn("--dram --dram", self.called())
+
+    def test_no_dram_and_why(self):
+        self.rung(gpu=True, probe="echo '--dram: no DRAM bytes: CUPTI is not there' >&2")
+        result = self.ladder()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotIn("DRAM", result.stdout)
+        self.assertIn("No DRAM column: no DRAM bytes: CUPTI is not there", result.stderr)
+        self.assertNotIn("--dram --variant", self.called())
 
     def test_a_step_for_another_gpu_is_left_out_unless_asked_for(self):
         message = "05_flash_v2: sm90 needs a Hopper GPU"

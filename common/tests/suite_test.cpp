@@ -1,9 +1,10 @@
 // The suite that every rung registers into: each variant linked into this program, on both devices,
-// at shapes that cover pairs of choices. Right against float64, and on the sim the formula equal to
-// the count, array by array, to the byte.
+// at shapes that cover pairs of choices, forward and backward. Right against float64, and on the
+// sim the formula equal to the count, array by array, to the byte.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -97,6 +98,10 @@ Device* gpu(std::string& why) {
   return device.get();
 }
 
+bool all_pass(const std::vector<Report>& reports) {
+  return std::all_of(reports.begin(), reports.end(), [](const Report& r) { return r.pass(); });
+}
+
 /// Formula and count of one run, by kernel and array.
 void expect_formula_is_count(const Report& r) {
   std::map<std::string, std::map<std::string, std::pair<int64_t, int64_t>>> counted, formula;
@@ -109,13 +114,39 @@ void expect_formula_is_count(const Report& r) {
   EXPECT_EQ(formula, counted) << r.rung << " " << r.variant << " " << r.direction;
 }
 
+/// The modes of --deterministic that differ for a variant.
+std::vector<bool> deterministic_modes(const Variant& v) {
+  return v.backward && !v.always_deterministic ? std::vector{false, true} : std::vector{false};
+}
+
+/// A query that sees no key has O = 0 and dQ = 0: exactly, whatever the arrays held before.
+void expect_blind_rows_are_zero(const Problem& p, const Outputs& out) {
+  for (const Tensor* t : {&out.O, &out.dQ})
+    for (int64_t i = 0; i < t->size(); ++i) {
+      if (p.keys(static_cast<int>(i / p.d % p.N)) > 0) continue;
+      ASSERT_EQ((*t)[i], 0) << "element " << i;
+    }
+}
+
 class Suite : public ::testing::TestWithParam<Param> {
  protected:
   void check(Device& device, const SimOptions& sim = {}) {
     const auto& [kind, variant, shape] = GetParam();
-    Options o = options_of(shape);
-    o.sim = sim;
-    for (const Report& r : run_variant(device, variant, o, nullptr)) {
+    for (const bool deterministic : deterministic_modes(variant)) {
+      Options o = options_of(shape);
+      o.problem.deterministic = deterministic;
+      o.sim = sim;
+      Outputs out;
+      const auto reports = run_variant(device, variant, o, &out);
+      EXPECT_EQ(reports.size(), variant.backward ? 2u : 1u);
+      check(kind, variant, reports);
+      expect_blind_rows_are_zero(o.problem, out);
+    }
+  }
+
+ private:
+  void check(DeviceKind kind, const Variant& variant, const std::vector<Report>& reports) {
+    for (const Report& r : reports) {
       if (kind == DeviceKind::sim) expect_formula_is_count(r);
       ASSERT_TRUE(r.errors.has_value());
       // A rung that subtracts no maximum must fail exactly where the reference says so.
@@ -151,7 +182,8 @@ TEST_P(Gpu, IsRight) {
 INSTANTIATE_TEST_SUITE_P(, Gpu, ::testing::ValuesIn(params(DeviceKind::gpu)), name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Gpu);
 
-// A correct kernel without float atomics gives the same bits in whatever order threads run.
+// A correct kernel without float atomics gives the same bits in whatever order threads run; of the
+// gradients only where that is promised.
 const Case kSmall[] = {
     {"one", 1, 1, 1, 1, 1, 8},
     {"seven", 1, 2, 1, 7, 7, 40, true, bf},
@@ -170,24 +202,71 @@ const Case kSmall[] = {
 
 TEST(Schedules, GiveTheSameBits) {
   for (const Variant& v : variants_for(DeviceKind::sim)) {
-    for (const Case& c : kSmall) {
-      std::vector<Outputs> seen;
-      for (const Schedule& schedule :
-           {Schedule{Schedule::Order::forward, 0}, Schedule{Schedule::Order::reverse, 0},
-            Schedule{Schedule::Order::random, 1}, Schedule{Schedule::Order::random, 2}}) {
-        const auto device = open_sim({.schedule = schedule});
-        const auto reports = run_variant(*device, v, options_of(c), &seen.emplace_back());
-        EXPECT_TRUE(reports.front().pass()) << v.name << " " << c.name;
-      }
-      for (const Outputs& out : seen) {
-        EXPECT_EQ(out.O.bits, seen.front().O.bits) << v.name << " " << c.name;
-        ASSERT_EQ(out.LSE.size(), seen.front().LSE.size());
-        if (out.LSE.empty()) continue;
-        EXPECT_EQ(
-            0, std::memcmp(out.LSE.data(), seen.front().LSE.data(), out.LSE.size() * sizeof(float)))
-            << v.name << " " << c.name;
+    for (const bool deterministic : deterministic_modes(v)) {
+      for (const Case& c : kSmall) {
+        SCOPED_TRACE(testing::Message()
+                     << v.name << " " << c.name << (deterministic ? " deterministic" : ""));
+        Options o = options_of(c);
+        o.problem.deterministic = deterministic;
+        std::vector<Outputs> seen;
+        for (const Schedule& schedule :
+             {Schedule{Schedule::Order::forward, 0}, Schedule{Schedule::Order::reverse, 0},
+              Schedule{Schedule::Order::random, 1}, Schedule{Schedule::Order::random, 2}}) {
+          const auto device = open_sim({.schedule = schedule});
+          EXPECT_TRUE(all_pass(run_variant(*device, v, o, &seen.emplace_back())));
+        }
+        for (const Outputs& out : seen) {
+          const Outputs& first = seen.front();
+          EXPECT_EQ(out.O.bits, first.O.bits);
+          ASSERT_EQ(out.LSE.size(), first.LSE.size());
+          if (!out.LSE.empty()) {
+            const size_t bytes = out.LSE.size() * sizeof(float);
+            EXPECT_EQ(0, std::memcmp(out.LSE.data(), first.LSE.data(), bytes));
+          }
+          if (!deterministic && !v.always_deterministic) continue;
+          EXPECT_EQ(out.dQ.bits, first.dQ.bits);
+          EXPECT_EQ(out.dK.bits, first.dK.bits);
+          EXPECT_EQ(out.dV.bits, first.dV.bits);
+        }
       }
     }
+  }
+}
+
+// No assertion on how long: it prints what a rung seems to take at N = 512 when every run is queued
+// behind the last, and when the host waits in between and the gaps between launches show.
+TEST(GpuTiming, QueuedLaunchesBesideWaitingOnes) {
+  std::string why;
+  Device* device = gpu(why);
+  if (!device) GTEST_SKIP() << why;
+  Options o;
+  o.problem = {.H = 32, .Hk = 32, .N = 512, .N_kv = 512, .dtype = bf};
+  const Problem& p = o.problem;
+  const Variant v = choose_variant(o, device->info());
+  const Plan plan = v.plan(p, device->info(), {});
+  std::vector<Buffer> buffers;
+  Arrays arrays;
+  const auto make = [&](const std::string& name, int64_t bytes) {
+    buffers.emplace_back(*device, name, bytes);
+    arrays.add(buffers.back().array());
+  };
+  const Inputs inputs = make_inputs(o, false);
+  for (const auto& [name, tensor] :
+       {std::pair("Q", &inputs.Q), std::pair("K", &inputs.K), std::pair("V", &inputs.V)}) {
+    make(name, tensor->bytes());
+    device->upload(*buffers.back().array(), tensor->bits.data());
+  }
+  make("O", inputs.Q.bytes());
+  make("LSE", int64_t{p.B} * p.H * p.N * 4);
+  for (const auto& array : plan.workspace) make(array.name, array.bytes);
+  for (const bool queued : {true, false}) {
+    const auto t =
+        device->time([&] { v.forward(p, plan, arrays); }, {.budget_ms = 20, .queued = queued});
+    ASSERT_TRUE(t.has_value());
+    EXPECT_GT(t->median_ms, 0);
+    EXPECT_GT(t->samples, 0);
+    printf("%s %s at N = 512, %s: %.4f ms, median of %d\n", v.rung.c_str(), v.name.c_str(),
+           queued ? "queued" : "waited for", t->median_ms, t->samples);
   }
 }
 
@@ -200,8 +279,7 @@ TEST(GpuLarge, MoreThanTwoToThe31ElementsInS) {
     if (v.min_compute_capability > device->info().compute_capability) continue;
     Options o = options_of({"large", 1, 1, 1, 40000, 65536, 64, true, bf});
     o.check = Check::sampled;
-    const auto reports = run_variant(*device, v, o, nullptr);
-    EXPECT_TRUE(reports.front().pass()) << v.name;
+    EXPECT_TRUE(all_pass(run_variant(*device, v, o, nullptr))) << v.name;
   }
 }
 

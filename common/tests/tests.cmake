@@ -14,6 +14,7 @@ endfunction()
 ladder_test(sim_test SOURCES ${tests}/sim_test.cpp LABELS asan DEFINITIONS LADDER_SIM)
 target_compile_options(sim_test PRIVATE -Wno-unknown-pragmas)
 ladder_test(npy_test SOURCES ${tests}/npy_test.cpp LABELS asan)
+ladder_test(reference_test SOURCES ${tests}/reference_test.cpp LABELS asan)
 ladder_test(options_test SOURCES ${tests}/options_test.cpp LABELS asan)
 add_executable(npy_fuzz ${tests}/npy_fuzz.cpp)
 target_link_libraries(npy_fuzz PRIVATE ladder_harness)
@@ -76,6 +77,12 @@ ladder_broken(mma_no_barrier_in_the_loop ${mma} "__syncthreads();  // this step'
 ladder_broken(mma_no_barrier_after_the_loop ${mma} "cp_async_wait<0>();\n  __syncthreads();"
   "cp_async_wait<0>();")
 ladder_broken(mma_loads_past_the_end ${mma} "g.rows - row, g.inner - k" "g.rows - row + 1, g.inner - k")
+set(stored 06_backward/stored.cu stored)
+ladder_broken(stored_sound ${stored})
+ladder_broken(stored_forgets_D ${stored} "(float(ds[e]) - D)" "float(ds[e])")
+ladder_broken(stored_forgets_the_group ${stored} "p.H / p.Hk * p.N" "p.N")
+ladder_broken(stored_formula_counts_blocks_of_queries ${stored} "{\"Q\", q * key_blocks, 0}"
+  "{\"Q\", q * row_blocks, 0}")
 
 ladder_test(broken_test SOURCES ${tests}/broken_test.cpp ${broken_copies} LABELS sim)
 target_compile_definitions(broken_test PRIVATE LADDER_SIM)
@@ -90,6 +97,12 @@ ladder_broken(reference common/harness/reference.cpp "" "static_cast<size_t>(p.k
 ladder_test(broken_reference_test SOURCES ${tests}/broken_test.cpp ${tile_sound} ${broken_copies}
   LABELS sim DEFINITIONS BROKEN_REFERENCE LADDER_SIM)
 target_compile_options(broken_reference_test PRIVATE -Wno-unknown-pragmas)
+
+# And the gradients' test against a reference whose softmax forgets D.
+set(broken_copies)
+ladder_broken(gradients common/harness/reference.cpp "" "(dP[j] - D)" "(dP[j] - 0 * D)")
+ladder_test(broken_gradients_test SOURCES ${tests}/reference_test.cpp ${broken_copies}
+  DEFINITIONS BROKEN_REFERENCE)
 
 function(ladder_rung_tests rung objects)
   add_executable(${rung}_test ${tests}/suite_test.cpp ${objects})

@@ -100,20 +100,27 @@ int64_t product_smem() {
   return shared_bytes<T>(2 * kRows * kWidth) + shared_bytes<T>(kWidth * kWidth);
 }
 
-/// C = A·Bᵀ or A·B through tiles of kRows × kWidth and kWidth × kWidth, of which `rows` × `inner`,
-/// … are there. C leaves as the accumulators are, and rounded to T through a tile.
-template <class T, int kWidth, bool kTransposed>
+enum Form { kABt, kAB, kAtB };
+
+/// C = A·Bᵀ, A·B or Aᵀ·B through tiles of kRows × kWidth (of Aᵀ: kWidth × kRows) and
+/// kWidth × kWidth, of which `rows` × `inner`, … are there. C leaves as the accumulators are, and
+/// rounded to T through a tile.
+template <class T, int kWidth, Form kForm>
 __global__ void product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Hbm<float> sums, int rows,
                         int columns, int inner) {
   constexpr int kInner = kWidth < 32 ? kWidth : 32;
   const int thread = threadIdx.x;
   const int warp_row = warp_id() % 2 * 16, warp_column = warp_id() / 2 * (kWidth / 2);
   SharedMemory smem;
-  const Tile<T, kRows, kWidth> tile_A{smem.take<T>("A", kRows * kWidth)};
+  const Tile<T, kForm == kAtB ? kWidth : kRows, kForm == kAtB ? kRows : kWidth> tile_A{
+      smem.take<T>("A", kRows * kWidth)};
   const Tile<T, kRows, kWidth> tile_C{smem.take<T>("C", kRows * kWidth)};
   const Tile<T, kWidth, kWidth> tile_B{smem.take<T>("B", kWidth * kWidth)};
-  copy_async<kThreads>(tile_A, A, inner, rows, inner, thread);
-  if (kTransposed)
+  if (kForm == kAtB)
+    copy_async<kThreads>(tile_A, A, rows, inner, rows, thread);
+  else
+    copy_async<kThreads>(tile_A, A, inner, rows, inner, thread);
+  if (kForm == kABt)
     copy_async<kThreads>(tile_B, B, inner, columns, inner, thread);
   else
     copy_async<kThreads>(tile_B, B, columns, inner, columns, thread);
@@ -124,8 +131,11 @@ __global__ void product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Hbm<float> sum
   Accumulator<16, kWidth / 2> acc;
   for (int k = 0; k < kWidth; k += kInner) {
     Operand<T, 16, kInner> a;
-    load(a, tile_A, warp_row, k);
-    if constexpr (kTransposed)
+    if constexpr (kForm == kAtB)
+      load_transposed(a, tile_A, k, warp_row);
+    else
+      load(a, tile_A, warp_row, k);
+    if constexpr (kForm == kABt)
       mma_ABt(acc, a, tile_B, warp_column, k);
     else
       mma_AB(acc, a, tile_B, k, warp_column);
@@ -140,19 +150,22 @@ __global__ void product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Hbm<float> sum
 }
 
 TEST_F(SUITE, ProductsOfTilesAreRightAndCounted) {
-  const auto check = [&]<class T, int kWidth, bool kTransposed>(int rows, int columns, int inner) {
+  const auto check = [&]<class T, int kWidth, Form kForm>(int rows, int columns, int inner) {
     SCOPED_TRACE(testing::Message()
                  << (kType<T> == DType::fp16 ? "fp16" : "bf16") << ", width " << kWidth
-                 << (kTransposed ? ", A·Bᵀ " : ", A·B ") << rows << "×" << columns << "×" << inner);
-    const Matrix a = random_matrix<T>(rows, inner);
-    const Matrix b = kTransposed ? random_matrix<T>(columns, inner)  //
-                                 : random_matrix<T>(inner, columns);
+                 << (kForm == kABt  ? ", A·Bᵀ "
+                     : kForm == kAB ? ", A·B "
+                                    : ", Aᵀ·B ")
+                 << rows << "×" << columns << "×" << inner);
+    const Matrix a = kForm == kAtB ? random_matrix<T>(inner, rows) : random_matrix<T>(rows, inner);
+    const Matrix b =
+        kForm == kABt ? random_matrix<T>(columns, inner) : random_matrix<T>(inner, columns);
     Array& A = upload("A", a);
     Array& B = upload("B", b);
     Array& C = make("C", rows * columns * 2);
     Array& sums = make("sums", rows * columns * 4);
     const auto counts = run([&] {
-      launch("product", product<T, kWidth, kTransposed>, dim3(1), dim3(kThreads),
+      launch("product", product<T, kWidth, kForm>, dim3(1), dim3(kThreads),
              product_smem<kWidth, T>(), hbm<const T>(A), hbm<const T>(B), hbm<T>(C),
              hbm<float>(sums), rows, columns, inner);
     });
@@ -162,7 +175,8 @@ TEST_F(SUITE, ProductsOfTilesAreRightAndCounted) {
     for (int i = 0; i < rows; ++i)
       for (int j = 0; j < columns; ++j) {
         double sum = 0;
-        for (int k = 0; k < inner; ++k) sum += a(i, k) * (kTransposed ? b(j, k) : b(k, j));
+        for (int k = 0; k < inner; ++k)
+          sum += (kForm == kAtB ? a(k, i) : a(i, k)) * (kForm == kABt ? b(j, k) : b(k, j));
         const double got = in_fp32[static_cast<size_t>(i * columns + j)];
         worst = std::max(worst, std::abs(got - sum));
         worst_rounded = std::max(worst_rounded, std::abs(c(i, j) - got) - rounding<T>(got));
@@ -182,10 +196,13 @@ TEST_F(SUITE, ProductsOfTilesAreRightAndCounted) {
     EXPECT_EQ(counts->arrays.at("C").requested_write, 2 * rows * columns);
   };
   const auto whole_and_ragged = [&]<class T, int kWidth>() {
-    check.template operator()<T, kWidth, true>(kRows, kWidth, kWidth);
-    check.template operator()<T, kWidth, false>(kRows, kWidth, kWidth);
-    check.template operator()<T, kWidth, true>(29, kWidth - 8, kWidth - 24);
-    check.template operator()<T, kWidth, false>(1, 8, kWidth - 8);
+    check.template operator()<T, kWidth, kABt>(kRows, kWidth, kWidth);
+    check.template operator()<T, kWidth, kAB>(kRows, kWidth, kWidth);
+    check.template operator()<T, kWidth, kAtB>(kRows, kWidth, kWidth);
+    check.template operator()<T, kWidth, kABt>(29, kWidth - 8, kWidth - 24);
+    check.template operator()<T, kWidth, kAB>(1, 8, kWidth - 8);
+    check.template operator()<T, kWidth, kAtB>(24, kWidth - 8, kWidth - 3);
+    check.template operator()<T, kWidth, kAtB>(8, 8, 1);
   };
   const auto every_width = [&]<class T>() {
     whole_and_ragged.template operator()<T, 32>();
@@ -450,6 +467,72 @@ TEST_F(SUITE, WordsForRowsMakeSoftmax) {
     check.template operator()<fp16>(keys);
     check.template operator()<bf16>(keys);
   }
+}
+
+// What softmax's gradient needs: an accumulator less its rows' values, times another accumulator.
+
+constexpr float row_value(int i) {
+  return 0.25f * i - 3;
+}
+
+/// dS = P∘(dP − D) with P = Q·Kᵀ, dP = Q·Vᵀ and D_i = row_value(i), by one warp.
+template <class T>
+__global__ void gradient_of_a_tile(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<float> out) {
+  SharedMemory smem;
+  const Tile<T, kQueries, kHead> tile_Q{smem.take<T>("Q", kQueries * kHead)};
+  const Tile<T, kKeys, kHead> tile_K{smem.take<T>("K", kKeys * kHead)};
+  const Tile<T, kKeys, kHead> tile_V{smem.take<T>("V", kKeys * kHead)};
+  copy_async<32>(tile_Q, Q, kHead, kQueries, kHead, lane_id());
+  copy_async<32>(tile_K, K, kHead, kKeys, kHead, lane_id());
+  copy_async<32>(tile_V, V, kHead, kKeys, kHead, lane_id());
+  cp_async_commit();
+  cp_async_wait<0>();
+  __syncwarp();
+
+  Operand<T, kQueries, kHead> q;
+  load(q, tile_Q, 0, 0);
+  Accumulator<kQueries, kKeys> P, dP;
+  mma_ABt(P, q, tile_K, 0, 0);
+  mma_ABt(dP, q, tile_V, 0, 0);
+  sub_rows(dP, make_rows<kQueries>([](int i) { return row_value(i); }));
+  mul(dP, P);
+  for_each(dP, [&](int i, int j, float ds) { out[i * kKeys + j] = ds; });
+}
+
+TEST_F(SUITE, WordsForElementsMakeSoftmaxsGradient) {
+  const auto check = [&]<class T>() {
+    const Matrix q = random_matrix<T>(kQueries, kHead), k = random_matrix<T>(kKeys, kHead),
+                 v = random_matrix<T>(kKeys, kHead);
+    Array& Q = upload("Q", q);
+    Array& K = upload("K", k);
+    Array& V = upload("V", v);
+    Array& out = make("out", kQueries * kKeys * 4);
+    const auto counts = run([&] {
+      launch("gradient", gradient_of_a_tile<T>, dim3(1), dim3(32),
+             shared_bytes<T>(kQueries * kHead) + 2 * shared_bytes<T>(kKeys * kHead),
+             hbm<const T>(Q), hbm<const T>(K), hbm<const T>(V), hbm<float>(out));
+    });
+    const auto ds = values<float>(out);
+    double worst = 0;
+    for (int i = 0; i < kQueries; ++i)
+      for (int j = 0; j < kKeys; ++j) {
+        double p = 0, dp = 0;
+        for (int c = 0; c < kHead; ++c) {
+          p += q(i, c) * k(j, c);
+          dp += q(i, c) * v(j, c);
+        }
+        const double got = ds[static_cast<size_t>(i * kKeys + j)];
+        worst = std::max(worst, std::abs(got - p * (dp - row_value(i))));
+      }
+    EXPECT_LT(worst, 1e-3);
+    if (!counts) return;
+    constexpr int kElements = kQueries * kKeys;
+    EXPECT_EQ(counts->matmul_flops, 2 * 2 * kElements * kHead);
+    EXPECT_EQ(counts->other_flops, 2 * kElements);  // one each for sub_rows and mul
+    EXPECT_EQ(counts->exps, 0);
+  };
+  check.template operator()<fp16>();
+  check.template operator()<bf16>();
 }
 
 }  // namespace

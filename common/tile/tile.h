@@ -10,6 +10,7 @@
 //   load, load_transposed tile → operand
 //   mma_ABt, mma_AB       accumulator += operand · tileᵀ, operand · tile
 //   for_each              every element of an accumulator with its row and column
+//   for_each_pair         every two neighbours in a row
 //   write                 accumulator → tile, rounded to the tile's type
 //   warp_max, warp_sum    over the 32 lanes of a warp
 //
@@ -54,7 +55,8 @@ struct Tile {
   /// banks, so there a row's number among the lines is what counts.
   __device__ __forceinline__ static constexpr int chunk(int r, int c) {
     constexpr int kRowsOfALine = kChunks >= 8 ? 1 : 8 / kChunks;
-    return r * C + ((c ^ (r / kRowsOfALine % 8 % kChunks)) * 8);
+    // Unsigned, so that the compiler sees that 8 rows on is a constant away, and needs no register.
+    return r * C + ((c ^ (static_cast<unsigned>(r) / kRowsOfALine % 8 % kChunks)) * 8);
   }
 };
 
@@ -77,6 +79,14 @@ __device__ __forceinline__ void copy_async(const Tile<T, R, C>& tile,
     cp_async(tile.data + tile.chunk(first + r, c), from, column_valid && first + r < rows);
     from = from + kStep * pitch;
   }
+}
+
+/// Starts copying n floats, one a thread. Those past `count` are zeros and are not read.
+template <int kThreads, int n>
+__device__ __forceinline__ void copy_async(Smem<float> target, Hbm<const float> source, int count,
+                                           int thread) {
+#pragma unroll
+  for (int i = thread; i < n; i += kThreads) cp_async<4>(target + i, source + i, i < count);
 }
 
 /// Stores the tile's first `rows` rows and `columns` columns (a multiple of 8) to `target`.
@@ -130,9 +140,8 @@ __device__ __forceinline__ void load_transposed(Operand<T, M, K>& a, const Tile<
   for (int i = 0; i < M / 16; ++i)
 #pragma unroll
     for (int k = 0; k < K / 16; ++k)
-      ldmatrix_x4_trans(a.r[i][k],
-                        tile.data + tile.chunk(row + 16 * k + lane % 8 + lane / 16 * 8,
-                                               column / 8 + 2 * i + lane / 8 % 2));
+      ldmatrix_x4_trans(a.r[i][k], tile.data + tile.chunk(row + 16 * k + lane % 8 + lane / 16 * 8,
+                                                          column / 8 + 2 * i + lane / 8 % 2));
 }
 
 /// C += A·Bᵀ, where B is rows [row, row + N) × columns [column, column + K) of a tile.
@@ -187,6 +196,21 @@ __device__ __forceinline__ void for_each(Accumulator<M, N>& acc, F f) {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         f(16 * i + lane / 4 + e / 2 * 8, 8 * j + lane % 4 * 2 + e % 2, acc.r[i][j][e]);
+}
+
+/// Calls f(row, column, element, next element) for each two neighbours that the lane holds; the
+/// column is even.
+template <int M, int N, class F>
+__device__ __forceinline__ void for_each_pair(const Accumulator<M, N>& acc, F f) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        f(16 * i + lane / 4 + 8 * half, 8 * j + lane % 4 * 2, acc.r[i][j][2 * half],
+          acc.r[i][j][2 * half + 1]);
 }
 
 /// Rounds to T and writes to rows [row, row + M) × columns [column, column + N) of a tile.

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "machine/device.h"
+#include "machine/gpu/counters.h"
 #include "machine/gpu/cublas.h"
 #include "machine/gpu/launch.h"
 
@@ -51,11 +52,15 @@ class Range {
   ~Range() { nvtxRangePop(); }
 };
 
-/// What launches are told to, one at a time: their names, and when asked for their times.
+/// What launches are told to, one at a time: their names, and when asked for their times or their
+/// occupancies.
 struct Observer {
   std::vector<std::string> names;
   bool timed = false;
   std::vector<std::pair<Event, Event>> events;
+  bool sized = false;
+  std::map<std::string, Occupancy> occupancies;                    // of each name's first launch
+  std::function<void(const std::function<void()>& queue)> around;  // if set, calls `queue` itself
 };
 Observer* observer = nullptr;
 
@@ -132,13 +137,18 @@ class Gpu : public Device {
                                 const std::function<void()>& work) override {
     rung_ = rung;
     Observer seen;
+    seen.sized = true;
     observe(work, seen);
     wait();
     std::vector<KernelReport> reports;
-    for (const auto& name : seen.names)
-      if (std::none_of(reports.begin(), reports.end(),
-                       [&](const KernelReport& r) { return r.name == name; }))
-        reports.push_back({name, std::nullopt, std::nullopt});
+    for (const auto& name : seen.names) {
+      if (std::any_of(reports.begin(), reports.end(),
+                      [&](const KernelReport& r) { return r.name == name; }))
+        continue;
+      reports.push_back({.name = name});
+      const auto known = seen.occupancies.find(name);
+      if (known != seen.occupancies.end()) reports.back().occupancy = known->second;
+    }
     return reports;
   }
 
@@ -189,6 +199,71 @@ class Gpu : public Device {
     std::map<std::string, double> medians;
     for (const auto& [name, ms] : samples) medians[name] = median(ms);
     return medians;
+  }
+
+  DramReport dram(const std::function<void()>& work) override {
+    // L2 is emptied by reading twice its size: overwriting it would leave lines that are written
+    // back later, and be counted. Another such read, of a half of its own so that it hits nothing,
+    // ends each range and brings out what the work has left to be written back.
+    const int64_t half = 2 * info_.l2_bytes;
+    const Buffer swept(*this, "swept", 2 * half);
+    const auto sweep = [&](int64_t from) {
+      queue_sweep(static_cast<char*>(swept.array()->data) + from, half);
+      check(cudaGetLastError(), "launching the sweep of L2");
+    };
+    Observer seen;
+    observe(work, seen);  // how many launches there are
+    wait();
+    constexpr int kSweeps = 3;
+    Counters counters(static_cast<int>(seen.names.size()) + 1 + kSweeps);
+    const auto count = [&](const std::string& range, const std::function<void()>& queue) {
+      sweep(0);
+      wait();
+      counters.begin(range);
+      queue();
+      sweep(half);
+      wait();
+      counters.end();
+    };
+    const auto sweep_name = [](int i) { return fmt::format("sweep {}", i); };
+    for (int i = 0; i < kSweeps; ++i) count(sweep_name(i), [] {});
+    count("all", work);
+    Observer counted;
+    counted.around = [&](const std::function<void()>& queue) {
+      count(fmt::format("launch {}", counted.names.size() - 1), queue);
+    };
+    observe(work, counted);
+
+    const auto ranges = counters.read();
+    const auto of = [&](const std::string& range) {
+      const auto found = ranges.find(range);
+      if (found == ranges.end())
+        throw Error(Exit::no_device, fmt::format("CUPTI has no counts of range '{}'", range));
+      return found->second;
+    };
+    constexpr int64_t DramCounts::*kMembers[] = {&DramCounts::read, &DramCounts::write,
+                                                 &DramCounts::l2, &DramCounts::l1};
+    DramCounts own;  // the sweep's
+    for (const auto member : kMembers) {
+      std::vector<double> samples;
+      for (int i = 0; i < kSweeps; ++i)
+        samples.push_back(static_cast<double>(of(sweep_name(i)).*member));
+      own.*member = static_cast<int64_t>(median(samples));
+    }
+    const auto add = [&](DramCounts& sum, const std::string& range) {
+      const DramCounts counts = of(range);
+      for (const auto member : kMembers)
+        sum.*member += std::max<int64_t>(0, counts.*member - own.*member);
+    };
+    DramReport report;
+    add(report.all, "all");
+    for (size_t i = 0; i < counted.names.size(); ++i)
+      add(report.kernels[counted.names[i]], fmt::format("launch {}", i));
+    report.source = fmt::format(
+        "counters by {}; each range ends with {} B read through L2, for which {} B read and {} "
+        "B written by DRAM are subtracted",
+        counters.source(), half, own.read, own.write);
+    return report;
   }
 
   std::function<void(const Problem&, const Arrays&)> cublas_products() override {
@@ -271,6 +346,16 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
       limit = shared_bytes;
     }
   }
+  if (observer && observer->sized && !observer->occupancies.contains(name.name)) {
+    Occupancy o{.blocks = int64_t{grid.x} * grid.y * grid.z};
+    cudaFuncAttributes attributes;
+    require(cudaFuncGetAttributes(&attributes, kernel));
+    o.registers = attributes.numRegs;
+    require(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        &o.blocks_per_sm, kernel, static_cast<int>(block.x * block.y * block.z),
+        static_cast<size_t>(shared_bytes)));
+    observer->occupancies[name.name] = o;
+  }
   launch_as(name.name, [&] {
     require(cudaLaunchKernel(kernel, grid, block, arguments, static_cast<size_t>(shared_bytes),
                              nullptr));
@@ -288,7 +373,10 @@ void launch_as(const char* name, const std::function<void()>& queue) {
   }
   {
     const Range range(name);
-    queue();
+    if (observer && observer->around)
+      observer->around(queue);
+    else
+      queue();
   }
   if (events) events->second.record();
 }

@@ -55,13 +55,18 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-/// Starts a copy of 16 bytes from global to shared memory (PTX: cp.async.cg). Where `valid` is
-/// false zeros are written and the source is not touched.
-template <class T>
+/// Starts a copy of 16 bytes (or 4 or 8) from global to shared memory (PTX: cp.async; .cg, past L1,
+/// takes 16 only). Where `valid` is false zeros are written and the source is not touched.
+template <int bytes = 16, class T>
 __device__ __forceinline__ void cp_async(T* target, const T* source, bool valid = true) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)),
-               "l"(source), "r"(valid ? 16 : 0)
-               : "memory");
+  if constexpr (bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)),
+                 "l"(source), "r"(valid ? 16 : 0)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(target)),
+                 "l"(source), "n"(bytes), "r"(valid ? bytes : 0)
+                 : "memory");
 }
 /// Closes the group that this thread's copies since the last commit belong to.
 __device__ __forceinline__ void cp_async_commit() {
@@ -153,6 +158,17 @@ __device__ __forceinline__ float exp2_fast(float x, bool = true) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+/// Adds to two neighbours in global memory, the first aligned to 8 bytes: one instruction since
+/// sm_90 (PTX: red.global.add.v2.f32).
+__device__ __forceinline__ void atomic_add_pair(float* target, float a, float b) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(target), "f"(a), "f"(b)
+               : "memory");
+#else
+  atomicAdd(target, a);
+  atomicAdd(target + 1, b);
+#endif
 }
 /// For the sim's count of other FLOPs.
 __device__ __forceinline__ void count_flops(int) {}

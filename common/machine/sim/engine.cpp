@@ -374,19 +374,19 @@ void Worker::shared_fault(const char* what, const char* name, int64_t at, int64_
 }
 
 void Worker::start_copy(const char* name, int64_t target, int64_t begin, int64_t end,
-                        const char* source, int element) {
-  if (target < begin || target + 16 > end)
+                        const char* source, int bytes, int element) {
+  if (target < begin || target + bytes > end)
     shared_fault("asynchronous copy to", name, target, begin, element);
-  if (target % 16 != 0 || reinterpret_cast<uintptr_t>(source) % 16 != 0)
-    fault(fmt::format("asynchronous copy to {} not aligned to 16 bytes", name));
-  for (int64_t i = target; i < target + 16; ++i) {
+  if (target % bytes != 0 || reinterpret_cast<uintptr_t>(source) % unsigned(bytes) != 0)
+    fault(fmt::format("asynchronous copy to {} not aligned to {} bytes", name, bytes));
+  for (int64_t i = target; i < target + bytes; ++i) {
     if (shared_shadow_[static_cast<size_t>(i)] & kInFlight)
       shared_fault("asynchronous copy onto one that was not waited for:", name, target, begin,
                    element);
     shared_shadow_[static_cast<size_t>(i)] = kInFlight;
   }
-  counters.sram_write += 16;
-  thread().copies.push_back({target, source, thread().group});
+  counters.sram_write += bytes;
+  thread().copies.push_back({target, source, bytes, thread().group});
 }
 
 void Worker::commit_copies() {
@@ -403,11 +403,12 @@ void Worker::wait_copies(int groups_left) {
       continue;
     }
     char* target = shared_.data() + copy.target;
+    const auto bytes = static_cast<size_t>(copy.bytes);
     if (copy.source)
-      std::memcpy(target, copy.source, 16);
+      std::memcpy(target, copy.source, bytes);
     else
-      std::memset(target, 0, 16);
-    std::memset(shared_shadow_.data() + copy.target, kWritten, 16);
+      std::memset(target, 0, bytes);
+    std::memset(shared_shadow_.data() + copy.target, kWritten, bytes);
   }
   self.copies.resize(kept);
 }

@@ -117,6 +117,7 @@ struct Thread {
   struct Copy {
     int64_t target;      // byte offset in the block's shared memory
     const char* source;  // null: zeros
+    int bytes;
     int group;
   };
   std::vector<Copy> copies;  // asynchronous copies under way
@@ -160,9 +161,9 @@ class Worker {
   template <int n>
   void write_shared(const char* name, int64_t at, int64_t begin, int64_t end, int element = n);
   char* shared_data() { return shared_.data(); }
-  /// cp.async of 16 bytes: `source` null fills with zeros.
+  /// cp.async of 4, 8 or 16 bytes: `source` null fills with zeros.
   void start_copy(const char* name, int64_t target, int64_t begin, int64_t end, const char* source,
-                  int element);
+                  int bytes, int element);
   void commit_copies();
   void wait_copies(int groups_left);
 

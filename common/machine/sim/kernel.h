@@ -194,18 +194,19 @@ inline void check_aligned(const void* p, const char* what) {
   if (reinterpret_cast<uintptr_t>(p) % 16) fault(std::string(what) + " not aligned to 16 bytes");
 }
 
-/// Starts a copy of 16 bytes from global to shared memory (cp.async.cg). Where `valid` is false
-/// zeros are written and the source is not touched.
-template <class T, class U>
+/// Starts a copy of 16 bytes (or 4 or 8) from global to shared memory (cp.async). Where `valid` is
+/// false zeros are written and the source is not touched.
+template <int bytes = 16, class T, class U>
 void cp_async(Smem<T> target, Hbm<U> source, bool valid = true) {
   static_assert(std::is_same_v<T, std::remove_const_t<U>>);
   const int64_t at = target.byte(0);
   if (valid) {
-    check_aligned(source.data(), "asynchronous copy from global memory");
-    source.template count_read<16>(0);
+    if (bytes == 16) check_aligned(source.data(), "asynchronous copy from global memory");
+    source.template count_read<bytes>(0);
   }
   worker->start_copy(target.name(), at, target.begin(), target.end(),
-                     valid ? reinterpret_cast<const char*>(source.data()) : nullptr, sizeof(T));
+                     valid ? reinterpret_cast<const char*>(source.data()) : nullptr, bytes,
+                     sizeof(T));
 }
 /// Closes the group that this thread's copies since the last commit belong to.
 inline void cp_async_commit() {
@@ -321,6 +322,12 @@ T atomicAdd(Hbm<T> target, T x) {
   target.template count_read<sizeof(T)>(0);
   target.template count_write<sizeof(T)>(0);
   return std::atomic_ref<T>(*target.data()).fetch_add(x, std::memory_order_relaxed);
+}
+/// Two neighbours; the first aligned to 8 bytes.
+inline void atomic_add_pair(Hbm<float> target, float a, float b) {
+  if (reinterpret_cast<uintptr_t>(target.data()) % 8 != 0) fault("atomic_add_pair: not aligned");
+  atomicAdd(target, a);
+  atomicAdd(target + 1, b);
 }
 template <class T>
 T atomicAdd(Smem<T> target, T x) {
@@ -472,18 +479,17 @@ struct alignas(16) Chunk {
 };
 template <class T>
 Chunk<std::remove_const_t<T>> read_chunk(Hbm<T> source) {
-  static_assert(sizeof(Chunk<T>) == 16);
   check_aligned(source.data(), "read of a chunk");
-  source.template count_read<16>(0);
+  for (int i = 0; i < 8; i += 16 / sizeof(T)) source.template count_read<16>(i);
   Chunk<std::remove_const_t<T>> chunk;
-  std::memcpy(&chunk.x, source.data(), 16);
+  std::memcpy(&chunk.x, source.data(), sizeof(chunk.x));
   return chunk;
 }
 template <class T>
 void write_chunk(Hbm<T> target, const Chunk<T>& chunk) {
   check_aligned(target.data(), "write of a chunk");
-  target.template count_write<16>(0);
-  std::memcpy(static_cast<void*>(target.data()), &chunk.x, 16);
+  for (int i = 0; i < 8; i += 16 / sizeof(T)) target.template count_write<16>(i);
+  std::memcpy(static_cast<void*>(target.data()), &chunk.x, sizeof(chunk.x));
 }
 
 /// Copies 16 bytes from shared to global memory. Both must be aligned to 16 bytes.

@@ -1,0 +1,305 @@
+// 06, step 0 · The textbook's backward pass, which reads back the P that the forward pass stored.
+//
+//   O = P·V:           dV = Pᵀ·dO,   dP = dO·Vᵀ
+//   P = softmax(S):    D_i = Σ_j P_ij·dP_ij,   dS = P∘(dP − D)
+//   S = scale·Q·Kᵀ:    dQ = scale·dS·K,   dK = scale·dSᵀ·Q
+//
+// Since 02, whose three kernels are the forward pass: P is kept, and five kernels more: a product
+// for each of dV, dP, dQ and dK, and one that makes a row of dS of rows of P and dP. A product's
+// left operand may be transposed. dS takes dP's place. Where query heads share a head of K and V,
+// dK and dV are sums over all their queries, which lie one head after the other.
+
+#include "machine/machine.h"
+#include "rung.h"
+#include "tile/tile.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kRows = 128;  // rows of the product that a block makes
+constexpr int kInner = 64;  // columns of A (and rows of B) in a stage
+constexpr int kStages = 3;  // stages of copies under way
+constexpr int kWarps = 8;   // 4 down × 2 across
+constexpr int kThreads = 32 * kWarps;
+constexpr int kRowWarps = 4;  // softmax: warps, and so rows, of a block
+
+/// Elements from one row of S (and P) to the next.
+constexpr int64_t pitch(const Problem& p) {
+  return ceil_div(p.N_kv, 8) * 8;
+}
+
+/// S and dP are A·Bᵀ, O and dQ A·B, dV and dK Aᵀ·B.
+enum class Form { ABt, AB, AtB };
+
+/// One product of each head: what the products of attention differ in.
+struct Product {
+  int rows, columns, inner;           // C is rows × columns
+  int64_t pitch_A, pitch_B, pitch_C;  // elements from row to row
+  float factor = 1;                   // of C
+  bool masked = false;                // S: what a query does not see is −∞
+};
+
+/// The product of one head, times the factor. A block makes kRows × kColumns of C, a warp
+/// 32 × kColumns/2. grid: (heads of C, row blocks, column blocks).
+template <class T, Form kForm, int kColumns>
+__global__ void __launch_bounds__(kThreads, 2)
+    product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Product g, Problem p) {
+  constexpr bool kAtB = kForm == Form::AtB;
+  const int64_t bh = blockIdx.x;
+  const int row = blockIdx.y * kRows, column = blockIdx.z * kColumns;
+  const int thread = threadIdx.x;
+  const int warp_row = warp_id() % 4 * 32, warp_column = warp_id() / 4 * (kColumns / 2);
+  const auto A_head = A + (kAtB ? bh * g.inner * g.pitch_A + row : (bh * g.rows + row) * g.pitch_A);
+  const auto B_head = B + (kAtB ? bh * g.inner : p.kv_row(bh)) * g.pitch_B;
+
+  // A stage holds a tile of A and one of B. A's tile is kInner × kRows for Aᵀ·B, B's is
+  // kColumns × kInner for A·Bᵀ.
+  constexpr int kStage = (kRows + kColumns) * kInner;
+  constexpr int kRows_A = kAtB ? kInner : kRows, kColumns_A = kAtB ? kRows : kInner;
+  constexpr int kRows_B = kForm == Form::ABt ? kColumns : kInner;
+  constexpr int kColumns_B = kForm == Form::ABt ? kInner : kColumns;
+  SharedMemory smem;
+  const auto stages = smem.take<T>("stages", kStages * kStage);
+  const auto tile_A = [&](int step) {
+    return Tile<T, kRows_A, kColumns_A>{stages + step % kStages * kStage};
+  };
+  const auto tile_B = [&](int step) {
+    return Tile<T, kRows_B, kColumns_B>{stages + (step % kStages * kStage + kRows * kInner)};
+  };
+  const int steps = ceil_div(g.inner, kInner);
+  const auto start_copies = [&](int step) {
+    const int k = step * kInner;
+    if (step < steps) {
+      if constexpr (kAtB)
+        copy_async<kThreads>(tile_A(step), A_head + k * g.pitch_A, g.pitch_A, g.inner - k,
+                             g.pitch_A - row, thread);
+      else
+        copy_async<kThreads>(tile_A(step), A_head + k, g.pitch_A, g.rows - row, g.inner - k,
+                             thread);
+      if constexpr (kForm == Form::ABt)
+        copy_async<kThreads>(tile_B(step), B_head + (column * g.pitch_B + k), g.pitch_B,
+                             g.columns - column, g.inner - k, thread);
+      else
+        copy_async<kThreads>(tile_B(step), B_head + (k * g.pitch_B + column), g.pitch_B,
+                             g.inner - k, g.columns - column, thread);
+    }
+    cp_async_commit();  // an empty group too: the wait below counts groups
+  };
+
+  Accumulator<32, kColumns / 2> acc;
+  for (int step = 0; step < kStages - 1; ++step) start_copies(step);
+  for (int step = 0; step < steps; ++step) {
+    cp_async_wait<kStages - 2>();
+    __syncthreads();  // this step's tiles are complete, and nobody reads the last step's any more
+    start_copies(step + kStages - 1);
+#pragma unroll
+    for (int k = 0; k < kInner; k += 16) {
+      Operand<T, 32, 16> a;
+      if constexpr (kAtB)
+        load_transposed(a, tile_A(step), k, warp_row);
+      else
+        load(a, tile_A(step), warp_row, k);
+      if constexpr (kForm == Form::ABt)
+        mma_ABt(acc, a, tile_B(step), warp_column, k);
+      else
+        mma_AB(acc, a, tile_B(step), k, warp_column);
+    }
+  }
+  cp_async_wait<0>();
+  __syncthreads();
+
+  for_each(acc, [&](int i, int j, float& c) {
+    const int query = row + warp_row + i, key = column + warp_column + j;
+    c = !g.masked || (key < p.N_kv && p.sees(query, key)) ? g.factor * c : -INFINITY;
+  });
+  // Through shared memory, so that C is written in rows of whole 16-byte pieces.
+  const Tile<T, kRows, kColumns> tile_C{stages};
+  write(tile_C, acc, warp_row, warp_column);
+  __syncthreads();
+  copy_out<kThreads>(C + (bh * g.rows + row) * g.pitch_C + column, g.pitch_C, tile_C, g.rows - row,
+                     g.columns - column, thread);
+}
+
+/// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ and becomes 0.
+template <class T>
+__global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
+  const int64_t row = int64_t{blockIdx.x} * kRowWarps + warp_id();
+  if (row >= int64_t{p.B} * p.H * p.N) return;
+
+  const int64_t first = row * pitch(p), last = first + pitch(p);
+  float m = -INFINITY;
+  for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
+    const auto s = read_chunk(S + j);
+    for (int e = 0; e < 8; ++e) m = fmaxf(m, float(s[e]));
+  }
+  m = warp_max(m);
+  if (m == -INFINITY) m = 0;  // a row that sees no key: exp(−∞ − 0) = 0
+
+  float sum = 0;
+  for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
+    const auto s = read_chunk(S + j);
+    for (int e = 0; e < 8; ++e) sum += expf(float(s[e]) - m);
+  }
+  sum = warp_sum(sum);
+  const float inverse = sum > 0 ? 1 / sum : 0;  // a row that sees no key gives P = 0
+
+  for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
+    auto s = read_chunk(S + j);
+    for (int e = 0; e < 8; ++e) s[e] = T(expf(float(s[e]) - m) * inverse);
+    write_chunk(P + j, s);
+  }
+}
+
+/// dS = P∘(dP − D) in the place of dP, one warp for each of the B·H·N rows. A row's padding, and
+/// what its query does not see, is 0 as it is in P.
+template <class T>
+__global__ void softmax_gradient(Hbm<const T> P, Hbm<T> dP, Problem p) {
+  const int64_t row = int64_t{blockIdx.x} * kRowWarps + warp_id();
+  if (row >= int64_t{p.B} * p.H * p.N) return;
+
+  const int64_t first = row * pitch(p), last = first + pitch(p);
+  float D = 0;
+  for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
+    const auto p_j = read_chunk(P + j), dp_j = read_chunk(dP + j);
+    for (int e = 0; e < 8; ++e) D += float(p_j[e]) * float(dp_j[e]);
+  }
+  D = warp_sum(D);
+
+  for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
+    const auto p_j = read_chunk(P + j);
+    auto ds = read_chunk(dP + j);
+    for (int e = 0; e < 8; ++e) ds[e] = T(float(p_j[e]) * (float(ds[e]) - D));
+    write_chunk(dP + j, ds);
+  }
+}
+
+/// Columns of O, dQ, dK and dV that a block makes.
+constexpr int output_columns(const Problem& p) {
+  return p.d <= 64 ? 64 : 128;
+}
+constexpr int kScoreColumns = 128;
+
+int64_t smem_bytes(int columns) {
+  return shared_bytes<fp16>(kStages * (kRows + columns) * kInner);
+}
+
+Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
+  const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
+  return {.block_q = kRows,
+          .block_kv = kScoreColumns,
+          .head_dim = p.d,
+          .warps = kWarps,
+          .stages = kStages,
+          .smem_bytes = smem_bytes(kScoreColumns),
+          .workspace = {{"S", bytes}, {"P", bytes}}};
+}
+
+template <class T>
+void launch_forward(const Problem& p, const Arrays& a) {
+  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+  const auto S = hbm<T>(a["S"]), P = hbm<T>(a["P"]), O = hbm<T>(a["O"]);
+  const unsigned heads = p.B * p.H;
+  const unsigned rows = grid_blocks(p.N, kRows);
+  const Product QKt{p.N, p.N_kv, p.d, p.d, p.d, pitch(p), p.scale, true};
+  const Product PV{p.N, p.d, p.N_kv, pitch(p), p.d, p.d};
+  const int columns = output_columns(p);
+
+  launch("scores", product<T, Form::ABt, kScoreColumns>,
+         dim3(heads, rows, grid_blocks(p.N_kv, kScoreColumns)), dim3(kThreads),
+         smem_bytes(kScoreColumns), Q, K, S, QKt, p);
+  launch("softmax", softmax<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowWarps)),
+         dim3(32 * kRowWarps), 0, S, P, p);
+  launch("output", columns == 64 ? product<T, Form::AB, 64> : product<T, Form::AB, 128>,
+         dim3(heads, rows, grid_blocks(p.d, columns)), dim3(kThreads), smem_bytes(columns), P, V, O,
+         PV, p);
+}
+
+void forward(const Problem& p, const Plan&, const Arrays& a) {
+  p.dtype == DType::fp16 ? launch_forward<fp16>(p, a) : launch_forward<bf16>(p, a);
+}
+
+/// Requested bytes: an operand is read once for each block of the other operand's rows or columns.
+Traffic traffic(const Problem& p, const Plan&) {
+  const int64_t heads = int64_t{p.B} * p.H;
+  const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q, and of O
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;    // bytes of K, and of V, as heads use them
+  const int64_t S = heads * p.N * pitch(p) * kIoBytes;  // bytes of S, and of P
+  const int64_t row_blocks = ceil_div(p.N, kRows);
+  return {
+      {"scores",
+       {{"Q", q * ceil_div(p.N_kv, kScoreColumns), 0}, {"K", k * row_blocks, 0}, {"S", 0, S}}},
+      {"softmax", {{"S", 3 * S, 0}, {"P", 0, S}}},
+      {"output",
+       {{"P", S * ceil_div(p.d, output_columns(p)), 0}, {"V", k * row_blocks, 0}, {"O", 0, q}}}};
+}
+
+Plan backward_plan(const Problem& p, const DeviceInfo& device) {
+  Plan own = plan(p, device, {});
+  own.workspace = {{"dP", int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes}};
+  return own;
+}
+
+template <class T>
+void launch_backward(const Problem& p, const Arrays& a) {
+  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+  const auto P = hbm<T>(a["P"]), dP = hbm<T>(a["dP"]);
+  const auto dO = hbm<const T>(a["dO"]);
+  const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
+  const unsigned heads = p.B * p.H;
+  const int columns = output_columns(p);
+  const int queries = p.H / p.Hk * p.N;  // that a head of K and V has: their rows are neighbours
+  const Product dOVt{p.N, p.N_kv, p.d, p.d, p.d, pitch(p)};
+  const Product dSK{p.N, p.d, p.N_kv, pitch(p), p.d, p.d, p.scale};
+  const Product PtdO{p.N_kv, p.d, queries, pitch(p), p.d, p.d};
+  const Product dStQ{p.N_kv, p.d, queries, pitch(p), p.d, p.d, p.scale};
+  const unsigned rows = grid_blocks(p.N, kRows), key_rows = grid_blocks(p.N_kv, kRows);
+  const dim3 of_dQ(heads, rows, grid_blocks(p.d, columns));
+  const dim3 of_dK(p.B * p.Hk, key_rows, grid_blocks(p.d, columns));
+  const auto AB = columns == 64 ? product<T, Form::AB, 64> : product<T, Form::AB, 128>;
+  const auto AtB = columns == 64 ? product<T, Form::AtB, 64> : product<T, Form::AtB, 128>;
+
+  launch("dV", AtB, of_dK, dim3(kThreads), smem_bytes(columns), P, dO, dV, PtdO, p);
+  launch("dP", product<T, Form::ABt, kScoreColumns>,
+         dim3(heads, rows, grid_blocks(p.N_kv, kScoreColumns)), dim3(kThreads),
+         smem_bytes(kScoreColumns), dO, V, dP, dOVt, p);
+  launch("dS", softmax_gradient<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowWarps)),
+         dim3(32 * kRowWarps), 0, P, dP, p);  // dP holds dS from here on
+  launch("dQ", AB, of_dQ, dim3(kThreads), smem_bytes(columns), dP, K, dQ, dSK, p);
+  launch("dK", AtB, of_dK, dim3(kThreads), smem_bytes(columns), dP, Q, dK, dStQ, p);
+}
+
+void backward(const Problem& p, const Plan&, const Arrays& a) {
+  p.dtype == DType::fp16 ? launch_backward<fp16>(p, a) : launch_backward<bf16>(p, a);
+}
+
+Traffic backward_traffic(const Problem& p, const Plan&) {
+  const int64_t heads = int64_t{p.B} * p.H;
+  const int64_t q = heads * p.N * p.d * kIoBytes;                    // bytes of Q, dO and dQ
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;                 // of K and V as heads use them
+  const int64_t dk = int64_t{p.B} * p.Hk * p.N_kv * p.d * kIoBytes;  // of dK and dV
+  const int64_t S = heads * p.N * pitch(p) * kIoBytes;               // of P and dP
+  const int64_t row_blocks = ceil_div(p.N, kRows), key_blocks = ceil_div(p.N_kv, kRows);
+  const int64_t column_blocks = ceil_div(p.d, output_columns(p));
+  return {
+      {"dV", {{"P", S * column_blocks, 0}, {"dO", q * key_blocks, 0}, {"dV", 0, dk}}},
+      {"dP",
+       {{"dO", q * ceil_div(p.N_kv, kScoreColumns), 0}, {"V", k * row_blocks, 0}, {"dP", 0, S}}},
+      {"dS", {{"P", 2 * S, 0}, {"dP", 2 * S, S}}},
+      {"dQ", {{"dP", S * column_blocks, 0}, {"K", k * row_blocks, 0}, {"dQ", 0, q}}},
+      {"dK", {{"dP", S * column_blocks, 0}, {"Q", q * key_blocks, 0}, {"dK", 0, dk}}}};
+}
+
+const Register stored{{.rung = "06_backward",
+                       .name = "stored",
+                       .summary = "the textbook's backward pass: reads back the P of 02's forward",
+                       .rounding = Rounding::S_and_P_stored,
+                       .plan = plan,
+                       .forward = forward,
+                       .traffic = traffic,
+                       .backward_plan = backward_plan,
+                       .backward = backward,
+                       .backward_traffic = backward_traffic,
+                       .always_deterministic = true}};
+
+}  // namespace
+}  // namespace ladder::MACHINE

@@ -1,0 +1,36 @@
+// What the GPU's hardware counters say of ranges of work, read with CUPTI's range profiler.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "machine/device.h"
+
+namespace ladder::gpu {
+
+/// One session of counting on the current device. Everything that runs between begin and end is
+/// counted, whoever launched it, so the GPU has to be idle at both.
+class Counters {
+ public:
+  /// For at most `ranges` ranges. Throws Error(no_device) where the counters cannot be read: CUPTI
+  /// is missing, or refuses; says why, and the way out.
+  explicit Counters(int ranges);
+  ~Counters();
+  void begin(const std::string& range);
+  void end();
+  /// Ends the session: the counts of every range by its name.
+  std::map<std::string, DramCounts> read();
+  /// The library and the chip that count, for --verbose.
+  const std::string& source() const;
+
+ private:
+  struct Session;
+  std::unique_ptr<Session> session_;
+};
+
+/// Reads `bytes` (a multiple of 16) of poisoned global memory through L2 and so pushes out what is
+/// there. Queued on the default stream. Defined in sweep.cu.
+void queue_sweep(void* data, int64_t bytes);
+
+}  // namespace ladder::gpu

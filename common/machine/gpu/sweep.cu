@@ -1,0 +1,24 @@
+// The one kernel of the harness itself.
+#include "machine/gpu/counters.h"
+
+namespace ladder::gpu {
+namespace {
+
+__global__ void sweep(uint4* data, int64_t count) {
+  unsigned seen = 0;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    const uint4 x = data[i];
+    seen ^= x.x ^ x.y ^ x.z ^ x.w;
+  }
+  // Never so in poisoned memory, but the compiler has to keep the reads.
+  if (seen == 1) data[0].x = seen;
+}
+
+}  // namespace
+
+void queue_sweep(void* data, int64_t bytes) {
+  sweep<<<1024, 256>>>(static_cast<uint4*>(data), bytes / 16);
+}
+
+}  // namespace ladder::gpu
