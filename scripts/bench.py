@@ -152,7 +152,7 @@ def parse(arguments=None):
                         help=f"PyTorch's backends (default {','.join(peers.BACKENDS)}; none: "
                              "do without)")
     parser.add_argument("--no-dram", action="store_true",
-                        help="no DRAM counters (default: at points without the causal mask)")
+                        help="no DRAM counters (default: where a figure or a table shows them)")
     parser.add_argument("--again", action="store_true",
                         help="measure again what the file has already")
     parser.add_argument("--commit", metavar="HASH",
@@ -703,6 +703,15 @@ class Bench:
         return name not in self.file.runs and self.file.skipped.get(name, {}).get(
             "status") not in (NO_DEVICE, BAD_USAGE)
 
+    def wants_dram(self, one):
+        """Where a figure or a table shows it: reading the counters costs about as much time again
+        as the rest of a run."""
+        if self.options.no_dram or one.causal or one.batch * one.seqlen != TOKENS or (
+                "full" in one.options or "--block-q" in one.options):
+            return False
+        last = any(s.default for s in self.steps if (s.rung, s.variant) == (one.rung, one.variant))
+        return self.options.axes or last or one.variant == "mma" or one.seqlen == 2048
+
     def say(self, text):
         self.progress.clear()
         print(text, file=sys.stderr, flush=True)
@@ -722,7 +731,7 @@ class Bench:
         words_of = one.words(self.device)
         if not self.options.sim:
             words_of += ["--time", f"{self.options.time:g}"]
-            if not self.options.no_dram and not one.causal and "full" not in words_of:
+            if self.wants_dram(one):
                 words_of.append("--dram")
         began = time.monotonic()
         status, out, message = run_quietly([self.paths[one.rung], *words_of[1:], "--json"], what,

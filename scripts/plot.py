@@ -1004,7 +1004,8 @@ def draw_error(plt, data):
         axis.set_ylim(len(panel["rows"]) - 0.4, -0.6)
         axis.set_xscale("log")
         axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0e}".replace("e-0", "e-"))
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0e}".replace("e-0", "e-")
+                                       .replace("e+00", ""))
         axis.tick_params(axis="x", which="minor", length=0)
         shown = [x for row in panel["rows"] for x in (row["max"], row["tolerance"]) if x]
         axis.set_xlim(min(shown) / 2, max(shown) * 2)
