@@ -151,7 +151,8 @@ struct Variant {
   Rounding rounding = Rounding::on_chip;
   bool has_lse = false;  // writes LSE
   int min_compute_capability = 80;
-  bool by_name_only = false;                    // never the default (sm90 on the sim)
+  bool exact_architecture = false;  // on GPUs of that major number only (code for sm_90a)
+  bool by_name_only = false;        // never the default (sm90 on the sim)
   std::vector<std::pair<int, int>> tiles = {};  // compiled (Br, Bc); empty: --block-* not taken
 
   /// Throws Error(bad_usage) for tile sizes that are not compiled or do not fit.
@@ -170,6 +171,16 @@ struct Variant {
   bool always_deterministic = false;
 
   DeviceKind device = DeviceKind::sim;  // set by Registration
+
+  /// "8.0" and up, or "9.x" and no other.
+  std::string needed_capability() const {
+    return std::to_string(min_compute_capability / 10) + "." +
+           (exact_architecture ? "x" : std::to_string(min_compute_capability % 10));
+  }
+  bool runs_on(const DeviceInfo& info) const {
+    return min_compute_capability <= info.compute_capability &&
+           (!exact_architecture || min_compute_capability / 10 == info.compute_capability / 10);
+  }
 };
 
 /// All variants linked into this program, of every rung and device. (A deque: registrations hold

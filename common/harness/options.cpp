@@ -270,9 +270,9 @@ std::string variants_text(const std::string& rung) {
     text +=
         fmt::format("  {:<22} {} [{}]\n", variant.name, variant.summary, fmt::join(devices, ", "));
     if (variant.min_compute_capability > 80)
-      text += fmt::format("  {:<22} needs compute capability {}.{}{}\n", "",
-                          variant.min_compute_capability / 10, variant.min_compute_capability % 10,
-                          by_name_only_on_sim ? "; on the sim by name only" : "");
+      text +=
+          fmt::format("  {:<22} needs compute capability {}{}\n", "", variant.needed_capability(),
+                      by_name_only_on_sim ? "; on the sim by name only" : "");
     for (size_t t = 0; t < tiles.size(); t += 8)
       text += fmt::format(
           "  {:<22} {} {}\n", "", t ? "            " : "tiles BRxBC:",

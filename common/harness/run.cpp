@@ -110,18 +110,14 @@ std::vector<Variant> variants_for(DeviceKind device) {
 
 Variant choose_variant(const Options& options, const DeviceInfo& device) {
   const auto all = variants_for(device.kind);
-  const auto runs_here = [&](const Variant& v) {
-    return v.min_compute_capability <= device.compute_capability;
-  };
   if (!options.variant.empty()) {
     for (const Variant& v : all) {
       if (v.name != options.variant) continue;
-      if (!runs_here(v))
+      if (!v.runs_on(device))
         throw Error(Exit::no_device,
-                    fmt::format("variant {} needs compute capability {}.{}, and {} has {}.{}; "
+                    fmt::format("variant {} needs compute capability {}, and {} has {}.{}; "
                                 "--device sim runs it on the CPU",
-                                v.name, v.min_compute_capability / 10,
-                                v.min_compute_capability % 10, device.name,
+                                v.name, v.needed_capability(), device.name,
                                 device.compute_capability / 10, device.compute_capability % 10));
       return v;
     }
@@ -129,7 +125,7 @@ Variant choose_variant(const Options& options, const DeviceInfo& device) {
                 fmt::format("--variant {}: not among this rung's", options.variant));
   }
   for (auto v = all.rbegin(); v != all.rend(); ++v)
-    if (runs_here(*v) && !v->by_name_only) return *v;
+    if (v->runs_on(device) && !v->by_name_only) return *v;
   throw std::logic_error("no variant is linked for this device");
 }
 

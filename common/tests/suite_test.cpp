@@ -175,8 +175,8 @@ TEST_P(Gpu, IsRight) {
   std::string why;
   Device* device = gpu(why);
   if (!device) GTEST_SKIP() << why;
-  if (GetParam().variant.min_compute_capability > device->info().compute_capability)
-    GTEST_SKIP() << "needs a newer GPU than " << device->info().name;
+  if (!GetParam().variant.runs_on(device->info()))
+    GTEST_SKIP() << "needs another GPU than " << device->info().name;
   check(*device);
 }
 INSTANTIATE_TEST_SUITE_P(, Gpu, ::testing::ValuesIn(params(DeviceKind::gpu)), name_of);
@@ -276,7 +276,7 @@ TEST(GpuLarge, MoreThanTwoToThe31ElementsInS) {
   Device* device = gpu(why);
   if (!device) GTEST_SKIP() << why;
   for (const Variant& v : variants_for(DeviceKind::gpu)) {
-    if (v.min_compute_capability > device->info().compute_capability) continue;
+    if (!v.runs_on(device->info())) continue;
     Options o = options_of({"large", 1, 1, 1, 40000, 65536, 64, true, bf});
     o.check = Check::sampled;
     EXPECT_TRUE(all_pass(run_variant(*device, v, o, nullptr))) << v.name;

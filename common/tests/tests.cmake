@@ -11,8 +11,10 @@ function(ladder_test name)
   gtest_discover_tests(${name} TEST_PREFIX ${name}. PROPERTIES LABELS "${arg_LABELS}")
 endfunction()
 
-ladder_test(sim_test SOURCES ${tests}/sim_test.cpp LABELS asan DEFINITIONS LADDER_SIM)
-target_compile_options(sim_test PRIVATE -Wno-unknown-pragmas)
+foreach(name sim_test hopper_faults_test)
+  ladder_test(${name} SOURCES ${tests}/${name}.cpp LABELS asan DEFINITIONS LADDER_SIM)
+  target_compile_options(${name} PRIVATE -Wno-unknown-pragmas)
+endforeach()
 ladder_test(npy_test SOURCES ${tests}/npy_test.cpp LABELS asan)
 ladder_test(reference_test SOURCES ${tests}/reference_test.cpp LABELS asan)
 ladder_test(options_test SOURCES ${tests}/options_test.cpp LABELS asan)
@@ -26,16 +28,18 @@ if(LADDER_GPU)
   ladder_test(gpu_test SOURCES ${tests}/gpu_test.cu LABELS gpu)
 endif()
 
-# One file of kernels and tests, compiled for both machines.
-ladder_kernels(tile_test_kernels ${tests}/tile_test.cu)
-add_executable(tile_test ${tile_test_kernels_objects})
-set_target_properties(tile_test PROPERTIES LINKER_LANGUAGE CXX)
-target_link_libraries(tile_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
-gtest_discover_tests(tile_test TEST_PREFIX tile_test. TEST_FILTER "Sim*" PROPERTIES LABELS asan)
-if(LADDER_GPU)
-  gtest_discover_tests(tile_test TEST_PREFIX tile_test. TEST_FILTER "Gpu*" TEST_LIST tile_test_gpu
-    PROPERTIES LABELS gpu RESOURCE_LOCK gpu)
-endif()
+# Files of kernels and tests, compiled for both machines.
+foreach(name tile_test hopper_test)
+  ladder_kernels(${name}_kernels ${tests}/${name}.cu)
+  add_executable(${name} ${${name}_kernels_objects})
+  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+  target_link_libraries(${name} PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
+  gtest_discover_tests(${name} TEST_PREFIX ${name}. TEST_FILTER "Sim*" PROPERTIES LABELS asan)
+  if(LADDER_GPU)
+    gtest_discover_tests(${name} TEST_PREFIX ${name}. TEST_FILTER "Gpu*" TEST_LIST ${name}_gpu
+      PROPERTIES LABELS gpu RESOURCE_LOCK gpu)
+  endif()
+endforeach()
 
 # ladder_broken(COPY SOURCE VARIANT [OLD NEW]): a copy of a source with the text OLD, where it stands
 # first, replaced; appended to broken_copies. Its variant, if it has one, is called COPY. A text that

@@ -128,9 +128,9 @@ Worker::Worker(int index, int64_t sram_bytes)
       shared_(static_cast<size_t>(sram_bytes)),
       shared_shadow_(static_cast<size_t>(sram_bytes)) {}
 
-std::string Worker::who() const {
+std::string Worker::who(int thread) const {
   const uint3 b = block_index(*launch_, block_);
-  const uint3 t = threads_[static_cast<size_t>(current_)].index;
+  const uint3 t = threads_[static_cast<size_t>(thread)].index;
   return fmt::format("rung {}, kernel {}, block ({},{},{}), thread ({},{},{})", launch_->rung,
                      launch_->kernel, b.x, b.y, b.z, t.x, t.y, t.z);
 }
@@ -147,6 +147,7 @@ void Worker::fiber_main(void* self) {
     (*w->launch_->body)();
     if (!w->thread().copies.empty())
       fault("ends with an asynchronous copy that was never waited for");
+    w->async_.end_thread();
   } catch (...) {
     w->failure_ = std::current_exception();
   }
@@ -169,6 +170,7 @@ void Worker::run_block(const Launch& launch, int64_t block) {
   accesses_.clear();  // a fault may have left some
   failure_ = nullptr;
   done_ = at_barrier_ = 0;
+  async_.begin_block();
   std::fill_n(shared_shadow_.begin(), launch.shared_bytes, uint8_t{0});
   std::fill_n(shared_.begin(), launch.shared_bytes, static_cast<char>(0xff));
 
@@ -216,8 +218,9 @@ void Worker::run_block(const Launch& launch, int64_t block) {
       }
       if (barrier_passed_) break;  // all leave it in the schedule's order
     }
-    if (!progress) deadlock();
+    if (!progress && !async_.deliver()) deadlock();
   }
+  async_.end_block();
   if (tracing_) close_trace_step();
 }
 
@@ -247,6 +250,35 @@ void Worker::wait(const char* at, std::source_location where) {
 }
 
 void Worker::deadlock() {
+  // Who waits for what, where something of async_ is waited for.
+  struct Waiting {
+    std::string what;
+    size_t first;
+    int threads;
+  };
+  std::vector<Waiting> all;
+  bool async = false;
+  for (size_t t = 0; t < threads_.size(); ++t) {
+    if (threads_[t].state != Thread::State::waiting) continue;
+    std::string what = async_.waits_for(static_cast<int>(t));
+    async |= !what.empty();
+    what = fmt::format("{} ({})", what.empty() ? threads_[t].waits_at : what,
+                       place(threads_[t].where));
+    if (all.empty() || all.back().what != what) all.push_back({what, t, 0});
+    ++all.back().threads;
+  }
+  if (async) {
+    std::string who_waits;
+    for (const Waiting& w : all) {
+      const uint3 i = threads_[w.first].index;
+      who_waits +=
+          fmt::format("{}thread ({},{},{}){} for {}", who_waits.empty() ? "" : "; ", i.x, i.y, i.z,
+                      w.threads > 1 ? fmt::format(" and {} after it", w.threads - 1) : "", w.what);
+    }
+    throw Fault(fmt::format("{}: deadlock: {} of {} threads have ended, the others wait: {}",
+                            who(static_cast<int>(all.front().first)), done_, threads_.size(),
+                            who_waits));
+  }
   // Name the first thread that waits, what it waits at, and the first that never came.
   int waiting = 0;
   const Thread* first = nullptr;
@@ -373,6 +405,23 @@ void Worker::shared_fault(const char* what, const char* name, int64_t at, int64_
                     element));
 }
 
+void Worker::check_readable_by_async(const char* what, int64_t at) const {
+  if (at < 0 || at + 16 > launch_->shared_bytes)
+    fault(fmt::format("{} shared memory at byte {} of {}", what, at, launch_->shared_bytes));
+  for (int64_t i = at; i < at + 16; ++i) {
+    const uint8_t seen = shared_shadow_[static_cast<size_t>(i)];
+    if ((seen & (kWritten | kInFlight | kOrdinary)) == kWritten) continue;
+    std::string element = fmt::format("byte {}", i);
+    for (const Region& r : regions_)
+      if (i >= r.begin && i < r.begin + r.bytes)
+        element = fmt::format("{}[{}] (element of 2 bytes)", r.name, (i - r.begin) / 2);
+    fault(fmt::format("{} shared {}, {}", what, element,
+                      seen & kInFlight     ? "the target of a copy that was not waited for"
+                      : !(seen & kWritten) ? "which nobody wrote"
+                                           : "written with no fence_proxy_async() since"));
+  }
+}
+
 void Worker::start_copy(const char* name, int64_t target, int64_t begin, int64_t end,
                         const char* source, int bytes, int element) {
   if (target < begin || target + bytes > end)
@@ -380,9 +429,12 @@ void Worker::start_copy(const char* name, int64_t target, int64_t begin, int64_t
   if (target % bytes != 0 || reinterpret_cast<uintptr_t>(source) % unsigned(bytes) != 0)
     fault(fmt::format("asynchronous copy to {} not aligned to {} bytes", name, bytes));
   for (int64_t i = target; i < target + bytes; ++i) {
-    if (shared_shadow_[static_cast<size_t>(i)] & kInFlight)
-      shared_fault("asynchronous copy onto one that was not waited for:", name, target, begin,
-                   element);
+    const uint8_t seen = shared_shadow_[static_cast<size_t>(i)];
+    if (seen & (kInFlight | kBeingRead))
+      shared_fault(seen & kInFlight
+                       ? "asynchronous copy onto one that was not waited for:"
+                       : "asynchronous copy under a wgmma or TMA store that still reads",
+                   name, target, begin, element);
     shared_shadow_[static_cast<size_t>(i)] = kInFlight;
   }
   counters.sram_write += bytes;
@@ -408,7 +460,8 @@ void Worker::wait_copies(int groups_left) {
       std::memcpy(target, copy.source, bytes);
     else
       std::memset(target, 0, bytes);
-    std::memset(shared_shadow_.data() + copy.target, kWritten, bytes);
+    std::memset(shared_shadow_.data() + copy.target, kWritten | kOrdinary, bytes);
+    if (tracks_ordinary_writes_) async_.note_ordinary_write(copy.target, copy.bytes);
   }
   self.copies.resize(kept);
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "machine/device.h"
+#include "machine/sim/async.h"
 #include "machine/sim/fiber.h"
 
 namespace ladder::sim {
@@ -43,7 +44,9 @@ enum ShadowBit : uint8_t {
   kWritten = 1,      // somebody wrote it
   kReadHere = 2,     // read in this kernel
   kWrittenHere = 4,  // written in this kernel
-  kInFlight = 8      // the target of an asynchronous copy that nobody has waited for
+  kInFlight = 8,     // the target of an asynchronous copy that nobody has waited for
+  kBeingRead = 16,   // by a wgmma or a TMA store that nobody has waited for
+  kOrdinary = 32     // written by ordinary stores, and not fenced for wgmma and TMA since
 };
 
 /// The unsigned integer of n bytes, and a shadow bit repeated in each of them.
@@ -169,7 +172,11 @@ class Worker {
 
   void trace_access(const Tracked* array, bool write, int64_t begin, int64_t end);
 
-  std::string who() const;  // "rung 00_naive, kernel scores, block (0,0,0), thread (1,0,0)"
+  Async& async() { return async_; }
+
+  std::string who() const { return who(current_); }
+  /// "rung 00_naive, kernel scores, block (0,0,0), thread (1,0,0)"
+  std::string who(int thread) const;
   Thread& thread() { return threads_[static_cast<size_t>(current_)]; }
   int lane() const { return current_ % 32; }
   unsigned warp_lanes() const;  // mask of the lanes that this thread's warp has
@@ -191,6 +198,8 @@ class Worker {
   [[noreturn]] void shared_fault(const char* what, const char* name, int64_t at, int64_t begin,
                                  int element) const;
   [[noreturn]] void deadlock();
+  /// Checks that wgmma or TMA may read 16 bytes of shared memory.
+  void check_readable_by_async(const char* what, int64_t at) const;
   void close_trace_step();
 
   const Launch* launch_ = nullptr;
@@ -219,8 +228,11 @@ class Worker {
   };
   std::vector<Access> accesses_;  // of the running step, when tracing
   bool tracing_ = false;
+  Async async_{*this};
+  bool tracks_ordinary_writes_ = false;  // once the block has used async_
 
   friend class Tracked;
+  friend class Async;
 };
 
 inline constinit thread_local Worker* worker = nullptr;
@@ -295,11 +307,15 @@ inline void Worker::write_shared(const char* name, int64_t at, int64_t begin, in
       shared_fault("write to", name, at, begin, element);
     using W = typename Word<n>::type;
     W* const s = reinterpret_cast<W*>(shared_shadow_.data() + at);
-    if (*s & repeat<n>(kInFlight)) [[unlikely]]
-      shared_fault("write under an asynchronous copy that was not waited for:", name, at, begin,
-                   element);
-    *s = repeat<n>(kWritten);
+    if (*s & repeat<n>(kInFlight | kBeingRead)) [[unlikely]]
+      shared_fault(*s & repeat<n>(kInFlight)
+                       ? "write under an asynchronous copy that was not waited for:"
+                       : "write under a wgmma or TMA store that was not waited for and still reads",
+                   name, at, begin, element);
+    *s = repeat<n>(kWritten | kOrdinary);
     counters.sram_write += n;
+    if (tracks_ordinary_writes_) [[unlikely]]
+      async_.note_ordinary_write(at, n);
   }
 }
 

@@ -9,6 +9,7 @@
 #define __launch_bounds__(...)
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <tuple>
@@ -24,6 +25,13 @@ using ladder::bf16;
 using ladder::fp16;
 using std::max;
 using std::min;
+
+/// Faults where x comes of a register of sums that a wgmma still owns: a NaN's bits come through
+/// arithmetic, but for its sign and that it is quiet.
+inline void check_waited_for(float x) {
+  if ((std::bit_cast<uint32_t>(x) & 0x7fbfffff) == kOwnedByWgmma) [[unlikely]]
+    fault("uses an accumulator of a wgmma before the wgmma_wait() for it");
+}
 
 // ---------------------------------------------------------------------------------- global memory
 
@@ -59,6 +67,7 @@ class Hbm {
     return data()[i];
   }
   void store(int64_t i, Value x) const {
+    if constexpr (std::is_same_v<T, float>) check_waited_for(x);
     array_->write<sizeof(T)>((origin_ + i) * static_cast<int64_t>(sizeof(T)));
     data()[i] = x;
   }
@@ -129,7 +138,10 @@ class Smem {
   }
 
   T load(int64_t i) const { return load_as<T>(i); }
-  void store(int64_t i, T x) const { store_as<T>(i, x); }
+  void store(int64_t i, T x) const {
+    if constexpr (std::is_same_v<T, float>) check_waited_for(x);
+    store_as<T>(i, x);
+  }
   /// Reads or writes a U (16 bytes at most) that starts at element i.
   template <class U>
   U load_as(int64_t i) const {
@@ -355,6 +367,7 @@ inline float exp2f(float x) {
 /// 2^x. `counted` false where another lane counts the same exponential.
 inline float exp2_fast(float x, bool counted = true) {
   worker->counters.exps += counted;
+  check_waited_for(x);
   return std::exp2(x);
 }
 /// Counts FLOPs that are no matmul's; words of common/tile call it.
@@ -367,6 +380,8 @@ inline void count_flops(int n) {
 /// Two floats rounded to T in one register, `low` in the lower half.
 template <class T>
 unsigned pack(float low, float high) {
+  check_waited_for(low);
+  check_waited_for(high);
   return T(low).bits | static_cast<unsigned>(T(high).bits) << 16;
 }
 /// One half of such a register as a float.

@@ -1,0 +1,279 @@
+// Hopper's instructions, under the names that sim/hopper.h gives their likeness: bulk tensor copies
+// and the barriers they report to, asynchronous products of a warpgroup, named barriers, registers
+// handed from one warpgroup to another. Documented in the PTX ISA manual, whose sections are named.
+//
+// They exist for the architecture sm_90a and no other. Compiled for another, a kernel that uses
+// them traps; the harness offers it only where the code for sm_90a runs.
+#pragma once
+
+#include "machine/gpu/kernel.h"
+#include "machine/gpu/tensor_map.h"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define LADDER_SM90A(...) asm volatile(__VA_ARGS__)
+#else
+#define LADDER_SM90A(...) __trap()
+#endif
+
+namespace ladder::gpu {
+
+/// What a bulk copy reads or writes, made on the host: a (batch, heads, rows, d) array of T, in
+/// boxes of `box_rows` rows × 64 columns of one head. Of a box, what lies past the head's last row
+/// or past column d is filled with zeros, and not stored.
+template <class T>
+TensorMap tensor_map(const Array& array, int d, int64_t rows, int64_t heads, int64_t batch,
+                     int box_rows) {
+  return encode_tensor_map(array, std::is_same_v<T, bf16>, {d, rows, heads, batch}, box_rows);
+}
+
+// ------------------------------------------------------------------------------------- barriers
+
+/// A barrier in shared memory (PTX ISA: “Parallel Synchronization and Communication Instructions:
+/// mbarrier”), taken as smem.take<Mbarrier>("name", n). A phase ends when as many have arrived as
+/// init() said and all bytes that arrivals promised have been copied; then the next one begins.
+/// Phases are told apart by their parity: the first has 0.
+struct Mbarrier {
+  uint64_t state;
+
+  /// By one thread, followed by fence_mbarrier_init() and a barrier of the block.
+  __device__ __forceinline__ void init(int count) {
+    LADDER_SM90A("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(this)), "r"(count)
+                 : "memory");
+  }
+  __device__ __forceinline__ void arrive() {
+    LADDER_SM90A("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
+  }
+  /// Arrives and promises that many bytes of tma_load().
+  __device__ __forceinline__ void arrive_expect_tx(int bytes) {
+    LADDER_SM90A(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)),
+        "r"(bytes)
+        : "memory");
+  }
+  /// Waits for the end of the phase of that parity: the running one or the one before it.
+  __device__ __forceinline__ void wait(int parity) {
+    LADDER_SM90A(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra over;\n"
+        "bra again;\n"
+        "over:\n"
+        "}" ::"r"(shared_address(this)),
+        "r"(parity)
+        : "memory");
+  }
+};
+using MbarrierRef = Mbarrier&;
+
+/// Makes this thread's init()s known to the copies (PTX ISA: “membar/fence”, mbarrier_init).
+__device__ __forceinline__ void fence_mbarrier_init() {
+  LADDER_SM90A("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+/// Orders this thread's ordinary accesses to shared memory before later ones of the asynchronous
+/// proxy, which are those of tma_load(), tma_store() and wgmma (PTX ISA: “Async proxy”).
+__device__ __forceinline__ void fence_proxy_async() {
+  LADDER_SM90A("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/// Barrier number `id`, 1 to 15, of `threads` threads in whole warps, those that only arrive among
+/// them (PTX ISA: “bar”). Number 0 is __syncthreads.
+__device__ __forceinline__ void named_barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+/// Arrives and does not wait.
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Changes how many registers each thread of the warpgroup has to n, a multiple of 8 from 24 to 256
+/// (PTX ISA: “setmaxnreg”). inc waits until so many have been given back.
+template <int n>
+__device__ __forceinline__ void setmaxnreg_inc() {
+  static_assert(n >= 24 && n <= 256 && n % 8 == 0);
+  LADDER_SM90A("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
+}
+template <int n>
+__device__ __forceinline__ void setmaxnreg_dec() {
+  static_assert(n >= 24 && n <= 256 && n % 8 == 0);
+  LADDER_SM90A("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
+}
+
+// ---------------------------------------------------------------------------- bulk tensor copies
+
+/// Starts copying the box whose first element is (c3, c2, c1, c0) of the map to `target`, aligned
+/// to 1024 bytes, rows of 128 bytes, their 16-byte pieces swizzled: piece c of row r stands at
+/// place c XOR r (mod 8). All its bytes, filled ones too, count for the barrier. By one thread.
+/// (PTX ISA: “cp.async.bulk.tensor”.)
+template <class T>
+__device__ __forceinline__ void tma_load(const TensorMap& map, Mbarrier& barrier, T* target, int c0,
+                                         int c1, int c2, int c3) {
+  LADDER_SM90A(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3, %4, %5}], [%6];" ::"r"(shared_address(target)),
+      "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(&barrier))
+      : "memory");
+}
+/// Starts copying a box from shared memory, laid out as tma_load() does, to the map's array.
+template <class T>
+__device__ __forceinline__ void tma_store(const TensorMap& map, const T* source, int c0, int c1,
+                                          int c2, int c3) {
+  LADDER_SM90A(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(
+          &map),
+      "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(source))
+      : "memory");
+}
+/// Closes the group that this thread's stores since the last commit belong to.
+__device__ __forceinline__ void tma_store_commit() {
+  LADDER_SM90A("cp.async.bulk.commit_group;" ::: "memory");
+}
+/// Waits until at most `groups` of this thread's groups have still to read shared memory, ...
+template <int groups>
+__device__ __forceinline__ void tma_store_wait_read() {
+  LADDER_SM90A("cp.async.bulk.wait_group.read %0;" ::"n"(groups) : "memory");
+}
+/// ... or are still under way.
+template <int groups>
+__device__ __forceinline__ void tma_store_wait() {
+  LADDER_SM90A("cp.async.bulk.wait_group %0;" ::"n"(groups) : "memory");
+}
+
+// ------------------------------------------------------------------------- products of a warpgroup
+
+/// Where a wgmma finds a matrix of 16-bit elements in shared memory, swizzled by 128 bytes (PTX
+/// ISA: “Matrix Descriptor Format”): start address, leading and stride byte offset in units of 16
+/// bytes, swizzle mode 1 in bits 62 and 63. Rows, or with a transposed operand columns, are pieces
+/// of 128 bytes, eight of them 1024 bytes that repeat every `stride` bytes; `leading` is from 64
+/// columns (rows) to the next and counts only for a transposed operand.
+template <class T>
+__device__ __forceinline__ uint64_t matrix_descriptor(const T* start, int leading, int stride) {
+  return (shared_address(start) & 0x3ffff) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
+         static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{1} << 62;
+}
+
+/// Before the first wgmma, and between other code's use of registers and the next wgmma that uses
+/// them (PTX ISA: “wgmma.fence”). See wgmma_fence() of common/tile.
+__device__ __forceinline__ void wgmma_fence_instruction() {
+  LADDER_SM90A("wgmma.fence.sync.aligned;" ::: "memory");
+}
+/// Keeps the compiler from moving other uses of these registers across this place.
+template <int n>
+__device__ __forceinline__ void hold(float (&registers)[n][4]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(registers[i][e])::"memory");
+}
+template <int n>
+__device__ __forceinline__ void hold(unsigned (&registers)[n][4]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) asm volatile("" : "+r"(registers[i][e])::"memory");
+}
+/// Closes the group of the wgmmas since the last commit.
+__device__ __forceinline__ void wgmma_commit() {
+  LADDER_SM90A("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/// Waits until at most `groups` groups are still under way. See wgmma_wait() of common/tile.
+template <int groups>
+__device__ __forceinline__ void wgmma_wait_instruction() {
+  LADDER_SM90A("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
+}
+
+// wgmma_m64k16(d, a, b, scale_d): d = scale_d·d + A·B, 64×N = 64×16 · 16×N, by the four warps of a
+// warpgroup together, asynchronously (PTX ISA: “wgmma.mma_async”). d is the warp's 16 rows of sums
+// in pieces of 16 × 8, laid out as mma.m16n8k16's (“Register Fragments for wgmma.m64nNk16”). A is a
+// descriptor or four registers, B a descriptor; transposed: stored with the rows of A, or columns
+// of B, next to each other. The asm names each register by its number, so there is a function for
+// each N.
+#define LADDER_REGISTERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define LADDER_REGISTERS_16 LADDER_REGISTERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define LADDER_REGISTERS_24 LADDER_REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define LADDER_REGISTERS_32 LADDER_REGISTERS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define LADDER_REGISTERS_40 LADDER_REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define LADDER_REGISTERS_48 LADDER_REGISTERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define LADDER_REGISTERS_56 LADDER_REGISTERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define LADDER_REGISTERS_64 LADDER_REGISTERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define LADDER_REGISTERS_72 LADDER_REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define LADDER_REGISTERS_80 LADDER_REGISTERS_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define LADDER_REGISTERS_88 LADDER_REGISTERS_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define LADDER_REGISTERS_96 LADDER_REGISTERS_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define LADDER_REGISTERS_104 LADDER_REGISTERS_96 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define LADDER_REGISTERS_112 LADDER_REGISTERS_104 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define LADDER_REGISTERS_120 LADDER_REGISTERS_112 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define LADDER_REGISTERS_128 LADDER_REGISTERS_120 ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define LADDER_SUMS_8 LADDER_SUMS(0), LADDER_SUMS(1)
+#define LADDER_SUMS_16 LADDER_SUMS_8, LADDER_SUMS(2), LADDER_SUMS(3)
+#define LADDER_SUMS_24 LADDER_SUMS_16, LADDER_SUMS(4), LADDER_SUMS(5)
+#define LADDER_SUMS_32 LADDER_SUMS_24, LADDER_SUMS(6), LADDER_SUMS(7)
+#define LADDER_SUMS_40 LADDER_SUMS_32, LADDER_SUMS(8), LADDER_SUMS(9)
+#define LADDER_SUMS_48 LADDER_SUMS_40, LADDER_SUMS(10), LADDER_SUMS(11)
+#define LADDER_SUMS_56 LADDER_SUMS_48, LADDER_SUMS(12), LADDER_SUMS(13)
+#define LADDER_SUMS_64 LADDER_SUMS_56, LADDER_SUMS(14), LADDER_SUMS(15)
+#define LADDER_SUMS_72 LADDER_SUMS_64, LADDER_SUMS(16), LADDER_SUMS(17)
+#define LADDER_SUMS_80 LADDER_SUMS_72, LADDER_SUMS(18), LADDER_SUMS(19)
+#define LADDER_SUMS_88 LADDER_SUMS_80, LADDER_SUMS(20), LADDER_SUMS(21)
+#define LADDER_SUMS_96 LADDER_SUMS_88, LADDER_SUMS(22), LADDER_SUMS(23)
+#define LADDER_SUMS_104 LADDER_SUMS_96, LADDER_SUMS(24), LADDER_SUMS(25)
+#define LADDER_SUMS_112 LADDER_SUMS_104, LADDER_SUMS(26), LADDER_SUMS(27)
+#define LADDER_SUMS_120 LADDER_SUMS_112, LADDER_SUMS(28), LADDER_SUMS(29)
+#define LADDER_SUMS_128 LADDER_SUMS_120, LADDER_SUMS(30), LADDER_SUMS(31)
+#define LADDER_SUMS(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+
+#define LADDER_WGMMA_FROM_SHARED(N, type, n, a, b, scale, tA, tB)                                 \
+  LADDER_SM90A("{\n.reg .pred add;\nsetp.ne.b32 add, %" #scale                                    \
+               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type              \
+               " {" LADDER_REGISTERS_##n "}, %" #a ", %" #b ", add, 1, 1, %" #tA ", %" #tB ";\n}" \
+               : LADDER_SUMS_##n                                                                  \
+               : "l"(descriptor_a), "l"(descriptor_b), "r"(scale_d), "n"(transposed_a),           \
+                 "n"(transposed_b))
+#define LADDER_WGMMA_FROM_REGISTERS(N, type, n, a0, a1, a2, a3, b, scale, tB)                 \
+  LADDER_SM90A("{\n.reg .pred add;\nsetp.ne.b32 add, %" #scale                                \
+               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type          \
+               " {" LADDER_REGISTERS_##n "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b  \
+                                         ", add, 1, 1, %" #tB ";\n}"                          \
+               : LADDER_SUMS_##n                                                              \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor_b), "r"(scale_d), \
+                 "n"(transposed_b))
+// n is the number of registers of d, and of the first operand after them.
+#define LADDER_WGMMA(N, n, n1, n2, n3, n4, n5, n6)                                         \
+  template <class T, bool transposed_a, bool transposed_b>                                 \
+  __device__ __forceinline__ void wgmma_m64k16(float(&d)[N / 8][4], uint64_t descriptor_a, \
+                                               uint64_t descriptor_b, int scale_d) {       \
+    if constexpr (std::is_same_v<T, fp16>)                                                 \
+      LADDER_WGMMA_FROM_SHARED(N, "f16", n, n, n1, n2, n3, n4);                            \
+    else                                                                                   \
+      LADDER_WGMMA_FROM_SHARED(N, "bf16", n, n, n1, n2, n3, n4);                           \
+  }                                                                                        \
+  template <class T, bool transposed_b>                                                    \
+  __device__ __forceinline__ void wgmma_m64k16(float(&d)[N / 8][4], unsigned(&a)[4],       \
+                                               uint64_t descriptor_b, int scale_d) {       \
+    if constexpr (std::is_same_v<T, fp16>)                                                 \
+      LADDER_WGMMA_FROM_REGISTERS(N, "f16", n, n, n1, n2, n3, n4, n5, n6);                 \
+    else                                                                                   \
+      LADDER_WGMMA_FROM_REGISTERS(N, "bf16", n, n, n1, n2, n3, n4, n5, n6);                \
+  }
+LADDER_WGMMA(16, 8, 9, 10, 11, 12, 13, 14)
+LADDER_WGMMA(32, 16, 17, 18, 19, 20, 21, 22)
+LADDER_WGMMA(48, 24, 25, 26, 27, 28, 29, 30)
+LADDER_WGMMA(64, 32, 33, 34, 35, 36, 37, 38)
+LADDER_WGMMA(80, 40, 41, 42, 43, 44, 45, 46)
+LADDER_WGMMA(96, 48, 49, 50, 51, 52, 53, 54)
+LADDER_WGMMA(112, 56, 57, 58, 59, 60, 61, 62)
+LADDER_WGMMA(128, 64, 65, 66, 67, 68, 69, 70)
+LADDER_WGMMA(144, 72, 73, 74, 75, 76, 77, 78)
+LADDER_WGMMA(160, 80, 81, 82, 83, 84, 85, 86)
+LADDER_WGMMA(176, 88, 89, 90, 91, 92, 93, 94)
+LADDER_WGMMA(192, 96, 97, 98, 99, 100, 101, 102)
+LADDER_WGMMA(208, 104, 105, 106, 107, 108, 109, 110)
+LADDER_WGMMA(224, 112, 113, 114, 115, 116, 117, 118)
+LADDER_WGMMA(240, 120, 121, 122, 123, 124, 125, 126)
+LADDER_WGMMA(256, 128, 129, 130, 131, 132, 133, 134)
+#undef LADDER_WGMMA
+#undef LADDER_WGMMA_FROM_REGISTERS
+#undef LADDER_WGMMA_FROM_SHARED
+
+}  // namespace ladder::gpu

@@ -1,0 +1,157 @@
+// The sim's side of machine/hopper.h: Hopper's instructions with their meaning in the PTX ISA
+// manual, checked and counted. What they do to a block stands in async.h.
+#pragma once
+
+#define __grid_constant__
+
+#include "machine/sim/kernel.h"
+
+namespace ladder::sim {
+
+template <class T>
+TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t batch,
+                     int box_rows) {
+  static_assert(sizeof(T) == 2);
+  if (d < 1 || d % 8 || rows < 1 || heads < 1 || batch < 1 || box_rows < 1 || box_rows > 256 ||
+      2 * d * rows * heads * batch != array.bytes)
+    fault("no tensor map of " + array.name + " (" + std::to_string(array.bytes) + " bytes) as (" +
+          std::to_string(batch) + "," + std::to_string(heads) + "," + std::to_string(rows) + "," +
+          std::to_string(d) + ") in boxes of " + std::to_string(box_rows) + " rows");
+  return {&static_cast<Tracked&>(array), {d, rows, heads, batch}, box_rows};
+}
+
+// ------------------------------------------------------------------------------------- barriers
+
+struct Mbarrier {
+  uint64_t state;
+};
+
+/// An mbarrier of an array of them.
+class MbarrierRef {
+ public:
+  MbarrierRef(const char* name, int64_t at, int64_t index) : name_(name), at_(at), index_(index) {}
+
+  void init(int count) const { worker->async().init(at_, name_, index_, count); }
+  void arrive() const { worker->async().arrive(at_, name_, index_, 0); }
+  void arrive_expect_tx(int bytes) const { worker->async().arrive(at_, name_, index_, bytes); }
+  void wait(int parity, std::source_location where = std::source_location::current()) const {
+    worker->async().wait(at_, name_, index_, parity, where);
+  }
+  const char* name() const { return name_; }
+  int64_t at() const { return at_; }
+  int64_t index() const { return index_; }
+
+ private:
+  const char* name_;
+  int64_t at_, index_;
+};
+
+template <>
+class Smem<Mbarrier> {
+ public:
+  Smem(const char* name, int64_t begin, int64_t end) : name_(name), begin_(begin), end_(end) {}
+  MbarrierRef operator[](int64_t i) const {
+    const int64_t at = begin_ + i * int64_t{sizeof(Mbarrier)};
+    if (at < begin_ || at >= end_)
+      fault(std::string("mbarrier ") + name_ + "[" + std::to_string(i) + "] of " +
+            std::to_string((end_ - begin_) / int64_t{sizeof(Mbarrier)}));
+    return {name_, at, i};
+  }
+
+ private:
+  const char* name_;
+  int64_t begin_, end_;
+};
+
+inline void fence_mbarrier_init() {
+  worker->async().fence_init();
+}
+inline void fence_proxy_async() {
+  worker->async().fence_proxy();
+}
+inline void named_barrier_sync(int id, int threads,
+                               std::source_location where = std::source_location::current()) {
+  worker->async().named_barrier(id, threads, true, where);
+}
+inline void named_barrier_arrive(int id, int threads,
+                                 std::source_location where = std::source_location::current()) {
+  worker->async().named_barrier(id, threads, false, where);
+}
+template <int n>
+void setmaxnreg_inc() {
+  static_assert(n >= 24 && n <= 256 && n % 8 == 0);
+}
+template <int n>
+void setmaxnreg_dec() {
+  static_assert(n >= 24 && n <= 256 && n % 8 == 0);
+}
+
+// ---------------------------------------------------------------------------- bulk tensor copies
+
+/// Counts the bytes of HBM within the array, and those of the whole box in shared memory.
+template <class T>
+void tma_load(const TensorMap& map, MbarrierRef barrier, Smem<T> target, int c0, int c1, int c2,
+              int c3) {
+  worker->async().load(map, barrier.at(), barrier.name(), barrier.index(), target.name(),
+                       target.byte(0), target.begin(), target.end(), {c0, c1, c2, c3});
+}
+/// Counts the bytes within the array.
+template <class T>
+void tma_store(const TensorMap& map, Smem<T> source, int c0, int c1, int c2, int c3) {
+  worker->async().store(map, source.name(), source.byte(0), source.begin(), source.end(),
+                        {c0, c1, c2, c3});
+}
+inline void tma_store_commit() {
+  worker->async().commit_stores();
+}
+template <int groups>
+void tma_store_wait_read(std::source_location where = std::source_location::current()) {
+  worker->async().wait_stores(groups, where);
+}
+template <int groups>
+void tma_store_wait(std::source_location where = std::source_location::current()) {
+  worker->async().wait_stores(groups, where);
+}
+
+// ------------------------------------------------------------------------- products of a warpgroup
+
+template <class T>
+uint64_t matrix_descriptor(Smem<T> start, int leading, int stride) {
+  return (static_cast<uint64_t>(start.byte(0)) & 0x3ffff) >> 4 |
+         static_cast<uint64_t>(leading >> 4) << 16 | static_cast<uint64_t>(stride >> 4) << 32 |
+         uint64_t{1} << 62;
+}
+
+inline void wgmma_fence_instruction() {}
+template <int n>
+void hold(float (&registers)[n][4]) {
+  worker->async().fence_registers(registers, sizeof(registers));
+}
+template <int n>
+void hold(unsigned (&registers)[n][4]) {
+  worker->async().fence_registers(registers, sizeof(registers));
+}
+inline void wgmma_commit() {
+  worker->async().commit_wgmmas();
+}
+template <int groups>
+void wgmma_wait_instruction(std::source_location where = std::source_location::current()) {
+  worker->async().wait_wgmmas(groups, where);
+}
+
+/// Counts 2·64·N·16 matmul FLOPs, and the bytes of shared memory that its descriptors name.
+template <class T, bool transposed_a, bool transposed_b, int n>
+void wgmma_m64k16(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
+  static_assert(n % 2 == 0 && n <= 32);
+  worker->async().issue(
+      {8 * n, std::is_same_v<T, bf16>, false, transposed_a, transposed_b, a, b, scale_d}, &d[0][0],
+      nullptr);
+}
+template <class T, bool transposed_b, int n>
+void wgmma_m64k16(float (&d)[n][4], unsigned (&a)[4], uint64_t b, int scale_d) {
+  static_assert(n % 2 == 0 && n <= 32);
+  worker->async().issue({8 * n, std::is_same_v<T, bf16>, true, false, transposed_b, 0, b, scale_d},
+                        &d[0][0], a);
+}
+
+}  // namespace ladder::sim

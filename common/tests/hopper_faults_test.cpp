@@ -1,0 +1,418 @@
+// What the sim finds in kernels for Hopper: each mistake is planted in a small kernel and must be
+// told with who and where.
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "machine/hopper.h"
+#include "tile/hopper.h"
+#include "tile/rows.h"
+
+namespace ladder::sim {
+namespace {
+
+using Stage = SwizzledTile<fp16, 64, 64>;
+constexpr int kElements = Stage::kElements;
+
+/// What a planted mistake leaves out or does wrong.
+enum Mistake : int {
+  kNone,
+  // the registers of a wgmma
+  kNoWait,
+  kNoCommit,
+  kReadsBeforeWait,
+  kWritesBeforeWait,
+  kScalesBetween,
+  kNoFence,
+  kWritesAfterFence,
+  kNoFenceOfOperand,
+  kWritesOperandBeforeWait,
+  kOtherAccumulator,
+  kPartOfWarpgroup,
+  // what a wgmma reads
+  kNoProxyFence,
+  kStoresBeforeWait,
+  kUnwritten,
+  kPastTheEnd,
+  // copies
+  kReadsBeforeBarrier,
+  kMultipliesBeforeBarrier,
+  kEarlyPhase,
+  kLatePhase,
+  kTooManyBytes,
+  kTooFewBytes,
+  kTooFewArrivals,
+  kTooManyArrivals,
+  kLoadsUnderWgmma,
+  kLoadsTwice,
+  kLoadsOntoOrdinaryStores,
+  kNoInit,
+  kInitTwice,
+  kNoInitFence,
+  kNobodyWaits,
+  kMisaligned,
+  kBoxTooLarge,
+  kParityOfRound,
+  // stores
+  kStoreWithoutProxyFence,
+  kOverwritesSource,
+  kNoStoreWait,
+};
+
+class HopperFaults : public ::testing::Test {
+ protected:
+  HopperFaults() { options({}); }
+  void options(const SimOptions& o) {
+    device_ = open_sim(o);
+    X_ = device_->allocate("X", 128 * 64 * 2);
+    Y_ = device_->allocate("Y", 64 * 64 * 2);
+    out_ = device_->allocate("out", 64 * 64 * 4);
+    const std::vector<fp16> ones(128 * 64, fp16(1.0f));
+    device_->upload(*X_, ones.data());
+  }
+
+  /// How a run of a kernel ends. The kernel takes (X, Y, out, mistake).
+  template <class Kernel>
+  std::string said(Kernel kernel, int mistake, int threads = 128) {
+    try {
+      device_->run("test", [&] {
+        launch("planted", kernel, dim3(1), dim3(threads),
+               3 * shared_bytes<fp16>(kElements) + 2 * shared_bytes<Mbarrier>(2),
+               tensor_map<fp16>(*X_, 64, 128, 1, 1, 64), tensor_map<fp16>(*Y_, 64, 64, 1, 1, 64),
+               hbm<float>(*out_), mistake);
+      });
+    } catch (const Fault& fault) {
+      EXPECT_EQ(fault.status, Exit::wrong_result);
+      return fault.what();
+    }
+    return "no fault";
+  }
+  float first_of_out() {
+    std::vector<float> v(64 * 64);
+    device_->download(v.data(), *out_);
+    return v[0];
+  }
+  TensorMap map_of_X(int64_t rows, int box_rows) {
+    return tensor_map<fp16>(*X_, 64, rows, 1, 1, box_rows);
+  }
+
+  /// Expects that a run ends in a fault that names the kernel and says all of `parts`.
+  template <class Kernel>
+  void expect(Kernel kernel, int mistake, std::initializer_list<std::string> parts,
+              int threads = 128) {
+    const std::string message = said(kernel, mistake, threads);
+    EXPECT_NE(message.find("rung test, kernel planted, block (0,0,0), thread ("), std::string::npos)
+        << "mistake " << mistake << ": " << message;
+    for (const std::string& part : parts)
+      EXPECT_NE(message.find(part), std::string::npos)
+          << "mistake " << mistake << ": no \"" << part << "\" in: " << message;
+  }
+
+ private:
+  std::unique_ptr<Device> device_;
+  Array *X_ = nullptr, *Y_ = nullptr, *out_ = nullptr;
+};
+
+// ------------------------------------------------------------------------------ a product's
+// registers
+
+/// sums = A·B twice over with A from registers, all ones.
+__global__ void multiply(const __grid_constant__ TensorMap, const __grid_constant__ TensorMap,
+                         Hbm<float> out, int mistake) {
+  SharedMemory smem;
+  const Stage B{smem.take<fp16>("B", kElements)};
+  const auto rest = smem.take<fp16>("rest", kElements);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (mistake != kUnwritten)
+    for (int i = thread; i < kElements; i += 128) B.data[i] = fp16(1.0f);
+  if (mistake != kNoProxyFence || thread != 77) fence_proxy_async();
+  __syncthreads();
+
+  Operand<fp16, 16, 64> a;
+  for (auto& piece : a.r[0])
+    for (unsigned& pair : piece) pair = pack<fp16>(1, 1);
+  Accumulator<16, 64> acc, other;
+  if (mistake == kNoFence)
+    wgmma_fence(a);
+  else if (mistake == kNoFenceOfOperand)
+    wgmma_fence(acc, other);
+  else
+    wgmma_fence(acc, other, a);
+  if (mistake == kWritesAfterFence && thread == 5) acc.r[0][1][2] = 3;
+  if (mistake == kPartOfWarpgroup && thread >= 96) return;
+  wgmma_AB(mistake == kOtherAccumulator && thread == 9 ? other : acc, a,
+           mistake == kPastTheEnd ? Stage{rest + 3 * kElements} : B);
+  if (mistake == kScalesBetween && thread == 5) acc.r[0][1][2] *= 0.5f;
+  wgmma_AB(acc, a, B);
+  if (mistake != kNoCommit) wgmma_commit();
+  if (mistake == kNoWait) return;
+  if (mistake == kReadsBeforeWait) out[thread] = 2 * acc.r[0][0][0];
+  if (mistake == kWritesBeforeWait && thread == 37) acc.r[0][3][1] = 0;
+  if (mistake == kWritesOperandBeforeWait && thread == 37) a.r[0][2][3] = 0;
+  if (mistake == kStoresBeforeWait && thread == 3) B.data[130] = fp16(2.0f);
+  wgmma_wait<0>(acc);
+  for_each(acc, [&](int i, int j, float x) { out[(16 * (thread / 32) + i) * 64 + j] = x; });
+}
+
+TEST_F(HopperFaults, RegistersOfAProduct) {
+  EXPECT_EQ(said(multiply, kNone), "no fault");
+  EXPECT_EQ(first_of_out(), 128);
+  expect(multiply, kNoWait, {"ends with a wgmma that was never waited for"});
+  expect(multiply, kNoCommit, {"uses an accumulator of a wgmma before the wgmma_wait() for it"});
+  expect(multiply, kReadsBeforeWait,
+         {"thread (0,0,0): uses an accumulator of a wgmma before the wgmma_wait() for it"});
+  expect(
+      multiply, kWritesBeforeWait,
+      {"thread (37,0,0): accumulator of a wgmma m64n64k16, row 17, column 27: other code wrote"});
+  expect(multiply, kScalesBetween,
+         {"thread (5,0,0): accumulator of a wgmma m64n64k16, row 9, column 10: other code wrote"});
+  expect(multiply, kNoFence, {"wgmma without a wgmma_fence() of its accumulator before"});
+  expect(multiply, kNoFenceOfOperand, {"wgmma without a wgmma_fence() of its left operand before"});
+  expect(multiply, kWritesAfterFence,
+         {"thread (5,0,0): wgmma: its accumulator changed since the last wgmma_fence() of it"});
+  expect(multiply, kWritesOperandBeforeWait,
+         {"thread (37,0,0): left operand of a wgmma: other code wrote to its registers"});
+  expect(multiply, kOtherAccumulator, {"lanes of a warpgroup disagree on a wgmma"});
+  expect(multiply, kPartOfWarpgroup,
+         {"deadlock: 32 of 128 threads have ended",
+          "thread (0,0,0) and 95 after it for wgmma_wait, "
+          "where 32 of 128 threads are missing (hopper.h:"});
+  expect(multiply, kNone, {"wgmma by a warpgroup of fewer than 128 threads"}, 96);
+}
+
+TEST_F(HopperFaults, SharedMemoryOfAProduct) {
+  expect(multiply, kNoProxyFence,
+         {"wgmma of shared B[77] (element of 2 bytes), written with no fence_proxy_async() since"});
+  expect(
+      multiply, kStoresBeforeWait,
+      {"thread (3,0,0): write under a wgmma or TMA store that was not waited for and still reads "
+       "shared B[130]"});
+  expect(multiply, kUnwritten, {"wgmma of shared B[0] (element of 2 bytes), which nobody wrote"});
+  expect(multiply, kPastTheEnd, {"wgmma of shared memory at byte"});
+}
+
+// ---------------------------------------------------------------------------------- a ring of
+// stages
+
+/// out[0] = the sum of products of two rounds through one stage, which a producer (warpgroup 1)
+/// fills and a consumer (warpgroup 0) multiplies with itself.
+__global__ void pipeline(const __grid_constant__ TensorMap X, const __grid_constant__ TensorMap,
+                         Hbm<float> out, int mistake) {
+  SharedMemory smem;
+  const auto all = smem.take<fp16>("stage", 2 * kElements);
+  const Stage stage{all};
+  const auto full = smem.take<Mbarrier>("full", 1), free = smem.take<Mbarrier>("free", 1);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) {
+    if (mistake != kNoInit) full[0].init(mistake == kTooFewArrivals ? 2 : 1);
+    if (mistake == kInitTwice) full[0].init(1);
+    free[0].init(4);
+    if (mistake == kLoadsOntoOrdinaryStores) stage.data[8] = fp16(1.0f);
+  }
+  if (mistake == kNoInitFence ? thread != 0 : true) fence_mbarrier_init();
+  __syncthreads();
+
+  if (thread >= 128) {
+    if (thread > 128) return;
+    for (int round = 0; round < 2; ++round) {
+      free[0].wait(1 - round);
+      full[0].arrive_expect_tx(Stage::kBytes + (mistake == kTooManyBytes  ? 16
+                                                : mistake == kTooFewBytes ? -16
+                                                : mistake == kLoadsTwice  ? Stage::kBytes
+                                                                          : 0));
+      if (mistake == kTooManyArrivals) full[0].arrive();
+      const Stage target{mistake == kMisaligned    ? all + 64
+                         : mistake == kBoxTooLarge ? all + (kElements + 512)
+                                                   : all};
+      tma_load(X, full[0], target, 0, 64 * round, 0, 0);
+      if (mistake == kLoadsTwice) tma_load(X, full[0], target, 0, 64 * round, 0, 0);
+    }
+    return;
+  }
+  if (mistake == kNobodyWaits) return;
+  Accumulator<16, 64> acc;
+  for (int round = 0; round < 2; ++round) {
+    if (mistake == kReadsBeforeBarrier) out[thread] = float(stage.data[thread]);
+    if (mistake == kEarlyPhase)
+      full[0].wait(1 - round);
+    else if (mistake == kLatePhase)
+      full[0].wait(0);
+    else if (mistake == kParityOfRound)
+      full[0].wait(round + 2);
+    else if (mistake != kMultipliesBeforeBarrier)
+      full[0].wait(round);
+    wgmma_fence(acc);
+    wgmma_ABt(acc, stage, 0, stage);
+    wgmma_commit();
+    if (mistake == kLoadsUnderWgmma && thread % 32 == 0) free[0].arrive();
+    if (mistake == kLoadsUnderWgmma) named_barrier_sync(1, 128);
+    wgmma_wait<0>(acc);
+    if (mistake != kLoadsUnderWgmma && thread % 32 == 0) free[0].arrive();
+  }
+  if (thread == 0) out[0] = acc.r[0][0][0];
+}
+
+TEST_F(HopperFaults, RingOfStages) {
+  for (const auto order :
+       {Schedule::Order::forward, Schedule::Order::reverse, Schedule::Order::random}) {
+    options({.schedule = {order, 3}});
+    EXPECT_EQ(said(pipeline, kNone, 256), "no fault");
+    EXPECT_EQ(first_of_out(), 128);
+    const auto expect_256 = [&](int mistake, std::initializer_list<std::string> parts) {
+      expect(pipeline, mistake, parts, 256);
+    };
+    if (order == Schedule::Order::reverse) {  // the producer goes first
+      expect_256(kReadsBeforeBarrier,
+                 {"read before its asynchronous copy was waited for: shared stage["});
+      expect_256(kMultipliesBeforeBarrier,
+                 {"wgmma of shared stage[0] (element of 2 bytes), the target of a copy that was "
+                  "not waited for"});
+      expect_256(kEarlyPhase, {"deadlock",
+                               "thread (0,0,0) and 127 after it for mbarrier full[0], "
+                               "the end of phase 1 (parity 1), where 1 of 1 arrivals"});
+    } else if (order == Schedule::Order::forward) {  // the consumer
+      expect_256(kReadsBeforeBarrier, {"read of unwritten shared stage["});
+      expect_256(kMultipliesBeforeBarrier,
+                 {"wgmma of shared stage[0] (element of 2 bytes), which nobody wrote"});
+      expect_256(kEarlyPhase,
+                 {"wgmma of shared stage[0] (element of 2 bytes), which nobody wrote"});
+    }
+    expect_256(
+        kTooManyBytes,
+        {"deadlock: 127 of 256 threads have ended, the others wait: thread (0,0,0) and 127 "
+         "after it for mbarrier full[0], the end of phase 0 (parity 0), where 0 of 1 "
+         "arrivals and 16 bytes are missing (hopper_faults_test.cpp:",
+         "; thread (128,0,0) for mbarrier free[0], the end of phase 0 (parity 0), where 4 of "
+         "4 arrivals and 0 bytes are missing"});
+    expect_256(kTooFewBytes, {"mbarrier full[0], the end of phase 0 (parity 0), where 0 of 1 "
+                              "arrivals and -16 bytes are missing"});
+    expect_256(kTooFewArrivals, {"mbarrier full[0], the end of phase 0 (parity 0), where 1 of 2 "
+                                 "arrivals and 0 bytes are missing"});
+    expect_256(kTooManyArrivals,
+               {"thread (128,0,0): arrives at mbarrier full[0] in phase 0, where all 1 have"});
+    expect_256(kLoadsUnderWgmma, {"thread (128,0,0): TMA load onto shared stage[0], which a wgmma "
+                                  "or TMA store not waited for still reads"});
+    expect_256(kLoadsTwice,
+               {"TMA load onto shared stage[0], the target of a copy that was not waited for"});
+    expect_256(kLoadsOntoOrdinaryStores,
+               {"TMA load onto shared stage[8], which was written with no fence_proxy_async()"});
+    expect_256(kNoInit, {"mbarrier full[0] is used before its init"});
+    expect_256(kInitTwice, {"mbarrier full[0] initialised a second time"});
+    expect_256(kNoInitFence, {"TMA load to mbarrier full[0] without fence_mbarrier_init()"});
+    expect_256(kMisaligned, {"shared stage[64] not aligned to 1024 bytes"});
+    expect_256(kBoxTooLarge, {"TMA load: a box of 64 rows × 128 bytes at shared stage[4608] ends "
+                              "past its 8192 elements"});
+    expect_256(kParityOfRound, {"waits for parity 2 of mbarrier full[0]: it is 0 or 1"});
+    expect_256(kNobodyWaits, {order == Schedule::Order::forward
+                                  ? "thread (128,0,0) for mbarrier free[0], the end of phase 0"
+                                  : "mbarrier free[0], the end of phase 0"});
+  }
+  options({});
+  // The second wait asks for the phase before, finds it over, and multiplies the first round's
+  // data again or what is being copied.
+  EXPECT_NE(said(pipeline, kLatePhase, 256), "no fault");
+}
+
+__global__ void load_and_leave(const __grid_constant__ TensorMap X,
+                               const __grid_constant__ TensorMap, Hbm<float>, int) {
+  SharedMemory smem;
+  const Stage stage{smem.take<fp16>("stage", kElements)};
+  const auto full = smem.take<Mbarrier>("full", 1);
+  full[0].init(1);
+  fence_mbarrier_init();
+  full[0].arrive_expect_tx(Stage::kBytes);
+  tma_load(X, full[0], stage, 0, 0, 0, 0);
+}
+
+TEST_F(HopperFaults, LoadThatNobodyWaitsFor) {
+  for (const auto order : {Schedule::Order::forward, Schedule::Order::reverse}) {
+    options({.schedule = {order, 0}});
+    expect(load_and_leave, 0,
+           {"the block ends with a TMA load to mbarrier full[0] that nobody waited for"}, 1);
+  }
+}
+
+// ------------------------------------------------------------------------------------------ stores
+
+/// Y = thread numbers, through shared memory.
+__global__ void store_out(const __grid_constant__ TensorMap, const __grid_constant__ TensorMap Y,
+                          Hbm<float>, int mistake) {
+  SharedMemory smem;
+  const Stage stage{smem.take<fp16>("stage", kElements)};
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = 0; i < 32; ++i) stage.data[32 * thread + i] = fp16(float(thread));
+  if (mistake != kStoreWithoutProxyFence) fence_proxy_async();
+  __syncthreads();
+  if (thread != 0) return;
+  tma_store(Y, stage, 0, 0, 0, 0);
+  if (mistake == kNoStoreWait) return;
+  tma_store_commit();
+  if (mistake == kOverwritesSource) stage.data[3] = fp16(0.0f);
+  tma_store_wait_read<0>();
+  stage.data[3] = fp16(0.0f);
+}
+
+TEST_F(HopperFaults, Stores) {
+  EXPECT_EQ(said(store_out, kNone), "no fault");
+  expect(store_out, kStoreWithoutProxyFence,
+         {"thread (0,0,0): TMA store of shared stage[0] (element of 2 bytes), written with no "
+          "fence_proxy_async() since"});
+  expect(store_out, kOverwritesSource,
+         {"write under a wgmma or TMA store that was not waited for and still reads shared "
+          "stage[3]"});
+  expect(store_out, kNoStoreWait, {"ends with a TMA store that was never waited for"});
+}
+
+// ---------------------------------------------------------------------------------- named barriers
+
+__global__ void meet(const __grid_constant__ TensorMap, const __grid_constant__ TensorMap,
+                     Hbm<float>, int mode) {
+  const bool first = threadIdx.x < 128;
+  if (mode == 0) named_barrier_sync(first ? 1 : 2, 256);
+  if (mode == 1) named_barrier_sync(1, first ? 256 : 128);
+  if (mode == 2 && first) {
+    named_barrier_arrive(1, 256);
+    named_barrier_arrive(1, 256);
+  }
+  if (mode == 3) named_barrier_sync(0, 256);
+  if (mode == 4) named_barrier_sync(1, 100);
+  if (mode == 5) {  // the block splits: part of it never comes to the barrier of all
+    if (first) return;
+    named_barrier_sync(1, 128);
+    __syncthreads();
+  }
+  if (mode == 6) {
+    if (first) named_barrier_sync(1, 256);
+    __syncthreads();
+  }
+}
+
+TEST_F(HopperFaults, NamedBarriers) {
+  const auto expect_256 = [&](int mode, std::initializer_list<std::string> parts) {
+    expect(meet, mode, parts, 256);
+  };
+  expect_256(0, {"deadlock: 0 of 256 threads have ended, the others wait: thread (0,0,0) and 127 "
+                 "after it for named barrier 1, where 128 of 256 threads are missing",
+                 "; thread (128,0,0) and 127 after it for named barrier 2, where 128 of 256"});
+  expect_256(1, {"named barrier 1 of 128 threads, where others came to one of 256"});
+  expect_256(2, {"comes to named barrier 1 a second time, 1 of 256 threads being there"});
+  expect_256(3, {"named barrier 0: they are 1 to 15"});
+  expect_256(4, {"named barrier 1 of 100 threads: whole warps"});
+  expect_256(5, {"deadlock: waits at __syncthreads",
+                 "which thread (0,0,0) never reaches: it has "
+                 "ended"});
+  expect_256(6, {"thread (0,0,0) and 127 after it for named barrier 1",
+                 "; thread (128,0,0) and 127 after it for __syncthreads (hopper_faults_test.cpp:"});
+}
+
+// ---------------------------------------------------------------------------------------- the host
+
+TEST_F(HopperFaults, TensorMaps) {
+  EXPECT_NO_THROW(map_of_X(128, 256));
+  EXPECT_THROW(map_of_X(128, 257), Fault);
+  EXPECT_THROW(map_of_X(127, 64), Fault);
+}
+
+}  // namespace
+}  // namespace ladder::sim

@@ -1,0 +1,576 @@
+// Hopper's constructs on both machines: bulk copies of ragged tiles, warpgroup products against
+// float64, a ring of stages; on the sim what they count; on the gpu that the sim reads shared
+// memory through a descriptor as the chip does.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "device_test.h"
+#include "tile/hopper.h"
+#include "tile/rows.h"
+
+namespace ladder::sim {
+// The sim's half of DescriptorsAreReadAsOnTheChip.
+std::vector<float> sums_by_descriptor(Device& device, const std::vector<uint16_t>& memory,
+                                      uint64_t descriptor, bool transposed);
+}  // namespace ladder::sim
+
+namespace ladder::MACHINE {
+namespace {
+
+#ifdef LADDER_SIM
+#define SUITE SimHopper
+#else
+#define SUITE GpuHopper
+#endif
+
+class SUITE : public DeviceTest {
+ protected:
+  void SetUp() override {
+    DeviceTest::SetUp();
+    if (!IsSkipped() && device().info().compute_capability / 10 != 9)
+      GTEST_SKIP() << device().info().name << " is no Hopper GPU";
+  }
+};
+
+// ------------------------------------------------------------------------------------ bulk copies
+
+/// Loads the tile at (0, row, head, batch), shows what it holds, and stores it to the same place.
+template <class T, int R, int C>
+__global__ void copy_tile(const __grid_constant__ TensorMap from,
+                          const __grid_constant__ TensorMap to, Hbm<float> seen, int row, int head,
+                          int batch) {
+  SharedMemory smem;
+  using CopiedTile = SwizzledTile<T, R, C>;
+  const CopiedTile tile{smem.take<T>("tile", CopiedTile::kElements)};
+  const auto full = smem.take<Mbarrier>("full", 1);
+  if (threadIdx.x == 0) {
+    full[0].init(1);
+    fence_mbarrier_init();
+    full[0].arrive_expect_tx(CopiedTile::kBytes);
+    tma_load(from, full[0], tile, 0, row, head, batch);
+  }
+  __syncthreads();
+  full[0].wait(0);
+  for (int i = threadIdx.x; i < R * C; i += blockDim.x)
+    seen[i] = float(tile.data[tile.chunk(i / C, i % C / 8) + i % 8]);
+  if (threadIdx.x == 0) {
+    tma_store(to, tile, 0, row, head, batch);
+    tma_store_commit();
+    tma_store_wait<0>();
+  }
+}
+
+TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes) {
+  const auto check = [&]<class T, int R, int C>(int d, int rows, int row) {
+    SCOPED_TRACE(testing::Message() << "tile " << R << "×" << C << " of d " << d << ", " << rows
+                                    << " rows, from row " << row);
+    constexpr int kHeads = 3, kBatch = 2, kHead = 1, kInBatch = 1;
+    const int first = (kInBatch * kHeads + kHead) * rows;  // row of the array
+    const Matrix a = random_matrix<T>(kBatch * kHeads * rows, d);
+    Array& A = upload("A", a);
+    Array& B = make("B", A.bytes);
+    Array& seen = make("seen", R * C * 4);
+    const auto map = [&](Array& array) { return tensor_map<T>(array, d, rows, kHeads, kBatch, R); };
+    const auto counts = run([&] {
+      launch("copy", copy_tile<T, R, C>, dim3(1), dim3(64),
+             shared_bytes<T>(SwizzledTile<T, R, C>::kElements) + shared_bytes<Mbarrier>(1), map(A),
+             map(B), hbm<float>(seen), row, kHead, kInBatch);
+    });
+    const auto s = values<float>(seen);
+    int wrong = 0;
+    for (int i = 0; i < R; ++i)
+      for (int j = 0; j < C; ++j) {
+        const bool inside = row + i < rows && j < d;
+        wrong += s[static_cast<size_t>(i * C + j)] != (inside ? a(first + row + i, j) : 0);
+      }
+    EXPECT_EQ(wrong, 0) << "of the tile's elements";
+    const auto out = values<uint16_t>(B);
+    wrong = 0;
+    for (int i = 0; i < kBatch * kHeads * rows; ++i)
+      for (int j = 0; j < d; ++j) {
+        const auto at = static_cast<size_t>(i * d + j);
+        const bool copied = i >= first + row && i < first + std::min(row + R, rows) && j < C;
+        wrong += out[at] != (copied ? a.elements.bits[at] : 0xffff);
+      }
+    EXPECT_EQ(wrong, 0) << "of the array's elements";
+    if (!counts) return;
+    const int64_t inside = std::max(0, std::min(R, rows - row)) * std::min(C, d) * 2;
+    EXPECT_EQ(counts->hbm.requested_read, inside);
+    EXPECT_EQ(counts->hbm.distinct_read, inside);
+    EXPECT_EQ(counts->hbm.requested_write, inside + R * C * 4);
+    EXPECT_EQ(counts->sram_write, R * std::max(C, 64) * 2);
+    EXPECT_EQ(counts->sram_read, inside + R * C * 2);
+  };
+  check.template operator()<fp16, 64, 64>(64, 128, 64);
+  check.template operator()<fp16, 64, 64>(64, 100, 64);
+  check.template operator()<bf16, 64, 64>(40, 7, 0);
+  check.template operator()<fp16, 64, 32>(8, 65, 64);
+  check.template operator()<bf16, 64, 32>(32, 64, 0);
+  check.template operator()<bf16, 128, 128>(128, 200, 128);
+  check.template operator()<fp16, 128, 128>(80, 130, 0);
+  check.template operator()<fp16, 176, 128>(128, 500, 176);
+  check.template operator()<bf16, 64, 256>(184, 70, 64);
+  check.template operator()<fp16, 64, 256>(256, 64, 64);  // all of it past the end
+}
+
+// --------------------------------------------------------------------------------------- products
+
+enum class From { shared, registers };
+
+/// Fills a tile from a row-major matrix by ordinary stores, columns past it with zeros.
+template <class T, int R, int C>
+__device__ __forceinline__ void fill(const SwizzledTile<T, R, C>& tile, Hbm<const T> source,
+                                     int columns) {
+  for (int i = threadIdx.x; i < R * 64 * tile.kPanels; i += kWarpgroup) {
+    const int r = i / (64 * tile.kPanels), c = i % (64 * tile.kPanels);
+    T x = T(0.0f);
+    if (c < columns) x = source[r * columns + c];
+    tile.data[tile.chunk(r, c / 8) + c % 8] = x;
+  }
+}
+
+/// The warp's 16 rows of a row-major matrix, register by register as the PTX manual has them.
+template <class T, int K>
+__device__ __forceinline__ void fill(Operand<T, 16, K>& a, Hbm<const T> A) {
+  for (int k = 0; k < K / 16; ++k)
+    for (int i = 0; i < 4; ++i) {
+      const int row = 16 * warp_id() + lane_id() / 4 + i % 2 * 8;
+      const int at = row * K + 16 * k + lane_id() % 4 * 2 + i / 2 * 8;
+      a.r[0][k][i] = pack<T>(float(A[at]), float(A[at + 1]));
+    }
+}
+
+template <class T, int N>
+__device__ __forceinline__ void show(Accumulator<16, N>& acc, Hbm<float> sums) {
+  for_each(acc, [&](int i, int j, float c) { sums[(16 * warp_id() + i) * N + j] = c; });
+}
+
+/// C = A·Bᵀ twice over: 64 × N of 64 × K and N × K. The first product overwrites what is there.
+template <class T, int N, int K, From kFrom>
+__global__ void __launch_bounds__(kWarpgroup)
+    product_ABt(Hbm<const T> A, Hbm<const T> B, Hbm<float> sums) {
+  SharedMemory smem;
+  const SwizzledTile<T, 64, K> tile_A{smem.take<T>("A", SwizzledTile<T, 64, K>::kElements)};
+  const SwizzledTile<T, N, K> tile_B{smem.take<T>("B", SwizzledTile<T, N, K>::kElements)};
+  Operand<T, 16, K> a;
+  fill(a, A);
+  fill(tile_A, A, K);
+  fill(tile_B, B, K);
+  fence_proxy_async();
+  __syncthreads();
+  Accumulator<16, N> acc;
+  for_each(acc, [](int, int, float& c) { c = 7; });
+  wgmma_fence(acc, a);
+  for (int scale_d = 0; scale_d < 2; ++scale_d) {
+    if constexpr (kFrom == From::shared)
+      wgmma_ABt(acc, tile_A, 0, tile_B, scale_d);
+    else
+      wgmma_ABt(acc, a, tile_B, scale_d);
+  }
+  wgmma_commit();
+  wgmma_wait<0>(acc);
+  show<T>(acc, sums);
+}
+
+/// C = A·B twice over: 64 × N of 64 × K and K × N.
+template <class T, int N, int K, From kFrom>
+__global__ void __launch_bounds__(kWarpgroup)
+    product_AB(Hbm<const T> A, Hbm<const T> B, Hbm<float> sums) {
+  constexpr int C = N <= 32 ? 32 : (N + 63) / 64 * 64;
+  constexpr int KA = kFrom == From::shared ? K : 64;  // A's tile has 32, 64, 128, … columns
+  SharedMemory smem;
+  const SwizzledTile<T, 64, KA> tile_A{smem.take<T>("A", SwizzledTile<T, 64, KA>::kElements)};
+  const SwizzledTile<T, K, C> tile_B{smem.take<T>("B", SwizzledTile<T, K, C>::kElements)};
+  Operand<T, 16, K> a;
+  fill(a, A);
+  if constexpr (kFrom == From::shared) fill(tile_A, A, K);
+  fill(tile_B, B, N);
+  fence_proxy_async();
+  __syncthreads();
+  Accumulator<16, N> acc;
+  for_each(acc, [](int, int, float& c) { c = 7; });
+  wgmma_fence(acc, a);
+  for (int scale_d = 0; scale_d < 2; ++scale_d) {
+    if constexpr (kFrom == From::shared)
+      wgmma_AB(acc, tile_A, 0, tile_B, scale_d);
+    else
+      wgmma_AB(acc, a, tile_B, scale_d);
+  }
+  wgmma_commit();
+  wgmma_wait<0>(acc);
+  show<T>(acc, sums);
+}
+
+/// C = Aᵀ·B twice over: 64 × N of K × 64, columns 64 to 127 of a tile, and K × N.
+template <class T, int N, int K>
+__global__ void __launch_bounds__(kWarpgroup)
+    product_AtB(Hbm<const T> A, Hbm<const T> B, Hbm<float> sums) {
+  constexpr int C = N <= 32 ? 32 : (N + 63) / 64 * 64;
+  SharedMemory smem;
+  const SwizzledTile<T, K, 128> tile_A{smem.take<T>("A", SwizzledTile<T, K, 128>::kElements)};
+  const SwizzledTile<T, K, C> tile_B{smem.take<T>("B", SwizzledTile<T, K, C>::kElements)};
+  fill(tile_A, A, 128);
+  fill(tile_B, B, N);
+  fence_proxy_async();
+  __syncthreads();
+  Accumulator<16, N> acc;
+  for_each(acc, [](int, int, float& c) { c = 7; });
+  wgmma_fence(acc);
+  wgmma_AtB(acc, tile_A, 64, tile_B, 0);
+  wgmma_AtB(acc, tile_A, 64, tile_B);
+  wgmma_commit();
+  wgmma_wait<0>(acc);
+  show<T>(acc, sums);
+}
+
+TEST_F(SUITE, ProductsOfAWarpgroupAreRightAndCounted) {
+  // `at(a, b, i, j, k)`: the k-th term of C's element (i, j).
+  const auto check = [&](const std::string& what, DType type, int N, int K, From from,
+                         const Matrix& a, const Matrix& b, auto kernel, int64_t smem, auto launched,
+                         auto term) {
+    SCOPED_TRACE(testing::Message()
+                 << what << " " << (type == DType::fp16 ? "fp16" : "bf16") << ", N " << N << ", K "
+                 << K << (from == From::shared ? ", A from shared memory" : ", A from registers"));
+    Array& A = upload("A", a);
+    Array& B = upload("B", b);
+    Array& sums = make("sums", 64 * N * 4);
+    const auto counts = run([&] { launched(kernel, smem, A, B, sums); });
+    const auto c = values<float>(sums);
+    double worst = 0;
+    for (int i = 0; i < 64; ++i)
+      for (int j = 0; j < N; ++j) {
+        double sum = 0;
+        for (int k = 0; k < K; ++k) sum += term(i, j, k);
+        worst = std::max(worst, std::abs(c[static_cast<size_t>(i * N + j)] - 2 * sum));
+      }
+    EXPECT_LT(worst, 2e-3);
+    if (!counts) return;
+    EXPECT_EQ(counts->matmul_flops, int64_t{2} * 2 * 64 * N * K);
+    EXPECT_EQ(counts->sram_read, int64_t{2} * 2 * K * (N + (from == From::shared ? 64 : 0)));
+  };
+  const auto ABt = [&]<class T, int N, int K, From kFrom>() {
+    const Matrix a = random_matrix<T>(64, K), b = random_matrix<T>(N, K);
+    check(
+        "A·Bᵀ", kType<T>, N, K, kFrom, a, b, product_ABt<T, N, K, kFrom>,
+        shared_bytes<T>(SwizzledTile<T, 64, K>::kElements) +
+            shared_bytes<T>(SwizzledTile<T, N, K>::kElements),
+        [](auto kernel, int64_t smem, Array& A, Array& B, Array& sums) {
+          launch("A·Bᵀ", kernel, dim3(1), dim3(kWarpgroup), smem, hbm<const T>(A), hbm<const T>(B),
+                 hbm<float>(sums));
+        },
+        [&](int i, int j, int k) { return a(i, k) * b(j, k); });
+  };
+  const auto AB = [&]<class T, int N, int K, From kFrom>() {
+    const Matrix a = random_matrix<T>(64, K), b = random_matrix<T>(K, N);
+    check(
+        "A·B", kType<T>, N, K, kFrom, a, b, product_AB<T, N, K, kFrom>,
+        shared_bytes<T>(SwizzledTile < T, 64, kFrom == From::shared ? K : 64 > ::kElements) +
+            shared_bytes<T>(SwizzledTile < T, K, N <= 32 ? 32 : (N + 63) / 64 * 64 > ::kElements),
+        [](auto kernel, int64_t smem, Array& A, Array& B, Array& sums) {
+          launch("A·B", kernel, dim3(1), dim3(kWarpgroup), smem, hbm<const T>(A), hbm<const T>(B),
+                 hbm<float>(sums));
+        },
+        [&](int i, int j, int k) { return a(i, k) * b(k, j); });
+  };
+  const auto AtB = [&]<class T, int N, int K>() {
+    const Matrix a = random_matrix<T>(K, 128), b = random_matrix<T>(K, N);
+    check(
+        "Aᵀ·B", kType<T>, N, K, From::shared, a, b, product_AtB<T, N, K>,
+        shared_bytes<T>(SwizzledTile<T, K, 128>::kElements) +
+            shared_bytes<T>(SwizzledTile < T, K, N <= 32 ? 32 : (N + 63) / 64 * 64 > ::kElements),
+        [](auto kernel, int64_t smem, Array& A, Array& B, Array& sums) {
+          launch("Aᵀ·B", kernel, dim3(1), dim3(kWarpgroup), smem, hbm<const T>(A), hbm<const T>(B),
+                 hbm<float>(sums));
+        },
+        [&](int i, int j, int k) { return a(k, 64 + i) * b(k, j); });
+  };
+  ABt.template operator()<fp16, 16, 64, From::shared>();
+  ABt.template operator()<fp16, 32, 32, From::shared>();
+  ABt.template operator()<bf16, 64, 64, From::shared>();
+  ABt.template operator()<bf16, 80, 128, From::shared>();
+  ABt.template operator()<fp16, 96, 64, From::shared>();
+  ABt.template operator()<bf16, 112, 64, From::shared>();
+  ABt.template operator()<fp16, 128, 128, From::shared>();
+  ABt.template operator()<bf16, 144, 64, From::shared>();
+  ABt.template operator()<bf16, 176, 128, From::shared>();
+  ABt.template operator()<fp16, 192, 64, From::shared>();
+  ABt.template operator()<fp16, 224, 64, From::shared>();
+  ABt.template operator()<bf16, 256, 256, From::shared>();
+  ABt.template operator()<fp16, 48, 64, From::registers>();
+  ABt.template operator()<bf16, 160, 128, From::registers>();
+  ABt.template operator()<fp16, 208, 32, From::registers>();
+  AB.template operator()<fp16, 32, 64, From::shared>();
+  AB.template operator()<bf16, 64, 128, From::shared>();
+  AB.template operator()<fp16, 80, 64, From::shared>();
+  AB.template operator()<fp16, 128, 64, From::shared>();
+  AB.template operator()<bf16, 240, 64, From::shared>();
+  AB.template operator()<bf16, 32, 176, From::registers>();
+  AB.template operator()<fp16, 64, 128, From::registers>();
+  AB.template operator()<bf16, 96, 80, From::registers>();
+  AB.template operator()<fp16, 128, 176, From::registers>();
+  AB.template operator()<bf16, 128, 128, From::registers>();
+  AB.template operator()<bf16, 192, 112, From::registers>();
+  AB.template operator()<fp16, 256, 64, From::registers>();
+  AtB.template operator()<fp16, 64, 64>();
+  AtB.template operator()<bf16, 128, 80>();
+  AtB.template operator()<fp16, 176, 32>();
+  AtB.template operator()<bf16, 256, 64>();
+}
+
+// ------------------------------------------------------------------------------------- a pipeline
+
+constexpr int kStages = 2;
+
+/// C = A·B, 64 × 64 of 64 × inner and inner × 64, in steps of 64 that a producer copies into a
+/// ring of stages. Then C goes out through the first stage.
+template <class T>
+__global__ void __launch_bounds__(2 * kWarpgroup, 1)
+    pipeline(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B,
+             const __grid_constant__ TensorMap C, Hbm<float> sums, int inner) {
+  using Stage = SwizzledTile<T, 64, 64>;
+  SharedMemory smem;
+  const auto smem_A = smem.take<T>("A", kStages * Stage::kElements);
+  const auto smem_B = smem.take<T>("B", kStages * Stage::kElements);
+  const auto full = smem.take<Mbarrier>("full", kStages);
+  const auto free = smem.take<Mbarrier>("free", kStages);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      full[i].init(1);
+      free[i].init(4);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+
+  if (warpgroup_id() == 1) {
+    setmaxnreg_dec<40>();
+    if (threadIdx.x % kWarpgroup == 0)
+      for (int k = 0, stage = 0, round = 0; k < inner; k += 64) {
+        free[stage].wait(1 - round);
+        full[stage].arrive_expect_tx(2 * Stage::kBytes);
+        tma_load(A, full[stage], Stage{smem_A + stage * Stage::kElements}, k, 0, 0, 0);
+        tma_load(B, full[stage], Stage{smem_B + stage * Stage::kElements}, 0, k, 0, 0);
+        if (++stage == kStages) stage = 0, round ^= 1;
+      }
+    return;
+  }
+  setmaxnreg_inc<232>();
+  Accumulator<16, 64> acc;
+  for (int k = 0, stage = 0, round = 0; k < inner; k += 64) {
+    full[stage].wait(round);
+    wgmma_fence(acc);
+    wgmma_AB(acc, Stage{smem_A + stage * Stage::kElements}, 0,
+             Stage{smem_B + stage * Stage::kElements});
+    wgmma_commit();
+    wgmma_wait<0>(acc);
+    if (lane_id() == 0) free[stage].arrive();
+    if (++stage == kStages) stage = 0, round ^= 1;
+  }
+  show<T>(acc, sums);
+  const Stage tile_C{smem_A};
+  named_barrier_sync(1, kWarpgroup);  // all warps are done with it
+  write(tile_C, acc, 16 * warp_id());
+  fence_proxy_async();
+  named_barrier_sync(1, kWarpgroup);
+  if (threadIdx.x == 0) {
+    tma_store(C, tile_C, 0, 0, 0, 0);
+    tma_store_commit();
+    tma_store_wait_read<0>();
+  }
+}
+
+TEST_F(SUITE, ARingOfStagesFeedsAProduct) {
+  const auto check = [&]<class T>(int rows, int inner) {
+    SCOPED_TRACE(testing::Message() << rows << " rows, inner " << inner);
+    const Matrix a = random_matrix<T>(rows, inner), b = random_matrix<T>(inner, 64);
+    Array& A = upload("A", a);
+    Array& B = upload("B", b);
+    Array& C = make("C", rows * 64 * 2);
+    Array& sums = make("sums", 64 * 64 * 4);
+    const auto counts = run([&] {
+      launch("pipeline", pipeline<T>, dim3(1), dim3(2 * kWarpgroup),
+             2 * shared_bytes<T>(kStages * 64 * 64) + 2 * shared_bytes<Mbarrier>(kStages),
+             tensor_map<T>(A, inner, rows, 1, 1, 64), tensor_map<T>(B, 64, inner, 1, 1, 64),
+             tensor_map<T>(C, 64, rows, 1, 1, 64), hbm<float>(sums), inner);
+    });
+    const auto in_fp32 = values<float>(sums);
+    const Matrix c = matrix<T>(C, rows, 64);
+    double worst = 0, worst_rounded = 0;
+    for (int i = 0; i < 64; ++i)
+      for (int j = 0; j < 64; ++j) {
+        double sum = 0;
+        for (int k = 0; k < inner && i < rows; ++k) sum += a(i, k) * b(k, j);
+        const double got = in_fp32[static_cast<size_t>(i * 64 + j)];
+        worst = std::max(worst, std::abs(got - sum));
+        if (i < rows)
+          worst_rounded = std::max(worst_rounded, std::abs(c(i, j) - got) - rounding<T>(got));
+      }
+    EXPECT_LT(worst, 1e-3);
+    EXPECT_LT(worst_rounded, 1e-7);
+    if (!counts) return;
+    const int64_t steps = ceil_div(inner, 64);
+    EXPECT_EQ(counts->arrays.at("A").requested_read, 2 * rows * inner);
+    EXPECT_EQ(counts->arrays.at("B").requested_read, 2 * inner * 64);
+    EXPECT_EQ(counts->arrays.at("C").requested_write, 2 * rows * 64);
+    EXPECT_EQ(counts->matmul_flops, steps * 2 * 64 * 64 * 64);
+    EXPECT_EQ(counts->sram_read, steps * 2 * 8192 + rows * 128);
+    EXPECT_EQ(counts->sram_write, steps * 2 * 8192 + 8192);
+  };
+  for (const int inner : {8, 64, 200, 512, 1000}) {
+    check.template operator()<fp16>(64, inner);
+    check.template operator()<bf16>(37, inner);
+  }
+}
+
+// ----------------------------------------------------------------------------------- taking turns
+
+/// Two warpgroups add to a value in turn, each waiting for the other on a named barrier.
+__global__ void turns(Hbm<float> out, int rounds) {
+  SharedMemory smem;
+  const auto x = smem.take<float>("x", 1);
+  const int group = warpgroup_id();
+  if (threadIdx.x == 0) x[0] = 1;
+  if (group == 0) named_barrier_arrive(1, 2 * kWarpgroup);  // the other's turn, and x is there
+  for (int i = 0; i < rounds; ++i) {
+    named_barrier_sync(2 - group, 2 * kWarpgroup);
+    if (threadIdx.x % kWarpgroup == 0) {
+      const float was = x[0];
+      x[0] = group == 0 ? 2 * was : was + 1;
+    }
+    if (group == 1 || i + 1 < rounds) named_barrier_arrive(1 + group, 2 * kWarpgroup);
+  }
+  if (threadIdx.x == 0) out[0] = x[0];
+}
+
+TEST_F(SUITE, NamedBarriersTakeTurns) {
+  Array& out = make("out", 4);
+  run([&] {
+    launch("turns", turns, dim3(1), dim3(2 * kWarpgroup), shared_bytes<float>(1), hbm<float>(out),
+           5);
+  });
+  float x = 1;
+  for (int i = 0; i < 5; ++i) x = 2 * (x + 1);
+  EXPECT_EQ(values<float>(out)[0], x);
+}
+
+// ------------------------------------------------------------------------------------ descriptors
+
+constexpr int kColumns = 64;  // of B
+
+/// Sums of a fixed A, from registers, with what a descriptor finds in `elements` elements of shared
+/// memory; the start address in the descriptor counts from there.
+template <bool transposed>
+__global__ void __launch_bounds__(kWarpgroup)
+    by_descriptor(Hbm<const fp16> memory, Hbm<float> sums, uint64_t descriptor, int elements) {
+  SharedMemory smem;
+  const auto all = smem.take<fp16>("memory", elements);
+  for (int i = threadIdx.x; i < elements; i += kWarpgroup) all[i] = memory[i];
+  fence_proxy_async();
+  __syncthreads();
+  Operand<fp16, 16, 16> a;
+  for (int i = 0; i < 4; ++i) {
+    // Small integers, different enough that sums tell which element was taken for which.
+    const int row = 16 * warp_id() + lane_id() / 4 + i % 2 * 8, k = lane_id() % 4 * 2 + i / 2 * 8;
+    const auto weight = [&](int column) { return float((row * 7 + column * 5) % 16 - 8); };
+    a.r[0][0][i] = pack<fp16>(weight(k), weight(k + 1));
+  }
+  const uint64_t start = matrix_descriptor(all, 0, 0) & 0x3fff;
+  Accumulator<16, kColumns> acc;
+  wgmma_fence(acc, a);
+  wgmma_m64k16<fp16, transposed>(acc.r[0], a.r[0][0], descriptor + start, 0);
+  wgmma_commit();
+  wgmma_wait<0>(acc);
+  show<fp16>(acc, sums);
+}
+
+std::vector<float> run_by_descriptor(Device& device, const std::vector<uint16_t>& memory,
+                                     uint64_t descriptor, bool transposed) {
+  const Buffer M(device, "memory", std::ssize(memory) * 2), sums(device, "sums", 64 * kColumns * 4);
+  device.upload(*M.array(), memory.data());
+  device.run("test", [&] {
+    launch("by_descriptor", transposed ? by_descriptor<true> : by_descriptor<false>, dim3(1),
+           dim3(kWarpgroup), shared_bytes<fp16>(std::ssize(memory)), hbm<const fp16>(*M.array()),
+           hbm<float>(*sums.array()), descriptor, static_cast<int>(memory.size()));
+  });
+  std::vector<float> out(64 * kColumns);
+  device.download(out.data(), *sums.array());
+  return out;
+}
+
+uint64_t descriptor_bits(int start, int leading, int stride, int mode) {
+  return static_cast<uint64_t>(start >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
+         static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(mode) << 62;
+}
+
+// What a descriptor means for the products above, and that another one means something else.
+TEST_F(SUITE, AnotherDescriptorGivesOtherNumbers) {
+  const Matrix m = random_matrix<fp16>(1, 32768);
+  const auto sums = [&](bool transposed, int leading, int stride, int mode) {
+    return run_by_descriptor(device(), m.elements.bits, descriptor_bits(0, leading, stride, mode),
+                             transposed);
+  };
+  const auto differ = [](const std::vector<float>& a, const std::vector<float>& b) {
+    float most = 0;
+    for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
+    return most > 1;
+  };
+  const auto right = sums(false, 16, 1024, 1);
+  EXPECT_FALSE(differ(right, sums(false, 4096, 1024, 1))) << "the leading offset does not count";
+  EXPECT_TRUE(differ(right, sums(false, 16, 512, 1))) << "stride";
+  EXPECT_TRUE(differ(right, sums(false, 16, 1024, 2))) << "64-byte swizzle";
+  EXPECT_TRUE(differ(right, sums(false, 16, 1024, 0))) << "no swizzle";
+  EXPECT_TRUE(differ(right, sums(true, 8192, 1024, 1))) << "transposed";
+  EXPECT_TRUE(differ(sums(true, 8192, 1024, 1), sums(true, 8192, 2048, 1))) << "stride, transposed";
+}
+
+#ifndef LADDER_SIM
+// The sim computes addresses from a descriptor by rules that it took from the manual. The chip must
+// agree where 8 rows are aligned as the manual wants them, 8 times the swizzle's width; elsewhere
+// it is only told whether it does.
+TEST_F(SUITE, DescriptorsAreReadAsOnTheChip) {
+  const Matrix m = random_matrix<fp16>(1, 32768);
+  const auto sim = open_sim({});
+  int strange = 0, strange_and_different = 0;
+  for (const bool transposed : {false, true})
+    for (const int mode : {0, 1, 2, 3})
+      for (const int stride : {128, 256, 512, 1024, 2048})
+        for (const int leading : {128, 1024, 8192})
+          for (const int start : {0, 32, 64, 1024, 2048 + 96}) {
+            const int aligned = 8 * (mode ? 256 >> mode : 16);
+            const uint64_t bits = descriptor_bits(start, leading, stride, mode);
+            const auto chip = run_by_descriptor(device(), m.elements.bits, bits, transposed);
+            const auto said = sim::sums_by_descriptor(*sim, m.elements.bits, bits, transposed);
+            float most = 0;
+            for (size_t i = 0; i < chip.size(); ++i)
+              most = std::max(most, std::abs(chip[i] - said[i]));
+            const bool in_line = mode == 1 && !transposed;  // steps of 16 columns are in use
+            if (stride % aligned || leading % aligned || (start % aligned && !in_line)) {
+              ++strange;
+              strange_and_different += !(most < 1e-3f);
+              continue;
+            }
+            EXPECT_LT(most, 1e-3) << "mode " << mode << ", start " << start << ", leading "
+                                  << leading << ", stride " << stride
+                                  << (transposed ? ", transposed" : "");
+          }
+  printf(
+      "of %d descriptors that are not aligned as they should be, the chip reads %d otherwise "
+      "than the sim\n",
+      strange, strange_and_different);
+}
+#endif
+
+}  // namespace
+
+#ifdef LADDER_SIM
+std::vector<float> sums_by_descriptor(Device& device, const std::vector<uint16_t>& memory,
+                                      uint64_t descriptor, bool transposed) {
+  return run_by_descriptor(device, memory, descriptor, transposed);
+}
+#endif
+
+}  // namespace ladder::MACHINE

@@ -1,0 +1,157 @@
+// Words for Hopper: tiles that bulk tensor copies fill, and products by a warpgroup of 128 threads.
+//
+//   SwizzledTile<T, R, C>      R × C elements in shared memory as tma_load lays them out
+//   tma_load, tma_store        map → tile, tile → map
+//   wgmma_ABt, _AB, _AtB       sums (+)= A·Bᵀ, A·B, Aᵀ·B, asynchronously
+//   wgmma_fence, wgmma_commit, wgmma_wait
+//   write                      a warp's 16 rows of sums → tile, rounded to T
+//
+// A warpgroup makes 64 rows of sums, each of its warps 16 of them: the warp's share is an
+// Accumulator<16, N>, and a left operand from registers its Operand<T, 16, K>, with which the words
+// for rows and operands work as ever. From a product until the wait for it, these registers, and
+// the tiles it reads, belong to the product: other code must not read or write them, and the
+// operand must stay in scope.
+#pragma once
+
+#include "machine/hopper.h"
+#include "tile/tile.h"
+
+namespace ladder::MACHINE {
+
+inline constexpr int kWarpgroup = 128;  // threads
+
+/// The warpgroup's number; the same value in all lanes, for the compiler too.
+__device__ __forceinline__ int warpgroup_id() {
+  return __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+}
+
+/// R × C elements of a 16-bit type in panels of 64 columns, each R rows of 128 bytes. In a panel
+/// chunk c (of 8 elements) of row r stands at place c XOR r (mod 8), as 128-byte swizzle has it.
+template <class T, int R, int C>
+struct SwizzledTile {
+  static_assert(R % 8 == 0 && (C == 32 || C % 64 == 0));
+  static constexpr int kPanels = C <= 64 ? 1 : C / 64;
+  static constexpr int kPanel = R * 64;  // elements; a multiple of 1024 bytes
+  static constexpr int kElements = kPanels * kPanel;
+  static constexpr int kBytes = kElements * static_cast<int>(sizeof(T));
+  Smem<T> data;  // aligned to 1024 bytes
+
+  /// Where columns [column, …) of rows [row, …) start, in elements. Either a multiple of 8 rows
+  /// and 64 columns, or a step of 16 columns within them.
+  __device__ __forceinline__ static constexpr int at(int row, int column) {
+    return column / 64 * kPanel + row * 64 + column % 64;
+  }
+  /// Where chunk c of row r starts, in elements.
+  __device__ __forceinline__ static constexpr int chunk(int r, int c) {
+    return c / 8 * kPanel + r * 64 + ((c ^ r) % 8) * 8;
+  }
+};
+
+/// Starts filling a tile from column c0, row c1, head c2, batch c3 of a map with boxes of R rows;
+/// the barrier must be promised SwizzledTile::kBytes. By one thread.
+template <class T, int R, int C>
+__device__ __forceinline__ void tma_load(const TensorMap& map, MbarrierRef barrier,
+                                         const SwizzledTile<T, R, C>& tile, int c0, int c1, int c2,
+                                         int c3) {
+#pragma unroll
+  for (int i = 0; i < tile.kPanels; ++i)
+    tma_load(map, barrier, tile.data + i * tile.kPanel, c0 + 64 * i, c1, c2, c3);
+}
+/// Starts storing a tile there. By one thread, after fence_proxy_async() by those that wrote it.
+template <class T, int R, int C>
+__device__ __forceinline__ void tma_store(const TensorMap& map, const SwizzledTile<T, R, C>& tile,
+                                          int c0, int c1, int c2, int c3) {
+#pragma unroll
+  for (int i = 0; i < tile.kPanels; ++i)
+    tma_store(map, tile.data + i * tile.kPanel, c0 + 64 * i, c1, c2, c3);
+}
+
+/// A descriptor of rows [row, row + …) × columns [column, column + 16) of a tile, as they stand.
+template <class T, int R, int C>
+__device__ __forceinline__ uint64_t by_rows(const SwizzledTile<T, R, C>& tile, int row,
+                                            int column) {
+  return matrix_descriptor(tile.data + tile.at(row, column), 16, 1024);
+}
+/// A descriptor of rows [row, row + 16) × columns [column, …) of a tile, transposed.
+template <class T, int R, int C>
+__device__ __forceinline__ uint64_t by_columns(const SwizzledTile<T, R, C>& tile, int row,
+                                               int column) {
+  return matrix_descriptor(tile.data + tile.at(row, column), tile.kPanel * int{sizeof(T)}, 1024);
+}
+
+/// Before a product: what other code did to these accumulators and operands is done.
+template <class... Registers>
+__device__ __forceinline__ void wgmma_fence(Registers&... registers) {
+  (hold(registers.r[0]), ...);
+  wgmma_fence_instruction();
+}
+/// Waits until at most `groups` groups of products are still under way, after which these
+/// accumulators, whose products are done, may be used.
+template <int groups, class... Registers>
+__device__ __forceinline__ void wgmma_wait(Registers&... registers) {
+  wgmma_wait_instruction<groups>();
+  (hold(registers.r[0]), ...);
+}
+
+/// S = scale_d·S + A·Bᵀ: rows [row, row + 64) of a tile times all rows of another. scale_d is 0 or
+/// 1; 0 overwrites.
+template <class T, int N, int RA, int C>
+__device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledTile<T, RA, C>& A,
+                                          int row, const SwizzledTile<T, N, C>& B,
+                                          int scale_d = 1) {
+#pragma unroll
+  for (int k = 0; k < C; k += 16)
+    wgmma_m64k16<T, false, false>(S.r[0], by_rows(A, row, k), by_rows(B, 0, k), k ? 1 : scale_d);
+}
+/// The same with A from registers.
+template <class T, int N, int C>
+__device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, Operand<T, 16, C>& a,
+                                          const SwizzledTile<T, N, C>& B, int scale_d = 1) {
+#pragma unroll
+  for (int k = 0; k < C; k += 16)
+    wgmma_m64k16<T, false>(S.r[0], a.r[0][k / 16], by_rows(B, 0, k), k ? 1 : scale_d);
+}
+/// O = scale_d·O + A·B, A from registers, B all rows and N columns of a tile.
+template <class T, int N, int K, int C>
+__device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, Operand<T, 16, K>& a,
+                                         const SwizzledTile<T, K, C>& B, int scale_d = 1) {
+  static_assert(N <= C);
+#pragma unroll
+  for (int k = 0; k < K; k += 16)
+    wgmma_m64k16<T, true>(O.r[0], a.r[0][k / 16], by_columns(B, k, 0), k ? 1 : scale_d);
+}
+/// The same with A rows [row, row + 64) of a tile.
+template <class T, int N, int K, int RA, int C>
+__device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, const SwizzledTile<T, RA, K>& A,
+                                         int row, const SwizzledTile<T, K, C>& B, int scale_d = 1) {
+  static_assert(N <= C);
+#pragma unroll
+  for (int k = 0; k < K; k += 16)
+    wgmma_m64k16<T, false, true>(O.r[0], by_rows(A, row, k), by_columns(B, k, 0), k ? 1 : scale_d);
+}
+/// O = scale_d·O + Aᵀ·B: columns [column, column + 64) of a tile, transposed, times another.
+template <class T, int N, int K, int CA, int C>
+__device__ __forceinline__ void wgmma_AtB(Accumulator<16, N>& O, const SwizzledTile<T, K, CA>& A,
+                                          int column, const SwizzledTile<T, K, C>& B,
+                                          int scale_d = 1) {
+  static_assert(N <= C);
+#pragma unroll
+  for (int k = 0; k < K; k += 16)
+    wgmma_m64k16<T, true, true>(O.r[0], by_columns(A, k, column), by_columns(B, k, 0),
+                                k ? 1 : scale_d);
+}
+
+/// Rounds to T and writes to rows [row, row + 16) of a tile.
+template <class T, int N, int R, int C>
+__device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile,
+                                      const Accumulator<16, N>& acc, int row) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      store_pair(tile.data + tile.chunk(row + lane / 4 + 8 * half, j) + lane % 4 * 2,
+                 pack<T>(acc.r[0][j][2 * half], acc.r[0][j][2 * half + 1]));
+}
+
+}  // namespace ladder::MACHINE
