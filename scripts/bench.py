@@ -251,7 +251,7 @@ def too_long(one, steps):
     # Where a rung has an sm90 it is the default, and mma is measured at every point as well.
     step = next(s for s in steps if (s.rung, s.variant) == (one.rung, one.variant))
     lengths = STEP_LENGTHS[one.causal]
-    if one.seqlen not in lengths and not step.default and (
+    if one.seqlen not in lengths and not step.default and not one.variant.startswith("sm") and (
             one.variant != "mma" or one.rung.startswith("01")):
         return ("an earlier step of its rung: the grid has it"
                 f"{' under the causal mask' if one.causal else ''} at N = "
@@ -710,7 +710,8 @@ class Bench:
                 "full" in one.options or "--block-q" in one.options):
             return False
         last = any(s.default for s in self.steps if (s.rung, s.variant) == (one.rung, one.variant))
-        return self.options.axes or last or one.variant == "mma" or one.seqlen == 2048
+        return (self.options.axes or last or one.variant == "mma" or one.seqlen == 2048
+                or one.variant.startswith("sm"))
 
     def say(self, text):
         self.progress.clear()
