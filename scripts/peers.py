@@ -140,6 +140,10 @@ def parse(arguments=None):
                         metavar="NAME,...", help="of our programs (default mma)")
     parser.add_argument("--json", action="store_true",
                         help="one object a line on stdout, all else on stderr")
+    parser.add_argument("--serve", action="store_true",
+                        help="for scripts/bench.py: points come on stdin as JSON objects, one a "
+                             "line; each is answered by its records and a line {\"done\", "
+                             "\"left_out\"}")
     return parser.parse_args(arguments)
 
 
@@ -382,6 +386,53 @@ def measure_point(point, contenders, rounds, what):
     return {label: combine(records, point) for label, records in runs.items()}, missing
 
 
+# ---- at another script's service ----
+
+
+def ceilings(gpu, options):
+    """What the roofs of a roofline are: cuBLAS on a large matrix product, and a device copy."""
+    torch = gpu.torch
+    size, copied = 8192, 1 << 30
+    a, b, c = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    product = gpu.time(functools.partial(torch.mm, a, b, out=c), options.time)
+    source, target = (torch.empty(copied, device="cuda", dtype=torch.uint8) for _ in range(2))
+    copy = gpu.time(functools.partial(target.copy_, source), options.time)
+    return {"matmul_tflops": 2 * size**3 / product.median * 1e-9,
+            "matmul": f"bf16, {size}×{size}×{size}, cuBLAS, {version(torch)}",
+            "copy_bytes_per_s": 2 * copied / copy.median * 1e3,
+            "copy": f"{copied >> 20} MiB on the device, bytes read and written"}
+
+
+def serve(options):
+    """Answers each line of stdin: {"ceilings": true} or a point with its backends."""
+    torch = import_torch()
+    gpu, progress = Gpu(torch), Progress()
+    progress.live = False  # whoever asks shows the progress
+
+    def say(answer):
+        print(json.dumps(answer, ensure_ascii=False), flush=True)
+
+    say({"ready": version(torch)})
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "ceilings" in question:
+            try:
+                say({"ceilings": ceilings(gpu, options)})
+            except Exception as error:  # whatever PyTorch may throw: the peers go on
+                print(f"no ceilings: {reason(torch, error, [])}", file=sys.stderr)
+                say({"ceilings": None})
+            with contextlib.suppress(RuntimeError):
+                torch.cuda.empty_cache()
+            continue
+        point = Point(*(question[name] for name in Point._fields))
+        contenders = [Peer(name, gpu, options, progress) for name in question["backends"]]
+        records, missing = measure_point(point, contenders, 1, point.text())
+        for record in records.values():
+            say(record)
+        say({"done": point.text(), "left_out": {name: str(why) for name, why in missing.items()}})
+    return GOOD
+
+
 # ---- tables ----
 
 
@@ -454,6 +505,8 @@ def import_torch():
 
 
 def run(options):
+    if options.serve:
+        return serve(options)
     points = grid(options)
     directions = list(dict.fromkeys(point.direction for point in points))
     progress = Progress()

@@ -50,6 +50,8 @@ TORCH = {
             def zero_(self):
                 log(f"flush {self.shape[0]}")
                 cuda.clock += 0.05
+            def copy_(self, source):
+                cuda.clock += 2 * self.shape[0] / 3e9  # 3 TB/s
 
         def randn(*shape, device, dtype, requires_grad=False):
             assert device == "cuda"
@@ -58,6 +60,11 @@ TORCH = {
 
         def empty(*shape, device, dtype):
             return Tensor(shape, dtype)
+
+        def mm(a, b, out):
+            if FAKE == "no ceilings":
+                raise cuda.OutOfMemoryError("CUDA out of memory")
+            cuda.clock += 2 * a.shape[0]**3 / 700e9  # 700 TFLOP/s
 
         def manual_seed(seed):
             log(f"seed {seed}")
@@ -591,6 +598,33 @@ class Program(unittest.TestCase):
             self.assertEqual(result.returncode, 1)
             self.assertIn("05 mma failed: ", result.stderr)
             self.assertIn(why, result.stderr)
+
+    # ---- at another script's service ----
+
+    def serve(self, *questions, fake=""):
+        return subprocess.run([os.path.join(SCRIPTS, "peers.py"), "--serve", "--time", "5"],
+                              cwd=self.root, env={**self.environment, "FAKE": fake},
+                              input="".join(json.dumps(q) + "\n" for q in questions),
+                              capture_output=True, encoding="utf-8", timeout=120)
+
+    def test_serving(self):
+        point = {"head_dim": 64, "causal": True, "seqlen": 1024, "batch": 16, "heads": 32}
+        result = self.serve({"ceilings": True},
+                            {**point, "direction": "bwd", "backends": ["flash", "cudnn"]},
+                            fake="no cudnn")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        ready, ceilings, flash, done = self.records(result)
+        self.assertEqual(ready, {"ready": "PyTorch 2.11.0, CUDA 12.8, cuDNN 9.19.0"})
+        self.assertAlmostEqual(ceilings["ceilings"]["matmul_tflops"], 700)
+        self.assertAlmostEqual(ceilings["ceilings"]["copy_bytes_per_s"], 3e12, delta=1e7)
+        self.assertEqual((flash["variant"], flash["direction"], flash["seqlen"], flash["causal"]),
+                         ("flash", "bwd", 1024, True))
+        self.assertIn("cuDNN attention requires sm80", done["left_out"]["cudnn"])
+
+    def test_serving_without_ceilings(self):
+        result = self.serve({"ceilings": True}, fake="no ceilings")
+        self.assertEqual(self.records(result)[1:], [{"ceilings": None}])
+        self.assertIn("no ceilings: the GPU's memory is used up", result.stderr)
 
     # ---- stopping ----
 

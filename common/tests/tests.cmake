@@ -131,3 +131,5 @@ add_test(NAME peers COMMAND Python3::Interpreter ${tests}/peers_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 add_test(NAME claims COMMAND Python3::Interpreter ${tests}/claims_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+add_test(NAME plots COMMAND Python3::Interpreter ${tests}/plots_test.py
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
