@@ -26,8 +26,8 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRows = 64;  // rows of Q of a consumer, which is a warpgroup
-constexpr int kStages = 2;
+constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup
+constexpr int kStages = 2;  // of Q, of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 // Named barriers: a consumer's own, and its turn at the tensor cores.
 constexpr int kOwn = 1, kTurn = 4;
@@ -36,27 +36,33 @@ constexpr int consumers(int D) {
   return D <= 64 ? 3 : 2;
 }
 constexpr int keys_of_a_tile(int D) {
-  return D == 256 ? 64 : 128;
+  return D == 256 ? 32 : 128;
 }
 /// Registers of a consumer's thread; the producer keeps 24 of the 168 or 128 that each has at
 /// first.
 constexpr int registers(int consumers) {
-  return consumers == 3 ? 160 : 240;
+  return consumers == 3 ? 160 : 232;
 }
 int64_t smem_bytes(int D) {
   const int columns = std::max(D, 64);  // of a tile, whose panels have 64
-  return shared_bytes<fp16>(consumers(D) * kRows * columns) +
+  return shared_bytes<fp16>(kStages * consumers(D) * kRows * columns) +
          2 * shared_bytes<fp16>(kStages * keys_of_a_tile(D) * columns) +
-         2 * shared_bytes<Mbarrier>(consumers(D)) + 4 * shared_bytes<Mbarrier>(kStages);
+         shared_bytes<int>(kStages * consumers(D)) +
+         2 * shared_bytes<Mbarrier>(kStages * consumers(D)) + 4 * shared_bytes<Mbarrier>(kStages);
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes one tile of
-/// Q after another.
+/// No block has asked for a further tile of Q yet.
+__global__ void clear(Hbm<int> next) {
+  next[0] = 0;
+}
+
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
+/// Q, and whenever it is done with one, the next that nobody has.
 template <class T, int D, int kConsumers, int Bc>
 __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     attention(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K,
               const __grid_constant__ TensorMap V, const __grid_constant__ TensorMap O,
-              Hbm<float> LSE, Problem p) {
+              Hbm<float> LSE, Hbm<int> next, Problem p) {
   using TileQ = SwizzledTile<T, kRows, D>;
   using TileKV = SwizzledTile<T, Bc, D>;
   constexpr int Br = kConsumers * kRows;
@@ -66,65 +72,84 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     w.tile = tiles - 1 - w.tile;  // the last rows see the most keys
     return w;
   };
-  const auto keys_of = [&](Work w) { return p.keys(min((w.tile + 1) * Br, p.N) - 1); };
+  // Tiles of K and V that rows [row, row + rows) see; one at least, all masked if need be.
+  const auto steps_of = [&](int row, int rows) {
+    const int keys = row < p.N ? p.keys(min(row + rows, p.N) - 1) : 0;
+    return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
+  };
 
   SharedMemory smem;
-  const auto smem_Q = smem.take<T>("Q", kConsumers * TileQ::kElements);
+  const auto smem_Q = smem.take<T>("Q", kStages * kConsumers * TileQ::kElements);
   const auto smem_K = smem.take<T>("K", kStages * TileKV::kElements);
   const auto smem_V = smem.take<T>("V", kStages * TileKV::kElements);
-  const auto Q_full = smem.take<Mbarrier>("Q_full", kConsumers);
-  const auto Q_free = smem.take<Mbarrier>("Q_free", kConsumers);
+  const auto indices = smem.take<int>("work", kStages * kConsumers);  // come with a tile of Q
+  const auto Q_full = smem.take<Mbarrier>("Q_full", kStages * kConsumers);
+  const auto Q_free = smem.take<Mbarrier>("Q_free", kStages * kConsumers);
   const auto K_full = smem.take<Mbarrier>("K_full", kStages);
   const auto K_free = smem.take<Mbarrier>("K_free", kStages);
   const auto V_full = smem.take<Mbarrier>("V_full", kStages);
   const auto V_free = smem.take<Mbarrier>("V_free", kStages);
+  // Q's stages belong to one consumer each: number stage · kConsumers + consumer.
+  const auto tile_Q = [&](int i) { return TileQ{smem_Q + i * TileQ::kElements}; };
   const auto tile_K = [&](int stage) { return TileKV{smem_K + stage * TileKV::kElements}; };
   const auto tile_V = [&](int stage) { return TileKV{smem_V + stage * TileKV::kElements}; };
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kConsumers; ++i) {
+    for (int i = 0; i < kStages * kConsumers; ++i) {
       Q_full[i].init(1);
       Q_free[i].init(1);
     }
     for (int stage = 0; stage < kStages; ++stage) {
       K_full[stage].init(1);
-      K_free[stage].init(kConsumers);
+      K_free[stage].init(4 * kConsumers);  // an arrival from each warp
       V_full[stage].init(1);
-      V_free[stage].init(kConsumers);
+      V_free[stage].init(4 * kConsumers);
     }
     fence_mbarrier_init();
   }
   __syncthreads();
 
   if (warpgroup_id() == 0) {  // the producer
-    setmaxnreg_dec<24>();
+    setmaxnreg_dec<kConsumers == 3 ? 32 : 40>();
     if (threadIdx.x != 0) return;
-    Ring<kStages> at;
-    for (int index = blockIdx.x, round = 1; index < works; index += gridDim.x, round ^= 1) {
-      const Work w = work(index);
-      const int batch = w.head / p.H, head = w.head % p.H, head_kv = head * p.Hk / p.H;
-      for (int i = 0; i < kConsumers; ++i) {
-        Q_free[i].wait(round);  // the first time it is: the phase before the first
-        Q_full[i].arrive_expect_tx(TileQ::kBytes);
-        tma_load(Q, Q_full[i], TileQ{smem_Q + i * TileQ::kElements}, 0, w.tile * Br + i * kRows,
-                 head, batch);
+    Ring<kStages> at, at_Q;
+    // Q's stage comes with the number of the piece of work; past the last one, alone.
+    const auto send = [&](int index, const Work& w) {
+      for (int consumer = 0; consumer < kConsumers; ++consumer) {
+        const int i = at_Q.stage * kConsumers + consumer;
+        Q_free[i].wait(1 - at_Q.round);  // in the first round it is: the phase before the first
+        indices[i] = index;
+        if (index < works) {
+          Q_full[i].arrive_expect_tx(TileQ::kBytes);
+          tma_load(Q, Q_full[i], tile_Q(i), 0, w.tile * Br + consumer * kRows, w.head % p.H,
+                   w.head / p.H);
+        } else {
+          Q_full[i].arrive();
+        }
       }
-      const int keys = keys_of(w);
-      for (int key = 0; key < keys; key += Bc, at.next()) {
+      at_Q.next();
+    };
+    int index = blockIdx.x;
+    for (; index < works; index = gridDim.x + atomicAdd(next, 1)) {
+      const Work w = work(index);
+      send(index, w);
+      const int batch = w.head / p.H, head_kv = w.head % p.H * p.Hk / p.H;
+      const int steps = steps_of(w.tile * Br, Br);
+      for (int step = 0; step < steps; ++step, at.next()) {
         K_free[at.stage].wait(1 - at.round);
         K_full[at.stage].arrive_expect_tx(TileKV::kBytes);
-        tma_load(K, K_full[at.stage], tile_K(at.stage), 0, key, head_kv, batch);
+        tma_load(K, K_full[at.stage], tile_K(at.stage), 0, step * Bc, head_kv, batch);
         V_free[at.stage].wait(1 - at.round);
         V_full[at.stage].arrive_expect_tx(TileKV::kBytes);
-        tma_load(V, V_full[at.stage], tile_V(at.stage), 0, key, head_kv, batch);
+        tma_load(V, V_full[at.stage], tile_V(at.stage), 0, step * Bc, head_kv, batch);
       }
     }
+    send(index, {});
     return;
   }
 
   setmaxnreg_inc<registers(kConsumers)>();  // a consumer
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  const TileQ tile_Q{smem_Q + consumer * TileQ::kElements};
   const float c = fmaxf(fabsf(p.scale) * kLog2e, FLT_MIN);  // exp(scale·s) = 2^(c·s)
   // Consumers take turns to issue products, so that one's softmax runs under another's products.
   const auto begin_turn = [&] { named_barrier_sync(kTurn + consumer, 2 * kWarpgroup); };
@@ -133,18 +158,42 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   };
   if (consumer == kConsumers - 1) end_turn();  // the first one's turn
 
-  Ring<kStages> at_K, at_V;
+  Ring<kStages> at_Q, at_K, at_V;
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
-  for (int index = blockIdx.x, round = 0; index < works; index += gridDim.x, round ^= 1) {
+  Accumulator<16, D> O_sum;
+  const auto start_scores = [&](int q) {  // S = Q·Kᵀ
+    wgmma_fence(S);
+    wgmma_ABt(S, tile_Q(q), 0, tile_K(at_K.stage), 0);
+    wgmma_commit();
+  };
+  const auto start_output = [&] {  // O += P·V
+    V_full[at_V.stage].wait(at_V.round);
+    wgmma_fence(O_sum, P);
+    wgmma_AB(O_sum, P, tile_V(at_V.stage));
+    wgmma_commit();
+  };
+  const auto free_K = [&] {
+    if (lane_id() == 0) K_free[at_K.stage].arrive();
+    at_K.next();
+  };
+  const auto free_V = [&] {
+    if (lane_id() == 0) V_free[at_V.stage].arrive();
+    at_V.next();
+  };
+  for (;; at_Q.next()) {
+    const int q = at_Q.stage * kConsumers + consumer;  // number of the stage of Q
+    Q_full[q].wait(at_Q.round);
+    const int index = indices[q];
+    if (index >= works) break;
     const Work w = work(index);
     const int batch = w.head / p.H, head = w.head % p.H;
     const int tile_row = w.tile * Br + consumer * kRows, row = tile_row + warp_row;
-    const int keys = keys_of(w);
+    const int my_steps = steps_of(tile_row, kRows), steps = steps_of(w.tile * Br, Br);
 
     // m is kept in units of ln 2, like the exponents of 2^(c·s).
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
-    Accumulator<16, D> O_sum;
+    O_sum = {};
     // S becomes P, by the rows' running maxima; alpha is what O has to be scaled by.
     const auto softmax = [&](int key) {
       if (key + Bc > p.keys(row) || p.scale < 0)
@@ -156,76 +205,65 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       const auto shift = finite_or_zero(m_new);
       alpha = exp2(m - shift);
       exp2_rows(S, c, shift);
-      l = alpha * l + row_sum(S);
+      l = alpha * l + row_sum_in_lane(S);
       m = m_new;
     };
 
-    const auto start_scores = [&] {  // S = Q·Kᵀ
-      wgmma_fence(S);
-      wgmma_ABt(S, tile_Q, 0, tile_K(at_K.stage), 0);
-      wgmma_commit();
-    };
-    const auto start_output = [&] {  // O += P·V
-      V_full[at_V.stage].wait(at_V.round);
-      wgmma_fence(O_sum, P);
-      wgmma_AB(O_sum, P, tile_V(at_V.stage));
-      wgmma_commit();
-    };
-    const auto free_K = [&] {
-      if (first_thread) K_free[at_K.stage].arrive();
-      at_K.next();
-    };
-    const auto free_V = [&] {
-      if (first_thread) V_free[at_V.stage].arrive();
-      at_V.next();
-    };
-
-    Q_full[consumer].wait(round);
-    if (keys > 0) {
+    K_full[at_K.stage].wait(at_K.round);
+    begin_turn();
+    start_scores(q);
+    end_turn();
+    wgmma_wait<0>(S);
+    free_K();
+    softmax(0);
+    P = as_operand<T>(S);
+    if (index != static_cast<int>(blockIdx.x) && first_thread) {
+      tma_store_wait_read<0>();  // of the last piece of work, whose stage of Q this frees
+      Q_free[(1 - at_Q.stage) * kConsumers + consumer].arrive();
+    }
+    for (int step = 1; step < my_steps; ++step) {
+      // From here on the softmax of one step runs under the product P·V of the step before.
       K_full[at_K.stage].wait(at_K.round);
       begin_turn();
-      start_scores();
-      end_turn();
-      wgmma_wait<0>(S);
-      free_K();
-      softmax(0);
-      P = as_operand<T>(S);
-      // From here on the softmax of one step runs under the product P·V of the step before.
-      for (int key = Bc; key < keys; key += Bc) {
-        K_full[at_K.stage].wait(at_K.round);
-        begin_turn();
-        start_scores();
-        start_output();
-        end_turn();
-        wgmma_wait<1>(S);
-        free_K();
-        softmax(key);
-        wgmma_wait<0>(O_sum, P);
-        free_V();
-        mul_rows(O_sum, alpha);
-        P = as_operand<T>(S);
-      }
+      start_scores(q);
       start_output();
+      end_turn();
+      wgmma_wait<1>(S);
+      free_K();
+      softmax(step * Bc);
       wgmma_wait<0>(O_sum, P);
+      free_V();
+      mul_rows(O_sum, alpha);
+      P = as_operand<T>(S);
+    }
+    start_output();
+    wgmma_wait<0>(O_sum, P);
+    free_V();
+    for (int step = my_steps; step < steps; ++step) {  // keys for the other consumers alone
+      K_full[at_K.stage].wait(at_K.round);
+      begin_turn();
+      end_turn();
+      free_K();
+      V_full[at_V.stage].wait(at_V.round);
       free_V();
     }
 
+    l = sum_over_lanes(l);
     mul_rows(O_sum, inverse_or_zero(l));
-    // Through the consumer's own tile of Q, from where the copy engine takes it.
-    write(tile_Q, O_sum, warp_row);
+    // Through this stage of Q, from where the copy engine takes it.
+    write(tile_Q(q), O_sum, warp_row);
     fence_proxy_async();
     named_barrier_sync(kOwn + consumer, kWarpgroup);
     if (first_thread) {
-      tma_store(O, tile_Q, 0, tile_row, head, batch);
+      tma_store(O, tile_Q(q), 0, tile_row, head, batch);
       tma_store_commit();
-      tma_store_wait_read<0>();
-      Q_free[consumer].arrive();
     }
     for_each_row(m, l, [&](int i, float max, float sum) {
       if (row + i < p.N)
         LSE[p.q_row(w.head) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
     });
   }
+  if (first_thread) tma_store_wait_read<0>();
   if (consumer == 0) begin_turn();  // takes the last one's last hand-over
 }
 
@@ -236,6 +274,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
       {{consumers(D) * kRows, keys_of_a_tile(D)}}, request, device.sram_bytes,
       [&](int, int) { return smem_bytes(D); }, plan.note);
   plan.smem_bytes = smem_bytes(D);
+  plan.workspace = {{"next", 4}};
   return plan;
 }
 
@@ -246,28 +285,40 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   };
   constexpr int kConsumers = consumers(D), Bc = keys_of_a_tile(D);
   const int64_t works = ceil_div(p.N, plan.block_q) * p.B * p.H;
+  const auto next = hbm<int>(a["next"]);
+  launch("clear", clear, dim3(1), dim3(1), 0, next);
   launch("attention", attention<T, D, kConsumers, Bc>,
          dim3(std::min<int64_t>(works, multiprocessors())), dim3(kWarpgroup * (1 + kConsumers)),
          plan.smem_bytes, map("Q", p.N, p.H, kRows), map("K", p.N_kv, p.Hk, Bc),
-         map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kRows), hbm<float>(a["LSE"]), p);
+         map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kRows), hbm<float>(a["LSE"]), next, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_type_and_head_dim(p, [&]<class T, int D>() { launch_forward<T, D>(p, plan, a); });
 }
 
-/// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees.
+/// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees,
+/// and one at least.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
   int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
   for (int64_t row = 0; row < p.N; row += plan.block_q) {
     const int keys = p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
-    rows += std::min<int64_t>(ceil_div(keys, plan.block_kv) * plan.block_kv, p.N_kv);
+    const int64_t steps = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
+    rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);
   }
   const int64_t k = heads * rows * p.d * kIoBytes;
-  return {{"attention",
-           {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
+  // A block asks for a tile of Q after each that it has had, once in vain.
+  const int64_t asked = 4 * heads * ceil_div(p.N, plan.block_q);
+  return {{"clear", {{"next", 0, 4}}},
+          {"attention",
+           {{"Q", q, 0},
+            {"K", k, 0},
+            {"V", k, 0},
+            {"O", 0, q},
+            {"LSE", 0, heads * p.N * 4},
+            {"next", asked, asked}}}};
 }
 
 const Register sm90{{.rung = "05_flash_v2",

@@ -222,52 +222,7 @@ class Case(unittest.TestCase):
             with self.subTest(arguments=arguments):
                 self.assert_bad(f"{prefix} {arguments}", status, words)
 
-
-class Help(Case):
-    def test_help_shows_options_defaults_variants_and_examples(self):
-        done = self.good("--help")
-        for option in OPTIONS:
-            self.assertRegex(done.stdout, rf"--{option}\b")
-        for word in (
-            "default 1)",
-            "default 2)",
-            "default 256)",
-            "default 64)",
-            "default fp16",
-            "default normal",
-            "default 0)",
-            "default auto",
-            "default forward",
-            "1/sqrt(D)",
-            "Variants of this rung",
-        ):
-            self.assertIn(word, done.stdout)
-        self.assertLessEqual(max(map(len, done.stdout.splitlines())), 100)
-        self.assertEqual(done.stderr, "")
-
-    def test_examples_of_help_run(self):
-        examples = self.good("--help").stdout.split("Examples\n")[1].splitlines()
-        self.assertEqual(len(examples), 2)
-        for example in examples:
-            program, *arguments = shlex.split(example)
-            self.assertEqual(program, RUNG)
-            self.good(arguments + ["--device", "sim", "--check", "sampled"])
-
-    def test_every_variant_of_help_runs(self):
-        lines = self.good("--help").stdout.split("Variants of this rung")[1].split("\n\n")[0]
-        names = [l.split()[0] for l in lines.splitlines()[1:] if l[2] != " " and "sim" in l]
-        self.assertTrue(names)
-        for name in names:
-            self.assertEqual(self.object(f"{TINY} --variant {name}")["variant"], name)
-        default = self.object(TINY)["variant"]
-        self.assertIn(default, names)
-
-    def test_version(self):
-        self.assertRegex(self.good("--version").stdout, rf"{RUNG}.*version \S+\n$")
-
-
-class Json(Case):
-    """Every key and its type; null exactly where nothing exists."""
+    # ---- the JSON ----
 
     def check_types(self, o, key, *types):
         self.assertIn(key, o)
@@ -316,6 +271,53 @@ class Json(Case):
                 self.check_types(error, key, float)
             self.check_types(error, "nonfinite", int)
             self.assertLessEqual(error["max"], error["tolerance"])
+
+
+class Help(Case):
+    def test_help_shows_options_defaults_variants_and_examples(self):
+        done = self.good("--help")
+        for option in OPTIONS:
+            self.assertRegex(done.stdout, rf"--{option}\b")
+        for word in (
+            "default 1)",
+            "default 2)",
+            "default 256)",
+            "default 64)",
+            "default fp16",
+            "default normal",
+            "default 0)",
+            "default auto",
+            "default forward",
+            "1/sqrt(D)",
+            "Variants of this rung",
+        ):
+            self.assertIn(word, done.stdout)
+        self.assertLessEqual(max(map(len, done.stdout.splitlines())), 100)
+        self.assertEqual(done.stderr, "")
+
+    def test_examples_of_help_run(self):
+        examples = self.good("--help").stdout.split("Examples\n")[1].splitlines()
+        self.assertEqual(len(examples), 2)
+        for example in examples:
+            program, *arguments = shlex.split(example)
+            self.assertEqual(program, RUNG)
+            self.good(arguments + ["--device", "sim", "--check", "sampled"])
+
+    def test_every_variant_of_help_runs(self):
+        lines = self.good("--help").stdout.split("Variants of this rung")[1].split("\n\n")[0]
+        names = [l.split()[0] for l in lines.splitlines()[1:] if l[2] != " " and "sim" in l]
+        self.assertTrue(names)
+        for name in names:
+            self.assertEqual(self.object(f"{TINY} --variant {name}")["variant"], name)
+        default = self.object(TINY)["variant"]
+        self.assertIn(default, names)
+
+    def test_version(self):
+        self.assertRegex(self.good("--version").stdout, rf"{RUNG}.*version \S+\n$")
+
+
+class Json(Case):
+    """Every key and its type; null exactly where nothing exists."""
 
     def check_all(self, arguments, device):
         objects = self.objects(arguments)

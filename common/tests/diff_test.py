@@ -272,6 +272,17 @@ class DiffTest(unittest.TestCase):
             ["01", "01/sm90", "3", "5", "2"],
             ["01", "02", "3", "3", "4"]])
 
+    def test_06_holds_05(self):
+        """06's attention.cu adds the backward pass; of 05's no more goes or changes than the head
+        comment and the registration."""
+        made = subprocess.run([sys.executable, SCRIPT, "-U", "0", "05", "06"], capture_output=True,
+                              encoding="utf-8", check=True).stdout
+        removed = [line for line in made.splitlines()[2:] if line.startswith("-")]
+        self.assertLessEqual(len(removed), 25, "\n".join(removed))
+        for line in removed:
+            self.assertRegex(line, r"^-(//|const Register|  +\.\w+ = )", "neither comment nor "
+                             "registration")
+
     # ---- colour ----
 
     def test_colour_on_a_terminal_alone(self):

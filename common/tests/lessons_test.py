@@ -1,5 +1,6 @@
 """Holds the lessons to the programs: runs the commands that README.md and 0*/README.md quote in
-```console blocks and compares what they print, and looks up their ```cuda excerpts in the rung.
+```console blocks and compares what they print, and looks up their ```cuda excerpts in the rung and
+their ```cpp excerpts in common.
 
 Run alone: python3 common/tests/lessons_test.py build/bin
 
@@ -224,6 +225,15 @@ class Excerpts(unittest.TestCase):
                     self.assertTrue(any(self.holds(source, lines) for source in sources),
                                     "no .cu beside the lesson has these lines:\n" +
                                     "\n".join(lines))
+
+    def test_code_shown_is_in_common(self):
+        headers = [read(header).splitlines() for header in sorted(
+            glob.glob(os.path.join(ROOT, "common/**/*.h"), recursive=True))]
+        for path in lessons():
+            for first_line, lines in fences(read(path), "cpp"):
+                with self.subTest(f"{os.path.relpath(path, ROOT)}:{first_line}"):
+                    self.assertTrue(any(self.holds(header, lines) for header in headers),
+                                    "no header of common has these lines:\n" + "\n".join(lines))
 
     @staticmethod
     def holds(source, lines):

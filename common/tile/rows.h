@@ -2,6 +2,7 @@
 //
 //   Rows<M>               one fp32 value for each of a warp's M rows: m, l, …
 //   row_max, row_sum      accumulator → rows
+//   row_sum_in_lane, sum_over_lanes   row_sum in two steps
 //   max, exp2, +, −, ·    row by row
 //   finite_or_zero        row by row: −∞ becomes 0
 //   mul_rows, sub_rows    every element times, or less, its row's value
@@ -85,31 +86,51 @@ __device__ __forceinline__ Rows<M> finite_or_zero(const Rows<M>& a) {
   return out;
 }
 
-/// f over each row of an accumulator, in the lane and then over the row's four lanes.
+/// f over what the lane holds of each row of an accumulator: two chains a row, so that one
+/// operation need not wait for the last.
 template <int M, int N, class F>
-__device__ __forceinline__ Rows<M> reduce_rows(const Accumulator<M, N>& acc, F f) {
+__device__ __forceinline__ Rows<M> reduce_in_lane(const Accumulator<M, N>& acc, F f) {
   Rows<M> out;
 #pragma unroll
   for (int i = 0; i < M / 8; ++i) {
-    float x = acc.r[i / 2][0][i % 2 * 2];
+    float even = acc.r[i / 2][0][i % 2 * 2], odd = acc.r[i / 2][0][i % 2 * 2 + 1];
 #pragma unroll
-    for (int j = 0; j < N / 8; ++j)
-#pragma unroll
-      for (int e = 0; e < 2; ++e)
-        if (j + e > 0) x = f(x, acc.r[i / 2][j][i % 2 * 2 + e]);
-    x = f(x, __shfl_xor_sync(0xffffffff, x, 1));
-    out.r[i] = f(x, __shfl_xor_sync(0xffffffff, x, 2));
+    for (int j = 1; j < N / 8; ++j) {
+      even = f(even, acc.r[i / 2][j][i % 2 * 2]);
+      odd = f(odd, acc.r[i / 2][j][i % 2 * 2 + 1]);
+    }
+    out.r[i] = f(even, odd);
   }
   count_flops(M * N / 32);
   return out;
 }
+/// f over the four lanes of a row.
+template <int M, class F>
+__device__ __forceinline__ Rows<M> reduce_over_lanes(Rows<M> rows, F f) {
+#pragma unroll
+  for (int i = 0; i < M / 8; ++i) {
+    rows.r[i] = f(rows.r[i], __shfl_xor_sync(0xffffffff, rows.r[i], 1));
+    rows.r[i] = f(rows.r[i], __shfl_xor_sync(0xffffffff, rows.r[i], 2));
+  }
+  return rows;
+}
 template <int M, int N>
 __device__ __forceinline__ Rows<M> row_max(const Accumulator<M, N>& acc) {
-  return reduce_rows(acc, [](float x, float y) { return fmaxf(x, y); });
+  const auto f = [](float x, float y) { return fmaxf(x, y); };
+  return reduce_over_lanes(reduce_in_lane(acc, f), f);
+}
+/// The lane's share of each row's sum, for sums that go on; sum_over_lanes() ends them.
+template <int M, int N>
+__device__ __forceinline__ Rows<M> row_sum_in_lane(const Accumulator<M, N>& acc) {
+  return reduce_in_lane(acc, [](float x, float y) { return x + y; });
+}
+template <int M>
+__device__ __forceinline__ Rows<M> sum_over_lanes(const Rows<M>& rows) {
+  return reduce_over_lanes(rows, [](float x, float y) { return x + y; });
 }
 template <int M, int N>
 __device__ __forceinline__ Rows<M> row_sum(const Accumulator<M, N>& acc) {
-  return reduce_rows(acc, [](float x, float y) { return x + y; });
+  return sum_over_lanes(row_sum_in_lane(acc));
 }
 
 /// Every element times its row's value.

@@ -173,14 +173,14 @@ __device__ __forceinline__ void hold(float (&registers)[n][4]) {
 #pragma unroll
   for (int i = 0; i < n; ++i)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(registers[i][e])::"memory");
+    for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(registers[i][e]));
 }
 template <int n>
 __device__ __forceinline__ void hold(unsigned (&registers)[n][4]) {
 #pragma unroll
   for (int i = 0; i < n; ++i)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) asm volatile("" : "+r"(registers[i][e])::"memory");
+    for (int e = 0; e < 4; ++e) asm volatile("" : "+r"(registers[i][e]));
 }
 /// Closes the group of the wgmmas since the last commit.
 __device__ __forceinline__ void wgmma_commit() {
