@@ -722,7 +722,10 @@ def draw_speedup(plt, data):
             axis.set_xscale("log")
             most = max(bar["value"] for bar in bars)
             axis.set_xlim(least, most * (most / least) ** 0.55)
+            if most < 10:
+                axis.set_xticks([tick for tick in (1, 2, 3, 5) if least <= tick <= 2 * most])
             axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
+            axis.xaxis.set_minor_formatter("")
             axis.grid(axis="y", visible=False)
             axis.set_title(panel["title"])
     title_of(figure, data["title"])
