@@ -1,7 +1,7 @@
 // 05 on Hopper: the algorithm of attention.cu, unchanged, on the asynchronous engines of sm_90a
 // (Shah et al. 2024, FlashAttention-3).
 //
-//   for each tile of Br rows of Q, one block each:
+//   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0
 //     for each tile of Bc rows of K and V:
 //       S = scale·Q·Kᵀ
@@ -11,9 +11,10 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `mma`: the warps no longer all do the same. One thread of a producer warpgroup keeps copies
-// of K and V tiles under way, by the copy engine, into a ring of stages; two consumer warpgroups of
-// 64 rows each multiply them, straight from shared memory, and say when a stage is free again. Both
-// sides wait on barriers of their own in shared memory and never for the whole block.
+// of Q, K and V under way, by the copy engine, into rings of stages; two or three consumer
+// warpgroups of 64 rows each multiply them straight from shared memory and say when a stage is free
+// again. The softmax of a step runs under the product P·V of the step before, and consumers take
+// turns at the tensor cores. A block takes one tile of Q after another until there is none left.
 
 #include <cfloat>
 
@@ -38,8 +39,7 @@ constexpr int consumers(int D) {
 constexpr int keys_of_a_tile(int D) {
   return D == 256 ? 32 : 128;
 }
-/// Registers of a consumer's thread; the producer keeps 24 of the 168 or 128 that each has at
-/// first.
+/// Registers of a thread of a consumer; the producer's keep 32 or 40.
 constexpr int registers(int consumers) {
   return consumers == 3 ? 160 : 232;
 }
@@ -329,7 +329,7 @@ const Register sm90{{.rung = "05_flash_v2",
                      .min_compute_capability = 90,
                      .exact_architecture = true,
                      .by_name_only = kDevice == DeviceKind::sim,
-                     .tiles = {{192, 128}, {128, 128}, {128, 64}},
+                     .tiles = {{192, 128}, {128, 128}, {128, 32}},
                      .plan = plan,
                      .forward = forward,
                      .traffic = traffic}};
