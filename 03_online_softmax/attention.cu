@@ -72,9 +72,9 @@ __global__ void __launch_bounds__(kThreads)
       load(q, tile_Q, 0, k);
       mma_ABt(S, q, tile_K, 0, k);
     }
-    if (key + kKeys > p.keys(row) || p.scale < 0)
+    if (p.scale < 0) for_each(S, [](int, int, float& s) { s = -s; });  // c has no sign
+    if (key + kKeys > p.keys(row))
       for_each(S, [&](int i, int j, float& s) {
-        if (p.scale < 0) s = -s;
         if (key + j >= p.keys(row + i)) s = -INFINITY;
       });
 

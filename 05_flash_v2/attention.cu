@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
   constexpr int kRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
-  const auto [bh, tile] = longest_first(blockIdx.x, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d);
+  const auto [bh, tile] =
+      longest_first(blockIdx.x, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d, p.causal);
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
   const int warp_row = warp_id() * kRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
@@ -78,9 +79,9 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
       load(q, tile_Q, warp_row, k);
       mma_ABt(S, q, tile_K, 0, k);
     }
-    if (key + Bc > p.keys(row) || p.scale < 0)
+    if (p.scale < 0) for_each(S, [](int, int, float& s) { s = -s; });  // c has no sign
+    if (key + Bc > p.keys(row))
       for_each(S, [&](int i, int j, float& s) {
-        if (p.scale < 0) s = -s;
         if (key + j >= p.keys(row + i)) s = -INFINITY;
       });
 

@@ -55,9 +55,11 @@ struct Tile {
   /// banks, so there a row's number among the lines is what counts.
   __device__ __forceinline__ static constexpr int chunk(int r, int c) {
     constexpr int kRowsOfALine = kChunks >= 8 ? 1 : 8 / kChunks;
-    // Unsigned, so that the compiler sees that 8 rows on is a constant away, and needs no register.
     return r * C + ((c ^ (static_cast<unsigned>(r) / kRowsOfALine % 8 % kChunks)) * 8);
   }
+  /// Where row r, a multiple of 8, starts. Chunks lie alike in every 8 rows: chunk c of row r + i
+  /// starts at row(r) + chunk(i, c). Said so, the compiler needs no register for each r.
+  __device__ __forceinline__ static constexpr int row(int r) { return r * C; }
 };
 
 /// Starts copying rows [0, R) × columns [0, C) from `source`, whose rows are `pitch` elements
@@ -126,8 +128,8 @@ __device__ __forceinline__ void load(Operand<T, M, K>& a, const Tile<T, R, C>& t
   for (int i = 0; i < M / 16; ++i)
 #pragma unroll
     for (int k = 0; k < K / 16; ++k)
-      ldmatrix_x4(a.r[i][k],
-                  tile.data + tile.chunk(row + 16 * i + lane % 16, column / 8 + 2 * k + lane / 16));
+      ldmatrix_x4(a.r[i][k], tile.data + (tile.row(row + 16 * i) +
+                                          tile.chunk(lane % 16, column / 8 + 2 * k + lane / 16)));
 }
 
 /// Loads rows [row, row + K) × columns [column, column + M) of a tile, transposed: the left operand
@@ -140,8 +142,9 @@ __device__ __forceinline__ void load_transposed(Operand<T, M, K>& a, const Tile<
   for (int i = 0; i < M / 16; ++i)
 #pragma unroll
     for (int k = 0; k < K / 16; ++k)
-      ldmatrix_x4_trans(a.r[i][k], tile.data + tile.chunk(row + 16 * k + lane % 8 + lane / 16 * 8,
-                                                          column / 8 + 2 * i + lane / 8 % 2));
+      ldmatrix_x4_trans(a.r[i][k], tile.data + (tile.row(row + 16 * k) +
+                                                tile.chunk(lane % 8 + lane / 16 * 8,
+                                                           column / 8 + 2 * i + lane / 8 % 2)));
 }
 
 /// C += A·Bᵀ, where B is rows [row, row + N) × columns [column, column + K) of a tile.
@@ -155,8 +158,9 @@ __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Operand<T,
     for (int j = 0; j < N / 16; ++j) {
       // Rows of the tile are columns of Bᵀ: two pieces of 16 × 8 at once.
       unsigned b[4];
-      ldmatrix_x4(b, tile.data + tile.chunk(row + 16 * j + lane % 8 + lane / 16 * 8,
-                                            column / 8 + 2 * k + lane / 8 % 2));
+      ldmatrix_x4(
+          b, tile.data + (tile.row(row + 16 * j) +
+                          tile.chunk(lane % 8 + lane / 16 * 8, column / 8 + 2 * k + lane / 8 % 2)));
 #pragma unroll
       for (int i = 0; i < M / 16; ++i) {
         mma_m16n8k16<T>(acc.r[i][2 * j], a.r[i][k], b[0], b[1]);
@@ -175,8 +179,8 @@ __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, 
 #pragma unroll
     for (int j = 0; j < N / 16; ++j) {
       unsigned b[4];
-      ldmatrix_x4_trans(
-          b, tile.data + tile.chunk(row + 16 * k + lane % 16, column / 8 + 2 * j + lane / 16));
+      ldmatrix_x4_trans(b, tile.data + (tile.row(row + 16 * k) +
+                                        tile.chunk(lane % 16, column / 8 + 2 * j + lane / 16)));
 #pragma unroll
       for (int i = 0; i < M / 16; ++i) {
         mma_m16n8k16<T>(acc.r[i][2 * j], a.r[i][k], b[0], b[1]);
