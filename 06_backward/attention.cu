@@ -45,7 +45,8 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
   constexpr int kRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
-  const auto [bh, tile] = longest_first(blockIdx.x, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d);
+  const auto [bh, tile] =
+      longest_first(blockIdx.x, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d, p.causal);
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
   const int warp_row = warp_id() * kRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
@@ -79,9 +80,9 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
       load(q, tile_Q, warp_row, k);
       mma_ABt(S, q, tile_K, 0, k);
     }
-    if (key + Bc > p.keys(row) || p.scale < 0)
+    if (p.scale < 0) for_each(S, [](int, int, float& s) { s = -s; });  // c has no sign
+    if (key + Bc > p.keys(row))
       for_each(S, [&](int i, int j, float& s) {
-        if (p.scale < 0) s = -s;
         if (key + j >= p.keys(row + i)) s = -INFINITY;
       });
 
@@ -186,7 +187,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   constexpr int kS = Bc * down / kWarps, kQ = D * down / kWarps, kKV = D * kv_down / kWarps;
   // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
   const auto [bh, tile] = longest_first(blockIdx.x, p.B * p.Hk, ceil_div(p.N_kv, Bc),
-                                        int64_t{8} * p.N * p.d * (p.H / p.Hk));
+                                        int64_t{8} * p.N * p.d * (p.H / p.Hk), p.causal);
   const int key = tile * Bc;
   const int warp_row = warp_id() % down * kRows;  // of S and of dQ
   const int s_column = warp_id() / down * kS, q_column = warp_id() / down * kQ;
@@ -321,7 +322,8 @@ __global__ void __launch_bounds__(kThreads)
                     Hbm<const float> LSE, Hbm<const float> D_rows, Hbm<T> dQ, Problem p) {
   constexpr int kRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
-  const auto [bh, tile] = longest_first(blockIdx.x, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d);
+  const auto [bh, tile] =
+      longest_first(blockIdx.x, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d, p.causal);
   const int row = (tiles - 1 - tile) * Br, warp_row = warp_id() * kRows;
   const int thread = threadIdx.x;
   const int64_t q_first = (p.q_row(bh) + row) * p.d;

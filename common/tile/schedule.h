@@ -11,13 +11,15 @@ struct Work {
 };
 
 /// What block `index` of heads · tiles works on, where tiles are numbered longest first. Blocks
-/// start in the order of their index. So the long ones should come first, lest the last to start
-/// be the last to end by far; but heads that are at work together should find their K and V
-/// (`head_bytes` a head) in L2. Therefore heads go in groups that take 16 MB, less than half of an
+/// start in the order of their index. Heads that are at work together should find their K and V
+/// (`head_bytes` a head) in L2, so where tiles are all equally long, heads come one after the
+/// other. Where they are `uneven`, the long ones should come first, lest the last to start be the
+/// last to end by far. Therefore heads then go in groups that take 16 MB, less than half of an
 /// A100's or H100's L2: within a group all first tiles, then all second ones, and so on.
-__device__ __forceinline__ Work longest_first(int index, int heads, int tiles, int64_t head_bytes) {
+__device__ __forceinline__ Work longest_first(int index, int heads, int tiles, int64_t head_bytes,
+                                              bool uneven) {
   constexpr int64_t kGroupBytes = 16 << 20;
-  const int64_t fitting = kGroupBytes / head_bytes;
+  const int64_t fitting = uneven ? kGroupBytes / head_bytes : 1;
   const int group = fitting < 1 ? 1 : fitting < heads ? static_cast<int>(fitting) : heads;
   const int first = index / (group * tiles) * group;  // head of its group
   const int of_group = heads - first < group ? heads - first : group;
