@@ -39,6 +39,11 @@ constexpr int consumers(int D) {
 constexpr int keys_of_a_tile(int D) {
   return D == 256 ? 32 : 128;
 }
+/// Whether a consumer keeps Q in registers: then each product S = Q·Kᵀ reads K alone from shared
+/// memory. Elsewhere there are not enough of them.
+constexpr bool q_in_registers(int D) {
+  return D == 128;
+}
 /// Registers of a thread of a consumer; the producer's keep 32 or 40.
 constexpr int registers(int consumers) {
   return consumers == 3 ? 160 : 232;
@@ -47,7 +52,7 @@ int64_t smem_bytes(int D) {
   const int columns = std::max(D, 64);  // of a tile, whose panels have 64
   return shared_bytes<fp16>(kStages * consumers(D) * kRows * columns) +
          2 * shared_bytes<fp16>(kStages * keys_of_a_tile(D) * columns) +
-         shared_bytes<int>(kStages * consumers(D)) +
+         shared_bytes<Work>(kStages * consumers(D)) +
          2 * shared_bytes<Mbarrier>(kStages * consumers(D)) + 4 * shared_bytes<Mbarrier>(kStages);
 }
 
@@ -68,7 +73,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   constexpr int Br = kConsumers * kRows;
   const int tiles = ceil_div(p.N, Br), works = tiles * p.B * p.H;
   const auto work = [&](int index) {
-    auto w = longest_first(index, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d);
+    auto w = longest_first(index, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d, p.causal);
     w.tile = tiles - 1 - w.tile;  // the last rows see the most keys
     return w;
   };
@@ -82,7 +87,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   const auto smem_Q = smem.take<T>("Q", kStages * kConsumers * TileQ::kElements);
   const auto smem_K = smem.take<T>("K", kStages * TileKV::kElements);
   const auto smem_V = smem.take<T>("V", kStages * TileKV::kElements);
-  const auto indices = smem.take<int>("work", kStages * kConsumers);  // come with a tile of Q
+  const auto works_of = smem.take<Work>("work", kStages * kConsumers);  // comes with a tile of Q
   const auto Q_full = smem.take<Mbarrier>("Q_full", kStages * kConsumers);
   const auto Q_free = smem.take<Mbarrier>("Q_free", kStages * kConsumers);
   const auto K_full = smem.take<Mbarrier>("K_full", kStages);
@@ -112,13 +117,13 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     setmaxnreg_dec<kConsumers == 3 ? 32 : 40>();
     if (threadIdx.x != 0) return;
     Ring<kStages> at, at_Q;
-    // Q's stage comes with the number of the piece of work; past the last one, alone.
-    const auto send = [&](int index, const Work& w) {
+    // A tile of Q comes with what it is; after the last one there is no head.
+    const auto send = [&](const Work& w) {
       for (int consumer = 0; consumer < kConsumers; ++consumer) {
         const int i = at_Q.stage * kConsumers + consumer;
-        Q_free[i].wait(1 - at_Q.round);  // in the first round it is: the phase before the first
-        indices[i] = index;
-        if (index < works) {
+        Q_free[i].wait(at_Q.round);
+        works_of[i] = w;
+        if (w.head >= 0) {
           Q_full[i].arrive_expect_tx(TileQ::kBytes);
           tma_load(Q, Q_full[i], tile_Q(i), 0, w.tile * Br + consumer * kRows, w.head % p.H,
                    w.head / p.H);
@@ -128,22 +133,23 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       }
       at_Q.next();
     };
-    int index = blockIdx.x;
-    for (; index < works; index = gridDim.x + atomicAdd(next, 1)) {
+    for (int index = blockIdx.x; index < works;) {
       const Work w = work(index);
-      send(index, w);
+      send(w);
       const int batch = w.head / p.H, head_kv = w.head % p.H * p.Hk / p.H;
       const int steps = steps_of(w.tile * Br, Br);
       for (int step = 0; step < steps; ++step, at.next()) {
-        K_free[at.stage].wait(1 - at.round);
+        K_free[at.stage].wait(1 - at.round);  // in the first round: the phase before the first
         K_full[at.stage].arrive_expect_tx(TileKV::kBytes);
         tma_load(K, K_full[at.stage], tile_K(at.stage), 0, step * Bc, head_kv, batch);
+        // Asked late, so that blocks end together, but before waiting for the others once more.
+        if (step == steps - 1) index = gridDim.x + atomicAdd(next, 1);
         V_free[at.stage].wait(1 - at.round);
         V_full[at.stage].arrive_expect_tx(TileKV::kBytes);
         tma_load(V, V_full[at.stage], tile_V(at.stage), 0, step * Bc, head_kv, batch);
       }
     }
-    send(index, {});
+    send({-1, -1});
     return;
   }
 
@@ -156,15 +162,22 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   const auto end_turn = [&] {
     named_barrier_arrive(kTurn + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
-  if (consumer == kConsumers - 1) end_turn();  // the first one's turn
+  if (consumer == kConsumers - 1) end_turn();   // the first one's turn
+  if (first_thread) Q_free[consumer].arrive();  // the first stage of Q; the other one follows
 
   Ring<kStages> at_Q, at_K, at_V;
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
   Accumulator<16, D> O_sum;
+  Operand<T, 16, D> Q_rows;               // if it is kept in registers
   const auto start_scores = [&](int q) {  // S = Q·Kᵀ
-    wgmma_fence(S);
-    wgmma_ABt(S, tile_Q(q), 0, tile_K(at_K.stage), 0);
+    if constexpr (q_in_registers(D)) {
+      wgmma_fence(S, Q_rows);
+      wgmma_ABt(S, Q_rows, tile_K(at_K.stage), 0);
+    } else {
+      wgmma_fence(S);
+      wgmma_ABt(S, tile_Q(q), 0, tile_K(at_K.stage), 0);
+    }
     wgmma_commit();
   };
   const auto start_output = [&] {  // O += P·V
@@ -184,9 +197,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   for (;; at_Q.next()) {
     const int q = at_Q.stage * kConsumers + consumer;  // number of the stage of Q
     Q_full[q].wait(at_Q.round);
-    const int index = indices[q];
-    if (index >= works) break;
-    const Work w = work(index);
+    const Work w = works_of[q];
+    if (w.head < 0) break;
     const int batch = w.head / p.H, head = w.head % p.H;
     const int tile_row = w.tile * Br + consumer * kRows, row = tile_row + warp_row;
     const int my_steps = steps_of(tile_row, kRows), steps = steps_of(w.tile * Br, Br);
@@ -196,9 +208,9 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     O_sum = {};
     // S becomes P, by the rows' running maxima; alpha is what O has to be scaled by.
     const auto softmax = [&](int key) {
-      if (key + Bc > p.keys(row) || p.scale < 0)
+      if (p.scale < 0) for_each(S, [](int, int, float& s) { s = -s; });  // c has no sign
+      if (key + Bc > p.keys(row))
         for_each(S, [&](int i, int j, float& s) {
-          if (p.scale < 0) s = -s;
           if (key + j >= p.keys(row + i)) s = -INFINITY;
         });
       const auto m_new = max(m, c * row_max(S));
@@ -209,6 +221,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       m = m_new;
     };
 
+    if constexpr (q_in_registers(D)) load(Q_rows, tile_Q(q), warp_row);
     K_full[at_K.stage].wait(at_K.round);
     begin_turn();
     start_scores(q);
@@ -217,7 +230,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     free_K();
     softmax(0);
     P = as_operand<T>(S);
-    if (index != static_cast<int>(blockIdx.x) && first_thread) {
+    if (first_thread) {
       tma_store_wait_read<0>();  // of the last piece of work, whose stage of Q this frees
       Q_free[(1 - at_Q.stage) * kConsumers + consumer].arrive();
     }

@@ -5,6 +5,7 @@
 //   tma_load, tma_store        map → tile, tile → map
 //   wgmma_ABt, _AB, _AtB       sums (+)= A·Bᵀ, A·B, Aᵀ·B, asynchronously
 //   wgmma_fence, wgmma_commit, wgmma_wait
+//   load                       a warp's 16 rows of a tile → left operand of a product
 //   write                      a warp's 16 rows of sums → tile, rounded to T
 //
 // A warpgroup makes 64 rows of sums, each of its warps 16 of them: the warp's share is an
@@ -44,7 +45,7 @@ struct SwizzledTile {
   }
   /// Where chunk c of row r starts, in elements.
   __device__ __forceinline__ static constexpr int chunk(int r, int c) {
-    return c / 8 * kPanel + r * 64 + ((c ^ r) % 8) * 8;
+    return c / 8 * kPanel + r * 64 + static_cast<int>(static_cast<unsigned>(c ^ r) % 8) * 8;
   }
 };
 
@@ -88,6 +89,17 @@ template <class T, int R, int C>
 __device__ __forceinline__ uint64_t by_columns(const SwizzledTile<T, R, C>& tile, int row,
                                                int column) {
   return matrix_descriptor(tile.data + tile.at(row, column), tile.kPanel * int{sizeof(T)}, 1024);
+}
+
+/// Loads rows [row, row + 16), a multiple of 8, of a tile.
+template <class T, int R, int C>
+__device__ __forceinline__ void load(Operand<T, 16, C>& a, const SwizzledTile<T, R, C>& tile,
+                                     int row) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int k = 0; k < C / 16; ++k)
+    ldmatrix_x4(a.r[0][k],
+                tile.data + (tile.at(row, 0) + tile.chunk(lane % 16, 2 * k + lane / 16)));
 }
 
 /// Before a product: what other code did to these accumulators and operands is done.
