@@ -46,11 +46,13 @@ void print_occupancy(const Report& r) {
     if (!kernel.occupancy) continue;
     const Occupancy& o = *kernel.occupancy;
     const int64_t resident = int64_t{o.blocks_per_sm} * r.device.multiprocessors;
-    fmt::print(stderr,
-               "{}: {} registers a thread, {} blocks at once on each of {} SMs, {} blocks: {:.2f} "
-               "waves\n",
-               kernel.name, o.registers, o.blocks_per_sm, r.device.multiprocessors, o.blocks,
-               static_cast<double>(o.blocks) / static_cast<double>(resident));
+    fmt::print(
+        stderr,
+        "{}: {} registers a thread, {} block{} at once on each of {} SMs, {} block{}: {:.2f} "
+        "waves\n",
+        kernel.name, o.registers, o.blocks_per_sm, o.blocks_per_sm == 1 ? "" : "s",
+        r.device.multiprocessors, o.blocks, o.blocks == 1 ? "" : "s",
+        static_cast<double>(o.blocks) / static_cast<double>(resident));
   }
 }
 

@@ -2,13 +2,18 @@
 include(GoogleTest)
 set(tests ${CMAKE_SOURCE_DIR}/common/tests)
 
-# A GoogleTest program from one file; its cases are ctest's. Labels: as given.
+# A GoogleTest program from one file; its cases are ctest's. Labels: as given. LOCK: what only one
+# test may use at a time.
 function(ladder_test name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LABELS;LIBRARIES;DEFINITIONS" ${ARGN})
+  cmake_parse_arguments(arg "" "LOCK" "SOURCES;LABELS;LIBRARIES;DEFINITIONS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_compile_definitions(${name} PRIVATE ${arg_DEFINITIONS})
   target_link_libraries(${name} PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
-  gtest_discover_tests(${name} TEST_PREFIX ${name}. PROPERTIES LABELS "${arg_LABELS}")
+  set(properties LABELS "${arg_LABELS}")
+  if(arg_LOCK)
+    list(APPEND properties RESOURCE_LOCK ${arg_LOCK})
+  endif()
+  gtest_discover_tests(${name} TEST_PREFIX ${name}. PROPERTIES ${properties})
 endfunction()
 
 foreach(name sim_test hopper_faults_test)
@@ -25,7 +30,7 @@ set_tests_properties(npy_fuzz PROPERTIES LABELS asan)
 
 if(LADDER_GPU)
   ladder_test(float16_test SOURCES ${tests}/float16_test.cu)
-  ladder_test(gpu_test SOURCES ${tests}/gpu_test.cu LABELS gpu)
+  ladder_test(gpu_test SOURCES ${tests}/gpu_test.cu LABELS gpu LOCK gpu)
 endif()
 
 # Files of kernels and tests, compiled for both machines.
@@ -118,8 +123,11 @@ function(ladder_rung_tests rung objects)
   add_test(NAME ${rung}.cli COMMAND Python3::Interpreter ${tests}/cli_test.py
     ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${rung})
   if(LADDER_GPU)
-    gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Gpu*" TEST_LIST ${rung}_gpu
-      PROPERTIES LABELS gpu RESOURCE_LOCK gpu)
+    # One process for all cases: there are hundreds, and each process would open the GPU anew.
+    add_test(NAME ${rung}.Gpu COMMAND ${rung}_test --gtest_filter=Gpu*-GpuLarge.*)
+    add_test(NAME ${rung}.GpuLarge COMMAND ${rung}_test --gtest_filter=GpuLarge.*)
+    set_tests_properties(${rung}.Gpu ${rung}.GpuLarge PROPERTIES LABELS gpu RESOURCE_LOCK gpu
+      SKIP_REGULAR_EXPRESSION "no GPU here: ")
   endif()
 endfunction()
 
