@@ -154,29 +154,28 @@ class Gpu : public Device {
 
   std::optional<Timing> time(const std::function<void()>& work,
                              const TimingOptions& options) override {
-    std::vector<double> samples;
-    // Warm-up: modules load, and clocks that were idle take tenths of a second to rise. It ends
-    // when a batch is no faster than the one before.
     const double once = batch(work, options, 2).back();
     const int size = std::clamp(static_cast<int>(20 / std::max(once, 1e-3)), 3, 50);
-    double last = median(batch(work, options, size));
-    for (double warm = 0; warm < 2 * options.budget_ms;) {
+    const auto ms_since = [](std::chrono::steady_clock::time_point start) {
+      return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+          .count();
+    };
+    // Warm-up, as long as what is measured: modules load, clocks that were idle take tenths of a
+    // second to rise, and fall again where the work meets the power limit. It goes on while batches
+    // get faster.
+    auto start = std::chrono::steady_clock::now();
+    for (double last = median(batch(work, options, size));
+         ms_since(start) < 2 * options.budget_ms;) {
       const double now = median(batch(work, options, size));
-      if (now > 0.99 * last && warm > 0.5 * options.budget_ms) break;
-      warm += size * now;
+      if (now > 0.99 * last && ms_since(start) > options.budget_ms) break;
       last = now;
     }
-    double spent = 0, before = 0;
-    for (int stable = 0; spent < options.budget_ms || samples.size() < 3;) {
-      for (const double ms : batch(work, options, size)) {
-        samples.push_back(ms);
-        spent += ms;
-      }
-      const double now = median(samples);
-      stable = std::abs(now - before) <= 0.002 * now ? stable + 1 : 0;
-      before = now;
-      if (stable >= 3 && samples.size() >= 50) break;
-    }
+    std::vector<double> samples;
+    start = std::chrono::steady_clock::now();
+    do {
+      const auto more = batch(work, options, size);
+      samples.insert(samples.end(), more.begin(), more.end());
+    } while (ms_since(start) < options.budget_ms);
     const auto [least, most] = std::minmax_element(samples.begin(), samples.end());
     return Timing{median(samples), *least, *most, static_cast<int>(samples.size())};
   }
