@@ -1,4 +1,4 @@
-"""Tests of scripts/run and scripts/test, with fake programs in a folder of their own.
+"""Tests of scripts/run, test and figures, with fake programs in a folder of their own.
 
 Run alone: python3 common/tests/scripts_test.py
 """
@@ -6,6 +6,7 @@ Run alone: python3 common/tests/scripts_test.py
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -59,7 +60,7 @@ class ScriptTest(unittest.TestCase):
         self.bin = os.path.join(self.root, "build/bin")
         os.makedirs(self.bin)
         os.mkdir(os.path.join(self.root, "scripts"))
-        for name in ("run", "test", "ready.sh", "ladder.py"):
+        for name in ("run", "test", "figures", "ready.sh", "ladder.py"):
             shutil.copy(os.path.join(SCRIPTS, name), os.path.join(self.root, "scripts"))
         self.results = os.path.join(self.root, "build/results.json")
         self.environment = {name: value for name, value in os.environ.items()
@@ -637,11 +638,42 @@ class ReadyTest(ScriptTest):
         self.assertEqual(self.ready("has_matplotlib() { false; }; ready").stderr, "")
 
     def test_help_needs_nothing(self):
-        for script in ("run", "test"):
+        for script in ("run", "test", "figures"):
             result = self.command(shutil.which("bash"), f"scripts/{script}", "--help")
             self.assertEqual(result.returncode, 0)
             self.assertIn(f"Usage: scripts/{script}", result.stdout)
             self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+
+    # ---- figures ----
+
+    def figures(self, gpu_status, *options):
+        self.tools()
+        self.tool("ls", f'exec {shutil.which("ls")} "$@"')
+        self.tool("python3", f"case \"$*\" in *paper*) exit {gpu_status};; esac")
+        for age, name in enumerate(("traces", "h100", "sim", "a100")):
+            self.write(f"scripts/results/{name}.json", "{}")
+            os.utime(os.path.join(self.root, f"scripts/results/{name}.json"),
+                     (1_000_000 - age, 1_000_000 - age))
+        result = self.command("bash", "scripts/figures", *options)
+        return result, re.findall(r"^python3 (scripts/\S+ .*)$", self.called(), re.MULTILINE)
+
+    def test_figures_measures_counts_and_draws(self):
+        result, commands = self.figures(0, "--time", "25")
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
+        self.assertEqual(commands, ["scripts/bench.py --grid paper,long --again --time 25",
+                                    "scripts/bench.py --sim --again",
+                                    "scripts/plot.py scripts/results/h100.json --readme"])
+
+    def test_figures_without_a_gpu_draws_what_was_measured(self):
+        result, commands = self.figures(3)
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("without a GPU", result.stderr)
+        self.assertEqual(commands[1:], ["scripts/bench.py --sim --again",
+                                        "scripts/plot.py scripts/results/h100.json --readme"])
+
+    def test_figures_ends_where_a_measurement_fails(self):
+        result, commands = self.figures(1)
+        self.assertEqual((result.returncode, len(commands)), (1, 1))
 
     # ---- building ----
 
