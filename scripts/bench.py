@@ -15,7 +15,8 @@ Grids (--grid, several with commas):
 Or give axes (--seqlen, --head-dim, --batch, --heads, --causal): then only those.
 
 --sim counts instead of timing: one head, N = 128 … 2k, all steps, 04's and 05's tile sizes, and
-the traces of 04 and 05. No GPU is needed, and the same programs give the same file.
+the traces of 04 and 05, 05's sm90 with its barriers and engines. No GPU is needed, and the same
+programs give the same file.
 
 The file's keys: machine, ceilings (device copy and cuBLAS matmul, through PyTorch, else null),
 steps (what the programs' --list says), commands and records (side by side; a record is what the
@@ -604,12 +605,53 @@ def traced(path, rung, variant):
             "kernels": kernels, "arrays": width, "events": events}
 
 
+# Two pieces of work for block 0, of four tiles of K and V each, with two consumers and with three.
+PIPELINED = [("05_flash_v2", "sm90", ["--device", "sim", "--heads", "1", "--seqlen", str(4 * rows),
+                                      "--seqlen-kv", "512", "--head-dim", str(d), "--check", "off"])
+             for d, rows in ((128, 128), (64, 192))]
+
+
+def pipelined(path, rung, variant, options):
+    """What block 0 asks of Hopper's engines and barriers: {"rung", …, "command", "warps": [[[event,
+    name, barrier, number, amount, exps, other FLOPs], …], …]}, as --trace has them. One warp stands
+    for a warpgroup that multiplies; a copy's boxes are one."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "trace")
+        command = [path, "--variant", variant, *options, "--trace", out, "--json"]
+        status, said, message = run_quietly(command, f"tracing {rung} {variant}")
+        if status:
+            raise Stop(f"{rung}: no trace (status {status}): {message}", WRONG_RESULT)
+        record = json_lines(said, rung)[0]
+        with open(out, encoding="utf-8") as file:
+            head, *lines = [json.loads(line) for line in file]
+    warps = {}
+    for line in lines:
+        if "event" in line and line["block"] == 0:
+            warps.setdefault(line["warp"], []).append([line[name] for name in (
+                "event", "name", "barrier", "number", "amount", "exps", "other_flops")])
+    multiply = {warp // 4 for warp, events in warps.items() if any(e[0] == "wgmma" for e in events)}
+    kept = []
+    for warp, events in sorted(warps.items()):
+        if (warp % 4 if warp // 4 in multiply else len(events) == 1):
+            continue  # does what the warpgroup's first warp does, or nothing
+        mine = []
+        for event in events:
+            if mine and event[0] in ("tma_load", "tma_store") and event[:4] == mine[-1][:4]:
+                mine[-1][4] += event[4]
+            else:
+                mine.append(event)
+        kept.append(mine)
+    return {**head, "block_q": record["block_q"], "block_kv": record["block_kv"],
+            "command": shlex.join([rung, "--variant", variant, *options]), "warps": kept}
+
+
 def write_traces(options, paths, beside):
-    there = [(rung, variant) for rung, variant in TRACED if rung in paths]
     path = os.path.join(os.path.dirname(beside), "traces.json")
-    if len(there) == len(TRACED):
-        write_whole(path, text_of({"traces": [traced(paths[rung], rung, variant)
-                                              for rung, variant in there]}))
+    if all(rung in paths for rung, *_ in TRACED + PIPELINED):
+        write_whole(path, text_of({
+            "traces": [traced(paths[rung], rung, variant) for rung, variant in TRACED],
+            "pipelines": [pipelined(paths[rung], *one) for rung, *one in [
+                (rung, rung, variant, options) for rung, variant, options in PIPELINED]]}))
         print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
 
 

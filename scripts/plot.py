@@ -12,6 +12,7 @@ beside it. FILE may be sim.json itself. What the files do not have is left out a
   workspace     memory beyond inputs and outputs against N, and where it runs out
   block_size    04's traffic and time against its tile of keys
   access        which rows 04 and 05 touch, step by step
+  pipeline      who does what in a block of 05's sm90, and who waits, in a model's time
   error         each step against float64
 
 --readme writes the tables between the markers of README.md as well (<!-- ladder:begin -->, peers,
@@ -38,6 +39,7 @@ import struct
 import subprocess
 import sys
 
+import pipeline as model
 from ladder import (BAD_USAGE, GOOD, NO_DEVICE, NO_VALUE, ROOT, WRONG_RESULT, Stop, bytes_text,
                     rate_text, ratio_text, requested, time_text, total, write_whole)
 
@@ -150,7 +152,8 @@ class Files:
         else:
             self.gpu, self.sim = first, Measured(sim)
         traces = os.path.join(folder, "traces.json")
-        self.traces = read_json(traces)["traces"] if os.path.exists(traces) else []
+        traced = read_json(traces) if os.path.exists(traces) else {}
+        self.traces, self.pipelines = traced.get("traces", []), traced.get("pipelines", [])
         # The ladder's order: the sim lacks what is for one GPU, and the other way round.
         self.order = list(dict.fromkeys(sorted(self.sim.steps + self.gpu.steps,
                                                key=lambda step: step[0])))
@@ -493,6 +496,51 @@ def access(files, missing):
             "panels": panels}
 
 
+def pipeline(files, missing):
+    """Boxes [lane, kind, text, consumer or None, from, to]; lanes from the top: stages of Q, K and
+    V, the tensor cores, the consumers."""
+    panels = []
+    for trace in files.pipelines:
+        played = model.replay(trace["warps"])
+        consumers, end, boxes = len(played["consumers"]), played["end"], []
+        # Each consumer has a stage of Q of its own: those of a round share a lane.
+        stages = sorted({(copy[0], copy[1] // (consumers if copy[0] == "Q" else 1))
+                         for copy in played["copies"]}, key=lambda one: ("QKV".index(one[0]), one))
+        fills, numbers = {}, {}
+        for array, stage, issued, landed, freed in played["copies"]:
+            place = (array, stage // consumers if array == "Q" else stage)
+            freed = end if freed is None else freed
+            last = fills[place][-1] if fills.get(place) else None
+            if array == "Q" and last and last[1] == issued:
+                last[2], last[3] = max(last[2], landed), max(last[3], freed)
+                continue
+            numbers[array] = numbers.get(array, -1) + 1
+            fills.setdefault(place, []).append([f"{array}{numbers[array]}", issued, landed, freed])
+        for place, of in fills.items():
+            for text, issued, landed, freed in of:
+                boxes.append([stages.index(place), "copy", text, None, issued, landed])
+                boxes.append([stages.index(place), "held", "", None, landed, freed])
+        for consumer, what, step, begin, until in played["products"]:
+            boxes.append([len(stages), what, f"{what}{step}", consumer, begin, until])
+        for consumer, spans in enumerate(played["consumers"]):
+            for what, step, begin, until in spans:
+                text = f"P{step}" if what == "softmax" else "" if what == "scale" else what
+                boxes.append([len(stages) + 1 + consumer, what, text, consumer, begin, until])
+        busy = sum(until - begin for *_, begin, until in played["products"]) / end
+        panels.append({
+            "title": f"d = {trace['head_dim']}: {consumers} consumers of "
+                     f"{trace['block_q'] // consumers} rows, tiles of {trace['block_kv']} keys; "
+                     f"the tensor cores are busy {busy:.0%} of the time",
+            "lanes": [f"{array} stage {stage}" for array, stage in stages] + ["tensor cores"] + [
+                f"consumer {'ABC'[i]}" for i in range(consumers)],
+            "stages": len(stages), "end": end, "boxes": boxes})
+    return {"title": "The pipeline of 05 sm90: two tiles of Q in one block, in the time of a "
+                     "model, not measured",
+            "panels": need(panels, "no traces: scripts/bench.py --sim"),
+            "rates": [model.MATMUL_FLOPS, model.EXPS, model.OTHER_FLOPS, model.COPY_LATENCY,
+                      model.COPY_BYTES]}
+
+
 def merged(boxes):
     """Adjoining rows of the same slot, lane and operation as one."""
     found = []
@@ -551,6 +599,7 @@ FIGURES = {
     "workspace": workspace,
     "block_size": block_size,
     "access": access,
+    "pipeline": pipeline,
     "error": error,
 }
 
@@ -616,7 +665,11 @@ def colour(rung):
 
 def ink(rung):
     """A rung's colour for words, which need more contrast than lines."""
-    value = colour(rung).lstrip("#")
+    return darker(colour(rung))
+
+
+def darker(value):
+    value = value.lstrip("#")
     return "#" + "".join(f"{int(int(value[i:i + 2], 16) * 0.74):02x}" for i in (0, 2, 4))
 
 
@@ -986,6 +1039,84 @@ def draw_access(plt, data):
     return figure
 
 
+CONSUMERS = ["#0072B2", "#E69F00", "#009E73"]
+SHARES = {"S": 1, "softmax": 0.7, "O": 0.42, "scale": 0.25}  # of a consumer's colour
+BOXES = {"copy": "#c9a3bb", "held": "#ece4e9", "tile": "#c4c4bd", "turn": "#a3a39c",
+         "sums": "#efefea", "store": "#a3a39c"}
+WAITED_FOR = {"tile": "a tile", "turn": "its turn", "sums": "a product", "store": "O's store"}
+
+
+def box_colour(kind, consumer):
+    """A wait's or a copy's own; else the consumer's, with white."""
+    if kind in BOXES:
+        return BOXES[kind]
+    value = CONSUMERS[consumer].lstrip("#")
+    return "#" + "".join(f"{round(255 - (255 - int(value[i:i + 2], 16)) * SHARES[kind]):02x}"
+                         for i in (0, 2, 4))
+
+
+def draw_pipeline(plt, data):
+    from matplotlib.collections import PolyCollection
+    from matplotlib.patches import Patch
+    panels, low, high, gap = data["panels"], 0.45, 0.86, 0.1
+    tall = [sum(low if lane < panel["stages"] else high for lane in range(len(panel["lanes"])))
+            + gap * len(panel["lanes"]) for panel in panels]
+    figure, axes = plt.subplots(len(panels), 1, figsize=(11, 2 + 0.36 * sum(tall) + 0.75 * (
+        len(panels) - 1)), squeeze=False, gridspec_kw={"height_ratios": tall})
+    margins(figure, left=0.95, right=0.2, bottom=1.05, top=1.0, down=0.75)
+    for axis, panel in zip(axes.flat, panels):
+        heights = [low if lane < panel["stages"] else high for lane in range(len(panel["lanes"]))]
+        tops = [sum(heights[:lane]) + gap * lane for lane in range(len(heights))]
+        letter = panel["end"] * 0.0048  # about as wide as one
+        shapes = {}
+        for lane, kind, text, consumer, begin, until in panel["boxes"]:
+            top, bottom = tops[lane], tops[lane] + heights[lane]
+            shapes.setdefault(box_colour(kind, consumer), []).append(
+                [(begin, top), (until, top), (until, bottom), (begin, bottom)])
+            if until - begin > letter * (len(text) + 0.4):
+                axis.text((begin + until) / 2, (top + bottom) / 2, text, ha="center",
+                          va="center_baseline", fontsize=6.5 if kind not in BOXES else 6, zorder=3,
+                          color="#ffffff" if kind == "S" and consumer != 1 else INK)
+        for face, of in shapes.items():
+            axis.add_collection(PolyCollection(of, facecolors=face, edgecolors=PANEL,
+                                               linewidths=0.5, zorder=2))
+        axis.set_xlim(0, panel["end"])
+        axis.set_ylim(tops[-1] + high, -gap)
+        axis.set_yticks([top + one / 2 for top, one in zip(tops, heights)], panel["lanes"])
+        for lane, name in enumerate(axis.get_yticklabels()):
+            name.set_fontsize(7 if lane < panel["stages"] else 8.5)
+            if lane > panel["stages"]:
+                name.set_color(darker(CONSUMERS[lane - panel["stages"] - 1]))
+                name.set_fontweight("bold")
+        axis.tick_params(axis="y", length=0)
+        axis.grid(axis="y", visible=False)
+        axis.spines["left"].set_visible(False)
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axis.set_title(panel["title"])
+    axes.flat[-1].set_xlabel("cycles of the model")
+    handles = [Patch(color=box_colour(kind, 0), label=text) for kind, text in (
+        ("copy", "copy under way"), ("held", "tile there, until its stage is free"),
+        ("S", "S: a product QKᵀ"), ("O", "O: a product PV"), ("softmax", "P: a softmax"),
+        ("scale", "O scaled"))]
+    handles += [Patch(color=BOXES[kind], label=f"waits for {what}")
+                for kind, what in WAITED_FOR.items()
+                if any(box[1] == kind for panel in panels for box in panel["boxes"])]
+    height = figure.get_size_inches()[1]
+    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.006, 1 - 0.29 / height),
+                  ncol=5, frameon=False, fontsize=7.5, columnspacing=1.4, handlelength=1.6)
+    matmul, exps, other, latency, copy = data["rates"]
+    figure.text(0.012, 0.07 / height,
+                "Order and amounts are the sim's, the time is a model's. Of one SM: the tensor "
+                f"cores do {matmul:,} FLOPs a cycle, one product after the other as they were "
+                f"issued; {exps} exponentials\nand {other} other operations a cycle side by side, "
+                "which consumers that compute at the same time share equally; tiles come one after "
+                f"the other, {copy:.0f} bytes a cycle, each {latency} cycles\nlate (assumed). All "
+                "else takes no time. Numbers are those of tiles; tiles 4 to 7 of K and V are for "
+                "the second tile of Q.", fontsize=7.5, color="#555555", va="bottom", linespacing=1.35)
+    title_of(figure, data["title"])
+    return figure
+
+
 def draw_error(plt, data):
     from matplotlib.ticker import LogLocator
     panels = data["panels"]
@@ -1022,7 +1153,7 @@ def draw_error(plt, data):
 DRAW = {"speedup": draw_speedup, "tflops_fwd": draw_tflops, "tflops_bwd": draw_tflops,
         "tflops_both": draw_tflops, "traffic": draw_traffic, "roofline": draw_roofline,
         "workspace": draw_workspace, "block_size": draw_block_size, "access": draw_access,
-        "error": draw_error}
+        "pipeline": draw_pipeline, "error": draw_error}
 
 
 def render(plt, name, data):
@@ -1322,6 +1453,8 @@ CAPTIONS = {
     "block_size": "04 against its tile of keys: the larger, the fewer visits of Q and O.",
     "access": "The two loop orders: 04 leads all of Q and O past each tile of K and V, 05 all of K "
               "and V past each tile of Q.",
+    "pipeline": "Copies, tensor cores and consumers side by side: the order is the sim's, the time "
+                "a model's.",
     "error": "The largest error of each step against float64, and its tolerance.",
 }
 

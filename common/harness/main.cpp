@@ -69,8 +69,11 @@ class Saved {
   std::deque<AtomicFile> files_;
 };
 
-/// One JSON line about the run, then one for each run of accesses.
-void write_trace(AtomicFile& file, const Report& r, const std::vector<TraceEvent>& events) {
+/// One JSON line about the run, then one for each run of accesses, then one for each event of
+/// Hopper's engines and barriers. The keys are TraceEvent's and AsyncEvent's, and of a line's
+/// "array" and "event" it has the one or the other.
+void write_trace(AtomicFile& file, const Report& r, const std::vector<TraceEvent>& events,
+                 const std::vector<AsyncEvent>& async) {
   const Problem& p = r.options.problem;
   file.write(
       fmt::format("{{\"rung\": \"{}\", \"variant\": \"{}\", \"batch\": {}, \"heads\": {}, "
@@ -82,6 +85,13 @@ void write_trace(AtomicFile& file, const Report& r, const std::vector<TraceEvent
         "{{\"kernel\": \"{}\", \"block\": {}, \"step\": {}, \"array\": \"{}\", "
         "\"op\": \"{}\", \"begin\": {}, \"end\": {}}}\n",
         e.kernel, e.block, e.step, e.array, e.write ? "write" : "read", e.begin, e.end));
+  for (const AsyncEvent& e : async)
+    file.write(
+        fmt::format("{{\"kernel\": \"{}\", \"block\": {}, \"warp\": {}, \"event\": \"{}\", "
+                    "\"name\": \"{}\", \"barrier\": \"{}\", \"number\": {}, \"amount\": {}, "
+                    "\"exps\": {}, \"other_flops\": {}}}\n",
+                    e.kernel, e.block, e.warp, e.event, e.name, e.barrier, e.number, e.amount,
+                    e.exps, e.other_flops));
   file.commit();
 }
 
@@ -107,7 +117,7 @@ int run(int argc, char** argv) {
   Outputs outputs;
   const auto reports = run_variant(*device, variant, *options, &outputs);
   saved.write(reports.front().options.problem, outputs);
-  if (trace) write_trace(*trace, reports.front(), device->take_trace());
+  if (trace) write_trace(*trace, reports.front(), device->take_trace(), device->take_async_trace());
 
   const char* no_colour = std::getenv("NO_COLOR");
   const bool colour = isatty(STDOUT_FILENO) && !(no_colour && *no_colour);

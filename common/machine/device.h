@@ -104,6 +104,29 @@ struct TraceEvent {
   int64_t begin, end;
 };
 
+/// What a thread asked of Hopper's asynchronous engines or of a barrier, for --trace. What a whole
+/// warp does is told once, by its first lane. A thread's events are in the order of the program,
+/// those of a block in one of the orders that are possible: an event that waits stands where it
+/// began to.
+struct AsyncEvent {
+  std::string kernel;
+  int64_t block;
+  int warp;           // of the block
+  std::string event;  // tma_load, tma_store, tma_store_wait, mbarrier_arrive, mbarrier_wait,
+                      // named_barrier_arrive, named_barrier_sync, wgmma, wgmma_wait, exit
+  /// The array that is copied; the barrier, as K_full[1] or, a named one, by its number; of a
+  /// product, told when its group is committed, the shared array of the right operand.
+  std::string name;
+  std::string barrier;  // that a tma_load reports to
+  /// Of an mbarrier the phase: that a load or an arrival counts for, or whose end is waited for (-1
+  /// is over from the start). Of a named barrier how often it was complete before. Of products and
+  /// stores their group, the first being 0; a wait is for all groups below the number.
+  int64_t number = 0;
+  int64_t amount = 0;  // bytes of a copy; FLOPs of a product
+  /// Counted by the warp's first lane since its event before; 0 where another lane tells.
+  int64_t exps = 0, other_flops = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -149,6 +172,8 @@ class Device {
   /// What was traced since the last call, in the order it happened; only on the sim with
   /// SimOptions::trace_file set.
   virtual std::vector<TraceEvent> take_trace() { return {}; }
+  /// The same of Hopper's engines and barriers.
+  virtual std::vector<AsyncEvent> take_async_trace() { return {}; }
 };
 
 /// The GPU, or Error(no_device) with the reason there is none.

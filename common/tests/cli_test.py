@@ -580,8 +580,26 @@ class Options(Case):
         self.good(f"{TINY} --trace trace.json")
         self.assertEqual(os.listdir(self.folder), ["trace.json"])
         with open(self.path("trace.json")) as file:
-            for line in file:
-                strict_json(line)
+            head, *lines = [strict_json(line) for line in file]
+        self.assertEqual(head["rung"], RUNG)
+        for line in lines:
+            self.assertEqual(list(line), ["kernel", "block", "step", "array", "op", "begin", "end"])
+
+    def test_trace_of_hopper(self):
+        if "sm90" not in self.good("--help").stdout:
+            self.skipTest("no step for Hopper")
+        self.good(f"{TINY} --trace trace.json --variant sm90")
+        with open(self.path("trace.json")) as file:
+            _, *lines = [strict_json(line) for line in file]
+        events = [line for line in lines if "event" in line]
+        for line in events:
+            self.assertEqual(list(line), ["kernel", "block", "warp", "event", "name", "barrier",
+                                          "number", "amount", "exps", "other_flops"])
+        self.assertLessEqual({"tma_load", "mbarrier_wait", "wgmma", "named_barrier_sync", "exit"},
+                             {line["event"] for line in events})
+        # Accesses come first, as without these.
+        self.assertEqual(["event" in line for line in lines],
+                         sorted("event" in line for line in lines))
 
     def test_a_rung_without_maximum_says_which_one_has_it(self):
         done = self.execute(f"{SMALL} --scale 200")

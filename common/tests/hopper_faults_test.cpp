@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "machine/hopper.h"
@@ -115,6 +116,22 @@ class HopperFaults : public ::testing::Test {
       all += e.array + (e.write ? " write " : " read ") + std::to_string(e.begin) + " to " +
              std::to_string(e.end) + ", ";
     return all;
+  }
+  /// Events of the last run, a warp's in a line: what, name, number, amount, barrier, what was
+  /// counted.
+  std::map<int, std::string> events() {
+    std::map<int, std::string> of;
+    for (const AsyncEvent& e : device_->take_async_trace()) {
+      std::string& line = of[e.warp];
+      line += e.event + (e.name.empty() ? "" : " " + e.name);
+      if (e.event != "exit") line += " " + std::to_string(e.number);
+      if (e.amount) line += " " + std::to_string(e.amount);
+      if (!e.barrier.empty()) line += " " + e.barrier;
+      if (e.exps || e.other_flops)
+        line += " (" + std::to_string(e.exps) + ", " + std::to_string(e.other_flops) + ")";
+      line += "; ";
+    }
+    return of;
   }
 
  private:
@@ -443,6 +460,79 @@ TEST_F(HopperFaults, TracesShowBulkCopies) {
   EXPECT_EQ(traced(), "X read 0 to 16384, out write 0 to 4, ");
   EXPECT_EQ(said(store_out, kNone), "no fault");
   EXPECT_EQ(traced(), "Y write 0 to 8192, ");
+}
+
+TEST_F(HopperFaults, TracesTellWhoWaitsForWhat) {
+  for (const auto order :
+       {Schedule::Order::forward, Schedule::Order::reverse, Schedule::Order::random}) {
+    options({.schedule = {order, 3}, .trace_file = "in memory"});
+    EXPECT_EQ(said(pipeline, kNone, 256), "no fault");
+    auto of = events();
+    EXPECT_EQ(of[4],  // the producer
+              "mbarrier_wait free[0] -1; mbarrier_arrive full[0] 0; tma_load X 0 8192 full[0]; "
+              "mbarrier_wait free[0] 0; mbarrier_arrive full[0] 1; tma_load X 1 8192 full[0]; "
+              "exit; ");
+    for (int warp = 0; warp < 4; ++warp)
+      EXPECT_EQ(of[warp],
+                "mbarrier_wait full[0] 0; wgmma stage 0 524288; wgmma_wait 1; "
+                "mbarrier_arrive free[0] 0; mbarrier_wait full[0] 1; wgmma stage 1 524288; "
+                "wgmma_wait 2; mbarrier_arrive free[0] 1; exit; ");
+    EXPECT_EQ(of[5], "exit; ");
+  }
+}
+
+/// Two products in a group, a barrier twice, a store; between them, what is counted.
+__global__ void work(const __grid_constant__ TensorMap, const __grid_constant__ TensorMap Y,
+                     Hbm<float> out, int) {
+  SharedMemory smem;
+  const Stage A{smem.take<fp16>("A", kElements)}, B{smem.take<fp16>("B", kElements)};
+  const auto done = smem.take<Mbarrier>("done", 1);
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = thread; i < kElements; i += 128) A.data[i] = B.data[i] = fp16(1.0f);
+  if (thread == 0) done[0].init(1);
+  fence_mbarrier_init();
+  fence_proxy_async();
+  count_flops(thread % 32 == 0 ? 3 : 7);
+  __syncthreads();
+
+  Accumulator<16, 64> S, T;
+  count_flops(2);
+  wgmma_fence(S, T);
+  wgmma_ABt(S, A, 0, A, 0);
+  wgmma_ABt(T, A, 0, B, 0);
+  wgmma_commit();
+  float x = exp2f(1.0f);
+  wgmma_wait<0>(S, T);
+  if (thread == 33) done[0].arrive();
+  x += exp2f(2.0f) + exp2f(3.0f);
+  named_barrier_sync(3, 128);
+  named_barrier_sync(3, 128);
+  if (thread == 0) {
+    tma_store(Y, A, 0, 0, 0, 0);
+    tma_store_commit();
+    tma_store_wait_read<0>();
+  }
+  count_flops(2);
+  if (thread == 0) out[0] = x;
+}
+
+TEST_F(HopperFaults, TracesTellWhatWasCountedBetween) {
+  options({.trace_file = "in memory"});
+  EXPECT_EQ(said(work, kNone), "no fault");
+  const std::string begin =
+      "wgmma A 0 524288 (0, 5); wgmma B 0 524288; wgmma_wait 1 (1, 0); named_barrier_sync 3 0 (2, "
+      "0); ";
+  auto of = events();
+  EXPECT_EQ(of[0], begin +
+                       "named_barrier_sync 3 1; tma_store Y 0 8192; tma_store_wait 1; "
+                       "exit (0, 2); ");
+  // Another lane than the first tells what it alone does, in its turn, and not what it counted.
+  EXPECT_EQ(of[1], begin + "mbarrier_arrive done[0] 0; named_barrier_sync 3 1; exit (0, 2); ");
+  EXPECT_EQ(of[2], begin + "named_barrier_sync 3 1; exit (0, 2); ");
+  // Without --trace there is nothing.
+  options({});
+  EXPECT_EQ(said(work, kNone), "no fault");
+  EXPECT_TRUE(events().empty());
 }
 
 }  // namespace

@@ -28,8 +28,10 @@ sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 
 import bench  # noqa: E402  (they lie in scripts)
+import ladder  # noqa: E402
 import peers  # noqa: E402
 import peers_test  # noqa: E402
+import pipeline  # noqa: E402
 import plot  # noqa: E402
 
 # TFLOP/s at large N, what a step requests (bytes for each of N² and for each of N·d) and keeps.
@@ -611,6 +613,15 @@ class Plot(unittest.TestCase):
         next(r for c, r in zip(self.results["commands"], self.results["records"])
              if "outliers" in c)["errors"]["o"]["max"] *= 2
         self.assertEqual(changed(), {"error"})
+        self.results = json.loads(json.dumps(self.fake))
+        traces = os.path.join(self.root, "traces.json")
+        with open(traces, encoding="utf-8") as file:
+            data = json.load(file)
+        product = next(e for e in data["pipelines"][0]["warps"][1] if e[0] == "wgmma")
+        product[4] *= 2
+        with open(traces, "w", encoding="utf-8") as file:
+            json.dump(data, file)
+        self.assertEqual(changed(), {"pipeline"})
 
     def test_numbers(self):
         data, said = self.said()
@@ -674,12 +685,14 @@ class Plot(unittest.TestCase):
         data, said = self.said()
         for line in ("traffic: left out of it: no distinct bytes: scripts/bench.py --sim",
                      "access is left out: no traces: scripts/bench.py --sim",
+                     "pipeline is left out: no traces: scripts/bench.py --sim",
                      "error is left out: ", "block_size is left out: "):
             self.assertIn(line, said)
 
     def test_the_sim_alone(self):
         data = plot.figure_data(plot.Files(os.path.join(self.root, "sim.json")))
-        self.assertEqual(set(data), {"traffic", "workspace", "block_size", "access", "error"})
+        self.assertEqual(set(data), {"traffic", "workspace", "block_size", "access", "pipeline",
+                                     "error"})
         for panel in data["access"]["panels"]:
             lanes = {(plot.LANES[lane], op) for _, lane, op, _, _ in panel["boxes"]}
             self.assertEqual(lanes - {("O", "r")}, {("Q", "r"), ("K", "r"), ("V", "r"), ("O", "w")})
@@ -756,6 +769,131 @@ class Plot(unittest.TestCase):
         result = self.draw("--help")
         for name in (*plot.FIGURES, "--readme", "--check", "Exit status"):
             self.assertIn(name, result.stdout)
+
+
+def event(kind, name="", number=0, amount=0, barrier="", exps=0, flops=0):
+    return [kind, name, barrier, number, amount, exps, flops]
+
+
+class Pipeline(unittest.TestCase):
+    """The replay of what happens in a block: of small cases worked out by hand, and of the traces
+    that are committed, where what the figure is to show must be there."""
+
+    def test_a_copy_a_product_and_a_softmax(self):
+        producer = [event("mbarrier_arrive", "K_full[0]"),
+                    event("tma_load", "K", amount=32 * 5120, barrier="K_full[0]"),
+                    event("mbarrier_wait", "K_free[0]"),
+                    event("tma_load", "K", 1, amount=5120, barrier="K_full[0]"), event("exit")]
+        consumer = [event("mbarrier_wait", "K_full[0]"),
+                    event("wgmma", "K", amount=4096 * 100),
+                    event("wgmma_wait", number=1),
+                    event("mbarrier_arrive", "K_free[0]", exps=16),
+                    event("mbarrier_wait", "K_full[0]", 1, flops=10), event("exit")]
+        played = pipeline.replay([producer, consumer])
+        landed = 32 * 132 + 500
+        self.assertEqual(played["products"], [[0, "S", 0, landed, landed + 100]])
+        free = landed + 100 + 16 * 128 / 16
+        self.assertEqual(played["copies"], [["K", 0, 0, landed, free],
+                                            ["K", 0, free, free + 132 + 500, None]])
+        self.assertEqual(played["consumers"], [[
+            ["tile", None, 0, landed], ["sums", None, landed, landed + 100],
+            ["softmax", 0, landed + 100, free], ["scale", None, free, free + 10],
+            ["tile", None, free + 10, free + 632]]])
+        self.assertEqual(played["end"], free + 632)
+
+    def test_products_queue_and_softmaxes_share(self):
+        def consumer(cycles):
+            return [event("wgmma", "K", amount=4096 * 100), event("wgmma_wait", number=1),
+                    event("exit", exps=cycles // 8)]
+        played = pipeline.replay([consumer(160), consumer(80)])
+        self.assertEqual(played["products"], [[0, "S", 0, 0, 100], [1, "S", 0, 100, 200]])
+        # The first has 60 of its 160 cycles left when the second begins, and at half the rate needs
+        # 120 for them; then the second has 20 of 80 left, and all of the units.
+        self.assertEqual([spans[-1] for spans in played["consumers"]],
+                         [["softmax", 0, 100, 320], ["softmax", 0, 200, 340]])
+
+    def test_copies_queue_and_stores_do_not(self):
+        played = pipeline.replay([
+            [event("tma_load", "K", amount=5120, barrier="K_full[0]"),
+             event("tma_store", "O", amount=10 * 5120),
+             event("tma_load", "V", amount=5120, barrier="V_full[0]"),
+             event("tma_store_wait", number=1), event("exit", flops=1)],
+            [event("mbarrier_wait", "V_full[0]"), event("wgmma", "V", amount=4096)]])
+        self.assertEqual([copy[:4] for copy in played["copies"]],
+                         [["K", 0, 0, 132 + 500], ["V", 0, 0, 2 * 132 + 500]])
+        self.assertEqual(played["products"], [[0, "O", 0, 764, 765]])
+        self.assertEqual(played["end"], 1320 + 1)
+
+    def test_turns(self):
+        def consumer(mine, others, count):
+            return [event("named_barrier_sync", mine), event("wgmma", "V", amount=4096),
+                    event("named_barrier_arrive", others, flops=count), event("exit")]
+        first, second = consumer("4", "5", 30), consumer("5", "4", 0)
+        second.insert(0, event("named_barrier_arrive", "4"))
+        second[-2] = event("exit")
+        played = pipeline.replay([first, second])
+        self.assertEqual(played["products"], [[0, "O", 0, 0, 1], [1, "O", 0, 30, 31]])
+        self.assertEqual(played["consumers"][1], [["turn", None, 0, 30]])
+
+    def test_what_never_comes(self):
+        waits = [event("mbarrier_wait", "K_full[0]"), event("mbarrier_arrive", "K_full[0]")]
+        with self.assertRaisesRegex(ladder.Stop, r"warps \[1\] wait for ever"):
+            pipeline.replay([[event("wgmma", "K", amount=1)], waits])
+
+    def test_the_committed_traces(self):
+        with open(os.path.join(RESULTS, "traces.json"), encoding="utf-8") as file:
+            traces = json.load(file)["pipelines"]
+        self.assertEqual([trace["head_dim"] for trace in traces], [128, 64])
+        for trace in traces:
+            with self.subTest(head_dim=trace["head_dim"]):
+                self.check(trace, pipeline.replay(trace["warps"]))
+
+    def check(self, trace, played):
+        consumers, products = played["consumers"], played["products"]
+        self.assertEqual(len(consumers), trace["block_q"] // 64)
+        steps = 2 * -(-trace["seqlen_kv"] // trace["block_kv"])  # of two tiles of Q
+        self.assertEqual(len(products), 2 * steps * len(consumers))
+
+        # The tensor cores do all FLOPs of the two tiles, one product at a time.
+        rate = pipeline.MATMUL_FLOPS
+        d, keys = trace["head_dim"], trace["seqlen_kv"]
+        self.assertAlmostEqual(sum(until - begin for *_, begin, until in products) * rate,
+                               2 * 4 * trace["block_q"] * keys * d)
+        in_turn = sorted(products, key=lambda product: product[3])
+        for before, after in zip(in_turn, in_turn[1:]):
+            self.assertLessEqual(before[4], after[3])
+
+        # No step begins before what it needs is there.
+        at = {(who, what, step): (begin, until) for who, what, step, begin, until in products}
+        softmaxes = {(who, step): (begin, until) for who, spans in enumerate(consumers)
+                     for what, step, begin, until in spans if what == "softmax"}
+        self.assertEqual(len(softmaxes), steps * len(consumers))
+        copies = {"Q": [], "K": [], "V": []}
+        for array, _, issued, landed, freed in played["copies"]:
+            copies[array].append((issued, landed, freed))
+        for who in range(len(consumers)):
+            for step in range(steps):
+                softmax = softmaxes[who, step]
+                self.assertGreaterEqual(softmax[0], at[who, "S", step][1])
+                self.assertGreaterEqual(at[who, "O", step][0], softmax[1])
+                for array, what in (("K", "S"), ("V", "O")):
+                    _, landed, freed = copies[array][step]
+                    self.assertGreaterEqual(at[who, what, step][0], landed)
+                    self.assertGreaterEqual(freed, at[who, what, step][1])
+                    if step + 2 < steps:  # two stages
+                        self.assertGreaterEqual(copies[array][step + 2][0], freed)
+
+        # The point of it: from the second step on softmaxes run under the consumer's own product PV
+        # of the step before, and where another has products to issue then, under those.
+        def under(mine, others):
+            return any(mine[0] < until and begin < mine[1] for begin, until in others)
+
+        for (who, step), softmax in softmaxes.items():
+            if 0 < step < steps // 2:
+                self.assertTrue(under(softmax, [at[who, "O", step - 1]]), (who, step))
+        others = [place for (who, *_), place in at.items() if who != 0]
+        for step in range(1, steps // 2):
+            self.assertTrue(under(softmaxes[0, step], others), step)
 
 
 class Committed(unittest.TestCase):
@@ -864,6 +1002,11 @@ class Committed(unittest.TestCase):
             before = {trace["rung"]: trace for trace in json.load(file)["traces"]}
         for rung, variant in bench.TRACED:
             self.assertEqual(bench.traced(os.path.join(BIN, rung), rung, variant), before[rung],
+                             "scripts/bench.py --sim traces anew")
+        with open(os.path.join(RESULTS, "traces.json"), encoding="utf-8") as file:
+            before = json.load(file)["pipelines"]
+        for (rung, variant, options), one in zip(bench.PIPELINED, before, strict=True):
+            self.assertEqual(bench.pipelined(os.path.join(BIN, rung), rung, variant, options), one,
                              "scripts/bench.py --sim traces anew")
 
 

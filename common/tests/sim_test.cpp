@@ -213,6 +213,7 @@ TEST_F(SimTest, TraceShowsWhoTouchedWhatBetweenBarriers) {
   Array& x = array("x", iota(64));
   device().run(
       "test", [&] { launch("reverse", reverse_in_shared, dim3(1), dim3(64), 256, hbm<float>(x)); });
+  EXPECT_TRUE(device().take_async_trace().empty());
   const auto events = device().take_trace();
   ASSERT_EQ(events.size(), 2u);
   EXPECT_FALSE(events[0].write);

@@ -130,6 +130,7 @@ void Async::end_thread() {
   const auto g = static_cast<size_t>(t / 128);
   if (g < warpgroups_.size() && warpgroups_[g]->lanes[t % 128].issued > warpgroups_[g]->first_op)
     fault("ends with a wgmma that was never waited for");
+  worker_.trace_event_of_warp("exit", "", 0);
 }
 
 void Async::end_block() {
@@ -184,6 +185,7 @@ void Async::arrive(int64_t at, const char* name, int64_t index, int64_t bytes) {
   if (b.pending == 0)
     fault(fmt::format("arrives at mbarrier {} in phase {}, where all {} have arrived", b.name,
                       b.phase, b.count));
+  worker_.trace_event("mbarrier_arrive", b.name, b.phase);
   b.bytes += bytes;
   --b.pending;
   settle(b);
@@ -216,7 +218,9 @@ void Async::wait(int64_t at, const char* name, int64_t index, int parity,
   Barrier& b = barrier(at, name, index);
   if (parity != 0 && parity != 1)
     fault(fmt::format("waits for parity {} of mbarrier {}: it is 0 or 1", parity, b.name));
-  if ((b.phase & 1) != parity) return make_readable(b);  // that phase is over
+  const bool over = (b.phase & 1) != parity;
+  worker_.trace_event_of_warp("mbarrier_wait", b.name, over ? b.phase - 1 : b.phase);
+  if (over) return make_readable(b);
   b.waiters.push_back({worker_.current_, parity});
   worker_.wait("mbarrier", where);
 }
@@ -236,6 +240,8 @@ void Async::named_barrier(int id, int threads, bool waits, std::source_location 
   if (b.who[self])
     fault(fmt::format("comes to named barrier {} a second time, {} of {} threads being there", id,
                       b.arrived, b.expected));
+  worker_.trace_event_of_warp(waits ? "named_barrier_sync" : "named_barrier_arrive",
+                              std::to_string(id), b.completed);
   b.expected = threads;
   b.who[self] = true;
   if (++b.arrived < b.expected) {
@@ -245,7 +251,9 @@ void Async::named_barrier(int id, int threads, bool waits, std::source_location 
   }
   for (const int t : b.waiters)
     worker_.threads_[static_cast<size_t>(t)].state = Thread::State::ready;
+  const int64_t completed = b.completed + 1;
   b = {};
+  b.completed = completed;
   // The last to come takes its place in the schedule's order again.
   if (waits) worker_.fibers_[self]->yield();
 }
@@ -303,6 +311,7 @@ void Async::load(const TensorMap& map, int64_t barrier_at, const char* barrier_n
     for (int64_t i = 0; i < piece.bytes; i += 16) map.array->read<16>(piece.at + i, 2);
   }
   worker_.counters.sram_write += bytes;
+  worker_.trace_event("tma_load", map.array->name, b.phase, bytes, b.name);
   loads_.push_back({map, {at[0], at[1], at[2], at[3]}, target});
   loads_.back().barrier = static_cast<size_t>(
       std::find_if(barriers_.begin(), barriers_.end(), [&](auto& x) { return &x == &b; }) -
@@ -407,6 +416,7 @@ void Async::store(const TensorMap& map, const char* name, int64_t source, int64_
   Stores& mine = stores_[static_cast<size_t>(worker_.current_)];
   mine.copies.push_back({map, {at[0], at[1], at[2], at[3]}, source});
   mine.copies.back().group = mine.group;
+  worker_.trace_event("tma_store", map.array->name, mine.group, map.box_rows * kRowBytes);
 }
 
 void Async::commit_stores() {
@@ -419,6 +429,7 @@ void Async::wait_stores(int groups_left, std::source_location where) {
   const auto t = static_cast<size_t>(worker_.current_);
   Stores& mine = stores_[t];
   const int done = mine.group - groups_left;
+  worker_.trace_event("tma_store_wait", "", done);
   if (mine.copies.empty() || mine.copies.front().group >= done) return;
   mine.done = done;
   if (late())
@@ -582,7 +593,25 @@ void Async::commit_wgmmas() {
   start();
   const auto g = static_cast<size_t>(worker_.current_ / 128);
   if (g >= warpgroups_.size()) fault("wgmma by a warpgroup of fewer than 128 threads");
-  ++warpgroups_[g]->lanes[worker_.current_ % 128].group;
+  int& number = warpgroups_[g]->lanes[worker_.current_ % 128].group;
+  trace_products(*warpgroups_[g], number++);
+}
+
+void Async::trace_products(const Warpgroup& group, int number) {
+  if (!worker_.tracing_ || worker_.lane() != 0) return;
+  const Op* last = nullptr;
+  for (const Op& op : group.ops) {
+    if (op.group != number) continue;
+    const int64_t flops = 2 * 64 * op.wgmma.N * 16, b = Descriptor(op.wgmma.b).start;
+    std::string name;
+    for (const Worker::Region& r : worker_.regions_)
+      if (b >= r.begin && b < r.begin + r.bytes) name = r.name;
+    if (last && last->chain == op.chain && worker_.async_trace.back().name == name)
+      worker_.async_trace.back().amount += flops;  // the same product goes on
+    else
+      worker_.trace_event("wgmma", name, number, flops);
+    last = &op;
+  }
 }
 
 void Async::wait_wgmmas(int groups_left, std::source_location where) {
@@ -592,6 +621,7 @@ void Async::wait_wgmmas(int groups_left, std::source_location where) {
     fault("wgmma by a warpgroup of fewer than 128 threads");
   Warpgroup& group = *warpgroups_[static_cast<size_t>(t / 128)];
   const int done = group.lanes[t % 128].group - groups_left;  // groups below this number
+  worker_.trace_event_of_warp("wgmma_wait", "", done);
   if (group.ops.empty() || group.ops.front().group >= done) return;
   group.done = done;
   group.waiting.push_back(t);

@@ -106,6 +106,7 @@ class Async {
   };
   struct NamedBarrier {
     int expected = 0, arrived = 0;
+    int64_t completed = 0;  // how often, so far
     std::bitset<1024> who;
     std::vector<int> waiters;
   };
@@ -168,6 +169,7 @@ class Async {
   void end_wgmmas(size_t group);
   void hand_over(Warpgroup& group, int lane, const void* registers, size_t bytes, const char* what);
   void finish(size_t group, Op& op);
+  void trace_products(const Warpgroup& group, int number);
   void check_untouched(const float* d, int thread, int N) const;
   [[noreturn]] void fault_in(int thread, const std::string& what) const;
 

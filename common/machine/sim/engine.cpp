@@ -186,6 +186,7 @@ void Worker::run_block(const Launch& launch, int64_t block) {
     thread.shared_takes = 0;
     thread.copies.clear();
     thread.group = 0;
+    thread.exps = thread.other_flops = 0;
     fibers_[t]->start(&Worker::fiber_main, this);
   }
 
@@ -232,7 +233,9 @@ bool Worker::run_warp(int warp, const std::vector<int>& lanes) {
     ran = true;
     threadIdx = thread().index;
     Fiber& fiber = *fibers_[static_cast<size_t>(current_)];
+    if (tracing_) charged_ = counters;
     fiber.resume();
+    if (tracing_) charge();
     if (fiber.overflowed())
       throw Fault(fmt::format("{}: stack overflow (local arrays too large for the sim)", who()));
     if (failure_) std::rethrow_exception(failure_);
@@ -479,6 +482,23 @@ void Worker::trace_access(const Tracked* array, bool write, int64_t begin, int64
   accesses_.push_back({array, write, begin, end});
 }
 
+void Worker::charge() {
+  thread().exps += counters.exps - charged_.exps;
+  thread().other_flops += counters.other_flops - charged_.other_flops;
+  charged_ = counters;
+}
+
+void Worker::trace_event(const char* event, const std::string& name, int64_t number, int64_t amount,
+                         const std::string& barrier) {
+  if (!tracing_) return;
+  async_trace.push_back(
+      {launch_->kernel, block_, current_ / 32, event, name, barrier, number, amount});
+  if (lane() != 0) return;
+  charge();
+  async_trace.back().exps = std::exchange(thread().exps, 0);
+  async_trace.back().other_flops = std::exchange(thread().other_flops, 0);
+}
+
 void Worker::close_trace_step() {
   std::sort(accesses_.begin(), accesses_.end(), [](const Access& a, const Access& b) {
     return std::tie(a.array->name, a.write, a.begin) < std::tie(b.array->name, b.write, b.begin);
@@ -618,6 +638,8 @@ void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes
   for (auto& w : workers_) {
     trace_.insert(trace_.end(), w->trace.begin(), w->trace.end());
     w->trace.clear();
+    async_trace_.insert(async_trace_.end(), w->async_trace.begin(), w->async_trace.end());
+    w->async_trace.clear();
   }
   const auto first = std::min_element(failures.begin(), failures.end(),
                                       [](const auto& a, const auto& b) { return a.k < b.k; });

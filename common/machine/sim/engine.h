@@ -123,8 +123,9 @@ struct Thread {
     int bytes;
     int group;
   };
-  std::vector<Copy> copies;  // asynchronous copies under way
-  int group = 0;             // the one that the next copy joins
+  std::vector<Copy> copies;           // asynchronous copies under way
+  int group = 0;                      // the one that the next copy joins
+  int64_t exps = 0, other_flops = 0;  // since its last event, when tracing
 };
 
 /// A warp's meeting for one collective: lanes publish a pointer each, the last computes for all.
@@ -171,6 +172,14 @@ class Worker {
   void wait_copies(int groups_left);
 
   void trace_access(const Tracked* array, bool write, int64_t begin, int64_t end);
+  /// By a thread that does it for itself.
+  void trace_event(const char* event, const std::string& name, int64_t number, int64_t amount = 0,
+                   const std::string& barrier = "");
+  /// By each thread of a warp that does it as a whole.
+  void trace_event_of_warp(const char* event, const std::string& name, int64_t number,
+                           int64_t amount = 0) {
+    if (tracing_ && lane() == 0) trace_event(event, name, number, amount);
+  }
 
   Async& async() { return async_; }
 
@@ -187,6 +196,7 @@ class Worker {
             bank_conflicts = 0;
   } counters;
   std::vector<TraceEvent> trace;
+  std::vector<AsyncEvent> async_trace;
   const int index;
 
  private:
@@ -201,6 +211,8 @@ class Worker {
   /// Checks that wgmma or TMA may read 16 bytes of shared memory.
   void check_readable_by_async(const char* what, int64_t at) const;
   void close_trace_step();
+  /// Adds what was counted since the last call, or since the thread was resumed, to the thread's.
+  void charge();
 
   const Launch* launch_ = nullptr;
   int64_t block_ = 0;
@@ -228,6 +240,7 @@ class Worker {
   };
   std::vector<Access> accesses_;  // of the running step, when tracing
   bool tracing_ = false;
+  Counters charged_;  // what of the counters some thread has been charged with, when tracing
   Async async_{*this};
   bool tracks_ordinary_writes_ = false;  // once the block has used async_
 
@@ -347,6 +360,7 @@ class Sim : public Device {
   static Sim& current();
 
   std::vector<TraceEvent> take_trace() override { return std::move(trace_); }
+  std::vector<AsyncEvent> take_async_trace() override { return std::move(async_trace_); }
 
  private:
   SimOptions options_;
@@ -356,6 +370,7 @@ class Sim : public Device {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<KernelReport> reports_;
   std::vector<TraceEvent> trace_;
+  std::vector<AsyncEvent> async_trace_;
 };
 
 }  // namespace ladder::sim

@@ -1,0 +1,180 @@
+"""When what happens in a block of 05's sm90: its trace, replayed under a simple model of time.
+
+The sim knows what a block does and in what order, but no time. replay() gives it one: each warp has
+a clock, what it asked for takes as long as the rates below say, and a wait ends when what it waits
+for is there. Issuing, barriers, shared memory and the other blocks cost nothing.
+"""
+
+from ladder import BAD_USAGE, Stop
+
+# Of one SM, per cycle. NVIDIA's H100 white paper: 989.4 TFLOP/s of dense bf16 by 132 SMs at
+# 1.83 GHz.
+MATMUL_FLOPS = 4096
+# CUDA C++ Programming Guide, arithmetic instructions, 9.0: results a cycle. A counted FLOP is taken
+# to be an instruction, which makes too much of multiply-adds.
+EXPS, OTHER_FLOPS = 16, 128
+# NVIDIA's A100 white paper: L2 gives 5,120 bytes a cycle, here to 132 SMs.
+COPY_BYTES = 5120 / 132
+COPY_LATENCY = 500  # cycles; chosen, and hidden wherever a stage is free in time
+
+THREADS = 128  # of a warpgroup, all of which do what the first does
+PRODUCTS = {"K": "S", "V": "O"}  # by the array that the right operand comes from
+# What a consumer waits for, by the event at which it does.
+WAITS = {"mbarrier_wait": "tile", "named_barrier_sync": "turn", "wgmma_wait": "sums",
+         "tma_store_wait": "store"}
+COUNTED = ("mbarrier_arrive", "named_barrier_arrive", "named_barrier_sync")  # by a barrier
+
+
+class Actor:
+    """A warp that stands for its warpgroup."""
+
+    def __init__(self, number, events):
+        self.number, self.events, self.at = number, events, 0
+        self.left = None   # cycles of arithmetic before the next event, were it alone
+        self.since = None  # when it began to wait
+        self.ends = {}     # event that waits → [group, when that ends] of what it waits for
+        self.count = {}    # of products so far, and of softmaxes
+        self.spans = []    # [what, number of the step or None, from, to]
+
+    def number_of(self, what):
+        self.count[what] = self.count.get(what, -1) + 1
+        return self.count[what]
+
+    def begin_work(self, now):
+        """The arithmetic before the next event, as long as it takes alone."""
+        *_, exps, flops = self.events[self.at]
+        self.left = max(THREADS * exps / EXPS, THREADS * flops / OTHER_FLOPS)
+        if self.left:
+            what = "softmax" if exps else "scale"
+            self.spans.append([what, self.number_of(what) if exps else None, now, None])
+
+    def end_work(self, now):
+        if self.spans and self.spans[-1][3] is None:
+            self.spans[-1][3] = now
+
+    def end_wait(self, what, now):
+        last = self.spans[-1] if self.spans else None
+        if last and last[0] == what and last[3] == self.since:
+            last[3] = now  # goes on: for a tile of Q, then for one of K
+        elif now > self.since:
+            self.spans.append([what, None, self.since, now])
+
+
+class Block:
+    def __init__(self, warps):
+        self.actors = [Actor(number, events) for number, events in enumerate(warps)]
+        self.now, self.tensor_free = 0.0, 0.0
+        self.engine_free = {"tma_load": 0.0, "tma_store": 0.0}  # do not hold each other up
+        # How much of each phase of an mbarrier, and of each round of a named one, is still to come;
+        # and when nothing was.
+        self.missing, self.complete = {}, {}
+        for actor in self.actors:
+            for event, name, barrier, number, *_ in actor.events:
+                if event == "tma_load" or event in COUNTED:
+                    key = (barrier or name, number)
+                    self.missing[key] = self.missing.get(key, 0) + 1
+        self.landings = []  # [when, what comes then]
+        self.products, self.copies = [], []
+
+    def come(self, key):
+        self.missing[key] -= 1
+        if self.missing[key] == 0:
+            self.complete[key] = self.now
+
+    def over(self, actor, kind, name, number):
+        """Whether a wait is over."""
+        if kind in ("wgmma_wait", "tma_store_wait"):
+            return all(end <= self.now for group, end in actor.ends.get(kind, [])
+                       if group < number)
+        return self.missing.get((name, number), 0) == 0
+
+    def issue(self, actor, kind, name, barrier, number, amount):
+        """What ends by itself, later."""
+        if kind == "wgmma":
+            start = max(self.now, self.tensor_free)
+            self.tensor_free = start + amount / MATMUL_FLOPS
+            self.products.append([actor.number, PRODUCTS[name], actor.number_of(name), start,
+                                  self.tensor_free])
+            actor.ends.setdefault("wgmma_wait", []).append((number, self.tensor_free))
+            return
+        sent = max(self.now, self.engine_free[kind]) + amount / COPY_BYTES
+        self.engine_free[kind] = sent
+        if kind == "tma_load":
+            self.landings.append((sent + COPY_LATENCY, (barrier, number)))
+            self.copies.append([name, barrier, self.now, sent + COPY_LATENCY])
+        else:  # what is waited for is that shared memory has been read
+            actor.ends.setdefault("tma_store_wait", []).append((number, sent))
+
+    def advance(self, actor):
+        """Goes on until it computes or waits; whether it got anywhere."""
+        moved = False
+        while actor.at < len(actor.events):
+            kind, name, barrier, number, amount, *_ = actor.events[actor.at]
+            if actor.left is None:
+                actor.begin_work(self.now)
+            if actor.left > 0:
+                return moved
+            actor.end_work(self.now)
+            if actor.since is None:
+                actor.since, moved = self.now, True
+                if kind in COUNTED:
+                    self.come((name, number))
+                elif kind in ("wgmma", "tma_load", "tma_store"):
+                    self.issue(actor, kind, name, barrier, number, amount)
+            if kind in WAITS:
+                if not self.over(actor, kind, name, number):
+                    return moved
+                actor.end_wait(WAITS[kind], self.now)
+            actor.at, actor.left, actor.since = actor.at + 1, None, None
+        return moved
+
+    def play(self):
+        while True:
+            while any([self.advance(actor) for actor in self.actors]):
+                pass
+            busy = [actor for actor in self.actors if actor.left]
+            times = [when for when, _ in self.landings]
+            times += [end for actor in self.actors for ends in actor.ends.values()
+                      for _, end in ends if end > self.now]
+            # All that compute share the units equally.
+            times += [self.now + actor.left * len(busy) for actor in busy]
+            if not times:
+                break
+            then = min(times)
+            for actor in busy:
+                left = actor.left - (then - self.now) / len(busy)
+                actor.left = left if left > 1e-6 else 0
+            self.now = then
+            for landing in [one for one in self.landings if one[0] <= then]:
+                self.landings.remove(landing)
+                self.come(landing[1])
+        waiting = [actor.number for actor in self.actors if actor.at < len(actor.events)]
+        if waiting:
+            raise Stop(f"a trace of a pipeline in which warps {waiting} wait for ever", BAD_USAGE)
+
+    def stage_of(self, copy):
+        """A copy with its stage's number, and when that was free again: by the kernel's names the
+        first phase of X_free[i] that ends after the copy to X_full[i] has landed."""
+        name, barrier, issued, landed = copy
+        free = barrier.replace("_full", "_free")
+        freed = [when for (one, _), when in self.complete.items() if one == free and when > landed]
+        return [name, int(barrier.partition("[")[2].rstrip("]")), issued, landed,
+                min(freed, default=None)]
+
+
+def replay(warps):
+    """Of [[event, name, barrier, number, amount, exps, other FLOPs], …] for each warp
+
+      end        in cycles, as are all times
+      products   [consumer, "S" or "O", step, from, to]
+      copies     [array, stage, issued, landed, stage free again or None]
+      consumers  of each [[what, step or None, from, to], …]: "softmax", "scale", or what of WAITS
+                 it waits for
+    """
+    block = Block(warps)
+    block.play()
+    consumers = sorted({number for number, *_ in block.products})  # who else there is copies
+    return {"end": block.now,
+            "products": [[consumers.index(number), *more] for number, *more in block.products],
+            "copies": [block.stage_of(copy) for copy in block.copies],
+            "consumers": [block.actors[number].spans for number in consumers]}
