@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   const auto smem_Q = smem.take<T>("Q", kStages * kConsumers * TileQ::kElements);
   const auto smem_K = smem.take<T>("K", kStages * TileKV::kElements);
   const auto smem_V = smem.take<T>("V", kStages * TileKV::kElements);
-  const auto works_of = smem.take<Work>("work", kStages * kConsumers);  // comes with a tile of Q
+  const auto smem_work = smem.take<Work>("work", kStages * kConsumers);  // what the tile of Q is
   const auto Q_full = smem.take<Mbarrier>("Q_full", kStages * kConsumers);
   const auto Q_free = smem.take<Mbarrier>("Q_free", kStages * kConsumers);
   const auto K_full = smem.take<Mbarrier>("K_full", kStages);
@@ -117,12 +117,13 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     setmaxnreg_dec<kConsumers == 3 ? 32 : 40>();
     if (threadIdx.x != 0) return;
     Ring<kStages> at, at_Q;
-    // A tile of Q comes with what it is; after the last one there is no head.
+    // A tile of Q comes with what it is, so that consumers need not divide; after the last one
+    // there is no head.
     const auto send = [&](const Work& w) {
       for (int consumer = 0; consumer < kConsumers; ++consumer) {
         const int i = at_Q.stage * kConsumers + consumer;
         Q_free[i].wait(at_Q.round);
-        works_of[i] = w;
+        smem_work[i] = w;
         if (w.head >= 0) {
           Q_full[i].arrive_expect_tx(TileQ::kBytes);
           tma_load(Q, Q_full[i], tile_Q(i), 0, w.tile * Br + consumer * kRows, w.head % p.H,
@@ -197,7 +198,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   for (;; at_Q.next()) {
     const int q = at_Q.stage * kConsumers + consumer;  // number of the stage of Q
     Q_full[q].wait(at_Q.round);
-    const Work w = works_of[q];
+    const Work w = smem_work[q];
     if (w.head < 0) break;
     const int batch = w.head / p.H, head = w.head % p.H;
     const int tile_row = w.tile * Br + consumer * kRows, row = tile_row + warp_row;
