@@ -91,6 +91,7 @@ class Measured:
     def __init__(self, path):
         self.there = os.path.exists(path)
         self.machine, self.ceilings = {}, None
+        self.dtype, self.of_other_types = "", 0
         self.entries, self.peers, self.skipped, self.steps = [], [], [], []
         if not self.there:
             return
@@ -99,6 +100,12 @@ class Measured:
             self.machine, self.ceilings = data["machine"], data["ceilings"]
             self.entries = [Entry(c, r) for c, r in zip(data["commands"], data["records"])]
             self.peers, self.skipped = data["peers"], data["skipped"]
+            # Figures and tables are of one type; a file may have both.
+            types = [e.dtype for e in self.entries]
+            self.dtype = "bf16" if "bf16" in types else next(iter(types), "")
+            self.of_other_types = sum(dtype != self.dtype for dtype in types)
+            self.entries = [e for e in self.entries if e.dtype == self.dtype]
+            self.peers = [r for r in self.peers if r["dtype"] == self.dtype]
             self.steps = [(s["rung"], s["variant"]) for s in data["steps"]]
             # The default is the last step, unless it is for another GPU than this one.
             ran = {e.step for e in self.entries}
@@ -227,11 +234,7 @@ def speedup(files, missing):
 
 def gpu_text(files):
     machine = files.gpu.machine
-    return f"{machine['gpu']}, {first_dtype(files)}"
-
-
-def first_dtype(files):
-    return next((e.dtype for e in files.gpu.entries), "")
+    return f"{machine['gpu']}, {files.gpu.dtype}"
 
 
 def need(panels, what="nothing to show"):
@@ -618,6 +621,9 @@ def rounded(value):
 def figure_data(files, say=lambda text: None):
     """{name: data} of what can be drawn; says what is left out."""
     found = {}
+    if files.gpu.of_other_types:
+        say(f"all figures: left out of them: {files.gpu.of_other_types} records that are not "
+            f"{files.gpu.dtype}")
     for name, build in FIGURES.items():
         notes = []
         try:
@@ -1231,7 +1237,7 @@ def ladder_table(files):
              "kernels, distinct (each byte once a kernel, the sim's count), served by DRAM, and "
              "beyond inputs and outputs.")
     if files.gpu.paper("fwd", n, d, False):
-        about += (f" Times of {TOKENS // n} × {HIDDEN // d} heads, {first_dtype(files)}, and the "
+        about += (f" Times of {TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and the "
                   f"rate with heads of 128 beside it, on an {at_the_machine(files)}.")
         if not any(total(e.record, "dram") for e in files.gpu.paper("fwd", n, d, False)):
             about += f" DRAM is not measured yet: `{PAPER_GRID}`, where counters may be read."

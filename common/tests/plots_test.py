@@ -566,6 +566,20 @@ class Plot(unittest.TestCase):
                     content.append(file.read())
             self.assertEqual(*content, name)
 
+    def test_figures_are_of_one_type(self):
+        data, said = self.said()
+        self.assertNotIn("bf16", said)
+        for words in ("commands", "records", "peers"):
+            more = json.loads(json.dumps(self.results[words]).replace("bf16", "fp16"))
+            if words != "commands":
+                for record in more:
+                    record["time_ms"] = record["time_ms"] and record["time_ms"] / 2
+                    record["tflops"] = record["tflops"] and record["tflops"] * 2
+            self.results[words] = more + self.results[words]
+        both, said = self.said()
+        self.assertEqual(both, data)
+        self.assertIn(f"{len(self.fake['records'])} records that are not bf16", said)
+
     def test_what_a_new_file_lacks_is_removed(self):
         self.files()
         self.draw("gpu.json", "--out", "one", "--only", "roofline,error")
