@@ -23,7 +23,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.path.join(ROOT, "build/bin")
 
-OURS = re.compile(r"(?:^|[\s;|&(])(?:build/bin/|scripts/)")
+OURS = re.compile(r"(?:^|[\s;|&(])(?:build/bin/|scripts/)|^(?:python3|echo) ")
 NOT_RUN = [
     (r"--device[ =]gpu", "needs a GPU"),
     (r"^(?:sudo|apt-get|git)\b", "changes the machine"),
