@@ -1,6 +1,6 @@
 // 01 · Tiled products: both matrix products through shared memory, on the tensor cores.
 //
-// Since 01's step `tile`: the tiles are 128 × 64, so each element from HBM is used 128 times; a
+// Since 01's step `tile`: the tiles are 128 × 64, so an element from HBM is used up to 128 times; a
 // warp multiplies its part on the tensor cores; tiles are swizzled, so that ldmatrix meets no bank
 // conflict; and the next tiles are copied asynchronously while these are multiplied. Rows of S and
 // P are padded to a multiple of 8 elements, so that every copy moves 16 aligned bytes. The softmax

@@ -3,8 +3,8 @@
 // check and count. MACHINE is the namespace of whichever it is, so that both fit in one program.
 //
 //   Hbm<T>              global memory: Q[i] reads, S[i] = x writes, Q + n points n elements on
-//   Smem<T>             shared memory, taken by name: SharedMemory smem; auto K = smem.take<T>("K",
-//   n) launch(...)         kernel<<<grid, block, shared>>>(...) with every error checked
+//   Smem<T>             shared memory, taken by name: SharedMemory smem; then smem.take<T>("K", n)
+//   launch(...)         kernel<<<grid, block, shared>>>(...) with every error checked
 //   hbm<T>(array)       an array of the harness as a kernel's parameter
 //   cp_async(...)       16 bytes (4, 8) from global to shared memory, asynchronously
 //   fp16, bf16          __half and __nv_bfloat16, or their equals
