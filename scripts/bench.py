@@ -576,18 +576,26 @@ TRACE_OPTIONS = ["--device", "sim", "--heads", "1", "--seqlen", "512", "--head-d
                  "--block-q", "64", "--block-kv", "64", "--check", "off"]
 
 
-def traced(path, rung, variant):
-    """A trace reduced to rows: {"rung", …, "command", "kernels", "arrays": {name: bytes of a row},
-    "events": [[kernel, block, step, array, "r" or "w", first row, past the last row]]}."""
+def trace_of(path, rung, variant, options):
+    """What it says of the run, with its tiles and the command, and its other lines."""
+    options = ["--variant", variant, *options]
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "trace")
-        command = [path, "--variant", variant, *TRACE_OPTIONS, "--trace", out, "--json"]
-        status, said, message = run_quietly(command, f"tracing {rung}")
+        status, said, message = run_quietly([path, *options, "--trace", out, "--json"],
+                                            f"tracing {rung} {variant}")
         if status:
             raise Stop(f"{rung}: no trace (status {status}): {message}", WRONG_RESULT)
         record = json_lines(said, rung)[0]
         with open(out, encoding="utf-8") as file:
             head, *lines = [json.loads(line) for line in file]
+    return {**head, "block_q": record["block_q"], "block_kv": record["block_kv"],
+            "command": shlex.join([rung, *options])}, lines
+
+
+def traced(path, rung, variant):
+    """A trace reduced to rows: {"rung", …, "command", "kernels", "arrays": {name: bytes of a row},
+    "events": [[kernel, block, step, array, "r" or "w", first row, past the last row]]}."""
+    head, lines = trace_of(path, rung, variant, TRACE_OPTIONS)
     rows = {"Q": head["seqlen"], "K": head["seqlen_kv"], "V": head["seqlen_kv"]}
     size, kernels, events = {}, [], []
     for event in lines:
@@ -600,9 +608,7 @@ def traced(path, rung, variant):
         one = [kernels.index(event["kernel"]), event["block"], event["step"], event["array"],
                event["op"][0], event["begin"] // row, -(-event["end"] // row)]
         events.append(one)
-    return {**head, "block_q": record["block_q"], "block_kv": record["block_kv"],
-            "command": shlex.join([rung, "--variant", variant, *TRACE_OPTIONS]),
-            "kernels": kernels, "arrays": width, "events": events}
+    return {**head, "kernels": kernels, "arrays": width, "events": events}
 
 
 # Two pieces of work for block 0, of four tiles of K and V each, with two consumers and with three.
@@ -615,15 +621,7 @@ def pipelined(path, rung, variant, options):
     """What block 0 asks of Hopper's engines and barriers: {"rung", …, "command", "warps": [[[event,
     name, barrier, number, amount, exps, other FLOPs], …], …]}, as --trace has them. One warp stands
     for a warpgroup that multiplies; a copy's boxes are one."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, "trace")
-        command = [path, "--variant", variant, *options, "--trace", out, "--json"]
-        status, said, message = run_quietly(command, f"tracing {rung} {variant}")
-        if status:
-            raise Stop(f"{rung}: no trace (status {status}): {message}", WRONG_RESULT)
-        record = json_lines(said, rung)[0]
-        with open(out, encoding="utf-8") as file:
-            head, *lines = [json.loads(line) for line in file]
+    head, lines = trace_of(path, rung, variant, options)
     warps = {}
     for line in lines:
         if "event" in line and line["block"] == 0:
@@ -641,8 +639,7 @@ def pipelined(path, rung, variant, options):
             else:
                 mine.append(event)
         kept.append(mine)
-    return {**head, "block_q": record["block_q"], "block_kv": record["block_kv"],
-            "command": shlex.join([rung, "--variant", variant, *options]), "warps": kept}
+    return {**head, "warps": kept}
 
 
 def write_traces(options, paths, beside):
@@ -650,8 +647,8 @@ def write_traces(options, paths, beside):
     if all(rung in paths for rung, *_ in TRACED + PIPELINED):
         write_whole(path, text_of({
             "traces": [traced(paths[rung], rung, variant) for rung, variant in TRACED],
-            "pipelines": [pipelined(paths[rung], *one) for rung, *one in [
-                (rung, rung, variant, options) for rung, variant, options in PIPELINED]]}))
+            "pipelines": [pipelined(paths[rung], rung, variant, options)
+                          for rung, variant, options in PIPELINED]}))
         print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
 
 
