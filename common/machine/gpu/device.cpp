@@ -14,6 +14,7 @@
 #include "machine/gpu/counters.h"
 #include "machine/gpu/cublas.h"
 #include "machine/gpu/launch.h"
+#include "machine/gpu/sampling.h"
 
 namespace ladder::gpu {
 namespace {
@@ -63,12 +64,6 @@ struct Observer {
   std::function<void(const std::function<void()>& queue)> around;  // if set, calls `queue` itself
 };
 Observer* observer = nullptr;
-
-double median(std::vector<double> x) {
-  std::sort(x.begin(), x.end());
-  const size_t n = x.size();
-  return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
-}
 
 class Gpu : public Device {
  public:
@@ -156,26 +151,12 @@ class Gpu : public Device {
                              const TimingOptions& options) override {
     const double once = batch(work, options, 2).back();
     const int size = std::clamp(static_cast<int>(20 / std::max(once, 1e-3)), 3, 50);
-    const auto ms_since = [](std::chrono::steady_clock::time_point start) {
-      return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-          .count();
-    };
-    // Warm-up, as long as what is measured: modules load, clocks that were idle take tenths of a
-    // second to rise, and fall again where the work meets the power limit. It goes on while batches
-    // get faster.
-    auto start = std::chrono::steady_clock::now();
-    for (double last = median(batch(work, options, size));
-         ms_since(start) < 2 * options.budget_ms;) {
-      const double now = median(batch(work, options, size));
-      if (now > 0.99 * last && ms_since(start) > options.budget_ms) break;
-      last = now;
-    }
-    std::vector<double> samples;
-    start = std::chrono::steady_clock::now();
-    do {
-      const auto more = batch(work, options, size);
-      samples.insert(samples.end(), more.begin(), more.end());
-    } while (ms_since(start) < options.budget_ms);
+    const std::vector<double> samples = sample(
+        options.budget_ms, [&] { return batch(work, options, size); },
+        [] {
+          const auto now = std::chrono::steady_clock::now().time_since_epoch();
+          return std::chrono::duration<double, std::milli>(now).count();
+        });
     const auto [least, most] = std::minmax_element(samples.begin(), samples.end());
     return Timing{median(samples), *least, *most, static_cast<int>(samples.size())};
   }

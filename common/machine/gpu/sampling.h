@@ -1,0 +1,48 @@
+// When a measurement may begin and when it has seen enough. Apart from the GPU, so that it is
+// tested without one.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace ladder::gpu {
+
+/// Of at least one value.
+inline double median(std::vector<double> x) {
+  std::sort(x.begin(), x.end());
+  const size_t n = x.size();
+  return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+}
+
+/// Times of repeated runs in ms. batch() makes some runs and returns their times; clock_ms() is a
+/// clock.
+///
+/// It warms up for budget_ms, and on while batches get faster, at most twice as long: modules load,
+/// clocks that were idle take tenths of a second to rise, and fall again where the work meets the
+/// power limit. Then it samples for budget_ms, and on until three batches in turn have moved the
+/// median of all samples by 0.2% at most, at most three times as long.
+template <class Batch, class Clock>
+std::vector<double> sample(double budget_ms, Batch batch, Clock clock_ms) {
+  double start = clock_ms();
+  const auto passed = [&] { return clock_ms() - start; };
+  for (double last = median(batch()); passed() < 2 * budget_ms;) {
+    const double now = median(batch());
+    if (now > 0.99 * last && passed() >= budget_ms) break;
+    last = now;
+  }
+  std::vector<double> samples;
+  start = clock_ms();
+  double before = 0;
+  for (int stable = 0;
+       samples.empty() || passed() < budget_ms || (stable < 3 && passed() < 3 * budget_ms);) {
+    const auto more = batch();
+    samples.insert(samples.end(), more.begin(), more.end());
+    const double now = median(samples);
+    stable = std::abs(now - before) <= 0.002 * now ? stable + 1 : 0;
+    before = now;
+  }
+  return samples;
+}
+
+}  // namespace ladder::gpu
