@@ -59,6 +59,7 @@ enum Mistake : int {
   kStoreWithoutProxyFence,
   kOverwritesSource,
   kNoStoreWait,
+  kStoresBeforeRow0,
 };
 
 class HopperFaults : public ::testing::Test {
@@ -370,7 +371,7 @@ __global__ void store_out(const __grid_constant__ TensorMap, const __grid_consta
   if (mistake != kStoreWithoutProxyFence) fence_proxy_async();
   __syncthreads();
   if (thread != 0) return;
-  tma_store(Y, stage, 0, 0, 0, 0);
+  tma_store(Y, stage, 0, mistake == kStoresBeforeRow0 ? -8 : 0, 0, 0);
   if (mistake == kNoStoreWait) return;
   tma_store_commit();
   if (mistake == kOverwritesSource) stage.data[3] = fp16(0.0f);
@@ -386,6 +387,8 @@ TEST_F(HopperFaults, Stores) {
   expect(store_out, kOverwritesSource,
          {"write under a wgmma or TMA store that was not waited for and still reads shared "
           "stage[3]"});
+  expect(store_out, kStoresBeforeRow0,
+         {"TMA store to place -8: a box to store cannot start before 0"});
   expect(store_out, kNoStoreWait, {"ends with a TMA store that was never waited for"});
 }
 

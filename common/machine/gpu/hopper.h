@@ -124,7 +124,8 @@ __device__ __forceinline__ void tma_load(const TensorMap& map, Mbarrier& barrier
       "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(&barrier))
       : "memory");
 }
-/// Starts copying a box from shared memory, laid out as tma_load() does, to the map's array.
+/// Starts copying a box from shared memory, laid out as tma_load() does, to the map's array. Unlike
+/// a load's, the box may end outside the array but not start before 0.
 template <class T>
 __device__ __forceinline__ void tma_store(const TensorMap& map, const T* source, int c0, int c1,
                                           int c2, int c3) {

@@ -404,6 +404,8 @@ void Async::store(const TensorMap& map, const char* name, int64_t source, int64_
                   int64_t end, const int (&at)[4]) {
   start();
   check_box("TMA store", map, name, source, begin, end);
+  for (const int i : at)
+    if (i < 0) fault(fmt::format("TMA store to place {}: a box to store cannot start before 0", i));
   for (int row = 0; row < map.box_rows; ++row) {
     const Piece piece = piece_of(map, at, row);
     for (int64_t i = 0; i < piece.bytes; i += 16) map.array->write<16>(piece.at + i, 2);

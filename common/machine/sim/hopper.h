@@ -102,7 +102,8 @@ void tma_load(const TensorMap& map, MbarrierRef barrier, Smem<T> target, int c0,
   worker->async().load(map, barrier.at(), barrier.name(), barrier.index(), target.name(),
                        target.byte(0), target.begin(), target.end(), {c0, c1, c2, c3});
 }
-/// Counts the bytes within the array.
+/// Counts the bytes within the array. A start before 0, an illegal instruction on the chip, is a
+/// fault.
 template <class T>
 void tma_store(const TensorMap& map, Smem<T> source, int c0, int c1, int c2, int c3) {
   worker->async().store(map, source.name(), source.byte(0), source.begin(), source.end(),
