@@ -72,14 +72,18 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   using TileKV = SwizzledTile<T, Bc, D>;
   constexpr int Br = kConsumers * kRows;
   const int tiles = ceil_div(p.N, Br), works = tiles * p.B * p.H;
+  // Half as many blocks at once as in mma, so half as many heads: what a group asks of HBM at its
+  // start comes in smaller bursts.
   const auto work = [&](int index) {
-    auto w = longest_first(index, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d, p.causal);
-    w.tile = tiles - 1 - w.tile;  // the last rows see the most keys
-    return w;
+    return longest_first(index, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d, p.causal, 8 << 20);
   };
+  // Tiles are laid from the last row up, since the last rows see the most keys. So a tile that some
+  // consumers find empty, with rows before row 0, is the one with the fewest steps.
+  const int end = static_cast<int>(ceil_div(p.N, kRows)) * kRows;
+  const auto row_of = [&](const Work& w) { return end - (w.tile + 1) * Br; };
   // Tiles of K and V that rows [row, row + rows) see; one at least, all masked if need be.
   const auto steps_of = [&](int row, int rows) {
-    const int keys = row < p.N ? p.keys(min(row + rows, p.N) - 1) : 0;
+    const int last = min(row + rows, p.N) - 1, keys = last >= 0 ? p.keys(last) : 0;
     return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
   };
 
@@ -126,7 +130,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
         smem_work[i] = w;
         if (w.head >= 0) {
           Q_full[i].arrive_expect_tx(TileQ::kBytes);
-          tma_load(Q, Q_full[i], tile_Q(i), 0, w.tile * Br + consumer * kRows, w.head % p.H,
+          tma_load(Q, Q_full[i], tile_Q(i), 0, row_of(w) + consumer * kRows, w.head % p.H,
                    w.head / p.H);
         } else {
           Q_full[i].arrive();
@@ -138,7 +142,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       const Work w = work(index);
       send(w);
       const int batch = w.head / p.H, head_kv = w.head % p.H * p.Hk / p.H;
-      const int steps = steps_of(w.tile * Br, Br);
+      const int steps = steps_of(row_of(w), Br);
       for (int step = 0; step < steps; ++step, at.next()) {
         K_free[at.stage].wait(1 - at.round);  // in the first round: the phase before the first
         K_full[at.stage].arrive_expect_tx(TileKV::kBytes);
@@ -201,8 +205,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     const Work w = smem_work[q];
     if (w.head < 0) break;
     const int batch = w.head / p.H, head = w.head % p.H;
-    const int tile_row = w.tile * Br + consumer * kRows, row = tile_row + warp_row;
-    const int my_steps = steps_of(tile_row, kRows), steps = steps_of(w.tile * Br, Br);
+    const int tile_row = row_of(w) + consumer * kRows, row = tile_row + warp_row;
+    const int my_steps = steps_of(tile_row, kRows), steps = steps_of(row_of(w), Br);
 
     // m is kept in units of ln 2, like the exponents of 2^(c·s).
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
@@ -268,12 +272,12 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     write(tile_Q(q), O_sum, warp_row);
     fence_proxy_async();
     named_barrier_sync(kOwn + consumer, kWarpgroup);
-    if (first_thread) {
+    if (first_thread && tile_row >= 0) {  // else there is nothing to store
       tma_store(O, tile_Q(q), 0, tile_row, head, batch);
       tma_store_commit();
     }
     for_each_row(m, l, [&](int i, float max, float sum) {
-      if (row + i < p.N)
+      if (row + i >= 0 && row + i < p.N)
         LSE[p.q_row(w.head) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
     });
   }
@@ -317,8 +321,8 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
   int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
-  for (int64_t row = 0; row < p.N; row += plan.block_q) {
-    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
+  for (int64_t row = ceil_div(p.N, kRows) * kRows; row > 0; row -= plan.block_q) {
+    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
     const int64_t steps = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
     rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);
   }
