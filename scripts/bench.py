@@ -16,7 +16,7 @@ Or give axes (--seqlen, --head-dim, --batch, --heads, --causal): then only those
 
 --sim counts instead of timing: one head, N = 128 … 2k, all steps, 04's and 05's tile sizes, and
 the traces of 04 and 05, 05's sm90 with its barriers and engines. No GPU is needed, and the same
-programs give the same file.
+programs give the same file, but for the last digits of 06's errors: it adds in any order.
 
 The file's keys: machine, ceilings (device copy and cuBLAS matmul, through PyTorch, else null),
 steps (what the programs' --list says), commands and records (side by side; a record is what the
@@ -495,6 +495,7 @@ class File:
         self.machine = about
         self.ceilings = None
         self.steps, self.runs, self.peers, self.skipped = [], {}, {}, {}
+        self.kept, self.commits_before = set(), []  # what was in the file and was not measured anew
 
     def load(self):
         try:
@@ -520,10 +521,8 @@ class File:
         if before["gpu"] != self.machine["gpu"]:
             raise Stop(f"{os.path.relpath(self.path)} was measured on {before['gpu']}, and this is "
                        f"{self.machine['gpu']}; --out names another file", BAD_USAGE)
-        commits = [c for c in (before["commit"] or "").split(", ") if c]
-        if self.machine["commit"] and self.machine["commit"] not in commits:
-            commits.append(self.machine["commit"])
-        self.machine["commit"] = ", ".join(commits) or None
+        self.kept = {*self.runs, *self.peers}
+        self.commits_before = [c for c in (before["commit"] or "").split(", ") if c]
         self.machine["clocks"] = merged(before["clocks"], self.machine["clocks"])
 
     def add_steps(self, steps):
@@ -535,9 +534,23 @@ class File:
         gone = [step for step in self.steps if (step["rung"], step["variant"]) not in names]
         self.steps = sorted(gone + now, key=lambda step: step["rung"])
 
+    def add_run(self, command, records):
+        self.runs[key(command)] = (command, records)
+        self.skipped.pop(key(command), None)
+        self.kept.discard(key(command))
+
+    def add_peer(self, record):
+        self.peers[peer_key(record)] = record
+        self.kept.discard(peer_key(record))
+
+    def commits(self):
+        """Those that what is in the file was measured at."""
+        before = self.commits_before if self.kept else []
+        return ", ".join(dict.fromkeys([*before, *filter(None, [self.machine["commit"]])])) or None
+
     def save(self, clocks=None):
         pairs = [(command, record) for command, records in self.runs.values() for record in records]
-        data = {"machine": {**self.machine,
+        data = {"machine": {**self.machine, "commit": self.commits(),
                             "clocks": merged(self.machine["clocks"], clocks)},
                 "ceilings": self.ceilings, "steps": self.steps,
                 "commands": [command for command, _ in pairs],
@@ -795,8 +808,7 @@ class Bench:
         if not records:
             self.skip(one, status, message)
             return
-        self.file.runs[key(command)] = (command, records)
-        self.file.skipped.pop(key(command), None)
+        self.file.add_run(command, records)
         self.new += 1
         if time.monotonic() > self.next_save:
             self.save()
@@ -823,7 +835,7 @@ class Bench:
                 self.say(f"PyTorch ended, going on without: {pytorch.why}")
                 return
             for record in lines[:-1]:
-                self.file.peers[peer_key(record)] = record
+                self.file.add_peer(record)
             for name, why in lines[-1]["left_out"].items():
                 self.say(f"pytorch {name}, {direction}, N {point.seqlen}, d {point.head_dim}: left "
                          f"out: {why}")

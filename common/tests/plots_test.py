@@ -497,6 +497,30 @@ class BenchUnit(unittest.TestCase):
                 self.assertEqual(one.read(), before)
             self.assertEqual(os.listdir(folder), ["out.json"])
 
+    def test_commits_are_those_of_what_is_left_in_the_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "out.json")
+
+            def file_at(commit):
+                file = bench.File(path, {"gpu": None, "clocks": None, "commit": commit})
+                file.load()
+                return file
+
+            def saved(file):
+                file.save()
+                with open(path, encoding="utf-8") as one:
+                    return json.load(one)["machine"]["commit"]
+
+            first = file_at("aaa")
+            first.add_run("rung --seqlen 1", [{}])
+            first.add_run("rung --seqlen 2", [{}])
+            self.assertEqual(saved(first), "aaa")
+            second = file_at("bbb")
+            second.add_run("rung --seqlen 1", [{}])
+            self.assertEqual(saved(second), "aaa, bbb")
+            second.add_run("rung --seqlen 2", [{}])
+            self.assertEqual(saved(second), "bbb")
+
     def test_names_of_files(self):
         for gpu, name in (("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-80GB", "a100"),
                           ("NVIDIA GeForce RTX 4090", "4090"), (None, "sim")):
