@@ -155,7 +155,8 @@ def parse(arguments=None):
     parser.add_argument("--no-dram", action="store_true",
                         help="no DRAM counters (default: where a figure or a table shows them)")
     parser.add_argument("--again", action="store_true",
-                        help="measure again what the file has already")
+                        help="forget what the file has of these, and measure it again; "
+                        "interrupted, it goes on without --again")
     parser.add_argument("--commit", metavar="HASH",
                         help="of this tree, where it is no git checkout")
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
@@ -484,7 +485,7 @@ def peer_key(record):
 # ---- the file ----
 
 
-LISTS = ("steps", "commands", "records", "peers", "skipped")
+DIRECTIONS = ("fwd", "bwd")
 
 
 class File:
@@ -495,7 +496,8 @@ class File:
         self.machine = about
         self.ceilings = None
         self.steps, self.runs, self.peers, self.skipped = [], {}, {}, {}
-        self.kept, self.commits_before = set(), []  # what was in the file and was not measured anew
+        # What was in the file; and of what is kept, what is to be measured again and saved only then.
+        self.kept, self.commits_before, self.stale = set(), [], set()
 
     def load(self):
         try:
@@ -534,14 +536,26 @@ class File:
         gone = [step for step in self.steps if (step["rung"], step["variant"]) not in names]
         self.steps = sorted(gone + now, key=lambda step: step["rung"])
 
+    def has(self, name):
+        return name not in self.stale and (name in self.runs or name in self.peers)
+
+    def forget(self, names):
+        """They are measured again: if that is interrupted, they are missing rather than old."""
+        self.stale |= {*names}
+        self.kept -= self.stale
+
     def add_run(self, command, records):
         self.runs[key(command)] = (command, records)
         self.skipped.pop(key(command), None)
-        self.kept.discard(key(command))
+        self.renewed(key(command))
 
     def add_peer(self, record):
         self.peers[peer_key(record)] = record
-        self.kept.discard(peer_key(record))
+        self.renewed(peer_key(record))
+
+    def renewed(self, name):
+        self.kept.discard(name)
+        self.stale.discard(name)
 
     def commits(self):
         """Those that what is in the file was measured at."""
@@ -549,13 +563,15 @@ class File:
         return ", ".join(dict.fromkeys([*before, *filter(None, [self.machine["commit"]])])) or None
 
     def save(self, clocks=None):
-        pairs = [(command, record) for command, records in self.runs.values() for record in records]
+        pairs = [(command, record) for name, (command, records) in self.runs.items()
+                 if self.has(name) for record in records]
         data = {"machine": {**self.machine, "commit": self.commits(),
                             "clocks": merged(self.machine["clocks"], clocks)},
                 "ceilings": self.ceilings, "steps": self.steps,
                 "commands": [command for command, _ in pairs],
                 "records": [record for _, record in pairs],
-                "peers": list(self.peers.values()), "skipped": list(self.skipped.values())}
+                "peers": [record for name, record in self.peers.items() if self.has(name)],
+                "skipped": list(self.skipped.values())}
         write_whole(self.path, text_of(data))
 
 
@@ -714,6 +730,11 @@ class Bench:
             elif not self.options.sim and (self.options.again or not self.file.ceilings):
                 self.progress.at("measuring the ceilings")
                 self.file.ceilings = pytorch.ceilings()
+            if self.options.again:
+                self.file.forget(key(shlex.join(one.words(self.device))) for one in left)
+                if not pytorch.why:
+                    self.file.forget((name, direction, *point) for point, _, _ in groups if point
+                                     for name in self.options.peers for direction in DIRECTIONS)
             for point, ones, left_out in groups:
                 for one, why in left_out:
                     self.skip(one, None, why)
@@ -752,7 +773,7 @@ class Bench:
             return True
         name = key(shlex.join(one.words(self.device)))
         # What failed otherwise than for want of memory is tried again.
-        return name not in self.file.runs and self.file.skipped.get(name, {}).get(
+        return not self.file.has(name) and self.file.skipped.get(name, {}).get(
             "status") not in (NO_DEVICE, BAD_USAGE)
 
     def wants_dram(self, one):
@@ -771,7 +792,7 @@ class Bench:
 
     def skip(self, one, status, why):
         command = shlex.join(one.words(self.device))
-        if key(command) not in self.file.runs:
+        if not self.file.has(key(command)):
             self.file.skipped[key(command)] = {**one.workload(), "command": command,
                                                "status": status, "reason": why}
 
@@ -816,12 +837,12 @@ class Bench:
     def ask_peers(self, pytorch, point):
         if pytorch.why:
             return
-        for direction in ("fwd", "bwd"):
+        for direction in DIRECTIONS:
             names = {name: f"pytorch {name} {direction} {' '.join(map(str, point))}"
                      for name in self.options.peers}
             # The same order as peer_key's.
             missing = [name for name in names if self.options.again or (
-                (name, direction, *point) not in self.file.peers
+                not self.file.has((name, direction, *point))
                 and names[name] not in self.file.skipped)]
             if not missing:
                 continue

@@ -133,7 +133,7 @@ def parse(arguments=None):
     parser.add_argument("--heads", type=length, help="(default: 2048 / head-dim)")
     parser.add_argument("--seed", type=int, default=0, help="of the input (default 0)")
     parser.add_argument("--time", type=positive, default=200, metavar="MS",
-                        help="GPU time per measurement (default 200)")
+                        help="time per measurement (default 200); as much warms up before")
     parser.add_argument("--ours", metavar="BIN_DIR",
                         help="also our programs in this folder, in turn with the peers")
     parser.add_argument("--variant", type=lambda text: text.split(","), default=["mma"],
@@ -158,6 +158,31 @@ def grid(options):
 # ---- timing, as common/machine/gpu times our kernels ----
 
 
+def sample(budget_ms, batch, clock_ms):
+    """Times of repeated runs in ms, by the rule of common/machine/gpu/sampling.h: ours and theirs
+    must be equally warm. batch() makes some runs and returns their times.
+
+    It warms up for the budget, and on while batches get faster, at most twice as long. Then it
+    samples for the budget, and on until three batches in turn have moved the median of all samples
+    by 0.2% at most, at most three times as long."""
+    start = clock_ms()
+    last = statistics.median(batch())
+    while clock_ms() - start < 2 * budget_ms:
+        now = statistics.median(batch())
+        if now > 0.99 * last and clock_ms() - start >= budget_ms:
+            break
+        last = now
+    samples, before, stable = [], 0, 0
+    start = clock_ms()
+    while not samples or clock_ms() - start < budget_ms or (
+            stable < 3 and clock_ms() - start < 3 * budget_ms):
+        samples += batch()
+        now = statistics.median(samples)
+        stable = stable + 1 if abs(now - before) <= 0.002 * now else 0
+        before = now
+    return samples
+
+
 class Gpu:
     def __init__(self, torch):
         self.torch = torch
@@ -166,22 +191,15 @@ class Gpu:
         self.flush = torch.empty(2 * l2, dtype=torch.uint8, device="cuda")
 
     def time(self, run, budget_ms):
-        """Batches of flush, event, run, event, each queued without a wait of the host in between,
-        until the median is stable or the time is spent."""
-        once = self.batch(run, 2)[0][-1]  # warm-up, and how many runs make a batch
+        """Batches of flush, event, run, event, each queued without a wait of the host in between."""
+        once = self.batch(run, 2)[0][-1]  # how many runs make a batch
         size = min(max(int(20 / max(once, 1e-3)), 3), 50)
         _, queueing_ms, span_ms = self.batch(run, size)
         # Python may be slower than a short kernel. Then the GPU waits before each batch until it
         # is queued, so that no gap between launches is measured.
         head_start_ms = queueing_ms if queueing_ms > 0.5 * span_ms else 0
-        samples, before, stable = [], 0, 0
-        while sum(samples) < budget_ms or len(samples) < 3:
-            samples += self.batch(run, size, head_start_ms)[0]
-            now = statistics.median(samples)
-            stable = stable + 1 if abs(now - before) <= 0.002 * now else 0
-            before = now
-            if stable >= 3 and len(samples) >= 50:
-                break
+        samples = sample(budget_ms, lambda: self.batch(run, size, head_start_ms)[0],
+                         lambda: 1000 * time.monotonic())
         return Timing(statistics.median(samples), min(samples), max(samples), len(samples))
 
     def batch(self, run, size, head_start_ms=0):

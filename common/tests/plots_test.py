@@ -303,6 +303,18 @@ class Bench(unittest.TestCase):
         self.assertEqual(len(self.data()["records"]), len(before["records"]) + 1)
         self.assertEqual(self.data()["steps"], before["steps"])
 
+    def test_again_leaves_nothing_old_where_it_is_interrupted(self):
+        self.bench(*self.ONE)
+        before = self.data()
+        self.calls()
+        self.bench(*self.ONE, "--again", "--minutes", "0.0001")
+        data = self.data()
+        self.assertEqual((data["commands"], data["records"], data["peers"]), ([], [], []))
+        self.bench(*self.ONE)
+        self.assertEqual(len(self.calls()), 5)
+        self.assertEqual(self.data()["records"], before["records"])
+        self.assertEqual(len(self.data()["peers"]), len(before["peers"]))
+
     def test_an_interrupted_run_goes_on(self):
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)):
             with subprocess.Popen(
