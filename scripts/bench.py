@@ -10,7 +10,7 @@ Grids (--grid, several with commas):
   quick  16k tokens in all, hidden size 2048, N = 2k, heads of 64 (a minute)
   paper  the same workload as in FlashAttention-2's figures 4 to 6: N = 512 … 16k, heads of 64 and
          128, causal or not; besides, 04's tile sizes and each step's error against float64
-         (about 8 minutes on an H100)
+         (about 10 minutes on an H100)
   long   batch 1, 16 heads of 128, N = 4k … 64k
 Or give axes (--seqlen, --head-dim, --batch, --heads, --causal): then only those.
 
@@ -352,7 +352,9 @@ def commit(given):
     if given:
         return given
     head = output_of("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
-    if head and output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no"):
+    # What was measured before, and text, change nothing in what is measured.
+    if head and output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",
+                          ".", ":(exclude)scripts/results", ":(exclude)*.md"):
         head += "+changes"
     return head
 
