@@ -785,7 +785,7 @@ class Bench:
                 "full" in one.options or "--block-q" in one.options):
             return False
         last = any(s.default for s in self.steps if (s.rung, s.variant) == (one.rung, one.variant))
-        return (self.options.axes or last or one.variant == "mma" or one.seqlen == 2048
+        return (self.options.axes or last or one.variant in ("tile", "mma") or one.seqlen == 2048
                 or one.variant.startswith("sm"))
 
     def say(self, text):

@@ -360,9 +360,10 @@ def roofline(files, missing):
                     "requested": flops(r) / requested(r),
                     "dram": flops(r) / dram if dram else None})
         if points:
-            if any(p["dram"] is None for p in points):
-                missing(f"d = {d}: not every rung has DRAM counters, and is drawn by what it "
-                        f"requests alone: {PAPER_GRID}, where they may be read")
+            bare = [p["label"] for p in points if p["dram"] is None]
+            if bare:
+                missing(f"d = {d}: DRAM counters of {', '.join(bare)}, drawn by what is requested "
+                        f"alone: {PAPER_GRID}, where they may be read")
             panels.append({"title": f"d = {d}, N = {n}", "points": points})
     return {"title": f"Roofline: {gpu_text(files)}",
             "matmul_tflops": roofs["matmul_tflops"],
