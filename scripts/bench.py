@@ -204,10 +204,8 @@ def find_steps(options):
         listed = [step for step in Program(path).steps() if step["device"] == device]
         status, out, _ = run_quietly([path, "--help"], rung)
         tiles = compiled_tiles(out if status == GOOD else "")
-        # sm90 says nothing on the sim that the step before it does not.
         found += [Step(rung, step["variant"], device, step["default"], step["summary"],
-                       tiles.get(step["variant"], [])) for step in listed
-                  if device == "gpu" or not step["variant"].startswith("sm")]
+                       tiles.get(step["variant"], [])) for step in listed]
     if not found:
         raise Stop("the programs were built without CUDA; --sim counts on the sim", NO_DEVICE)
     chosen = [step for step in found
