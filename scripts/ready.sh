@@ -1,7 +1,7 @@
 # Sourced by scripts/run and scripts/test.
 #   ready          makes the machine ready to build: checks for what is needed and, on Debian and
 #                  Ubuntu as root or with passwordless sudo, installs what is missing
-#   build PRESET   configures and builds quietly
+#   build PRESET [TARGET...]   configures and builds quietly, all if no target is named
 # Both end the script with a message that names the way out when they cannot.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -215,7 +215,7 @@ ready() {
 # ---- building ----
 
 build() {
-  local build_dir=$root/build
+  local build_dir=$root/build targets=("${@:2}")
   if [[ $1 != default ]]; then build_dir+=/$1; fi
   mkdir -p "$build_dir"
   local log=$build_dir/build.log stamp=$build_dir/.configured fresh=()
@@ -237,7 +237,7 @@ build() {
   fi
 
   if ! NINJA_STATUS='[%f/%t] ' quietly "building" "$log" \
-    cmake --build "$build_dir" -j "$(nproc)"; then
+    cmake --build "$build_dir" -j "$(nproc)" ${targets[0]:+--target "${targets[@]}"}; then
     # Ninja prints a line for each step, and what a step printed only if it said something.
     grep -v '^\[[0-9]*/[0-9]*\]' "$log" >&2 || true
     die "the build failed (all of its output: ${log#"$root"/})."

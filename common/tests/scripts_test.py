@@ -646,8 +646,11 @@ class ReadyTest(ScriptTest):
 
     # ---- figures ----
 
-    def figures(self, gpu_status, *options):
+    def figures(self, gpu_status, *options, driver=0):
         self.tools()
+        for rung in ("00_naive", "05_flash_v2"):
+            os.mkdir(os.path.join(self.root, rung))
+        self.tool("nvidia-smi", f"exit {driver}")
         self.tool("ls", f'exec {shutil.which("ls")} "$@"')
         self.tool("python3", f"case \"$*\" in *paper*) exit {gpu_status};; esac")
         for age, name in enumerate(("traces", "h100", "sim", "a100")):
@@ -661,15 +664,26 @@ class ReadyTest(ScriptTest):
         result, commands = self.figures(0, "--time", "25")
         self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
         self.assertEqual(commands, ["scripts/bench.py --grid paper,long --again --time 25",
-                                    "scripts/bench.py --sim --again",
+                                    "scripts/bench.py --sim --again --bin build/bin",
                                     "scripts/plot.py scripts/results/h100.json --readme"])
+        self.assertIn("--preset default", self.called())
+        self.assertIn("--target 00_naive 05_flash_v2", self.called())  # programs, no tests
 
-    def test_figures_without_a_gpu_draws_what_was_measured(self):
+    def test_figures_without_a_usable_gpu_draws_what_was_measured(self):
         result, commands = self.figures(3)
         self.assertEqual(result.returncode, 0)
         self.assertIn("without a GPU", result.stderr)
-        self.assertEqual(commands[1:], ["scripts/bench.py --sim --again",
+        self.assertEqual(commands[1:], ["scripts/bench.py --sim --again --bin build/bin",
                                         "scripts/plot.py scripts/results/h100.json --readme"])
+
+    def test_figures_without_a_driver_builds_no_kernels_for_the_gpu(self):
+        result, commands = self.figures(0, driver=9)
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("without a GPU", result.stderr)
+        self.assertEqual(commands, ["scripts/bench.py --sim --again --bin build/sim/bin",
+                                    "scripts/plot.py scripts/results/h100.json --readme"])
+        self.assertIn("--preset sim", self.called())
+        self.assertIn("--target 00_naive 05_flash_v2", self.called())
 
     def test_figures_ends_where_a_measurement_fails(self):
         result, commands = self.figures(1)
