@@ -496,8 +496,7 @@ class File:
         self.machine = about
         self.ceilings = None
         self.steps, self.runs, self.peers, self.skipped = [], {}, {}, {}
-        # What was in the file; and of what is kept, what is to be measured again and saved only then.
-        self.kept, self.commits_before, self.stale = set(), [], set()
+        self.kept, self.commits_before = set(), []  # what was in the file and was not measured anew
 
     def load(self):
         try:
@@ -537,25 +536,25 @@ class File:
         self.steps = sorted(gone + now, key=lambda step: step["rung"])
 
     def has(self, name):
-        return name not in self.stale and (name in self.runs or name in self.peers)
+        return bool(self.runs.get(name) or self.peers.get(name))
 
     def forget(self, names):
-        """They are measured again: if that is interrupted, they are missing rather than old."""
-        self.stale |= {*names}
-        self.kept -= self.stale
+        """They are measured again: if that is interrupted, they are missing rather than old. They
+        keep their places."""
+        for name in names:
+            for of in (self.runs, self.peers):
+                if name in of:
+                    of[name] = None
+            self.kept.discard(name)
 
     def add_run(self, command, records):
         self.runs[key(command)] = (command, records)
         self.skipped.pop(key(command), None)
-        self.renewed(key(command))
+        self.kept.discard(key(command))
 
     def add_peer(self, record):
         self.peers[peer_key(record)] = record
-        self.renewed(peer_key(record))
-
-    def renewed(self, name):
-        self.kept.discard(name)
-        self.stale.discard(name)
+        self.kept.discard(peer_key(record))
 
     def commits(self):
         """Those that what is in the file was measured at."""
@@ -563,14 +562,13 @@ class File:
         return ", ".join(dict.fromkeys([*before, *filter(None, [self.machine["commit"]])])) or None
 
     def save(self, clocks=None):
-        pairs = [(command, record) for name, (command, records) in self.runs.items()
-                 if self.has(name) for record in records]
+        pairs = [(run[0], record) for run in self.runs.values() if run for record in run[1]]
         data = {"machine": {**self.machine, "commit": self.commits(),
                             "clocks": merged(self.machine["clocks"], clocks)},
                 "ceilings": self.ceilings, "steps": self.steps,
                 "commands": [command for command, _ in pairs],
                 "records": [record for _, record in pairs],
-                "peers": [record for name, record in self.peers.items() if self.has(name)],
+                "peers": [record for record in self.peers.values() if record],
                 "skipped": list(self.skipped.values())}
         write_whole(self.path, text_of(data))
 
@@ -893,8 +891,9 @@ def bench(options):
     if options.sim:
         write_traces(options, paths, path)
     notes = [f"{work.new} runs new, {kept} were there"]
-    if file.peers:
-        notes.append(f"{len(file.peers)} of peers")
+    peers_there = sum(map(bool, file.peers.values()))
+    if peers_there:
+        notes.append(f"{peers_there} of peers")
     if file.skipped:
         notes.append(f"{len(file.skipped)} skipped, with reasons")
     print(f"Wrote {os.path.relpath(path)}: {', '.join(notes)}.", file=sys.stderr)
