@@ -494,9 +494,6 @@ def plan(found, given, gpu, counters):
         return [Run(program, step, device, counters and "--dram" not in given)
                 for program, step in steps if step["device"] == device and keep(step)]
 
-    def portable(step):  # sm90 needs one kind of GPU, and says nothing that its rung does not
-        return not step["variant"].startswith("sm")
-
     if given:
         options = list(given)
         variant = take(options, "--variant", "--var")
@@ -509,8 +506,7 @@ def plan(found, given, gpu, counters):
             names = sorted({step["variant"] for _, step in steps})
             raise Stop(f"--variant {variant}: no rung has it; there are {', '.join(names)}",
                        BAD_USAGE)
-        keep = (lambda step: step["variant"] == variant) if variant else (
-            lambda step: device == "gpu" or portable(step))
+        keep = (lambda step: step["variant"] == variant) if variant else (lambda step: True)
         chosen = runs(device, keep)
         if not chosen:  # built without CUDA: the program says so better
             chosen = [Run(program, step, device) for program, step in steps if keep(step)]
@@ -525,7 +521,7 @@ def plan(found, given, gpu, counters):
         options = []
     both = []
     for program in found:
-        mine = runs("sim", portable) + (runs("gpu", portable) if gpu else [])
+        mine = runs("sim") + (runs("gpu") if gpu else [])
         both += [run for run in mine if run.rung == program.name]
     tables = [(title, options, both)]
     if gpu:
