@@ -32,6 +32,8 @@ set_tests_properties(npy_fuzz PROPERTIES LABELS asan)
 if(LADDER_GPU)
   ladder_test(float16_test SOURCES ${tests}/float16_test.cu)
   ladder_test(gpu_test SOURCES ${tests}/gpu_test.cu LABELS gpu LOCK gpu)
+  add_test(NAME registers COMMAND Python3::Interpreter ${tests}/registers_test.py
+    ${CMAKE_CUDA_COMPILER})
 endif()
 
 # Files of kernels and tests, compiled for both machines.
