@@ -90,7 +90,7 @@ Device* gpu(std::string& why) {
     try {
       return open_gpu();
     } catch (const Error& e) {
-      reason = std::string("no GPU here: ") + e.what();  // ctest knows a skipped test by this
+      reason = std::string("not run here: ") + e.what();  // ctest knows a skipped test by this
       return std::unique_ptr<Device>();
     }
   }();
