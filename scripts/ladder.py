@@ -490,9 +490,9 @@ def plan(found, given, gpu, counters):
     """The tables to make: (title, options of the programs, [Run])."""
     steps = [(program, step) for program in found for step in program.steps()]
 
-    def runs(device, keep=lambda step: True):
+    def runs(device):
         return [Run(program, step, device, counters and "--dram" not in given)
-                for program, step in steps if step["device"] == device and keep(step)]
+                for program, step in steps if step["device"] == device]
 
     if given:
         options = list(given)
@@ -502,14 +502,15 @@ def plan(found, given, gpu, counters):
             device = "gpu" if gpu else "sim"
         elif device not in ("gpu", "sim"):
             raise Stop(f"--device {device}: the devices are gpu, sim and auto", BAD_USAGE)
-        if variant and not any(step["variant"] == variant for _, step in steps):
+        if variant:
             names = sorted({step["variant"] for _, step in steps})
-            raise Stop(f"--variant {variant}: no rung has it; there are {', '.join(names)}",
-                       BAD_USAGE)
-        keep = (lambda step: step["variant"] == variant) if variant else (lambda step: True)
-        chosen = runs(device, keep)
+            if variant not in names:
+                raise Stop(f"--variant {variant}: no rung has it; there are {', '.join(names)}",
+                           BAD_USAGE)
+            steps = [(program, step) for program, step in steps if step["variant"] == variant]
+        chosen = runs(device)
         if not chosen:  # built without CUDA: the program says so better
-            chosen = [Run(program, step, device) for program, step in steps if keep(step)]
+            chosen = [Run(program, step, device) for program, step in steps]
         return [(f"scripts/run {shlex.join(given)}", options, chosen)]
 
     captured = os.path.join(ROOT, "scripts/captured")
