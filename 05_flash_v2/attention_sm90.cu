@@ -20,9 +20,9 @@
 
 #include "machine/hopper.h"
 #include "rung.h"
-#include "tile/hopper.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
+#include "tile/warpgroup.h"
 
 namespace ladder::MACHINE {
 namespace {

@@ -6,13 +6,13 @@
 //   tma_store_commit, _wait    groups of stores
 //   fence_mbarrier_init, fence_proxy_async
 //   named_barrier_sync, named_barrier_arrive, setmaxnreg_inc, setmaxnreg_dec
-//   matrix_descriptor, wgmma_m64k16, wgmma_commit: what common/tile/hopper.h is made of
+//   matrix_descriptor, wgmma_m64k16, wgmma_commit: what common/tile/warpgroup.h is made of
 #pragma once
 
 #include "machine/machine.h"
 
 #ifdef LADDER_SIM
-#include "machine/sim/hopper.h"
+#include "machine/sim/sim_hopper.h"
 #else
-#include "machine/gpu/hopper.h"
+#include "machine/gpu/gpu_hopper.h"
 #endif

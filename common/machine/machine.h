@@ -22,9 +22,9 @@
 #include "rung.h"
 
 #ifdef LADDER_SIM
-#include "machine/sim/kernel.h"
+#include "machine/sim/sim_machine.h"
 #else
-#include "machine/gpu/kernel.h"
+#include "machine/gpu/gpu_machine.h"
 #endif
 
 namespace ladder::MACHINE {

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "machine/hopper.h"
-#include "tile/hopper.h"
 #include "tile/rows.h"
+#include "tile/warpgroup.h"
 
 namespace ladder::sim {
 namespace {
@@ -203,7 +203,7 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
   expect(multiply, kPartOfWarpgroup,
          {"deadlock: 32 of 128 threads have ended",
           "thread (0,0,0) and 95 after it for wgmma_wait, "
-          "where 32 of 128 threads are missing (hopper.h:"});
+          "where 32 of 128 threads are missing (warpgroup.h:"});
   expect(multiply, kNone, {"wgmma by a warpgroup of fewer than 128 threads"}, 96);
 }
 

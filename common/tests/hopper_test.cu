@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "device_test.h"
-#include "tile/hopper.h"
 #include "tile/rows.h"
+#include "tile/warpgroup.h"
 
 namespace ladder::sim {
 // The sim's half of DescriptorsAreReadAsOnTheChip.

@@ -1,4 +1,5 @@
-// The host half of a launch, apart from kernel.h so that the host compiler can build device.cpp.
+// The host half of a launch, apart from gpu_machine.h so that the host compiler can build
+// device.cpp.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// The host half of bulk tensor copies, apart from hopper.h so that the host compiler can build
+// The host half of bulk tensor copies, apart from gpu_hopper.h so that the host compiler can build
 // tensor_map.cpp.
 #pragma once
 

@@ -1,12 +1,13 @@
-// Hopper's instructions, under the names that sim/hopper.h gives their likeness: bulk tensor copies
-// and the barriers they report to, asynchronous products of a warpgroup, named barriers, registers
-// handed from one warpgroup to another. Documented in the PTX ISA manual, whose sections are named.
+// Hopper's instructions, under the names that sim/sim_hopper.h gives their likeness: bulk tensor
+// copies and the barriers they report to, asynchronous products of a warpgroup, named barriers,
+// registers handed from one warpgroup to another. Documented in the PTX ISA manual, whose sections
+// are named.
 //
 // They exist for the architecture sm_90a and no other. Compiled for another, a kernel that uses
 // them traps; the harness offers it only where the code for sm_90a runs.
 #pragma once
 
-#include "machine/gpu/kernel.h"
+#include "machine/gpu/gpu_machine.h"
 #include "machine/gpu/tensor_map.h"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -4,7 +4,7 @@
 
 #define __grid_constant__
 
-#include "machine/sim/kernel.h"
+#include "machine/sim/sim_machine.h"
 
 namespace ladder::sim {
 
