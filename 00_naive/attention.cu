@@ -94,14 +94,17 @@ Traffic traffic(const Problem& p, const Plan&) {
           {"output", {{"P", S * p.d, 0}, {"V", S * p.d, 0}, {"O", 0, O}}}};
 }
 
-const Register naive{{.rung = "00_naive",
-                      .name = "naive",
-                      .summary = "three kernels, S and P in HBM, no maximum subtracted",
-                      .subtracts_max = false,
-                      .rounding = Rounding::S_and_P_stored,
-                      .plan = plan,
-                      .forward = forward,
-                      .traffic = traffic}};
+const Register step{{.rung = "00_naive",
+                     .name = "naive",
+                     .summary = "three kernels, S and P in HBM, no maximum subtracted",
+                     .colour = "#5a5a5a",
+                     .rounding = Rounding::S_and_P_stored,
+                     .grid_limit = {4096, 2048},
+                     .max_subtracted_by = "02_safe_softmax",
+                     .less_memory = "03_online_softmax and the rungs after it",
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

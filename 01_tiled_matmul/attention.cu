@@ -184,15 +184,17 @@ Traffic traffic(const Problem& p, const Plan&) {
        {{"P", S * ceil_div(p.d, output_columns(p)), 0}, {"V", k * row_blocks, 0}, {"O", 0, q}}}};
 }
 
-const Register mma{{.rung = "01_tiled_matmul",
-                    .name = "mma",
-                    .summary = "tensor cores, swizzled tiles, asynchronous copies",
-                    .step = 1,
-                    .subtracts_max = false,
-                    .rounding = Rounding::S_and_P_stored,
-                    .plan = plan,
-                    .forward = forward,
-                    .traffic = traffic}};
+const Register step{{.rung = "01_tiled_matmul",
+                     .name = "mma",
+                     .summary = "tensor cores, swizzled tiles, asynchronous copies",
+                     .colour = "#E69F00",
+                     .step = 1,
+                     .rounding = Rounding::S_and_P_stored,
+                     .max_subtracted_by = "02_safe_softmax",
+                     .less_memory = "03_online_softmax and the rungs after it",
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -120,12 +120,14 @@ Traffic traffic(const Problem& p, const Plan&) {
           {"output", {{"P", S * ceil_div(p.d, kTile), 0}, {"V", k * row_tiles, 0}, {"O", 0, q}}}};
 }
 
-const Register tile{{.rung = "01_tiled_matmul",
+const Register step{{.rung = "01_tiled_matmul",
                      .name = "tile",
                      .summary = "products through 16×16 tiles in shared memory, fp32 FMA",
-                     .step = 0,
-                     .subtracts_max = false,
+                     .colour = "#E69F00",
                      .rounding = Rounding::S_and_P_stored,
+                     .grid_limit = {4096, 2048},
+                     .max_subtracted_by = "02_safe_softmax",
+                     .less_memory = "03_online_softmax and the rungs after it",
                      .plan = plan,
                      .forward = forward,
                      .traffic = traffic}};

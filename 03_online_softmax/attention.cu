@@ -8,8 +8,6 @@
 // own: it has its rows of Q, and it copies every tile of K and V for itself. Nothing N × N is
 // stored.
 
-#include <cfloat>
-
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -44,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
   if (row >= p.N) return;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
-  const float c = fmaxf(fabsf(p.scale) * kLog2e, FLT_MIN);  // exp(scale·s) = 2^(c·s)
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
   const auto mine = smem.take<T>("tiles", kWarps * warp_elements(D)) + warp_id() * warp_elements(D);
@@ -72,7 +70,6 @@ __global__ void __launch_bounds__(kThreads)
       load(q, tile_Q, 0, k);
       mma_ABt(S, q, tile_K, 0, k);
     }
-    if (p.scale < 0) for_each(S, [](int, int, float& s) { s = -s; });  // c has no sign
     if (key + kKeys > p.keys(row))
       for_each(S, [&](int i, int j, float& s) {
         if (key + j >= p.keys(row + i)) s = -INFINITY;
@@ -132,13 +129,14 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   return {{"attention", {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}}}};
 }
 
-const Register one_pass_tile{{.rung = "03_online_softmax",
-                              .name = "one_pass_tile",
-                              .summary = "the same for 32 rows and 32 keys at once, tensor cores",
-                              .step = 3,
-                              .plan = plan,
-                              .forward = forward,
-                              .traffic = traffic}};
+const Register step{{.rung = "03_online_softmax",
+                     .name = "one_pass_tile",
+                     .summary = "the same for 32 rows and 32 keys at once, tensor cores",
+                     .colour = "#009E73",
+                     .step = 3,
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -90,13 +90,15 @@ Traffic traffic(const Problem& p, const Plan&) {
   return {{"attention", {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}}}};
 }
 
-const Register one_pass{{.rung = "03_online_softmax",
-                         .name = "one_pass",
-                         .summary = "attention in one pass over K and V, key by key",
-                         .step = 2,
-                         .plan = plan,
-                         .forward = forward,
-                         .traffic = traffic}};
+const Register step{{.rung = "03_online_softmax",
+                     .name = "one_pass",
+                     .summary = "attention in one pass over K and V, key by key",
+                     .colour = "#009E73",
+                     .step = 2,
+                     .grid_limit = {4096, 2048},
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

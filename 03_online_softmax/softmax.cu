@@ -193,14 +193,15 @@ Traffic traffic(const Problem& p, const Plan&) {
        {{"P", S * ceil_div(p.d, output_columns(p)), 0}, {"V", k * row_blocks, 0}, {"O", 0, q}}}};
 }
 
-const Register softmax_step{{.rung = "03_online_softmax",
-                             .name = "softmax",
-                             .summary = "maximum and sum of a row of S in one loop",
-                             .step = 0,
-                             .rounding = Rounding::S_and_P_stored,
-                             .plan = plan,
-                             .forward = forward,
-                             .traffic = traffic}};
+const Register step{{.rung = "03_online_softmax",
+                     .name = "softmax",
+                     .summary = "maximum and sum of a row of S in one loop",
+                     .colour = "#009E73",
+                     .rounding = Rounding::S_and_P_stored,
+                     .less_memory = "the steps of 03_online_softmax after it",
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -95,13 +95,15 @@ Traffic traffic(const Problem& p, const Plan&) {
   return {{"attention", {{"Q", q, 0}, {"K", 2 * k, 0}, {"V", k, 0}, {"O", 0, q}}}};
 }
 
-const Register two_pass{{.rung = "03_online_softmax",
-                         .name = "two_pass",
-                         .summary = "attention in two passes over K, nothing N×N stored",
-                         .step = 1,
-                         .plan = plan,
-                         .forward = forward,
-                         .traffic = traffic}};
+const Register step{{.rung = "03_online_softmax",
+                     .name = "two_pass",
+                     .summary = "attention in two passes over K, nothing N×N stored",
+                     .colour = "#009E73",
+                     .step = 1,
+                     .grid_limit = {4096, 2048},
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

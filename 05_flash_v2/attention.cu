@@ -14,8 +14,6 @@
 // tiles that no row of the block sees are skipped, the mask is applied only where it can bite, and
 // the blocks with the most keys go first.
 
-#include <cfloat>
-
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -29,11 +27,8 @@ constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
-/// Compiled tiles (Br, Bc) for d padded to D, fastest first.
-std::vector<std::pair<int, int>> tiles(int D) {
-  if (D == 256) return {{64, 64}, {64, 32}};
-  return {{128, 64}, {64, 64}};
-}
+/// Compiled tiles: heads up to …, Br, Bc; for each head size the fastest first.
+constexpr TileSize kTiles[] = {{128, 128, 64}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
 int64_t smem_bytes(int D, int Br, int Bc) {
   return shared_bytes<fp16>((Br + 2 * Bc) * D);
 }
@@ -52,8 +47,8 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   const auto Q_tile = Q + (p.q_row(bh) + block_row) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);    // that the block's last row sees
-  const float c = fmaxf(fabsf(p.scale) * kLog2e, FLT_MIN);  // exp(scale·s) = 2^(c·s)
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
+  const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
   const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
@@ -79,7 +74,6 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
       load(q, tile_Q, warp_row, k);
       mma_ABt(S, q, tile_K, 0, k);
     }
-    if (p.scale < 0) for_each(S, [](int, int, float& s) { s = -s; });  // c has no sign
     if (key + Bc > p.keys(row))
       for_each(S, [&](int i, int j, float& s) {
         if (key + j >= p.keys(row + i)) s = -INFINITY;
@@ -118,10 +112,8 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int D = padded_head_dim(p.d);
   Plan plan{.head_dim = D, .warps = kWarps, .stages = 1};
-  const auto bytes = [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); };
-  std::tie(plan.block_q, plan.block_kv) =
-      choose_tile(tiles(D), request, device.sram_bytes, bytes, plan.note);
-  plan.smem_bytes = bytes(plan.block_q, plan.block_kv);
+  choose_tile(plan, kTiles, request, device.sram_bytes,
+              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
   return plan;
 }
 
@@ -135,14 +127,8 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_type_and_head_dim(p, [&]<class T, int D>() {
-    if constexpr (D == 256)
-      plan.block_kv == 64 ? launch_forward<T, D, 64, 64>(p, plan, a)
-                          : launch_forward<T, D, 64, 32>(p, plan, a);
-    else
-      plan.block_q == 128 ? launch_forward<T, D, 128, 64>(p, plan, a)
-                          : launch_forward<T, D, 64, 64>(p, plan, a);
-  });
+  with_tile<kTiles>(
+      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
 }
 
 /// Requested bytes: every tile of Q reads K and V as far as its last row sees.
@@ -157,15 +143,16 @@ Traffic traffic(const Problem& p, const Plan& plan) {
            {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
 }
 
-const Register mma{{.rung = "05_flash_v2",
-                    .name = "mma",
-                    .summary = "rows of Q split among the warps, causal tiles skipped",
-                    .step = 2,
-                    .has_lse = true,
-                    .tiles = {{128, 64}, {64, 64}, {64, 32}},
-                    .plan = plan,
-                    .forward = forward,
-                    .traffic = traffic}};
+const Register step{{.rung = "05_flash_v2",
+                     .name = "mma",
+                     .summary = "larger tiles, causal tiles skipped, longest blocks first",
+                     .colour = "#0072B2",
+                     .step = 3,
+                     .has_lse = true,
+                     .tiles = kTiles,
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -16,8 +16,6 @@
 // again. The softmax of a step runs under the product P·V of the step before, and consumers take
 // turns at the tensor cores. A block takes one tile of Q after another until there is none left.
 
-#include <cfloat>
-
 #include "machine/hopper.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -33,12 +31,8 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 // Named barriers: a consumer's own, and its turn at the tensor cores.
 constexpr int kOwn = 1, kTurn = 4;
 
-constexpr int consumers(int D) {
-  return D <= 64 ? 3 : 2;
-}
-constexpr int keys_of_a_tile(int D) {
-  return D == 256 ? 32 : 128;
-}
+/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
+constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 32}};
 /// Whether a consumer keeps Q in registers: then each product S = Q·Kᵀ reads K alone from shared
 /// memory. Elsewhere there are not enough of them.
 constexpr bool q_in_registers(int D) {
@@ -48,12 +42,12 @@ constexpr bool q_in_registers(int D) {
 constexpr int registers(int consumers) {
   return consumers == 3 ? 160 : 232;
 }
-int64_t smem_bytes(int D) {
+int64_t smem_bytes(int D, int Br, int Bc) {
   const int columns = std::max(D, 64);  // of a tile, whose panels have 64
-  return shared_bytes<fp16>(kStages * consumers(D) * kRows * columns) +
-         2 * shared_bytes<fp16>(kStages * keys_of_a_tile(D) * columns) +
-         shared_bytes<Work>(kStages * consumers(D)) +
-         2 * shared_bytes<Mbarrier>(kStages * consumers(D)) + 4 * shared_bytes<Mbarrier>(kStages);
+  const int consumers = Br / kRows;
+  return shared_bytes<fp16>(kStages * Br * columns) +
+         2 * shared_bytes<fp16>(kStages * Bc * columns) + shared_bytes<Work>(kStages * consumers) +
+         2 * shared_bytes<Mbarrier>(kStages * consumers) + 4 * shared_bytes<Mbarrier>(kStages);
 }
 
 /// No block has asked for a further tile of Q yet.
@@ -161,7 +155,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   setmaxnreg_inc<registers(kConsumers)>();  // a consumer
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  const float c = fmaxf(fabsf(p.scale) * kLog2e, FLT_MIN);  // exp(scale·s) = 2^(c·s)
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
   // Consumers take turns to issue products, so that one's softmax runs under another's products.
   const auto begin_turn = [&] { named_barrier_sync(kTurn + consumer, 2 * kWarpgroup); };
   const auto end_turn = [&] {
@@ -213,7 +207,6 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     O_sum = {};
     // S becomes P, by the rows' running maxima; alpha is what O has to be scaled by.
     const auto softmax = [&](int key) {
-      if (p.scale < 0) for_each(S, [](int, int, float& s) { s = -s; });  // c has no sign
       if (key + Bc > p.keys(row))
         for_each(S, [&](int i, int j, float& s) {
           if (key + j >= p.keys(row + i)) s = -INFINITY;
@@ -287,22 +280,21 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .warps = 4 * (1 + consumers(D)), .stages = kStages};
-  std::tie(plan.block_q, plan.block_kv) = choose_tile(
-      {{consumers(D) * kRows, keys_of_a_tile(D)}}, request, device.sram_bytes,
-      [&](int, int) { return smem_bytes(D); }, plan.note);
-  plan.smem_bytes = smem_bytes(D);
+  Plan plan{.head_dim = D, .stages = kStages};
+  choose_tile(plan, kTiles, request, device.sram_bytes,
+              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
+  plan.warps = 4 * (1 + plan.block_q / kRows);
   plan.workspace = {{"next", 4}};
   return plan;
 }
 
-template <class T, int D>
+template <class T, int D, int Br, int Bc>
 void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto map = [&](const char* name, int rows, int heads, int box_rows) {
     return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
   };
-  constexpr int kConsumers = consumers(D), Bc = keys_of_a_tile(D);
-  const int64_t works = ceil_div(p.N, plan.block_q) * p.B * p.H;
+  constexpr int kConsumers = Br / kRows;
+  const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
   const auto next = hbm<int>(a["next"]);
   launch("clear", clear, dim3(1), dim3(1), 0, next);
   launch("attention", attention<T, D, kConsumers, Bc>,
@@ -312,7 +304,8 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_type_and_head_dim(p, [&]<class T, int D>() { launch_forward<T, D>(p, plan, a); });
+  with_tile<kTiles>(
+      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
 }
 
 /// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees,
@@ -339,15 +332,16 @@ Traffic traffic(const Problem& p, const Plan& plan) {
             {"next", asked, asked}}}};
 }
 
-const Register sm90{{.rung = "05_flash_v2",
+const Register step{{.rung = "05_flash_v2",
                      .name = "sm90",
                      .summary = "mma's algorithm on Hopper's bulk copies and warpgroup products",
-                     .step = 3,
+                     .colour = "#0072B2",
+                     .step = 4,
                      .has_lse = true,
                      .min_compute_capability = 90,
                      .exact_architecture = true,
                      .by_name_only = kDevice == DeviceKind::sim,
-                     .tiles = {{192, 128}, {128, 128}, {128, 32}},
+                     .tiles = kTiles,
                      .plan = plan,
                      .forward = forward,
                      .traffic = traffic}};

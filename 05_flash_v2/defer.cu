@@ -13,8 +13,6 @@
 // row and step and a product for each element of O; the warps' sums l meet only once, at the end;
 // and of l and m only LSE is stored.
 
-#include <cfloat>
-
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -29,11 +27,8 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr int Br = 64;      // rows of Q in a tile
 constexpr int kGroup = 16;  // rows of O that are combined at once
 
-/// Compiled tiles (Br, Bc) for d padded to D, largest first.
-std::vector<std::pair<int, int>> tiles(int D) {
-  if (D == 256) return {{Br, 64}};
-  return {{Br, 128}, {Br, 64}};
-}
+/// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
+constexpr TileSize kTiles[] = {{128, Br, 128}, {128, Br, 64}, {256, Br, 64}};
 /// Floats from row to row of the partial sums: 8 more than D, so that rows start in other banks.
 constexpr int partial_pitch(int D) {
   return D + 8;
@@ -59,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
   const auto O_head = O + p.q_row(bh) * p.d;
-  const float c = fmaxf(fabsf(p.scale) * kLog2e, FLT_MIN);  // exp(scale·s) = 2^(c·s)
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
   const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
@@ -89,7 +84,6 @@ __global__ void __launch_bounds__(kThreads)
       load(q, tile_Q, 0, k);
       mma_ABt(S, q, tile_K, warp_key, k);
     }
-    if (p.scale < 0) for_each(S, [](int, int, float& s) { s = -s; });  // c has no sign
     if (key + Bc > p.keys(row))
       for_each(S, [&](int i, int j, float& s) {
         if (key + warp_key + j >= p.keys(row + i)) s = -INFINITY;
@@ -170,14 +164,13 @@ __global__ void __launch_bounds__(kThreads)
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int D = padded_head_dim(p.d);
   Plan plan{.head_dim = D, .warps = kWarps, .stages = 1};
-  auto compiled = tiles(D);
+  std::vector<TileSize> tiles(std::begin(kTiles), std::end(kTiles));
   const int64_t rule = ceil_div(device.sram_bytes / kIoBytes, 4 * p.d);
-  if (!request.block_q && !request.block_kv)
-    while (compiled.size() > 1 && compiled.front().second > rule) compiled.erase(compiled.begin());
-  const auto bytes = [&](int, int Bc) { return smem_bytes(D, Bc); };
-  std::tie(plan.block_q, plan.block_kv) =
-      choose_tile(compiled, request, device.sram_bytes, bytes, plan.note);
-  plan.smem_bytes = bytes(plan.block_q, plan.block_kv);
+  if (request.any())
+    std::erase_if(tiles,
+                  [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
+  choose_tile(plan, tiles, request, device.sram_bytes,
+              [&](int, int Bc) { return smem_bytes(D, Bc); });
   return plan;
 }
 
@@ -191,13 +184,8 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_type_and_head_dim(p, [&]<class T, int D>() {
-    if constexpr (D == 256)
-      launch_forward<T, D, 64>(p, plan, a);
-    else
-      plan.block_kv == 128 ? launch_forward<T, D, 128>(p, plan, a)
-                           : launch_forward<T, D, 64>(p, plan, a);
-  });
+  with_tile<kTiles>(p, plan,
+                    [&]<class T, int D, int, int Bc>() { launch_forward<T, D, Bc>(p, plan, a); });
 }
 
 /// Requested bytes: K and V once for each tile of Q.
@@ -214,15 +202,16 @@ Traffic traffic(const Problem& p, const Plan&) {
             {"LSE", 0, heads * p.N * 4}}}};
 }
 
-const Register defer{{.rung = "05_flash_v2",
-                      .name = "defer",
-                      .summary = "O unnormalised until the end, only LSE stored",
-                      .step = 1,
-                      .has_lse = true,
-                      .tiles = {{64, 128}, {64, 64}},
-                      .plan = plan,
-                      .forward = forward,
-                      .traffic = traffic}};
+const Register step{{.rung = "05_flash_v2",
+                     .name = "defer",
+                     .summary = "O unnormalised until the end, only LSE stored",
+                     .colour = "#0072B2",
+                     .step = 1,
+                     .has_lse = true,
+                     .tiles = kTiles,
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

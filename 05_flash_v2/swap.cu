@@ -13,8 +13,6 @@
 // and no tile of Q needs another's, so each has a block of its own: the grid is over the sequence
 // too.
 
-#include <cfloat>
-
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -30,11 +28,8 @@ constexpr int Br = 64;             // rows of Q in a tile
 constexpr int kGroup = 16;         // rows of O that are combined at once
 constexpr int kElementwise = 256;  // threads of a block of the kernels before and after
 
-/// Compiled tiles (Br, Bc) for d padded to D, largest first.
-std::vector<std::pair<int, int>> tiles(int D) {
-  if (D == 256) return {{Br, 64}};
-  return {{Br, 128}, {Br, 64}};
-}
+/// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
+constexpr TileSize kTiles[] = {{128, Br, 128}, {128, Br, 64}, {256, Br, 64}};
 /// Floats from row to row of the partial sums: 8 more than D, so that rows start in other banks.
 constexpr int partial_pitch(int D) {
   return D + 8;
@@ -63,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto O_head = O + p.q_row(bh) * p.d;
   const auto l_head = l_hbm + bh * p.N;
   const auto m_head = m_hbm + bh * p.N;
-  const float c = fmaxf(fabsf(p.scale) * kLog2e, FLT_MIN);  // exp(scale·s) = 2^(c·s)
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
   const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
@@ -94,7 +89,6 @@ __global__ void __launch_bounds__(kThreads)
       load(q, tile_Q, 0, k);
       mma_ABt(S, q, tile_K, warp_key, k);
     }
-    if (p.scale < 0) for_each(S, [](int, int, float& s) { s = -s; });  // c has no sign
     if (key + Bc > p.keys(row))
       for_each(S, [&](int i, int j, float& s) {
         if (key + warp_key + j >= p.keys(row + i)) s = -INFINITY;
@@ -186,14 +180,13 @@ __global__ void finish(Hbm<const float> l, Hbm<const float> m, Hbm<float> LSE, P
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int D = padded_head_dim(p.d);
   Plan plan{.head_dim = D, .warps = kWarps, .stages = 1};
-  auto compiled = tiles(D);
+  std::vector<TileSize> tiles(std::begin(kTiles), std::end(kTiles));
   const int64_t rule = ceil_div(device.sram_bytes / kIoBytes, 4 * p.d);
-  if (!request.block_q && !request.block_kv)
-    while (compiled.size() > 1 && compiled.front().second > rule) compiled.erase(compiled.begin());
-  const auto bytes = [&](int, int Bc) { return smem_bytes(D, Bc); };
-  std::tie(plan.block_q, plan.block_kv) =
-      choose_tile(compiled, request, device.sram_bytes, bytes, plan.note);
-  plan.smem_bytes = bytes(plan.block_q, plan.block_kv);
+  if (request.any())
+    std::erase_if(tiles,
+                  [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
+  choose_tile(plan, tiles, request, device.sram_bytes,
+              [&](int, int Bc) { return smem_bytes(D, Bc); });
   const int64_t rows = int64_t{p.B} * p.H * p.N;
   plan.workspace = {{"l", rows * 4}, {"m", rows * 4}};
   return plan;
@@ -212,13 +205,8 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_type_and_head_dim(p, [&]<class T, int D>() {
-    if constexpr (D == 256)
-      launch_forward<T, D, 64>(p, plan, a);
-    else
-      plan.block_kv == 128 ? launch_forward<T, D, 128>(p, plan, a)
-                           : launch_forward<T, D, 64>(p, plan, a);
-  });
+  with_tile<kTiles>(p, plan,
+                    [&]<class T, int D, int, int Bc>() { launch_forward<T, D, Bc>(p, plan, a); });
 }
 
 /// Requested bytes: K and V once for each tile of Q.
@@ -238,12 +226,12 @@ Traffic traffic(const Problem& p, const Plan&) {
           {"finish", {{"l", l, 0}, {"m", l, 0}, {"LSE", 0, l}}}};
 }
 
-const Register swap{{.rung = "05_flash_v2",
+const Register step{{.rung = "05_flash_v2",
                      .name = "swap",
                      .summary = "Q outside, K/V inside: O, l, m stay on chip, a block a tile of Q",
-                     .step = 0,
+                     .colour = "#0072B2",
                      .has_lse = true,
-                     .tiles = {{64, 128}, {64, 64}},
+                     .tiles = kTiles,
                      .plan = plan,
                      .forward = forward,
                      .traffic = traffic}};

@@ -14,8 +14,6 @@
 // Since 05: the backward pass. Nothing N × N was kept for it: P comes back tile by tile from Q, K
 // and LSE. The forward pass is 05's, unchanged.
 
-#include <cfloat>
-
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -30,11 +28,8 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kElementwise = 256;  // threads of a block of the small kernels
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
-/// Compiled tiles (Br, Bc) for d padded to D, fastest first.
-std::vector<std::pair<int, int>> tiles(int D) {
-  if (D == 256) return {{64, 64}, {64, 32}};
-  return {{128, 64}, {64, 64}};
-}
+/// Compiled tiles: heads up to …, Br, Bc; for each head size the fastest first.
+constexpr TileSize kTiles[] = {{128, 128, 64}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
 int64_t smem_bytes(int D, int Br, int Bc) {
   return shared_bytes<fp16>((Br + 2 * Bc) * D);
 }
@@ -53,8 +48,8 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   const auto Q_tile = Q + (p.q_row(bh) + block_row) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);    // that the block's last row sees
-  const float c = fmaxf(fabsf(p.scale) * kLog2e, FLT_MIN);  // exp(scale·s) = 2^(c·s)
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
+  const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
   const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
@@ -80,7 +75,6 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
       load(q, tile_Q, warp_row, k);
       mma_ABt(S, q, tile_K, 0, k);
     }
-    if (p.scale < 0) for_each(S, [](int, int, float& s) { s = -s; });  // c has no sign
     if (key + Bc > p.keys(row))
       for_each(S, [&](int i, int j, float& s) {
         if (key + j >= p.keys(row + i)) s = -INFINITY;
@@ -118,12 +112,9 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
 
 // ---- the backward pass
 
-/// Compiled tiles (Br, Bc) for d padded to D, fastest first.
-std::vector<std::pair<int, int>> backward_tiles(int D) {
-  if (D == 256) return {{64, 64}, {32, 32}};
-  if (D == 128) return {{64, 128}, {32, 64}};
-  return {{128, 128}, {64, 128}};
-}
+/// Compiled tiles of the backward pass, in the same form.
+constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {64, 64, 128}, {128, 64, 128},
+                                       {128, 32, 64},  {256, 64, 64}, {256, 32, 32}};
 /// Stages of copies of Q and dO; at d = 256 there is room for one.
 constexpr int backward_stages(int D) {
   return D == 256 ? 1 : 2;
@@ -140,16 +131,6 @@ int64_t backward_smem_bytes(int D, int Br, int Bc) {
   return 2 * shared_bytes<fp16>(Bc * D) + 2 * shared_bytes<fp16>(stages * Br * D) +
          2 * shared_bytes<fp16>(Br * Bc) + 2 * shared_bytes<float>(stages * Br);
 }
-/// The same for the second kernel of --deterministic: queries and keys of a tile, shared memory.
-constexpr int kQueries = 64;
-constexpr int query_keys(int D) {
-  return D == 256 ? 32 : 64;
-}
-int64_t query_smem_bytes(int D) {
-  return 2 * shared_bytes<fp16>(kQueries * D) + 2 * shared_bytes<fp16>(query_keys(D) * D) +
-         2 * shared_bytes<float>(kQueries);
-}
-
 /// dQ's accumulator = 0.
 __global__ void clear(Hbm<float> dQ_sum, Problem p) {
   const int64_t i = 8 * (int64_t{blockIdx.x} * kElementwise + threadIdx.x);
@@ -172,8 +153,8 @@ __global__ void row_dots(Hbm<const T> O, Hbm<const T> dO, Hbm<float> D_rows, Pro
   if (inside && column == 0) D_rows[row] = sum;
 }
 
-/// dK and dV of one tile of keys and, if kAtomic, what it adds to dQ. grid: (tiles of K · B·Hk).
-template <class T, int D, int Br, int Bc, bool kAtomic>
+/// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
+template <class T, int D, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
                   Hbm<const float> LSE, Hbm<const float> D_rows, Hbm<float> dQ_sum, Hbm<T> dK,
@@ -283,20 +264,18 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       load_transposed(a, tile_dS, k, kv_row);
       mma_AB(dK_sum, a, tile_Q, k, kv_column);
     }
-    if constexpr (kAtomic) {
-      Accumulator<kRows, kQ> dQ;
+    Accumulator<kRows, kQ> dQ;
 #pragma unroll 2
-      for (int k = 0; k < Bc; k += 16) {
-        Operand<T, kRows, 16> a;
-        load(a, tile_dS, warp_row, k);
-        mma_AB(dQ, a, tile_K, k, q_column);
-      }
-      const auto dQ_tile = dQ_sum + (head_of(step) * p.N + row) * p.d;
-      for_each_pair(dQ, [&](int i, int j, float a, float b) {
-        if (row + warp_row + i < p.N && q_column + j < p.d)
-          atomic_add_pair(dQ_tile + ((warp_row + i) * p.d + q_column + j), a, b);
-      });
+    for (int k = 0; k < Bc; k += 16) {
+      Operand<T, kRows, 16> a;
+      load(a, tile_dS, warp_row, k);
+      mma_AB(dQ, a, tile_K, k, q_column);
     }
+    const auto dQ_tile = dQ_sum + (head_of(step) * p.N + row) * p.d;
+    for_each_pair(dQ, [&](int i, int j, float a, float b) {
+      if (row + warp_row + i < p.N && q_column + j < p.d)
+        atomic_add_pair(dQ_tile + ((warp_row + i) * p.d + q_column + j), a, b);
+    });
     if (kStages == 1) {
       __syncthreads();  // all warps are done with Q and dO
       start_copies(step + 1);
@@ -314,74 +293,6 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_out<kThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// dQ of one tile of queries, for --deterministic: one order of summation, and no atomics. It costs
-/// S and dP once more. grid: (tiles of Q · B·H).
-template <class T, int D, int Br, int Bc>
-__global__ void __launch_bounds__(kThreads)
-    query_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
-                    Hbm<const float> LSE, Hbm<const float> D_rows, Hbm<T> dQ, Problem p) {
-  constexpr int kRows = Br / kWarps;  // rows of Q of a warp
-  const int tiles = ceil_div(p.N, Br);
-  const auto [bh, tile] =
-      longest_first(blockIdx.x, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d, p.causal);
-  const int row = (tiles - 1 - tile) * Br, warp_row = warp_id() * kRows;
-  const int thread = threadIdx.x;
-  const int64_t q_first = (p.q_row(bh) + row) * p.d;
-  const auto K_head = K + p.kv_row(bh) * p.d;
-  const auto V_head = V + p.kv_row(bh) * p.d;
-  const int keys = p.keys(min(row + Br, p.N) - 1);  // that the block's last row sees
-  const float c = p.scale * kLog2e;                 // exp(scale·s) = 2^(c·s)
-
-  SharedMemory smem;
-  const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)}, tile_dO{smem.take<T>("dO", Br * D)};
-  const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)}, tile_V{smem.take<T>("V", Bc * D)};
-  const auto LSE_tile = smem.take<float>("LSE", Br), D_tile = smem.take<float>("D", Br);
-  copy_async<kThreads>(tile_Q, Q + q_first, p.d, p.N - row, p.d, thread);
-  copy_async<kThreads>(tile_dO, dO + q_first, p.d, p.N - row, p.d, thread);
-  copy_async<kThreads, Br>(LSE_tile, LSE + (p.q_row(bh) + row), p.N - row, thread);
-  copy_async<kThreads, Br>(D_tile, D_rows + (p.q_row(bh) + row), p.N - row, thread);
-  cp_async_commit();
-
-  Accumulator<kRows, D> dQ_sum;
-  for (int key = 0; key < keys; key += Bc) {
-    copy_async<kThreads>(tile_K, K_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
-    copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
-    cp_async_commit();
-    cp_async_wait<0>();
-    __syncthreads();  // the tiles are there
-
-    Accumulator<kRows, Bc> P, dS;
-#pragma unroll
-    for (int k = 0; k < D; k += 16) {
-      Operand<T, kRows, 16> q, g;
-      load(q, tile_Q, warp_row, k);
-      mma_ABt(P, q, tile_K, 0, k);
-      load(g, tile_dO, warp_row, k);
-      mma_ABt(dS, g, tile_V, 0, k);
-    }
-    exp2_rows(P, c, make_rows<kRows>([&](int i) {
-                const float x = LSE_tile[warp_row + i];
-                return x == -INFINITY ? INFINITY : x * kLog2e;
-              }));
-    if (key + Bc > p.keys(row + warp_row))
-      for_each(P, [&](int i, int j, float& x) {
-        if (key + j >= p.keys(row + warp_row + i)) x = 0;
-      });
-    sub_rows(dS, make_rows<kRows>([&](int i) -> float { return D_tile[warp_row + i]; }));
-    mul(dS, P);
-    mma_AB(dQ_sum, as_operand<T>(dS), tile_K, 0, 0);
-    __syncthreads();  // all warps are done with K and V
-  }
-  cp_async_wait<0>();
-  __syncthreads();  // Q is there even where there was no key
-
-  for_each(dQ_sum, [&](int, int, float& x) { x *= p.scale; });
-  const Tile<T, kRows, D> tile_dQ{tile_Q.data + warp_row * D};
-  write(tile_dQ, dQ_sum, 0, 0);
-  __syncwarp();
-  copy_out<32>(dQ + (q_first + warp_row * p.d), p.d, tile_dQ, p.N - row - warp_row, p.d, lane_id());
-}
-
 /// dQ in the I/O type.
 template <class T>
 __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, Problem p) {
@@ -396,24 +307,19 @@ __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, Problem p) {
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int D = padded_head_dim(p.d);
   Plan plan{.head_dim = D, .warps = kWarps, .stages = 1};
-  const auto bytes = [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); };
-  std::tie(plan.block_q, plan.block_kv) =
-      choose_tile(tiles(D), request, device.sram_bytes, bytes, plan.note);
-  plan.smem_bytes = bytes(plan.block_q, plan.block_kv);
+  choose_tile(plan, kTiles, request, device.sram_bytes,
+              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
   return plan;
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device) {
   const int D = padded_head_dim(p.d);
   Plan plan{.head_dim = D, .stages = backward_stages(D)};
-  const auto bytes = [&](int Br, int Bc) { return backward_smem_bytes(D, Br, Bc); };
-  std::tie(plan.block_q, plan.block_kv) =
-      choose_tile(backward_tiles(D), {}, device.sram_bytes, bytes, plan.note);
+  choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
+              [&](int Br, int Bc) { return backward_smem_bytes(D, Br, Bc); });
   plan.warps = backward_warps(plan.block_q);
-  plan.smem_bytes = bytes(plan.block_q, plan.block_kv);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
-  plan.workspace = {{"D", rows * 4}};
-  if (!p.deterministic) plan.workspace.push_back({"dQ_sum", rows * p.d * 4});
+  plan.workspace = {{"D", rows * 4}, {"dQ_sum", rows * p.d * 4}};
   return plan;
 }
 
@@ -427,14 +333,8 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_type_and_head_dim(p, [&]<class T, int D>() {
-    if constexpr (D == 256)
-      plan.block_kv == 64 ? launch_forward<T, D, 64, 64>(p, plan, a)
-                          : launch_forward<T, D, 64, 32>(p, plan, a);
-    else
-      plan.block_q == 128 ? launch_forward<T, D, 128, 64>(p, plan, a)
-                          : launch_forward<T, D, 64, 64>(p, plan, a);
-  });
+  with_tile<kTiles>(
+      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
 }
 
 template <class T, int D, int Br, int Bc>
@@ -450,33 +350,16 @@ void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
 
   launch("row_dots", row_dots<T, D>, dim3(ceil_div(rows * (D / 8), kElementwise)),
          dim3(kElementwise), 0, O, dO, D_rows, p);
-  if (p.deterministic) {
-    // No accumulator is there; no kernel touches what it is given for one.
-    launch("key_gradients", key_gradients<T, D, Br, Bc, false>, key_blocks, threads,
-           plan.smem_bytes, Q, K, V, dO, LSE, D_rows, D_rows, dK, dV, p);
-    launch("query_gradients", query_gradients<T, D, kQueries, query_keys(D)>,
-           dim3(ceil_div(p.N, kQueries) * p.B * p.H), dim3(kThreads), query_smem_bytes(D), Q, K, V,
-           dO, LSE, D_rows, dQ, p);
-    return;
-  }
   const auto dQ_sum = hbm<float>(a["dQ_sum"]);
   launch("clear", clear, chunks, dim3(kElementwise), 0, dQ_sum, p);
-  launch("key_gradients", key_gradients<T, D, Br, Bc, true>, key_blocks, threads, plan.smem_bytes,
-         Q, K, V, dO, LSE, D_rows, dQ_sum, dK, dV, p);
+  launch("key_gradients", key_gradients<T, D, Br, Bc>, key_blocks, threads, plan.smem_bytes, Q, K,
+         V, dO, LSE, D_rows, dQ_sum, dK, dV, p);
   launch("convert", convert<T>, chunks, dim3(kElementwise), 0, dQ_sum, dQ, p);
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_type_and_head_dim(p, [&]<class T, int D>() {
-    if constexpr (D == 256)
-      plan.block_q == 64 ? launch_backward<T, D, 64, 64>(p, plan, a)
-                         : launch_backward<T, D, 32, 32>(p, plan, a);
-    else if constexpr (D == 128)
-      plan.block_q == 64 ? launch_backward<T, D, 64, 128>(p, plan, a)
-                         : launch_backward<T, D, 32, 64>(p, plan, a);
-    else
-      plan.block_q == 128 ? launch_backward<T, D, 128, 128>(p, plan, a)
-                          : launch_backward<T, D, 64, 128>(p, plan, a);
+  with_tile<kBackwardTiles>(p, plan, [&]<class T, int D, int Br, int Bc>() {
+    launch_backward<T, D, Br, Bc>(p, plan, a);
   });
 }
 
@@ -516,22 +399,6 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
                                {"dK", 0, kv},
                                {"dV", 0, kv}}};
   const KernelTraffic row_dots{"row_dots", {{"O", q, 0}, {"dO", q, 0}, {"D", 0, rows}}};
-  if (p.deterministic) {
-    int64_t keys = 0;  // that the tiles of Q of a head read
-    for (int64_t row = 0; row < p.N; row += kQueries)
-      keys += p.keys(static_cast<int>(std::min<int64_t>(row + kQueries, p.N) - 1));
-    const int64_t k = heads * keys * p.d * kIoBytes;
-    return {row_dots,
-            key_gradients,
-            {"query_gradients",
-             {{"Q", q, 0},
-              {"K", k, 0},
-              {"V", k, 0},
-              {"dO", q, 0},
-              {"LSE", rows, 0},
-              {"D", rows, 0},
-              {"dQ", 0, q}}}};
-  }
   key_gradients.arrays.push_back({"dQ_sum", 2 * tiles, 2 * tiles});
   return {row_dots,
           {"clear", {{"dQ_sum", 0, 2 * q}}},
@@ -539,18 +406,19 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
           {"convert", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
 }
 
-const Register mma{{.rung = "06_backward",
-                    .name = "mma",
-                    .summary = "P recomputed tile by tile from Q, K and LSE",
-                    .step = 1,
-                    .has_lse = true,
-                    .tiles = {{128, 64}, {64, 64}, {64, 32}},
-                    .plan = plan,
-                    .forward = forward,
-                    .traffic = traffic,
-                    .backward_plan = backward_plan,
-                    .backward = backward,
-                    .backward_traffic = backward_traffic}};
+const Register step{{.rung = "06_backward",
+                     .name = "mma",
+                     .summary = "P recomputed tile by tile from Q, K and LSE",
+                     .colour = "#D55E00",
+                     .step = 1,
+                     .has_lse = true,
+                     .tiles = kTiles,
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic,
+                     .backward_plan = backward_plan,
+                     .backward = backward,
+                     .backward_traffic = backward_traffic}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -289,17 +289,19 @@ Traffic backward_traffic(const Problem& p, const Plan&) {
       {"dK", {{"dP", S * column_blocks, 0}, {"Q", q * key_blocks, 0}, {"dK", 0, dk}}}};
 }
 
-const Register stored{{.rung = "06_backward",
-                       .name = "stored",
-                       .summary = "the textbook's backward pass: reads back the P of 02's forward",
-                       .rounding = Rounding::S_and_P_stored,
-                       .plan = plan,
-                       .forward = forward,
-                       .traffic = traffic,
-                       .backward_plan = backward_plan,
-                       .backward = backward,
-                       .backward_traffic = backward_traffic,
-                       .always_deterministic = true}};
+const Register step{{.rung = "06_backward",
+                     .name = "stored",
+                     .summary = "the textbook's backward pass: reads back the P of 02's forward",
+                     .colour = "#D55E00",
+                     .rounding = Rounding::S_and_P_stored,
+                     .deterministic = true,
+                     .less_memory = "the steps of 06_backward after it",
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic,
+                     .backward_plan = backward_plan,
+                     .backward = backward,
+                     .backward_traffic = backward_traffic}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -34,9 +35,8 @@ struct Problem {
   int N_kv = 256;  // keys
   int d = 64;      // head size, a multiple of 8 up to 256
   bool causal = false;
-  DType dtype = DType::fp16;   // of Q, K, V, O, and of S and P where they are stored
-  float scale = 0.125f;        // S = scale·QKᵀ
-  bool deterministic = false;  // 06: the same bits on every run
+  DType dtype = DType::fp16;  // of Q, K, V, O, and of S and P where they are stored
+  float scale = 0.125f;       // S = scale·QKᵀ; positive and finite
 
   /// Whether query i sees key j: always, or under the causal mask aligned bottom-right.
   constexpr bool sees(int i, int j) const { return !causal || j - i <= N_kv - N; }
@@ -102,10 +102,24 @@ struct WorkspaceArray {
   int64_t bytes;
 };
 
-/// Tile sizes asked for with --block-q and --block-kv; 0 leaves the choice to the rung.
+/// A tile that a step is compiled for: for heads up to max_d (padded on chip) that no entry with a
+/// smaller max_d is for.
+struct TileSize {
+  int max_d;     // 32, 64, 128 or 256
+  int block_q;   // Br, rows of Q
+  int block_kv;  // Bc, rows of K and V
+  bool operator==(const TileSize&) const = default;
+};
+
+/// Tile sizes asked for with --block-q and --block-kv; 0 leaves the choice to the step.
 struct TileRequest {
   int block_q = 0;
   int block_kv = 0;
+  constexpr bool any() const { return block_q == 0 && block_kv == 0; }
+  constexpr bool matches(const TileSize& tile) const {
+    return (block_q == 0 || block_q == tile.block_q) &&
+           (block_kv == 0 || block_kv == tile.block_kv);
+  }
 };
 
 /// Everything that a run's counts depend on, fixed before it starts. 0 means: this rung has none.
@@ -137,23 +151,42 @@ using Traffic = std::vector<KernelTraffic>;
 
 /// Where an algorithm must round to the I/O type, which decides how large an error is right.
 enum class Rounding {
-  S_and_P_stored,  // 00 to 02: S, P and O
-  on_chip          // 03 on: P (and dS) as matrix operands, and the outputs
+  S_and_P_stored,  // S, P and O
+  on_chip          // P (and dS) as matrix operands, and the outputs
 };
 
-/// One step of a rung, compiled for one device.
+/// The N up to which scripts/bench.py's grids have a step, by the work of the FlashAttention-2
+/// paper's workload at that N; 0: at every N.
+struct GridLimit {
+  int full = 0;    // without a mask
+  int causal = 0;  // with it
+};
+
+/// One step of a rung, compiled for one device. It says here what it can do, what it needs and how
+/// figures show it; the harness and the scripts know no step by name.
 struct Variant {
   std::string rung;     // "00_naive"
   std::string name;     // --variant NAME
   std::string summary;  // one line for --help
+  std::string colour;   // of the rung in figures, "#5a5a5a"
   int step = 0;         // order within the rung; the last one that the device runs is the default
-  bool subtracts_max = true;
+
   Rounding rounding = Rounding::on_chip;
   bool has_lse = false;  // writes LSE
+  /// Whether its gradients have the same bits on every run: what --deterministic asks for.
+  bool deterministic = false;
   int min_compute_capability = 80;
   bool exact_architecture = false;  // on GPUs of that major number only (code for sm_90a)
-  bool by_name_only = false;        // never the default (sm90 on the sim)
-  std::vector<std::pair<int, int>> tiles = {};  // compiled (Br, Bc); empty: --block-* not taken
+  bool by_name_only = false;        // never the default
+  /// Not a step: something to compare the rung with, run after one of its steps by --baseline, on
+  /// the same arrays.
+  bool baseline = false;
+  std::span<const TileSize> tiles = {};  // compiled; empty: --block-* not taken
+  GridLimit grid_limit = {};             // of a step that is slow
+
+  // What this step points a reader to, who meets its limits. Empty: it has no such limit.
+  std::string max_subtracted_by = {};  // the rung that subtracts the row maximum
+  std::string less_memory = {};        // who stores no S and no P
 
   /// Throws Error(bad_usage) for tile sizes that are not compiled or do not fit.
   Plan (*plan)(const Problem&, const DeviceInfo&, const TileRequest&) = nullptr;
@@ -167,9 +200,6 @@ struct Variant {
   /// still there; launches only. Takes backward_plan's plan, as backward_traffic does.
   void (*backward)(const Problem&, const Plan&, const Arrays&) = nullptr;
   Traffic (*backward_traffic)(const Problem&, const Plan&) = nullptr;
-  /// Whether backward gives the same bits on every run even without Problem::deterministic.
-  bool always_deterministic = false;
-
   DeviceKind device = DeviceKind::sim;  // set by Registration
 
   /// "8.0" and up, or "9.x" and no other.
@@ -197,46 +227,6 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) {
 /// d padded on chip: the head sizes that kernels are compiled for.
 constexpr int padded_head_dim(int d) {
   return d <= 32 ? 32 : d <= 64 ? 64 : d <= 128 ? 128 : 256;
-}
-
-/// The tile that a plan takes: of the compiled (Br, Bc), best first, the first whose shared memory
-/// fits, or exactly what --block-q and --block-kv ask for. `note` receives a line where the best
-/// did not fit. Throws Error(bad_usage), naming the sizes that do, where the size asked for is not
-/// compiled for this head size or does not fit, or where none fits.
-template <class SmemBytes>
-std::pair<int, int> choose_tile(const std::vector<std::pair<int, int>>& compiled,
-                                const TileRequest& request, int64_t sram_bytes,
-                                SmemBytes smem_bytes, std::string& note) {
-  const auto name = [](std::pair<int, int> t) {
-    return std::to_string(t.first) + "×" + std::to_string(t.second);
-  };
-  const auto wanted = [&](std::pair<int, int> t) {
-    return (!request.block_q || request.block_q == t.first) &&
-           (!request.block_kv || request.block_kv == t.second);
-  };
-  std::string fitting, too_large;
-  for (const auto& t : compiled) {
-    const int64_t bytes = smem_bytes(t.first, t.second);
-    if (bytes > sram_bytes) {
-      if (wanted(t)) too_large += name(t) + " needs " + std::to_string(bytes) + " bytes; ";
-      continue;
-    }
-    fitting += (fitting.empty() ? "" : ", ") + name(t);
-    if (!wanted(t)) continue;
-    if (!too_large.empty())
-      note = "tile " + name(t) + ": " + too_large + "there are " + std::to_string(sram_bytes);
-    return t;
-  }
-  const std::string asked = request.block_q || request.block_kv
-                                ? "--block-q " + std::to_string(request.block_q) + " --block-kv " +
-                                      std::to_string(request.block_kv) + " (0: any): "
-                                : "";
-  throw Error(Exit::bad_usage,
-              asked +
-                  (too_large.empty() ? "not compiled for this head size"
-                                     : "shared memory: " + too_large + "there are " +
-                                           std::to_string(sram_bytes)) +
-                  "; sizes that fit: " + (fitting.empty() ? "none" : fitting));
 }
 
 /// Blocks of `tile` that cover `length`, along grid.y or grid.z, which hold 65,535 at most.

@@ -18,18 +18,29 @@
 namespace ladder {
 namespace {
 
-/// `--list`: one JSON line for each variant and device, for scripts.
+/// `--list`: one JSON line for each variant and device, with what a step says of itself, for
+/// scripts.
 void list_variants() {
   for (const DeviceKind kind : {DeviceKind::sim, DeviceKind::gpu}) {
     const auto all = variants_for(kind);
     const auto by_default =
         std::find_if(all.rbegin(), all.rend(), [](const Variant& v) { return !v.by_name_only; });
-    for (const Variant& v : all)
+    for (const Variant& v : all) {
+      std::string tiles;
+      for (const TileSize& t : v.tiles)
+        tiles += fmt::format("{}[{}, {}, {}]", tiles.empty() ? "" : ", ", t.max_d, t.block_q,
+                             t.block_kv);
       fmt::print(
           "{{\"rung\": \"{}\", \"variant\": \"{}\", \"device\": \"{}\", \"default\": {}, "
-          "\"summary\": \"{}\"}}\n",
+          "\"by_name_only\": {}, \"summary\": \"{}\", \"colour\": \"{}\", \"backward\": {}, "
+          "\"deterministic\": {}, "
+          "\"needs\": \"{}\", \"exact_architecture\": {}, \"tiles\": [{}], "
+          "\"grid_limit\": [{}, {}]}}\n",
           v.rung, v.name, kind == DeviceKind::gpu ? "gpu" : "sim", v.name == by_default->name,
-          v.summary);
+          v.by_name_only, v.summary, v.colour, v.backward != nullptr, v.deterministic,
+          v.needed_capability(), v.exact_architecture, tiles, v.grid_limit.full,
+          v.grid_limit.causal);
+    }
   }
 }
 

@@ -23,11 +23,24 @@
 namespace ladder {
 namespace {
 
+/// What a step of the rung must have for the rung's program to take an option.
+struct Requirement {
+  const char* text;  // completes "needs a step …"
+  bool (*met_by)(const Variant&);
+};
+
+const Requirement kTiles{"with tile sizes to choose from",
+                         [](const Variant& v) { return !v.tiles.empty(); }};
+const Requirement kDeterministic{"whose gradients have the same bits on every run",
+                                 [](const Variant& v) { return v.deterministic; }};
+const Requirement kBaseline{"that a library's version stands beside",
+                            [](const Variant& v) { return v.baseline; }};
+
 struct OptionSpec {
   const char* name;
-  const char* value;  // what --help calls its value; null: a flag
-  const char* rungs;  // that take it, "04, 05, 06"; null: all
-  const char* help;   // one line
+  const char* value;         // what --help calls its value; null: a flag
+  const Requirement* needs;  // null: every rung takes it
+  const char* help;          // one line
 };
 
 struct Group {
@@ -49,7 +62,7 @@ const std::vector<Group>& groups() {
            {"causal", nullptr, nullptr,
             "query i sees keys up to i + N_KV - N (default: it sees all)"},
            {"dtype", "TYPE", nullptr, "fp16 or bf16 (default fp16)"},
-           {"scale", "X", nullptr, "S = X * Q * K^T (default 1/sqrt(D))"},
+           {"scale", "X", nullptr, "S = X * Q * K^T, X above 0 (default 1/sqrt(D))"},
            {"input", "KIND", nullptr,
             "normal: N(0,1); outliers: N(0,100) added to 1 in 1000 (default normal)"},
            {"seed", "S", nullptr, "of the input; the same on every platform (default 0)"},
@@ -57,21 +70,23 @@ const std::vector<Group>& groups() {
       {"Files",
        {
            {"load", "DIR", nullptr,
-            "read q.npy k.npy v.npy (06: do.npy), shapes and all (default: generate)"},
+            "read q.npy k.npy v.npy (and do.npy), shapes and all (default: generate)"},
            {"save", "DIR", nullptr,
-            "write o.npy (04 on: lse.npy; 06: dq.npy dk.npy dv.npy) (default: none)"},
+            "write o.npy, and what else there is of lse dq dk dv (default: none)"},
        }},
       {"What runs",
        {
            {"device", "DEVICE", nullptr,
             "gpu, sim, or auto: the GPU if there is one, else the sim (default auto)"},
            {"variant", "NAME", nullptr, "one of the list below (default: the last that runs)"},
-           {"block-q", "BR", "04, 05, 06",
-            "rows of Q in a tile; in 06 the forward's (default: its own)"},
-           {"block-kv", "BC", "04, 05, 06",
-            "rows of K, V in a tile; in 06 the forward's (default: its own)"},
-           {"deterministic", nullptr, "06", "the same bits on every run (default: no)"},
-           {"baseline", "NAME", "01", "cublas: the two products alone, on the GPU (default: none)"},
+           {"block-q", "BR", &kTiles,
+            "rows of Q in a tile of the forward pass (default: the step's choice)"},
+           {"block-kv", "BC", &kTiles,
+            "rows of K, V in a tile of the forward pass (default: the step's choice)"},
+           {"deterministic", nullptr, &kDeterministic,
+            "gradients with the same bits on every run (default: no)"},
+           {"baseline", "NAME", &kBaseline,
+            "a library's version beside it, on the GPU (default: none)"},
            {"check", "HOW", nullptr,
             "full, sampled or off (default: full if under about 1 s, else sampled)"},
        }},
@@ -113,9 +128,10 @@ const OptionSpec* find_option(std::string_view name) {
   return nullptr;
 }
 
-/// Rungs are named by their number in lists such as "04, 05, 06".
 bool takes(const std::string& rung, const OptionSpec& spec) {
-  return !spec.rungs || std::string_view(spec.rungs).find(rung.substr(0, 2)) != std::string::npos;
+  return !spec.needs || std::any_of(variants().begin(), variants().end(), [&](const Variant& v) {
+    return v.rung == rung && spec.needs->met_by(v);
+  });
 }
 
 [[noreturn]] void bad_value(std::string_view option, std::string_view value, std::string_view what,
@@ -194,11 +210,20 @@ Schedule schedule(std::string_view option, std::string_view text) {
 std::vector<const Variant*> variants_of(const std::string& rung) {
   std::vector<const Variant*> result;
   for (const Variant& variant : variants())
-    if (variant.rung == rung) result.push_back(&variant);
+    if (variant.rung == rung && !variant.baseline) result.push_back(&variant);
   std::stable_sort(result.begin(), result.end(), [](const Variant* a, const Variant* b) {
     return std::pair(a->step, a->device) < std::pair(b->step, b->device);
   });
   return result;
+}
+
+std::vector<std::string> baseline_names(const std::string& rung) {
+  std::vector<std::string> names;
+  for (const Variant& v : variants())
+    if (v.rung == rung && v.baseline &&
+        std::find(names.begin(), names.end(), v.name) == names.end())
+      names.push_back(v.name);
+  return names;
 }
 
 std::vector<std::string> variant_names(const std::string& rung) {
@@ -214,32 +239,45 @@ const char* device_name(DeviceKind device) {
 
 void check_variant(const Options& options, const std::string& rung) {
   if (options.variant.empty()) return;
-  bool known = false, on_sim = false;
+  bool known = false, on_sim = false, deterministic = false;
+  std::vector<std::string> others;  // that are deterministic
   for (const Variant* variant : variants_of(rung)) {
+    if (variant->deterministic && (others.empty() || others.back() != variant->name))
+      others.push_back(variant->name);
     if (variant->name != options.variant) continue;
     known = true;
+    deterministic |= variant->deterministic;
     on_sim |= variant->device == DeviceKind::sim;
   }
   if (!known) bad_value("variant", options.variant, "unknown", one_of(variant_names(rung)));
   if (!on_sim && options.device == DeviceChoice::sim)
     bad_usage(
         fmt::format("--variant {} runs on the gpu alone, not with --device sim", options.variant));
+  if (options.deterministic && !deterministic)
+    bad_usage(
+        fmt::format("--deterministic: the gradients of --variant {} do not have the same "
+                    "bits on every run; those of {} have",
+                    options.variant, one_of(others)));
+}
+
+/// Adds those of the variant's tile sizes that are not listed yet, as "128x64".
+void add_tiles(std::vector<std::string>& listed, const Variant& variant) {
+  for (const TileSize& tile : variant.tiles) {
+    const std::string text = fmt::format("{}x{}", tile.block_q, tile.block_kv);
+    if (std::find(listed.begin(), listed.end(), text) == listed.end()) listed.push_back(text);
+  }
 }
 
 /// Whether any variant that may run has such a tile; which sizes fit the workload is for plan().
 void check_tile(const Options& options, const std::string& rung) {
   const TileRequest& asked = options.tile;
-  if (!asked.block_q && !asked.block_kv) return;
+  if (asked.any()) return;
   std::vector<std::string> compiled;
   for (const Variant* variant : variants_of(rung)) {
     if (!options.variant.empty() && variant->name != options.variant) continue;
-    for (const auto& [br, bc] : variant->tiles) {
-      if ((!asked.block_q || asked.block_q == br) && (!asked.block_kv || asked.block_kv == bc))
-        return;
-      const std::string tile = fmt::format("{}x{}", br, bc);
-      if (std::find(compiled.begin(), compiled.end(), tile) == compiled.end())
-        compiled.push_back(tile);
-    }
+    for (const TileSize& tile : variant->tiles)
+      if (asked.matches(tile)) return;
+    add_tiles(compiled, *variant);
   }
   std::string given;
   if (asked.block_q) given += fmt::format(" --block-q {}", asked.block_q);
@@ -258,21 +296,22 @@ std::string variants_text(const std::string& rung) {
     const Variant& variant = *all[i];
     std::vector<const char*> devices;
     std::vector<std::string> tiles;
-    bool by_name_only_on_sim = false;
+    std::string by_name_only;  // where it is
     for (; i < all.size() && all[i]->name == variant.name; ++i) {
       devices.push_back(device_name(all[i]->device));
-      by_name_only_on_sim |= all[i]->by_name_only && all[i]->device == DeviceKind::sim;
-      for (const auto& [br, bc] : all[i]->tiles) {
-        const std::string tile = fmt::format("{}x{}", br, bc);
-        if (std::find(tiles.begin(), tiles.end(), tile) == tiles.end()) tiles.push_back(tile);
-      }
+      if (all[i]->by_name_only)
+        by_name_only += fmt::format("{}{}", by_name_only.empty() ? "" : ", ", devices.back());
+      add_tiles(tiles, *all[i]);
     }
+    std::vector<std::string> notes;
+    if (variant.min_compute_capability > 80)
+      notes.push_back(fmt::format("needs compute capability {}", variant.needed_capability()));
+    if (!by_name_only.empty())
+      notes.push_back(fmt::format("only where it is asked for [{}]", by_name_only));
+    if (variant.deterministic) notes.push_back("gradients with the same bits on every run");
     text +=
         fmt::format("  {:<22} {} [{}]\n", variant.name, variant.summary, fmt::join(devices, ", "));
-    if (variant.min_compute_capability > 80)
-      text +=
-          fmt::format("  {:<22} needs compute capability {}{}\n", "", variant.needed_capability(),
-                      by_name_only_on_sim ? "; on the sim by name only" : "");
+    if (!notes.empty()) text += fmt::format("  {:<22} {}\n", "", fmt::join(notes, "; "));
     for (size_t t = 0; t < tiles.size(); t += 8)
       text += fmt::format(
           "  {:<22} {} {}\n", "", t ? "            " : "tiles BRxBC:",
@@ -298,11 +337,15 @@ std::string help_text(const std::string& rung) {
       if (takes(rung, spec))
         lines += fmt::format("  {:<22} {}\n", name, spec.help);
       else
-        elsewhere += fmt::format("  {:<22} {}: {}\n", name, spec.rungs, spec.help);
+        elsewhere += fmt::format("  {:<22} needs a step {}\n", name, spec.needs->text);
     }
     text += fmt::format("\n{}\n{}", group.title, lines);
   }
-  text += "\nOptions that this rung does not take, and the rungs that do\n" + elsewhere;
+  if (!elsewhere.empty())
+    text += "\nOptions of other rungs, and what they need of a rung\n" + elsewhere;
+  for (const std::string& name : baseline_names(rung))
+    text += fmt::format("\nBaselines of this rung\n  {:<22} {}\n", name,
+                        find_baseline(rung, name)->summary);
   text += variants_text(rung);
   text += fmt::format(
       "\nExit status: 0 good, 1 wrong result, 2 bad usage or input, 3 no such GPU or not enough "
@@ -363,7 +406,8 @@ std::vector<Given> split(int argc, char** argv, const std::string& rung) {
         given.starts_with("--") ? find_option(given.substr(std::strlen("--"))) : nullptr;
     if (!spec) unknown_option(given);
     if (!takes(rung, *spec))
-      bad_usage(fmt::format("{} does not take {}; these rungs do: {}", rung, given, spec->rungs));
+      bad_usage(fmt::format("{} does not take {}, which needs a step {}; leave it out", rung, given,
+                            spec->needs->text));
     if (code == ':') bad_usage(fmt::format("{} needs a value: {} {}", given, given, spec->value));
     if (code == '?')
       bad_usage(fmt::format("{} takes no value, but '{}' was given", given, element));
@@ -379,6 +423,12 @@ std::vector<Given> split(int argc, char** argv, const std::string& rung) {
 }
 
 }  // namespace
+
+const Variant* find_baseline(const std::string& rung, const std::string& name) {
+  for (const Variant& v : variants())
+    if (v.rung == rung && v.baseline && v.name == name) return &v;
+  return nullptr;
+}
 
 std::optional<Options> parse_options(int argc, char** argv, const std::string& rung) {
   Options options;
@@ -412,8 +462,9 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
     if (name == "dtype")
       problem.dtype = choice<DType>(name, value, {{"fp16", DType::fp16}, {"bf16", DType::bf16}});
     if (name == "scale") {
-      constexpr float kMost = std::numeric_limits<float>::max();
-      problem.scale = number(name, value, -kMost, kMost, "a finite number that a float holds");
+      using Limits = std::numeric_limits<float>;
+      problem.scale = number(name, value, Limits::denorm_min(), Limits::max(),
+                             "a finite number above 0 that a float holds");
       options.scale_given = true;
     }
     if (name == "input")
@@ -433,9 +484,12 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
       options.variant = not_empty(name, value, "a name of those that --help lists");
     if (name == "block-q") options.tile.block_q = whole(name, value);
     if (name == "block-kv") options.tile.block_kv = whole(name, value);
-    if (name == "deterministic") problem.deterministic = true;
-    if (name == "baseline")
-      options.baseline = choice<const char*>(name, value, {{"cublas", "cublas"}});
+    if (name == "deterministic") options.deterministic = true;
+    if (name == "baseline") {
+      if (!find_baseline(rung, value))
+        bad_value(name, value, "unknown", one_of(baseline_names(rung)));
+      options.baseline = value;
+    }
     if (name == "check")
       options.check = choice<Check>(
           name, value, {{"full", Check::full}, {"sampled", Check::sampled}, {"off", Check::off}});
@@ -466,7 +520,8 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
                     "sim",
                     options.sim_option));
   if (options.device == DeviceChoice::sim && !options.baseline.empty())
-    bad_usage("--baseline cublas runs on a GPU and cannot stand beside --device sim");
+    bad_usage(fmt::format("--baseline {} runs on a GPU and cannot stand beside --device sim",
+                          options.baseline));
   if (!options.sim_option.empty() && !options.baseline.empty())
     bad_usage(
         fmt::format("--{} is for the sim and --baseline {} for a GPU; leave one of the two out",
@@ -494,7 +549,7 @@ void check_sizes(const Problem& p) {
         fmt::format("batch {} x heads {} is too large: a grid has at most {} blocks; use "
                     "smaller sizes",
                     p.B, p.H, INT_MAX));
-  // Q and K count with 4 bytes, not 2: 06 accumulates gradients of their shape in fp32.
+  // Q and K count with 4 bytes, not 2: gradients of their shape are accumulated in fp32.
   const std::pair<const char*, __int128> arrays[] = {{"Q", BH * p.N * p.d * 4},
                                                      {"K", __int128{p.B} * p.Hk * p.N_kv * p.d * 4},
                                                      {"S", BH * p.N * p.N_kv * kIoBytes}};

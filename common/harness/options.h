@@ -23,7 +23,8 @@ struct Options {
   std::string save;          // directory, empty: do not save
   bool scale_given = false;  // else problem.scale = 1/√d, also after --load
   DeviceChoice device = DeviceChoice::automatic;
-  std::string variant;  // empty: the default
+  std::string variant;         // empty: the default
+  bool deterministic = false;  // gradients with the same bits on every run
   TileRequest tile;
   SimOptions sim;
   std::string sim_option;  // the last one given that only the sim takes
@@ -31,7 +32,7 @@ struct Options {
   std::optional<double> time_ms;  // --time; empty: the default of TimingOptions
   bool warm = false;
   bool dram = false;
-  std::string baseline;  // "cublas" or empty
+  std::string baseline;  // empty: none
   bool json = false;
   bool verbose = false;
 };
@@ -40,6 +41,10 @@ struct Options {
 /// --help and --version print to stdout and return nothing: the program then ends with status 0.
 /// Throws Error(bad_usage) for anything else that is not right.
 std::optional<Options> parse_options(int argc, char** argv, const std::string& rung);
+
+/// The rung's baseline of that name, null if there is none. It launches on the GPU alone, whichever
+/// device it was compiled for.
+const Variant* find_baseline(const std::string& rung, const std::string& name);
 
 /// Refuses sizes whose arrays (Q, K, V, O, S) would exceed 2⁶³ bytes or the grid. Also called
 /// after --load. Throws Error(bad_usage).

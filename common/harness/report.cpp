@@ -232,7 +232,7 @@ std::string to_json(const Report& r) {
   m.add("batch", p.B).add("heads", p.H).add("kv_heads", p.Hk);
   m.add("seqlen", p.N).add("seqlen_kv", p.N_kv).add("head_dim", p.d);
   m.add("causal", p.causal).add("scale", static_cast<double>(p.scale));
-  m.add("deterministic", p.deterministic);
+  m.add("deterministic", r.deterministic);
   m.add("block_q", or_null(r.plan.block_q)).add("block_kv", or_null(r.plan.block_kv));
   m.add("warps", or_null(r.plan.warps)).add("stages", or_null(r.plan.stages));
   // What a baseline's kernels take of shared memory is not known.

@@ -15,6 +15,7 @@ namespace ladder {
 /// One rung, variant and direction.
 struct Report {
   std::string rung, variant, direction;  // direction: "fwd" or "bwd"
+  bool deterministic = false;            // of the variant
   Options options = {};                  // problem included
   DeviceInfo device = {};
   Plan plan = {};

@@ -26,17 +26,12 @@ void require_memory(const Variant& variant, const MemoryNeed& need, const Device
   what += fmt::format("; {:.1f} GiB of {:.1f} are free. ",
                       static_cast<double>(device.memory_free) / kGiB,
                       static_cast<double>(device.memory_bytes) / kGiB);
-  if (variant.rounding != Rounding::S_and_P_stored)
-    what += "A smaller --batch, --heads or --seqlen needs less";
-  else if (variant.backward)
-    what += fmt::format(
-        "The variants of {} after {} store no S and no P and need only O(N) more "
-        "than the inputs and outputs",
-        variant.rung, variant.name);
-  else
-    what +=
-        "03_online_softmax and the rungs after it store no S and no P and need only the "
-        "inputs and outputs";
+  what += variant.less_memory.empty()
+              ? "A smaller --batch, --heads or --seqlen needs less"
+              : fmt::format(
+                    "No S and no P is stored by {}, which need only O(N) more than the "
+                    "inputs and outputs",
+                    variant.less_memory);
   throw Error(Exit::no_device, what);
 }
 
@@ -104,7 +99,7 @@ std::unique_ptr<Device> open_device(const Options& options) {
 std::vector<Variant> variants_for(DeviceKind device) {
   std::vector<Variant> found;
   for (const Variant& v : variants())
-    if (v.device == device) found.push_back(v);
+    if (v.device == device && !v.baseline) found.push_back(v);
   std::stable_sort(found.begin(), found.end(),
                    [](const Variant& a, const Variant& b) { return a.step < b.step; });
   return found;
@@ -126,18 +121,18 @@ Variant choose_variant(const Options& options, const DeviceInfo& device) {
     throw Error(Exit::bad_usage,
                 fmt::format("--variant {}: not among this rung's", options.variant));
   }
-  // The last step that has the tile asked for, if any has.
+  // The last step that has what is asked for; of the tile, if any has it.
   const auto has_tile = [&](const Variant& v) {
-    const TileRequest& asked = options.tile;
-    return (!asked.block_q && !asked.block_kv) ||
-           std::any_of(v.tiles.begin(), v.tiles.end(), [&](const auto& tile) {
-             return (!asked.block_q || asked.block_q == tile.first) &&
-                    (!asked.block_kv || asked.block_kv == tile.second);
-           });
+    return options.tile.any() ||
+           std::any_of(v.tiles.begin(), v.tiles.end(),
+                       [&](const TileSize& tile) { return options.tile.matches(tile); });
+  };
+  const auto is_candidate = [&](const Variant& v) {
+    return v.runs_on(device) && (options.deterministic ? v.deterministic : !v.by_name_only);
   };
   for (const bool any_tile : {false, true})
     for (auto v = all.rbegin(); v != all.rend(); ++v)
-      if (v->runs_on(device) && !v->by_name_only && (any_tile || has_tile(*v))) return *v;
+      if (is_candidate(*v) && (any_tile || has_tile(*v))) return *v;
   throw std::logic_error("no variant is linked for this device");
 }
 
@@ -162,8 +157,12 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
                                 Outputs* outputs) {
   Problem& p = options.problem;
   const bool has_backward = variant.backward != nullptr;
-  std::function<void(const Problem&, const Arrays&)> baseline;
-  if (!options.baseline.empty()) baseline = device.cublas_products();
+  const Variant* baseline = nullptr;
+  Plan baseline_plan;
+  if (!options.baseline.empty()) {
+    baseline = find_baseline(variant.rung, options.baseline);
+    baseline_plan = baseline->plan(p, device.info(), {});  // fails before the work, if it must
+  }
   Inputs inputs;
   const auto require = [&] {
     const Plans plans = plan_run(variant, options, device.info());
@@ -205,7 +204,10 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
 
   const auto run = [&](const char* direction, const Plan& plan, const Traffic& model,
                        const std::function<void()>& work) {
-    Report r{.rung = variant.rung, .variant = variant.name, .direction = direction};
+    Report r{.rung = variant.rung,
+             .variant = variant.name,
+             .direction = direction,
+             .deterministic = variant.deterministic};
     r.options = options;
     r.device = device.info();
     r.plan = plan;
@@ -253,11 +255,12 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
     r.errors = {reference.check_o(out.O)};
     if (variant.has_lse) r.errors->push_back(reference.check_lse(out.LSE));
     r.overflowing_rows = reference.overflowing_rows();
-    if (!r.pass() && !variant.subtracts_max && r.overflowing_rows > 0)
+    if (!r.pass() && !variant.max_subtracted_by.empty() && r.overflowing_rows > 0)
       fmt::print(stderr,
                  "{} subtracts no maximum: Σ exp(S) leaves float32's range in {} of the {} rows "
-                 "checked, so this failure is expected; 02_safe_softmax subtracts it\n",
-                 variant.rung, r.overflowing_rows, std::ssize(reference.rows()) * p.B * p.H);
+                 "checked, so this failure is expected; {} subtracts it\n",
+                 variant.rung, r.overflowing_rows, std::ssize(reference.rows()) * p.B * p.H,
+                 variant.max_subtracted_by);
     if (has_backward) {
       const GradientReference gradients(
           p, inputs, variant.rounding,
@@ -286,15 +289,15 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   if (baseline) {
     // On the arrays as the variant left them: P holds probabilities, as it does for the variant's
     // own product. (Numbers matter: a GPU runs faster on zeros, or on a P that was never made.)
-    const auto products = [&] { baseline(p, arrays); };
+    const auto work = [&] { baseline->forward(p, baseline_plan, arrays); };
     const int64_t workspace_bytes = reports.front().workspace_bytes;
     Report& r = reports.emplace_back(
-        Report{.rung = variant.rung, .variant = options.baseline, .direction = "fwd"});
+        Report{.rung = variant.rung, .variant = baseline->name, .direction = "fwd"});
     r.options = options;
     r.device = device.info();
     r.workspace_bytes = workspace_bytes;
-    r.kernels = device.run(variant.rung, products);
-    measure(r, products);
+    r.kernels = device.run(variant.rung, work);
+    measure(r, work);
   }
   for (const Report& r : reports)
     if (options.verbose) print_occupancy(r);

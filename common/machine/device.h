@@ -162,13 +162,6 @@ class Device {
                 "the counters are a GPU's; the sim counts requested and distinct bytes");
   }
 
-  /// The baseline of 01: work that launches "scores" (S = scale·Q·Kᵀ, no mask) and "output"
-  /// (O = P·V) by cuBLAS, on the arrays of a run of 01: Q, K, V, O and S and P, whose rows are as
-  /// far apart as their size says. Throws Error(no_device) on the sim, or without cuBLAS.
-  virtual std::function<void(const Problem&, const Arrays&)> cublas_products() {
-    throw Error(Exit::no_device, "--baseline cublas needs a GPU; leave it out to run on the sim");
-  }
-
   /// What was traced since the last call, in the order it happened; only on the sim with
   /// SimOptions::trace_file set.
   virtual std::vector<TraceEvent> take_trace() { return {}; }

@@ -20,6 +20,7 @@
 #pragma once
 
 #include "rung.h"
+#include "tiles.h"
 
 #ifdef LADDER_SIM
 #include "machine/sim/sim_machine.h"
@@ -52,6 +53,24 @@ void with_type_and_head_dim(const Problem& p, F f) {
   };
   p.dtype == DType::fp16 ? with_head_dim.template operator()<fp16>()
                          : with_head_dim.template operator()<bf16>();
+}
+
+/// Calls f<T, D, Br, Bc>() with the plan's tile of `tiles`, a constexpr array of TileSize: compiles
+/// f for every tile in it.
+template <const auto& tiles, class F>
+void with_tile(const Problem& p, const Plan& plan, F f) {
+  with_type_and_head_dim(p, [&]<class T, int D>() {
+    const auto with_entry = [&]<size_t i>() {
+      constexpr TileSize tile = tiles[i];
+      if constexpr (tile.max_d == tiles_for(tiles, D))
+        if (plan.block_q == tile.block_q && plan.block_kv == tile.block_kv)
+          f.template operator()<T, D, tile.block_q, tile.block_kv>();
+    };
+    [&]<size_t... i>(std::index_sequence<i...>) {
+      (with_entry.template operator()<i>(), ...);
+    }
+    (std::make_index_sequence<std::size(tiles)>());
+  });
 }
 
 /// Puts a step of a rung on the list that the program's harness chooses from.

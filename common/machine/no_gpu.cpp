@@ -1,13 +1,29 @@
-// Stands in for gpu/device.cpp where the program is built without the CUDA Toolkit.
+// Stands in for gpu/device.cpp and gpu/cublas.cpp where the program is built without the CUDA
+// Toolkit.
+#include "machine/cublas.h"
 #include "machine/device.h"
 
 namespace ladder {
-
-std::unique_ptr<Device> open_gpu() {
+namespace {
+[[noreturn]] void no_gpu() {
   throw Error(
       Exit::no_device,
       "no GPU: this program was built without the CUDA Toolkit; install it and build again, or run "
       "with --device sim");
+}
+}  // namespace
+
+std::unique_ptr<Device> open_gpu() {
+  no_gpu();
+}
+
+void open_cublas() {
+  no_gpu();
+}
+
+void cublas_product(const char*, DType, bool, int64_t, int64_t, int64_t, float, const MatrixBatch&,
+                    const MatrixBatch&, const MatrixBatch&, int) {
+  no_gpu();
 }
 
 }  // namespace ladder

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "float16.h"
+#include "machine/cublas.h"
 #include "machine/device.h"
 #include "machine/machine.h"
 
@@ -84,13 +85,12 @@ TEST_F(GpuMachine, AsynchronousCopyFillsWithZeros) {
   EXPECT_EQ(host[127], 63);
 }
 
-// --baseline cublas: heads grouped, rows of S and P longer than N_kv, and P as it is found.
-TEST_F(GpuMachine, CublasMakesTheTwoProducts) {
+// Batches of products, B transposed or not, with rows of C and A longer than their columns.
+TEST_F(GpuMachine, CublasMakesProducts) {
   const Problem p{.B = 2, .H = 6, .Hk = 2, .N = 37, .N_kv = 45, .d = 40, .scale = 0.3f};
   const int pitch = 48;
-  std::function<void(const Problem&, const Arrays&)> products;
   try {
-    products = device_->cublas_products();
+    open_cublas();
   } catch (const Error& e) {
     GTEST_SKIP() << e.what();
   }
@@ -113,7 +113,16 @@ TEST_F(GpuMachine, CublasMakesTheTwoProducts) {
   make("S", q * pitch);
   make("P", q * pitch);
 
-  const auto kernels = device_->run("test", [&] { products(p, arrays); });
+  const int64_t rows = int64_t{p.H} / p.Hk * p.N, k = int64_t{p.N_kv} * p.d;
+  const auto batch = [&](const char* name, int64_t row, int64_t stride) {
+    return MatrixBatch{&arrays[name], row, stride};
+  };
+  const auto kernels = device_->run("test", [&] {
+    cublas_product("scores", p.dtype, true, rows, p.N_kv, p.d, p.scale, batch("Q", p.d, rows * p.d),
+                   batch("K", p.d, k), batch("S", pitch, rows * pitch), p.B * p.Hk);
+    cublas_product("output", p.dtype, false, rows, p.d, p.N_kv, 1, batch("P", pitch, rows * pitch),
+                   batch("V", p.d, k), batch("O", p.d, rows * p.d), p.B * p.Hk);
+  });
   ASSERT_EQ(kernels.size(), 2u);
   EXPECT_EQ(kernels[0].name, "scores");
   EXPECT_EQ(kernels[1].name, "output");

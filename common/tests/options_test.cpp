@@ -10,7 +10,7 @@
 namespace ladder {
 namespace {
 
-// Rungs are known by their number; these have the variants that the tests need.
+// Rungs with the variants that the tests need.
 constexpr const char* kNaive = "00_test";
 constexpr const char* kTiled = "01_test";
 constexpr const char* kFlash = "05_test";
@@ -19,28 +19,32 @@ constexpr const char* kBackward = "06_test";
 class OptionsTest : public testing::Test {
  protected:
   void SetUp() override {
+    static constexpr TileSize kTiles[] = {{128, 64, 64}, {128, 128, 64}, {256, 64, 64}};
+    static constexpr TileSize kWide[] = {{128, 128, 128}};
     variants().clear();
     const auto add = [](const char* rung, const char* name, int step, DeviceKind device,
-                        std::vector<std::pair<int, int>> tiles) {
+                        std::span<const TileSize> tiles) -> Variant& {
       Variant v;
       v.rung = rung;
       v.name = name;
       v.summary = fmt::format("what {} does", name);
       v.step = step;
       v.device = device;
-      v.tiles = std::move(tiles);
-      variants().push_back(v);
+      v.tiles = tiles;
+      return variants().emplace_back(v);
     };
+    const std::span all(kTiles);
     for (const DeviceKind device : {DeviceKind::sim, DeviceKind::gpu}) {
       add(kNaive, "naive", 0, device, {});
       add(kTiled, "mma", 1, device, {});
       add(kTiled, "tile", 0, device, {});
-      add(kFlash, "swap", 0, device, {{64, 64}});
-      add(kFlash, "mma", 2, device, {{64, 64}, {128, 64}});
-      add(kBackward, "stored", 0, device, {});
-      add(kBackward, "mma", 1, device, {{64, 64}});
+      add(kTiled, "library", 0, device, {}).baseline = true;
+      add(kFlash, "swap", 0, device, all.first(1));
+      add(kFlash, "mma", 2, device, all);
+      add(kBackward, "stored", 0, device, {}).deterministic = true;
+      add(kBackward, "mma", 1, device, all.first(1));
     }
-    add(kFlash, "gpu_only", 3, DeviceKind::gpu, {{128, 128}});
+    add(kFlash, "gpu_only", 3, DeviceKind::gpu, kWide);
   }
   void TearDown() override { variants().clear(); }
 
@@ -89,7 +93,7 @@ TEST_F(OptionsTest, DefaultsAreTheContracts) {
   EXPECT_EQ(p.d, 64);
   EXPECT_EQ(p.dtype, DType::fp16);
   EXPECT_FALSE(p.causal);
-  EXPECT_FALSE(p.deterministic);
+  EXPECT_FALSE(o.deterministic);
   EXPECT_EQ(p.scale, 0.125f);
   EXPECT_FALSE(o.scale_given);
   EXPECT_EQ(o.input, Input::normal);
@@ -111,7 +115,7 @@ TEST_F(OptionsTest, ReadsEveryOption) {
       options({"--batch",  "3",        "--heads=8",   "--kv-heads", "4",
                "--seqlen", "100",      "--seqlen-kv", "77",         "--head-dim",
                "40",       "--causal", "--dtype",     "bf16",       "--scale",
-               "-0.5",     "--input",  "outliers",    "--seed",     "18446744073709551615"});
+               "0.5",      "--input",  "outliers",    "--seed",     "18446744073709551615"});
   EXPECT_EQ(o.problem.B, 3);
   EXPECT_EQ(o.problem.H, 8);
   EXPECT_EQ(o.problem.Hk, 4);
@@ -120,7 +124,7 @@ TEST_F(OptionsTest, ReadsEveryOption) {
   EXPECT_EQ(o.problem.d, 40);
   EXPECT_TRUE(o.problem.causal);
   EXPECT_EQ(o.problem.dtype, DType::bf16);
-  EXPECT_EQ(o.problem.scale, -0.5f);
+  EXPECT_EQ(o.problem.scale, 0.5f);
   EXPECT_TRUE(o.scale_given);
   EXPECT_EQ(o.input, Input::outliers);
   EXPECT_EQ(o.seed, UINT64_MAX);
@@ -153,8 +157,9 @@ TEST_F(OptionsTest, ReadsEveryOption) {
   o = options({"--block-q", "128", "--block-kv", "64", "--variant", "mma"}, kFlash);
   EXPECT_EQ(o.tile.block_q, 128);
   EXPECT_EQ(o.tile.block_kv, 64);
-  EXPECT_TRUE(options({"--deterministic"}, kBackward).problem.deterministic);
-  EXPECT_EQ(options({"--baseline", "cublas"}, kTiled).baseline, "cublas");
+  EXPECT_TRUE(options({"--deterministic"}, kBackward).deterministic);
+  EXPECT_TRUE(options({"--deterministic", "--variant", "stored"}, kBackward).deterministic);
+  EXPECT_EQ(options({"--baseline", "library"}, kTiled).baseline, "library");
 }
 
 TEST_F(OptionsTest, DerivesWhatIsNotGiven) {
@@ -230,7 +235,9 @@ TEST_F(OptionsTest, RefusesBadRealNumbers) {
       expect_bad({option, value}, {option, value, "follows the number"});
     expect_bad({option, "x"}, {option, "not a number"});
   }
-  expect_bad({"--scale", "3.5e38"}, {"--scale", "out of range"});
+  for (const std::string value : {"3.5e38", "0", "-0", "-0.125", "1e-46"})
+    expect_bad({"--scale", value}, {"--scale", value, "out of range", "above 0"});
+  EXPECT_GT(options({"--scale", "1e-45"}).problem.scale, 0);
   for (const std::string value : {"0", "-1", "3600001"})
     expect_bad({"--time", value}, {"--time", value, "above 0", "3600000"});
 }
@@ -264,14 +271,15 @@ TEST_F(OptionsTest, ListsTheKnownWhereAValueIsUnknown) {
   expect_bad({"--schedule", "random:x"}, {"--schedule", "'x'"});
   expect_bad({"--schedule", "forward:1"}, {"--schedule", "'forward:1'"});
   expect_bad({"--variant", "fast"}, {"--variant", "'fast'", "tile or mma"}, kTiled);
-  expect_bad({"--baseline", "cudnn"}, {"--baseline", "'cudnn'", "cublas"}, kTiled);
+  expect_bad({"--baseline", "mma"}, {"--baseline", "'mma'", "library"}, kTiled);
+  expect_bad({"--variant", "library"}, {"--variant", "'library'", "tile or mma"}, kTiled);
 }
 
-TEST_F(OptionsTest, SaysWhichRungsTakeAnOption) {
-  expect_bad({"--block-q", "64"}, {"00_test does not take --block-q", "04, 05, 06"});
-  expect_bad({"--block-kv", "64"}, {"--block-kv", "04, 05, 06"}, kTiled);
-  expect_bad({"--deterministic"}, {"--deterministic", ": 06"}, kFlash);
-  expect_bad({"--baseline", "cublas"}, {"--baseline", ": 01"}, kFlash);
+TEST_F(OptionsTest, SaysWhatAnOptionNeedsOfARung) {
+  expect_bad({"--block-q", "64"}, {"00_test does not take --block-q", "with tile sizes"});
+  expect_bad({"--block-kv", "64"}, {"--block-kv", "with tile sizes"}, kTiled);
+  expect_bad({"--deterministic"}, {"--deterministic", "same bits"}, kFlash);
+  expect_bad({"--baseline", "library"}, {"--baseline", "a library's version"}, kFlash);
   expect_bad({"--baseline"}, {"does not take --baseline"});
 }
 
@@ -281,6 +289,11 @@ TEST_F(OptionsTest, RefusesTilesThatAreNotCompiled) {
   expect_bad({"--block-q", "64", "--block-kv", "128"}, {"--block-q 64 --block-kv 128"}, kFlash);
   expect_bad({"--block-kv", "64", "--variant", "stored"}, {"stored takes no tile"}, kBackward);
   expect_bad({"--block-q", "0"}, {"--block-q", "out of range"}, kFlash);
+}
+
+TEST_F(OptionsTest, RefusesAnotherStepThanADeterministicOne) {
+  expect_bad({"--deterministic", "--variant", "mma"}, {"--deterministic", "mma", "stored"},
+             kBackward);
 }
 
 TEST_F(OptionsTest, RefusesContradictions) {
@@ -294,8 +307,8 @@ TEST_F(OptionsTest, RefusesContradictions) {
   expect_bad({"--device", "gpu", "--trace", "t"}, {"--trace", "--device gpu"});
   expect_bad({"--device", "gpu", "--sram", "1"}, {"--sram", "--device gpu"});
   expect_bad({"--device", "gpu", "--schedule", "reverse"}, {"--schedule", "--device gpu"});
-  expect_bad({"--device", "sim", "--baseline", "cublas"}, {"--baseline", "--device sim"}, kTiled);
-  expect_bad({"--sram", "1000", "--baseline", "cublas"}, {"--baseline", "--sram"}, kTiled);
+  expect_bad({"--device", "sim", "--baseline", "library"}, {"--baseline", "--device sim"}, kTiled);
+  expect_bad({"--sram", "1000", "--baseline", "library"}, {"--baseline", "--sram"}, kTiled);
   expect_bad({"--device", "sim", "--variant", "gpu_only"}, {"gpu_only", "--device sim"}, kFlash);
   EXPECT_EQ(options({"--variant", "gpu_only"}, kFlash).variant, "gpu_only");
 }
@@ -332,8 +345,11 @@ TEST_F(OptionsTest, HelpListsVariantsDevicesAndTiles) {
   EXPECT_LT(help.find("what swap"), help.find("what mma"));
   EXPECT_EQ(help.find("stored"), std::string::npos);  // another rung's
   const std::string naive = printed(kNaive, "--help");
-  EXPECT_NE(naive.find("--deterministic        06:"), std::string::npos) << naive;
-  EXPECT_NE(naive.find("--block-q BR           04, 05, 06:"), std::string::npos) << naive;
+  EXPECT_NE(naive.find("--deterministic        needs a step"), std::string::npos) << naive;
+  EXPECT_NE(naive.find("--block-q BR           needs a step"), std::string::npos) << naive;
+  EXPECT_EQ(naive.find("Baselines"), std::string::npos) << naive;
+  EXPECT_NE(printed(kTiled, "--help").find("library                what library does"),
+            std::string::npos);
 }
 
 TEST_F(OptionsTest, PrintsItsVersion) {

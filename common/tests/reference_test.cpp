@@ -30,8 +30,7 @@ const Case kCases[] = {
     {"one_key", {.H = 2, .Hk = 1, .N = 3, .N_kv = 1, .d = 8}},
     {"several_blocks", {.H = 1, .Hk = 1, .N = 300, .N_kv = 7, .d = 8, .causal = true}},
     {"wide", {.H = 1, .Hk = 1, .N = 2, .N_kv = 300, .d = 16, .scale = 0.25f}},
-    {"negative_scale", {.N = 5, .N_kv = 6, .d = 8, .dtype = DType::bf16, .scale = -0.5f}},
-    {"zero_scale", {.N = 5, .N_kv = 6, .d = 8, .scale = 0}},
+    {"large_scale", {.N = 5, .N_kv = 6, .d = 8, .dtype = DType::bf16, .scale = 0.5f}},
 };
 
 Inputs inputs_of(const Problem& p) {
@@ -109,10 +108,8 @@ TEST_P(Gradients, WithoutDAreNotTheCentralDifferences) {
   const Inputs in = inputs_of(p);
   const GradientReference reference(p, in, Rounding::on_chip, all_gradients(p));
   Point x(in);
-  if (p.scale != 0) {
-    EXPECT_GT(worst(p, x, x.Q, reference.dq()), 1e-3);
-    EXPECT_GT(worst(p, x, x.K, reference.dk()), 1e-3);
-  }
+  EXPECT_GT(worst(p, x, x.Q, reference.dq()), 1e-3);
+  EXPECT_GT(worst(p, x, x.K, reference.dk()), 1e-3);
   EXPECT_LT(worst(p, x, x.V, reference.dv()), 1e-8);  // where D has no part
 }
 

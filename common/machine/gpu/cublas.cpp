@@ -1,18 +1,16 @@
-// cuBLAS is opened at run time and by this file alone, so that programs start where it is missing.
-#include "machine/gpu/cublas.h"
+// cuBLAS is opened at run time and by this file alone.
+#include "machine/cublas.h"
 
 #include <cublas_v2.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <climits>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "machine/gpu/launch.h"
 
-namespace ladder::gpu {
+namespace ladder {
 namespace {
 
 // cublasGemmStridedBatchedEx; written out, because the header overloads it.
@@ -34,10 +32,9 @@ class Cublas {
       why += fmt::format("{}{}", why.empty() ? "" : "; ", dlerror());
     }
     if (!library_)
-      throw Error(Exit::no_device,
-                  fmt::format("--baseline cublas: cuBLAS is not there ({}); it comes with the CUDA "
-                              "Toolkit, and LD_LIBRARY_PATH can name its folder",
-                              why));
+      throw Error(Exit::no_device, fmt::format("cuBLAS is not there ({}); it comes with the CUDA "
+                                               "Toolkit, and LD_LIBRARY_PATH can name its folder",
+                                               why));
     find(create_, "cublasCreate_v2");
     find(destroy_, "cublasDestroy_v2");
     find(status_name_, "cublasGetStatusName");
@@ -50,30 +47,24 @@ class Cublas {
     // The library stays open: it may still own what the driver frees at exit.
   }
 
-  /// Row-major matrices: elements from row to row, and from one matrix of the batch to the next.
-  struct Matrix {
-    void* data;
-    int64_t pitch, stride;
-  };
-  /// `batch` products C = alpha·A·B (or A·Bᵀ), C rows × columns, accumulated in fp32.
   void product(DType dtype, bool transpose_B, int rows, int columns, int inner, float alpha,
-               const Matrix& A, const Matrix& B, const Matrix& C, int batch) const {
+               const MatrixBatch& A, const MatrixBatch& B, const MatrixBatch& C, int batch) const {
     const cudaDataType type = dtype == DType::fp16 ? CUDA_R_16F : CUDA_R_16BF;
     const float beta = 0;
     // cuBLAS counts by columns, and so sees every matrix here transposed: Cᵀ = Bᵀ·Aᵀ.
-    check(gemm_(handle_, transpose_B ? CUBLAS_OP_T : CUBLAS_OP_N, CUBLAS_OP_N, columns, rows, inner,
-                &alpha, B.data, type, static_cast<int>(B.pitch), B.stride, A.data, type,
-                static_cast<int>(A.pitch), A.stride, &beta, C.data, type, static_cast<int>(C.pitch),
-                C.stride, batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-          "cublasGemmStridedBatchedEx");
+    check(
+        gemm_(handle_, transpose_B ? CUBLAS_OP_T : CUBLAS_OP_N, CUBLAS_OP_N, columns, rows, inner,
+              &alpha, B.array->data, type, static_cast<int>(B.pitch), B.stride, A.array->data, type,
+              static_cast<int>(A.pitch), A.stride, &beta, C.array->data, type,
+              static_cast<int>(C.pitch), C.stride, batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        "cublasGemmStridedBatchedEx");
   }
 
  private:
   template <class F>
   void find(F*& function, const char* symbol) {
     function = reinterpret_cast<F*>(dlsym(library_, symbol));
-    if (!function)
-      throw Error(Exit::no_device, fmt::format("--baseline cublas: this cuBLAS has no {}", symbol));
+    if (!function) throw Error(Exit::no_device, fmt::format("this cuBLAS has no {}", symbol));
   }
   void check(cublasStatus_t status, const char* doing) const {
     if (status != CUBLAS_STATUS_SUCCESS)
@@ -88,29 +79,28 @@ class Cublas {
   Gemm* gemm_ = nullptr;
 };
 
-}  // namespace
-
-std::function<void(const Problem&, const Arrays&)> open_cublas_products() {
-  return [cublas = std::make_shared<const Cublas>()](const Problem& p, const Arrays& a) {
-    // The query heads that share a K/V head follow one another, and so do their rows: each K/V head
-    // is one product of H/Hk·N rows.
-    const int64_t rows = int64_t{p.H} / p.Hk * p.N;
-    const int64_t pitch = a["P"].bytes / (int64_t{p.B} * p.H * p.N * kIoBytes);
-    const int batch = p.B * p.Hk;
-    if (rows > INT_MAX || pitch > INT_MAX)
-      throw Error(Exit::bad_usage,
-                  "--baseline cublas: cuBLAS counts rows in 32 bits, and the query "
-                  "heads of one K/V head have more");
-    const Cublas::Matrix Q{a["Q"].data, p.d, rows * p.d},
-        K{a["K"].data, p.d, int64_t{p.N_kv} * p.d}, V{a["V"].data, p.d, int64_t{p.N_kv} * p.d},
-        S{a["S"].data, pitch, rows * pitch}, P{a["P"].data, pitch, rows * pitch},
-        O{a["O"].data, p.d, rows * p.d};
-    const int n = static_cast<int>(rows);
-    launch_as("scores",
-              [&] { cublas->product(p.dtype, true, n, p.N_kv, p.d, p.scale, Q, K, S, batch); });
-    launch_as("output",
-              [&] { cublas->product(p.dtype, false, n, p.d, p.N_kv, 1, P, V, O, batch); });
-  };
+const Cublas& cublas() {
+  static const Cublas library;
+  return library;
 }
 
-}  // namespace ladder::gpu
+}  // namespace
+
+void open_cublas() {
+  cublas();
+}
+
+void cublas_product(const char* name, DType dtype, bool transpose_B, int64_t rows, int64_t columns,
+                    int64_t inner, float alpha, const MatrixBatch& A, const MatrixBatch& B,
+                    const MatrixBatch& C, int batch) {
+  for (const int64_t size : {rows, columns, inner, A.pitch, B.pitch, C.pitch})
+    if (size > INT_MAX)
+      throw Error(Exit::bad_usage,
+                  fmt::format("cuBLAS counts in 32 bits, and {} has a size of {}", name, size));
+  gpu::launch_as(name, [&] {
+    cublas().product(dtype, transpose_B, static_cast<int>(rows), static_cast<int>(columns),
+                     static_cast<int>(inner), alpha, A, B, C, batch);
+  });
+}
+
+}  // namespace ladder

@@ -12,7 +12,6 @@
 
 #include "machine/device.h"
 #include "machine/gpu/counters.h"
-#include "machine/gpu/cublas.h"
 #include "machine/gpu/launch.h"
 #include "machine/gpu/sampling.h"
 
@@ -244,10 +243,6 @@ class Gpu : public Device {
         "B written by DRAM are subtracted",
         counters.source(), half, own.read, own.write);
     return report;
-  }
-
-  std::function<void(const Problem&, const Arrays&)> cublas_products() override {
-    return open_cublas_products();
   }
 
  private:

@@ -1,0 +1,64 @@
+// Which of a step's compiled tiles a run takes. A step lists them once, best first for each head
+// size; the choice here, the dispatch (with_tile in machine/machine.h), --help and the registration
+// follow from that list.
+#pragma once
+
+#include <string>
+
+#include "rung.h"
+
+namespace ladder {
+
+/// The largest max_d of the entries of a list of tiles that a head padded to D uses: 0 if none.
+template <class Tiles>
+constexpr int tiles_for(const Tiles& tiles, int D) {
+  int best = 0;
+  for (const TileSize& tile : tiles)
+    if (tile.max_d >= D && (best == 0 || tile.max_d < best)) best = tile.max_d;
+  return best;
+}
+
+/// Sets block_q, block_kv and smem_bytes of a plan: of the compiled tiles for its head_dim, best
+/// first, the first whose shared memory fits, or exactly what --block-q and --block-kv ask for.
+/// smem_bytes(Br, Bc): bytes of shared memory of a block. The plan's note receives a line where a
+/// better one did not fit. Throws Error(bad_usage), naming the sizes that do, where the size asked
+/// for is not compiled for this head size or does not fit, or where none fits.
+template <class Tiles, class SmemBytes>
+void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int64_t sram_bytes,
+                 SmemBytes smem_bytes) {
+  const auto name = [](const TileSize& t) {
+    return std::to_string(t.block_q) + "×" + std::to_string(t.block_kv);
+  };
+  const int max_d = tiles_for(tiles, plan.head_dim);
+  std::string fitting, too_large;
+  for (const TileSize& tile : tiles) {
+    if (tile.max_d != max_d) continue;
+    const int64_t bytes = smem_bytes(tile.block_q, tile.block_kv);
+    if (bytes > sram_bytes) {
+      if (request.matches(tile))
+        too_large += name(tile) + " needs " + std::to_string(bytes) + " bytes; ";
+      continue;
+    }
+    fitting += (fitting.empty() ? "" : ", ") + name(tile);
+    if (!request.matches(tile)) continue;
+    if (!too_large.empty())
+      plan.note =
+          "tile " + name(tile) + ": " + too_large + "there are " + std::to_string(sram_bytes);
+    plan.block_q = tile.block_q;
+    plan.block_kv = tile.block_kv;
+    plan.smem_bytes = bytes;
+    return;
+  }
+  const std::string asked = request.any()
+                                ? ""
+                                : "--block-q " + std::to_string(request.block_q) + " --block-kv " +
+                                      std::to_string(request.block_kv) + " (0: any): ";
+  throw Error(Exit::bad_usage,
+              asked +
+                  (too_large.empty() ? "not compiled for this head size"
+                                     : "shared memory: " + too_large + "there are " +
+                                           std::to_string(sram_bytes)) +
+                  "; sizes that fit: " + (fitting.empty() ? "none" : fitting));
+}
+
+}  // namespace ladder
