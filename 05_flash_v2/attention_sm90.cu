@@ -1,6 +1,8 @@
 // 05 on Hopper: the algorithm of attention.cu, unchanged, on the asynchronous engines of sm_90a
 // (Shah et al. 2024, FlashAttention-3).
 //
+//   build/bin/05_flash_v2 --variant sm90 --seqlen 512 --causal
+//
 //   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0
 //     for each tile of Bc rows of K and V:
