@@ -1,8 +1,10 @@
 // Words for a block whose warps have split the keys: each has its own columns of S, so that a row's
 // maximum and sum, and the sums for O, are put together through shared memory.
 //
+//   Row                            the value of one row, where each row has a thread; with the
+//                                  words that Rows has: max, exp2, +, −, ·, …
 //   WarpRows<M, kWarps>            M rows' values of each warp, in shared memory
-//   write                          a warp's rows → its part of them
+//   write                          a warp's rows → its part of them, or to shared memory
 //   max_over_warps                 → Rows, or the Row of one thread
 //   sum_over_warps                 → the Row of one thread; accumulators → Spread
 //   Spread<R, C, kThreads>         R × C fp32 values, dealt out to the threads of a block
@@ -16,6 +18,44 @@
 #include "tile/tile.h"
 
 namespace ladder::MACHINE {
+
+/// The value of one row, for the thread that has it: what Rows<M> is for a warp. Each operation
+/// counts a FLOP, exponentials apart.
+struct Row {
+  float x;
+  __device__ __forceinline__ operator float() const { return x; }
+};
+__device__ __forceinline__ Row counted(float x) {
+  count_flops(1);
+  return {x};
+}
+__device__ __forceinline__ Row max(Row a, Row b) {
+  return counted(fmaxf(a.x, b.x));
+}
+__device__ __forceinline__ Row operator+(Row a, Row b) {
+  return counted(a.x + b.x);
+}
+__device__ __forceinline__ Row operator-(Row a, Row b) {
+  return counted(a.x - b.x);
+}
+__device__ __forceinline__ Row operator*(Row a, Row b) {
+  return counted(a.x * b.x);
+}
+__device__ __forceinline__ Row exp2(Row a) {
+  return {exp2_fast(a.x)};
+}
+__device__ __forceinline__ Row finite_or_zero(Row a) {
+  return {a.x == -INFINITY ? 0 : a.x};
+}
+__device__ __forceinline__ Row inverse_or_zero(Row a) {
+  return counted(a.x > 0 ? 1 / a.x : 0);
+}
+
+/// Writes each row's value to target[row].
+template <int M>
+__device__ __forceinline__ void write(Smem<float> target, const Rows<M>& rows) {
+  for_each_row(rows, rows, [&](int i, float x, float) { target[i] = x; });
+}
 
 /// A value of each of M rows from each of kWarps warps; takes kWarps · M floats.
 template <int M, int kWarps>

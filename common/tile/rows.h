@@ -1,7 +1,6 @@
 // Words for the rows of an accumulator, from 03 on: what softmax does to S and to O.
 //
 //   Rows<M>               one fp32 value for each of a warp's M rows: m, l, …
-//   Row                   the value of one row, where each row has a thread
 //   row_max, row_sum      accumulator → rows
 //   row_sum_in_lane, sum_over_lanes   row_sum in two steps
 //   max, exp2, +, −, ·    row by row
@@ -13,7 +12,6 @@
 //   make_rows             rows from a function of the row
 //   rows_of               16 rows of an operand
 //   for_each_row          every value with its row, each row in one lane
-//   write                 rows to shared memory
 //
 // On the sim they count their FLOPs: one for each element or row and operation, exponentials apart.
 #pragma once
@@ -26,25 +24,7 @@ namespace ladder::MACHINE {
 /// Accumulator; the four lanes of a row hold the same.
 template <int M>
 struct Rows {
-  static constexpr int kValues = M / 8;
-  float r[kValues];
-  /// Whether this lane counts: one of a row's four does.
-  __device__ __forceinline__ static bool counts() { return lane_id() % 4 == 0; }
-};
-
-/// The value of one row, where each row has a thread of its own. Rows' words work on it too.
-struct Row {
-  static constexpr int kValues = 1;
-  float r[kValues];
-  __device__ __forceinline__ static bool counts() { return true; }
-  __device__ __forceinline__ operator float() const { return r[0]; }
-};
-
-/// Rows or a Row.
-template <class R>
-concept RowValues = requires {
-  R::kValues;
-  R::counts();
+  float r[M / 8];
 };
 
 template <int M>
@@ -55,54 +35,54 @@ __device__ __forceinline__ Rows<M> fill_rows(float x) {
   return rows;
 }
 
-/// f of each row's values. Counts one FLOP a row.
-template <RowValues R, class F>
-__device__ __forceinline__ R row_by_row(const R& a, const R& b, F f) {
-  R out;
+/// f of each row's values. Counts one FLOP a row, in one of its four lanes.
+template <int M, class F>
+__device__ __forceinline__ Rows<M> row_by_row(const Rows<M>& a, const Rows<M>& b, F f) {
+  Rows<M> out;
 #pragma unroll
-  for (int i = 0; i < R::kValues; ++i) out.r[i] = f(a.r[i], b.r[i]);
-  count_flops(R::counts() ? R::kValues : 0);
+  for (int i = 0; i < M / 8; ++i) out.r[i] = f(a.r[i], b.r[i]);
+  count_flops(lane_id() % 4 == 0 ? M / 8 : 0);
   return out;
 }
-template <RowValues R>
-__device__ __forceinline__ R max(const R& a, const R& b) {
+template <int M>
+__device__ __forceinline__ Rows<M> max(const Rows<M>& a, const Rows<M>& b) {
   return row_by_row(a, b, [](float x, float y) { return fmaxf(x, y); });
 }
-template <RowValues R>
-__device__ __forceinline__ R operator+(const R& a, const R& b) {
+template <int M>
+__device__ __forceinline__ Rows<M> operator+(const Rows<M>& a, const Rows<M>& b) {
   return row_by_row(a, b, [](float x, float y) { return x + y; });
 }
-template <RowValues R>
-__device__ __forceinline__ R operator-(const R& a, const R& b) {
+template <int M>
+__device__ __forceinline__ Rows<M> operator-(const Rows<M>& a, const Rows<M>& b) {
   return row_by_row(a, b, [](float x, float y) { return x - y; });
 }
-template <RowValues R>
-__device__ __forceinline__ R operator*(const R& a, const R& b) {
+template <int M>
+__device__ __forceinline__ Rows<M> operator*(const Rows<M>& a, const Rows<M>& b) {
   return row_by_row(a, b, [](float x, float y) { return x * y; });
 }
-template <RowValues R>
-__device__ __forceinline__ R operator*(float c, const R& a) {
+template <int M>
+__device__ __forceinline__ Rows<M> operator*(float c, const Rows<M>& a) {
   return row_by_row(a, a, [c](float x, float) { return c * x; });
 }
 /// 2^x; counted as exponentials.
-template <RowValues R>
-__device__ __forceinline__ R exp2(const R& a) {
-  R out;
+template <int M>
+__device__ __forceinline__ Rows<M> exp2(const Rows<M>& a) {
+  Rows<M> out;
 #pragma unroll
-  for (int i = 0; i < R::kValues; ++i) out.r[i] = exp2_fast(a.r[i], R::counts());
+  for (int i = 0; i < M / 8; ++i) out.r[i] = exp2_fast(a.r[i], lane_id() % 4 == 0);
   return out;
 }
 /// 1/x, and 0 for x = 0: a row that has seen no key has l = 0 and gives O = 0.
-template <RowValues R>
-__device__ __forceinline__ R inverse_or_zero(const R& a) {
+template <int M>
+__device__ __forceinline__ Rows<M> inverse_or_zero(const Rows<M>& a) {
   return row_by_row(a, a, [](float x, float) { return x > 0 ? 1 / x : 0.0f; });
 }
 /// x, and 0 for x = −∞: a row that has seen no key yet, whose −∞ − (−∞) would be no number.
-template <RowValues R>
-__device__ __forceinline__ R finite_or_zero(const R& a) {
-  R out;
+template <int M>
+__device__ __forceinline__ Rows<M> finite_or_zero(const Rows<M>& a) {
+  Rows<M> out;
 #pragma unroll
-  for (int i = 0; i < R::kValues; ++i) out.r[i] = a.r[i] == -INFINITY ? 0 : a.r[i];
+  for (int i = 0; i < M / 8; ++i) out.r[i] = a.r[i] == -INFINITY ? 0 : a.r[i];
   return out;
 }
 
@@ -246,12 +226,6 @@ __device__ __forceinline__ void for_each_row(const Rows<M>& a, const Rows<M>& b,
   if (lane_id() % 4 != 0) return;
 #pragma unroll
   for (int i = 0; i < M / 8; ++i) f(lane_id() / 4 + 8 * i, a.r[i], b.r[i]);
-}
-
-/// Writes each row's value to target[row].
-template <int M>
-__device__ __forceinline__ void write(Smem<float> target, const Rows<M>& rows) {
-  for_each_row(rows, rows, [&](int i, float x, float) { target[i] = x; });
 }
 
 }  // namespace ladder::MACHINE
