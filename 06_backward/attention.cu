@@ -131,17 +131,18 @@ int64_t backward_smem_bytes(int D, int Br, int Bc) {
          2 * shared_bytes<fp16>(Br * Bc) + 2 * shared_bytes<float>(stages * Br);
 }
 
-constexpr int kElementwise = 256;  // threads of a block of the two small kernels
+constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
-/// What key_gradients needs to begin with: D = rowsum(dO∘O), LSE in units of ln 2, and dQ's sums at
-/// 0. A row that sees no key has LSE = −∞; +∞ in its place makes its P 0. D/8 lanes a row.
+/// D = rowsum(dO∘O), which dS takes from dP; LSE in units of ln 2; and dQ's sums, 0 to begin with.
+/// A row that sees no key has LSE = −∞: +∞ in its place makes its P 0. D/8 lanes a row.
 template <class T, int D>
 __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> D_rows,
                         Hbm<float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
   constexpr int kLanes = D / 8;
   const int64_t row = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
-  const bool inside = row < int64_t{p.B} * p.H * p.N;
+  const bool inside = row < int64_t{p.B} * p.H * p.N, first = inside && column == 0;
+  const float lse = first ? LSE[row] : 0;
   float sum = 0;
   if (inside && column < p.d) {
     const int64_t at = row * p.d + column;
@@ -150,8 +151,7 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, H
     write_chunk(dQ_sum + at, Chunk<float>{});
   }
   for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
-  if (inside && column == 0) {
-    const float lse = LSE[row];
+  if (first) {
     D_rows[row] = sum;
     LSE_log2e[row] = lse == -INFINITY ? INFINITY : lse * kLog2e;
   }
