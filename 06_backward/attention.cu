@@ -112,8 +112,9 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
 // ---- the backward pass
 
 /// Compiled tiles of the backward pass, in the same form.
-constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {64, 64, 128}, {128, 64, 128},
-                                       {128, 32, 64},  {256, 64, 64}, {256, 32, 32}};
+constexpr TileSize kBackwardTiles[] = {{32, 128, 128}, {32, 32, 64},   {64, 128, 128},
+                                       {64, 64, 128},  {128, 64, 128}, {128, 32, 64},
+                                       {256, 64, 64},  {256, 32, 32}};
 /// Stages of copies of Q and dO; at d = 256 there is room for one.
 constexpr int backward_stages(int D) {
   return D == 256 ? 1 : 2;

@@ -125,7 +125,7 @@ struct Accumulator {
 template <int R, int C, int M, int kWarps>
 struct Piece {
   static constexpr int kDown = R / M, kAcross = kWarps / kDown;
-  static_assert(R % M == 0 && kWarps % kDown == 0 && C % kAcross == 0);
+  static_assert(R % M == 0 && kWarps % kDown == 0 && C % (16 * kAcross) == 0);
   static constexpr int kRows = M, kColumns = C / kAcross;
   int row = warp_id() % kDown * kRows, column = warp_id() / kDown * kColumns;
 };
@@ -162,6 +162,7 @@ __device__ __forceinline__ void load_transposed(Operand<T, M, K>& a, const Tile<
 template <class T, int M, int N, int K, int R, int C>
 __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Operand<T, M, K>& a,
                                         const Tile<T, R, C>& tile, int row, int column) {
+  static_assert(N % 16 == 0);
   const int lane = lane_id();
 #pragma unroll
   for (int k = 0; k < K / 16; ++k)
@@ -184,6 +185,7 @@ __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Operand<T,
 template <class T, int M, int N, int K, int R, int C>
 __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, M, K>& a,
                                        const Tile<T, R, C>& tile, int row, int column) {
+  static_assert(N % 16 == 0);
   const int lane = lane_id();
 #pragma unroll
   for (int k = 0; k < K / 16; ++k)
