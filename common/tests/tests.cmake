@@ -37,7 +37,7 @@ if(LADDER_GPU)
 endif()
 
 # Files of kernels and tests, compiled for both machines.
-foreach(name tile_test hopper_test)
+foreach(name tile_test over_warps_test hopper_test)
   ladder_kernels(${name}_kernels ${tests}/${name}.cu)
   add_executable(${name} ${${name}_kernels_objects})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
