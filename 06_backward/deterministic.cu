@@ -1,4 +1,5 @@
 // 06 · FlashAttention-2's backward pass with the same bits on every run, an aside.
+//
 //   build/bin/06_backward --variant deterministic --seqlen 512 --causal
 //
 //   D = rowsum(dO∘O)
@@ -34,6 +35,7 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the fastest first.
 constexpr TileSize kTiles[] = {{128, 128, 64}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
+
 int64_t smem_bytes(int D, int Br, int Bc) {
   return shared_bytes<fp16>((Br + 2 * Bc) * D);
 }
@@ -120,6 +122,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
 constexpr TileSize kBackwardTiles[] = {{32, 128, 128}, {32, 32, 64},   {64, 128, 128},
                                        {64, 64, 128},  {128, 64, 128}, {128, 32, 64},
                                        {256, 64, 64},  {256, 32, 32}};
+
 /// Stages of copies of Q and dO; at d = 256 there is room for one.
 constexpr int backward_stages(int D) {
   return D == 256 ? 1 : 2;

@@ -1,4 +1,5 @@
 // 06 · The textbook's backward pass, which reads back the P that the forward pass stored.
+//
 //   build/bin/06_backward --variant stored --seqlen 512 --causal
 //
 //   O = P·V:           dV = Pᵀ·dO,   dP = dO·Vᵀ
