@@ -906,7 +906,7 @@ class BadUsage(Case):
             self.assert_bad(
                 "--device sim --variant stored --heads 1 --seqlen 4000000 --head-dim 8 --save out",
                 3,
-                ["GiB", "S, P and dP", "variants of 06_backward after stored"],
+                ["GiB", "S, P and dP", "the steps of 06_backward after it"],
             )
 
 
