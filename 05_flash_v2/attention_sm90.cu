@@ -72,7 +72,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   // Half as many blocks at once as in mma, so half as many heads: what a group asks of HBM at its
   // start comes in smaller bursts.
   const auto work = [&](int index) {
-    return longest_first(index, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d, p.causal, 8 << 20);
+    return longest_first(index, {.heads = p.B * p.H,
+                                 .tiles = tiles,
+                                 .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                                 .uneven = p.causal,
+                                 .group_bytes = 8 << 20});
   };
   // Tiles are laid from the last row up, since the last rows see the most keys. So a tile that some
   // consumers find empty, with rows before row 0, is the one with the fewest steps.

@@ -41,8 +41,10 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
   constexpr int kRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
-  const auto [bh, tile] =
-      longest_first(blockIdx.x, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d, p.causal);
+  const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
+                                                     .tiles = tiles,
+                                                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                                                     .uneven = p.causal});
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
   const int warp_row = warp_id() * kRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
@@ -174,8 +176,11 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const Piece<Br, D, kRows, kBackwardWarps> of_dQ;
   const Piece<Bc, D, kRows, kBackwardWarps> of_dK;  // and of dV
   // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
-  const auto [bh, tile] = longest_first(blockIdx.x, p.B * p.Hk, ceil_div(p.N_kv, Bc),
-                                        int64_t{8} * p.N * p.d * (p.H / p.Hk), p.causal);
+  const auto [bh, tile] =
+      longest_first(blockIdx.x, {.heads = p.B * p.Hk,
+                                 .tiles = static_cast<int>(ceil_div(p.N_kv, Bc)),
+                                 .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
+                                 .uneven = p.causal});
   const int key = tile * Bc;
   const int thread = threadIdx.x;
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
