@@ -37,7 +37,7 @@ constexpr TileSize kTiles[] = {{128, 64, 256}, {128, 64, 128}, {128, 64, 64}, {2
 
 int64_t smem_bytes(int D, int Br, int Bc) {
   return shared_bytes<fp16>(Br * D) + 2 * shared_bytes<fp16>(Bc * D) +
-         shared_bytes<float>(floats_to_sum(kWarps, kGroup, D)) +
+         shared_bytes<float>(warp_sums_floats(kGroup, D, kWarps)) +
          2 * shared_bytes<float>(kWarps * Br) + 2 * shared_bytes<float>(Br);
 }
 
@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(kThreads)
   const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
   const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)};
   const Tile<T, Bc, D> tile_V{smem.take<T>("V", Bc * D)};
-  const auto partial = smem.take<float>("partial O", floats_to_sum(kWarps, kGroup, D));
+  const WarpSums<kGroup, D, kWarps> warp_PV{
+      smem.take<float>("partial O", warp_sums_floats(kGroup, D, kWarps))};
   const WarpRows<Br, kWarps> warp_m{smem.take<float>("rowmax", kWarps * Br)};
   const WarpRows<Br, kWarps> warp_l{smem.take<float>("rowsum", kWarps * Br)};
   const auto old_weight = smem.take<float>("weight of O", Br);   // l·e^(m − m_new) / l_new
@@ -132,15 +133,16 @@ __global__ void __launch_bounds__(kThreads)
       for (int g = 0; g < Br / kGroup; ++g) {
         const int first = row + kGroup * g, rows = p.N - first;
         const auto O_rows = O_head + int64_t{first} * p.d;
-        Spread<kGroup, D, kThreads> O{.rows = rows, .columns = p.d}, PV_sum = O;
+        Spread<kGroup, D, kThreads> O{.rows = rows, .columns = p.d};
         load(O, O_rows, p.d);
         Accumulator<kGroup, D> PV;  // over this warp's keys
         mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
-        sum_over_warps(PV_sum, PV, partial);
+        write(warp_PV, PV);
+        __syncthreads();
         mul_rows(O, old_weight + kGroup * g);
-        mul_rows(PV_sum, new_weight + kGroup * g);
-        add(O, PV_sum);
+        add_over_warps(O, warp_PV, new_weight + kGroup * g);
         store(O_rows, p.d, O, rows, p.d);
+        __syncthreads();  // the warps' sums may be overwritten
       }
     }
   }

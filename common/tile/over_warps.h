@@ -6,10 +6,12 @@
 //   WarpRows<M, kWarps>            M rows' values of each warp, in shared memory
 //   write                          a warp's rows → its part of them, or to shared memory
 //   max_over_warps                 → Rows, or the Row of one thread
-//   sum_over_warps                 → the Row of one thread; accumulators → Spread
+//   sum_over_warps                 → the Row of one thread
+//   WarpSums<R, C, kWarps>         sums of R × C of each warp, in shared memory
 //   Spread<R, C, kThreads>         R × C fp32 values, dealt out to the threads of a block
 //   load, store                    Spread ↔ HBM
-//   mul_rows, add                  every element times its row's value, plus another's
+//   mul_rows                       every element times its row's value
+//   add_over_warps                 += what the warps have in WarpSums, added up
 //
 // On the sim they count a FLOP for each element (or row) and operation.
 #pragma once
@@ -139,35 +141,46 @@ __device__ __forceinline__ void mul_rows(Spread<R, C, kThreads>& x, Smem<float> 
     count_flops(1);
   });
 }
-/// Every element plus that of another.
-template <int R, int C, int kThreads>
-__device__ __forceinline__ void add(Spread<R, C, kThreads>& x, const Spread<R, C, kThreads>& y) {
-  for_each_place(x, x.rows, x.columns, [&](int n, int, int) {
-    x.r[n] += y.r[n];
-    count_flops(1);
-  });
-}
-
-/// Floats of shared memory that sum_over_warps needs for sums of R × C. A row begins 8 floats after
-/// the end of the last, so that rows start in other banks.
-constexpr int floats_to_sum(int warps, int R, int C) {
+/// Sums of R × C from each of kWarps warps, in shared memory. A row begins 8 floats after the end
+/// of the last, so that rows start in other banks.
+template <int R, int C, int kWarps>
+struct WarpSums {
+  static constexpr int kPitch = C + 8;
+  Smem<float> data;  // of warp_sums_floats()
+};
+constexpr int warp_sums_floats(int R, int C, int warps) {
   return warps * R * (C + 8);
 }
 
-/// Adds up what all warps have in `acc`, through shared memory of floats_to_sum(). Called by the
-/// whole block; passes two barriers, the second of them once `room` may be written again.
-template <int R, int C, int kThreads>
-__device__ __forceinline__ void sum_over_warps(Spread<R, C, kThreads>& sum,
-                                               const Accumulator<R, C>& acc, Smem<float> room) {
-  constexpr int kWarps = kThreads / 32, kPitch = C + 8;
-  write(room + warp_id() * R * kPitch, kPitch, acc);
-  __syncthreads();
-  for_each_place(sum, sum.rows, sum.columns, [&](int n, int i, int j) {
-    sum.r[n] = 0;
-    for (int w = 0; w < kWarps; ++w) sum.r[n] += room[(w * R + i) * kPitch + j];
-    count_flops(kWarps - 1);
+/// Writes the calling warp's sums. A barrier must follow before anybody reads.
+template <int R, int C, int kWarps>
+__device__ __forceinline__ void write(const WarpSums<R, C, kWarps>& target,
+                                      const Accumulator<R, C>& acc) {
+  constexpr int kPitch = target.kPitch;
+  write(target.data + warp_id() * R * kPitch, kPitch, acc);
+}
+/// x += what all warps have, added up.
+template <int R, int C, int kThreads, int kWarps>
+__device__ __forceinline__ void add_over_warps(Spread<R, C, kThreads>& x,
+                                               const WarpSums<R, C, kWarps>& of) {
+  for_each_place(x, x.rows, x.columns, [&](int n, int i, int j) {
+    float sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += of.data[(w * R + i) * of.kPitch + j];
+    x.r[n] += sum;
+    count_flops(kWarps);
   });
-  __syncthreads();
+}
+/// The same with each row's sum times a weight.
+template <int R, int C, int kThreads, int kWarps>
+__device__ __forceinline__ void add_over_warps(Spread<R, C, kThreads>& x,
+                                               const WarpSums<R, C, kWarps>& of,
+                                               Smem<float> weight_of_row) {
+  for_each_place(x, x.rows, x.columns, [&](int n, int i, int j) {
+    float sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += of.data[(w * R + i) * of.kPitch + j];
+    x.r[n] += weight_of_row[i] * sum;
+    count_flops(kWarps + 1);
+  });
 }
 
 }  // namespace ladder::MACHINE
