@@ -650,17 +650,11 @@ void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes
   if (report == reports_.end())
     report = reports_.insert(reports_.end(), KernelReport{kernel, Counts{}, std::nullopt});
   Counts& counts = *report->counts;
-  const auto add = [](HbmCounts& to, const HbmCounts& from) {
-    to.requested_read += from.requested_read;
-    to.requested_write += from.requested_write;
-    to.distinct_read += from.distinct_read;
-    to.distinct_write += from.distinct_write;
-  };
   for (auto& array : arrays_) {
     const HbmCounts c = array->take_kernel_counts();
     if (c.requested_read == 0 && c.requested_write == 0) continue;
-    add(counts.hbm, c);
-    add(counts.arrays[array->name], c);
+    counts.hbm += c;
+    counts.arrays[array->name] += c;
   }
   for (auto& w : workers_) {
     counts.sram_read += w->counters.sram_read;
