@@ -121,6 +121,7 @@ void add_counts(Members& m, const std::optional<HbmCounts>& model, const std::op
   m.add("matmul_flops", of(c, [](const Counts& x) { return x.matmul_flops; }));
   m.add("exp_count", of(c, [](const Counts& x) { return x.exps; }));
   m.add("other_flops", of(c, [](const Counts& x) { return x.other_flops; }));
+  m.add("barriers", of(c, [](const Counts& x) { return x.barriers; }));
   m.add("bank_conflicts", of(c, [](const Counts& x) { return x.bank_conflicts; }));
   m.add("dram_read_bytes", of(dram, [](const DramCounts& d) { return d.read; }));
   m.add("dram_write_bytes", of(dram, [](const DramCounts& d) { return d.write; }));

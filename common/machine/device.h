@@ -38,6 +38,7 @@ struct Counts {
   int64_t matmul_flops = 0;  // executed, padding and masked halves included
   int64_t exps = 0;
   int64_t other_flops = 0;     // of the words of common/tile, which state theirs
+  int64_t barriers = 0;        // times that a block passed a __syncthreads, over all blocks
   int64_t bank_conflicts = 0;  // extra passes of collectives over shared memory
 
   Counts& operator+=(const Counts& other) {
@@ -48,6 +49,7 @@ struct Counts {
     matmul_flops += other.matmul_flops;
     exps += other.exps;
     other_flops += other.other_flops;
+    barriers += other.barriers;
     bank_conflicts += other.bank_conflicts;
     return *this;
   }

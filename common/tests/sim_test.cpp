@@ -125,6 +125,32 @@ TEST_F(SimTest, SharedMemoryAndBarrier) {
   }
 }
 
+/// Block x passes x + 2 barriers.
+__global__ void pass_barriers() {
+  for (unsigned i = 0; i < blockIdx.x; ++i) __syncthreads();
+  __syncwarp();
+  __syncthreads();
+  __syncthreads();
+}
+
+TEST_F(SimTest, CountsTheBarriersOfEachBlockOnce) {
+  for (const auto order :
+       {Schedule::Order::forward, Schedule::Order::reverse, Schedule::Order::random}) {
+    options({.schedule = {order, 7}});
+    for (const unsigned threads : {1u, 31u, 96u}) {
+      const Counts c = run([&] {
+        launch("pass", pass_barriers, dim3(5), dim3(threads), 0);
+        launch("pass", pass_barriers, dim3(1), dim3(threads), 0);
+      });
+      EXPECT_EQ(c.barriers, 2 + 3 + 4 + 5 + 6 + 2);
+    }
+  }
+  Array& x = array("x", iota(32));
+  const Counts none = run(
+      [&] { launch("copy", add_first, dim3(1), dim3(32), 0, hbm<float>(x), hbm<float>(x), 32); });
+  EXPECT_EQ(none.barriers, 0);
+}
+
 __global__ void warp_words(Hbm<float> out) {
   const int lane = static_cast<int>(threadIdx.x);
   const auto x = static_cast<float>(lane);

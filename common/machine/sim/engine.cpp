@@ -190,6 +190,7 @@ void Worker::syncthreads(std::source_location where) {
   }
   if (++at_barrier_ < block_.threads()) return block_.wait("__syncthreads", where);
   at_barrier_ = 0;
+  ++counts().barriers;
   for (int t = 0; t < block_.threads(); ++t) block_.wake(t);
   block_.close_trace_step();
   barrier_passed_ = true;
