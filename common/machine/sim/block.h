@@ -23,8 +23,6 @@ struct uint3 {
   unsigned x = 0, y = 0, z = 0;
 };
 
-inline constexpr int warpSize = 32;
-
 // CUDA's built-in variables, of the fiber that runs.
 inline constinit thread_local uint3 threadIdx;
 inline constinit thread_local uint3 blockIdx;

@@ -4,7 +4,6 @@
 #define MACHINE sim
 #define __global__
 #define __device__
-#define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 
@@ -106,8 +105,6 @@ class HbmRef {
     return *this;
   }
   HbmRef& operator=(const HbmRef& other) { return *this = other.array_.load(other.i_); }
-  HbmRef& operator+=(T x) { return *this = array_.load(i_) + x; }
-  HbmRef& operator*=(T x) { return *this = array_.load(i_) * x; }
 
  private:
   Hbm<T> array_;
@@ -178,8 +175,6 @@ class SmemRef {
     return *this;
   }
   SmemRef& operator=(const SmemRef& other) { return *this = other.array_.load(other.i_); }
-  SmemRef& operator+=(T x) { return *this = array_.load(i_) + x; }
-  SmemRef& operator*=(T x) { return *this = array_.load(i_) * x; }
 
  private:
   Smem<T> array_;
@@ -289,40 +284,6 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes,
   return shuffle(
       "__shfl_xor_sync", mask, value, lanes, [](int i, int p) { return i ^ p; }, where);
 }
-template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta,
-                   std::source_location where = std::source_location::current()) {
-  return shuffle(
-      "__shfl_down_sync", mask, value, static_cast<int>(delta), [](int i, int p) { return i + p; },
-      where);
-}
-
-inline unsigned __ballot_sync(unsigned mask, int predicate,
-                              std::source_location where = std::source_location::current()) {
-  struct Lane {
-    bool in;
-    unsigned out;
-  } mine{predicate != 0, 0};
-  collective(
-      "__ballot_sync", mask, mine,
-      [](Lane* const* lanes, unsigned present) {
-        unsigned votes = 0;
-        for (int i = 0; i < 32; ++i)
-          if ((present >> i & 1) && lanes[i]->in) votes |= 1u << i;
-        for (int i = 0; i < 32; ++i)
-          if (present >> i & 1) lanes[i]->out = votes;
-      },
-      where);
-  return mine.out;
-}
-inline int __any_sync(unsigned mask, int predicate,
-                      std::source_location where = std::source_location::current()) {
-  return __ballot_sync(mask, predicate, where) != 0;
-}
-inline int __all_sync(unsigned mask, int predicate,
-                      std::source_location where = std::source_location::current()) {
-  return __ballot_sync(mask, !predicate, where) == 0;
-}
 
 /// One read and one write, indivisible. Returns what was there before.
 template <class T>
@@ -336,12 +297,6 @@ inline void atomic_add_pair(Hbm<float> target, float a, float b) {
   if (reinterpret_cast<uintptr_t>(target.data()) % 8 != 0) fault("atomic_add_pair: not aligned");
   atomicAdd(target, a);
   atomicAdd(target + 1, b);
-}
-template <class T>
-T atomicAdd(Smem<T> target, T x) {
-  const T before = target.load(0);
-  target.store(0, before + x);
-  return before;
 }
 
 // -------------------------------------------------------------------------------------- arithmetic

@@ -14,29 +14,23 @@ namespace {
 
 constexpr unsigned kOwnedOperand = 0x7fed7fed;
 
-/// A matrix in shared memory as a descriptor tells it (PTX ISA: “Matrix Descriptor Format”).
+/// A matrix in shared memory as a descriptor tells it (PTX ISA: “Matrix Descriptor Format”), in
+/// lines of 128 bytes under 128-byte swizzle.
 struct Descriptor {
   int64_t start, leading, stride;
-  int swizzle;  // bytes: 128, 64, 32, or 16 for none
   explicit Descriptor(uint64_t bits)
       : start(static_cast<int64_t>(bits & 0x3fff) << 4),
         leading(static_cast<int64_t>(bits >> 16 & 0x3fff) << 4),
-        stride(static_cast<int64_t>(bits >> 32 & 0x3fff) << 4),
-        swizzle(bits >> 62 ? 256 >> (bits >> 62) : 16) {
+        stride(static_cast<int64_t>(bits >> 32 & 0x3fff) << 4) {
     if (bits >> 49 & 7) fault("wgmma: a matrix descriptor with a base offset, unknown to the sim");
+    if (bits >> 62 != 1)
+      fault("wgmma: a matrix descriptor of another swizzle than 128 bytes, unknown to the sim");
   }
   /// The 16 bytes that hold elements k … k + 7 of row i or, transposed, i … i + 7 of column k.
   int64_t chunk(int i, int k, bool transposed) const {
-    int64_t at = start;
-    if (swizzle == 16)
-      at += transposed ? i / 8 * stride + k % 8 * 16 + k / 8 * leading
-                       : i / 8 * stride + i % 8 * 16 + k / 8 * leading;
-    else if (transposed)
-      at += i / (swizzle / 2) * leading + i % (swizzle / 2) * 2 + k % 8 * swizzle + k / 8 * stride;
-    else
-      at += i / 8 * stride + i % 8 * swizzle + k * 2;
-    const int64_t pieces = swizzle / 16;  // that change places
-    return at ^ (at >> 7 & (pieces - 1)) << 4;
+    return swizzle_128(start + (transposed
+                                    ? i / 64 * leading + i % 64 * 2 + k % 8 * 128 + k / 8 * stride
+                                    : i / 8 * stride + i % 8 * 128 + k * 2));
   }
 };
 
