@@ -91,10 +91,7 @@ std::optional<HbmCounts> model_of(const Report& r, const std::string& kernel) {
 std::optional<HbmCounts> model_of(const Report& r) {
   if (!r.model) return {};
   HbmCounts sum;
-  for (const auto& k : *r.model) {
-    sum.requested_read += model_of(k).requested_read;
-    sum.requested_write += model_of(k).requested_write;
-  }
+  for (const auto& k : *r.model) sum += model_of(k);
   return sum;
 }
 
@@ -102,17 +99,7 @@ std::optional<Counts> sum_of(const Report& r) {
   Counts sum;
   for (const auto& k : r.kernels) {
     if (!k.counts) return {};
-    const Counts& c = *k.counts;
-    sum.hbm.requested_read += c.hbm.requested_read;
-    sum.hbm.requested_write += c.hbm.requested_write;
-    sum.hbm.distinct_read += c.hbm.distinct_read;
-    sum.hbm.distinct_write += c.hbm.distinct_write;
-    sum.sram_read += c.sram_read;
-    sum.sram_write += c.sram_write;
-    sum.matmul_flops += c.matmul_flops;
-    sum.exps += c.exps;
-    sum.other_flops += c.other_flops;
-    sum.bank_conflicts += c.bank_conflicts;
+    sum += *k.counts;
   }
   return sum;
 }
@@ -134,6 +121,7 @@ void add_counts(Members& m, const std::optional<HbmCounts>& model, const std::op
   m.add("matmul_flops", of(c, [](const Counts& x) { return x.matmul_flops; }));
   m.add("exp_count", of(c, [](const Counts& x) { return x.exps; }));
   m.add("other_flops", of(c, [](const Counts& x) { return x.other_flops; }));
+  m.add("barriers", of(c, [](const Counts& x) { return x.barriers; }));
   m.add("bank_conflicts", of(c, [](const Counts& x) { return x.bank_conflicts; }));
   m.add("dram_read_bytes", of(dram, [](const DramCounts& d) { return d.read; }));
   m.add("dram_write_bytes", of(dram, [](const DramCounts& d) { return d.write; }));

@@ -19,6 +19,14 @@ struct HbmCounts {
   int64_t requested_write = 0;
   int64_t distinct_read = 0;  // each byte once per kernel
   int64_t distinct_write = 0;
+
+  HbmCounts& operator+=(const HbmCounts& other) {
+    requested_read += other.requested_read;
+    requested_write += other.requested_write;
+    distinct_read += other.distinct_read;
+    distinct_write += other.distinct_write;
+    return *this;
+  }
 };
 
 /// What the sim counts of one kernel. Launches of the same name add up.
@@ -30,7 +38,21 @@ struct Counts {
   int64_t matmul_flops = 0;  // executed, padding and masked halves included
   int64_t exps = 0;
   int64_t other_flops = 0;     // of the words of common/tile, which state theirs
+  int64_t barriers = 0;        // times that a block passed a __syncthreads, over all blocks
   int64_t bank_conflicts = 0;  // extra passes of collectives over shared memory
+
+  Counts& operator+=(const Counts& other) {
+    hbm += other.hbm;
+    for (const auto& [name, counts] : other.arrays) arrays[name] += counts;
+    sram_read += other.sram_read;
+    sram_write += other.sram_write;
+    matmul_flops += other.matmul_flops;
+    exps += other.exps;
+    other_flops += other.other_flops;
+    barriers += other.barriers;
+    bank_conflicts += other.bank_conflicts;
+    return *this;
+  }
 };
 
 /// Bytes that a GPU's hardware counters saw, below the SMs' requests.

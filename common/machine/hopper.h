@@ -1,12 +1,15 @@
 // Hopper's constructs, for kernels of sm_90a: beside machine.h's names
 //
 //   TensorMap, tensor_map<T>   an array as bulk tensor copies see it; const __grid_constant__
-//   Mbarrier                   init, arrive, arrive_expect_tx, wait; taken from shared memory
-//   tma_load, tma_store        a box between HBM and shared memory, asynchronously
-//   tma_store_commit, _wait    groups of stores
+//   Mbarrier                   init, arrive, arrive_expect_tx, wait; taken from shared memory,
+//                              MbarrierRef as a parameter
 //   fence_mbarrier_init, fence_proxy_async
+//   tma_load, tma_store        a box between HBM and shared memory, asynchronously
+//   tma_store_commit, tma_store_wait, tma_store_wait_read      groups of stores
 //   named_barrier_sync, named_barrier_arrive, setmaxnreg_inc, setmaxnreg_dec
-//   matrix_descriptor, wgmma_m64k16, wgmma_commit: what common/tile/warpgroup.h is made of
+//   multiprocessors            how many the device has
+//   matrix_descriptor, wgmma_m64k16, wgmma_fence_instruction, hold, wgmma_commit,
+//   wgmma_wait_instruction     what common/tile/warpgroup.h is made of
 #pragma once
 
 #include "machine/machine.h"

@@ -3,20 +3,27 @@
 // check and count. MACHINE is the namespace of whichever it is, so that both fit in one program.
 //
 //   Hbm<T>              global memory: Q[i] reads, S[i] = x writes, Q + n points n elements on
-//   Smem<T>             shared memory, taken by name: SharedMemory smem; then smem.take<T>("K", n)
-//   launch(...)         kernel<<<grid, block, shared>>>(...) with every error checked
 //   hbm<T>(array)       an array of the harness as a kernel's parameter
-//   cp_async(...)       16 bytes (4, 8) from global to shared memory, asynchronously
+//   Smem<T>             shared memory, taken by name: SharedMemory smem; then smem.take<T>("K", n)
+//   shared_bytes<T>(n)  what that takes of the bytes of a launch
+//   launch(...)         kernel<<<grid, block, shared>>>(...) with every error checked
+//   cp_async(...)       16 bytes (4, 8) from global to shared memory, asynchronously; with
+//                       cp_async_commit and cp_async_wait<n>
 //   fp16, bf16          __half and __nv_bfloat16, or their equals
-//   Register            puts a rung's step on the list
+//   with_type_and_head_dim   calls a template with the problem's type and padded head size
+//   Register            puts a rung's step on the list; kDevice says for which machine
 //
 //   atomic_add_pair     adds to two neighbours in global memory
 //   Chunk<T>            8 elements, read_chunk and write_chunk move them 16 bytes at a time
-//   ldmatrix_x4, mma_m16n8k16, pack, store_pair, store_16_bytes: what common/tile is made of
+//   exp2_fast           2^x as the special function unit has it
+//   count_flops         for the sim's count
+//   ldmatrix_x4, ldmatrix_x4_trans, mma_m16n8k16, pack, store_pair, store_16_bytes: what
+//                       common/tile is made of
 //
-// and of CUDA itself: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp,
-// __shfl_sync, __shfl_xor_sync, __shfl_down_sync, __any_sync, __all_sync, __ballot_sync, atomicAdd,
-// fmaf, fmaxf, expf, exp2f.
+// and of CUDA itself: __global__, __device__, __forceinline__, __launch_bounds__, dim3, threadIdx,
+// blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_sync, __shfl_xor_sync, atomicAdd
+// on global memory, min, max, fmaf, expf, exp2f, and of <cmath> what is neither product nor
+// exponential: fmaxf, fabsf, logf.
 #pragma once
 
 #include "rung.h"

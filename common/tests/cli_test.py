@@ -37,7 +37,7 @@ TINY = "--device sim --heads 2 --seqlen 3 --seqlen-kv 5 --head-dim 8"
 
 BYTES = """model_read_bytes model_write_bytes requested_read_bytes requested_write_bytes
 distinct_read_bytes distinct_write_bytes sram_read_bytes sram_write_bytes""".split()
-COUNTS = "matmul_flops exp_count other_flops".split()
+COUNTS = "matmul_flops exp_count other_flops barriers".split()
 DRAM = "dram_read_bytes dram_write_bytes l2_bytes l1_bytes".split()
 TIMES = "time_ms time_ms_min time_ms_max samples tflops".split()
 
@@ -249,8 +249,8 @@ class Case(unittest.TestCase):
                 self.check_types(part, key, int if key.startswith("model") else count)
             for key in DRAM:
                 self.check_types(part, key, none, *([int] if device == "gpu" else []))
-        for key in COUNTS:
-            self.check_types(o, key, count)
+            for key in COUNTS:
+                self.check_types(part, key, count)
         self.check_types(o, "kernels", list)
         self.assertTrue(o["kernels"])
         for kernel in o["kernels"]:
@@ -394,6 +394,8 @@ class Json(Case):
                 for k in o["kernels"]:
                     self.assertEqual(k[requested], sum(a[way] for a in k["arrays"].values()))
                     self.assertLessEqual(k[f"distinct_{way}_bytes"], k[requested])
+            for key in COUNTS:
+                self.assertEqual(o[key], sum(k[key] for k in o["kernels"]), key)
             if stores_s():
                 sizes = o["batch"] * o["heads"] * o["seqlen"] * o["seqlen_kv"]
                 self.assertGreaterEqual(o["workspace_bytes"], 2 * 2 * sizes, "S and P")

@@ -49,7 +49,7 @@ __device__ __forceinline__ float warp_sum(float x) {
 template <class T, int R, int C>
 struct Tile {
   static_assert(C % 16 == 0 && (C & (C - 1)) == 0);
-  static constexpr int kRows = R, kColumns = C, kChunks = C / 8, kElements = R * C;
+  static constexpr int kChunks = C / 8;
   Smem<T> data;
 
   /// Where chunk c of row r starts, in elements. Rows shorter than 128 bytes share a line of the
@@ -116,7 +116,6 @@ struct Operand {
 /// 2·(l%4) and the next of rows l/4 and l/4 + 8.
 template <int M, int N>
 struct Accumulator {
-  static constexpr int kRows = M, kColumns = N;
   float r[M / 16][N / 8][4] = {};
 };
 

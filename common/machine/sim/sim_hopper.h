@@ -1,5 +1,6 @@
 // The sim's side of machine/hopper.h: Hopper's instructions with their meaning in the PTX ISA
-// manual, checked and counted. What they do to a block stands in async.h.
+// manual, checked and counted. What they do to a block stands in async.h
+// and the files that it names.
 #pragma once
 
 #define __grid_constant__
@@ -34,21 +35,18 @@ struct Mbarrier {
 /// An mbarrier of an array of them.
 class MbarrierRef {
  public:
-  MbarrierRef(const char* name, int64_t at, int64_t index) : name_(name), at_(at), index_(index) {}
+  explicit MbarrierRef(const MbarrierPlace& place) : place_(place) {}
 
-  void init(int count) const { worker->async().init(at_, name_, index_, count); }
-  void arrive() const { worker->async().arrive(at_, name_, index_, 0); }
-  void arrive_expect_tx(int bytes) const { worker->async().arrive(at_, name_, index_, bytes); }
+  void init(int count) const { worker->async().barriers.init(place_, count); }
+  void arrive() const { arrive_expect_tx(0); }
+  void arrive_expect_tx(int bytes) const { worker->async().barriers.arrive(place_, bytes); }
   void wait(int parity, std::source_location where = std::source_location::current()) const {
-    worker->async().wait(at_, name_, index_, parity, where);
+    worker->async().barriers.wait(place_, parity, where);
   }
-  const char* name() const { return name_; }
-  int64_t at() const { return at_; }
-  int64_t index() const { return index_; }
+  const MbarrierPlace& place() const { return place_; }
 
  private:
-  const char* name_;
-  int64_t at_, index_;
+  MbarrierPlace place_;
 };
 
 template <>
@@ -61,7 +59,7 @@ class Smem<Mbarrier> {
     if (at < begin_ || at >= end_)
       fault(std::string("mbarrier ") + name_ + "[" + std::to_string(i) + "] of " +
             std::to_string((end_ - begin_) / int64_t{sizeof(Mbarrier)}));
-    return {name_, at, i};
+    return MbarrierRef({name_, at, i});
   }
 
  private:
@@ -70,28 +68,28 @@ class Smem<Mbarrier> {
 };
 
 inline void fence_mbarrier_init() {
-  worker->async().fence_init();
+  worker->async().barriers.fence_init();
 }
 inline void fence_proxy_async() {
   worker->async().fence_proxy();
 }
 inline void named_barrier_sync(int id, int threads,
                                std::source_location where = std::source_location::current()) {
-  worker->async().named_barrier(id, threads, true, where);
+  worker->async().barriers.named_barrier(id, threads, true, where);
 }
 inline void named_barrier_arrive(int id, int threads,
                                  std::source_location where = std::source_location::current()) {
-  worker->async().named_barrier(id, threads, false, where);
+  worker->async().barriers.named_barrier(id, threads, false, where);
 }
 template <int n>
 void setmaxnreg_inc() {
   static_assert(n >= 24 && n <= 256 && n % 8 == 0);
-  worker->async().set_registers(n);
+  worker->async().wgmmas.set_registers(n);
 }
 template <int n>
 void setmaxnreg_dec() {
   static_assert(n >= 24 && n <= 256 && n % 8 == 0);
-  worker->async().set_registers(n);
+  worker->async().wgmmas.set_registers(n);
 }
 
 // ---------------------------------------------------------------------------- bulk tensor copies
@@ -100,26 +98,24 @@ void setmaxnreg_dec() {
 template <class T>
 void tma_load(const TensorMap& map, MbarrierRef barrier, Smem<T> target, int c0, int c1, int c2,
               int c3) {
-  worker->async().load(map, barrier.at(), barrier.name(), barrier.index(), target.name(),
-                       target.byte(0), target.begin(), target.end(), {c0, c1, c2, c3});
+  worker->async().copies.load(map, barrier.place(), target.place(0), {c0, c1, c2, c3});
 }
 /// Counts the bytes within the array. A start before 0, an illegal instruction on the chip, is a
 /// fault.
 template <class T>
 void tma_store(const TensorMap& map, Smem<T> source, int c0, int c1, int c2, int c3) {
-  worker->async().store(map, source.name(), source.byte(0), source.begin(), source.end(),
-                        {c0, c1, c2, c3});
+  worker->async().copies.store(map, source.place(0), {c0, c1, c2, c3});
 }
 inline void tma_store_commit() {
-  worker->async().commit_stores();
+  worker->async().copies.commit_stores();
 }
 template <int groups>
 void tma_store_wait_read(std::source_location where = std::source_location::current()) {
-  worker->async().wait_stores(groups, where);
+  worker->async().copies.wait_stores(groups, where);
 }
 template <int groups>
 void tma_store_wait(std::source_location where = std::source_location::current()) {
-  worker->async().wait_stores(groups, where);
+  worker->async().copies.wait_stores(groups, where);
 }
 
 // ------------------------------------------------------------------------- products of a warpgroup
@@ -134,33 +130,33 @@ uint64_t matrix_descriptor(Smem<T> start, int leading, int stride) {
 inline void wgmma_fence_instruction() {}
 template <int n>
 void hold(float (&registers)[n][4]) {
-  worker->async().fence_registers(registers, sizeof(registers));
+  worker->async().wgmmas.fence_registers(registers, sizeof(registers));
 }
 template <int n>
 void hold(unsigned (&registers)[n][4]) {
-  worker->async().fence_registers(registers, sizeof(registers));
+  worker->async().wgmmas.fence_registers(registers, sizeof(registers));
 }
 inline void wgmma_commit() {
-  worker->async().commit_wgmmas();
+  worker->async().wgmmas.commit();
 }
 template <int groups>
 void wgmma_wait_instruction(std::source_location where = std::source_location::current()) {
-  worker->async().wait_wgmmas(groups, where);
+  worker->async().wgmmas.wait(groups, where);
 }
 
 /// Counts 2·64·N·16 matmul FLOPs, and the bytes of shared memory that its descriptors name.
 template <class T, bool transposed_a, bool transposed_b, int n>
 void wgmma_m64k16(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
   static_assert(n % 2 == 0 && n <= 32);
-  worker->async().issue(
+  worker->async().wgmmas.issue(
       {8 * n, std::is_same_v<T, bf16>, false, transposed_a, transposed_b, a, b, scale_d}, &d[0][0],
       nullptr);
 }
 template <class T, bool transposed_b, int n>
 void wgmma_m64k16(float (&d)[n][4], unsigned (&a)[4], uint64_t b, int scale_d) {
   static_assert(n % 2 == 0 && n <= 32);
-  worker->async().issue({8 * n, std::is_same_v<T, bf16>, true, false, transposed_b, 0, b, scale_d},
-                        &d[0][0], a);
+  worker->async().wgmmas.issue(
+      {8 * n, std::is_same_v<T, bf16>, true, false, transposed_b, 0, b, scale_d}, &d[0][0], a);
 }
 
 }  // namespace ladder::sim

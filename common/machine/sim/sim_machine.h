@@ -4,11 +4,11 @@
 #define MACHINE sim
 #define __global__
 #define __device__
-#define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -63,23 +63,23 @@ class Hbm {
   }
 
   Value load(int64_t i) const {
-    array_->read<sizeof(T)>((origin_ + i) * static_cast<int64_t>(sizeof(T)));
+    array_->read<sizeof(T)>(worker->block(), (origin_ + i) * static_cast<int64_t>(sizeof(T)));
     return data()[i];
   }
   void store(int64_t i, Value x) const {
     if constexpr (std::is_same_v<T, float>) check_waited_for(x);
-    array_->write<sizeof(T)>((origin_ + i) * static_cast<int64_t>(sizeof(T)));
+    array_->write<sizeof(T)>(worker->block(), (origin_ + i) * static_cast<int64_t>(sizeof(T)));
     data()[i] = x;
   }
   T* data() const { return static_cast<T*>(array_->data) + origin_; }
   /// Checks and counts a read or write of n bytes at element i, for wider accesses.
   template <int n>
   void count_read(int64_t i) const {
-    array_->read<n>((origin_ + i) * static_cast<int64_t>(sizeof(T)), sizeof(T));
+    array_->read<n>(worker->block(), (origin_ + i) * static_cast<int64_t>(sizeof(T)), sizeof(T));
   }
   template <int n>
   void count_write(int64_t i) const {
-    array_->write<n>((origin_ + i) * static_cast<int64_t>(sizeof(T)), sizeof(T));
+    array_->write<n>(worker->block(), (origin_ + i) * static_cast<int64_t>(sizeof(T)), sizeof(T));
   }
 
  private:
@@ -105,8 +105,6 @@ class HbmRef {
     return *this;
   }
   HbmRef& operator=(const HbmRef& other) { return *this = other.array_.load(other.i_); }
-  HbmRef& operator+=(T x) { return *this = array_.load(i_) + x; }
-  HbmRef& operator*=(T x) { return *this = array_.load(i_) * x; }
 
  private:
   Hbm<T> array_;
@@ -145,22 +143,18 @@ class Smem {
   /// Reads or writes a U (16 bytes at most) that starts at element i.
   template <class U>
   U load_as(int64_t i) const {
-    const int64_t at = byte(i);
-    worker->read_shared<sizeof(U)>(name_, at, begin_, end_, sizeof(T));
+    worker->read_shared<sizeof(U)>(place(i), sizeof(T));
     U x;
-    std::memcpy(&x, worker->shared_data() + at, sizeof(U));
+    std::memcpy(&x, worker->memory().data() + byte(i), sizeof(U));
     return x;
   }
   template <class U>
   void store_as(int64_t i, U x) const {
-    const int64_t at = byte(i);
-    worker->write_shared<sizeof(U)>(name_, at, begin_, end_, sizeof(T));
-    std::memcpy(worker->shared_data() + at, &x, sizeof(U));
+    worker->write_shared<sizeof(U)>(place(i), sizeof(T));
+    std::memcpy(worker->memory().data() + byte(i), &x, sizeof(U));
   }
   int64_t byte(int64_t i) const { return at_ + i * static_cast<int64_t>(sizeof(T)); }
-  const char* name() const { return name_; }
-  int64_t begin() const { return begin_; }
-  int64_t end() const { return end_; }
+  SharedPlace place(int64_t i) const { return {name_, byte(i), begin_, end_}; }
 
  private:
   const char* name_ = "";
@@ -181,8 +175,6 @@ class SmemRef {
     return *this;
   }
   SmemRef& operator=(const SmemRef& other) { return *this = other.array_.load(other.i_); }
-  SmemRef& operator+=(T x) { return *this = array_.load(i_) + x; }
-  SmemRef& operator*=(T x) { return *this = array_.load(i_) * x; }
 
  private:
   Smem<T> array_;
@@ -196,7 +188,7 @@ class SharedMemory {
   template <class T>
   Smem<T> take(const char* name, int64_t count) {
     const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
-    const int64_t begin = worker->take_shared(name, bytes);
+    const int64_t begin = worker->memory().take(worker->block().running(), name, bytes);
     return Smem<T>(name, begin, begin + bytes);
   }
 };
@@ -211,23 +203,22 @@ inline void check_aligned(const void* p, const char* what) {
 template <int bytes = 16, class T, class U>
 void cp_async(Smem<T> target, Hbm<U> source, bool valid = true) {
   static_assert(std::is_same_v<T, std::remove_const_t<U>>);
-  const int64_t at = target.byte(0);
   if (valid) {
     if (bytes == 16) check_aligned(source.data(), "asynchronous copy from global memory");
     source.template count_read<bytes>(0);
   }
-  worker->start_copy(target.name(), at, target.begin(), target.end(),
-                     valid ? reinterpret_cast<const char*>(source.data()) : nullptr, bytes,
-                     sizeof(T));
+  worker->copies().start(target.place(0),
+                         valid ? reinterpret_cast<const char*>(source.data()) : nullptr, bytes,
+                         sizeof(T));
 }
 /// Closes the group that this thread's copies since the last commit belong to.
 inline void cp_async_commit() {
-  worker->commit_copies();
+  worker->copies().commit();
 }
 /// Waits until at most `groups` of this thread's groups are still under way.
 template <int groups>
 void cp_async_wait() {
-  worker->wait_copies(groups);
+  worker->copies().wait(groups);
 }
 
 // --------------------------------------------------------------------------- barriers, collectives
@@ -293,40 +284,6 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes,
   return shuffle(
       "__shfl_xor_sync", mask, value, lanes, [](int i, int p) { return i ^ p; }, where);
 }
-template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta,
-                   std::source_location where = std::source_location::current()) {
-  return shuffle(
-      "__shfl_down_sync", mask, value, static_cast<int>(delta), [](int i, int p) { return i + p; },
-      where);
-}
-
-inline unsigned __ballot_sync(unsigned mask, int predicate,
-                              std::source_location where = std::source_location::current()) {
-  struct Lane {
-    bool in;
-    unsigned out;
-  } mine{predicate != 0, 0};
-  collective(
-      "__ballot_sync", mask, mine,
-      [](Lane* const* lanes, unsigned present) {
-        unsigned votes = 0;
-        for (int i = 0; i < 32; ++i)
-          if ((present >> i & 1) && lanes[i]->in) votes |= 1u << i;
-        for (int i = 0; i < 32; ++i)
-          if (present >> i & 1) lanes[i]->out = votes;
-      },
-      where);
-  return mine.out;
-}
-inline int __any_sync(unsigned mask, int predicate,
-                      std::source_location where = std::source_location::current()) {
-  return __ballot_sync(mask, predicate, where) != 0;
-}
-inline int __all_sync(unsigned mask, int predicate,
-                      std::source_location where = std::source_location::current()) {
-  return __ballot_sync(mask, !predicate, where) == 0;
-}
 
 /// One read and one write, indivisible. Returns what was there before.
 template <class T>
@@ -341,38 +298,32 @@ inline void atomic_add_pair(Hbm<float> target, float a, float b) {
   atomicAdd(target, a);
   atomicAdd(target + 1, b);
 }
-template <class T>
-T atomicAdd(Smem<T> target, T x) {
-  const T before = target.load(0);
-  target.store(0, before + x);
-  return before;
-}
 
 // -------------------------------------------------------------------------------------- arithmetic
 
 /// Counts as two matmul FLOPs: rungs use it for their products and nothing else.
 inline float fmaf(float a, float b, float c) {
-  worker->counters.matmul_flops += 2;
+  worker->counts().matmul_flops += 2;
   return std::fma(a, b, c);
 }
 inline float expf(float x) {
-  ++worker->counters.exps;
+  ++worker->counts().exps;
   return std::exp(x);
 }
 inline float exp2f(float x) {
-  ++worker->counters.exps;
+  ++worker->counts().exps;
   return std::exp2(x);
 }
 
 /// 2^x. `counted` false where another lane counts the same exponential.
 inline float exp2_fast(float x, bool counted = true) {
-  worker->counters.exps += counted;
+  worker->counts().exps += counted;
   check_waited_for(x);
   return std::exp2(x);
 }
 /// Counts FLOPs that are no matmul's; words of common/tile call it.
 inline void count_flops(int n) {
-  worker->counters.other_flops += n;
+  worker->counts().other_flops += n;
 }
 
 // ---------------------------------------------------------------- tensor cores and their operands
@@ -393,7 +344,7 @@ float unpack(unsigned pair, int half) {
 /// A collective of all 32 lanes (CUDA: .sync.aligned).
 template <class Lane, class Compute>
 void whole_warp(const char* word, Lane& mine, Compute compute) {
-  if (worker->warp_lanes() != 0xffffffff)
+  if (worker->block().warp_lanes() != 0xffffffff)
     fault(std::string(word) + " in a warp of fewer than 32 threads");
   collective(word, 0xffffffff, mine, compute);
 }
@@ -419,7 +370,7 @@ void ldmatrix(const char* word, unsigned (&r)[4], Smem<T> row) {
       for (int i = 0; i < 8; ++i) ++in_bank[lanes[8 * m + i]->at / 16 % 8];
       int passes = 1;
       for (const int n : in_bank) passes = n > passes ? n : passes;
-      worker->counters.bank_conflicts += passes - 1;
+      worker->counts().bank_conflicts += passes - 1;
       for (int l = 0; l < 32; ++l) {
         const int i = l / 4, j = 2 * (l % 4);
         const auto at = [&](int a, int b) -> unsigned { return lanes[8 * m + a]->row.x[b]; };
@@ -465,7 +416,7 @@ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b
         for (int k = 0; k < 16; ++k) sum += A[row][k] * B[k][column];
         lanes[l]->c[i] += sum;
       }
-    worker->counters.matmul_flops += 2 * 16 * 8 * 16;
+    worker->counts().matmul_flops += 2 * 16 * 8 * 16;
   });
 }
 
@@ -476,7 +427,8 @@ void store_pair(Smem<T> target, unsigned pair) {
     unsigned x;
   };
   if (target.byte(0) % 4)
-    fault(std::string("store of a pair to shared ") + target.name() + " not aligned to 4 bytes");
+    fault(std::string("store of a pair to shared ") + target.place(0).name +
+          " not aligned to 4 bytes");
   target.template store_as<Pair>(0, Pair{pair});
 }
 inline void store_pair(Smem<float> target, float low, float high) {

@@ -1,0 +1,136 @@
+#include "machine/sim/block.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "machine/sim/fault.h"
+
+namespace ladder::sim {
+namespace {
+
+uint3 block_index(const Launch& launch, int64_t block) {
+  const int64_t x = launch.grid.x, y = launch.grid.y;
+  return {static_cast<unsigned>(block % x), static_cast<unsigned>(block / x % y),
+          static_cast<unsigned>(block / x / y)};
+}
+
+uint64_t next_random(uint64_t& state) {  // xorshift64*
+  state ^= state >> 12;
+  state ^= state << 25;
+  state ^= state >> 27;
+  return state * 0x2545f4914f6cdd1d >> 32;
+}
+
+}  // namespace
+
+void Block::start(const Launch& launch, int64_t index, void (*entry)(void*), void* argument) {
+  launch_ = &launch;
+  index_ = index;
+  ended_ = 0;
+  random_ = (launch.schedule.seed + 1) * 0x9e3779b97f4a7c15 ^ static_cast<uint64_t>(index);
+  tracing_ = launch.trace;
+  step_ = 0;
+  accesses_.clear();  // a fault may have left some
+  blockIdx = block_index(launch, index);
+  blockDim = launch.block;
+  gridDim = launch.grid;
+  count_ = launch.threads();
+  const auto n = static_cast<size_t>(count_);
+  while (fibers_.size() < n) fibers_.push_back(std::make_unique<Fiber>());
+  threads_.resize(n);
+  for (size_t t = 0; t < n; ++t) {
+    Thread& thread = threads_[t];
+    const auto i = static_cast<unsigned>(t);
+    thread.index = {i % launch.block.x, i / launch.block.x % launch.block.y,
+                    i / launch.block.x / launch.block.y};
+    thread.state = Thread::State::ready;
+    thread.exps = thread.other_flops = 0;
+    fibers_[t]->start(entry, argument);
+  }
+}
+
+void Block::end_thread() {
+  threads_[static_cast<size_t>(running_)].state = Thread::State::done;
+  ++ended_;
+  fibers_[static_cast<size_t>(running_)]->finish();
+}
+
+bool Block::late() {
+  switch (launch_->schedule.order) {
+    case Schedule::Order::forward:
+      return true;
+    case Schedule::Order::reverse:
+      return false;
+    default:
+      return next_random(random_) % 2;
+  }
+}
+
+std::string Block::who(int t) const {
+  const uint3 b = block_index(*launch_, index_);
+  const uint3 i = thread(t).index;
+  return fmt::format("rung {}, kernel {}, block ({},{},{}), thread ({},{},{})", launch_->rung,
+                     launch_->kernel, b.x, b.y, b.z, i.x, i.y, i.z);
+}
+
+void Block::fault_in(int thread, const std::string& what) const {
+  throw Fault(fmt::format("{}: {}", who(thread), what));
+}
+
+// ------------------------------------------------------------------------------------------- trace
+
+void Block::trace_access(const Array* array, bool write, int64_t begin, int64_t end) {
+  if (!accesses_.empty()) {
+    Access& last = accesses_.back();
+    if (last.array == array && last.write == write && begin >= last.begin && begin <= last.end) {
+      last.end = std::max(last.end, end);
+      return;
+    }
+  }
+  accesses_.push_back({array, write, begin, end});
+}
+
+void Block::start_charging() {
+  charged_exps_ = counts.exps;
+  charged_other_flops_ = counts.other_flops;
+}
+
+void Block::charge() {
+  Thread& self = threads_[static_cast<size_t>(running_)];
+  self.exps += counts.exps - std::exchange(charged_exps_, counts.exps);
+  self.other_flops += counts.other_flops - std::exchange(charged_other_flops_, counts.other_flops);
+}
+
+void Block::trace_event(const char* event, const std::string& name, int64_t number, int64_t amount,
+                        const std::string& barrier) {
+  if (!tracing_) return;
+  async_trace.push_back(
+      {launch_->kernel, index_, running_ / 32, event, name, barrier, number, amount});
+  if (lane() != 0) return;
+  charge();
+  Thread& self = threads_[static_cast<size_t>(running_)];
+  async_trace.back().exps = std::exchange(self.exps, 0);
+  async_trace.back().other_flops = std::exchange(self.other_flops, 0);
+}
+
+void Block::close_trace_step() {
+  if (!tracing_) return;
+  std::sort(accesses_.begin(), accesses_.end(), [](const Access& a, const Access& b) {
+    return std::tie(a.array->name, a.write, a.begin) < std::tie(b.array->name, b.write, b.begin);
+  });
+  const size_t first = trace.size();
+  for (const Access& a : accesses_) {
+    if (trace.size() > first && trace.back().array == a.array->name &&
+        trace.back().write == a.write && a.begin <= trace.back().end)
+      trace.back().end = std::max(trace.back().end, a.end);
+    else
+      trace.push_back({launch_->kernel, index_, step_, a.array->name, a.write, a.begin, a.end});
+  }
+  accesses_.clear();
+  ++step_;
+}
+
+}  // namespace ladder::sim

@@ -1,0 +1,155 @@
+// The threads of the block that a worker runs: which of them runs, who waits and who goes on, what
+// they counted, and what they tell --trace. What threads wait for stands in files of its own, which
+// see no more of each other than this.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "machine/device.h"
+#include "machine/sim/fiber.h"
+
+namespace ladder::sim {
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+struct uint3 {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+// CUDA's built-in variables, of the fiber that runs.
+inline constinit thread_local uint3 threadIdx;
+inline constinit thread_local uint3 blockIdx;
+inline constinit thread_local dim3 blockDim;
+inline constinit thread_local dim3 gridDim;
+
+/// A kernel on its way.
+struct Launch {
+  std::string rung, kernel;
+  dim3 grid, block;
+  int64_t shared_bytes = 0;
+  const std::function<void()>* body = nullptr;  // the kernel with its arguments
+  Schedule schedule;
+  bool trace = false;
+
+  int threads() const { return static_cast<int>(block.x * block.y * block.z); }
+};
+
+class Block {
+ public:
+  /// State of one CUDA thread.
+  struct Thread {
+    enum class State : uint8_t { ready, waiting, done };
+    uint3 index;
+    State state = State::ready;
+    const char* waits_at = "";  // the barrier or collective it waits at
+    std::source_location where;
+    int64_t exps = 0, other_flops = 0;  // since its last event, when tracing
+  };
+
+  /// `worker`: the number of the worker whose block it is.
+  explicit Block(int worker) : worker_(worker) {}
+
+  // Called by the worker.
+  /// The next block: each of its threads is ready to call entry(argument).
+  void start(const Launch& launch, int64_t index, void (*entry)(void*), void* argument);
+  /// Runs a thread, if it is ready, until it waits, yields or ends. False where it is not ready.
+  /// Inline, because a switch of stacks costs more with each function there is to return from.
+  bool resume(int t) {
+    const Thread& thread = threads_[static_cast<size_t>(t)];
+    if (thread.state != Thread::State::ready) return false;
+    running_ = t;
+    threadIdx = thread.index;
+    Fiber& fiber = *fibers_[static_cast<size_t>(t)];
+    if (tracing_) start_charging();
+    fiber.resume();
+    if (tracing_) charge();
+    if (fiber.overflowed()) [[unlikely]]
+      fault_in(t, "stack overflow (local arrays too large for the sim)");
+    return true;
+  }
+  /// Ends the step of the trace that lies between two barriers.
+  void close_trace_step();
+
+  // Called on fibers, of the thread that runs.
+  int running() const { return running_; }
+  int lane() const { return running_ % 32; }
+  unsigned warp_lanes() const {  // mask of the lanes that its warp has
+    const int lanes = count_ - running_ / 32 * 32;
+    return lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
+  }
+  /// Waits until another wakes it. `at` and `where` tell of it if the block comes to a standstill.
+  void wait(const char* at, std::source_location where) {
+    Thread& self = threads_[static_cast<size_t>(running_)];
+    self.state = Thread::State::waiting;
+    self.waits_at = at;
+    self.where = where;
+    yield();
+  }
+  /// Takes its place in the schedule's order again.
+  void yield() { fibers_[static_cast<size_t>(running_)]->yield(); }
+  [[noreturn]] void end_thread();
+
+  void wake(int thread) { threads_[static_cast<size_t>(thread)].state = Thread::State::ready; }
+  /// Whether what is asynchronous and could end now shall wait until no thread can run without it,
+  /// as the schedule has it.
+  bool late();
+
+  int worker() const { return worker_; }
+  const Launch& launch() const { return *launch_; }
+  int threads() const { return count_; }
+  int ended() const { return ended_; }
+  const Thread& thread(int t) const { return threads_[static_cast<size_t>(t)]; }
+  std::string who() const { return who(running_); }
+  /// "rung 00_naive, kernel scores, block (0,0,0), thread (1,0,0)"
+  std::string who(int thread) const;
+  /// Throws a Fault of a thread that need not be the one that runs.
+  [[noreturn]] void fault_in(int thread, const std::string& what) const;
+
+  bool tracing() const { return tracing_; }
+  void trace_access(const Array* array, bool write, int64_t begin, int64_t end);
+  /// By a thread that does it for itself.
+  void trace_event(const char* event, const std::string& name, int64_t number, int64_t amount = 0,
+                   const std::string& barrier = "");
+  /// By each thread of a warp that does it as a whole.
+  void trace_event_of_warp(const char* event, const std::string& name, int64_t number) {
+    if (tracing_ && lane() == 0) trace_event(event, name, number);
+  }
+
+  // Of all blocks of the kernel that the worker has run. HBM's bytes are counted with the arrays.
+  Counts counts;
+  std::vector<TraceEvent> trace;
+  std::vector<AsyncEvent> async_trace;
+
+ private:
+  void start_charging();
+  /// Adds what was counted since the last call of either to the running thread's.
+  void charge();
+
+  const int worker_;
+  const Launch* launch_ = nullptr;
+  int64_t index_ = 0;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Thread> threads_;
+  int count_ = 0;  // of them
+  int running_ = 0;
+  int ended_ = 0;
+  uint64_t random_ = 0;
+  bool tracing_ = false;
+  int64_t step_ = 0;  // of the trace
+  struct Access {
+    const Array* array;
+    bool write;
+    int64_t begin, end;
+  };
+  std::vector<Access> accesses_;                        // of the running step
+  int64_t charged_exps_ = 0, charged_other_flops_ = 0;  // that some thread has been charged with
+};
+
+}  // namespace ladder::sim

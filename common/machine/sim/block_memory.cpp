@@ -1,0 +1,172 @@
+#include "machine/sim/block_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "machine/sim/fault.h"
+
+namespace ladder::sim {
+
+BlockMemory::BlockMemory(int64_t capacity)
+    : bytes_(static_cast<size_t>(capacity)),
+      shadow_(static_cast<size_t>(capacity)),
+      readers_(static_cast<size_t>(capacity / 16 + 1)) {}
+
+void BlockMemory::start(int64_t bytes, int threads) {
+  launched_bytes_ = bytes;
+  std::fill_n(bytes_.begin(), bytes, static_cast<char>(0xff));
+  std::fill_n(shadow_.begin(), bytes, uint8_t{0});
+  regions_.clear();
+  takes_.assign(static_cast<size_t>(threads), 0);
+  if (!tells_writers_apart_) return;
+  tells_writers_apart_ = false;
+  std::fill(readers_.begin(), readers_.end(), uint16_t{0});
+  writes_.clear();
+  early_writes_.clear();
+}
+
+int64_t BlockMemory::take(int thread, const char* name, int64_t bytes) {
+  const auto k = static_cast<size_t>(takes_[static_cast<size_t>(thread)]++);
+  if (k < regions_.size()) {
+    const Region& r = regions_[k];
+    if (r.name != name || r.bytes != bytes)
+      fault(
+          fmt::format("takes {} bytes of shared memory for {} where another thread took {} for {}",
+                      bytes, name, r.bytes, r.name));
+    return r.begin;
+  }
+  int64_t begin = 0;
+  for (const Region& r : regions_) begin = std::max(begin, r.begin + r.bytes);
+  begin = (begin + 127) / 128 * 128;
+  if (begin + bytes > launched_bytes_)
+    fault(fmt::format("more shared memory than the launch gave: {} ends at byte {} of {}", name,
+                      begin + bytes, launched_bytes_));
+  regions_.push_back({name, begin, bytes});
+  return begin;
+}
+
+const BlockMemory::Region* BlockMemory::region_at(int64_t at) const {
+  for (const Region& r : regions_)
+    if (at >= r.begin && at < r.begin + r.bytes) return &r;
+  return nullptr;
+}
+
+// ---------------------------------------------------------------------------- ordinary accesses
+
+void BlockMemory::fail(const char* what, const SharedPlace& place, int element) const {
+  const int64_t at = place.at - place.begin;
+  fault(fmt::format("{} shared {}[{}] (element of {} bytes)", what, place.name,
+                    at >= 0 ? at / element : -((-at + element - 1) / element), element));
+}
+
+void BlockMemory::fail_read(const SharedPlace& place, int element, bool in_flight) const {
+  fail(in_flight ? "read before its asynchronous copy was waited for:" : "read of unwritten", place,
+       element);
+}
+
+void BlockMemory::fail_write(const SharedPlace& place, int element, bool in_flight) const {
+  fail(in_flight ? "write under an asynchronous copy that was not waited for:"
+                 : "write under a wgmma or TMA store that was not waited for and still reads",
+       place, element);
+}
+
+// -------------------------------------------------------------------------- asynchronous accesses
+
+void BlockMemory::begin_copy(const SharedPlace& place, int64_t bytes, int element) {
+  for (int64_t i = place.at; i < place.at + bytes; ++i) {
+    uint8_t& s = shadow_[static_cast<size_t>(i)];
+    if (s & (kInFlight | kBeingRead))
+      fail(s & kInFlight ? "asynchronous copy onto one that was not waited for:"
+                         : "asynchronous copy under a wgmma or TMA store that still reads",
+           place, element);
+    s = kInFlight;
+  }
+}
+
+void BlockMemory::end_copy(int64_t at, const char* source, int64_t bytes, int thread) {
+  const auto n = static_cast<size_t>(bytes);
+  if (source)
+    std::memcpy(bytes_.data() + at, source, n);
+  else
+    std::memset(bytes_.data() + at, 0, n);
+  std::memset(shadow_.data() + at, kWritten | kOrdinary, n);
+  if (tells_writers_apart_) note_write(thread, at, bytes);
+}
+
+void BlockMemory::begin_load(const SharedPlace& place, int64_t bytes) {
+  for (int64_t i = place.at; i < place.at + bytes; ++i) {
+    const auto complain = [&](const char* why) {
+      fault(fmt::format("TMA load onto shared {}[{}], {}", place.name, (i - place.begin) / 2, why));
+    };
+    uint8_t& s = shadow_[static_cast<size_t>(i)];
+    if (s & kInFlight) complain("the target of a copy that was not waited for");
+    if (s & kBeingRead) complain("which a wgmma or TMA store not waited for still reads");
+    if (s & kOrdinary) complain("which was written with no fence_proxy_async() since");
+    s = kInFlight;
+  }
+}
+
+void BlockMemory::end_load(int64_t at, int64_t bytes) {
+  std::memset(shadow_.data() + at, kWritten, static_cast<size_t>(bytes));
+}
+
+void BlockMemory::begin_async_read(const char* what, int64_t at) {
+  if (at < 0 || at + 16 > launched_bytes_)
+    fault(fmt::format("{} shared memory at byte {} of {}", what, at, launched_bytes_));
+  for (int64_t i = at; i < at + 16; ++i) {
+    const uint8_t seen = shadow_[static_cast<size_t>(i)];
+    if ((seen & (kWritten | kInFlight | kOrdinary)) == kWritten) continue;
+    const Region* const r = region_at(i);
+    fault(fmt::format("{} shared {}, {}", what,
+                      r ? fmt::format("{}[{}] (element of 2 bytes)", r->name, (i - r->begin) / 2)
+                        : fmt::format("byte {}", i),
+                      seen & kInFlight     ? "the target of a copy that was not waited for"
+                      : !(seen & kWritten) ? "which nobody wrote"
+                                           : "written with no fence_proxy_async() since"));
+  }
+  ++readers_[static_cast<size_t>(at / 16)];
+  for (int64_t i = at; i < at + 16; ++i) shadow_[static_cast<size_t>(i)] |= kBeingRead;
+}
+
+void BlockMemory::end_async_read(int64_t at) {
+  if (--readers_[static_cast<size_t>(at / 16)]) return;
+  for (int64_t i = at; i < at + 16; ++i)
+    shadow_[static_cast<size_t>(i)] &= static_cast<uint8_t>(~kBeingRead);
+}
+
+// ------------------------------------------------------------------------------------ proxy fences
+
+void BlockMemory::tell_writers_apart() {
+  tells_writers_apart_ = true;
+  writes_.assign(takes_.size(), {});
+  for (int64_t i = 0; i < launched_bytes_; ++i)
+    if (shadow_[static_cast<size_t>(i)] & kOrdinary) early_writes_.push_back({i, i + 1});
+}
+
+void BlockMemory::note_write(int thread, int64_t at, int64_t bytes) {
+  auto& mine = writes_[static_cast<size_t>(thread)];
+  if (!mine.empty() && mine.back().second == at) {
+    mine.back().second += bytes;
+    return;
+  }
+  mine.push_back({at, at + bytes});
+  // A thread that writes the same places over and over must not fill the memory.
+  if (mine.size() % 4096) return;
+  std::sort(mine.begin(), mine.end());
+  mine.erase(std::unique(mine.begin(), mine.end()), mine.end());
+}
+
+void BlockMemory::fence_proxy(int thread) {
+  const auto clear = [&](std::vector<Range>& ranges) {
+    for (const auto& [begin, end] : ranges)
+      for (int64_t i = begin; i < end; ++i)
+        shadow_[static_cast<size_t>(i)] &= static_cast<uint8_t>(~kOrdinary);
+    ranges.clear();
+  };
+  clear(writes_[static_cast<size_t>(thread)]);
+  clear(early_writes_);
+}
+
+}  // namespace ladder::sim

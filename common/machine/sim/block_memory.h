@@ -1,0 +1,129 @@
+// The shared memory of the block that runs: its bytes, the arrays taken from it, and of every byte
+// who may touch it. Ordinary accesses, asynchronous copies, wgmmas and TMA stores all come here and
+// are checked against what the others do.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "machine/sim/shadow.h"
+
+namespace ladder::sim {
+
+/// A place in an array in shared memory, all in bytes from the start of the block's.
+struct SharedPlace {
+  const char* name;
+  int64_t at, begin, end;  // the place, and where the array begins and ends
+
+  SharedPlace operator+(int64_t bytes) const { return {name, at + bytes, begin, end}; }
+};
+
+/// Where the 16 bytes at `at` stand under 128-byte swizzle: bits 4–6 XOR bits 7–9.
+constexpr int64_t swizzle_128(int64_t at) {
+  return at ^ (at >> 7 & 7) << 4;
+}
+
+class BlockMemory {
+ public:
+  explicit BlockMemory(int64_t capacity);
+
+  /// For a block of that many threads, launched with so many bytes: poison that nobody wrote.
+  void start(int64_t bytes, int threads);
+
+  struct Region {  // an array
+    std::string name;
+    int64_t begin, bytes;
+  };
+  /// Where the array begins that a thread takes next: 128-byte aligned, the same for all threads.
+  int64_t take(int thread, const char* name, int64_t bytes);
+  /// The array that holds the byte at `at`; null if none.
+  const Region* region_at(int64_t at) const;
+
+  char* data() { return bytes_.data(); }
+
+  // Ordinary accesses of n bytes, checked and, those that write, noted. The bytes themselves move
+  // by data(). Faults count in elements of `element` bytes.
+  template <int n>
+  void check_read(const SharedPlace& place, int element) const;
+  template <int n>
+  void check_write(const SharedPlace& place, int element, int thread);
+
+  /// Faults unless the place's `bytes` bytes lie in its array.
+  void check_inside(const char* what, const SharedPlace& place, int64_t bytes, int element) const {
+    if (place.at < place.begin || place.at + bytes > place.end) [[unlikely]]
+      fail(what, place, element);
+  }
+
+  // Copies that a thread starts for itself (cp.async): between the two nobody may touch the bytes.
+  void begin_copy(const SharedPlace& place, int64_t bytes, int element);
+  /// `source` null: zeros.
+  void end_copy(int64_t at, const char* source, int64_t bytes, int thread);
+
+  // TMA loads, likewise; their bytes come by data().
+  void begin_load(const SharedPlace& place, int64_t bytes);
+  void end_load(int64_t at, int64_t bytes);
+
+  // Reads by wgmmas and TMA stores of the 16 bytes at `at`: between the two nobody may write them.
+  // Many may read at once.
+  void begin_async_read(const char* what, int64_t at);
+  void end_async_read(int64_t at);
+
+  /// From now on an ordinary write is its thread's, whose fence_proxy() alone covers it. Writes
+  /// before are anybody's: who made them was not noted, because most kernels need none of this.
+  void tell_writers_apart();
+  /// What the thread wrote so far, wgmmas and TMA stores may read and TMA loads overwrite.
+  void fence_proxy(int thread);
+
+ private:
+  using Range = std::pair<int64_t, int64_t>;
+
+  [[noreturn]] void fail(const char* what, const SharedPlace& place, int element) const;
+  [[noreturn]] void fail_read(const SharedPlace& place, int element, bool in_flight) const;
+  [[noreturn]] void fail_write(const SharedPlace& place, int element, bool in_flight) const;
+  void note_write(int thread, int64_t at, int64_t bytes);
+
+  std::vector<char> bytes_;
+  std::vector<uint8_t> shadow_;
+  int64_t launched_bytes_ = 0;     // that the block has, of the capacity
+  std::vector<Region> regions_;    // in the order taken; every thread must take the same
+  std::vector<int> takes_;         // by each thread, so far
+  std::vector<uint16_t> readers_;  // of each 16 bytes: wgmmas and TMA stores under way
+  bool tells_writers_apart_ = false;
+  std::vector<std::vector<Range>> writes_;  // of each thread, since its last proxy fence
+  std::vector<Range> early_writes_;         // before they were told apart
+};
+
+template <int n>
+inline void BlockMemory::check_read(const SharedPlace& place, int element) const {
+  if constexpr (n == 16) {
+    check_read<8>(place, element);
+    check_read<8>(place + 8, element);
+  } else {
+    check_inside("read of", place, n, element);
+    using W = typename Word<n>::type;
+    const W seen = *reinterpret_cast<const W*>(shadow_.data() + place.at);
+    if ((seen & repeat<n>(kWritten | kInFlight)) != repeat<n>(kWritten)) [[unlikely]]
+      fail_read(place, element, seen & repeat<n>(kInFlight));
+  }
+}
+
+template <int n>
+inline void BlockMemory::check_write(const SharedPlace& place, int element, int thread) {
+  if constexpr (n == 16) {
+    check_write<8>(place, element, thread);
+    check_write<8>(place + 8, element, thread);
+  } else {
+    check_inside("write to", place, n, element);
+    using W = typename Word<n>::type;
+    W* const s = reinterpret_cast<W*>(shadow_.data() + place.at);
+    if (*s & repeat<n>(kInFlight | kBeingRead)) [[unlikely]]
+      fail_write(place, element, *s & repeat<n>(kInFlight));
+    *s = repeat<n>(kWritten | kOrdinary);
+    if (tells_writers_apart_) [[unlikely]]
+      note_write(thread, place.at, n);
+  }
+}
+
+}  // namespace ladder::sim

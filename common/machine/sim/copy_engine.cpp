@@ -1,0 +1,183 @@
+#include "machine/sim/copy_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "machine/sim/fault.h"
+
+namespace ladder::sim {
+namespace {
+
+constexpr int64_t kRowBytes = 128;  // of a box
+
+}  // namespace
+
+CopyEngine::CopyEngine(Block& block, BlockMemory& memory, Barriers& barriers)
+    : block_(block),
+      memory_(memory),
+      barriers_(barriers),
+      stores_(static_cast<size_t>(block.threads())) {}
+
+void CopyEngine::end_thread() const {
+  if (!stores_[static_cast<size_t>(block_.running())].under_way.empty())
+    fault("ends with a TMA store that was never waited for");
+}
+
+void CopyEngine::end_block() const {
+  if (!loads_.empty()) barriers_.fault_of_load(*loads_.front().barrier, loads_.front().thread);
+}
+
+bool CopyEngine::deliver_load() {
+  if (loads_.empty()) return false;
+  const Load load = loads_.front();
+  loads_.pop_front();
+  end_load(load);
+  return true;
+}
+
+bool CopyEngine::deliver_stores() {
+  const auto waiting = std::find_if(stores_.begin(), stores_.end(),
+                                    [](const Stores& stores) { return stores.done >= 0; });
+  if (waiting == stores_.end()) return false;
+  end_stores(static_cast<int>(waiting - stores_.begin()));
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------ boxes
+
+int64_t CopyEngine::Box::bytes() const {
+  return map.box_rows * kRowBytes;
+}
+
+CopyEngine::Piece CopyEngine::piece_of(const Box& box, int row) {
+  const auto& [map, at, shared] = box;
+  const int64_t r = int64_t{at[1]} + row;
+  const bool inside = r >= 0 && r < map.extents[1] && at[2] >= 0 && at[2] < map.extents[2] &&
+                      at[3] >= 0 && at[3] < map.extents[3];
+  const int64_t first = std::max(at[0], 0);
+  const int64_t last = std::min(map.extents[0], int64_t{at[0]} + 64);
+  if (!inside || last <= first) return {0, 0, 0};
+  const int64_t index =
+      ((at[3] * map.extents[2] + at[2]) * map.extents[1] + r) * map.extents[0] + first;
+  return {2 * index, first - at[0], 2 * (last - first)};
+}
+
+template <class F>
+void CopyEngine::for_each_stored(const Box& box, F f) {
+  for (int row = 0; row < box.map.box_rows; ++row) {
+    const Piece piece = piece_of(box, row);
+    for (int64_t i = 0; i < piece.bytes; i += 16)
+      f(swizzle_128(box.shared + row * kRowBytes + 2 * piece.column + i));
+  }
+}
+
+void CopyEngine::check(const char* what, const TensorMap& map, const SharedPlace& place) {
+  const auto [name, at, begin, end] = place;
+  if (!map.array) fault(fmt::format("{}: a tensor map of nothing", what));
+  if (at % 1024)
+    fault(fmt::format("{}: shared {}[{}] not aligned to 1024 bytes", what, name, (at - begin) / 2));
+  if (at < begin || at + map.box_rows * kRowBytes > end)
+    fault(fmt::format("{}: a box of {} rows × 128 bytes at shared {}[{}] ends past its {} elements",
+                      what, map.box_rows, name, (at - begin) / 2, (end - begin) / 2));
+}
+
+void CopyEngine::copy_in(const Box& box) {
+  for (int row = 0; row < box.map.box_rows; ++row) {
+    const Piece piece = piece_of(box, row);
+    char line[kRowBytes] = {};
+    if (piece.bytes)
+      std::memcpy(line + 2 * piece.column, static_cast<char*>(box.map.array->data) + piece.at,
+                  static_cast<size_t>(piece.bytes));
+    for (int64_t c = 0; c < kRowBytes; c += 16)
+      std::memcpy(memory_.data() + swizzle_128(box.shared + row * kRowBytes + c), line + c, 16);
+  }
+}
+
+void CopyEngine::copy_out(const Box& box) {
+  for (int row = 0; row < box.map.box_rows; ++row) {
+    const Piece piece = piece_of(box, row);
+    if (!piece.bytes) continue;
+    char line[kRowBytes];
+    for (int64_t c = 0; c < kRowBytes; c += 16)
+      std::memcpy(line + c, memory_.data() + swizzle_128(box.shared + row * kRowBytes + c), 16);
+    std::memcpy(static_cast<char*>(box.map.array->data) + piece.at, line + 2 * piece.column,
+                static_cast<size_t>(piece.bytes));
+  }
+}
+
+// ------------------------------------------------------------------------------------------ loads
+
+void CopyEngine::load(const TensorMap& map, const MbarrierPlace& barrier, const SharedPlace& target,
+                      const int (&at)[4]) {
+  Barriers::Barrier& b = barriers_.for_load(barrier);
+  check("TMA load", map, target);
+  const Load load{{map, {at[0], at[1], at[2], at[3]}, target.at}, &b, block_.running()};
+  const int64_t bytes = load.box.bytes();
+  memory_.begin_load(target, bytes);
+  for (int row = 0; row < map.box_rows; ++row) {
+    const Piece piece = piece_of(load.box, row);
+    for (int64_t i = 0; i < piece.bytes; i += 16) map.array->read<16>(block_, piece.at + i, 2);
+  }
+  block_.counts.sram_write += bytes;
+  block_.trace_event("tma_load", map.array->name, b.phase, bytes, b.name);
+  if (block_.late())
+    loads_.push_back(load);
+  else
+    end_load(load);
+}
+
+void CopyEngine::end_load(const Load& load) {
+  copy_in(load.box);
+  barriers_.load_ended(*load.barrier, load.box.shared, load.box.bytes(), load.thread);
+}
+
+// ----------------------------------------------------------------------------------------- stores
+
+void CopyEngine::store(const TensorMap& map, const SharedPlace& source, const int (&at)[4]) {
+  check("TMA store", map, source);
+  for (const int i : at)
+    if (i < 0) fault(fmt::format("TMA store to place {}: a box to store cannot start before 0", i));
+  const Store store{{map, {at[0], at[1], at[2], at[3]}, source.at}, mine().group};
+  for (int row = 0; row < map.box_rows; ++row) {
+    const Piece piece = piece_of(store.box, row);
+    for (int64_t i = 0; i < piece.bytes; i += 16) map.array->write<16>(block_, piece.at + i, 2);
+  }
+  for_each_stored(store.box, [&](int64_t chunk) {
+    memory_.begin_async_read("TMA store of", chunk);
+    block_.counts.sram_read += 16;
+  });
+  mine().under_way.push_back(store);
+  block_.trace_event("tma_store", map.array->name, store.group, store.box.bytes());
+}
+
+void CopyEngine::commit_stores() {
+  ++mine().group;
+}
+
+void CopyEngine::wait_stores(int groups_left, std::source_location where) {
+  Stores& stores = mine();
+  const int done = stores.group - groups_left;
+  block_.trace_event("tma_store_wait", "", done);
+  if (stores.under_way.empty() || stores.under_way.front().group >= done) return;
+  stores.done = done;
+  if (block_.late())
+    block_.wait("TMA store", where);
+  else
+    end_stores(block_.running());
+}
+
+void CopyEngine::end_stores(int thread) {
+  Stores& stores = stores_[static_cast<size_t>(thread)];
+  std::erase_if(stores.under_way, [&](const Store& store) {
+    if (store.group >= stores.done) return false;
+    copy_out(store.box);
+    for_each_stored(store.box, [&](int64_t chunk) { memory_.end_async_read(chunk); });
+    return true;
+  });
+  stores.done = -1;
+  block_.wake(thread);
+}
+
+}  // namespace ladder::sim

@@ -1,0 +1,91 @@
+// The copy engine: bulk copies of boxes between an array in HBM and shared memory (TMA), started by
+// one thread. A load reports to an mbarrier, a store is waited for by its thread. Both end as late
+// as the schedule lets them, so that what reads or overwrites their bytes too early shows.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <source_location>
+#include <vector>
+
+#include "machine/sim/barriers.h"
+#include "machine/sim/block.h"
+#include "machine/sim/block_memory.h"
+#include "machine/sim/tracked.h"
+
+namespace ladder::sim {
+
+/// An array as bulk tensor copies see it: extents, innermost first, of 16-bit elements, in boxes of
+/// 64 columns × box_rows rows.
+struct TensorMap {
+  Tracked* array = nullptr;
+  int64_t extents[4] = {};
+  int box_rows = 0;
+};
+
+class CopyEngine {
+ public:
+  CopyEngine(Block& block, BlockMemory& memory, Barriers& barriers);
+
+  // Called on fibers. `at`: the box's first element in the map.
+  void load(const TensorMap& map, const MbarrierPlace& barrier, const SharedPlace& target,
+            const int (&at)[4]);
+  void store(const TensorMap& map, const SharedPlace& source, const int (&at)[4]);
+  void commit_stores();
+  void wait_stores(int groups_left, std::source_location where);
+  /// Faults where the thread has not waited for a store.
+  void end_thread() const;
+
+  /// Faults where a load is under way.
+  void end_block() const;
+  /// Ends a load that is under way. False if there is none.
+  bool deliver_load();
+  /// Ends the stores that a thread waits for. False if none does.
+  bool deliver_stores();
+
+ private:
+  struct Box {
+    TensorMap map;
+    int at[4];
+    int64_t shared;  // first byte in shared memory
+    int64_t bytes() const;
+  };
+  /// The part of a box's row that lies within the array: byte offset in the array, first column
+  /// within the box, bytes. None where the row is past the end.
+  struct Piece {
+    int64_t at, column, bytes;
+  };
+  struct Load {
+    Box box;
+    Barriers::Barrier* barrier;
+    int thread;  // that issued it
+  };
+  struct Store {
+    Box box;
+    int group;
+  };
+  struct Stores {  // of one thread
+    std::vector<Store> under_way;
+    int group = 0;
+    int done = -1;  // while it waits: groups below this number must have ended
+  };
+
+  static Piece piece_of(const Box& box, int row);
+  /// Calls f(at) for each 16 bytes of shared memory that a store of the box reads.
+  template <class F>
+  static void for_each_stored(const Box& box, F f);
+  static void check(const char* what, const TensorMap& map, const SharedPlace& place);
+  void copy_in(const Box& box);
+  void copy_out(const Box& box);
+  void end_load(const Load& load);
+  void end_stores(int thread);
+  Stores& mine() { return stores_[static_cast<size_t>(block_.running())]; }
+
+  Block& block_;
+  BlockMemory& memory_;
+  Barriers& barriers_;
+  std::deque<Load> loads_;      // under way
+  std::vector<Stores> stores_;  // of each thread
+};
+
+}  // namespace ladder::sim

@@ -1,0 +1,44 @@
+// What the sim knows of each byte of an array or of shared memory: a byte of its own, its shadow.
+#pragma once
+
+#include <cstdint>
+
+namespace ladder::sim {
+
+enum ShadowBit : uint8_t {
+  kWritten = 1,  // somebody wrote it
+  // of arrays
+  kReadHere = 2,     // read in this kernel
+  kWrittenHere = 4,  // written in this kernel
+  // of shared memory
+  kInFlight = 8,    // the target of an asynchronous copy that nobody has waited for
+  kBeingRead = 16,  // by a wgmma or a TMA store that nobody has waited for
+  kOrdinary = 32    // written by ordinary stores, and not fenced for wgmma and TMA since
+};
+
+/// The unsigned integer of n bytes, and a shadow bit repeated in each of them.
+template <int n>
+struct Word;
+template <>
+struct Word<1> {
+  using type = uint8_t;
+};
+template <>
+struct Word<2> {
+  using type = uint16_t;
+};
+template <>
+struct Word<4> {
+  using type = uint32_t;
+};
+template <>
+struct Word<8> {
+  using type = uint64_t;
+};
+template <int n>
+constexpr auto repeat(unsigned bits) {
+  using W = typename Word<n>::type;
+  return static_cast<W>(static_cast<W>(~W{0}) / 0xff * bits);
+}
+
+}  // namespace ladder::sim

@@ -1,0 +1,326 @@
+#include "machine/sim/wgmma_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "float16.h"
+#include "machine/sim/fault.h"
+
+namespace ladder::sim {
+namespace {
+
+constexpr unsigned kOwnedOperand = 0x7fed7fed;
+
+/// A matrix in shared memory as a descriptor tells it (PTX ISA: “Matrix Descriptor Format”), in
+/// lines of 128 bytes under 128-byte swizzle.
+struct Descriptor {
+  int64_t start, leading, stride;
+  explicit Descriptor(uint64_t bits)
+      : start(static_cast<int64_t>(bits & 0x3fff) << 4),
+        leading(static_cast<int64_t>(bits >> 16 & 0x3fff) << 4),
+        stride(static_cast<int64_t>(bits >> 32 & 0x3fff) << 4) {
+    if (bits >> 49 & 7) fault("wgmma: a matrix descriptor with a base offset, unknown to the sim");
+    if (bits >> 62 != 1)
+      fault("wgmma: a matrix descriptor of another swizzle than 128 bytes, unknown to the sim");
+  }
+  /// The 16 bytes that hold elements k … k + 7 of row i or, transposed, i … i + 7 of column k.
+  int64_t chunk(int i, int k, bool transposed) const {
+    return swizzle_128(start + (transposed
+                                    ? i / 64 * leading + i % 64 * 2 + k % 8 * 128 + k / 8 * stride
+                                    : i / 8 * stride + i % 8 * 128 + k * 2));
+  }
+};
+
+/// Calls f(at, i, k) for each 16 bytes of an operand of `rows` rows (or columns) × 16.
+template <class F>
+void for_each_chunk(uint64_t descriptor, int rows, bool transposed, F f) {
+  const Descriptor d(descriptor);
+  const int step_i = transposed ? 8 : 1, step_k = transposed ? 1 : 8;
+  for (int i = 0; i < rows; i += step_i)
+    for (int k = 0; k < 16; k += step_k) f(d.chunk(i, k, transposed), i, k);
+}
+
+/// Row and column of a lane's register i of an accumulator.
+std::pair<int, int> element(int lane, int i) {
+  return {lane / 32 * 16 + lane % 32 / 4 + i % 4 / 2 * 8, i / 4 * 8 + lane % 4 * 2 + i % 2};
+}
+
+}  // namespace
+
+WgmmaEngine::WgmmaEngine(Block& block, BlockMemory& memory)
+    : block_(block), memory_(memory), warpgroups_(static_cast<size_t>(block.threads() / 128)) {
+  for (auto& group : warpgroups_) group = std::make_unique<Warpgroup>();
+}
+
+WgmmaEngine::Warpgroup& WgmmaEngine::mine(const char* what) {
+  const auto g = static_cast<size_t>(block_.running() / 128);
+  if (g >= warpgroups_.size())
+    fault(fmt::format("{} by a warpgroup of fewer than 128 threads", what));
+  return *warpgroups_[g];
+}
+
+void WgmmaEngine::end_thread() const {
+  const int t = block_.running();
+  const auto g = static_cast<size_t>(t / 128);
+  if (g < warpgroups_.size() && warpgroups_[g]->lanes[t % 128].issued > warpgroups_[g]->first_op)
+    fault("ends with a wgmma that was never waited for");
+}
+
+void WgmmaEngine::set_registers(int n) {
+  mine("setmaxnreg").registers = n;
+  // Once all warpgroups have said how many they want, an SM must have as many.
+  int sum = 0;
+  for (const auto& group : warpgroups_) {
+    if (!group->registers) return;
+    sum += group->registers;
+  }
+  if (128 * sum > 65536)
+    fault(fmt::format("setmaxnreg: the block's warpgroups want {} registers, and an SM has 65536",
+                      128 * sum));
+}
+
+// ------------------------------------------------------------------------------------- registers
+
+void WgmmaEngine::fence_registers(const void* registers, size_t bytes) {
+  auto& fenced = mine().lanes[block_.running() % 128].fenced;
+  const auto* begin = static_cast<const char*>(registers);
+  auto entry = std::find_if(fenced.begin(), fenced.end(), [&](const Lane::Fenced& f) {
+    return f.registers == begin && f.contents.size() == bytes;
+  });
+  if (entry == fenced.end()) {
+    std::erase_if(fenced, [&](const Lane::Fenced& f) {  // registers that lived there before
+      return f.registers < begin + bytes && begin < f.registers + f.contents.size();
+    });
+    entry = fenced.insert(fenced.end(), {begin, std::vector<char>(bytes)});
+  }
+  std::memcpy(entry->contents.data(), begin, bytes);
+}
+
+/// Registers pass from other code to a wgmma: they must be as they were at a fence.
+void WgmmaEngine::hand_over(const Lane& lane, const void* registers, size_t bytes,
+                            const char* what) {
+  const auto* begin = static_cast<const char*>(registers);
+  for (const Lane::Fenced& f : lane.fenced) {
+    if (begin < f.registers || begin + bytes > f.registers + f.contents.size()) continue;
+    if (std::memcmp(begin, f.contents.data() + (begin - f.registers), bytes) == 0) return;
+    fault(fmt::format("wgmma: its {} changed since the last wgmma_fence() of it", what));
+  }
+  fault(fmt::format("wgmma without a wgmma_fence() of its {} before", what));
+}
+
+void WgmmaEngine::check_untouched(const float* d, int thread, int N) const {
+  for (int i = 0; i < N / 2; ++i) {
+    if (std::bit_cast<uint32_t>(d[i]) == kOwnedByWgmma) continue;
+    const auto [row, column] = element(thread % 128, i);
+    block_.fault_in(
+        thread,
+        fmt::format("accumulator of a wgmma m64n{}k16, row {}, column {}: other code wrote to "
+                    "it between the wgmma and the wgmma_wait() for it",
+                    N, row, column));
+  }
+}
+
+// -------------------------------------------------------------------------------------- products
+
+void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
+  const int t = block_.running(), l = t % 128, N = wgmma.N;
+  Warpgroup& group = mine();
+  Lane& lane = group.lanes[l];
+  const auto number = static_cast<size_t>(lane.issued++ - group.first_op);
+  if (number == group.ops.size()) {  // the first lane to come
+    Op& op = group.ops.emplace_back(Op{wgmma, lane.group, nullptr, {}});
+    for (size_t i = number; i-- > 0 && !op.chain;)
+      if (group.ops[i].chain->lanes[l] == d) op.chain = group.ops[i].chain;
+    if (!op.chain) {
+      op.chain = std::make_shared<Chain>();
+      op.chain->N = N;
+      op.chain->sums.resize(static_cast<size_t>(64 * N));
+    }
+    ++op.chain->ops;
+    if (wgmma.a_in_registers) op.a.resize(128);
+    const auto read = [&](int64_t chunk, int, int) {
+      memory_.begin_async_read("wgmma of", chunk);
+      block_.counts.sram_read += 16;
+    };
+    if (!wgmma.a_in_registers) for_each_chunk(wgmma.a, 64, wgmma.transposed_a, read);
+    for_each_chunk(wgmma.b, N, wgmma.transposed_b, read);
+    block_.counts.matmul_flops += 2 * 64 * N * 16;
+  }
+  Op& op = group.ops[number];
+  Chain& chain = *op.chain;
+  if (op.wgmma != wgmma || op.group != lane.group || (chain.lanes[l] && chain.lanes[l] != d))
+    fault("lanes of a warpgroup disagree on a wgmma: its descriptors, shape or accumulator");
+  if (chain.N != N)
+    fault(fmt::format("wgmma m64n{}k16 on the accumulator of an m64n{}k16 not waited for", N,
+                      chain.N));
+  if (chain.lanes[l]) {
+    check_untouched(d, t, N);
+  } else {
+    chain.lanes[l] = d;
+    hand_over(lane, d, static_cast<size_t>(N / 2) * sizeof(float), "accumulator");
+    for (int i = 0; i < N / 2; ++i) {
+      const auto [row, column] = element(l, i);
+      chain.sums[static_cast<size_t>(row * N + column)] = d[i];
+      d[i] = std::bit_cast<float>(kOwnedByWgmma);
+    }
+  }
+  if (!a) return;
+  auto held = std::find_if(lane.operands.begin(), lane.operands.end(),
+                           [&](const Lane::Operand& o) { return o.registers == a; });
+  if (held == lane.operands.end()) {
+    hand_over(lane, a, 4 * sizeof(unsigned), "left operand");
+    held = lane.operands.insert(lane.operands.end(), {a, {a[0], a[1], a[2], a[3]}, 0});
+    std::fill_n(a, 4, kOwnedOperand);
+  }
+  held->last_op = lane.issued - 1;
+  op.a[static_cast<size_t>(l)] = held->contents;
+}
+
+void WgmmaEngine::commit() {
+  Warpgroup& group = mine();
+  const int number = group.lanes[block_.running() % 128].group++;
+  if (block_.tracing() && block_.lane() == 0) trace_products(group, number);
+}
+
+/// A group's products as events: wgmmas in a row on one accumulator, and on one array, are one.
+void WgmmaEngine::trace_products(const Warpgroup& group, int number) {
+  struct Product {
+    const Chain* chain;
+    std::string array;
+    int64_t flops;
+  };
+  std::vector<Product> products;
+  for (const Op& op : group.ops) {
+    if (op.group != number) continue;
+    const int64_t flops = 2 * 64 * op.wgmma.N * 16;
+    const BlockMemory::Region* const b = memory_.region_at(Descriptor(op.wgmma.b).start);
+    const std::string array = b ? b->name : "";
+    if (!products.empty() && products.back().chain == op.chain.get() &&
+        products.back().array == array)
+      products.back().flops += flops;
+    else
+      products.push_back({op.chain.get(), array, flops});
+  }
+  for (const Product& p : products) block_.trace_event("wgmma", p.array, number, p.flops);
+}
+
+void WgmmaEngine::wait(int groups_left, std::source_location where) {
+  const int t = block_.running();
+  Warpgroup& group = mine();
+  const Lane& self = group.lanes[t % 128];
+  const int done = self.group - groups_left;  // groups below this number
+  block_.trace_event_of_warp("wgmma_wait", "", done);
+  if (group.ops.empty() || group.ops.front().group >= done) return;
+  group.done = done;
+  group.waiting.push_back(t);
+  const bool all = group.waiting.size() == 128;
+  if (all)
+    for (const Lane& lane : group.lanes)
+      if (lane.issued != self.issued || lane.group != self.group)
+        fault("lanes of a warpgroup disagree at wgmma_wait() on which wgmmas they have issued");
+  if (all && !block_.late()) {
+    end_group(static_cast<size_t>(t / 128));
+    return block_.yield();
+  }
+  block_.wait("wgmma_wait", where);
+}
+
+bool WgmmaEngine::deliver() {
+  for (size_t g = 0; g < warpgroups_.size(); ++g)
+    if (warpgroups_[g]->waiting.size() == 128) {
+      end_group(g);
+      return true;
+    }
+  return false;
+}
+
+void WgmmaEngine::end_group(size_t g) {
+  Warpgroup& group = *warpgroups_[g];
+  while (!group.ops.empty() && group.ops.front().group < group.done) {
+    finish(g, group.ops.front());
+    group.ops.pop_front();
+    ++group.first_op;
+  }
+  for (const int t : group.waiting) block_.wake(t);
+  group.waiting.clear();
+}
+
+void WgmmaEngine::finish(size_t g, Op& op) {
+  Warpgroup& group = *warpgroups_[g];
+  const Wgmma& w = op.wgmma;
+  const int N = w.N;
+  const auto value = [&](uint16_t bits) -> float {
+    return w.is_bf16 ? float(bf16::from_bits(bits)) : float(fp16::from_bits(bits));
+  };
+  static thread_local std::vector<float> A(64 * 16), B(16 * 256), sum(256);
+  // A: [row][k]; B: [k][column].
+  const auto read = [&](uint64_t descriptor, int rows, bool transposed, std::vector<float>& to,
+                        int by_row, int by_k) {
+    for_each_chunk(descriptor, rows, transposed, [&](int64_t chunk, int i, int k) {
+      uint16_t bits[8];
+      std::memcpy(bits, memory_.data() + chunk, 16);
+      const int step = transposed ? by_row : by_k;
+      for (int e = 0; e < 8; ++e)
+        to[static_cast<size_t>(i * by_row + k * by_k + e * step)] = value(bits[e]);
+      memory_.end_async_read(chunk);
+    });
+  };
+  if (w.a_in_registers) {
+    for (int l = 0; l < 128; ++l)
+      for (int i = 0; i < 4; ++i)
+        for (int half = 0; half < 2; ++half) {
+          const int row = l / 32 * 16 + l % 32 / 4 + i % 2 * 8, k = l % 4 * 2 + half + i / 2 * 8;
+          A[static_cast<size_t>(16 * row + k)] = value(static_cast<uint16_t>(
+              op.a[static_cast<size_t>(l)][static_cast<size_t>(i)] >> 16 * half));
+        }
+  } else {
+    read(w.a, 64, w.transposed_a, A, 16, 1);
+  }
+  read(w.b, N, w.transposed_b, B, 1, N);
+  for (int row = 0; row < 64; ++row) {
+    std::fill_n(sum.data(), N, 0.0f);
+    for (int k = 0; k < 16; ++k) {
+      const float a = A[static_cast<size_t>(16 * row + k)];
+      const float* const b = B.data() + k * N;
+      for (int j = 0; j < N; ++j) sum[static_cast<size_t>(j)] += a * b[j];
+    }
+    float* const c = op.chain->sums.data() + row * N;
+    for (int j = 0; j < N; ++j) c[j] = (w.scale_d ? c[j] : 0) + sum[static_cast<size_t>(j)];
+  }
+
+  const int first = static_cast<int>(128 * g);
+  for (int l = 0; l < 128; ++l)
+    std::erase_if(group.lanes[l].operands, [&](const Lane::Operand& o) {
+      if (o.last_op > group.first_op) return false;
+      for (int i = 0; i < 4; ++i)
+        if (o.registers[i] != kOwnedOperand)
+          block_.fault_in(
+              first + l,
+              "left operand of a wgmma: other code wrote to its registers, or it went out of "
+              "scope, between the wgmma and the wgmma_wait() for it");
+      std::copy(o.contents.begin(), o.contents.end(), o.registers);
+      return true;
+    });
+  Chain& chain = *op.chain;
+  if (--chain.ops > 0) return;
+  for (int l = 0; l < 128; ++l) check_untouched(chain.lanes[l], first + l, N);
+  for (int l = 0; l < 128; ++l)
+    for (int i = 0; i < N / 2; ++i) {
+      const auto [row, column] = element(l, i);
+      chain.lanes[l][i] = chain.sums[static_cast<size_t>(row * N + column)];
+    }
+}
+
+std::string WgmmaEngine::waits_for(int thread) const {
+  for (const auto& g : warpgroups_)
+    for (const int t : g->waiting)
+      if (t == thread)
+        return fmt::format("wgmma_wait, where {} of 128 threads are missing",
+                           128 - g->waiting.size());
+  return "";
+}
+
+}  // namespace ladder::sim

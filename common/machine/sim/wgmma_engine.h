@@ -1,0 +1,103 @@
+// What belongs to a warpgroup, 128 threads: its asynchronous products (wgmma), and its share of the
+// registers (setmaxnreg). A product ends as late as the schedule lets it. From its issue until the
+// wait for it its accumulator holds no number and its operands are not to be touched, so that what
+// reads or writes them too early shows.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "machine/sim/block.h"
+#include "machine/sim/block_memory.h"
+
+namespace ladder::sim {
+
+/// The bits of an accumulator register that a wgmma still owns: a signalling NaN. Arithmetic with
+/// it gives the quiet one, bit 22, so a register that was computed with and written back shows.
+inline constexpr uint32_t kOwnedByWgmma = 0x7fadbeef;
+
+/// A wgmma, m64nNk16, as each of its lanes issues it.
+struct Wgmma {
+  int N;
+  bool is_bf16, a_in_registers, transposed_a, transposed_b;
+  uint64_t a, b;  // descriptors
+  int scale_d;
+  bool operator==(const Wgmma&) const = default;
+};
+
+class WgmmaEngine {
+ public:
+  WgmmaEngine(Block& block, BlockMemory& memory);
+
+  // Called on fibers.
+  void fence_registers(const void* registers, size_t bytes);
+  /// `d`: the lane's N/2 registers of sums; `a`: its 4 of the left operand, or null.
+  void issue(const Wgmma& wgmma, float* d, unsigned* a);
+  void commit();
+  void wait(int groups_left, std::source_location where);
+  void set_registers(int n);
+  /// Faults where the thread has not waited for a product.
+  void end_thread() const;
+
+  /// Ends the products that a whole warpgroup waits for. False if none does.
+  bool deliver();
+  /// What a waiting thread waits for; empty if it is nothing here.
+  std::string waits_for(int thread) const;
+
+ private:
+  // A chain of wgmmas on the same accumulator that have not all been waited for.
+  struct Chain {
+    int N = 0, ops = 0;
+    float* lanes[128] = {};
+    std::vector<float> sums;  // 64 × N
+  };
+  struct Op {
+    Wgmma wgmma;
+    int group;
+    std::shared_ptr<Chain> chain;
+    std::vector<std::array<unsigned, 4>> a;  // of each lane
+  };
+  struct Lane {
+    int64_t issued = 0;
+    int group = 0;
+    struct Fenced {
+      const char* registers;
+      std::vector<char> contents;
+    };
+    std::vector<Fenced> fenced;
+    struct Operand {  // registers that a wgmma reads
+      unsigned* registers;
+      std::array<unsigned, 4> contents;
+      int64_t last_op;
+    };
+    std::vector<Operand> operands;
+  };
+  struct Warpgroup {
+    std::deque<Op> ops;  // not waited for
+    int64_t first_op = 0;
+    Lane lanes[128];
+    std::vector<int> waiting;
+    int done = 0;       // for wgmmas of groups below this number
+    int registers = 0;  // of each thread, since its setmaxnreg
+  };
+
+  /// The running thread's; faults, of `what`, where it has none.
+  Warpgroup& mine(const char* what = "wgmma");
+  static void hand_over(const Lane& lane, const void* registers, size_t bytes, const char* what);
+  void check_untouched(const float* d, int thread, int N) const;
+  void trace_products(const Warpgroup& group, int number);
+  void end_group(size_t group);
+  void finish(size_t group, Op& op);
+
+  Block& block_;
+  BlockMemory& memory_;
+  std::vector<std::unique_ptr<Warpgroup>> warpgroups_;
+};
+
+}  // namespace ladder::sim
