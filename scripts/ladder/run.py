@@ -17,12 +17,6 @@ import sys
 import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-WIDTH = 100
-
-GOOD, WRONG_RESULT, BAD_USAGE, NO_DEVICE = range(4)
-# From bad to worse; any other status is a crash and worse than these.
-SEVERITY = {GOOD: 0, NO_DEVICE: 1, BAD_USAGE: 2, WRONG_RESULT: 3}
 
 # The FlashAttention-2 paper's workload: 16k tokens in all, hidden size 2048.
 PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
@@ -31,193 +25,15 @@ PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "
 # These would make all programs write, or print, the same thing.
 FOR_ONE_PROGRAM = ["--save", "--trace", "--list", "--version"]
 
-NO_VALUE = "–"
-
-
-class Stop(Exception):
-    """Ends the run with a message and a status."""
-
-    def __init__(self, message, status):
-        super().__init__(message)
-        self.status = status
 
 
 # ---- numbers that people read ----
 
 
-def in_units(value, units, step=1000.0):
-    """Three digits (fewer of a whole number of the smallest unit) and the first of the units that leaves fewer than four before the point."""
-    if value is None:
-        return NO_VALUE
-    for unit in units:
-        text = three_digits(value)
-        if len(text.split(".")[0]) <= 3 or unit == units[-1]:
-            return f"{text} {unit}"
-        value /= step
-
-
-def three_digits(value):
-    if isinstance(value, int) and value < 1000:
-        return str(value)
-    for decimals in (2, 1):
-        text = f"{value:.{decimals}f}"
-        if len(text.replace(".", "").lstrip("-")) <= 3:
-            return text
-    return f"{value:.0f}"
-
-
-def bytes_text(count):
-    return in_units(count, ["B", "kB", "MB", "GB", "TB"])
-
-
-def time_text(milliseconds):
-    return in_units(None if milliseconds is None else milliseconds * 1000, ["µs", "ms", "s"])
-
-
-def rate_text(tflops):
-    if tflops is None:
-        return NO_VALUE
-    return f"{tflops:.2g}" if tflops < 0.1 else three_digits(tflops)
-
-
-def ratio_text(ratio):
-    if ratio is None:
-        return NO_VALUE
-    return f"{ratio:.2g}" if ratio < 0.1 else three_digits(ratio)
-
-
 # ---- what a record says ----
 
 
-def total(record, kind):
-    """Bytes read and written together, None where the program does not know."""
-    parts = [record.get(f"{kind}_{way}_bytes") for way in ("read", "write")]
-    return None if None in parts else sum(parts)
-
-
-def requested(record):
-    """What the kernels ask of HBM: the sim's count, or the formula that equals it."""
-    counted = total(record, "requested")
-    return total(record, "model") if counted is None else counted
-
-
-def uneven_counts(record):
-    """What is wrong if the sim's count is not the formula's to the byte."""
-    for way in ("read", "write"):
-        counted, formula = (record.get(f"{kind}_{way}_bytes") for kind in ("requested", "model"))
-        if None not in (counted, formula) and counted != formula:
-            return (f"HBM {way}s: the sim counted {counted:,} bytes, the rung's formula says "
-                    f"{formula:,}")
-    return None
-
-
-def error_text(record):
-    """The largest error of O, or of the gradients; LSE has a tolerance of its own."""
-    errors = [e for name, e in (record.get("errors") or {}).items() if e and name != "lse"]
-    if any(e.get("nonfinite") for e in errors):
-        return "inf/nan"
-    largest = [e["max"] for e in errors if e.get("max") is not None]
-    return f"{max(largest):.1e}" if largest else NO_VALUE
-
-
-def shape_text(record):
-    kv_heads, seqlen_kv = record.get("kv_heads"), record.get("seqlen_kv")
-    words = [f"batch {record['batch']}", f"heads {record['heads']}"]
-    if kv_heads != record["heads"]:
-        words.append(f"kv-heads {kv_heads}")
-    words.append(f"seqlen {record['seqlen']}")
-    if seqlen_kv != record["seqlen"]:
-        words.append(f"seqlen-kv {seqlen_kv}")
-    words += [f"head-dim {record['head_dim']}", record["dtype"]]
-    if record.get("causal"):
-        words.append("causal")
-    return ", ".join(words)
-
-
 # ---- the programs ----
-
-
-class Program:
-    def __init__(self, path):
-        self.path = path
-        self.name = os.path.basename(path)
-
-    def steps(self):
-        """What --list says: one {rung, variant, device, default, summary} for each step and
-        device that the program was built for."""
-        status, out, err = run_quietly([self.path, "--list"], self.name)
-        if status:
-            raise Stop(f"{self.name} --list ended with status {status}: {err}", status)
-        return json_lines(out, self.name)
-
-
-def json_lines(text, name):
-    try:
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
-    except ValueError as error:
-        raise Stop(f"{name} printed something that is no JSON: {error}", WRONG_RESULT) from None
-
-
-def programs():
-    """One for each folder that holds a rung; build/bin has the tests' programs too."""
-    sources = sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*", "attention.cu")))
-    found = [Program(os.path.join(ROOT, "build/bin", os.path.basename(os.path.dirname(source))))
-             for source in sources]
-    missing = [program.name for program in found if not os.access(program.path, os.X_OK)]
-    if missing or not found:
-        raise Stop(f"build/bin lacks {', '.join(missing) or 'every rung'}: scripts/run builds them",
-                   BAD_USAGE)
-    return found
-
-
-def run_quietly(command, what, progress=None):
-    """Runs a program to its end: status (negative for a signal), stdout, last lines of stderr."""
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, encoding="utf-8", errors="replace") as process:
-        try:
-            while True:
-                if progress:
-                    progress.at(what)
-                try:
-                    out, err = process.communicate(timeout=0.5)
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
-        except BaseException:
-            process.kill()
-            raise
-    # An error is a line or a few; what ends in an ellipsis is progress.
-    lines = [line.rstrip() for line in err.splitlines()]
-    lines = [line for line in lines if line and not line.endswith("…")]
-    return process.returncode, out, "\n".join(lines[-6:])
-
-
-class Progress:
-    """What is running, on stderr, from the second second on: on a terminal one line that is
-    rewritten, else at most a line every two seconds."""
-
-    def __init__(self):
-        self.live = sys.stderr.isatty()
-        self.started = self.last = time.monotonic()
-        self.shown = None
-
-    def at(self, what):
-        now = time.monotonic()
-        if now - self.started < 2:
-            return
-        if self.live:
-            print(f"\r\033[K{what}, {now - self.started:.0f} s", end="", file=sys.stderr, flush=True)
-        elif self.shown != what and now - self.last >= 2:
-            print(f"{what} ...", file=sys.stderr, flush=True)
-            self.last = now
-        else:
-            return
-        self.shown = what
-
-    def clear(self):
-        if self.live and self.shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
-        self.shown = None
 
 
 class Run:
@@ -267,16 +83,6 @@ class Run:
 # ---- the table ----
 
 
-class Paint:
-    def __init__(self, stream):
-        self.on = (stream.isatty() and not os.environ.get("NO_COLOR")
-                   and os.environ.get("TERM") != "dumb")
-
-    def __call__(self, code, text):
-        return f"\033[{code}m{text}\033[0m" if self.on and text.strip() else text
-
-
-BOLD, DIM, RED = "1", "2", "31"
 HEADER = ["rung", "variant", "device", "time", "TFLOP/s", "requested", "distinct", "DRAM", "vs 00",
           "workspace", "error"]
 DRAM = HEADER.index("DRAM")  # shown where there is any
@@ -348,18 +154,6 @@ def table(runs, paint):
     return lines
 
 
-def wrap(text, indent=""):
-    lines, words = [], text.split()
-    current = ""
-    for word in words:
-        if current and len(indent) + len(current) + 1 + len(word) > WIDTH:
-            lines.append(indent + current)
-            current = word
-        else:
-            current = f"{current} {word}" if current else word
-    return lines + ([indent + current] if current else [])
-
-
 def messages(runs, paint):
     """What the failed runs said, once where they said the same."""
     said = {}
@@ -426,27 +220,6 @@ def print_tables(tables, out):
 
 
 # ---- results.json ----
-
-
-def write_whole(path, text):
-    """Writes the file whole or not at all, whatever happens meanwhile."""
-    part = None
-    try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=os.path.dirname(path),
-                                         prefix=".results-", delete=False) as file:
-            part = file.name
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(part, 0o644)
-        os.replace(part, path)
-    except BaseException as error:
-        if part:
-            with contextlib.suppress(OSError):
-                os.unlink(part)
-        if isinstance(error, OSError):
-            raise Stop(f"cannot write {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
-        raise
 
 
 # ---- all of it ----

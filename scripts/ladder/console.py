@@ -1,0 +1,71 @@
+"""How a command ends, and what it shows meanwhile."""
+
+import os
+import sys
+import time
+
+WIDTH = 100
+
+GOOD, WRONG_RESULT, BAD_USAGE, NO_DEVICE = range(4)
+# From bad to worse; any other status is a crash and worse than these.
+SEVERITY = {GOOD: 0, NO_DEVICE: 1, BAD_USAGE: 2, WRONG_RESULT: 3}
+
+
+class Stop(Exception):
+    """Ends the run with a message and a status."""
+
+    def __init__(self, message, status):
+        super().__init__(message)
+        self.status = status
+
+
+class Progress:
+    """What is running, on stderr, from the second second on: on a terminal one line that is
+    rewritten, else at most a line every two seconds."""
+
+    def __init__(self):
+        self.live = sys.stderr.isatty()
+        self.started = self.last = time.monotonic()
+        self.shown = None
+
+    def at(self, what):
+        now = time.monotonic()
+        if now - self.started < 2:
+            return
+        if self.live:
+            print(f"\r\033[K{what}, {now - self.started:.0f} s", end="", file=sys.stderr, flush=True)
+        elif self.shown != what and now - self.last >= 2:
+            print(f"{what} ...", file=sys.stderr, flush=True)
+            self.last = now
+        else:
+            return
+        self.shown = what
+
+    def clear(self):
+        if self.live and self.shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        self.shown = None
+
+
+class Paint:
+    def __init__(self, stream):
+        self.on = (stream.isatty() and not os.environ.get("NO_COLOR")
+                   and os.environ.get("TERM") != "dumb")
+
+    def __call__(self, code, text):
+        return f"\033[{code}m{text}\033[0m" if self.on and text.strip() else text
+
+
+BOLD, DIM, RED = "1", "2", "31"
+
+
+def wrap(text, indent=""):
+    lines, words = [], text.split()
+    current = ""
+    for word in words:
+        if current and len(indent) + len(current) + 1 + len(word) > WIDTH:
+            lines.append(indent + current)
+            current = word
+        else:
+            current = f"{current} {word}" if current else word
+    return lines + ([indent + current] if current else [])
