@@ -1,5 +1,5 @@
-"""Tests of scripts/bench.py and scripts/plot.py: with programs and a PyTorch that stand in for the
-real ones, with measurements made up here, and with what is committed in scripts/results.
+"""Tests of scripts/plot.py: with measurements made up here, and with what is committed in
+scripts/results.
 
 Run alone: python3 common/tests/plots_test.py [build/bin] [fake FILE]
 The programs of that folder, if they are there, must still count what sim.json says. `fake FILE`
@@ -27,12 +27,12 @@ sys.path.insert(0, SCRIPTS)
 sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 
-import bench  # noqa: E402  (they lie in scripts)
-import ladder  # noqa: E402
-import peers  # noqa: E402
-import peers_test  # noqa: E402
-import pipeline  # noqa: E402
+import pipeline  # noqa: E402  (they lie in scripts)
 import plot  # noqa: E402
+from ladder import files, traces  # noqa: E402
+from ladder.console import Stop  # noqa: E402
+from ladder.programs import programs_in  # noqa: E402
+from ladder.steps import Ladder  # noqa: E402
 
 # TFLOP/s at large N, what a step requests (bytes for each of N² and for each of N·d) and keeps.
 # Made up, after the shape of the real ones.
@@ -143,400 +143,6 @@ def fake_results():
             "steps": [{"rung": rung, "variant": variant, "summary": "",
                        "default": DEFAULTS[rung] == variant} for rung, variant in STEPS],
             "commands": commands, "records": records, "peers": seen_peers, "skipped": skipped}
-
-
-# ---- bench.py ----
-
-# A program of ours: what it is told comes from the environment, and what it is asked goes to a log.
-PROGRAM = '''\
-import json, os, sys, time
-rung, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
-steps = json.loads(os.environ["FAKE_STEPS"])[rung]
-if arguments == ["--list"]:
-    for step in steps:
-        for device in ("sim", "gpu"):
-            print(json.dumps({"rung": rung, "variant": step, "device": device,
-                              "default": step == steps[-1], "summary": "a step"}))
-    sys.exit()
-if arguments == ["--help"]:
-    print("  --tiles\\n\\nVariants of this rung, each with one thing more")
-    for step in steps:
-        print(f"  {step:22} a step [sim] [gpu]\\n{'':25}tiles BRxBC: 64x128, 64x64")
-    sys.exit()
-with open(os.environ["FAKE_LOG"], "a") as file:
-    print(rung, *arguments, file=file)
-given = dict(zip(arguments, arguments[1:]))
-told = os.environ.get("FAKE_TOLD", "").split("|")  # rung, variant, what happens
-wrong = told == [rung, given["--variant"], "wrong"]
-n, d = int(given["--seqlen"]), int(given["--head-dim"])
-if told[:2] == [rung, given["--variant"]]:
-    if told[2] == "memory":
-        print(f"{rung}: {rung} needs 256.0 GiB of GPU memory; 79.1 are free.", file=sys.stderr)
-        sys.exit(3)
-    if told[2] == "crash":
-        print(f"{rung}: something broke", file=sys.stderr)
-        sys.exit(1)
-    if told[2] == "hang":
-        open(os.environ["FAKE_LOG"] + ".hangs", "w").close()
-        time.sleep(20)
-for direction in ["fwd", "bwd"] if rung.startswith("06") else ["fwd"]:
-    print(json.dumps({
-        "rung": rung, "variant": given["--variant"], "direction": direction, "device": "gpu",
-        "dtype": given["--dtype"], "input": given.get("--input", "normal"), "seed": 0,
-        "batch": int(given["--batch"]), "heads": int(given["--heads"]), "seqlen": n,
-        "seqlen_kv": n, "head_dim": d, "causal": "--causal" in arguments, "time_ms": 1.5,
-        "unknown": [1, {"a": None}], "pass": not wrong}))
-sys.exit(1 if wrong else 0)
-'''
-
-NVIDIA_SMI = '''\
-#!/bin/sh
-case "$*" in
-*-lms*) echo '1755, 2619, 45, 300.5'; echo '1200, 2619, 60, 700.0'; exec sleep 60;;
-*) echo "$FAKE_GPU, 570.1, 81559";;
-esac
-'''
-
-
-class Bench(unittest.TestCase):
-    STEPS = {"00_naive": ["naive"], "04_flash_v1": ["flash_v1"], "05_flash_v2": ["swap", "mma"],
-             "06_backward": ["mma"]}
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = os.path.realpath(folder.name)
-        for rung in self.STEPS:
-            self.write(f"bin/{rung}", f"#!{sys.executable} -S\n{PROGRAM}", 0o755)
-        self.write("path/nvidia-smi", NVIDIA_SMI, 0o755)
-        for path, text in peers_test.TORCH.items():
-            self.write(f"python/torch/{path}", textwrap.dedent(text))
-        self.log = os.path.join(self.root, "log")
-        self.out = os.path.join(self.root, "out.json")
-        self.environment = {
-            **os.environ, "PATH": f"{self.root}/path:{os.environ['PATH']}",
-            "PYTHONPATH": os.path.join(self.root, "python"), "PYTHONDONTWRITEBYTECODE": "1",
-            "FAKE_STEPS": json.dumps(self.STEPS), "FAKE_LOG": self.log, "FAKE_GPU": NAME}
-
-    def write(self, path, text, mode=0o644):
-        path = os.path.join(self.root, path)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(path, mode)
-
-    def command(self, *options):
-        return [os.path.join(SCRIPTS, "bench.py"), "--bin", "bin", "--out", "out.json", "--time",
-                "5", "--commit", "abc", *options]
-
-    def bench(self, *options, status=0, **environment):
-        result = subprocess.run(self.command(*options), cwd=self.root,
-                                env={**self.environment, **environment},
-                                stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-                                timeout=120)
-        self.assertEqual(result.returncode, status, result.stderr)
-        self.assertNotIn("Traceback", result.stderr)
-        return result
-
-    def data(self):
-        with open(self.out, encoding="utf-8") as file:
-            return json.load(file)
-
-    def calls(self):
-        """What was measured since the last time."""
-        if not os.path.exists(self.log):
-            return []
-        with open(self.log, encoding="utf-8") as file:
-            lines = [line.rstrip() for line in file if line[:2].isdigit()]
-        os.unlink(self.log)
-        return lines
-
-    ONE = ["--seqlen", "1k", "--head-dim", "64", "--causal", "no"]
-
-    def test_the_file(self):
-        self.bench("--grid", "quick")
-        data = self.data()
-        self.assertEqual(list(data), ["machine", "ceilings", "steps", "commands", "records",
-                                      "peers", "skipped"])
-        machine = data["machine"]
-        self.assertEqual((machine["gpu"], machine["driver"], machine["memory_bytes"],
-                          machine["commit"]), (NAME, "570.1", 81559 * 2**20, "abc"))
-        self.assertEqual(machine["clocks"]["sm_mhz"], {"min": 1200, "median": 1477.5, "max": 1755})
-        self.assertAlmostEqual(data["ceilings"]["matmul_tflops"], 700)
-        calls = self.calls()
-        # Each step once, then twice against float64; 06 says two things each time.
-        self.assertEqual(len(calls), 5 * 3)
-        self.assertEqual(len(data["records"]), 6 * 3)
-        self.assertEqual(len(data["commands"]), 6 * 3)
-        self.assertIn("04_flash_v1 --device gpu --variant flash_v1 --batch 8 --heads 32 --seqlen "
-                      "2048 --head-dim 64 --dtype bf16 --check off --time 5 --dram --json", calls)
-        self.assertIn("00_naive --device gpu --variant naive --batch 1 --heads 2 --seqlen 1024 "
-                      "--head-dim 64 --dtype bf16 --check full --input outliers --time 5 --json",
-                      calls)
-        self.assertEqual(data["records"][0]["unknown"], [1, {"a": None}])  # unchanged
-        self.assertEqual([(r["rung"], r["variant"], r["direction"]) for r in data["peers"]],
-                         [("pytorch", b, d) for d in ("fwd", "bwd") for b in peers.BACKENDS])
-        self.assertEqual(data["skipped"], [])
-
-    def test_peers_are_measured_just_before_what_is_compared_with_them(self):
-        self.bench(*self.ONE)
-        with open(self.log, encoding="utf-8") as file:
-            turns = [line.split()[0] for line in file
-                     if re.match(r"0|attention", line)]
-        turns = [turn for turn, before in zip(turns, [None, *turns]) if turn != before]
-        # PyTorch's process starts, and logs, at its own pace only before the first of ours.
-        self.assertEqual(turns, ["00_naive", "04_flash_v1", "attention", "05_flash_v2",
-                                 "06_backward"])
-
-    def test_what_is_there_is_kept(self):
-        self.bench(*self.ONE)
-        before = self.data()
-        self.assertEqual(len(self.calls()), 5)
-        result = self.bench(*self.ONE, "--time", "7", "--no-dram")
-        self.assertEqual(self.calls(), [])
-        self.assertEqual(self.data(), before)
-        self.assertIn("0 runs new, 5 were there", result.stderr)
-        self.bench(*self.ONE, "--rung", "05", "--variant", "swap", "--again", "--peers", "none")
-        self.assertEqual(len(self.calls()), 1)
-        self.assertEqual(self.data()["records"], before["records"])
-        self.bench("--seqlen", "512", "--head-dim", "64", "--causal", "no", "--rung", "00")
-        self.assertEqual(len(self.data()["records"]), len(before["records"]) + 1)
-        self.assertEqual(self.data()["steps"], before["steps"])
-
-    def test_again_leaves_nothing_old_where_it_is_interrupted(self):
-        self.bench(*self.ONE)
-        before = self.data()
-        self.calls()
-        self.bench(*self.ONE, "--again", "--minutes", "0.0001")
-        data = self.data()
-        self.assertEqual((data["commands"], data["records"], data["peers"]), ([], [], []))
-        self.bench(*self.ONE)
-        self.assertEqual(len(self.calls()), 5)
-        self.assertEqual(self.data()["records"], before["records"])
-        self.assertEqual(len(self.data()["peers"]), len(before["peers"]))
-
-    def test_an_interrupted_run_goes_on(self):
-        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)):
-            with subprocess.Popen(
-                    self.command(*self.ONE), cwd=self.root, stdin=subprocess.DEVNULL,
-                    env={**self.environment, "FAKE_TOLD": "05_flash_v2|mma|hang"},
-                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as process:
-                end = time.monotonic() + 60
-                while not os.path.exists(self.log + ".hangs") and time.monotonic() < end:
-                    time.sleep(0.02)
-                process.send_signal(number)
-                _, err = process.communicate(timeout=60)
-            self.assertEqual(process.returncode, status, err)
-            self.assertNotIn("Traceback", err)
-            if number != signal.SIGKILL:
-                self.assertIn("out.json has what was measured", err)
-            there = [r["variant"] for r in self.data()["records"]]
-            every = ["naive", "flash_v1", "swap"]
-            if number == signal.SIGKILL:  # what was measured in the last moments may be lost
-                self.assertTrue(there)
-                every = every[:len(there)]
-            self.assertEqual(there, every)
-            os.unlink(self.log + ".hangs")
-            self.calls()
-            self.bench(*self.ONE)
-            self.assertEqual(len(self.calls()), 5 - len(there))
-            if number != signal.SIGKILL:
-                os.unlink(self.out)
-        self.assertEqual(len(self.data()["records"]), 6)
-
-    def test_what_cannot_fit_is_skipped_with_the_reason(self):
-        result = self.bench(*self.ONE, FAKE_TOLD="00_naive|naive|memory")
-        skipped, = self.data()["skipped"]
-        self.assertEqual({**skipped, "command": ""}, {
-            "rung": "00_naive", "variant": "naive", "batch": 16, "heads": 32, "seqlen": 1024,
-            "head_dim": 64, "causal": False, "dtype": "bf16", "command": "", "status": 3,
-            "reason": "00_naive needs 256.0 GiB of GPU memory; 79.1 are free."})
-        self.assertIn("00_naive naive, N 1024, d 64, --check off: left out: 00_naive needs",
-                      result.stderr)
-        self.assertNotIn("naive", {r["variant"] for r in self.data()["records"]})
-        self.calls()
-        self.bench(*self.ONE)  # not tried again
-        self.assertEqual(self.calls(), [])
-        self.bench(*self.ONE, "--again", "--rung", "00")  # unless asked for
-        self.assertEqual((len(self.calls()), self.data()["skipped"]), (1, []))
-
-    def test_what_fails(self):
-        result = self.bench(*self.ONE, status=1, FAKE_TOLD="04_flash_v1|flash_v1|crash")
-        self.assertIn("04_flash_v1 flash_v1, N 1024, d 64, --check off: failed (status 1): "
-                      "something broke", result.stderr)
-        self.assertEqual([s["reason"] for s in self.data()["skipped"]], ["something broke"])
-        self.assertEqual(len(self.data()["records"]), 5)
-        self.calls()
-        self.bench(*self.ONE)  # tried again
-        self.assertEqual(len(self.calls()), 1)
-        self.assertEqual(self.data()["skipped"], [])
-
-    def test_a_wrong_result(self):
-        result = self.bench(*self.ONE, status=1, FAKE_TOLD="05_flash_v2|swap|wrong")
-        self.assertIn("05_flash_v2 swap, N 1024, d 64, --check off: failed (status 1): wrong "
-                      "result", result.stderr)
-        self.assertEqual([r["variant"] for r in self.data()["records"] if not r["pass"]], ["swap"])
-
-    def test_only_so_many_minutes(self):
-        result = self.bench(*self.ONE, "--minutes", "0.0000001")
-        self.assertEqual((self.calls(), self.data()["records"]), ([], []))
-        self.assertIn("with 5 runs to go: run again to go on", result.stderr)
-
-    def test_without_pytorch(self):
-        self.write("python/torch/__init__.py", "raise ImportError('No module named torch')\n")
-        result = self.bench(*self.ONE)
-        self.assertIn("no peers and no ceilings: PyTorch is missing", result.stderr)
-        self.assertEqual((self.data()["ceilings"], self.data()["peers"]), (None, []))
-        self.assertEqual(len(self.data()["records"]), 6)
-
-    def test_a_backend_that_cannot_run(self):
-        self.bench(*self.ONE, FAKE="no cudnn")
-        self.assertEqual({(s["variant"], s["direction"]) for s in self.data()["skipped"]},
-                         {("cudnn", "fwd"), ("cudnn", "bwd")})
-        self.assertIn("requires sm80", self.data()["skipped"][0]["reason"])
-
-    def test_what_it_refuses(self):
-        self.bench(*self.ONE, "--rung", "00")
-        whole = self.data()
-        for words, status, why in (
-                ((*self.ONE, "--grid", "paper"), 2, "give one of them"),
-                (("--grid", "huge"), 2, "there are quick, paper and long"),
-                (("--sim", "--causal"), 2, "a grid of its own"),
-                (("--peers", "fa3"), 2, "there are math"),
-                (("--rung", "07"), 2, "leave nothing; there are 00_naive naive, 04_flash_v1"),
-                (("--bin", "nosuch"), 2, "there is no folder nosuch: scripts/run builds"),
-                (("--bin", "path"), 2, "path has no rung")):
-            with self.subTest(words):
-                self.assertIn(why, self.bench(*words, status=status).stderr)
-        result = self.bench(*self.ONE, status=2, FAKE_GPU="NVIDIA Other 3")
-        self.assertIn(f"was measured on {NAME}, and this is NVIDIA Other 3", result.stderr)
-        self.write("path/nvidia-smi", "#!/bin/sh\nexit 9\n", 0o755)
-        self.assertIn("no GPU answers", self.bench(*self.ONE, status=3).stderr)
-        self.assertEqual(self.data(), whole)
-        for text in ("not JSON", "[]", '{"records": []}'):
-            self.write("out.json", text)
-            self.write("path/nvidia-smi", NVIDIA_SMI, 0o755)
-            self.assertIn("is no file of this script", self.bench(*self.ONE, status=2).stderr)
-        self.assertIn("cannot write", self.bench("--out", "/proc/x.json", status=2).stderr)
-
-    def test_help(self):
-        result = self.bench("--help", COLUMNS="100")
-        for word in ("--grid", "--sim", "--again", "--minutes", "Exit status", "skipped"):
-            self.assertIn(word, result.stdout)
-        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
-
-
-class BenchUnit(unittest.TestCase):
-    def steps(self):
-        return [bench.Step(rung, variant, "gpu", DEFAULTS[rung] == variant, "",
-                           [(64, 64), (64, 128)]) for rung, variant in STEPS]
-
-    def plan(self, *words):
-        return bench.plan(bench.parse(list(words)), self.steps())
-
-    def test_the_papers_grid(self):
-        groups = self.plan("--grid", "paper")
-        points = [point for point, _, _ in groups if point]
-        self.assertEqual(len(set(points)), 2 * 2 * 6)
-        for point in points:
-            self.assertEqual((point.batch * point.seqlen, point.heads * point.head_dim),
-                             (16384, 2048))
-        measured = {(one.rung, one.variant, *one[2:7]) for _, ones, _ in groups for one in ones
-                    if one.options == ("--check", "off")}
-        for rung, variant in STEPS:
-            for point in points:
-                here = (rung, variant, *point[:5]) in measured
-                left_out = [why for p, _, out in groups if p == point
-                            for one, why in out if (one.rung, one.variant) == (rung, variant)]
-                self.assertEqual(len(left_out), 0 if here else 1, (rung, variant, point))
-                # The rungs' defaults and mma are measured everywhere, the slow ones aside.
-                if DEFAULTS[rung] == variant and (rung, variant) not in bench.CAPS:
-                    self.assertTrue(here)
-                if variant == "mma":
-                    self.assertTrue(here)
-        self.assertIn(("00_naive", "naive", 4, 32, 4096, 64, False), measured)
-        self.assertNotIn(("00_naive", "naive", 2, 32, 8192, 64, False), measured)
-        extra = [one for point, ones, _ in groups if not point for one in ones]
-        self.assertEqual(sum("--block-q" in one.options for one in extra), 4)
-        self.assertEqual(sum("full" in one.options for one in extra), 2 * len(STEPS))
-
-    def test_long_sequences(self):
-        points = {point for point, _, _ in self.plan("--grid", "long")}
-        self.assertEqual({(p.batch, p.heads, p.head_dim) for p in points}, {(1, 16, 128)})
-        self.assertEqual(max(p.seqlen for p in points), 65536)
-        at_64k = [one for p, ones, _ in self.plan("--grid", "long") if p.seqlen == 65536
-                  for one in ones]
-        self.assertIn(("05_flash_v2", "mma"), {(one.rung, one.variant) for one in at_64k})
-        self.assertIn(("02_safe_softmax", "safe"), {(one.rung, one.variant) for one in at_64k})
-        self.assertNotIn(("00_naive", "naive"), {(one.rung, one.variant) for one in at_64k})
-
-    def test_axes_have_no_caps(self):
-        (_, ones, left_out), = self.plan("--seqlen", "16k", "--head-dim", "64", "--causal", "yes")
-        self.assertEqual((len(ones), left_out), (len(STEPS), []))
-
-    def test_keys(self):
-        self.assertEqual(bench.key("a --time 40 --seqlen 5 --dram --json"), "a --seqlen 5")
-        self.assertNotEqual(bench.key("a --seqlen 5"), bench.key("a --seqlen 5 --causal"))
-
-    def test_tiles_of_a_help_text(self):
-        program = os.path.join(BIN, "04_flash_v1")
-        if not os.access(program, os.X_OK):
-            self.skipTest(f"{program} is not built")
-        text = subprocess.run([program, "--help"], capture_output=True, encoding="utf-8",
-                              check=True).stdout
-        self.assertIn((64, 64), bench.compiled_tiles(text)["flash_v1"])
-
-    def test_a_file_is_written_whole_or_not_at_all(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "out.json")
-            file = bench.File(path, {"gpu": None, "clocks": None, "commit": None})
-            file.save()
-            with open(path, encoding="utf-8") as one:
-                before = one.read()
-            replace = os.replace
-
-            def full(*_):
-                raise OSError(28, "No space left on device")
-
-            os.replace = full
-            try:
-                file.peers["x"] = {"a": 1}
-                with self.assertRaisesRegex(bench.Stop, "No space left"):
-                    file.save()
-            finally:
-                os.replace = replace
-            with open(path, encoding="utf-8") as one:
-                self.assertEqual(one.read(), before)
-            self.assertEqual(os.listdir(folder), ["out.json"])
-
-    def test_commits_are_those_of_what_is_left_in_the_file(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "out.json")
-
-            def file_at(commit):
-                file = bench.File(path, {"gpu": None, "clocks": None, "commit": commit})
-                file.load()
-                return file
-
-            def saved(file):
-                file.save()
-                with open(path, encoding="utf-8") as one:
-                    return json.load(one)["machine"]["commit"]
-
-            first = file_at("aaa")
-            first.add_run("rung --seqlen 1", [{}])
-            first.add_run("rung --seqlen 2", [{}])
-            self.assertEqual(saved(first), "aaa")
-            second = file_at("bbb")
-            second.add_run("rung --seqlen 1", [{}])
-            self.assertEqual(saved(second), "aaa, bbb")
-            second.add_run("rung --seqlen 2", [{}])
-            self.assertEqual(saved(second), "bbb")
-
-    def test_names_of_files(self):
-        for gpu, name in (("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-80GB", "a100"),
-                          ("NVIDIA GeForce RTX 4090", "4090"), (None, "sim")):
-            self.assertEqual(os.path.basename(bench.default_out({"gpu": gpu})), f"{name}.json")
 
 
 # ---- plot.py ----
@@ -887,7 +493,7 @@ class Pipeline(unittest.TestCase):
 
     def test_what_never_comes(self):
         waits = [event("mbarrier_wait", "K_full[0]"), event("mbarrier_arrive", "K_full[0]")]
-        with self.assertRaisesRegex(ladder.Stop, r"warps \[1\] wait for ever"):
+        with self.assertRaisesRegex(Stop, r"warps \[1\] wait for ever"):
             pipeline.replay([[event("wgmma", "K", amount=1)], waits])
 
     def test_the_committed_traces(self):
@@ -1037,7 +643,7 @@ class Committed(unittest.TestCase):
 
     def test_sim_json_has_every_step(self):
         self.need_programs()
-        _, _, steps = bench.find_steps(bench.parse(["--sim", "--bin", BIN]))
+        steps = Ladder(programs_in(BIN).values(), "sim").steps
         with open(os.path.join(RESULTS, "sim.json"), encoding="utf-8") as file:
             data = json.load(file)
         there = {(r["rung"], r["variant"]) for r in data["records"]}
@@ -1050,20 +656,20 @@ class Committed(unittest.TestCase):
         self.need_programs()
         with open(os.path.join(RESULTS, "traces.json"), encoding="utf-8") as file:
             before = {trace["rung"]: trace for trace in json.load(file)["traces"]}
-        for rung, variant in bench.TRACED:
-            self.assertEqual(bench.traced(os.path.join(BIN, rung), rung, variant), before[rung],
+        for rung, variant in traces.TRACED:
+            self.assertEqual(traces.traced(os.path.join(BIN, rung), rung, variant), before[rung],
                              "scripts/bench.py --sim traces anew")
         with open(os.path.join(RESULTS, "traces.json"), encoding="utf-8") as file:
             before = json.load(file)["pipelines"]
-        for (rung, variant, options), one in zip(bench.PIPELINED, before, strict=True):
-            self.assertEqual(bench.pipelined(os.path.join(BIN, rung), rung, variant, options), one,
+        for (rung, variant, options), one in zip(traces.PIPELINED, before, strict=True):
+            self.assertEqual(traces.pipelined(os.path.join(BIN, rung), rung, variant, options), one,
                              "scripts/bench.py --sim traces anew")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["fake"]:
         with open(sys.argv[2], "w", encoding="utf-8") as file:
-            file.write(bench.text_of(fake_results()))
+            file.write(files.item_a_line(fake_results()))
         sys.exit()
     if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
         BIN = os.path.abspath(sys.argv.pop(1))
