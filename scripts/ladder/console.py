@@ -1,6 +1,7 @@
 """How a command ends, and what it shows meanwhile."""
 
 import os
+import signal
 import sys
 import time
 
@@ -69,3 +70,28 @@ def wrap(text, indent=""):
         else:
             current = f"{current} {word}" if current else word
     return lines + ([indent + current] if current else [])
+
+
+def run_command(name, work, interrupted="interrupted"):
+    """Runs a script's work() and returns the status that the process ends with: work's own, a
+    Stop's, or that of the signal that ended it. `interrupted` is what Ctrl-C is answered with, if
+    anything is."""
+    def terminated(*_):
+        raise SystemExit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, terminated)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # not every locale knows all of our characters
+    try:
+        return work()
+    except Stop as stop:
+        print(f"{name}: {stop}", file=sys.stderr)
+        return stop.status
+    except KeyboardInterrupt:
+        if interrupted:
+            print(f"\n{name}: {interrupted}", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # Whoever read our output has seen enough, like head.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE

@@ -1,12 +1,29 @@
 """The rungs' programs: finding and running them."""
 
+import collections
 import glob
 import json
 import os
+import re
 import subprocess
 
 from ladder.console import BAD_USAGE, WRONG_RESULT, Stop
 from ladder.files import ROOT
+
+
+class Step(collections.namedtuple(
+        "Step", "rung variant device default by_name_only summary colour backward deterministic "
+                "needs exact_architecture tiles grid_limit")):
+    """A line of --list: a step for a device. common/rung.h says what each field means."""
+
+    def tiles_for(self, head_dim):
+        """[(Br, Bc)] compiled for heads of this size: those of the smallest max_d that holds it."""
+        least = min((d for d, _, _ in self.tiles if d >= head_dim), default=None)
+        return [(rows, keys) for d, rows, keys in self.tiles if d == least]
+
+    def registered(self):
+        """What a results file keeps of it."""
+        return {name: value for name, value in self._asdict().items() if name != "device"}
 
 
 class Program:
@@ -15,12 +32,15 @@ class Program:
         self.name = os.path.basename(path)
 
     def steps(self):
-        """What --list says: one {rung, variant, device, default, summary} for each step and
-        device that the program was built for."""
+        """What --list says: a Step for each step and device that the program was built for."""
         status, out, err = run_quietly([self.path, "--list"], self.name)
         if status:
             raise Stop(f"{self.name} --list ended with status {status}: {err}", status)
-        return json_lines(out, self.name)
+        try:
+            return [Step(**line) for line in json_lines(out, self.name)]
+        except TypeError:
+            raise Stop(f"{self.name} --list says other things than these scripts read: scripts/run "
+                       "builds it anew", WRONG_RESULT) from None
 
 
 def json_lines(text, name):
@@ -31,7 +51,7 @@ def json_lines(text, name):
 
 
 def programs():
-    """One for each folder that holds a rung; build/bin has the tests' programs too."""
+    """One for each folder of the tree that holds a rung."""
     sources = sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*", "attention.cu")))
     found = [Program(os.path.join(ROOT, "build/bin", os.path.basename(os.path.dirname(source))))
              for source in sources]
@@ -39,6 +59,21 @@ def programs():
     if missing or not found:
         raise Stop(f"build/bin lacks {', '.join(missing) or 'every rung'}: scripts/run builds them",
                    BAD_USAGE)
+    return found
+
+
+def programs_in(folder):
+    """Name → program, of a folder that has the tests' programs too."""
+    if not os.path.isdir(folder):
+        raise Stop(f"there is no folder {os.path.relpath(folder)}: scripts/run builds the programs "
+                   "into build/bin", BAD_USAGE)
+    names = [name for name in sorted(os.listdir(folder))
+             if re.fullmatch(r"\d\d_\w+", name) and not name.endswith("_test")]
+    found = {name: Program(os.path.join(folder, name)) for name in names
+             if os.access(os.path.join(folder, name), os.X_OK)}
+    if not found:
+        raise Stop(f"{os.path.relpath(folder)} has no rung: scripts/run builds the programs into "
+                   "build/bin", BAD_USAGE)
     return found
 
 
