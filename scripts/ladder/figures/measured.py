@@ -4,9 +4,9 @@ import json
 import os
 
 from ladder.console import BAD_USAGE, Stop
-from ladder.steps import Ladder, Step
-
-TOKENS, HIDDEN = 16 * 1024, 2048
+from ladder.programs import Step
+from ladder.steps import Ladder
+from ladder.workload import HIDDEN, TOKENS
 
 
 class Entry:
@@ -127,7 +127,7 @@ class Files:
         order = sorted([*self.sim.steps, *self.gpu.steps], key=lambda step: step[0])
         self.about = {step: self.gpu.steps.get(step) or self.sim.steps[step] for step in order}
         self.order = list(self.about)
-        self.ladder = Ladder(list(self.about.values()))
+        self.ladder = Ladder(self.about.values())
 
     def steps_of(self, entries):
         """[(step, its entries)] in the ladder's order."""

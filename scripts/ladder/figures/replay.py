@@ -1,4 +1,4 @@
-"""When what happens in a block on Hopper's engines: its trace, replayed under a simple model of time.
+"""When what happens in a block of a pipeline: its trace, replayed under a simple model of time.
 
 The sim knows what a block does and in what order, but no time. replay() gives it one: each warp has
 a clock, what it asked for takes as long as the rates below say, and a wait ends when what it waits

@@ -4,9 +4,9 @@ A figure is a function of the files, and of `missing`, which is told of each ser
 have. It returns what is drawn, or raises Missing.
 """
 
-from ladder.figures.data.missing import Missing
-from ladder.figures.data.memory import block_size, traffic, workspace
 from ladder.figures.data.errors import error
+from ladder.figures.data.memory import block_size, traffic, workspace
+from ladder.figures.data.missing import Missing
 from ladder.figures.data.rates import roofline, speedup, tflops
 from ladder.figures.data.traces import access, pipeline
 from ladder.figures.names import PAPER_GRID

@@ -7,8 +7,7 @@ from ladder.figures.names import (PAPER_GRID, PEER_NAMES, PEERS, gpu_text, label
                                   point_text)
 from ladder.records import requested, total
 from ladder.text import rate_text, ratio_text
-
-LADDER_LENGTH = 2048  # where the ladder's table and speed-ups are taken
+from ladder.workload import LADDER_LENGTH
 
 
 def bar(files, step, base, entry):

@@ -69,7 +69,8 @@ def pipeline(files, missing):
     need(panels, "no traces: scripts/bench.py --sim")
     first = files.pipelines[0]
     return {"title": f"The pipeline of {label((first['rung'], first['variant']))}: two tiles of Q "
-                     "in one block, in the time of a model, not measured", "panels": panels,
+                     "in one block, in the time of a model, not measured",
+            "panels": panels, "note": course.PIPELINE_NOTE,
             "rates": [replay.MATMUL_FLOPS, replay.EXPS, replay.OTHER_FLOPS, replay.COPY_LATENCY,
                       replay.COPY_BYTES]}
 

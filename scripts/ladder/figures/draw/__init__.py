@@ -13,7 +13,6 @@ from ladder.figures import names
 from ladder.figures.draw.errors import draw_error
 from ladder.figures.draw.memory import draw_block_size, draw_traffic, draw_workspace
 from ladder.figures.draw.rates import draw_roofline, draw_speedup, draw_tflops
-from ladder.figures.draw.style import pyplot
 from ladder.figures.draw.traces import draw_access, draw_pipeline
 
 DRAW = {"speedup": draw_speedup, "tflops_fwd": draw_tflops, "tflops_bwd": draw_tflops,

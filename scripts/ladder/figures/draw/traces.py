@@ -146,7 +146,7 @@ def draw_pipeline(plt, data):
                 f"issued; {exps} exponentials\nand {other} other operations a cycle side by side, "
                 "which consumers that compute at the same time share equally; tiles come one after "
                 f"the other, {copy:.0f} bytes a cycle, each {latency} cycles\nlate (assumed). All "
-                "else takes no time. Numbers are those of tiles; tiles 4 to 7 of K and V are for "
-                "the second tile of Q.", fontsize=7.5, color="#555555", va="bottom", linespacing=1.35)
+                f"else takes no time. {data['note']}", fontsize=7.5, color="#555555", va="bottom",
+                linespacing=1.35)
     title_of(figure, data["title"])
     return figure
