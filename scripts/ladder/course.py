@@ -23,8 +23,10 @@ PIPELINED = [
 # The order of a traced step's loops, which is what `access` is about.
 LOOPS = {("04_flash_v1", "flash_v1"): "K and V outside, Q and O inside",
          ("05_flash_v2", "mma"): "Q outside, K and V inside"}
-ACCESS_NOTE = ("04 fetches a tile of Q while it works on the one before. Its O is the fp32 one, and "
-               "at the end the output.")
+ACCESS_NOTE = ("04 fetches a tile of Q while it works on the one before. Its O is the fp32 one, "
+               "and at the end the output.")
+PIPELINE_NOTE = ("Numbers are those of tiles; tiles 4 to 7 of K and V are for the second tile of "
+                 "Q.")
 
 # Shown on the roofline beside each rung's default.
 ROOFLINE_EXTRA = [("01_tiled_matmul", "tile")]

@@ -16,11 +16,9 @@ from ladder.machine import Clocks, machine
 from ladder.programs import json_lines, programs_in, run_quietly
 from ladder.pytorch import Pytorch
 from ladder.results import Results
-from ladder.steps import DIRECTIONS, Ladder
+from ladder.steps import DIRECTIONS, ladder_of
 from ladder.traces import write_traces
-from ladder.workload import TOKENS
-
-LADDER_LENGTH = 2048  # where the ladder's table and the speed-ups are taken
+from ladder.workload import LADDER_LENGTH, TOKENS
 
 
 class Pace:
@@ -212,7 +210,7 @@ def find_steps(options):
     """The programs by name, the ladder on the device, and the steps of it that were asked for."""
     programs = programs_in(options.bin)
     device = "sim" if options.sim else "gpu"
-    ladder = Ladder(programs.values(), device)
+    ladder = ladder_of(programs.values(), device)
     if not ladder.steps:
         raise Stop("the programs were built without CUDA; --sim counts on the sim", NO_DEVICE)
     chosen = [step for step in ladder.steps

@@ -6,9 +6,8 @@ DIRECTIONS = ("fwd", "bwd")
 class Ladder:
     """All steps for one device, in the order of the rungs."""
 
-    def __init__(self, programs, device):
-        self.steps = [step for program in programs for step in program.steps()
-                      if step.device == device]
+    def __init__(self, steps):
+        self.steps = list(steps)
 
     def rungs(self):
         return list(dict.fromkeys(step.rung for step in self.steps))
@@ -33,3 +32,9 @@ class Ladder:
         for rung in self.rungs():
             found["bwd" if any(step.backward for step in self.of(rung)) else "fwd"] = rung
         return found
+
+
+def ladder_of(programs, device):
+    """What the programs list for a device."""
+    return Ladder(step for program in programs for step in program.steps()
+                  if step.device == device)

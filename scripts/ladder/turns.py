@@ -7,7 +7,7 @@ import statistics
 from ladder.console import BAD_USAGE, GOOD, NO_DEVICE, Stop
 from ladder.programs import json_lines, programs_in, run_quietly
 from ladder.sdpa import Unavailable
-from ladder.steps import Ladder
+from ladder.steps import ladder_of
 
 
 class Ours:
@@ -47,7 +47,7 @@ def find_ours(options, directions, progress):
     """Direction → what to measure there: of the rung that is compared with PyTorch, the variants
     given, by default its last portable step."""
     programs = programs_in(options.ours)
-    ladder = Ladder(programs.values(), "gpu")
+    ladder = ladder_of(programs.values(), "gpu")
     if not ladder.steps:
         raise Stop(f"the programs in {options.ours} were built without CUDA", NO_DEVICE)
     rungs = ladder.beside_peers()

@@ -5,6 +5,7 @@ import math
 
 # The FlashAttention-2 paper's: 16k tokens in all, hidden size 2048.
 TOKENS, HIDDEN = 16 * 1024, 2048
+LADDER_LENGTH = 2048  # where the ladder's table and the speed-ups are taken
 
 
 def paper_batch(seqlen):
