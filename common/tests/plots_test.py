@@ -32,7 +32,7 @@ import plot  # noqa: E402
 from ladder import files, traces  # noqa: E402
 from ladder.console import Stop  # noqa: E402
 from ladder.programs import programs_in  # noqa: E402
-from ladder.steps import Ladder  # noqa: E402
+from ladder.steps import ladder_of  # noqa: E402
 
 # TFLOP/s at large N, what a step requests (bytes for each of N² and for each of N·d) and keeps.
 # Made up, after the shape of the real ones.
@@ -643,7 +643,7 @@ class Committed(unittest.TestCase):
 
     def test_sim_json_has_every_step(self):
         self.need_programs()
-        steps = Ladder(programs_in(BIN).values(), "sim").steps
+        steps = ladder_of(programs_in(BIN).values(), "sim").steps
         with open(os.path.join(RESULTS, "sim.json"), encoding="utf-8") as file:
             data = json.load(file)
         there = {(r["rung"], r["variant"]) for r in data["records"]}
