@@ -193,7 +193,7 @@ class Toy(unittest.TestCase):
             return [one for value in part for one in shown(value)] if isinstance(part, list) else []
 
         for first, names in ((self.newest(), ["traffic"]),
-                             ("sim.json", ["traffic", "workspace", "error"])):
+                             ("sim.json", ["traffic", "error"])):
             data = self.from_files(first, "figure_data(files)")
             for name in names:
                 with self.subTest(f"{os.path.basename(first)}: {name}"):
