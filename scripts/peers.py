@@ -6,11 +6,11 @@ tokens in all and hidden size 2048, so that batch = 16k / seqlen and heads = 204
 prints a table, or with --json the objects that our programs print, one a line, with rung "pytorch"
 and the backend as variant.
 
-With --ours build/bin each point of the grid measures the peers, then the last of our rungs without a
-backward pass (forward) or with one (backward), then all of them again, and takes the median of each.
-So the ratios compare what ran within seconds of each other. Their geometric mean and their worst
-point follow the table (on stderr with --json). Our results are not checked here: the programs do
-that when run alone.
+With --ours build/bin each point of the grid measures the peers, then the last of our rungs that has
+no backward pass (forward) or that has one (backward), then all of them again, and takes the median
+of each. So the ratios compare what ran within seconds of each other. Their geometric mean and their
+worst point follow the table (on stderr with --json). Our results are not checked here: the programs
+do that when run alone.
 
 FLOPs are counted as in the papers: forward 4·N²·d·heads·batch, halved if causal; backward 2.5×.
 

@@ -16,6 +16,8 @@ import textwrap
 import time
 import unittest
 
+from fakes import listed
+
 SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts")
 
 # The ladder at its full length: the longest names decide whether the table fits.
@@ -28,14 +30,6 @@ FULL_LADDER = {
     "05_flash_v2": ["swap", "defer", "mma", "sm90"],
     "06_backward": ["stored", "mma", "sm90"],
 }
-
-
-def listed(rung, variant, device, default, **changes):
-    """A line of --list."""
-    return {"rung": rung, "variant": variant, "device": device, "default": default,
-            "by_name_only": False, "summary": "a step", "colour": "#123456", "backward": False,
-            "deterministic": False, "needs": "8.0", "exact_architecture": variant == "sm90",
-            "tiles": [], "grid_limit": [0, 0], **changes}
 
 
 def record(rung="00_naive", variant="naive", device="sim", direction="fwd", **changes):
@@ -105,7 +99,9 @@ class LadderTest(ScriptTest):
         of shell; `probe` is what it does when it is asked whether there is a GPU."""
         self.write(f"{rung}/attention.cu", "")
         devices = ["sim", "gpu"] if gpu else ["sim"]
-        steps = "\n".join(json.dumps(listed(rung, variant, device, variant == variants[-1]))
+        steps = "\n".join(json.dumps(listed(rung, variant, device,
+                                             default=variant == variants[-1],
+                                             exact_architecture=variant == "sm90"))
                           for variant in variants for device in devices)
         cases = []
         for variant in variants:

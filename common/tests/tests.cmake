@@ -140,6 +140,8 @@ add_test(NAME lessons COMMAND Python3::Interpreter ${tests}/lessons_test.py
 add_test(NAME diff COMMAND Python3::Interpreter ${tests}/diff_test.py)
 add_test(NAME peers COMMAND Python3::Interpreter ${tests}/peers_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+add_test(NAME bench COMMAND Python3::Interpreter ${tests}/bench_test.py
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 add_test(NAME claims COMMAND Python3::Interpreter ${tests}/claims_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 add_test(NAME plots COMMAND Python3::Interpreter ${tests}/plots_test.py

@@ -49,12 +49,14 @@ class Progress:
 
 
 class Paint:
+    """Text in a colour, None for none, where the stream is a terminal that wants it."""
+
     def __init__(self, stream):
         self.on = (stream.isatty() and not os.environ.get("NO_COLOR")
                    and os.environ.get("TERM") != "dumb")
 
     def __call__(self, code, text):
-        return f"\033[{code}m{text}\033[0m" if self.on and text.strip() else text
+        return f"\033[{code}m{text}\033[0m" if self.on and code and text.strip() else text
 
 
 BOLD, DIM, RED = "1", "2", "31"
@@ -83,7 +85,9 @@ def run_command(name, work, interrupted="interrupted"):
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # not every locale knows all of our characters
     try:
-        return work()
+        status = work()
+        sys.stdout.flush()
+        return status
     except Stop as stop:
         print(f"{name}: {stop}", file=sys.stderr)
         return stop.status
