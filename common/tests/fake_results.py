@@ -6,9 +6,12 @@ python3 common/tests/fake_results.py FILE writes it, to see figures of.
 import os
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../../scripts"))
+sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 
+import fakes  # noqa: E402
 from ladder.figures.measured import flops  # noqa: E402  (they lie in scripts)
 from ladder.files import item_a_line, write_whole  # noqa: E402
 
@@ -37,25 +40,18 @@ DEFAULTS = {"00_naive": "naive", "01_tiled_matmul": "mma", "02_safe_softmax": "s
             "05_flash_v2": "sm90", "06_backward": "sm90"}
 ASIDES = [("06_backward", "deterministic")]
 COLOURS = {rung: f"#{40 * i:02x}5a5a" for i, rung in enumerate(DEFAULTS)}
-# Up to how much of the paper's N a slow step goes, without and with the causal mask.
-LIMITS = {("00_naive", "naive"): [4096, 2048], ("01_tiled_matmul", "tile"): [4096, 2048],
-          ("03_online_softmax", "two_pass"): [4096, 2048],
-          ("03_online_softmax", "one_pass"): [4096, 2048],
-          ("04_flash_v1", "flash_v1"): [8192, 2048]}
 PEERS = {"flash": 310, "cudnn": 470, "efficient": 150, "math": 15}
 NAME = "NVIDIA Fake 80GB"
 
 
-def registered():
-    """The file's `steps`: what --list says of each."""
-    return [{"rung": rung, "variant": variant, "default": DEFAULTS[rung] == variant,
-             "by_name_only": (rung, variant) in ASIDES, "summary": "a step",
-             "colour": COLOURS[rung], "backward": rung == "06_backward",
-             "deterministic": variant in ("stored", "deterministic"),
-             "needs": "9.x" if variant == "sm90" else "8.0",
-             "exact_architecture": variant == "sm90",
-             "tiles": [[128, 64, 128], [128, 64, 64]] if rung[:2] in ("04", "05", "06") else [],
-             "grid_limit": LIMITS.get((rung, variant), [0, 0])} for rung, variant in STEPS]
+def registered(rung, variant):
+    """What the file's `steps` say of a step."""
+    line = fakes.listed(
+        rung, variant, default=DEFAULTS[rung] == variant, by_name_only=(rung, variant) in ASIDES,
+        colour=COLOURS[rung], backward=rung == "06_backward",
+        exact_architecture=variant == "sm90")
+    del line["device"]
+    return line
 
 
 def fake_record(rung, variant, direction, batch, heads, n, d, causal, kind="normal", tile=None):
@@ -136,8 +132,8 @@ def fake_results():
                         {"sm_mhz": {"min": 1200, "median": 1500, "max": 1980}}, "cuda": "12.8",
                         "commit": "0" * 12, "date": "2001-02-03"},
             "ceilings": {"matmul_tflops": 700, "copy_bytes_per_s": 3.0e12},
-            "steps": registered(), "commands": commands, "records": records,
-            "peers": seen_peers, "skipped": skipped}
+            "steps": [registered(*step) for step in STEPS], "commands": commands,
+            "records": records, "peers": seen_peers, "skipped": skipped}
 
 
 if __name__ == "__main__":

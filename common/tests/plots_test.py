@@ -366,7 +366,8 @@ class Plot(unittest.TestCase):
                   "<!-- ladder:begin -->\nold\n<!-- ladder:end -->\nThe end.\n")
         path = self.page("lesson.md", lesson)
         self.assertEqual(stale(files, self.root, [path])[-2:], [
-            f"the table {name} of {os.path.relpath(path)} is stale" for name in ("claims", "ladder")])
+            f"the table {name} of {os.path.relpath(path)} is stale"
+            for name in ("claims", "ladder")])
         result = self.draw("gpu.json", "--out", "one", "--only", "error", "--readme", "lesson.md")
         self.assertIn("Wrote the tables of lesson.md: claims, ladder.", result.stderr)
         with open(path, encoding="utf-8") as file:
@@ -380,7 +381,7 @@ class Plot(unittest.TestCase):
 
     def test_markers_that_are_wrong(self):
         for text, why in (
-                ("<!-- nosuch:begin -->\n<!-- nosuch:end -->\n", "but there are only ladder, peers"),
+                ("<!-- nosuch:begin -->\n<!-- nosuch:end -->\n", "there are only ladder, peers"),
                 ("<!-- peers:begin -->\n", "lacks the marker <!-- peers:end --> after"),
                 ("<!-- peers:end -->\n<!-- peers:begin -->\n", "lacks the marker <!-- peers:end")):
             with self.assertRaisesRegex(Stop, why):
