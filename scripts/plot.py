@@ -38,8 +38,8 @@ import sys
 from ladder.console import GOOD, WRONG_RESULT, run_command
 from ladder.figures.data import FIGURES
 from ladder.figures.make import draw, stale, write_tables
-from ladder.figures.markdown import course_files, need_places
 from ladder.figures.measured import Files
+from ladder.figures.pages import course_files, need_places
 from ladder.files import RESULTS, newest_measured
 
 

@@ -8,7 +8,7 @@ from ladder.console import NO_DEVICE, Stop
 from ladder.figures.data import FIGURES, figure_data
 from ladder.figures.draw import digest, render, stored_digest
 from ladder.figures.draw.style import pyplot
-from ladder.figures.markdown import renewed
+from ladder.figures.pages import renewed
 from ladder.files import write_whole
 
 KINDS = ("svg", "png")
