@@ -1,5 +1,7 @@
 // 00 · Naive attention: O = softmax(scale·Q·Kᵀ)·V in three kernels, as a textbook writes it.
 //
+//   build/bin/00_naive --variant naive --seqlen 512
+//
 //   S = scale·Q·Kᵀ     one thread for each element of S
 //   P = softmax(S)     one thread for each row:  P_ij = exp(S_ij) / Σ_j exp(S_ij)
 //   O = P·V            one thread for each element of O

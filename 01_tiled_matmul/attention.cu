@@ -1,5 +1,7 @@
 // 01 · Tiled products: both matrix products through shared memory, on the tensor cores.
 //
+//   build/bin/01_tiled_matmul --variant mma --seqlen 512
+//
 // Since 01's step `tile`: the tiles are 128 × 64, so an element from HBM is used up to 128 times; a
 // warp multiplies its part on the tensor cores; tiles are swizzled, so that ldmatrix meets no bank
 // conflict; and the next tiles are copied asynchronously while these are multiplied. Rows of S and

@@ -1,5 +1,7 @@
 // 02 · Safe softmax: the row's maximum is subtracted before exp.
 //
+//   build/bin/02_safe_softmax --variant safe --seqlen 512 --scale 200
+//
 //   m_i = max_j S_ij,   P_ij = exp(S_ij − m_i) / Σ_j exp(S_ij − m_i)
 //
 // Since 01: three loops over a row of S where there were two: maximum, sum, normalise. No exponent

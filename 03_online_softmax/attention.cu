@@ -1,5 +1,7 @@
 // 03 · Online softmax: attention in one pass, b keys at a time on the tensor cores.
 //
+//   build/bin/03_online_softmax --variant one_pass_tile --seqlen 512
+//
 //   m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //   l ← α·l + rowsum P
 //   O ← α·O + P·V                                       at the end O / l

@@ -1,5 +1,7 @@
 // 03 · Online softmax, third step: attention in one pass, key by key.
 //
+//   build/bin/03_online_softmax --variant one_pass --seqlen 512
+//
 //   m_j = max(m_(j−1), s_j),   α = exp(m_(j−1) − m_j)
 //   l_j = α·l_(j−1) + exp(s_j − m_j)
 //   o_j = α·o_(j−1) + exp(s_j − m_j)·V_j          O = o_n / l_n

@@ -1,5 +1,7 @@
 // 03 · Online softmax, first step: maximum and sum of a row in one loop.
 //
+//   build/bin/03_online_softmax --variant softmax --seqlen 512
+//
 //   m_j = max(m_(j−1), S_j),   l_j = l_(j−1)·exp(m_(j−1) − m_j) + exp(S_j − m_j)
 //
 // Since 02: two loops over a row of S where there were three. Whenever the maximum grows, the sum

@@ -1,5 +1,7 @@
 // 04 · FlashAttention (Dao et al. 2022), Algorithm 1, the forward pass.
 //
+//   build/bin/04_flash_v1 --variant flash_v1 --seqlen 512 --block-kv 64
+//
 //   O = 0, l = 0, m = −∞ in HBM
 //   for each tile of Bc rows of K and V:
 //     for each tile of Br rows of Q:
@@ -17,6 +19,7 @@
 
 #include "machine/machine.h"
 #include "rung.h"
+#include "tile/over_warps.h"
 #include "tile/rows.h"
 #include "tile/tile.h"
 
@@ -26,19 +29,15 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-constexpr int Br = 64;             // rows of Q in a tile
 constexpr int kGroup = 16;         // rows of O that are combined at once
 constexpr int kElementwise = 256;  // threads of a block of the kernels before and after
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
-constexpr TileSize kTiles[] = {{128, Br, 256}, {128, Br, 128}, {128, Br, 64}, {256, Br, 64}};
-/// Floats from row to row of the partial sums: 8 more than D, so that rows start in other banks.
-constexpr int partial_pitch(int D) {
-  return D + 8;
-}
-int64_t smem_bytes(int D, int Bc) {
+constexpr TileSize kTiles[] = {{128, 64, 256}, {128, 64, 128}, {128, 64, 64}, {256, 64, 64}};
+
+int64_t smem_bytes(int D, int Br, int Bc) {
   return shared_bytes<fp16>(Br * D) + 2 * shared_bytes<fp16>(Bc * D) +
-         shared_bytes<float>(kWarps * kGroup * partial_pitch(D)) +
+         shared_bytes<float>(floats_to_sum(kWarps, kGroup, D)) +
          2 * shared_bytes<float>(kWarps * Br) + 2 * shared_bytes<float>(Br);
 }
 
@@ -52,15 +51,13 @@ __global__ void initialise(Hbm<float> O_fp32, Hbm<float> l, Hbm<float> m, Proble
 }
 
 /// Algorithm 1 for one head. m is kept in units of ln 2: exp(scale·s) = 2^(c·s). grid: (B·H).
-template <class T, int D, int Bc>
+template <class T, int D, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<float> O_fp32, Hbm<float> l_hbm,
               Hbm<float> m_hbm, Problem p) {
   constexpr int kKeys = Bc / kWarps;  // columns of S of a warp
-  constexpr int kPitch = partial_pitch(D);
   const int64_t bh = blockIdx.x;
-  const int thread = threadIdx.x;
-  const int warp_key = warp_id() * kKeys;
+  const int thread = threadIdx.x, warp_key = warp_id() * kKeys;
   const auto Q_head = Q + p.q_row(bh) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
@@ -73,9 +70,9 @@ __global__ void __launch_bounds__(kThreads)
   const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
   const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)};
   const Tile<T, Bc, D> tile_V{smem.take<T>("V", Bc * D)};
-  const auto partial = smem.take<float>("partial O", kWarps * kGroup * kPitch);
-  const auto warp_m = smem.take<float>("rowmax", kWarps * Br);
-  const auto warp_l = smem.take<float>("rowsum", kWarps * Br);
+  const auto partial = smem.take<float>("partial O", floats_to_sum(kWarps, kGroup, D));
+  const WarpRows<Br, kWarps> warp_m{smem.take<float>("rowmax", kWarps * Br)};
+  const WarpRows<Br, kWarps> warp_l{smem.take<float>("rowsum", kWarps * Br)};
   const auto old_weight = smem.take<float>("weight of O", Br);   // l·e^(m − m_new) / l_new
   const auto new_weight = smem.take<float>("weight of PV", Br);  // e^(m̃ − m_new) / l_new
 
@@ -90,8 +87,9 @@ __global__ void __launch_bounds__(kThreads)
       __syncthreads();  // the tiles are there
 
       // l and m of row `thread`: asked for here, needed after the softmax, for HBM is far away.
-      float m = 0, l = 0;
-      if (thread < Br && row + thread < p.N) m = m_head[row + thread], l = l_head[row + thread];
+      const bool has_row = thread < Br && row + thread < p.N;
+      Row m{0}, l{0};
+      if (has_row) m = {m_head[row + thread]}, l = {l_head[row + thread]};
 
       Accumulator<Br, kKeys> S;  // this warp's columns
 #pragma unroll
@@ -105,78 +103,44 @@ __global__ void __launch_bounds__(kThreads)
           if (key + warp_key + j >= p.keys(row + i)) s = -INFINITY;
         });
 
-      // m̃: every warp writes its columns' maxima and reads everybody's.
-      const auto m_warp = c * row_max(S);
-      for_each_row(m_warp, m_warp, [&](int i, float x, float) { warp_m[warp_id() * Br + i] = x; });
+      write(warp_m, c * row_max(S));
       __syncthreads();  // and all warps are done with this tile of Q
       if (row + Br < p.N)
         copy_async<kThreads>(tile_Q, Q_head + int64_t{row + Br} * p.d, p.d, p.N - row - Br, p.d,
                              thread);
       cp_async_commit();
-      const auto m_tile = make_rows<Br>([&](int i) {
-        float x = warp_m[i];
-        for (int w = 1; w < kWarps; ++w) x = fmaxf(x, warp_m[w * Br + i]);
-        return x;
-      });
-      exp2_rows(S, c, finite_or_zero(m_tile));  // S is P from here on
-      const auto l_warp = row_sum(S);
-      for_each_row(l_warp, m_tile,
-                   [&](int i, float sum, float) { warp_l[warp_id() * Br + i] = sum; });
+      exp2_rows(S, c, finite_or_zero(max_over_warps(warp_m)));  // S is P from here on
+      write(warp_l, row_sum(S));
       __syncthreads();
 
       // One thread a row: l and m from HBM and back, and what O and P·V weigh in the new O.
-      if (thread < Br && row + thread < p.N) {
-        float m_row = warp_m[thread], l_row = warp_l[thread];
-        for (int w = 1; w < kWarps; ++w) {
-          m_row = fmaxf(m_row, warp_m[w * Br + thread]);
-          l_row += warp_l[w * Br + thread];
-        }
-        const float m_new = fmaxf(m, m_row);
-        const float shift = m_new == -INFINITY ? 0 : m_new;
-        const float alpha = exp2_fast(m - shift), beta = exp2_fast(m_row - shift);
-        const float l_new = alpha * l + beta * l_row;
-        const float inverse = l_new > 0 ? 1 / l_new : 0;
+      if (has_row) {
+        const auto m_tile = max_over_warps(warp_m, thread), l_tile = sum_over_warps(warp_l, thread);
+        const auto m_new = max(m, m_tile), shift = finite_or_zero(m_new);
+        const auto alpha = exp2(m - shift), beta = exp2(m_tile - shift);
+        const auto l_new = alpha * l + beta * l_tile;
+        const auto inverse = inverse_or_zero(l_new);
         m_head[row + thread] = m_new;
         l_head[row + thread] = l_new;
         old_weight[thread] = alpha * l * inverse;
         new_weight[thread] = beta * inverse;
-        count_flops(2 * (kWarps - 1) + 10);
       }
 
-      // O, 16 rows at a time: each warp's P·V over its own keys, then their sum. A thread has every
-      // 128th element of the 16 rows; O_thread points to its first one of the tile. Its elements of
-      // the old O are on their way while the product is computed.
+      // O, 16 rows at a time, the old ones on their way while the product is computed.
       const auto P = as_operand<T>(S);
-      const int first_row = thread / D, first_column = thread % D;
-      const auto O_thread = O_head + (int64_t{row + first_row} * p.d + first_column);
 #pragma unroll
       for (int g = 0; g < Br / kGroup; ++g) {
-        const auto has = [&](int i, int column) {
-          return row + kGroup * g + i + first_row < p.N && column + first_column < p.d;
-        };
-        float O_old[kGroup * D / kThreads];
-#pragma unroll
-        for (int n = 0; n < kGroup * D / kThreads; ++n) {
-          const int i = n * kThreads / D, column = n * kThreads % D;
-          if (has(i, column)) O_old[n] = O_thread[(kGroup * g + i) * p.d + column];
-        }
-        Accumulator<kGroup, D> PV;
+        const int first = row + kGroup * g, rows = p.N - first;
+        const auto O_rows = O_head + int64_t{first} * p.d;
+        Spread<kGroup, D, kThreads> O{.rows = rows, .columns = p.d}, PV_sum = O;
+        load(O, O_rows, p.d);
+        Accumulator<kGroup, D> PV;  // over this warp's keys
         mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
-        write(partial + warp_id() * kGroup * kPitch, kPitch, PV);
-        __syncthreads();
-#pragma unroll
-        for (int n = 0; n < kGroup * D / kThreads; ++n) {
-          const int i = n * kThreads / D, column = n * kThreads % D;
-          if (!has(i, column)) continue;
-          const auto sums = partial + ((i + first_row) * kPitch + column + first_column);
-          float sum = 0;
-          for (int w = 0; w < kWarps; ++w) sum += sums[w * kGroup * kPitch];
-          const int tile_row = kGroup * g + i + first_row;
-          O_thread[(kGroup * g + i) * p.d + column] =
-              old_weight[tile_row] * O_old[n] + new_weight[tile_row] * sum;
-          count_flops(kWarps - 1 + 3);
-        }
-        __syncthreads();  // the partial sums may be overwritten
+        sum_over_warps(PV_sum, PV, partial);
+        mul_rows(O, old_weight + kGroup * g);
+        mul_rows(PV_sum, new_weight + kGroup * g);
+        add(O, PV_sum);
+        store(O_rows, p.d, O, rows, p.d);
       }
     }
   }
@@ -204,13 +168,13 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
     std::erase_if(tiles,
                   [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
   choose_tile(plan, tiles, request, device.sram_bytes,
-              [&](int, int Bc) { return smem_bytes(D, Bc); });
+              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
   const int64_t rows = int64_t{p.B} * p.H * p.N;
   plan.workspace = {{"O_fp32", rows * p.d * 4}, {"l", rows * 4}, {"m", rows * 4}};
   return plan;
 }
 
-template <class T, int D, int Bc>
+template <class T, int D, int Br, int Bc>
 void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<T>(a["O"]);
@@ -219,14 +183,14 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const dim3 elements(ceil_div(int64_t{p.B} * p.H * p.N * p.d, kElementwise));
 
   launch("initialise", initialise, elements, dim3(kElementwise), 0, O_fp32, l, m, p);
-  launch("attention", attention<T, D, Bc>, dim3(p.B * p.H), dim3(kThreads), plan.smem_bytes, Q, K,
-         V, O_fp32, l, m, p);
+  launch("attention", attention<T, D, Br, Bc>, dim3(p.B * p.H), dim3(kThreads), plan.smem_bytes, Q,
+         K, V, O_fp32, l, m, p);
   launch("finish", finish<T>, elements, dim3(kElementwise), 0, O_fp32, l, m, O, LSE, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(p, plan,
-                    [&]<class T, int D, int, int Bc>() { launch_forward<T, D, Bc>(p, plan, a); });
+  with_tile<kTiles>(
+      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
 }
 
 /// Requested bytes: Q, and O, l and m there and back, once for each tile of K and V.

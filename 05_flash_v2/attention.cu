@@ -1,5 +1,7 @@
 // 05 · FlashAttention-2 (Dao 2023, Algorithm 1), the forward pass.
 //
+//   build/bin/05_flash_v2 --variant mma --seqlen 512 --causal
+//
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
 //     for each tile of Bc rows of K and V:
@@ -9,10 +11,9 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `defer`: the rows of Q are split among the warps and not the keys, so a warp has whole rows
-// of S and O to itself, in registers, and nothing of them is exchanged. Under the causal mask,
-// tiles that no row of the block sees are skipped, the mask is applied only where it can bite, and
-// the blocks with the most keys go first.
+// Since `rows`: larger tiles, and an order of blocks. A tile has 128 rows of Q, so that K and V
+// come half as often from L2. Under the causal mask, tiles that no row of the block sees are
+// skipped, and the blocks with the most keys go first.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -29,6 +30,7 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the fastest first.
 constexpr TileSize kTiles[] = {{128, 128, 64}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
+
 int64_t smem_bytes(int D, int Br, int Bc) {
   return shared_bytes<fp16>((Br + 2 * Bc) * D);
 }
@@ -39,8 +41,10 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
   constexpr int kRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
-  const auto [bh, tile] =
-      longest_first(blockIdx.x, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d, p.causal);
+  const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
+                                                     .tiles = tiles,
+                                                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                                                     .uneven = p.causal});
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
   const int warp_row = warp_id() * kRows, row = block_row + warp_row;
   const int thread = threadIdx.x;

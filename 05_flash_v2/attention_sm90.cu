@@ -1,6 +1,8 @@
 // 05 on Hopper: the algorithm of attention.cu, unchanged, on the asynchronous engines of sm_90a
 // (Shah et al. 2024, FlashAttention-3).
 //
+//   build/bin/05_flash_v2 --variant sm90 --seqlen 512 --causal
+//
 //   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0
 //     for each tile of Bc rows of K and V:
@@ -20,6 +22,7 @@
 #include "rung.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
+#include "tile/stages.h"
 #include "tile/warpgroup.h"
 
 namespace ladder::MACHINE {
@@ -59,8 +62,8 @@ __global__ void clear(Hbm<int> next) {
 /// Q, and whenever it is done with one, the next that nobody has.
 template <class T, int D, int kConsumers, int Bc>
 __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
-    attention(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K,
-              const __grid_constant__ TensorMap V, const __grid_constant__ TensorMap O,
+    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
+              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
               Hbm<float> LSE, Hbm<int> next, Problem p) {
   using TileQ = SwizzledTile<T, kRows, D>;
   using TileKV = SwizzledTile<T, Bc, D>;
@@ -69,7 +72,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   // Half as many blocks at once as in mma, so half as many heads: what a group asks of HBM at its
   // start comes in smaller bursts.
   const auto work = [&](int index) {
-    return longest_first(index, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d, p.causal, 8 << 20);
+    return longest_first(index, {.heads = p.B * p.H,
+                                 .tiles = tiles,
+                                 .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                                 .uneven = p.causal,
+                                 .group_bytes = 8 << 20});
   };
   // Tiles are laid from the last row up, since the last rows see the most keys. So a tile that some
   // consumers find empty, with rows before row 0, is the one with the fewest steps.
@@ -82,70 +89,42 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   };
 
   SharedMemory smem;
-  const auto smem_Q = smem.take<T>("Q", kStages * kConsumers * TileQ::kElements);
-  const auto smem_K = smem.take<T>("K", kStages * TileKV::kElements);
-  const auto smem_V = smem.take<T>("V", kStages * TileKV::kElements);
+  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
   const auto smem_work = smem.take<Work>("work", kStages * kConsumers);  // what the tile of Q is
-  const auto Q_full = smem.take<Mbarrier>("Q_full", kStages * kConsumers);
-  const auto Q_free = smem.take<Mbarrier>("Q_free", kStages * kConsumers);
-  const auto K_full = smem.take<Mbarrier>("K_full", kStages);
-  const auto K_free = smem.take<Mbarrier>("K_free", kStages);
-  const auto V_full = smem.take<Mbarrier>("V_full", kStages);
-  const auto V_free = smem.take<Mbarrier>("V_free", kStages);
-  // Q's stages belong to one consumer each: number stage · kConsumers + consumer.
-  const auto tile_Q = [&](int i) { return TileQ{smem_Q + i * TileQ::kElements}; };
-  const auto tile_K = [&](int stage) { return TileKV{smem_K + stage * TileKV::kElements}; };
-  const auto tile_V = [&](int stage) { return TileKV{smem_V + stage * TileKV::kElements}; };
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages * kConsumers; ++i) {
-      Q_full[i].init(1);
-      Q_free[i].init(1);
-    }
-    for (int stage = 0; stage < kStages; ++stage) {
-      K_full[stage].init(1);
-      K_free[stage].init(4 * kConsumers);  // an arrival from each warp
-      V_full[stage].init(1);
-      V_free[stage].init(4 * kConsumers);
-    }
-    fence_mbarrier_init();
-  }
+  Q.init(smem, "Q_full", "Q_free", 1);
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  V.init(smem, "V_full", "V_free", 4 * kConsumers);
+  if (threadIdx.x == 0) fence_mbarrier_init();
   __syncthreads();
 
   if (warpgroup_id() == 0) {  // the producer
     setmaxnreg_dec<kConsumers == 3 ? 32 : 40>();
     if (threadIdx.x != 0) return;
-    Ring<kStages> at, at_Q;
     // A tile of Q comes with what it is, so that consumers need not divide; after the last one
     // there is no head.
     const auto send = [&](const Work& w) {
       for (int consumer = 0; consumer < kConsumers; ++consumer) {
-        const int i = at_Q.stage * kConsumers + consumer;
-        Q_free[i].wait(at_Q.round);
-        smem_work[i] = w;
-        if (w.head >= 0) {
-          Q_full[i].arrive_expect_tx(TileQ::kBytes);
-          tma_load(Q, Q_full[i], tile_Q(i), 0, row_of(w) + consumer * kRows, w.head % p.H,
-                   w.head / p.H);
-        } else {
-          Q_full[i].arrive();
-        }
+        Q.free[Q.number()].wait(Q.at.round);  // not even at first before its consumer says so
+        smem_work[Q.number()] = w;
+        if (w.head >= 0)
+          Q.fill(map_Q, 0, row_of(w) + consumer * kRows, w.head % p.H, w.head / p.H);
+        else
+          Q.fill_with_nothing();
       }
-      at_Q.next();
     };
     for (int index = blockIdx.x; index < works;) {
       const Work w = work(index);
       send(w);
       const int batch = w.head / p.H, head_kv = w.head % p.H * p.Hk / p.H;
       const int steps = steps_of(row_of(w), Br);
-      for (int step = 0; step < steps; ++step, at.next()) {
-        K_free[at.stage].wait(1 - at.round);  // in the first round: the phase before the first
-        K_full[at.stage].arrive_expect_tx(TileKV::kBytes);
-        tma_load(K, K_full[at.stage], tile_K(at.stage), 0, step * Bc, head_kv, batch);
+      for (int step = 0; step < steps; ++step) {
+        K.acquire();
+        K.fill(map_K, 0, step * Bc, head_kv, batch);
         // Asked late, so that blocks end together, but before waiting for the others once more.
         if (step == steps - 1) index = gridDim.x + atomicAdd(next, 1);
-        V_free[at.stage].wait(1 - at.round);
-        V_full[at.stage].arrive_expect_tx(TileKV::kBytes);
-        tma_load(V, V_full[at.stage], tile_V(at.stage), 0, step * Bc, head_kv, batch);
+        V.acquire();
+        V.fill(map_V, 0, step * Bc, head_kv, batch);
       }
     }
     send({-1, -1});
@@ -161,42 +140,33 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   const auto end_turn = [&] {
     named_barrier_arrive(kTurn + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
-  if (consumer == kConsumers - 1) end_turn();   // the first one's turn
-  if (first_thread) Q_free[consumer].arrive();  // the first stage of Q; the other one follows
+  if (consumer == kConsumers - 1) end_turn();  // the first one's turn
+  Q.share = consumer;
+  if (first_thread) Q.free[Q.number()].arrive();  // the first stage of Q; the other one follows
 
-  Ring<kStages> at_Q, at_K, at_V;
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
   Accumulator<16, D> O_sum;
-  Operand<T, 16, D> Q_rows;               // if it is kept in registers
-  const auto start_scores = [&](int q) {  // S = Q·Kᵀ
+  Operand<T, 16, D> Q_rows;        // if it is kept in registers
+  const auto start_scores = [&] {  // S = Q·Kᵀ
     if constexpr (q_in_registers(D)) {
       wgmma_fence(S, Q_rows);
-      wgmma_ABt(S, Q_rows, tile_K(at_K.stage), 0);
+      wgmma_ABt(S, Q_rows, K.tile(), 0);
     } else {
       wgmma_fence(S);
-      wgmma_ABt(S, tile_Q(q), 0, tile_K(at_K.stage), 0);
+      wgmma_ABt(S, Q.tile(), 0, K.tile(), 0);
     }
     wgmma_commit();
   };
   const auto start_output = [&] {  // O += P·V
-    V_full[at_V.stage].wait(at_V.round);
+    V.wait();
     wgmma_fence(O_sum, P);
-    wgmma_AB(O_sum, P, tile_V(at_V.stage));
+    wgmma_AB(O_sum, P, V.tile());
     wgmma_commit();
   };
-  const auto free_K = [&] {
-    if (lane_id() == 0) K_free[at_K.stage].arrive();
-    at_K.next();
-  };
-  const auto free_V = [&] {
-    if (lane_id() == 0) V_free[at_V.stage].arrive();
-    at_V.next();
-  };
-  for (;; at_Q.next()) {
-    const int q = at_Q.stage * kConsumers + consumer;  // number of the stage of Q
-    Q_full[q].wait(at_Q.round);
-    const Work w = smem_work[q];
+  for (;; Q.at.next()) {
+    Q.wait();
+    const Work w = smem_work[Q.number()];
     if (w.head < 0) break;
     const int batch = w.head / p.H, head = w.head % p.H;
     const int tile_row = row_of(w) + consumer * kRows, row = tile_row + warp_row;
@@ -219,54 +189,54 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       m = m_new;
     };
 
-    if constexpr (q_in_registers(D)) load(Q_rows, tile_Q(q), warp_row);
-    K_full[at_K.stage].wait(at_K.round);
+    if constexpr (q_in_registers(D)) load(Q_rows, Q.tile(), warp_row);
+    K.wait();
     begin_turn();
-    start_scores(q);
+    start_scores();
     end_turn();
     wgmma_wait<0>(S);
-    free_K();
+    K.release();
     softmax(0);
     P = as_operand<T>(S);
     if (first_thread) {
       tma_store_wait_read<0>();  // of the last piece of work, whose stage of Q this frees
-      Q_free[(1 - at_Q.stage) * kConsumers + consumer].arrive();
+      Q.free[Q.number(1 - Q.at.stage)].arrive();
     }
     for (int step = 1; step < my_steps; ++step) {
       // From here on the softmax of one step runs under the product P·V of the step before.
-      K_full[at_K.stage].wait(at_K.round);
+      K.wait();
       begin_turn();
-      start_scores(q);
+      start_scores();
       start_output();
       end_turn();
       wgmma_wait<1>(S);
-      free_K();
+      K.release();
       softmax(step * Bc);
       wgmma_wait<0>(O_sum, P);
-      free_V();
+      V.release();
       mul_rows(O_sum, alpha);
       P = as_operand<T>(S);
     }
     start_output();
     wgmma_wait<0>(O_sum, P);
-    free_V();
+    V.release();
     for (int step = my_steps; step < steps; ++step) {  // keys for the other consumers alone
-      K_full[at_K.stage].wait(at_K.round);
+      K.wait();
       begin_turn();
       end_turn();
-      free_K();
-      V_full[at_V.stage].wait(at_V.round);
-      free_V();
+      K.release();
+      V.wait();
+      V.release();
     }
 
     l = sum_over_lanes(l);
     mul_rows(O_sum, inverse_or_zero(l));
     // Through this stage of Q, from where the copy engine takes it.
-    write(tile_Q(q), O_sum, warp_row);
+    write(Q.tile(), O_sum, warp_row);
     fence_proxy_async();
     named_barrier_sync(kOwn + consumer, kWarpgroup);
     if (first_thread && tile_row >= 0) {  // else there is nothing to store
-      tma_store(O, tile_Q(q), 0, tile_row, head, batch);
+      tma_store(map_O, Q.tile(), 0, tile_row, head, batch);
       tma_store_commit();
     }
     for_each_row(m, l, [&](int i, float max, float sum) {

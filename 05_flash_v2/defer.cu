@@ -1,5 +1,7 @@
 // 05 · FlashAttention-2, second step: one division at the end.
 //
+//   build/bin/05_flash_v2 --variant defer --seqlen 512
+//
 //   for each tile of Br rows of Q, one block each:
 //     O = 0, l = 0, m = −∞ on chip
 //     for each tile of Bc rows of K and V:
@@ -15,6 +17,7 @@
 
 #include "machine/machine.h"
 #include "rung.h"
+#include "tile/over_warps.h"
 #include "tile/rows.h"
 #include "tile/tile.h"
 
@@ -24,32 +27,26 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-constexpr int Br = 64;      // rows of Q in a tile
 constexpr int kGroup = 16;  // rows of O that are combined at once
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
-constexpr TileSize kTiles[] = {{128, Br, 128}, {128, Br, 64}, {256, Br, 64}};
-/// Floats from row to row of the partial sums: 8 more than D, so that rows start in other banks.
-constexpr int partial_pitch(int D) {
-  return D + 8;
-}
-int64_t smem_bytes(int D, int Bc) {
+constexpr TileSize kTiles[] = {{128, 64, 128}, {128, 64, 64}, {256, 64, 64}};
+
+int64_t smem_bytes(int D, int Br, int Bc) {
   return shared_bytes<fp16>(Br * D) + 2 * shared_bytes<fp16>(Bc * D) +
-         shared_bytes<float>(kWarps * kGroup * partial_pitch(D)) +
+         shared_bytes<float>(floats_to_sum(kWarps, kGroup, D)) +
          2 * shared_bytes<float>(kWarps * Br) + shared_bytes<float>(Br);
 }
 
 /// O and LSE for one tile of Q. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
 /// grid: (B·H, tiles of Q).
-template <class T, int D, int Bc>
+template <class T, int D, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
   constexpr int kKeys = Bc / kWarps;  // columns of S of a warp
-  constexpr int kPitch = partial_pitch(D);
   const int64_t bh = blockIdx.x;
   const int row = blockIdx.y * Br;
-  const int thread = threadIdx.x;
-  const int warp_key = warp_id() * kKeys;
+  const int thread = threadIdx.x, warp_key = warp_id() * kKeys;
   const auto Q_head = Q + p.q_row(bh) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
@@ -60,9 +57,9 @@ __global__ void __launch_bounds__(kThreads)
   const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
   const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)};
   const Tile<T, Bc, D> tile_V{smem.take<T>("V", Bc * D)};
-  const auto partial = smem.take<float>("partial O", kWarps * kGroup * kPitch);
-  const auto warp_m = smem.take<float>("rowmax", kWarps * Br);
-  const auto warp_l = smem.take<float>("rowsum", kWarps * Br);
+  const auto partial = smem.take<float>("partial O", floats_to_sum(kWarps, kGroup, D));
+  const WarpRows<Br, kWarps> warp_m{smem.take<float>("rowmax", kWarps * Br)};
+  const WarpRows<Br, kWarps> warp_l{smem.take<float>("rowsum", kWarps * Br)};
   const auto weight = smem.take<float>("weight of O", Br);  // α = e^(m − m_new), then 1 / l
 
   copy_async<kThreads>(tile_Q, Q_head + int64_t{row} * p.d, p.d, p.N - row, p.d, thread);
@@ -70,7 +67,7 @@ __global__ void __launch_bounds__(kThreads)
   cp_async_commit();
 
   auto m = fill_rows<Br>(-INFINITY), l = fill_rows<Br>(0);  // m of all keys, l of this warp's
-  float O_sum[Br / kGroup][kGroup * D / kThreads] = {};     // this thread's elements of O
+  Spread<kGroup, D, kThreads> O_sum[Br / kGroup];           // this thread's elements of O
   for (int key = 0; key < p.N_kv; key += Bc) {
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
     cp_async_commit();
@@ -89,73 +86,53 @@ __global__ void __launch_bounds__(kThreads)
         if (key + warp_key + j >= p.keys(row + i)) s = -INFINITY;
       });
 
-    // m̃: every warp writes its columns' maxima and reads everybody's.
-    const auto m_warp = c * row_max(S);
-    for_each_row(m_warp, m_warp, [&](int i, float x, float) { warp_m[warp_id() * Br + i] = x; });
+    write(warp_m, c * row_max(S));
     __syncthreads();  // and all warps are done with this tile of K
     if (key + Bc < p.N_kv)
       copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, p.N_kv - key - Bc, p.d,
                            thread);
     cp_async_commit();
-    const auto m_new = max(m, make_rows<Br>([&](int i) {
-                             float x = warp_m[i];
-                             for (int w = 1; w < kWarps; ++w) x = fmaxf(x, warp_m[w * Br + i]);
-                             return x;
-                           }));
+    const auto m_new = max(m, max_over_warps(warp_m));
     const auto shift = finite_or_zero(m_new);
     const auto alpha = exp2(m - shift);
     exp2_rows(S, c, shift);  // S is P from here on
     l = alpha * l + row_sum(S);
     m = m_new;
-    if (warp_id() == 0) for_each_row(alpha, m, [&](int i, float x, float) { weight[i] = x; });
+    if (warp_id() == 0) write(weight, alpha);
     cp_async_wait<1>();
     __syncthreads();  // V is there too
 
-    // O, 16 rows at a time: each warp's P·V over its own keys, then their sum.
+    // O, 16 rows at a time.
     const auto P = as_operand<T>(S);
 #pragma unroll
     for (int g = 0; g < Br / kGroup; ++g) {
-      Accumulator<kGroup, D> PV;
+      Spread<kGroup, D, kThreads> PV_sum;
+      Accumulator<kGroup, D> PV;  // over this warp's keys
       mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
-      write(partial + warp_id() * kGroup * kPitch, kPitch, PV);
-      __syncthreads();
-#pragma unroll
-      for (int n = 0; n < kGroup * D / kThreads; ++n) {
-        const int e = n * kThreads + thread, i = kGroup * g + e / D, column = e % D;
-        float sum = 0;
-        for (int w = 0; w < kWarps; ++w) sum += partial[(w * kGroup + e / D) * kPitch + column];
-        O_sum[g][n] = weight[i] * O_sum[g][n] + sum;
-        count_flops(kWarps - 1 + 2);
-      }
-      __syncthreads();  // the partial sums may be overwritten
+      sum_over_warps(PV_sum, PV, partial);
+      mul_rows(O_sum[g], weight + kGroup * g);
+      add(O_sum[g], PV_sum);
     }
   }
   cp_async_wait<0>();
 
   // l of all keys: every warp writes its own, one thread a row adds them.
-  for_each_row(l, m, [&](int i, float sum, float max) {
-    warp_l[warp_id() * Br + i] = sum;
-    warp_m[warp_id() * Br + i] = max;
-  });
+  write(warp_l, l);
+  write(warp_m, m);
   __syncthreads();
   if (thread < Br) {
-    float sum = 0;
-    for (int w = 0; w < kWarps; ++w) sum += warp_l[w * Br + thread];
-    weight[thread] = sum > 0 ? 1 / sum : 0;  // a row that sees no key gives O = 0, LSE = −∞
+    const auto l_row = sum_over_warps(warp_l, thread);
+    const float m_row = warp_m.data[thread];
+    weight[thread] = inverse_or_zero(l_row);  // a row that sees no key gives O = 0, LSE = −∞
     if (row + thread < p.N)
-      LSE[bh * p.N + row + thread] = sum > 0 ? warp_m[thread] * kLn2 + logf(sum) : -INFINITY;
-    count_flops(kWarps - 1 + 1);
+      LSE[bh * p.N + row + thread] = l_row > 0 ? m_row * kLn2 + logf(l_row) : -INFINITY;
   }
   __syncthreads();
 #pragma unroll
-  for (int g = 0; g < Br / kGroup; ++g)
-#pragma unroll
-    for (int n = 0; n < kGroup * D / kThreads; ++n) {
-      const int e = n * kThreads + thread, i = kGroup * g + e / D, column = e % D;
-      if (row + i < p.N && column < p.d)
-        O_head[int64_t{row + i} * p.d + column] = T(O_sum[g][n] * weight[i]);
-      count_flops(1);
-    }
+  for (int g = 0; g < Br / kGroup; ++g) {
+    mul_rows(O_sum[g], weight + kGroup * g);
+    store(O_head + int64_t{row + kGroup * g} * p.d, p.d, O_sum[g], p.N - row - kGroup * g, p.d);
+  }
 }
 
 /// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
@@ -170,30 +147,30 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
     std::erase_if(tiles,
                   [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
   choose_tile(plan, tiles, request, device.sram_bytes,
-              [&](int, int Bc) { return smem_bytes(D, Bc); });
+              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
   return plan;
 }
 
-template <class T, int D, int Bc>
+template <class T, int D, int Br, int Bc>
 void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<T>(a["O"]);
   const auto LSE = hbm<float>(a["LSE"]);
-  launch("attention", attention<T, D, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)), dim3(kThreads),
-         plan.smem_bytes, Q, K, V, O, LSE, p);
+  launch("attention", attention<T, D, Br, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)),
+         dim3(kThreads), plan.smem_bytes, Q, K, V, O, LSE, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(p, plan,
-                    [&]<class T, int D, int, int Bc>() { launch_forward<T, D, Bc>(p, plan, a); });
+  with_tile<kTiles>(
+      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
 }
 
 /// Requested bytes: K and V once for each tile of Q.
-Traffic traffic(const Problem& p, const Plan&) {
+Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O
   const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K, and of V, as heads use them
-  const int64_t blocks = ceil_div(p.N, Br);
+  const int64_t blocks = ceil_div(p.N, plan.block_q);
   return {{"attention",
            {{"Q", q, 0},
             {"K", k * blocks, 0},

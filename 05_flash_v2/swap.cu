@@ -1,5 +1,7 @@
 // 05 · FlashAttention-2, first step: the loops swapped.
 //
+//   build/bin/05_flash_v2 --variant swap --seqlen 512
+//
 //   for each tile of Br rows of Q, one block each:
 //     O = 0, l = 0, m = −∞ on chip
 //     for each tile of Bc rows of K and V:
@@ -15,6 +17,7 @@
 
 #include "machine/machine.h"
 #include "rung.h"
+#include "tile/over_warps.h"
 #include "tile/rows.h"
 #include "tile/tile.h"
 
@@ -24,34 +27,28 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-constexpr int Br = 64;             // rows of Q in a tile
 constexpr int kGroup = 16;         // rows of O that are combined at once
 constexpr int kElementwise = 256;  // threads of a block of the kernels before and after
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
-constexpr TileSize kTiles[] = {{128, Br, 128}, {128, Br, 64}, {256, Br, 64}};
-/// Floats from row to row of the partial sums: 8 more than D, so that rows start in other banks.
-constexpr int partial_pitch(int D) {
-  return D + 8;
-}
-int64_t smem_bytes(int D, int Bc) {
+constexpr TileSize kTiles[] = {{128, 64, 128}, {128, 64, 64}, {256, 64, 64}};
+
+int64_t smem_bytes(int D, int Br, int Bc) {
   return shared_bytes<fp16>(Br * D) + 2 * shared_bytes<fp16>(Bc * D) +
-         shared_bytes<float>(kWarps * kGroup * partial_pitch(D)) +
+         shared_bytes<float>(floats_to_sum(kWarps, kGroup, D)) +
          2 * shared_bytes<float>(kWarps * Br) + 2 * shared_bytes<float>(Br);
 }
 
 /// O, l and m for one tile of Q. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
 /// grid: (B·H, tiles of Q).
-template <class T, int D, int Bc>
+template <class T, int D, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> l_hbm,
               Hbm<float> m_hbm, Problem p) {
   constexpr int kKeys = Bc / kWarps;  // columns of S of a warp
-  constexpr int kPitch = partial_pitch(D);
   const int64_t bh = blockIdx.x;
   const int row = blockIdx.y * Br;
-  const int thread = threadIdx.x;
-  const int warp_key = warp_id() * kKeys;
+  const int thread = threadIdx.x, warp_key = warp_id() * kKeys;
   const auto Q_head = Q + p.q_row(bh) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
@@ -64,9 +61,9 @@ __global__ void __launch_bounds__(kThreads)
   const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
   const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)};
   const Tile<T, Bc, D> tile_V{smem.take<T>("V", Bc * D)};
-  const auto partial = smem.take<float>("partial O", kWarps * kGroup * kPitch);
-  const auto warp_m = smem.take<float>("rowmax", kWarps * Br);
-  const auto warp_l = smem.take<float>("rowsum", kWarps * Br);
+  const auto partial = smem.take<float>("partial O", floats_to_sum(kWarps, kGroup, D));
+  const WarpRows<Br, kWarps> warp_m{smem.take<float>("rowmax", kWarps * Br)};
+  const WarpRows<Br, kWarps> warp_l{smem.take<float>("rowsum", kWarps * Br)};
   const auto old_weight = smem.take<float>("weight of O", Br);   // l·e^(m − m_new) / l_new
   const auto new_weight = smem.take<float>("weight of PV", Br);  // e^(m̃ − m_new) / l_new
 
@@ -74,8 +71,8 @@ __global__ void __launch_bounds__(kThreads)
   copy_async<kThreads>(tile_K, K_head, p.d, p.N_kv, p.d, thread);
   cp_async_commit();
 
-  float m = -INFINITY, l = 0;                            // of row `thread`, where that is < Br
-  float O_sum[Br / kGroup][kGroup * D / kThreads] = {};  // this thread's elements of O
+  Row m{-INFINITY}, l{0};                          // of row `thread`, where that is < Br
+  Spread<kGroup, D, kThreads> O_sum[Br / kGroup];  // this thread's elements of O
   for (int key = 0; key < p.N_kv; key += Bc) {
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
     cp_async_commit();
@@ -94,73 +91,48 @@ __global__ void __launch_bounds__(kThreads)
         if (key + warp_key + j >= p.keys(row + i)) s = -INFINITY;
       });
 
-    // m̃: every warp writes its columns' maxima and reads everybody's.
-    const auto m_warp = c * row_max(S);
-    for_each_row(m_warp, m_warp, [&](int i, float x, float) { warp_m[warp_id() * Br + i] = x; });
+    write(warp_m, c * row_max(S));
     __syncthreads();  // and all warps are done with this tile of K
     if (key + Bc < p.N_kv)
       copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, p.N_kv - key - Bc, p.d,
                            thread);
     cp_async_commit();
-    const auto m_tile = make_rows<Br>([&](int i) {
-      float x = warp_m[i];
-      for (int w = 1; w < kWarps; ++w) x = fmaxf(x, warp_m[w * Br + i]);
-      return x;
-    });
-    exp2_rows(S, c, finite_or_zero(m_tile));  // S is P from here on
-    const auto l_warp = row_sum(S);
-    for_each_row(l_warp, m_tile,
-                 [&](int i, float sum, float) { warp_l[warp_id() * Br + i] = sum; });
+    exp2_rows(S, c, finite_or_zero(max_over_warps(warp_m)));  // S is P from here on
+    write(warp_l, row_sum(S));
     cp_async_wait<1>();
     __syncthreads();  // V is there too
 
     // One thread a row: l and m, and what O and P·V weigh in the new O.
     if (thread < Br) {
-      float m_row = warp_m[thread], l_row = warp_l[thread];
-      for (int w = 1; w < kWarps; ++w) {
-        m_row = fmaxf(m_row, warp_m[w * Br + thread]);
-        l_row += warp_l[w * Br + thread];
-      }
-      const float m_new = fmaxf(m, m_row);
-      const float shift = m_new == -INFINITY ? 0 : m_new;
-      const float alpha = exp2_fast(m - shift), beta = exp2_fast(m_row - shift);
-      const float l_new = alpha * l + beta * l_row;
-      const float inverse = l_new > 0 ? 1 / l_new : 0;
+      const auto m_tile = max_over_warps(warp_m, thread), l_tile = sum_over_warps(warp_l, thread);
+      const auto m_new = max(m, m_tile), shift = finite_or_zero(m_new);
+      const auto alpha = exp2(m - shift), beta = exp2(m_tile - shift);
+      const auto l_new = alpha * l + beta * l_tile;
+      const auto inverse = inverse_or_zero(l_new);
       old_weight[thread] = alpha * l * inverse;
       new_weight[thread] = beta * inverse;
       m = m_new;
       l = l_new;
-      count_flops(2 * (kWarps - 1) + 10);
     }
 
-    // O, 16 rows at a time: each warp's P·V over its own keys, then their sum.
+    // O, 16 rows at a time.
     const auto P = as_operand<T>(S);
 #pragma unroll
     for (int g = 0; g < Br / kGroup; ++g) {
-      Accumulator<kGroup, D> PV;
+      Spread<kGroup, D, kThreads> PV_sum;
+      Accumulator<kGroup, D> PV;  // over this warp's keys
       mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
-      write(partial + warp_id() * kGroup * kPitch, kPitch, PV);
-      __syncthreads();
-#pragma unroll
-      for (int n = 0; n < kGroup * D / kThreads; ++n) {
-        const int e = n * kThreads + thread, i = kGroup * g + e / D, column = e % D;
-        float sum = 0;
-        for (int w = 0; w < kWarps; ++w) sum += partial[(w * kGroup + e / D) * kPitch + column];
-        O_sum[g][n] = old_weight[i] * O_sum[g][n] + new_weight[i] * sum;
-        count_flops(kWarps - 1 + 3);
-      }
-      __syncthreads();  // the partial sums may be overwritten
+      sum_over_warps(PV_sum, PV, partial);
+      mul_rows(O_sum[g], old_weight + kGroup * g);
+      mul_rows(PV_sum, new_weight + kGroup * g);
+      add(O_sum[g], PV_sum);
     }
   }
   cp_async_wait<0>();
 
 #pragma unroll
   for (int g = 0; g < Br / kGroup; ++g)
-#pragma unroll
-    for (int n = 0; n < kGroup * D / kThreads; ++n) {
-      const int e = n * kThreads + thread, i = kGroup * g + e / D, column = e % D;
-      if (row + i < p.N && column < p.d) O_head[int64_t{row + i} * p.d + column] = T(O_sum[g][n]);
-    }
+    store(O_head + int64_t{row + kGroup * g} * p.d, p.d, O_sum[g], p.N - row - kGroup * g, p.d);
   if (thread < Br && row + thread < p.N) {
     m_head[row + thread] = m;
     l_head[row + thread] = l;
@@ -186,36 +158,36 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
     std::erase_if(tiles,
                   [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
   choose_tile(plan, tiles, request, device.sram_bytes,
-              [&](int, int Bc) { return smem_bytes(D, Bc); });
+              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
   const int64_t rows = int64_t{p.B} * p.H * p.N;
   plan.workspace = {{"l", rows * 4}, {"m", rows * 4}};
   return plan;
 }
 
-template <class T, int D, int Bc>
+template <class T, int D, int Br, int Bc>
 void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<T>(a["O"]);
   const auto l = hbm<float>(a["l"]), m = hbm<float>(a["m"]), LSE = hbm<float>(a["LSE"]);
   const dim3 rows(ceil_div(int64_t{p.B} * p.H * p.N, kElementwise));
 
-  launch("attention", attention<T, D, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)), dim3(kThreads),
-         plan.smem_bytes, Q, K, V, O, l, m, p);
+  launch("attention", attention<T, D, Br, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)),
+         dim3(kThreads), plan.smem_bytes, Q, K, V, O, l, m, p);
   launch("finish", finish, rows, dim3(kElementwise), 0, l, m, LSE, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(p, plan,
-                    [&]<class T, int D, int, int Bc>() { launch_forward<T, D, Bc>(p, plan, a); });
+  with_tile<kTiles>(
+      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
 }
 
 /// Requested bytes: K and V once for each tile of Q.
-Traffic traffic(const Problem& p, const Plan&) {
+Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O
   const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K, and of V, as heads use them
   const int64_t l = heads * p.N * 4;                  // bytes of l, m and LSE
-  const int64_t blocks = ceil_div(p.N, Br);
+  const int64_t blocks = ceil_div(p.N, plan.block_q);
   return {{"attention",
            {{"Q", q, 0},
             {"K", k * blocks, 0},

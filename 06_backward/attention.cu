@@ -1,13 +1,14 @@
 // 06 · FlashAttention-2 (Dao 2023), forward (Algorithm 1) and backward (Algorithm 2).
 //
+//   build/bin/06_backward --variant mma --seqlen 512 --causal
+//
 //   D = rowsum(dO∘O)
 //   for each tile of Bc rows of K and V, one block each:
 //     dK = 0, dV = 0
 //     for each tile of Br rows of Q and dO:
 //       S = scale·Q·Kᵀ,   P = exp(S − LSE)
+//       dP = dO·Vᵀ,       dS = P∘(dP − D)
 //       dV += Pᵀ·dO
-//       dP = dO·Vᵀ
-//       dS = P∘(dP − D)
 //       dK += scale·dSᵀ·Q
 //       dQ += scale·dS·K        in HBM, by atomic addition
 //
@@ -25,11 +26,11 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kElementwise = 256;  // threads of a block of the small kernels
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the fastest first.
 constexpr TileSize kTiles[] = {{128, 128, 64}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
+
 int64_t smem_bytes(int D, int Br, int Bc) {
   return shared_bytes<fp16>((Br + 2 * Bc) * D);
 }
@@ -40,8 +41,10 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
   constexpr int kRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
-  const auto [bh, tile] =
-      longest_first(blockIdx.x, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d, p.causal);
+  const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
+                                                     .tiles = tiles,
+                                                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                                                     .uneven = p.causal});
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
   const int warp_row = warp_id() * kRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
@@ -113,8 +116,10 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
 // ---- the backward pass
 
 /// Compiled tiles of the backward pass, in the same form.
-constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {64, 64, 128}, {128, 64, 128},
-                                       {128, 32, 64},  {256, 64, 64}, {256, 32, 32}};
+constexpr TileSize kBackwardTiles[] = {{32, 128, 128}, {32, 32, 64},   {64, 128, 128},
+                                       {64, 64, 128},  {128, 64, 128}, {128, 32, 64},
+                                       {256, 64, 64},  {256, 32, 32}};
+
 /// Stages of copies of Q and dO; at d = 256 there is room for one.
 constexpr int backward_stages(int D) {
   return D == 256 ? 1 : 2;
@@ -131,48 +136,52 @@ int64_t backward_smem_bytes(int D, int Br, int Bc) {
   return 2 * shared_bytes<fp16>(Bc * D) + 2 * shared_bytes<fp16>(stages * Br * D) +
          2 * shared_bytes<fp16>(Br * Bc) + 2 * shared_bytes<float>(stages * Br);
 }
-/// dQ's accumulator = 0.
-__global__ void clear(Hbm<float> dQ_sum, Problem p) {
-  const int64_t i = 8 * (int64_t{blockIdx.x} * kElementwise + threadIdx.x);
-  if (i < int64_t{p.B} * p.H * p.N * p.d) write_chunk(dQ_sum + i, Chunk<float>{});
-}
 
-/// D = rowsum(dO∘O): what the softmax's derivative takes from each row of dP. D/8 lanes a row.
+constexpr int kElementwise = 256;  // threads of a block of a small kernel
+
+/// D = rowsum(dO∘O), which dS takes from dP; LSE in units of ln 2; and dQ's sums, 0 to begin with.
+/// A row that sees no key has LSE = −∞: +∞ in its place makes its P 0. D/8 lanes a row.
 template <class T, int D>
-__global__ void row_dots(Hbm<const T> O, Hbm<const T> dO, Hbm<float> D_rows, Problem p) {
+__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> D_rows,
+                        Hbm<float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
   constexpr int kLanes = D / 8;
   const int64_t row = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
-  const bool inside = row < int64_t{p.B} * p.H * p.N;
+  const bool inside = row < int64_t{p.B} * p.H * p.N, first = inside && column == 0;
+  const float lse = first ? LSE[row] : 0;
   float sum = 0;
   if (inside && column < p.d) {
-    const auto o = read_chunk(O + (row * p.d + column)), g = read_chunk(dO + (row * p.d + column));
+    const int64_t at = row * p.d + column;
+    const auto o = read_chunk(O + at), g = read_chunk(dO + at);
     for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
+    write_chunk(dQ_sum + at, Chunk<float>{});
   }
   for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
-  if (inside && column == 0) D_rows[row] = sum;
+  if (first) {
+    D_rows[row] = sum;
+    LSE_log2e[row] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+  }
 }
 
 /// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
 template <class T, int D, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
-                  Hbm<const float> LSE, Hbm<const float> D_rows, Hbm<float> dQ_sum, Hbm<T> dK,
+                  Hbm<const float> D_rows, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Hbm<T> dK,
                   Hbm<T> dV, Problem p) {
-  constexpr int kWarps = backward_warps(Br), kThreads = 32 * kWarps;
+  constexpr int kBackwardWarps = backward_warps(Br), kBackwardThreads = 32 * kBackwardWarps;
   constexpr int kStages = backward_stages(D);
-  // Every product is shared out in pieces of kRows rows: `down` warps one below the other, and as
-  // many columns for each as that leaves. S, P, dP, dS: Br × Bc; dQ: Br × D; dK, dV: Bc × D.
   constexpr int kRows = backward_rows(Br);
-  constexpr int down = Br / kRows, kv_down = Bc / kRows;
-  constexpr int kS = Bc * down / kWarps, kQ = D * down / kWarps, kKV = D * kv_down / kWarps;
+  const Piece<Br, Bc, kRows, kBackwardWarps> of_S;  // and of P, dP and dS
+  const Piece<Br, D, kRows, kBackwardWarps> of_dQ;
+  const Piece<Bc, D, kRows, kBackwardWarps> of_dK;  // and of dV
   // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
-  const auto [bh, tile] = longest_first(blockIdx.x, p.B * p.Hk, ceil_div(p.N_kv, Bc),
-                                        int64_t{8} * p.N * p.d * (p.H / p.Hk), p.causal);
+  const auto [bh, tile] =
+      longest_first(blockIdx.x, {.heads = p.B * p.Hk,
+                                 .tiles = static_cast<int>(ceil_div(p.N_kv, Bc)),
+                                 .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
+                                 .uneven = p.causal});
   const int key = tile * Bc;
-  const int warp_row = warp_id() % down * kRows;  // of S and of dQ
-  const int s_column = warp_id() / down * kS, q_column = warp_id() / down * kQ;
-  const int kv_row = warp_id() % kv_down * kRows, kv_column = warp_id() / kv_down * kKV;
   const int thread = threadIdx.x;
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
@@ -184,8 +193,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const auto dO_stages = smem.take<T>("dO", kStages * Br * D);
   const Tile<T, Br, Bc> tile_P{smem.take<T>("P", Br * Bc)};
   const Tile<T, Br, Bc> tile_dS{smem.take<T>("dS", Br * Bc)};
-  const auto LSE_stages = smem.take<float>("LSE", kStages * Br);
   const auto D_stages = smem.take<float>("D", kStages * Br);
+  const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
   // first row that sees a key of this tile.
@@ -201,80 +210,77 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       const int row = row_of(step), stage = step % kStages;
       const int64_t at = head_of(step) * p.N + row;
       const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
-      copy_async<kThreads>(tile_Q, Q + at * p.d, p.d, p.N - row, p.d, thread);
-      copy_async<kThreads>(tile_dO, dO + at * p.d, p.d, p.N - row, p.d, thread);
-      copy_async<kThreads, Br>(LSE_stages + stage * Br, LSE + at, p.N - row, thread);
-      copy_async<kThreads, Br>(D_stages + stage * Br, D_rows + at, p.N - row, thread);
+      copy_async<kBackwardThreads>(tile_Q, Q + at * p.d, p.d, p.N - row, p.d, thread);
+      copy_async<kBackwardThreads>(tile_dO, dO + at * p.d, p.d, p.N - row, p.d, thread);
+      copy_async<kBackwardThreads, Br>(D_stages + stage * Br, D_rows + at, p.N - row, thread);
+      copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, p.N - row, thread);
     }
     cp_async_commit();
   };
-  copy_async<kThreads>(tile_K, K + kv_first, p.d, p.N_kv - key, p.d, thread);
-  copy_async<kThreads>(tile_V, V + kv_first, p.d, p.N_kv - key, p.d, thread);
+  copy_async<kBackwardThreads>(tile_K, K + kv_first, p.d, p.N_kv - key, p.d, thread);
+  copy_async<kBackwardThreads>(tile_V, V + kv_first, p.d, p.N_kv - key, p.d, thread);
   start_copies(0);
 
-  Accumulator<kRows, kKV> dK_sum, dV_sum;
+  Accumulator<kRows, of_dK.kColumns> dK_sum, dV_sum;
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<0>();
     __syncthreads();  // this step's tiles are there, and all warps are done with the last step's
     if (kStages == 2) start_copies(step + 1);
     const int row = row_of(step), stage = step % kStages;
     const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
+    const auto D_tile = D_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
 
-    Accumulator<kRows, kS> P;  // S until the exponential
+    Accumulator<kRows, of_S.kColumns> S;
 #pragma unroll 2
     for (int k = 0; k < D; k += 16) {
       Operand<T, kRows, 16> q;
-      load(q, tile_Q, warp_row, k);
-      mma_ABt(P, q, tile_K, s_column, k);
+      load(q, tile_Q, of_S.row, k);
+      mma_ABt(S, q, tile_K, of_S.column, k);
     }
-    // A row that sees no key has LSE = −∞, read as +∞: its P is 0.
-    const auto lse = make_rows<kRows>([&](int i) {
-      const float x = LSE_stages[stage * Br + warp_row + i];
-      return x == -INFINITY ? INFINITY : x * kLog2e;
-    });
-    exp2_rows(P, c, lse);
+    auto P = S;
+    exp2_rows(P, c, make_rows<kRows>([&](int i) -> float { return LSE_tile[of_S.row + i]; }));
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
-        if (key + s_column + j >= p.keys(row + warp_row + i)) x = 0;
+        if (key + of_S.column + j >= p.keys(row + of_S.row + i)) x = 0;
       });
-    write(tile_P, P, warp_row, s_column);
+    write(tile_P, P, of_S.row, of_S.column);
 
-    Accumulator<kRows, kS> dS;  // dP until D is subtracted
+    Accumulator<kRows, of_S.kColumns> dP;
 #pragma unroll 2
     for (int k = 0; k < D; k += 16) {
       Operand<T, kRows, 16> g;
-      load(g, tile_dO, warp_row, k);
-      mma_ABt(dS, g, tile_V, s_column, k);
+      load(g, tile_dO, of_S.row, k);
+      mma_ABt(dP, g, tile_V, of_S.column, k);
     }
-    sub_rows(dS,
-             make_rows<kRows>([&](int i) -> float { return D_stages[stage * Br + warp_row + i]; }));
+    auto dS = dP;
+    sub_rows(dS, make_rows<kRows>([&](int i) -> float { return D_tile[of_S.row + i]; }));
     mul(dS, P);
-    write(tile_dS, dS, warp_row, s_column);
+    write(tile_dS, dS, of_S.row, of_S.column);
     __syncthreads();  // P and dS are complete
 
 #pragma unroll 2
     for (int k = 0; k < Br; k += 16) {
       Operand<T, kRows, 16> a;
-      load_transposed(a, tile_P, k, kv_row);
-      mma_AB(dV_sum, a, tile_dO, k, kv_column);
+      load_transposed(a, tile_P, k, of_dK.row);
+      mma_AB(dV_sum, a, tile_dO, k, of_dK.column);
     }
 #pragma unroll 2
     for (int k = 0; k < Br; k += 16) {
       Operand<T, kRows, 16> a;
-      load_transposed(a, tile_dS, k, kv_row);
-      mma_AB(dK_sum, a, tile_Q, k, kv_column);
+      load_transposed(a, tile_dS, k, of_dK.row);
+      mma_AB(dK_sum, a, tile_Q, k, of_dK.column);
     }
-    Accumulator<kRows, kQ> dQ;
+    Accumulator<kRows, of_dQ.kColumns> dQ;
 #pragma unroll 2
     for (int k = 0; k < Bc; k += 16) {
       Operand<T, kRows, 16> a;
-      load(a, tile_dS, warp_row, k);
-      mma_AB(dQ, a, tile_K, k, q_column);
+      load(a, tile_dS, of_dQ.row, k);
+      mma_AB(dQ, a, tile_K, k, of_dQ.column);
     }
     const auto dQ_tile = dQ_sum + (head_of(step) * p.N + row) * p.d;
     for_each_pair(dQ, [&](int i, int j, float a, float b) {
-      if (row + warp_row + i < p.N && q_column + j < p.d)
-        atomic_add_pair(dQ_tile + ((warp_row + i) * p.d + q_column + j), a, b);
+      if (row + of_dQ.row + i < p.N && of_dQ.column + j < p.d)
+        atomic_add_pair(dQ_tile + ((of_dQ.row + i) * p.d + of_dQ.column + j), a, b);
     });
     if (kStages == 1) {
       __syncthreads();  // all warps are done with Q and dO
@@ -286,11 +292,11 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
-  write(tile_K, dK_sum, kv_row, kv_column);
-  write(tile_V, dV_sum, kv_row, kv_column);
+  write(tile_K, dK_sum, of_dK.row, of_dK.column);
+  write(tile_V, dV_sum, of_dK.row, of_dK.column);
   __syncthreads();
-  copy_out<kThreads>(dK + kv_first, p.d, tile_K, p.N_kv - key, p.d, thread);
-  copy_out<kThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
+  copy_out<kBackwardThreads>(dK + kv_first, p.d, tile_K, p.N_kv - key, p.d, thread);
+  copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
 /// dQ in the I/O type.
@@ -319,7 +325,7 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device) {
               [&](int Br, int Bc) { return backward_smem_bytes(D, Br, Bc); });
   plan.warps = backward_warps(plan.block_q);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
-  plan.workspace = {{"D", rows * 4}, {"dQ_sum", rows * p.d * 4}};
+  plan.workspace = {{"D", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * p.d * 4}};
   return plan;
 }
 
@@ -341,20 +347,19 @@ template <class T, int D, int Br, int Bc>
 void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
-  const auto LSE = hbm<float>(a["LSE"]), D_rows = hbm<float>(a["D"]);
+  const auto LSE = hbm<const float>(a["LSE"]);
+  const auto D_rows = hbm<float>(a["D"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
+  const auto dQ_sum = hbm<float>(a["dQ_sum"]);
   const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
-  const dim3 chunks(ceil_div(rows * p.d / 8, kElementwise));
-  const dim3 key_blocks(ceil_div(p.N_kv, Bc) * p.B * p.Hk);
-  const dim3 threads(32 * backward_warps(Br));
 
-  launch("row_dots", row_dots<T, D>, dim3(ceil_div(rows * (D / 8), kElementwise)),
-         dim3(kElementwise), 0, O, dO, D_rows, p);
-  const auto dQ_sum = hbm<float>(a["dQ_sum"]);
-  launch("clear", clear, chunks, dim3(kElementwise), 0, dQ_sum, p);
-  launch("key_gradients", key_gradients<T, D, Br, Bc>, key_blocks, threads, plan.smem_bytes, Q, K,
-         V, dO, LSE, D_rows, dQ_sum, dK, dV, p);
-  launch("convert", convert<T>, chunks, dim3(kElementwise), 0, dQ_sum, dQ, p);
+  launch("prepare", prepare<T, D>, dim3(ceil_div(rows * (D / 8), kElementwise)), dim3(kElementwise),
+         0, O, dO, LSE, D_rows, LSE_log2e, dQ_sum, p);
+  launch("key_gradients", key_gradients<T, D, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
+         dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, D_rows, LSE_log2e, dQ_sum, dK,
+         dV, p);
+  launch("convert", convert<T>, dim3(ceil_div(rows * p.d / 8, kElementwise)), dim3(kElementwise), 0,
+         dQ_sum, dQ, p);
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
@@ -381,7 +386,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
   const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK and dV
-  const int64_t rows = heads * p.N * 4;                   // bytes of LSE and D
+  const int64_t rows = heads * p.N * 4;                   // bytes of LSE, LSE_log2e and D
   int64_t queries = 0;  // rows that the tiles of keys of a head read
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key));
@@ -389,20 +394,23 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
   }
   queries *= heads;
   const int64_t tiles = queries * p.d * kIoBytes;  // bytes of Q, and of dO, that they read
-  KernelTraffic key_gradients{"key_gradients",
-                              {{"Q", tiles, 0},
-                               {"K", kv, 0},
-                               {"V", kv, 0},
-                               {"dO", tiles, 0},
-                               {"LSE", queries * 4, 0},
-                               {"D", queries * 4, 0},
-                               {"dK", 0, kv},
-                               {"dV", 0, kv}}};
-  const KernelTraffic row_dots{"row_dots", {{"O", q, 0}, {"dO", q, 0}, {"D", 0, rows}}};
-  key_gradients.arrays.push_back({"dQ_sum", 2 * tiles, 2 * tiles});
-  return {row_dots,
-          {"clear", {{"dQ_sum", 0, 2 * q}}},
-          key_gradients,
+  return {{"prepare",
+           {{"O", q, 0},
+            {"dO", q, 0},
+            {"LSE", rows, 0},
+            {"D", 0, rows},
+            {"LSE_log2e", 0, rows},
+            {"dQ_sum", 0, 2 * q}}},
+          {"key_gradients",
+           {{"Q", tiles, 0},
+            {"K", kv, 0},
+            {"V", kv, 0},
+            {"dO", tiles, 0},
+            {"D", queries * 4, 0},
+            {"LSE_log2e", queries * 4, 0},
+            {"dQ_sum", 2 * tiles, 2 * tiles},
+            {"dK", 0, kv},
+            {"dV", 0, kv}}},
           {"convert", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
 }
 

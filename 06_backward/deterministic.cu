@@ -1,18 +1,24 @@
-// 06 · The backward pass with the same bits on every run, an aside.
+// 06 · FlashAttention-2's backward pass with the same bits on every run, an aside.
+//
+//   build/bin/06_backward --variant deterministic --seqlen 512 --causal
 //
 //   D = rowsum(dO∘O)
 //   for each tile of Bc rows of K and V, one block each:
 //     dK = 0, dV = 0
 //     for each tile of Br rows of Q and dO:
 //       S = scale·Q·Kᵀ,   P = exp(S − LSE)
+//       dP = dO·Vᵀ,       dS = P∘(dP − D)
 //       dV += Pᵀ·dO
-//       dP = dO·Vᵀ
-//       dS = P∘(dP − D)
 //       dK += scale·dSᵀ·Q
-//       dQ += scale·dS·K        in HBM, by atomic addition
+//   for each tile of Br rows of Q and dO, one block each:
+//     dQ = 0
+//     for each tile of Bc rows of K and V:
+//       S, P, dP and dS once more
+//       dQ += scale·dS·K        in registers
 //
-// Since 05: the backward pass. Nothing N × N was kept for it: P comes back tile by tile from Q, K
-// and LSE. The forward pass is 05's, unchanged.
+// Since `mma`: no atomic additions, whose order, and with it the last bits of dQ, is no two times
+// the same. A second kernel makes dQ with the queries outside, as the forward pass makes O, and
+// adds in one order. Its price is S and dP once more: seven products instead of five.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -25,11 +31,11 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kElementwise = 256;  // threads of a block of the small kernels
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the fastest first.
 constexpr TileSize kTiles[] = {{128, 128, 64}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
+
 int64_t smem_bytes(int D, int Br, int Bc) {
   return shared_bytes<fp16>((Br + 2 * Bc) * D);
 }
@@ -40,8 +46,10 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
   constexpr int kRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
-  const auto [bh, tile] =
-      longest_first(blockIdx.x, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d, p.causal);
+  const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
+                                                     .tiles = tiles,
+                                                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                                                     .uneven = p.causal});
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
   const int warp_row = warp_id() * kRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
@@ -113,8 +121,10 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
 // ---- the backward pass
 
 /// Compiled tiles of the backward pass, in the same form.
-constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {64, 64, 128}, {128, 64, 128},
-                                       {128, 32, 64},  {256, 64, 64}, {256, 32, 32}};
+constexpr TileSize kBackwardTiles[] = {{32, 128, 128}, {32, 32, 64},   {64, 128, 128},
+                                       {64, 64, 128},  {128, 64, 128}, {128, 32, 64},
+                                       {256, 64, 64},  {256, 32, 32}};
+
 /// Stages of copies of Q and dO; at d = 256 there is room for one.
 constexpr int backward_stages(int D) {
   return D == 256 ? 1 : 2;
@@ -131,51 +141,60 @@ int64_t backward_smem_bytes(int D, int Br, int Bc) {
   return 2 * shared_bytes<fp16>(Bc * D) + 2 * shared_bytes<fp16>(stages * Br * D) +
          2 * shared_bytes<fp16>(Br * Bc) + 2 * shared_bytes<float>(stages * Br);
 }
-/// The same for the second kernel of --deterministic: queries and keys of a tile, shared memory.
-constexpr int kQueries = 64;
-constexpr int query_keys(int D) {
-  return D == 256 ? 32 : 64;
+
+/// The tile of query_gradients, and its shared memory.
+constexpr TileSize query_tile(int D) {
+  return {D, 64, D == 256 ? 32 : 64};
 }
 int64_t query_smem_bytes(int D) {
-  return 2 * shared_bytes<fp16>(kQueries * D) + 2 * shared_bytes<fp16>(query_keys(D) * D) +
-         2 * shared_bytes<float>(kQueries);
+  const auto [max_d, Br, Bc] = query_tile(D);
+  return 2 * shared_bytes<fp16>(Br * D) + 2 * shared_bytes<fp16>(Bc * D) +
+         2 * shared_bytes<float>(Br);
 }
 
-/// D = rowsum(dO∘O): what the softmax's derivative takes from each row of dP. D/8 lanes a row.
+constexpr int kElementwise = 256;  // threads of a block of a small kernel
+
+/// D = rowsum(dO∘O), which dS takes from dP; and LSE in units of ln 2.
+/// A row that sees no key has LSE = −∞: +∞ in its place makes its P 0. D/8 lanes a row.
 template <class T, int D>
-__global__ void row_dots(Hbm<const T> O, Hbm<const T> dO, Hbm<float> D_rows, Problem p) {
+__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> D_rows,
+                        Hbm<float> LSE_log2e, Problem p) {
   constexpr int kLanes = D / 8;
   const int64_t row = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
-  const bool inside = row < int64_t{p.B} * p.H * p.N;
+  const bool inside = row < int64_t{p.B} * p.H * p.N, first = inside && column == 0;
+  const float lse = first ? LSE[row] : 0;
   float sum = 0;
   if (inside && column < p.d) {
-    const auto o = read_chunk(O + (row * p.d + column)), g = read_chunk(dO + (row * p.d + column));
+    const int64_t at = row * p.d + column;
+    const auto o = read_chunk(O + at), g = read_chunk(dO + at);
     for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
   }
   for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
-  if (inside && column == 0) D_rows[row] = sum;
+  if (first) {
+    D_rows[row] = sum;
+    LSE_log2e[row] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+  }
 }
 
 /// dK and dV of one tile of keys. grid: (tiles of K · B·Hk).
 template <class T, int D, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
-                  Hbm<const float> LSE, Hbm<const float> D_rows, Hbm<T> dK, Hbm<T> dV, Problem p) {
-  constexpr int kWarps = backward_warps(Br), kThreads = 32 * kWarps;
+                  Hbm<const float> D_rows, Hbm<const float> LSE_log2e, Hbm<T> dK, Hbm<T> dV,
+                  Problem p) {
+  constexpr int kBackwardWarps = backward_warps(Br), kBackwardThreads = 32 * kBackwardWarps;
   constexpr int kStages = backward_stages(D);
-  // Every product is shared out in pieces of kRows rows: `down` warps one below the other, and as
-  // many columns for each as that leaves. S, P, dP, dS: Br × Bc; dQ: Br × D; dK, dV: Bc × D.
   constexpr int kRows = backward_rows(Br);
-  constexpr int down = Br / kRows, kv_down = Bc / kRows;
-  constexpr int kS = Bc * down / kWarps, kKV = D * kv_down / kWarps;
+  const Piece<Br, Bc, kRows, kBackwardWarps> of_S;  // and of P, dP and dS
+  const Piece<Bc, D, kRows, kBackwardWarps> of_dK;  // and of dV
   // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
-  const auto [bh, tile] = longest_first(blockIdx.x, p.B * p.Hk, ceil_div(p.N_kv, Bc),
-                                        int64_t{8} * p.N * p.d * (p.H / p.Hk), p.causal);
+  const auto [bh, tile] =
+      longest_first(blockIdx.x, {.heads = p.B * p.Hk,
+                                 .tiles = static_cast<int>(ceil_div(p.N_kv, Bc)),
+                                 .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
+                                 .uneven = p.causal});
   const int key = tile * Bc;
-  const int warp_row = warp_id() % down * kRows;  // of S and of dQ
-  const int s_column = warp_id() / down * kS;
-  const int kv_row = warp_id() % kv_down * kRows, kv_column = warp_id() / kv_down * kKV;
   const int thread = threadIdx.x;
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
@@ -187,8 +206,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const auto dO_stages = smem.take<T>("dO", kStages * Br * D);
   const Tile<T, Br, Bc> tile_P{smem.take<T>("P", Br * Bc)};
   const Tile<T, Br, Bc> tile_dS{smem.take<T>("dS", Br * Bc)};
-  const auto LSE_stages = smem.take<float>("LSE", kStages * Br);
   const auto D_stages = smem.take<float>("D", kStages * Br);
+  const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
   // first row that sees a key of this tile.
@@ -204,68 +223,65 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       const int row = row_of(step), stage = step % kStages;
       const int64_t at = head_of(step) * p.N + row;
       const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
-      copy_async<kThreads>(tile_Q, Q + at * p.d, p.d, p.N - row, p.d, thread);
-      copy_async<kThreads>(tile_dO, dO + at * p.d, p.d, p.N - row, p.d, thread);
-      copy_async<kThreads, Br>(LSE_stages + stage * Br, LSE + at, p.N - row, thread);
-      copy_async<kThreads, Br>(D_stages + stage * Br, D_rows + at, p.N - row, thread);
+      copy_async<kBackwardThreads>(tile_Q, Q + at * p.d, p.d, p.N - row, p.d, thread);
+      copy_async<kBackwardThreads>(tile_dO, dO + at * p.d, p.d, p.N - row, p.d, thread);
+      copy_async<kBackwardThreads, Br>(D_stages + stage * Br, D_rows + at, p.N - row, thread);
+      copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, p.N - row, thread);
     }
     cp_async_commit();
   };
-  copy_async<kThreads>(tile_K, K + kv_first, p.d, p.N_kv - key, p.d, thread);
-  copy_async<kThreads>(tile_V, V + kv_first, p.d, p.N_kv - key, p.d, thread);
+  copy_async<kBackwardThreads>(tile_K, K + kv_first, p.d, p.N_kv - key, p.d, thread);
+  copy_async<kBackwardThreads>(tile_V, V + kv_first, p.d, p.N_kv - key, p.d, thread);
   start_copies(0);
 
-  Accumulator<kRows, kKV> dK_sum, dV_sum;
+  Accumulator<kRows, of_dK.kColumns> dK_sum, dV_sum;
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<0>();
     __syncthreads();  // this step's tiles are there, and all warps are done with the last step's
     if (kStages == 2) start_copies(step + 1);
     const int row = row_of(step), stage = step % kStages;
     const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
+    const auto D_tile = D_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
 
-    Accumulator<kRows, kS> P;  // S until the exponential
+    Accumulator<kRows, of_S.kColumns> S;
 #pragma unroll 2
     for (int k = 0; k < D; k += 16) {
       Operand<T, kRows, 16> q;
-      load(q, tile_Q, warp_row, k);
-      mma_ABt(P, q, tile_K, s_column, k);
+      load(q, tile_Q, of_S.row, k);
+      mma_ABt(S, q, tile_K, of_S.column, k);
     }
-    // A row that sees no key has LSE = −∞, read as +∞: its P is 0.
-    const auto lse = make_rows<kRows>([&](int i) {
-      const float x = LSE_stages[stage * Br + warp_row + i];
-      return x == -INFINITY ? INFINITY : x * kLog2e;
-    });
-    exp2_rows(P, c, lse);
+    auto P = S;
+    exp2_rows(P, c, make_rows<kRows>([&](int i) -> float { return LSE_tile[of_S.row + i]; }));
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
-        if (key + s_column + j >= p.keys(row + warp_row + i)) x = 0;
+        if (key + of_S.column + j >= p.keys(row + of_S.row + i)) x = 0;
       });
-    write(tile_P, P, warp_row, s_column);
+    write(tile_P, P, of_S.row, of_S.column);
 
-    Accumulator<kRows, kS> dS;  // dP until D is subtracted
+    Accumulator<kRows, of_S.kColumns> dP;
 #pragma unroll 2
     for (int k = 0; k < D; k += 16) {
       Operand<T, kRows, 16> g;
-      load(g, tile_dO, warp_row, k);
-      mma_ABt(dS, g, tile_V, s_column, k);
+      load(g, tile_dO, of_S.row, k);
+      mma_ABt(dP, g, tile_V, of_S.column, k);
     }
-    sub_rows(dS,
-             make_rows<kRows>([&](int i) -> float { return D_stages[stage * Br + warp_row + i]; }));
+    auto dS = dP;
+    sub_rows(dS, make_rows<kRows>([&](int i) -> float { return D_tile[of_S.row + i]; }));
     mul(dS, P);
-    write(tile_dS, dS, warp_row, s_column);
+    write(tile_dS, dS, of_S.row, of_S.column);
     __syncthreads();  // P and dS are complete
 
 #pragma unroll 2
     for (int k = 0; k < Br; k += 16) {
       Operand<T, kRows, 16> a;
-      load_transposed(a, tile_P, k, kv_row);
-      mma_AB(dV_sum, a, tile_dO, k, kv_column);
+      load_transposed(a, tile_P, k, of_dK.row);
+      mma_AB(dV_sum, a, tile_dO, k, of_dK.column);
     }
 #pragma unroll 2
     for (int k = 0; k < Br; k += 16) {
       Operand<T, kRows, 16> a;
-      load_transposed(a, tile_dS, k, kv_row);
-      mma_AB(dK_sum, a, tile_Q, k, kv_column);
+      load_transposed(a, tile_dS, k, of_dK.row);
+      mma_AB(dK_sum, a, tile_Q, k, of_dK.column);
     }
     if (kStages == 1) {
       __syncthreads();  // all warps are done with Q and dO
@@ -277,39 +293,41 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
-  write(tile_K, dK_sum, kv_row, kv_column);
-  write(tile_V, dV_sum, kv_row, kv_column);
+  write(tile_K, dK_sum, of_dK.row, of_dK.column);
+  write(tile_V, dV_sum, of_dK.row, of_dK.column);
   __syncthreads();
-  copy_out<kThreads>(dK + kv_first, p.d, tile_K, p.N_kv - key, p.d, thread);
-  copy_out<kThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
+  copy_out<kBackwardThreads>(dK + kv_first, p.d, tile_K, p.N_kv - key, p.d, thread);
+  copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// dQ of one tile of queries, for --deterministic: one order of summation, and no atomics. It costs
-/// S and dP once more. grid: (tiles of Q · B·H).
+/// dQ of one tile of queries. grid: (tiles of Q · B·H).
 template <class T, int D, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads)
     query_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
-                    Hbm<const float> LSE, Hbm<const float> D_rows, Hbm<T> dQ, Problem p) {
+                    Hbm<const float> D_rows, Hbm<const float> LSE_log2e, Hbm<T> dQ, Problem p) {
   constexpr int kRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
-  const auto [bh, tile] =
-      longest_first(blockIdx.x, p.B * p.H, tiles, int64_t{4} * p.N_kv * p.d, p.causal);
-  const int row = (tiles - 1 - tile) * Br, warp_row = warp_id() * kRows;
+  const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
+                                                     .tiles = tiles,
+                                                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                                                     .uneven = p.causal});
+  const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
+  const int warp_row = warp_id() * kRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
-  const int64_t q_first = (p.q_row(bh) + row) * p.d;
+  const int64_t at = p.q_row(bh) + block_row;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
-  const int keys = p.keys(min(row + Br, p.N) - 1);  // that the block's last row sees
-  const float c = p.scale * kLog2e;                 // exp(scale·s) = 2^(c·s)
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
+  const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
   const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)}, tile_dO{smem.take<T>("dO", Br * D)};
   const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)}, tile_V{smem.take<T>("V", Bc * D)};
-  const auto LSE_tile = smem.take<float>("LSE", Br), D_tile = smem.take<float>("D", Br);
-  copy_async<kThreads>(tile_Q, Q + q_first, p.d, p.N - row, p.d, thread);
-  copy_async<kThreads>(tile_dO, dO + q_first, p.d, p.N - row, p.d, thread);
-  copy_async<kThreads, Br>(LSE_tile, LSE + (p.q_row(bh) + row), p.N - row, thread);
-  copy_async<kThreads, Br>(D_tile, D_rows + (p.q_row(bh) + row), p.N - row, thread);
+  const auto D_tile = smem.take<float>("D", Br), LSE_tile = smem.take<float>("LSE_log2e", Br);
+  copy_async<kThreads>(tile_Q, Q + at * p.d, p.d, p.N - block_row, p.d, thread);
+  copy_async<kThreads>(tile_dO, dO + at * p.d, p.d, p.N - block_row, p.d, thread);
+  copy_async<kThreads, Br>(D_tile, D_rows + at, p.N - block_row, thread);
+  copy_async<kThreads, Br>(LSE_tile, LSE_log2e + at, p.N - block_row, thread);
   cp_async_commit();
 
   Accumulator<kRows, D> dQ_sum;
@@ -320,23 +338,22 @@ __global__ void __launch_bounds__(kThreads)
     cp_async_wait<0>();
     __syncthreads();  // the tiles are there
 
-    Accumulator<kRows, Bc> P, dS;
+    Accumulator<kRows, Bc> S, dP;
 #pragma unroll
     for (int k = 0; k < D; k += 16) {
       Operand<T, kRows, 16> q, g;
       load(q, tile_Q, warp_row, k);
-      mma_ABt(P, q, tile_K, 0, k);
+      mma_ABt(S, q, tile_K, 0, k);
       load(g, tile_dO, warp_row, k);
-      mma_ABt(dS, g, tile_V, 0, k);
+      mma_ABt(dP, g, tile_V, 0, k);
     }
-    exp2_rows(P, c, make_rows<kRows>([&](int i) {
-                const float x = LSE_tile[warp_row + i];
-                return x == -INFINITY ? INFINITY : x * kLog2e;
-              }));
-    if (key + Bc > p.keys(row + warp_row))
+    auto P = S;
+    exp2_rows(P, c, make_rows<kRows>([&](int i) -> float { return LSE_tile[warp_row + i]; }));
+    if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
-        if (key + j >= p.keys(row + warp_row + i)) x = 0;
+        if (key + j >= p.keys(row + i)) x = 0;
       });
+    auto dS = dP;
     sub_rows(dS, make_rows<kRows>([&](int i) -> float { return D_tile[warp_row + i]; }));
     mul(dS, P);
     mma_AB(dQ_sum, as_operand<T>(dS), tile_K, 0, 0);
@@ -345,11 +362,12 @@ __global__ void __launch_bounds__(kThreads)
   cp_async_wait<0>();
   __syncthreads();  // Q is there even where there was no key
 
+  // Through the warp's own rows of Q's tile, so that dQ is written in whole 16-byte pieces.
   for_each(dQ_sum, [&](int, int, float& x) { x *= p.scale; });
   const Tile<T, kRows, D> tile_dQ{tile_Q.data + warp_row * D};
   write(tile_dQ, dQ_sum, 0, 0);
   __syncwarp();
-  copy_out<32>(dQ + (q_first + warp_row * p.d), p.d, tile_dQ, p.N - row - warp_row, p.d, lane_id());
+  copy_out<32>(dQ + (p.q_row(bh) + row) * p.d, p.d, tile_dQ, p.N - row, p.d, lane_id());
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
@@ -363,11 +381,12 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
 Plan backward_plan(const Problem& p, const DeviceInfo& device) {
   const int D = padded_head_dim(p.d);
   Plan plan{.head_dim = D, .stages = backward_stages(D)};
-  choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
-              [&](int Br, int Bc) { return backward_smem_bytes(D, Br, Bc); });
+  choose_tile(plan, kBackwardTiles, {}, device.sram_bytes, [&](int Br, int Bc) {
+    return std::max(backward_smem_bytes(D, Br, Bc), query_smem_bytes(D));
+  });
   plan.warps = backward_warps(plan.block_q);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
-  plan.workspace = {{"D", rows * 4}};
+  plan.workspace = {{"D", rows * 4}, {"LSE_log2e", rows * 4}};
   return plan;
 }
 
@@ -389,19 +408,19 @@ template <class T, int D, int Br, int Bc>
 void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
-  const auto LSE = hbm<float>(a["LSE"]), D_rows = hbm<float>(a["D"]);
+  const auto LSE = hbm<const float>(a["LSE"]);
+  const auto D_rows = hbm<float>(a["D"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
   const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
-  const dim3 key_blocks(ceil_div(p.N_kv, Bc) * p.B * p.Hk);
-  const dim3 threads(32 * backward_warps(Br));
 
-  launch("row_dots", row_dots<T, D>, dim3(ceil_div(rows * (D / 8), kElementwise)),
-         dim3(kElementwise), 0, O, dO, D_rows, p);
-  launch("key_gradients", key_gradients<T, D, Br, Bc>, key_blocks, threads, plan.smem_bytes, Q, K,
-         V, dO, LSE, D_rows, dK, dV, p);
-  launch("query_gradients", query_gradients<T, D, kQueries, query_keys(D)>,
-         dim3(ceil_div(p.N, kQueries) * p.B * p.H), dim3(kThreads), query_smem_bytes(D), Q, K, V,
-         dO, LSE, D_rows, dQ, p);
+  launch("prepare", prepare<T, D>, dim3(ceil_div(rows * (D / 8), kElementwise)), dim3(kElementwise),
+         0, O, dO, LSE, D_rows, LSE_log2e, p);
+  launch("key_gradients", key_gradients<T, D, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
+         dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, D_rows, LSE_log2e, dK, dV, p);
+  constexpr TileSize tile = query_tile(D);
+  launch("query_gradients", query_gradients<T, D, tile.block_q, tile.block_kv>,
+         dim3(ceil_div(p.N, tile.block_q) * p.B * p.H), dim3(kThreads), query_smem_bytes(D), Q, K,
+         V, dO, D_rows, LSE_log2e, dQ, p);
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
@@ -423,12 +442,12 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 }
 
 /// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
-/// sees one of its keys, and adds to dQ there.
+/// sees one of its keys, and every tile of queries K and V as far as its last row sees.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
   const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK and dV
-  const int64_t rows = heads * p.N * 4;                   // bytes of LSE and D
+  const int64_t rows = heads * p.N * 4;                   // bytes of LSE, LSE_log2e and D
   int64_t queries = 0;  // rows that the tiles of keys of a head read
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key));
@@ -436,29 +455,29 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
   }
   queries *= heads;
   const int64_t tiles = queries * p.d * kIoBytes;  // bytes of Q, and of dO, that they read
-  KernelTraffic key_gradients{"key_gradients",
-                              {{"Q", tiles, 0},
-                               {"K", kv, 0},
-                               {"V", kv, 0},
-                               {"dO", tiles, 0},
-                               {"LSE", queries * 4, 0},
-                               {"D", queries * 4, 0},
-                               {"dK", 0, kv},
-                               {"dV", 0, kv}}};
-  const KernelTraffic row_dots{"row_dots", {{"O", q, 0}, {"dO", q, 0}, {"D", 0, rows}}};
-  int64_t keys = 0;  // that the tiles of Q of a head read
-  for (int64_t row = 0; row < p.N; row += kQueries)
-    keys += p.keys(static_cast<int>(std::min<int64_t>(row + kQueries, p.N) - 1));
-  const int64_t k = heads * keys * p.d * kIoBytes;
-  return {row_dots,
-          key_gradients,
+  const int block_q = query_tile(plan.head_dim).block_q;
+  int64_t keys = 0;  // rows that the tiles of queries of a head read
+  for (int64_t row = 0; row < p.N; row += block_q)
+    keys += p.keys(static_cast<int>(std::min<int64_t>(row + block_q, p.N) - 1));
+  const int64_t k = heads * keys * p.d * kIoBytes;  // bytes of K, and of V, that they read
+  return {{"prepare",
+           {{"O", q, 0}, {"dO", q, 0}, {"LSE", rows, 0}, {"D", 0, rows}, {"LSE_log2e", 0, rows}}},
+          {"key_gradients",
+           {{"Q", tiles, 0},
+            {"K", kv, 0},
+            {"V", kv, 0},
+            {"dO", tiles, 0},
+            {"D", queries * 4, 0},
+            {"LSE_log2e", queries * 4, 0},
+            {"dK", 0, kv},
+            {"dV", 0, kv}}},
           {"query_gradients",
            {{"Q", q, 0},
             {"K", k, 0},
             {"V", k, 0},
             {"dO", q, 0},
-            {"LSE", rows, 0},
             {"D", rows, 0},
+            {"LSE_log2e", rows, 0},
             {"dQ", 0, q}}}};
 }
 

@@ -1,4 +1,6 @@
-// 06, step 0 · The textbook's backward pass, which reads back the P that the forward pass stored.
+// 06 · The textbook's backward pass, which reads back the P that the forward pass stored.
+//
+//   build/bin/06_backward --variant stored --seqlen 512 --causal
 //
 //   O = P·V:           dV = Pᵀ·dO,   dP = dO·Vᵀ
 //   P = softmax(S):    D_i = Σ_j P_ij·dP_ij,   dS = P∘(dP − D)

@@ -8,6 +8,7 @@
 
 #include "machine/hopper.h"
 #include "tile/rows.h"
+#include "tile/stages.h"
 #include "tile/warpgroup.h"
 
 namespace ladder::sim {
@@ -55,6 +56,11 @@ enum Mistake : int {
   kMisaligned,
   kBoxTooLarge,
   kParityOfRound,
+  // stages
+  kStagesWithoutInit,
+  kFillsWithoutAcquire,
+  kMultipliesWithoutWait,
+  kForgetsRelease,
   // stores
   kStoreWithoutProxyFence,
   kOverwritesSource,
@@ -338,6 +344,74 @@ TEST_F(HopperFaults, RingOfStages) {
   // The second wait asks for the phase before, finds it over, and multiplies the first round's
   // data again or what is being copied.
   EXPECT_NE(said(pipeline, kLatePhase, 256), "no fault");
+}
+
+/// The same with Stages: three rounds through two of them.
+__global__ void pipeline_of_stages(const __grid_constant__ TensorMap X,
+                                   const __grid_constant__ TensorMap, Hbm<float> out, int mistake) {
+  SharedMemory smem;
+  Stages<Stage, 2> K{smem, "K"};
+  if (mistake != kStagesWithoutInit) K.init(smem, "K_full", "K_free", 4);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) fence_mbarrier_init();
+  __syncthreads();
+
+  if (thread >= 128) {
+    if (thread > 128) return;
+    for (int step = 0; step < 3; ++step) {
+      if (mistake != kFillsWithoutAcquire) K.acquire();
+      K.fill(X, 0, 64 * (step % 2), 0, 0);
+    }
+    return;
+  }
+  Accumulator<16, 64> acc;
+  for (int step = 0; step < 3; ++step) {
+    if (mistake != kMultipliesWithoutWait) K.wait();
+    wgmma_fence(acc);
+    wgmma_ABt(acc, K.tile(), 0, K.tile());
+    wgmma_commit();
+    wgmma_wait<0>(acc);
+    if (mistake == kForgetsRelease && warp_id() == 2)
+      K.at.next();
+    else
+      K.release();
+  }
+  if (thread == 0) out[0] = acc.r[0][0][0];
+}
+
+TEST_F(HopperFaults, Stages) {
+  for (const auto order :
+       {Schedule::Order::forward, Schedule::Order::reverse, Schedule::Order::random}) {
+    options({.schedule = {order, 3}});
+    EXPECT_EQ(said(pipeline_of_stages, kNone, 256), "no fault");
+    EXPECT_EQ(first_of_out(), 192);
+    const auto expect_256 = [&](int mistake, std::initializer_list<std::string> parts) {
+      expect(pipeline_of_stages, mistake, parts, 256);
+    };
+    if (order == Schedule::Order::reverse) {  // the producer goes first
+      expect_256(kFillsWithoutAcquire,
+                 {"thread (128,0,0): TMA load onto shared K[0], the target of a copy that was not "
+                  "waited for"});
+      expect_256(kMultipliesWithoutWait,
+                 {"wgmma of shared K[0] (element of 2 bytes), the target of a copy that was not "
+                  "waited for"});
+    } else if (order == Schedule::Order::forward) {  // the consumer
+      expect_256(kFillsWithoutAcquire,
+                 {"thread (128,0,0): arrives at mbarrier K_full[0] in phase 0, where all 1 have"});
+      expect_256(kMultipliesWithoutWait,
+                 {"wgmma of shared K[0] (element of 2 bytes), which nobody wrote"});
+    } else {
+      EXPECT_NE(said(pipeline_of_stages, kFillsWithoutAcquire, 256), "no fault");
+      EXPECT_NE(said(pipeline_of_stages, kMultipliesWithoutWait, 256), "no fault");
+    }
+    expect_256(kForgetsRelease,
+               {"deadlock: 127 of 256 threads have ended, the others wait: thread (0,0,0) and 127 "
+                "after it for mbarrier K_full[0], the end of phase 1 (parity 1), where 1 of 1 "
+                "arrivals and 0 bytes are missing",
+                "; thread (128,0,0) for mbarrier K_free[0], the end of phase 0 (parity 0), where 1 "
+                "of 4 arrivals and 0 bytes are missing"});
+    expect_256(kStagesWithoutInit, {"mbarrier [0] of 0"});
+  }
 }
 
 __global__ void load_and_leave(const __grid_constant__ TensorMap X,

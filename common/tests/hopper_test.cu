@@ -10,6 +10,7 @@
 
 #include "device_test.h"
 #include "tile/rows.h"
+#include "tile/stages.h"
 #include "tile/warpgroup.h"
 
 namespace ladder::sim {
@@ -423,6 +424,89 @@ TEST_F(SUITE, ARingOfStagesFeedsAProduct) {
   for (const int inner : {8, 64, 200, 512, 1000}) {
     check.template operator()<fp16>(64, inner);
     check.template operator()<bf16>(37, inner);
+  }
+}
+
+/// C = A·B, 128 × 64 of 128 × inner and inner × 64, by two consumers of 64 rows each. A's stages
+/// have a share for each of them, B's are for both. After the last step comes a stage of nothing.
+template <class T>
+__global__ void __launch_bounds__(3 * kWarpgroup, 1)
+    two_consumers(const __grid_constant__ TensorMap map_A, const __grid_constant__ TensorMap map_B,
+                  Hbm<float> sums, int inner) {
+  using Stage = SwizzledTile<T, 64, 64>;
+  SharedMemory smem;
+  Stages<Stage, 3, 2> A{smem, "A"};
+  Stages<Stage, 3> B{smem, "B"};
+  A.init(smem, "A_full", "A_free", 4);
+  B.init(smem, "B_full", "B_free", 8);
+  if (threadIdx.x == 0) fence_mbarrier_init();
+  __syncthreads();
+
+  if (warpgroup_id() == 2) {
+    if (threadIdx.x % kWarpgroup != 0) return;
+    for (int k = 0; k < inner; k += 64) {
+      for (int consumer = 0; consumer < 2; ++consumer) {
+        A.acquire();
+        A.fill(map_A, k, 64 * consumer, 0, 0);
+      }
+      B.acquire();
+      B.fill(map_B, 0, k, 0, 0);
+    }
+    for (int consumer = 0; consumer < 2; ++consumer) {
+      A.acquire();
+      A.fill_with_nothing();
+    }
+    return;
+  }
+  A.share = warpgroup_id();
+  Accumulator<16, 64> acc;
+  for (int k = 0; k < inner; k += 64) {
+    A.wait();
+    B.wait();
+    wgmma_fence(acc);
+    wgmma_AB(acc, A.tile(), 0, B.tile());
+    wgmma_commit();
+    wgmma_wait<0>(acc);
+    A.release();
+    B.release();
+  }
+  A.wait();
+  show<T>(acc, sums);
+}
+
+TEST_F(SUITE, StagesFeedTwoConsumers) {
+  const auto check = [&]<class T>(int rows, int inner) {
+    SCOPED_TRACE(testing::Message() << rows << " rows, inner " << inner);
+    const Matrix a = random_matrix<T>(rows, inner), b = random_matrix<T>(inner, 64);
+    Array& A = upload("A", a);
+    Array& B = upload("B", b);
+    Array& sums = make("sums", 128 * 64 * 4);
+    const auto counts = run([&] {
+      launch("two_consumers", two_consumers<T>, dim3(1), dim3(3 * kWarpgroup),
+             shared_bytes<T>(3 * 2 * 64 * 64) + shared_bytes<T>(3 * 64 * 64) +
+                 2 * shared_bytes<Mbarrier>(3 * 2) + 2 * shared_bytes<Mbarrier>(3),
+             tensor_map<T>(A, inner, rows, 1, 1, 64), tensor_map<T>(B, 64, inner, 1, 1, 64),
+             hbm<float>(sums), inner);
+    });
+    const auto c = values<float>(sums);
+    double worst = 0;
+    for (int i = 0; i < 128; ++i)
+      for (int j = 0; j < 64; ++j) {
+        double sum = 0;
+        for (int k = 0; k < inner && i < rows; ++k) sum += a(i, k) * b(k, j);
+        worst = std::max(worst, std::abs(c[static_cast<size_t>(i * 64 + j)] - sum));
+      }
+    EXPECT_LT(worst, 1e-3);
+    if (!counts) return;
+    const int64_t steps = ceil_div(inner, 64);
+    EXPECT_EQ(counts->arrays.at("A").requested_read, 2 * rows * inner);
+    EXPECT_EQ(counts->arrays.at("B").requested_read, 2 * inner * 64);
+    EXPECT_EQ(counts->matmul_flops, steps * 2 * 128 * 64 * 64);
+    EXPECT_EQ(counts->sram_write, steps * 3 * 8192);
+  };
+  for (const int inner : {8, 128, 200, 512, 1000}) {  // up to 16 tiles through 3 stages
+    check.template operator()<fp16>(128, inner);
+    check.template operator()<bf16>(100, inner);
   }
 }
 

@@ -174,6 +174,33 @@ TEST_P(Gpu, IsRight) {
 INSTANTIATE_TEST_SUITE_P(, Gpu, ::testing::ValuesIn(params(DeviceKind::gpu)), name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Gpu);
 
+// With less shared memory a step takes a smaller of its tiles, as it must on smaller GPUs. Every
+// tile that comes up on the way down is right.
+TEST(SmallerSharedMemory, TakesTilesThatAreRight) {
+  for (const Variant& v : variants_for(DeviceKind::sim)) {
+    if (v.tiles.empty()) continue;
+    for (const int d : {32, 64, 128, 256}) {
+      const Options o = options_of({"tiles", 1, 1, 1, 90, 150, d, true});
+      for (int64_t sram = SimOptions{}.sram_bytes; sram > 0;) {
+        SCOPED_TRACE(testing::Message() << v.name << ", d " << d << ", " << sram << " bytes");
+        const auto device = open_sim({.sram_bytes = sram});
+        Plans plans;
+        try {
+          plans = plan_run(v, o, device->info());
+        } catch (const Error& e) {
+          EXPECT_EQ(e.status, Exit::bad_usage);
+          break;  // no tile is small enough
+        }
+        for (const Report& r : run_variant(*device, v, o, nullptr)) {
+          EXPECT_TRUE(r.pass());
+          expect_formula_is_count(r);
+        }
+        sram = std::max(plans.forward.smem_bytes, plans.backward.smem_bytes) - 1;
+      }
+    }
+  }
+}
+
 void expect_same_bits(const Outputs& a, const Outputs& b, bool gradients_too) {
   EXPECT_EQ(a.O.bits, b.O.bits);
   ASSERT_EQ(a.LSE.size(), b.LSE.size());

@@ -37,7 +37,7 @@ if(LADDER_GPU)
 endif()
 
 # Files of kernels and tests, compiled for both machines.
-foreach(name tile_test hopper_test)
+foreach(name tile_test over_warps_test hopper_test)
   ladder_kernels(${name}_kernels ${tests}/${name}.cu)
   add_executable(${name} ${${name}_kernels_objects})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
@@ -119,7 +119,7 @@ ladder_test(broken_gradients_test SOURCES ${tests}/reference_test.cpp ${broken_c
 function(ladder_rung_tests rung objects)
   add_executable(${rung}_test ${tests}/suite_test.cpp ${objects})
   target_link_libraries(${rung}_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
-  gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Sim.*"
+  gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Sim.*:SmallerSharedMemory.*"
     PROPERTIES LABELS sim)
   gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Schedules.*"
     TEST_LIST ${rung}_schedules PROPERTIES LABELS asan)

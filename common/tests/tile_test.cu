@@ -276,6 +276,43 @@ TEST_F(SUITE, WithoutTheSwizzleBanksConflict) {
 }
 #endif
 
+// ---------------------------------------------------------------------------------- pieces of
+// warps
+
+/// Where each warp's piece begins.
+template <class Piece>
+__global__ void place_pieces(Hbm<int> places) {
+  const Piece piece;
+  if (lane_id() != 0) return;
+  places[2 * warp_id()] = piece.row;
+  places[2 * warp_id() + 1] = piece.column;
+}
+
+TEST_F(SUITE, PiecesCoverAProductOnce) {
+  const auto check = [&]<int R, int C, int M, int warps>(int down, int across) {
+    SCOPED_TRACE(testing::Message() << R << "×" << C << ", " << warps << " warps");
+    using Part = Piece<R, C, M, warps>;
+    EXPECT_EQ(Part::kRows, R / down);
+    EXPECT_EQ(Part::kColumns, C / across);
+    Array& places = make("places", 2 * warps * 4);
+    run([&] {
+      launch("pieces", place_pieces<Part>, dim3(1), dim3(32 * warps), 0, hbm<int>(places));
+    });
+    const auto at = values<int>(places);
+    std::vector<int> times(R * C);
+    for (size_t w = 0; w < warps; ++w)
+      for (int i = 0; i < Part::kRows; ++i)
+        for (int j = 0; j < Part::kColumns; ++j)
+          ++times.at(static_cast<size_t>((at[2 * w] + i) * C + at[2 * w + 1] + j));
+    EXPECT_EQ(times, std::vector<int>(R * C, 1));
+  };
+  check.template operator()<128, 64, 32, 4>(4, 1);
+  check.template operator()<128, 64, 32, 8>(4, 2);
+  check.template operator()<64, 128, 32, 8>(2, 4);
+  check.template operator()<32, 256, 16, 4>(2, 2);
+  check.template operator()<16, 64, 16, 1>(1, 1);
+}
+
 // --------------------------------------------------------------------------------- words for rows
 
 constexpr int kQueries = 32, kKeys = 64, kHead = 64;

@@ -7,6 +7,7 @@
 //   copy_out              tile → HBM, by many threads together
 //   Operand<T, M, K>      left operand of a product in registers
 //   Accumulator<M, N>     fp32 sums in registers
+//   Piece<R, C, M, w>     which rows and columns of an R × C product are this warp's
 //   load, load_transposed tile → operand
 //   mma_ABt, mma_AB       accumulator += operand · tileᵀ, operand · tile
 //   for_each              every element of an accumulator with its row and column
@@ -119,6 +120,16 @@ struct Accumulator {
   float r[M / 16][N / 8][4] = {};
 };
 
+/// Where the calling warp's piece of an R × C product begins that kWarps warps make together: R / M
+/// pieces of M rows, one below the other, and beside each as many more as there are warps for.
+template <int R, int C, int M, int kWarps>
+struct Piece {
+  static constexpr int kDown = R / M, kAcross = kWarps / kDown;
+  static_assert(R % M == 0 && kWarps % kDown == 0 && C % (16 * kAcross) == 0);
+  static constexpr int kRows = M, kColumns = C / kAcross;
+  int row = warp_id() % kDown * kRows, column = warp_id() / kDown * kColumns;
+};
+
 /// Loads rows [row, row + M) × columns [column, column + K) of a tile.
 template <class T, int M, int K, int R, int C>
 __device__ __forceinline__ void load(Operand<T, M, K>& a, const Tile<T, R, C>& tile, int row,
@@ -151,6 +162,7 @@ __device__ __forceinline__ void load_transposed(Operand<T, M, K>& a, const Tile<
 template <class T, int M, int N, int K, int R, int C>
 __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Operand<T, M, K>& a,
                                         const Tile<T, R, C>& tile, int row, int column) {
+  static_assert(N % 16 == 0);
   const int lane = lane_id();
 #pragma unroll
   for (int k = 0; k < K / 16; ++k)
@@ -173,6 +185,7 @@ __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Operand<T,
 template <class T, int M, int N, int K, int R, int C>
 __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, M, K>& a,
                                        const Tile<T, R, C>& tile, int row, int column) {
+  static_assert(N % 16 == 0);
   const int lane = lane_id();
 #pragma unroll
   for (int k = 0; k < K / 16; ++k)

@@ -1,7 +1,6 @@
 // Words for Hopper: tiles that bulk tensor copies fill, and products by a warpgroup of 128 threads.
 //
 //   SwizzledTile<T, R, C>      R × C elements in shared memory as tma_load lays them out
-//   Ring<n>                    place in a ring of n stages
 //   tma_load, tma_store        map → tile, tile → map
 //   wgmma_ABt, _AB, _AtB       sums (+)= A·Bᵀ, A·B, Aᵀ·B, asynchronously
 //   wgmma_fence, wgmma_commit, wgmma_wait
@@ -32,6 +31,7 @@ __device__ __forceinline__ int warpgroup_id() {
 template <class T, int R, int C>
 struct SwizzledTile {
   static_assert(R % 8 == 0 && (C == 32 || C % 64 == 0));
+  using Element = T;
   static constexpr int kPanels = C <= 64 ? 1 : C / 64;
   static constexpr int kPanel = R * 64;  // elements; a multiple of 1024 bytes
   static constexpr int kElements = kPanels * kPanel;
@@ -46,16 +46,6 @@ struct SwizzledTile {
   /// Where chunk c of row r starts, in elements.
   __device__ __forceinline__ static constexpr int chunk(int r, int c) {
     return c / 8 * kPanel + r * 64 + static_cast<int>(static_cast<unsigned>(c ^ r) % 8) * 8;
-  }
-};
-
-/// Where a producer or a consumer is in a ring of n stages: the stage, and the parity of its round
-/// through them, which is the parity of the mbarriers' phase that fills the stage.
-template <int n>
-struct Ring {
-  int stage = 0, round = 0;
-  __device__ __forceinline__ void next() {
-    if (++stage == n) stage = 0, round ^= 1;
   }
 };
 

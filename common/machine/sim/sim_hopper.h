@@ -54,6 +54,7 @@ class MbarrierRef {
 template <>
 class Smem<Mbarrier> {
  public:
+  Smem() = default;
   Smem(const char* name, int64_t begin, int64_t end) : name_(name), begin_(begin), end_(end) {}
   MbarrierRef operator[](int64_t i) const {
     const int64_t at = begin_ + i * int64_t{sizeof(Mbarrier)};
@@ -64,8 +65,8 @@ class Smem<Mbarrier> {
   }
 
  private:
-  const char* name_;
-  int64_t begin_, end_;
+  const char* name_ = "";
+  int64_t begin_ = 0, end_ = 0;
 };
 
 inline void fence_mbarrier_init() {

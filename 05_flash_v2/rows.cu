@@ -1,0 +1,166 @@
+// 05 · FlashAttention-2, third step: the rows of Q split among the warps, and not the keys.
+//
+//   build/bin/05_flash_v2 --variant rows --seqlen 512
+//
+//   for each tile of Br rows of Q, one block each:
+//     m = −∞, l = 0, O = 0
+//     for each tile of Bc rows of K and V:
+//       S = scale·Q·Kᵀ
+//       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
+//       l ← α·l + rowsum P
+//       O ← α·O + P·V
+//     O ← O / l,   LSE = m + ln l
+//
+// Since `defer`: a warp has whole rows of S and O to itself, in registers, and nothing of them is
+// exchanged. Tiles and the order of blocks are those of `defer`.
+
+#include "machine/machine.h"
+#include "rung.h"
+#include "tile/rows.h"
+#include "tile/tile.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+
+/// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
+constexpr TileSize kTiles[] = {{128, 64, 128}, {128, 64, 64}, {256, 64, 64}};
+
+int64_t smem_bytes(int D, int Br, int Bc) {
+  return shared_bytes<fp16>((Br + 2 * Bc) * D);
+}
+
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (B·H, tiles of Q).
+template <class T, int D, int Br, int Bc>
+__global__ void __launch_bounds__(kThreads)
+    attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
+  constexpr int kRows = Br / kWarps;  // rows of Q of a warp
+  const int64_t bh = blockIdx.x;
+  const int block_row = blockIdx.y * Br;
+  const int warp_row = warp_id() * kRows, row = block_row + warp_row;
+  const int thread = threadIdx.x;
+  const auto Q_tile = Q + (p.q_row(bh) + block_row) * p.d;
+  const auto K_head = K + p.kv_row(bh) * p.d;
+  const auto V_head = V + p.kv_row(bh) * p.d;
+  const int keys = p.N_kv;
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
+
+  SharedMemory smem;
+  const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
+  const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)};
+  const Tile<T, Bc, D> tile_V{smem.take<T>("V", Bc * D)};
+  copy_async<kThreads>(tile_Q, Q_tile, p.d, p.N - block_row, p.d, thread);
+  copy_async<kThreads>(tile_K, K_head, p.d, keys, p.d, thread);
+  cp_async_commit();
+
+  // m is kept in units of ln 2, like the exponents of 2^(c·s).
+  auto m = fill_rows<kRows>(-INFINITY), l = fill_rows<kRows>(0);
+  Accumulator<kRows, D> O_sum;
+  for (int key = 0; key < keys; key += Bc) {
+    cp_async_wait<0>();
+    __syncthreads();  // K is there, and all warps are done with the last V
+    copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
+    cp_async_commit();
+
+    Accumulator<kRows, Bc> S;
+#pragma unroll
+    for (int k = 0; k < D; k += 16) {
+      Operand<T, kRows, 16> q;
+      load(q, tile_Q, warp_row, k);
+      mma_ABt(S, q, tile_K, 0, k);
+    }
+    if (key + Bc > p.keys(row))
+      for_each(S, [&](int i, int j, float& s) {
+        if (key + j >= p.keys(row + i)) s = -INFINITY;
+      });
+
+    cp_async_wait<0>();
+    __syncthreads();  // V is there, and all warps are done with this K
+    if (key + Bc < keys)
+      copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, keys - key - Bc, p.d,
+                           thread);
+    cp_async_commit();
+
+    const auto m_new = max(m, c * row_max(S));
+    const auto shift = finite_or_zero(m_new);
+    const auto alpha = exp2(m - shift);
+    exp2_rows(S, c, shift);  // S is P from here on
+    l = alpha * l + row_sum(S);
+    m = m_new;
+    mul_rows(O_sum, alpha);
+    mma_AB(O_sum, as_operand<T>(S), tile_V, 0, 0);
+  }
+  cp_async_wait<0>();
+  __syncthreads();  // Q is there even where there was no key
+
+  mul_rows(O_sum, inverse_or_zero(l));
+  // Through the warp's own rows of Q's tile, so that O is written in whole 16-byte pieces.
+  const Tile<T, kRows, D> tile_O{tile_Q.data + warp_row * D};
+  write(tile_O, O_sum, 0, 0);
+  __syncwarp();
+  copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_O, p.N - row, p.d, lane_id());
+  for_each_row(m, l, [&](int i, float max, float sum) {
+    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
+  });
+}
+
+/// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
+/// A quarter each for Q, K, V and O. Bc is rounded down to a compiled tile. Br is 64 for every d:
+/// 64 rows are what the registers of four warps hold of S.
+Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
+  const int D = padded_head_dim(p.d);
+  Plan plan{.head_dim = D, .warps = kWarps, .stages = 1};
+  std::vector<TileSize> tiles(std::begin(kTiles), std::end(kTiles));
+  const int64_t rule = ceil_div(device.sram_bytes / kIoBytes, 4 * p.d);
+  if (request.any())
+    std::erase_if(tiles,
+                  [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
+  choose_tile(plan, tiles, request, device.sram_bytes,
+              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
+  return plan;
+}
+
+template <class T, int D, int Br, int Bc>
+void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+  const auto O = hbm<T>(a["O"]);
+  const auto LSE = hbm<float>(a["LSE"]);
+  launch("attention", attention<T, D, Br, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)),
+         dim3(kThreads), plan.smem_bytes, Q, K, V, O, LSE, p);
+}
+
+void forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  with_tile<kTiles>(
+      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
+}
+
+/// Requested bytes: K and V once for each tile of Q.
+Traffic traffic(const Problem& p, const Plan& plan) {
+  const int64_t heads = int64_t{p.B} * p.H;
+  const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K, and of V, as heads use them
+  const int64_t blocks = ceil_div(p.N, plan.block_q);
+  return {{"attention",
+           {{"Q", q, 0},
+            {"K", k * blocks, 0},
+            {"V", k * blocks, 0},
+            {"O", 0, q},
+            {"LSE", 0, heads * p.N * 4}}}};
+}
+
+const Register step{{.rung = "05_flash_v2",
+                     .name = "rows",
+                     .summary = "rows of Q split among the warps, not the keys",
+                     .colour = "#0072B2",
+                     .step = 2,
+                     .has_lse = true,
+                     .tiles = kTiles,
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic}};
+
+}  // namespace
+}  // namespace ladder::MACHINE

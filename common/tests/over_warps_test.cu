@@ -1,0 +1,129 @@
+// The words for a block whose warps have split the keys, on both machines: what the warps put
+// together is the sum, or the largest, of what each has, and on the sim what that counts.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "device_test.h"
+#include "tile/over_warps.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+#ifdef LADDER_SIM
+#define SUITE SimOverWarps
+#else
+#define SUITE GpuOverWarps
+#endif
+
+class SUITE : public DeviceTest {};
+
+constexpr int kWarps = 4, kThreads = 32 * kWarps, kRows = 16;
+
+/// What warp w has of row i and of element (i, j): other numbers everywhere, negative ones too.
+__host__ __device__ constexpr float of_row(int w, int i) {
+  return static_cast<float>((7 * w + 5 * i) % 23) - 9;
+}
+__host__ __device__ constexpr float of_element(int w, int i, int j) {
+  return static_cast<float>((31 * w + 11 * i + 3 * j) % 37) / 4 - 4;
+}
+/// What row i weighs.
+__host__ __device__ constexpr float weight_of(int i) {
+  return 0.25f * static_cast<float>(i) - 1;
+}
+
+/// The largest and the sum of a row: by the thread that has it, and the largest for all warps.
+__global__ void rows_over_warps(Hbm<float> out) {
+  SharedMemory smem;
+  const WarpRows<kRows, kWarps> warp_x{smem.take<float>("x", kWarps * kRows)};
+  const int thread = threadIdx.x;
+  write(warp_x, make_rows<kRows>([](int i) { return of_row(warp_id(), i); }));
+  __syncthreads();
+  if (thread < kRows) {
+    out[thread] = max_over_warps(warp_x, thread);
+    out[kRows + thread] = sum_over_warps(warp_x, thread);
+  }
+  const auto all = max_over_warps(warp_x);
+  for_each_row(all, all, [&](int i, float x, float) { out[(2 + warp_id()) * kRows + i] = x; });
+}
+
+TEST_F(SUITE, RowsArePutTogether) {
+  Array& out = make("out", (2 + kWarps) * kRows * 4);
+  const auto counts = run([&] {
+    launch("rows", rows_over_warps, dim3(1), dim3(kThreads), shared_bytes<float>(kWarps * kRows),
+           hbm<float>(out));
+  });
+  const auto got = values<float>(out);
+  for (int i = 0; i < kRows; ++i) {
+    float largest = of_row(0, i), sum = 0;
+    for (int w = 0; w < kWarps; ++w) {
+      largest = std::max(largest, of_row(w, i));
+      sum += of_row(w, i);
+    }
+    EXPECT_EQ(got[static_cast<size_t>(i)], largest) << i;
+    EXPECT_EQ(got[static_cast<size_t>(kRows + i)], sum) << i;
+    for (int w = 0; w < kWarps; ++w)
+      EXPECT_EQ(got[static_cast<size_t>((2 + w) * kRows + i)], largest) << i << ", warp " << w;
+  }
+  if (!counts) return;
+  EXPECT_EQ(counts->other_flops, 2 * (kWarps - 1) * kRows);
+}
+
+/// target ← weight∘target + the warps' sums, where rows and columns exist.
+template <int C>
+__global__ void sums_over_warps(Hbm<float> target, int pitch, int rows, int columns) {
+  SharedMemory smem;
+  const auto room = smem.take<float>("room", floats_to_sum(kWarps, kRows, C));
+  const auto weight = smem.take<float>("weight", kRows);
+  if (threadIdx.x < kRows) weight[threadIdx.x] = weight_of(static_cast<int>(threadIdx.x));
+  Spread<kRows, C, kThreads> x{.rows = rows, .columns = columns}, sum = x;
+  load(x, target, pitch);
+  Accumulator<kRows, C> acc;
+  for_each(acc, [&](int i, int j, float& element) { element = of_element(warp_id(), i, j); });
+  sum_over_warps(sum, acc, room);
+  mul_rows(x, weight);
+  add(x, sum);
+  store(target, pitch, x, rows, columns);
+}
+
+TEST_F(SUITE, SumsArePutTogetherWhereTheyExist) {
+  const auto check = [&]<int C>(int rows, int columns) {
+    SCOPED_TRACE(testing::Message() << C << ": " << rows << " × " << columns);
+    constexpr int kPitch = C + 4;
+    const Matrix before = random_matrix<fp16>(kRows, kPitch);
+    std::vector<float> host;
+    for (int i = 0; i < kRows * kPitch; ++i)
+      host.push_back(static_cast<float>(before(i / kPitch, i % kPitch)));
+    Array& target = make("target", kRows * kPitch * 4);
+    device().upload(target, host.data());
+    const auto counts = run([&] {
+      launch("sums", sums_over_warps<C>, dim3(1), dim3(kThreads),
+             shared_bytes<float>(floats_to_sum(kWarps, kRows, C)) + shared_bytes<float>(kRows),
+             hbm<float>(target), kPitch, rows, columns);
+    });
+    const auto got = values<float>(target);
+    for (int i = 0; i < kRows; ++i)
+      for (int j = 0; j < kPitch; ++j) {
+        double want = before(i, j);
+        if (i < rows && j < columns) {
+          want *= weight_of(i);
+          for (int w = 0; w < kWarps; ++w) want += of_element(w, i, j);
+        }
+        ASSERT_NEAR(got[static_cast<size_t>(i * kPitch + j)], want, 1e-5) << i << ", " << j;
+      }
+    if (!counts) return;
+    // For each element three additions of four warps' sums, a product and an addition.
+    EXPECT_EQ(counts->other_flops, (kWarps - 1 + 2) * rows * columns);
+    EXPECT_EQ(counts->hbm.requested_read, 4 * rows * columns);
+    EXPECT_EQ(counts->hbm.requested_write, 4 * rows * columns);
+  };
+  check.template operator()<32>(kRows, 32);
+  check.template operator()<64>(kRows, 40);
+  check.template operator()<128>(5, 128);
+  check.template operator()<256>(13, 200);
+}
+
+}  // namespace
+}  // namespace ladder::MACHINE

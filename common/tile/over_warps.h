@@ -1,0 +1,173 @@
+// Words for a block whose warps have split the keys: each has its own columns of S, so that a row's
+// maximum and sum, and the sums for O, are put together through shared memory.
+//
+//   Row                            the value of one row, where each row has a thread; with the
+//                                  words that Rows has: max, exp2, +, −, ·, …
+//   WarpRows<M, kWarps>            M rows' values of each warp, in shared memory
+//   write                          a warp's rows → its part of them, or to shared memory
+//   max_over_warps                 → Rows, or the Row of one thread
+//   sum_over_warps                 → the Row of one thread; accumulators → Spread
+//   Spread<R, C, kThreads>         R × C fp32 values, dealt out to the threads of a block
+//   load, store                    Spread ↔ HBM
+//   mul_rows, add                  every element times its row's value, plus another's
+//
+// On the sim they count a FLOP for each element (or row) and operation.
+#pragma once
+
+#include "tile/rows.h"
+#include "tile/tile.h"
+
+namespace ladder::MACHINE {
+
+/// The value of one row, for the thread that has it: what Rows<M> is for a warp. Each operation
+/// counts a FLOP, exponentials apart.
+struct Row {
+  float x;
+  __device__ __forceinline__ operator float() const { return x; }
+};
+__device__ __forceinline__ Row counted(float x) {
+  count_flops(1);
+  return {x};
+}
+__device__ __forceinline__ Row max(Row a, Row b) {
+  return counted(fmaxf(a.x, b.x));
+}
+__device__ __forceinline__ Row operator+(Row a, Row b) {
+  return counted(a.x + b.x);
+}
+__device__ __forceinline__ Row operator-(Row a, Row b) {
+  return counted(a.x - b.x);
+}
+__device__ __forceinline__ Row operator*(Row a, Row b) {
+  return counted(a.x * b.x);
+}
+__device__ __forceinline__ Row exp2(Row a) {
+  return {exp2_fast(a.x)};
+}
+__device__ __forceinline__ Row finite_or_zero(Row a) {
+  return {a.x == -INFINITY ? 0 : a.x};
+}
+__device__ __forceinline__ Row inverse_or_zero(Row a) {
+  return counted(a.x > 0 ? 1 / a.x : 0);
+}
+
+/// Writes each row's value to target[row].
+template <int M>
+__device__ __forceinline__ void write(Smem<float> target, const Rows<M>& rows) {
+  for_each_row(rows, rows, [&](int i, float x, float) { target[i] = x; });
+}
+
+/// A value of each of M rows from each of kWarps warps; takes kWarps · M floats.
+template <int M, int kWarps>
+struct WarpRows {
+  Smem<float> data;
+};
+
+/// Writes what the calling warp has of its rows. A barrier must follow before anybody reads.
+template <int M, int kWarps>
+__device__ __forceinline__ void write(const WarpRows<M, kWarps>& target, const Rows<M>& rows) {
+  write(target.data + warp_id() * M, rows);
+}
+
+/// The largest of the warps' values of one row, for the thread that has it.
+template <int M, int kWarps>
+__device__ __forceinline__ Row max_over_warps(const WarpRows<M, kWarps>& of, int row) {
+  float x = of.data[row];
+  for (int w = 1; w < kWarps; ++w) x = fmaxf(x, of.data[w * M + row]);
+  count_flops(kWarps - 1);
+  return {x};
+}
+/// The same of all rows, for every warp. Counts nothing: the warps all repeat what is needed once.
+template <int M, int kWarps>
+__device__ __forceinline__ Rows<M> max_over_warps(const WarpRows<M, kWarps>& of) {
+  return make_rows<M>([&](int row) {
+    float x = of.data[row];
+    for (int w = 1; w < kWarps; ++w) x = fmaxf(x, of.data[w * M + row]);
+    return x;
+  });
+}
+/// The sum of the warps' values of one row.
+template <int M, int kWarps>
+__device__ __forceinline__ Row sum_over_warps(const WarpRows<M, kWarps>& of, int row) {
+  float x = of.data[row];
+  for (int w = 1; w < kWarps; ++w) x += of.data[w * M + row];
+  count_flops(kWarps - 1);
+  return {x};
+}
+
+/// R × C fp32 values of a block, each with one thread: thread t has the elements t, t + kThreads, …
+/// counted along the rows. Only the first `rows` rows and `columns` columns exist.
+template <int R, int C, int kThreads>
+struct Spread {
+  static_assert(kThreads % C == 0 || C % kThreads == 0);
+  float r[R * C / kThreads] = {};
+  int rows = R, columns = C;
+};
+
+/// Calls f(n, row, column) for each element r[n] in the first `rows` rows and `columns` columns
+/// that the calling thread has of a Spread.
+template <int R, int C, int kThreads, class F>
+__device__ __forceinline__ void for_each_place(const Spread<R, C, kThreads>&, int rows, int columns,
+                                               F f) {
+  const int first_row = static_cast<int>(threadIdx.x) / C;
+  const int first_column = static_cast<int>(threadIdx.x) % C;
+#pragma unroll
+  for (int n = 0; n < R * C / kThreads; ++n) {
+    const int row = n * kThreads / C + first_row, column = n * kThreads % C + first_column;
+    if (row < rows && column < columns) f(n, row, column);
+  }
+}
+
+/// Reads what exists of it; rows are `pitch` elements apart.
+template <int R, int C, int kThreads>
+__device__ __forceinline__ void load(Spread<R, C, kThreads>& x, Hbm<float> source, int pitch) {
+  for_each_place(x, x.rows, x.columns,
+                 [&](int n, int i, int j) { x.r[n] = source[i * pitch + j]; });
+}
+/// Stores the first `rows` rows and `columns` columns, rounded to T.
+template <class T, int R, int C, int kThreads>
+__device__ __forceinline__ void store(Hbm<T> target, int pitch, const Spread<R, C, kThreads>& x,
+                                      int rows, int columns) {
+  for_each_place(x, rows, columns, [&](int n, int i, int j) { target[i * pitch + j] = T(x.r[n]); });
+}
+
+/// Every element times its row's value.
+template <int R, int C, int kThreads>
+__device__ __forceinline__ void mul_rows(Spread<R, C, kThreads>& x, Smem<float> of_row) {
+  for_each_place(x, x.rows, x.columns, [&](int n, int i, int) {
+    x.r[n] *= of_row[i];
+    count_flops(1);
+  });
+}
+/// Every element plus that of another.
+template <int R, int C, int kThreads>
+__device__ __forceinline__ void add(Spread<R, C, kThreads>& x, const Spread<R, C, kThreads>& y) {
+  for_each_place(x, x.rows, x.columns, [&](int n, int, int) {
+    x.r[n] += y.r[n];
+    count_flops(1);
+  });
+}
+
+/// Floats of shared memory that sum_over_warps needs for sums of R × C. A row begins 8 floats after
+/// the end of the last, so that rows start in other banks.
+constexpr int floats_to_sum(int warps, int R, int C) {
+  return warps * R * (C + 8);
+}
+
+/// Adds up what all warps have in `acc`, through shared memory of floats_to_sum(). Called by the
+/// whole block; passes two barriers, the second of them once `room` may be written again.
+template <int R, int C, int kThreads>
+__device__ __forceinline__ void sum_over_warps(Spread<R, C, kThreads>& sum,
+                                               const Accumulator<R, C>& acc, Smem<float> room) {
+  constexpr int kWarps = kThreads / 32, kPitch = C + 8;
+  write(room + warp_id() * R * kPitch, kPitch, acc);
+  __syncthreads();
+  for_each_place(sum, sum.rows, sum.columns, [&](int n, int i, int j) {
+    sum.r[n] = 0;
+    for (int w = 0; w < kWarps; ++w) sum.r[n] += room[(w * R + i) * kPitch + j];
+    count_flops(kWarps - 1);
+  });
+  __syncthreads();
+}
+
+}  // namespace ladder::MACHINE

@@ -1,0 +1,88 @@
+// Words for a pipeline on Hopper: a ring of stages in shared memory, which a producer fills by the
+// copy engine and consumers empty.
+//
+//   Ring<n>             place in a ring of n stages
+//   Stages<Tile, n>     the ring: tiles, their barriers, and where this thread is
+//
+//                              full
+//   producer, one thread     ─────────→   consumers, whole warps
+//   acquire, fill            ←─────────   wait, tile, release
+//                              free
+#pragma once
+
+#include "tile/warpgroup.h"
+
+namespace ladder::MACHINE {
+
+/// Where a producer or a consumer is in a ring of n stages: the stage, and the parity of its round
+/// through them, which is the parity of the mbarriers' phase that fills the stage.
+template <int n>
+struct Ring {
+  int stage = 0, round = 0;
+  __device__ __forceinline__ void next() {
+    if (++stage == n) stage = 0, round ^= 1;
+  }
+};
+
+/// n stages in shared memory. A stage is a tile and two barriers, which say that it is full and
+/// that it is free again. With shares it is that for each of so many consumers: the producer fills
+/// one share after another, and a consumer sets `share` to its own. The place in the ring is each
+/// thread's own too; all begin at stage 0.
+template <class Tile, int n, int shares = 1>
+struct Stages {
+  Smem<typename Tile::Element> tiles;
+  Smem<Mbarrier> full, free;
+  Ring<n> at;
+  int share = 0;
+
+  /// Takes the tiles. They must be aligned to 1024 bytes, so the barriers come later, by init(),
+  /// when all tiles of the kernel are taken.
+  __device__ __forceinline__ Stages(SharedMemory& smem, const char* name)
+      : tiles(smem.take<typename Tile::Element>(name, n * shares * Tile::kElements)) {}
+
+  /// Takes the barriers. A stage, or a share of it, is free after so many arrivals. By all threads;
+  /// then thread 0 calls fence_mbarrier_init(), and a barrier of the block follows.
+  __device__ __forceinline__ void init(SharedMemory& smem, const char* full_name,
+                                       const char* free_name, int arrivals) {
+    full = smem.take<Mbarrier>(full_name, n * shares);
+    free = smem.take<Mbarrier>(free_name, n * shares);
+    if (threadIdx.x == 0)
+      for (int i = 0; i < n * shares; ++i) {
+        full[i].init(1);
+        free[i].init(arrivals);
+      }
+  }
+
+  /// The number of a stage's tile and barriers, of this thread's share.
+  __device__ __forceinline__ int number(int stage) const { return stage * shares + share; }
+  __device__ __forceinline__ int number() const { return number(at.stage); }
+  __device__ __forceinline__ Tile tile() const { return {tiles + number() * Tile::kElements}; }
+
+  /// The producer's: waits until the stage is free. At first all are: to a barrier, the phase
+  /// before its first is over.
+  __device__ __forceinline__ void acquire() const { free[number()].wait(1 - at.round); }
+  /// Starts filling it from column c0, row c1, head c2, batch c3 of a map, and goes on to the next.
+  __device__ __forceinline__ void fill(const TensorMap& map, int c0, int c1, int c2, int c3) {
+    full[number()].arrive_expect_tx(Tile::kBytes);
+    tma_load(map, full[number()], tile(), c0, c1, c2, c3);
+    next_share();
+  }
+  /// Says that it is full, though nothing is copied, and goes on to the next.
+  __device__ __forceinline__ void fill_with_nothing() {
+    full[number()].arrive();
+    next_share();
+  }
+  __device__ __forceinline__ void next_share() {
+    if (++share == shares) share = 0, at.next();
+  }
+
+  /// A consumer's: waits until the stage is full.
+  __device__ __forceinline__ void wait() const { full[number()].wait(at.round); }
+  /// Says that this warp is done with it, which is one arrival, and goes on to the next.
+  __device__ __forceinline__ void release() {
+    if (lane_id() == 0) free[number()].arrive();
+    at.next();
+  }
+};
+
+}  // namespace ladder::MACHINE
