@@ -11,6 +11,7 @@ HEADER = ["rung", "variant", "device", "time", "TFLOP/s", "requested", "distinct
           "workspace", "error"]
 DRAM = HEADER.index("DRAM")  # shown where there is any
 LEFT_ALIGNED = 3
+LEAST_OF_A_RUNG = 8  # of its name is shown: the number and a few letters
 
 
 def cells(run, record, base):
@@ -55,7 +56,7 @@ def table(runs, first, paint):
     gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else 1
     # Names are of the rungs' choosing. If they are long, the rung's gives way, whose number is
     # enough to know it by, and then the variant's.
-    for column, least in ((0, len("00_naive")), (1, len(header[1]))):
+    for column, least in ((0, LEAST_OF_A_RUNG), (1, len(header[1]))):
         excess = sum(widths) + gap * (len(widths) - 1) - WIDTH
         if excess > 0:
             widths[column] = max(least, widths[column] - excess)
