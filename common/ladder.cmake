@@ -135,9 +135,11 @@ function(ladder_kernels name)
   set(${name}_objects ${objects} PARENT_SCOPE)
 endfunction()
 
-# add_rung(00_naive): the program bin/00_naive from every .cu of the folder, and its tests.
+# add_rung(00_naive): the program bin/00_naive from every .cu of the folder and of those in it, and
+# its tests.
 function(add_rung rung)
-  file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${rung}/*.cu)
+  file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${rung}/*.cu
+    ${CMAKE_SOURCE_DIR}/${rung}/*/*.cu)
   ladder_kernels(rung_${rung} ${kernels})
   add_executable(${rung} ${CMAKE_SOURCE_DIR}/common/harness/main.cpp ${rung_${rung}_objects})
   target_compile_definitions(${rung} PRIVATE LADDER_RUNG="${rung}")

@@ -26,7 +26,9 @@ import subprocess
 import sys
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from ladder.console import BAD_USAGE, Stop, run_command
+from ladder.files import ROOT, write_all
+
 LAYERS, HEADS, HEAD_DIM, CONTEXT = 4, 2, 64, 256
 WIDTH = HEADS * HEAD_DIM
 DROPOUT, BATCH, LEARNING_RATE = 0.2, 64, 1e-3
@@ -34,8 +36,7 @@ EVALUATE_EVERY, PATIENCE = 50, 8  # steps; evaluations without a better loss bef
 
 
 def stop(message):
-    print(f"scripts/capture_qkv.py: {message}", file=sys.stderr)
-    sys.exit(2)
+    raise Stop(message, BAD_USAGE)
 
 
 def markdown_files():
@@ -162,24 +163,6 @@ def npy(tensor):
             struct.pack(f"<{len(values)}h", *values))
 
 
-def write_all(folder, files):
-    """Writes each file beside its place first, so that a failure leaves the folder as it was."""
-    parts = {name: os.path.join(folder, f".{name}.part") for name in files}
-    try:
-        os.makedirs(folder, exist_ok=True)
-        for name, content in files.items():
-            with open(parts[name], "wb") as file:
-                file.write(content)
-        for name in files:
-            os.replace(parts[name], os.path.join(folder, name))
-    except OSError as error:
-        stop(f"cannot write to {folder}: {error.strerror}")
-    finally:
-        for part in parts.values():
-            with contextlib.suppress(OSError):
-                os.unlink(part)
-
-
 def main():
     description, epilog = __doc__.split("\n\n", 1)
     parser = argparse.ArgumentParser(description=description, epilog=epilog,
@@ -231,10 +214,14 @@ def main():
     }
     files = {f"{name}.npy": npy(tensor) for name, tensor in arrays.items()}
     files["capture.json"] = (json.dumps(record, indent=1) + "\n").encode()
-    write_all(options.out, files)
+    try:
+        os.makedirs(options.out, exist_ok=True)
+    except OSError as error:
+        stop(f"cannot write to {options.out}: {error.strerror}")
+    write_all({os.path.join(options.out, name): content for name, content in files.items()})
     print(f"Wrote {', '.join(files)} to {os.path.relpath(options.out)}: layer {options.layer} after "
           f"{result['best_step']} steps, validation loss {result['validation_loss']:.3f}.")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_command("scripts/capture_qkv.py", main))

@@ -9,6 +9,7 @@ Exit status: 0 the same, 1 different, 2 could not compare.
 """
 
 import argparse
+import glob
 import os
 import re
 import shutil
@@ -16,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from ladder.files import ROOT
+
 FLAGS = ["-std=c++20", "--expt-relaxed-constexpr", "-I", os.path.join(ROOT, "common")]
 HBM = re.compile(r"\bHbm<([^<>]+)>")
 VARIANTS = {"Hbm<T>": None, "T* __restrict__": r"\1* __restrict__", "T*": r"\1*"}
@@ -109,8 +111,9 @@ def main():
     description, epilog = __doc__.split("\n\n", 1)
     parser = argparse.ArgumentParser(description=description, epilog=epilog,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", nargs="?", default=os.path.join(ROOT, "00_naive/attention.cu"),
-                        help="the rung's file (default: 00_naive/attention.cu)")
+    first = min(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/attention.cu")))
+    parser.add_argument("source", nargs="?", default=first,
+                        help=f"the rung's file (default: {os.path.relpath(first, ROOT)})")
     parser.add_argument("--arch", help="such as sm_80 (default: that of the GPU present, else sm_90a)")
     parser.add_argument("--ptx", action="store_true", help="compare the PTX, also with cuobjdump")
     options = parser.parse_args()

@@ -20,9 +20,9 @@ SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts
 ESCAPE = re.compile(r"\033\[[0-9;]*m")
 
 
-def source(rung, variant, step, *lines):
+def source(rung, variant, step, *lines, more=""):
     return "\n".join([*lines, f'const Register r{{{{.rung = "{rung}",', f'  .name = "{variant}",',
-                      f"  .step = {step}}}}};", ""])
+                      f"  {more}.step = {step}}}}};", ""])
 
 
 class DiffTest(unittest.TestCase):
@@ -32,9 +32,13 @@ class DiffTest(unittest.TestCase):
         self.root = os.path.realpath(folder.name)
         os.mkdir(os.path.join(self.root, "scripts"))
         shutil.copy(SCRIPT, os.path.join(self.root, "scripts"))
+        shutil.copytree(os.path.join(os.path.dirname(SCRIPT), "ladder"),
+                        os.path.join(self.root, "scripts/ladder"),
+                        ignore=shutil.ignore_patterns("__pycache__"))
         self.environment = {name: value for name, value in os.environ.items()
                             if name not in ("NO_COLOR", "COLUMNS")}
         self.environment["TERM"] = "xterm"
+        self.environment["PYTHONDONTWRITEBYTECODE"] = "1"
         # No variant is called as its file, nor do the files' names follow the steps' order.
         self.write("00_first/attention.cu", "a\nb\nc\n")
         self.write("01_second/zig.cu", source("01_second", "early", 0, "a", "b", "c"))
@@ -271,6 +275,30 @@ class DiffTest(unittest.TestCase):
             ["00", "01", "5", "1", "2"],
             ["01", "01/sm90", "3", "5", "2"],
             ["01", "02", "3", "3", "4"]])
+
+    def test_stat_of_what_comes_after_the_rung(self):
+        """Asides, a chain in a folder of the rung, and what is no step."""
+        self.write("01_second/aside.cu", source("01_second", "aside", 7, "a", "aside"))
+        self.write("01_second/vendor.cu", source("01_second", "vendor", 0, "a", "library",
+                                                 more=".baseline = true, "))
+        self.write("01_second/fast/two.cu", source("01_second", "second", 5, "a", "tma", "x"))
+        self.write("01_second/fast/one.cu", source("01_second", "one", 4, "a", "tma"))
+        self.write("01_second/fast/deeper/no.cu", source("01_second", "no", 9, "a"))
+        self.assertEqual([line.split()[:2] for line in self.diff("--stat").stdout.splitlines()], [
+            ["from", "to"], ["00", "01/zig"], ["01/zig", "01/alpha"], ["01/alpha", "01"],
+            ["00", "01"], ["01", "01/sm90"], ["01", "01/aside"], ["01", "01/one"],
+            ["01/one", "01/two"], ["01", "02"]])
+        for name, path in (("01/two", "01_second/fast/two.cu"),
+                           ("01/fast/two", "01_second/fast/two.cu"),
+                           ("01_second/fast/two.cu", "01_second/fast/two.cu"),
+                           ("01/second", "01_second/fast/two.cu"),
+                           ("01/aside", "01_second/aside.cu")):
+            with self.subTest(name):
+                self.assertIn(f"\n+++ {path}\n", self.diff("00", name).stdout)
+        result = self.diff("00", "01/vendor")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("  01_second           01/zig (early), 01/alpha (late), 01 (last), 01/sm90, "
+                      "01/aside, 01/one, 01/two (second)\n", result.stderr)
 
     def test_06_holds_05(self):
         """06's attention.cu adds the backward pass; of 05's no more goes or changes than the head

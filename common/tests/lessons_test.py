@@ -1,6 +1,6 @@
-"""Holds the lessons to the programs: runs the commands that README.md and 0*/README.md quote in
-```console blocks and compares what they print, and looks up their ```cuda excerpts in the rung and
-their ```cpp excerpts in common.
+"""Holds the lessons to the programs: runs the commands that README.md and those of the rungs quote
+in ```console blocks and compares what they print, and looks up their ```cuda excerpts in the rung
+and their ```cpp excerpts in common.
 
 Run alone: python3 common/tests/lessons_test.py build/bin
 
@@ -153,9 +153,10 @@ def commands(first_line, lines):
 
 
 def lessons():
-    return [path for path in [os.path.join(ROOT, "README.md"),
-                              *sorted(glob.glob(os.path.join(ROOT, "0*/README.md")))]
-            if os.path.exists(path)]
+    """The top level's README, the rungs', and those of folders in a rung."""
+    found = [os.path.join(ROOT, "README.md"),
+             *sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/**/README.md"), recursive=True))]
+    return [path for path in found if os.path.exists(path)]
 
 
 def read(path):
@@ -217,13 +218,13 @@ def add_tests():
 class Excerpts(unittest.TestCase):
     def test_code_shown_is_in_the_rung(self):
         for path in lessons():
-            folder = os.path.dirname(path)
-            sources = [read(source).splitlines()
-                       for source in sorted(glob.glob(os.path.join(folder, "*.cu")))]
+            rung = os.path.relpath(path, ROOT).split(os.sep)[0]
+            sources = [read(source).splitlines() for source in sorted(
+                glob.glob(os.path.join(ROOT, rung, "**/*.cu"), recursive=True))]
             for first_line, lines in fences(read(path), "cuda"):
                 with self.subTest(f"{os.path.relpath(path, ROOT)}:{first_line}"):
                     self.assertTrue(any(self.holds(source, lines) for source in sources),
-                                    "no .cu beside the lesson has these lines:\n" +
+                                    "no .cu of the rung has these lines:\n" +
                                     "\n".join(lines))
 
     def test_code_shown_is_in_common(self):
@@ -321,7 +322,7 @@ class Comparison(unittest.TestCase):
 if __name__ == "__main__":
     if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
         BIN = os.path.abspath(sys.argv.pop(1))
-    if not glob.glob(os.path.join(BIN, "0*")):
+    if not glob.glob(os.path.join(BIN, "[0-9][0-9]_*")):
         sys.exit(f"{sys.argv[0]}: no programs in {BIN}; give the folder that has them")
     add_tests()
     unittest.main()

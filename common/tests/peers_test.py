@@ -24,7 +24,9 @@ BIN = os.path.join(HERE, "../../build/bin")
 sys.path.insert(0, SCRIPTS)
 sys.dont_write_bytecode = True
 
-import peers  # noqa: E402  (it lies in scripts)
+import peers  # noqa: E402  (they lie in scripts)
+from fakes import listed  # noqa: E402
+from ladder import ratios, sdpa, turns  # noqa: E402
 
 # What peers.py uses of PyTorch. The GPU's clock advances by what is queued: a flush takes 0.05 ms,
 # attention FLOPs / (100 TFLOP/s · the backend's factor). FAKE says what goes wrong.
@@ -193,43 +195,43 @@ class Unit(unittest.TestCase):
         self.assertEqual({point.seqlen for point in points},
                          {512, 1024, 2048, 4096, 8192, 16384})
         self.assertEqual([point.direction for point in points], ["fwd"] * 24 + ["bwd"] * 24)
-        self.assertEqual(points[0], peers.Point("fwd", 64, False, 512, 32, 32))
-        self.assertEqual(points[-1], peers.Point("bwd", 128, True, 16384, 1, 16))
+        self.assertEqual(points[0], sdpa.Point("fwd", 64, False, 512, 32, 32))
+        self.assertEqual(points[-1], sdpa.Point("bwd", 128, True, 16384, 1, 16))
 
     def test_the_grid_asked_for(self):
         options = peers.parse(["--seqlen", "1K,300", "--head-dim", "96", "--causal", "--direction",
                                "bwd", "--batch", "2", "--heads", "3"])
-        self.assertEqual(peers.grid(options), [peers.Point("bwd", 96, True, 1024, 2, 3),
-                                               peers.Point("bwd", 96, True, 300, 2, 3)])
+        self.assertEqual(peers.grid(options), [sdpa.Point("bwd", 96, True, 1024, 2, 3),
+                                               sdpa.Point("bwd", 96, True, 300, 2, 3)])
         self.assertEqual({p.causal for p in peers.grid(peers.parse(["--no-causal"]))}, {False})
         # Longer than 16k tokens, and wider than the hidden size, is one of each.
         self.assertEqual(peers.grid(peers.parse(["--seqlen", "64k", "--head-dim", "4096"]))[0],
-                         peers.Point("fwd", 4096, False, 65536, 1, 1))
+                         sdpa.Point("fwd", 4096, False, 65536, 1, 1))
 
     def test_flops_are_the_papers(self):
-        forward = peers.Point("fwd", 64, False, 2048, 8, 32)
+        forward = sdpa.Point("fwd", 64, False, 2048, 8, 32)
         self.assertEqual(forward.flops(), 4 * 2048 * 2048 * 64 * 8 * 32)
         self.assertEqual(forward._replace(causal=True).flops(), forward.flops() / 2)
         self.assertEqual(forward._replace(direction="bwd").flops(), forward.flops() * 2.5)
 
     def test_several_runs_are_one_record(self):
-        point = peers.Point("fwd", 64, False, 1024, 1, 1)
+        point = sdpa.Point("fwd", 64, False, 1024, 1, 1)
         runs = [{"time_ms": 3, "time_ms_min": 2, "time_ms_max": 5, "samples": 10, "tflops": 0,
                  "rung": "x"},
                 {"time_ms": 1, "time_ms_min": 0.5, "time_ms_max": 4, "samples": 20, "tflops": 0,
                  "rung": "x"}]
-        self.assertEqual(peers.combine(runs, point),
+        self.assertEqual(turns.combine(runs, point),
                          {"time_ms": 2, "time_ms_min": 0.5, "time_ms_max": 5, "samples": 30,
                           "tflops": point.flops() / 2e-3 / 1e12, "rung": "x"})
-        self.assertEqual(peers.combine(runs[:1], point)["time_ms"], 3)
+        self.assertEqual(turns.combine(runs[:1], point)["time_ms"], 3)
 
     def test_ratios(self):
-        points = [peers.Point("fwd", d, False, 512, 1, 1) for d in (32, 64, 128, 256)]
+        points = [sdpa.Point("fwd", d, False, 512, 1, 1) for d in (32, 64, 128, 256)]
         times = [{"05 mma": 2, "flash": 1, "math": 16}, {"05 mma": 1, "flash": 2},
                  {"05 mma": 1, "flash": 8, "math": 4}, {"flash": 1}]
         results = {point: {label: {"time_ms": ms} for label, ms in of.items()}
                    for point, of in zip(points, times)}
-        lines = peers.ratios(results, "05 mma", ["flash", "math", "cudnn"])
+        lines = ratios.ratios(results, "05 mma", ["flash", "math", "cudnn"])
         rows = [line.split()[-3:] for line in lines[3:6]]
         self.assertEqual(rows, [["0.500", "8.000", "–"], ["2.000", "–", "–"],
                                 ["8.000", "4.000", "–"]])
@@ -237,14 +239,14 @@ class Unit(unittest.TestCase):
             "05 mma / flash: geometric mean 2.000 over 3 points, worst 0.500 (fwd, d 32, N 512)",
             f"05 mma / math: geometric mean {math.sqrt(32):.3f} over 2 points, worst 4.000 "
             "(fwd, d 128, N 512)"])
-        self.assertEqual(peers.ratios(results, "05 swap", ["flash"]), [])
+        self.assertEqual(ratios.ratios(results, "05 swap", ["flash"]), [])
 
     def test_tables_fit(self):
-        point = peers.Point("bwd", 128, True, 131072, 1, 16)
+        point = sdpa.Point("bwd", 128, True, 131072, 1, 16)
         records = {label: {"tflops": 123.4, "time_ms": 1} for label in
-                   [*peers.BACKENDS, "06 stored", "06 mma"]}
-        for line in peers.rates({point: records}, list(records)) + peers.ratios(
-                {point: records}, "06 mma", list(peers.BACKENDS)):
+                   [*sdpa.BACKENDS, "06 stored", "06 mma"]}
+        for line in ratios.rates({point: records}, list(records)) + ratios.ratios(
+                {point: records}, "06 mma", list(sdpa.BACKENDS)):
             self.assertLessEqual(len(line), 100)
 
     def test_why_a_backend_did_not_run(self):
@@ -253,15 +255,15 @@ class Unit(unittest.TestCase):
                 class OutOfMemoryError(RuntimeError):
                     pass
 
-        self.assertEqual(peers.reason(torch, torch.cuda.OutOfMemoryError("x"), []),
+        self.assertEqual(sdpa.reason(torch, torch.cuda.OutOfMemoryError("x"), []),
                          "the GPU's memory is used up")
-        self.assertEqual(peers.reason(torch, ValueError("a\nb"), []), "a")
-        self.assertEqual(peers.reason(torch, ValueError(), []), "ValueError")
+        self.assertEqual(sdpa.reason(torch, ValueError("a\nb"), []), "a")
+        self.assertEqual(sdpa.reason(torch, ValueError(), []), "ValueError")
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             for text in ("Math not used because: x", "Math has been runtime disabled.", "too old"):
                 warnings.warn(text)
-        self.assertEqual(peers.reason(torch, ValueError("no kernel"), warned),
+        self.assertEqual(sdpa.reason(torch, ValueError("no kernel"), warned),
                          "no kernel; too old")
 
     def test_sampling_is_that_of_our_programs(self):
@@ -275,7 +277,7 @@ class Unit(unittest.TestCase):
                 state["clock"] += sum(times)
                 return times
 
-            return peers.sample(budget_ms, batch, lambda: state["clock"]), state
+            return sdpa.sample(budget_ms, batch, lambda: state["clock"]), state
 
         steady, state = sampled(100, lambda i: 1)
         self.assertEqual((len(steady), state["count"]), (100, 200))
@@ -325,7 +327,7 @@ class Unit(unittest.TestCase):
             calls.append("run")
             torch.now += 2
 
-        timing = peers.Gpu(torch).time(run, 1)
+        timing = sdpa.Gpu(torch).time(run, 1)
         self.assertEqual(timing[:3], (2, 2, 2))
         self.assertEqual(timing.samples % 10, 0)  # batches of 20 ms
         self.assertEqual(calls[:5], ["flush", "run"] * 2 + ["wait"])
@@ -354,12 +356,14 @@ class Program(unittest.TestCase):
 
     def program(self, rung, ms, variants=("swap", "mma"), status=0, say="", device="gpu"):
         """One of ours, that takes `ms` for a run (the second time 3·ms), forward and backward."""
-        steps = "".join(json.dumps({"rung": rung, "variant": v, "device": device}) + "\n"
+        backward = rung == "06_backward"
+        steps = "".join(json.dumps(listed(rung, v, device, backward=backward,
+                                          exact_architecture=v == "sm90")) + "\n"
                         for v in variants)
         record = {"rung": rung, "variant": "", "device": device, "time_ms": ms, "time_ms_min": ms,
                   "time_ms_max": ms, "samples": 5, "tflops": 1, "pass": None}
         lines = "".join(json.dumps({**record, "direction": direction}) + "\n"
-                        for direction in (["fwd", "bwd"] if rung == "06_backward" else ["fwd"]))
+                        for direction in (["fwd", "bwd"] if backward else ["fwd"]))
         again = lines.replace(f'"time_ms": {ms}', f'"time_ms": {3 * ms}')
         self.write(f"bin/{rung}", textwrap.dedent("""\
             #!/bin/sh
@@ -441,7 +445,7 @@ class Program(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         records = self.records(result)
         self.assertEqual([(r["direction"], r["variant"]) for r in records],
-                         [(d, b) for d in ("fwd", "bwd") for b in peers.BACKENDS])
+                         [(d, b) for d in ("fwd", "bwd") for b in sdpa.BACKENDS])
         flash = records[2]
         self.assertEqual({key: value for key, value in flash.items() if value is not None}, {
             "rung": "pytorch", "variant": "flash", "direction": "fwd", "device": "gpu",
@@ -563,6 +567,17 @@ class Program(unittest.TestCase):
         self.assertTrue(any(line.startswith("06_backward") and line.endswith("--causal")
                             for line in self.logged()))
 
+    def test_ours_is_the_last_rung_and_its_last_step_for_every_gpu(self):
+        self.program("04_flash_v1", 1.0, ["flash_v1"])
+        self.program("05_flash_v2", 1.0, ["swap", "mma", "sm90"])
+        self.program("06_backward", 10.0, ["stored", "mma", "sm90"])
+        result = self.peers(*self.POINT, "--backend", "flash", "--ours", "bin", "--json")
+        self.assertEqual([(r["rung"], r["direction"]) for r in self.records(result)],
+                         [("pytorch", "fwd"), ("05_flash_v2", "fwd"), ("pytorch", "bwd"),
+                          ("06_backward", "bwd")])
+        self.assertEqual({line.split()[4] for line in self.logged() if line.startswith("0")},
+                         {"mma"})
+
     def test_variants(self):
         self.program("05_flash_v2", 1.0)
         self.program("06_backward", 10.0, ["stored", "mma"])
@@ -580,9 +595,15 @@ class Program(unittest.TestCase):
     def test_programs_that_are_not_there(self):
         result = self.peers("--ours", "bin")
         self.assertEqual((result.returncode, result.stdout), (2, ""))
-        self.assertIn("bin has no 05_flash_v2", result.stderr)
+        self.assertIn("there is no folder bin: scripts/run builds", result.stderr)
+        self.write("bin/other", "")
+        self.assertIn("bin has no rung: scripts/run builds", self.peers("--ours", "bin").stderr)
+        self.program("06_backward", 1.0)
+        self.assertIn("bin has no rung without a backward pass",
+                      self.peers("--ours", "bin").stderr)
+        os.unlink(os.path.join(self.root, "bin/06_backward"))
         self.program("05_flash_v2", 1.0)
-        self.assertIn("bin has no 06_backward", self.peers("--ours", "bin").stderr)
+        self.assertIn("bin has no rung with a backward pass", self.peers("--ours", "bin").stderr)
         self.program("05_flash_v2", 1.0, device="sim")
         result = self.peers("--ours", "bin", "--direction", "fwd")
         self.assertEqual(result.returncode, 3)

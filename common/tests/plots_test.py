@@ -1,21 +1,18 @@
-"""Tests of scripts/bench.py and scripts/plot.py: with programs and a PyTorch that stand in for the
-real ones, with measurements made up here, and with what is committed in scripts/results.
+"""Tests of scripts/plot.py: over measurements that are made up, beside the sim's real ones, and of
+what is committed in scripts/results.
 
-Run alone: python3 common/tests/plots_test.py [build/bin] [fake FILE]
-The programs of that folder, if they are there, must still count what sim.json says. `fake FILE`
-writes the made-up measurements and ends.
+Run alone: python3 common/tests/plots_test.py [build/bin]
+The programs of that folder, if they are there, must still count what sim.json says.
 """
 
+import glob
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
-import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -27,519 +24,20 @@ sys.path.insert(0, SCRIPTS)
 sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 
-import bench  # noqa: E402  (they lie in scripts)
-import ladder  # noqa: E402
-import peers  # noqa: E402
-import peers_test  # noqa: E402
-import pipeline  # noqa: E402
-import plot  # noqa: E402
-
-# TFLOP/s at large N, what a step requests (bytes for each of N² and for each of N·d) and keeps.
-# Made up, after the shape of the real ones.
-STEPS = {
-    ("00_naive", "naive"): (1.3, 518, 8, "square"),
-    ("01_tiled_matmul", "tile"): (2.8, 40, 8, "square"),
-    ("01_tiled_matmul", "mma"): (60, 13, 8, "square"),
-    ("02_safe_softmax", "safe"): (53, 15, 8, "square"),
-    ("03_online_softmax", "softmax"): (60, 13, 8, "square"),
-    ("03_online_softmax", "two_pass"): (5.7, 380, 8, "none"),
-    ("03_online_softmax", "one_pass"): (5.7, 256, 8, "none"),
-    ("03_online_softmax", "one_pass_tile"): (190, 8, 8, "none"),
-    ("04_flash_v1", "flash_v1"): (60, 3, 20, "line"),
-    ("05_flash_v2", "swap"): (140, 4, 8, "line"),
-    ("05_flash_v2", "defer"): (150, 4, 8, "none"),
-    ("05_flash_v2", "mma"): (280, 2, 8, "none"),
-    ("05_flash_v2", "sm90"): (520, 2, 8, "none"),
-    ("06_backward", "stored"): (50, 30, 20, "square"),
-    ("06_backward", "mma"): (200, 6, 30, "line"),
-    ("06_backward", "sm90"): (420, 6, 30, "line"),
-}
-DEFAULTS = {"00_naive": "naive", "01_tiled_matmul": "mma", "02_safe_softmax": "safe",
-            "03_online_softmax": "one_pass_tile", "04_flash_v1": "flash_v1",
-            "05_flash_v2": "sm90", "06_backward": "sm90"}
-PEERS = {"flash": 310, "cudnn": 470, "efficient": 150, "math": 15}
-NAME = "NVIDIA Fake 80GB"
-
-
-def fake_record(rung, variant, direction, batch, heads, n, d, causal, kind="normal", tile=None):
-    rate, square, line, kept = STEPS[rung, variant]
-    if direction == "fwd" and rung.startswith("06"):
-        rate *= 1.3
-    rate *= n / (n + 500) * (0.8 if causal else 1) * (1.2 if d == 128 else 1)
-    if tile:
-        rate, square = rate * tile / 256, square * 256 / tile
-    record = {"rung": rung, "variant": variant, "direction": direction, "device": "gpu",
-              "device_name": NAME, "dtype": "bf16", "input": kind, "seed": 0, "batch": batch,
-              "heads": heads, "kv_heads": heads, "seqlen": n, "seqlen_kv": n, "head_dim": d,
-              "causal": causal, "scale": d**-0.5, "block_q": 64, "block_kv": tile or 64}
-    time_ms = plot.flops(record) / rate * 1e-9
-    asked = int(batch * heads * (square * n * n + line * n * d))
-    workspace = {"square": 4 * n * n, "line": 4 * n * d, "none": 0}[kept] * batch * heads
-    error = {"max": 1e-3, "rel": 1e-3, "tolerance": 4e-3, "nonfinite": 0}
-    names = ["o"] if direction == "fwd" else ["dq", "dk", "dv"]
-    return {**record, "time_ms": time_ms, "time_ms_min": time_ms, "time_ms_max": time_ms,
-            "samples": 50, "tflops": rate, "model_read_bytes": asked, "model_write_bytes": 0,
-            "requested_read_bytes": None, "requested_write_bytes": None,
-            "distinct_read_bytes": None, "distinct_write_bytes": None,
-            "dram_read_bytes": None if causal else asked // 10 + batch * heads * 6 * n * d,
-            "dram_write_bytes": None if causal else batch * heads * 2 * n * d,
-            "workspace_bytes": workspace, "kernels": [],
-            "errors": {name: error for name in names}, "pass": True}
-
-
-def fake_results():
-    """What bench.py --grid paper,long would write on some GPU."""
-    commands, records, skipped = [], [], []
-    seen_peers = []
-
-    def add(rung, variant, batch, heads, n, d, causal, more="", **changes):
-        command = (f"{rung} --device gpu --variant {variant} --batch {batch} --heads {heads} "
-                   f"--seqlen {n} --head-dim {d} --dtype bf16{' --causal' if causal else ''}{more}")
-        workload = {"rung": rung, "variant": variant, "batch": batch, "heads": heads, "seqlen": n,
-                    "head_dim": d, "causal": causal, "dtype": "bf16", "command": command}
-        if STEPS[rung, variant][3] == "square" and 4 * heads * batch * n * n > 80e9:
-            gib = 4 * heads * batch * n * n / 2**30
-            skipped.append({**workload, "status": 3, "reason":
-                            f"{rung} needs {gib:.1f} GiB of GPU memory: there are 79.1"})
-        elif STEPS[rung, variant][0] < 10 and n > 4096:
-            skipped.append({**workload, "status": None, "reason": "slow: made up"})
-        else:
-            for direction in ["fwd", "bwd"] if rung.startswith("06") else ["fwd"]:
-                commands.append(command)
-                records.append(fake_record(rung, variant, direction, batch, heads, n, d, causal,
-                                           **changes))
-
-    for n in (512, 1024, 2048, 4096, 8192, 16384):
-        for d in (64, 128):
-            for causal in (False, True):
-                batch, heads = 16384 // n, 2048 // d
-                for rung, variant in STEPS:
-                    add(rung, variant, batch, heads, n, d, causal, " --check off")
-                for backend, rate in PEERS.items():
-                    for direction in ("fwd", "bwd"):
-                        record = {"rung": "pytorch", "variant": backend, "direction": direction,
-                                  "batch": batch, "heads": heads, "seqlen": n, "seqlen_kv": n,
-                                  "head_dim": d, "causal": causal, "dtype": "bf16",
-                                  "version": "PyTorch 0.0"}
-                        tflops = rate * n / (n + 300) * (0.8 if direction == "bwd" else 1) * (
-                            0.7 if causal else 1)
-                        seen_peers.append({**record, "tflops": tflops,
-                                           "time_ms": plot.flops(record) / tflops * 1e-9})
-    for n in (4096, 8192, 16384, 32768, 65536):
-        for causal in (False, True):
-            for rung, variant in STEPS:
-                add(rung, variant, 1, 16, n, 128, causal, " --check off")
-    for rung, variant in STEPS:
-        for kind in ("normal", "outliers"):
-            add(rung, variant, 1, 2, 1024, 64, False, f" --check full --input {kind}", kind=kind)
-    for d in (64, 128):
-        for tile in (64, 128, 256):
-            add("04_flash_v1", "flash_v1", 8, 2048 // d, 2048, d, False,
-                f" --block-q 64 --block-kv {tile} --check off", tile=tile)
-    return {"machine": {"gpu": NAME, "driver": "1.2", "memory_bytes": 80 * 2**30, "clocks":
-                        {"sm_mhz": {"min": 1200, "median": 1500, "max": 1980}}, "cuda": "12.8",
-                        "commit": "0" * 12, "date": "2001-02-03"},
-            "ceilings": {"matmul_tflops": 700, "copy_bytes_per_s": 3.0e12},
-            "steps": [{"rung": rung, "variant": variant, "summary": "",
-                       "default": DEFAULTS[rung] == variant} for rung, variant in STEPS],
-            "commands": commands, "records": records, "peers": seen_peers, "skipped": skipped}
-
-
-# ---- bench.py ----
-
-# A program of ours: what it is told comes from the environment, and what it is asked goes to a log.
-PROGRAM = '''\
-import json, os, sys, time
-rung, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
-steps = json.loads(os.environ["FAKE_STEPS"])[rung]
-if arguments == ["--list"]:
-    for step in steps:
-        for device in ("sim", "gpu"):
-            print(json.dumps({"rung": rung, "variant": step, "device": device,
-                              "default": step == steps[-1], "summary": "a step"}))
-    sys.exit()
-if arguments == ["--help"]:
-    print("  --tiles\\n\\nVariants of this rung, each with one thing more")
-    for step in steps:
-        print(f"  {step:22} a step [sim] [gpu]\\n{'':25}tiles BRxBC: 64x128, 64x64")
-    sys.exit()
-with open(os.environ["FAKE_LOG"], "a") as file:
-    print(rung, *arguments, file=file)
-given = dict(zip(arguments, arguments[1:]))
-told = os.environ.get("FAKE_TOLD", "").split("|")  # rung, variant, what happens
-wrong = told == [rung, given["--variant"], "wrong"]
-n, d = int(given["--seqlen"]), int(given["--head-dim"])
-if told[:2] == [rung, given["--variant"]]:
-    if told[2] == "memory":
-        print(f"{rung}: {rung} needs 256.0 GiB of GPU memory; 79.1 are free.", file=sys.stderr)
-        sys.exit(3)
-    if told[2] == "crash":
-        print(f"{rung}: something broke", file=sys.stderr)
-        sys.exit(1)
-    if told[2] == "hang":
-        open(os.environ["FAKE_LOG"] + ".hangs", "w").close()
-        time.sleep(20)
-for direction in ["fwd", "bwd"] if rung.startswith("06") else ["fwd"]:
-    print(json.dumps({
-        "rung": rung, "variant": given["--variant"], "direction": direction, "device": "gpu",
-        "dtype": given["--dtype"], "input": given.get("--input", "normal"), "seed": 0,
-        "batch": int(given["--batch"]), "heads": int(given["--heads"]), "seqlen": n,
-        "seqlen_kv": n, "head_dim": d, "causal": "--causal" in arguments, "time_ms": 1.5,
-        "unknown": [1, {"a": None}], "pass": not wrong}))
-sys.exit(1 if wrong else 0)
-'''
-
-NVIDIA_SMI = '''\
-#!/bin/sh
-case "$*" in
-*-lms*) echo '1755, 2619, 45, 300.5'; echo '1200, 2619, 60, 700.0'; exec sleep 60;;
-*) echo "$FAKE_GPU, 570.1, 81559";;
-esac
-'''
-
-
-class Bench(unittest.TestCase):
-    STEPS = {"00_naive": ["naive"], "04_flash_v1": ["flash_v1"], "05_flash_v2": ["swap", "mma"],
-             "06_backward": ["mma"]}
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = os.path.realpath(folder.name)
-        for rung in self.STEPS:
-            self.write(f"bin/{rung}", f"#!{sys.executable} -S\n{PROGRAM}", 0o755)
-        self.write("path/nvidia-smi", NVIDIA_SMI, 0o755)
-        for path, text in peers_test.TORCH.items():
-            self.write(f"python/torch/{path}", textwrap.dedent(text))
-        self.log = os.path.join(self.root, "log")
-        self.out = os.path.join(self.root, "out.json")
-        self.environment = {
-            **os.environ, "PATH": f"{self.root}/path:{os.environ['PATH']}",
-            "PYTHONPATH": os.path.join(self.root, "python"), "PYTHONDONTWRITEBYTECODE": "1",
-            "FAKE_STEPS": json.dumps(self.STEPS), "FAKE_LOG": self.log, "FAKE_GPU": NAME}
-
-    def write(self, path, text, mode=0o644):
-        path = os.path.join(self.root, path)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(path, mode)
-
-    def command(self, *options):
-        return [os.path.join(SCRIPTS, "bench.py"), "--bin", "bin", "--out", "out.json", "--time",
-                "5", "--commit", "abc", *options]
-
-    def bench(self, *options, status=0, **environment):
-        result = subprocess.run(self.command(*options), cwd=self.root,
-                                env={**self.environment, **environment},
-                                stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-                                timeout=120)
-        self.assertEqual(result.returncode, status, result.stderr)
-        self.assertNotIn("Traceback", result.stderr)
-        return result
-
-    def data(self):
-        with open(self.out, encoding="utf-8") as file:
-            return json.load(file)
-
-    def calls(self):
-        """What was measured since the last time."""
-        if not os.path.exists(self.log):
-            return []
-        with open(self.log, encoding="utf-8") as file:
-            lines = [line.rstrip() for line in file if line[:2].isdigit()]
-        os.unlink(self.log)
-        return lines
-
-    ONE = ["--seqlen", "1k", "--head-dim", "64", "--causal", "no"]
-
-    def test_the_file(self):
-        self.bench("--grid", "quick")
-        data = self.data()
-        self.assertEqual(list(data), ["machine", "ceilings", "steps", "commands", "records",
-                                      "peers", "skipped"])
-        machine = data["machine"]
-        self.assertEqual((machine["gpu"], machine["driver"], machine["memory_bytes"],
-                          machine["commit"]), (NAME, "570.1", 81559 * 2**20, "abc"))
-        self.assertEqual(machine["clocks"]["sm_mhz"], {"min": 1200, "median": 1477.5, "max": 1755})
-        self.assertAlmostEqual(data["ceilings"]["matmul_tflops"], 700)
-        calls = self.calls()
-        # Each step once, then twice against float64; 06 says two things each time.
-        self.assertEqual(len(calls), 5 * 3)
-        self.assertEqual(len(data["records"]), 6 * 3)
-        self.assertEqual(len(data["commands"]), 6 * 3)
-        self.assertIn("04_flash_v1 --device gpu --variant flash_v1 --batch 8 --heads 32 --seqlen "
-                      "2048 --head-dim 64 --dtype bf16 --check off --time 5 --dram --json", calls)
-        self.assertIn("00_naive --device gpu --variant naive --batch 1 --heads 2 --seqlen 1024 "
-                      "--head-dim 64 --dtype bf16 --check full --input outliers --time 5 --json",
-                      calls)
-        self.assertEqual(data["records"][0]["unknown"], [1, {"a": None}])  # unchanged
-        self.assertEqual([(r["rung"], r["variant"], r["direction"]) for r in data["peers"]],
-                         [("pytorch", b, d) for d in ("fwd", "bwd") for b in peers.BACKENDS])
-        self.assertEqual(data["skipped"], [])
-
-    def test_peers_are_measured_just_before_what_is_compared_with_them(self):
-        self.bench(*self.ONE)
-        with open(self.log, encoding="utf-8") as file:
-            turns = [line.split()[0] for line in file
-                     if re.match(r"0|attention", line)]
-        turns = [turn for turn, before in zip(turns, [None, *turns]) if turn != before]
-        # PyTorch's process starts, and logs, at its own pace only before the first of ours.
-        self.assertEqual(turns, ["00_naive", "04_flash_v1", "attention", "05_flash_v2",
-                                 "06_backward"])
-
-    def test_what_is_there_is_kept(self):
-        self.bench(*self.ONE)
-        before = self.data()
-        self.assertEqual(len(self.calls()), 5)
-        result = self.bench(*self.ONE, "--time", "7", "--no-dram")
-        self.assertEqual(self.calls(), [])
-        self.assertEqual(self.data(), before)
-        self.assertIn("0 runs new, 5 were there", result.stderr)
-        self.bench(*self.ONE, "--rung", "05", "--variant", "swap", "--again", "--peers", "none")
-        self.assertEqual(len(self.calls()), 1)
-        self.assertEqual(self.data()["records"], before["records"])
-        self.bench("--seqlen", "512", "--head-dim", "64", "--causal", "no", "--rung", "00")
-        self.assertEqual(len(self.data()["records"]), len(before["records"]) + 1)
-        self.assertEqual(self.data()["steps"], before["steps"])
-
-    def test_again_leaves_nothing_old_where_it_is_interrupted(self):
-        self.bench(*self.ONE)
-        before = self.data()
-        self.calls()
-        self.bench(*self.ONE, "--again", "--minutes", "0.0001")
-        data = self.data()
-        self.assertEqual((data["commands"], data["records"], data["peers"]), ([], [], []))
-        self.bench(*self.ONE)
-        self.assertEqual(len(self.calls()), 5)
-        self.assertEqual(self.data()["records"], before["records"])
-        self.assertEqual(len(self.data()["peers"]), len(before["peers"]))
-
-    def test_an_interrupted_run_goes_on(self):
-        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)):
-            with subprocess.Popen(
-                    self.command(*self.ONE), cwd=self.root, stdin=subprocess.DEVNULL,
-                    env={**self.environment, "FAKE_TOLD": "05_flash_v2|mma|hang"},
-                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as process:
-                end = time.monotonic() + 60
-                while not os.path.exists(self.log + ".hangs") and time.monotonic() < end:
-                    time.sleep(0.02)
-                process.send_signal(number)
-                _, err = process.communicate(timeout=60)
-            self.assertEqual(process.returncode, status, err)
-            self.assertNotIn("Traceback", err)
-            if number != signal.SIGKILL:
-                self.assertIn("out.json has what was measured", err)
-            there = [r["variant"] for r in self.data()["records"]]
-            every = ["naive", "flash_v1", "swap"]
-            if number == signal.SIGKILL:  # what was measured in the last moments may be lost
-                self.assertTrue(there)
-                every = every[:len(there)]
-            self.assertEqual(there, every)
-            os.unlink(self.log + ".hangs")
-            self.calls()
-            self.bench(*self.ONE)
-            self.assertEqual(len(self.calls()), 5 - len(there))
-            if number != signal.SIGKILL:
-                os.unlink(self.out)
-        self.assertEqual(len(self.data()["records"]), 6)
-
-    def test_what_cannot_fit_is_skipped_with_the_reason(self):
-        result = self.bench(*self.ONE, FAKE_TOLD="00_naive|naive|memory")
-        skipped, = self.data()["skipped"]
-        self.assertEqual({**skipped, "command": ""}, {
-            "rung": "00_naive", "variant": "naive", "batch": 16, "heads": 32, "seqlen": 1024,
-            "head_dim": 64, "causal": False, "dtype": "bf16", "command": "", "status": 3,
-            "reason": "00_naive needs 256.0 GiB of GPU memory; 79.1 are free."})
-        self.assertIn("00_naive naive, N 1024, d 64, --check off: left out: 00_naive needs",
-                      result.stderr)
-        self.assertNotIn("naive", {r["variant"] for r in self.data()["records"]})
-        self.calls()
-        self.bench(*self.ONE)  # not tried again
-        self.assertEqual(self.calls(), [])
-        self.bench(*self.ONE, "--again", "--rung", "00")  # unless asked for
-        self.assertEqual((len(self.calls()), self.data()["skipped"]), (1, []))
-
-    def test_what_fails(self):
-        result = self.bench(*self.ONE, status=1, FAKE_TOLD="04_flash_v1|flash_v1|crash")
-        self.assertIn("04_flash_v1 flash_v1, N 1024, d 64, --check off: failed (status 1): "
-                      "something broke", result.stderr)
-        self.assertEqual([s["reason"] for s in self.data()["skipped"]], ["something broke"])
-        self.assertEqual(len(self.data()["records"]), 5)
-        self.calls()
-        self.bench(*self.ONE)  # tried again
-        self.assertEqual(len(self.calls()), 1)
-        self.assertEqual(self.data()["skipped"], [])
-
-    def test_a_wrong_result(self):
-        result = self.bench(*self.ONE, status=1, FAKE_TOLD="05_flash_v2|swap|wrong")
-        self.assertIn("05_flash_v2 swap, N 1024, d 64, --check off: failed (status 1): wrong "
-                      "result", result.stderr)
-        self.assertEqual([r["variant"] for r in self.data()["records"] if not r["pass"]], ["swap"])
-
-    def test_only_so_many_minutes(self):
-        result = self.bench(*self.ONE, "--minutes", "0.0000001")
-        self.assertEqual((self.calls(), self.data()["records"]), ([], []))
-        self.assertIn("with 5 runs to go: run again to go on", result.stderr)
-
-    def test_without_pytorch(self):
-        self.write("python/torch/__init__.py", "raise ImportError('No module named torch')\n")
-        result = self.bench(*self.ONE)
-        self.assertIn("no peers and no ceilings: PyTorch is missing", result.stderr)
-        self.assertEqual((self.data()["ceilings"], self.data()["peers"]), (None, []))
-        self.assertEqual(len(self.data()["records"]), 6)
-
-    def test_a_backend_that_cannot_run(self):
-        self.bench(*self.ONE, FAKE="no cudnn")
-        self.assertEqual({(s["variant"], s["direction"]) for s in self.data()["skipped"]},
-                         {("cudnn", "fwd"), ("cudnn", "bwd")})
-        self.assertIn("requires sm80", self.data()["skipped"][0]["reason"])
-
-    def test_what_it_refuses(self):
-        self.bench(*self.ONE, "--rung", "00")
-        whole = self.data()
-        for words, status, why in (
-                ((*self.ONE, "--grid", "paper"), 2, "give one of them"),
-                (("--grid", "huge"), 2, "there are quick, paper and long"),
-                (("--sim", "--causal"), 2, "a grid of its own"),
-                (("--peers", "fa3"), 2, "there are math"),
-                (("--rung", "07"), 2, "leave nothing; there are 00_naive naive, 04_flash_v1"),
-                (("--bin", "nosuch"), 2, "there is no folder nosuch: scripts/run builds"),
-                (("--bin", "path"), 2, "path has no rung")):
-            with self.subTest(words):
-                self.assertIn(why, self.bench(*words, status=status).stderr)
-        result = self.bench(*self.ONE, status=2, FAKE_GPU="NVIDIA Other 3")
-        self.assertIn(f"was measured on {NAME}, and this is NVIDIA Other 3", result.stderr)
-        self.write("path/nvidia-smi", "#!/bin/sh\nexit 9\n", 0o755)
-        self.assertIn("no GPU answers", self.bench(*self.ONE, status=3).stderr)
-        self.assertEqual(self.data(), whole)
-        for text in ("not JSON", "[]", '{"records": []}'):
-            self.write("out.json", text)
-            self.write("path/nvidia-smi", NVIDIA_SMI, 0o755)
-            self.assertIn("is no file of this script", self.bench(*self.ONE, status=2).stderr)
-        self.assertIn("cannot write", self.bench("--out", "/proc/x.json", status=2).stderr)
-
-    def test_help(self):
-        result = self.bench("--help", COLUMNS="100")
-        for word in ("--grid", "--sim", "--again", "--minutes", "Exit status", "skipped"):
-            self.assertIn(word, result.stdout)
-        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
-
-
-class BenchUnit(unittest.TestCase):
-    def steps(self):
-        return [bench.Step(rung, variant, "gpu", DEFAULTS[rung] == variant, "",
-                           [(64, 64), (64, 128)]) for rung, variant in STEPS]
-
-    def plan(self, *words):
-        return bench.plan(bench.parse(list(words)), self.steps())
-
-    def test_the_papers_grid(self):
-        groups = self.plan("--grid", "paper")
-        points = [point for point, _, _ in groups if point]
-        self.assertEqual(len(set(points)), 2 * 2 * 6)
-        for point in points:
-            self.assertEqual((point.batch * point.seqlen, point.heads * point.head_dim),
-                             (16384, 2048))
-        measured = {(one.rung, one.variant, *one[2:7]) for _, ones, _ in groups for one in ones
-                    if one.options == ("--check", "off")}
-        for rung, variant in STEPS:
-            for point in points:
-                here = (rung, variant, *point[:5]) in measured
-                left_out = [why for p, _, out in groups if p == point
-                            for one, why in out if (one.rung, one.variant) == (rung, variant)]
-                self.assertEqual(len(left_out), 0 if here else 1, (rung, variant, point))
-                # The rungs' defaults and mma are measured everywhere, the slow ones aside.
-                if DEFAULTS[rung] == variant and (rung, variant) not in bench.CAPS:
-                    self.assertTrue(here)
-                if variant == "mma":
-                    self.assertTrue(here)
-        self.assertIn(("00_naive", "naive", 4, 32, 4096, 64, False), measured)
-        self.assertNotIn(("00_naive", "naive", 2, 32, 8192, 64, False), measured)
-        extra = [one for point, ones, _ in groups if not point for one in ones]
-        self.assertEqual(sum("--block-q" in one.options for one in extra), 4)
-        self.assertEqual(sum("full" in one.options for one in extra), 2 * len(STEPS))
-
-    def test_long_sequences(self):
-        points = {point for point, _, _ in self.plan("--grid", "long")}
-        self.assertEqual({(p.batch, p.heads, p.head_dim) for p in points}, {(1, 16, 128)})
-        self.assertEqual(max(p.seqlen for p in points), 65536)
-        at_64k = [one for p, ones, _ in self.plan("--grid", "long") if p.seqlen == 65536
-                  for one in ones]
-        self.assertIn(("05_flash_v2", "mma"), {(one.rung, one.variant) for one in at_64k})
-        self.assertIn(("02_safe_softmax", "safe"), {(one.rung, one.variant) for one in at_64k})
-        self.assertNotIn(("00_naive", "naive"), {(one.rung, one.variant) for one in at_64k})
-
-    def test_axes_have_no_caps(self):
-        (_, ones, left_out), = self.plan("--seqlen", "16k", "--head-dim", "64", "--causal", "yes")
-        self.assertEqual((len(ones), left_out), (len(STEPS), []))
-
-    def test_keys(self):
-        self.assertEqual(bench.key("a --time 40 --seqlen 5 --dram --json"), "a --seqlen 5")
-        self.assertNotEqual(bench.key("a --seqlen 5"), bench.key("a --seqlen 5 --causal"))
-
-    def test_tiles_of_a_help_text(self):
-        program = os.path.join(BIN, "04_flash_v1")
-        if not os.access(program, os.X_OK):
-            self.skipTest(f"{program} is not built")
-        text = subprocess.run([program, "--help"], capture_output=True, encoding="utf-8",
-                              check=True).stdout
-        self.assertIn((64, 64), bench.compiled_tiles(text)["flash_v1"])
-
-    def test_a_file_is_written_whole_or_not_at_all(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "out.json")
-            file = bench.File(path, {"gpu": None, "clocks": None, "commit": None})
-            file.save()
-            with open(path, encoding="utf-8") as one:
-                before = one.read()
-            replace = os.replace
-
-            def full(*_):
-                raise OSError(28, "No space left on device")
-
-            os.replace = full
-            try:
-                file.peers["x"] = {"a": 1}
-                with self.assertRaisesRegex(bench.Stop, "No space left"):
-                    file.save()
-            finally:
-                os.replace = replace
-            with open(path, encoding="utf-8") as one:
-                self.assertEqual(one.read(), before)
-            self.assertEqual(os.listdir(folder), ["out.json"])
-
-    def test_commits_are_those_of_what_is_left_in_the_file(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "out.json")
-
-            def file_at(commit):
-                file = bench.File(path, {"gpu": None, "clocks": None, "commit": commit})
-                file.load()
-                return file
-
-            def saved(file):
-                file.save()
-                with open(path, encoding="utf-8") as one:
-                    return json.load(one)["machine"]["commit"]
-
-            first = file_at("aaa")
-            first.add_run("rung --seqlen 1", [{}])
-            first.add_run("rung --seqlen 2", [{}])
-            self.assertEqual(saved(first), "aaa")
-            second = file_at("bbb")
-            second.add_run("rung --seqlen 1", [{}])
-            self.assertEqual(saved(second), "aaa, bbb")
-            second.add_run("rung --seqlen 2", [{}])
-            self.assertEqual(saved(second), "bbb")
-
-    def test_names_of_files(self):
-        for gpu, name in (("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-80GB", "a100"),
-                          ("NVIDIA GeForce RTX 4090", "4090"), (None, "sim")):
-            self.assertEqual(os.path.basename(bench.default_out({"gpu": gpu})), f"{name}.json")
-
-
-# ---- plot.py ----
+from fake_results import ASIDES, COLOURS, fake_results  # noqa: E402
+from ladder import course, traces  # noqa: E402  (they lie in scripts)
+from ladder.console import Stop  # noqa: E402
+from ladder.figures import draw, replay  # noqa: E402
+from ladder.figures.data import FIGURES, figure_data  # noqa: E402
+from ladder.figures.data.traces import LANES  # noqa: E402
+from ladder.figures.draw import digest, stored_digest  # noqa: E402
+from ladder.figures.make import stale  # noqa: E402
+from ladder.figures.pages import TABLES, course_files, need_places, renewed  # noqa: E402
+from ladder.figures.measured import Files  # noqa: E402
+from ladder.figures.names import PEER_NAMES  # noqa: E402
+from ladder.files import newest_measured  # noqa: E402
+from ladder.programs import programs_in  # noqa: E402
+from ladder.steps import ladder_of  # noqa: E402
 
 
 class Plot(unittest.TestCase):
@@ -561,7 +59,7 @@ class Plot(unittest.TestCase):
     def files(self):
         with open(self.path, "w", encoding="utf-8") as file:
             json.dump(self.results, file)
-        return plot.Files(self.path)
+        return Files(self.path)
 
     def draw(self, *words, status=0):
         result = subprocess.run([os.path.join(SCRIPTS, "plot.py"), *words], cwd=self.root,
@@ -576,7 +74,7 @@ class Plot(unittest.TestCase):
 
     def said(self):
         lines = []
-        return plot.figure_data(self.files(), lines.append), "\n".join(lines)
+        return figure_data(self.files(), lines.append), "\n".join(lines)
 
     def drop(self, keep):
         """Keeps the records, with their commands, for which `keep` holds."""
@@ -587,11 +85,11 @@ class Plot(unittest.TestCase):
     def test_all_figures(self):
         self.files()
         result = self.draw("gpu.json", "--out", "one")
-        names = sorted(f"{name}.{kind}" for name in plot.FIGURES for kind in ("png", "svg"))
+        names = sorted(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg"))
         self.assertEqual(sorted(os.listdir(os.path.join(self.root, "one"))), names)
         self.assertNotIn("left out", result.stderr)
         # Each has the digest of its data, and some drawn again are the same to the byte.
-        self.assertEqual(plot.stale(self.files(), os.path.join(self.root, "one"), None), [])
+        self.assertEqual(stale(self.files(), os.path.join(self.root, "one"), []), [])
         self.draw("gpu.json", "--out", "two", "--only", "speedup,access,error")
         drawn_again = os.listdir(os.path.join(self.root, "two"))
         self.assertEqual(len(drawn_again), 6)
@@ -622,18 +120,18 @@ class Plot(unittest.TestCase):
         self.assertEqual(len(os.listdir(os.path.join(self.root, "one"))), 4)
         self.results["ceilings"] = None
         self.assertIn("one/roofline.svg shows what the files no longer have",
-                      "\n".join(plot.stale(self.files(), os.path.join(self.root, "one"), None)))
+                      "\n".join(stale(self.files(), os.path.join(self.root, "one"), [])))
         self.draw("gpu.json", "--out", "one", "--only", "error")
         self.assertEqual(sorted(os.listdir(os.path.join(self.root, "one"))),
                          ["error.png", "error.svg"])
 
     def test_any_number_that_changes_is_noticed(self):
-        before = plot.figure_data(self.files())
+        before = figure_data(self.files())
 
         def changed():
-            after = plot.figure_data(self.files())
-            return {name for name in plot.FIGURES
-                    if plot.digest(name, before[name]) != plot.digest(name, after[name])}
+            after = figure_data(self.files())
+            return {name for name in FIGURES
+                    if digest(name, before[name]) != digest(name, after[name])}
 
         self.assertEqual(changed(), set())
 
@@ -685,7 +183,7 @@ class Plot(unittest.TestCase):
                           "04 flash v1", "05 sm90"])
         lines = {line["label"]: line for line in data["tflops_bwd"]["panels"][0]["lines"]}
         self.assertEqual(lines["06 mma"]["x"], [512, 1024, 2048, 4096, 8192, 16384])
-        self.assertEqual(set(lines), {"06 stored", "06 mma", "06 sm90", *plot.PEER_NAMES.values()})
+        self.assertEqual(set(lines), {"06 stored", "06 mma", "06 sm90", *PEER_NAMES.values()})
         # Rates of both ways together lie between the two; 1 : 2.5 FLOPs.
         both = {line["label"]: line for line in data["tflops_both"]["panels"][0]["lines"]}
         ours = [r for c, r in zip(self.results["commands"], self.results["records"])
@@ -703,6 +201,89 @@ class Plot(unittest.TestCase):
         bars = self.said()[0]["speedup"]["panels"][0]["bars"]
         self.assertEqual([bar["label"] for bar in bars if bar["default"]][-1], "05 mma")
 
+    def test_on_another_gpu_what_runs_there_stands_for_a_rung_alone(self):
+        def forward():
+            lines = self.said()[0]["tflops_fwd"]["panels"][0]["lines"]
+            return [line["label"] for line in lines if line["rung"] == "05_flash_v2"]
+
+        self.assertEqual(forward(), ["05 mma", "05 sm90"])
+        self.drop(lambda c, r: r["variant"] != "sm90")
+        self.assertEqual(forward(), ["05 mma"])
+
+    def test_asides_are_in_the_ladder_and_no_default(self):
+        data, text = self.said()[0], self.readme(self.files())
+        self.assertEqual(ASIDES, [("06_backward", "deterministic")])
+        bars = {bar["label"]: bar for bar in data["speedup"]["panels"][2]["bars"]}
+        self.assertEqual({name: bars[name]["default"] for name in bars}, {
+            "06 stored": False, "06 mma": False, "06 sm90": True, "06 deterministic": False})
+        self.assertIn("| `deterministic` backward | ", text)
+        for name in ("tflops_bwd", "tflops_both", "traffic", "roofline"):
+            self.assertNotIn("deterministic", json.dumps(data[name]), name)
+        # Even where nothing else of its rung ran.
+        self.drop(lambda c, r: r["rung"] != "06_backward" or r["variant"] == "deterministic")
+        data = self.said()[0]
+        self.assertFalse(data["speedup"]["panels"][2]["bars"][0]["default"])
+        # The sim's default takes the place in the figures of both.
+        self.assertIn("06 bwd", json.dumps(data["traffic"]["kinds"][1]))
+        self.assertNotIn("tflops_bwd", data)
+
+    def test_a_rung_that_is_added_shows_up(self):
+        self.results["steps"].append({
+            **next(s for s in self.results["steps"] if s["variant"] == "mma"
+                   and s["rung"] == "05_flash_v2"),
+            "rung": "07_toy", "variant": "toy", "colour": "#abcdef", "default": True})
+        for command, record in list(zip(self.results["commands"], self.results["records"])):
+            if (record["rung"], record["variant"]) == ("05_flash_v2", "mma"):
+                self.results["commands"].append(command.replace("05_flash_v2", "07_toy"))
+                self.results["records"].append({**record, "rung": "07_toy", "variant": "toy"})
+        data, said = self.said()
+        self.assertEqual(said, "")
+        bar = data["speedup"]["panels"][0]["bars"][-1]
+        self.assertEqual((bar["label"], bar["colour"], bar["place"], bar["default"]),
+                         ("07 toy", "#abcdef", 7, True))
+        self.assertIn("03 from two_pass on, 05 from defer on, 07", json.dumps(data["workspace"]))
+        for name in ("tflops_fwd", "traffic", "roofline", "error"):
+            self.assertIn('"colour": "#abcdef", "place": 7', json.dumps(data[name]), name)
+        text = self.readme(self.files())
+        self.assertIn("| [07_toy](07_toy/README.md) | `toy` | ", text)
+        self.assertIn("ours is 07's `toy` forward and 06's `sm90` backward.", text)
+        self.draw("gpu.json", "--out", "one", "--only", "tflops_fwd,error")
+
+    def test_the_ladders_first_step_is_what_others_are_compared_with(self):
+        for words in ("steps", "records"):
+            self.results[words] = [one for one in self.results[words] if one["rung"] != "00_naive"]
+        self.results["commands"] = [c for c in self.results["commands"]
+                                    if not c.startswith("00_naive")]
+        os.unlink(os.path.join(self.root, "sim.json"))
+        panel = self.said()[0]["speedup"]["panels"][0]
+        self.assertEqual(panel["title"], "forward, d = 64, against 01")
+        self.assertEqual([bar["label"] for bar in panel["bars"] if bar["value"] == 1], ["01 tile"])
+        self.assertIn("| × 01 |", self.readme(self.files()))
+
+    def test_colours_are_the_steps_own(self):
+        before = figure_data(self.files())
+        for bar in before["speedup"]["panels"][0]["bars"]:
+            self.assertEqual(bar["colour"], COLOURS[bar["rung"]])
+        for step in self.results["steps"]:
+            if step["rung"] == "04_flash_v1":
+                step["colour"] = "#fedcba"
+        after = figure_data(self.files())
+        self.assertEqual({name for name in FIGURES if before[name] != after[name]},
+                         {"speedup", "tflops_fwd", "traffic", "roofline", "workspace",
+                          "block_size", "error"})
+
+    def test_the_digest_is_of_all_code_that_draws(self):
+        folder = os.path.dirname(draw.__file__)
+        code = draw.drawing_code()
+        for path in glob.glob(os.path.join(folder, "*.py")):
+            with open(path, encoding="utf-8") as file:
+                self.assertIn(file.read(), code, path)
+        # And what draws lies there.
+        for name in os.listdir(folder):
+            self.assertTrue(name.endswith(".py") or name == "__pycache__", name)
+        for function in draw.DRAW.values():
+            self.assertEqual(os.path.dirname(function.__code__.co_filename), folder)
+
     def test_what_is_missing_is_said_and_left_out(self):
         self.results["peers"] = [p for p in self.results["peers"] if p["variant"] != "cudnn"]
         data, said = self.said()
@@ -714,7 +295,7 @@ class Plot(unittest.TestCase):
         for record in self.results["records"]:
             record["dram_read_bytes"] = None
         data, said = self.said()
-        self.assertEqual(set(plot.FIGURES) - set(data), {"tflops_bwd", "tflops_both", "roofline"})
+        self.assertEqual(set(FIGURES) - set(data), {"tflops_bwd", "tflops_both", "roofline"})
         for line in ("roofline is left out: no ceilings were measured: scripts/bench.py --grid "
                      "paper, where PyTorch is installed",
                      "tflops_bwd is left out: ",
@@ -740,28 +321,34 @@ class Plot(unittest.TestCase):
             self.assertIn(line, said)
 
     def test_the_sim_alone(self):
-        data = plot.figure_data(plot.Files(os.path.join(self.root, "sim.json")))
+        data = figure_data(Files(os.path.join(self.root, "sim.json")))
         self.assertEqual(set(data), {"traffic", "workspace", "block_size", "access", "pipeline",
                                      "error"})
         for panel in data["access"]["panels"]:
-            lanes = {(plot.LANES[lane], op) for _, lane, op, _, _ in panel["boxes"]}
+            lanes = {(LANES[lane], op) for _, lane, op, _, _ in panel["boxes"]}
             self.assertEqual(lanes - {("O", "r")}, {("Q", "r"), ("K", "r"), ("V", "r"), ("O", "w")})
         # 04 reads all of Q for each tile of K, 05 all of K for each tile of Q.
         flash_v1, flash_v2 = ([box for box in panel["boxes"]] for panel in
                               data["access"]["panels"])
 
         def rows(boxes, lane):
-            return sum(box[4] - box[3] for box in boxes if plot.LANES[box[1]] == lane
+            return sum(box[4] - box[3] for box in boxes if LANES[box[1]] == lane
                        and box[2] == "r")
 
         self.assertEqual([rows(flash_v1, lane) for lane in "QKVO"],
                          [8 * 512, 512, 512, 8 * 512 + 512])
         self.assertEqual([rows(flash_v2, lane) for lane in "QKVO"], [512, 8 * 512, 8 * 512, 0])
 
+    def page(self, name, text):
+        path = os.path.join(self.root, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    EVERY = "".join(f"{name}\n<!-- {name}:begin -->\nold\n<!-- {name}:end -->\n" for name in TABLES)
+
     def readme(self, files):
-        text = "".join(f"{name}\n<!-- {name}:begin -->\nold\n<!-- {name}:end -->\n"
-                       for name in plot.TABLES)
-        return plot.with_tables(text, files)
+        return renewed(self.page("README.md", self.EVERY), files)[0]
 
     def test_tables(self):
         text = self.readme(self.files())
@@ -771,9 +358,39 @@ class Plot(unittest.TestCase):
         self.assertIn("| 15% less time for training BERT-large, end to end | FlashAttention [1] | "
                       "– | this project trains no model | **no** |", text)
         self.assertIn("![", text)
-        self.assertEqual(plot.with_tables(text, self.files()), text)
-        with self.assertRaisesRegex(plot.Stop, "lacks the markers <!-- peers:begin -->"):
-            plot.with_tables(text.replace("<!-- peers:begin -->", ""), self.files())
+        self.assertEqual(renewed(self.page("README.md", text), self.files()), (text, []))
+
+    def test_tables_of_any_page(self):
+        files = self.files()
+        lesson = ("A lesson.\n<!-- claims:begin -->\nold\n<!-- claims:end -->\nMore of it.\n"
+                  "<!-- ladder:begin -->\nold\n<!-- ladder:end -->\nThe end.\n")
+        path = self.page("lesson.md", lesson)
+        self.assertEqual(stale(files, self.root, [path])[-2:], [
+            f"the table {name} of {os.path.relpath(path)} is stale"
+            for name in ("claims", "ladder")])
+        result = self.draw("gpu.json", "--out", "one", "--only", "error", "--readme", "lesson.md")
+        self.assertIn("Wrote the tables of lesson.md: claims, ladder.", result.stderr)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        self.assertEqual(re.sub(r"(?<=begin -->\n).*?(?=<!-- \w+:end)", "old\n", text,
+                                flags=re.DOTALL), lesson)
+        self.assertIn("BERT-large", text)
+        self.assertIn("| [05_flash_v2](05_flash_v2/README.md) | `mma` | ", text)
+        self.assertEqual(renewed(path, files), (text, []))
+        self.assertEqual(renewed(self.page("none.md", "No table.\n"), files), ("No table.\n", []))
+
+    def test_markers_that_are_wrong(self):
+        for text, why in (
+                ("<!-- nosuch:begin -->\n<!-- nosuch:end -->\n", "there are only ladder, peers"),
+                ("<!-- peers:begin -->\n", "lacks the marker <!-- peers:end --> after"),
+                ("<!-- peers:end -->\n<!-- peers:begin -->\n", "lacks the marker <!-- peers:end")):
+            with self.assertRaisesRegex(Stop, why):
+                renewed(self.page("page.md", text), self.files())
+        whole = self.page("whole.md", self.EVERY)
+        need_places([self.page("page.md", "No table.\n"), whole])
+        half = self.page("half.md", self.EVERY.replace("<!-- peers:begin -->", ""))
+        with self.assertRaisesRegex(Stop, "no markdown file has the markers <!-- peers:begin -->"):
+            need_places([half])
 
     def test_claims_are_judged(self):
         def verdict(claim):
@@ -798,7 +415,7 @@ class Plot(unittest.TestCase):
         self.assertEqual(verdict("64k tokens"), "not measured yet")
 
     def test_tables_without_a_gpu_say_so(self):
-        text = self.readme(plot.Files(os.path.join(self.root, "sim.json")))
+        text = self.readme(Files(os.path.join(self.root, "sim.json")))
         for line in ("No GPU has been measured yet, so there are no times",
                      "Ours beside PyTorch's is not measured yet", "| not measured yet | not "):
             self.assertIn(line, text)
@@ -817,7 +434,7 @@ class Plot(unittest.TestCase):
 
     def test_help(self):
         result = self.draw("--help")
-        for name in (*plot.FIGURES, "--readme", "--check", "Exit status"):
+        for name in (*FIGURES, "--readme", "--check", "Exit status"):
             self.assertIn(name, result.stdout)
 
 
@@ -839,7 +456,7 @@ class Pipeline(unittest.TestCase):
                     event("wgmma_wait", number=1),
                     event("mbarrier_arrive", "K_free[0]", exps=16),
                     event("mbarrier_wait", "K_full[0]", 1, flops=10), event("exit")]
-        played = pipeline.replay([producer, consumer])
+        played = replay.replay([producer, consumer])
         landed = 32 * 132 + 500
         self.assertEqual(played["products"], [[0, "S", 0, landed, landed + 100]])
         free = landed + 100 + 16 * 128 / 16
@@ -855,7 +472,7 @@ class Pipeline(unittest.TestCase):
         def consumer(cycles):
             return [event("wgmma", "K", amount=4096 * 100), event("wgmma_wait", number=1),
                     event("exit", exps=cycles // 8)]
-        played = pipeline.replay([consumer(160), consumer(80)])
+        played = replay.replay([consumer(160), consumer(80)])
         self.assertEqual(played["products"], [[0, "S", 0, 0, 100], [1, "S", 0, 100, 200]])
         # The first has 60 of its 160 cycles left when the second begins, and at half the rate needs
         # 120 for them; then the second has 20 of 80 left, and all of the units.
@@ -863,7 +480,7 @@ class Pipeline(unittest.TestCase):
                          [["softmax", 0, 100, 320], ["softmax", 0, 200, 340]])
 
     def test_copies_queue_and_stores_do_not(self):
-        played = pipeline.replay([
+        played = replay.replay([
             [event("tma_load", "K", amount=5120, barrier="K_full[0]"),
              event("tma_store", "O", amount=10 * 5120),
              event("tma_load", "V", amount=5120, barrier="V_full[0]"),
@@ -881,14 +498,14 @@ class Pipeline(unittest.TestCase):
         first, second = consumer("4", "5", 30), consumer("5", "4", 0)
         second.insert(0, event("named_barrier_arrive", "4"))
         second[-2] = event("exit")
-        played = pipeline.replay([first, second])
+        played = replay.replay([first, second])
         self.assertEqual(played["products"], [[0, "O", 0, 0, 1], [1, "O", 0, 30, 31]])
         self.assertEqual(played["consumers"][1], [["turn", None, 0, 30]])
 
     def test_what_never_comes(self):
         waits = [event("mbarrier_wait", "K_full[0]"), event("mbarrier_arrive", "K_full[0]")]
-        with self.assertRaisesRegex(ladder.Stop, r"warps \[1\] wait for ever"):
-            pipeline.replay([[event("wgmma", "K", amount=1)], waits])
+        with self.assertRaisesRegex(Stop, r"warps \[1\] wait for ever"):
+            replay.replay([[event("wgmma", "K", amount=1)], waits])
 
     def test_the_committed_traces(self):
         with open(os.path.join(RESULTS, "traces.json"), encoding="utf-8") as file:
@@ -896,7 +513,7 @@ class Pipeline(unittest.TestCase):
         self.assertEqual([trace["head_dim"] for trace in traces], [128, 64])
         for trace in traces:
             with self.subTest(head_dim=trace["head_dim"]):
-                self.check(trace, pipeline.replay(trace["warps"]))
+                self.check(trace, replay.replay(trace["warps"]))
 
     def check(self, trace, played):
         consumers, products = played["consumers"], played["products"]
@@ -905,7 +522,7 @@ class Pipeline(unittest.TestCase):
         self.assertEqual(len(products), 2 * steps * len(consumers))
 
         # The tensor cores do all FLOPs of the two tiles, one product at a time.
-        rate = pipeline.MATMUL_FLOPS
+        rate = replay.MATMUL_FLOPS
         d, keys = trace["head_dim"], trace["seqlen_kv"]
         self.assertAlmostEqual(sum(until - begin for *_, begin, until in products) * rate,
                                2 * 4 * trace["block_q"] * keys * d)
@@ -952,8 +569,7 @@ class Committed(unittest.TestCase):
     FIGURES = os.path.join(RESULTS, "figures")
 
     def test_figures_and_tables_are_fresh(self):
-        found = plot.stale(plot.Files(plot.default_file()), self.FIGURES,
-                           os.path.join(ROOT, "README.md"))
+        found = stale(Files(newest_measured()), self.FIGURES, course_files())
         self.assertEqual(found, [], "scripts/plot.py --readme renews them")
 
     def test_what_is_stale_is_noticed(self):
@@ -962,19 +578,19 @@ class Committed(unittest.TestCase):
             shutil.copytree(RESULTS, results)
             readme = shutil.copy(os.path.join(ROOT, "README.md"), folder)
             figures = os.path.join(results, "figures")
-            path = os.path.join(results, os.path.basename(plot.default_file()))
+            path = os.path.join(results, os.path.basename(newest_measured()))
 
-            def stale():
-                return "\n".join(plot.stale(plot.Files(path), figures, readme))
+            def said():
+                return "\n".join(stale(Files(path), figures, [readme]))
 
-            self.assertEqual(stale(), "")
+            self.assertEqual(said(), "")
             with open(readme, encoding="utf-8") as file:
                 text = file.read()
             with open(readme, "w", encoding="utf-8") as file:
                 file.write(text.replace("| `one_pass_tile` | ", "| `one_pass_tile` | 9"))
-            self.assertIn("the tables of ", stale())
+            self.assertIn("the table ladder of ", said())
             os.unlink(os.path.join(figures, "access.svg"))
-            self.assertIn("access.svg is missing", stale())
+            self.assertIn("access.svg is missing", said())
             sim = os.path.join(results, "sim.json")
             with open(sim, encoding="utf-8") as file:
                 data = json.load(file)
@@ -983,9 +599,9 @@ class Committed(unittest.TestCase):
                     record["distinct_read_bytes"] += 4096
             with open(sim, "w", encoding="utf-8") as file:
                 json.dump(data, file)
-            self.assertIn("traffic.svg is stale", stale())
-            self.assertIn("traffic.png is stale", stale())
-            self.assertNotIn("workspace.svg", stale())
+            self.assertIn("traffic.svg is stale", said())
+            self.assertIn("traffic.png is stale", said())
+            self.assertNotIn("workspace.svg", said())
 
     def test_redrawn_they_are_the_same(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -997,8 +613,8 @@ class Committed(unittest.TestCase):
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual(sorted(os.listdir(folder)), sorted(os.listdir(self.FIGURES)))
             for name in os.listdir(folder):
-                self.assertEqual(plot.stored_digest(os.path.join(folder, name)),
-                                 plot.stored_digest(os.path.join(self.FIGURES, name)), name)
+                self.assertEqual(stored_digest(os.path.join(folder, name)),
+                                 stored_digest(os.path.join(self.FIGURES, name)), name)
 
     COUNTS = re.compile(r"(?:model|requested|distinct|sram)_\w+_bytes|\w+_flops|exp_count|"
                         r"workspace_bytes|smem_bytes|block_\w+|warps|stages")
@@ -1037,7 +653,7 @@ class Committed(unittest.TestCase):
 
     def test_sim_json_has_every_step(self):
         self.need_programs()
-        _, _, steps = bench.find_steps(bench.parse(["--sim", "--bin", BIN]))
+        steps = ladder_of(programs_in(BIN).values(), "sim").steps
         with open(os.path.join(RESULTS, "sim.json"), encoding="utf-8") as file:
             data = json.load(file)
         there = {(r["rung"], r["variant"]) for r in data["records"]}
@@ -1050,21 +666,17 @@ class Committed(unittest.TestCase):
         self.need_programs()
         with open(os.path.join(RESULTS, "traces.json"), encoding="utf-8") as file:
             before = {trace["rung"]: trace for trace in json.load(file)["traces"]}
-        for rung, variant in bench.TRACED:
-            self.assertEqual(bench.traced(os.path.join(BIN, rung), rung, variant), before[rung],
+        for rung, variant in course.TRACED:
+            self.assertEqual(traces.traced(os.path.join(BIN, rung), rung, variant), before[rung],
                              "scripts/bench.py --sim traces anew")
         with open(os.path.join(RESULTS, "traces.json"), encoding="utf-8") as file:
             before = json.load(file)["pipelines"]
-        for (rung, variant, options), one in zip(bench.PIPELINED, before, strict=True):
-            self.assertEqual(bench.pipelined(os.path.join(BIN, rung), rung, variant, options), one,
+        for (rung, variant, options), one in zip(course.PIPELINED, before, strict=True):
+            self.assertEqual(traces.pipelined(os.path.join(BIN, rung), rung, variant, options), one,
                              "scripts/bench.py --sim traces anew")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["fake"]:
-        with open(sys.argv[2], "w", encoding="utf-8") as file:
-            file.write(bench.text_of(fake_results()))
-        sys.exit()
     if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
         BIN = os.path.abspath(sys.argv.pop(1))
     unittest.main()

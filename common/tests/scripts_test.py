@@ -16,6 +16,8 @@ import textwrap
 import time
 import unittest
 
+from fakes import listed
+
 SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts")
 
 # The ladder at its full length: the longest names decide whether the table fits.
@@ -60,12 +62,15 @@ class ScriptTest(unittest.TestCase):
         self.bin = os.path.join(self.root, "build/bin")
         os.makedirs(self.bin)
         os.mkdir(os.path.join(self.root, "scripts"))
-        for name in ("run", "test", "figures", "ready.sh", "ladder.py"):
+        for name in ("run", "test", "figures", "ready.sh"):
             shutil.copy(os.path.join(SCRIPTS, name), os.path.join(self.root, "scripts"))
+        shutil.copytree(os.path.join(SCRIPTS, "ladder"), os.path.join(self.root, "scripts/ladder"),
+                        ignore=shutil.ignore_patterns("__pycache__"))
         self.results = os.path.join(self.root, "build/results.json")
         self.environment = {name: value for name, value in os.environ.items()
                             if name not in ("NO_COLOR", "CXX", "CUDACXX", "CMAKE_PREFIX_PATH")}
         self.environment["TERM"] = "xterm"
+        self.environment["PYTHONDONTWRITEBYTECODE"] = "1"
 
     def write(self, path, text, mode=0o644):
         path = os.path.join(self.root, path)
@@ -81,15 +86,22 @@ class ScriptTest(unittest.TestCase):
 
 
 class LadderTest(ScriptTest):
-    """ladder.py, over programs that print what they are told to."""
+    """scripts/run without the building: over programs that print what they are told to."""
+
+    COMMAND = [sys.executable, "-m", "ladder.run"]
+
+    def setUp(self):
+        super().setUp()
+        self.environment["PYTHONPATH"] = os.path.join(self.root, "scripts")
 
     def rung(self, rung="00_naive", variants=("naive",), gpu=False, runs=None, probe="exit 0"):
         """A fake program. `runs` maps (variant, device) to (status, records, stderr), or to lines
         of shell; `probe` is what it does when it is asked whether there is a GPU."""
         self.write(f"{rung}/attention.cu", "")
         devices = ["sim", "gpu"] if gpu else ["sim"]
-        steps = "\n".join(json.dumps({"rung": rung, "variant": variant, "device": device,
-                                      "default": variant == variants[-1], "summary": "a step"})
+        steps = "\n".join(json.dumps(listed(rung, variant, device,
+                                             default=variant == variants[-1],
+                                             exact_architecture=variant == "sm90"))
                           for variant in variants for device in devices)
         cases = []
         for variant in variants:
@@ -125,7 +137,7 @@ class LadderTest(ScriptTest):
             self.rung(rung, variants, gpu, runs)
 
     def ladder(self, *options, **more):
-        return self.command(sys.executable, "scripts/ladder.py", *options, **more)
+        return self.command(*self.COMMAND, *options, **more)
 
     def row(self, result, *start):
         """The cells of the row that begins with these."""
@@ -382,18 +394,41 @@ class LadderTest(ScriptTest):
         self.assertEqual(self.row(result, "01_tiled_matmul")[9], "0.25")
         self.assertEqual(self.row(result, "05_flash_v2")[9], "0.01")
 
+    def test_against_the_first_step_whatever_it_is_called(self):
+        half = {"requested_read_bytes": 15_000_000, "model_read_bytes": 15_000_000,
+                "requested_write_bytes": 2_000_000, "model_write_bytes": 2_000_000}
+        runs = {(v, "sim"): (0, [record("10_first", v, **change)], "")
+                for v, change in (("a", {}), ("b", half))}
+        self.rung("10_first", ["a", "b"], runs=runs)
+        result = self.ladder()
+        self.assertIn(" vs 10 ", result.stdout)
+        self.assertIn("vs 10: requested against rung 10", " ".join(result.stdout.split()))
+        self.assertEqual(self.row(result, "10_first", "b")[9], "0.50")
+        # Without it there is nothing to set the others against.
+        result = self.ladder("--variant", "b")
+        self.assertEqual(self.row(result, "10_first", "b")[9], "–")
+
+    def test_a_program_of_another_tree(self):
+        self.write("00_naive/attention.cu", "")
+        self.write("build/bin/00_naive", "#!/bin/sh\n[ $1 = --list ] || exit 3\n"
+                   "echo '{\"rung\": \"00_naive\", \"variant\": \"naive\"}'\n", 0o755)
+        result = self.ladder()
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("00_naive --list says other things", result.stderr)
+
     def test_units(self):
         sys.path.insert(0, SCRIPTS)
-        import ladder  # the one under test, not a copy: only its pure functions are used here
+        # The one under test, not a copy: only its pure functions are used here.
+        from ladder.text import bytes_text, rate_text, time_text
         for count, text in ((None, "–"), (0, "0 B"), (999, "999 B"), (1000, "1.00 kB"),
                             (65_536, "65.5 kB"), (999_999, "1.00 MB"), (17_315_000_000, "17.3 GB"),
                             (2 * 10**15, "2000 TB")):
-            self.assertEqual(ladder.bytes_text(count), text)
+            self.assertEqual(bytes_text(count), text)
         for ms, text in ((None, "–"), (0.0123, "12.3 µs"), (0.9999, "1.00 ms"), (1.5, "1.50 ms"),
                          (123.4, "123 ms"), (12_345, "12.3 s")):
-            self.assertEqual(ladder.time_text(ms), text)
+            self.assertEqual(time_text(ms), text)
         for rate, text in ((None, "–"), (0.0123, "0.012"), (3.456, "3.46"), (712.3, "712")):
-            self.assertEqual(ladder.rate_text(rate), text)
+            self.assertEqual(rate_text(rate), text)
 
     def on_a_terminal(self, **environment):
         """stdout of the ladder where stdout is a terminal."""
@@ -402,7 +437,7 @@ class LadderTest(ScriptTest):
         except OSError as error:
             self.skipTest(f"no terminals here: {error}")
         try:
-            subprocess.run([sys.executable, "scripts/ladder.py"], cwd=self.root, stdout=theirs,
+            subprocess.run(self.COMMAND, cwd=self.root, stdout=theirs,
                            stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, timeout=60,
                            env={**self.environment, **environment})
             return os.read(ours, 65536).decode()
@@ -452,9 +487,9 @@ class LadderTest(ScriptTest):
         self.rung(variants=["a", "b"], runs={
             ("b", "sim"): f"echo $$ >'{pid_file}.part'; mv '{pid_file}.part' '{pid_file}'\n"
                           "exec sleep 60"})
-        with subprocess.Popen([sys.executable, "scripts/ladder.py"], cwd=self.root,
-                              env=self.environment, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+        with subprocess.Popen(self.COMMAND, cwd=self.root, env=self.environment,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, encoding="utf-8",
                               start_new_session=True) as process:
             wait_for(pid_file)
             if number == signal.SIGINT:  # as a terminal does: everyone in the foreground
@@ -480,7 +515,7 @@ class LadderTest(ScriptTest):
 
     def test_a_reader_that_has_seen_enough(self):
         self.full_ladder()
-        result = self.command("bash", "-c", "python3 scripts/ladder.py | true; "
+        result = self.command("bash", "-c", "python3 -m ladder.run | true; "
                                             "echo status ${PIPESTATUS[0]}")
         self.assertNotIn("Traceback", result.stderr)
 
@@ -648,15 +683,10 @@ class ReadyTest(ScriptTest):
 
     def figures(self, gpu_status, *options, driver=0):
         self.tools()
-        for rung in ("00_naive", "05_flash_v2"):
-            os.mkdir(os.path.join(self.root, rung))
+        for rung in ("00_naive", "12_later"):
+            self.write(f"{rung}/attention.cu", "")
         self.tool("nvidia-smi", f"exit {driver}")
-        self.tool("ls", f'exec {shutil.which("ls")} "$@"')
         self.tool("python3", f"case \"$*\" in *paper*) exit {gpu_status};; esac")
-        for age, name in enumerate(("traces", "h100", "sim", "a100")):
-            self.write(f"scripts/results/{name}.json", "{}")
-            os.utime(os.path.join(self.root, f"scripts/results/{name}.json"),
-                     (1_000_000 - age, 1_000_000 - age))
         result = self.command("bash", "scripts/figures", *options)
         return result, re.findall(r"^python3 (scripts/\S+ .*)$", self.called(), re.MULTILINE)
 
@@ -665,25 +695,25 @@ class ReadyTest(ScriptTest):
         self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
         self.assertEqual(commands, ["scripts/bench.py --grid paper,long --again --time 25",
                                     "scripts/bench.py --sim --again --bin build/bin",
-                                    "scripts/plot.py scripts/results/h100.json --readme"])
+                                    "scripts/plot.py --readme"])
         self.assertIn("--preset default", self.called())
-        self.assertIn("--target 00_naive 05_flash_v2", self.called())  # programs, no tests
+        self.assertIn("--target 00_naive 12_later", self.called())  # programs, no tests
 
     def test_figures_without_a_usable_gpu_draws_what_was_measured(self):
         result, commands = self.figures(3)
         self.assertEqual(result.returncode, 0)
         self.assertIn("without a GPU", result.stderr)
         self.assertEqual(commands[1:], ["scripts/bench.py --sim --again --bin build/bin",
-                                        "scripts/plot.py scripts/results/h100.json --readme"])
+                                        "scripts/plot.py --readme"])
 
     def test_figures_without_a_driver_builds_no_kernels_for_the_gpu(self):
         result, commands = self.figures(0, driver=9)
         self.assertEqual(result.returncode, 0)
         self.assertIn("without a GPU", result.stderr)
         self.assertEqual(commands, ["scripts/bench.py --sim --again --bin build/sim/bin",
-                                    "scripts/plot.py scripts/results/h100.json --readme"])
+                                    "scripts/plot.py --readme"])
         self.assertIn("--preset sim", self.called())
-        self.assertIn("--target 00_naive 05_flash_v2", self.called())
+        self.assertIn("--target 00_naive 12_later", self.called())
 
     def test_figures_ends_where_a_measurement_fails(self):
         result, commands = self.figures(1)
@@ -697,7 +727,7 @@ class ReadyTest(ScriptTest):
             result = self.command("bash", "scripts/run")
             self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
             self.assertEqual("--preset default" in self.called(), configures)
-            self.assertIn(f"python3 {self.root}/scripts/ladder.py", self.called())
+            self.assertIn("python3 -m ladder.run\n", self.called())
             os.unlink(os.path.join(self.root, "called"))
         self.environment["CXX"] = "c++"  # CMake keeps its compiler: it has to start afresh
         self.command("bash", "scripts/run")
@@ -728,7 +758,7 @@ class ReadyTest(ScriptTest):
         self.assertIn("FAILED: b.o\nb.cpp:1: error: no\n", result.stderr)
         self.assertNotIn("Building a", result.stderr)
         self.assertIn("build/build.log", result.stderr)
-        self.assertNotIn("ladder.py", self.called())
+        self.assertNotIn("ladder.run", self.called())
 
     def test_cmake_that_fails(self):
         self.tools()
@@ -753,7 +783,7 @@ class ReadyTest(ScriptTest):
             os.killpg(process.pid, signal.SIGINT)
             process.communicate(timeout=20)  # so that nothing that it started holds its output
         self.assertEqual(process.returncode, 130)
-        self.assertNotIn("ladder.py", self.called())
+        self.assertNotIn("ladder.run", self.called())
 
 
 if __name__ == "__main__":

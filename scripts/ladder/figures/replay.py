@@ -1,11 +1,11 @@
-"""When what happens in a block of 05's sm90: its trace, replayed under a simple model of time.
+"""When what happens in a block of a pipeline: its trace, replayed under a simple model of time.
 
 The sim knows what a block does and in what order, but no time. replay() gives it one: each warp has
 a clock, what it asked for takes as long as the rates below say, and a wait ends when what it waits
 for is there. Issuing, barriers, shared memory and the other blocks cost nothing.
 """
 
-from ladder import BAD_USAGE, Stop
+from ladder.console import BAD_USAGE, Stop
 
 # Of one SM, per cycle. NVIDIA's H100 white paper: 989.4 TFLOP/s of dense bf16 by 132 SMs at
 # 1.83 GHz.

@@ -1,0 +1,581 @@
+"""Tests of scripts/bench.py, with programs and a PyTorch that stand in for the real ones.
+
+Run alone: python3 common/tests/bench_test.py [build/bin]
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.realpath(os.path.join(HERE, "../.."))
+SCRIPTS = os.path.join(ROOT, "scripts")
+BIN = os.path.join(ROOT, "build/bin")
+sys.path.insert(0, SCRIPTS)
+sys.path.insert(0, HERE)
+sys.dont_write_bytecode = True
+
+import bench  # noqa: E402  (they lie in scripts)
+import fakes  # noqa: E402
+import peers_test  # noqa: E402
+from ladder import files, grid, programs, results, sdpa, steps  # noqa: E402
+from ladder.console import Stop  # noqa: E402
+
+NAME = "NVIDIA Fake 80GB"
+
+# A program of ours: what it is told comes from the environment, and what it is asked goes to a log.
+PROGRAM = '''\
+import json, os, sys, time
+rung, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
+steps = json.loads(os.environ["FAKE_STEPS"])[rung]
+if arguments == ["--list"]:
+    for step in steps:
+        print(json.dumps(step))
+    sys.exit()
+with open(os.environ["FAKE_LOG"], "a") as file:
+    print(rung, *arguments, file=file)
+given = dict(zip(arguments, arguments[1:]))
+told = os.environ.get("FAKE_TOLD", "").split("|")  # rung, variant, what happens
+wrong = told == [rung, given["--variant"], "wrong"]
+n, d = int(given["--seqlen"]), int(given["--head-dim"])
+if told[:2] == [rung, given["--variant"]]:
+    if told[2] == "memory":
+        print(f"{rung}: {rung} needs 256.0 GiB of GPU memory; 79.1 are free.", file=sys.stderr)
+        sys.exit(3)
+    if told[2] == "crash":
+        print(f"{rung}: something broke", file=sys.stderr)
+        sys.exit(1)
+    if told[2] == "hang":
+        open(os.environ["FAKE_LOG"] + ".hangs", "w").close()
+        time.sleep(20)
+for direction in ["fwd", "bwd"] if rung.startswith("06") else ["fwd"]:
+    print(json.dumps({
+        "rung": rung, "variant": given["--variant"], "direction": direction, "device": "gpu",
+        "dtype": given["--dtype"], "input": given.get("--input", "normal"), "seed": 0,
+        "batch": int(given["--batch"]), "heads": int(given["--heads"]), "seqlen": n,
+        "seqlen_kv": n, "head_dim": d, "causal": "--causal" in arguments, "time_ms": 1.5,
+        "unknown": [1, {"a": None}], "pass": not wrong}))
+sys.exit(1 if wrong else 0)
+'''
+
+NVIDIA_SMI = '''\
+#!/bin/sh
+case "$*" in
+*-lms*) echo '1755, 2619, 45, 300.5'; echo '1200, 2619, 60, 700.0'; exec sleep 60;;
+*) echo "$FAKE_GPU, 570.1, 81559";;
+esac
+'''
+
+
+class Fake(unittest.TestCase):
+    """A folder with programs and a GPU that are made up."""
+
+    STEPS = {"00_naive": ["naive"], "04_flash_v1": ["flash_v1"], "05_flash_v2": ["swap", "mma"],
+             "06_backward": ["mma"]}
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = os.path.realpath(folder.name)
+        for rung in self.STEPS:
+            self.write(f"bin/{rung}", f"#!{sys.executable} -S\n{PROGRAM}", 0o755)
+        self.write("path/nvidia-smi", NVIDIA_SMI, 0o755)
+        for path, text in peers_test.TORCH.items():
+            self.write(f"python/torch/{path}", textwrap.dedent(text))
+        self.log = os.path.join(self.root, "log")
+        self.out = os.path.join(self.root, "out.json")
+        self.environment = {
+            **os.environ, "PATH": f"{self.root}/path:{os.environ['PATH']}",
+            "PYTHONPATH": os.path.join(self.root, "python"), "PYTHONDONTWRITEBYTECODE": "1",
+            "FAKE_STEPS": json.dumps({rung: [
+                fakes.listed(rung, step, device, default=step == steps[-1],
+                             backward=rung == "06_backward", tiles=[[128, 64, 128], [128, 64, 64]])
+                for step in steps for device in ("sim", "gpu")]
+                for rung, steps in self.STEPS.items()}), "FAKE_LOG": self.log, "FAKE_GPU": NAME}
+
+    def write(self, path, text, mode=0o644):
+        path = os.path.join(self.root, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, mode)
+
+    def command(self, *options):
+        return [os.path.join(SCRIPTS, "bench.py"), "--bin", "bin", "--out", "out.json", "--time",
+                "5", "--commit", "abc", *options]
+
+    def bench(self, *options, status=0, **environment):
+        result = subprocess.run(self.command(*options), cwd=self.root,
+                                env={**self.environment, **environment},
+                                stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+                                timeout=120)
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+        return result
+
+    def data(self):
+        with open(self.out, encoding="utf-8") as file:
+            return json.load(file)
+
+    def calls(self):
+        """What was measured since the last time."""
+        if not os.path.exists(self.log):
+            return []
+        with open(self.log, encoding="utf-8") as file:
+            lines = [line.rstrip() for line in file if line[:2].isdigit()]
+        os.unlink(self.log)
+        return lines
+
+
+class Bench(Fake):
+    ONE = ["--seqlen", "1k", "--head-dim", "64", "--causal", "no"]
+
+    def test_the_file(self):
+        self.bench("--grid", "quick")
+        data = self.data()
+        self.assertEqual(list(data), ["machine", "ceilings", "steps", "commands", "records",
+                                      "peers", "skipped"])
+        machine = data["machine"]
+        self.assertEqual((machine["gpu"], machine["driver"], machine["memory_bytes"],
+                          machine["commit"]), (NAME, "570.1", 81559 * 2**20, "abc"))
+        self.assertEqual(machine["clocks"]["sm_mhz"], {"min": 1200, "median": 1477.5, "max": 1755})
+        self.assertAlmostEqual(data["ceilings"]["matmul_tflops"], 700)
+        calls = self.calls()
+        # Each step once, then twice against float64; 06 says two things each time.
+        self.assertEqual(len(calls), 5 * 3)
+        self.assertEqual(len(data["records"]), 6 * 3)
+        self.assertEqual(len(data["commands"]), 6 * 3)
+        self.assertIn("04_flash_v1 --device gpu --variant flash_v1 --batch 8 --heads 32 --seqlen "
+                      "2048 --head-dim 64 --dtype bf16 --check off --time 5 --dram --json", calls)
+        self.assertIn("00_naive --device gpu --variant naive --batch 1 --heads 2 --seqlen 1024 "
+                      "--head-dim 64 --dtype bf16 --check full --input outliers --time 5 --json",
+                      calls)
+        self.assertEqual(data["records"][0]["unknown"], [1, {"a": None}])  # unchanged
+        self.assertEqual([(r["rung"], r["variant"], r["direction"]) for r in data["peers"]],
+                         [("pytorch", b, d) for d in ("fwd", "bwd") for b in sdpa.BACKENDS])
+        self.assertEqual(data["skipped"], [])
+
+    def test_peers_are_measured_just_before_what_is_compared_with_them(self):
+        self.bench(*self.ONE)
+        with open(self.log, encoding="utf-8") as file:
+            turns = [line.split()[0] for line in file
+                     if re.match(r"0|attention", line)]
+        turns = [turn for turn, before in zip(turns, [None, *turns]) if turn != before]
+        # PyTorch's process starts, and logs, at its own pace only before the first of ours.
+        self.assertEqual(turns, ["00_naive", "04_flash_v1", "attention", "05_flash_v2",
+                                 "06_backward"])
+
+    def test_what_is_there_is_kept(self):
+        self.bench(*self.ONE)
+        before = self.data()
+        self.assertEqual(len(self.calls()), 5)
+        result = self.bench(*self.ONE, "--time", "7", "--no-dram")
+        self.assertEqual(self.calls(), [])
+        self.assertEqual(self.data(), before)
+        self.assertIn("0 runs new, 5 were there", result.stderr)
+        self.bench(*self.ONE, "--rung", "05", "--variant", "swap", "--again", "--peers", "none")
+        self.assertEqual(len(self.calls()), 1)
+        self.assertEqual(self.data()["records"], before["records"])
+        self.bench("--seqlen", "512", "--head-dim", "64", "--causal", "no", "--rung", "00")
+        self.assertEqual(len(self.data()["records"]), len(before["records"]) + 1)
+        self.assertEqual(self.data()["steps"], before["steps"])
+
+    def test_again_leaves_nothing_old_where_it_is_interrupted(self):
+        self.bench(*self.ONE)
+        before = self.data()
+        self.calls()
+        self.bench(*self.ONE, "--again", "--minutes", "0.0001")
+        data = self.data()
+        self.assertEqual((data["commands"], data["records"], data["peers"]), ([], [], []))
+        self.bench(*self.ONE)
+        self.assertEqual(len(self.calls()), 5)
+        self.assertEqual(self.data()["records"], before["records"])
+        self.assertEqual(len(self.data()["peers"]), len(before["peers"]))
+
+    def test_an_interrupted_run_goes_on(self):
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)):
+            with subprocess.Popen(
+                    self.command(*self.ONE), cwd=self.root, stdin=subprocess.DEVNULL,
+                    env={**self.environment, "FAKE_TOLD": "05_flash_v2|mma|hang"},
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as process:
+                end = time.monotonic() + 60
+                while not os.path.exists(self.log + ".hangs") and time.monotonic() < end:
+                    time.sleep(0.02)
+                process.send_signal(number)
+                _, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, status, err)
+            self.assertNotIn("Traceback", err)
+            if number != signal.SIGKILL:
+                self.assertIn("out.json has what was measured", err)
+            there = [r["variant"] for r in self.data()["records"]]
+            every = ["naive", "flash_v1", "swap"]
+            if number == signal.SIGKILL:  # what was measured in the last moments may be lost
+                self.assertTrue(there)
+                every = every[:len(there)]
+            self.assertEqual(there, every)
+            os.unlink(self.log + ".hangs")
+            self.calls()
+            self.bench(*self.ONE)
+            self.assertEqual(len(self.calls()), 5 - len(there))
+            if number != signal.SIGKILL:
+                os.unlink(self.out)
+        self.assertEqual(len(self.data()["records"]), 6)
+
+    def test_what_cannot_fit_is_skipped_with_the_reason(self):
+        result = self.bench(*self.ONE, FAKE_TOLD="00_naive|naive|memory")
+        skipped, = self.data()["skipped"]
+        self.assertEqual({**skipped, "command": ""}, {
+            "rung": "00_naive", "variant": "naive", "batch": 16, "heads": 32, "seqlen": 1024,
+            "head_dim": 64, "causal": False, "dtype": "bf16", "command": "", "status": 3,
+            "reason": "00_naive needs 256.0 GiB of GPU memory; 79.1 are free."})
+        self.assertIn("00_naive naive, N 1024, d 64, --check off: left out: 00_naive needs",
+                      result.stderr)
+        self.assertNotIn("naive", {r["variant"] for r in self.data()["records"]})
+        self.calls()
+        self.bench(*self.ONE)  # not tried again
+        self.assertEqual(self.calls(), [])
+        self.bench(*self.ONE, "--again", "--rung", "00")  # unless asked for
+        self.assertEqual((len(self.calls()), self.data()["skipped"]), (1, []))
+
+    def test_what_fails(self):
+        result = self.bench(*self.ONE, status=1, FAKE_TOLD="04_flash_v1|flash_v1|crash")
+        self.assertIn("04_flash_v1 flash_v1, N 1024, d 64, --check off: failed (status 1): "
+                      "something broke", result.stderr)
+        self.assertEqual([s["reason"] for s in self.data()["skipped"]], ["something broke"])
+        self.assertEqual(len(self.data()["records"]), 5)
+        self.calls()
+        self.bench(*self.ONE)  # tried again
+        self.assertEqual(len(self.calls()), 1)
+        self.assertEqual(self.data()["skipped"], [])
+
+    def test_a_wrong_result(self):
+        result = self.bench(*self.ONE, status=1, FAKE_TOLD="05_flash_v2|swap|wrong")
+        self.assertIn("05_flash_v2 swap, N 1024, d 64, --check off: failed (status 1): wrong "
+                      "result", result.stderr)
+        self.assertEqual([r["variant"] for r in self.data()["records"] if not r["pass"]], ["swap"])
+
+    def test_only_so_many_minutes(self):
+        result = self.bench(*self.ONE, "--minutes", "0.0000001")
+        self.assertEqual((self.calls(), self.data()["records"]), ([], []))
+        self.assertIn("with 5 runs to go: run again to go on", result.stderr)
+
+    def test_without_pytorch(self):
+        self.write("python/torch/__init__.py", "raise ImportError('No module named torch')\n")
+        result = self.bench(*self.ONE)
+        self.assertIn("no peers and no ceilings: PyTorch is missing", result.stderr)
+        self.assertEqual((self.data()["ceilings"], self.data()["peers"]), (None, []))
+        self.assertEqual(len(self.data()["records"]), 6)
+
+    def test_a_backend_that_cannot_run(self):
+        self.bench(*self.ONE, FAKE="no cudnn")
+        self.assertEqual({(s["variant"], s["direction"]) for s in self.data()["skipped"]},
+                         {("cudnn", "fwd"), ("cudnn", "bwd")})
+        self.assertIn("requires sm80", self.data()["skipped"][0]["reason"])
+
+    def test_what_it_refuses(self):
+        self.bench(*self.ONE, "--rung", "00")
+        whole = self.data()
+        for words, status, why in (
+                ((*self.ONE, "--grid", "paper"), 2, "give one of them"),
+                (("--grid", "huge"), 2, "there are quick, paper and long"),
+                (("--sim", "--causal"), 2, "a grid of its own"),
+                (("--peers", "fa3"), 2, "there are math"),
+                (("--rung", "07"), 2, "leave nothing; there are 00_naive naive, 04_flash_v1"),
+                (("--bin", "nosuch"), 2, "there is no folder nosuch: scripts/run builds"),
+                (("--bin", "path"), 2, "path has no rung")):
+            with self.subTest(words):
+                self.assertIn(why, self.bench(*words, status=status).stderr)
+        result = self.bench(*self.ONE, status=2, FAKE_GPU="NVIDIA Other 3")
+        self.assertIn(f"was measured on {NAME}, and this is NVIDIA Other 3", result.stderr)
+        self.write("path/nvidia-smi", "#!/bin/sh\nexit 9\n", 0o755)
+        self.assertIn("no GPU answers", self.bench(*self.ONE, status=3).stderr)
+        self.assertEqual(self.data(), whole)
+        for text in ("not JSON", "[]", '{"records": []}'):
+            self.write("out.json", text)
+            self.write("path/nvidia-smi", NVIDIA_SMI, 0o755)
+            self.assertIn("is no file of this script", self.bench(*self.ONE, status=2).stderr)
+        self.assertIn("cannot write", self.bench("--out", "/proc/x.json", status=2).stderr)
+
+    def test_help(self):
+        result = self.bench("--help", COLUMNS="100")
+        for word in ("--grid", "--sim", "--again", "--minutes", "Exit status", "skipped"):
+            self.assertIn(word, result.stdout)
+        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+
+
+class FilesOfGpus(Fake):
+    """scripts/figures, in a copy of the scripts with a file of an H100: only what builds and what
+    draws is stood in for too."""
+
+    STEPS = {"00_naive": ["naive"]}
+    H100 = "NVIDIA H100 80GB HBM3"
+
+    def setUp(self):
+        super().setUp()
+        for name in ("bench.py", "peers.py", "figures", "ready.sh"):
+            path = os.path.join(self.root, "scripts", name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            shutil.copy(os.path.join(SCRIPTS, name), path)
+        shutil.copytree(os.path.join(SCRIPTS, "ladder"), os.path.join(self.root, "scripts/ladder"),
+                        ignore=shutil.ignore_patterns("__pycache__"))
+        os.makedirs(os.path.join(self.root, "build"))
+        shutil.move(os.path.join(self.root, "bin"), os.path.join(self.root, "build/bin"))
+        os.makedirs(os.path.join(self.root, "00_naive"))
+        self.write("python/matplotlib/__init__.py", "")
+        for tool in ("cmake", "ctest", "ninja"):
+            self.write(f"path/{tool}", "#!/bin/sh\nexit 0\n", 0o755)
+        for name in ("CXX", "CMAKE_PREFIX_PATH"):
+            self.environment.pop(name, None)
+        self.write("build/.ready",
+                   f"CXX= CMAKE_PREFIX_PATH= PATH={self.environment['PATH']}\n")
+        self.write("CMakePresets.json", "{}")
+        self.write("scripts/plot.py", "import os, sys\nfrom ladder.files import newest_measured\n"
+                   "print(os.path.basename(newest_measured()), *sys.argv[1:])\n")
+        self.write("scripts/results/h100.json", files.item_a_line({
+            "machine": {"gpu": self.H100, "driver": "1", "memory_bytes": 1, "clocks": None,
+                        "cuda": None, "commit": "old", "date": "2026-01-01"},
+            "ceilings": None, "steps": [], "commands": [], "records": [], "peers": [],
+            "skipped": []}))
+        self.out = os.path.join(self.root, "scripts/results/h100.json")
+
+    def figures(self, gpu):
+        result = subprocess.run(
+            ["bash", os.path.join(self.root, "scripts/figures"), "--peers", "none", "--commit",
+             "new"], cwd="/", env={**self.environment, "FAKE_GPU": gpu}, capture_output=True,
+            stdin=subprocess.DEVNULL, encoding="utf-8", timeout=120)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout
+
+    def there(self):
+        return sorted(os.listdir(os.path.join(self.root, "scripts/results")))
+
+    def test_another_gpu_has_a_file_of_its_own(self):
+        before = self.data()
+        self.assertEqual(self.figures("NVIDIA H200"), "h200.json --readme\n")
+        self.assertEqual(self.there(), ["h100.json", "h200.json", "sim.json"])
+        self.assertEqual(self.data(), before)
+        self.out = self.out.replace("h100", "h200")
+        self.assertEqual(self.data()["machine"]["gpu"], "NVIDIA H200")
+        self.assertTrue(self.data()["records"])
+
+    def test_the_same_gpu_renews_its_file(self):
+        self.assertEqual(self.figures(self.H100), "h100.json --readme\n")
+        self.assertEqual(self.there(), ["h100.json", "sim.json"])
+        self.assertEqual(self.data()["machine"]["commit"], "new")
+
+    def test_without_a_gpu_the_newest_file_is_shown(self):
+        self.write("path/nvidia-smi", "#!/bin/sh\nexit 9\n", 0o755)
+        os.makedirs(os.path.join(self.root, "build/sim"))
+        shutil.move(os.path.join(self.root, "build/bin"), os.path.join(self.root, "build/sim/bin"))
+        self.assertEqual(self.figures(self.H100), "h100.json --readme\n")
+        self.assertEqual(self.there(), ["h100.json", "sim.json"])
+
+
+# The ladder at its full length: rung → its steps, the default last but for what is never one.
+STEPS = {
+    "00_naive": ["naive"],
+    "01_tiled_matmul": ["tile", "mma"],
+    "02_safe_softmax": ["safe"],
+    "03_online_softmax": ["softmax", "two_pass", "one_pass", "one_pass_tile"],
+    "04_flash_v1": ["flash_v1"],
+    "05_flash_v2": ["swap", "defer", "mma", "sm90"],
+    "06_backward": ["stored", "mma", "aside", "sm90"],
+}
+SLOW = ["naive", "tile", "two_pass", "one_pass"]
+
+
+class BenchUnit(unittest.TestCase):
+    def ladder(self):
+        tiles = [[64, 64, 64], [64, 64, 128], [128, 64, 32]]
+        every = [programs.Step(**fakes.listed(
+            rung, variant, "gpu", default=variant == variants[-1], by_name_only=variant == "aside",
+            backward=rung == "06_backward", exact_architecture=variant == "sm90", tiles=tiles,
+            grid_limit=[4096, 2048] if variant in SLOW else [0, 0]))
+            for rung, variants in STEPS.items() for variant in variants]
+        return steps.Ladder(every)
+
+    def plan(self, *words):
+        ladder = self.ladder()
+        return grid.plan(bench.parse(list(words)), ladder, ladder.steps)
+
+    def test_the_papers_grid(self):
+        groups = self.plan("--grid", "paper")
+        points = [point for point, _, _ in groups if point]
+        self.assertEqual(len(set(points)), 2 * 2 * 6)
+        for point in points:
+            self.assertEqual((point.batch * point.seqlen, point.heads * point.head_dim),
+                             (16384, 2048))
+        measured = {(one.rung, one.variant, *one[2:7]) for _, ones, _ in groups for one in ones
+                    if one.options == ("--check", "off")}
+        for rung, variant in ((step.rung, step.variant) for step in self.ladder().steps):
+            for point in points:
+                here = (rung, variant, *point[:5]) in measured
+                left_out = [why for p, _, out in groups if p == point
+                            for one, why in out if (one.rung, one.variant) == (rung, variant)]
+                self.assertEqual(len(left_out), 0 if here else 1, (rung, variant, point))
+                # The rungs' defaults and mma are measured everywhere, the slow ones aside.
+                if variant == STEPS[rung][-1] and variant not in SLOW:
+                    self.assertTrue(here)
+                if variant == "mma":
+                    self.assertTrue(here)
+        self.assertIn(("00_naive", "naive", 4, 32, 4096, 64, False), measured)
+        self.assertNotIn(("00_naive", "naive", 2, 32, 8192, 64, False), measured)
+        extra = [one for point, ones, _ in groups if not point for one in ones]
+        # The tiles that each head size has, of the one step that is timed against them.
+        self.assertEqual([(one.rung, one.head_dim, one.options[1], one.options[3])
+                          for one in extra if "--block-q" in one.options],
+                         [("04_flash_v1", 64, "64", "64"), ("04_flash_v1", 64, "64", "128"),
+                          ("04_flash_v1", 128, "64", "32")])
+        self.assertEqual(sum("full" in one.options for one in extra), 2 * len(self.ladder().steps))
+        # A step that is never the default is measured where a step's gain is shown, and no more.
+        self.assertEqual({(one.seqlen, one.causal) for _, ones, _ in groups for one in ones
+                          if one.variant == "aside" and "full" not in one.options},
+                         {(1024, False), (2048, False), (4096, False), (2048, True)})
+
+    def test_long_sequences(self):
+        points = {point for point, _, _ in self.plan("--grid", "long")}
+        self.assertEqual({(p.batch, p.heads, p.head_dim) for p in points}, {(1, 16, 128)})
+        self.assertEqual(max(p.seqlen for p in points), 65536)
+        at_64k = [one for p, ones, _ in self.plan("--grid", "long") if p.seqlen == 65536
+                  for one in ones]
+        self.assertIn(("05_flash_v2", "mma"), {(one.rung, one.variant) for one in at_64k})
+        self.assertIn(("02_safe_softmax", "safe"), {(one.rung, one.variant) for one in at_64k})
+        self.assertNotIn(("00_naive", "naive"), {(one.rung, one.variant) for one in at_64k})
+
+    def test_axes_have_no_caps(self):
+        (_, ones, left_out), = self.plan("--seqlen", "16k", "--head-dim", "64", "--causal", "yes")
+        self.assertEqual((len(ones), left_out), (len(self.ladder().steps), []))
+
+    def test_what_is_compared_with_pytorch(self):
+        ladder = self.ladder()
+        self.assertEqual(ladder.beside_peers(), {"fwd": "05_flash_v2", "bwd": "06_backward"})
+        self.assertEqual([ladder.last_portable(rung).variant for rung in ladder.rungs()],
+                         ["naive", "mma", "safe", "one_pass_tile", "flash_v1", "mma", "mma"])
+
+    def test_keys(self):
+        self.assertEqual(grid.key("a --time 40 --seqlen 5 --dram --json"), "a --seqlen 5")
+        self.assertNotEqual(grid.key("a --seqlen 5"), grid.key("a --seqlen 5 --causal"))
+
+    def test_tiles_of_a_program(self):
+        path = os.path.join(BIN, "04_flash_v1")
+        if not os.access(path, os.X_OK):
+            self.skipTest(f"{path} is not built")
+        step = programs.Program(path).steps()[0]
+        self.assertIn((64, 64), step.tiles_for(64))
+        # A head is padded to the next size that there are tiles for.
+        self.assertEqual(step.tiles_for(40), step.tiles_for(64))
+
+    def test_a_file_is_written_whole_or_not_at_all(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "out.json")
+            file = results.Results(path, {"gpu": None, "clocks": None, "commit": None})
+            file.save()
+            with open(path, encoding="utf-8") as one:
+                before = one.read()
+            replace = os.replace
+
+            def full(*_):
+                raise OSError(28, "No space left on device")
+
+            os.replace = full
+            try:
+                file.peers["x"] = {"a": 1}
+                with self.assertRaisesRegex(Stop, "No space left"):
+                    file.save()
+            finally:
+                os.replace = replace
+            with open(path, encoding="utf-8") as one:
+                self.assertEqual(one.read(), before)
+            self.assertEqual(os.listdir(folder), ["out.json"])
+
+    def test_commits_are_those_of_what_is_left_in_the_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "out.json")
+
+            def file_at(commit):
+                file = results.Results(path, {"gpu": None, "clocks": None, "commit": commit})
+                file.load()
+                return file
+
+            def saved(file):
+                file.save()
+                with open(path, encoding="utf-8") as one:
+                    return json.load(one)["machine"]["commit"]
+
+            first = file_at("aaa")
+            first.add_run("rung --seqlen 1", [{}])
+            first.add_run("rung --seqlen 2", [{}])
+            self.assertEqual(saved(first), "aaa")
+            second = file_at("bbb")
+            second.add_run("rung --seqlen 1", [{}])
+            self.assertEqual(saved(second), "aaa, bbb")
+            second.add_run("rung --seqlen 2", [{}])
+            self.assertEqual(saved(second), "bbb")
+
+    def test_names_of_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            def name(gpu):
+                return os.path.basename(files.file_of(gpu, folder))
+
+            for gpu, expected in (("NVIDIA H100 80GB HBM3", "h100"), (None, "sim"),
+                                  ("NVIDIA A100-SXM4-80GB", "a100"),
+                                  ("NVIDIA GeForce RTX 4090", "4090")):
+                self.assertEqual(name(gpu), f"{expected}.json")
+            # Another GPU of that number has a name at its full length.
+            with open(os.path.join(folder, "h100.json"), "w", encoding="utf-8") as file:
+                json.dump({"machine": {"gpu": "NVIDIA H100 PCIe"}}, file)
+            self.assertEqual(name("NVIDIA H100 PCIe"), "h100.json")
+            self.assertEqual(name("NVIDIA H100 80GB HBM3"), "nvidia-h100-80gb-hbm3.json")
+
+    def test_the_newest_file_by_its_own_date(self):
+        with tempfile.TemporaryDirectory() as folder:
+            def write(name, text, age):
+                path = os.path.join(folder, name)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+                os.utime(path, (1_000_000 - age, 1_000_000 - age))
+                return path
+
+            def measured(name, date, age):
+                return write(name, json.dumps({"machine": {"gpu": "X", "date": date}}), age)
+
+            self.assertIsNone(files.newest_measured(folder))
+            write("sim.json", json.dumps({"machine": {"gpu": None, "date": "2030-01-01"}}), 0)
+            write("traces.json", json.dumps({"traces": []}), 0)
+            write("list.json", "[]", 0)
+            write("none.json", "no JSON", 0)
+            self.assertIsNone(files.newest_measured(folder))
+            old = measured("z1.json", "2026-03-31", 0)  # the last to be written
+            self.assertEqual(files.newest_measured(folder), old)
+            new = measured("a1.json", "2026-04-01", 9)
+            self.assertEqual(files.newest_measured(folder), new)
+            same_day = measured("b1.json", "2026-04-01", 5)
+            self.assertEqual(files.newest_measured(folder), same_day)
+
+    def test_files_are_written_all_or_none(self):
+        with tempfile.TemporaryDirectory() as folder:
+            one, two = (os.path.join(folder, name) for name in ("one", "two"))
+            files.write_all({one: "é", two: b"\xff"})
+            with open(one, "rb") as file:
+                self.assertEqual(file.read(), "é".encode())
+            with open(two, "rb") as file:
+                self.assertEqual(file.read(), b"\xff")
+            with self.assertRaisesRegex(Stop, "cannot write .*nosuch"):
+                files.write_all({one: "new", os.path.join(folder, "nosuch/two"): "new"})
+            with open(one, "rb") as file:
+                self.assertEqual(file.read(), "é".encode())
+            self.assertEqual(sorted(os.listdir(folder)), ["one", "two"])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        BIN = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

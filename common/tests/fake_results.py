@@ -1,0 +1,140 @@
+"""What bench.py --grid paper,long would write on some GPU: made up, after the shape of real ones.
+
+python3 common/tests/fake_results.py FILE writes it, to see figures of.
+"""
+
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../../scripts"))
+sys.path.insert(0, HERE)
+sys.dont_write_bytecode = True
+
+import fakes  # noqa: E402
+from ladder.figures.measured import flops  # noqa: E402  (they lie in scripts)
+from ladder.files import item_a_line, write_whole  # noqa: E402
+
+# TFLOP/s at large N, what a step requests (bytes for each of N² and for each of N·d) and keeps.
+STEPS = {
+    ("00_naive", "naive"): (1.3, 518, 8, "square"),
+    ("01_tiled_matmul", "tile"): (2.8, 40, 8, "square"),
+    ("01_tiled_matmul", "mma"): (60, 13, 8, "square"),
+    ("02_safe_softmax", "safe"): (53, 15, 8, "square"),
+    ("03_online_softmax", "softmax"): (60, 13, 8, "square"),
+    ("03_online_softmax", "two_pass"): (5.7, 380, 8, "none"),
+    ("03_online_softmax", "one_pass"): (5.7, 256, 8, "none"),
+    ("03_online_softmax", "one_pass_tile"): (190, 8, 8, "none"),
+    ("04_flash_v1", "flash_v1"): (60, 3, 20, "line"),
+    ("05_flash_v2", "swap"): (140, 4, 8, "line"),
+    ("05_flash_v2", "defer"): (150, 4, 8, "none"),
+    ("05_flash_v2", "mma"): (280, 2, 8, "none"),
+    ("05_flash_v2", "sm90"): (520, 2, 8, "none"),
+    ("06_backward", "stored"): (50, 30, 20, "square"),
+    ("06_backward", "mma"): (200, 6, 30, "line"),
+    ("06_backward", "deterministic"): (150, 7, 30, "line"),
+    ("06_backward", "sm90"): (420, 6, 30, "line"),
+}
+DEFAULTS = {"00_naive": "naive", "01_tiled_matmul": "mma", "02_safe_softmax": "safe",
+            "03_online_softmax": "one_pass_tile", "04_flash_v1": "flash_v1",
+            "05_flash_v2": "sm90", "06_backward": "sm90"}
+ASIDES = [("06_backward", "deterministic")]
+COLOURS = {rung: f"#{40 * i:02x}5a5a" for i, rung in enumerate(DEFAULTS)}
+PEERS = {"flash": 310, "cudnn": 470, "efficient": 150, "math": 15}
+NAME = "NVIDIA Fake 80GB"
+
+
+def registered(rung, variant):
+    """What the file's `steps` say of a step."""
+    line = fakes.listed(
+        rung, variant, default=DEFAULTS[rung] == variant, by_name_only=(rung, variant) in ASIDES,
+        colour=COLOURS[rung], backward=rung == "06_backward",
+        exact_architecture=variant == "sm90")
+    del line["device"]
+    return line
+
+
+def fake_record(rung, variant, direction, batch, heads, n, d, causal, kind="normal", tile=None):
+    rate, square, line, kept = STEPS[rung, variant]
+    if direction == "fwd" and rung.startswith("06"):
+        rate *= 1.3
+    rate *= n / (n + 500) * (0.8 if causal else 1) * (1.2 if d == 128 else 1)
+    if tile:
+        rate, square = rate * tile / 256, square * 256 / tile
+    record = {"rung": rung, "variant": variant, "direction": direction, "device": "gpu",
+              "device_name": NAME, "dtype": "bf16", "input": kind, "seed": 0, "batch": batch,
+              "heads": heads, "kv_heads": heads, "seqlen": n, "seqlen_kv": n, "head_dim": d,
+              "causal": causal, "scale": d**-0.5, "block_q": 64, "block_kv": tile or 64}
+    time_ms = flops(record) / rate * 1e-9
+    asked = int(batch * heads * (square * n * n + line * n * d))
+    workspace = {"square": 4 * n * n, "line": 4 * n * d, "none": 0}[kept] * batch * heads
+    error = {"max": 1e-3, "rel": 1e-3, "tolerance": 4e-3, "nonfinite": 0}
+    names = ["o"] if direction == "fwd" else ["dq", "dk", "dv"]
+    return {**record, "time_ms": time_ms, "time_ms_min": time_ms, "time_ms_max": time_ms,
+            "samples": 50, "tflops": rate, "model_read_bytes": asked, "model_write_bytes": 0,
+            "requested_read_bytes": None, "requested_write_bytes": None,
+            "distinct_read_bytes": None, "distinct_write_bytes": None,
+            "dram_read_bytes": None if causal else asked // 10 + batch * heads * 6 * n * d,
+            "dram_write_bytes": None if causal else batch * heads * 2 * n * d,
+            "workspace_bytes": workspace, "kernels": [],
+            "errors": {name: error for name in names}, "pass": True}
+
+
+def fake_results():
+    commands, records, skipped = [], [], []
+    seen_peers = []
+
+    def add(rung, variant, batch, heads, n, d, causal, more="", **changes):
+        command = (f"{rung} --device gpu --variant {variant} --batch {batch} --heads {heads} "
+                   f"--seqlen {n} --head-dim {d} --dtype bf16{' --causal' if causal else ''}{more}")
+        workload = {"rung": rung, "variant": variant, "batch": batch, "heads": heads, "seqlen": n,
+                    "head_dim": d, "causal": causal, "dtype": "bf16", "command": command}
+        if STEPS[rung, variant][3] == "square" and 4 * heads * batch * n * n > 80e9:
+            gib = 4 * heads * batch * n * n / 2**30
+            skipped.append({**workload, "status": 3, "reason":
+                            f"{rung} needs {gib:.1f} GiB of GPU memory: there are 79.1"})
+        elif STEPS[rung, variant][0] < 10 and n > 4096:
+            skipped.append({**workload, "status": None, "reason": "slow: made up"})
+        else:
+            for direction in ["fwd", "bwd"] if rung.startswith("06") else ["fwd"]:
+                commands.append(command)
+                records.append(fake_record(rung, variant, direction, batch, heads, n, d, causal,
+                                           **changes))
+
+    for n in (512, 1024, 2048, 4096, 8192, 16384):
+        for d in (64, 128):
+            for causal in (False, True):
+                batch, heads = 16384 // n, 2048 // d
+                for rung, variant in STEPS:
+                    add(rung, variant, batch, heads, n, d, causal, " --check off")
+                for backend, rate in PEERS.items():
+                    for direction in ("fwd", "bwd"):
+                        record = {"rung": "pytorch", "variant": backend, "direction": direction,
+                                  "batch": batch, "heads": heads, "seqlen": n, "seqlen_kv": n,
+                                  "head_dim": d, "causal": causal, "dtype": "bf16",
+                                  "version": "PyTorch 0.0"}
+                        tflops = rate * n / (n + 300) * (0.8 if direction == "bwd" else 1) * (
+                            0.7 if causal else 1)
+                        seen_peers.append({**record, "tflops": tflops,
+                                           "time_ms": flops(record) / tflops * 1e-9})
+    for n in (4096, 8192, 16384, 32768, 65536):
+        for causal in (False, True):
+            for rung, variant in STEPS:
+                add(rung, variant, 1, 16, n, 128, causal, " --check off")
+    for rung, variant in STEPS:
+        for kind in ("normal", "outliers"):
+            add(rung, variant, 1, 2, 1024, 64, False, f" --check full --input {kind}", kind=kind)
+    for d in (64, 128):
+        for tile in (64, 128, 256):
+            add("04_flash_v1", "flash_v1", 8, 2048 // d, 2048, d, False,
+                f" --block-q 64 --block-kv {tile} --check off", tile=tile)
+    return {"machine": {"gpu": NAME, "driver": "1.2", "memory_bytes": 80 * 2**30, "clocks":
+                        {"sm_mhz": {"min": 1200, "median": 1500, "max": 1980}}, "cuda": "12.8",
+                        "commit": "0" * 12, "date": "2001-02-03"},
+            "ceilings": {"matmul_tflops": 700, "copy_bytes_per_s": 3.0e12},
+            "steps": [registered(*step) for step in STEPS], "commands": commands,
+            "records": records, "peers": seen_peers, "skipped": skipped}
+
+
+if __name__ == "__main__":
+    write_whole(sys.argv[1], item_a_line(fake_results()))

@@ -1,0 +1,101 @@
+"""How a command ends, and what it shows meanwhile."""
+
+import os
+import signal
+import sys
+import time
+
+WIDTH = 100
+
+GOOD, WRONG_RESULT, BAD_USAGE, NO_DEVICE = range(4)
+# From bad to worse; any other status is a crash and worse than these.
+SEVERITY = {GOOD: 0, NO_DEVICE: 1, BAD_USAGE: 2, WRONG_RESULT: 3}
+
+
+class Stop(Exception):
+    """Ends the run with a message and a status."""
+
+    def __init__(self, message, status):
+        super().__init__(message)
+        self.status = status
+
+
+class Progress:
+    """What is running, on stderr, from the second second on: on a terminal one line that is
+    rewritten, else at most a line every two seconds."""
+
+    def __init__(self):
+        self.live = sys.stderr.isatty()
+        self.started = self.last = time.monotonic()
+        self.shown = None
+
+    def at(self, what):
+        now = time.monotonic()
+        if now - self.started < 2:
+            return
+        if self.live:
+            print(f"\r\033[K{what}, {now - self.started:.0f} s", end="", file=sys.stderr, flush=True)
+        elif self.shown != what and now - self.last >= 2:
+            print(f"{what} ...", file=sys.stderr, flush=True)
+            self.last = now
+        else:
+            return
+        self.shown = what
+
+    def clear(self):
+        if self.live and self.shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        self.shown = None
+
+
+class Paint:
+    """Text in a colour, None for none, where the stream is a terminal that wants it."""
+
+    def __init__(self, stream):
+        self.on = (stream.isatty() and not os.environ.get("NO_COLOR")
+                   and os.environ.get("TERM") != "dumb")
+
+    def __call__(self, code, text):
+        return f"\033[{code}m{text}\033[0m" if self.on and code and text.strip() else text
+
+
+BOLD, DIM, RED = "1", "2", "31"
+
+
+def wrap(text, indent=""):
+    lines, words = [], text.split()
+    current = ""
+    for word in words:
+        if current and len(indent) + len(current) + 1 + len(word) > WIDTH:
+            lines.append(indent + current)
+            current = word
+        else:
+            current = f"{current} {word}" if current else word
+    return lines + ([indent + current] if current else [])
+
+
+def run_command(name, work, interrupted="interrupted"):
+    """Runs a script's work() and returns the status that the process ends with: work's own, a
+    Stop's, or that of the signal that ended it. `interrupted` is what Ctrl-C is answered with, if
+    anything is."""
+    def terminated(*_):
+        raise SystemExit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, terminated)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # not every locale knows all of our characters
+    try:
+        status = work()
+        sys.stdout.flush()
+        return status
+    except Stop as stop:
+        print(f"{name}: {stop}", file=sys.stderr)
+        return stop.status
+    except KeyboardInterrupt:
+        if interrupted:
+            print(f"\n{name}: {interrupted}", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # Whoever read our output has seen enough, like head.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE

@@ -1,0 +1,113 @@
+"""What the course compares, by rung and step: tables alone, which generic code reads.
+
+All else that scripts say of a step comes from the step's own registration, through `--list`. A rung
+that is added needs nothing here, unless a claim or a figure is to single it out.
+"""
+
+# ---- the sim's traces ----
+
+# Which array is touched when: of the figure `access`, (rung, step).
+TRACED = [("04_flash_v1", "flash_v1"), ("05_flash_v2", "mma")]
+
+# What happens in a block: of the figure `pipeline`, (rung, step, options). Two pieces of work for
+# block 0, of four tiles of K and V each, with two consumers and with three.
+PIPELINED = [
+    ("05_flash_v2", "sm90", ["--device", "sim", "--heads", "1", "--seqlen", "512",
+                             "--seqlen-kv", "512", "--head-dim", "128", "--check", "off"]),
+    ("05_flash_v2", "sm90", ["--device", "sim", "--heads", "1", "--seqlen", "768",
+                             "--seqlen-kv", "512", "--head-dim", "64", "--check", "off"]),
+]
+
+# ---- figures ----
+
+# The order of a traced step's loops, which is what `access` is about.
+LOOPS = {("04_flash_v1", "flash_v1"): "K and V outside, Q and O inside",
+         ("05_flash_v2", "mma"): "Q outside, K and V inside"}
+ACCESS_NOTE = ("04 fetches a tile of Q while it works on the one before. Its O is the fp32 one, "
+               "and at the end the output.")
+PIPELINE_NOTE = ("Numbers are those of tiles; tiles 4 to 7 of K and V are for the second tile of "
+                 "Q.")
+
+# Shown on the roofline beside each rung's default.
+ROOFLINE_EXTRA = [("01_tiled_matmul", "tile")]
+
+# Against their tile of keys: what they request, and the time.
+BLOCK_SIZE_TITLE = "FlashAttention-1 against its tile of keys, Bc (Br = 64)"
+BLOCK_SIZE_COUNTED = [("04_flash_v1", "flash_v1"), ("05_flash_v2", "swap")]
+BLOCK_SIZE_TIMED = [("04_flash_v1", "flash_v1")]
+
+CAPTIONS = {
+    "speedup": "How much each step brings, on a logarithmic scale.",
+    "tflops_fwd": "The forward pass against N, PyTorch's in thin lines.",
+    "tflops_bwd": "The backward pass.",
+    "tflops_both": "Both together: what a training step pays for attention.",
+    "traffic": "HBM traffic: what the kernels ask for, each byte once, and what DRAM served.",
+    "roofline": "Each rung at its own intensity, under the ceilings that were measured.",
+    "workspace": "Memory beyond inputs and outputs: S and P grow with N², the rest with N or not "
+                 "at all.",
+    "block_size": "04 against its tile of keys: the larger, the fewer visits of Q and O.",
+    "access": "The two loop orders: 04 leads all of Q and O past each tile of K and V, 05 all of K "
+              "and V past each tile of Q.",
+    "pipeline": "Copies, tensor cores and consumers side by side: the order is the sim's, the time "
+                "a model's.",
+    "error": "The largest error of each step against float64, and its tolerance.",
+}
+
+# ---- the claims of the papers ----
+
+V1, V2 = "FlashAttention [1]", "FlashAttention-2 [2]"
+
+# What is timed: a sum of (direction, rung, step); PyTorch's backends are steps of "pytorch".
+PLAIN = [("fwd", "02_safe_softmax", "safe")]
+FLASH_V1 = [("fwd", "04_flash_v1", "flash_v1")]
+# mma: what the papers describe. sm90 is for a GPU that they did not know.
+FLASH_V2 = [("fwd", "05_flash_v2", "mma")]
+TRAINING = [*FLASH_V2, ("bwd", "06_backward", "mma")]
+PYTORCH = [("fwd", "pytorch", "math")]
+PYTORCH_TRAINING = [*PYTORCH, ("bwd", "pytorch", "math")]
+
+# In the table's order. By `kind`:
+#   speed      how much faster `fast` is than `slow`, over the points (N in `lengths`, `head_dim`,
+#              `causal`; each where given) that both have: at least `least`, at most `most`;
+#              with best_alone the best point has to reach `least`, without it all of them
+#   growth     what the defaults of `rungs` keep beyond inputs and outputs as N doubles, at most
+#              `factor` times
+#   length     the defaults of `rungs` ran at `seqlen`, with `beside`, which did not fit
+#   matrix     what a step keeps for each element of S is `bytes` in each of two matrices
+#   not_here   nothing here can show it, and why
+CLAIMS = [
+    {"kind": "speed", "claim": "2–4× faster than plain attention",
+     "source": f"{V1}, as [2] sums it up", "how": "04 over 02, forward",
+     "fast": FLASH_V1, "slow": PLAIN, "least": 2, "most": 4},
+    {"kind": "speed", "claim": "2–7× faster than plain attention, N = 512 to 4k", "source": V1,
+     "how": "`mma` of 05 and 06 over PyTorch's plain one, forward and backward",
+     "fast": TRAINING, "slow": PYTORCH_TRAINING, "lengths": [512, 1024, 2048, 4096],
+     "least": 2, "most": 7},
+    {"kind": "speed", "claim": "7.6× faster on GPT-2's attention (N = 1k, d = 64)", "source": V1,
+     "how": "05's `mma` over PyTorch's plain one, forward, causal", "fast": FLASH_V2,
+     "slow": PYTORCH, "lengths": [1024], "head_dim": 64, "causal": True, "least": 7.6,
+     "best_alone": True},
+    {"kind": "speed", "claim": "2× faster than FlashAttention", "source": V2,
+     "how": "05's `mma` over 04, forward", "fast": FLASH_V2, "slow": FLASH_V1, "least": 2},
+    {"kind": "speed", "claim": "up to 9× faster than plain attention", "source": V2,
+     "how": "05's `mma` over 02, forward", "fast": FLASH_V2, "slow": PLAIN, "least": 9,
+     "best_alone": True},
+    {"kind": "growth", "claim": "memory O(N), not O(N²)", "source": V1,
+     "how": "workspace of 05 and 06 as N doubles",
+     "rungs": [("fwd", "05_flash_v2"), ("bwd", "06_backward")], "head_dim": 64, "factor": 2.2},
+    {"kind": "length", "claim": "64k tokens fit", "source": V1,
+     "how": "05 and 06 at N = 64k, 16 heads of 128",
+     "rungs": [("fwd", "05_flash_v2"), ("bwd", "06_backward")], "seqlen": 65536, "head_dim": 128,
+     "beside": ["01_tiled_matmul", "02_safe_softmax"]},
+    {"kind": "matrix", "claim": "an N×N matrix in fp16 takes 8 GB at 64k", "source": V1,
+     "how": "what 02 keeps of S and P, by element", "step": ("02_safe_softmax", "safe"),
+     "seqlen": 65536, "bytes": 2},
+    {"kind": "not_here", "claim": "15% less time for training BERT-large, end to end",
+     "source": V1, "how": "–", "why": "this project trains no model"},
+]
+CLAIMS_NOTE = (
+    "*In part*: at some points and not at others. "
+    "[1] Dao et al. 2022, [arXiv 2205.14135](https://arxiv.org/abs/2205.14135). "
+    "[2] Dao 2023, [arXiv 2307.08691](https://arxiv.org/abs/2307.08691). Both measured on an "
+    "A100 and against the plain attention of their day; a range here is over N = 512 … 16k, "
+    "d = 64 and 128, causal or not, where both sides could be measured.")

@@ -1,0 +1,1 @@
+"""The figures, and the tables in markdown, from what scripts/bench.py wrote."""

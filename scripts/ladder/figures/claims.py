@@ -1,0 +1,132 @@
+"""The table of the papers' claims, held against what was measured and counted here."""
+
+import re
+
+from ladder import course
+from ladder.console import NO_DEVICE
+from ladder.figures.names import length_text, number, point_text, whole_bytes
+from ladder.figures.tables import markdown
+from ladder.text import ratio_text, time_text
+
+NOT_YET = "not measured yet"
+
+
+def claims_table(files):
+    rows = [[claim["claim"], claim["source"], claim["how"], *JUDGES[claim["kind"]](files, claim)]
+            for claim in course.CLAIMS]
+    return markdown(["claim", "where", "measured here as", "ours", "reproduced"], rows) + [
+        "", course.CLAIMS_NOTE]
+
+
+def times(files, way, rung, variant, d, causal):
+    """{N: ms} over the paper's workload."""
+    if rung == "pytorch":
+        return {r["seqlen"]: r["time_ms"] for r in files.gpu.paper_peers(way, variant, d, causal)}
+    return {e.seqlen: e.time_ms for e in files.gpu.paper(way, None, d, causal)
+            if e.step == (rung, variant)}
+
+
+def sum_of_times(files, parts, d, causal):
+    """{N: ms} of all parts together, where each was measured."""
+    every = [times(files, *part, d, causal) for part in parts]
+    return {n: sum(one[n] for one in every) for n in every[0] if all(n in one for one in every)}
+
+
+def speed_range(files, claim):
+    """(least, most) of (how much faster `fast` is than `slow`, N, d, causal) over the points both
+    have, or None."""
+    ratios = []
+    for d in (64, 128):
+        for causal in (False, True):
+            if d != claim.get("head_dim", d) or causal != claim.get("causal", causal):
+                continue
+            fast, slow = (sum_of_times(files, claim[side], d, causal) for side in ("fast", "slow"))
+            ratios += [(slow[n] / fast[n], n, d, causal) for n in fast if n in slow
+                       and n in claim.get("lengths", [n])]
+    return (min(ratios), max(ratios)) if ratios else None
+
+
+def range_text(found):
+    least, most = (ratio_text(one[0]) for one in found)
+    at = f"N = {length_text(found[1][1])}, {point_text(*found[1][2:])}"
+    return f"{least}× to {most}× (most at {at})" if least != most else f"{most}× ({at})"
+
+
+def speed(files, claim):
+    found = speed_range(files, claim)
+    if found is None:
+        return NOT_YET, NOT_YET
+    lowest, highest = found[0][0], found[1][0]
+    if highest < claim["least"]:
+        verdict = "**no**"
+    elif claim.get("best_alone"):
+        verdict = "yes"
+    elif lowest < claim["least"]:
+        verdict = "in part"
+    else:
+        verdict = "yes, and more" if lowest > claim.get("most", lowest) else "yes"
+    return range_text(found), verdict
+
+
+def growth(files, claim):
+    found = []
+    for way, rung in claim["rungs"]:
+        for source in (files.gpu, files.sim):
+            sizes = {e.seqlen: e.workspace_bytes / e.heads_in_all() for e in source.plain(
+                way, rung=rung, head_dim=claim["head_dim"], causal=False)
+                if source.is_default(e.step)}
+            doubled = [n for n in sizes if 2 * n in sizes]
+            if doubled:
+                n = max(doubled)
+                found.append((rung, sizes[n], sizes[2 * n], n))
+                break
+    if not found:
+        return NOT_YET, NOT_YET
+    texts, good = [], True
+    for rung, before, after, n in found:
+        if after == 0:
+            texts.append(f"{number(rung)}: none at any N")
+        else:
+            good = good and after <= claim["factor"] * before
+            texts.append(f"{number(rung)}: {whole_bytes(before)} a head at N = {length_text(n)}, "
+                         f"{whole_bytes(after)} at {length_text(2 * n)}")
+    return "; ".join(texts), "yes" if good else "**no**"
+
+
+def length(files, claim):
+    ran = [e for way, rung in claim["rungs"] for e in files.gpu.plain(
+        way, rung=rung, seqlen=claim["seqlen"], head_dim=claim["head_dim"])
+        if files.gpu.is_default(e.step)]
+    if not ran:
+        return NOT_YET, NOT_YET
+    text = "; ".join(f"{number(e.rung)} {'causal ' if e.causal else ''}in {time_text(e.time_ms)}"
+                     for e in ran)
+    for one in files.gpu.skipped:
+        needs = re.search(r"needs ([\d.]+ GiB)", one["reason"])
+        if (one["rung"] in claim["beside"] and one["seqlen"] == claim["seqlen"]
+                and one["status"] == NO_DEVICE and needs):
+            text += f"; {number(one['rung'])} would need {needs[1]}"
+            break
+    return text, "yes"
+
+
+def matrix(files, claim):
+    rung, variant = claim["step"]
+    for source in (files.gpu, files.sim):
+        of = source.plain("fwd", rung=rung, variant=variant, causal=False)
+        if of:
+            e = max(of, key=lambda e: e.seqlen)
+            each = e.workspace_bytes / e.heads_in_all() / e.seqlen**2 / 2
+            return (f"{each:g} bytes at N = {length_text(e.seqlen)}, so "
+                    f"{each * claim['seqlen']**2 / 2**30:g} GiB at "
+                    f"{length_text(claim['seqlen'])}, twice, for each head",
+                    "yes" if abs(each - claim["bytes"]) < 0.1 else "**no**")
+    return NOT_YET, NOT_YET
+
+
+def not_here(files, claim):
+    return claim["why"], "**no**"
+
+
+JUDGES = {"speed": speed, "growth": growth, "length": length, "matrix": matrix,
+          "not_here": not_here}

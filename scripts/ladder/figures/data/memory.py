@@ -1,0 +1,147 @@
+"""Bytes: HBM traffic, memory beyond inputs and outputs, and what tiles make of it."""
+
+import re
+
+from ladder import course
+from ladder.console import NO_DEVICE
+from ladder.figures.data.missing import need, series
+from ladder.figures.names import PAPER_GRID, gpu_text, label, number, per_head
+from ladder.records import requested, total
+
+
+def traffic(files, missing):
+    """Each rung's default."""
+    kinds = []
+
+    def panel(title, measured, value, what):
+        rows = []
+        for d in (64, 128):
+            lines = []
+            for way in ("fwd", "bwd"):
+                entries = [e for e in measured.plain(way, head_dim=d, causal=False)
+                           if e.device == "sim" or e.is_paper()]
+                for step, of in files.steps_of(entries):
+                    if way != files.own_way(step) or not files.is_default(step):
+                        continue
+                    line = series(of, value)
+                    if line["x"]:
+                        lines.append({**files.look(step), "backward": way == "bwd",
+                                      "label": number(step[0]) + (" bwd" if way == "bwd" else ""),
+                                      **line})
+            if lines:
+                rows.append({"title": f"d = {d}", "lines": lines})
+        if rows:
+            kinds.append({"title": title, "rows": rows})
+        else:
+            missing(what)
+
+    source = files.gpu if files.gpu.paper() else files.sim
+    how = "formula" if source is files.gpu else "sim"
+    panel(f"requested ({how}): what kernels ask for", source,
+          lambda e: per_head(e, requested(e.record)), "nothing requested: scripts/bench.py --sim")
+    panel("distinct (sim): each byte once a kernel", files.sim,
+          lambda e: per_head(e, total(e.record, "distinct")),
+          "no distinct bytes: scripts/bench.py --sim")
+    panel("DRAM (counters): what HBM served", files.gpu,
+          lambda e: per_head(e, total(e.record, "dram")),
+          f"no DRAM counters: {PAPER_GRID}, where they may be read (--dram)")
+    return {"title": "HBM traffic of a head against N", "kinds": need(kinds)}
+
+
+def alike(steps, value):
+    """[[steps], {N: bytes}]: steps that need the same share a line."""
+    groups = []
+    for step, of in steps:
+        line = series(of, value)
+        known = dict(zip(line["x"], line["y"]))
+        for together, same in groups:
+            common = [n for n in known if n in same]
+            if len(common) > 1 and all(known[n] == same[n] for n in common):
+                same.update(known)
+                together.append(step)
+                break
+        else:
+            groups.append(([step], known))
+    return groups
+
+
+def workspace(files, missing):
+    d, lines, marks = 128, [], []
+    there = {e.step for e in files.gpu.entries + files.sim.entries}
+    every = [step for step in files.order if step in there]
+    # The few bytes of a step for one architecture are for all heads together, of which the sim has
+    # one.
+    portable = [step for step in files.order if not files.about[step].exact_architecture]
+    for way in ("fwd", "bwd"):
+        entries = files.gpu.plain(way, head_dim=d, causal=False) + [
+            e for e in files.sim.plain(way, head_dim=d, causal=False) if e.step in portable]
+        steps = [(step, of) for step, of in files.steps_of(entries) if way == files.own_way(step)]
+        for together, known in alike(steps, lambda e: per_head(e, e.workspace_bytes)):
+            lengths = sorted(known)
+            lines.append({**files.look(together[0]), "x": lengths,
+                          "label": ", ".join(names_of(together, every)),
+                          "y": [known[n] for n in lengths]})
+    for one in files.gpu.skipped:
+        needs = re.search(r"needs ([\d.]+) GiB", one["reason"])
+        step = (one["rung"], one["variant"])
+        if (one["status"] == NO_DEVICE and needs and step in files.about
+                and one["head_dim"] == d and not one["causal"]):
+            marks.append({**files.look(step), "label": label(step), "x": one["seqlen"],
+                          "y": float(needs[1]) * 2**30 / (one["batch"] * one["heads"])})
+    if not files.gpu.there:
+        missing("no GPU, so nothing runs out of memory: scripts/bench.py --grid long")
+    elif not marks:
+        missing("nothing ran out of memory: scripts/bench.py --grid long")
+    return {"title": f"Device memory beyond inputs and outputs, for each head of {d}",
+            "memory_bytes": files.memory(), "heads": 16, "lines": need(
+                lines, "no workspace: scripts/bench.py --sim"), "marks": marks}
+
+
+def names_of(steps, every):
+    """["00", "03 from two_pass on"]: a rung by its number alone where all of its steps in `every`
+    are meant."""
+    found = []
+    for rung in dict.fromkeys(rung for rung, _ in steps):
+        mine = [variant for r, variant in steps if r == rung]
+        its = [variant for r, variant in every if r == rung]
+        if mine == its:
+            found.append(number(rung))
+        elif len(mine) > 1 and mine == its[-len(mine):]:
+            found.append(f"{number(rung)} from {mine[0]} on")
+        else:
+            found.append(f"{number(rung)} {', '.join(mine)}")
+    return found
+
+
+def block_size(files, missing):
+    def lines(measured, value, steps):
+        found = []
+        for step in steps:
+            rung, variant = step
+            for d in (64, 128):
+                of = sorted((e for e in measured.find("fwd", rung=rung, variant=variant,
+                                                      head_dim=d, causal=False) if e.tiled),
+                            key=lambda e: e.block_kv)
+                of = [e for e in of if e.block_q == 64 and value(e) is not None]
+                if of:
+                    name = number(rung) if len(files.variants(rung)) == 1 else label(step)
+                    found.append({**files.look(step), "label": f"{name}, d = {d}", "d": d,
+                                  "n": of[0].seqlen, "x": [e.block_kv for e in of],
+                                  "y": [value(e) for e in of]})
+        return found
+
+    panels = []
+    counted = lines(files.sim, lambda e: per_head(e, requested(e.record)),
+                    course.BLOCK_SIZE_COUNTED)
+    if counted:
+        panels.append({"title": f"traffic: requested, N = {counted[0]['n']} (sim)",
+                       "unit": "bytes", "lines": counted})
+    else:
+        missing("no traffic by tile size: scripts/bench.py --sim")
+    timed = lines(files.gpu, lambda e: e.time_ms, course.BLOCK_SIZE_TIMED)
+    if timed:
+        panels.append({"title": f"time, N = {timed[0]['n']}, 16k tokens ({gpu_text(files)})",
+                       "unit": "ms", "lines": timed})
+    else:
+        missing(f"no time by tile size: {PAPER_GRID}")
+    return {"title": course.BLOCK_SIZE_TITLE, "panels": need(panels)}

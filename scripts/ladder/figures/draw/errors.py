@@ -1,0 +1,36 @@
+"""Draws errors."""
+
+from ladder.figures.draw.style import INK, margins, marker, title_of
+
+
+def draw_error(plt, data):
+    from matplotlib.ticker import LogLocator
+    panels = data["panels"]
+    most = max(len(panel["rows"]) for panel in panels)
+    figure, grid = plt.subplots(1, len(panels), figsize=(1 + 5 * len(panels), 1.4 + 0.24 * most),
+                                squeeze=False)
+    for axis, panel in zip(grid.flat, panels):
+        for i, row in enumerate(panel["rows"]):
+            tint = row["colour"]
+            if row["max"] is None:
+                axis.text(row["tolerance"], i, "  not finite", va="center", fontsize=8,
+                          color=tint, fontweight="bold")
+            elif row["max"] > 0:
+                axis.plot([row["max"], row["tolerance"]], [i, i], color=tint, lw=0.9, alpha=0.5)
+                axis.plot(row["max"], i, marker=marker(row), color=tint,
+                          ls="", markersize=7)
+            axis.plot(row["tolerance"], i, marker="|", color=INK, ls="", markersize=11, mew=1.6)
+        axis.set_yticks(range(len(panel["rows"])), [row["label"] for row in panel["rows"]])
+        axis.set_ylim(len(panel["rows"]) - 0.4, -0.6)
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0e}".replace("e-0", "e-")
+                                       .replace("e+00", ""))
+        axis.tick_params(axis="x", which="minor", length=0)
+        shown = [x for row in panel["rows"] for x in (row["max"], row["tolerance"]) if x]
+        axis.set_xlim(min(shown) / 2, max(shown) * 2)
+        axis.set_title(panel["title"])
+        axis.set_xlabel("max |out - reference|; the bar is the tolerance")
+    margins(figure, left=1.35, right=0.3, bottom=0.6, top=0.8, across=1.5)
+    title_of(figure, data["title"])
+    return figure

@@ -1,0 +1,103 @@
+"""Colours, axes and labels that figures share."""
+
+import re
+
+from ladder.figures.names import length_text
+from ladder.text import bytes_text
+
+# A rung's colour is its registration's; the marker goes by its place in the ladder.
+MARKERS = ["o", "s", "D", "^", "v", "P", "X", "<", ">", "p", "h", "*"]
+# PyTorch's backends: colour and dashes.
+PEER_LINES = {"flash": ("#222222", "-"), "cudnn": ("#222222", (0, (5, 2))),
+              "efficient": ("#777777", (0, (1, 1.5))), "math": ("#777777", (0, (4, 2, 1, 2)))}
+READ, WRITE = "#0072B2", "#E69F00"
+PANEL, INK, FAINT = "#fafaf7", "#222222", "#8f8f8a"
+
+
+def marker(one):
+    """Of a line, a point or a row of a figure's data."""
+    return MARKERS[one["place"] % len(MARKERS)]
+
+
+def ink(one):
+    """Its colour for words, which need more contrast than lines."""
+    return darker(one["colour"])
+
+
+def darker(value):
+    value = value.lstrip("#")
+    return "#" + "".join(f"{int(int(value[i:i + 2], 16) * 0.74):02x}" for i in (0, 2, 4))
+
+
+def pyplot():
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    plt.rcdefaults()
+    plt.rcParams.update({
+        "font.family": "DejaVu Sans", "font.size": 9, "axes.titlesize": 9.5,
+        "axes.titleweight": "bold", "axes.titlelocation": "left", "figure.facecolor": PANEL,
+        "axes.facecolor": PANEL, "savefig.facecolor": PANEL, "text.color": INK,
+        "axes.edgecolor": FAINT, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
+        "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+        "grid.color": "#dcdcd6", "grid.linewidth": 0.6, "axes.axisbelow": True,
+        "lines.linewidth": 1.8, "lines.markersize": 5, "svg.hashsalt": "ladder",
+        "svg.fonttype": "path", "figure.dpi": 100, "savefig.dpi": 110})
+    return plt
+
+
+def title_of(figure, text):
+    figure.suptitle(text, x=0.012, ha="left", fontsize=11, fontweight="bold")
+
+
+def margins(figure, left=0.75, right=0.3, bottom=0.55, top=0.75, across=0.8, down=0.9):
+    """All in inches, so that what is written outside of the axes has its room."""
+    width, height = figure.get_size_inches()
+    grid = figure.axes[0].get_subplotspec().get_gridspec()
+    wide = (width - left - right - across * (grid.ncols - 1)) / grid.ncols
+    high = (height - top - bottom - down * (grid.nrows - 1)) / grid.nrows
+    figure.subplots_adjust(left=left / width, right=1 - right / width, bottom=bottom / height,
+                           top=1 - top / height, wspace=across / wide, hspace=down / high)
+
+
+def length_axis(axis, lengths):
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(sorted(lengths))
+    axis.xaxis.set_major_formatter(length_text)
+    axis.minorticks_off()
+
+
+def byte_tick(value, _=None):
+    return re.sub(r"\.0+ ", " ", bytes_text(round(value)))
+
+
+def byte_axis(axis):
+    axis.set_yscale("log")
+    axis.yaxis.set_major_formatter(byte_tick)
+    axis.tick_params(axis="y", which="minor", length=0)
+
+
+def spread(axis, labels, gap, size=8, x=1.03):
+    """Direct labels right of the axes, moved apart: [(x, y of the line's end, text, colour,
+    weight)]; `gap` between two in points."""
+    height = axis.get_window_extent().height * 72 / axis.figure.dpi
+    places = []
+    for end, y, text, tint, weight in labels:
+        at = axis.transAxes.inverted().transform(axis.transData.transform((end, y)))[1]
+        places.append([min(max(at, 0), 1), text, tint, weight, (end, y)])
+    places.sort(key=lambda place: (place[0], place[1]))
+    step = gap / height
+    for _ in range(500):
+        moved = False
+        for low, high in zip(places, places[1:]):
+            if high[0] - low[0] < step - 1e-9:
+                middle = (high[0] + low[0]) / 2
+                low[0], high[0], moved = middle - step / 2, middle + step / 2, True
+        if not moved:
+            break
+    for at, text, tint, weight, end in places:
+        axis.annotate(text, xy=end, xytext=(x, at), xycoords="data", textcoords="axes fraction",
+                      fontsize=size, color=tint, fontweight=weight, va="center", ha="left",
+                      annotation_clip=False,
+                      arrowprops={"arrowstyle": "-", "color": tint, "lw": 0.5, "alpha": 0.6,
+                                  "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 4})

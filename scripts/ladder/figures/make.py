@@ -1,0 +1,84 @@
+"""Draws figures, renews tables, and tells what of them is stale."""
+
+import os
+import subprocess
+import sys
+
+from ladder.console import NO_DEVICE, Stop
+from ladder.figures.data import FIGURES, figure_data
+from ladder.figures.draw import digest, render, stored_digest
+from ladder.figures.draw.style import pyplot
+from ladder.figures.pages import renewed
+from ladder.files import write_whole
+
+KINDS = ("svg", "png")
+
+
+def need_matplotlib():
+    """Without it, goes on in the system's own Python if that one has it: another that comes first
+    on PATH need not see the system's packages."""
+    try:
+        import matplotlib  # noqa: F401
+        return
+    except ImportError as error:
+        why = error
+    system = "/usr/bin/python3"
+    if os.path.exists(system) and not os.environ.get("LADDER_PYTHON_TRIED"):
+        there = subprocess.run([system, "-c", "import matplotlib"], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        if there.returncode == 0:
+            os.environ["LADDER_PYTHON_TRIED"] = "1"
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.execv(system, [system, os.path.abspath(sys.argv[0]), *sys.argv[1:]])
+    raise Stop(f"matplotlib is missing ({why}). Debian and Ubuntu: apt-get install "
+               "python3-matplotlib; elsewhere: python3 -m pip install matplotlib", NO_DEVICE)
+
+
+def draw(files, out, only=None):
+    """Writes what the files have of FIGURES (of `only` alone) into a folder, and removes what an
+    earlier file had and this one has not. Says on stderr what is left out."""
+    need_matplotlib()
+    data = figure_data(files, lambda text: print(text, file=sys.stderr))
+    wanted = [name for name in data if name in (only or FIGURES)]
+    os.makedirs(out, exist_ok=True)
+    plt = pyplot()
+    for name in wanted:
+        for kind, content in render(plt, name, data[name]).items():
+            write_whole(os.path.join(out, f"{name}.{kind}"), content)
+    for name in FIGURES:
+        for kind in KINDS:
+            path = os.path.join(out, f"{name}.{kind}")
+            if name not in data and stored_digest(path):
+                os.unlink(path)
+                print(f"removed {os.path.relpath(path)}: no data for it any more", file=sys.stderr)
+    print(f"Wrote {', '.join(wanted) or 'no figure'} (.svg, .png) to "
+          f"{os.path.relpath(out)}.", file=sys.stderr)
+
+
+def write_tables(files, paths):
+    """Renews the tables of these markdown files."""
+    for path in paths:
+        text, differ = renewed(path, files)
+        if differ:
+            write_whole(path, text)
+            print(f"Wrote the tables of {os.path.relpath(path)}: {', '.join(differ)}.",
+                  file=sys.stderr)
+
+
+def stale(files, out, paths):
+    """What does not show what the files say: figures of a folder, and tables of markdown files."""
+    found, data = [], figure_data(files)
+    for name in FIGURES:
+        for kind in KINDS:
+            path = os.path.join(out, f"{name}.{kind}")
+            if name in data:
+                if stored_digest(path) != digest(name, data[name]):
+                    found.append(f"{os.path.relpath(path)} is "
+                                 f"{'stale' if os.path.exists(path) else 'missing'}")
+            elif os.path.exists(path):
+                found.append(f"{os.path.relpath(path)} shows what the files no longer have")
+    for path in paths:
+        found += [f"the table {name} of {os.path.relpath(path)} is stale"
+                  for name in renewed(path, files)[1]]
+    return found

@@ -1,0 +1,172 @@
+"""The files of scripts/bench.py: what was measured, what was counted, and of which steps."""
+
+import json
+import os
+
+from ladder.console import BAD_USAGE, Stop
+from ladder.programs import Step
+from ladder.steps import Ladder
+from ladder.workload import HIDDEN, TOKENS
+
+
+class Entry:
+    """A record and the command that it came from. A step is (rung, variant)."""
+
+    def __init__(self, command, record):
+        self.command, self.record = command, record
+        self.step = (record["rung"], record["variant"])
+        self.tiled = "--block-" in command
+        self.input = record["input"]
+
+    def __getattr__(self, name):
+        return self.record[name]
+
+    def heads_in_all(self):
+        return self.record["batch"] * self.record["heads"]
+
+    def is_paper(self, n=None, d=None, causal=None):
+        """The paper's workload, 16k tokens in all and hidden size 2048, at this point of it."""
+        r = self.record
+        return (r["batch"] * r["seqlen"] == TOKENS and r["heads"] * r["head_dim"] == HIDDEN
+                and not self.tiled and self.input == "normal" and n in (None, r["seqlen"])
+                and d in (None, r["head_dim"]) and causal in (None, r["causal"]))
+
+
+def flops(r):
+    """As the papers count."""
+    forward = (4 * r["seqlen"] * r["seqlen_kv"] * r["head_dim"] * r["heads"] * r["batch"]
+               / (2 if r["causal"] else 1))
+    return forward * (2.5 if r["direction"] == "bwd" else 1)
+
+
+class Measured:
+    """One file of bench.py; empty where there is none."""
+
+    def __init__(self, path):
+        self.there = os.path.exists(path)
+        self.machine, self.ceilings = {}, None
+        self.dtype, self.of_other_types = "", 0
+        self.entries, self.peers, self.skipped, self.steps = [], [], [], {}
+        self.defaults = {}
+        if not self.there:
+            return
+        data = read_json(path)
+        try:
+            self.machine, self.ceilings = data["machine"], data["ceilings"]
+            self.entries = [Entry(c, r) for c, r in zip(data["commands"], data["records"])]
+            self.peers, self.skipped = data["peers"], data["skipped"]
+            # Figures and tables are of one type; a file may have both.
+            types = [e.dtype for e in self.entries]
+            self.dtype = "bf16" if "bf16" in types else next(iter(types), "")
+            self.of_other_types = sum(dtype != self.dtype for dtype in types)
+            self.entries = [e for e in self.entries if e.dtype == self.dtype]
+            self.peers = [r for r in self.peers if r["dtype"] == self.dtype]
+            device = "gpu" if self.machine["gpu"] else "sim"
+            self.steps = {(s["rung"], s["variant"]): Step(device=device, **s)
+                          for s in data["steps"]}
+        except (KeyError, TypeError) as error:
+            raise Stop(f"{os.path.relpath(path)} is no file of scripts/bench.py ({error})",
+                       BAD_USAGE) from None
+        # A rung's default here is the last step that ran, and not for its name's sake alone: some
+        # are for another GPU than this one.
+        ran = {e.step for e in self.entries}
+        self.defaults = dict(key for key, step in self.steps.items()
+                             if key in ran and not step.by_name_only)
+
+    def find(self, direction="fwd", **wanted):
+        return [e for e in self.entries if e.direction == direction
+                and all(e.record[name] == value for name, value in wanted.items())]
+
+    def paper(self, direction="fwd", n=None, d=None, causal=None):
+        return [e for e in self.entries if e.direction == direction and e.is_paper(n, d, causal)
+                and e.time_ms is not None]
+
+    def plain(self, direction="fwd", **wanted):
+        return [e for e in self.find(direction, **wanted)
+                if not e.tiled and e.input == "normal"]
+
+    def paper_peers(self, direction, backend, d, causal):
+        return sorted((r for r in self.peers if r["direction"] == direction
+                       and r["variant"] == backend and r["head_dim"] == d
+                       and r["causal"] == causal and r["batch"] * r["seqlen"] == TOKENS
+                       and r["heads"] * d == HIDDEN), key=lambda r: r["seqlen"])
+
+    def is_default(self, step):
+        return self.defaults.get(step[0]) == step[1]
+
+
+def read_json(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except OSError as error:
+        raise Stop(f"cannot read {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
+    except ValueError as error:
+        raise Stop(f"{os.path.relpath(path)} is no JSON: {error}", BAD_USAGE) from None
+
+
+class Files:
+    """A GPU's file with the sim's counts and traces beside it, or the sim's alone."""
+
+    def __init__(self, path):
+        if not os.path.exists(path):
+            raise Stop(f"there is no {os.path.relpath(path)}: scripts/bench.py measures it, or "
+                       "counts it with --sim", BAD_USAGE)
+        first = Measured(path)
+        folder = os.path.dirname(os.path.abspath(path))
+        sim = os.path.join(folder, "sim.json")
+        if first.machine["gpu"] is None:
+            self.gpu, self.sim = Measured(os.devnull + "/none"), first
+        else:
+            self.gpu, self.sim = first, Measured(sim)
+        traces = os.path.join(folder, "traces.json")
+        traced = read_json(traces) if os.path.exists(traces) else {}
+        self.traces, self.pipelines = traced.get("traces", []), traced.get("pipelines", [])
+        # The ladder's order: the sim lacks what is for one GPU, and the other way round. What they
+        # say of a step differently is the GPU's where there is one.
+        order = sorted([*self.sim.steps, *self.gpu.steps], key=lambda step: step[0])
+        self.about = {step: self.gpu.steps.get(step) or self.sim.steps[step] for step in order}
+        self.order = list(self.about)
+        self.ladder = Ladder(self.about.values())
+
+    def steps_of(self, entries):
+        """[(step, its entries)] in the ladder's order."""
+        found = [(step, [e for e in entries if e.step == step]) for step in self.order]
+        return [(step, of) for step, of in found if of]
+
+    def base(self):
+        """The step that all others are compared with."""
+        return self.order[0]
+
+    def variants(self, rung):
+        return [step[1] for step in self.order if step[0] == rung]
+
+    def own_way(self, step):
+        """The direction that a step is about: with a backward pass its forward is an earlier
+        rung's."""
+        return "bwd" if self.about[step].backward else "fwd"
+
+    def is_default(self, step):
+        """The GPU's default, or without one the sim's: a figure of both shows one step of a
+        rung."""
+        return {**self.sim.defaults, **self.gpu.defaults}.get(step[0]) == step[1]
+
+    def is_aside(self, step):
+        return self.about[step].by_name_only
+
+    def stands_for_its_rung(self, step):
+        """On the GPU: the default, or where that is for one architecture what any GPU runs."""
+        rung = step[0]
+        portable = self.ladder.last_portable(rung)
+        return self.gpu.is_default(step) or (
+            portable is not None and step == (rung, portable.variant)
+            and rung in self.gpu.defaults
+            and self.about[rung, self.gpu.defaults[rung]].exact_architecture)
+
+    def look(self, step):
+        """How a step is drawn: its colour, and its rung's place in the ladder."""
+        return {"rung": step[0], "colour": self.about[step].colour,
+                "place": self.ladder.rungs().index(step[0])}
+
+    def memory(self):
+        return self.gpu.machine.get("memory_bytes")

@@ -1,0 +1,40 @@
+"""What steps, points and amounts are called in figures and tables."""
+
+from ladder.text import bytes_text
+
+PEERS = ["flash", "cudnn", "efficient", "math"]
+PEER_NAMES = {"flash": "PyTorch, FlashAttention-2", "cudnn": "PyTorch, cuDNN",
+              "efficient": "PyTorch, efficient", "math": "PyTorch, plain"}
+PAPER_GRID = "scripts/bench.py --grid paper"
+
+
+def number(rung):
+    """"05" of 05_flash_v2."""
+    return rung.partition("_")[0]
+
+
+def label(step, files=None):
+    """"05 mma"; a rung of one step is its name alone."""
+    rung, variant = step
+    alone = files and len(files.variants(rung)) == 1
+    return rung.replace("_", " ") if alone else f"{number(rung)} {variant}"
+
+
+def point_text(d, causal):
+    return f"d = {d}{', causal' if causal else ''}"
+
+
+def length_text(n, _=None):
+    return f"{n / 1024:g}k" if n >= 1024 else f"{n:g}"
+
+
+def gpu_text(files):
+    return f"{files.gpu.machine['gpu']}, {files.gpu.dtype}"
+
+
+def per_head(entry, value):
+    return None if value is None else value / entry.heads_in_all()
+
+
+def whole_bytes(count):
+    return bytes_text(None if count is None else round(count))

@@ -1,0 +1,60 @@
+"""Tables between markers in markdown files: <!-- NAME:begin --> and <!-- NAME:end -->."""
+
+import glob
+import os
+import re
+
+from ladder.console import BAD_USAGE, Stop
+from ladder.figures.claims import claims_table
+from ladder.figures.tables import figure_list, ladder_table, peers_table
+from ladder.files import ROOT
+
+TABLES = {"ladder": ladder_table, "peers": peers_table, "claims": claims_table,
+          "figures": figure_list}
+
+
+def course_files():
+    """The README and the lessons."""
+    return [path for pattern in ("README.md", "[0-9][0-9]_*/README.md", "[0-9][0-9]_*/*/README.md")
+            for path in sorted(glob.glob(os.path.join(ROOT, pattern)))]
+
+
+def tables_in(path, text):
+    """The names of those that a file has."""
+    names = re.findall(r"<!-- (\w+):begin -->", text)
+    for name in names:
+        if name not in TABLES:
+            raise Stop(f"{os.path.relpath(path)} has the marker <!-- {name}:begin -->, but there "
+                       f"are only {', '.join(TABLES)}", BAD_USAGE)
+        if f"<!-- {name}:begin -->\n" not in text or f"<!-- {name}:end -->" not in \
+                text.partition(f"<!-- {name}:begin -->")[2]:
+            raise Stop(f"{os.path.relpath(path)} lacks the marker <!-- {name}:end --> after "
+                       f"<!-- {name}:begin -->", BAD_USAGE)
+    return names
+
+
+def renewed(path, files):
+    """A file's text with its tables made anew, and the names of those that differ."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    differ = []
+    for name in tables_in(path, text):
+        new = "\n".join(["", *TABLES[name](files), "", ""])
+        whole = re.sub(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)",
+                       lambda match: match[1] + new + match[2], text, flags=re.DOTALL)
+        if whole != text:
+            differ.append(name)
+        text = whole
+    return text, differ
+
+
+def need_places(paths):
+    """Each table has to stand in one of the files."""
+    there = []
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            there += tables_in(path, file.read())
+    for name in TABLES:
+        if name not in there:
+            raise Stop(f"no markdown file has the markers <!-- {name}:begin --> and "
+                       f"<!-- {name}:end -->", BAD_USAGE)

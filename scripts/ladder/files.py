@@ -1,0 +1,98 @@
+"""Where things are, and files that are written whole or not at all."""
+
+import contextlib
+import glob
+import json
+import os
+import re
+import tempfile
+
+from ladder.console import BAD_USAGE, Stop
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+RESULTS = os.path.join(ROOT, "scripts/results")
+
+
+# ---- what is measured: a file a GPU, and sim.json ----
+
+
+def machine_of(path):
+    """Whose measurements these are, as the file says; None where it holds none, or is not there."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Stop(f"cannot read {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
+    except ValueError:
+        return None
+    machine = data.get("machine") if isinstance(data, dict) else None
+    return machine if isinstance(machine, dict) else None
+
+
+def file_of(gpu, folder=RESULTS):
+    """Where a GPU's measurements go: h100.json for an NVIDIA H100 80GB HBM3. Where that file is
+    another GPU's, such as an NVIDIA H100 PCIe's, nvidia-h100-80gb-hbm3.json. None: the sim."""
+    if gpu is None:
+        return os.path.join(folder, "sim.json")
+    name = re.search(r"[A-Za-z]*\d+", gpu) or re.search(r"\w+", gpu)
+    path = os.path.join(folder, f"{name[0].lower()}.json")
+    if (machine_of(path) or {}).get("gpu") in (None, gpu):
+        return path
+    return os.path.join(folder, "-".join(re.findall(r"\w+", gpu.lower())) + ".json")
+
+
+def newest_measured(folder=RESULTS):
+    """The GPU's file with the latest date of its own, of two of a day the last by name; None where
+    no GPU has been measured. What README and figures show by default."""
+    found = []
+    for path in glob.glob(os.path.join(folder, "*.json")):
+        machine = machine_of(path) or {}
+        if machine.get("gpu"):
+            found.append((machine.get("date") or "", os.path.basename(path), path))
+    return max(found)[-1] if found else None
+
+
+# ---- writing ----
+
+
+def write_whole(path, content):
+    """Writes a file, text or bytes, whole or not at all, whatever happens meanwhile."""
+    write_all({path: content})
+
+
+def write_all(files):
+    """Writes {path: text or bytes}. All of them are complete before the first appears."""
+    parts = {}
+    path = None
+    try:
+        for path, content in files.items():
+            with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or ".", prefix=".part-",
+                                             delete=False) as file:
+                parts[path] = file.name
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(file.name, 0o644)
+        for path in files:
+            os.replace(parts[path], path)
+            del parts[path]
+    except OSError as error:
+        raise Stop(f"cannot write {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
+    finally:
+        for part in parts.values():
+            with contextlib.suppress(OSError):
+                os.unlink(part)
+
+
+def item_a_line(data):
+    """JSON with one item of a list a line, so that a diff shows which changed."""
+    parts = []
+    for name, value in data.items():
+        if isinstance(value, list) and value:
+            items = ",\n".join("  " + json.dumps(item, ensure_ascii=False) for item in value)
+            parts.append(f"{json.dumps(name)}: [\n{items}\n]")
+        else:
+            parts.append(f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"

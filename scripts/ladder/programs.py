@@ -1,0 +1,99 @@
+"""The rungs' programs: finding and running them."""
+
+import collections
+import glob
+import json
+import os
+import re
+import subprocess
+
+from ladder.console import BAD_USAGE, WRONG_RESULT, Stop
+from ladder.files import ROOT
+
+
+class Step(collections.namedtuple(
+        "Step", "rung variant device default by_name_only summary colour backward deterministic "
+                "needs exact_architecture tiles grid_limit")):
+    """A line of --list: a step for a device. common/rung.h says what each field means."""
+
+    def tiles_for(self, head_dim):
+        """[(Br, Bc)] compiled for heads of this size: those of the smallest max_d that holds it."""
+        least = min((d for d, _, _ in self.tiles if d >= head_dim), default=None)
+        return [(rows, keys) for d, rows, keys in self.tiles if d == least]
+
+    def registered(self):
+        """What a results file keeps of it."""
+        return {name: value for name, value in self._asdict().items() if name != "device"}
+
+
+class Program:
+    def __init__(self, path):
+        self.path = path
+        self.name = os.path.basename(path)
+
+    def steps(self):
+        """What --list says: a Step for each step and device that the program was built for."""
+        status, out, err = run_quietly([self.path, "--list"], self.name)
+        if status:
+            raise Stop(f"{self.name} --list ended with status {status}: {err}", status)
+        try:
+            return [Step(**line) for line in json_lines(out, self.name)]
+        except TypeError:
+            raise Stop(f"{self.name} --list says other things than these scripts read: scripts/run "
+                       "builds it anew", WRONG_RESULT) from None
+
+
+def json_lines(text, name):
+    try:
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    except ValueError as error:
+        raise Stop(f"{name} printed something that is no JSON: {error}", WRONG_RESULT) from None
+
+
+def programs():
+    """One for each folder of the tree that holds a rung."""
+    sources = sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*", "attention.cu")))
+    found = [Program(os.path.join(ROOT, "build/bin", os.path.basename(os.path.dirname(source))))
+             for source in sources]
+    missing = [program.name for program in found if not os.access(program.path, os.X_OK)]
+    if missing or not found:
+        raise Stop(f"build/bin lacks {', '.join(missing) or 'every rung'}: scripts/run builds them",
+                   BAD_USAGE)
+    return found
+
+
+def programs_in(folder):
+    """Name → program, of a folder that has the tests' programs too."""
+    if not os.path.isdir(folder):
+        raise Stop(f"there is no folder {os.path.relpath(folder)}: scripts/run builds the programs "
+                   "into build/bin", BAD_USAGE)
+    names = [name for name in sorted(os.listdir(folder))
+             if re.fullmatch(r"\d\d_\w+", name) and not name.endswith("_test")]
+    found = {name: Program(os.path.join(folder, name)) for name in names
+             if os.access(os.path.join(folder, name), os.X_OK)}
+    if not found:
+        raise Stop(f"{os.path.relpath(folder)} has no rung: scripts/run builds the programs into "
+                   "build/bin", BAD_USAGE)
+    return found
+
+
+def run_quietly(command, what, progress=None):
+    """Runs a program to its end: status (negative for a signal), stdout, last lines of stderr."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, encoding="utf-8", errors="replace") as process:
+        try:
+            while True:
+                if progress:
+                    progress.at(what)
+                try:
+                    out, err = process.communicate(timeout=0.5)
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
+        except BaseException:
+            process.kill()
+            raise
+    # An error is a line or a few; what ends in an ellipsis is progress.
+    lines = [line.rstrip() for line in err.splitlines()]
+    lines = [line for line in lines if line and not line.endswith("…")]
+    return process.returncode, out, "\n".join(lines[-6:])

@@ -1,0 +1,48 @@
+"""What a record, an object of a program's --json, says."""
+
+from ladder.text import NO_VALUE
+
+
+def total(record, kind):
+    """Bytes read and written together, None where the program does not know."""
+    parts = [record.get(f"{kind}_{way}_bytes") for way in ("read", "write")]
+    return None if None in parts else sum(parts)
+
+
+def requested(record):
+    """What the kernels ask of HBM: the sim's count, or the formula that equals it."""
+    counted = total(record, "requested")
+    return total(record, "model") if counted is None else counted
+
+
+def uneven_counts(record):
+    """What is wrong if the sim's count is not the formula's to the byte."""
+    for way in ("read", "write"):
+        counted, formula = (record.get(f"{kind}_{way}_bytes") for kind in ("requested", "model"))
+        if None not in (counted, formula) and counted != formula:
+            return (f"HBM {way}s: the sim counted {counted:,} bytes, the rung's formula says "
+                    f"{formula:,}")
+    return None
+
+
+def error_text(record):
+    """The largest error of O, or of the gradients; LSE has a tolerance of its own."""
+    errors = [e for name, e in (record.get("errors") or {}).items() if e and name != "lse"]
+    if any(e.get("nonfinite") for e in errors):
+        return "inf/nan"
+    largest = [e["max"] for e in errors if e.get("max") is not None]
+    return f"{max(largest):.1e}" if largest else NO_VALUE
+
+
+def shape_text(record):
+    kv_heads, seqlen_kv = record.get("kv_heads"), record.get("seqlen_kv")
+    words = [f"batch {record['batch']}", f"heads {record['heads']}"]
+    if kv_heads != record["heads"]:
+        words.append(f"kv-heads {kv_heads}")
+    words.append(f"seqlen {record['seqlen']}")
+    if seqlen_kv != record["seqlen"]:
+        words.append(f"seqlen-kv {seqlen_kv}")
+    words += [f"head-dim {record['head_dim']}", record["dtype"]]
+    if record.get("causal"):
+        words.append("causal")
+    return ", ".join(words)

@@ -1,0 +1,201 @@
+"""Runs every rung of the ladder and prints one table; scripts/run builds, then calls this.
+
+The programs do the work, this only gathers: `PROGRAM --list` names a rung's steps, and
+`PROGRAM --json` measures one. Everything they reported goes to build/results.json as
+{"records": [objects of --json], "failures": [{rung, variant, device, status, message}]}.
+"""
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import sys
+
+from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Progress, Stop,
+                            run_command, wrap)
+from ladder.files import ROOT, write_whole
+from ladder.programs import json_lines, programs, run_quietly
+from ladder.records import total, uneven_counts
+from ladder.table import print_tables
+
+# The FlashAttention-2 paper's workload: 16k tokens in all, hidden size 2048.
+PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
+            "--dtype", "bf16"]
+
+# These would make all programs write, or print, the same thing.
+FOR_ONE_PROGRAM = ["--save", "--trace", "--list", "--version"]
+
+
+class Run:
+    """One step on one device: its records, two where it has a backward pass, or why there are
+    none."""
+
+    def __init__(self, program, step, device, counters=False):
+        self.rung = program.name
+        self.path = program.path
+        self.variant = step.variant
+        self.device = device
+        self.exact_architecture = step.exact_architecture
+        self.options = ["--dram"] if counters and device == "gpu" else []
+        self.records = []
+        self.status = GOOD
+        self.message = ""
+
+    def go(self, options, progress, label):
+        command = [self.path, *options, *self.options, "--variant", self.variant, "--device",
+                   self.device, "--json"]
+        self.status, out, self.message = run_quietly(
+            command, f"{label} {self.rung} {self.variant} on the {self.device}", progress)
+        if self.status < 0:
+            crash = signal.Signals(-self.status).name
+            self.message = f"{self.message}\nkilled by {crash}".strip()
+            self.status = 128 - self.status
+        # Some lines of a program that crashed may be cut short.
+        with contextlib.nullcontext() if self.status <= NO_DEVICE else contextlib.suppress(Stop):
+            self.records = json_lines(out, self.rung)
+        if self.status == GOOD:
+            self.judge()
+        return self
+
+    def judge(self):
+        if not self.records:
+            self.status, self.message = WRONG_RESULT, "the program reported nothing"
+        for record in self.records:
+            uneven = uneven_counts(record)
+            if record.get("pass") is False:
+                self.status, self.message = WRONG_RESULT, "wrong result"
+            elif uneven:
+                self.status, self.message = WRONG_RESULT, uneven
+
+    def failure(self):
+        return {"rung": self.rung, "variant": self.variant, "device": self.device,
+                "status": self.status, "message": self.message}
+
+
+def take(options, name, shortest):
+    """Removes `name VALUE` or `name=VALUE` from the options and returns the last value. As in
+    getopt_long, a name may be cut short, here down to `shortest`."""
+    value, kept = None, []
+    rest = iter(options)
+    for option in rest:
+        spelled, equals, attached = option.partition("=")
+        if not (name.startswith(spelled) and len(spelled) >= len(shortest)):
+            kept.append(option)
+        elif equals:
+            value = attached
+        else:
+            value = next(rest, None)
+            if value is None:
+                raise Stop(f"{name} needs a value", BAD_USAGE)
+    options[:] = kept
+    return value
+
+
+def gpu_answers(program, progress):
+    """Whether there is a GPU to run on, whether its DRAM counters may be read, and if not, why."""
+    status, out, message = run_quietly(
+        [program.path, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--dram", "--check",
+         "off", "--json"], "looking for a GPU", progress)
+    progress.clear()
+    if status == NO_DEVICE:
+        return False, False, message.removeprefix(f"{program.name}: ")
+    with contextlib.suppress(Stop):
+        if any(total(record, "dram") is not None for record in json_lines(out, program.name)):
+            return True, True, ""
+    said = [line for line in message.splitlines() if line.startswith("--dram: ")]
+    return True, False, "".join(said[-1:]).removeprefix("--dram: ")
+
+
+def plan(found, steps, given, gpu, counters):
+    """The tables to make: (title, options of the programs, [Run])."""
+    def runs(device):
+        return [Run(program, step, device, counters and "--dram" not in given)
+                for program, step in steps if step.device == device]
+
+    if given:
+        options = list(given)
+        variant = take(options, "--variant", "--var")
+        device = take(options, "--device", "--dev")
+        if device in (None, "auto"):
+            device = "gpu" if gpu else "sim"
+        elif device not in ("gpu", "sim"):
+            raise Stop(f"--device {device}: the devices are gpu, sim and auto", BAD_USAGE)
+        if variant:
+            names = sorted({step.variant for _, step in steps})
+            if variant not in names:
+                raise Stop(f"--variant {variant}: no rung has it; there are {', '.join(names)}",
+                           BAD_USAGE)
+            steps = [(program, step) for program, step in steps if step.variant == variant]
+        chosen = runs(device)
+        if not chosen:  # built without CUDA: the program says so better
+            chosen = [Run(program, step, device) for program, step in steps]
+        return [(f"scripts/run {shlex.join(given)}", options, chosen)]
+
+    captured = os.path.join(ROOT, "scripts/captured")
+    if os.path.exists(os.path.join(captured, "q.npy")):
+        title = "q, k, v captured from a trained model"
+        options = ["--load", os.path.relpath(captured)]
+    else:
+        title = "random q, k, v (no capture in scripts/captured)"
+        options = []
+    both = []
+    for program in found:
+        mine = runs("sim") + (runs("gpu") if gpu else [])
+        both += [run for run in mine if run.rung == program.name]
+    tables = [(title, options, both)]
+    if gpu:
+        tables.append(("the FlashAttention-2 paper's workload at N = 2k", PAPER_2K, runs("gpu")))
+    return tables
+
+
+def ladder(options):
+    found = programs()
+    for option in options:
+        for name in FOR_ONE_PROGRAM:
+            if option.partition("=")[0] == name:
+                raise Stop(f"{name} is for one program alone, such as build/bin/{found[0].name} "
+                           f"{option}", BAD_USAGE)
+    json_out = "--json" in options
+    given = [option for option in options if option != "--json"]
+
+    progress = Progress()
+    gpu, counters, why_not = gpu_answers(found[0], progress)
+    steps = [(program, step) for program in found for step in program.steps()]
+    tables = plan(found, steps, given, gpu, counters)
+    count = sum(len(runs) for _, _, runs in tables)
+    done = 0
+    finished = []
+    for title, program_options, runs in tables:
+        for run in runs:
+            done += 1
+            run.go(program_options, progress, f"[{done}/{count}]")
+        progress.clear()
+        # A step for a GPU of another kind is no failure where nobody asked for it.
+        finished.append((title, [run for run in runs if given or run.status != NO_DEVICE
+                                 or not run.exact_architecture]))
+
+    every = [run for _, runs in finished for run in runs]
+    records = [record for run in every for record in run.records]
+    if json_out:
+        for record in records:
+            print(json.dumps(record, ensure_ascii=False))
+        sys.stdout.flush()
+    print_tables(finished, steps[0][1], sys.stderr if json_out else sys.stdout)
+    sys.stdout.flush()
+    if not gpu and not any(option.startswith("--dev") for option in given):
+        print("\n".join(wrap(f"Counts only, no times: {why_not}")), file=sys.stderr)
+    elif gpu and not counters and why_not and any(run.device == "gpu" for run in every):
+        print("\n".join(wrap(f"No DRAM column: {why_not}")), file=sys.stderr)
+    if records:
+        path = os.path.join(ROOT, "build/results.json")
+        results = {"records": records,
+                   "failures": [run.failure() for run in every if run.status != GOOD]}
+        write_whole(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        print(f"Wrote {os.path.relpath(path)} ({len(records)} records).", file=sys.stderr)
+    return max((run.status for run in every), key=lambda s: (SEVERITY.get(s, 4), s), default=GOOD)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("scripts/run", lambda: ladder(sys.argv[1:]),
+                         "interrupted; build/results.json is as it was."))

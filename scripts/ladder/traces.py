@@ -1,0 +1,87 @@
+"""The sim's traces, reduced to what figures show."""
+
+import json
+import os
+import shlex
+import sys
+import tempfile
+
+from ladder.console import WRONG_RESULT, Stop
+from ladder.course import PIPELINED, TRACED
+from ladder.files import item_a_line, write_whole
+from ladder.programs import json_lines, run_quietly
+
+TRACE_OPTIONS = ["--device", "sim", "--heads", "1", "--seqlen", "512", "--head-dim", "64",
+                 "--block-q", "64", "--block-kv", "64", "--check", "off"]
+
+
+def trace_of(path, rung, variant, options):
+    """What it says of the run, with its tiles and the command, and its other lines."""
+    options = ["--variant", variant, *options]
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "trace")
+        status, said, message = run_quietly([path, *options, "--trace", out, "--json"],
+                                            f"tracing {rung} {variant}")
+        if status:
+            raise Stop(f"{rung}: no trace (status {status}): {message}", WRONG_RESULT)
+        record = json_lines(said, rung)[0]
+        with open(out, encoding="utf-8") as file:
+            head, *lines = [json.loads(line) for line in file]
+    return {**head, "block_q": record["block_q"], "block_kv": record["block_kv"],
+            "command": shlex.join([rung, *options])}, lines
+
+
+def traced(path, rung, variant):
+    """A trace reduced to rows: {"rung", …, "command", "kernels", "arrays": {name: bytes of a row},
+    "events": [[kernel, block, step, array, "r" or "w", first row, past the last row]]}."""
+    head, lines = trace_of(path, rung, variant, TRACE_OPTIONS)
+    rows = {"Q": head["seqlen"], "K": head["seqlen_kv"], "V": head["seqlen_kv"]}
+    size, kernels, events = {}, [], []
+    for event in lines:
+        size[event["array"]] = max(size.get(event["array"], 0), event["end"])
+        if event["kernel"] not in kernels:
+            kernels.append(event["kernel"])
+    width = {name: max(1, end // rows.get(name, head["seqlen"])) for name, end in size.items()}
+    for event in lines:
+        row = width[event["array"]]
+        one = [kernels.index(event["kernel"]), event["block"], event["step"], event["array"],
+               event["op"][0], event["begin"] // row, -(-event["end"] // row)]
+        events.append(one)
+    return {**head, "kernels": kernels, "arrays": width, "events": events}
+
+
+def pipelined(path, rung, variant, options):
+    """What block 0 asks of Hopper's engines and barriers: {"rung", …, "command", "warps": [[[event,
+    name, barrier, number, amount, exps, other FLOPs], …], …]}, as --trace has them. One warp stands
+    for a warpgroup that multiplies; a copy's boxes are one."""
+    head, lines = trace_of(path, rung, variant, options)
+    warps = {}
+    for line in lines:
+        if "event" in line and line["block"] == 0:
+            warps.setdefault(line["warp"], []).append([line[name] for name in (
+                "event", "name", "barrier", "number", "amount", "exps", "other_flops")])
+    multiply = {warp // 4 for warp, events in warps.items() if any(e[0] == "wgmma" for e in events)}
+    kept = []
+    for warp, events in sorted(warps.items()):
+        if (warp % 4 if warp // 4 in multiply else len(events) == 1):
+            continue  # does what the warpgroup's first warp does, or nothing
+        mine = []
+        for event in events:
+            if mine and event[0] in ("tma_load", "tma_store") and event[:4] == mine[-1][:4]:
+                mine[-1][4] += event[4]
+            else:
+                mine.append(event)
+        kept.append(mine)
+    return {**head, "warps": kept}
+
+
+def write_traces(programs, folder):
+    """traces.json, where the programs that the course traces are all there."""
+    if not all(rung in programs for rung, *_ in TRACED + PIPELINED):
+        return
+    path = os.path.join(folder, "traces.json")
+    write_whole(path, item_a_line({
+        "traces": [traced(programs[rung].path, rung, variant) for rung, variant in TRACED],
+        "pipelines": [pipelined(programs[rung].path, rung, variant, options)
+                      for rung, variant, options in PIPELINED]}))
+    print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
