@@ -23,14 +23,14 @@ class SUITE : public DeviceTest {};
 constexpr int kWarps = 4, kThreads = 32 * kWarps, kRows = 16;
 
 /// What warp w has of row i and of element (i, j): other numbers everywhere, negative ones too.
-__host__ __device__ constexpr float of_row(int w, int i) {
+constexpr float of_row(int w, int i) {
   return static_cast<float>((7 * w + 5 * i) % 23) - 9;
 }
-__host__ __device__ constexpr float of_element(int w, int i, int j) {
+constexpr float of_element(int w, int i, int j) {
   return static_cast<float>((31 * w + 11 * i + 3 * j) % 37) / 4 - 4;
 }
 /// What row i weighs.
-__host__ __device__ constexpr float weight_of(int i) {
+constexpr float weight_of(int i) {
   return 0.25f * static_cast<float>(i) - 1;
 }
 
