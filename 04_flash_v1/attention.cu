@@ -133,14 +133,14 @@ __global__ void __launch_bounds__(kThreads)
       for (int g = 0; g < Br / kGroup; ++g) {
         const int first = row + kGroup * g, rows = p.N - first;
         const auto O_rows = O_head + int64_t{first} * p.d;
-        Spread<kGroup, D, kThreads> O{.rows = rows, .columns = p.d};
-        load(O, O_rows, p.d);
+        Spread<kGroup, D, kThreads> O;
+        load(O, O_rows, p.d, rows, p.d);
         Accumulator<kGroup, D> PV;  // over this warp's keys
         mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
         write(warp_PV, PV);
         __syncthreads();
-        mul_rows(O, old_weight + kGroup * g);
-        add_over_warps(O, warp_PV, new_weight + kGroup * g);
+        mul_rows(O, old_weight + kGroup * g, rows, p.d);
+        add_over_warps(O, warp_PV, new_weight + kGroup * g, rows, p.d);
         store(O_rows, p.d, O, rows, p.d);
         __syncthreads();  // the warps' sums may be overwritten
       }

@@ -80,15 +80,15 @@ __global__ void sums_over_warps(Hbm<float> target, int pitch, int rows, int colu
       smem.take<float>("sums", warp_sums_floats(kRows, C, kWarps))};
   const auto weight = smem.take<float>("weight", kRows);
   if (threadIdx.x < kRows) weight[threadIdx.x] = weight_of(static_cast<int>(threadIdx.x));
-  Spread<kRows, C, kThreads> x{.rows = rows, .columns = columns};
-  load(x, target, pitch);
+  Spread<kRows, C, kThreads> x;
+  load(x, target, pitch, rows, columns);
   Accumulator<kRows, C> acc;
   for_each(acc, [&](int i, int j, float& element) { element = of_element(warp_id(), i, j); });
   write(warp_sums, acc);
   __syncthreads();
-  mul_rows(x, weight);
-  add_over_warps(x, warp_sums, weight);
-  add_over_warps(x, warp_sums);
+  mul_rows(x, weight, rows, columns);
+  add_over_warps(x, warp_sums, weight, rows, columns);
+  add_over_warps(x, warp_sums, rows, columns);
   store(target, pitch, x, rows, columns);
 }
 

@@ -98,12 +98,11 @@ __device__ __forceinline__ Row sum_over_warps(const WarpRows<M, kWarps>& of, int
 }
 
 /// R × C fp32 values of a block, each with one thread: thread t has the elements t, t + kThreads, …
-/// counted along the rows. Only the first `rows` rows and `columns` columns exist.
+/// counted along the rows. The words for it leave out what is past `rows` or `columns`.
 template <int R, int C, int kThreads>
 struct Spread {
   static_assert(kThreads % C == 0 || C % kThreads == 0);
   float r[R * C / kThreads] = {};
-  int rows = R, columns = C;
 };
 
 /// Calls f(n, row, column) for each element r[n] in the first `rows` rows and `columns` columns
@@ -111,8 +110,9 @@ struct Spread {
 template <int R, int C, int kThreads, class F>
 __device__ __forceinline__ void for_each_place(const Spread<R, C, kThreads>&, int rows, int columns,
                                                F f) {
-  const int first_row = static_cast<int>(threadIdx.x) / C;
-  const int first_column = static_cast<int>(threadIdx.x) % C;
+  // The remainder is the number itself, but tells the compiler which comparisons cannot fail.
+  const int thread = static_cast<int>(threadIdx.x) % kThreads;
+  const int first_row = thread / C, first_column = thread % C;
 #pragma unroll
   for (int n = 0; n < R * C / kThreads; ++n) {
     const int row = n * kThreads / C + first_row, column = n * kThreads % C + first_column;
@@ -120,13 +120,13 @@ __device__ __forceinline__ void for_each_place(const Spread<R, C, kThreads>&, in
   }
 }
 
-/// Reads what exists of it; rows are `pitch` elements apart.
+/// Reads it; rows are `pitch` elements apart.
 template <int R, int C, int kThreads>
-__device__ __forceinline__ void load(Spread<R, C, kThreads>& x, Hbm<float> source, int pitch) {
-  for_each_place(x, x.rows, x.columns,
-                 [&](int n, int i, int j) { x.r[n] = source[i * pitch + j]; });
+__device__ __forceinline__ void load(Spread<R, C, kThreads>& x, Hbm<float> source, int pitch,
+                                     int rows, int columns) {
+  for_each_place(x, rows, columns, [&](int n, int i, int j) { x.r[n] = source[i * pitch + j]; });
 }
-/// Stores the first `rows` rows and `columns` columns, rounded to T.
+/// Stores it, rounded to T.
 template <class T, int R, int C, int kThreads>
 __device__ __forceinline__ void store(Hbm<T> target, int pitch, const Spread<R, C, kThreads>& x,
                                       int rows, int columns) {
@@ -135,8 +135,9 @@ __device__ __forceinline__ void store(Hbm<T> target, int pitch, const Spread<R, 
 
 /// Every element times its row's value.
 template <int R, int C, int kThreads>
-__device__ __forceinline__ void mul_rows(Spread<R, C, kThreads>& x, Smem<float> of_row) {
-  for_each_place(x, x.rows, x.columns, [&](int n, int i, int) {
+__device__ __forceinline__ void mul_rows(Spread<R, C, kThreads>& x, Smem<float> of_row,
+                                         int rows = R, int columns = C) {
+  for_each_place(x, rows, columns, [&](int n, int i, int) {
     x.r[n] *= of_row[i];
     count_flops(1);
   });
@@ -162,8 +163,9 @@ __device__ __forceinline__ void write(const WarpSums<R, C, kWarps>& target,
 /// x += what all warps have, added up.
 template <int R, int C, int kThreads, int kWarps>
 __device__ __forceinline__ void add_over_warps(Spread<R, C, kThreads>& x,
-                                               const WarpSums<R, C, kWarps>& of) {
-  for_each_place(x, x.rows, x.columns, [&](int n, int i, int j) {
+                                               const WarpSums<R, C, kWarps>& of, int rows = R,
+                                               int columns = C) {
+  for_each_place(x, rows, columns, [&](int n, int i, int j) {
     float sum = 0;
     for (int w = 0; w < kWarps; ++w) sum += of.data[(w * R + i) * of.kPitch + j];
     x.r[n] += sum;
@@ -174,8 +176,9 @@ __device__ __forceinline__ void add_over_warps(Spread<R, C, kThreads>& x,
 template <int R, int C, int kThreads, int kWarps>
 __device__ __forceinline__ void add_over_warps(Spread<R, C, kThreads>& x,
                                                const WarpSums<R, C, kWarps>& of,
-                                               Smem<float> weight_of_row) {
-  for_each_place(x, x.rows, x.columns, [&](int n, int i, int j) {
+                                               Smem<float> weight_of_row, int rows = R,
+                                               int columns = C) {
+  for_each_place(x, rows, columns, [&](int n, int i, int j) {
     float sum = 0;
     for (int w = 0; w < kWarps; ++w) sum += of.data[(w * R + i) * of.kPitch + j];
     x.r[n] += weight_of_row[i] * sum;
