@@ -139,10 +139,13 @@ __global__ void __launch_bounds__(kThreads)
         mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
         write(warp_PV, PV);
         __syncthreads();
-        mul_rows(O, old_weight + kGroup * g, rows, p.d);
-        add_over_warps(O, warp_PV, new_weight + kGroup * g, rows, p.d);
-        store(O_rows, p.d, O, rows, p.d);
+        Spread<kGroup, D, kThreads> PV_sum;
+        sum_over_warps(PV_sum, warp_PV, rows, p.d);
         __syncthreads();  // the warps' sums may be overwritten
+        mul_rows(O, old_weight + kGroup * g, rows, p.d);
+        mul_rows(PV_sum, new_weight + kGroup * g, rows, p.d);
+        add(O, PV_sum, rows, p.d);
+        store(O_rows, p.d, O, rows, p.d);
       }
     }
   }

@@ -124,9 +124,12 @@ __global__ void __launch_bounds__(kThreads)
       mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
       write(warp_PV, PV);
       __syncthreads();
-      mul_rows(O_sum[g], old_weight + kGroup * g);
-      add_over_warps(O_sum[g], warp_PV, new_weight + kGroup * g);
+      Spread<kGroup, D, kThreads> PV_sum;
+      sum_over_warps(PV_sum, warp_PV);
       __syncthreads();  // the warps' sums may be overwritten
+      mul_rows(O_sum[g], old_weight + kGroup * g);
+      mul_rows(PV_sum, new_weight + kGroup * g);
+      add(O_sum[g], PV_sum);
     }
   }
   cp_async_wait<0>();

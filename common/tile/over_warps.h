@@ -6,12 +6,11 @@
 //   WarpRows<M, kWarps>            M rows' values of each warp, in shared memory
 //   write                          a warp's rows → its part of them, or to shared memory
 //   max_over_warps                 → Rows, or the Row of one thread
-//   sum_over_warps                 → the Row of one thread
+//   sum_over_warps                 → the Row of one thread; WarpSums → Spread
 //   WarpSums<R, C, kWarps>         sums of R × C of each warp, in shared memory
 //   Spread<R, C, kThreads>         R × C fp32 values, dealt out to the threads of a block
 //   load, store                    Spread ↔ HBM
-//   mul_rows                       every element times its row's value
-//   add_over_warps                 += what the warps have in WarpSums, added up
+//   mul_rows, add                  every element times its row's value, plus another's
 //
 // On the sim they count a FLOP for each element (or row) and operation.
 #pragma once
@@ -160,29 +159,24 @@ __device__ __forceinline__ void write(const WarpSums<R, C, kWarps>& target,
   constexpr int kPitch = target.kPitch;
   write(target.data + warp_id() * R * kPitch, kPitch, acc);
 }
-/// x += what all warps have, added up.
+/// The sums of all warps, added up.
 template <int R, int C, int kThreads, int kWarps>
-__device__ __forceinline__ void add_over_warps(Spread<R, C, kThreads>& x,
+__device__ __forceinline__ void sum_over_warps(Spread<R, C, kThreads>& sum,
                                                const WarpSums<R, C, kWarps>& of, int rows = R,
                                                int columns = C) {
-  for_each_place(x, rows, columns, [&](int n, int i, int j) {
-    float sum = 0;
-    for (int w = 0; w < kWarps; ++w) sum += of.data[(w * R + i) * of.kPitch + j];
-    x.r[n] += sum;
-    count_flops(kWarps);
+  for_each_place(sum, rows, columns, [&](int n, int i, int j) {
+    sum.r[n] = 0;
+    for (int w = 0; w < kWarps; ++w) sum.r[n] += of.data[(w * R + i) * of.kPitch + j];
+    count_flops(kWarps - 1);
   });
 }
-/// The same with each row's sum times a weight.
-template <int R, int C, int kThreads, int kWarps>
-__device__ __forceinline__ void add_over_warps(Spread<R, C, kThreads>& x,
-                                               const WarpSums<R, C, kWarps>& of,
-                                               Smem<float> weight_of_row, int rows = R,
-                                               int columns = C) {
-  for_each_place(x, rows, columns, [&](int n, int i, int j) {
-    float sum = 0;
-    for (int w = 0; w < kWarps; ++w) sum += of.data[(w * R + i) * of.kPitch + j];
-    x.r[n] += weight_of_row[i] * sum;
-    count_flops(kWarps + 1);
+/// Every element plus that of another.
+template <int R, int C, int kThreads>
+__device__ __forceinline__ void add(Spread<R, C, kThreads>& x, const Spread<R, C, kThreads>& y,
+                                    int rows = R, int columns = C) {
+  for_each_place(x, rows, columns, [&](int n, int, int) {
+    x.r[n] += y.r[n];
+    count_flops(1);
   });
 }
 
