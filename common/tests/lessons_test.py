@@ -250,6 +250,33 @@ class Excerpts(unittest.TestCase):
         return True
 
 
+class HeadComments(unittest.TestCase):
+    """Each step says at its head how to run it, and that runs."""
+
+    def test_each_says_how_to_run_it(self):
+        for path in sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/**/*.cu"), recursive=True)):
+            with self.subTest(os.path.relpath(path, ROOT)):
+                self.run_head(path)
+
+    def run_head(self, path):
+        text = read(path)
+        head = text.split("\n\n", 1)[0].splitlines()
+        indented = [line[2:].strip() for line in head if line.startswith("//   ")]
+        self.assertTrue(indented, "the head comment has no command")
+        words = indented[0].split()  # before all else that is set apart there
+        rung = os.path.relpath(path, ROOT).split(os.sep)[0]
+        self.assertEqual(words[0], f"build/bin/{rung}", indented[0])
+        kind = "--baseline" if ".baseline = true" in text else "--variant"
+        name = re.search(r'\.name = "(\w+)"', text)[1]
+        self.assertEqual(words[1:3], [kind, name], indented[0])
+        more = [] if kind == "--baseline" else ["--device", "sim"]
+        done = subprocess.run([os.path.join(BIN, rung), *words[1:], *more], timeout=SECONDS,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, encoding="utf-8", check=False)
+        # A baseline wants a GPU.
+        self.assertIn(done.returncode, (0, 3) if kind == "--baseline" else (0,), done.stdout)
+
+
 class Words(unittest.TestCase):
     def test_every_word_of_common_tile_is_listed_and_no_other(self):
         defined = set()
