@@ -14,10 +14,12 @@ BlockMemory::BlockMemory(int64_t capacity)
       shadow_(static_cast<size_t>(capacity)),
       readers_(static_cast<size_t>(capacity / 16 + 1)) {}
 
-void BlockMemory::start(int64_t bytes, int threads) {
+void BlockMemory::start(int64_t bytes, int threads, Watcher* watcher) {
+  watcher_ = watcher;
+  watched_ = watcher ? uint8_t{kWatched} : uint8_t{0};
   launched_bytes_ = bytes;
   std::fill_n(bytes_.begin(), bytes, static_cast<char>(0xff));
-  std::fill_n(shadow_.begin(), bytes, uint8_t{0});
+  std::fill_n(shadow_.begin(), bytes, watched_);
   regions_.clear();
   takes_.assign(static_cast<size_t>(threads), 0);
   if (!tells_writers_apart_) return;
@@ -61,15 +63,28 @@ void BlockMemory::fail(const char* what, const SharedPlace& place, int element) 
                     at >= 0 ? at / element : -((-at + element - 1) / element), element));
 }
 
-void BlockMemory::fail_read(const SharedPlace& place, int element, bool in_flight) const {
-  fail(in_flight ? "read before its asynchronous copy was waited for:" : "read of unwritten", place,
-       element);
+void BlockMemory::unusual_read(const SharedPlace& place, int64_t bytes, int element) const {
+  uint8_t all = 0xff, any = 0;
+  for (int64_t i = place.at; i < place.at + bytes; ++i) {
+    all &= shadow_[static_cast<size_t>(i)];
+    any |= shadow_[static_cast<size_t>(i)];
+  }
+  if (any & kInFlight) fail("read before its asynchronous copy was waited for:", place, element);
+  if (!(all & kWritten)) fail("read of unwritten", place, element);
+  watcher_->touch(place, bytes, false);
 }
 
-void BlockMemory::fail_write(const SharedPlace& place, int element, bool in_flight) const {
-  fail(in_flight ? "write under an asynchronous copy that was not waited for:"
-                 : "write under a wgmma or TMA store that was not waited for and still reads",
-       place, element);
+void BlockMemory::unusual_write(const SharedPlace& place, int64_t bytes, int element, int thread) {
+  uint8_t any = 0;
+  for (int64_t i = place.at; i < place.at + bytes; ++i) any |= shadow_[static_cast<size_t>(i)];
+  if (any & kInFlight)
+    fail("write under an asynchronous copy that was not waited for:", place, element);
+  if (any & kBeingRead)
+    fail("write under a wgmma or TMA store that was not waited for and still reads", place,
+         element);
+  std::fill_n(shadow_.begin() + place.at, bytes, kWritten | kOrdinary | watched_);
+  if (tells_writers_apart_) note_write(thread, place.at, bytes);
+  watcher_->touch(place, bytes, true);
 }
 
 // -------------------------------------------------------------------------- asynchronous accesses
@@ -81,7 +96,7 @@ void BlockMemory::begin_copy(const SharedPlace& place, int64_t bytes, int elemen
       fail(s & kInFlight ? "asynchronous copy onto one that was not waited for:"
                          : "asynchronous copy under a wgmma or TMA store that still reads",
            place, element);
-    s = kInFlight;
+    s = kInFlight | watched_;
   }
 }
 
@@ -91,7 +106,7 @@ void BlockMemory::end_copy(int64_t at, const char* source, int64_t bytes, int th
     std::memcpy(bytes_.data() + at, source, n);
   else
     std::memset(bytes_.data() + at, 0, n);
-  std::memset(shadow_.data() + at, kWritten | kOrdinary, n);
+  std::memset(shadow_.data() + at, kWritten | kOrdinary | watched_, n);
   if (tells_writers_apart_) note_write(thread, at, bytes);
 }
 
@@ -104,12 +119,12 @@ void BlockMemory::begin_load(const SharedPlace& place, int64_t bytes) {
     if (s & kInFlight) complain("the target of a copy that was not waited for");
     if (s & kBeingRead) complain("which a wgmma or TMA store not waited for still reads");
     if (s & kOrdinary) complain("which was written with no fence_proxy_async() since");
-    s = kInFlight;
+    s = kInFlight | watched_;
   }
 }
 
 void BlockMemory::end_load(int64_t at, int64_t bytes) {
-  std::memset(shadow_.data() + at, kWritten, static_cast<size_t>(bytes));
+  std::memset(shadow_.data() + at, kWritten | watched_, static_cast<size_t>(bytes));
 }
 
 void BlockMemory::begin_async_read(const char* what, int64_t at) {

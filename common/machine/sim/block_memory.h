@@ -25,12 +25,22 @@ constexpr int64_t swizzle_128(int64_t at) {
   return at ^ (at >> 7 & 7) << 4;
 }
 
+/// Who is told of ordinary accesses.
+class Watcher {
+ public:
+  virtual void touch(const SharedPlace& place, int64_t bytes, bool write) = 0;
+
+ protected:
+  ~Watcher() = default;
+};
+
 class BlockMemory {
  public:
   explicit BlockMemory(int64_t capacity);
 
-  /// For a block of that many threads, launched with so many bytes: poison that nobody wrote.
-  void start(int64_t bytes, int threads);
+  /// For a block of that many threads, launched with so many bytes: poison that nobody wrote. The
+  /// watcher may be null.
+  void start(int64_t bytes, int threads, Watcher* watcher);
 
   struct Region {  // an array
     std::string name;
@@ -40,6 +50,7 @@ class BlockMemory {
   int64_t take(int thread, const char* name, int64_t bytes);
   /// The array that holds the byte at `at`; null if none.
   const Region* region_at(int64_t at) const;
+  const std::vector<Region>& regions() const { return regions_; }
 
   char* data() { return bytes_.data(); }
 
@@ -80,12 +91,15 @@ class BlockMemory {
   using Range = std::pair<int64_t, int64_t>;
 
   [[noreturn]] void fail(const char* what, const SharedPlace& place, int element) const;
-  [[noreturn]] void fail_read(const SharedPlace& place, int element, bool in_flight) const;
-  [[noreturn]] void fail_write(const SharedPlace& place, int element, bool in_flight) const;
+  // What is not as it should be, or is watched: the watcher costs nothing where there is none.
+  void unusual_read(const SharedPlace& place, int64_t bytes, int element) const;
+  void unusual_write(const SharedPlace& place, int64_t bytes, int element, int thread);
   void note_write(int thread, int64_t at, int64_t bytes);
 
   std::vector<char> bytes_;
   std::vector<uint8_t> shadow_;
+  Watcher* watcher_ = nullptr;
+  uint8_t watched_ = 0;            // kWatched where there is a watcher
   int64_t launched_bytes_ = 0;     // that the block has, of the capacity
   std::vector<Region> regions_;    // in the order taken; every thread must take the same
   std::vector<int> takes_;         // by each thread, so far
@@ -104,8 +118,8 @@ inline void BlockMemory::check_read(const SharedPlace& place, int element) const
     check_inside("read of", place, n, element);
     using W = typename Word<n>::type;
     const W seen = *reinterpret_cast<const W*>(shadow_.data() + place.at);
-    if ((seen & repeat<n>(kWritten | kInFlight)) != repeat<n>(kWritten)) [[unlikely]]
-      fail_read(place, element, seen & repeat<n>(kInFlight));
+    if ((seen & repeat<n>(kWritten | kInFlight | kWatched)) != repeat<n>(kWritten)) [[unlikely]]
+      unusual_read(place, n, element);
   }
 }
 
@@ -118,8 +132,8 @@ inline void BlockMemory::check_write(const SharedPlace& place, int element, int 
     check_inside("write to", place, n, element);
     using W = typename Word<n>::type;
     W* const s = reinterpret_cast<W*>(shadow_.data() + place.at);
-    if (*s & repeat<n>(kInFlight | kBeingRead)) [[unlikely]]
-      fail_write(place, element, *s & repeat<n>(kInFlight));
+    if (*s & repeat<n>(kInFlight | kBeingRead | kWatched)) [[unlikely]]
+      return unusual_write(place, n, element, thread);
     *s = repeat<n>(kWritten | kOrdinary);
     if (tells_writers_apart_) [[unlikely]]
       note_write(thread, place.at, n);

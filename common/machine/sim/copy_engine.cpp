@@ -121,6 +121,7 @@ void CopyEngine::load(const TensorMap& map, const MbarrierPlace& barrier, const 
     for (int64_t i = 0; i < piece.bytes; i += 16) map.array->read<16>(block_, piece.at + i, 2);
   }
   block_.counts.sram_write += bytes;
+  if (Recorder* const r = block_.recorder()) r->copy(target, bytes, false);
   block_.trace_event("tma_load", map.array->name, b.phase, bytes, b.name);
   if (block_.late())
     loads_.push_back(load);
@@ -146,6 +147,8 @@ void CopyEngine::store(const TensorMap& map, const SharedPlace& source, const in
   }
   for_each_stored(store.box, [&](int64_t chunk) {
     memory_.begin_async_read("TMA store of", chunk);
+    if (Recorder* const r = block_.recorder())
+      r->touch({source.name, chunk, source.begin, source.end}, 16, false);
     block_.counts.sram_read += 16;
   });
   mine().under_way.push_back(store);

@@ -13,7 +13,8 @@ enum ShadowBit : uint8_t {
   // of shared memory
   kInFlight = 8,    // the target of an asynchronous copy that nobody has waited for
   kBeingRead = 16,  // by a wgmma or a TMA store that nobody has waited for
-  kOrdinary = 32    // written by ordinary stores, and not fenced for wgmma and TMA since
+  kOrdinary = 32,   // written by ordinary stores, and not fenced for wgmma and TMA since
+  kWatched = 64     // a trace is told of ordinary accesses; of all bytes or of none
 };
 
 /// The unsigned integer of n bytes, and a shadow bit repeated in each of them.

@@ -36,6 +36,12 @@ class Tracked : public Array {
       fail(what, at, element);
   }
 
+  // And note what a kernel reads or writes for the first time.
+  template <int n>
+  void check_read(int64_t at, int element);
+  template <int n>
+  void check_write(int64_t at, int element);
+
   struct alignas(64) WorkerCounts {
     int64_t read = 0, write = 0;
   };
@@ -44,10 +50,10 @@ class Tracked : public Array {
 };
 
 template <int n>
-inline void Tracked::read(Block& block, int64_t at, int element) {
+inline void Tracked::check_read(int64_t at, int element) {
   if constexpr (n == 16) {
-    read<8>(block, at, element);
-    read<8>(block, at + 8, element);
+    check_read<8>(at, element);
+    check_read<8>(at + 8, element);
   } else {
     check(at, n, element, "read of");
     using W = typename Word<n>::type;
@@ -59,17 +65,14 @@ inline void Tracked::read(Block& block, int64_t at, int element) {
         fail("read of unwritten", at, element);
       __atomic_fetch_or(s, repeat<n>(kReadHere), __ATOMIC_RELAXED);
     }
-    counts_[static_cast<size_t>(block.worker())].read += n;
-    if (block.tracing()) [[unlikely]]
-      block.trace_access(this, false, at, at + n);
   }
 }
 
 template <int n>
-inline void Tracked::write(Block& block, int64_t at, int element) {
+inline void Tracked::check_write(int64_t at, int element) {
   if constexpr (n == 16) {
-    write<8>(block, at, element);
-    write<8>(block, at + 8, element);
+    check_write<8>(at, element);
+    check_write<8>(at + 8, element);
   } else {
     check(at, n, element, "write to");
     using W = typename Word<n>::type;
@@ -77,10 +80,23 @@ inline void Tracked::write(Block& block, int64_t at, int element) {
     constexpr W want = repeat<n>(kWritten | kWrittenHere);
     if ((__atomic_load_n(s, __ATOMIC_RELAXED) & want) != want)
       __atomic_fetch_or(s, want, __ATOMIC_RELAXED);
-    counts_[static_cast<size_t>(block.worker())].write += n;
-    if (block.tracing()) [[unlikely]]
-      block.trace_access(this, true, at, at + n);
   }
+}
+
+template <int n>
+inline void Tracked::read(Block& block, int64_t at, int element) {
+  check_read<n>(at, element);
+  counts_[static_cast<size_t>(block.worker())].read += n;
+  if (block.tracing()) [[unlikely]]
+    block.trace_access(this, false, at, at + n);
+}
+
+template <int n>
+inline void Tracked::write(Block& block, int64_t at, int element) {
+  check_write<n>(at, element);
+  counts_[static_cast<size_t>(block.worker())].write += n;
+  if (block.tracing()) [[unlikely]]
+    block.trace_access(this, true, at, at + n);
 }
 
 }  // namespace ladder::sim
