@@ -1,5 +1,5 @@
-// 05 on Hopper: the algorithm of attention.cu, unchanged, on the asynchronous engines of sm_90a
-// (Shah et al. 2024, FlashAttention-3).
+// 05 on Hopper, step 7: what short sequences, the mask and shared memory still cost. This project's
+// own.
 //
 //   build/bin/05_flash_v2 --variant sm90 --seqlen 512 --causal
 //
@@ -12,11 +12,10 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `mma`: the warps no longer all do the same. One thread of a producer warpgroup keeps copies
-// of Q, K and V under way, by the copy engine, into rings of stages; two or three consumer
-// warpgroups of 64 rows each multiply them straight from shared memory and say when a stage is free
-// again. The softmax of a step runs under the product P·V of the step before, and consumers take
-// turns at the tensor cores. A block takes one tile of Q after another until there is none left.
+// Since `persistent`: where there is room, at d = 128, a consumer keeps Q in registers, so that S =
+// Q·Kᵀ reads K alone from shared memory. Under the mask a consumer whose rows see fewer keys than
+// the block's last row steps aside; tiles of Q are laid from the last row up, so that the one that
+// is partly empty has the fewest keys; and heads come in smaller groups, for HBM's sake.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -304,9 +303,9 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "sm90",
-                     .summary = "mma's algorithm on Hopper's bulk copies and warpgroup products",
+                     .summary = "and Q in registers, rows that step aside, an order for HBM",
                      .colour = "#0072B2",
-                     .step = 4,
+                     .step = 10,
                      .has_lse = true,
                      .min_compute_capability = 90,
                      .exact_architecture = true,
