@@ -479,7 +479,7 @@ class PageTest(unittest.TestCase):
         x, y = self.value(f"""(() => {{ const pane = explorer.panes[0], t = pane.timeline, i = {wait[0]};
           const r = t.canvas.getBoundingClientRect();
           return [r.left + t.gutter + ((pane.clock.from[i] + pane.clock.to[i]) / 2 - t.from) * t.scale,
-                  r.top + t.top + (t.engines.length + pane.run.columns.warp[i] + 0.5) * t.rowHeight]; }})()""")
+                  r.top + t.warpY(pane.run.columns.warp[i] + 0.5)]; }})()""")
         self.browser.mouse("mousePressed", x, y)
         self.browser.mouse("mouseReleased", x, y)
         self.browser.drawn()

@@ -59,8 +59,10 @@ const explorer = {
     scrubber.max = this.last;
     document.getElementById("clock").value = name;
     document.getElementById("clock-note").textContent = name === "model"
-      ? "Clock: cycles of the figures' model, not measured. Blocks of a kernel run side by side; kernels that it does not know take no time."
-      : "Clock: the order of the trace, not time. A warp's event is one tick, a wait lasts until what it waits for is there, blocks come one after the other.";
+      ? "Clock: cycles of the figures' model, not measured. Blocks of a kernel run side by side; " +
+        "kernels that it does not know take no time."
+      : "Clock: the order of the trace, not time. A warp's event is one tick, a wait lasts until " +
+        "what it waits for is there, blocks come one after the other.";
     this.now = Math.round(share * this.last);
     this.legends();
     this.redraw();
@@ -236,10 +238,11 @@ const explorer = {
                     product: "multiplies", softmax: "exponentials", arithmetic: "other arithmetic",
                     shared: "reads shared memory", exchange: "exchanges among lanes", wait: "waits",
                     signal: "arrives, commits" };
+    const tiles = { product: "S: made", now: "at work", softmax: "made, and masked", line: "hatched: skipped" };
     document.getElementById("help").innerHTML =
       keys.map(([key, what]) => `<p><kbd>${key}</kbd> ${what}</p>`).join("") +
-      Object.entries(kinds).map(([kind, what]) =>
-        `<p class="legend"><i style="background: var(--${kind})"></i> ${what}</p><br>`).join("");
+      [...Object.entries(kinds), ...Object.entries(tiles)].map(([kind, what]) =>
+        `<p class="legend"><i style="background: var(--${kind})"></i> ${what}</p>`).join("");
   },
   toggleHelp() {
     const help = document.getElementById("help");

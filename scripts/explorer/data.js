@@ -63,7 +63,16 @@ class Run {
       const meeting = this.columns.lands[i];
       return meeting >= 0 && over[meeting] < Infinity ? Math.max(over[meeting], from[i]) : to[i];
     };
-    return { from, to, order, begins, until, last };
+    const spans = new Map();  // of the blocks
+    for (const [key, { events }] of this.blocks) {
+      const span = [Infinity, 0];
+      for (const i of events) {
+        span[0] = Math.min(span[0], from[i]);
+        span[1] = Math.max(span[1], to[i]);
+      }
+      spans.set(key, span);
+    }
+    return { from, to, order, begins, until, last, spans };
   }
 
   what(i) { return this.whats[this.columns.what[i]]; }

@@ -18,23 +18,29 @@ class MemoryView {
     });
   }
 
+  /// An array that is read and written is drawn twice: left what is read, right what is written.
+  setFinal(replay) {
+    this.twice = replay.maps.map((map) => map.read.some(Boolean) && map.written.some(Boolean));
+  }
+
   draw(replay, now, glow) {
     this.replay = replay;
     this.figures.forEach((canvas, index) => {
-      const map = replay.maps[index];
-      // Two pixels a cell: left what was read, right what was written.
-      const image = new Cells(2 * map.columns, map.rows);
-      const colour = (times, when, name) => times <= 0 ? null
-        : [name, when > now - glow ? 1 : strength(times, explorer.most)];
-      for (let cell = 0; cell < map.rows * map.columns; ++cell) {
-        const size = map.inRow[Math.floor(cell / map.columns)];
-        const read = colour(map.read[cell] / size, map.readAt[cell], "read");
-        const written = colour(map.written[cell] / size, map.writtenAt[cell], "write");
-        image.put(2 * cell, ...(read || written || ["faint", 1]));
-        image.put(2 * cell + 1, ...(written || read || ["faint", 1]));
-      }
+      const map = replay.maps[index], twice = this.twice[index];
       const { context, width, height } = sheet(canvas);
-      image.draw(context, 0, 0, width, height);
+      const w = twice ? (width - 2) / 2 : width;
+      const picture = (amount, when, name, x) => {
+        const image = new Cells(map.columns, map.rows);
+        amount.forEach((bytes, cell) => {
+          if (bytes <= 0) return image.put(cell, "faint", 1);
+          const times = bytes / map.inRow[Math.floor(cell / map.columns)];
+          image.put(cell, name, when[cell] > now - glow ? 1 : strength(times, explorer.most));
+        });
+        image.draw(context, x, 0, w, height);
+      };
+      const onlyWritten = !twice && map.written.some(Boolean);
+      if (!onlyWritten) picture(map.read, map.readAt, "read", 0);
+      if (twice || onlyWritten) picture(map.written, map.writtenAt, "write", width - w);
       let read = 0, written = 0;
       for (const bytes of map.read) read += bytes;
       for (const bytes of map.written) written += bytes;
@@ -45,6 +51,7 @@ class MemoryView {
 
   told(index, x, y) {
     const map = this.replay.maps[index];
+    if (this.twice[index]) x = x * 2 % 1;
     const row = Math.min(map.rows - 1, Math.floor(y * map.rows));
     const column = Math.min(map.columns - 1, Math.floor(x * map.columns));
     const cell = row * map.columns + column, size = map.inRow[row];

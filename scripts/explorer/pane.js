@@ -87,6 +87,7 @@ class Pane {
     this.replay = new Replay(this.run, this.run.clocks[name] ? name : "order");
     this.replay.seek(Infinity);
     this.scores.setFinal(this.replay);
+    this.memory.setFinal(this.replay);
     this.finalCounts = { ...this.replay.counts };
     this.most = 1;
     for (const map of this.replay.maps) {
@@ -109,9 +110,7 @@ class Pane {
   stepBlock(by) {
     const keys = [...this.run.blocks.keys()], now = keys.indexOf(this.blockAt().key);
     const next = keys[Math.min(keys.length - 1, Math.max(0, now + by))];
-    const block = this.run.blocks.get(next);
-    const first = Math.min(...block.events.map((i) => this.clock.from[i]));
-    const last = Math.max(...block.events.map((i) => this.clock.to[i]));
+    const [first, last] = this.clock.spans.get(next);
     this.chosenBlock = explorer.clock === "model" ? next : null;
     if (explorer.now < first || explorer.now > last) explorer.seek(first);
     else explorer.redraw();
@@ -201,8 +200,10 @@ class Pane {
     const meeting = meetingOf(this.run, current, this.clock, now);
     if (meeting) {
       const none = (list) => list.length ? list.join(", ") : "nobody";
-      more = ` — ${meeting.title}. Arrived: ${none(meeting.arrived)}. Missing: ${none(meeting.missing)}.` +
-        (meeting.waiters.length ? ` Waiting: warp ${meeting.waiters.join(", ")}.` : "");
+      more = meeting.arrived.length + meeting.missing.length === 0 ? " — nothing was under way."
+        : ` — ${meeting.title}. Arrived: ${none(meeting.arrived)}. ` +
+          `Missing: ${none(meeting.missing)}.` +
+          (meeting.waiters.length ? ` Waiting: warp ${meeting.waiters.join(", ")}.` : "");
     }
     box.querySelector("span").textContent = text + more;
     this.told = text + more;

@@ -50,10 +50,10 @@ class ScoresView {
     context.strokeStyle = palette.line;
     context.strokeRect(0.5, 0.5, side - 1, side - 1);
     const all = rows * columns, share = (n) => `${Math.round(100 * n / all)}%`;
-    this.note.textContent = `head ${head} · ${share(counts.made)} made` +
-      (counts.masked ? ` · ${share(counts.masked)} made and masked` : "") +
-      (counts.skipped ? ` · ${share(counts.skipped)} skipped` : "");
-    this.canvas.setAttribute("aria-label", "Tiles of S, " + this.note.textContent);
+    this.note.textContent = (replay.heads > 1 ? `head ${head}: ` : "") +
+      `${share(counts.made + counts.masked)} made`;
+    this.canvas.setAttribute("aria-label", `Tiles of S of head ${head}: ${share(counts.made)} made, ` +
+      `${share(counts.masked)} made in vain, ${share(counts.skipped)} skipped`);
   }
 
   /// Diagonal lines through what no block will make.

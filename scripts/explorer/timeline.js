@@ -48,10 +48,14 @@ class Timeline {
     const run = this.pane.run;
     this.engines = ENGINES.filter(([what]) => block.events.some((i) =>
       run.what(i) === what && (what !== "read" || run.columns.lands[i] >= 0)));
-    const top = 16, rows = this.engines.length + block.warps;
-    const h = Math.max(3, Math.min(24, (height - top - 2) / rows));
-    return { top, h };
+    // Engines' rows have words in them; warps share what is left.
+    const top = 16, all = this.engines.length + block.warps;
+    this.engineHeight = Math.max(12, Math.min(20, (height - top - 2) / all));
+    this.top = top;
+    this.warpsTop = top + this.engines.length * this.engineHeight;
+    this.rowHeight = Math.max(3, Math.min(24, (height - this.warpsTop - 2) / block.warps));
   }
+  warpY(warp) { return this.warpsTop + warp * this.rowHeight; }
 
   draw(block, now) {
     const { context, width, height } = sheet(this.canvas);
@@ -60,8 +64,8 @@ class Timeline {
       ? ` of block ${block.block} of ${this.pane.run.launches[block.launch].kernel}` : ": none"));
     if (!block) return;
     const run = this.pane.run, clock = this.pane.clock;
-    const { top, h } = this.layout(block, height);
-    this.top = top, this.rowHeight = h;
+    this.layout(block, height);
+    const h = this.rowHeight;
     this.gutter = Math.min(92, width * 0.25);
     const middle = now + explorer.pan, from = middle - explorer.span * 0.6;
     this.from = from;
@@ -73,12 +77,23 @@ class Timeline {
     context.rect(this.gutter, 0, width - this.gutter, height);
     context.clip();
     this.axis(context, from, width, x);
-    for (const i of block.events) {
-      const begin = clock.from[i], end = clock.to[i], until = clock.until(i);
-      if (Math.max(end, until) < from || begin > from + explorer.span) continue;
-      const engine = this.engineOf(i);
-      if (engine >= 0) this.flight(context, i, engine, x(begin), x(until));
-      this.piece(context, i, x(begin), x(end), top + (this.engines.length + run.columns.warp[i]) * h, h);
+    this.blocks = this.blocksAround(block, from);
+    for (const other of this.blocks) {
+      for (const i of other.events) {
+        const begin = clock.from[i], end = clock.to[i], until = clock.until(i);
+        if (Math.max(end, until) < from || begin > from + explorer.span) continue;
+        const engine = this.engineOf(i);
+        if (engine >= 0) this.flight(context, i, engine, x(begin), x(until));
+        if (run.columns.warp[i] < block.warps) {
+          this.piece(context, i, x(begin), x(end), this.warpY(run.columns.warp[i]), h);
+        }
+      }
+      if (other === block) continue;
+      const [first, last] = clock.spans.get(other.key);
+      context.globalAlpha = 0.65;
+      context.fillStyle = palette.card;
+      context.fillRect(x(first), this.top, x(last) - x(first), height);
+      context.globalAlpha = 1;
     }
     context.strokeStyle = palette.now;
     context.lineWidth = 2;
@@ -88,15 +103,27 @@ class Timeline {
     context.stroke();
     context.lineWidth = 1;
     this.selection(context, x);
+    if (from > clock.last) {
+      context.fillStyle = palette.soft;
+      context.fillText(`done at ${exactly(clock.last)}`, this.gutter + 8, this.warpsTop + 12);
+    }
     context.restore();
   }
 
+  /// The block and, where they come one after the other, its neighbours.
+  blocksAround(block, from) {
+    if (explorer.clock === "model") return [block];
+    return [...this.pane.run.blocks.values()].filter((other) => {
+      const [first, last] = this.pane.clock.spans.get(other.key);
+      return last >= from && first <= from + explorer.span;
+    });
+  }
+
   labels(context, block, width) {
-    const { top, rowHeight: h } = this;
+    const h = this.rowHeight, begin = this.warpsTop;
     context.fillStyle = palette.soft;
     this.engines.forEach(([, name], i) =>
-      context.fillText(textThatFits(context, name, this.gutter - 6), 0, top + (i + 0.5) * h));
-    const begin = top + this.engines.length * h;
+      context.fillText(textThatFits(context, name, this.gutter - 6), 0, this.top + (i + 0.5) * this.engineHeight));
     const each = block.inGroups ? 4 : Math.max(1, Math.ceil(11 / h));
     for (let warp = 0; warp < block.warps; warp += each) {
       const name = block.inGroups ? `warpgroup ${warp / 4}` : `warp ${warp}`;
@@ -135,9 +162,9 @@ class Timeline {
   }
 
   flight(context, i, engine, from, to) {
-    const what = this.engines[engine][0], y = this.top + engine * this.rowHeight;
+    const what = this.engines[engine][0], y = this.top + engine * this.engineHeight;
     if (what === "read") {  // each warp's, one below the other
-      const each = (this.rowHeight - 2) / this.block.warps;
+      const each = (this.engineHeight - 2) / this.block.warps;
       context.fillStyle = palette.copy;
       context.globalAlpha = 0.7;
       context.fillRect(from, y + 1 + this.pane.run.columns.warp[i] * each,
@@ -148,14 +175,14 @@ class Timeline {
     context.globalAlpha = 0.75;
     context.fillStyle = what === "wgmma" ? palette.product
       : what === "tma_store" ? palette.write : palette.copy;
-    context.fillRect(from, y + 1, Math.max(1.5, to - from - 1), this.rowHeight - 2);
+    context.fillRect(from, y + 1, Math.max(1.5, to - from - 1), this.engineHeight - 2);
     context.globalAlpha = 1;
     const run = this.pane.run;
-    if (this.rowHeight > 9 && to - from > 22) {
+    if (to - from > 22) {
       const rows = run.rowsOf(i);
       const text = rows ? `${run.name(i)} ${rows[0]}–${rows[1]}` : run.name(i);
       context.fillStyle = palette.ink;
-      context.fillText(textThatFits(context, text, to - from - 6), from + 3, y + this.rowHeight / 2);
+      context.fillText(textThatFits(context, text, to - from - 6), from + 3, y + this.engineHeight / 2);
     }
   }
 
@@ -182,7 +209,7 @@ class Timeline {
   selection(context, x) {
     const run = this.pane.run, clock = this.pane.clock;
     const mark = (i, colour) => {
-      const y = this.top + (this.engines.length + run.columns.warp[i]) * this.rowHeight;
+      const y = this.warpY(run.columns.warp[i]);
       context.strokeStyle = colour;
       context.lineWidth = 2;
       context.strokeRect(x(clock.from[i]), y + 1,
@@ -196,7 +223,7 @@ class Timeline {
     const meeting = run.columns.meeting[selected];
     if (meeting >= 0) {
       for (const part of run.barriers[meeting][2]) {
-        const y = this.top + (this.engines.length + run.columns.warp[part] + 0.5) * this.rowHeight;
+        const y = this.warpY(run.columns.warp[part] + 0.5);
         context.fillStyle = palette.ink;
         context.beginPath();
         context.arc(x(clock.from[part]) + 2, y, 3, 0, 7);
@@ -210,12 +237,14 @@ class Timeline {
     if (!this.block || px < this.gutter) return -1;
     const run = this.pane.run, clock = this.pane.clock;
     const t = this.from + (px - this.gutter) / this.scale, near = 2 / this.scale;
-    const row = Math.floor((py - this.top) / this.rowHeight);
+    const engine = py < this.warpsTop ? Math.floor((py - this.top) / this.engineHeight) : -1;
+    const warp = Math.floor((py - this.warpsTop) / this.rowHeight);
     let best = -1;
-    for (const i of this.block.events) {
-      if (row < this.engines.length) {
-        if (row >= 0 && this.engineOf(i) === row && clock.from[i] <= t && clock.until(i) >= t) best = i;
-      } else if (run.columns.warp[i] === row - this.engines.length &&
+    for (const i of this.blocks.flatMap((block) => block.events)) {
+      if (py < this.warpsTop) {
+        if (engine >= 0 && this.engineOf(i) === engine && clock.from[i] <= t &&
+            clock.until(i) >= t) best = i;
+      } else if (run.columns.warp[i] === warp &&
                  clock.from[i] - near <= t && Math.max(clock.to[i], clock.from[i]) + near > t) {
         if (best < 0 || clock.from[i] <= t) best = i;
       }

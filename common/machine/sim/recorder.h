@@ -45,6 +45,8 @@ class Recorder : public Watcher {
   void runs(int thread);
 
   void access(const Array* array, bool write, int64_t begin, int64_t end, const void* caller);
+  /// Whether accesses are those of a copy by the engine, which is one event however large.
+  void copies(bool by_engine) { by_engine_ = by_engine; }
   /// What the thread read just now goes to shared memory, or zeros go there.
   void copy(const SharedPlace& target, int64_t bytes, bool zeros);
   void touch(const SharedPlace& place, int64_t bytes, bool write) override;
@@ -107,6 +109,7 @@ class Recorder : public Watcher {
   const void* kernel_ = nullptr;
   int64_t block_ = 0, order_ = 0;
   int thread_ = 0;
+  bool by_engine_ = false;
   std::vector<Lane> lanes_;
   std::vector<std::vector<Event>> warps_;
   std::unordered_map<const void*, int> direct_;  // callers that are the kernel itself
