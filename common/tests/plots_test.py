@@ -355,8 +355,8 @@ class Plot(unittest.TestCase):
         self.assertNotIn("old", text)
         self.assertNotIn("not measured yet", text)
         self.assertIn("| [05_flash_v2](05_flash_v2/README.md) | `mma` | ", text)
-        self.assertIn("| 15% less time for training BERT-large, end to end | FlashAttention [1] | "
-                      "– | this project trains no model | **no** |", text)
+        self.assertIn("so 13% less time | FlashAttention [1], Table 1 | – | this project trains no "
+                      "model | **no** |", text)
         self.assertIn("![", text)
         self.assertEqual(renewed(self.page("README.md", text), self.files()), (text, []))
 
@@ -409,7 +409,10 @@ class Plot(unittest.TestCase):
         self.assertEqual(verdict("2–4×"), "in part")
         scale("04_flash_v1", 1 / 20)
         self.assertEqual(verdict("2–4×"), "yes, and more")
-        self.assertEqual(verdict("up to 9×"), "**no**")  # 280 over 53
+        self.assertEqual(verdict("up to 10×"), "**no**")  # 280 over 53
+        self.assertEqual(verdict("less gained at d = 128"), "**no**")  # made up, as much
+        scale("04_flash_v1", 1.1, lambda r: r["head_dim"] == 128)
+        self.assertEqual(verdict("less gained at d = 128"), "yes")
         self.assertEqual(verdict("64k tokens"), "yes")
         self.drop(lambda c, r: r["seqlen"] < 65536)
         self.assertEqual(verdict("64k tokens"), "not measured yet")
