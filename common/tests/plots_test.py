@@ -35,6 +35,7 @@ from ladder.figures.make import stale  # noqa: E402
 from ladder.figures.pages import TABLES, course_files, need_places, renewed  # noqa: E402
 from ladder.figures.measured import Files  # noqa: E402
 from ladder.figures.names import PEER_NAMES  # noqa: E402
+from ladder.figures.visits import visits_tables  # noqa: E402
 from ladder.files import newest_measured  # noqa: E402
 from ladder.programs import programs_in  # noqa: E402
 from ladder.steps import ladder_of  # noqa: E402
@@ -359,6 +360,29 @@ class Plot(unittest.TestCase):
                       "model | **no** |", text)
         self.assertIn("![", text)
         self.assertEqual(renewed(self.page("README.md", text), self.files()), (text, []))
+
+    def test_visits_are_formulas_of_what_is_counted(self):
+        def line(step):
+            table = visits_tables(Files(os.path.join(self.root, "sim.json")))
+            return next(text for text in table if text.startswith(f"| {step} |"))
+
+        for expected in (
+                "| 00 `naive` | 2 r, 1 w | d r, 1 w | N r | N r | N r | 1 w |",
+                "| 01 `tile` | 2 r, 1 w | d/16 r, 1 w | N/16 r | N/16 r | N/16 r | 1 w |",
+                "| 03 `one_pass_tile` | – | – | 1 r | N/32 r | N/32 r | 1 w |",
+                "| 04 `flash_v1` | – | – | N/256 r | 1 r | 1 r | N/256 + 1 r, N/256 + 2 w |",
+                "| 06 `mma` | – | – | N/128 r | 1 r | 1 r | N/128 + 1 r | N/128 + 1 r, "
+                "N/128 + 2 w | 1 w |"):
+            self.assertEqual(line(expected.split(" |")[0][2:]), expected)
+        path = os.path.join(self.root, "sim.json")
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+        for record in data["records"]:
+            if record["rung"] == "00_naive" and record["seqlen"] == 2048:
+                record["kernels"][0]["arrays"]["Q"]["read"] *= 2
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(data, file)
+        self.assertIn("| 4096 at N = 2,048 r |", line("00 `naive`"))
 
     def test_tables_of_any_page(self):
         files = self.files()

@@ -7,10 +7,11 @@ import re
 from ladder.console import BAD_USAGE, Stop
 from ladder.figures.claims import claims_table
 from ladder.figures.tables import figure_list, ladder_table, peers_table
+from ladder.figures.visits import visits_tables
 from ladder.files import ROOT
 
 TABLES = {"ladder": ladder_table, "peers": peers_table, "claims": claims_table,
-          "figures": figure_list}
+          "figures": figure_list, "visits": visits_tables}
 
 
 def course_files():
