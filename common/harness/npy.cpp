@@ -140,7 +140,7 @@ class Dictionary {
       if (error == std::errc::result_out_of_range)
         bad(name_, "has a dimension that exceeds 2⁶³; use smaller sizes");
       if (error != std::errc{} || size < 0)
-        malformed(fmt::format("'shape' is no tuple of sizes at '{}'", printable(text_)));
+        malformed(fmt::format("'shape' is not a tuple of sizes at '{}'", printable(text_)));
       text_.remove_prefix(static_cast<size_t>(end - text_.data()));
       shape.push_back(size);
       if (accept(',')) continue;

@@ -449,7 +449,7 @@ class Plot(unittest.TestCase):
         self.assertIn("| [00_naive](00_naive/README.md) | `naive` | – | – | – | – | 2.18 GB |", text)
 
     def test_bad_files(self):
-        for text, why in (("no JSON", "is no JSON"), ('{"machine": 1}', "is no file of "
+        for text, why in (("no JSON", "is no JSON"), ('{"machine": 1}', "was not written by "
                                                                         "scripts/bench.py")):
             with open(self.path, "w", encoding="utf-8") as file:
                 file.write(text)

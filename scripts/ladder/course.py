@@ -46,7 +46,7 @@ CAPTIONS = {
     "workspace": "Memory beyond inputs and outputs: S and P grow with N², the rest with N or not "
                  "at all.",
     "block_size": "04 against its tile of keys: the larger, the fewer visits of Q and O.",
-    "access": "The two loop orders: 04 leads all of Q and O past each tile of K and V, 05 all of K "
+    "access": "The two loop orders: 04 streams all of Q and O past each tile of K and V, 05 all of K "
               "and V past each tile of Q.",
     "pipeline": "Copies, tensor cores and consumers side by side: the order is the sim's, the time "
                 "a model's.",
