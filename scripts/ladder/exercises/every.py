@@ -1,8 +1,10 @@
-"""All exercises by number: "03.2"."""
+"""All exercises by number, such as 03.2: those of the modules rung_00, rung_01, …"""
 
-from ladder.exercises import rung_00, rung_01, rung_02, rung_03, rung_04, rung_05, rung_06
+import importlib
+import os
+import re
 
-RUNGS = {"00": rung_00, "01": rung_01, "02": rung_02, "03": rung_03, "04": rung_04, "05": rung_05,
-         "06": rung_06}
-EXERCISES = {f"{rung}.{number}": exercise for rung, module in RUNGS.items()
-             for number, exercise in module.EXERCISES.items()}
+HERE = os.path.dirname(os.path.abspath(__file__))
+RUNGS = sorted(name[5:7] for name in os.listdir(HERE) if re.fullmatch(r"rung_\d\d\.py", name))
+EXERCISES = {f"{rung}.{number}": exercise for rung in RUNGS for number, exercise in
+             importlib.import_module(f"ladder.exercises.rung_{rung}").EXERCISES.items()}
