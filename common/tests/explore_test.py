@@ -1,7 +1,8 @@
-"""Tests of the explorer: that its page, in a browser, ends at what the program counts; that it shows
-all on a screen and on a phone; a fault where it happens; what it writes for Perfetto.
+"""Tests of the explorer: that its page, in a browser, ends at what the program counts; that it
+shows all on a screen and on a phone; a fault where it happens; what it writes for Perfetto.
 
 Run alone: python3 common/tests/explore_test.py BUILD_DIR/bin [unittest options, classes or cases]
+With the word `pictures` instead it takes those that the README shows.
 The browser's tests are skipped where there is no Chromium.
 """
 
@@ -59,7 +60,8 @@ def counted(trace):
     found = dict.fromkeys(COUNTERS, 0)
     seen = {}
     for event in trace.events:
-        for name, amount in zip(("matmul", "exps", "other", "sramRead", "sramWrite"), event.amounts):
+        names = ("matmul", "exps", "other", "sramRead", "sramWrite")
+        for name, amount in zip(names, event.amounts):
             found[name] += amount
         if event.direction:
             found["requested" + event.direction.capitalize()] += event.bytes
@@ -177,7 +179,8 @@ class CommandTest(unittest.TestCase):
                 (["00", "01", "02"], "one or two steps"), (["--out"], "--out needs a value"),
                 (["00", "--json"], "--json"), (["00", "--seqlen", "0"], "--seqlen"),
                 (["--traced", os.path.join(ROOT, "README.md")], "README.md")):
-            command = [os.path.join(ROOT, "scripts/explore"), "--bin", BIN, "--out", self.out, *words]
+            command = [os.path.join(ROOT, "scripts/explore"), "--bin", BIN, "--out", self.out,
+                       *words]
             result = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=60)
             self.assertEqual(result.returncode, 2, result)
             self.assertIn(told, result.stderr)
@@ -284,6 +287,9 @@ class PageTest(unittest.TestCase):
     def value(self, expression):
         return self.browser.value(expression)
 
+    def text(self, name):
+        return self.value(f"document.getElementById('{name}').textContent")
+
     def counts(self):
         return self.value("explorer.panes.map(pane => pane.replay.counts)")
 
@@ -298,11 +304,12 @@ class PageTest(unittest.TestCase):
         self.browser.wait_for("explorer.now > 0 && explorer.playing")
         self.browser.wait_for("explorer.now >= explorer.last && !explorer.playing")
         self.browser.drawn()
-        expected = [sums(run("04_flash_v1", SMALL)), sums(run("05_flash_v2", "--variant mma", SMALL))]
+        expected = [sums(run("04_flash_v1", SMALL)),
+                    sums(run("05_flash_v2", "--variant mma", SMALL))]
         self.assertEqual(self.counts(), expected)
         shown = self.value("explorer.panes.map(pane => Object.fromEntries([...pane.element"
-                           ".querySelectorAll('[data-counter]')].map(cell => [cell.dataset.counter, "
-                           "[Number(cell.dataset.value), cell.title]])))")
+                           ".querySelectorAll('[data-counter]')].map(cell => [cell.dataset"
+                           ".counter, [Number(cell.dataset.value), cell.title]])))")
         for pane, counts in zip(shown, expected):
             both = {"requested": counts["requestedRead"] + counts["requestedWrite"],
                     "distinct": counts["distinctRead"] + counts["distinctWrite"],
@@ -347,10 +354,10 @@ class PageTest(unittest.TestCase):
         self.browser.drawn()
         self.assertEqual(self.counts(), [sums(run("05_flash_v2", "--variant sm90 --device sim "
                                                   "--seqlen 256 --heads 1 --check off"))])
-        self.assertIn("not measured", self.value("document.getElementById('clock-note').textContent"))
+        self.assertIn("not measured", self.text("clock-note"))
         self.browser.press("c")
         self.browser.drawn()
-        self.assertIn("not time", self.value("document.getElementById('clock-note').textContent"))
+        self.assertIn("not time", self.text("clock-note"))
         self.assertEqual(self.verdicts(), ["= the program's counts"])
 
     # ---- what it looks like ----
@@ -370,7 +377,8 @@ class PageTest(unittest.TestCase):
       }
       for (const e of document.querySelectorAll('button, select, input, canvas, .event, .source')) {
         const r = e.getBoundingClientRect();
-        if (e.checkVisibility() && (r.width < 20 || r.height < 18)) off.push('small ' + e.className + e.id);
+        const small = r.width < 20 || r.height < 18;
+        if (e.checkVisibility() && small) off.push('small ' + e.className + e.id);
       }
       const page = document.documentElement;
       if (page.scrollWidth > innerWidth || page.scrollHeight > innerHeight) off.push('page');
@@ -408,7 +416,7 @@ class PageTest(unittest.TestCase):
     def test_what_is_off_screen_is_seen(self):
         self.open()
         for style in ("footer { transform: translateY(80px) }", "#panes { min-width: 1320px }",
-                      "#play { font-size: 1px; min-width: 0; min-height: 0; width: 8px; padding: 0 }"):
+                      "#play { min-width: 0; min-height: 0; width: 8px; padding: 0 }"):
             self.value("(() => { const s = document.createElement('style'); s.id = 'broken'; "
                        f"s.textContent = {json.dumps(style)}; document.head.append(s) }})()")
             self.browser.drawn()
@@ -441,14 +449,15 @@ class PageTest(unittest.TestCase):
         self.browser.press("t")
         self.assertEqual(self.value("document.documentElement.dataset.theme"), "dark")
         self.browser.press("ArrowRight", shift=True)
-        self.assertAlmostEqual(self.value("explorer.now"), self.value("explorer.last / 20"), places=3)
+        self.assertAlmostEqual(self.value("explorer.now"), self.value("explorer.last / 20"))
 
     def test_all_by_keyboard(self):
         """Tab reaches each control, in the order in which they stand, and all have a name."""
         self.open("#t=0")
         unnamed = self.value("[...document.querySelectorAll('button, select, input, [role=img]')]"
-                             ".filter(e => e.checkVisibility() && !(e.getAttribute('aria-label') || "
-                             "e.textContent.trim() || e.closest('label'))).map(e => e.outerHTML)")
+                             ".filter(e => e.checkVisibility() && "
+                             "!(e.getAttribute('aria-label') || e.textContent.trim() || "
+                             "e.closest('label'))).map(e => e.outerHTML)")
         self.assertEqual(unnamed, [])
         reached = []
         for _ in range(24):
@@ -471,14 +480,17 @@ class PageTest(unittest.TestCase):
     def test_a_wait_tells_who_is_missing(self):
         """A click on a wait of a warp that is early."""
         self.open("#t=0")
-        wait = self.value("""(() => { const pane = explorer.panes[0], c = pane.clock, run = pane.run;
+        wait = self.value("""(() => {
+          const pane = explorer.panes[0], c = pane.clock, run = pane.run;
           for (let i = 0; i < run.n; ++i)
-            if (run.what(i) === '__syncthreads' && c.to[i] - c.from[i] > 3) return [i, c.from[i]]; })()""")
+            if (run.what(i) === '__syncthreads' && c.to[i] - c.from[i] > 3)
+              return [i, c.from[i]]; })()""")
         self.value(f"explorer.seek({wait[1] + 1})")
         self.browser.drawn()
-        x, y = self.value(f"""(() => {{ const pane = explorer.panes[0], t = pane.timeline, i = {wait[0]};
+        x, y = self.value(f"""(() => {{
+          const pane = explorer.panes[0], t = pane.timeline, i = {wait[0]}, c = pane.clock;
           const r = t.canvas.getBoundingClientRect();
-          return [r.left + t.gutter + ((pane.clock.from[i] + pane.clock.to[i]) / 2 - t.from) * t.scale,
+          return [r.left + t.gutter + ((c.from[i] + c.to[i]) / 2 - t.from) * t.scale,
                   r.top + t.warpY(pane.run.columns.warp[i] + 0.5)]; }})()""")
         self.browser.mouse("mousePressed", x, y)
         self.browser.mouse("mouseReleased", x, y)
@@ -497,8 +509,8 @@ class PageTest(unittest.TestCase):
 
     def test_dragging_pans_and_hovering_tells_units(self):
         self.open("#t=400")
-        box = self.value("(() => { const r = explorer.panes[0].timeline.canvas.getBoundingClientRect();"
-                         "return [r.left, r.top, r.width, r.height] })()")
+        box = self.value("(() => { const r = explorer.panes[0].timeline.canvas"
+                         ".getBoundingClientRect(); return [r.left, r.top, r.width, r.height] })()")
         x, y = box[0] + box[2] * 0.7, box[1] + box[3] * 0.5
         self.browser.mouse("mousePressed", x, y)
         self.browser.mouse("mouseMoved", x - 60, y)
@@ -523,22 +535,27 @@ class PageTest(unittest.TestCase):
 
     # ---- faults ----
 
+    def alert(self):
+        return self.value("document.querySelector('[role=alert]').textContent")
+
     def test_a_missing_barrier(self):
         page = os.path.join(self.folder.name, "fault.html")
-        result = explore("01/tile_no_first_barrier", "01/tile_sound", "--seqlen", "32", "--heads", "1",
-                         "--out", page, status=1, programs=os.path.join(BIN, BROKEN))
+        result = explore("01/tile_no_first_barrier", "01/tile_sound", "--seqlen", "32",
+                         "--heads", "1", "--out", page, status=1,
+                         programs=os.path.join(BIN, BROKEN))
         self.assertIn("read of unwritten shared", result.stderr)
         self.open(page=page)
         self.browser.drawn()
         fault = self.value("explorer.panes[0].run.fault")
         self.assertIn("read of unwritten shared", fault["message"])
-        self.assertIn(fault["message"], self.value("document.querySelector('[role=alert]').textContent"))
+        self.assertIn(fault["message"], self.alert())
         self.assertEqual(self.value("explorer.now"),
-                         self.value("explorer.panes[0].clock.from[explorer.panes[0].run.fault.event]"))
+                         self.value(f"explorer.panes[0].clock.from[{fault['event']}]"))
         self.assertGreater(self.value("explorer.now"), 0)
         self.assertIn("fmaf", self.value("explorer.panes[0].find('.source li.fault').textContent"))
         self.assertTrue(self.value("""(() => { const line = explorer.panes[0].find('li.fault')
-            .getBoundingClientRect(), box = explorer.panes[0].find('.source').getBoundingClientRect();
+            .getBoundingClientRect();
+            const box = explorer.panes[0].find('.source').getBoundingClientRect();
             return line.top >= box.top - 1 && line.bottom <= box.bottom + 1 })()"""))
         self.assertEqual(self.verdicts()[0], "ended with a fault")
         self.value("explorer.seek(explorer.last)")
@@ -552,11 +569,34 @@ class PageTest(unittest.TestCase):
         self.assertIn("--sram", result.stderr)
         self.open(page=page)
         self.browser.drawn()
-        self.assertIn("shared memory", self.value("document.querySelector('[role=alert]').textContent"))
+        self.assertIn("shared memory", self.alert())
+
+    def test_the_readmes_picture(self):
+        """Made anew by: python3 common/tests/explore_test.py BUILD_DIR/bin pictures"""
+        for colour in ("light", "dark"):
+            path = os.path.join(ROOT, f"scripts/explorer/picture-{colour}.png")
+            with open(path, "rb") as file:
+                head = file.read(24)
+            self.assertEqual(struct.unpack(">II", head[16:24]), (1920, 1200))
+
+
+def take_pictures(folder):
+    """What the README shows."""
+    with tempfile.TemporaryDirectory() as scratch, browser.Browser() as one:
+        page = os.path.join(scratch, "page.html")
+        explore("--out", page)
+        one.size(1280, 800, 1.5)
+        for colour in ("light", "dark"):
+            one.prefer(colour=colour)
+            one.open(page, "#t=233")
+            with open(os.path.join(folder, f"picture-{colour}.png"), "wb") as file:
+                file.write(one.picture())
 
 
 if __name__ == "__main__":
     BIN = os.path.abspath(sys.argv.pop(1))
+    if sys.argv[1:2] == ["pictures"]:
+        sys.exit(take_pictures(os.path.join(ROOT, "scripts/explorer")))
     if not browser.find():
         print("not run here: " + NO_BROWSER)
     unittest.main()

@@ -11,7 +11,6 @@ const explorer = {
     this.panes = data.map((one, i) => new Pane(new Run(one), i));
     main.replaceChildren(...this.panes.map((pane) => pane.element));
     for (const pane of this.panes) pane.start();
-    document.getElementById("subtitle").textContent = this.panes.map((p) => p.run.title).join(" beside ");
     this.controls();
     this.keys();
     this.fromFragment();
@@ -234,15 +233,18 @@ const explorer = {
                   ["shift ← →", "a twentieth back, on"], ["Home End", "to the start, the end"],
                   ["W S", "zoom the warps in, out"], ["A D", "pan them"], ["T", "light, dark"],
                   ["C", "order, model's time"], ["Esc", "choose nothing"]];
-    const kinds = { copy: "copies from HBM to shared memory", read: "reads HBM", write: "writes HBM",
-                    product: "multiplies", softmax: "exponentials", arithmetic: "other arithmetic",
-                    shared: "reads shared memory", exchange: "exchanges among lanes", wait: "waits",
-                    signal: "arrives, commits" };
+    const kinds = { copy: "copies HBM to shared memory", read: "reads HBM", write: "writes HBM",
+                    shared: "shared memory", product: "multiplies", softmax: "exponentials",
+                    arithmetic: "other arithmetic", exchange: "lanes exchange", signal: "arrives",
+                    wait: "waits" };
     const tiles = { product: "S: made", now: "at work", softmax: "made, and masked", line: "hatched: skipped" };
+    const swatch = ([kind, what]) =>
+      `<span class="legend"><i style="background: var(--${kind})"></i>${what}</span>`;
+    document.getElementById("legend").innerHTML = Object.entries(kinds).map(swatch).join("");
     document.getElementById("help").innerHTML =
       keys.map(([key, what]) => `<p><kbd>${key}</kbd> ${what}</p>`).join("") +
       [...Object.entries(kinds), ...Object.entries(tiles)].map(([kind, what]) =>
-        `<p class="legend"><i style="background: var(--${kind})"></i> ${what}</p>`).join("");
+        `<p>${swatch([kind, what])}</p>`).join("");
   },
   toggleHelp() {
     const help = document.getElementById("help");

@@ -14,7 +14,8 @@ class Pane {
     this.element.className = "pane";
     this.element.setAttribute("aria-label", run.title);
     this.element.innerHTML = `
-      <div class="top"><h2></h2><span class="summary"></span><span class="verdict" role="status"></span></div>
+      <div class="top"><h2></h2><span class="summary"></span>
+        <span class="verdict" role="status"></span></div>
       <div class="fault-slot"></div>
       <dl class="counters"></dl>
       <div class="view"><h3>HBM <small class="legend"></small></h3><div class="maps"></div></div>
@@ -120,7 +121,7 @@ class Pane {
   atWork(block, now) {
     const found = new Map();
     for (const i of block ? block.events : []) {
-      if (this.clock.from[i] > now) continue;
+      if (this.clock.from[i] > now || this.run.columns.file[i] < 0) continue;
       const before = found.get(this.run.columns.warp[i]);
       if (before === undefined || this.clock.from[i] >= this.clock.from[before]) {
         found.set(this.run.columns.warp[i], i);
@@ -135,10 +136,9 @@ class Pane {
     this.count();
     const block = this.blockAt(), glow = Math.max(explorer.span / 12, 1);
     const atWork = this.atWork(block, now);
-    let current = this.selected >= 0 ? this.selected : -1;
+    let current = this.selected;
     for (const i of atWork) {
-      if (this.selected < 0 && run.columns.file[i] >= 0 && (current < 0 ||
-          clock.from[i] > clock.from[current])) current = i;
+      if (this.selected < 0 && (current < 0 || clock.from[i] > clock.from[current])) current = i;
     }
     this.memory.draw(replay, now, glow);
     this.scores.draw(replay, now, glow, this.headAt());

@@ -3,6 +3,20 @@
 const ENGINES = [["read", "cp.async"], ["tma_load", "TMA loads"], ["tma_store", "TMA stores"],
                  ["wgmma", "tensor cores"]];
 
+/// The rows of a block's engines, [what, array or null, label]: loads have one for each array.
+function engineRows(run, block) {
+  const rows = [];
+  for (const [what, label] of ENGINES) {
+    const started = block.events.filter((i) => run.what(i) === what && run.columns.lands[i] >= 0);
+    if (what === "tma_load") {
+      for (const name of new Set(started.map((i) => run.name(i)))) rows.push([what, name, `TMA ${name}`]);
+    } else if (started.length) {
+      rows.push([what, null, label]);
+    }
+  }
+  return rows;
+}
+
 class Timeline {
   constructor(pane, canvas) {
     this.pane = pane;
@@ -46,8 +60,8 @@ class Timeline {
 
   layout(block, height) {
     const run = this.pane.run;
-    this.engines = ENGINES.filter(([what]) => block.events.some((i) =>
-      run.what(i) === what && (what !== "read" || run.columns.lands[i] >= 0)));
+    block.engines ||= engineRows(run, block);
+    this.engines = block.engines;
     // Engines' rows have words in them; warps share what is left.
     const top = 16, all = this.engines.length + block.warps;
     this.engineHeight = Math.max(12, Math.min(20, (height - top - 2) / all));
@@ -122,7 +136,7 @@ class Timeline {
   labels(context, block, width) {
     const h = this.rowHeight, begin = this.warpsTop;
     context.fillStyle = palette.soft;
-    this.engines.forEach(([, name], i) =>
+    this.engines.forEach(([, , name], i) =>
       context.fillText(textThatFits(context, name, this.gutter - 6), 0, this.top + (i + 0.5) * this.engineHeight));
     const each = block.inGroups ? 4 : Math.max(1, Math.ceil(11 / h));
     for (let warp = 0; warp < block.warps; warp += each) {
@@ -158,7 +172,8 @@ class Timeline {
   engineOf(i) {
     const run = this.pane.run;
     return run.columns.lands[i] < 0 ? -1
-      : this.engines.findIndex(([what]) => what === run.what(i));
+      : this.engines.findIndex(([what, name]) =>
+        what === run.what(i) && (name === null || name === run.name(i)));
   }
 
   flight(context, i, engine, from, to) {

@@ -78,7 +78,7 @@ function meetingOf(run, i, clock, now) {
   for (const part of parts) {
     const engine = ["tma_load", "tma_store", "wgmma"].includes(run.what(part)) ||
       (run.what(part) === "read");
-    const here = engine ? clock.until(part) <= now || clock.to[part] <= now : clock.from[part] <= now;
+    const here = (engine ? clock.until(part) : clock.from[part]) <= now;
     const who = run.what(part) === "tma_load"
       ? `copy of ${run.name(part)} (${exactly(run.columns.amount[part], "B")})`
       : run.what(part) === "wgmma" ? `product with ${run.name(part)}`
@@ -92,7 +92,7 @@ function meetingOf(run, i, clock, now) {
   const list = (here) => [...told.values()].filter((one) => one.here === here)
     .map((one) => one.times > 1 ? `${one.who} × ${one.times}` : one.who);
   const waiters = run.waiters[meeting].filter((w) => clock.from[w] <= now && clock.to[w] > now)
-    .map((w) => run.columns.warp[w]);
+    .map((w) => run.columns.warp[w]).sort((a, b) => a - b);
   return { title: name.includes("[") ? `mbarrier ${name}, phase ${number}`
              : name === "__syncthreads" ? `__syncthreads number ${number + 1}` : name,
            arrived: list(true), missing: list(false), waiters, over: clock.to[i] <= now };

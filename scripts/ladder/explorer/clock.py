@@ -120,8 +120,8 @@ def put_in_order(trace):
 # ---- the model's time ----
 
 def put_in_model_time(trace):
-    """Gives every event its time by replay, where the trace has what that takes: products and copies
-    by Hopper's engines. The blocks of a kernel run side by side; kernels that the model does not
+    """Gives every event its time by replay, where the trace has what that takes: products and
+    copies by Hopper's engines. The blocks of a kernel run side by side; kernels that the model does not
     know take no time. The cycles in all, or None."""
     lines = {}
     for line in trace.lines:
@@ -175,8 +175,7 @@ def place_block(events, times, start):
                 waiting.append(event)
                 continue
             *_, begin, until = known[found]
-            if event.what not in ("tma_load", "tma_store"):
-                at = found + 1  # a copy's boxes are one
+            at = found + 1
             share_out(waiting, now, max(now, begin), start)
             waiting = []
             event.model = [start + max(now, begin), start + max(now, until)]

@@ -19,6 +19,7 @@ from ladder.steps import ladder_of
 DEFAULT_STEPS = ["04", "05/mma"]
 SMALL = ["--seqlen", "256", "--heads", "1", "--head-dim", "64"]
 SMALL_TILES = (64, 64)
+NOT_PASSED_ON = ("--variant", "--device", "--trace", "--save", "--json", "--list")
 LARGEST = 64 << 20  # bytes of a page: browsers slow down long before
 
 
@@ -47,7 +48,7 @@ class Asked:
             else:
                 self.steps.append(word)
         for option in self.options:
-            if option.partition("=")[0] in ("--variant", "--json", "--save", "--trace", "--list", "--device"):
+            if option.partition("=")[0] in NOT_PASSED_ON:
                 raise Stop(f"{option}: a step is named without it, as 05/mma; what a program's "
                            "other options are, its --help says", BAD_USAGE)
         if len(self.steps) > 2 or len(self.traces) > 2 or (self.steps and self.traces):

@@ -38,8 +38,8 @@ def rows_of(array, begin, end, width):
 
 
 def follow(event, held, seen, width):
-    """held: place in shared memory → Rows that are there. seen: [Rows] that the warp has read, the
-    last to be read at the end."""
+    """held: place in shared memory → Rows that are there. seen: [Rows] that the warp has read,
+    the last to be read at the end."""
     reads = {}
     if event.direction == "read":
         source = pieces(event.ranges)

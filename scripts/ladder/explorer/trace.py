@@ -142,17 +142,28 @@ def union(some, others):
 def merged(events):
     """A warp's events at one line between two waits are one, wherever the compiler put them; and a
     copy by the engine is one with what it reads or writes of HBM."""
-    kept, seen, accesses = [], {}, {}
+    kept, seen, accesses, last = [], {}, {}, {}
     for event in events:
         place = (event.launch, event.block, event.warp)
+        if event.what in COPIES and same_copy(last.get(place), event):
+            # Another box of the same tile, whose accesses may have been told with the first one's.
+            last[place].absorb(event)
+            last[place].amount += event.amount
+            box = accesses.pop(place, None)
+            if box:
+                last[place].absorb(box)
+                kept.remove(box)
+            continue
         if event.what in COPIES and place in accesses:
             access = accesses.pop(place)
+            last[place] = access
             access.what, access.name, access.barrier = event.what, event.name, event.barrier
             access.number, access.amount = event.number, event.amount
             access.absorb(event)
             seen.pop(place, None)
             continue
         if event.what in BOUNDS:
+            last[place] = event
             seen.pop(place, None)
             accesses.pop(place, None)
             if event.what != "round":
@@ -174,6 +185,11 @@ def merged(events):
             seen[place][event.key()] = event
             kept.append(event)
     return kept
+
+
+def same_copy(before, event):
+    return before and (before.what, before.name, before.barrier, before.number) == (
+        event.what, event.name, event.barrier, event.number)
 
 
 def short(path):
