@@ -46,7 +46,7 @@ class DiffTest(unittest.TestCase):
         self.write("01_second/zig.cu", source("01_second", "early", 0, "a", "b", "c"))
         self.write("01_second/alpha.cu", source("01_second", "late", 1, "a", "B", "c"))
         self.write("01_second/attention.cu", source("01_second", "last", 2, "a", "B", "c", "d"))
-        self.write("01_second/attention_sm90.cu", source("01_second", "sm90", 3, "a", "tma"))
+        self.write("01_second/sm90.cu", source("01_second", "sm90", 3, "a", "tma"))
         self.write("02_third/attention.cu", source("02_third", "last", 0, "a", "B", "c", "e"))
 
     def write(self, path, text):
@@ -90,8 +90,7 @@ class DiffTest(unittest.TestCase):
                            ("01/last", last), ("01_second/last", last),
                            ("01/zig", zig), ("01_second/zig.cu", zig), ("01/early", zig),
                            ("01/alpha", alpha), ("01/late", alpha),
-                           ("01/sm90", "01_second/attention_sm90.cu"),
-                           ("01/attention_sm90", "01_second/attention_sm90.cu")):
+                           ("01/sm90", "01_second/sm90.cu")):
             with self.subTest(name):
                 result = self.diff("00", name)
                 self.assertEqual(result.returncode, 0, result.stderr)
@@ -192,10 +191,22 @@ class DiffTest(unittest.TestCase):
             patched = os.path.join(self.root, "patched")
             shutil.copy(old, patched)
             body = made.stdout[:made.stdout.rindex(b"\n", 0, -1) + 1]  # without the closing line
-            subprocess.run(["patch", "--silent", patched], input=body, check=True,
-                           capture_output=True)
+            subprocess.run(["patch", "--silent", "--ignore-whitespace", patched], input=body,
+                           check=True, capture_output=True)
             with open(patched, "rb") as got, open(new, "rb") as expected:
-                self.assertEqual(got.read(), expected.read())
+                self.assertEqual([line.lstrip() for line in got],
+                                 [line.lstrip() for line in expected])
+
+    def test_what_is_only_indented_otherwise_is_kept(self):
+        self.write("00_first/attention.cu", "a\nb\nc\n")
+        self.write("01_second/attention.cu", "a\nloop\n  b\nend\nc\n")
+        result = self.diff("00", "01")
+        self.assertEqual(result.stdout.splitlines()[3:], [
+            " a", "+loop", "   b", "+end", " c",
+            "00_first/attention.cu → 01_second/attention.cu, lines: 2 added, 0 removed, 3 kept"])
+        rows = self.rows(self.diff("-y", "00", "01").stdout)
+        self.assertEqual(rows, [("1", "a", "1", "a"), ("", "", "2", "loop"), ("2", "b", "3", "b"),
+                                ("", "", "4", "end"), ("3", "c", "5", "c")])
 
     # ---- side by side ----
 

@@ -1,6 +1,7 @@
 // Words for Hopper: tiles that bulk tensor copies fill, and products by a warpgroup of 128 threads.
 //
 //   SwizzledTile<T, R, C>      R × C elements in shared memory as tma_load lays them out
+//   copy_async, copy_out       HBM → tile, tile → HBM, by many threads together
 //   tma_load, tma_store        map → tile, tile → map
 //   wgmma_ABt, _AB, _AtB       sums (+)= A·Bᵀ, A·B, Aᵀ·B, asynchronously
 //   wgmma_fence, wgmma_commit, wgmma_wait
@@ -48,6 +49,37 @@ struct SwizzledTile {
     return c / 8 * kPanel + r * 64 + static_cast<int>(static_cast<unsigned>(c ^ r) % 8) * 8;
   }
 };
+
+/// Starts copying rows [0, R) × columns [0, C) from `source`, as copy_async does into a Tile. What
+/// threads copied a product reads only after cp_async_wait, fence_proxy_async and a barrier.
+template <int kThreads, class T, int R, int C>
+__device__ __forceinline__ void copy_async(const SwizzledTile<T, R, C>& tile,
+                                           std::type_identity_t<Hbm<const T>> source, int pitch,
+                                           int rows, int columns, int thread) {
+  constexpr int kChunks = C / 8, kStep = kThreads / kChunks;
+  static_assert(kThreads % kChunks == 0 && R % kStep == 0);
+  const int first = thread / kChunks, c = thread % kChunks;
+  const bool column_valid = c * 8 < columns;
+  auto from = source + (first * pitch + c * 8);
+#pragma unroll
+  for (int r = 0; r < R; r += kStep) {
+    cp_async(tile.data + tile.chunk(first + r, c), from, column_valid && first + r < rows);
+    from = from + kStep * pitch;
+  }
+}
+/// Stores the tile's first `rows` rows and `columns` columns (a multiple of 8) to `target`.
+template <int kThreads, class T, int R, int C>
+__device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, int pitch,
+                                         const SwizzledTile<T, R, C>& tile, int rows, int columns,
+                                         int thread) {
+  constexpr int kChunks = C / 8;
+#pragma unroll
+  for (int i = thread; i < R * kChunks; i += kThreads) {
+    const int r = i / kChunks, c = i % kChunks;
+    if (r < rows && c * 8 < columns)
+      store_16_bytes(target + (r * pitch + c * 8), tile.data + tile.chunk(r, c));
+  }
+}
 
 /// Starts filling a tile from column c0, row c1, head c2, batch c3 of a map with boxes of R rows;
 /// the barrier must be promised SwizzledTile::kBytes. By one thread.

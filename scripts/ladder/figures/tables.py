@@ -38,7 +38,7 @@ def at_the_machine(files):
 def ladder_table(files):
     """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts."""
     n, d = LADDER_LENGTH, 64
-    rows = []
+    rows, untimed = [], []
     for way in ("fwd", "bwd"):
         timed = {head: {e.step: e for e in files.gpu.paper(way, n, head, False)}
                  for head in (64, 128)}
@@ -51,6 +51,8 @@ def ladder_table(files):
             if way != files.own_way(step):
                 continue
             known = gpu or sim
+            if not gpu:
+                untimed.append(f"`{step[1]}`")
             dram = per_head(gpu, total(gpu.record, "dram")) if gpu else None
             size = per_head(known, known.workspace_bytes)
             rows.append([f"[{step[0]}]({step[0]}/README.md)", f"`{step[1]}`" + (
@@ -71,6 +73,8 @@ def ladder_table(files):
     if files.gpu.paper("fwd", n, d, False):
         about += (f" Times of {TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and the "
                   f"rate with heads of 128 beside it, on an {at_the_machine(files)}.")
+        if untimed:
+            about += f" –: that run did not have {' and '.join(untimed)} yet."
         if not any(total(e.record, "dram") for e in files.gpu.paper("fwd", n, d, False)):
             about += f" DRAM is not measured yet: `{PAPER_GRID}`, where counters may be read."
         return lines + ["", about]

@@ -1,7 +1,6 @@
-// 05 on Hopper: the algorithm of attention.cu, unchanged, on the asynchronous engines of sm_90a
-// (Shah et al. 2024, FlashAttention-3).
+// 05 on Hopper, step 6: blocks that stay. This project's own way to do it: the work from a counter.
 //
-//   build/bin/05_flash_v2 --variant sm90 --seqlen 512 --causal
+//   build/bin/05_flash_v2 --variant persistent --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0
@@ -12,11 +11,9 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `mma`: the warps no longer all do the same. One thread of a producer warpgroup keeps copies
-// of Q, K and V under way, by the copy engine, into rings of stages; two or three consumer
-// warpgroups of 64 rows each multiply them straight from shared memory and say when a stage is free
-// again. The softmax of a step runs under the product P·V of the step before, and consumers take
-// turns at the tensor cores. A block takes one tile of Q after another until there is none left.
+// Since `ping_pong`: as many blocks as there are SMs, each taking one tile of Q after another until
+// there is none left, by a counter in HBM. The next tile of Q is fetched, and O of the last one
+// stored, while this one is worked on: a ring of two stages of Q, through which O leaves.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -36,11 +33,6 @@ constexpr int kOwn = 1, kTurn = 4;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 32}};
-/// Whether a consumer keeps Q in registers: then each product S = Q·Kᵀ reads K alone from shared
-/// memory. Elsewhere there are not enough of them.
-constexpr bool q_in_registers(int D) {
-  return D == 128;
-}
 /// Registers of a thread of a consumer; the producer's keep 32 or 40.
 constexpr int registers(int consumers) {
   return consumers == 3 ? 160 : 232;
@@ -69,22 +61,18 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   using TileKV = SwizzledTile<T, Bc, D>;
   constexpr int Br = kConsumers * kRows;
   const int tiles = ceil_div(p.N, Br), works = tiles * p.B * p.H;
-  // Half as many blocks at once as in mma, so half as many heads: what a group asks of HBM at its
-  // start comes in smaller bursts.
   const auto work = [&](int index) {
     return longest_first(index, {.heads = p.B * p.H,
                                  .tiles = tiles,
                                  .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
-                                 .uneven = p.causal,
-                                 .group_bytes = 8 << 20});
+                                 .uneven = p.causal});
   };
-  // Tiles are laid from the last row up, since the last rows see the most keys. So a tile that some
-  // consumers find empty, with rows before row 0, is the one with the fewest steps.
-  const int end = static_cast<int>(ceil_div(p.N, kRows)) * kRows;
-  const auto row_of = [&](const Work& w) { return end - (w.tile + 1) * Br; };
-  // Tiles of K and V that rows [row, row + rows) see; one at least, all masked if need be.
-  const auto steps_of = [&](int row, int rows) {
-    const int last = min(row + rows, p.N) - 1, keys = last >= 0 ? p.keys(last) : 0;
+  const auto row_of = [&](const Work& w) {
+    return (tiles - 1 - w.tile) * Br;  // the last rows see the most keys
+  };
+  // Tiles of K and V that its last row sees; one at least, all masked if need be.
+  const auto steps_of = [&](const Work& w) {
+    const int keys = p.keys(min(row_of(w) + Br, p.N) - 1);
     return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
   };
 
@@ -117,7 +105,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       const Work w = work(index);
       send(w);
       const int batch = w.head / p.H, head_kv = w.head % p.H * p.Hk / p.H;
-      const int steps = steps_of(row_of(w), Br);
+      const int steps = steps_of(w);
       for (int step = 0; step < steps; ++step) {
         K.acquire();
         K.fill(map_K, 0, step * Bc, head_kv, batch);
@@ -147,15 +135,9 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
   Accumulator<16, D> O_sum;
-  Operand<T, 16, D> Q_rows;        // if it is kept in registers
   const auto start_scores = [&] {  // S = Q·Kᵀ
-    if constexpr (q_in_registers(D)) {
-      wgmma_fence(S, Q_rows);
-      wgmma_ABt(S, Q_rows, K.tile(), 0);
-    } else {
-      wgmma_fence(S);
-      wgmma_ABt(S, Q.tile(), 0, K.tile(), 0);
-    }
+    wgmma_fence(S);
+    wgmma_ABt(S, Q.tile(), 0, K.tile(), 0);
     wgmma_commit();
   };
   const auto start_output = [&] {  // O += P·V
@@ -170,7 +152,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     if (w.head < 0) break;
     const int batch = w.head / p.H, head = w.head % p.H;
     const int tile_row = row_of(w) + consumer * kRows, row = tile_row + warp_row;
-    const int my_steps = steps_of(tile_row, kRows), steps = steps_of(row_of(w), Br);
+    const int steps = steps_of(w);
 
     // m is kept in units of ln 2, like the exponents of 2^(c·s).
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
@@ -189,7 +171,6 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       m = m_new;
     };
 
-    if constexpr (q_in_registers(D)) load(Q_rows, Q.tile(), warp_row);
     K.wait();
     begin_turn();
     start_scores();
@@ -202,7 +183,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       tma_store_wait_read<0>();  // of the last piece of work, whose stage of Q this frees
       Q.free[Q.number(1 - Q.at.stage)].arrive();
     }
-    for (int step = 1; step < my_steps; ++step) {
+    for (int step = 1; step < steps; ++step) {
       // From here on the softmax of one step runs under the product P·V of the step before.
       K.wait();
       begin_turn();
@@ -220,14 +201,6 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     start_output();
     wgmma_wait<0>(O_sum, P);
     V.release();
-    for (int step = my_steps; step < steps; ++step) {  // keys for the other consumers alone
-      K.wait();
-      begin_turn();
-      end_turn();
-      K.release();
-      V.wait();
-      V.release();
-    }
 
     l = sum_over_lanes(l);
     mul_rows(O_sum, inverse_or_zero(l));
@@ -235,12 +208,12 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     write(Q.tile(), O_sum, warp_row);
     fence_proxy_async();
     named_barrier_sync(kOwn + consumer, kWarpgroup);
-    if (first_thread && tile_row >= 0) {  // else there is nothing to store
+    if (first_thread) {
       tma_store(map_O, Q.tile(), 0, tile_row, head, batch);
       tma_store_commit();
     }
     for_each_row(m, l, [&](int i, float max, float sum) {
-      if (row + i >= 0 && row + i < p.N)
+      if (row + i < p.N)
         LSE[p.q_row(w.head) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
     });
   }
@@ -284,8 +257,8 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
   int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
-  for (int64_t row = ceil_div(p.N, kRows) * kRows; row > 0; row -= plan.block_q) {
-    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
+  for (int64_t row = 0; row < p.N; row += plan.block_q) {
+    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
     const int64_t steps = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
     rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);
   }
@@ -303,10 +276,10 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 }
 
 const Register step{{.rung = "05_flash_v2",
-                     .name = "sm90",
-                     .summary = "mma's algorithm on Hopper's bulk copies and warpgroup products",
+                     .name = "persistent",
+                     .summary = "and blocks that stay and take work from a counter",
                      .colour = "#0072B2",
-                     .step = 4,
+                     .step = 9,
                      .has_lse = true,
                      .min_compute_capability = 90,
                      .exact_architecture = true,

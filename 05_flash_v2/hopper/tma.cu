@@ -1,0 +1,201 @@
+// 05 on Hopper, step 2: copies by an engine, TMA (Shah et al. 2024, FlashAttention-3, §2.2).
+//
+//   build/bin/05_flash_v2 --variant tma --seqlen 512 --causal
+//
+//   for each tile of Br rows of Q, one block each:
+//     m = −∞, l = 0, O = 0
+//     for each tile of Bc rows of K and V:
+//       S = scale·Q·Kᵀ
+//       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
+//       l ← α·l + rowsum P
+//       O ← α·O + P·V
+//     O ← O / l,   LSE = m + ln l
+//
+// Since `wgmma`: the copies. One thread names a box of an array, and the copy engine fetches it,
+// lays it out as the products want it, fills what is past the end with zeros, and says at a barrier
+// in shared memory when the last byte is there. O leaves the same way.
+
+#include "machine/hopper.h"
+#include "rung.h"
+#include "tile/rows.h"
+#include "tile/schedule.h"
+#include "tile/warpgroup.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kRows = 64;  // rows of Q of a warpgroup
+constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+// Named barriers: a warpgroup's own.
+constexpr int kOwn = 1;
+
+/// Compiled tiles: heads up to …, Br, Bc. Each warpgroup has kRows of the Br rows.
+constexpr TileSize kTiles[] = {{128, 128, 64}, {256, 128, 32}};
+
+int64_t smem_bytes(int D, int Br, int Bc) {
+  const int columns = std::max(D, 64);  // of a tile, whose panels have 64
+  const int warpgroups = Br / kRows;
+  return shared_bytes<fp16>(Br * columns) + 2 * shared_bytes<fp16>(Bc * columns) +
+         shared_bytes<Mbarrier>(warpgroups) + 2 * shared_bytes<Mbarrier>(1);
+}
+
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
+template <class T, int D, int kWarpgroups, int Bc>
+__global__ void __launch_bounds__(kWarpgroup* kWarpgroups, D <= 128 ? 2 : 1)
+    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
+              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
+              Hbm<float> LSE, Problem p) {
+  using TileQ = SwizzledTile<T, kRows, D>;
+  using TileKV = SwizzledTile<T, Bc, D>;
+  constexpr int Br = kWarpgroups * kRows;
+  const int tiles = ceil_div(p.N, Br);
+  const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
+                                                     .tiles = tiles,
+                                                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                                                     .uneven = p.causal});
+  const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
+  const int warpgroup = warpgroup_id(), warp_row = warp_id() % 4 * 16;
+  const int tile_row = block_row + warpgroup * kRows, row = tile_row + warp_row;
+  const bool first_thread = threadIdx.x % kWarpgroup == 0;
+  const int batch = bh / p.H, head = bh % p.H, head_kv = head * p.Hk / p.H;
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
+  // Tiles of K and V; one at least, all masked if need be.
+  const int steps = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
+
+  SharedMemory smem;
+  const auto tiles_Q = smem.take<T>("Q", kWarpgroups * TileQ::kElements);
+  const TileQ tile_Q{tiles_Q + warpgroup * TileQ::kElements};
+  const TileKV tile_K{smem.take<T>("K", TileKV::kElements)};
+  const TileKV tile_V{smem.take<T>("V", TileKV::kElements)};
+  const auto Q_full = smem.take<Mbarrier>("Q_full", kWarpgroups);
+  const auto K_full = smem.take<Mbarrier>("K_full", 1), V_full = smem.take<Mbarrier>("V_full", 1);
+  if (first_thread) Q_full[warpgroup].init(1);
+  if (threadIdx.x == 0) {
+    K_full[0].init(1);
+    V_full[0].init(1);
+  }
+  if (first_thread) fence_mbarrier_init();
+  __syncthreads();
+  // Promises the barrier a tile's bytes, and has them copied. By one thread.
+  const auto start_copy = [&](const TensorMap& map, MbarrierRef full, const auto& to, int first_row,
+                              int of_head) {
+    full.arrive_expect_tx(to.kBytes);
+    tma_load(map, full, to, 0, first_row, of_head, batch);
+  };
+  if (first_thread) start_copy(map_Q, Q_full[warpgroup], tile_Q, tile_row, head);
+  if (threadIdx.x == 0) start_copy(map_K, K_full[0], tile_K, 0, head_kv);
+
+  // m is kept in units of ln 2, like the exponents of 2^(c·s).
+  auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0);
+  Accumulator<16, D> O_sum;
+  Q_full[warpgroup].wait(0);
+  for (int step = 0; step < steps; ++step) {
+    const int key = step * Bc;
+    K_full[0].wait(step % 2);
+    __syncthreads();  // all warps are done with the last V
+    if (threadIdx.x == 0) start_copy(map_V, V_full[0], tile_V, key, head_kv);
+
+    Accumulator<16, Bc> S;
+    wgmma_fence(S);
+    wgmma_ABt(S, tile_Q, 0, tile_K, 0);
+    wgmma_commit();
+    wgmma_wait<0>(S);
+    if (key + Bc > p.keys(row))
+      for_each(S, [&](int i, int j, float& s) {
+        if (key + j >= p.keys(row + i)) s = -INFINITY;
+      });
+
+    __syncthreads();  // all warps are done with this K
+    if (threadIdx.x == 0 && step + 1 < steps)
+      start_copy(map_K, K_full[0], tile_K, key + Bc, head_kv);
+
+    const auto m_new = max(m, c * row_max(S));
+    const auto shift = finite_or_zero(m_new);
+    const auto alpha = exp2(m - shift);
+    exp2_rows(S, c, shift);  // S is P from here on
+    l = alpha * l + row_sum_in_lane(S);
+    m = m_new;
+    mul_rows(O_sum, alpha);
+    auto P = as_operand<T>(S);
+    V_full[0].wait(step % 2);
+    wgmma_fence(O_sum, P);
+    wgmma_AB(O_sum, P, tile_V);
+    wgmma_commit();
+    wgmma_wait<0>(O_sum, P);
+  }
+
+  l = sum_over_lanes(l);
+  mul_rows(O_sum, inverse_or_zero(l));
+  // Through the warpgroup's tile of Q, from where the copy engine takes it.
+  write(tile_Q, O_sum, warp_row);
+  fence_proxy_async();
+  named_barrier_sync(kOwn + warpgroup, kWarpgroup);
+  if (first_thread) {
+    tma_store(map_O, tile_Q, 0, tile_row, head, batch);
+    tma_store_commit();
+  }
+  for_each_row(m, l, [&](int i, float max, float sum) {
+    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
+  });
+  if (first_thread) tma_store_wait_read<0>();  // shared memory stays until then
+}
+
+Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
+  const int D = padded_head_dim(p.d);
+  Plan plan{.head_dim = D, .stages = 1};
+  choose_tile(plan, kTiles, request, device.sram_bytes,
+              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
+  plan.warps = 4 * (plan.block_q / kRows);
+  return plan;
+}
+
+template <class T, int D, int Br, int Bc>
+void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const auto map = [&](const char* name, int rows, int heads, int box_rows) {
+    return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
+  };
+  constexpr int kWarpgroups = Br / kRows;
+  launch("attention", attention<T, D, kWarpgroups, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
+         dim3(kWarpgroup * kWarpgroups), plan.smem_bytes, map("Q", p.N, p.H, kRows),
+         map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kRows),
+         hbm<float>(a["LSE"]), p);
+}
+
+void forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  with_tile<kTiles>(
+      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
+}
+
+/// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees,
+/// and one at least.
+Traffic traffic(const Problem& p, const Plan& plan) {
+  const int64_t heads = int64_t{p.B} * p.H;
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
+  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
+  for (int64_t row = 0; row < p.N; row += plan.block_q) {
+    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
+    const int64_t steps = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
+    rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);
+  }
+  const int64_t k = heads * rows * p.d * kIoBytes;
+  return {{"attention",
+           {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
+}
+
+const Register step{{.rung = "05_flash_v2",
+                     .name = "tma",
+                     .summary = "and its copies by the copy engine",
+                     .colour = "#0072B2",
+                     .step = 5,
+                     .has_lse = true,
+                     .min_compute_capability = 90,
+                     .exact_architecture = true,
+                     .by_name_only = kDevice == DeviceKind::sim,
+                     .tiles = kTiles,
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic}};
+
+}  // namespace
+}  // namespace ladder::MACHINE

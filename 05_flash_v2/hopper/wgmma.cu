@@ -1,0 +1,178 @@
+// 05 on Hopper, step 1: products by warpgroups (Shah et al. 2024, FlashAttention-3, §2.2).
+//
+//   build/bin/05_flash_v2 --variant wgmma --seqlen 512 --causal
+//
+//   for each tile of Br rows of Q, one block each:
+//     m = −∞, l = 0, O = 0
+//     for each tile of Bc rows of K and V:
+//       S = scale·Q·Kᵀ
+//       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
+//       l ← α·l + rowsum P
+//       O ← α·O + P·V
+//     O ← O / l,   LSE = m + ln l
+//
+// Since `mma`: the products. Four warps together, a warpgroup, multiply 64 rows at once. K and V
+// are no longer loaded into their registers: the tensor cores read them, and Q, from shared memory
+// themselves, and run on while the warps do something else. Here nobody does anything else yet.
+
+#include "machine/hopper.h"
+#include "rung.h"
+#include "tile/rows.h"
+#include "tile/schedule.h"
+#include "tile/warpgroup.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kRows = 64;  // rows of Q of a warpgroup
+constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+// Named barriers: a warpgroup's own.
+constexpr int kOwn = 1;
+
+/// Compiled tiles: heads up to …, Br, Bc. Each warpgroup has kRows of the Br rows.
+constexpr TileSize kTiles[] = {{128, 128, 64}, {256, 128, 32}};
+
+int64_t smem_bytes(int D, int Br, int Bc) {
+  const int columns = std::max(D, 64);  // of a tile, whose panels have 64
+  return shared_bytes<fp16>(Br * columns) + 2 * shared_bytes<fp16>(Bc * columns);
+}
+
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
+template <class T, int D, int kWarpgroups, int Bc>
+__global__ void __launch_bounds__(kWarpgroup* kWarpgroups, D <= 128 ? 2 : 1)
+    attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
+  using TileQ = SwizzledTile<T, kRows, D>;
+  using TileKV = SwizzledTile<T, Bc, D>;
+  constexpr int Br = kWarpgroups * kRows, kThreads = kWarpgroups * kWarpgroup;
+  const int tiles = ceil_div(p.N, Br);
+  const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
+                                                     .tiles = tiles,
+                                                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                                                     .uneven = p.causal});
+  const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
+  const int warpgroup = warpgroup_id(), warp_row = warp_id() % 4 * 16;
+  const int tile_row = block_row + warpgroup * kRows, row = tile_row + warp_row;
+  const int thread = threadIdx.x;
+  const auto Q_tile = Q + (p.q_row(bh) + tile_row) * p.d;
+  const auto K_head = K + p.kv_row(bh) * p.d;
+  const auto V_head = V + p.kv_row(bh) * p.d;
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
+  const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
+
+  SharedMemory smem;
+  const auto tiles_Q = smem.take<T>("Q", kWarpgroups * TileQ::kElements);
+  const TileQ tile_Q{tiles_Q + warpgroup * TileQ::kElements};
+  const TileKV tile_K{smem.take<T>("K", TileKV::kElements)};
+  const TileKV tile_V{smem.take<T>("V", TileKV::kElements)};
+  copy_async<kWarpgroup>(tile_Q, Q_tile, p.d, p.N - tile_row, p.d, thread % kWarpgroup);
+  copy_async<kThreads>(tile_K, K_head, p.d, keys, p.d, thread);
+  cp_async_commit();
+
+  // m is kept in units of ln 2, like the exponents of 2^(c·s).
+  auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0);
+  Accumulator<16, D> O_sum;
+  for (int key = 0; key < keys; key += Bc) {
+    cp_async_wait<0>();
+    fence_proxy_async();
+    __syncthreads();  // K is there, and all warps are done with the last V
+    copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
+    cp_async_commit();
+
+    Accumulator<16, Bc> S;
+    wgmma_fence(S);
+    wgmma_ABt(S, tile_Q, 0, tile_K, 0);
+    wgmma_commit();
+    wgmma_wait<0>(S);
+    if (key + Bc > p.keys(row))
+      for_each(S, [&](int i, int j, float& s) {
+        if (key + j >= p.keys(row + i)) s = -INFINITY;
+      });
+
+    cp_async_wait<0>();
+    fence_proxy_async();
+    __syncthreads();  // V is there, and all warps are done with this K
+    if (key + Bc < keys)
+      copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, keys - key - Bc, p.d,
+                           thread);
+    cp_async_commit();
+
+    const auto m_new = max(m, c * row_max(S));
+    const auto shift = finite_or_zero(m_new);
+    const auto alpha = exp2(m - shift);
+    exp2_rows(S, c, shift);  // S is P from here on
+    l = alpha * l + row_sum_in_lane(S);
+    m = m_new;
+    mul_rows(O_sum, alpha);
+    auto P = as_operand<T>(S);
+    wgmma_fence(O_sum, P);
+    wgmma_AB(O_sum, P, tile_V);
+    wgmma_commit();
+    wgmma_wait<0>(O_sum, P);
+  }
+  cp_async_wait<0>();
+  __syncthreads();  // Q is there even where there was no key
+
+  l = sum_over_lanes(l);
+  mul_rows(O_sum, inverse_or_zero(l));
+  // Through the warpgroup's tile of Q, so that O is written in whole 16-byte pieces.
+  write(tile_Q, O_sum, warp_row);
+  named_barrier_sync(kOwn + warpgroup, kWarpgroup);
+  copy_out<kWarpgroup>(O + (p.q_row(bh) + tile_row) * p.d, p.d, tile_Q, p.N - tile_row, p.d,
+                       thread % kWarpgroup);
+  for_each_row(m, l, [&](int i, float max, float sum) {
+    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
+  });
+}
+
+Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
+  const int D = padded_head_dim(p.d);
+  Plan plan{.head_dim = D, .stages = 1};
+  choose_tile(plan, kTiles, request, device.sram_bytes,
+              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
+  plan.warps = 4 * (plan.block_q / kRows);
+  return plan;
+}
+
+template <class T, int D, int Br, int Bc>
+void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+  const auto O = hbm<T>(a["O"]);
+  const auto LSE = hbm<float>(a["LSE"]);
+  constexpr int kWarpgroups = Br / kRows;
+  launch("attention", attention<T, D, kWarpgroups, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
+         dim3(kWarpgroup * kWarpgroups), plan.smem_bytes, Q, K, V, O, LSE, p);
+}
+
+void forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  with_tile<kTiles>(
+      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
+}
+
+/// Requested bytes: every tile of Q reads K and V as far as its last row sees.
+Traffic traffic(const Problem& p, const Plan& plan) {
+  const int64_t heads = int64_t{p.B} * p.H;
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
+  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
+  for (int64_t row = 0; row < p.N; row += plan.block_q)
+    rows += p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
+  const int64_t k = heads * rows * p.d * kIoBytes;
+  return {{"attention",
+           {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
+}
+
+const Register step{{.rung = "05_flash_v2",
+                     .name = "wgmma",
+                     .summary = "mma's kernel, its products by warpgroups",
+                     .colour = "#0072B2",
+                     .step = 4,
+                     .has_lse = true,
+                     .min_compute_capability = 90,
+                     .exact_architecture = true,
+                     .by_name_only = kDevice == DeviceKind::sim,
+                     .tiles = kTiles,
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic}};
+
+}  // namespace
+}  // namespace ladder::MACHINE
