@@ -86,6 +86,8 @@ ladder_broken(tile_no_second_barrier ${tile} "__syncthreads();  // everybody is 
 ladder_broken(tile_loads_past_the_end ${tile} "inside && i < p.N ?" "inside && i <= p.N ?")
 ladder_broken(tile_stores_past_the_end ${tile} "if (i < p.N && j < p.N_kv)"
   "if (i < p.N && j <= p.N_kv)")
+ladder_broken(tile_makes_rows_of_the_block_before ${tile} "int64_t{blockIdx.x} * kRowThreads"
+  "int64_t{blockIdx.x} * (kRowThreads - 1)")
 ladder_broken(tile_formula_misses_the_last_tile ${tile} "ceil_div(p.N_kv, kTile)" "(p.N_kv / kTile)")
 set(mma 01_tiled_matmul/attention.cu mma)
 ladder_broken(mma_sound ${mma})
