@@ -148,11 +148,12 @@ def last_count(log):
 
 
 def fingerprint(root, files):
-    """Of what the files say."""
+    """Of what the files say, comments and layout apart."""
     digest = hashlib.sha256()
     for file in sorted(files):
-        with open(os.path.join(root, file), "rb") as source:
-            digest.update(file.encode() + b"\0" + source.read() + b"\0")
+        with open(os.path.join(root, file), encoding="utf-8") as source:
+            text = re.sub(r"//[^\n]*", "", source.read())
+        digest.update(f"{file} {' '.join(text.split())} ".encode())
     return digest.hexdigest()[:16]
 
 
