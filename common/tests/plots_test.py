@@ -40,6 +40,7 @@ from ladder.files import newest_measured  # noqa: E402
 from ladder.programs import programs_in  # noqa: E402
 from ladder.steps import ladder_of  # noqa: E402
 from ladder.text import rate_text  # noqa: E402
+from limits import SECONDS  # noqa: E402
 
 
 class Plot(unittest.TestCase):
@@ -66,7 +67,7 @@ class Plot(unittest.TestCase):
     def draw(self, *words, status=0):
         result = subprocess.run([os.path.join(SCRIPTS, "plot.py"), *words], cwd=self.root,
                                 stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-                                timeout=120)
+                                timeout=SECONDS)
         self.assertNotIn("Traceback", result.stderr)
         if result.returncode == 3 and "matplotlib is missing" in result.stderr and not \
                 os.environ.get("CI"):
@@ -672,7 +673,7 @@ class Committed(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             result = subprocess.run([os.path.join(SCRIPTS, "plot.py"), "--out", folder],
                                     stdin=subprocess.DEVNULL, capture_output=True,
-                                    encoding="utf-8", timeout=120)
+                                    encoding="utf-8", timeout=SECONDS)
             if result.returncode == 3 and not os.environ.get("CI"):
                 self.skipTest(result.stderr.strip())
             self.assertEqual(result.returncode, 0, result.stderr)
@@ -706,7 +707,7 @@ class Committed(unittest.TestCase):
                 self.fail(f"{words[0]} is gone: remove scripts/results/sim.json and run "
                           "scripts/bench.py --sim")
             out = subprocess.run([program, *arguments, "--json"], stdin=subprocess.DEVNULL,
-                                 capture_output=True, encoding="utf-8", timeout=60).stdout
+                                 capture_output=True, encoding="utf-8", timeout=SECONDS).stdout
             for now, before in zip([json.loads(line) for line in out.splitlines()], records,
                                    strict=True):
                 for name, value in before.items():

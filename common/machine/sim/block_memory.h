@@ -57,7 +57,7 @@ class BlockMemory {
   // Ordinary accesses of n bytes, checked and, those that write, noted. The bytes themselves move
   // by data(). Faults count in elements of `element` bytes.
   template <int n>
-  void check_read(const SharedPlace& place, int element) const;
+  void check_read(const SharedPlace& place, int element, int thread) const;
   template <int n>
   void check_write(const SharedPlace& place, int element, int thread);
 
@@ -67,10 +67,13 @@ class BlockMemory {
       fail(what, place, element);
   }
 
-  // Copies that a thread starts for itself (cp.async): between the two nobody may touch the bytes.
-  void begin_copy(const SharedPlace& place, int64_t bytes, int element);
+  // Copies that a thread starts for itself (cp.async): between the first two nobody may touch the
+  // bytes, and before the third only that thread.
+  void begin_copy(const SharedPlace& place, int64_t bytes, int element, int thread);
   /// `source` null: zeros.
   void end_copy(int64_t at, const char* source, int64_t bytes, int thread);
+  /// What the thread copied so far, others may see: it has come to a barrier that orders memory.
+  void publish(int thread);
 
   // TMA loads, likewise; their bytes come by data().
   void begin_load(const SharedPlace& place, int64_t bytes);
@@ -91,35 +94,40 @@ class BlockMemory {
   using Range = std::pair<int64_t, int64_t>;
 
   [[noreturn]] void fail(const char* what, const SharedPlace& place, int element) const;
-  // What is not as it should be, or is watched: the watcher costs nothing where there is none.
-  void unusual_read(const SharedPlace& place, int64_t bytes, int element) const;
-  void unusual_write(const SharedPlace& place, int64_t bytes, int element, int thread);
+  // Of n bytes some of which not just anybody may read, or write: fault unless the thread may. A
+  // watcher is told here too, so that it costs nothing where there is none.
+  void rare_read(const SharedPlace& place, int n, int element, int thread) const;
+  void rare_write(const SharedPlace& place, int n, int element, int thread);
+  /// Faults where another thread's copy ended here and that thread came to no barrier since.
+  void check_copier(const char* what, const SharedPlace& place, int element, int thread) const;
   void note_write(int thread, int64_t at, int64_t bytes);
 
   std::vector<char> bytes_;
   std::vector<uint8_t> shadow_;
   Watcher* watcher_ = nullptr;
-  uint8_t watched_ = 0;            // kWatched where there is a watcher
-  int64_t launched_bytes_ = 0;     // that the block has, of the capacity
-  std::vector<Region> regions_;    // in the order taken; every thread must take the same
-  std::vector<int> takes_;         // by each thread, so far
-  std::vector<uint16_t> readers_;  // of each 16 bytes: wgmmas and TMA stores under way
+  uint8_t watched_ = 0;                     // kWatched where there is a watcher
+  int64_t launched_bytes_ = 0;              // that the block has, of the capacity
+  std::vector<Region> regions_;             // in the order taken; every thread must take the same
+  std::vector<int> takes_;                  // by each thread, so far
+  std::vector<uint16_t> readers_;           // of each 16 bytes: wgmmas and TMA stores under way
+  std::vector<std::vector<Range>> copied_;  // by each thread, and not published
   bool tells_writers_apart_ = false;
   std::vector<std::vector<Range>> writes_;  // of each thread, since its last proxy fence
   std::vector<Range> early_writes_;         // before they were told apart
 };
 
 template <int n>
-inline void BlockMemory::check_read(const SharedPlace& place, int element) const {
+inline void BlockMemory::check_read(const SharedPlace& place, int element, int thread) const {
   if constexpr (n == 16) {
-    check_read<8>(place, element);
-    check_read<8>(place + 8, element);
+    check_read<8>(place, element, thread);
+    check_read<8>(place + 8, element, thread);
   } else {
     check_inside("read of", place, n, element);
     using W = typename Word<n>::type;
     const W seen = *reinterpret_cast<const W*>(shadow_.data() + place.at);
-    if ((seen & repeat<n>(kWritten | kInFlight | kWatched)) != repeat<n>(kWritten)) [[unlikely]]
-      unusual_read(place, n, element);
+    constexpr W rare = repeat<n>(kInFlight | kOneThreads | kWatched);
+    if ((seen & (repeat<n>(kWritten) | rare)) != repeat<n>(kWritten)) [[unlikely]]
+      rare_read(place, n, element, thread);
   }
 }
 
@@ -132,8 +140,8 @@ inline void BlockMemory::check_write(const SharedPlace& place, int element, int 
     check_inside("write to", place, n, element);
     using W = typename Word<n>::type;
     W* const s = reinterpret_cast<W*>(shadow_.data() + place.at);
-    if (*s & repeat<n>(kInFlight | kBeingRead | kWatched)) [[unlikely]]
-      return unusual_write(place, n, element, thread);
+    if (*s & repeat<n>(kInFlight | kBeingRead | kOneThreads | kWatched)) [[unlikely]]
+      return rare_write(place, n, element, thread);
     *s = repeat<n>(kWritten | kOrdinary);
     if (tells_writers_apart_) [[unlikely]]
       note_write(thread, place.at, n);
