@@ -5,7 +5,7 @@ class MemoryView {
     this.pane = pane;
     this.figures = pane.run.arrays.map((array, index) => {
       const figure = document.createElement("figure");
-      figure.innerHTML = "<figcaption></figcaption><canvas tabindex='-1'></canvas>";
+      figure.innerHTML = "<figcaption></figcaption><canvas></canvas>";
       const canvas = figure.querySelector("canvas");
       figure.querySelector("figcaption").innerHTML = `<b></b> <span>${scaled(array.bytes, "B")}</span>`;
       figure.querySelector("b").textContent = array.name;

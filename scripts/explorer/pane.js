@@ -47,7 +47,28 @@ class Pane {
     this.shared = new SharedView(this, this.find(".smem canvas"), this.find(".smem small"));
     this.timeline = new Timeline(this, this.find(".timeline canvas"));
     this.source = new SourceView(this, this.find(".source"), this.find(".below small"));
+    const label = (selector) => this.find(selector).getAttribute("aria-label");
+    for (const selector of [".scores canvas", ".smem canvas"]) {
+      tellAtFocus(this.find(selector), () => label(selector));
+    }
+    const maps = this.find(".maps");
+    maps.setAttribute("role", "group");
+    maps.setAttribute("aria-label", "Arrays in HBM");
+    tellAtFocus(maps, () => [...maps.querySelectorAll("canvas")]
+      .map((canvas) => canvas.getAttribute("aria-label")).join(". "));
     this.useClock("order");
+  }
+
+  /// The next of the events at work, warp by warp; after the last the first again.
+  chooseNext() {
+    const block = this.blockAt();
+    const atWork = this.atWork(block, explorer.shownNow());
+    if (!atWork.length) return;
+    const { warp } = this.run.columns;
+    atWork.sort((a, b) => warp[a] - warp[b]);
+    this.selected = atWork[(atWork.indexOf(this.selected) + 1) % atWork.length];
+    explorer.announceSoon();
+    explorer.redraw();
   }
 
   summary() {
@@ -145,6 +166,7 @@ class Pane {
     this.shared.draw(block, clock, now);
     this.timeline.draw(block, now);
     this.source.draw(current, atWork);
+    if (run.fault && this.selected < 0 && now >= this.faultAt()) this.source.drawFault(run.fault);
     this.tell(current, now, block);
     this.blockNote(block);
   }

@@ -98,6 +98,6 @@ class ScoresView {
     const cell = (this.head * replay.scoreRows + row) * replay.scoreColumns + column;
     return `S, query ${Math.floor(row * head.seqlen / replay.scoreRows)}, key ` +
       `${Math.floor(column * head.seqlen_kv / replay.scoreColumns)}: ` +
-      `${this.stateOf(row, column, Infinity, 0)}, made ${replay.scores[cell]} times so far`;
+      `${this.stateOf(row, column, Infinity, 0)}, worked on ${replay.scores[cell]} times so far`;
   }
 }

@@ -31,7 +31,7 @@ class SharedView {
     // Barriers and the like are small: they come last, side by side.
     const large = regions.filter((r) => r.bytes >= 256), small = regions.filter((r) => r.bytes < 256);
     const lines = large.length + (small.length ? 1 : 0), gap = 3;
-    const h = Math.min(26, (height - gap * (lines - 1)) / lines), label = 74;
+    const h = Math.min(32, (height - gap * (lines - 1)) / lines), label = 74;
     large.forEach((region, i) =>
       this.strip(context, region, label, i * (h + gap), width - label, h, label));
     if (small.length) {

@@ -64,10 +64,10 @@ class Timeline {
     this.engines = block.engines;
     // Engines' rows have words in them; warps share what is left.
     const top = 16, all = this.engines.length + block.warps;
-    this.engineHeight = Math.max(12, Math.min(20, (height - top - 2) / all));
+    this.engineHeight = Math.max(12, Math.min(26, (height - top - 2) / all));
     this.top = top;
     this.warpsTop = top + this.engines.length * this.engineHeight;
-    this.rowHeight = Math.max(3, Math.min(24, (height - this.warpsTop - 2) / block.warps));
+    this.rowHeight = Math.max(3, Math.min(40, (height - this.warpsTop - 2) / block.warps));
   }
   warpY(warp) { return this.warpsTop + warp * this.rowHeight; }
 
