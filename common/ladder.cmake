@@ -2,6 +2,7 @@
 
 option(LADDER_CUDA "Build the gpu machine where a CUDA Toolkit is found" ON)
 option(LADDER_SANITIZE "Address and undefined-behaviour sanitizers" OFF)
+set(LADDER_PLANTED "" CACHE PATH "Copies to compile in the place of some sources (scripts/mutate)")
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -58,6 +59,9 @@ if(LADDER_CUDA)
 endif()
 
 add_library(ladder_flags INTERFACE)
+if(LADDER_PLANTED)
+  target_include_directories(ladder_flags INTERFACE ${LADDER_PLANTED}/common)
+endif()
 target_include_directories(ladder_flags INTERFACE ${CMAKE_SOURCE_DIR}/common)
 target_compile_definitions(ladder_flags INTERFACE LADDER_VERSION="${PROJECT_VERSION}")
 target_compile_options(ladder_flags INTERFACE
@@ -118,6 +122,9 @@ function(ladder_kernels name)
     get_filename_component(path ${file} ABSOLUTE)
     file(RELATIVE_PATH relative ${CMAKE_SOURCE_DIR} ${path})
     set(stub ${CMAKE_BINARY_DIR}/stubs/${relative}.cpp)
+    if(LADDER_PLANTED AND EXISTS ${LADDER_PLANTED}/${relative})
+      set(path ${LADDER_PLANTED}/${relative})
+    endif()
     file(CONFIGURE OUTPUT ${stub} CONTENT "#include \"${path}\"\n" @ONLY)
     list(APPEND stubs ${stub})
   endforeach()

@@ -35,11 +35,10 @@ Exit status: 0 good (what was skipped included); 1 a program failed or gave a wr
 usage; 3 no GPU.
 """
 
-import argparse
 import os
 import sys
 
-from ladder.console import run_command
+from ladder.console import Parser, run_command
 from ladder.files import ROOT
 from ladder.grid import GRIDS
 from ladder.measure import bench
@@ -49,9 +48,7 @@ from ladder.workload import length, lengths, positive, words
 
 def parse(arguments=None):
     description, epilog = __doc__.split("\n\n", 1)
-    parser = argparse.ArgumentParser(prog="scripts/bench.py", description=description,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog=epilog)
+    parser = Parser(prog="scripts/bench.py", description=description, epilog=epilog)
     parser.add_argument("--grid", type=words, metavar="NAME,...",
                         help="quick, paper, long (default quick, unless axes are given)")
     parser.add_argument("--sim", action="store_true", help="count on the sim (see above)")

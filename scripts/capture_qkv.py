@@ -13,7 +13,6 @@ q is saved as the layer makes it, before it is scaled: O = softmax(q·kᵀ/√64
 computes just that. Needs PyTorch; runs on a CUDA GPU if there is one, else on the CPU.
 """
 
-import argparse
 import contextlib
 import glob
 import hashlib
@@ -26,7 +25,7 @@ import subprocess
 import sys
 import time
 
-from ladder.console import BAD_USAGE, Stop, run_command
+from ladder.console import BAD_USAGE, Parser, Stop, run_command
 from ladder.files import ROOT, write_all
 
 LAYERS, HEADS, HEAD_DIM, CONTEXT = 4, 2, 64, 256
@@ -165,8 +164,7 @@ def npy(tensor):
 
 def main():
     description, epilog = __doc__.split("\n\n", 1)
-    parser = argparse.ArgumentParser(description=description, epilog=epilog,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=description, epilog=epilog)
     parser.add_argument("text", nargs="*", help="UTF-8 files (default: the repository's *.md)")
     parser.add_argument("--out", default=os.path.join(ROOT, "scripts/captured"), metavar="DIR",
                         help="where to write (default: scripts/captured)")

@@ -8,7 +8,6 @@ machine code (SASS) of each kernel, bit for bit. Without cuobjdump, it compares 
 Exit status: 0 the same, 1 different, 2 could not compare.
 """
 
-import argparse
 import glob
 import os
 import re
@@ -17,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 
+from ladder.console import Parser, printable
 from ladder.files import ROOT
 
 FLAGS = ["-std=c++20", "--expt-relaxed-constexpr", "-I", os.path.join(ROOT, "common")]
@@ -25,7 +25,7 @@ VARIANTS = {"Hbm<T>": None, "T* __restrict__": r"\1* __restrict__", "T*": r"\1*"
 
 
 def stop(message):
-    print(f"scripts/check_sass.py: {message}", file=sys.stderr)
+    print(f"scripts/check_sass.py: {printable(message)}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -109,8 +109,7 @@ def compiled(source, nvcc, cuobjdump, arch, folder, kernels):
 
 def main():
     description, epilog = __doc__.split("\n\n", 1)
-    parser = argparse.ArgumentParser(description=description, epilog=epilog,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=description, epilog=epilog)
     first = min(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/attention.cu")))
     parser.add_argument("source", nargs="?", default=first,
                         help=f"the rung's file (default: {os.path.relpath(first, ROOT)})")

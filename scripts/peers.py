@@ -27,7 +27,7 @@ import contextlib
 import json
 import sys
 
-from ladder.console import GOOD, WRONG_RESULT, Progress, run_command
+from ladder.console import GOOD, WRONG_RESULT, Parser, Progress, run_command
 from ladder.ratios import rates, summary
 from ladder.sdpa import BACKENDS, Gpu, Peer, Point, ceilings, import_torch, reason, version
 from ladder.turns import find_ours, measure_point
@@ -46,9 +46,7 @@ def backends(text):
 
 def parse(arguments=None):
     description, epilog = __doc__.split("\n\n", 1)
-    parser = argparse.ArgumentParser(prog="scripts/peers.py", description=description,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog=epilog)
+    parser = Parser(prog="scripts/peers.py", description=description, epilog=epilog)
     parser.add_argument("--seqlen", type=lengths, default=lengths("512,1k,2k,4k,8k,16k"),
                         metavar="N,...", help="(default 512,1k,2k,4k,8k,16k)")
     parser.add_argument("--head-dim", type=lengths, default=[64, 128], metavar="D,...",

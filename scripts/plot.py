@@ -31,11 +31,10 @@ Exit status: 0 good (left out counts as good); 1 --check found something stale; 
 such file; 3 no matplotlib.
 """
 
-import argparse
 import os
 import sys
 
-from ladder.console import GOOD, WRONG_RESULT, run_command
+from ladder.console import GOOD, WRONG_RESULT, Parser, run_command
 from ladder.figures.data import FIGURES
 from ladder.figures.make import draw, stale, write_tables
 from ladder.figures.measured import Files
@@ -45,9 +44,7 @@ from ladder.files import RESULTS, newest_measured
 
 def parse(arguments=None):
     description, epilog = __doc__.split("\n\n", 1)
-    parser = argparse.ArgumentParser(prog="scripts/plot.py", description=description,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog=epilog)
+    parser = Parser(prog="scripts/plot.py", description=description, epilog=epilog)
     parser.add_argument("file", nargs="?", metavar="FILE",
                         help="(default the newest in scripts/results, or else its sim.json)")
     parser.add_argument("--out", metavar="DIR", default=os.path.join(RESULTS, "figures"),

@@ -8,6 +8,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 me=scripts/$(basename "$0")
 monitor_pid=
 updated=
+lock= # the open file that says that a build is under way
 
 say() { printf '%s\n' "$*" >&2; }
 die() {
@@ -219,6 +220,7 @@ build() {
   if [[ $1 != default ]]; then build_dir+=/$1; fi
   mkdir -p "$build_dir"
   local log=$build_dir/build.log stamp=$build_dir/.configured fresh=()
+  alone "$build_dir/.lock"
 
   # What CMake decides once and keeps: with another compiler, or in a folder that has moved, it
   # has to decide again. What it reads (CMakeLists.txt), Ninja watches.
@@ -241,5 +243,15 @@ build() {
     # Ninja prints a line for each step, and what a step printed only if it said something.
     grep -v '^\[[0-9]*/[0-9]*\]' "$log" >&2 || true
     die "the build failed (all of its output: ${log#"$root"/})."
+  fi
+  exec {lock}>&- # of alone
+}
+
+# Two builds in one folder would overwrite each other's files: the second waits for the first.
+alone() {
+  exec {lock}>"$1"
+  if command -v flock >/dev/null && ! flock -n "$lock"; then
+    say "$me: another build in this clone is under way; waiting for its end."
+    flock "$lock"
   fi
 }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <deque>
 #include <new>
+#include <string_view>
 
 #include "harness/atomic_file.h"
 #include "harness/npy.h"
@@ -106,6 +107,23 @@ void write_trace(AtomicFile& file, const Report& r, const std::vector<TraceEvent
   file.commit();
 }
 
+/// A message with what a terminal would obey written out: an argument quoted in it may hold
+/// anything. Line breaks stay.
+std::string printable(std::string_view text) {
+  std::string shown;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    if ((c < 0x20 && c != '\n') || c == 0x7f)
+      shown += fmt::format("\\x{:02x}", c);
+    else if (c == 0xc2 && next >= 0x80 && next < 0xa0)  // U+0080 to U+009F in UTF-8
+      shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
+    else
+      shown += text[i];
+  }
+  return shown;
+}
+
 void print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   if (std::fflush(stdout) != 0)
@@ -150,7 +168,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   const auto fail = [](ladder::Exit status, const char* what) {
     std::fflush(stdout);
-    fmt::print(stderr, "{}: {}\n", LADDER_RUNG, what);
+    fmt::print(stderr, "{}: {}\n", LADDER_RUNG, ladder::printable(what));
     return static_cast<int>(status);
   };
   try {

@@ -14,12 +14,13 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 void require_memory(const Variant& variant, const MemoryNeed& need, const DeviceInfo& device) {
   if (need.io + need.workspace <= static_cast<double>(device.memory_free)) return;
-  std::string what = fmt::format("{} needs {:.1f} GiB of {}: {:.1f} for inputs and outputs",
-                                 variant.rung, (need.io + need.workspace) / kGiB,
-                                 device.kind == DeviceKind::gpu
-                                     ? "GPU memory"
-                                     : "memory (the sim doubles it: a shadow byte for each byte)",
-                                 need.io / kGiB);
+  std::string what =
+      fmt::format("{} needs {:.1f} GiB of {}: {:.1f} for inputs and outputs", variant.rung,
+                  (need.io + need.workspace) / kGiB,
+                  device.kind == DeviceKind::gpu
+                      ? "GPU memory"
+                      : "memory (a third of the host's: the sim keeps notes of each byte)",
+                  need.io / kGiB);
   if (need.workspace > 0) what += fmt::format(", {:.1f} for its workspace", need.workspace / kGiB);
   if (variant.rounding == Rounding::S_and_P_stored)
     what += variant.backward ? " (S, P and dP)" : " (S and P)";

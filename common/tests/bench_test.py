@@ -28,6 +28,7 @@ import fakes  # noqa: E402
 import peers_test  # noqa: E402
 from ladder import files, grid, programs, results, sdpa, steps  # noqa: E402
 from ladder.console import Stop  # noqa: E402
+from limits import SECONDS  # noqa: E402
 
 NAME = "NVIDIA Fake 80GB"
 
@@ -116,7 +117,7 @@ class Fake(unittest.TestCase):
         result = subprocess.run(self.command(*options), cwd=self.root,
                                 env={**self.environment, **environment},
                                 stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-                                timeout=120)
+                                timeout=SECONDS)
         self.assertEqual(result.returncode, status, result.stderr)
         self.assertNotIn("Traceback", result.stderr)
         return result
@@ -210,7 +211,7 @@ class Bench(Fake):
                 while not os.path.exists(self.log + ".hangs") and time.monotonic() < end:
                     time.sleep(0.02)
                 process.send_signal(number)
-                _, err = process.communicate(timeout=60)
+                _, err = process.communicate(timeout=SECONDS)
             self.assertEqual(process.returncode, status, err)
             self.assertNotIn("Traceback", err)
             if number != signal.SIGKILL:
@@ -350,7 +351,7 @@ class FilesOfGpus(Fake):
         result = subprocess.run(
             ["bash", os.path.join(self.root, "scripts/figures"), "--peers", "none", "--commit",
              "new"], cwd="/", env={**self.environment, "FAKE_GPU": gpu}, capture_output=True,
-            stdin=subprocess.DEVNULL, encoding="utf-8", timeout=120)
+            stdin=subprocess.DEVNULL, encoding="utf-8", timeout=SECONDS)
         self.assertEqual(result.returncode, 0, result.stderr)
         return result.stdout
 

@@ -85,10 +85,11 @@ TEST(Broken, CopiesWithoutAMistakeAreNotCaught) {
     EXPECT_EQ(caught(variant(sound)), std::set<std::string>{}) << sound;
 }
 
-/// A copy, and one of the ways in which it must be caught.
+/// A copy, one of the ways in which it must be caught, and what the fault must say.
 struct Mistake {
   const char* copy;
   const char* how;
+  const char* says = "";
 };
 void PrintTo(const Mistake& m, std::ostream* out) {
   *out << m.copy;
@@ -98,6 +99,7 @@ const Mistake kMistakes[] = {
     {"tile_no_second_barrier", "different bits"},
     {"tile_loads_past_the_end", "fault"},
     {"tile_stores_past_the_end", "fault"},
+    {"tile_makes_rows_of_the_block_before", "fault", "wrote in the same kernel"},
     {"tile_formula_misses_the_last_tile", "formula is not count"},
     {"mma_waits_for_a_stage_too_few", "fault"},
     {"mma_no_barrier_in_the_loop", "fault"},
@@ -117,6 +119,7 @@ TEST_P(Mistakes, AreCaught) {
   printf("%s: caught by %s%s%s\n", GetParam().copy, all.empty() ? "nothing" : all.c_str(),
          fault.empty() ? "" : "; ", fault.c_str());
   EXPECT_TRUE(how.count(GetParam().how)) << "not by: " << GetParam().how << ", but by: " << all;
+  EXPECT_NE(fault.find(GetParam().says), std::string::npos);
 }
 INSTANTIATE_TEST_SUITE_P(, Mistakes, ::testing::ValuesIn(kMistakes),
                          [](const auto& mistake) { return std::string(mistake.param.copy); });

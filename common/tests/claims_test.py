@@ -14,6 +14,8 @@ import sys
 import tempfile
 import unittest
 
+from limits import SECONDS
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.path.join(ROOT, "build/bin")
 
@@ -34,7 +36,7 @@ def run(step, *options):
     program, *variant = STEPS[step]
     done = subprocess.run(
         [os.path.join(BIN, program), *variant, *WORKLOAD, *options, "--json"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=SECONDS,
         encoding="utf-8")
     if done.returncode != 0:
         raise AssertionError(f"{step} {options}: status {done.returncode}: {done.stderr}")

@@ -24,6 +24,8 @@ import tempfile
 import time
 import unittest
 
+from limits import SECONDS
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN_DIR = RUNG = None
 DEFAULT = None  # the variant that runs where none is asked for
@@ -181,7 +183,7 @@ class Case(unittest.TestCase):
             self.command(arguments),
             stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
+            timeout=SECONDS,
             cwd=self.folder,
             **more,
         )
@@ -544,6 +546,15 @@ class Options(Case):
         o = self.object(f"{SMALL} --block-q 64 --block-kv 64")
         self.assertEqual((o["block_q"], o["block_kv"]), (64, 64))
         self.assertTrue(o["pass"])
+
+    def test_what_a_terminal_would_obey_is_written_out(self):
+        for arguments in (["--variant", "a\x1b[31m\rb\x7f\x9b"], ["--no\x1b[31m\rb\x7f\x9b"],
+                          ["--load", "no\x1b[31m\rb\x7f\x9b"]):
+            done = self.execute(arguments)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("\\x1b[31m\\x0db\\x7f\\x9b", done.stderr)
+            self.assertNotRegex(done.stderr, "[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+        self.assertIn("café", self.execute(["--variant", "café"]).stderr)
 
     def test_a_default_tile_that_does_not_fit_gives_way(self):
         if not has_tiles() or has_backward():
@@ -1095,13 +1106,13 @@ class Interrupted(Case):
         )
         with contextlib.ExitStack() as stack:
             stack.callback(process.kill)
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + SECONDS
             # Until the temporary files are there, or at least the program is under way.
             while time.monotonic() < deadline and not glob.glob(self.path("out", ".*")):
                 time.sleep(0.01)
             self.assertTrue(glob.glob(self.path("out", ".*")))
             process.send_signal(number_of_signal)
-            out, _ = process.communicate(timeout=10)
+            out, _ = process.communicate(timeout=SECONDS)
         self.assertEqual(out, b"")
         return process.returncode
 

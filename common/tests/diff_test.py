@@ -16,6 +16,8 @@ import tempfile
 import termios
 import unittest
 
+from limits import SECONDS
+
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/diff")
 ESCAPE = re.compile(r"\033\[[0-9;]*m")
 
@@ -57,7 +59,7 @@ class DiffTest(unittest.TestCase):
         return subprocess.run([os.path.join(self.root, "scripts/diff"), *words],
                               cwd=cwd or self.root, env={**self.environment, **environment},
                               stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-                              timeout=60)
+                              timeout=SECONDS)
 
     def on_a_terminal(self, *words, columns=80, **environment):
         try:
@@ -343,7 +345,7 @@ class DiffTest(unittest.TestCase):
         self.write("00_first/attention.cu", "x\n" * 100_000)
         result = subprocess.run(["bash", "-c", "scripts/diff 00 01 | head -n 1"], cwd=self.root,
                                 env=self.environment, capture_output=True, encoding="utf-8",
-                                timeout=60)
+                                timeout=SECONDS)
         self.assertEqual((result.stdout, result.stderr), ("--- 00_first/attention.cu\n", ""))
 
     def test_a_locale_without_the_arrow(self):

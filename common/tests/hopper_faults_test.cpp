@@ -488,6 +488,7 @@ __global__ void meet(const __grid_constant__ TensorMap, const __grid_constant__ 
     if (first) named_barrier_sync(1, 256);
     __syncthreads();
   }
+  if (mode == 7 && !first) named_barrier_arrive(1, 256);
 }
 
 TEST_F(HopperFaults, NamedBarriers) {
@@ -506,6 +507,7 @@ TEST_F(HopperFaults, NamedBarriers) {
                  "ended"});
   expect_256(6, {"thread (0,0,0) and 127 after it for named barrier 1",
                  "; thread (128,0,0) and 127 after it for __syncthreads (hopper_faults_test.cpp:"});
+  expect_256(7, {"thread (128,0,0): the block ends with 128 of 256 threads at named barrier 1"});
 }
 
 template <int more>

@@ -26,6 +26,7 @@ sys.dont_write_bytecode = True
 
 import peers  # noqa: E402  (they lie in scripts)
 from fakes import listed  # noqa: E402
+from limits import SECONDS  # noqa: E402
 from ladder import ratios, sdpa, turns  # noqa: E402
 
 # What peers.py uses of PyTorch. The GPU's clock advances by what is queued: a flush takes 0.05 ms,
@@ -385,7 +386,7 @@ class Program(unittest.TestCase):
         return subprocess.run([os.path.join(SCRIPTS, "peers.py"), *options], cwd=self.root,
                               env={**self.environment, "FAKE": fake, **environment},
                               stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-                              timeout=120)
+                              timeout=SECONDS)
 
     def logged(self):
         with open(self.log, encoding="utf-8") as file:
@@ -638,7 +639,7 @@ class Program(unittest.TestCase):
         return subprocess.run([os.path.join(SCRIPTS, "peers.py"), "--serve", "--time", "5"],
                               cwd=self.root, env={**self.environment, "FAKE": fake},
                               input="".join(json.dumps(q) + "\n" for q in questions),
-                              capture_output=True, encoding="utf-8", timeout=120)
+                              capture_output=True, encoding="utf-8", timeout=SECONDS)
 
     def test_serving(self):
         point = {"head_dim": 64, "causal": True, "seqlen": 1024, "batch": 16, "heads": 32}
@@ -670,7 +671,7 @@ class Program(unittest.TestCase):
             while not os.path.exists(self.log) and time.monotonic() < end:
                 time.sleep(0.02)
             process.send_signal(number)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=SECONDS)
         self.assertEqual((process.returncode, out), (status, ""))
         self.assertNotIn("Traceback", err)
 
@@ -684,7 +685,7 @@ class Program(unittest.TestCase):
         result = subprocess.run(["bash", "-c", f"'{SCRIPTS}/peers.py' --time 5 --json | head -n 1"],
                                 cwd=self.root, env={**self.environment, "FAKE": ""},
                                 stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-                                timeout=120)
+                                timeout=SECONDS)
         self.assertEqual(result.stdout.count("\n"), 1)
         self.assertNotIn("Traceback", result.stderr)
 

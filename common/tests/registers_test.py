@@ -14,6 +14,8 @@ import sys
 import tempfile
 import unittest
 
+from limits import SECONDS
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 NVCC = "nvcc"
 CUDA = "13.0"  # other compilers may spill a little, and nobody measured what that costs
@@ -25,8 +27,8 @@ def report(source):
         done = subprocess.run(
             [NVCC, "-std=c++20", "--expt-relaxed-constexpr", "-O3", "-arch=sm_90a", "-Xptxas=-v",
              f"-I{ROOT}/common", "-cubin", "-o", os.path.join(folder, "out.cubin"), source],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=500,
-            encoding="utf-8")
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            timeout=SECONDS, encoding="utf-8")
     if done.returncode:
         raise AssertionError(done.stdout)
     return done.stdout

@@ -17,6 +17,7 @@ import time
 import unittest
 
 from fakes import listed
+from limits import SECONDS
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts")
 
@@ -82,7 +83,7 @@ class ScriptTest(unittest.TestCase):
 
     def command(self, *words, **more):
         return subprocess.run(words, cwd=self.root, env=self.environment, stdin=subprocess.DEVNULL,
-                              capture_output=True, encoding="utf-8", timeout=60, **more)
+                              capture_output=True, encoding="utf-8", timeout=SECONDS, **more)
 
 
 class LadderTest(ScriptTest):
@@ -280,10 +281,11 @@ class LadderTest(ScriptTest):
 
     def test_options_that_are_for_one_program(self):
         self.rung()
-        for option in ("--save", "--save=x", "--trace"):
+        for option in ("--save", "--save=x", "--trace", "--save=\x1b[31m"):
             result = self.ladder(option)
             self.assertEqual(result.returncode, 2)
             self.assertIn("one program", result.stderr)
+            self.assertNotIn("\x1b", result.stderr)
 
     def test_no_programs(self):
         self.assertIn("every rung: scripts/run builds them", self.ladder().stderr)
@@ -438,8 +440,8 @@ class LadderTest(ScriptTest):
             self.skipTest(f"no terminals here: {error}")
         try:
             subprocess.run(self.COMMAND, cwd=self.root, stdout=theirs,
-                           stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, timeout=60,
-                           env={**self.environment, **environment})
+                           stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+                           timeout=SECONDS, env={**self.environment, **environment})
             return os.read(ours, 65536).decode()
         finally:
             os.close(theirs)
@@ -496,7 +498,7 @@ class LadderTest(ScriptTest):
                 os.killpg(process.pid, number)
             else:
                 process.send_signal(number)
-            out, err = process.communicate(timeout=20)
+            out, err = process.communicate(timeout=SECONDS)
         self.assertEqual(process.returncode, status)
         self.assertNotIn("Traceback", err)
         self.assertEqual(out, "")
@@ -520,7 +522,7 @@ class LadderTest(ScriptTest):
         self.assertNotIn("Traceback", result.stderr)
 
 
-def wait_for(path, seconds=20):
+def wait_for(path, seconds=SECONDS):
     end = time.monotonic() + seconds
     while not os.path.exists(path):
         if time.monotonic() > end:
@@ -770,6 +772,37 @@ class ReadyTest(ScriptTest):
         self.assertNotIn("-- looking", result.stderr)
         self.assertFalse(os.path.exists(os.path.join(self.root, "build/.ready")))
 
+    def test_a_second_build_waits_for_the_first(self):
+        self.tools()
+        os.symlink(shutil.which("flock"), os.path.join(self.path, "flock"))
+        started, go_on = (os.path.join(self.root, name) for name in ("started", "go_on"))
+        self.tool("cmake", f"""case $* in
+            --version) echo cmake version 3.25.1;;
+            --build*) echo "$PPID begins" >>'{self.root}/builds'; : >'{started}'
+                while [ ! -e '{go_on}' ]; do sleep 0.05; done
+                echo "$PPID ends" >>'{self.root}/builds';;
+            esac""")
+
+        def run():
+            return subprocess.Popen(["bash", "scripts/test"], cwd=self.root, env=self.environment,
+                                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                    stderr=subprocess.PIPE, encoding="utf-8")
+
+        with run() as first:
+            wait_for(started)
+            with run() as second:
+                self.assertEqual(second.stderr.readline(), "scripts/test: another build in this "
+                                 "clone is under way; waiting for its end.\n")
+                with open(go_on, "w", encoding="utf-8"):
+                    pass
+                first.communicate(timeout=SECONDS)
+                second.communicate(timeout=SECONDS)
+        with open(os.path.join(self.root, "builds"), encoding="utf-8") as file:
+            builds = [line.split() for line in file]
+        self.assertEqual([what for _, what in builds], ["begins", "ends"] * 2)
+        self.assertEqual([builds[0][0], builds[2][0]], [builds[1][0], builds[3][0]])
+        self.assertNotEqual(builds[0][0], builds[2][0])
+
     def test_ctrl_c_while_building(self):
         self.tools()
         started = os.path.join(self.root, "started")
@@ -781,7 +814,8 @@ class ReadyTest(ScriptTest):
                               start_new_session=True) as process:
             wait_for(started)
             os.killpg(process.pid, signal.SIGINT)
-            process.communicate(timeout=20)  # so that nothing that it started holds its output
+            # So that nothing that it started holds its output.
+            process.communicate(timeout=SECONDS)
         self.assertEqual(process.returncode, 130)
         self.assertNotIn("ladder.run", self.called())
 

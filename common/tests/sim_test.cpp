@@ -361,6 +361,21 @@ TEST_F(SimTest, FaultsThreadsThatTakeDifferentSharedMemory) {
               {"thread (2,0,0)", "16 bytes of shared memory for a"});
 }
 
+__global__ void chunk_at(Hbm<float> x, int i) {
+  auto chunk = read_chunk(x);
+  if (threadIdx.x == 1) chunk[i] = chunk[i] + 1;
+}
+
+TEST_F(SimTest, FaultsOutsideAChunk) {
+  Array& x = array("x", iota(16));
+  const auto said = [&](int i) {
+    return fault_of([&] { launch("chunk", chunk_at, dim3(1), dim3(2), 0, hbm<float>(x), i); });
+  };
+  expect_says(said(8), {"block (0,0,0), thread (1,0,0): element 8 of a chunk, which has 8"});
+  expect_says(said(-1), {"element -1 of a chunk"});
+  EXPECT_EQ(said(7), "no fault");
+}
+
 __global__ void early_read(Hbm<const float> x, Hbm<float> y, bool wait) {
   SharedMemory smem;
   const auto s = smem.take<float>("stage", 8);

@@ -7,8 +7,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <map>
+#include <optional>
 
+#include "harness/npy.h"
 #include "harness/run.h"
 
 namespace ladder {
@@ -20,7 +23,8 @@ struct Case {
   bool causal = false;
   DType dtype = DType::fp16;
   Input input = Input::normal;
-  float scale = 1;  // in units of 1/√d
+  float scale = 1;         // in units of 1/√d
+  bool far_below = false;  // inputs and scale are those of FarBelow
 };
 
 constexpr DType bf = DType::bf16;
@@ -46,6 +50,8 @@ const Case kCases[] = {
     {"large_logits", 1, 2, 1, 113, 128, 64, false, fp, Input::normal, 50},
     {"large_logits_bf16", 1, 2, 2, 130, 150, 40, true, bf, Input::normal, 50},
     {"large_logits_outliers", 1, 2, 2, 65, 66, 128, true, bf, Input::outliers, 20},
+    {"far_below_zero", 1, 2, 1, 70, 66, 64, true, fp, Input::normal, 1, true},
+    {"far_below_zero_bf16", 1, 2, 2, 150, 150, 40, true, bf, Input::normal, 1, true},
 };
 
 Options options_of(const Case& c) {
@@ -61,6 +67,40 @@ Options options_of(const Case& c) {
   o.time_ms = 1;
   return o;
 }
+
+/// A folder of inputs whose logits all lie far below 0, from −256 down: who takes 0 for a maximum,
+/// in a row's first key even, finds that all exponentials, their sum and the output underflow. Each
+/// row of Q is one number over and over and so is each of K, and the scale is 8/d, so that every
+/// logit is a product of few bits, exact also where S is stored: nothing blurs what comes out.
+class FarBelow {
+ public:
+  explicit FarBelow(const Case& c) {
+    std::string name = testing::TempDir() + "/ladder_suite_test_XXXXXX";
+    if (!mkdtemp(name.data())) throw std::runtime_error("mkdtemp");
+    folder_ = name;
+    const auto rows_of = [&](const char* file, int heads, int rows, auto value) {
+      std::vector<float> values;
+      for (int i = 0; i < c.B * heads * rows; ++i)
+        values.insert(values.end(), static_cast<size_t>(c.d), value(i));
+      write_npy(folder_ + file, {c.B, heads, rows, c.d}, values, NpyType::float32);
+    };
+    rows_of("/q.npy", c.H, c.N, [](int i) { return i % 3 ? 8.0f : 16.0f; });
+    rows_of("/k.npy", c.Hk, c.N_kv, [](int j) { return -4 - static_cast<float>(j * 7 % 5) / 32; });
+    const int64_t size = int64_t{c.B} * c.Hk * c.N_kv * c.d;
+    write_npy(folder_ + "/v.npy", {c.B, c.Hk, c.N_kv, c.d},
+              widen_all(draw(c.dtype, size, Input::normal, 0, Stream::V)), NpyType::float32);
+  }
+  ~FarBelow() { std::filesystem::remove_all(folder_); }
+  FarBelow(const FarBelow&) = delete;
+
+  void take_into(Options& o) const {
+    o.load = folder_;
+    o.problem.scale = 8.0f / static_cast<float>(o.problem.d);
+  }
+
+ private:
+  std::string folder_;
+};
 
 struct Param {
   DeviceKind device;
@@ -129,6 +169,8 @@ class Suite : public ::testing::TestWithParam<Param> {
     const auto& [kind, variant, shape] = GetParam();
     Options o = options_of(shape);
     o.sim = sim;
+    std::optional<FarBelow> inputs;
+    if (shape.far_below) inputs.emplace(shape).take_into(o);
     Outputs out;
     const auto reports = run_variant(device, variant, o, &out);
     EXPECT_EQ(reports.size(), variant.backward ? 2u : 1u);

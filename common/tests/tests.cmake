@@ -9,14 +9,20 @@ function(ladder_test name)
   add_executable(${name} ${arg_SOURCES})
   target_compile_definitions(${name} PRIVATE ${arg_DEFINITIONS})
   target_link_libraries(${name} PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
-  set(properties LABELS "${arg_LABELS}")
+  set(properties)
+  if(arg_LABELS)
+    list(APPEND properties LABELS "${arg_LABELS}")
+  endif()
   if(arg_LOCK)
     list(APPEND properties RESOURCE_LOCK ${arg_LOCK})
   endif()
-  gtest_discover_tests(${name} TEST_PREFIX ${name}. PROPERTIES ${properties})
+  if(properties)
+    list(PREPEND properties PROPERTIES)
+  endif()
+  gtest_discover_tests(${name} TEST_PREFIX ${name}. ${properties})
 endfunction()
 
-foreach(name sim_test hopper_faults_test)
+foreach(name sim_test races_test hopper_faults_test)
   ladder_test(${name} SOURCES ${tests}/${name}.cpp LABELS asan DEFINITIONS LADDER_SIM)
   target_compile_options(${name} PRIVATE -Wno-unknown-pragmas)
 endforeach()
@@ -80,6 +86,8 @@ ladder_broken(tile_no_second_barrier ${tile} "__syncthreads();  // everybody is 
 ladder_broken(tile_loads_past_the_end ${tile} "inside && i < p.N ?" "inside && i <= p.N ?")
 ladder_broken(tile_stores_past_the_end ${tile} "if (i < p.N && j < p.N_kv)"
   "if (i < p.N && j <= p.N_kv)")
+ladder_broken(tile_makes_rows_of_the_block_before ${tile} "int64_t{blockIdx.x} * kRowThreads"
+  "int64_t{blockIdx.x} * (kRowThreads - 1)")
 ladder_broken(tile_formula_misses_the_last_tile ${tile} "ceil_div(p.N_kv, kTile)" "(p.N_kv / kTile)")
 set(mma 01_tiled_matmul/attention.cu mma)
 ladder_broken(mma_sound ${mma})
@@ -147,6 +155,7 @@ set_tests_properties(toy PROPERTIES PROCESSORS 2)  # it builds
 add_test(NAME exercises COMMAND Python3::Interpreter ${tests}/exercises_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 set_tests_properties(exercises PROPERTIES PROCESSORS 2)  # it builds
+add_test(NAME mutate COMMAND Python3::Interpreter ${tests}/mutate_test.py)
 add_test(NAME claims COMMAND Python3::Interpreter ${tests}/claims_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 add_test(NAME plots COMMAND Python3::Interpreter ${tests}/plots_test.py

@@ -1,6 +1,8 @@
 """How a command ends, and what it shows meanwhile."""
 
+import argparse
 import os
+import re
 import signal
 import sys
 import time
@@ -18,6 +20,22 @@ class Stop(Exception):
     def __init__(self, message, status):
         super().__init__(message)
         self.status = status
+
+
+def printable(text):
+    """A message with what a terminal would obey written out: an argument quoted in it may hold
+    anything. Line breaks stay."""
+    return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, for a command whose help is laid out by hand, and whose messages are printable."""
+
+    def __init__(self, **more):
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **more)
+
+    def error(self, message):
+        super().error(printable(message))
 
 
 class Progress:
@@ -89,7 +107,7 @@ def run_command(name, work, interrupted="interrupted"):
         sys.stdout.flush()
         return status
     except Stop as stop:
-        print(f"{name}: {stop}", file=sys.stderr)
+        print(f"{name}: {printable(str(stop))}", file=sys.stderr)
         return stop.status
     except KeyboardInterrupt:
         if interrupted:

@@ -53,6 +53,21 @@ CAPTIONS = {
     "error": "The largest error of each step against float64, and its tolerance.",
 }
 
+# ---- tables of lessons ----
+
+# TFLOP/s of a rung's steps, from `first` on, and of peers.
+STEP_TABLES = {
+    "hopper_steps": {"rung": "05_flash_v2", "first": "mma", "way": "fwd", "peers": ["cudnn"]},
+}
+# A step over peers and other steps, at every N; of the figures' type unless `dtype` says another.
+RATIO_TABLES = {
+    "mma_beside_flash": {"step": ("05_flash_v2", "mma"), "way": "fwd", "over": ["flash"]},
+    "sm90_beside_cudnn": {"step": ("05_flash_v2", "sm90"), "way": "fwd",
+                          "over": ["cudnn", ("05_flash_v2", "mma")]},
+    "sm90_beside_cudnn_fp16": {"step": ("05_flash_v2", "sm90"), "way": "fwd", "over": ["cudnn"],
+                               "dtype": "fp16"},
+}
+
 # ---- the claims of the papers ----
 
 V1, V2 = "FlashAttention [1]", "FlashAttention-2 [2]"

@@ -46,6 +46,7 @@ void Barriers::arrive(const MbarrierPlace& place, int64_t bytes) {
     fault(fmt::format("arrives at mbarrier {} in phase {}, where all {} have arrived", b.name,
                       b.phase, b.count));
   block_.trace_event("mbarrier_arrive", b.name, b.phase);
+  memory_.publish(block_.running());
   b.bytes += bytes;
   --b.pending;
   settle(b);
@@ -107,6 +108,16 @@ void Barriers::fault_of_load(const Barrier& b, int thread) const {
 void Barriers::end_block() const {
   for (const Barrier& b : barriers_)
     if (!b.landed.empty()) fault_of_load(b, b.landed.front().thread);
+  for (int id = 1; id < 16; ++id) {
+    const NamedBarrier& b = named_[id];
+    if (b.arrived == 0) continue;
+    int first = 0;
+    while (!b.who[static_cast<size_t>(first)]) ++first;
+    block_.fault_in(first,
+                    fmt::format("the block ends with {} of {} threads at named barrier {}: they "
+                                "arrived for others that never came",
+                                b.arrived, b.expected, id));
+  }
 }
 
 // -------------------------------------------------------------------------------- named barriers
@@ -125,6 +136,7 @@ void Barriers::named_barrier(int id, int threads, bool waits, std::source_locati
                       b.arrived, b.expected));
   block_.trace_event_of_warp(waits ? "named_barrier_sync" : "named_barrier_arrive",
                              std::to_string(id), b.completed);
+  memory_.publish(block_.running());
   b.expected = threads;
   b.who[self] = true;
   if (++b.arrived < b.expected) {

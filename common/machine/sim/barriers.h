@@ -58,7 +58,8 @@ class Barriers {
   void load_ended(Barrier& barrier, int64_t begin, int64_t bytes, int thread);
   [[noreturn]] void fault_of_load(const Barrier& barrier, int thread) const;
 
-  /// Faults where a load has ended that nobody waited for.
+  /// Faults where a load has ended that nobody waited for, or threads have arrived at a named
+  /// barrier for others that never came.
   void end_block() const;
   /// What a waiting thread waits for; empty if it is nothing here.
   std::string waits_for(int thread) const;

@@ -29,6 +29,7 @@ uint64_t next_random(uint64_t& state) {  // xorshift64*
 void Block::start(const Launch& launch, int64_t index, void (*entry)(void*), void* argument) {
   launch_ = &launch;
   index_ = index;
+  number_ = static_cast<uint32_t>(index + 1);
   ended_ = 0;
   random_ = (launch.schedule.seed + 1) * 0x9e3779b97f4a7c15 ^ static_cast<uint64_t>(index);
   tracing_ = launch.trace;
@@ -69,11 +70,15 @@ bool Block::late() {
   }
 }
 
+std::string Block::index_of(uint32_t number) const {
+  const uint3 b = block_index(*launch_, int64_t{number} - 1);
+  return fmt::format("({},{},{})", b.x, b.y, b.z);
+}
+
 std::string Block::who(int t) const {
-  const uint3 b = block_index(*launch_, index_);
   const uint3 i = thread(t).index;
-  return fmt::format("rung {}, kernel {}, block ({},{},{}), thread ({},{},{})", launch_->rung,
-                     launch_->kernel, b.x, b.y, b.z, i.x, i.y, i.z);
+  return fmt::format("rung {}, kernel {}, block {}, thread ({},{},{})", launch_->rung,
+                     launch_->kernel, index_of(number_), i.x, i.y, i.z);
 }
 
 void Block::fault_in(int thread, const std::string& what) const {

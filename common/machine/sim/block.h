@@ -106,6 +106,10 @@ class Block {
   int threads() const { return count_; }
   int ended() const { return ended_; }
   const Thread& thread(int t) const { return threads_[static_cast<size_t>(t)]; }
+  /// Its number in the grid, counted from 1.
+  uint32_t number() const { return number_; }
+  /// "(0,0,0)": the block of the same grid that has this number.
+  std::string index_of(uint32_t number) const;
   std::string who() const { return who(running_); }
   /// "rung 00_naive, kernel scores, block (0,0,0), thread (1,0,0)"
   std::string who(int thread) const;
@@ -135,6 +139,7 @@ class Block {
   const int worker_;
   const Launch* launch_ = nullptr;
   int64_t index_ = 0;
+  uint32_t number_ = 0;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Thread> threads_;
   int count_ = 0;  // of them

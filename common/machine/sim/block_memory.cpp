@@ -20,6 +20,8 @@ void BlockMemory::start(int64_t bytes, int threads) {
   std::fill_n(shadow_.begin(), bytes, uint8_t{0});
   regions_.clear();
   takes_.assign(static_cast<size_t>(threads), 0);
+  copied_.resize(static_cast<size_t>(threads));
+  for (auto& ranges : copied_) ranges.clear();
   if (!tells_writers_apart_) return;
   tells_writers_apart_ = false;
   std::fill(readers_.begin(), readers_.end(), uint16_t{0});
@@ -61,26 +63,54 @@ void BlockMemory::fail(const char* what, const SharedPlace& place, int element) 
                     at >= 0 ? at / element : -((-at + element - 1) / element), element));
 }
 
-void BlockMemory::fail_read(const SharedPlace& place, int element, bool in_flight) const {
-  fail(in_flight ? "read before its asynchronous copy was waited for:" : "read of unwritten", place,
-       element);
+void BlockMemory::check_rare_read(const SharedPlace& place, int n, int element, int thread) const {
+  for (int64_t i = place.at; i < place.at + n; ++i) {
+    const uint8_t seen = shadow_[static_cast<size_t>(i)];
+    if (seen & kInFlight) fail("read before its asynchronous copy was waited for:", place, element);
+    if (!(seen & kWritten)) fail("read of unwritten", place, element);
+    if (seen & kOneThreads) check_copier("read of", place + (i - place.at), element, thread);
+  }
 }
 
-void BlockMemory::fail_write(const SharedPlace& place, int element, bool in_flight) const {
-  fail(in_flight ? "write under an asynchronous copy that was not waited for:"
-                 : "write under a wgmma or TMA store that was not waited for and still reads",
-       place, element);
+void BlockMemory::check_rare_write(const SharedPlace& place, int n, int element, int thread) const {
+  for (int64_t i = place.at; i < place.at + n; ++i) {
+    const uint8_t seen = shadow_[static_cast<size_t>(i)];
+    if (seen & kInFlight)
+      fail("write under an asynchronous copy that was not waited for:", place, element);
+    if (seen & kBeingRead)
+      fail("write under a wgmma or TMA store that was not waited for and still reads", place,
+           element);
+    if (seen & kOneThreads) check_copier("write to", place + (i - place.at), element, thread);
+  }
+}
+
+void BlockMemory::check_copier(const char* what, const SharedPlace& place, int element,
+                               int thread) const {
+  const auto copied = [&](const std::vector<Range>& ranges) {
+    return std::any_of(ranges.begin(), ranges.end(), [&](const Range& range) {
+      return place.at >= range.first && place.at < range.second;
+    });
+  };
+  if (copied(copied_[static_cast<size_t>(thread)])) return;
+  const auto copier = std::find_if(copied_.begin(), copied_.end(), copied);
+  fault(fmt::format(
+      "{} shared {}[{}] (element of {} bytes), which thread {} of the block copied "
+      "and waited for, but with no __syncwarp or barrier since: a collective alone "
+      "orders no memory",
+      what, place.name, (place.at - place.begin) / element, element, copier - copied_.begin()));
 }
 
 // -------------------------------------------------------------------------- asynchronous accesses
 
-void BlockMemory::begin_copy(const SharedPlace& place, int64_t bytes, int element) {
+void BlockMemory::begin_copy(const SharedPlace& place, int64_t bytes, int element, int thread) {
   for (int64_t i = place.at; i < place.at + bytes; ++i) {
     uint8_t& s = shadow_[static_cast<size_t>(i)];
     if (s & (kInFlight | kBeingRead))
       fail(s & kInFlight ? "asynchronous copy onto one that was not waited for:"
                          : "asynchronous copy under a wgmma or TMA store that still reads",
            place, element);
+    if (s & kOneThreads)
+      check_copier("asynchronous copy onto", place + (i - place.at), element, thread);
     s = kInFlight;
   }
 }
@@ -91,8 +121,17 @@ void BlockMemory::end_copy(int64_t at, const char* source, int64_t bytes, int th
     std::memcpy(bytes_.data() + at, source, n);
   else
     std::memset(bytes_.data() + at, 0, n);
-  std::memset(shadow_.data() + at, kWritten | kOrdinary, n);
+  std::memset(shadow_.data() + at, kWritten | kOrdinary | kOneThreads, n);
+  copied_[static_cast<size_t>(thread)].push_back({at, at + bytes});
   if (tells_writers_apart_) note_write(thread, at, bytes);
+}
+
+void BlockMemory::publish(int thread) {
+  auto& ranges = copied_[static_cast<size_t>(thread)];
+  for (const auto& [begin, end] : ranges)
+    for (int64_t i = begin; i < end; ++i)
+      shadow_[static_cast<size_t>(i)] &= static_cast<uint8_t>(~kOneThreads);
+  ranges.clear();
 }
 
 void BlockMemory::begin_load(const SharedPlace& place, int64_t bytes) {

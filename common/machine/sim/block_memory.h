@@ -46,7 +46,7 @@ class BlockMemory {
   // Ordinary accesses of n bytes, checked and, those that write, noted. The bytes themselves move
   // by data(). Faults count in elements of `element` bytes.
   template <int n>
-  void check_read(const SharedPlace& place, int element) const;
+  void check_read(const SharedPlace& place, int element, int thread) const;
   template <int n>
   void check_write(const SharedPlace& place, int element, int thread);
 
@@ -56,10 +56,13 @@ class BlockMemory {
       fail(what, place, element);
   }
 
-  // Copies that a thread starts for itself (cp.async): between the two nobody may touch the bytes.
-  void begin_copy(const SharedPlace& place, int64_t bytes, int element);
+  // Copies that a thread starts for itself (cp.async): between the first two nobody may touch the
+  // bytes, and before the third only that thread.
+  void begin_copy(const SharedPlace& place, int64_t bytes, int element, int thread);
   /// `source` null: zeros.
   void end_copy(int64_t at, const char* source, int64_t bytes, int thread);
+  /// What the thread copied so far, others may see: it has come to a barrier that orders memory.
+  void publish(int thread);
 
   // TMA loads, likewise; their bytes come by data().
   void begin_load(const SharedPlace& place, int64_t bytes);
@@ -80,32 +83,36 @@ class BlockMemory {
   using Range = std::pair<int64_t, int64_t>;
 
   [[noreturn]] void fail(const char* what, const SharedPlace& place, int element) const;
-  [[noreturn]] void fail_read(const SharedPlace& place, int element, bool in_flight) const;
-  [[noreturn]] void fail_write(const SharedPlace& place, int element, bool in_flight) const;
+  // Of n bytes some of which not just anybody may read, or write: fault unless the thread may.
+  void check_rare_read(const SharedPlace& place, int n, int element, int thread) const;
+  void check_rare_write(const SharedPlace& place, int n, int element, int thread) const;
+  /// Faults where another thread's copy ended here and that thread came to no barrier since.
+  void check_copier(const char* what, const SharedPlace& place, int element, int thread) const;
   void note_write(int thread, int64_t at, int64_t bytes);
 
   std::vector<char> bytes_;
   std::vector<uint8_t> shadow_;
-  int64_t launched_bytes_ = 0;     // that the block has, of the capacity
-  std::vector<Region> regions_;    // in the order taken; every thread must take the same
-  std::vector<int> takes_;         // by each thread, so far
-  std::vector<uint16_t> readers_;  // of each 16 bytes: wgmmas and TMA stores under way
+  int64_t launched_bytes_ = 0;              // that the block has, of the capacity
+  std::vector<Region> regions_;             // in the order taken; every thread must take the same
+  std::vector<int> takes_;                  // by each thread, so far
+  std::vector<uint16_t> readers_;           // of each 16 bytes: wgmmas and TMA stores under way
+  std::vector<std::vector<Range>> copied_;  // by each thread, and not published
   bool tells_writers_apart_ = false;
   std::vector<std::vector<Range>> writes_;  // of each thread, since its last proxy fence
   std::vector<Range> early_writes_;         // before they were told apart
 };
 
 template <int n>
-inline void BlockMemory::check_read(const SharedPlace& place, int element) const {
+inline void BlockMemory::check_read(const SharedPlace& place, int element, int thread) const {
   if constexpr (n == 16) {
-    check_read<8>(place, element);
-    check_read<8>(place + 8, element);
+    check_read<8>(place, element, thread);
+    check_read<8>(place + 8, element, thread);
   } else {
     check_inside("read of", place, n, element);
     using W = typename Word<n>::type;
     const W seen = *reinterpret_cast<const W*>(shadow_.data() + place.at);
-    if ((seen & repeat<n>(kWritten | kInFlight)) != repeat<n>(kWritten)) [[unlikely]]
-      fail_read(place, element, seen & repeat<n>(kInFlight));
+    if ((seen & repeat<n>(kWritten | kInFlight | kOneThreads)) != repeat<n>(kWritten)) [[unlikely]]
+      check_rare_read(place, n, element, thread);
   }
 }
 
@@ -118,8 +125,8 @@ inline void BlockMemory::check_write(const SharedPlace& place, int element, int 
     check_inside("write to", place, n, element);
     using W = typename Word<n>::type;
     W* const s = reinterpret_cast<W*>(shadow_.data() + place.at);
-    if (*s & repeat<n>(kInFlight | kBeingRead)) [[unlikely]]
-      fail_write(place, element, *s & repeat<n>(kInFlight));
+    if (*s & repeat<n>(kInFlight | kBeingRead | kOneThreads)) [[unlikely]]
+      check_rare_write(place, n, element, thread);
     *s = repeat<n>(kWritten | kOrdinary);
     if (tells_writers_apart_) [[unlikely]]
       note_write(thread, place.at, n);

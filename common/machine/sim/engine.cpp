@@ -191,7 +191,10 @@ void Worker::syncthreads(std::source_location where) {
   if (++at_barrier_ < block_.threads()) return block_.wait("__syncthreads", where);
   at_barrier_ = 0;
   ++counts().barriers;
-  for (int t = 0; t < block_.threads(); ++t) block_.wake(t);
+  for (int t = 0; t < block_.threads(); ++t) {
+    memory_.publish(t);
+    block_.wake(t);
+  }
   block_.close_trace_step();
   barrier_passed_ = true;
   block_.yield();
@@ -207,7 +210,7 @@ bool Worker::meet(const char* word, unsigned mask, void* mine, std::source_locat
   Meeting* m = nullptr;
   for (Meeting& other : open) {
     if (!(other.mask & mask)) continue;
-    if (other.mask != mask || std::strcmp(other.word, word) != 0)
+    if (other.mask != mask || (other.word != word && std::strcmp(other.word, word) != 0))
       fault(
           fmt::format("lanes disagree: {} with mask {:#010x} at {}, while lanes {:#010x} of this "
                       "warp are at {} with mask {:#010x}",
@@ -236,10 +239,16 @@ void Worker::release(Meeting& meeting) {
   for (unsigned left = meeting.mask; left; left &= left - 1)
     block_.wake(warp * 32 + std::countr_zero(left));
   auto& open = meetings_[static_cast<size_t>(warp)];
-  std::swap(meeting, open.back());
+  if (&meeting != &open.back()) meeting = open.back();
   open.pop_back();
   // The last to come takes its place in the schedule's order again.
   block_.yield();
+}
+
+void Worker::publish(unsigned mask) {
+  const int warp = block_.running() / 32;
+  for (unsigned left = mask; left; left &= left - 1)
+    memory_.publish(warp * 32 + std::countr_zero(left));
 }
 
 // --------------------------------------------------------------------------------------------- Sim
@@ -261,9 +270,8 @@ Sim::Sim(const SimOptions& options) : options_(options) {
   for (std::string line; std::getline(meminfo, line);)
     if (line.rfind("MemAvailable:", 0) == 0)
       info_.memory_free = std::strtoll(line.c_str() + 13, nullptr, 10) * 1024;
-  // Every byte of an array has a shadow byte.
-  info_.memory_bytes /= 2;
-  info_.memory_free /= 2;
+  info_.memory_bytes /= kBytesForEach;
+  info_.memory_free /= kBytesForEach;
 }
 
 Sim::~Sim() = default;

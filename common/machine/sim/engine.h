@@ -1,6 +1,6 @@
 // The sim: a SIMT machine on the CPU. One OS thread a core runs whole blocks; the CUDA threads of a
 // block are fibers. Every access to global and shared memory is checked against a shadow byte for
-// each byte, and is counted.
+// each byte, one to global memory also against what other blocks did there, and is counted.
 #pragma once
 
 #include <cstdint>
@@ -55,11 +55,13 @@ class Worker {
   bool meet(const char* word, unsigned mask, void* mine, std::source_location where,
             Meeting*& meeting);
   void release(Meeting& meeting);
+  /// What the lanes of a mask copied to shared memory so far, other threads may see.
+  void publish(unsigned mask);
 
   /// Checks and counts an access of n bytes. Faults count in elements of `element` bytes.
   template <int n>
   void read_shared(const SharedPlace& place, int element) {
-    memory_.check_read<n>(place, element);
+    memory_.check_read<n>(place, element, block_.running());
     counts().sram_read += n;
   }
   template <int n>

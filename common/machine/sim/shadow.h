@@ -1,4 +1,5 @@
 // What the sim knows of each byte of an array or of shared memory: a byte of its own, its shadow.
+// (Which blocks touched an array, touches.h has.)
 #pragma once
 
 #include <cstdint>
@@ -10,10 +11,13 @@ enum ShadowBit : uint8_t {
   // of arrays
   kReadHere = 2,     // read in this kernel
   kWrittenHere = 4,  // written in this kernel
+  kAddedHere = 8,    // both, and by atomic additions alone
+  kShared = 16,      // several blocks read it in this kernel, or added to it, and did nothing else
   // of shared memory
   kInFlight = 8,    // the target of an asynchronous copy that nobody has waited for
   kBeingRead = 16,  // by a wgmma or a TMA store that nobody has waited for
-  kOrdinary = 32    // written by ordinary stores, and not fenced for wgmma and TMA since
+  kOrdinary = 32,   // written by ordinary stores, and not fenced for wgmma and TMA since
+  kOneThreads = 64  // copied by a thread that waited for it, and has come to no barrier since
 };
 
 /// The unsigned integer of n bytes, and a shadow bit repeated in each of them.

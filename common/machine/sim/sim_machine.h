@@ -81,6 +81,10 @@ class Hbm {
   void count_write(int64_t i) const {
     array_->write<n>(worker->block(), (origin_ + i) * static_cast<int64_t>(sizeof(T)), sizeof(T));
   }
+  /// The same for an atomic addition to element i.
+  void count_add(int64_t i) const {
+    array_->add<sizeof(T)>(worker->block(), (origin_ + i) * static_cast<int64_t>(sizeof(T)));
+  }
 
  private:
   template <class U>
@@ -239,11 +243,14 @@ void collective(const char* word, unsigned mask, Lane& mine, Compute compute,
   }
 }
 
+/// Orders memory too. The other collectives do not, though lanes meet there: what one has copied
+/// asynchronously, another sees after this or after a barrier of the block.
 inline void __syncwarp(unsigned mask = 0xffffffff,
                        std::source_location where = std::source_location::current()) {
   int nothing = 0;
   collective(
-      "__syncwarp", mask, nothing, [](int* const*, unsigned) {}, where);
+      "__syncwarp", mask, nothing, [](int* const*, unsigned lanes) { worker->publish(lanes); },
+      where);
 }
 
 /// Gives each lane the value of the lane that from(lane) names, or its own where that is outside
@@ -288,8 +295,7 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes,
 /// One read and one write, indivisible. Returns what was there before.
 template <class T>
 T atomicAdd(Hbm<T> target, T x) {
-  target.template count_read<sizeof(T)>(0);
-  target.template count_write<sizeof(T)>(0);
+  target.count_add(0);
   return std::atomic_ref<T>(*target.data()).fetch_add(x, std::memory_order_relaxed);
 }
 /// Two neighbours; the first aligned to 8 bytes.
@@ -441,8 +447,13 @@ inline void store_pair(Smem<float> target, float low, float high) {
 template <class T>
 struct alignas(16) Chunk {
   T x[8];
-  T& operator[](int i) { return x[i]; }
-  T operator[](int i) const { return x[i]; }
+  T& operator[](int i) { return x[inside(i)]; }
+  T operator[](int i) const { return x[inside(i)]; }
+  static int inside(int i) {
+    if (i < 0 || i >= 8) [[unlikely]]
+      fault("element " + std::to_string(i) + " of a chunk, which has 8");
+    return i;
+  }
 };
 template <class T>
 Chunk<std::remove_const_t<T>> read_chunk(Hbm<T> source) {

@@ -18,7 +18,7 @@ void ThreadCopies::start(const SharedPlace& target, const char* source, int byte
   memory_.check_inside("asynchronous copy to", target, bytes, element);
   if (target.at % bytes != 0 || reinterpret_cast<uintptr_t>(source) % unsigned(bytes) != 0)
     fault(fmt::format("asynchronous copy to {} not aligned to {} bytes", target.name, bytes));
-  memory_.begin_copy(target, bytes, element);
+  memory_.begin_copy(target, bytes, element, block_.running());
   block_.counts.sram_write += bytes;
   mine().copies.push_back({target.at, source, bytes, mine().group});
 }

@@ -22,7 +22,8 @@ class ThreadCopies {
   void start(const SharedPlace& target, const char* source, int bytes, int element);
   /// Closes the group that the thread's next copy would join.
   void commit();
-  /// Ends the thread's copies but for those of its last `groups_left` groups.
+  /// Ends the thread's copies but for those of its last `groups_left` groups: for this thread.
+  /// Others see them after a barrier that orders memory.
   void wait(int groups_left);
   /// Faults where the thread has not waited for a copy.
   void end_thread();

@@ -1,9 +1,7 @@
 #include "machine/sim/tracked.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "machine/sim/fault.h"
@@ -11,42 +9,44 @@
 namespace ladder::sim {
 namespace {
 
-void* map_memory(int64_t bytes) {
-  void* p = mmap(nullptr, static_cast<size_t>(std::max<int64_t>(bytes, 1)), PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return p == MAP_FAILED ? nullptr : p;
-}
-
-void unmap_memory(void* p, int64_t bytes) {
-  if (p) munmap(p, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
-}
+constexpr const char* kDoes[] = {"reads", "writes", "adds atomically to"};
+constexpr const char* kDid[] = {"read", "wrote", "added to atomically"};
 
 }  // namespace
 
 Tracked::Tracked(const std::string& array_name, int64_t size, int workers)
-    : shadow_(nullptr), counts_(static_cast<size_t>(workers)) {
+    : contents_(size),
+      shadow_memory_((size + 7) / 8 * 8),  // Touches has cells of 8 bytes
+      shadow_(static_cast<uint8_t*>(shadow_memory_.data())),
+      touches_(size, shadow_),
+      counts_(static_cast<size_t>(workers)) {
   name = array_name;
   bytes = size;
-  data = map_memory(size);
-  shadow_ = static_cast<uint8_t*>(map_memory(size));
-  if (!data || !shadow_) {
-    unmap_memory(data, bytes);
-    unmap_memory(shadow_, bytes);
+  data = contents_.data();
+  if (!data || !shadow_ || !touches_.ready())
     throw Error(Exit::no_device,
-                fmt::format("the host has no {} bytes left for {} and its shadow", size, name));
-  }
+                fmt::format("the host has no {} bytes left for {} and what the sim notes of it",
+                            kBytesForEach * size, name));
   std::memset(data, 0xff, static_cast<size_t>(bytes));
 }
 
-Tracked::~Tracked() {
-  unmap_memory(data, bytes);
-  unmap_memory(shadow_, bytes);
+std::string Tracked::element_at(int64_t at, int64_t element) const {
+  return fmt::format("{}[{}] (element of {} bytes; the array has {})", name,
+                     at >= 0 ? at / element : -((-at + element - 1) / element), element,
+                     bytes / element);
 }
 
 void Tracked::fail(const char* what, int64_t at, int64_t element) const {
-  fault(fmt::format("{} {}[{}] (element of {} bytes; the array has {})", what, name,
-                    at >= 0 ? at / element : -((-at + element - 1) / element), element,
-                    bytes / element));
+  fault(fmt::format("{} {}", what, element_at(at, element)));
+}
+
+void Tracked::note(Block& block, Access access, int64_t at, int n, int element) {
+  if (const auto other = touches_.note(block.number(), access, at, n))
+    fault(
+        fmt::format("{} {}, which block {} {} in the same kernel: in which order blocks run is "
+                    "not known",
+                    kDoes[static_cast<size_t>(access)], element_at(at, element),
+                    block.index_of(other->block), kDid[static_cast<size_t>(other->access)]));
 }
 
 void Tracked::forget() {
@@ -71,6 +71,7 @@ HbmCounts Tracked::take_kernel_counts() {
     sum.distinct_write += shadow_[i] >> 2 & 1;
     shadow_[i] &= kWritten;
   }
+  touches_.forget();
   return sum;
 }
 

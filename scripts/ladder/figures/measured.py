@@ -40,10 +40,10 @@ def flops(r):
 
 
 class Measured:
-    """One file of bench.py; empty where there is none."""
+    """One file of bench.py; empty where there is none. Of one I/O type: bf16 if it has it."""
 
-    def __init__(self, path):
-        self.there = os.path.exists(path)
+    def __init__(self, path, dtype=None):
+        self.path, self.there = path, os.path.exists(path)
         self.machine, self.ceilings = {}, None
         self.dtype, self.of_other_types = "", 0
         self.entries, self.peers, self.skipped, self.steps = [], [], [], {}
@@ -55,9 +55,8 @@ class Measured:
             self.machine, self.ceilings = data["machine"], data["ceilings"]
             self.entries = [Entry(c, r) for c, r in zip(data["commands"], data["records"])]
             self.peers, self.skipped = data["peers"], data["skipped"]
-            # Figures and tables are of one type; a file may have both.
             types = [e.dtype for e in self.entries]
-            self.dtype = "bf16" if "bf16" in types else next(iter(types), "")
+            self.dtype = dtype or ("bf16" if "bf16" in types else next(iter(types), ""))
             self.of_other_types = sum(dtype != self.dtype for dtype in types)
             self.entries = [e for e in self.entries if e.dtype == self.dtype]
             self.peers = [r for r in self.peers if r["dtype"] == self.dtype]

@@ -4,14 +4,22 @@ import glob
 import os
 import re
 
+from ladder import course
 from ladder.console import BAD_USAGE, Stop
 from ladder.figures.claims import claims_table
+from ladder.figures.lesson_tables import ratios_table, steps_table
 from ladder.figures.tables import figure_list, ladder_table, peers_table
 from ladder.figures.visits import visits_tables
 from ladder.files import ROOT
 
-TABLES = {"ladder": ladder_table, "peers": peers_table, "claims": claims_table,
-          "figures": figure_list, "visits": visits_tables}
+# How each is made, of the files and its name.
+TABLES = {"ladder": lambda files, _: ladder_table(files),
+          "peers": lambda files, _: peers_table(files),
+          "claims": lambda files, _: claims_table(files),
+          "figures": lambda files, _: figure_list(files),
+          "visits": lambda files, _: visits_tables(files),
+          **dict.fromkeys(course.STEP_TABLES, steps_table),
+          **dict.fromkeys(course.RATIO_TABLES, ratios_table)}
 
 
 def course_files():
@@ -40,7 +48,7 @@ def renewed(path, files):
         text = file.read()
     differ = []
     for name in tables_in(path, text):
-        new = "\n".join(["", *TABLES[name](files), "", ""])
+        new = "\n".join(["", *TABLES[name](files, name), "", ""])
         whole = re.sub(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)",
                        lambda match: match[1] + new + match[2], text, flags=re.DOTALL)
         if whole != text:

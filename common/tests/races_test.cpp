@@ -1,0 +1,259 @@
+// What the sim finds whatever the schedule, and on however many OS threads: blocks that touch what
+// another block of the same kernel touched, and lanes that read what another lane copied with no
+// barrier in between.
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+
+#include "machine/machine.h"
+#include "machine/sim/touches.h"
+
+namespace ladder::sim {
+namespace {
+
+const SimOptions kSims[] = {
+    {.schedule = {Schedule::Order::forward, 0}, .threads = 1},
+    {.schedule = {Schedule::Order::reverse, 0}, .threads = 1},
+    {.schedule = {Schedule::Order::random, 1}, .threads = 1},
+    {.schedule = {Schedule::Order::forward, 0}, .threads = 4},
+};
+
+/// What a launch says on each of kSims: the fault, or that there was none. Its array x has 64
+/// floats, 0, 1, 2, …
+std::vector<std::string> said(const std::function<void(Array& x)>& work) {
+  std::vector<std::string> all;
+  for (const SimOptions& options : kSims) {
+    const auto device = open_sim(options);
+    Array& x = *device->allocate("x", 256);
+    std::vector<float> values(64);
+    std::iota(values.begin(), values.end(), 0.0f);
+    device->upload(x, values.data());
+    std::string what = "no fault";
+    try {
+      device->run("test", [&] { work(x); });
+    } catch (const Fault& fault) {
+      what = fault.what();
+    }
+    all.push_back(what);
+  }
+  return all;
+}
+
+void expect_no_fault(const std::function<void(Array& x)>& work) {
+  for (const std::string& what : said(work)) EXPECT_EQ(what, "no fault");
+}
+/// Each message has one of the texts in it.
+void expect_fault(const std::function<void(Array& x)>& work,
+                  const std::vector<std::string>& texts) {
+  for (const std::string& what : said(work))
+    EXPECT_TRUE(std::any_of(texts.begin(), texts.end(),
+                            [&](const auto& text) { return what.find(text) != std::string::npos; }))
+        << "none of \"" << texts.front() << "\" and its like in: " << what;
+}
+
+// ----------------------------------------------------------------------------------- of two blocks
+
+__device__ void touch(Hbm<float> x, int i, Access access) {
+  if (access == Access::read && x[i] < 0) x[63] = 0;
+  if (access == Access::write) x[i] = 1;
+  if (access == Access::add) atomicAdd(x + i, 1.0f);
+}
+
+/// Block b's thread 5 touches x[at[b]].
+struct TwoTouches {
+  Access access[2];
+  int at[2];
+};
+__global__ void two_blocks(Hbm<float> x, TwoTouches plan) {
+  if (threadIdx.x == 5) touch(x, plan.at[blockIdx.x], plan.access[blockIdx.x]);
+}
+
+TEST(Races, BetweenTwoBlocksAreFoundInEveryOrder) {
+  const char* const does[] = {"reads", "writes", "adds atomically to"};
+  const char* const did[] = {"read", "wrote", "added to atomically"};
+  const auto text = [&](int second, Access doing, Access done) {
+    return "rung test, kernel two, block (" + std::to_string(second) +
+           ",0,0), thread (5,0,0): " + does[static_cast<int>(doing)] +
+           " x[7] (element of 4 bytes; the array has 64), which block (" +
+           std::to_string(1 - second) + ",0,0) " + did[static_cast<int>(done)] +
+           " in the same kernel";
+  };
+  for (const Access a : {Access::read, Access::write, Access::add})
+    for (const Access b : {Access::read, Access::write, Access::add}) {
+      SCOPED_TRACE(std::string(does[static_cast<int>(a)]) + ", " + does[static_cast<int>(b)]);
+      const auto work = [&](int other) {
+        return [=](Array& x) {
+          launch("two", two_blocks, dim3(2), dim3(8), 0, hbm<float>(x),
+                 TwoTouches{{a, b}, {7, other}});
+        };
+      };
+      expect_no_fault(work(6));  // the other half of the same 8 bytes
+      if (a == b && a != Access::write)
+        expect_no_fault(work(7));
+      else
+        expect_fault(work(7), {text(1, b, a), text(0, a, b)});
+    }
+}
+
+__global__ void add_all(Hbm<float> x) {
+  for (int i = 0; i < 64; ++i) atomicAdd(x + i, 1.0f);
+}
+__global__ void add_then_read(Hbm<float> x) {
+  atomicAdd(x + 3, 1.0f);
+  if (blockIdx.x == gridDim.x - 1) x[4] = x[3];
+}
+
+TEST(Races, AtomicAdditionsMeetAndNothingElseMeetsThem) {
+  expect_no_fault([](Array& x) { launch("add", add_all, dim3(9), dim3(33), 0, hbm<float>(x)); });
+  expect_no_fault(
+      [](Array& x) { launch("add", add_then_read, dim3(1), dim3(1), 0, hbm<float>(x)); });
+  expect_fault([](Array& x) { launch("add", add_then_read, dim3(3), dim3(1), 0, hbm<float>(x)); },
+               {"x[3]"});
+}
+
+/// Element i is block i's alone, though four are in 8 bytes.
+__global__ void in_place(Hbm<bf16> x) {
+  const int i = static_cast<int>(blockIdx.x);
+  for (int k = 0; k < 3; ++k) x[i] = bf16(float(x[i]) + 1);
+}
+/// Everybody reads what is even, and block i has what is odd.
+__global__ void beside(Hbm<float> x) {
+  float sum = 0;
+  for (int i = 0; i < 64; i += 2) sum += x[i];
+  x[2 * static_cast<int>(blockIdx.x) + 1] = sum;
+}
+
+TEST(Races, NeighboursAreNone) {
+  expect_no_fault([](Array& x) { launch("own", in_place, dim3(128), dim3(1), 0, hbm<bf16>(x)); });
+  expect_no_fault([](Array& x) { launch("own", beside, dim3(32), dim3(1), 0, hbm<float>(x)); });
+}
+
+/// Blocks 1 to 3 read x[9], of a chunk that block 0 writes.
+__global__ void chunk_and_element(Hbm<float> x) {
+  if (blockIdx.x == 0)
+    write_chunk(x + 8, Chunk<float>{});
+  else
+    x[40 + static_cast<int>(blockIdx.x)] = x[9];
+}
+
+TEST(Races, WideAccessesTouchEachOfTheirElements) {
+  expect_fault(
+      [](Array& x) { launch("wide", chunk_and_element, dim3(4), dim3(1), 0, hbm<float>(x)); },
+      {"x[9]", "x[8] (element of 4 bytes; the array has 64), which block ("});
+}
+
+__global__ void all_write(Hbm<float> x) {
+  x[0] = float(x[0]) + 1;
+}
+
+TEST(Races, EndWithTheKernelAndWithTheBlock) {
+  expect_no_fault([](Array& x) {
+    for (int i = 0; i < 3; ++i) launch("one", all_write, dim3(1), dim3(64), 0, hbm<float>(x));
+  });
+  expect_fault([](Array& x) { launch("two", all_write, dim3(2), dim3(1), 0, hbm<float>(x)); },
+               {"x[0]"});
+  // A run after a fault begins anew.
+  const auto device = open_sim({.threads = 1});
+  Array& x = *device->allocate("x", 256);
+  device->upload(x, std::vector<float>(64).data());
+  const auto blocks = [&](int n) {
+    return [&, n] { launch("again", all_write, dim3(n), dim3(1), 0, hbm<float>(x)); };
+  };
+  EXPECT_THROW(device->run("test", blocks(2)), Fault);
+  EXPECT_NO_THROW(device->run("test", blocks(1)));
+}
+
+// Touches against a list of all that was done, at random.
+TEST(Races, AreThoseOfAPlainList) {
+  std::mt19937 random(0);
+  int conflicts = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<uint64_t> shadow(2);
+    Touches touches(16, reinterpret_cast<uint8_t*>(shadow.data()));
+    struct Done {
+      uint32_t block;
+      Access access;
+      int64_t at;
+    };
+    std::vector<Done> list;
+    for (int step = 0; step < round % 40; ++step) {
+      const int n = 1 << random() % 4;
+      const int64_t at = random() % 16 / static_cast<unsigned>(n) * n;
+      const uint32_t block = 1 + random() % 4;
+      // Mostly what may meet: else a round is over at once.
+      const auto access = static_cast<Access>(
+          round % 3 == 0 || random() % 8 == 0 ? random() % 3 : (at / 4 + round) % 2 * 2);
+      const auto against = [&](const Done& done) {
+        return done.block != block && done.at >= at && done.at < at + n &&
+               (done.access != access || access == Access::write);
+      };
+      const auto found = touches.note(block, access, at, n);
+      ASSERT_EQ(found.has_value(), std::any_of(list.begin(), list.end(), against))
+          << "round " << round << ", step " << step;
+      if (found) {
+        ASSERT_TRUE(std::any_of(list.begin(), list.end(),
+                                [&](const Done& done) {
+                                  return against(done) && done.block == found->block &&
+                                         done.access == found->access;
+                                }))
+            << "round " << round << ", step " << step;
+        ++conflicts;
+        break;
+      }
+      for (int64_t i = at; i < at + n; ++i) list.push_back({block, access, i});
+    }
+  }
+  EXPECT_GT(conflicts, 1000);
+  EXPECT_LT(conflicts, 2900);
+}
+
+// ------------------------------------------------------------------------------- lanes of one warp
+
+enum class Between { nothing, shuffle, warp, block };
+enum class Then { read_own, read_next, write_next, copy_to_next };
+
+/// Each lane copies 16 bytes, waits for them and then touches its own or its neighbour's.
+__global__ void copies(Hbm<float> x, Between between, Then then) {
+  SharedMemory smem;
+  const auto s = smem.take<float>("s", 8);
+  const int lane = static_cast<int>(threadIdx.x), next = 1 - lane;
+  cp_async(s + 4 * lane, x + 4 * lane);
+  cp_async_commit();
+  cp_async_wait<0>();
+  if (between == Between::shuffle) __shfl_xor_sync(0xffffffff, 0.0f, 1);
+  if (between == Between::warp) __syncwarp();
+  if (between == Between::block) __syncthreads();
+  if (then == Then::read_own) x[32 + lane] = s[4 * lane + 3];
+  if (then == Then::read_next) x[32 + lane] = s[4 * next + 3];
+  if (then == Then::write_next) s[4 * next + 3] = 0;
+  if (then == Then::copy_to_next) cp_async(s + 4 * next, x + 8);
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+
+TEST(Copies, AnotherLaneSeesThemAfterABarrierAndNotAfterAShuffle) {
+  const auto work = [](Between between, Then then) {
+    return [=](Array& x) {
+      launch("copies", copies, dim3(1), dim3(2), 128, hbm<float>(x), between, then);
+    };
+  };
+  for (const Then then : {Then::read_own, Then::read_next, Then::write_next, Then::copy_to_next}) {
+    expect_no_fault(work(Between::warp, then));
+    expect_no_fault(work(Between::block, then));
+  }
+  expect_no_fault(work(Between::nothing, Then::read_own));
+  const std::string who = " of the block copied and waited for, but with no __syncwarp or barrier";
+  expect_fault(work(Between::shuffle, Then::read_next),
+               {"thread (0,0,0): read of shared s[7] (element of 4 bytes), which thread 1" + who,
+                "thread (1,0,0): read of shared s[3] (element of 4 bytes), which thread 0" + who});
+  expect_fault(work(Between::shuffle, Then::write_next), {"write to shared s["});
+  expect_fault(work(Between::shuffle, Then::copy_to_next), {"asynchronous copy onto shared s["});
+  // Before the neighbour has waited, or has even begun.
+  expect_fault(work(Between::nothing, Then::read_next),
+               {who, "read of unwritten shared s", "read before its asynchronous copy"});
+}
+
+}  // namespace
+}  // namespace ladder::sim

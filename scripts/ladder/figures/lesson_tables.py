@@ -1,0 +1,90 @@
+"""Tables of the lessons: a rung's steps one after the other, and a step beside others at every N."""
+
+import math
+import statistics
+
+from ladder import course
+from ladder.figures.measured import Measured
+from ladder.figures.names import (PAPER_GRID, PEER_NAMES, label, length_text, point_text)
+from ladder.figures.tables import at_the_machine, markdown, without
+from ladder.text import NO_VALUE, rate_text
+from ladder.workload import LADDER_LENGTH
+
+POINTS = [(d, causal) for d in (64, 128) for causal in (False, True)]
+
+
+def name_of(one):
+    """Of what stands beside a step: a peer's name, or another step (rung, variant)."""
+    return PEER_NAMES[one].partition(", ")[2] if isinstance(one, str) else f"`{one[1]}`"
+
+
+def rates_of(gpu, way, one, d, causal):
+    """{N: TFLOP/s} of a peer or a step on the paper's workload."""
+    if isinstance(one, str):
+        return {r["seqlen"]: r["tflops"] for r in gpu.paper_peers(way, one, d, causal)}
+    return {e.seqlen: e.tflops for e in gpu.paper(way, None, d, causal) if e.step == one}
+
+
+def steps_table(files, name):
+    """A line a step: TFLOP/s at one N, and how much faster than the step before."""
+    about = course.STEP_TABLES[name]
+    rung, way, n = about["rung"], about["way"], LADDER_LENGTH
+    steps = [step for step in files.order if step[0] == rung]
+    if (rung, about["first"]) in steps:
+        steps = steps[steps.index((rung, about["first"])):]
+    rows, untimed, before = [], [], {}
+    for one in [*steps, *about["peers"]]:
+        cells = []
+        for point in POINTS:
+            rate = rates_of(files.gpu, way, one, *point).get(n)
+            text = rate_text(rate)
+            if rate and not isinstance(one, str):
+                if point in before:
+                    text += f" ({rate / before[point]:.2f})"
+                before[point] = rate
+            cells.append(text)
+        rows.append([name_of(one), *cells])
+        if not isinstance(one, str) and set(cells) == {NO_VALUE}:
+            untimed.append(name_of(one))
+    if not files.gpu.there or len(untimed) == len(steps):
+        return without("The steps are not measured yet", PAPER_GRID)
+    lines = markdown(["step", *(point_text(*point) for point in POINTS)], rows, range(1, 5))
+    text = (f"TFLOP/s at N = {n:,}, {files.gpu.dtype}, and in brackets against the step above, on "
+            f"an {at_the_machine(files)}.")
+    if untimed:
+        text += f" {NO_VALUE}: that run did not have {', '.join(untimed)} yet."
+    return [*lines, "", text]
+
+
+def ratios_table(files, name):
+    """A step over what stands beside it, at every N; above 1 the step is faster."""
+    about = course.RATIO_TABLES[name]
+    gpu = files.gpu
+    if gpu.there and about.get("dtype", gpu.dtype) != gpu.dtype:
+        gpu = Measured(gpu.path, about["dtype"])
+    step, way, others = about["step"], about["way"], about["over"]
+    ratios = {other: {} for other in others}
+    for point in POINTS:
+        ours = rates_of(gpu, way, step, *point)
+        for other in others:
+            for n, rate in rates_of(gpu, way, other, *point).items():
+                if n in ours:
+                    ratios[other][point, n] = ours[n] / rate
+    lengths = sorted({n for of in ratios.values() for _, n in of})
+    if not lengths:
+        return without(f"{label(step)} beside others is not measured yet", PAPER_GRID)
+    rows = [[point_text(*point), *(" · ".join(
+        f"{of[point, n]:.2f}" if (point, n) in of else NO_VALUE for of in ratios.values())
+        for n in lengths)] for point in POINTS]
+    lines = markdown(["", *(f"N = {length_text(n)}" for n in lengths)], rows,
+                     range(1, 1 + len(lengths)))
+    text = (f"`{step[1]}` over {' · over '.join(map(name_of, others))}: ratios of TFLOP/s, "
+            f"{gpu.dtype}, above 1 where `{step[1]}` is faster, on an {gpu.machine['gpu']}.")
+    for other, of in ratios.items():
+        if isinstance(other, str) and of:
+            (point, n), worst = min(of.items(), key=lambda one: one[1])
+            mean = math.exp(statistics.fmean(map(math.log, of.values())))
+            text += (f" Against {name_of(other)}, each point in turn: geometric mean {mean:.3f} of "
+                     f"{len(of)} points, worst {worst:.3f} ({point_text(*point)}, N = "
+                     f"{length_text(n)}), {sum(ratio >= 1 for ratio in of.values())} are 1 or more.")
+    return [*lines, "", text]

@@ -1,0 +1,172 @@
+"""Runs the tests on a mutant, the quickest first, until one fails."""
+
+import glob
+import json
+import os
+import re
+import resource
+import subprocess
+import tempfile
+import time
+
+from ladder.console import WRONG_RESULT, Stop
+
+MEMORY = 8 << 30  # of a program: a mutant may want to fill the machine's
+PATIENCE = 30  # seconds for any test to begin with, where the machine is under load
+# Tests go in turns by how long they take on the sound program: most mutants fall in the first.
+TURNS = (0.1, 1, float("inf"))
+
+
+def includes(root, file):
+    """The headers of common/tile that a source includes, directly or not."""
+    found, todo = set(), [file]
+    while todo:
+        with open(os.path.join(root, todo.pop()), encoding="utf-8") as source:
+            for header in re.findall(r'^#include "(tile/[^"]+)"', source.read(), re.M):
+                path = f"common/{header}"
+                if path not in found:
+                    found.add(path)
+                    todo.append(path)
+    return found
+
+
+class Suites:
+    """Which tests there are for which file: for a rung's the suite of its steps, for a word's its
+    own tests and then the suites of the rungs that use it."""
+
+    def __init__(self, root):
+        self.root = root
+        self.rungs = sorted(os.path.relpath(path, root) for path in
+                            glob.glob(os.path.join(root, "[0-9][0-9]_*", "**/*.cu"), recursive=True))
+        self.words = sorted(os.path.relpath(path, root) for path in
+                            glob.glob(os.path.join(root, "common/tests/*_test.cu")))
+        self.uses = {file: includes(root, file) for file in self.rungs + self.words}
+
+    def files(self):
+        """All that mutants are planted in."""
+        words = glob.glob(os.path.join(self.root, "common/tile/*.h"))
+        return self.rungs + sorted(os.path.relpath(path, self.root) for path in words)
+
+    def of(self, file):
+        """[(program, filter, longest)] for a mutant of the file, in the order to try them. A word
+        has tests of its own, so of its many users' those alone that take less than a second."""
+        if file in self.rungs:
+            return [(*suite, float("inf")) for suite in self.of_step(file)]
+        own = [(os.path.basename(test)[:-3], "Sim*", float("inf")) for test in self.words
+               if file in self.uses[test]]
+        return own + [(*suite, 1) for rung in reversed(self.rungs) if file in self.uses[rung]
+                      for suite in self.of_step(rung)]
+
+    def of_step(self, file):
+        with open(os.path.join(self.root, file), encoding="utf-8") as source:
+            steps = re.findall(r'\.name = "(\w+)"', source.read())
+        program = f"{file.split('/')[0]}_test"
+        return ([(program, ":".join(f"Sim.*/{step}_*" for step in steps))] if steps else []) + \
+            [(program, "Schedules.*:SmallerSharedMemory.*")]
+
+    def programs(self, files):
+        return sorted({program for file in files for program, *_ in self.of(file)})
+
+
+class Judge:
+    """`bin`: the folder of the programs with the mutants; `folder`: for what is learnt of them."""
+
+    def __init__(self, bin_folder, folder, progress):
+        self.bin = bin_folder
+        self.progress = progress
+        self.folder = folder
+        self.times = {}  # program → {test: seconds without a mutant}
+
+    def learn(self, programs):
+        """Runs all tests without a mutant. They must pass."""
+        for program in programs:
+            path = os.path.join(self.folder, f"{program}.json")
+            binary = os.path.join(self.bin, program)
+            if not os.path.exists(path) or os.path.getmtime(path) < os.path.getmtime(binary):
+                status, said, _ = self.run(program, "Sim*:Schedules.*:SmallerSharedMemory.*", None,
+                                           3600, f"{program} without a mutant",
+                                           [f"--gtest_output=json:{path}.part"])
+                if status:
+                    raise Stop(f"{program} fails without a mutant:\n{said[-2000:]}", WRONG_RESULT)
+                os.replace(f"{path}.part", path)
+            with open(path, encoding="utf-8") as file:
+                suites = json.load(file)["testsuites"]
+            self.times[program] = {f"{suite['name']}.{test['name']}": float(test["time"][:-1])
+                                   for suite in suites for test in suite["testsuite"]}
+
+    def turns(self, suites):
+        """[(program, [tests], seconds)]: what to run, in this order."""
+        turns, had = [], set()
+        for least, most in zip((0,) + TURNS, TURNS):
+            for program, pattern, longest in suites:
+                chosen = [test for test, seconds in self.times[program].items()
+                          if matches(test, pattern) and least <= seconds < min(most, longest)
+                          and (program, test) not in had]
+                had.update((program, test) for test in chosen)
+                if chosen:
+                    turns.append((program, chosen,
+                                  sum(self.times[program][test] for test in chosen)))
+        return turns
+
+    def verdict(self, number, suites, what):
+        """How the tests take a mutant: "found" and by what, "survived", or "not reached" where
+        nothing ran what it changes."""
+        reached = False
+        for program, tests, seconds in self.turns(suites):
+            limit = PATIENCE + 10 * seconds
+            status, said, hung = self.run(program, ":".join(tests), number, limit, what,
+                                          ["--gtest_fail_fast"])
+            reached |= "mutant reached" in said
+            if hung:
+                return "found", f"{program}: no end within {limit:.0f} s"
+            if status:
+                return "found", f"{program}: {reason(said, status)}"
+        return ("survived", "") if reached else ("not reached", "")
+
+    def run(self, program, tests, number, limit, what, more):
+        """(status, all it said, whether it had to be ended)."""
+        environment = {**os.environ}
+        environment.pop("LADDER_MUTANT", None)
+        if number is not None:
+            environment["LADDER_MUTANT"] = str(number)
+        with tempfile.TemporaryFile() as out:
+            flags = out.fileno()
+            with subprocess.Popen([os.path.join(self.bin, program), f"--gtest_filter={tests}",
+                                   "--gtest_brief=1", *more], stdin=subprocess.DEVNULL, stdout=flags,
+                                  stderr=flags, env=environment, preexec_fn=limit_memory) as process:
+                try:
+                    end, hung = time.monotonic() + limit, False
+                    while process.poll() is None:
+                        self.progress.at(what)
+                        hung = time.monotonic() > end
+                        if hung:
+                            process.kill()
+                        try:
+                            process.wait(timeout=0.05)
+                        except subprocess.TimeoutExpired:
+                            continue
+                except BaseException:
+                    process.kill()
+                    raise
+            out.seek(0)
+            return process.returncode, out.read().decode(errors="replace"), hung
+
+
+def limit_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def matches(test, pattern):
+    return any(re.fullmatch(part.replace(".", r"\.").replace("*", ".*"), test)
+               for part in pattern.split(":"))
+
+
+def reason(said, status):
+    """In a few words, what failed."""
+    failed = re.search(r"\[  FAILED  \] (\S+?),? ", said)
+    if status < 0:
+        return f"signal {-status}"
+    fault = re.search(r'description: "(?:C\+\+ exception|.*?) ?(rung .*?)"', said) or \
+        re.search(r"(?:rung \w+, kernel .*?): (.*)", said)
+    return (failed[1] if failed else f"status {status}") + (f": {fault[1][:160]}" if fault else "")

@@ -1,0 +1,41 @@
+"""The mutants that may survive, each with the reason: scripts/ladder/mutate/known.json, a list of
+{"file", "line", "was", "now", "reason"}. `line` is the text of the source's line, `was` and `now` as
+scripts/mutate prints them. A `file`, `line`, `was` or `now` that is left out stands for any."""
+
+import json
+import os
+
+from ladder.console import BAD_USAGE, Stop
+
+FIELDS = ("file", "line", "was", "now")
+PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known.json")
+
+
+def load(path=PATH):
+    """The list. One that is malformed is refused: a typing error must not excuse a mutant."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            entries = json.load(file)
+    except ValueError as error:
+        raise Stop(f"{os.path.relpath(path)} is no JSON: {error}", BAD_USAGE) from None
+    for entry in entries:
+        if not entry.get("reason", "").strip():
+            raise Stop(f"{os.path.relpath(path)}: an entry without a reason: {entry}", BAD_USAGE)
+        if set(entry) - {*FIELDS, "reason"} or not {"line", "was"} & set(entry):
+            raise Stop(f"{os.path.relpath(path)}: an entry has reason, line, was, now and file, and "
+                       f"line or was at least: {entry}", BAD_USAGE)
+    return entries
+
+
+def reason_for(entries, mutant):
+    """Why the mutant may survive, None if the list does not say so."""
+    for entry in entries:
+        if all(entry.get(field, getattr(mutant, field)) == getattr(mutant, field)
+               for field in FIELDS):
+            return entry["reason"]
+    return None
+
+
+def stale(entries, mutants):
+    """The entries that no mutant of the tree answers to any more."""
+    return [entry for entry in entries if not any(reason_for([entry], m) for m in mutants)]

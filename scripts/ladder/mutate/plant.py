@@ -1,0 +1,163 @@
+"""Copies of sources that hold mutants, and the programs built from them.
+
+Everything is in build/mutate: `planted` has the copies, `build` is CMake's folder. The working tree
+is only read."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+
+from ladder.console import WRONG_RESULT, Stop
+from ladder.mutate.rules import key
+
+SWITCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "switch.h")
+# What is compiled again and again must compile soon, and then run not too slowly.
+FLAGS = "-O1 -w"
+
+
+def with_mutants(text, numbered, path):
+    """The text of a source with the mutants of {number: mutant} in it."""
+    edits = []  # (place, 0: after what ends here, 1: before what begins here; order), length, text
+    for number, m in numbered.items():
+        before, was, after = m.planted.partition("{was}")
+        before, after = before.format(id=number), after.format(id=number)
+        if was:
+            # Of two around the same text the higher number is inside.
+            edits.append(((m.begin, 1, -m.end, number), 0, before))
+            edits.append(((m.end, 0, -m.begin, -number), 0, after))
+        else:
+            edits.append(((m.begin, 1, -m.end, number), m.end - m.begin, before))
+    parts, at = [], 0
+    for (place, *_), length, new in sorted(edits):
+        parts += [text[at:place], new]
+        at = place + length
+    parts.append(text[at:])
+    operators = "".join(f"static constexpr ladder::mutant::{m.operator} M{number}{{{number}}}; "
+                        for number, m in sorted(numbered.items()) if m.operator)
+    once = "#pragma once\n" if path.endswith(".h") else ""
+    return f'{once}#include "{SWITCH}"\n{operators}\n#line 1 "{path}"\n' + "".join(parts)
+
+
+class Garden:
+    """The programs of a tree with mutants in them. `numbered`: {number: mutant}, those that did not
+    compile taken out after build()."""
+
+    def __init__(self, root, numbered):
+        self.root = root
+        self.numbered = dict(numbered)
+        self.folder = os.path.join(root, "build/mutate")
+        self.planted = os.path.join(self.folder, "planted")
+        self.bin = os.path.join(self.folder, "build/bin")
+        self.unfit = {}  # key → why it does not compile
+
+    def write(self):
+        """Writes the copies, each only where it changes: what is built then stays."""
+        files = {m.file for m in self.numbered.values()}
+        for folder, _, names in os.walk(self.planted):
+            for name in names:
+                path = os.path.join(folder, name)
+                if os.path.relpath(path, self.planted) not in files:
+                    os.unlink(path)
+        for file in files:
+            with open(os.path.join(self.root, file), encoding="utf-8") as source:
+                text = source.read()
+            mine = {n: m for n, m in self.numbered.items() if m.file == file}
+            planted = with_mutants(text, mine, os.path.join(self.root, file))
+            path = os.path.join(self.planted, file)
+            if os.path.exists(path):
+                with open(path, encoding="utf-8") as source:
+                    if source.read() == planted:
+                        continue
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as copy:
+                copy.write(planted)
+
+    def build(self, targets, progress):
+        """Builds programs. What the compiler refuses of a mutant is the end of that mutant: a change
+        that cannot be written is no mistake that could slip through."""
+        for _ in range(12):
+            self.write()
+            self.run(["cmake", "-S", self.root, "-B", os.path.join(self.folder, "build"), "-G",
+                      "Ninja", "-DLADDER_CUDA=OFF", f"-DLADDER_PLANTED={self.planted}",
+                      "-DCMAKE_BUILD_TYPE=", f"-DCMAKE_CXX_FLAGS={FLAGS}"], "configuring", progress)
+            status, said = self.run(["ninja", "-C", os.path.join(self.folder, "build"), "-k", "0",
+                                     "-j", "1", *targets], "building", progress, may_fail=True)
+            if status == 0:
+                return
+            if not self.take_out(said):
+                break
+        raise Stop("the programs with the mutants in them do not build:\n" + said[-3000:],
+                   WRONG_RESULT)
+
+    def take_out(self, said):
+        """Takes out the mutants on the lines that the compiler names. False if there are none."""
+        lines = {(os.path.relpath(found[1], self.root), int(found[2])): found[3]
+                 for found in re.finditer(r"^(/[^\s:]+):(\d+):\d+: +(error:.*)$", said, re.M)}
+        if not self.named(lines):  # in a template: then those of where it is used
+            lines = {(os.path.relpath(found[1], self.root), int(found[2])): found[3]
+                     for found in re.finditer(r"^(/[^\s:]+):(\d+):\d+: +(required .*)$", said, re.M)}
+        named = self.named(lines)
+        for number, why in named.items():
+            self.unfit[key(self.numbered.pop(number))] = why
+        return bool(named)
+
+    def named(self, lines):
+        texts, found = {}, {}
+        for number, m in self.numbered.items():
+            if m.file not in texts:
+                with open(os.path.join(self.root, m.file), encoding="utf-8") as source:
+                    texts[m.file] = source.read()
+            first = texts[m.file].count("\n", 0, m.begin) + 1
+            last = texts[m.file].count("\n", 0, m.end) + 1
+            for (file, line), why in lines.items():
+                if file == m.file and first <= line <= last:
+                    found[number] = why
+        return found
+
+    def run(self, command, what, progress, may_fail=False):
+        log = os.path.join(self.folder, "build.log")
+        os.makedirs(self.folder, exist_ok=True)
+        with open(log, "w", encoding="utf-8") as out:
+            with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
+                                  stderr=subprocess.STDOUT) as process:
+                try:
+                    while True:
+                        progress.at(what + last_count(log))
+                        try:
+                            process.wait(timeout=1)
+                            break
+                        except subprocess.TimeoutExpired:
+                            continue
+                except BaseException:
+                    process.terminate()
+                    raise
+        with open(log, encoding="utf-8", errors="replace") as out:
+            said = out.read()
+        if process.returncode and not may_fail:
+            raise Stop(f"{what} failed:\n{said[-3000:]}", WRONG_RESULT)
+        return process.returncode, said
+
+
+def last_count(log):
+    """Ninja's own count of what is done, where there is one."""
+    with open(log, encoding="utf-8", errors="replace") as out:
+        counts = re.findall(r"^\[(\d+/\d+)\]", out.read(), re.M)
+    return f" {counts[-1]}" if counts else ""
+
+
+def fingerprint(root, files):
+    """Of what the files say, comments and layout apart."""
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        with open(os.path.join(root, file), encoding="utf-8") as source:
+            text = re.sub(r"//[^\n]*", "", source.read())
+        digest.update(f"{file} {' '.join(text.split())} ".encode())
+    return digest.hexdigest()[:16]
+
+
+def check_tools():
+    missing = [tool for tool in ("cmake", "ninja") if not shutil.which(tool)]
+    if missing:
+        raise Stop(f"{' and '.join(missing)} missing: scripts/run says how to get it", WRONG_RESULT)

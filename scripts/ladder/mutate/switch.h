@@ -1,0 +1,111 @@
+// What scripts/mutate writes into its copies of kernels and words, so that one build holds many
+// mutants: each is a choice made while the program runs, by the number in LADDER_MUTANT. Where the
+// compiler needs a constant it gets the sound one. Needs no other header of the project.
+#pragma once
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <type_traits>
+#include <utility>
+
+namespace ladder::mutant {
+
+inline const int active = [] {
+  const char* const number = std::getenv("LADDER_MUTANT");
+  return number ? std::atoi(number) : -1;
+}();
+
+/// Says once, on stderr, that the active mutant did something.
+inline void note_reached() {
+  static std::atomic_flag said;
+  constexpr char kText[] = "mutant reached\n";
+  if (!said.test_and_set() && write(2, kText, sizeof(kText) - 1) < 0) std::abort();
+}
+
+/// Whether this mutant is the active one.
+constexpr bool on(int number) {
+  if (std::is_constant_evaluated()) return false;
+  if (number != active) return false;
+  note_reached();
+  return true;
+}
+
+/// `now` where the mutant is active.
+template <class T>
+constexpr T number(int id, T was, T now) {
+  return on(id) ? now : was;
+}
+
+// `a + M + b` stands for a + b, or a − b where the mutant M is active: M takes its place between
+// the two without a change of precedence. So for other operators; `a < M > b` stands for a < b.
+#define LADDER_MUTANT_OPERATOR(Name, OP, THEN, SOUND, POSSIBLE, MUTATED)                \
+  struct Name {                                                                         \
+    int id;                                                                             \
+  };                                                                                    \
+  template <class A>                                                                    \
+  struct Name##After {                                                                  \
+    A&& a;                                                                              \
+    int id;                                                                             \
+  };                                                                                    \
+  template <class A>                                                                    \
+  constexpr Name##After<A> operator OP(A&& a, Name m) {                                 \
+    return {std::forward<A>(a), m.id};                                                  \
+  }                                                                                     \
+  template <class A, class B>                                                           \
+  constexpr auto operator THEN(Name##After<A> left, B&& right) {                        \
+    using R = std::remove_cvref_t<decltype(std::declval<A>() SOUND std::declval<B>())>; \
+    auto&& a = std::forward<A>(left.a);                                                 \
+    auto&& b = std::forward<B>(right);                                                  \
+    if constexpr (requires { R(POSSIBLE); })                                            \
+      if (on(left.id)) return R(MUTATED);                                               \
+    return R(std::forward<A>(a) SOUND std::forward<B>(b));                              \
+  }
+#define LADDER_A std::forward<A>(a)
+#define LADDER_B std::forward<B>(b)
+#define LADDER_SIMPLE(Name, OP, THEN, OTHER) \
+  LADDER_MUTANT_OPERATOR(Name, OP, THEN, OP, LADDER_A OTHER LADDER_B, LADDER_A OTHER LADDER_B)
+
+LADDER_SIMPLE(Less, <, >, <=)
+LADDER_SIMPLE(LessEqual, <=, >=, <)
+LADDER_SIMPLE(Greater, >, <, >=)
+LADDER_SIMPLE(GreaterEqual, >=, <=, >)
+LADDER_SIMPLE(Equal, ==, ==, !=)
+LADDER_SIMPLE(NotEqual, !=, !=, ==)
+LADDER_SIMPLE(Minus, -, -, +)
+LADDER_SIMPLE(Times, *, *, +)
+LADDER_SIMPLE(Over, /, /, *)
+LADDER_MUTANT_OPERATOR(Modulo, %, %, %, LADDER_A, LADDER_A)
+
+/// Not all that a number can be added to can have one subtracted.
+template <class A, class B>
+constexpr auto minus(A&& a, B&& b) {
+  if constexpr (requires { std::forward<A>(a) - std::forward<B>(b); })
+    return std::forward<A>(a) - std::forward<B>(b);
+  else
+    return std::forward<A>(a) + -std::forward<B>(b);
+}
+LADDER_MUTANT_OPERATOR(Plus, +, +, +, minus(LADDER_A, LADDER_B), minus(LADDER_A, LADDER_B))
+
+/// f(…), or g(…) where the mutant is active.
+#define LADDER_MUTANT_CALL(id, f, g)                                       \
+  [&](auto&&... x) -> decltype(f(std::forward<decltype(x)>(x)...)) {       \
+    if (ladder::mutant::on(id)) return g(std::forward<decltype(x)>(x)...); \
+    return f(std::forward<decltype(x)>(x)...);                             \
+  }
+
+/// atomicAdd and atomic_add_pair, done plainly.
+template <class Array, class T>
+T plain_add(Array target, T x) {
+  const T before = target[0];
+  target[0] = before + x;
+  return before;
+}
+template <class Array>
+void plain_add_pair(Array target, float a, float b) {
+  plain_add(target, a);
+  plain_add(target + 1, b);
+}
+
+}  // namespace ladder::mutant
