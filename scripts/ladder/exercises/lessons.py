@@ -14,16 +14,18 @@ ONE = re.compile(r"^\*\*(\d+)\. (.*?)\*\*(.*?)^<details><summary>Answer</summary
 
 
 def written():
-    """{"03.2": Written} of what stands under "## Exercises" in each rung's lesson."""
+    """{"03.2": Written} of what stands under "## Exercises" in each rung's lesson, and in those of
+    folders of a rung: "05/hopper.1"."""
     found = {}
-    for path in sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/README.md"))):
+    for path in sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/**/README.md"), recursive=True)):
         with open(path, encoding="utf-8") as file:
             text = file.read()
         section = re.search(r"^## Exercises\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
         lesson = os.path.relpath(path, ROOT)
+        where = "/".join([lesson[:2], *lesson.split(os.sep)[1:-1]])
         for number, title, task, answer in ONE.findall(section[1] if section else ""):
-            found[f"{lesson[:2]}.{number}"] = Written(title.rstrip("."), plain(task),
-                                                      plain(answer), lesson)
+            found[f"{where}.{number}"] = Written(title.rstrip("."), plain(task), plain(answer),
+                                                 lesson)
     return found
 
 
