@@ -31,9 +31,11 @@ def written():
 
 def plain(text):
     """Markdown as a terminal shows it best: formulas and code without their marks."""
-    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    text = re.sub(r"\$([^$\n]+)\$", lambda match: formula(match[1]), text)
-    return text.replace("`", "").strip("\n ")
+    parts = re.split(r"^```.*\n", text, flags=re.MULTILINE)
+    for i in range(0, len(parts), 2):  # every second one is fenced
+        part = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", parts[i])
+        parts[i] = re.sub(r"\$([^$]+)\$", lambda match: formula(match[1]), part).replace("`", "")
+    return "".join(parts).strip("\n ")
 
 
 def formula(tex):
