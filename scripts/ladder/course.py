@@ -143,7 +143,7 @@ CLAIMS = [
      "rungs": [("fwd", "05_flash_v2"), ("bwd", "06_backward")], "seqlen": 65536, "head_dim": 128,
      "beside": ["01_tiled_matmul", "02_safe_softmax"]},
     {"kind": "matrix", "claim": "an N×N matrix in fp16 takes 8 GB at 64k",
-     "source": "neither paper: arithmetic, often quoted",
+     "source": "none of the papers: arithmetic, often quoted",
      "how": "what 02 keeps of S and P, by element", "step": ("02_safe_softmax", "safe"),
      "seqlen": 65536, "bytes": 2},
     {**NO_TRAINING, "claim": "BERT-large trains 15% faster, end to end: 17.4 min for 20.0, so 13% "
@@ -159,8 +159,8 @@ CLAIMS_NOTE = (
     "and 2 differ in figures and appendices. "
     "[2] Dao 2023, [arXiv 2307.08691](https://arxiv.org/abs/2307.08691). "
     "[3] Shah et al. 2024, [arXiv 2407.08608](https://arxiv.org/abs/2407.08608). [1] and [2] "
-    "measured on an A100, against the plain attention of their day. PyTorch's plain one here computes in fp32 "
-    "inside, whatever the inputs, so the ratios over it are large; 02 keeps to 16 bits and the "
-    "tensor cores. A range is over N = 512 … 16k, d = 64 and 128, causal or not, unless the row "
+    "measured on an A100, against the plain attention of their day. PyTorch's plain one here "
+    "computes in fp32 inside, whatever the inputs, so the ratios over it are large; 02 keeps to "
+    "16 bits and the tensor cores. A range is over N = 512 … 16k, d = 64 and 128, causal or not, unless the row "
     "says otherwise, where both sides could be measured. “Up to 9×” for FlashAttention-2 and "
     "“2–7×” for FlashAttention are secondary literature's; neither paper has them.")
