@@ -7,7 +7,7 @@
 //   O = P·V            one thread for each element of O
 //
 // S and P are N × N_kv matrices and live in HBM between the kernels. No maximum is subtracted, so
-// exp overflows on large logits: 02 mends that.
+// exp overflows on large logits: 02 fixes that.
 
 #include "machine/machine.h"
 #include "rung.h"

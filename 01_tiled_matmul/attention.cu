@@ -6,7 +6,7 @@
 // warp multiplies its part on the tensor cores; tiles are swizzled, so that ldmatrix meets no bank
 // conflict; and the next tiles are copied asynchronously while these are multiplied. Rows of S and
 // P are padded to a multiple of 8 elements, so that every copy moves 16 aligned bytes. The softmax
-// is 00's, but a warp makes a row, its lanes side by side, so that HBM delivers whole lines.
+// is 00's, but a warp has a row, its lanes side by side, so that HBM delivers whole lines.
 
 #include "machine/machine.h"
 #include "rung.h"

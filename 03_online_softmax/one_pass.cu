@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kRowThreads)
   for (int c = 0; c < D / 8; ++c)
     if (8 * c < p.d) q[c] = read_chunk(Q + (q_row + 8 * c));
 
-  // The least float and not −∞, because −∞ − (−∞) would be no number.
+  // The least float and not −∞, because −∞ − (−∞) would be NaN.
   float m = -FLT_MAX, l = 0, o[D] = {};
   for (int j = 0; j < p.keys(i); ++j) {
     const int64_t kv_row = (p.kv_row(bh) + j) * p.d;

@@ -112,7 +112,7 @@ __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
   if (row >= int64_t{p.B} * p.H * p.N) return;
 
   const int64_t first = row * pitch(p), last = first + pitch(p);
-  // The least float and not −∞, because −∞ − (−∞) would be no number.
+  // The least float and not −∞, because −∞ − (−∞) would be NaN.
   float m = -FLT_MAX, sum = 0;
   for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
     const auto s = read_chunk(S + j);

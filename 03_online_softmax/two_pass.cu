@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kRowThreads)
     return p.scale * s;
   };
 
-  // The least float and not −∞, because −∞ − (−∞) would be no number.
+  // The least float and not −∞, because −∞ − (−∞) would be NaN.
   float m = -FLT_MAX, l = 0, o[D] = {};
   for (int j = 0; j < p.keys(i); ++j) {
     const float s = logit(j);

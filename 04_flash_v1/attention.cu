@@ -12,10 +12,10 @@
 //       O ← (l·e^(m − m_new)·O + e^(m̃ − m_new)·P·V) / l_new
 //       write O, l_new, m_new to HBM
 //
-// Since 03: a tile of K and V is in shared memory once for the whole block, and every tile of Q is
-// led past it. One block has a whole head, because O, l and m go round in HBM. The warps split the
-// keys: each has Bc/4 columns of S, so that row statistics and sums for O have to be combined
-// through shared memory.
+// Since 03: a tile of K and V is in shared memory once for the whole block, and all tiles of Q
+// stream past it. One block has a whole head, because O, l and m make round trips through HBM. The
+// warps split the keys: each has Bc/4 columns of S, so that row statistics and sums for O have to
+// be combined through shared memory.
 
 #include "machine/machine.h"
 #include "rung.h"

@@ -16,9 +16,9 @@
 //       S, P, dP and dS once more
 //       dQ += scale·dS·K        in registers
 //
-// Since `mma`: no atomic additions, whose order, and with it the last bits of dQ, is no two times
-// the same. A second kernel makes dQ with the queries outside, as the forward pass makes O, and
-// adds in one order. Its price is S and dP once more: seven products instead of five.
+// Since `mma`: no atomic additions, whose order, and with it the last bits of dQ, may differ from
+// run to run. A second kernel makes dQ with the queries outside, as the forward pass makes O, and
+// adds in one order. The price is S and dP once more: seven products instead of five.
 
 #include "machine/machine.h"
 #include "rung.h"

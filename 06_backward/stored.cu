@@ -7,7 +7,7 @@
 //   S = scale·Q·Kᵀ:    dQ = scale·dS·K,   dK = scale·dSᵀ·Q
 //
 // Since 02, whose three kernels are the forward pass: P is kept, and five kernels more: a product
-// for each of dV, dP, dQ and dK, and one that makes a row of dS of rows of P and dP. A product's
+// for each of dV, dP, dQ and dK, and one that makes a row of dS from rows of P and dP. A product's
 // left operand may be transposed. dS takes dP's place. Where query heads share a head of K and V,
 // dK and dV are sums over all their queries, which lie one head after the other.
 

@@ -19,7 +19,7 @@ struct fp16 {
   }
   constexpr operator float() const {
     // Shifting exponent and mantissa into a float's place leaves the exponent 112 too small; one
-    // multiplication by 2¹¹² mends normal and subnormal values alike, exactly.
+    // multiplication by 2¹¹² corrects normal and subnormal values alike, exactly.
     const uint32_t magnitude = uint32_t{bits & 0x7fffu} << 13;
     uint32_t out = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
     if (magnitude >= 0x0f800000) {

@@ -1,5 +1,5 @@
 # Sourced by scripts/run and scripts/test.
-#   ready          makes the machine ready to build: checks for what is needed and, on Debian and
+#   ready          sets up the machine to build: checks for what is needed and, on Debian and
 #                  Ubuntu as root or with passwordless sudo, installs what is missing
 #   build PRESET [TARGET...]   configures and builds quietly, all if no target is named
 # Both end the script with a message that names the way out when they cannot.

@@ -140,7 +140,7 @@ class Dictionary {
       if (error == std::errc::result_out_of_range)
         bad(name_, "has a dimension that exceeds 2⁶³; use smaller sizes");
       if (error != std::errc{} || size < 0)
-        malformed(fmt::format("'shape' is no tuple of sizes at '{}'", printable(text_)));
+        malformed(fmt::format("'shape' is not a tuple of sizes at '{}'", printable(text_)));
       text_.remove_prefix(static_cast<size_t>(end - text_.data()));
       shape.push_back(size);
       if (accept(',')) continue;
@@ -178,7 +178,7 @@ Header parse_header(const std::string& name, const unsigned char* data, size_t s
                     uint64_t file_size) {
   if (file_size == 0) bad(name, "is empty");
   if (std::memcmp(data, kMagic.data(), std::min(size, kMagic.size())) != 0)
-    bad(name, fmt::format("is no .npy file: it does not begin with \\x93NUMPY{}", kWayOut));
+    bad(name, fmt::format("is not a .npy file: it does not begin with \\x93NUMPY{}", kWayOut));
   // One byte each of major and minor version, then the header's length: 2 bytes, from 2.0 on 4.
   if (size < 8) bad(name, fmt::format("is truncated: it ends after {} bytes", file_size));
   const int major = data[6], minor = data[7];

@@ -72,13 +72,13 @@ const std::vector<Group>& groups() {
            {"load", "DIR", nullptr,
             "read q.npy k.npy v.npy (and do.npy), shapes and all (default: generate)"},
            {"save", "DIR", nullptr,
-            "write o.npy, and what else there is of lse dq dk dv (default: none)"},
+            "write o.npy, and those of lse dq dk dv that there are (default: none)"},
        }},
       {"What runs",
        {
            {"device", "DEVICE", nullptr,
             "gpu, sim, or auto: the GPU if there is one, else the sim (default auto)"},
-           {"variant", "NAME", nullptr, "one of the list below (default: the last that runs)"},
+           {"variant", "NAME", nullptr, "one of those listed below (default: the last that runs)"},
            {"block-q", "BR", &kTiles,
             "rows of Q in a tile of the forward pass (default: the step's choice)"},
            {"block-kv", "BC", &kTiles,
@@ -108,10 +108,10 @@ const std::vector<Group>& groups() {
       {"Output",
        {
            {"json", nullptr, nullptr,
-            "one object a line on stdout, all else on stderr (default: a table)"},
+            "one object per line on stdout, all else on stderr (default: a table)"},
            {"verbose", nullptr, nullptr, "say more, on stderr"},
-           {"help", nullptr, nullptr, "print this and end"},
-           {"version", nullptr, nullptr, "print the version and end"},
+           {"help", nullptr, nullptr, "print this and exit"},
+           {"version", nullptr, nullptr, "print the version and exit"},
        }},
   };
   return all;
@@ -252,7 +252,7 @@ void check_variant(const Options& options, const std::string& rung) {
   if (!known) bad_value("variant", options.variant, "unknown", one_of(variant_names(rung)));
   if (!on_sim && options.device == DeviceChoice::sim)
     bad_usage(
-        fmt::format("--variant {} runs on the gpu alone, not with --device sim", options.variant));
+        fmt::format("--variant {} runs only on the gpu, not with --device sim", options.variant));
   if (options.deterministic && !deterministic)
     bad_usage(
         fmt::format("--deterministic: the gradients of --variant {} do not have the same "
@@ -307,7 +307,7 @@ std::string variants_text(const std::string& rung) {
     if (variant.min_compute_capability > 80)
       notes.push_back(fmt::format("needs compute capability {}", variant.needed_capability()));
     if (!by_name_only.empty())
-      notes.push_back(fmt::format("only where it is asked for [{}]", by_name_only));
+      notes.push_back(fmt::format("only if asked for by name [{}]", by_name_only));
     if (variant.deterministic) notes.push_back("gradients with the same bits on every run");
     text +=
         fmt::format("  {:<22} {} [{}]\n", variant.name, variant.summary, fmt::join(devices, ", "));
@@ -325,7 +325,7 @@ std::string variants_text(const std::string& rung) {
 std::string help_text(const std::string& rung) {
   std::string text = fmt::format(
       "Usage: {} [OPTION]...\n"
-      "Runs one variant of this rung on one workload, holds the result against a float64\n"
+      "Runs one variant of this rung on one workload, checks the result against a float64\n"
       "reference, and reports its HBM traffic and, on a GPU, its time.\n",
       rung);
   std::string elsewhere;
@@ -511,16 +511,16 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
 
   if (!options.load.empty() && !shape_option.empty())
     bad_usage(
-        fmt::format("--{} cannot stand beside --load: the files of '{}' give the shapes; "
+        fmt::format("--{} cannot be combined with --load: the files of '{}' give the shapes; "
                     "leave one of the two out",
                     shape_option, options.load));
   if (options.device == DeviceChoice::gpu && !options.sim_option.empty())
     bad_usage(
-        fmt::format("--{} is for the sim and cannot stand beside --device gpu; say --device "
+        fmt::format("--{} is for the sim and cannot be combined with --device gpu; say --device "
                     "sim",
                     options.sim_option));
   if (options.device == DeviceChoice::sim && !options.baseline.empty())
-    bad_usage(fmt::format("--baseline {} runs on a GPU and cannot stand beside --device sim",
+    bad_usage(fmt::format("--baseline {} runs on a GPU and cannot be combined with --device sim",
                           options.baseline));
   if (!options.sim_option.empty() && !options.baseline.empty())
     bad_usage(

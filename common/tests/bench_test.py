@@ -302,7 +302,7 @@ class Bench(Fake):
         for text in ("not JSON", "[]", '{"records": []}'):
             self.write("out.json", text)
             self.write("path/nvidia-smi", NVIDIA_SMI, 0o755)
-            self.assertIn("is no file of this script", self.bench(*self.ONE, status=2).stderr)
+            self.assertIn("was not written by this script", self.bench(*self.ONE, status=2).stderr)
         self.assertIn("cannot write", self.bench("--out", "/proc/x.json", status=2).stderr)
 
     def test_help(self):

@@ -132,7 +132,7 @@ TEST(Npy, ReadsASingleNumber) {
 
 TEST(Npy, RefusesWhatIsNoNpyFile) {
   expect_bad("", "is empty");
-  expect_bad("PK\x03\x04 a zip file, as numpy.savez writes", "is no .npy file");
+  expect_bad("PK\x03\x04 a zip file, as numpy.savez writes", "is not a .npy file");
   expect_bad("\x93", "truncated");
   expect_bad("\x93NUMPY", "truncated");
   expect_bad(std::string("\x93NUMPY\x01\x00", 8), "truncated");

@@ -35,6 +35,7 @@ from ladder.figures.make import stale  # noqa: E402
 from ladder.figures.pages import TABLES, course_files, need_places, renewed  # noqa: E402
 from ladder.figures.measured import Files  # noqa: E402
 from ladder.figures.names import PEER_NAMES  # noqa: E402
+from ladder.figures.visits import visits_tables  # noqa: E402
 from ladder.files import newest_measured  # noqa: E402
 from ladder.programs import programs_in  # noqa: E402
 from ladder.steps import ladder_of  # noqa: E402
@@ -394,10 +395,33 @@ class Plot(unittest.TestCase):
         self.assertNotIn("old", text)
         self.assertEqual(text.count("not measured yet"), 1)  # in fp16, which this file has not
         self.assertIn("| [05_flash_v2](05_flash_v2/README.md) | `mma` | ", text)
-        self.assertIn("| 15% less time for training BERT-large, end to end | FlashAttention [1] | "
-                      "– | this project trains no model | **no** |", text)
+        self.assertIn("so 13% less time | FlashAttention [1], Table 1 | – | this project trains no "
+                      "model | **no** |", text)
         self.assertIn("![", text)
         self.assertEqual(renewed(self.page("README.md", text), self.files()), (text, []))
+
+    def test_visits_are_formulas_of_what_is_counted(self):
+        def line(step):
+            table = visits_tables(Files(os.path.join(self.root, "sim.json")))
+            return next(text for text in table if text.startswith(f"| {step} |"))
+
+        for expected in (
+                "| 00 `naive` | 2 r, 1 w | d r, 1 w | N r | N r | N r | 1 w |",
+                "| 01 `tile` | 2 r, 1 w | d/16 r, 1 w | N/16 r | N/16 r | N/16 r | 1 w |",
+                "| 03 `one_pass_tile` | – | – | 1 r | N/32 r | N/32 r | 1 w |",
+                "| 04 `flash_v1` | – | – | N/256 r | 1 r | 1 r | N/256 + 1 r, N/256 + 2 w |",
+                "| 06 `mma` | – | – | N/128 r | 1 r | 1 r | N/128 + 1 r | N/128 + 1 r, "
+                "N/128 + 2 w | 1 w |"):
+            self.assertEqual(line(expected.split(" |")[0][2:]), expected)
+        path = os.path.join(self.root, "sim.json")
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+        for record in data["records"]:
+            if record["rung"] == "00_naive" and record["seqlen"] == 2048:
+                record["kernels"][0]["arrays"]["Q"]["read"] *= 2
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(data, file)
+        self.assertIn("| 4096 at N = 2,048 r |", line("00 `naive`"))
 
     def test_tables_of_any_page(self):
         files = self.files()
@@ -448,7 +472,10 @@ class Plot(unittest.TestCase):
         self.assertEqual(verdict("2–4×"), "in part")
         scale("04_flash_v1", 1 / 20)
         self.assertEqual(verdict("2–4×"), "yes, and more")
-        self.assertEqual(verdict("up to 9×"), "**no**")  # 280 over 53
+        self.assertEqual(verdict("up to 10×"), "**no**")  # 280 over 53
+        self.assertEqual(verdict("less gained at d = 128"), "**no**")  # made up, as much
+        scale("04_flash_v1", 1.1, lambda r: r["head_dim"] == 128)
+        self.assertEqual(verdict("less gained at d = 128"), "yes")
         self.assertEqual(verdict("64k tokens"), "yes")
         self.drop(lambda c, r: r["seqlen"] < 65536)
         self.assertEqual(verdict("64k tokens"), "not measured yet")
@@ -461,7 +488,7 @@ class Plot(unittest.TestCase):
         self.assertIn("| [00_naive](00_naive/README.md) | `naive` | – | – | – | – | 2.18 GB |", text)
 
     def test_bad_files(self):
-        for text, why in (("no JSON", "is no JSON"), ('{"machine": 1}', "is no file of "
+        for text, why in (("no JSON", "is no JSON"), ('{"machine": 1}', "was not written by "
                                                                         "scripts/bench.py")):
             with open(self.path, "w", encoding="utf-8") as file:
                 file.write(text)

@@ -77,7 +77,7 @@ template <int M>
 __device__ __forceinline__ Rows<M> inverse_or_zero(const Rows<M>& a) {
   return row_by_row(a, a, [](float x, float) { return x > 0 ? 1 / x : 0.0f; });
 }
-/// x, and 0 for x = −∞: a row that has seen no key yet, whose −∞ − (−∞) would be no number.
+/// x, and 0 for x = −∞: a row that has seen no key yet, whose −∞ − (−∞) would be NaN.
 template <int M>
 __device__ __forceinline__ Rows<M> finite_or_zero(const Rows<M>& a) {
   Rows<M> out;

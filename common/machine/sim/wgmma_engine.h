@@ -1,6 +1,6 @@
 // What belongs to a warpgroup, 128 threads: its asynchronous products (wgmma), and its share of the
 // registers (setmaxnreg). A product ends as late as the schedule lets it. From its issue until the
-// wait for it its accumulator holds no number and its operands are not to be touched, so that what
+// wait for it its accumulator holds NaN and its operands must not be touched, so that what
 // reads or writes them too early shows.
 #pragma once
 

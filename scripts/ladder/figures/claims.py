@@ -32,9 +32,8 @@ def sum_of_times(files, parts, d, causal):
     return {n: sum(one[n] for one in every) for n in every[0] if all(n in one for one in every)}
 
 
-def speed_range(files, claim):
-    """(least, most) of (how much faster `fast` is than `slow`, N, d, causal) over the points both
-    have, or None."""
+def speed_ratios(files, claim):
+    """[(how much faster `fast` is than `slow`, N, d, causal)] over the points both have."""
     ratios = []
     for d in (64, 128):
         for causal in (False, True):
@@ -43,20 +42,24 @@ def speed_range(files, claim):
             fast, slow = (sum_of_times(files, claim[side], d, causal) for side in ("fast", "slow"))
             ratios += [(slow[n] / fast[n], n, d, causal) for n in fast if n in slow
                        and n in claim.get("lengths", [n])]
-    return (min(ratios), max(ratios)) if ratios else None
+    return ratios
 
 
-def range_text(found):
-    least, most = (ratio_text(one[0]) for one in found)
-    at = f"N = {length_text(found[1][1])}, {point_text(*found[1][2:])}"
-    return f"{least}× to {most}× (most at {at})" if least != most else f"{most}× ({at})"
+def where(ratio):
+    return f"N = {length_text(ratio[1])}, {point_text(*ratio[2:])}"
+
+
+def range_text(lowest, highest):
+    least, most = ratio_text(lowest[0]), ratio_text(highest[0])
+    return (f"{least}× to {most}× (most at {where(highest)})" if least != most
+            else f"{most}× ({where(highest)})")
 
 
 def speed(files, claim):
-    found = speed_range(files, claim)
-    if found is None:
+    found = speed_ratios(files, claim)
+    if not found:
         return NOT_YET, NOT_YET
-    lowest, highest = found[0][0], found[1][0]
+    lowest, highest = min(found)[0], max(found)[0]
     if highest < claim["least"]:
         verdict = "**no**"
     elif claim.get("best_alone"):
@@ -65,7 +68,16 @@ def speed(files, claim):
         verdict = "in part"
     else:
         verdict = "yes, and more" if lowest > claim.get("most", lowest) else "yes"
-    return range_text(found), verdict
+    return range_text(min(found), max(found)), verdict
+
+
+def less(files, claim):
+    every = [speed_ratios(files, {**claim, "head_dim": d}) for d in claim["head_dims"]]
+    if not all(every):
+        return NOT_YET, NOT_YET
+    first, second = (max(of) for of in every)
+    return (" against ".join(f"{ratio_text(one[0])}× ({where(one)})" for one in (second, first)),
+            "yes" if second[0] < first[0] else "**no**")
 
 
 def growth(files, claim):
@@ -128,5 +140,5 @@ def not_here(files, claim):
     return claim["why"], "**no**"
 
 
-JUDGES = {"speed": speed, "growth": growth, "length": length, "matrix": matrix,
+JUDGES = {"speed": speed, "less": less, "growth": growth, "length": length, "matrix": matrix,
           "not_here": not_here}

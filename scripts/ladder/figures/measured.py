@@ -64,7 +64,7 @@ class Measured:
             self.steps = {(s["rung"], s["variant"]): Step(device=device, **s)
                           for s in data["steps"]}
         except (KeyError, TypeError) as error:
-            raise Stop(f"{os.path.relpath(path)} is no file of scripts/bench.py ({error})",
+            raise Stop(f"{os.path.relpath(path)} was not written by scripts/bench.py ({error})",
                        BAD_USAGE) from None
         # A rung's default here is the last step that ran, and not for its name's sake alone: some
         # are for another GPU than this one.

@@ -119,7 +119,7 @@ def peers_table(files):
     if len(ours) > 1:
         ours[0] += " forward"
     lines = ["TFLOP/s, ours / FlashAttention-2 / cuDNN, the last two through "
-             f"{files.gpu.peers[0]['version']}, in turn in one run on the "
+             f"{files.gpu.peers[0]['version']}, alternating in one run on the "
              f"{files.gpu.machine['gpu']}; ours is {' and '.join(ours)}.", ""]
     lines += markdown(["", "d", "causal", *(f"N = {length_text(n)}" for n in lengths)], rows,
                       range(3, 3 + len(lengths)))

@@ -67,11 +67,12 @@ def alike(steps, value):
 
 def workspace(files, missing):
     d, lines, marks = 128, [], []
-    there = {e.step for e in files.gpu.entries + files.sim.entries}
-    every = [step for step in files.order if step in there]
     # The few bytes of a step for one architecture are for all heads together, of which the sim has
     # one.
     portable = [step for step in files.order if not files.about[step].exact_architecture]
+    there = {e.step for e in files.gpu.entries} | {e.step for e in files.sim.entries
+                                                   if e.step in portable}
+    every = [step for step in files.order if step in there]
     for way in ("fwd", "bwd"):
         entries = files.gpu.plain(way, head_dim=d, causal=False) + [
             e for e in files.sim.plain(way, head_dim=d, causal=False) if e.step in portable]

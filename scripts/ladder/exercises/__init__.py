@@ -1,0 +1,1 @@
+"""The lessons' exercises: what scripts/exercise shows, builds and checks."""

@@ -1,0 +1,71 @@
+"""What an exercise asks for, and how an answer is checked.
+
+The task and the answer in full stand in the lesson, under "Exercises", and are read from there. Here
+is what the lesson does not have: hints, and the check.
+"""
+
+import collections
+import math
+
+from ladder.exercises.cases import quick_cases, run_case
+
+# answers: [(what is asked for, function of a Lab that works it out, relative tolerance)].
+Numbers = collections.namedtuple("Numbers", "answers hints")
+# A change to a file, after which a step still passes the suite's cases and requests what `predicted`
+# says: a function of a record of --json giving {(kernel, array): (read, write)} in bytes.
+Change = collections.namedtuple("Change", "file predicted hints")
+# A mistake made on purpose. outcomes: {name of its patch: (function of a Lab and a program that says
+# whether it shows, what has been seen then)}.
+Experiment = collections.namedtuple("Experiment", "file outcomes hints")
+# A question of words: there is nothing to check.
+Words = collections.namedtuple("Words", "hints")
+
+Verdict = collections.namedtuple("Verdict", "good line")
+
+
+def patches(number, exercise):
+    """The names of an exercise's solutions in scripts/exercises, without .patch."""
+    return list(exercise.outcomes) if isinstance(exercise, Experiment) else [number]
+
+
+# ---- numbers ----
+
+
+def number_of(text):
+    """4,944,000 and 2.5 as numbers, or None."""
+    try:
+        value = float(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def check_numbers(lab, exercise, given):
+    """A Verdict on numbers in the order of `answers`; the first that is wrong is named."""
+    for (what, how, tolerance), value in zip(exercise.answers, given):
+        right = how(lab)
+        if not math.isclose(value, right, rel_tol=tolerance, abs_tol=1e-9):
+            size = "small" if value < right else "large"
+            return Verdict(False, f"Not yet: {what}: {value:,.10g} is too {size}.")
+    return Verdict(True, "Right.")
+
+
+# ---- code ----
+
+
+def check_change(lab, exercise, program):
+    """A Verdict on a program built from the reader's file: the first of the suite's cases in which
+    something is wrong, and what."""
+    for case in quick_cases():
+        wrong = run_case(lab, program, case, exercise.predicted)
+        if wrong:
+            return Verdict(False, f"Not yet: {wrong}.")
+    return Verdict(True, f"Right: {len(quick_cases())} of the suite's cases pass, and request what "
+                         "was predicted.")
+
+
+def check_experiment(lab, exercise, program):
+    for shows, seen in exercise.outcomes.values():
+        if shows(lab, program):
+            return Verdict(True, f"Seen: {seen}.")
+    return Verdict(False, "Not yet: nothing is to be seen of the mistake.")

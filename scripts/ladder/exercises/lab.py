@@ -1,0 +1,197 @@
+"""Where exercises are done: running programs, scratch copies of a rung's files, and building them
+with the libraries that are already there."""
+
+import collections
+import functools
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+
+from ladder.console import BAD_USAGE, NO_DEVICE, Stop
+from ladder.files import ROOT
+
+PATCHES = os.path.join(ROOT, "scripts/exercises")
+SECONDS = 300  # that a run may take
+
+
+class Run(collections.namedtuple("Run", "status records out err")):
+    def last_words(self):
+        """Why there is no result: the sim's fault, or what the program says of its options."""
+        lines = [line for line in self.err.splitlines() if line.strip()]
+        return lines[-1].rstrip(".") if lines else f"ended with status {self.status}"
+
+
+class Lab:
+    """A build folder, and a folder for scratch copies."""
+
+    def __init__(self, build=None, folder=None, optimise=None):
+        self.build = build or next((path for path in (os.path.join(ROOT, "build"),
+                                                      os.path.join(ROOT, "build/sim"))
+                                    if os.path.exists(os.path.join(path, "bin"))), None)
+        self.folder = folder or os.path.join(ROOT, "build/exercise")
+        self.optimise = optimise
+        self.runs = {}
+
+    def need_build(self, rung):
+        """The built program of a rung."""
+        program = self.build and os.path.join(self.build, "bin", rung)
+        if not program or not os.path.exists(program):
+            raise Stop(f"{rung} is not built yet: scripts/run builds it", NO_DEVICE)
+        return program
+
+    # ---- running ----
+
+    def start(self, program, options):
+        """A Run on the sim, with --json; one of each is made."""
+        key = program, tuple(options)
+        if key not in self.runs:
+            try:
+                done = subprocess.run([program, "--device", "sim", "--json", *options],
+                                      stdin=subprocess.DEVNULL, capture_output=True,
+                                      encoding="utf-8", errors="replace", timeout=SECONDS)
+            except subprocess.TimeoutExpired:
+                return Run(None, [], "", f"ran for more than {SECONDS} s")
+            records = [json.loads(line) for line in done.stdout.splitlines()
+                       if line.startswith("{")]
+            self.runs[key] = Run(done.returncode, records, done.stdout, done.stderr)
+        return self.runs[key]
+
+    def run(self, command):
+        """The last record of a built rung: the backward pass where there is one."""
+        rung, *options = command.split()
+        run = self.start(self.need_build(rung), options)
+        if not run.records:
+            raise Stop(f"{command}: {run.last_words()}", BAD_USAGE)
+        return run.records[-1]
+
+    # ---- scratch copies ----
+
+    def scratch(self, number, file):
+        """The reader's copy of a file of the repository."""
+        return os.path.join(self.folder, number, file)
+
+    def copy(self, number, file, anew=False):
+        """Makes the scratch copy unless it is there; whether it was made."""
+        path = self.scratch(number, file)
+        if os.path.exists(path) and not anew:
+            return False
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        shutil.copyfile(os.path.join(ROOT, file), path)
+        return True
+
+    def apply(self, number, file, patch):
+        """A scratch copy with a solution in it."""
+        self.copy(number, file, anew=True)
+        path = self.scratch(number, file)
+        with open(path, encoding="utf-8") as source:
+            text = patched(source.read(), patch_text(patch), patch)
+        with open(path, "w", encoding="utf-8") as target:
+            target.write(text)
+
+    # ---- building ----
+
+    def compile(self, number, file, rung_file=None):
+        """Builds a program of one step, the scratch copy's, from the built libraries, and returns its
+        path. Where the copy is a header, the step is rung_file's. Raises Stop with the compiler's
+        first error."""
+        step = rung_file or file
+        rung = step.split(os.sep)[0]
+        self.need_build(rung)
+        if not os.path.exists(os.path.join(self.build, "build.ninja")):
+            raise Stop(f"{self.build} is not built by ninja: scripts/run builds so", NO_DEVICE)
+        made = os.path.join(self.folder, number, "made")
+        os.makedirs(made, exist_ok=True)
+        source = (os.path.join(ROOT, step) if rung_file else self.scratch(number, file))
+        stub = os.path.join(made, "step.cpp")
+        with open(stub, "w", encoding="utf-8") as target:
+            target.write(f'#include "{source}"\n')
+        built, program = os.path.join(made, "step.o"), os.path.join(made, rung)
+        self.tool(compile_command(self.build, step, stub, built, self.optimise,
+                                  os.path.join(self.folder, number, "common")))
+        self.tool(link_command(self.build, rung, built, program))
+        self.runs = {key: run for key, run in self.runs.items() if key[0] != program}
+        return program
+
+    def tool(self, command):
+        done = subprocess.run(command, cwd=self.build, stdin=subprocess.DEVNULL,
+                              capture_output=True, encoding="utf-8", errors="replace")
+        if done.returncode:
+            lines = (done.stdout + done.stderr).splitlines()
+            first = next((line for line in lines if "error" in line), lines[0] if lines else
+                         f"{command[0]} ended with status {done.returncode}")
+            raise Stop(f"Not yet: it does not compile: {first}", 1)
+
+    def patched_record(self, number, file, rung_file, command):
+        """The record of a step built with an exercise's solution, beside the reader's own copy."""
+        key = number, command
+        if key not in self.runs:
+            aside = Lab(self.build, os.path.join(self.folder, "aside"), self.optimise)
+            aside.apply(number, file, number)
+            self.runs[key] = aside.start(aside.compile(number, file, rung_file), command.split())
+        if not self.runs[key].records:
+            raise Stop(f"{number}: {self.runs[key].last_words()}", BAD_USAGE)
+        return self.runs[key].records[-1]
+
+
+# ---- how the build builds ----
+
+
+@functools.lru_cache(maxsize=None)
+def compilations(build):
+    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
+        return {entry["file"]: shlex.split(entry["command"]) for entry in json.load(file)}
+
+
+def compile_command(build, step, source, target, optimise, first_includes):
+    """The build's own command for a step on the sim, for another source; headers of a scratch copy
+    come first."""
+    stub = os.path.join(build, "stubs", f"{step}.cpp")
+    words = list(compilations(build)[stub])
+    words[words.index(stub)] = source
+    words[words.index("-o") + 1] = target
+    first = next(i for i, word in enumerate(words) if word.startswith("-I"))
+    words.insert(first, f"-I{first_includes}")
+    # What a change leaves unused is no mistake here.
+    return [*words, "-Wno-unused", *([optimise] if optimise else [])]
+
+
+def link_command(build, rung, step, target):
+    """The build's own command for a rung's program, with one step in it."""
+    try:
+        out = subprocess.run(["ninja", "-t", "commands", rung], cwd=build, check=True,
+                             stdin=subprocess.DEVNULL, capture_output=True,
+                             encoding="utf-8").stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Stop(f"ninja is needed, which scripts/run installs ({error})", NO_DEVICE) from None
+    words = [word for word in shlex.split(out.splitlines()[-1]) if word not in (":", "&&")]
+    objects = [word for word in words
+               if re.search(rf"CMakeFiles/rung_{rung}_(sim|gpu)\.dir/", word)]
+    words[words.index(objects[0])] = step
+    words = [word for word in words if word not in objects]
+    words[words.index("-o") + 1] = target
+    return words
+
+
+# ---- patches ----
+
+
+def patch_text(name):
+    with open(os.path.join(PATCHES, f"{name}.patch"), encoding="utf-8") as file:
+        return file.read()
+
+
+def patched(text, patch, name):
+    """A text after a unified diff. Hunks are found by their lines, wherever these stand."""
+    hunks = re.split(r"^@@.*\n", patch, flags=re.MULTILINE)[1:]
+    for hunk in hunks:
+        lines = hunk.splitlines()
+        old = "".join(line[1:] + "\n" for line in lines if line[:1] in " -")
+        new = "".join(line[1:] + "\n" for line in lines if line[:1] in " +")
+        if text.count(old) != 1:
+            raise Stop(f"scripts/exercises/{name}.patch does not fit: its lines stand "
+                       f"{text.count(old)} times in the file", BAD_USAGE)
+        text = text.replace(old, new)
+    return text

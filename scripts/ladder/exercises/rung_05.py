@@ -1,0 +1,65 @@
+"""Hints and checks of 05's exercises."""
+
+from ladder.exercises.kinds import Change, Experiment, Numbers
+from ladder.exercises.rung_00 import SMALL
+from ladder.exercises.rung_03 import skips_what_nobody_sees
+from ladder.records import requested
+
+LONG = "--heads 1 --seqlen 1024 --head-dim 128 --check off"
+MASKED = "05_flash_v2 --variant mma --heads 1 --seqlen 128 --seqlen-kv 1024"
+
+
+def misses_by(lab):
+    return (requested(lab.run(f"04_flash_v1 {LONG} --block-kv 256")) /
+            requested(lab.run(f"05_flash_v2 --variant mma {LONG}")))
+
+
+def nearest_tile(lab):
+    program = lab.need_build("04_flash_v1")
+    tiles = [keys for keys in (64, 128, 256)
+             if lab.start(program, [*LONG.split(), "--block-kv", str(keys)]).records]
+    return min(tiles, key=lambda keys: abs(keys - 2.5 * 128))
+
+
+def both_wrong(lab, program, o_error):
+    run = lab.start(program, [])
+    if not run.records:
+        return False
+    errors = run.records[0]["errors"]
+    return (all(errors[name]["max"] > errors[name]["tolerance"] for name in ("o", "lse"))
+            and o_error(errors["o"]["max"]))
+
+
+def tiles_skipped(lab):
+    everything, causal = (lab.run(f"{MASKED}{more}")["matmul_flops"] for more in ("", " --causal"))
+    return 16 * (everything - causal) / everything
+
+
+EXERCISES = {
+    "1": Numbers([("bytes requested", lambda lab: requested(lab.run(
+        f"05_flash_v2 --variant mma {SMALL}")), 0)], [
+        "100 queries are one tile of 128.", "Q, O and LSE once, K and V once for each tile of Q."]),
+    "2": Numbers([("the Bc", lambda lab: 2.5 * 128, 0), ("the nearest compiled", nearest_tile, 0),
+                  ("the factor it misses by", misses_by, 0.01)], [
+        "04 requests about 10·N²·d/Bc, `mma` about 4·N²·d/Br.",
+        "At this length the ends count too: 14·N·d against 4·N·d."]),
+    "3": Numbers([("exponentials at 64 × 128", lambda lab: lab.run(
+        "05_flash_v2 --variant defer --heads 1 --seqlen 512 --block-kv 128")["exp_count"], 0)], [
+        "One for each element of S, and alpha for each row, step and warp.",
+        "With tiles of 128 keys there are half as many steps."]),
+    "4": Experiment("05_flash_v2/attention.cu", {
+        "05.4.sum": (lambda lab, program: both_wrong(lab, program, lambda error: error < 0.28),
+                     "l is too large: `o` is too small and `lse` too large"),
+        "05.4.both": (lambda lab, program: both_wrong(lab, program, lambda error: error >= 0.28),
+                      "without both rescalings `o` and `lse` fail too: the factor does not cancel, "
+                      "since the keys before a new maximum count for too much")}, [
+        "First change the line of l alone, and check.",
+        "Then delete mul_rows(O_sum, alpha); as well."]),
+    "5": Numbers([("tiles skipped", tiles_skipped, 0)], [
+        "The mask is aligned with the last key: which keys does query 127 see?",
+        "The loop ends where the tile's last row does."]),
+    "6": Change("05_flash_v2/rows.cu", skips_what_nobody_sees, [
+        "The loop ends at `keys`, and so do the copies. What is `keys` in attention.cu?",
+        "The block's last row is min(block_row + Br, p.N) - 1.",
+        "traffic() is then that of attention.cu: sum the keys of the tiles' last rows."]),
+}
