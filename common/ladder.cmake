@@ -130,7 +130,9 @@ function(ladder_kernels name)
   endforeach()
   add_library(${name}_sim OBJECT ${stubs})
   target_compile_definitions(${name}_sim PRIVATE LADDER_SIM)
-  target_compile_options(${name}_sim PRIVATE -Wno-unknown-pragmas)
+  # Line tables, by which --trace finds the lines of a kernel.
+  target_compile_options(${name}_sim PRIVATE -Wno-unknown-pragmas
+    $<$<NOT:$<CONFIG:Debug,RelWithDebInfo>>:-g1>)
   target_link_libraries(${name}_sim PUBLIC ladder_flags)
   set(objects $<TARGET_OBJECTS:${name}_sim>)
   if(LADDER_GPU)

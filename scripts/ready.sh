@@ -177,7 +177,7 @@ ready() {
   if [[ ! ${CUDACXX:-} && -x $nvcc ]] && ! command -v nvcc >/dev/null; then export CUDACXX=$nvcc; fi
 
   # All was there the last time; what was removed since, CMake names.
-  local seen="CXX=${CXX:-} CMAKE_PREFIX_PATH=${CMAKE_PREFIX_PATH:-} PATH=$PATH"
+  local seen="CXX=${CXX:-} CMAKE_PREFIX_PATH=${CMAKE_PREFIX_PATH:-} PATH=$PATH CI=${CI:-}"
   if [[ -e $root/build/.ready && $(<"$root/build/.ready") == "$seen" ]] &&
     command -v cmake ctest ninja python3 >/dev/null; then
     return
@@ -208,6 +208,15 @@ ready() {
     fi
     if ! has_matplotlib; then
       say "$me: going on without matplotlib, which only plots need (package python3-matplotlib)."
+    fi
+  fi
+
+  # Only the tests of the explorer's page need a browser. It is large, so nobody is made to have it.
+  if [[ ${CI:-} ]] && ! command -v chromium >/dev/null && can_install; then
+    say "$me: installing chromium"
+    quietly "apt-get install" "$log" update_and_install chromium || true
+    if ! command -v chromium >/dev/null; then
+      say "$me: going on without chromium, which only tests of scripts/explore need."
     fi
   fi
   printf '%s\n' "$seen" >"$root/build/.ready"

@@ -15,6 +15,7 @@
 #include "harness/npy.h"
 #include "harness/options.h"
 #include "harness/run.h"
+#include "harness/trace_file.h"
 
 namespace ladder {
 namespace {
@@ -81,32 +82,6 @@ class Saved {
   std::deque<AtomicFile> files_;
 };
 
-/// One JSON line about the run, then one for each run of accesses, then one for each event of
-/// Hopper's engines and barriers. The keys are TraceEvent's and AsyncEvent's, and of a line's
-/// "array" and "event" it has the one or the other.
-void write_trace(AtomicFile& file, const Report& r, const std::vector<TraceEvent>& events,
-                 const std::vector<AsyncEvent>& async) {
-  const Problem& p = r.options.problem;
-  file.write(
-      fmt::format("{{\"rung\": \"{}\", \"variant\": \"{}\", \"batch\": {}, \"heads\": {}, "
-                  "\"kv_heads\": {}, \"seqlen\": {}, \"seqlen_kv\": {}, \"head_dim\": {}, "
-                  "\"causal\": {}}}\n",
-                  r.rung, r.variant, p.B, p.H, p.Hk, p.N, p.N_kv, p.d, p.causal));
-  for (const TraceEvent& e : events)
-    file.write(fmt::format(
-        "{{\"kernel\": \"{}\", \"block\": {}, \"step\": {}, \"array\": \"{}\", "
-        "\"op\": \"{}\", \"begin\": {}, \"end\": {}}}\n",
-        e.kernel, e.block, e.step, e.array, e.write ? "write" : "read", e.begin, e.end));
-  for (const AsyncEvent& e : async)
-    file.write(
-        fmt::format("{{\"kernel\": \"{}\", \"block\": {}, \"warp\": {}, \"event\": \"{}\", "
-                    "\"name\": \"{}\", \"barrier\": \"{}\", \"number\": {}, \"amount\": {}, "
-                    "\"exps\": {}, \"other_flops\": {}}}\n",
-                    e.kernel, e.block, e.warp, e.event, e.name, e.barrier, e.number, e.amount,
-                    e.exps, e.other_flops));
-  file.commit();
-}
-
 /// A message with what a terminal would obey written out: an argument quoted in it may hold
 /// anything. Line breaks stay.
 std::string printable(std::string_view text) {
@@ -144,9 +119,17 @@ int run(int argc, char** argv) {
   if (!options->sim.trace_file.empty()) trace.emplace(options->sim.trace_file);
 
   Outputs outputs;
-  const auto reports = run_variant(*device, variant, *options, &outputs);
-  saved.write(reports.front().options.problem, outputs);
-  if (trace) write_trace(*trace, reports.front(), device->take_trace(), device->take_async_trace());
+  std::vector<Report> reports;
+  try {
+    reports = run_variant(*device, variant, *options, &outputs);
+  } catch (const Error& e) {
+    // Of a run that a fault ends, the trace shows where.
+    if (trace && e.status == Exit::wrong_result)
+      write_trace(*trace, options->sim.trace_file, variant, outputs, *device);
+    throw;
+  }
+  saved.write(outputs.problem, outputs);
+  if (trace) write_trace(*trace, options->sim.trace_file, variant, outputs, *device);
 
   const char* no_colour = std::getenv("NO_COLOR");
   const bool colour = isatty(STDOUT_FILENO) && !(no_colour && *no_colour);

@@ -179,10 +179,14 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   for (const Plan* plan : {&plans.forward, &plans.backward})
     if (options.verbose && !plan->note.empty()) fmt::print(stderr, "{}\n", plan->note);
 
+  Outputs unwanted;
+  Outputs& out = outputs ? *outputs : unwanted;
+  out = {.problem = p, .plan = plans.forward};
   std::vector<Buffer> buffers;
   Arrays arrays;
   const auto make = [&](const std::string& name, int64_t bytes) {
     buffers.emplace_back(device, name, bytes);
+    out.arrays.push_back({name, bytes});
     arrays.add(buffers.back().array());
   };
   const auto upload = [&](const std::string& name, const Tensor& t) {
@@ -233,7 +237,6 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
     device.download(t.bits.data(), array);
     return t;
   };
-  Outputs out;
   out.O = download("O");
   if (variant.has_lse) {
     out.LSE.resize(static_cast<size_t>(arrays["LSE"].bytes) / sizeof(float));
@@ -285,7 +288,6 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   };
   measure(reports.front(), forward);
   if (has_backward) measure(reports.back(), backward);
-  if (outputs) *outputs = std::move(out);
 
   if (baseline) {
     // On the arrays as the variant left them: P holds probabilities, as it does for the variant's

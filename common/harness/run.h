@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/options.h"
@@ -35,8 +37,11 @@ struct MemoryNeed {
 };
 MemoryNeed memory_need(const Variant& variant, const Problem& problem, const Plans& plans);
 
-/// Outputs of a run on the host.
+/// Outputs of a run on the host, and what was run, which is known also where the run fails.
 struct Outputs {
+  Problem problem;
+  Plan plan;                                            // of the forward pass
+  std::vector<std::pair<std::string, int64_t>> arrays;  // in the device's memory, with their bytes
   Tensor O;
   std::vector<float> LSE;  // empty where the rung writes none
   Tensor dQ, dK, dV;       // empty where the variant has no backward pass

@@ -2,6 +2,7 @@
 // kernels see the device through machine.h instead.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -149,6 +150,63 @@ struct AsyncEvent {
   int64_t exps = 0, other_flops = 0;
 };
 
+/// `count` runs of `bytes` bytes, `step` bytes from one's first to the next one's.
+struct Strided {
+  int64_t begin, bytes, step, count;
+};
+
+/// What a warp did at one line of its kernel, for --trace, or one thread of it at a barrier. What
+/// its lanes do at the same line is one event; so are rounds of a loop in which nothing is waited
+/// for, up to some size. All that the sim counts is told once, so that sums over the events are the
+/// run's counts.
+struct WorkEvent {
+  int launch;     // of Work::launches
+  int64_t block;  // as of TraceEvent
+  int warp;
+  int64_t order;  // among all of the run
+  /// read, write: of the array `name`; compute: what is counted between two of the others; a
+  /// collective's or AsyncEvent's own name; __syncthreads, cp_async_commit, cp_async_wait; zeros
+  /// to shared memory; store, to the array `name` there; round, between two events' worth of a
+  /// loop's rounds.
+  std::string what;
+  std::string name, barrier;       // as of AsyncEvent
+  int64_t number = 0, amount = 0;  // too; of __syncthreads as `step` of TraceEvent
+  int site = -1;                   // of Work::sites; -1: unknown
+  int from = -1;                   // of a compute event: it lies between that and `site`
+  int64_t bytes = 0;               // requested of HBM, every lane's
+  std::vector<Strided> ranges;     // the same bytes, each once
+  struct Touch {
+    std::string array;
+    bool write;
+    std::vector<Strided> ranges;  // from the start of the block's shared memory
+  };
+  std::vector<Touch> shared;  // what it touched of shared memory
+  int64_t matmul_flops = 0, exps = 0, other_flops = 0, sram_read = 0, sram_write = 0;
+};
+
+/// All of it.
+struct Work {
+  struct Launch {
+    std::string kernel;
+    int grid[3], block[3];
+    struct Shared {
+      std::string array;
+      int64_t begin, bytes;
+    };
+    std::vector<Shared> shared;  // arrays that its first block took
+  };
+  std::vector<Launch> launches;
+  std::vector<WorkEvent> events;
+  /// The addresses of the calls that lead to a place in a kernel, the innermost first.
+  std::vector<std::vector<uintptr_t>> sites;
+  struct Fault {
+    std::string message;  // empty: there was none
+    int launch = -1;
+    int64_t block = 0;
+    int thread = 0, site = -1;
+  } fault;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -189,6 +247,8 @@ class Device {
   virtual std::vector<TraceEvent> take_trace() { return {}; }
   /// The same of Hopper's engines and barriers.
   virtual std::vector<AsyncEvent> take_async_trace() { return {}; }
+  /// What warps did, line by line.
+  virtual Work take_work() { return {}; }
 };
 
 /// The GPU, or Error(no_device) with the reason there is none.

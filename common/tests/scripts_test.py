@@ -1,4 +1,4 @@
-"""Tests of scripts/run, test and figures, with fake programs in a folder of their own.
+"""Tests of scripts/run, test, figures and explore, with fake programs in a folder of their own.
 
 Run alone: python3 common/tests/scripts_test.py
 """
@@ -63,13 +63,13 @@ class ScriptTest(unittest.TestCase):
         self.bin = os.path.join(self.root, "build/bin")
         os.makedirs(self.bin)
         os.mkdir(os.path.join(self.root, "scripts"))
-        for name in ("run", "test", "figures", "ready.sh"):
+        for name in ("run", "test", "figures", "explore", "ready.sh"):
             shutil.copy(os.path.join(SCRIPTS, name), os.path.join(self.root, "scripts"))
         shutil.copytree(os.path.join(SCRIPTS, "ladder"), os.path.join(self.root, "scripts/ladder"),
                         ignore=shutil.ignore_patterns("__pycache__"))
         self.results = os.path.join(self.root, "build/results.json")
         self.environment = {name: value for name, value in os.environ.items()
-                            if name not in ("NO_COLOR", "CXX", "CUDACXX", "CMAKE_PREFIX_PATH")}
+                            if name not in ("NO_COLOR", "CXX", "CUDACXX", "CMAKE_PREFIX_PATH", "CI")}
         self.environment["TERM"] = "xterm"
         self.environment["PYTHONDONTWRITEBYTECODE"] = "1"
 
@@ -674,8 +674,28 @@ class ReadyTest(ScriptTest):
         # and does not try again each time
         self.assertEqual(self.ready("has_matplotlib() { false; }; ready").stderr, "")
 
+    def test_ci_has_a_browser_and_nobody_else(self):
+        self.tools()
+        self.apt(f"printf '#!/bin/sh\n' >'{self.path}/chromium'; /bin/chmod +x '{self.path}/chromium'")
+        self.assertEqual(self.ready().returncode, 0)
+        self.assertNotIn("chromium", self.called())
+        self.environment["CI"] = "true"
+        result = self.ready()
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("installing chromium\n", result.stderr)
+        self.assertIn("install -y --no-install-recommends chromium\n", self.called())
+        self.assertNotIn("going on without chromium", result.stderr)
+
+    def test_ci_goes_on_without_a_browser(self):
+        self.tools()
+        self.apt("exit 100")
+        self.environment["CI"] = "true"
+        result = self.ready()
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("going on without chromium", result.stderr)
+
     def test_help_needs_nothing(self):
-        for script in ("run", "test", "figures"):
+        for script in ("run", "test", "figures", "explore"):
             result = self.command(shutil.which("bash"), f"scripts/{script}", "--help")
             self.assertEqual(result.returncode, 0)
             self.assertIn(f"Usage: scripts/{script}", result.stdout)

@@ -89,6 +89,14 @@ ladder_broken(tile_stores_past_the_end ${tile} "if (i < p.N && j < p.N_kv)"
 ladder_broken(tile_makes_rows_of_the_block_before ${tile} "int64_t{blockIdx.x} * kRowThreads"
   "int64_t{blockIdx.x} * (kRowThreads - 1)")
 ladder_broken(tile_formula_misses_the_last_tile ${tile} "ceil_div(p.N_kv, kTile)" "(p.N_kv / kTile)")
+# And as a program, for the explorer to show where a fault happens.
+add_executable(broken_rung ${CMAKE_SOURCE_DIR}/common/harness/main.cpp
+  ${CMAKE_BINARY_DIR}/broken/tile_sound.cpp ${CMAKE_BINARY_DIR}/broken/tile_no_first_barrier.cpp)
+target_compile_definitions(broken_rung PRIVATE LADDER_SIM LADDER_RUNG="01_tiled_matmul")
+target_compile_options(broken_rung PRIVATE -Wno-unknown-pragmas -g1)
+target_link_libraries(broken_rung PRIVATE ladder_harness)
+set_target_properties(broken_rung PROPERTIES OUTPUT_NAME 01_tiled_matmul
+  RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/broken/bin)
 set(mma 01_tiled_matmul/attention.cu mma)
 ladder_broken(mma_sound ${mma})
 ladder_broken(mma_waits_for_a_stage_too_few ${mma} "cp_async_wait<kStages - 2>"
@@ -158,5 +166,10 @@ set_tests_properties(exercises PROPERTIES PROCESSORS 2)  # it builds
 add_test(NAME mutate COMMAND Python3::Interpreter ${tests}/mutate_test.py)
 add_test(NAME claims COMMAND Python3::Interpreter ${tests}/claims_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+add_test(NAME explore COMMAND Python3::Interpreter ${tests}/explore_test.py
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} TraceTest CommandTest PerfettoTest)
+add_test(NAME explore_page COMMAND Python3::Interpreter ${tests}/explore_test.py
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} PageTest)
+set_tests_properties(explore_page PROPERTIES SKIP_REGULAR_EXPRESSION "not run here: ")
 add_test(NAME plots COMMAND Python3::Interpreter ${tests}/plots_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})

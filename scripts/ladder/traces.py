@@ -27,6 +27,7 @@ def trace_of(path, rung, variant, options):
         record = json_lines(said, rung)[0]
         with open(out, encoding="utf-8") as file:
             head, *lines = [json.loads(line) for line in file]
+        lines = [line for line in lines if "op" in line or "event" in line]
     return {**head, "block_q": record["block_q"], "block_kv": record["block_kv"],
             "command": shlex.join([rung, *options])}, lines
 
@@ -55,13 +56,18 @@ def pipelined(path, rung, variant, options):
     name, barrier, number, amount, exps, other FLOPs], …], …]}, as --trace has them. One warp stands
     for a warpgroup that multiplies; a copy's boxes are one."""
     head, lines = trace_of(path, rung, variant, options)
+    warps = warps_of(line for line in lines if "event" in line and line["block"] == 0)
+    return {**head, "warps": list(warps.values())}
+
+
+def warps_of(lines):
+    """Warp → its events of a block, those that pipelined() keeps."""
     warps = {}
     for line in lines:
-        if "event" in line and line["block"] == 0:
-            warps.setdefault(line["warp"], []).append([line[name] for name in (
+        warps.setdefault(line["warp"], []).append([line[name] for name in (
                 "event", "name", "barrier", "number", "amount", "exps", "other_flops")])
     multiply = {warp // 4 for warp, events in warps.items() if any(e[0] == "wgmma" for e in events)}
-    kept = []
+    kept = {}
     for warp, events in sorted(warps.items()):
         if (warp % 4 if warp // 4 in multiply else len(events) == 1):
             continue  # does what the warpgroup's first warp does, or nothing
@@ -71,8 +77,8 @@ def pipelined(path, rung, variant, options):
                 mine[-1][4] += event[4]
             else:
                 mine.append(event)
-        kept.append(mine)
-    return {**head, "warps": kept}
+        kept[warp] = mine
+    return kept
 
 
 def write_traces(programs, folder):

@@ -36,7 +36,7 @@ class Async {
   void end_thread() {
     copies.end_thread();
     wgmmas.end_thread();
-    block_.trace_event_of_warp("exit", "", 0);
+    if (block_.lane() == 0) block_.trace_event("exit", "", 0);
   }
   void end_block() const {
     copies.end_block();

@@ -35,6 +35,7 @@ void Block::start(const Launch& launch, int64_t index, void (*entry)(void*), voi
   tracing_ = launch.trace;
   step_ = 0;
   accesses_.clear();  // a fault may have left some
+  if (tracing_) recorder_->start_block(index, launch.threads());
   blockIdx = block_index(launch, index);
   blockDim = launch.block;
   gridDim = launch.grid;
@@ -82,12 +83,43 @@ std::string Block::who(int t) const {
 }
 
 void Block::fault_in(int thread, const std::string& what) const {
-  throw Fault(fmt::format("{}: {}", who(thread), what));
+  const std::string message = fmt::format("{}: {}", who(thread), what);
+  trace_fault(thread, message, false);
+  throw Fault(message);
+}
+
+void Block::trace_fault(int thread, const std::string& message, bool runs) const {
+  if (tracing_) recorder_->fault(message, thread, runs);
+}
+
+void Block::start_launch(const Launch& launch) {
+  if (!launch.trace) return;
+  if (!recorder_) recorder_ = std::make_unique<Recorder>(counts);
+  const auto three = [](const dim3& d, int(&to)[3]) {
+    to[0] = static_cast<int>(d.x), to[1] = static_cast<int>(d.y), to[2] = static_cast<int>(d.z);
+  };
+  int grid[3], block[3];
+  three(launch.grid, grid);
+  three(launch.block, block);
+  recorder_->start_launch(launch.kernel, grid, block, launch.function);
+}
+
+void Block::trace_refusal(const Launch& launch, const std::string& message) const {
+  if (launch.trace) recorder_->fault(message, -1, false);
+}
+
+void Block::end_trace(const BlockMemory& memory) {
+  if (tracing_) recorder_->end_block(memory.regions());
+}
+
+Work Block::take_work() {
+  return recorder_ ? recorder_->take() : Work{};
 }
 
 // ------------------------------------------------------------------------------------------- trace
 
 void Block::trace_access(const Array* array, bool write, int64_t begin, int64_t end) {
+  recorder_->access(array, write, begin, end, __builtin_return_address(0));
   if (!accesses_.empty()) {
     Access& last = accesses_.back();
     if (last.array == array && last.write == write && begin >= last.begin && begin <= last.end) {
@@ -101,17 +133,21 @@ void Block::trace_access(const Array* array, bool write, int64_t begin, int64_t 
 void Block::start_charging() {
   charged_exps_ = counts.exps;
   charged_other_flops_ = counts.other_flops;
+  recorder_->runs(running_);
 }
 
 void Block::charge() {
   Thread& self = threads_[static_cast<size_t>(running_)];
   self.exps += counts.exps - std::exchange(charged_exps_, counts.exps);
   self.other_flops += counts.other_flops - std::exchange(charged_other_flops_, counts.other_flops);
+  recorder_->runs(running_);
 }
 
 void Block::trace_event(const char* event, const std::string& name, int64_t number, int64_t amount,
-                        const std::string& barrier) {
+                        const std::string& barrier, bool alone) {
   if (!tracing_) return;
+  recorder_->event(event, name, number, amount, barrier, alone);
+  if (!alone && lane() != 0) return;
   async_trace.push_back(
       {launch_->kernel, index_, running_ / 32, event, name, barrier, number, amount});
   if (lane() != 0) return;

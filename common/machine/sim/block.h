@@ -12,6 +12,7 @@
 
 #include "machine/device.h"
 #include "machine/sim/fiber.h"
+#include "machine/sim/recorder.h"
 
 namespace ladder::sim {
 
@@ -37,6 +38,7 @@ struct Launch {
   const std::function<void()>* body = nullptr;  // the kernel with its arguments
   Schedule schedule;
   bool trace = false;
+  const void* function = nullptr;  // the kernel's code
 
   int threads() const { return static_cast<int>(block.x * block.y * block.z); }
 };
@@ -57,6 +59,8 @@ class Block {
   explicit Block(int worker) : worker_(worker) {}
 
   // Called by the worker.
+  /// Before the blocks of a kernel.
+  void start_launch(const Launch& launch);
   /// The next block: each of its threads is ready to call entry(argument).
   void start(const Launch& launch, int64_t index, void (*entry)(void*), void* argument);
   /// Runs a thread, if it is ready, until it waits, yields or ends. False where it is not ready.
@@ -74,6 +78,10 @@ class Block {
       fault_in(t, "stack overflow (local arrays too large for the sim)");
     return true;
   }
+  /// Null where nothing is traced.
+  Recorder* recorder() { return tracing_ ? recorder_.get() : nullptr; }
+  /// Tells what the block that is done, or stopped, did.
+  void end_trace(const BlockMemory& memory);
   /// Ends the step of the trace that lies between two barriers.
   void close_trace_step();
 
@@ -115,21 +123,32 @@ class Block {
   std::string who(int thread) const;
   /// Throws a Fault of a thread that need not be the one that runs.
   [[noreturn]] void fault_in(int thread, const std::string& what) const;
+  /// Where it happens; called before it is thrown.
+  void trace_fault(int thread, const std::string& message, bool runs) const;
+  /// Of a launch that no block runs of.
+  void trace_refusal(const Launch& launch, const std::string& message) const;
 
   bool tracing() const { return tracing_; }
   void trace_access(const Array* array, bool write, int64_t begin, int64_t end);
   /// By a thread that does it for itself.
   void trace_event(const char* event, const std::string& name, int64_t number, int64_t amount = 0,
-                   const std::string& barrier = "");
+                   const std::string& barrier = "", bool alone = true);
   /// By each thread of a warp that does it as a whole.
   void trace_event_of_warp(const char* event, const std::string& name, int64_t number) {
-    if (tracing_ && lane() == 0) trace_event(event, name, number);
+    if (tracing_) trace_event(event, name, number, 0, "", false);
   }
+  /// The same of what AsyncEvent does not list.
+  void trace_wait(const char* what, int64_t number) {
+    if (tracing_) [[unlikely]]
+      recorder_->event(what, "", number, 0, "", false);
+  }
+  void trace_syncthreads() { trace_wait("__syncthreads", step_); }
 
   // Of all blocks of the kernel that the worker has run. HBM's bytes are counted with the arrays.
   Counts counts;
   std::vector<TraceEvent> trace;
   std::vector<AsyncEvent> async_trace;
+  Work take_work();
 
  private:
   void start_charging();
@@ -155,6 +174,7 @@ class Block {
   };
   std::vector<Access> accesses_;                        // of the running step
   int64_t charged_exps_ = 0, charged_other_flops_ = 0;  // that some thread has been charged with
+  std::unique_ptr<Recorder> recorder_;
 };
 
 }  // namespace ladder::sim

@@ -14,10 +14,12 @@ BlockMemory::BlockMemory(int64_t capacity)
       shadow_(static_cast<size_t>(capacity)),
       readers_(static_cast<size_t>(capacity / 16 + 1)) {}
 
-void BlockMemory::start(int64_t bytes, int threads) {
+void BlockMemory::start(int64_t bytes, int threads, Watcher* watcher) {
+  watcher_ = watcher;
+  watched_ = watcher ? uint8_t{kWatched} : uint8_t{0};
   launched_bytes_ = bytes;
   std::fill_n(bytes_.begin(), bytes, static_cast<char>(0xff));
-  std::fill_n(shadow_.begin(), bytes, uint8_t{0});
+  std::fill_n(shadow_.begin(), bytes, watched_);
   regions_.clear();
   takes_.assign(static_cast<size_t>(threads), 0);
   copied_.resize(static_cast<size_t>(threads));
@@ -63,25 +65,29 @@ void BlockMemory::fail(const char* what, const SharedPlace& place, int element) 
                     at >= 0 ? at / element : -((-at + element - 1) / element), element));
 }
 
-void BlockMemory::check_rare_read(const SharedPlace& place, int n, int element, int thread) const {
+void BlockMemory::rare_read(const SharedPlace& place, int n, int element, int thread) const {
   for (int64_t i = place.at; i < place.at + n; ++i) {
     const uint8_t seen = shadow_[static_cast<size_t>(i)];
     if (seen & kInFlight) fail("read before its asynchronous copy was waited for:", place, element);
     if (!(seen & kWritten)) fail("read of unwritten", place, element);
     if (seen & kOneThreads) check_copier("read of", place + (i - place.at), element, thread);
   }
+  if (watcher_) watcher_->touch(place, n, false);
 }
 
-void BlockMemory::check_rare_write(const SharedPlace& place, int n, int element, int thread) const {
+void BlockMemory::rare_write(const SharedPlace& place, int n, int element, int thread) {
   for (int64_t i = place.at; i < place.at + n; ++i) {
-    const uint8_t seen = shadow_[static_cast<size_t>(i)];
+    uint8_t& seen = shadow_[static_cast<size_t>(i)];
     if (seen & kInFlight)
       fail("write under an asynchronous copy that was not waited for:", place, element);
     if (seen & kBeingRead)
       fail("write under a wgmma or TMA store that was not waited for and still reads", place,
            element);
     if (seen & kOneThreads) check_copier("write to", place + (i - place.at), element, thread);
+    seen = kWritten | kOrdinary | watched_;
   }
+  if (tells_writers_apart_) note_write(thread, place.at, n);
+  if (watcher_) watcher_->touch(place, n, true);
 }
 
 void BlockMemory::check_copier(const char* what, const SharedPlace& place, int element,
@@ -111,7 +117,7 @@ void BlockMemory::begin_copy(const SharedPlace& place, int64_t bytes, int elemen
            place, element);
     if (s & kOneThreads)
       check_copier("asynchronous copy onto", place + (i - place.at), element, thread);
-    s = kInFlight;
+    s = kInFlight | watched_;
   }
 }
 
@@ -121,7 +127,7 @@ void BlockMemory::end_copy(int64_t at, const char* source, int64_t bytes, int th
     std::memcpy(bytes_.data() + at, source, n);
   else
     std::memset(bytes_.data() + at, 0, n);
-  std::memset(shadow_.data() + at, kWritten | kOrdinary | kOneThreads, n);
+  std::memset(shadow_.data() + at, kWritten | kOrdinary | kOneThreads | watched_, n);
   copied_[static_cast<size_t>(thread)].push_back({at, at + bytes});
   if (tells_writers_apart_) note_write(thread, at, bytes);
 }
@@ -143,12 +149,12 @@ void BlockMemory::begin_load(const SharedPlace& place, int64_t bytes) {
     if (s & kInFlight) complain("the target of a copy that was not waited for");
     if (s & kBeingRead) complain("which a wgmma or TMA store not waited for still reads");
     if (s & kOrdinary) complain("which was written with no fence_proxy_async() since");
-    s = kInFlight;
+    s = kInFlight | watched_;
   }
 }
 
 void BlockMemory::end_load(int64_t at, int64_t bytes) {
-  std::memset(shadow_.data() + at, kWritten, static_cast<size_t>(bytes));
+  std::memset(shadow_.data() + at, kWritten | watched_, static_cast<size_t>(bytes));
 }
 
 void BlockMemory::begin_async_read(const char* what, int64_t at) {

@@ -25,12 +25,22 @@ constexpr int64_t swizzle_128(int64_t at) {
   return at ^ (at >> 7 & 7) << 4;
 }
 
+/// Who is told of ordinary accesses.
+class Watcher {
+ public:
+  virtual void touch(const SharedPlace& place, int64_t bytes, bool write) = 0;
+
+ protected:
+  ~Watcher() = default;
+};
+
 class BlockMemory {
  public:
   explicit BlockMemory(int64_t capacity);
 
-  /// For a block of that many threads, launched with so many bytes: poison that nobody wrote.
-  void start(int64_t bytes, int threads);
+  /// For a block of that many threads, launched with so many bytes: poison that nobody wrote. The
+  /// watcher may be null.
+  void start(int64_t bytes, int threads, Watcher* watcher);
 
   struct Region {  // an array
     std::string name;
@@ -40,6 +50,7 @@ class BlockMemory {
   int64_t take(int thread, const char* name, int64_t bytes);
   /// The array that holds the byte at `at`; null if none.
   const Region* region_at(int64_t at) const;
+  const std::vector<Region>& regions() const { return regions_; }
 
   char* data() { return bytes_.data(); }
 
@@ -83,15 +94,18 @@ class BlockMemory {
   using Range = std::pair<int64_t, int64_t>;
 
   [[noreturn]] void fail(const char* what, const SharedPlace& place, int element) const;
-  // Of n bytes some of which not just anybody may read, or write: fault unless the thread may.
-  void check_rare_read(const SharedPlace& place, int n, int element, int thread) const;
-  void check_rare_write(const SharedPlace& place, int n, int element, int thread) const;
+  // Of n bytes some of which not just anybody may read, or write: fault unless the thread may. A
+  // watcher is told here too, so that it costs nothing where there is none.
+  void rare_read(const SharedPlace& place, int n, int element, int thread) const;
+  void rare_write(const SharedPlace& place, int n, int element, int thread);
   /// Faults where another thread's copy ended here and that thread came to no barrier since.
   void check_copier(const char* what, const SharedPlace& place, int element, int thread) const;
   void note_write(int thread, int64_t at, int64_t bytes);
 
   std::vector<char> bytes_;
   std::vector<uint8_t> shadow_;
+  Watcher* watcher_ = nullptr;
+  uint8_t watched_ = 0;                     // kWatched where there is a watcher
   int64_t launched_bytes_ = 0;              // that the block has, of the capacity
   std::vector<Region> regions_;             // in the order taken; every thread must take the same
   std::vector<int> takes_;                  // by each thread, so far
@@ -111,8 +125,9 @@ inline void BlockMemory::check_read(const SharedPlace& place, int element, int t
     check_inside("read of", place, n, element);
     using W = typename Word<n>::type;
     const W seen = *reinterpret_cast<const W*>(shadow_.data() + place.at);
-    if ((seen & repeat<n>(kWritten | kInFlight | kOneThreads)) != repeat<n>(kWritten)) [[unlikely]]
-      check_rare_read(place, n, element, thread);
+    constexpr W rare = repeat<n>(kInFlight | kOneThreads | kWatched);
+    if ((seen & (repeat<n>(kWritten) | rare)) != repeat<n>(kWritten)) [[unlikely]]
+      rare_read(place, n, element, thread);
   }
 }
 
@@ -125,8 +140,8 @@ inline void BlockMemory::check_write(const SharedPlace& place, int element, int 
     check_inside("write to", place, n, element);
     using W = typename Word<n>::type;
     W* const s = reinterpret_cast<W*>(shadow_.data() + place.at);
-    if (*s & repeat<n>(kInFlight | kBeingRead | kOneThreads)) [[unlikely]]
-      check_rare_write(place, n, element, thread);
+    if (*s & repeat<n>(kInFlight | kBeingRead | kOneThreads | kWatched)) [[unlikely]]
+      return rare_write(place, n, element, thread);
     *s = repeat<n>(kWritten | kOrdinary);
     if (tells_writers_apart_) [[unlikely]]
       note_write(thread, place.at, n);

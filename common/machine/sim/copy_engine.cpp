@@ -116,11 +116,14 @@ void CopyEngine::load(const TensorMap& map, const MbarrierPlace& barrier, const 
   const Load load{{map, {at[0], at[1], at[2], at[3]}, target.at}, &b, block_.running()};
   const int64_t bytes = load.box.bytes();
   memory_.begin_load(target, bytes);
+  Recorder* const recorder = block_.recorder();
+  if (recorder) recorder->copies(true);
   for (int row = 0; row < map.box_rows; ++row) {
     const Piece piece = piece_of(load.box, row);
     for (int64_t i = 0; i < piece.bytes; i += 16) map.array->read<16>(block_, piece.at + i, 2);
   }
   block_.counts.sram_write += bytes;
+  if (recorder) recorder->copies(false), recorder->copy(target, bytes, false);
   block_.trace_event("tma_load", map.array->name, b.phase, bytes, b.name);
   if (block_.late())
     loads_.push_back(load);
@@ -140,12 +143,16 @@ void CopyEngine::store(const TensorMap& map, const SharedPlace& source, const in
   for (const int i : at)
     if (i < 0) fault(fmt::format("TMA store to place {}: a box to store cannot start before 0", i));
   const Store store{{map, {at[0], at[1], at[2], at[3]}, source.at}, mine().group};
+  Recorder* const recorder = block_.recorder();
+  if (recorder) recorder->copies(true);
   for (int row = 0; row < map.box_rows; ++row) {
     const Piece piece = piece_of(store.box, row);
     for (int64_t i = 0; i < piece.bytes; i += 16) map.array->write<16>(block_, piece.at + i, 2);
   }
+  if (recorder) recorder->copies(false);
   for_each_stored(store.box, [&](int64_t chunk) {
     memory_.begin_async_read("TMA store of", chunk);
+    if (recorder) recorder->touch({source.name, chunk, source.begin, source.end}, 16, false);
     block_.counts.sram_read += 16;
   });
   mine().under_way.push_back(store);

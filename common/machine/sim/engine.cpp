@@ -49,7 +49,11 @@ int64_t scheduled_block(const Schedule& schedule, int64_t k, int64_t n) {
 }  // namespace
 
 void fault(const std::string& what) {
-  throw Fault(worker ? fmt::format("{}: {}", worker->block().who(), what) : what);
+  if (!worker) throw Fault(what);
+  const Block& block = worker->block();
+  const std::string message = fmt::format("{}: {}", block.who(), what);
+  block.trace_fault(block.running(), message, true);
+  throw Fault(message);
 }
 
 // ------------------------------------------------------------------------------------------ blocks
@@ -71,13 +75,13 @@ void Worker::thread_main(void* self) {
 void Worker::run_block(const Launch& launch, int64_t index) {
   const int n = launch.threads();
   async_.reset();
-  memory_.start(launch.shared_bytes, n);
   copies_.start_block(n);
   meetings_.resize(static_cast<size_t>((n + 31) / 32));
   for (auto& m : meetings_) m.clear();
   at_barrier_ = 0;
   failure_ = nullptr;
   block_.start(launch, index, &Worker::thread_main, this);
+  memory_.start(launch.shared_bytes, n, block_.recorder());
 
   std::vector<int> warps(meetings_.size()), lanes(32);
   std::iota(warps.begin(), warps.end(), 0);
@@ -188,6 +192,7 @@ void Worker::syncthreads(std::source_location where) {
                     "a branch that not all threads take",
                     place(where), place(barrier_where_)));
   }
+  block_.trace_syncthreads();
   if (++at_barrier_ < block_.threads()) return block_.wait("__syncthreads", where);
   at_barrier_ = 0;
   ++counts().barriers;
@@ -235,6 +240,8 @@ bool Worker::meet(const char* word, unsigned mask, void* mine, std::source_locat
 }
 
 void Worker::release(Meeting& meeting) {
+  if (Recorder* const r = block_.recorder()) [[unlikely]]
+    r->collective(meeting.word, meeting.mask);
   const int warp = block_.running() / 32;
   for (unsigned left = meeting.mask; left; left &= left - 1)
     block_.wake(warp * 32 + std::countr_zero(left));
@@ -321,9 +328,21 @@ std::vector<KernelReport> Sim::run(const std::string& rung, const std::function<
 }
 
 void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes,
-                 const std::function<void()>& body) {
+                 const void* function, const std::function<void()>& body) {
+  Launch launch{rung_,
+                kernel,
+                grid,
+                block,
+                shared_bytes,
+                &body,
+                options_.schedule,
+                !options_.trace_file.empty(),
+                function};
+  workers_.front()->block().start_launch(launch);
   const auto refuse = [&](const std::string& why) {
-    throw Fault(fmt::format("rung {}, kernel {}: {}", rung_, kernel, why));
+    const std::string message = fmt::format("rung {}, kernel {}: {}", rung_, kernel, why);
+    workers_.front()->block().trace_refusal(launch, message);
+    throw Fault(message);
   };
   const int64_t threads = int64_t{block.x} * block.y * block.z;
   if (threads < 1 || threads > 1024 || block.z > 64)
@@ -336,14 +355,6 @@ void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes
     refuse(fmt::format("{} bytes of shared memory for a block, more than the {} there are (--sram)",
                        shared_bytes, options_.sram_bytes));
 
-  Launch launch{rung_,
-                kernel,
-                grid,
-                block,
-                shared_bytes,
-                &body,
-                options_.schedule,
-                !options_.trace_file.empty()};
   const int64_t blocks = int64_t{grid.x} * grid.y * grid.z;
   std::atomic<int64_t> next{0};
   std::atomic<bool> stop{false};
@@ -361,6 +372,7 @@ void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes
         failures[static_cast<size_t>(w.block().worker())] = {k, std::current_exception()};
         stop = true;
       }
+      w.end_trace();
     }
     worker = nullptr;
   };

@@ -36,6 +36,8 @@ class Worker {
   Worker(int index, int64_t sram_bytes);
 
   void run_block(const Launch& launch, int64_t index);
+  /// Tells what that block did, as far as it came.
+  void end_trace() { block_.end_trace(memory_); }
 
   // The block that runs.
   Block& block() { return block_; }
@@ -113,12 +115,14 @@ class Sim : public Device {
   }
 
   /// Runs one kernel to its end. Throws its Fault.
-  void launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes,
+  /// `function`: the kernel's code, by which a trace finds its lines.
+  void launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes, const void* function,
               const std::function<void()>& body);
   static Sim& current();
 
   std::vector<TraceEvent> take_trace() override { return std::move(trace_); }
   std::vector<AsyncEvent> take_async_trace() override { return std::move(async_trace_); }
+  Work take_work() override { return workers_.front()->block().take_work(); }
 
  private:
   SimOptions options_;

@@ -14,10 +14,11 @@ enum ShadowBit : uint8_t {
   kAddedHere = 8,    // both, and by atomic additions alone
   kShared = 16,      // several blocks read it in this kernel, or added to it, and did nothing else
   // of shared memory
-  kInFlight = 8,    // the target of an asynchronous copy that nobody has waited for
-  kBeingRead = 16,  // by a wgmma or a TMA store that nobody has waited for
-  kOrdinary = 32,   // written by ordinary stores, and not fenced for wgmma and TMA since
-  kOneThreads = 64  // copied by a thread that waited for it, and has come to no barrier since
+  kInFlight = 8,     // the target of an asynchronous copy that nobody has waited for
+  kBeingRead = 16,   // by a wgmma or a TMA store that nobody has waited for
+  kOrdinary = 32,    // written by ordinary stores, and not fenced for wgmma and TMA since
+  kOneThreads = 64,  // copied by a thread that waited for it, and has come to no barrier since
+  kWatched = 128     // a trace is told of ordinary accesses; of all bytes or of none
 };
 
 /// The unsigned integer of n bytes, and a shadow bit repeated in each of them.

@@ -484,7 +484,8 @@ template <class... P, class... A>
 void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
             A&&... arguments) {
   const std::tuple<std::remove_cvref_t<P>...> parameters(std::forward<A>(arguments)...);
-  Sim::current().launch(name, grid, block, shared_bytes, [&] { std::apply(kernel, parameters); });
+  Sim::current().launch(name, grid, block, shared_bytes, reinterpret_cast<const void*>(kernel),
+                        [&] { std::apply(kernel, parameters); });
 }
 
 }  // namespace ladder::sim

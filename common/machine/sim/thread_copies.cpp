@@ -21,14 +21,18 @@ void ThreadCopies::start(const SharedPlace& target, const char* source, int byte
   memory_.begin_copy(target, bytes, element, block_.running());
   block_.counts.sram_write += bytes;
   mine().copies.push_back({target.at, source, bytes, mine().group});
+  if (Recorder* const r = block_.recorder()) [[unlikely]]
+    r->copy(target, bytes, !source);
 }
 
 void ThreadCopies::commit() {
+  block_.trace_wait("cp_async_commit", mine().group);
   ++mine().group;
 }
 
 void ThreadCopies::wait(int groups_left) {
   const int ended = mine().group - groups_left;  // groups below this number
+  block_.trace_wait("cp_async_wait", ended);
   std::vector<Copy>& copies = mine().copies;
   size_t kept = 0;
   for (const Copy& copy : copies) {

@@ -48,6 +48,12 @@ class Tracked : public Array {
       fail(what, at, element);
   }
 
+  // And note what a kernel reads or writes for the first time.
+  template <int n>
+  void check_read(Block& block, int64_t at, int element);
+  template <int n>
+  void check_write(Block& block, int64_t at, int element);
+
   struct alignas(64) WorkerCounts {
     int64_t read = 0, write = 0;
   };
@@ -61,10 +67,10 @@ class Tracked : public Array {
 // alone was here and did the same before, or several blocks were and all did the same.
 
 template <int n>
-inline void Tracked::read(Block& block, int64_t at, int element) {
+inline void Tracked::check_read(Block& block, int64_t at, int element) {
   if constexpr (n == 16) {
-    read<8>(block, at, element);
-    read<8>(block, at + 8, element);
+    check_read<8>(block, at, element);
+    check_read<8>(block, at + 8, element);
   } else {
     check(at, n, element, "read of");
     using W = typename Word<n>::type;
@@ -76,17 +82,14 @@ inline void Tracked::read(Block& block, int64_t at, int element) {
         fail("read of unwritten", at, element);
       note(block, Access::read, at, n, element);
     }
-    counts_[static_cast<size_t>(block.worker())].read += n;
-    if (block.tracing()) [[unlikely]]
-      block.trace_access(this, false, at, at + n);
   }
 }
 
 template <int n>
-inline void Tracked::write(Block& block, int64_t at, int element) {
+inline void Tracked::check_write(Block& block, int64_t at, int element) {
   if constexpr (n == 16) {
-    write<8>(block, at, element);
-    write<8>(block, at + 8, element);
+    check_write<8>(block, at, element);
+    check_write<8>(block, at + 8, element);
   } else {
     check(at, n, element, "write to");
     using W = typename Word<n>::type;
@@ -94,10 +97,23 @@ inline void Tracked::write(Block& block, int64_t at, int element) {
     constexpr W same = repeat<n>(kWritten | kWrittenHere), all = same | repeat<n>(kAddedHere);
     if ((seen & all) != same || !touches_.only(block.number(), at)) [[unlikely]]
       note(block, Access::write, at, n, element);
-    counts_[static_cast<size_t>(block.worker())].write += n;
-    if (block.tracing()) [[unlikely]]
-      block.trace_access(this, true, at, at + n);
   }
+}
+
+template <int n>
+inline void Tracked::read(Block& block, int64_t at, int element) {
+  check_read<n>(block, at, element);
+  counts_[static_cast<size_t>(block.worker())].read += n;
+  if (block.tracing()) [[unlikely]]
+    block.trace_access(this, false, at, at + n);
+}
+
+template <int n>
+inline void Tracked::write(Block& block, int64_t at, int element) {
+  check_write<n>(block, at, element);
+  counts_[static_cast<size_t>(block.worker())].write += n;
+  if (block.tracing()) [[unlikely]]
+    block.trace_access(this, true, at, at + n);
 }
 
 template <int n>

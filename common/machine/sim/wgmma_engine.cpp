@@ -143,6 +143,9 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
     if (wgmma.a_in_registers) op.a.resize(128);
     const auto read = [&](int64_t chunk, int, int) {
       memory_.begin_async_read("wgmma of", chunk);
+      if (Recorder* const r = block_.recorder())
+        if (const auto* of = memory_.region_at(chunk))
+          r->touch({of->name.c_str(), chunk, of->begin, of->begin + of->bytes}, 16, false);
       block_.counts.sram_read += 16;
     };
     if (!wgmma.a_in_registers) for_each_chunk(wgmma.a, 64, wgmma.transposed_a, read);

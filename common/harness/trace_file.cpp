@@ -1,0 +1,139 @@
+#include "harness/trace_file.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <optional>
+
+#include "harness/gzip.h"
+#include "harness/source_lines.h"
+
+namespace ladder {
+namespace {
+
+using Write = std::function<void(const std::string&)>;
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + '"';
+}
+
+std::string list(const std::vector<Strided>& ranges) {
+  std::string out = "[";
+  for (const Strided& r : ranges)
+    out += fmt::format("{}[{}, {}, {}, {}]", out.size() > 1 ? ", " : "", r.begin, r.bytes, r.step,
+                       r.count);
+  return out + "]";
+}
+
+void write_head(const Write& write, const Variant& variant, const Problem& p) {
+  write(
+      fmt::format("{{\"rung\": \"{}\", \"variant\": \"{}\", \"batch\": {}, \"heads\": {}, "
+                  "\"kv_heads\": {}, \"seqlen\": {}, \"seqlen_kv\": {}, \"head_dim\": {}, "
+                  "\"causal\": {}}}\n",
+                  variant.rung, variant.name, p.B, p.H, p.Hk, p.N, p.N_kv, p.d, p.causal));
+}
+
+void write_accesses(const Write& write, const std::vector<TraceEvent>& events) {
+  for (const TraceEvent& e : events)
+    write(fmt::format(
+        "{{\"kernel\": \"{}\", \"block\": {}, \"step\": {}, \"array\": \"{}\", "
+        "\"op\": \"{}\", \"begin\": {}, \"end\": {}}}\n",
+        e.kernel, e.block, e.step, e.array, e.write ? "write" : "read", e.begin, e.end));
+}
+
+void write_async(const Write& write, const std::vector<AsyncEvent>& events) {
+  for (const AsyncEvent& e : events)
+    write(
+        fmt::format("{{\"kernel\": \"{}\", \"block\": {}, \"warp\": {}, \"event\": \"{}\", "
+                    "\"name\": \"{}\", \"barrier\": \"{}\", \"number\": {}, \"amount\": {}, "
+                    "\"exps\": {}, \"other_flops\": {}}}\n",
+                    e.kernel, e.block, e.warp, e.event, e.name, e.barrier, e.number, e.amount,
+                    e.exps, e.other_flops));
+}
+
+void write_run(const Write& write, const Outputs& run) {
+  std::string arrays;
+  for (const auto& [name, bytes] : run.arrays)
+    arrays += fmt::format("{}{}: {}", arrays.empty() ? "" : ", ", quoted(name), bytes);
+  write(
+      fmt::format("{{\"arrays\": {{{}}}, \"block_q\": {}, \"block_kv\": {}, \"warps\": {}, "
+                  "\"stages\": {}}}\n",
+                  arrays, run.plan.block_q, run.plan.block_kv, run.plan.warps, run.plan.stages));
+}
+
+void write_launch(const Write& write, size_t number, const Work::Launch& l) {
+  std::string shared;
+  for (const auto& s : l.shared)
+    shared += fmt::format("{}[{}, {}, {}]", shared.empty() ? "" : ", ", quoted(s.array), s.begin,
+                          s.bytes);
+  write(
+      fmt::format("{{\"launch\": {}, \"kernel\": {}, \"grid\": [{}, {}, {}], \"block\": [{}, {}, "
+                  "{}], \"shared\": [{}]}}\n",
+                  number, quoted(l.kernel), l.grid[0], l.grid[1], l.grid[2], l.block[0], l.block[1],
+                  l.block[2], shared));
+}
+
+std::string place(const std::vector<std::string>& lines, int site) {
+  return site < 0 ? "" : lines[static_cast<size_t>(site)];
+}
+
+void write_event(const Write& write, const WorkEvent& e, const std::vector<std::string>& lines) {
+  std::string out = fmt::format("{{\"do\": {}, \"launch\": {}, \"block\": {}, \"warp\": {}",
+                                quoted(e.what), e.launch, e.block, e.warp);
+  const auto text = [&](const char* key, const std::string& value) {
+    if (!value.empty()) out += fmt::format(", \"{}\": {}", key, quoted(value));
+  };
+  const auto number = [&](const char* key, int64_t value) {
+    if (value) out += fmt::format(", \"{}\": {}", key, value);
+  };
+  text("line", place(lines, e.site));
+  text("from", place(lines, e.from));
+  text("name", e.name);
+  text("barrier", e.barrier);
+  number("number", e.number);
+  number("amount", e.amount);
+  number("bytes", e.bytes);
+  if (!e.ranges.empty()) out += ", \"ranges\": " + list(e.ranges);
+  std::string shared;
+  for (const auto& t : e.shared)
+    shared += fmt::format("{}[{}, {}, {}]", shared.empty() ? "" : ", ", quoted(t.array),
+                          t.write ? 1 : 0, list(t.ranges));
+  if (!shared.empty()) out += ", \"shared\": [" + shared + "]";
+  number("matmul_flops", e.matmul_flops);
+  number("exps", e.exps);
+  number("other_flops", e.other_flops);
+  number("sram_read", e.sram_read);
+  number("sram_write", e.sram_write);
+  write(out + "}\n");
+}
+
+}  // namespace
+
+void write_trace(AtomicFile& file, const std::string& path, const Variant& variant,
+                 const Outputs& run, Device& device) {
+  std::optional<Gzip> gzip;
+  if (path.ends_with(".gz")) gzip.emplace([&](const std::string& bytes) { file.write(bytes); });
+  const Write write = [&](const std::string& text) { gzip ? gzip->write(text) : file.write(text); };
+  write_head(write, variant, run.problem);
+  write_accesses(write, device.take_trace());
+  write_async(write, device.take_async_trace());
+  write_run(write, run);
+  const Work work = device.take_work();
+  const auto lines = source_lines(work.sites);
+  for (size_t i = 0; i < work.launches.size(); ++i) write_launch(write, i, work.launches[i]);
+  for (const WorkEvent& e : work.events) write_event(write, e, lines);
+  if (const auto& f = work.fault; !f.message.empty())
+    write(
+        fmt::format("{{\"fault\": {}, \"launch\": {}, \"block\": {}, \"thread\": {}, \"line\": "
+                    "{}}}\n",
+                    quoted(f.message), f.launch, f.block, f.thread, quoted(place(lines, f.site))));
+  if (gzip) gzip->finish();
+  file.commit();
+}
+
+}  // namespace ladder

@@ -1,0 +1,372 @@
+#include "machine/sim/recorder.h"
+
+#include <unwind.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace ladder::sim {
+namespace {
+
+// A lane's bytes of HBM after which a loop's next round is an event of its own: where nothing is
+// waited for, a whole kernel would be one event.
+constexpr int64_t kBytesOfRound = 512;
+constexpr const char* kRound = "round";
+
+struct Frames {
+  const void* kernel;
+  std::vector<uintptr_t> addresses;
+  bool direct = false;  // `caller` belongs to the kernel
+  const void* caller;
+};
+
+_Unwind_Reason_Code see_frame(_Unwind_Context* context, void* argument) {
+  auto& frames = *static_cast<Frames*>(argument);
+  const auto address = static_cast<uintptr_t>(_Unwind_GetIP(context));
+  if (!address || frames.addresses.size() >= 48) return _URC_NORMAL_STOP;
+  frames.addresses.push_back(address - 1);  // within the call that it returns from
+  const auto function = static_cast<uintptr_t>(_Unwind_GetRegionStart(context));
+  if (reinterpret_cast<const void*>(function) != frames.kernel) return _URC_NO_REASON;
+  frames.direct = reinterpret_cast<const void*>(address) == frames.caller;
+  return _URC_NORMAL_STOP;
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------------------------------ ranges
+
+void Ranges::add(int64_t begin, int64_t end) {
+  if (!ranges_.empty()) {
+    auto& last = ranges_.back();
+    if (begin >= last.first && begin <= last.second) {
+      last.second = std::max(last.second, end);
+      return;
+    }
+  }
+  ranges_.push_back({begin, end});
+  if (ranges_.size() < limit_) return;
+  merge();
+  limit_ = std::max<size_t>(1024, 2 * ranges_.size());
+}
+
+void Ranges::merge() {
+  std::sort(ranges_.begin(), ranges_.end());
+  size_t kept = 0;
+  for (const auto& r : ranges_) {
+    if (kept && r.first <= ranges_[kept - 1].second)
+      ranges_[kept - 1].second = std::max(ranges_[kept - 1].second, r.second);
+    else
+      ranges_[kept++] = r;
+  }
+  ranges_.resize(kept);
+}
+
+void Ranges::add(const Ranges& others) {
+  for (const auto& [begin, end] : others.ranges_) add(begin, end);
+}
+
+std::vector<Strided> Ranges::strided() {
+  merge();
+  std::vector<Strided> runs;
+  for (const auto& [begin, end] : ranges_) {
+    if (!runs.empty() && runs.back().bytes == end - begin) {
+      Strided& run = runs.back();
+      const int64_t step = begin - (run.begin + (run.count - 1) * run.step);
+      if (run.count == 1 || step == run.step) {
+        run.step = step;
+        ++run.count;
+        continue;
+      }
+    }
+    runs.push_back({begin, end - begin, 0, 1});
+  }
+  return runs;
+}
+
+// ------------------------------------------------------------------------------ launches and
+// blocks
+
+void Recorder::start_launch(const std::string& kernel, const int (&grid)[3], const int (&block)[3],
+                            const void* function) {
+  kernel_ = function;
+  direct_.clear();
+  work_.launches.push_back(
+      {kernel, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, {}});
+}
+
+void Recorder::start_block(int64_t index, int threads) {
+  block_ = index;
+  by_engine_ = false;  // a fault may have left it
+  lanes_.assign(static_cast<size_t>(threads), {});
+  warps_.clear();
+  warps_.resize(static_cast<size_t>((threads + 31) / 32));
+  charged_ = counted();
+}
+
+void Recorder::end_block(const std::vector<BlockMemory::Region>& regions) {
+  auto& shared = work_.launches.back().shared;
+  if (shared.empty())
+    for (const auto& r : regions) shared.push_back({r.name, r.begin, r.bytes});
+  runs(thread_);
+  for (size_t t = 0; t < lanes_.size(); ++t) {
+    thread_ = static_cast<int>(t);
+    settle(lane().site);
+    if (lane().pending.sram_read || lane().pending.sram_write)
+      absorb(find("compute", nullptr, lane().site, lane().site), lane());
+  }
+  std::vector<Event*> events;
+  for (auto& of_warp : warps_)
+    for (Event& e : of_warp) events.push_back(&e);
+  std::sort(events.begin(), events.end(),
+            [](const Event* a, const Event* b) { return a->told.order < b->told.order; });
+  for (Event* const e : events) {
+    e->told.ranges = e->ranges.strided();
+    for (auto& t : e->touches) e->told.shared.push_back({t.array, t.write, t.ranges.strided()});
+    work_.events.push_back(std::move(e->told));
+  }
+  warps_.clear();
+}
+
+Work Recorder::take() {
+  Work work = std::move(work_);
+  work_ = {};
+  sites_.clear();
+  direct_.clear();
+  order_ = 0;
+  return work;
+}
+
+// ----------------------------------------------------------------------------------------- amounts
+
+Recorder::Amounts Recorder::counted() const {
+  return {counts_.matmul_flops, counts_.exps, counts_.other_flops, counts_.sram_read,
+          counts_.sram_write};
+}
+
+void Recorder::runs(int thread) {
+  const Amounts now = counted();
+  Amounts& mine = lane().pending;
+  mine.matmul_flops += now.matmul_flops - charged_.matmul_flops;
+  mine.exps += now.exps - charged_.exps;
+  mine.other_flops += now.other_flops - charged_.other_flops;
+  mine.sram_read += now.sram_read - charged_.sram_read;
+  mine.sram_write += now.sram_write - charged_.sram_write;
+  charged_ = now;
+  thread_ = thread;
+}
+
+void Recorder::settle(int site) {
+  runs(thread_);
+  Lane& self = lane();
+  const Amounts& p = self.pending;
+  if (p.matmul_flops || p.exps || p.other_flops)
+    absorb(find("compute", nullptr, site, self.site), self);
+}
+
+void Recorder::absorb(Event& e, Lane& lane) {
+  const Amounts p = std::exchange(lane.pending, {});
+  e.told.matmul_flops += p.matmul_flops;
+  e.told.exps += p.exps;
+  e.told.other_flops += p.other_flops;
+  e.told.sram_read += p.sram_read;
+  e.told.sram_write += p.sram_write;
+  for (auto& t : lane.touches) {
+    const auto same = find_touch(e.touches, t.array_begin, t.write);
+    if (same == e.touches.end())
+      e.touches.push_back(std::move(t));
+    else
+      same->ranges.add(t.ranges);
+  }
+  lane.touches.clear();
+}
+
+// ------------------------------------------------------------------------------------------ events
+
+int Recorder::site(const void* caller) {
+  if (caller)
+    if (const auto known = direct_.find(caller); known != direct_.end()) return known->second;
+  Frames frames{kernel_, {}, false, caller};
+  _Unwind_Backtrace(see_frame, &frames);
+  const std::string key(reinterpret_cast<const char*>(frames.addresses.data()),
+                        frames.addresses.size() * sizeof(uintptr_t));
+  const auto [entry, is_new] = sites_.try_emplace(key, static_cast<int>(work_.sites.size()));
+  if (is_new) work_.sites.push_back(frames.addresses);
+  if (frames.direct) direct_[caller] = entry->second;
+  return entry->second;
+}
+
+Recorder::Event& Recorder::append(const char* what, const void* key, int site) {
+  Event& e = events().emplace_back();
+  e.told.launch = static_cast<int>(work_.launches.size()) - 1;
+  e.told.block = block_;
+  e.told.warp = thread_ / 32;
+  e.told.order = order_++;
+  e.told.what = what;
+  e.told.site = site;
+  e.key = key;
+  lane().at = events().size() - 1;
+  return e;
+}
+
+Recorder::Event& Recorder::find(const char* what, const void* key, int site, int from) {
+  auto& all = events();
+  Lane& self = lane();
+  const auto same = [&](const Event& e) {
+    return e.key == key && e.told.site == site && e.told.from == from && e.told.what == what;
+  };
+  for (const size_t first : {std::max(self.at, self.since), self.since})
+    for (size_t i = first; i < all.size() && !all[i].bounds; ++i)
+      if (same(all[i])) {
+        self.at = i;
+        return all[i];
+      }
+  // Another lane of the warp may have gone past a barrier that this one has still to come to.
+  for (size_t i = self.since; i < all.size(); ++i)
+    if (same(all[i])) return all[i];
+  Event& e = append(what, key, site);
+  e.told.from = from;
+  return e;
+}
+
+void Recorder::bound(const char* what, const std::string& name, int64_t number, int site) {
+  const auto same = [&](const Event& e) {
+    // Not by site: the compiler may have made two calls of one.
+    return e.bounds && e.told.number == number && e.told.what == what && e.told.name == name;
+  };
+  const auto& all = events();
+  Lane& self = lane();
+  size_t i = self.since;
+  while (i < all.size() && !same(all[i])) ++i;
+  if (i == all.size()) {
+    Event& e = append(what, nullptr, site);
+    e.bounds = true;
+    e.told.name = name;
+    e.told.number = number;
+  }
+  self.at = i;
+  self.since = i + 1;
+  self.bytes = 0;
+}
+
+void Recorder::access(const Array* array, bool write, int64_t begin, int64_t end,
+                      const void* caller) {
+  const int here = site(caller);
+  settle(here);
+  const char* const what = write ? "write" : "read";
+  Lane& self = lane();
+  if (self.bytes >= kBytesOfRound && !by_engine_) {
+    // Where the lane has been here before, a loop has come round.
+    const auto& all = events();
+    for (size_t i = self.since; i <= self.at && i < all.size(); ++i)
+      if (all[i].key == array && all[i].told.site == here) {
+        bound(kRound, "", 0, -1);
+        break;
+      }
+  }
+  self.bytes += end - begin;
+  Event& e = find(what, array, here);
+  if (e.told.name.empty()) e.told.name = array->name;
+  absorb(e, self);
+  e.told.bytes += end - begin;
+  e.ranges.add(begin, end);
+  self.site = here;
+}
+
+std::vector<Recorder::Event::Touch>::iterator Recorder::find_touch(
+    std::vector<Event::Touch>& touches, int64_t array_begin, bool write) {
+  return std::find_if(touches.begin(), touches.end(), [&](const Event::Touch& t) {
+    return t.array_begin == array_begin && t.write == write;
+  });
+}
+
+void Recorder::add_touch(std::vector<Event::Touch>& touches, const SharedPlace& place,
+                         int64_t bytes, bool write) {
+  auto same = find_touch(touches, place.begin, write);
+  if (same == touches.end())
+    same = touches.insert(touches.end(), {place.name, place.begin, write, {}});
+  same->ranges.add(place.at, place.at + bytes);
+}
+
+void Recorder::copy(const SharedPlace& target, int64_t bytes, bool zeros) {
+  if (zeros || lane().at >= events().size()) {
+    const int here = site();
+    settle(here);
+    absorb(find("zeros", nullptr, here), lane());
+    lane().site = here;
+  }
+  add_touch(events()[lane().at].touches, target, bytes, true);
+}
+
+void Recorder::touch(const SharedPlace& place, int64_t bytes, bool write) {
+  add_touch(lane().touches, place, bytes, write);
+  if (!write) return;  // what is read is for the next event
+  const int here = site();
+  settle(here);
+  Event& e = find("store", place.name, here);
+  if (e.told.name.empty()) e.told.name = place.name;
+  absorb(e, lane());
+  lane().site = here;
+}
+
+void Recorder::collective(const char* word, unsigned mask) {
+  const int here = site();
+  runs(thread_);
+  // A product's FLOPs are its own; what was computed before it is not.
+  const bool product = std::strncmp(word, "mma", 3) == 0;
+  const int64_t flops = product ? std::exchange(lane().pending.matmul_flops, 0) : 0;
+  const int computes = thread_;
+  for (int i = 0; i < 32; ++i) {
+    if (!(mask >> i & 1)) continue;
+    thread_ = computes / 32 * 32 + i;
+    const Lane& other = lane();
+    const Amounts& p = other.pending;
+    if (p.matmul_flops || p.exps || p.other_flops)
+      absorb(find("compute", nullptr, here, other.site), lane());
+  }
+  thread_ = computes;
+  Event& e = find(word, word, here);
+  e.told.matmul_flops += flops;
+  for (int i = 0; i < 32; ++i) {
+    if (!(mask >> i & 1)) continue;
+    Lane& other = lanes_[static_cast<size_t>(computes / 32 * 32 + i)];
+    absorb(e, other);
+    other.site = here;
+  }
+}
+
+void Recorder::event(const char* what, const std::string& name, int64_t number, int64_t amount,
+                     const std::string& barrier, bool alone) {
+  const int here = site();
+  const bool product = std::strcmp(what, "wgmma") == 0;
+  runs(thread_);
+  const int64_t flops = product ? std::exchange(lane().pending.matmul_flops, 0) : 0;
+  settle(here);
+  if (alone)
+    append(what, nullptr, here);
+  else
+    bound(what, name, number, here);
+  Event& e = events()[lane().at];
+  e.told.name = name;
+  e.told.number = number;
+  e.told.amount += amount;
+  e.told.barrier = barrier;
+  e.told.matmul_flops += flops;
+  absorb(e, lane());
+  lane().site = here;
+}
+
+void Recorder::fault(const std::string& message, int thread, bool running) {
+  auto& f = work_.fault;
+  f.message = message;
+  f.launch = static_cast<int>(work_.launches.size()) - 1;
+  f.block = block_;
+  f.thread = thread;
+  if (thread < 0) return;
+  if (running) {
+    f.site = site();
+    return;
+  }
+  f.site = lanes_[static_cast<size_t>(thread)].site;
+}
+
+}  // namespace ladder::sim

@@ -1,0 +1,120 @@
+// What --trace tells of the threads of a block: what each warp did, at which line of the kernel, in
+// the order of the program. Lanes that do the same at the same line are one event, and so are the
+// rounds of a loop, as long as nothing is waited for and it does not grow large.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "machine/device.h"
+#include "machine/sim/block_memory.h"
+
+namespace ladder::sim {
+
+/// Bytes that were touched, each once.
+class Ranges {
+ public:
+  void add(int64_t begin, int64_t end);
+  void add(const Ranges& others);
+  /// As runs of equal length at equal distances.
+  std::vector<Strided> strided();
+
+ private:
+  void merge();
+  std::vector<std::pair<int64_t, int64_t>> ranges_;
+  size_t limit_ = 1024;
+};
+
+/// Of the one worker that there is when tracing. All is told by the thread that runs, of which the
+/// recorder is told first.
+class Recorder : public Watcher {
+ public:
+  explicit Recorder(const Counts& counts) : counts_(counts) {}
+
+  void start_launch(const std::string& kernel, const int (&grid)[3], const int (&block)[3],
+                    const void* function);
+  void start_block(int64_t index, int threads);
+  /// Its events, and the shared arrays that it took.
+  void end_block(const std::vector<BlockMemory::Region>& regions);
+
+  /// Charges what was counted since the last call to the thread that ran, and says which one runs
+  /// now.
+  void runs(int thread);
+
+  void access(const Array* array, bool write, int64_t begin, int64_t end, const void* caller);
+  /// Whether accesses are those of a copy by the engine, which is one event however large.
+  void copies(bool by_engine) { by_engine_ = by_engine; }
+  /// What the thread read just now goes to shared memory, or zeros go there.
+  void copy(const SharedPlace& target, int64_t bytes, bool zeros);
+  void touch(const SharedPlace& place, int64_t bytes, bool write) override;
+  /// A collective, told by the lane that computes.
+  void collective(const char* word, unsigned mask);
+  /// What the thread asked of a barrier or an engine. `alone`: not told by each lane of its warp.
+  void event(const char* what, const std::string& name, int64_t number, int64_t amount,
+             const std::string& barrier, bool alone);
+  /// Where the thread is now, or was last, if it does not run.
+  void fault(const std::string& message, int thread, bool runs);
+
+  Work take();
+
+ private:
+  struct Event {
+    WorkEvent told;
+    const void* key = nullptr;  // the array or the word
+    bool bounds = false;        // lanes go past it together
+    Ranges ranges;
+    struct Touch {
+      const char* array;
+      int64_t array_begin;
+      bool write;
+      Ranges ranges;
+    };
+    std::vector<Touch> touches;
+  };
+  struct Amounts {
+    int64_t matmul_flops = 0, exps = 0, other_flops = 0, sram_read = 0, sram_write = 0;
+  };
+  struct Lane {
+    size_t since = 0;                   // index of the first event after the last that bounds
+    size_t at = 0;                      // of its last event
+    int site = -1;                      // its
+    int64_t bytes = 0;                  // of HBM, since the last that bounds
+    Amounts pending;                    // counted since its last event
+    std::vector<Event::Touch> touches;  // of shared memory, likewise
+  };
+
+  Lane& lane() { return lanes_[static_cast<size_t>(thread_)]; }
+  std::vector<Event>& events() { return warps_[static_cast<size_t>(thread_ / 32)]; }
+  Amounts counted() const;
+  /// The return addresses from here up to the kernel, as a number.
+  int site(const void* caller = nullptr);
+  /// The event of the lane's round that is the same, or a new one.
+  Event& find(const char* what, const void* key, int site, int from = -1);
+  Event& append(const char* what, const void* key, int site);
+  void bound(const char* what, const std::string& name, int64_t number, int site);
+  /// Tells what the thread computed since its last event, up to `site`.
+  void settle(int site);
+  /// Adds to an event what a lane counted, and did to shared memory, since the one before.
+  static void absorb(Event& event, Lane& lane);
+  static std::vector<Event::Touch>::iterator find_touch(std::vector<Event::Touch>& touches,
+                                                        int64_t array_begin, bool write);
+  static void add_touch(std::vector<Event::Touch>& touches, const SharedPlace& place, int64_t bytes,
+                        bool write);
+
+  const Counts& counts_;
+  Amounts charged_;  // that some thread has been charged with
+  const void* kernel_ = nullptr;
+  int64_t block_ = 0, order_ = 0;
+  int thread_ = 0;
+  bool by_engine_ = false;
+  std::vector<Lane> lanes_;
+  std::vector<std::vector<Event>> warps_;
+  std::unordered_map<const void*, int> direct_;  // callers that are the kernel itself
+  std::unordered_map<std::string, int> sites_;
+  Work work_;
+};
+
+}  // namespace ladder::sim

@@ -1,0 +1,302 @@
+// The clock that all panes share, and what moves it.
+
+const explorer = {
+  panes: [], now: 0, last: 1, clock: "order", span: 60, pan: 0, playing: false, speed: 1,
+  shown: 0, most: 1,
+
+  async start() {
+    readPalette();
+    const data = await unpack(document.getElementById("data"));
+    const main = document.getElementById("panes");
+    this.panes = data.map((one, i) => new Pane(new Run(one), i));
+    main.replaceChildren(...this.panes.map((pane) => pane.element));
+    for (const pane of this.panes) pane.start();
+    this.controls();
+    this.keys();
+    this.fromFragment();
+    new ResizeObserver(() => this.redraw()).observe(main);
+    addEventListener("hashchange", () => this.fromFragment());
+    document.documentElement.dataset.ready = "yes";
+  },
+
+  // ---- the moment ----
+
+  seek(now, quiet) {
+    this.now = Math.min(this.last, Math.max(0, now));
+    this.redraw();
+    if (!quiet) this.announceSoon();
+  },
+  /// To the next moment, or the one before, at which something begins.
+  step(by) {
+    this.pause();
+    let next = by > 0 ? this.last : 0;
+    for (const { clock } of this.panes) {
+      const at = countUpTo(clock.begins, this.now);
+      if (by > 0 && at < clock.begins.length) next = Math.min(next, clock.begins[at]);
+      let k = at - 1;
+      while (k >= 0 && clock.begins[k] >= this.now) --k;
+      if (by < 0 && k >= 0) next = Math.max(next, clock.begins[k]);
+    }
+    this.seek(next);
+  },
+  setSpan(span) {
+    this.span = Math.min(Math.max(span, 8), this.last * 1.7);
+    this.redraw();
+  },
+  zoom(by) { this.setSpan(this.span * by); },
+  panTo(pan) { this.pan = Math.max(-this.last, Math.min(this.last, pan)); this.redraw(); },
+
+  useClock(name) {
+    const share = this.now / this.last;
+    this.clock = name;
+    for (const pane of this.panes) pane.useClock(name), pane.chosenBlock = null;
+    this.last = Math.max(...this.panes.map((pane) => pane.clock.last));
+    this.most = Math.max(...this.panes.map((pane) => pane.most));
+    this.span = Math.max(8, Math.min(this.last, name === "model" ? this.last / 2 : 48));
+    this.pan = 0;
+    const scrubber = document.getElementById("scrubber");
+    scrubber.max = this.last;
+    document.getElementById("clock").value = name;
+    document.getElementById("clock-note").textContent = name === "model"
+      ? "Clock: cycles of the figures' model, not measured. Blocks of a kernel run side by side; " +
+        "kernels that it does not know take no time."
+      : "Clock: the order of the trace, not time. A warp's event is one tick, a wait lasts until " +
+        "what it waits for is there, blocks come one after the other.";
+    this.now = Math.round(share * this.last);
+    this.legends();
+    this.redraw();
+  },
+
+  // ---- playing ----
+
+  play() {
+    if (this.playing) return;
+    if (this.now >= this.last) this.now = 0;
+    this.playing = true;
+    this.panes.forEach((pane) => { pane.selected = -1; });
+    this.button();
+    let before = performance.now(), shown = before;
+    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const frame = (time) => {
+      if (!this.playing) return;
+      // The whole in half a minute, and no faster than can be followed.
+      const rate = Math.min(this.last / 30, this.clock === "order" ? 40 : Infinity) * this.speed;
+      this.now = Math.min(this.last, this.now + rate * (time - before) / 1000);
+      before = time;
+      if (!calm || time - shown > 500) shown = time, this.redraw();
+      if (this.now >= this.last) { this.redraw(); this.pause(); }
+      else requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+  },
+  pause() {
+    if (!this.playing) return;
+    this.playing = false;
+    this.button();
+    this.announceSoon();
+  },
+  button() {
+    const play = document.getElementById("play");
+    play.querySelector("path").setAttribute("d", this.playing
+      ? "M3 2h4v12H3zM9 2h4v12H9z" : "M4 2v12l9-6z");
+    play.setAttribute("aria-label", this.playing ? "Pause" : "Play");
+  },
+
+  // ---- drawing ----
+
+  redraw() {
+    if (this.pending) return;
+    this.pending = requestAnimationFrame(() => {
+      this.pending = null;
+      this.draw();
+    });
+  },
+  draw() {
+    const now = this.clock === "order" ? Math.floor(this.now) : this.now;
+    const narrow = matchMedia("(max-width: 900px)").matches;
+    this.panes.forEach((pane, i) => {
+      pane.element.classList.toggle("shown", i === this.shown);
+      if (!narrow || i === this.shown) pane.draw(now);
+    });
+    document.getElementById("scrubber").value = this.now;
+    const unit = this.clock === "model" ? "model cycle" : "tick";
+    document.getElementById("moment").textContent = `${unit} ${exactly(now)} of ${exactly(this.last)}`;
+    document.getElementById("scrubber").setAttribute("aria-valuetext", `${unit} ${exactly(now)}`);
+    this.fragmentSoon();
+  },
+  legends() {
+    const swatch = (colour, opacity) =>
+      `<i style="background: var(--${colour}); opacity: ${opacity}"></i>`;
+    const most = Math.round(this.most);
+    for (const pane of this.panes) {
+      pane.find(".legend").innerHTML = `${swatch("read", 0.16)}1× to ${swatch("read", 0.7)}` +
+        `${most.toLocaleString("en")}× read ${swatch("write", 0.5)}written ${swatch("read", 1)}` +
+        `${swatch("write", 1)}now`;
+    }
+  },
+
+  /// What is told to those who do not see it: where the clock comes to rest.
+  announceSoon() {
+    clearTimeout(this.announcing);
+    this.announcing = setTimeout(() => {
+      document.getElementById("live").textContent =
+        this.panes.map((pane) => `${pane.run.title}: ${pane.told || ""}`).join(" ");
+    }, 400);
+  },
+
+  // ---- the address ----
+
+  fragmentSoon() {
+    if (this.writing || this.playing) return;
+    this.writing = setTimeout(() => {
+      this.writing = null;
+      const parts = { t: Math.round(this.now), clock: this.clock, span: Math.round(this.span) };
+      if (this.pan) parts.pan = Math.round(this.pan);
+      if (this.shown) parts.pane = this.shown + 1;
+      this.panes.forEach((pane, i) => {
+        if (pane.selected >= 0) parts["event" + (i + 1)] = pane.selected;
+        if (pane.chosenBlock) parts["block" + (i + 1)] = pane.chosenBlock;
+      });
+      this.written = "#" + new URLSearchParams(parts);
+      if (this.written !== location.hash) history.replaceState(null, "", this.written);
+    }, 250);
+  },
+  fromFragment() {
+    if (location.hash && location.hash === this.written) return;
+    const parts = new URLSearchParams(location.hash.slice(1));
+    const model = this.panes.every((pane) => pane.run.clocks.model);
+    this.useClock(parts.get("clock") === "model" && model ? "model" : "order");
+    const number = (name, otherwise) => Number.isFinite(parseFloat(parts.get(name)))
+      ? parseFloat(parts.get(name)) : otherwise;
+    if (parts.has("span")) this.setSpan(number("span", this.span));
+    this.pan = number("pan", 0);
+    this.show(Math.min(this.panes.length, Math.max(1, number("pane", this.firstShown() + 1))) - 1);
+    this.panes.forEach((pane, i) => {
+      const event = number("event" + (i + 1), -1);
+      pane.selected = event < pane.run.n ? event : -1;
+      const block = parts.get("block" + (i + 1));
+      pane.chosenBlock = pane.run.blocks.has(block) ? block : null;
+    });
+    const faulty = this.panes.find((pane) => pane.run.fault);
+    this.seek(number("t", faulty ? faulty.faultAt() : 0), true);
+  },
+  firstShown() {
+    return Math.max(0, this.panes.findIndex((pane) => pane.run.fault));
+  },
+
+  // ---- controls ----
+
+  show(index) {
+    this.shown = index;
+    [...document.getElementById("tabs").children].forEach((tab, i) =>
+      tab.setAttribute("aria-pressed", i === index));
+    this.redraw();
+  },
+
+  controls() {
+    const on = (id, event, f) => document.getElementById(id).addEventListener(event, f);
+    on("play", "click", () => this.playing ? this.pause() : this.play());
+    on("back", "click", () => this.step(-1));
+    on("forward", "click", () => this.step(1));
+    on("to-start", "click", () => { this.pause(); this.seek(0); });
+    on("to-end", "click", () => { this.pause(); this.seek(this.last); });
+    on("scrubber", "input", (event) => { this.pause(); this.seek(Number(event.target.value)); });
+    on("speed", "change", (event) => { this.speed = Number(event.target.value); });
+    on("clock", "change", (event) => this.useClock(event.target.value));
+    on("theme", "click", () => this.useTheme(
+      document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+    on("help-button", "click", () => this.toggleHelp());
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    this.useTheme(dark.matches ? "dark" : "light");
+    dark.addEventListener("change", () => this.useTheme(dark.matches ? "dark" : "light"));
+    const clock = document.getElementById("clock");
+    clock.add(new Option("order", "order"));
+    if (this.panes.every((pane) => pane.run.clocks.model)) clock.add(new Option("model", "model"));
+    else document.getElementById("clock-choice").hidden = true;
+    this.panes.forEach((pane, i) => {
+      const tab = document.createElement("button");
+      tab.textContent = pane.run.title;
+      tab.onclick = () => this.show(i);
+      document.getElementById("tabs").append(tab);
+    });
+    this.fillHelp();
+  },
+
+  useTheme(name) {
+    document.documentElement.dataset.theme = name;
+    readPalette();
+    this.redraw();
+  },
+
+  fillHelp() {
+    const keys = [["space", "play, pause"], ["← →", "one step back, on"],
+                  ["shift ← →", "a twentieth back, on"], ["Home End", "to the start, the end"],
+                  ["W S", "zoom the warps in, out"], ["A D", "pan them"], ["T", "light, dark"],
+                  ["C", "order, model's time"], ["Esc", "choose nothing"]];
+    const kinds = { copy: "copies HBM to shared memory", read: "reads HBM", write: "writes HBM",
+                    shared: "shared memory", product: "multiplies", softmax: "exponentials",
+                    arithmetic: "other arithmetic", exchange: "lanes exchange", signal: "arrives",
+                    wait: "waits" };
+    const tiles = { product: "S: made", now: "at work", softmax: "made, and masked", line: "hatched: skipped" };
+    const swatch = ([kind, what]) =>
+      `<span class="legend"><i style="background: var(--${kind})"></i>${what}</span>`;
+    document.getElementById("legend").innerHTML = Object.entries(kinds).map(swatch).join("");
+    document.getElementById("help").innerHTML =
+      keys.map(([key, what]) => `<p><kbd>${key}</kbd> ${what}</p>`).join("") +
+      [...Object.entries(kinds), ...Object.entries(tiles)].map(([kind, what]) =>
+        `<p>${swatch([kind, what])}</p>`).join("");
+  },
+  toggleHelp() {
+    const help = document.getElementById("help");
+    help.hidden = !help.hidden;
+    document.getElementById("help-button").setAttribute("aria-expanded", !help.hidden);
+    this.redraw();
+  },
+
+  keys() {
+    addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const typing = event.target.matches("select");
+      if (event.target.matches("button") && event.key === " ") return;
+      const leap = this.last / 20;
+      const actions = {
+        " ": () => this.playing ? this.pause() : this.play(),
+        "ArrowLeft": () => event.shiftKey ? this.seek(this.now - leap) : this.step(-1),
+        "ArrowRight": () => event.shiftKey ? this.seek(this.now + leap) : this.step(1),
+        "Home": () => this.seek(0), "End": () => this.seek(this.last),
+        "w": () => this.zoom(1 / 1.25), "s": () => this.zoom(1.25),
+        "a": () => this.panTo(this.pan - this.span / 8), "d": () => this.panTo(this.pan + this.span / 8),
+        "t": () => document.getElementById("theme").click(),
+        "c": () => this.panes.every((pane) => pane.run.clocks.model) &&
+          this.useClock(this.clock === "model" ? "order" : "model"),
+        "?": () => this.toggleHelp(),
+        "Escape": () => { this.panes.forEach((pane) => { pane.selected = -1; }); this.redraw(); },
+      };
+      const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+      if (!action || (typing && event.key !== "Escape")) return;
+      event.preventDefault();
+      action();
+    });
+  },
+};
+
+/// Shows a text by the pointer where there is one to show.
+function hover(canvas, text) {
+  const tip = document.getElementById("tip");
+  canvas.addEventListener("pointermove", (event) => {
+    const words = text(event.offsetX, event.offsetY);
+    tip.hidden = !words;
+    if (!words) return;
+    tip.textContent = words;
+    const { width, height } = tip.getBoundingClientRect();
+    tip.style.left = Math.max(4, Math.min(event.clientX + 12, innerWidth - width - 4)) + "px";
+    const below = event.clientY + 16;
+    tip.style.top = (below + height > innerHeight ? event.clientY - height - 10 : below) + "px";
+  });
+  canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
+}
+
+explorer.start().catch((error) => {
+  document.getElementById("panes").textContent = "The trace in this page cannot be shown: " + error;
+  console.error(error);
+});

@@ -1,0 +1,85 @@
+// Drawing: canvases that are sharp at any pixel density, and the page's colours for them.
+
+let palette = {};
+function readPalette() {
+  const style = getComputedStyle(document.documentElement);
+  palette = {};
+  for (const name of ["paper", "card", "line", "ink", "soft", "faint", "accent", "now", "bad", "read",
+                      "write", "copy", "product", "softmax", "arithmetic", "shared", "exchange",
+                      "wait", "signal", "exit"]) {
+    palette[name] = style.getPropertyValue("--" + name).trim();
+  }
+}
+
+/// A context whose unit is a CSS pixel, cleared, with the canvas's size in those.
+function sheet(canvas) {
+  const ratio = window.devicePixelRatio || 1;
+  const width = canvas.clientWidth, height = canvas.clientHeight;
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+  }
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  context.font = "11px system-ui, sans-serif";
+  context.textBaseline = "middle";
+  return { context, width, height };
+}
+
+/// A picture of a pixel a cell, to be drawn at any size without seams.
+class Cells {
+  constructor(columns, rows) {
+    this.canvas = new OffscreenCanvas(columns, rows);
+    this.context = this.canvas.getContext("2d");
+    this.image = this.context.createImageData(columns, rows);
+  }
+  put(cell, name, opacity) {
+    const over = rgb(name), under = rgb("faint"), at = 4 * cell;
+    for (let k = 0; k < 3; ++k) {
+      this.image.data[at + k] = over[k] * opacity + under[k] * (1 - opacity);
+    }
+    this.image.data[at + 3] = 255;
+  }
+  draw(context, x, y, width, height) {
+    this.context.putImageData(this.image, 0, 0);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(this.canvas, x, y, width, height);
+  }
+}
+function rgb(name) {
+  const hex = palette[name];
+  return [1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16));
+}
+
+function hatch(context, x, y, width, height, colour) {
+  context.save();
+  context.beginPath();
+  context.rect(x, y, width, height);
+  context.clip();
+  context.strokeStyle = colour;
+  context.lineWidth = 1;
+  context.beginPath();
+  for (let at = -height; at < width; at += 5) {
+    context.moveTo(x + at, y + height);
+    context.lineTo(x + at + height, y);
+  }
+  context.stroke();
+  context.restore();
+}
+
+/// How strongly a cell is coloured that was asked for so many times, of at most so many.
+function strength(times, most) {
+  if (times <= 0) return 0;
+  const steps = Math.max(1, Math.log2(Math.max(most, 2)));
+  return 0.16 + 0.54 * Math.min(1, Math.max(0, Math.log2(Math.max(times, 1))) / steps);
+}
+
+function textThatFits(context, text, width) {
+  if (context.measureText(text).width <= width) return text;
+  for (let n = text.length - 1; n > 0; --n) {
+    const cut = text.slice(0, n) + "…";
+    if (context.measureText(cut).width <= width) return cut;
+  }
+  return "";
+}

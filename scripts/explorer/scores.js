@@ -1,0 +1,103 @@
+// The tiles of S of one head: made, at work, to come; hidden by the mask, and never made at all.
+
+class ScoresView {
+  constructor(pane, canvas, note) {
+    this.pane = pane;
+    this.canvas = canvas;
+    this.note = note;
+    this.known = Object.keys(pane.run.tiles).length > 0;
+    hover(canvas, (x, y) => this.told(x, y));
+  }
+
+  /// What will have been made at the end: what is not will be skipped.
+  setFinal(replay) { this.final = replay.scores.slice(); }
+
+  hidden(row, column, replay) {
+    const { head } = this.pane.run;
+    if (!head.causal) return false;
+    const i = Math.ceil((row + 1) * head.seqlen / replay.scoreRows) - 1;  // its last query
+    const j = Math.floor(column * head.seqlen_kv / replay.scoreColumns);  // and its first key
+    return j > i + head.seqlen_kv - head.seqlen;
+  }
+
+  draw(replay, now, glow, head) {
+    this.replay = replay;
+    this.head = head;
+    const { context, width, height } = sheet(this.canvas);
+    const rows = replay.scoreRows, columns = replay.scoreColumns;
+    const side = Math.min(width, height);
+    this.side = side;
+    if (!this.known) {
+      context.fillStyle = palette.faint;
+      context.fillRect(0, 0, side, side);
+      this.note.textContent = "no product of Q and K in this trace";
+      return;
+    }
+    const image = new Cells(columns, rows), counts = { made: 0, masked: 0, skipped: 0 };
+    const looks = { "made": ["product", 0.6], "at work": ["now", 1], "masked": ["softmax", 0.8],
+                    "skipped": ["card", 1], "to come": ["faint", 1] };
+    for (let row = 0; row < rows; ++row) {
+      for (let column = 0; column < columns; ++column) {
+        const state = this.stateOf(row, column, now, glow);
+        if (state === "made" || state === "at work") counts.made++;
+        if (state === "masked") counts.masked++;
+        if (state === "skipped") counts.skipped++;
+        image.put(row * columns + column, ...looks[state]);
+      }
+    }
+    image.draw(context, 0, 0, side, side);
+    this.hatchSkipped(context, side, rows, columns, now, glow);
+    context.strokeStyle = palette.line;
+    context.strokeRect(0.5, 0.5, side - 1, side - 1);
+    const all = rows * columns, share = (n) => `${Math.round(100 * n / all)}%`;
+    this.note.textContent = (replay.heads > 1 ? `head ${head}: ` : "") +
+      `${share(counts.made + counts.masked)} made`;
+    this.canvas.setAttribute("aria-label", `Tiles of S of head ${head}: ${share(counts.made)} made, ` +
+      `${share(counts.masked)} made in vain, ${share(counts.skipped)} skipped`);
+  }
+
+  /// Diagonal lines through what no block will make.
+  hatchSkipped(context, side, rows, columns, now, glow) {
+    context.strokeStyle = palette.soft;
+    context.globalAlpha = 0.5;
+    context.beginPath();
+    const step = 7;
+    for (let start = -side; start < side; start += step) {
+      let from = null;
+      for (let x = Math.max(0, start); x <= Math.min(side, side + start); x += 1) {
+        const y = x - start;  // down to the right
+        const inside = x < side && y < side && this.stateOf(
+          Math.floor(y / side * rows), Math.floor(x / side * columns), now, glow) === "skipped";
+        if (inside && from === null) from = x;
+        if (!inside && from !== null) {
+          context.moveTo(from, from - start);
+          context.lineTo(x, y);
+          from = null;
+        }
+      }
+    }
+    context.stroke();
+    context.globalAlpha = 1;
+  }
+
+  stateOf(row, column, now, glow) {
+    const replay = this.replay;
+    const cell = (this.head * replay.scoreRows + row) * replay.scoreColumns + column;
+    if (replay.scores[cell]) {
+      if (replay.scoresAt[cell] > now - glow) return "at work";
+      return this.hidden(row, column, replay) ? "masked" : "made";
+    }
+    return this.final[cell] ? "to come" : "skipped";
+  }
+
+  told(x, y) {
+    if (!this.known || x > this.side || y > this.side) return "";
+    const { head } = this.pane.run, replay = this.replay;
+    const row = Math.min(replay.scoreRows - 1, Math.floor(y / this.side * replay.scoreRows));
+    const column = Math.min(replay.scoreColumns - 1, Math.floor(x / this.side * replay.scoreColumns));
+    const cell = (this.head * replay.scoreRows + row) * replay.scoreColumns + column;
+    return `S, query ${Math.floor(row * head.seqlen / replay.scoreRows)}, key ` +
+      `${Math.floor(column * head.seqlen_kv / replay.scoreColumns)}: ` +
+      `${this.stateOf(row, column, Infinity, 0)}, made ${replay.scores[cell]} times so far`;
+  }
+}

@@ -1,0 +1,117 @@
+// A block's shared memory: its arrays by name, in each the stages that are there and the rows that
+// they hold.
+
+const CELLS = 128;
+
+class SharedView {
+  constructor(pane, canvas, note) {
+    this.pane = pane;
+    this.canvas = canvas;
+    this.note = note;
+    this.hits = [];
+    hover(canvas, (x, y) => {
+      const hit = this.hits.find((h) => x >= h.x && x < h.x + h.width && y >= h.y && y < h.y + h.height);
+      return hit ? hit.text : "";
+    });
+  }
+
+  draw(block, clock, now) {
+    const { context, width, height } = sheet(this.canvas);
+    this.hits = [];
+    const run = this.pane.run;
+    const taken = block ? run.launches[block.launch].shared : [];
+    if (!taken.length) {
+      this.note.textContent = block ? "this kernel uses none" : "";
+      this.canvas.setAttribute("aria-label", "Shared memory: none");
+      return;
+    }
+    const all = taken.reduce((sum, [, , bytes]) => sum + bytes, 0);
+    this.note.textContent = `${scaled(all, "B")} of block ${block.block}`;
+    const regions = sharedContents(run, block, clock, now, CELLS);
+    // Barriers and the like are small: they come last, side by side.
+    const large = regions.filter((r) => r.bytes >= 256), small = regions.filter((r) => r.bytes < 256);
+    const lines = large.length + (small.length ? 1 : 0), gap = 3;
+    const h = Math.min(26, (height - gap * (lines - 1)) / lines), label = 74;
+    large.forEach((region, i) =>
+      this.strip(context, region, label, i * (h + gap), width - label, h, label));
+    if (small.length) {
+      const y = large.length * (h + gap);
+      context.fillStyle = palette.soft;
+      context.fillText(textThatFits(context, "small", label - 4), 0, y + h / 2);
+      const w = (width - label) / small.length;
+      small.forEach((region, i) => {
+        const x = label + i * w, filled = region.cells.some(Boolean);
+        context.fillStyle = filled ? palette.shared : palette.faint;
+        context.globalAlpha = filled ? 0.45 : 1;
+        context.fillRect(x, y, w - 2, h);
+        context.globalAlpha = 1;
+        context.fillStyle = palette.ink;
+        context.fillText(textThatFits(context, region.name, w - 8), x + 3, y + h / 2);
+        this.hits.push({ x, y, width: w, height: h, text: `${region.name}: ${exactly(region.bytes, "B")}` });
+      });
+    }
+    const words = regions.map((r) => `${r.name}: ` +
+      (segmentsOf(r).map((s) => this.words(s)).join(", ") || "nothing yet"));
+    this.canvas.setAttribute("aria-label", "Shared memory. " + words.join("; "));
+  }
+
+  strip(context, region, x, y, width, height) {
+    const w = width / CELLS;
+    context.fillStyle = palette.soft;
+    context.fillText(textThatFits(context, region.name, x - 6), 0, y + height / 2);
+    context.fillStyle = palette.faint;
+    context.fillRect(x, y, width, height);
+    this.hits.push({ x: 0, y, width: x, height, text: `${region.name}: ${exactly(region.bytes, "B")}` });
+    for (const segment of segmentsOf(region)) {
+      const from = x + segment.first * w, size = (segment.last + 1 - segment.first) * w;
+      const colour = segment.name === null ? palette.shared : palette.copy;
+      context.fillStyle = colour;
+      context.globalAlpha = segment.underWay ? 0.18 : 0.5;
+      context.fillRect(from, y, size - 1, height);
+      context.globalAlpha = 1;
+      if (segment.underWay) hatch(context, from, y, size - 1, height, colour);
+      context.fillStyle = palette.ink;
+      const text = textThatFits(context, this.words(segment), size - 6);
+      if (text.length > 2) context.fillText(text, from + 3, y + height / 2);
+      this.hits.push({ x: from, y, width: size, height, text: `${region.name}, bytes ` +
+        `${exactly(segment.first * region.bytes / CELLS)} to ` +
+        `${exactly((segment.last + 1) * region.bytes / CELLS - 1)}: ${this.words(segment)}` +
+        (segment.underWay ? ", on its way" : "") });
+    }
+    if (region.reading) {
+      const [begin, end] = region.reading;
+      context.strokeStyle = palette.now;
+      context.lineWidth = 2;
+      context.strokeRect(x + begin / region.bytes * width + 1, y + 1,
+                         Math.max(3, (end - begin) / region.bytes * width - 2), height - 2);
+      context.lineWidth = 1;
+    }
+  }
+
+  words(segment) {
+    if (segment.name === null) return "computed";
+    const [first, last] = segment.row;
+    return first === last ? `${segment.name} ${first}` : `${segment.name} ${first}–${last}`;
+  }
+}
+
+/// Neighbouring cells that were filled together: a stage.
+function segmentsOf(region) {
+  const segments = [];
+  region.cells.forEach((cell, i) => {
+    const last = segments[segments.length - 1];
+    if (!cell) return;
+    const together = last && last.last === i - 1 && last.name === cell.name &&
+      last.underWay === cell.underWay && last.fill === cell.fill;
+    if (!together) {
+      segments.push({ first: i, last: i, name: cell.name, row: cell.row && [...cell.row],
+                      underWay: cell.underWay, fill: cell.fill });
+    } else {
+      last.last = i;
+      if (cell.row) {
+        last.row = [Math.min(last.row[0], cell.row[0]), Math.max(last.row[1], cell.row[1])];
+      }
+    }
+  });
+  return segments;
+}

@@ -1,0 +1,56 @@
+// The kernel's source, with the line that is at work.
+
+class SourceView {
+  constructor(pane, box, note) {
+    this.pane = pane;
+    this.box = box;
+    this.note = note;
+    this.file = -1;
+    this.marked = [];
+  }
+
+  show(file) {
+    if (file === this.file) return;
+    this.file = file;
+    const { path, text } = this.pane.run.files[file];
+    this.note.textContent = path + (text ? "" : ": not to be read here");
+    const list = document.createElement("ol");
+    text.split("\n").forEach((line, i) => {
+      const item = document.createElement("li");
+      item.textContent = line || " ";
+      item.dataset.line = i + 1;
+      list.append(item);
+    });
+    this.box.replaceChildren(list);
+    this.lines = list.children;
+    this.marked = [];
+    const fault = this.pane.run.fault;
+    if (fault && fault.file === file && this.lines[fault.line - 1]) {
+      this.lines[fault.line - 1].classList.add("fault");
+    }
+  }
+
+  /// current: the event that began last; others: those of the other warps.
+  draw(current, others) {
+    const c = this.pane.run.columns;
+    if (current < 0 || c.file[current] < 0) return;
+    this.show(c.file[current]);
+    for (const line of this.marked) line.classList.remove("now", "near");
+    this.marked = [];
+    const mark = (first, last, name) => {
+      for (let line = first; line <= last; ++line) {
+        const item = this.lines[line - 1];
+        if (item) item.classList.add(name), this.marked.push(item);
+      }
+    };
+    for (const i of others) if (c.file[i] === this.file) mark(c.line[i], c.line[i], "near");
+    let first = c.line[current], last = first;
+    if (c.fromFile[current] === this.file) {  // what is computed lies between two places
+      first = Math.min(first, c.fromLine[current]);
+      last = Math.max(last, c.fromLine[current]);
+    }
+    mark(first, last, "now");
+    const item = this.lines[c.line[current] - 1];
+    if (item) this.box.scrollTop = item.offsetTop - this.box.offsetTop - this.box.clientHeight * 0.4;
+  }
+}
