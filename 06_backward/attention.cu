@@ -140,7 +140,8 @@ int64_t backward_smem_bytes(int D, int Br, int Bc) {
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
 /// D = rowsum(dO∘O), which dS takes from dP; LSE in units of ln 2; and dQ's sums, 0 to begin with.
-/// A row that sees no key has LSE = −∞: +∞ in its place makes its P 0. D/8 lanes a row.
+/// A row that sees no key has LSE = −∞: +∞ in its place makes its P 0,
+/// as the mask does once more: without it exp would make ∞ of it first. D/8 lanes a row.
 template <class T, int D>
 __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> D_rows,
                         Hbm<float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
@@ -287,8 +288,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       start_copies(step + 1);
     }
   }
-  cp_async_wait<0>();
-  __syncthreads();  // all warps are done with K and V
+  cp_async_wait<0>();  // for nothing: every tile of keys has a step, and that waited for all
+  __syncthreads();     // all warps are done with K and V
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });

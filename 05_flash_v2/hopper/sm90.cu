@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     wgmma_wait<0>(O_sum, P);
     V.release();
     for (int step = my_steps; step < steps; ++step) {  // keys for the other consumers alone
-      K.wait();
+      K.wait();  // the turns keep consumers together too; without them this would have to
       begin_turn();
       end_turn();
       K.release();

@@ -1013,8 +1013,8 @@ class BadFiles(Case):
         huge = "{'descr': '<f2', 'fortran_order': False, 'shape': (4294967296, 4294967296, 1, 8)}"
         for content, *words in (
             (b"", "empty"),
-            (b"hello", "no .npy"),
-            (b"PK\x03\x04" + good, "no .npy"),
+            (b"hello", "not a .npy"),
+            (b"PK\x03\x04" + good, "not a .npy"),
             (good[:5], "truncated"),
             (good[:9], "truncated"),
             (good[:50], "truncated"),

@@ -251,6 +251,37 @@ class Excerpts(unittest.TestCase):
         return True
 
 
+class Links(unittest.TestCase):
+    """Links within the repository lead to a file, and to a heading of it."""
+
+    @staticmethod
+    def headings(path):
+        """As GitHub calls them: lower case, spaces as dashes, no other signs."""
+        found, fenced = set(), False
+        for line in read(path).splitlines():
+            fenced ^= line.startswith("```")
+            if line.startswith("#") and not fenced:
+                text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line.lstrip("#").strip().lower())
+                found.add(re.sub(r"[^\w\- ]", "", text).replace(" ", "-"))
+        return found
+
+    def test_they_lead_somewhere(self):
+        count = 0
+        for path in [*lessons(), os.path.join(ROOT, "common/README.md")]:
+            text = re.sub(r"```.*?```", "", read(path), flags=re.DOTALL)
+            for link in re.findall(r"\]\(([^)\s]+)\)", text):
+                if re.match(r"\w+:", link):
+                    continue
+                count += 1
+                file, _, heading = link.partition("#")
+                target = os.path.join(os.path.dirname(path), file) if file else path
+                with self.subTest(f"{os.path.relpath(path, ROOT)}: {link}"):
+                    self.assertTrue(os.path.exists(target), "no such file")
+                    if heading:
+                        self.assertIn(heading, self.headings(target))
+        self.assertGreater(count, 50)
+
+
 class HeadComments(unittest.TestCase):
     """Each step says at its head how to run it, and that runs."""
 

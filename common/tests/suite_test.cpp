@@ -39,6 +39,7 @@ const Case kCases[] = {
     {"more_queries_than_keys", 1, 4, 1, 203, 113, 64, true, bf},
     {"wide_heads", 1, 2, 2, 128, 217, 256, false, fp, Input::outliers},
     {"blind_rows", 2, 4, 2, 217, 128, 128, true, fp, Input::outliers},
+    {"blind_tiles", 1, 2, 1, 300, 70, 64, true, bf},
     {"long", 1, 1, 1, 1023, 1024, 64, true, fp},
     {"long_wide", 1, 1, 1, 1024, 1023, 128, false, bf},
     {"whole_tiles", 3, 2, 1, 128, 128, 64, false, fp},

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 
-from ladder.console import BAD_USAGE, NO_DEVICE, Stop
+from ladder.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
 from ladder.files import ROOT
 
 PATCHES = os.path.join(ROOT, "scripts/exercises")
@@ -109,20 +109,26 @@ class Lab:
         with open(stub, "w", encoding="utf-8") as target:
             target.write(f'#include "{source}"\n')
         built, program = os.path.join(made, "step.o"), os.path.join(made, rung)
-        self.tool(compile_command(self.build, step, stub, built, self.optimise,
-                                  os.path.join(self.folder, number, "common")))
-        self.tool(link_command(self.build, rung, built, program))
+        error = self.tool(compile_command(self.build, step, stub, built, self.optimise,
+                                          os.path.join(self.folder, number, "common")))
+        if error:
+            raise Stop(f"Not yet: it does not compile: {error}", WRONG_RESULT)
+        error = self.tool(link_command(self.build, rung, built, program))
+        if error:
+            raise Stop(f"it does not link ({error}): is {self.build} built to the end? scripts/run "
+                       "builds it", NO_DEVICE)
         self.runs = {key: run for key, run in self.runs.items() if key[0] != program}
         return program
 
     def tool(self, command):
+        """The first error that a compiler or linker reports, or None."""
         done = subprocess.run(command, cwd=self.build, stdin=subprocess.DEVNULL,
                               capture_output=True, encoding="utf-8", errors="replace")
-        if done.returncode:
-            lines = (done.stdout + done.stderr).splitlines()
-            first = next((line for line in lines if "error" in line), lines[0] if lines else
-                         f"{command[0]} ended with status {done.returncode}")
-            raise Stop(f"Not yet: it does not compile: {first}", 1)
+        if not done.returncode:
+            return None
+        lines = (done.stdout + done.stderr).splitlines()
+        return next((line for line in lines if re.search(r"error|undefined", line)),
+                    f"{command[0]} ended with status {done.returncode}")
 
     def patched_record(self, number, file, rung_file, command):
         """The record of a step built with an exercise's solution, beside the reader's own copy."""

@@ -14,24 +14,28 @@ ONE = re.compile(r"^\*\*(\d+)\. (.*?)\*\*(.*?)^<details><summary>Answer</summary
 
 
 def written():
-    """{"03.2": Written} of what stands under "## Exercises" in each rung's lesson."""
+    """{"03.2": Written} of what stands under "## Exercises" in each rung's lesson, and in those of
+    folders of a rung: "05/hopper.1"."""
     found = {}
-    for path in sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/README.md"))):
+    for path in sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/**/README.md"), recursive=True)):
         with open(path, encoding="utf-8") as file:
             text = file.read()
         section = re.search(r"^## Exercises\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
         lesson = os.path.relpath(path, ROOT)
+        where = "/".join([lesson[:2], *lesson.split(os.sep)[1:-1]])
         for number, title, task, answer in ONE.findall(section[1] if section else ""):
-            found[f"{lesson[:2]}.{number}"] = Written(title.rstrip("."), plain(task),
-                                                      plain(answer), lesson)
+            found[f"{where}.{number}"] = Written(title.rstrip("."), plain(task), plain(answer),
+                                                 lesson)
     return found
 
 
 def plain(text):
     """Markdown as a terminal shows it best: formulas and code without their marks."""
-    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    text = re.sub(r"\$([^$\n]+)\$", lambda match: formula(match[1]), text)
-    return text.replace("`", "").strip("\n ")
+    parts = re.split(r"^```.*\n", text, flags=re.MULTILINE)
+    for i in range(0, len(parts), 2):  # every second one is fenced
+        part = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", parts[i])
+        parts[i] = re.sub(r"\$([^$]+)\$", lambda match: formula(match[1]), part).replace("`", "")
+    return "".join(parts).strip("\n ")
 
 
 def formula(tex):
