@@ -121,7 +121,8 @@ const explorer = {
     });
     document.getElementById("scrubber").value = this.now;
     const unit = this.clock === "model" ? "model cycle" : "tick";
-    document.getElementById("moment").textContent = `${unit} ${exactly(now)} of ${exactly(this.last)}`;
+    document.getElementById("moment").textContent =
+      `${unit} ${exactly(now)} of ${exactly(this.last)}`;
     document.getElementById("scrubber").setAttribute("aria-valuetext", `${unit} ${exactly(now)}`);
     this.fragmentSoon();
   },
@@ -268,7 +269,8 @@ const explorer = {
         "ArrowRight": () => event.shiftKey ? this.seek(this.now + leap) : this.step(1),
         "Home": () => this.seek(0), "End": () => this.seek(this.last),
         "w": () => this.zoom(1 / 1.25), "s": () => this.zoom(1.25),
-        "a": () => this.panTo(this.pan - this.span / 8), "d": () => this.panTo(this.pan + this.span / 8),
+        "a": () => this.panTo(this.pan - this.span / 8),
+        "d": () => this.panTo(this.pan + this.span / 8),
         "t": () => document.getElementById("theme").click(),
         "c": () => this.panes.every((pane) => pane.run.clocks.model) &&
           this.useClock(this.clock === "model" ? "order" : "model"),
