@@ -66,7 +66,7 @@ void write_run(const Write& write, const Outputs& run) {
                   arrays, run.plan.block_q, run.plan.block_kv, run.plan.warps, run.plan.stages));
 }
 
-void write_launch(const Write& write, size_t number, const Work::Launch& l) {
+void write_launch(const Write& write, size_t number, const WorkTrace::Launch& l) {
   std::string shared;
   for (const auto& s : l.shared)
     shared += fmt::format("{}[{}, {}, {}]", shared.empty() ? "" : ", ", quoted(s.array), s.begin,
@@ -123,7 +123,7 @@ void write_trace(AtomicFile& file, const std::string& path, const Variant& varia
   write_accesses(write, device.take_trace());
   write_async(write, device.take_async_trace());
   write_run(write, run);
-  const Work work = device.take_work();
+  const WorkTrace work = device.take_work();
   const auto lines = source_lines(work.sites);
   for (size_t i = 0; i < work.launches.size(); ++i) write_launch(write, i, work.launches[i]);
   for (const WorkEvent& e : work.events) write_event(write, e, lines);

@@ -160,7 +160,7 @@ struct Strided {
 /// for, up to some size. All that the sim counts is told once, so that sums over the events are the
 /// run's counts.
 struct WorkEvent {
-  int launch;     // of Work::launches
+  int launch;     // of WorkTrace::launches
   int64_t block;  // as of TraceEvent
   int warp;
   int64_t order;  // among all of the run
@@ -171,7 +171,7 @@ struct WorkEvent {
   std::string what;
   std::string name, barrier;       // as of AsyncEvent
   int64_t number = 0, amount = 0;  // too; of __syncthreads as `step` of TraceEvent
-  int site = -1;                   // of Work::sites; -1: unknown
+  int site = -1;                   // of WorkTrace::sites; -1: unknown
   int from = -1;                   // of a compute event: it lies between that and `site`
   int64_t bytes = 0;               // requested of HBM, every lane's
   std::vector<Strided> ranges;     // the same bytes, each once
@@ -184,8 +184,8 @@ struct WorkEvent {
   int64_t matmul_flops = 0, exps = 0, other_flops = 0, sram_read = 0, sram_write = 0;
 };
 
-/// All of it.
-struct Work {
+/// All that is told of a run in this way.
+struct WorkTrace {
   struct Launch {
     std::string kernel;
     int grid[3], block[3];
@@ -248,7 +248,7 @@ class Device {
   /// The same of Hopper's engines and barriers.
   virtual std::vector<AsyncEvent> take_async_trace() { return {}; }
   /// What warps did, line by line.
-  virtual Work take_work() { return {}; }
+  virtual WorkTrace take_work() { return {}; }
 };
 
 /// The GPU, or Error(no_device) with the reason there is none.

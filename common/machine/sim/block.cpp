@@ -112,8 +112,8 @@ void Block::end_trace(const BlockMemory& memory) {
   if (tracing_) recorder_->end_block(memory.regions());
 }
 
-Work Block::take_work() {
-  return recorder_ ? recorder_->take() : Work{};
+WorkTrace Block::take_work() {
+  return recorder_ ? recorder_->take() : WorkTrace{};
 }
 
 // ------------------------------------------------------------------------------------------- trace

@@ -148,7 +148,7 @@ class Block {
   Counts counts;
   std::vector<TraceEvent> trace;
   std::vector<AsyncEvent> async_trace;
-  Work take_work();
+  WorkTrace take_work();
 
  private:
   void start_charging();

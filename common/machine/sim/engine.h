@@ -122,7 +122,7 @@ class Sim : public Device {
 
   std::vector<TraceEvent> take_trace() override { return std::move(trace_); }
   std::vector<AsyncEvent> take_async_trace() override { return std::move(async_trace_); }
-  Work take_work() override { return workers_.front()->block().take_work(); }
+  WorkTrace take_work() override { return workers_.front()->block().take_work(); }
 
  private:
   SimOptions options_;

@@ -127,8 +127,8 @@ void Recorder::end_block(const std::vector<BlockMemory::Region>& regions) {
   warps_.clear();
 }
 
-Work Recorder::take() {
-  Work work = std::move(work_);
+WorkTrace Recorder::take() {
+  WorkTrace work = std::move(work_);
   work_ = {};
   sites_.clear();
   direct_.clear();

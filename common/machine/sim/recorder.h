@@ -58,7 +58,7 @@ class Recorder : public Watcher {
   /// Where the thread is now, or was last, if it does not run.
   void fault(const std::string& message, int thread, bool runs);
 
-  Work take();
+  WorkTrace take();
 
  private:
   struct Event {
@@ -114,7 +114,7 @@ class Recorder : public Watcher {
   std::vector<std::vector<Event>> warps_;
   std::unordered_map<const void*, int> direct_;  // callers that are the kernel itself
   std::unordered_map<std::string, int> sites_;
-  Work work_;
+  WorkTrace work_;
 };
 
 }  // namespace ladder::sim
