@@ -333,10 +333,10 @@ class FilesOfGpus(Fake):
         self.write("python/matplotlib/__init__.py", "")
         for tool in ("cmake", "ctest", "ninja"):
             self.write(f"path/{tool}", "#!/bin/sh\nexit 0\n", 0o755)
-        for name in ("CXX", "CMAKE_PREFIX_PATH"):
+        for name in ("CXX", "CMAKE_PREFIX_PATH", "CI"):
             self.environment.pop(name, None)
         self.write("build/.ready",
-                   f"CXX= CMAKE_PREFIX_PATH= PATH={self.environment['PATH']}\n")
+                   f"CXX= CMAKE_PREFIX_PATH= PATH={self.environment['PATH']} CI=\n")
         self.write("CMakePresets.json", "{}")
         self.write("scripts/plot.py", "import os, sys\nfrom ladder.files import newest_measured\n"
                    "print(os.path.basename(newest_measured()), *sys.argv[1:])\n")
