@@ -446,6 +446,17 @@ class PageTest(unittest.TestCase):
         self.browser.drawn()
         self.assertEqual(self.value(self.OFF_SCREEN), [])
 
+    def test_what_is_in_shared_memory(self):
+        """At the end the last tile of K and V, in the tile of Q the O that leaves through it."""
+        self.open("#t=1e9")
+        self.browser.drawn()
+        told = self.value("explorer.panes[1].find('.smem canvas').getAttribute('aria-label')")
+        self.assertEqual(told, "Shared memory. Q: computed; K: K 192–255; V: V 192–255")
+        self.value("explorer.seek(3)")
+        self.browser.drawn()
+        told = self.value("explorer.panes[1].find('.smem canvas').getAttribute('aria-label')")
+        self.assertEqual(told, "Shared memory. Q: Q 192–255; K: K 0–63; V: nothing yet")
+
     # ---- how it is used ----
 
     def fragment(self):

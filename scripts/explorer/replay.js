@@ -152,9 +152,13 @@ class Replay {
 
 /// What is in a block's shared memory at a moment: cells of each array, of which each knows what
 /// event filled it and with which rows.
-function sharedContents(run, block, clock, now, cells) {
-  const regions = run.launches[block.launch].shared.map(([name, begin, bytes]) =>
-    ({ name, begin, bytes, cells: Array(cells).fill(null), reading: null }));
+function sharedContents(run, block, clock, now) {
+  const regions = run.launches[block.launch].shared.map(([name, begin, bytes]) => {
+    let size = 64;  // of a cell; tiles begin at multiples of larger powers of two
+    while (bytes / size > 512) size *= 2;
+    return { name, begin, bytes, size, cells: Array(Math.ceil(bytes / size)).fill(null),
+             reading: null };
+  });
   for (const i of block.events) {
     if (clock.from[i] > now) continue;
     for (const [name, written, ranges] of run.shared[i] || []) {
@@ -181,7 +185,7 @@ function fillOf(run, i) {
 }
 
 function fillCells(run, event, region, ranges, underWay) {
-  const size = region.bytes / region.cells.length, fill = fillOf(run, event);
+  const size = region.size, fill = fillOf(run, event);
   const i = run.sources[event] ?? event;
   const source = run.columns.direction[i] === 1 && run.ranges[i];
   const array = source && run.arrays[run.byName.get(run.name(i))];

@@ -1,8 +1,6 @@
 // A block's shared memory: its arrays by name, in each the stages that are there and the rows that
 // they hold.
 
-const CELLS = 128;
-
 class SharedView {
   constructor(pane, canvas, note) {
     this.pane = pane;
@@ -28,7 +26,7 @@ class SharedView {
     }
     const all = taken.reduce((sum, [, , bytes]) => sum + bytes, 0);
     this.note.textContent = `${scaled(all, "B")} of block ${block.block}`;
-    const regions = sharedContents(run, block, clock, now, CELLS);
+    const regions = sharedContents(run, block, clock, now);
     // Barriers and the like are small: they come last, side by side.
     const large = regions.filter((r) => r.bytes >= 256);
     const small = regions.filter((r) => r.bytes < 256);
@@ -58,14 +56,14 @@ class SharedView {
   }
 
   strip(context, region, x, y, width, height) {
-    const w = width / CELLS;
+    const w = width * region.size / region.bytes;
     context.fillStyle = palette.soft;
     context.fillText(textThatFits(context, region.name, x - 6), 0, y + height / 2);
     context.fillStyle = palette.faint;
     context.fillRect(x, y, width, height);
     this.hits.push({ x: 0, y, width: x, height, text: this.size(region) });
     for (const segment of segmentsOf(region)) {
-      const from = x + segment.first * w, size = (segment.last + 1 - segment.first) * w;
+      const from = x + segment.first * w, size = Math.min((segment.last + 1) * w, width) - segment.first * w;
       const colour = segment.name === null ? palette.shared : palette.copy;
       context.fillStyle = colour;
       context.globalAlpha = segment.underWay ? 0.18 : 0.5;
@@ -76,8 +74,9 @@ class SharedView {
       const text = textThatFits(context, this.words(segment), size - 6);
       if (text.length > 2) context.fillText(text, from + 3, y + height / 2);
       this.hits.push({ x: from, y, width: size, height, text: `${region.name}, bytes ` +
-        `${exactly(segment.first * region.bytes / CELLS)} to ` +
-        `${exactly((segment.last + 1) * region.bytes / CELLS - 1)}: ${this.words(segment)}` +
+        `${exactly(segment.first * region.size)} to ` +
+        `${exactly(Math.min((segment.last + 1) * region.size, region.bytes) - 1)}: ` +
+        this.words(segment) +
         (segment.underWay ? ", on its way" : "") });
     }
     if (region.reading) {

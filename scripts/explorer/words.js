@@ -56,7 +56,7 @@ function deed(run, i) {
       (run.sources[i] !== undefined ? `, what it read of ${run.name(run.sources[i])}` : "") + also;
     case "zeros": return "fills shared memory with zeros" + also;
     case "exit": return "is done";
-    default: return `${what}${also}`;
+    default: return `runs ${what}${also}`;
   }
 }
 
