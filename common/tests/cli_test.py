@@ -8,6 +8,7 @@ nothing behind. Python's standard library only.
 import ast
 import contextlib
 import glob
+import gzip
 import hashlib
 import json
 import math
@@ -620,8 +621,36 @@ class Options(Case):
         with open(self.path("trace.json")) as file:
             head, *lines = [strict_json(line) for line in file]
         self.assertEqual(head["rung"], RUNG)
-        for line in lines:
+        accesses = [line for line in lines if "op" in line]
+        self.assertTrue(accesses)
+        for line in accesses:
             self.assertEqual(list(line), ["kernel", "block", "step", "array", "op", "begin", "end"])
+        # After these what warps did; what it adds up to, explore_test.py has.
+        arrays, *rest = lines[len(accesses):]
+        self.assertIn("Q", arrays["arrays"])
+        launches = [line for line in rest if "shared" in line and "kernel" in line]
+        self.assertEqual([line["launch"] for line in launches], list(range(len(launches))))
+        work = rest[len(launches):]
+        self.assertTrue(work)
+        for line in work:
+            self.assertEqual(list(line)[:4], ["do", "launch", "block", "warp"])
+
+    def test_trace_compressed(self):
+        self.good(f"{TINY} --trace trace.json")
+        self.good(f"{TINY} --trace trace.json.gz")
+        with gzip.open(self.path("trace.json.gz")) as packed, \
+                open(self.path("trace.json"), "rb") as plain:
+            self.assertEqual(packed.read(), plain.read())
+
+    def test_a_fault_leaves_a_trace(self):
+        """Of a run that stops. What else it would have written is not there."""
+        done = self.execute(f"{TINY} --sram 16 --trace trace.json --save out")
+        if done.returncode != 1:
+            self.skipTest("no kernel that takes what shared memory it wants")
+        with open(self.path("trace.json")) as file:
+            last = [strict_json(line) for line in file][-1]
+        self.assertIn(last["fault"], done.stderr)
+        self.assertEqual(os.listdir(self.path("out")), [])
 
     def test_trace_of_hopper(self):
         if "sm90" not in self.good("--help").stdout:
@@ -636,8 +665,9 @@ class Options(Case):
         self.assertLessEqual({"tma_load", "mbarrier_wait", "wgmma", "named_barrier_sync", "exit"},
                              {line["event"] for line in events})
         # Accesses come first, as without these.
-        self.assertEqual(["event" in line for line in lines],
-                         sorted("event" in line for line in lines))
+        kinds = ["op" in line and "op" or "event" in line and "event" or "the rest"
+                 for line in lines]
+        self.assertEqual(kinds, sorted(kinds, key=["op", "event", "the rest"].index))
 
     def test_a_rung_without_maximum_says_which_one_has_it(self):
         done = self.execute(f"{SMALL} --scale 200")

@@ -6,6 +6,7 @@ With the word `pictures` instead it takes those that the README shows.
 The browser's tests are skipped where there is no Chromium.
 """
 
+import glob
 import gzip
 import json
 import os
@@ -186,6 +187,22 @@ class CommandTest(unittest.TestCase):
             self.assertIn(told, result.stderr)
             self.assertNotIn("Traceback", result.stderr)
             self.assertFalse(os.path.exists(self.out))
+
+    def test_what_the_lessons_say(self):
+        """Each lesson has something to open; that it says so is all that the lessons' own test
+        sees of it."""
+        quoted = {}
+        for path in [os.path.join(ROOT, "README.md"),
+                     *glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/**/README.md"), recursive=True)]:
+            with open(path, encoding="utf-8") as file:
+                found = re.findall(r"^\$ (scripts/explore.*)$", file.read(), re.M)
+            quoted |= {command: os.path.relpath(path, ROOT) for command in found}
+        rungs = {step.rung for step in ladder_of(programs_in(BIN).values(), "sim").steps}
+        self.assertEqual({path.split(os.sep)[0] for path in quoted.values()} & rungs, rungs)
+        for command, path in quoted.items():
+            with self.subTest(lesson=path, command=command):
+                explore(*command.split()[1:], "--out", self.out)
+                self.assertLess(os.path.getsize(self.out), 2_000_000)
 
     def test_a_trace_from_before(self):
         path = self.out + ".json.gz"
@@ -380,6 +397,8 @@ class PageTest(unittest.TestCase):
         const small = r.width < 20 || r.height < 18;
         if (e.checkVisibility() && small) off.push('small ' + e.className + e.id);
       }
+      for (const pane of document.querySelectorAll('.pane'))
+        if (innerWidth > 900 && pane.scrollHeight > pane.clientHeight) off.push('pane');
       const page = document.documentElement;
       if (page.scrollWidth > innerWidth || page.scrollHeight > innerHeight) off.push('page');
       return off; })()"""
@@ -415,7 +434,9 @@ class PageTest(unittest.TestCase):
 
     def test_what_is_off_screen_is_seen(self):
         self.open()
-        for style in ("footer { transform: translateY(80px) }", "#panes { min-width: 1320px }",
+        for style in (".maps canvas { height: 300px !important }",
+                      "footer { transform: translateY(80px) }",
+                      "#panes { min-width: 1320px }",
                       "#play { min-width: 0; min-height: 0; width: 8px; padding: 0 }"):
             self.value("(() => { const s = document.createElement('style'); s.id = 'broken'; "
                        f"s.textContent = {json.dumps(style)}; document.head.append(s) }})()")
@@ -460,11 +481,32 @@ class PageTest(unittest.TestCase):
                              "e.closest('label'))).map(e => e.outerHTML)")
         self.assertEqual(unnamed, [])
         reached = []
-        for _ in range(24):
+        for _ in range(30):
             self.browser.press("Tab")
-            reached.append(self.value("document.activeElement.id"))
+            reached.append(self.value("document.activeElement.id || "
+                                      "document.activeElement.getAttribute('aria-label') || ''"))
+            if reached[-1].startswith("Arrays in HBM"):
+                self.assertRegex(self.text("tip"), r"Q: [\d,]+ B read, 0 B written so far\. K: ")
         for control in ("help-button", "theme", "play", "scrubber", "speed"):
             self.assertIn(control, reached)
+        self.assertEqual([name for name in reached if name.startswith("Tiles of S")][:2],
+                         [self.value(f"explorer.panes[{i}].find('.scores canvas')"
+                                     ".getAttribute('aria-label')") for i in (0, 1)])
+
+    def test_a_wait_is_chosen_by_keys(self):
+        """Of those at work: each press of E chooses the next; 1 and 2 say whose."""
+        self.open("#t=300")
+        self.browser.press("2")
+        chosen = []
+        for _ in range(4):
+            self.browser.press("e")
+            self.browser.drawn()
+            chosen.append(self.value("explorer.panes[1].selected"))
+        self.assertEqual(len(set(chosen)), 4)
+        self.assertEqual(self.value("explorer.panes[0].selected"), -1)
+        self.assertIn("Chosen: ", self.value("explorer.panes[1].find('.event').textContent"))
+        self.browser.press("Escape")
+        self.assertEqual(self.value("explorer.panes[1].selected"), -1)
 
     def test_the_fragment_is_the_moment(self):
         self.open("#t=0")

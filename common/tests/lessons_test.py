@@ -29,7 +29,7 @@ OURS = re.compile(r"(?:^|[\s;|&(])(?:build/bin/|scripts/)|^(?:python3|echo) ")
 NOT_RUN = [
     (r"--device[ =]gpu", "needs a GPU"),
     (r"^(?:sudo|apt-get|git)\b", "changes the machine"),
-    (r"^scripts/(?:run|test|figures|bench\.py|plot\.py)\b", "has tests of its own"),
+    (r"^scripts/(?:run|test|figures|explore|bench\.py|plot\.py)\b", "has tests of its own"),
     (r"^scripts/(?:check_sass|format)\b", "needs a tool that not every machine has"),
     (r"scripts/(?:capture_qkv|peers)\b", "needs PyTorch"),
 ]

@@ -65,8 +65,9 @@ class Rules(unittest.TestCase):
         self.assertEqual(len(masked('f("a + b");  // c\n')), len('f("a + b");  // c\n'))
 
     def test_the_same_key_wherever_the_line_stands(self):
-        body = "__device__ int f(int a) { return a + 1; }\n"
-        one, moved = mutants("a.h", body), mutants("a.h", "// more\n\n" + body)
+        body = "__device__ int f(int a) { return a + 1; }"
+        one = mutants("a.h", body + "\n")
+        moved = mutants("a.h", "// more\n\n" + body + "  // why\n")
         self.assertEqual([key(m) for m in one], [key(m) for m in moved])
         self.assertEqual(len({key(m) for m in one}), len(one))
 
@@ -99,7 +100,8 @@ class Known(unittest.TestCase):
         self.assertEqual((m.was, m.now), ("+", "-"))
         for entry in ({"was": "+"}, {"line": m.line}, {"file": "a.h", "was": "+", "now": "-"}):
             self.assertEqual(known.reason_for([{**entry, "reason": "why"}], m), "why")
-        for entry in ({"was": "-"}, {"line": "f"}, {"file": "b.h", "was": "+"}):
+        for entry in ({"was": "-"}, {"line": "f"}, {"file": "b.h", "was": "+"},
+                      {"was": "+", "nth": 1}):
             self.assertIsNone(known.reason_for([{**entry, "reason": "why"}], m))
             self.assertEqual(len(known.stale([{**entry, "reason": "why"}], [m])), 1)
 
@@ -195,7 +197,7 @@ class Toy(unittest.TestCase):
         states = self.states()
         state = {where: what["state"] for where, what in states.items()}
         loop = "for (int i = 0; i < n; ++i) {"
-        guard = "if (x[i] > 100) total = 100;  // no test has so much"
+        guard = "if (x[i] > 100) total = 100;"
         self.assertEqual(state[loop, "<", "<="], "found")
         self.assertEqual(state["inline __device__ int twice(int x) { return x * 2; }", "*", "+"],
                          "found")
@@ -203,7 +205,8 @@ class Toy(unittest.TestCase):
         self.assertEqual(state[guard, "x[i] > 100", "true"], "found")
         self.assertEqual(state[guard, "total = 100;", "(left out)"], "not reached")
         hang = states["n = n / 2;", "n = n / 2;", "(left out)"]
-        self.assertEqual(hang, {**hang, "state": "found", "by": "00_toy_test: no end within 2 s"})
+        self.assertEqual(hang, {**hang, "state": "found", "by": "00_toy_test: no end within 2 s of a core's "
+                                                          "time"})
         with open(os.path.join(self.root, "00_toy/attention.cu"), encoding="utf-8") as file:
             self.assertEqual(file.read(), KERNEL)
         self.assertIn("Survived:", said)

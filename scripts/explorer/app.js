@@ -111,8 +111,9 @@ const explorer = {
       this.draw();
     });
   },
+  shownNow() { return this.clock === "order" ? Math.floor(this.now) : this.now; },
   draw() {
-    const now = this.clock === "order" ? Math.floor(this.now) : this.now;
+    const now = this.shownNow();
     const narrow = matchMedia("(max-width: 900px)").matches;
     this.panes.forEach((pane, i) => {
       pane.element.classList.toggle("shown", i === this.shown);
@@ -120,7 +121,8 @@ const explorer = {
     });
     document.getElementById("scrubber").value = this.now;
     const unit = this.clock === "model" ? "model cycle" : "tick";
-    document.getElementById("moment").textContent = `${unit} ${exactly(now)} of ${exactly(this.last)}`;
+    document.getElementById("moment").textContent =
+      `${unit} ${exactly(now)} of ${exactly(this.last)}`;
     document.getElementById("scrubber").setAttribute("aria-valuetext", `${unit} ${exactly(now)}`);
     this.fragmentSoon();
   },
@@ -232,19 +234,21 @@ const explorer = {
     const keys = [["space", "play, pause"], ["← →", "one step back, on"],
                   ["shift ← →", "a twentieth back, on"], ["Home End", "to the start, the end"],
                   ["W S", "zoom the warps in, out"], ["A D", "pan them"], ["T", "light, dark"],
-                  ["C", "order, model's time"], ["Esc", "choose nothing"]];
+                  ["C", "order, model's time"], ["1 2", "left, right step, for E"],
+                  ["E", "choose the next event at work"], ["Esc", "choose none"]];
     const kinds = { copy: "copies HBM to shared memory", read: "reads HBM", write: "writes HBM",
                     shared: "shared memory", product: "multiplies", softmax: "exponentials",
                     arithmetic: "other arithmetic", exchange: "lanes exchange", signal: "arrives",
                     wait: "waits" };
-    const tiles = { product: "S: made", now: "at work", softmax: "made, and masked", line: "hatched: skipped" };
+    const tiles = { product: "S: made", now: "S: at work", softmax: "S: made, then masked",
+                    line: "S, hatched: skipped" };
     const swatch = ([kind, what]) =>
       `<span class="legend"><i style="background: var(--${kind})"></i>${what}</span>`;
     document.getElementById("legend").innerHTML = Object.entries(kinds).map(swatch).join("");
     document.getElementById("help").innerHTML =
       keys.map(([key, what]) => `<p><kbd>${key}</kbd> ${what}</p>`).join("") +
-      [...Object.entries(kinds), ...Object.entries(tiles)].map(([kind, what]) =>
-        `<p>${swatch([kind, what])}</p>`).join("");
+      [...Object.entries(kinds), ...Object.entries(tiles)]
+        .map((one) => `<p>${swatch(one)}</p>`).join("");
   },
   toggleHelp() {
     const help = document.getElementById("help");
@@ -265,11 +269,14 @@ const explorer = {
         "ArrowRight": () => event.shiftKey ? this.seek(this.now + leap) : this.step(1),
         "Home": () => this.seek(0), "End": () => this.seek(this.last),
         "w": () => this.zoom(1 / 1.25), "s": () => this.zoom(1.25),
-        "a": () => this.panTo(this.pan - this.span / 8), "d": () => this.panTo(this.pan + this.span / 8),
+        "a": () => this.panTo(this.pan - this.span / 8),
+        "d": () => this.panTo(this.pan + this.span / 8),
         "t": () => document.getElementById("theme").click(),
         "c": () => this.panes.every((pane) => pane.run.clocks.model) &&
           this.useClock(this.clock === "model" ? "order" : "model"),
         "?": () => this.toggleHelp(),
+        "1": () => this.show(0), "2": () => this.show(this.panes.length - 1),
+        "e": () => this.panes[this.shown].chooseNext(),
         "Escape": () => { this.panes.forEach((pane) => { pane.selected = -1; }); this.redraw(); },
       };
       const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
@@ -280,20 +287,31 @@ const explorer = {
   },
 };
 
-/// Shows a text by the pointer where there is one to show.
-function hover(canvas, text) {
+/// Shows a text at a place of the window, if there is one to show.
+function tell(words, x, y) {
   const tip = document.getElementById("tip");
-  canvas.addEventListener("pointermove", (event) => {
-    const words = text(event.offsetX, event.offsetY);
-    tip.hidden = !words;
-    if (!words) return;
-    tip.textContent = words;
-    const { width, height } = tip.getBoundingClientRect();
-    tip.style.left = Math.max(4, Math.min(event.clientX + 12, innerWidth - width - 4)) + "px";
-    const below = event.clientY + 16;
-    tip.style.top = (below + height > innerHeight ? event.clientY - height - 10 : below) + "px";
+  tip.hidden = !words;
+  if (!words) return;
+  tip.textContent = words;
+  const { width, height } = tip.getBoundingClientRect();
+  tip.style.left = Math.max(4, Math.min(x + 12, innerWidth - width - 4)) + "px";
+  tip.style.top = (y + 16 + height > innerHeight ? y - height - 10 : y + 16) + "px";
+}
+/// By the pointer.
+function hover(canvas, text) {
+  canvas.addEventListener("pointermove", (event) =>
+    tell(text(event.offsetX, event.offsetY), event.clientX, event.clientY));
+  canvas.addEventListener("pointerleave", () => tell(""));
+}
+/// Where the keyboard comes to a view, what it shows in words.
+function tellAtFocus(element, text) {
+  element.tabIndex = 0;
+  element.addEventListener("focus", () => {
+    if (!element.matches(":focus-visible")) return;
+    const box = element.getBoundingClientRect();
+    tell(text(), box.left, box.bottom - 16);
   });
-  canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
+  element.addEventListener("blur", () => tell(""));
 }
 
 explorer.start().catch((error) => {

@@ -5,9 +5,10 @@ class MemoryView {
     this.pane = pane;
     this.figures = pane.run.arrays.map((array, index) => {
       const figure = document.createElement("figure");
-      figure.innerHTML = "<figcaption></figcaption><canvas tabindex='-1'></canvas>";
+      figure.innerHTML = "<figcaption></figcaption><canvas></canvas>";
       const canvas = figure.querySelector("canvas");
-      figure.querySelector("figcaption").innerHTML = `<b></b> <span>${scaled(array.bytes, "B")}</span>`;
+      figure.querySelector("figcaption").innerHTML =
+        `<b></b> <span>${scaled(array.bytes, "B")}</span>`;
       figure.querySelector("b").textContent = array.name;
       canvas.setAttribute("role", "img");
       figure.classList.toggle("small", array.bytes < 4096);
@@ -57,8 +58,10 @@ class MemoryView {
     const cell = row * map.columns + column, size = map.inRow[row];
     const per = map.array.rows / map.rows, first = Math.floor(row * per);
     const last = Math.max(first, Math.ceil((row + 1) * per) - 1);
-    const times = (bytes) => `${(bytes / size).toLocaleString("en", { maximumFractionDigits: 1 })}×`;
+    const times = (bytes) =>
+      (bytes / size).toLocaleString("en", { maximumFractionDigits: 1 }) + "×";
     return `${map.array.name}, ${first === last ? "row " + first : `rows ${first} to ${last}`}: ` +
-      `${scaled(size, "B")} here, read ${times(map.read[cell])}, written ${times(map.written[cell])}`;
+      `${scaled(size, "B")} here, read ${times(map.read[cell])}, ` +
+      `written ${times(map.written[cell])}`;
   }
 }

@@ -4,9 +4,9 @@ let palette = {};
 function readPalette() {
   const style = getComputedStyle(document.documentElement);
   palette = {};
-  for (const name of ["paper", "card", "line", "ink", "soft", "faint", "accent", "now", "bad", "read",
-                      "write", "copy", "product", "softmax", "arithmetic", "shared", "exchange",
-                      "wait", "signal", "exit"]) {
+  for (const name of ["paper", "card", "line", "ink", "soft", "faint", "accent", "now", "bad",
+                      "read", "write", "copy", "product", "softmax", "arithmetic", "shared",
+                      "exchange", "wait", "signal", "exit"]) {
     palette[name] = style.getPropertyValue("--" + name).trim();
   }
 }

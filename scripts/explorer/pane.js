@@ -2,7 +2,8 @@
 
 const COUNTED = [["requested", "Requested of HBM", "B", ["requestedRead", "requestedWrite"]],
                  ["distinct", "Distinct bytes", "B", ["distinctRead", "distinctWrite"]],
-                 ["matmul", "Matmul FLOPs", "", ["matmul"]], ["exps", "Exponentials", "", ["exps"]]];
+                 ["matmul", "Matmul FLOPs", "", ["matmul"]],
+                 ["exps", "Exponentials", "", ["exps"]]];
 
 class Pane {
   constructor(run, index) {
@@ -19,7 +20,8 @@ class Pane {
       <div class="fault-slot"></div>
       <dl class="counters"></dl>
       <div class="view"><h3>HBM <small class="legend"></small></h3><div class="maps"></div></div>
-      <div class="view timeline"><h3>Warps and engines <small></small><span class="blocks"></span></h3>
+      <div class="view timeline">
+        <h3>Warps and engines <small></small><span class="blocks"></span></h3>
         <div class="box"><canvas tabindex="0" role="img"></canvas></div></div>
       <div class="event"></div>
       <div class="below view"></div>`;
@@ -27,10 +29,11 @@ class Pane {
     middle.className = "middle";
     middle.innerHTML = `
       <div class="view scores"><h3>S <small></small></h3><canvas role="img"></canvas></div>
-      <div class="view smem"><h3>Shared memory <small></small></h3><canvas role="img"></canvas></div>`;
+      <div class="view smem">
+        <h3>Shared memory <small></small></h3><canvas role="img"></canvas></div>`;
     this.find(".timeline").before(middle);
-    this.find(".below").innerHTML =
-      `<h3>Source <small></small></h3><div class="source" tabindex="0" role="region" aria-label="Source"></div>`;
+    this.find(".below").innerHTML = `<h3>Source <small></small></h3>
+      <div class="source" tabindex="0" role="region" aria-label="Source"></div>`;
     this.find("h2").textContent = run.title;
     this.find(".summary").textContent = this.summary();
     this.find(".summary").title = run.command;
@@ -47,14 +50,36 @@ class Pane {
     this.shared = new SharedView(this, this.find(".smem canvas"), this.find(".smem small"));
     this.timeline = new Timeline(this, this.find(".timeline canvas"));
     this.source = new SourceView(this, this.find(".source"), this.find(".below small"));
+    const label = (selector) => this.find(selector).getAttribute("aria-label");
+    for (const selector of [".scores canvas", ".smem canvas"]) {
+      tellAtFocus(this.find(selector), () => label(selector));
+    }
+    const maps = this.find(".maps");
+    maps.setAttribute("role", "group");
+    maps.setAttribute("aria-label", "Arrays in HBM");
+    tellAtFocus(maps, () => [...maps.querySelectorAll("canvas")]
+      .map((canvas) => canvas.getAttribute("aria-label")).join(". "));
     this.useClock("order");
+  }
+
+  /// The next of the events at work, warp by warp; after the last the first again.
+  chooseNext() {
+    const block = this.blockAt();
+    const atWork = this.atWork(block, explorer.shownNow());
+    if (!atWork.length) return;
+    const { warp } = this.run.columns;
+    atWork.sort((a, b) => warp[a] - warp[b]);
+    this.selected = atWork[(atWork.indexOf(this.selected) + 1) % atWork.length];
+    explorer.announceSoon();
+    explorer.redraw();
   }
 
   summary() {
     const { head, plan } = this.run;
     const tiles = plan.block_q ? `, tiles of ${plan.block_q} × ${plan.block_kv}` : "";
+    const heads = head.heads * head.batch;
     return `N = ${head.seqlen}${head.seqlen_kv !== head.seqlen ? ` × ${head.seqlen_kv}` : ""}, ` +
-      `d = ${head.head_dim}, ${head.heads * head.batch} head${head.heads * head.batch > 1 ? "s" : ""}` +
+      `d = ${head.head_dim}, ${heads} head${heads > 1 ? "s" : ""}` +
       `${head.causal ? ", causal" : ""}${tiles}`;
   }
 
@@ -145,6 +170,7 @@ class Pane {
     this.shared.draw(block, clock, now);
     this.timeline.draw(block, now);
     this.source.draw(current, atWork);
+    if (run.fault && this.selected < 0 && now >= this.faultAt()) this.source.drawFault(run.fault);
     this.tell(current, now, block);
     this.blockNote(block);
   }

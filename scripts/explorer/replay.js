@@ -20,8 +20,11 @@ class Replay {
       const n = rows * columns;
       // Places in HBM are even, as are all element sizes.
       const inRow = new Float32Array(rows);  // bytes of a cell
-      for (let r = 0; r < array.rows; ++r) inRow[Math.floor(r * rows / array.rows)] += width / columns;
-      return { array, width, rows, columns, inRow, read: new Float32Array(n), written: new Float32Array(n),
+      for (let r = 0; r < array.rows; ++r) {
+        inRow[Math.floor(r * rows / array.rows)] += width / columns;
+      }
+      return { array, width, rows, columns, inRow,
+               read: new Float32Array(n), written: new Float32Array(n),
                readAt: new Float64Array(n), writtenAt: new Float64Array(n),
                seen: new Uint8Array(Math.ceil(array.bytes / 2)) };
     });
@@ -127,10 +130,11 @@ class Replay {
     const group = head.heads / head.kv_heads;
     const of = Math.floor(firstKey / keys);  // head of K
     if (Math.floor(index / head.heads) * head.kv_heads +
-        Math.floor(index % head.heads / group) !== of) return;  // rows of different heads never meet
+        Math.floor(index % head.heads / group) !== of) return;  // different heads never meet
     const cells = (first, last, size, n) =>
       [Math.floor(first * n / size), Math.max(Math.ceil(last * n / size), 1)];
-    const [r0, r1] = cells(firstRow - index * N, Math.min(lastRow - index * N, N), N, this.scoreRows);
+    const [r0, r1] = cells(firstRow - index * N, Math.min(lastRow - index * N, N), N,
+                           this.scoreRows);
     const [k0, k1] = cells(firstKey - of * keys, Math.min(lastKey - of * keys, keys), keys,
                            this.scoreColumns);
     for (let r = r0; r < r1; ++r) {
@@ -171,7 +175,9 @@ function sharedContents(run, block, clock, now, cells) {
 /// What was filled together: where it is not told by a barrier, the copies of a group.
 function fillOf(run, i) {
   const meeting = run.columns.lands[i];
-  return meeting < 0 ? "" : run.barriers[meeting][0].replace(/ of warp .*/, "") + run.barriers[meeting][1];
+  if (meeting < 0) return "";
+  const [name, number] = run.barriers[meeting];
+  return name.replace(/ of warp .*/, "") + number;
 }
 
 function fillCells(run, event, region, ranges, underWay) {

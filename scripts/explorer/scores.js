@@ -52,7 +52,8 @@ class ScoresView {
     const all = rows * columns, share = (n) => `${Math.round(100 * n / all)}%`;
     this.note.textContent = (replay.heads > 1 ? `head ${head}: ` : "") +
       `${share(counts.made + counts.masked)} made`;
-    this.canvas.setAttribute("aria-label", `Tiles of S of head ${head}: ${share(counts.made)} made, ` +
+    this.canvas.setAttribute("aria-label",
+      `Tiles of S of head ${head}: ${share(counts.made)} made, ` +
       `${share(counts.masked)} made in vain, ${share(counts.skipped)} skipped`);
   }
 
@@ -87,17 +88,18 @@ class ScoresView {
       if (replay.scoresAt[cell] > now - glow) return "at work";
       return this.hidden(row, column, replay) ? "masked" : "made";
     }
-    return this.final[cell] ? "to come" : "skipped";
+    // What a run that ended with a fault did not come to, it did not skip.
+    return this.final[cell] || this.pane.run.fault ? "to come" : "skipped";
   }
 
   told(x, y) {
     if (!this.known || x > this.side || y > this.side) return "";
     const { head } = this.pane.run, replay = this.replay;
-    const row = Math.min(replay.scoreRows - 1, Math.floor(y / this.side * replay.scoreRows));
-    const column = Math.min(replay.scoreColumns - 1, Math.floor(x / this.side * replay.scoreColumns));
+    const row = Math.floor(Math.min(y / this.side, 0.9999) * replay.scoreRows);
+    const column = Math.floor(Math.min(x / this.side, 0.9999) * replay.scoreColumns);
     const cell = (this.head * replay.scoreRows + row) * replay.scoreColumns + column;
     return `S, query ${Math.floor(row * head.seqlen / replay.scoreRows)}, key ` +
       `${Math.floor(column * head.seqlen_kv / replay.scoreColumns)}: ` +
-      `${this.stateOf(row, column, Infinity, 0)}, made ${replay.scores[cell]} times so far`;
+      `${this.stateOf(row, column, Infinity, 0)}, worked on ${replay.scores[cell]} times so far`;
   }
 }

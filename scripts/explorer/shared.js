@@ -10,7 +10,8 @@ class SharedView {
     this.note = note;
     this.hits = [];
     hover(canvas, (x, y) => {
-      const hit = this.hits.find((h) => x >= h.x && x < h.x + h.width && y >= h.y && y < h.y + h.height);
+      const hit = this.hits.find((h) =>
+        x >= h.x && x < h.x + h.width && y >= h.y && y < h.y + h.height);
       return hit ? hit.text : "";
     });
   }
@@ -29,9 +30,10 @@ class SharedView {
     this.note.textContent = `${scaled(all, "B")} of block ${block.block}`;
     const regions = sharedContents(run, block, clock, now, CELLS);
     // Barriers and the like are small: they come last, side by side.
-    const large = regions.filter((r) => r.bytes >= 256), small = regions.filter((r) => r.bytes < 256);
+    const large = regions.filter((r) => r.bytes >= 256);
+    const small = regions.filter((r) => r.bytes < 256);
     const lines = large.length + (small.length ? 1 : 0), gap = 3;
-    const h = Math.min(26, (height - gap * (lines - 1)) / lines), label = 74;
+    const h = Math.min(32, (height - gap * (lines - 1)) / lines), label = 74;
     large.forEach((region, i) =>
       this.strip(context, region, label, i * (h + gap), width - label, h, label));
     if (small.length) {
@@ -47,7 +49,7 @@ class SharedView {
         context.globalAlpha = 1;
         context.fillStyle = palette.ink;
         context.fillText(textThatFits(context, region.name, w - 8), x + 3, y + h / 2);
-        this.hits.push({ x, y, width: w, height: h, text: `${region.name}: ${exactly(region.bytes, "B")}` });
+        this.hits.push({ x, y, width: w, height: h, text: this.size(region) });
       });
     }
     const words = regions.map((r) => `${r.name}: ` +
@@ -61,7 +63,7 @@ class SharedView {
     context.fillText(textThatFits(context, region.name, x - 6), 0, y + height / 2);
     context.fillStyle = palette.faint;
     context.fillRect(x, y, width, height);
-    this.hits.push({ x: 0, y, width: x, height, text: `${region.name}: ${exactly(region.bytes, "B")}` });
+    this.hits.push({ x: 0, y, width: x, height, text: this.size(region) });
     for (const segment of segmentsOf(region)) {
       const from = x + segment.first * w, size = (segment.last + 1 - segment.first) * w;
       const colour = segment.name === null ? palette.shared : palette.copy;
@@ -88,6 +90,7 @@ class SharedView {
     }
   }
 
+  size(region) { return `${region.name}: ${exactly(region.bytes, "B")}`; }
   words(segment) {
     if (segment.name === null) return "computed";
     const [first, last] = segment.row;

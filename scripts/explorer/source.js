@@ -50,7 +50,19 @@ class SourceView {
       last = Math.max(last, c.fromLine[current]);
     }
     mark(first, last, "now");
-    const item = this.lines[c.line[current] - 1];
-    if (item) this.box.scrollTop = item.offsetTop - this.box.offsetTop - this.box.clientHeight * 0.4;
+    this.scrollTo(c.line[current]);
+  }
+
+  /// Where the run ended.
+  drawFault({ file, line }) {
+    if (file < 0) return;
+    this.show(file);
+    this.scrollTo(line);
+  }
+
+  scrollTo(line) {
+    const item = this.lines[line - 1];
+    if (!item) return;
+    this.box.scrollTop = item.offsetTop - this.box.offsetTop - this.box.clientHeight * 0.4;
   }
 }

@@ -9,7 +9,8 @@ function engineRows(run, block) {
   for (const [what, label] of ENGINES) {
     const started = block.events.filter((i) => run.what(i) === what && run.columns.lands[i] >= 0);
     if (what === "tma_load") {
-      for (const name of new Set(started.map((i) => run.name(i)))) rows.push([what, name, `TMA ${name}`]);
+      const names = new Set(started.map((i) => run.name(i)));
+      for (const name of names) rows.push([what, name, `TMA ${name}`]);
     } else if (started.length) {
       rows.push([what, null, label]);
     }
@@ -45,7 +46,7 @@ class Timeline {
       if (!held) return;
       const by = event.offsetX - held.x;
       if (Math.abs(by) > 3) held.moved = true;
-      if (held.moved) explorer.panTo(held.pan - by / (this.canvas.clientWidth - this.gutter) * explorer.span);
+      if (held.moved) explorer.panTo(held.pan - by / this.scale);
     });
     this.canvas.addEventListener("pointerup", (event) => {
       if (held && !held.moved) this.pane.select(this.eventAt(event.offsetX, event.offsetY));
@@ -64,10 +65,10 @@ class Timeline {
     this.engines = block.engines;
     // Engines' rows have words in them; warps share what is left.
     const top = 16, all = this.engines.length + block.warps;
-    this.engineHeight = Math.max(12, Math.min(20, (height - top - 2) / all));
+    this.engineHeight = Math.max(12, Math.min(26, (height - top - 2) / all));
     this.top = top;
     this.warpsTop = top + this.engines.length * this.engineHeight;
-    this.rowHeight = Math.max(3, Math.min(24, (height - this.warpsTop - 2) / block.warps));
+    this.rowHeight = Math.max(3, Math.min(40, (height - this.warpsTop - 2) / block.warps));
   }
   warpY(warp) { return this.warpsTop + warp * this.rowHeight; }
 
@@ -136,13 +137,14 @@ class Timeline {
   labels(context, block, width) {
     const h = this.rowHeight, begin = this.warpsTop;
     context.fillStyle = palette.soft;
-    this.engines.forEach(([, , name], i) =>
-      context.fillText(textThatFits(context, name, this.gutter - 6), 0, this.top + (i + 0.5) * this.engineHeight));
+    const label = (name, y) =>
+      context.fillText(textThatFits(context, name, this.gutter - 6), 0, y);
+    this.engines.forEach(([, , name], i) => label(name, this.top + (i + 0.5) * this.engineHeight));
     const each = block.inGroups ? 4 : Math.max(1, Math.ceil(11 / h));
     for (let warp = 0; warp < block.warps; warp += each) {
       const name = block.inGroups ? `warpgroup ${warp / 4}` : `warp ${warp}`;
       const rows = block.inGroups ? 4 : 1;
-      context.fillText(textThatFits(context, name, this.gutter - 6), 0, begin + (warp + rows / 2) * h);
+      label(name, begin + (warp + rows / 2) * h);
     }
     context.strokeStyle = palette.line;
     context.beginPath();
@@ -197,7 +199,8 @@ class Timeline {
       const rows = run.rowsOf(i);
       const text = rows ? `${run.name(i)} ${rows[0]}–${rows[1]}` : run.name(i);
       context.fillStyle = palette.ink;
-      context.fillText(textThatFits(context, text, to - from - 6), from + 3, y + this.engineHeight / 2);
+      context.fillText(textThatFits(context, text, to - from - 6), from + 3,
+                       y + this.engineHeight / 2);
     }
   }
 
@@ -232,7 +235,9 @@ class Timeline {
       context.lineWidth = 1;
     };
     const fault = run.fault;
-    if (fault && fault.event >= 0 && run.place(fault.event) === this.block.key) mark(fault.event, palette.bad);
+    if (fault && fault.event >= 0 && run.place(fault.event) === this.block.key) {
+      mark(fault.event, palette.bad);
+    }
     const selected = this.pane.selected;
     if (selected < 0 || run.place(selected) !== this.block.key) return;
     const meeting = run.columns.meeting[selected];

@@ -33,7 +33,8 @@ function deed(run, i) {
   const barrier = run.names[c.barrier[i]];
   const into = run.kind(i) === "copy" ? " into shared memory" : "";
   switch (what) {
-    case "read": return `reads ${exactly(c.bytes[i], "B")} of ${name}${fromTo(run, i)}${into}${also}`;
+    case "read": return `reads ${exactly(c.bytes[i], "B")} of ${name}${fromTo(run, i)}` +
+      into + also;
     case "write": return `writes ${exactly(c.bytes[i], "B")} of ${name}${fromTo(run, i)}${also}`;
     case "tma_load": return `has the copy engine load ${exactly(c.bytes[i], "B")} of ${name}` +
       `${fromTo(run, i)}, for ${barrier}`;
@@ -83,7 +84,8 @@ function meetingOf(run, i, clock, now) {
       ? `copy of ${run.name(part)} (${exactly(run.columns.amount[part], "B")})`
       : run.what(part) === "wgmma" ? `product with ${run.name(part)}`
       : run.what(part) === "tma_store" ? `store of ${run.name(part)}`
-      : run.what(part) === "read" ? `copy of ${run.name(part)} (${exactly(run.columns.bytes[part], "B")})`
+      : run.what(part) === "read"
+      ? `copy of ${run.name(part)} (${exactly(run.columns.bytes[part], "B")})`
       : `warp ${run.columns.warp[part]}`;
     const entry = told.get(who + here) || { who, here, times: 0 };
     ++entry.times;

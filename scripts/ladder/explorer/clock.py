@@ -121,8 +121,8 @@ def put_in_order(trace):
 
 def put_in_model_time(trace):
     """Gives every event its time by replay, where the trace has what that takes: products and
-    copies by Hopper's engines. The blocks of a kernel run side by side; kernels that the model does not
-    know take no time. The cycles in all, or None."""
+    copies by Hopper's engines. The blocks of a kernel run side by side; kernels that the model
+    does not know take no time. The cycles in all, or None."""
     lines = {}
     for line in trace.lines:
         lines.setdefault((line["kernel"], line["block"]), []).append(line)

@@ -2,9 +2,11 @@
 
 import glob
 import json
+import math
 import os
 import re
 import resource
+import signal
 import subprocess
 import tempfile
 import time
@@ -12,7 +14,7 @@ import time
 from ladder.console import WRONG_RESULT, Stop
 
 MEMORY = 8 << 30  # of a program: a mutant may want to fill the machine's
-PATIENCE = 30  # seconds for any test to begin with, where the machine is under load
+PATIENCE = 10  # seconds of a core's time for any test to begin with
 # Tests go in turns by how long they take on the sound program: most mutants fall in the first.
 TURNS = (0.1, 1, float("inf"))
 
@@ -113,18 +115,19 @@ class Judge:
         nothing ran what it changes."""
         reached = False
         for program, tests, seconds in self.turns(suites):
-            limit = PATIENCE + 10 * seconds
+            limit = PATIENCE + 5 * cores() * seconds
             status, said, hung = self.run(program, ":".join(tests), number, limit, what,
                                           ["--gtest_fail_fast"])
             reached |= "mutant reached" in said
             if hung:
-                return "found", f"{program}: no end within {limit:.0f} s"
+                return "found", f"{program}: no end within {limit:.0f} s of a core's time"
             if status:
                 return "found", f"{program}: {reason(said, status)}"
         return ("survived", "") if reached else ("not reached", "")
 
     def run(self, program, tests, number, limit, what, more):
-        """(status, all it said, whether it had to be ended)."""
+        """(status, all it said, whether it had to be ended). The limit is of a core's time, so that
+        a machine under load makes no mutant hang; one that waits for nothing is ended as well."""
         environment = {**os.environ}
         environment.pop("LADDER_MUTANT", None)
         if number is not None:
@@ -133,13 +136,14 @@ class Judge:
             flags = out.fileno()
             with subprocess.Popen([os.path.join(self.bin, program), f"--gtest_filter={tests}",
                                    "--gtest_brief=1", *more], stdin=subprocess.DEVNULL, stdout=flags,
-                                  stderr=flags, env=environment, preexec_fn=limit_memory) as process:
+                                  stderr=flags, env=environment,
+                                  preexec_fn=lambda: set_limits(limit)) as process:
                 try:
-                    end, hung = time.monotonic() + limit, False
+                    end, waited = time.monotonic() + 3600 + 100 * limit, False
                     while process.poll() is None:
                         self.progress.at(what)
-                        hung = time.monotonic() > end
-                        if hung:
+                        waited = time.monotonic() > end
+                        if waited:
                             process.kill()
                         try:
                             process.wait(timeout=0.05)
@@ -149,10 +153,17 @@ class Judge:
                     process.kill()
                     raise
             out.seek(0)
+            hung = waited or process.returncode == -signal.SIGXCPU
             return process.returncode, out.read().decode(errors="replace"), hung
 
 
-def limit_memory():
+def cores():
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def set_limits(seconds):
+    seconds = math.ceil(seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

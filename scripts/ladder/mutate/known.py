@@ -1,13 +1,14 @@
 """The mutants that may survive, each with the reason: scripts/ladder/mutate/known.json, a list of
-{"file", "line", "was", "now", "reason"}. `line` is the text of the source's line, `was` and `now` as
-scripts/mutate prints them. A `file`, `line`, `was` or `now` that is left out stands for any."""
+{"file", "line", "was", "now", "nth", "reason"}. `line` is the text of the source's line, `was` and
+`now` as scripts/mutate prints them, `nth` counts from 0 what is the same in that line. A field that
+is left out stands for any."""
 
 import json
 import os
 
 from ladder.console import BAD_USAGE, Stop
 
-FIELDS = ("file", "line", "was", "now")
+FIELDS = ("file", "line", "was", "now", "nth")
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known.json")
 
 
@@ -22,7 +23,7 @@ def load(path=PATH):
         if not entry.get("reason", "").strip():
             raise Stop(f"{os.path.relpath(path)}: an entry without a reason: {entry}", BAD_USAGE)
         if set(entry) - {*FIELDS, "reason"} or not {"line", "was"} & set(entry):
-            raise Stop(f"{os.path.relpath(path)}: an entry has reason, line, was, now and file, and "
+            raise Stop(f"{os.path.relpath(path)}: an entry has reason, file, line, was, now and nth, "
                        f"line or was at least: {entry}", BAD_USAGE)
     return entries
 

@@ -6,8 +6,8 @@ import re
 
 # A change: the text [begin, end) of a file becomes `planted`, which has both what was there, as {was},
 # and what the mistake makes of it; the mutant's number takes the place of {id} and chooses.
-# `was` and `now` say it to people, `line` is the whole line that it begins in, `nth` tells apart
-# what is the same in all of these. `operator`: the type of M{id}, if there is one.
+# `was` and `now` say it to people, `line` is the line that it begins in, less its comment, `nth`
+# tells apart what is the same in all of these. `operator`: the type of M{id}, if there is one.
 Mutant = collections.namedtuple("Mutant", "file rule line was now nth begin end planted operator")
 
 
@@ -231,7 +231,8 @@ def mutants(file, text):
             if begin not in device or begin in fixed or (begin, end, now) in spans:
                 continue
             spans.add((begin, end, now))
-            line = text[text.rfind("\n", 0, begin) + 1:text.find("\n", begin)].strip()
+            line = text[text.rfind("\n", 0, begin) + 1:text.find("\n", begin)]
+            line = re.sub(r"//.*", "", line).strip()
             was = " ".join(text[begin:end].split())
             found.append(Mutant(file, rule.__name__, line, was, now, seen[line, was, now], begin,
                                 end, planted, *operators or [None]))
