@@ -336,7 +336,8 @@ class FilesOfGpus(Fake):
         for name in ("CXX", "CMAKE_PREFIX_PATH"):
             self.environment.pop(name, None)
         self.write("build/.ready",
-                   f"CXX= CMAKE_PREFIX_PATH= PATH={self.environment['PATH']}\n")
+                   f"CXX= CMAKE_PREFIX_PATH= PATH={self.environment['PATH']} "
+                   f"CI={self.environment.get('CI', '')}\n")
         self.write("CMakePresets.json", "{}")
         self.write("scripts/plot.py", "import os, sys\nfrom ladder.files import newest_measured\n"
                    "print(os.path.basename(newest_measured()), *sys.argv[1:])\n")
