@@ -167,7 +167,8 @@ def compile_command(build, step, source, target, optimise, first_includes):
 def link_command(build, rung, step, target):
     """The build's own command for a rung's program, with one step in it."""
     try:
-        out = subprocess.run(["ninja", "-t", "commands", rung], cwd=build, check=True,
+        # By its path: another folder may have a program of this name.
+        out = subprocess.run(["ninja", "-t", "commands", f"bin/{rung}"], cwd=build, check=True,
                              stdin=subprocess.DEVNULL, capture_output=True,
                              encoding="utf-8").stdout
     except (OSError, subprocess.CalledProcessError) as error:
