@@ -96,8 +96,7 @@ const std::vector<Group>& groups() {
             "of threads: forward, reverse or random[:SEED] (default forward)"},
            {"sram", "BYTES", nullptr, "shared memory of a block (default 232448: 227 KiB)"},
            {"trace", "FILE", nullptr,
-            "write what blocks do, touch and wait for, as JSON lines; .gz: compressed (default: "
-            "none)"},
+            "write what blocks do and touch as JSON lines; .gz compresses (default: none)"},
        }},
       {"Timing on the gpu",
        {
