@@ -3,6 +3,7 @@
 Run alone: python3 common/tests/scripts_test.py
 """
 
+import contextlib
 import json
 import os
 import pty
@@ -808,15 +809,16 @@ class ReadyTest(ScriptTest):
                                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                     stderr=subprocess.PIPE, encoding="utf-8")
 
-        with run() as first:
+        with run() as first, contextlib.ExitStack() as both:
             wait_for(started)
-            with run() as second:
-                self.assertEqual(second.stderr.readline(), "scripts/test: another build in this "
-                                 "clone is under way; waiting for its end.\n")
-                with open(go_on, "w", encoding="utf-8"):
-                    pass
-                first.communicate(timeout=SECONDS)
-                second.communicate(timeout=SECONDS)
+            second = both.enter_context(run())
+            # Whatever comes out, the builds must end.
+            both.callback(lambda: self.write("go_on", ""))
+            self.assertEqual(second.stderr.readline(), "scripts/test: another build in this clone "
+                             "is under way; waiting for its end.\n")
+            self.write("go_on", "")
+            first.communicate(timeout=SECONDS)
+            second.communicate(timeout=SECONDS)
         with open(os.path.join(self.root, "builds"), encoding="utf-8") as file:
             builds = [line.split() for line in file]
         self.assertEqual([what for _, what in builds], ["begins", "ends"] * 2)
