@@ -1,4 +1,4 @@
-// 01 · Tiled products: both matrix products through shared memory, on the tensor cores.
+// 01 · Tiled products (GEMMs): both of them through shared memory, on the tensor cores.
 //
 //   build/bin/01_tiled_matmul --variant mma --seqlen 512
 //

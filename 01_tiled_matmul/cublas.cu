@@ -1,5 +1,5 @@
-// 01 · The same two products by cuBLAS: what the vendor's library gets out of the GPU. It is no
-// step of the ladder, but a baseline to set the rung's products beside.
+// 01 · The same two GEMMs by cuBLAS: what the vendor's library gets out of the GPU. It is not a
+// step of the ladder, but a baseline to compare the rung's products with.
 //
 //   build/bin/01_tiled_matmul --baseline cublas
 //

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads)
   Accumulator<kRows, D> O_sum;
   for (int key = 0; key < p.N_kv; key += kKeys) {
     cp_async_wait<0>();
-    __syncwarp();  // K is there, and all lanes are done with the last V
+    __syncwarp();  // K has arrived, and all lanes are done with the last V
     copy_async<32>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, lane_id());
     cp_async_commit();
 
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
       });
 
     cp_async_wait<0>();
-    __syncwarp();  // V is there, and all lanes are done with this K
+    __syncwarp();  // V has arrived, and all lanes are done with this K
     if (key + kKeys < p.N_kv)
       copy_async<32>(tile_K, K_head + int64_t{key + kKeys} * p.d, p.d, p.N_kv - key - kKeys, p.d,
                      lane_id());

@@ -85,9 +85,9 @@ __global__ void __launch_bounds__(kThreads)
 
     for (int row = 0; row < p.N; row += Br) {
       cp_async_wait<0>();
-      __syncthreads();  // the tiles are there
+      __syncthreads();  // the tiles have arrived
 
-      // l and m of row `thread`: asked for here, needed after the softmax, for HBM is far away.
+      // l and m of row `thread`: requested here, needed after the softmax: HBM is far away.
       const bool has_row = thread < Br && row + thread < p.N;
       Row m{0}, l{0};
       if (has_row) m = {m_head[row + thread]}, l = {l_head[row + thread]};
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads)
       write(warp_l, row_sum(S));
       __syncthreads();
 
-      // One thread a row: l and m from HBM and back, and what O and P·V weigh in the new O.
+      // One thread per row: l and m from HBM and back, and what O and P·V weigh in the new O.
       if (has_row) {
         const auto m_tile = max_over_warps(warp_m, thread), l_tile = sum_over_warps(warp_l, thread);
         const auto m_new = max(m, m_tile), shift = finite_or_zero(m_new);

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   Accumulator<kRows, D> O_sum;
   for (int key = 0; key < keys; key += Bc) {
     cp_async_wait<0>();
-    __syncthreads();  // K is there, and all warps are done with the last V
+    __syncthreads();  // K has arrived, and all warps are done with the last V
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
     cp_async_commit();
 
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
       });
 
     cp_async_wait<0>();
-    __syncthreads();  // V is there, and all warps are done with this K
+    __syncthreads();  // V has arrived, and all warps are done with this K
     if (key + Bc < keys)
       copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, keys - key - Bc, p.d,
                            thread);
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     mma_AB(O_sum, as_operand<T>(S), tile_V, 0, 0);
   }
   cp_async_wait<0>();
-  __syncthreads();  // Q is there even where there was no key
+  __syncthreads();  // Q has arrived even where there was no key
 
   mul_rows(O_sum, inverse_or_zero(l));
   // Through the warp's own rows of Q's tile, so that O is written in whole 16-byte pieces.

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
     cp_async_commit();
     cp_async_wait<1>();
-    __syncthreads();  // K is there
+    __syncthreads();  // K has arrived
 
     Accumulator<Br, kKeys> S;  // this warp's columns
 #pragma unroll
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads)
     m = m_new;
     if (warp_id() == 0) write(weight, alpha);
     cp_async_wait<1>();
-    __syncthreads();  // V is there too
+    __syncthreads();  // V has arrived too
 
     // O, 16 rows at a time.
     const auto P = as_operand<T>(S);
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   cp_async_wait<0>();
 
-  // l of all keys: every warp writes its own, one thread a row adds them.
+  // l of all keys: every warp writes its own, one thread per row adds them.
   write(warp_l, l);
   write(warp_m, m);
   __syncthreads();

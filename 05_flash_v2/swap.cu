@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
     cp_async_commit();
     cp_async_wait<1>();
-    __syncthreads();  // K is there
+    __syncthreads();  // K has arrived
 
     Accumulator<Br, kKeys> S;  // this warp's columns
 #pragma unroll
@@ -101,9 +101,9 @@ __global__ void __launch_bounds__(kThreads)
     exp2_rows(S, c, finite_or_zero(max_over_warps(warp_m)));  // S is P from here on
     write(warp_l, row_sum(S));
     cp_async_wait<1>();
-    __syncthreads();  // V is there too
+    __syncthreads();  // V has arrived too
 
-    // One thread a row: l and m, and what O and P·V weigh in the new O.
+    // One thread per row: l and m, and what O and P·V weigh in the new O.
     if (thread < Br) {
       const auto m_tile = max_over_warps(warp_m, thread), l_tile = sum_over_warps(warp_l, thread);
       const auto m_new = max(m, m_tile), shift = finite_or_zero(m_new);

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   Accumulator<kRows, D> O_sum;
   for (int key = 0; key < keys; key += Bc) {
     cp_async_wait<0>();
-    __syncthreads();  // K is there, and all warps are done with the last V
+    __syncthreads();  // K has arrived, and all warps are done with the last V
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
     cp_async_commit();
 
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
       });
 
     cp_async_wait<0>();
-    __syncthreads();  // V is there, and all warps are done with this K
+    __syncthreads();  // V has arrived, and all warps are done with this K
     if (key + Bc < keys)
       copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, keys - key - Bc, p.d,
                            thread);
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     mma_AB(O_sum, as_operand<T>(S), tile_V, 0, 0);
   }
   cp_async_wait<0>();
-  __syncthreads();  // Q is there even where there was no key
+  __syncthreads();  // Q has arrived even where there was no key
 
   mul_rows(O_sum, inverse_or_zero(l));
   // Through the warp's own rows of Q's tile, so that O is written in whole 16-byte pieces.
@@ -141,7 +141,7 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
 /// D = rowsum(dO∘O), which dS takes from dP; LSE in units of ln 2; and dQ's sums, 0 to begin with.
 /// A row that sees no key has LSE = −∞: +∞ in its place makes its P 0,
-/// as the mask does once more: without it exp would make ∞ of it first. D/8 lanes a row.
+/// as the mask does once more; without it exp would first give ∞. D/8 lanes per row.
 template <class T, int D>
 __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> D_rows,
                         Hbm<float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   Accumulator<kRows, of_dK.kColumns> dK_sum, dV_sum;
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<0>();
-    __syncthreads();  // this step's tiles are there, and all warps are done with the last step's
+    __syncthreads();  // this step's tiles are complete, and all warps are done with the last step's
     if (kStages == 2) start_copies(step + 1);
     const int row = row_of(step), stage = step % kStages;
     const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       start_copies(step + 1);
     }
   }
-  cp_async_wait<0>();  // for nothing: every tile of keys has a step, and that waited for all
+  cp_async_wait<0>();  // redundant: every tile of keys has a step, and that waited for all
   __syncthreads();     // all warps are done with K and V
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.

@@ -103,7 +103,7 @@ struct WorkspaceArray {
 };
 
 /// A tile that a step is compiled for: for heads up to max_d (padded on chip) that no entry with a
-/// smaller max_d is for.
+/// smaller max_d covers.
 struct TileSize {
   int max_d;     // 32, 64, 128 or 256
   int block_q;   // Br, rows of Q
@@ -149,7 +149,7 @@ struct KernelTraffic {
 /// A run's requested HBM traffic by formula, kernel by kernel in launch order: exact to the byte.
 using Traffic = std::vector<KernelTraffic>;
 
-/// Where an algorithm must round to the I/O type, which decides how large an error is right.
+/// Where an algorithm must round to the I/O type, which decides how large an error is acceptable.
 enum class Rounding {
   S_and_P_stored,  // S, P and O
   on_chip          // P (and dS) as matrix operands, and the outputs
@@ -184,9 +184,9 @@ struct Variant {
   std::span<const TileSize> tiles = {};  // compiled; empty: --block-* not taken
   GridLimit grid_limit = {};             // of a step that is slow
 
-  // What this step points a reader to, who meets its limits. Empty: it has no such limit.
+  // Where this step sends a reader who meets its limits. Empty: it has no such limit.
   std::string max_subtracted_by = {};  // the rung that subtracts the row maximum
-  std::string less_memory = {};        // who stores no S and no P
+  std::string less_memory = {};        // the one that stores neither S nor P
 
   /// Throws Error(bad_usage) for tile sizes that are not compiled or do not fit.
   Plan (*plan)(const Problem&, const DeviceInfo&, const TileRequest&) = nullptr;

@@ -28,7 +28,7 @@ namespace {
 constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup
 constexpr int kStages = 2;  // of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers: a consumer's own.
+// Named barriers: each consumer's own.
 constexpr int kOwn = 1;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   for_each_row(m, l, [&](int i, float max, float sum) {
     if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
   });
-  if (first_thread) tma_store_wait_read<0>();  // shared memory stays until then
+  if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {

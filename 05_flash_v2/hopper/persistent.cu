@@ -1,4 +1,4 @@
-// 05 on Hopper, step 6: blocks that stay. This project's own way to do it: the work from a counter.
+// 05 on Hopper, step 6: persistent blocks. This project's own way: the work comes from a counter.
 //
 //   build/bin/05_flash_v2 --variant persistent --seqlen 512 --causal
 //
@@ -28,7 +28,7 @@ namespace {
 constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup
 constexpr int kStages = 2;  // of Q, of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers: a consumer's own, and its turn at the tensor cores.
+// Named barriers: each consumer's own, and its turn at the tensor cores.
 constexpr int kOwn = 1, kTurn = 4;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   SharedMemory smem;
   Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
   Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
-  const auto smem_work = smem.take<Work>("work", kStages * kConsumers);  // what the tile of Q is
+  const auto smem_work = smem.take<Work>("work", kStages * kConsumers);  // which tile of Q it is
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
@@ -89,11 +89,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   if (warpgroup_id() == 0) {  // the producer
     setmaxnreg_dec<kConsumers == 3 ? 32 : 40>();
     if (threadIdx.x != 0) return;
-    // A tile of Q comes with what it is, so that consumers need not divide; after the last one
-    // there is no head.
+    // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
+    // one the head is negative.
     const auto send = [&](const Work& w) {
       for (int consumer = 0; consumer < kConsumers; ++consumer) {
-        Q.free[Q.number()].wait(Q.at.round);  // not even at first before its consumer says so
+        Q.free[Q.number()].wait(Q.at.round);  // from the start, not before its consumer says so
         smem_work[Q.number()] = w;
         if (w.head >= 0)
           Q.fill(map_Q, 0, row_of(w) + consumer * kRows, w.head % p.H, w.head / p.H);
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     });
   }
   if (first_thread) tma_store_wait_read<0>();
-  if (consumer == 0) begin_turn();  // takes the last one's last hand-over
+  if (consumer == 0) begin_turn();  // receives the last consumer's last hand-over
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
@@ -263,7 +263,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
     rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);
   }
   const int64_t k = heads * rows * p.d * kIoBytes;
-  // A block asks for a tile of Q after each that it has had, once in vain.
+  // A block asks for another tile of Q after each that it has had, the last time in vain.
   const int64_t asked = 4 * heads * ceil_div(p.N, plan.block_q);
   return {{"clear", {{"next", 0, 4}}},
           {"attention",

@@ -1,4 +1,4 @@
-// 05 on Hopper, step 5: consumers in turn (Shah et al. 2024, FlashAttention-3, §3.1, ping-pong).
+// 05 on Hopper, step 5: consumers take turns (Shah et al. 2024, FlashAttention-3, §3.1, ping-pong).
 //
 //   build/bin/05_flash_v2 --variant ping_pong --seqlen 512 --causal
 //
@@ -27,7 +27,7 @@ namespace {
 constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup
 constexpr int kStages = 2;  // of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers: a consumer's own, and its turn at the tensor cores.
+// Named barriers: each consumer's own, and its turn at the tensor cores.
 constexpr int kOwn = 1, kTurn = 4;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
@@ -172,8 +172,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   for_each_row(m, l, [&](int i, float max, float sum) {
     if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
   });
-  if (first_thread) tma_store_wait_read<0>();  // shared memory stays until then
-  if (consumer == 0) begin_turn();             // takes the last one's last hand-over
+  if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
+  if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {

@@ -1,4 +1,4 @@
-// 05 on Hopper, step 3: warps that specialise (Shah et al. 2024, FlashAttention-3, §3.1).
+// 05 on Hopper, step 3: warp specialisation (Shah et al. 2024, FlashAttention-3, §3.1).
 //
 //   build/bin/05_flash_v2 --variant producer --seqlen 512 --causal
 //
@@ -13,7 +13,7 @@
 //
 // Since `tma`: the warps no longer all do the same. One thread of a producer warpgroup keeps copies
 // under way into rings of stages; two or three consumer warpgroups multiply, and say when a stage
-// is free again. No barrier of the whole block is left in the loop. A block has the SM for itself,
+// is free again. No barrier of the whole block is left in the loop. A block has the SM to itself,
 // so the tile is larger, and the producer hands registers to the consumers.
 
 #include "machine/hopper.h"
@@ -29,7 +29,7 @@ namespace {
 constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup
 constexpr int kStages = 2;  // of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers: a consumer's own.
+// Named barriers: each consumer's own.
 constexpr int kOwn = 1;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   for_each_row(m, l, [&](int i, float max, float sum) {
     if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
   });
-  if (first_thread) tma_store_wait_read<0>();  // shared memory stays until then
+  if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {

@@ -1,4 +1,4 @@
-// 05 on Hopper, step 2: copies by an engine, TMA (Shah et al. 2024, FlashAttention-3, §2.2).
+// 05 on Hopper, step 2: copies by the copy engine, TMA (Shah et al. 2024, FlashAttention-3, §2.2).
 //
 //   build/bin/05_flash_v2 --variant tma --seqlen 512 --causal
 //
@@ -13,7 +13,7 @@
 //
 // Since `wgmma`: the copies. One thread names a box of an array, and the copy engine fetches it,
 // lays it out as the products want it, fills what is past the end with zeros, and says at a barrier
-// in shared memory when the last byte is there. O leaves the same way.
+// in shared memory when the last byte has arrived. O leaves the same way.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kRows = 64;  // rows of Q of a warpgroup
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers: a warpgroup's own.
+// Named barriers: each warpgroup's own.
 constexpr int kOwn = 1;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each warpgroup has kRows of the Br rows.
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, D <= 128 ? 2 : 1)
   for_each_row(m, l, [&](int i, float max, float sum) {
     if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
   });
-  if (first_thread) tma_store_wait_read<0>();  // shared memory stays until then
+  if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {

@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kRows = 64;  // rows of Q of a warpgroup
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers: a warpgroup's own.
+// Named barriers: each warpgroup's own.
 constexpr int kOwn = 1;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each warpgroup has kRows of the Br rows.
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, D <= 128 ? 2 : 1)
   for (int key = 0; key < keys; key += Bc) {
     cp_async_wait<0>();
     fence_proxy_async();
-    __syncthreads();  // K is there, and all warps are done with the last V
+    __syncthreads();  // K has arrived, and all warps are done with the last V
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
     cp_async_commit();
 
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, D <= 128 ? 2 : 1)
 
     cp_async_wait<0>();
     fence_proxy_async();
-    __syncthreads();  // V is there, and all warps are done with this K
+    __syncthreads();  // V has arrived, and all warps are done with this K
     if (key + Bc < keys)
       copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, keys - key - Bc, p.d,
                            thread);
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, D <= 128 ? 2 : 1)
     wgmma_wait<0>(O_sum, P);
   }
   cp_async_wait<0>();
-  __syncthreads();  // Q is there even where there was no key
+  __syncthreads();  // Q has arrived even where there was no key
 
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));

@@ -82,8 +82,8 @@ class Saved {
   std::deque<AtomicFile> files_;
 };
 
-/// A message with what a terminal would obey written out: an argument quoted in it may hold
-/// anything. Line breaks stay.
+/// A message with control characters that a terminal would obey escaped: an argument quoted in it
+/// may hold anything. Line breaks stay.
 std::string printable(std::string_view text) {
   std::string shown;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -123,7 +123,7 @@ int run(int argc, char** argv) {
   try {
     reports = run_variant(*device, variant, *options, &outputs);
   } catch (const Error& e) {
-    // Of a run that a fault ends, the trace shows where.
+    // Where a fault ends the run, the trace shows where.
     if (trace && e.status == Exit::wrong_result)
       write_trace(*trace, options->sim.trace_file, variant, outputs, *device);
     throw;

@@ -24,8 +24,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "bytes of a file are used as they are");
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-// NumPy's own headers take 118 bytes; longer ones are possible, but none of float arrays needs
-// this.
+// NumPy's own headers take 118 bytes; longer ones are possible, but no float array needs one this
+// long.
 constexpr size_t kMaxHeader = 1 << 16;
 constexpr const char* kWayOut =
     "; write it with numpy.save(path, numpy.ascontiguousarray(array, dtype='float32'))";
@@ -145,7 +145,7 @@ class Dictionary {
       shape.push_back(size);
       if (accept(',')) continue;
       expect(')');
-      // In Python a single number in parentheses is no tuple.
+      // In Python a single number in parentheses is not a tuple.
       if (shape.size() == 1) malformed("'shape' is a number, not a tuple");
       break;
     }

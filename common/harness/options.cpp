@@ -147,7 +147,7 @@ T number(std::string_view option, std::string_view text, T least, T most,
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value);
   if (error == std::errc::invalid_argument) {
-    // from_chars knows no sign of unsigned numbers, but a person means a number by it.
+    // from_chars accepts no sign on unsigned numbers, but someone who types one means a number.
     const bool negative = text.size() > 1 && text[0] == '-' && text[1] >= '0' && text[1] <= '9';
     bad_value(option, text, negative ? "out of range" : "not a number", accepted);
   }

@@ -6,7 +6,7 @@
 namespace ladder {
 
 /// Lives as long as the step. On a terminal the seconds count up in place and the line goes away
-/// in the end; elsewhere it is one line.
+/// at the end; elsewhere it is one line.
 class Progress {
  public:
   explicit Progress(const std::string& step);

@@ -53,8 +53,8 @@ class Reference {
   int64_t overflowing_ = 0;
 };
 
-/// What of the gradients to compute: dQ of some query rows of every head; dK and dV, whole, of some
-/// of the B·Hk key/value heads.
+/// Which of the gradients to compute: dQ of some query rows of every head; dK and dV, whole, of
+/// some of the B·Hk key/value heads.
 struct GradientChoice {
   std::vector<int> rows, kv_heads;  // ascending
 };

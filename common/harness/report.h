@@ -39,7 +39,7 @@ std::string to_json(const Report& report);
 /// A table within 100 columns, newline at the end. `colour`: ANSI escapes for pass and fail.
 std::string to_table(const Report& report, bool colour);
 
-/// A line on how fast the products of 01 are against a baseline's, by their kernels' times:
+/// A line on how fast the products (GEMMs) of 01 are against a baseline's, by their kernels' times:
 /// 1 is as fast, 0.5 half as fast.
 std::string baseline_text(const Report& ours, const Report& baseline);
 

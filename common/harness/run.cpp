@@ -36,7 +36,7 @@ void require_memory(const Variant& variant, const MemoryNeed& need, const Device
   throw Error(Exit::no_device, what);
 }
 
-/// A line for each kernel of whose launch that is known.
+/// A line for each kernel whose occupancy is known.
 void print_occupancy(const Report& r) {
   for (const auto& kernel : r.kernels) {
     if (!kernel.occupancy) continue;
@@ -122,7 +122,7 @@ Variant choose_variant(const Options& options, const DeviceInfo& device) {
     throw Error(Exit::bad_usage,
                 fmt::format("--variant {}: not among this rung's", options.variant));
   }
-  // The last step that has what is asked for; of the tile, if any has it.
+  // The last step that has what is asked for, the tile included if any step has it.
   const auto has_tile = [&](const Variant& v) {
     return options.tile.any() ||
            std::any_of(v.tiles.begin(), v.tiles.end(),

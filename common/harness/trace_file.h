@@ -16,9 +16,9 @@ namespace ladder {
 ///   runs of accesses  TraceEvent's keys; it alone has "op"
 ///   asynchronous      AsyncEvent's keys; it alone has "event"
 ///   the arrays        {"arrays": {name: bytes}, "block_q", "block_kv", "warps", "stages"}
-///   launches          WorkTrace::Launch's keys; "launch" is its number, "shared" [name, begin,
-///   bytes] work              WorkEvent's keys, those that are 0 or empty left out; it alone has
-///   "do", its
+///   launches          WorkTrace::Launch's keys; "launch" is its number, "shared" has
+///                     [name, begin, bytes]
+///   work              WorkEvent's keys, those that are 0 or empty left out; it alone has "do", its
 ///                     `what`. "line" and "from" are places in the source; ranges are [begin,
 ///                     bytes, step, count], and of shared memory [array, 1 if written, ranges]
 ///   a fault           {"fault": message, "launch", "block", "thread", "line"}, if there was one

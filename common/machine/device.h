@@ -128,9 +128,9 @@ struct TraceEvent {
 };
 
 /// What a thread asked of Hopper's asynchronous engines or of a barrier, for --trace. What a whole
-/// warp does is told once, by its first lane. A thread's events are in the order of the program,
-/// those of a block in one of the orders that are possible: an event that waits stands where it
-/// began to.
+/// warp does is recorded once, by its first lane. A thread's events are in program order, those of
+/// a block in one of the orders that are possible: an event that waits stands where it began to
+/// wait.
 struct AsyncEvent {
   std::string kernel;
   int64_t block;
@@ -141,24 +141,24 @@ struct AsyncEvent {
   /// product, told when its group is committed, the shared array of the right operand.
   std::string name;
   std::string barrier;  // that a tma_load reports to
-  /// Of an mbarrier the phase: that a load or an arrival counts for, or whose end is waited for (-1
-  /// is over from the start). Of a named barrier how often it was complete before. Of products and
-  /// stores their group, the first being 0; a wait is for all groups below the number.
+  /// For an mbarrier the phase that a load or an arrival counts for, or whose end is waited for (-1
+  /// is over from the start). For a named barrier how often it was complete before. For products
+  /// and stores their group, the first being 0; a wait is for all groups below the number.
   int64_t number = 0;
   int64_t amount = 0;  // bytes of a copy; FLOPs of a product
-  /// Counted by the warp's first lane since its event before; 0 where another lane tells.
+  /// Counted by the warp's first lane since its previous event; 0 where another lane reports.
   int64_t exps = 0, other_flops = 0;
 };
 
-/// `count` runs of `bytes` bytes, `step` bytes from one's first to the next one's.
+/// `count` runs of `bytes` bytes, `step` bytes from the start of one to the next's.
 struct Strided {
   int64_t begin, bytes, step, count;
 };
 
 /// What a warp did at one line of its kernel, for --trace, or one thread of it at a barrier. What
 /// its lanes do at the same line is one event; so are rounds of a loop in which nothing is waited
-/// for, up to some size. All that the sim counts is told once, so that sums over the events are the
-/// run's counts.
+/// for, up to some size. All that the sim counts is recorded once, so that sums over the events are
+/// the run's counts.
 struct WorkEvent {
   int launch;     // of WorkTrace::launches
   int64_t block;  // as of TraceEvent
@@ -184,7 +184,7 @@ struct WorkEvent {
   int64_t matmul_flops = 0, exps = 0, other_flops = 0, sram_read = 0, sram_write = 0;
 };
 
-/// All that is told of a run in this way.
+/// All that is recorded of a run in this way.
 struct WorkTrace {
   struct Launch {
     std::string kernel;
@@ -245,7 +245,7 @@ class Device {
   /// What was traced since the last call, in the order it happened; only on the sim with
   /// SimOptions::trace_file set.
   virtual std::vector<TraceEvent> take_trace() { return {}; }
-  /// The same of Hopper's engines and barriers.
+  /// The same for Hopper's engines and barriers.
   virtual std::vector<AsyncEvent> take_async_trace() { return {}; }
   /// What warps did, line by line.
   virtual WorkTrace take_work() { return {}; }

@@ -1,4 +1,4 @@
-// Hopper's constructs, for kernels of sm_90a: beside machine.h's names
+// Hopper's constructs, for kernels of sm_90a, in addition to machine.h's names
 //
 //   TensorMap, tensor_map<T>   an array as bulk tensor copies see it; const __grid_constant__
 //   Mbarrier                   init, arrive, arrive_expect_tx, wait; taken from shared memory,

@@ -9,13 +9,13 @@
 //   launch(...)         kernel<<<grid, block, shared>>>(...) with every error checked
 //   cp_async(...)       16 bytes (4, 8) from global to shared memory, asynchronously; with
 //                       cp_async_commit and cp_async_wait<n>
-//   fp16, bf16          __half and __nv_bfloat16, or their equals
+//   fp16, bf16          __half and __nv_bfloat16, or their equivalents
 //   with_type_and_head_dim   calls a template with the problem's type and padded head size
 //   Register            puts a rung's step on the list; kDevice says for which machine
 //
 //   atomic_add_pair     adds to two neighbours in global memory
 //   Chunk<T>            8 elements, read_chunk and write_chunk move them 16 bytes at a time
-//   exp2_fast           2^x as the special function unit has it
+//   exp2_fast           2^x as the special function unit (SFU) computes it
 //   count_flops         for the sim's count
 //   ldmatrix_x4, ldmatrix_x4_trans, mma_m16n8k16, pack, store_pair, store_16_bytes: what
 //                       common/tile is made of

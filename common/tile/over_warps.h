@@ -12,7 +12,7 @@
 //   load, store                    Spread ↔ HBM
 //   mul_rows, add                  every element times its row's value, plus another's
 //
-// On the sim they count a FLOP for each element (or row) and operation.
+// On the sim each of them counts one FLOP per element (or row) and operation.
 #pragma once
 
 #include "tile/rows.h"
@@ -21,7 +21,7 @@
 namespace ladder::MACHINE {
 
 /// The value of one row, for the thread that has it: what Rows<M> is for a warp. Each operation
-/// counts a FLOP, exponentials apart.
+/// counts one FLOP, exponentials excepted.
 struct Row {
   float x;
   __device__ __forceinline__ operator float() const { return x; }
@@ -64,7 +64,7 @@ struct WarpRows {
   Smem<float> data;
 };
 
-/// Writes what the calling warp has of its rows. A barrier must follow before anybody reads.
+/// Writes what the calling warp has of its rows. A barrier must come before any read of it.
 template <int M, int kWarps>
 __device__ __forceinline__ void write(const WarpRows<M, kWarps>& target, const Rows<M>& rows) {
   write(target.data + warp_id() * M, rows);
@@ -78,7 +78,7 @@ __device__ __forceinline__ Row max_over_warps(const WarpRows<M, kWarps>& of, int
   count_flops(kWarps - 1);
   return {x};
 }
-/// The same of all rows, for every warp. Counts nothing: the warps all repeat what is needed once.
+/// The same for all rows, in every warp. Counts nothing: all warps repeat what is needed once.
 template <int M, int kWarps>
 __device__ __forceinline__ Rows<M> max_over_warps(const WarpRows<M, kWarps>& of) {
   return make_rows<M>([&](int row) {
@@ -96,16 +96,16 @@ __device__ __forceinline__ Row sum_over_warps(const WarpRows<M, kWarps>& of, int
   return {x};
 }
 
-/// R × C fp32 values of a block, each with one thread: thread t has the elements t, t + kThreads, …
-/// counted along the rows. The words for it leave out what is past `rows` or `columns`.
+/// R × C fp32 values of a block, each in one thread: thread t has the elements t, t + kThreads, …
+/// in row-major order. The words for it skip what lies past `rows` or `columns`.
 template <int R, int C, int kThreads>
 struct Spread {
   static_assert(kThreads % C == 0 || C % kThreads == 0);
   float r[R * C / kThreads] = {};
 };
 
-/// Calls f(n, row, column) for each element r[n] in the first `rows` rows and `columns` columns
-/// that the calling thread has of a Spread.
+/// Calls f(n, row, column) for each element r[n] of a Spread that the calling thread has in the
+/// first `rows` rows and `columns` columns.
 template <int R, int C, int kThreads, class F>
 __device__ __forceinline__ void for_each_place(const Spread<R, C, kThreads>&, int rows, int columns,
                                                F f) {
@@ -142,7 +142,7 @@ __device__ __forceinline__ void mul_rows(Spread<R, C, kThreads>& x, Smem<float> 
   });
 }
 /// Sums of R × C from each of kWarps warps, in shared memory. A row begins 8 floats after the end
-/// of the last, so that rows start in other banks.
+/// of the last, so that rows start in different banks.
 template <int R, int C, int kWarps>
 struct WarpSums {
   static constexpr int kPitch = C + 8;
@@ -152,7 +152,7 @@ constexpr int warp_sums_floats(int R, int C, int warps) {
   return warps * R * (C + 8);
 }
 
-/// Writes the calling warp's sums. A barrier must follow before anybody reads.
+/// Writes the calling warp's sums. A barrier must come before any read of it.
 template <int R, int C, int kWarps>
 __device__ __forceinline__ void write(const WarpSums<R, C, kWarps>& target,
                                       const Accumulator<R, C>& acc) {

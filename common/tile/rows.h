@@ -5,7 +5,7 @@
 //   row_sum_in_lane, sum_over_lanes   row_sum in two steps
 //   max, exp2, +, −, ·    row by row
 //   finite_or_zero        row by row: −∞ becomes 0
-//   mul_rows, sub_rows    every element times, or less, its row's value
+//   mul_rows, sub_rows    every element times, or minus, its row's value
 //   mul                   every element times that of another accumulator
 //   exp2_rows             S_ij ← 2^(c·S_ij − shift_i)
 //   as_operand            accumulator → left operand of the next product, rounded to T
@@ -13,7 +13,7 @@
 //   rows_of               16 rows of an operand
 //   for_each_row          every value with its row, each row in one lane
 //
-// On the sim they count their FLOPs: one for each element or row and operation, exponentials apart.
+// On the sim they count FLOPs: one per element (or row) and operation, exponentials excepted.
 #pragma once
 
 #include "tile/tile.h"
@@ -21,7 +21,7 @@
 namespace ladder::MACHINE {
 
 /// One value for each of M rows. A lane holds those of rows l/4, l/4 + 8, …, as it does in an
-/// Accumulator; the four lanes of a row hold the same.
+/// Accumulator; the four lanes of a row hold the same value.
 template <int M>
 struct Rows {
   float r[M / 8];
@@ -35,7 +35,7 @@ __device__ __forceinline__ Rows<M> fill_rows(float x) {
   return rows;
 }
 
-/// f of each row's values. Counts one FLOP a row, in one of its four lanes.
+/// f of each row's values. Counts one FLOP per row, in one of its four lanes.
 template <int M, class F>
 __device__ __forceinline__ Rows<M> row_by_row(const Rows<M>& a, const Rows<M>& b, F f) {
   Rows<M> out;
@@ -86,8 +86,8 @@ __device__ __forceinline__ Rows<M> finite_or_zero(const Rows<M>& a) {
   return out;
 }
 
-/// f over what the lane holds of each row of an accumulator: two chains a row, so that one
-/// operation need not wait for the last.
+/// f reduced over what the lane holds of each row of an accumulator: two dependency chains per row,
+/// so that an operation need not wait for the one before it.
 template <int M, int N, class F>
 __device__ __forceinline__ Rows<M> reduce_in_lane(const Accumulator<M, N>& acc, F f) {
   Rows<M> out;
@@ -104,7 +104,7 @@ __device__ __forceinline__ Rows<M> reduce_in_lane(const Accumulator<M, N>& acc, 
   count_flops(M * N / 32);
   return out;
 }
-/// f over the four lanes of a row.
+/// f reduced over the four lanes of a row.
 template <int M, class F>
 __device__ __forceinline__ Rows<M> reduce_over_lanes(Rows<M> rows, F f) {
 #pragma unroll
@@ -119,7 +119,7 @@ __device__ __forceinline__ Rows<M> row_max(const Accumulator<M, N>& acc) {
   const auto f = [](float x, float y) { return fmaxf(x, y); };
   return reduce_over_lanes(reduce_in_lane(acc, f), f);
 }
-/// The lane's share of each row's sum, for sums that go on; sum_over_lanes() ends them.
+/// The lane's share of each row's sum, for running sums; sum_over_lanes() completes them.
 template <int M, int N>
 __device__ __forceinline__ Rows<M> row_sum_in_lane(const Accumulator<M, N>& acc) {
   return reduce_in_lane(acc, [](float x, float y) { return x + y; });
@@ -145,7 +145,7 @@ __device__ __forceinline__ void mul_rows(Accumulator<M, N>& acc, const Rows<M>& 
   count_flops(M * N / 32);
 }
 
-/// Every element less its row's value.
+/// Every element minus its row's value.
 template <int M, int N>
 __device__ __forceinline__ void sub_rows(Accumulator<M, N>& acc, const Rows<M>& rows) {
 #pragma unroll

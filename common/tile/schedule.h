@@ -19,10 +19,10 @@ struct WorkList {
 };
 
 /// What block `index` of heads · tiles works on, where tiles are numbered longest first. Blocks
-/// start in the order of their index. Heads that are at work together should find what their tiles
-/// read in L2, so where tiles are all equally long, heads come one after the other. Where they are
-/// uneven, the long ones should come first, lest the last to start be the last to end by far.
-/// Therefore heads then go in groups that take group_bytes: within a group all first tiles, then
+/// start in the order of their index. Heads that are at work together should find in L2 what their
+/// tiles read, so where tiles are all equally long, heads come one after the other. Where they are
+/// uneven, the long ones should come first, or the last block to start would end long after all
+/// others. So heads then go in groups that take group_bytes: within a group all first tiles, then
 /// all second ones, and so on.
 __device__ __forceinline__ Work longest_first(int index, const WorkList& list) {
   const auto [heads, tiles, head_bytes, uneven, group_bytes] = list;

@@ -1,5 +1,5 @@
-// Words for a pipeline on Hopper: a ring of stages in shared memory, which a producer fills by the
-// copy engine and consumers empty.
+// Words for a pipeline on Hopper: a ring of stages in shared memory (with two of them, double
+// buffering), which a producer fills through the copy engine, TMA, and consumers empty.
 //
 //   Ring<n>             place in a ring of n stages
 //   Stages<Tile, n>     the ring: tiles, their barriers, and where this thread is
@@ -15,7 +15,7 @@
 namespace ladder::MACHINE {
 
 /// Where a producer or a consumer is in a ring of n stages: the stage, and the parity of its round
-/// through them, which is the parity of the mbarriers' phase that fills the stage.
+/// through them, which is the parity of the mbarrier phase that fills the stage.
 template <int n>
 struct Ring {
   int stage = 0, round = 0;
@@ -25,9 +25,9 @@ struct Ring {
 };
 
 /// n stages in shared memory. A stage is a tile and two barriers, which say that it is full and
-/// that it is free again. With shares it is that for each of so many consumers: the producer fills
-/// one share after another, and a consumer sets `share` to its own. The place in the ring is each
-/// thread's own too; all begin at stage 0.
+/// that it is free again. With several shares it has one of each for each of that many consumers:
+/// the producer fills one share after another, and a consumer sets `share` to its own. The place in
+/// the ring is each thread's own too; all begin at stage 0.
 template <class Tile, int n, int shares = 1>
 struct Stages {
   Smem<typename Tile::Element> tiles;
@@ -35,13 +35,13 @@ struct Stages {
   Ring<n> at;
   int share = 0;
 
-  /// Takes the tiles. They must be aligned to 1024 bytes, so the barriers come later, by init(),
-  /// when all tiles of the kernel are taken.
+  /// Takes the tiles. They must be aligned to 1024 bytes, so the barriers come later, in init(),
+  /// once all tiles of the kernel are taken.
   __device__ __forceinline__ Stages(SharedMemory& smem, const char* name)
       : tiles(smem.take<typename Tile::Element>(name, n * shares * Tile::kElements)) {}
 
-  /// Takes the barriers. A stage, or a share of it, is free after so many arrivals. By all threads;
-  /// then thread 0 calls fence_mbarrier_init(), and a barrier of the block follows.
+  /// Takes the barriers. A stage, or a share of it, is free after that many arrivals. By all
+  /// threads; then thread 0 calls fence_mbarrier_init(), and a barrier of the block follows.
   __device__ __forceinline__ void init(SharedMemory& smem, const char* full_name,
                                        const char* free_name, int arrivals) {
     full = smem.take<Mbarrier>(full_name, n * shares);
@@ -58,8 +58,8 @@ struct Stages {
   __device__ __forceinline__ int number() const { return number(at.stage); }
   __device__ __forceinline__ Tile tile() const { return {tiles + number() * Tile::kElements}; }
 
-  /// The producer's: waits until the stage is free. At first all are: to a barrier, the phase
-  /// before its first is over.
+  /// For the producer: waits until the stage is free. At first all are: an mbarrier takes the phase
+  /// before its first to be over.
   __device__ __forceinline__ void acquire() const { free[number()].wait(1 - at.round); }
   /// Starts filling it from column c0, row c1, head c2, batch c3 of a map, and goes on to the next.
   __device__ __forceinline__ void fill(const TensorMap& map, int c0, int c1, int c2, int c3) {
@@ -67,7 +67,7 @@ struct Stages {
     tma_load(map, full[number()], tile(), c0, c1, c2, c3);
     next_share();
   }
-  /// Says that it is full, though nothing is copied, and goes on to the next.
+  /// Marks it as full, though nothing is copied, and goes on to the next.
   __device__ __forceinline__ void fill_with_nothing() {
     full[number()].arrive();
     next_share();
@@ -76,7 +76,7 @@ struct Stages {
     if (++share == shares) share = 0, at.next();
   }
 
-  /// A consumer's: waits until the stage is full.
+  /// For a consumer: waits until the stage is full.
   __device__ __forceinline__ void wait() const { full[number()].wait(at.round); }
   /// Says that this warp is done with it, which is one arrival, and goes on to the next.
   __device__ __forceinline__ void release() {

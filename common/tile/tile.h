@@ -11,7 +11,7 @@
 //   load, load_transposed tile → operand
 //   mma_ABt, mma_AB       accumulator += operand · tileᵀ, operand · tile
 //   for_each              every element of an accumulator with its row and column
-//   for_each_pair         every two neighbours in a row
+//   for_each_pair         every pair of neighbours in a row
 //   write                 accumulator → tile, rounded to the tile's type
 //   warp_max, warp_sum    over the 32 lanes of a warp
 //
@@ -58,8 +58,8 @@ struct Tile {
     constexpr int kRowsOfALine = kChunks >= 8 ? 1 : 8 / kChunks;
     return r * C + ((c ^ (static_cast<unsigned>(r) / kRowsOfALine % 8 % kChunks)) * 8);
   }
-  /// Where row r, a multiple of 8, starts. Chunks lie alike in every 8 rows: chunk c of row r + i
-  /// starts at row(r) + chunk(i, c). Said so, the compiler needs no register for each r.
+  /// Where row r, a multiple of 8, starts. Every 8 rows have the same layout: chunk c of row
+  /// r + i starts at row(r) + chunk(i, c). Put this way, the compiler needs no register for each r.
   __device__ __forceinline__ static constexpr int row(int r) { return r * C; }
 };
 
@@ -113,14 +113,14 @@ struct Operand {
 };
 
 /// fp32 sums, M × N in a warp's registers: pieces of 16 × 8, of which lane l holds columns
-/// 2·(l%4) and the next of rows l/4 and l/4 + 8.
+/// 2·(l%4) and 2·(l%4) + 1 of rows l/4 and l/4 + 8.
 template <int M, int N>
 struct Accumulator {
   float r[M / 16][N / 8][4] = {};
 };
 
-/// Where the calling warp's piece of an R × C product begins that kWarps warps make together: R / M
-/// pieces of M rows, one below the other, and beside each as many more as there are warps for.
+/// Where the calling warp's piece begins in an R × C product that kWarps warps compute together:
+/// R / M pieces of M rows, one below the other, and beside each as many more as warps allow.
 template <int R, int C, int M, int kWarps>
 struct Piece {
   static constexpr int kDown = R / M, kAcross = kWarps / kDown;
@@ -214,7 +214,7 @@ __device__ __forceinline__ void for_each(Accumulator<M, N>& acc, F f) {
         f(16 * i + lane / 4 + e / 2 * 8, 8 * j + lane % 4 * 2 + e % 2, acc.r[i][j][e]);
 }
 
-/// Calls f(row, column, element, next element) for each two neighbours that the lane holds; the
+/// Calls f(row, column, element, next element) for each pair of neighbours that the lane holds; the
 /// column is even.
 template <int M, int N, class F>
 __device__ __forceinline__ void for_each_pair(const Accumulator<M, N>& acc, F f) {

@@ -8,9 +8,9 @@
 //   load                       a warp's 16 rows of a tile → left operand of a product
 //   write                      a warp's 16 rows of sums → tile, rounded to T
 //
-// A warpgroup makes 64 rows of sums, each of its warps 16 of them: the warp's share is an
-// Accumulator<16, N>, and a left operand from registers its Operand<T, 16, K>, with which the words
-// for rows and operands work as ever. From a product until the wait for it, these registers, and
+// A warpgroup computes 64 rows of sums, each of its warps 16 of them: the warp's share is an
+// Accumulator<16, N>, and a left operand in registers its Operand<T, 16, K>, so the words for rows
+// and operands work on them as before. From a product until the wait for it, these registers, and
 // the tiles it reads, belong to the product: other code must not read or write them, and the
 // operand must stay in scope.
 #pragma once
@@ -50,8 +50,8 @@ struct SwizzledTile {
   }
 };
 
-/// Starts copying rows [0, R) × columns [0, C) from `source`, as copy_async does into a Tile. What
-/// threads copied a product reads only after cp_async_wait, fence_proxy_async and a barrier.
+/// Starts copying rows [0, R) × columns [0, C) from `source`, as copy_async does into a Tile. A
+/// product may read what threads copied only after cp_async_wait, fence_proxy_async and a barrier.
 template <int kThreads, class T, int R, int C>
 __device__ __forceinline__ void copy_async(const SwizzledTile<T, R, C>& tile,
                                            std::type_identity_t<Hbm<const T>> source, int pitch,
@@ -82,7 +82,7 @@ __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, in
 }
 
 /// Starts filling a tile from column c0, row c1, head c2, batch c3 of a map with boxes of R rows;
-/// the barrier must be promised SwizzledTile::kBytes. By one thread.
+/// the barrier must expect SwizzledTile::kBytes (arrive_expect_tx). By one thread.
 template <class T, int R, int C>
 __device__ __forceinline__ void tma_load(const TensorMap& map, MbarrierRef barrier,
                                          const SwizzledTile<T, R, C>& tile, int c0, int c1, int c2,

@@ -7,7 +7,7 @@ from ladder.course import BLOCK_SIZE_TIMED
 from ladder.workload import HIDDEN, TOKENS, paper_batch, paper_heads
 
 GRIDS = ("quick", "paper", "long")
-# What a plot at one N shows comes first: an interrupted run leaves the most of use.
+# What a plot at one N shows comes first: an interrupted run leaves what is most useful.
 PAPER_LENGTHS = [2048, 4096, 1024, 8192, 512, 16384]
 LONG_LENGTHS = [16384, 65536, 32768, 8192, 4096]
 SIM_LENGTHS = [128, 256, 512, 1024, 2048]

@@ -27,7 +27,7 @@ def commit(given):
     if given:
         return given
     head = output_of("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
-    # What was measured before, and text, change nothing in what is measured.
+    # Earlier results, and text, change nothing in what is measured.
     if head and output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",
                           ".", ":(exclude)scripts/results", ":(exclude)*.md"):
         head += "+changes"

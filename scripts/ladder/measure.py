@@ -101,7 +101,7 @@ class Bench:
         began = time.monotonic()
         self.results.save(self.clocks.report() if self.clocks else None)
         now = time.monotonic()
-        # As often as costs a twentieth of the time: what is killed has lost little.
+        # As often as costs a twentieth of the time: a run that is killed loses little.
         self.next_save = now + 20 * (now - began)
 
     def over(self):
@@ -112,7 +112,7 @@ class Bench:
         if self.options.again:
             return True
         name = key(shlex.join(one.words(self.device)))
-        # What failed otherwise than for want of memory is tried again.
+        # What failed for any reason but lack of memory is tried again.
         return not self.results.has(name) and self.results.skipped.get(name, {}).get(
             "status") not in (NO_DEVICE, BAD_USAGE)
 

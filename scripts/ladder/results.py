@@ -22,7 +22,7 @@ class Results:
         self.machine = machine
         self.ceilings = None
         self.steps, self.runs, self.peers, self.skipped = [], {}, {}, {}
-        self.kept, self.commits_before = set(), []  # what was in the file and was not measured anew
+        self.kept, self.commits_before = set(), []  # what was in the file and was not remeasured
 
     def load(self):
         try:

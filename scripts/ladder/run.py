@@ -171,7 +171,7 @@ def ladder(options):
             done += 1
             run.go(program_options, progress, f"[{done}/{count}]")
         progress.clear()
-        # A step for a GPU of another kind is no failure where nobody asked for it.
+        # A step for a GPU of another kind is not a failure where nobody asked for it.
         finished.append((title, [run for run in runs if given or run.status != NO_DEVICE
                                  or not run.exact_architecture]))
 

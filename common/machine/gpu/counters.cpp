@@ -1,4 +1,4 @@
-// CUPTI is opened at run time and by this file alone, so that programs start where it is missing.
+// CUPTI is opened at run time, by this file alone, so programs start even where it is missing.
 #include "machine/gpu/counters.h"
 
 #include <fmt/format.h>
@@ -44,7 +44,7 @@ class Cupti {
     if (result != CUPTI_SUCCESS)
       fail(fmt::format("{}: {}; {}", name, name_of(result), way_out(result)));
   }
-  /// For what is tidied up after an error: a second error is not news.
+  /// For cleaning up after an error: a second error is not news.
   template <class Params>
   void try_call(const char* name, Params& params) const noexcept {
     if (const auto function = find<CUptiResult(Params*)>(name)) function(&params);

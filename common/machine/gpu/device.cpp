@@ -52,8 +52,8 @@ class Range {
   ~Range() { nvtxRangePop(); }
 };
 
-/// What launches are told to, one at a time: their names, and when asked for their times or their
-/// occupancies.
+/// What launches are reported to, one at a time: their names, and when asked for their times or
+/// their occupancies.
 struct Observer {
   std::vector<std::string> names;
   bool timed = false;
@@ -105,7 +105,7 @@ class Gpu : public Device {
     const cudaError_t error =
         cudaMalloc(&array->data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
     if (error != cudaSuccess) {
-      cudaGetLastError();  // an allocation that failed is no error of what comes next
+      cudaGetLastError();  // a failed allocation is not an error of what comes next
       fail(fmt::format("allocating {} bytes for {}", bytes, name), error);
     }
     poison(*array);
@@ -183,7 +183,7 @@ class Gpu : public Device {
   DramReport dram(const std::function<void()>& work) override {
     // L2 is emptied by reading twice its size: overwriting it would leave lines that are written
     // back later, and be counted. Another such read, of a half of its own so that it hits nothing,
-    // ends each range and brings out what the work has left to be written back.
+    // ends each range and forces out what the work has left to be written back.
     const int64_t half = 2 * info_.l2_bytes;
     const Buffer swept(*this, "swept", 2 * half);
     const auto sweep = [&](int64_t from) {

@@ -27,8 +27,8 @@ TensorMap tensor_map(const Array& array, int d, int64_t rows, int64_t heads, int
   return encode_tensor_map(array, std::is_same_v<T, bf16>, {d, rows, heads, batch}, box_rows);
 }
 
-/// The device's SMs: as many blocks as a kernel starts whose blocks take one piece of work after
-/// another.
+/// The device's SMs: a persistent kernel, whose blocks take one piece of work after another, starts
+/// as many blocks.
 inline int multiprocessors() {
   int device = 0, count = 0;
   cudaGetDevice(&device);

@@ -20,7 +20,7 @@ inline constexpr DeviceKind kDevice = DeviceKind::gpu;
 using fp16 = __half;
 using bf16 = __nv_bfloat16;
 
-/// Global memory. An alias of a restricted pointer and no struct: only so does the compiler know
+/// Global memory. An alias of a restricted pointer, not a struct: only then does the compiler know
 /// that what a kernel only reads may go through the read-only path (ld.global.nc).
 template <class T>
 using Hbm = T* __restrict__;

@@ -10,7 +10,7 @@
 
 namespace ladder::gpu {
 
-/// A kernel's name, and the line that launches it for errors.
+/// A kernel's name and, for errors, the line that launches it.
 struct KernelName {
   const char* name;
   std::source_location where;

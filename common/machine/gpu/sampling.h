@@ -1,5 +1,5 @@
-// When a measurement may begin and when it has seen enough. Apart from the GPU, so that it is
-// tested without one.
+// When a measurement may begin and when it has seen enough. Kept apart from the GPU, so that it can
+// be tested without one.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ inline double median(std::vector<double> x) {
 /// clock.
 ///
 /// It warms up for budget_ms, and on while batches get faster, at most twice as long: modules load,
-/// clocks that were idle take tenths of a second to rise, and fall again where the work meets the
-/// power limit. Then it samples for budget_ms, and on until three batches in turn have moved the
+/// clocks that were idle take tenths of a second to rise, and fall again where the work hits the
+/// power limit. Then it samples for budget_ms, and on until three batches in a row have moved the
 /// median of all samples by 0.2% at most, at most three times as long.
 template <class Batch, class Clock>
 std::vector<double> sample(double budget_ms, Batch batch, Clock clock_ms) {

@@ -1,7 +1,7 @@
 // What runs beside the threads of a block on Hopper: barriers, the copy engine, the products of
-// warpgroups. What is asynchronous ends as late as it can, when no thread can run on without it: so
-// what reads it, or overwrites what it reads, too early shows. In reverse schedules it ends as
-// early as it can, in random ones either.
+// warpgroups. An asynchronous operation ends as late as it can, when no thread can go on without
+// it: so a read of its result, or an overwrite of its source, that comes too early is caught. In
+// reverse schedules it ends as early as it can, in random ones at either time.
 #pragma once
 
 #include "machine/sim/barriers.h"

@@ -1,5 +1,5 @@
 // The threads of the block that a worker runs: which of them runs, who waits and who goes on, what
-// they counted, and what they tell --trace. What threads wait for stands in files of its own, which
+// they counted, and what they tell --trace. What threads wait for is in files of its own, which
 // see no more of each other than this.
 #pragma once
 
@@ -30,7 +30,7 @@ inline constinit thread_local uint3 blockIdx;
 inline constinit thread_local dim3 blockDim;
 inline constinit thread_local dim3 gridDim;
 
-/// A kernel on its way.
+/// A kernel that is being run.
 struct Launch {
   std::string rung, kernel;
   dim3 grid, block;
@@ -80,7 +80,7 @@ class Block {
   }
   /// Null where nothing is traced.
   Recorder* recorder() { return tracing_ ? recorder_.get() : nullptr; }
-  /// Tells what the block that is done, or stopped, did.
+  /// Reports what the block that is done, or was stopped, did.
   void end_trace(const BlockMemory& memory);
   /// Ends the step of the trace that lies between two barriers.
   void close_trace_step();
@@ -92,7 +92,7 @@ class Block {
     const int lanes = count_ - running_ / 32 * 32;
     return lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
   }
-  /// Waits until another wakes it. `at` and `where` tell of it if the block comes to a standstill.
+  /// Waits until another wakes it. `at` and `where` describe it if the block comes to a standstill.
   void wait(const char* at, std::source_location where) {
     Thread& self = threads_[static_cast<size_t>(running_)];
     self.state = Thread::State::waiting;
@@ -105,8 +105,8 @@ class Block {
   [[noreturn]] void end_thread();
 
   void wake(int thread) { threads_[static_cast<size_t>(thread)].state = Thread::State::ready; }
-  /// Whether what is asynchronous and could end now shall wait until no thread can run without it,
-  /// as the schedule has it.
+  /// Whether an asynchronous operation that could end now has to wait until no thread can go on
+  /// without it, as the schedule decides.
   bool late();
 
   int worker() const { return worker_; }
@@ -121,11 +121,11 @@ class Block {
   std::string who() const { return who(running_); }
   /// "rung 00_naive, kernel scores, block (0,0,0), thread (1,0,0)"
   std::string who(int thread) const;
-  /// Throws a Fault of a thread that need not be the one that runs.
+  /// Throws a Fault for a thread that need not be the one that runs.
   [[noreturn]] void fault_in(int thread, const std::string& what) const;
   /// Where it happens; called before it is thrown.
   void trace_fault(int thread, const std::string& message, bool runs) const;
-  /// Of a launch that no block runs of.
+  /// For a launch none of whose blocks runs.
   void trace_refusal(const Launch& launch, const std::string& message) const;
 
   bool tracing() const { return tracing_; }
@@ -137,7 +137,7 @@ class Block {
   void trace_event_of_warp(const char* event, const std::string& name, int64_t number) {
     if (tracing_) trace_event(event, name, number, 0, "", false);
   }
-  /// The same of what AsyncEvent does not list.
+  /// The same for what AsyncEvent does not list.
   void trace_wait(const char* what, int64_t number) {
     if (tracing_) [[unlikely]]
       recorder_->event(what, "", number, 0, "", false);

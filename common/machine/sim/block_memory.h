@@ -94,7 +94,7 @@ class BlockMemory {
   using Range = std::pair<int64_t, int64_t>;
 
   [[noreturn]] void fail(const char* what, const SharedPlace& place, int element) const;
-  // Of n bytes some of which not just anybody may read, or write: fault unless the thread may. A
+  // For n bytes some of which not every thread may read, or write: fault unless this one may. A
   // watcher is told here too, so that it costs nothing where there is none.
   void rare_read(const SharedPlace& place, int n, int element, int thread) const;
   void rare_write(const SharedPlace& place, int n, int element, int thread);

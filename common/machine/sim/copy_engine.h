@@ -1,6 +1,6 @@
 // The copy engine: bulk copies of boxes between an array in HBM and shared memory (TMA), started by
 // one thread. A load reports to an mbarrier, a store is waited for by its thread. Both end as late
-// as the schedule lets them, so that what reads or overwrites their bytes too early shows.
+// as the schedule lets them, so reading or overwriting their bytes too early is caught.
 #pragma once
 
 #include <cstdint>

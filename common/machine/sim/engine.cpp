@@ -101,9 +101,9 @@ void Worker::run_block(const Launch& launch, int64_t index) {
     bool progress = false;
     barrier_passed_ = false;
     for (const int warp : warps) {
-      // A warp runs on until it waits for other warps. Were all to go from collective to collective
-      // in step, what a missing barrier lets happen would not happen. Shuffled, it may lose its
-      // turn at any collective.
+      // A warp runs on until it waits for other warps. If all went from collective to collective in
+      // lockstep, the races that a missing barrier allows would never happen. Shuffled, it may lose
+      // its turn at any collective.
       for (bool ran = true; ran && !barrier_passed_;) {
         if (random) shuffle(lanes);
         ran = run_warp(warp, lanes);

@@ -36,7 +36,7 @@ class Worker {
   Worker(int index, int64_t sram_bytes);
 
   void run_block(const Launch& launch, int64_t index);
-  /// Tells what that block did, as far as it came.
+  /// Reports what that block did, as far as it got.
   void end_trace() { block_.end_trace(memory_); }
 
   // The block that runs.

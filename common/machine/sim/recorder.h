@@ -28,8 +28,8 @@ class Ranges {
   size_t limit_ = 1024;
 };
 
-/// Of the one worker that there is when tracing. All is told by the thread that runs, of which the
-/// recorder is told first.
+/// For the one worker that there is when tracing. Everything is reported by the running thread, and
+/// the recorder is told first which one that is.
 class Recorder : public Watcher {
  public:
   explicit Recorder(const Counts& counts) : counts_(counts) {}

@@ -1,5 +1,5 @@
 // What the sim knows of each byte of an array or of shared memory: a byte of its own, its shadow.
-// (Which blocks touched an array, touches.h has.)
+// (Which blocks touched an array is in touches.h.)
 #pragma once
 
 #include <cstdint>

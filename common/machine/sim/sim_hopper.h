@@ -1,6 +1,6 @@
 // The sim's side of machine/hopper.h: Hopper's instructions with their meaning in the PTX ISA
-// manual, checked and counted. What they do to a block stands in async.h
-// and the files that it names.
+// manual, checked and counted. What they do to a block is in async.h and
+// the files that it names.
 #pragma once
 
 #define __grid_constant__
@@ -21,7 +21,7 @@ TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t b
   return {&static_cast<Tracked&>(array), {d, rows, heads, batch}, box_rows};
 }
 
-/// Few enough that blocks have several pieces of work each also where there is little.
+/// Few enough that each block has several pieces of work even where there is little.
 inline int multiprocessors() {
   return 3;
 }

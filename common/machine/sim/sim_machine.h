@@ -26,8 +26,8 @@ using ladder::fp16;
 using std::max;
 using std::min;
 
-/// Faults where x comes of a register of sums that a wgmma still owns: a NaN's bits come through
-/// arithmetic, but for its sign and that it is quiet.
+/// Faults where x comes from a register of sums that a wgmma still owns: a NaN's payload survives
+/// arithmetic; only its sign and its quiet bit may change.
 inline void check_waited_for(float x) {
   if ((std::bit_cast<uint32_t>(x) & 0x7fbfffff) == kOwnedByWgmma) [[unlikely]]
     fault("uses an accumulator of a wgmma before the wgmma_wait() for it");
@@ -327,7 +327,7 @@ inline float exp2_fast(float x, bool counted = true) {
   check_waited_for(x);
   return std::exp2(x);
 }
-/// Counts FLOPs that are no matmul's; words of common/tile call it.
+/// Counts FLOPs that are not a matmul's; words of common/tile call it.
 inline void count_flops(int n) {
   worker->counts().other_flops += n;
 }

@@ -1,5 +1,5 @@
 // The asynchronous copies that each thread starts and waits for by itself (cp.async). They end when
-// they are waited for and not before, so what reads their target too early shows.
+// they are waited for and not before, so reading their target too early is caught.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Which blocks of the kernel under way touched which bytes of an array. In what order blocks run is
 // not known, so where one touches what another wrote in the same kernel, or writes what another
-// touched, the result is chance. Atomic additions may meet each other, and nothing else.
+// touched, the result is up to chance. Atomic additions may meet each other, and nothing else.
 //
 // Arrays are looked at in cells of 8 bytes. Nearly always a cell is one block's, or several blocks
 // read it and none writes: then its first two visitors and the shadow's bits tell all. Where blocks

@@ -1,7 +1,7 @@
 // What belongs to a warpgroup, 128 threads: its asynchronous products (wgmma), and its share of the
 // registers (setmaxnreg). A product ends as late as the schedule lets it. From its issue until the
-// wait for it its accumulator holds NaN and its operands must not be touched, so that what
-// reads or writes them too early shows.
+// wait for it its accumulator holds NaN and its operands must not be touched, so that
+// reading or writing them too early is caught.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@
 namespace ladder::sim {
 
 /// The bits of an accumulator register that a wgmma still owns: a signalling NaN. Arithmetic with
-/// it gives the quiet one, bit 22, so a register that was computed with and written back shows.
+/// it gives the quiet one, bit 22, so a register that was computed with and written back is found.
 inline constexpr uint32_t kOwnedByWgmma = 0x7fadbeef;
 
 /// A wgmma, m64nNk16, as each of its lanes issues it.

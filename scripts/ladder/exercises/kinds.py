@@ -17,7 +17,7 @@ Change = collections.namedtuple("Change", "file predicted hints")
 # A mistake made on purpose. outcomes: {name of its patch: (function of a Lab and a program that says
 # whether it shows, what has been seen then)}.
 Experiment = collections.namedtuple("Experiment", "file outcomes hints")
-# A question of words: there is nothing to check.
+# A question answered in words: there is nothing to check.
 Words = collections.namedtuple("Words", "hints")
 
 Verdict = collections.namedtuple("Verdict", "good line")

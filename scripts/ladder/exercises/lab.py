@@ -160,7 +160,7 @@ def compile_command(build, step, source, target, optimise, first_includes):
     words[words.index("-o") + 1] = target
     first = next(i for i, word in enumerate(words) if word.startswith("-I"))
     words.insert(first, f"-I{first_includes}")
-    # What a change leaves unused is no mistake here.
+    # What a change leaves unused is not a mistake here.
     return [*words, "-Wno-unused", *([optimise] if optimise else [])]
 
 

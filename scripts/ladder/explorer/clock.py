@@ -101,7 +101,7 @@ def order_block(events, start):
                 clock[warp], at[warp] = end, at[warp] + 1
                 moved = True
     last = max(clock.values(), default=start)
-    for warp, mine in by_warp.items():  # only a fault leaves some that wait for ever
+    for warp, mine in by_warp.items():  # only a fault leaves some that wait forever
         for event in mine[at[warp]:]:
             event.order = [clock[warp], last + 1]
     if any(at[warp] < len(mine) for warp, mine in by_warp.items()):

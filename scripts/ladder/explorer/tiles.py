@@ -59,7 +59,7 @@ def follow(event, held, seen, width):
         before = next((one for one in seen if one.array == array), None)
         if before:
             seen.remove(before)
-        # What is led past in pieces, such as columns of the same rows, goes on where it was.
+        # What passes in pieces, such as columns of the same rows, continues where it was.
         seen.append(rows)
     if event.amounts[0]:
         event.tile = tile_of(seen)

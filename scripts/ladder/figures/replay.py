@@ -11,7 +11,7 @@ from ladder.console import BAD_USAGE, Stop
 # 1.83 GHz.
 MATMUL_FLOPS = 4096
 # CUDA C++ Programming Guide, arithmetic instructions, 9.0: results a cycle. A counted FLOP is taken
-# to be an instruction, which makes too much of multiply-adds.
+# to be an instruction, which overestimates multiply-adds.
 EXPS, OTHER_FLOPS = 16, 128
 # NVIDIA's A100 white paper: L2 gives 5,120 bytes a cycle, here to 132 SMs.
 COPY_BYTES = 5120 / 132

@@ -15,7 +15,7 @@ from ladder.console import WRONG_RESULT, Stop
 
 MEMORY = 8 << 30  # of a program: a mutant may want to fill the machine's
 PATIENCE = 10  # seconds of a core's time for any test to begin with
-# Tests go in turns by how long they take on the sound program: most mutants fall in the first.
+# Tests run in rounds by how long they take on the sound program: most mutants fall in the first.
 TURNS = (0.1, 1, float("inf"))
 
 

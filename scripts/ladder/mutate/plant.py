@@ -13,7 +13,7 @@ from ladder.console import WRONG_RESULT, Stop
 from ladder.mutate.rules import key
 
 SWITCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "switch.h")
-# What is compiled again and again must compile soon, and then run not too slowly.
+# What is compiled again and again must compile fast, and then not run too slowly.
 FLAGS = "-O1 -w"
 
 
