@@ -306,8 +306,7 @@ std::string variants_text(const std::string& rung) {
     std::vector<std::string> notes;
     if (variant.min_compute_capability > 80)
       notes.push_back(fmt::format("needs compute capability {}", variant.needed_capability()));
-    if (!by_name_only.empty())
-      notes.push_back(fmt::format("only by name [{}]", by_name_only));
+    if (!by_name_only.empty()) notes.push_back(fmt::format("only by name [{}]", by_name_only));
     if (variant.deterministic) notes.push_back("gradients with the same bits on every run");
     text +=
         fmt::format("  {:<22} {} [{}]\n", variant.name, variant.summary, fmt::join(devices, ", "));
