@@ -5,7 +5,8 @@
 //                              MbarrierRef as a parameter
 //   fence_mbarrier_init, fence_proxy_async
 //   tma_load, tma_store        a box between HBM and shared memory, asynchronously
-//   tma_store_commit, tma_store_wait, tma_store_wait_read      groups of stores
+//   bulk_load, bulk_add        floats in a row, HBM → shared memory, and added to HBM from there
+//   tma_store_commit, tma_store_wait, tma_store_wait_read      groups of stores and additions
 //   named_barrier_sync, named_barrier_arrive, setmaxnreg_inc, setmaxnreg_dec
 //   multiprocessors            how many the device has
 //   matrix_descriptor, wgmma_m64k16, wgmma_fence_instruction, hold, wgmma_commit,

@@ -7,6 +7,7 @@
 //   wgmma_fence, wgmma_commit, wgmma_wait
 //   load                       a warp's 16 rows of a tile → left operand of a product
 //   write                      a warp's 16 rows of sums → tile, rounded to T
+//   write_as_they_lie, read_as_they_lie   a warpgroup's sums → shared memory, HBM → its sums
 //
 // A warpgroup computes 64 rows of sums, each of its warps 16 of them: the warp's share is an
 // Accumulator<16, N>, and a left operand in registers its Operand<T, 16, K>, so the words for rows
@@ -156,14 +157,16 @@ __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, Operand<T, 16, 
   for (int k = 0; k < C; k += 16)
     wgmma_m64k16<T, false>(S.r[0], a.r[0][k / 16], by_rows(B, 0, k), k ? 1 : scale_d);
 }
-/// O = scale_d·O + A·B, A from registers, B all rows and N columns of a tile.
+/// O = scale_d·O + A·B, A from registers, B all rows and columns [column, column + N) of a tile,
+/// column a multiple of 64.
 template <class T, int N, int K, int C>
 __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, Operand<T, 16, K>& a,
-                                         const SwizzledTile<T, K, C>& B, int scale_d = 1) {
+                                         const SwizzledTile<T, K, C>& B, int scale_d = 1,
+                                         int column = 0) {
   static_assert(N <= C);
 #pragma unroll
   for (int k = 0; k < K; k += 16)
-    wgmma_m64k16<T, true>(O.r[0], a.r[0][k / 16], by_columns(B, k, 0), k ? 1 : scale_d);
+    wgmma_m64k16<T, true>(O.r[0], a.r[0][k / 16], by_columns(B, k, column), k ? 1 : scale_d);
 }
 /// The same with A rows [row, row + 64) of a tile.
 template <class T, int N, int K, int RA, int C>
@@ -174,15 +177,16 @@ __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, const SwizzledTi
   for (int k = 0; k < K; k += 16)
     wgmma_m64k16<T, false, true>(O.r[0], by_rows(A, row, k), by_columns(B, k, 0), k ? 1 : scale_d);
 }
-/// O = scale_d·O + Aᵀ·B: columns [column, column + 64) of a tile, transposed, times another.
+/// O = scale_d·O + Aᵀ·B: columns [column, column + 64) of a tile, transposed, times columns
+/// [column_b, column_b + N) of another.
 template <class T, int N, int K, int CA, int C>
 __device__ __forceinline__ void wgmma_AtB(Accumulator<16, N>& O, const SwizzledTile<T, K, CA>& A,
                                           int column, const SwizzledTile<T, K, C>& B,
-                                          int scale_d = 1) {
+                                          int scale_d = 1, int column_b = 0) {
   static_assert(N <= C);
 #pragma unroll
   for (int k = 0; k < K; k += 16)
-    wgmma_m64k16<T, true, true>(O.r[0], by_columns(A, k, column), by_columns(B, k, 0),
+    wgmma_m64k16<T, true, true>(O.r[0], by_columns(A, k, column), by_columns(B, k, column_b),
                                 k ? 1 : scale_d);
 }
 
@@ -197,6 +201,36 @@ __device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile,
     for (int half = 0; half < 2; ++half)
       store_pair(tile.data + tile.chunk(row + lane / 4 + 8 * half, j) + lane % 4 * 2,
                  pack<T>(acc.r[0][j][2 * half], acc.r[0][j][2 * half + 1]));
+}
+/// The same with what as_operand() has rounded already.
+template <class T, int K, int R, int C>
+__device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile,
+                                      const Operand<T, 16, K>& a, int row) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int j = 0; j < K / 8; ++j)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      store_pair(tile.data + tile.chunk(row + lane / 4 + 8 * half, j) + lane % 4 * 2,
+                 a.r[0][j / 2][j % 2 * 2 + half]);
+}
+
+/// A warpgroup's 64 × N sums as they lie in its registers: each thread's four of a piece together,
+/// and pieces one after the other. So all accesses are of 16 bytes, next to each other in a warp;
+/// where an element stands only matters to who reads it.
+template <int N>
+__device__ __forceinline__ void write_as_they_lie(Smem<float> target,
+                                                  const Accumulator<16, N>& acc) {
+  const int thread = threadIdx.x % kWarpgroup;
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j) store_4(target + 4 * (j * kWarpgroup + thread), acc.r[0][j]);
+}
+template <int N>
+__device__ __forceinline__ void read_as_they_lie(Accumulator<16, N>& acc,
+                                                 Hbm<const float> source) {
+  const int thread = threadIdx.x % kWarpgroup;
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j) read_4(acc.r[0][j], source + 4 * (j * kWarpgroup + thread));
 }
 
 }  // namespace ladder::MACHINE

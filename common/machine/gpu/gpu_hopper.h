@@ -151,6 +151,26 @@ __device__ __forceinline__ void tma_store_wait() {
   LADDER_SM90A("cp.async.bulk.wait_group %0;" ::"n"(groups) : "memory");
 }
 
+/// Starts copying n floats, a multiple of 4, from global to shared memory, both aligned to 16 bytes.
+/// Their bytes count for the barrier. By one thread. (PTX ISA: “cp.async.bulk”.)
+__device__ __forceinline__ void bulk_load(Mbarrier& barrier, float* target, const float* source,
+                                          int n) {
+  LADDER_SM90A(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(target)),
+      "l"(source), "r"(4 * n), "r"(shared_address(&barrier))
+      : "memory");
+}
+/// Starts adding n floats, a multiple of 4, of shared memory to as many in global memory, both
+/// aligned to 16 bytes, each addition atomic. It belongs to a group of stores. By one thread, after
+/// fence_proxy_async() by those that wrote them. (PTX ISA: “cp.reduce.async.bulk”.)
+__device__ __forceinline__ void bulk_add(float* target, const float* source, int n) {
+  LADDER_SM90A(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(target),
+      "r"(shared_address(source)), "r"(4 * n)
+      : "memory");
+}
+
 // ------------------------------------------------------------------------- products of a warpgroup
 
 /// Where a wgmma finds a matrix of 16-bit elements in shared memory, swizzled by 128 bytes (PTX

@@ -131,6 +131,14 @@ __device__ __forceinline__ void store_pair(T* target, unsigned pair) {
 __device__ __forceinline__ void store_pair(float* target, float low, float high) {
   *reinterpret_cast<float2*>(target) = make_float2(low, high);
 }
+/// Four floats, read from global or stored to shared memory as one access of 16 aligned bytes.
+__device__ __forceinline__ void read_4(float (&x)[4], const float* source) {
+  const float4 four = *reinterpret_cast<const float4*>(source);
+  x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+}
+__device__ __forceinline__ void store_4(float* target, const float (&x)[4]) {
+  *reinterpret_cast<float4*>(target) = make_float4(x[0], x[1], x[2], x[3]);
+}
 /// Eight neighbours in global memory, read or written as one access of 16 aligned bytes.
 template <class T>
 struct alignas(16) Chunk {

@@ -1,0 +1,60 @@
+// Words for the columns of an accumulator, where a product is computed transposed: rows of S are
+// columns of Sᵀ.
+//
+//   Columns<N>            one fp32 value for each of N columns
+//   make_columns          columns from a function of the column
+//   sub_columns           every element minus its column's value
+//   exp2_columns          S_ij ← 2^(c·S_ij − shift_j)
+//
+// On the sim they count FLOPs like the words for rows.
+#pragma once
+
+#include "tile/tile.h"
+
+namespace ladder::MACHINE {
+
+/// One value for each of N columns. A lane holds those of columns 2·(l%4) and 2·(l%4) + 1 of every
+/// 8, as it does in an Accumulator; the eight lanes of a column hold the same value.
+template <int N>
+struct Columns {
+  float r[N / 8][2];
+};
+
+/// Columns of f(column): each lane asks for the columns that it holds.
+template <int N, class F>
+__device__ __forceinline__ Columns<N> make_columns(F f) {
+  Columns<N> out;
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) out.r[j][e] = f(8 * j + lane_id() % 4 * 2 + e);
+  return out;
+}
+
+/// Every element minus its column's value.
+template <int M, int N>
+__device__ __forceinline__ void sub_columns(Accumulator<M, N>& acc, const Columns<N>& columns) {
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc.r[i][j][e] -= columns.r[j][e % 2];
+  count_flops(M * N / 32);
+}
+
+/// S_ij ← 2^(c·S_ij − shift_j). Two FLOPs and an exponential for each element.
+template <int M, int N>
+__device__ __forceinline__ void exp2_columns(Accumulator<M, N>& S, float c,
+                                             const Columns<N>& shift) {
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        S.r[i][j][e] = exp2_fast(S.r[i][j][e] * c - shift.r[j][e % 2]);
+  count_flops(2 * M * N / 32);
+}
+
+}  // namespace ladder::MACHINE
