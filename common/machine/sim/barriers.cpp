@@ -85,10 +85,10 @@ void Barriers::wait(const MbarrierPlace& place, int parity, std::source_location
   block_.wait("mbarrier", where);
 }
 
-Barriers::Barrier& Barriers::for_load(const MbarrierPlace& place) {
+Barriers::Barrier& Barriers::for_load(const char* what, const MbarrierPlace& place) {
   Barrier& b = find(place);
   if (!b.fenced)
-    fault(fmt::format("TMA load to mbarrier {} without fence_mbarrier_init() after its init",
+    fault(fmt::format("{} to mbarrier {} without fence_mbarrier_init() after its init", what,
                       b.name));
   return b;
 }

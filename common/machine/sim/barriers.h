@@ -51,8 +51,9 @@ class Barriers {
   void wait(const MbarrierPlace& place, int parity, std::source_location where);
   void named_barrier(int id, int threads, bool waits, std::source_location where);
 
-  /// The barrier that a load is to report to. Called on a fiber. It stays where it is.
-  Barrier& for_load(const MbarrierPlace& place);
+  /// The barrier that a load is to report to; `what` names the load in faults. Called on a fiber.
+  /// It stays where it is.
+  Barrier& for_load(const char* what, const MbarrierPlace& place);
   /// A load that a thread issued has ended, and its bytes stand at [begin, begin + bytes) of shared
   /// memory. They may be touched once a wait has seen the end of the phase that they count for.
   void load_ended(Barrier& barrier, int64_t begin, int64_t bytes, int thread);

@@ -140,10 +140,12 @@ void BlockMemory::publish(int thread) {
   ranges.clear();
 }
 
-void BlockMemory::begin_load(const SharedPlace& place, int64_t bytes) {
+void BlockMemory::begin_load(const char* what, const SharedPlace& place, int64_t bytes,
+                             int element) {
   for (int64_t i = place.at; i < place.at + bytes; ++i) {
     const auto complain = [&](const char* why) {
-      fault(fmt::format("TMA load onto shared {}[{}], {}", place.name, (i - place.begin) / 2, why));
+      fault(fmt::format("{} onto shared {}[{}], {}", what, place.name, (i - place.begin) / element,
+                        why));
     };
     uint8_t& s = shadow_[static_cast<size_t>(i)];
     if (s & kInFlight) complain("the target of a copy that was not waited for");
@@ -157,16 +159,17 @@ void BlockMemory::end_load(int64_t at, int64_t bytes) {
   std::memset(shadow_.data() + at, kWritten | watched_, static_cast<size_t>(bytes));
 }
 
-void BlockMemory::begin_async_read(const char* what, int64_t at) {
+void BlockMemory::begin_async_read(const char* what, int64_t at, int element) {
   if (at < 0 || at + 16 > launched_bytes_)
-    fault(fmt::format("{} shared memory at byte {} of {}", what, at, launched_bytes_));
+    fault(fmt::format("{} of shared memory at byte {} of {}", what, at, launched_bytes_));
   for (int64_t i = at; i < at + 16; ++i) {
     const uint8_t seen = shadow_[static_cast<size_t>(i)];
     if ((seen & (kWritten | kInFlight | kOrdinary)) == kWritten) continue;
     const Region* const r = region_at(i);
-    fault(fmt::format("{} shared {}, {}", what,
-                      r ? fmt::format("{}[{}] (element of 2 bytes)", r->name, (i - r->begin) / 2)
-                        : fmt::format("byte {}", i),
+    const std::string place =
+        r ? fmt::format("{}[{}] (element of {} bytes)", r->name, (i - r->begin) / element, element)
+          : fmt::format("byte {}", i);
+    fault(fmt::format("{} of shared {}, {}", what, place,
                       seen & kInFlight     ? "the target of a copy that was not waited for"
                       : !(seen & kWritten) ? "which nobody wrote"
                                            : "written with no fence_proxy_async() since"));

@@ -75,13 +75,13 @@ class BlockMemory {
   /// What the thread copied so far, others may see: it has come to a barrier that orders memory.
   void publish(int thread);
 
-  // TMA loads, likewise; their bytes come by data().
-  void begin_load(const SharedPlace& place, int64_t bytes);
+  // Loads by the copy engine, likewise; their bytes come by data(). `what` names them in faults.
+  void begin_load(const char* what, const SharedPlace& place, int64_t bytes, int element);
   void end_load(int64_t at, int64_t bytes);
 
   // Reads by wgmmas and TMA stores of the 16 bytes at `at`: between the two nobody may write them.
   // Many may read at once.
-  void begin_async_read(const char* what, int64_t at);
+  void begin_async_read(const char* what, int64_t at, int element);
   void end_async_read(int64_t at);
 
   /// From now on an ordinary write is its thread's, whose fence_proxy() alone covers it. Writes

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "machine/sim/fault.h"
@@ -11,6 +12,7 @@ namespace ladder::sim {
 namespace {
 
 constexpr int64_t kRowBytes = 128;  // of a box
+constexpr const char *kTmaLoad = "TMA load", *kTmaStore = "TMA store";
 
 }  // namespace
 
@@ -21,8 +23,10 @@ CopyEngine::CopyEngine(Block& block, BlockMemory& memory, Barriers& barriers)
       stores_(static_cast<size_t>(block.threads())) {}
 
 void CopyEngine::end_thread() const {
-  if (!stores_[static_cast<size_t>(block_.running())].under_way.empty())
-    fault("ends with a TMA store that was never waited for");
+  const std::vector<Store>& stores = stores_[static_cast<size_t>(block_.running())].under_way;
+  if (!stores.empty())
+    fault(fmt::format("ends with a {} that was never waited for",
+                      std::holds_alternative<Box>(stores[0].what) ? kTmaStore : "bulk_add"));
 }
 
 void CopyEngine::end_block() const {
@@ -65,11 +69,11 @@ CopyEngine::Piece CopyEngine::piece_of(const Box& box, int row) {
 }
 
 template <class F>
-void CopyEngine::for_each_stored(const Box& box, F f) {
+void CopyEngine::for_each_piece(const Box& box, F f) {
   for (int row = 0; row < box.map.box_rows; ++row) {
     const Piece piece = piece_of(box, row);
     for (int64_t i = 0; i < piece.bytes; i += 16)
-      f(swizzle_128(box.shared + row * kRowBytes + 2 * piece.column + i));
+      f(piece.at + i, swizzle_128(box.shared + row * kRowBytes + 2 * piece.column + i));
   }
 }
 
@@ -107,24 +111,71 @@ void CopyEngine::copy_out(const Box& box) {
   }
 }
 
+// --------------------------------------------------------------------------------- floats in a row
+
+template <class F>
+void CopyEngine::for_each_piece(const Floats& floats, F f) {
+  for (int64_t i = 0; i < floats.bytes(); i += 16) f(floats.at + i, floats.shared + i);
+}
+
+void CopyEngine::check(const char* what, const Floats& floats, const SharedPlace& place) {
+  const auto [name, at, begin, end] = place;
+  if (floats.n < 1 || floats.n % 4)
+    fault(fmt::format("{} of {} floats: their number is a positive multiple of 4", what, floats.n));
+  if (at % 16)
+    fault(fmt::format("{}: shared {}[{}] not aligned to 16 bytes", what, name, (at - begin) / 4));
+  if (floats.at % 16)
+    fault(fmt::format("{}: {}[{}] not aligned to 16 bytes", what, floats.of->name, floats.at / 4));
+  if (at < begin || at + floats.bytes() > end)
+    fault(fmt::format("{}: {} floats at shared {}[{}] end past its {} elements", what, floats.n,
+                      name, (at - begin) / 4, (end - begin) / 4));
+}
+
+void CopyEngine::copy_in(const Floats& floats) {
+  std::memcpy(memory_.data() + floats.shared, static_cast<char*>(floats.of->data) + floats.at,
+              static_cast<size_t>(floats.bytes()));
+}
+
+void CopyEngine::add(const Floats& floats) {
+  auto* const sums = static_cast<float*>(floats.of->data) + floats.at / 4;
+  for (int64_t i = 0; i < floats.n; ++i) {
+    float x;
+    std::memcpy(&x, memory_.data() + floats.shared + 4 * i, 4);
+    std::atomic_ref<float>(sums[i]).fetch_add(x, std::memory_order_relaxed);
+  }
+}
+
 // ------------------------------------------------------------------------------------------ loads
 
 void CopyEngine::load(const TensorMap& map, const MbarrierPlace& barrier, const SharedPlace& target,
                       const int (&at)[4]) {
-  Barriers::Barrier& b = barriers_.for_load(barrier);
-  check("TMA load", map, target);
-  const Load load{{map, {at[0], at[1], at[2], at[3]}, target.at}, &b, block_.running()};
-  const int64_t bytes = load.box.bytes();
-  memory_.begin_load(target, bytes);
+  Barriers::Barrier& b = barriers_.for_load(kTmaLoad, barrier);
+  check(kTmaLoad, map, target);
+  start_load(kTmaLoad, "tma_load", Box{map, {at[0], at[1], at[2], at[3]}, target.at}, b, target);
+}
+
+void CopyEngine::bulk_load(Tracked& array, int64_t at, const MbarrierPlace& barrier,
+                           const SharedPlace& target, int n) {
+  Barriers::Barrier& b = barriers_.for_load("bulk_load", barrier);
+  const Floats floats{&array, at, target.at, n};
+  check("bulk_load", floats, target);
+  start_load("bulk_load", "bulk_load", floats, b, target);
+}
+
+template <class What>
+void CopyEngine::start_load(const char* what, const char* event, const What& copy,
+                            Barriers::Barrier& barrier, const SharedPlace& target) {
+  const int64_t bytes = copy.bytes();
+  memory_.begin_load(what, target, bytes, What::kElement);
   Recorder* const recorder = block_.recorder();
   if (recorder) recorder->copies(true);
-  for (int row = 0; row < map.box_rows; ++row) {
-    const Piece piece = piece_of(load.box, row);
-    for (int64_t i = 0; i < piece.bytes; i += 16) map.array->read<16>(block_, piece.at + i, 2);
-  }
+  for_each_piece(copy, [&](int64_t at, int64_t) {
+    copy.array().template read<16>(block_, at, What::kElement);
+  });
   block_.counts.sram_write += bytes;
   if (recorder) recorder->copies(false), recorder->copy(target, bytes, false);
-  block_.trace_event("tma_load", map.array->name, b.phase, bytes, b.name);
+  block_.trace_event(event, copy.array().name, barrier.phase, bytes, barrier.name);
+  const Load load{copy, &barrier, block_.running()};
   if (block_.late())
     loads_.push_back(load);
   else
@@ -132,31 +183,45 @@ void CopyEngine::load(const TensorMap& map, const MbarrierPlace& barrier, const 
 }
 
 void CopyEngine::end_load(const Load& load) {
-  copy_in(load.box);
-  barriers_.load_ended(*load.barrier, load.box.shared, load.box.bytes(), load.thread);
+  std::visit(
+      [&](const auto& copy) {
+        copy_in(copy);
+        barriers_.load_ended(*load.barrier, copy.shared, copy.bytes(), load.thread);
+      },
+      load.what);
 }
 
-// ----------------------------------------------------------------------------------------- stores
+// -------------------------------------------------------------------------- stores and additions
 
 void CopyEngine::store(const TensorMap& map, const SharedPlace& source, const int (&at)[4]) {
-  check("TMA store", map, source);
+  check(kTmaStore, map, source);
   for (const int i : at)
     if (i < 0) fault(fmt::format("TMA store to place {}: a box to store cannot start before 0", i));
-  const Store store{{map, {at[0], at[1], at[2], at[3]}, source.at}, mine().group};
+  start_store(kTmaStore, "tma_store", Box{map, {at[0], at[1], at[2], at[3]}, source.at}, source,
+              [&](int64_t to) { map.array->write<16>(block_, to, 2); });
+}
+
+void CopyEngine::bulk_add(Tracked& array, int64_t at, const SharedPlace& source, int n) {
+  const Floats floats{&array, at, source.at, n};
+  check("bulk_add", floats, source);
+  start_store("bulk_add", "bulk_add", floats, source,
+              [&](int64_t to) { array.add<16>(block_, to, 4); });
+}
+
+template <class What, class Access>
+void CopyEngine::start_store(const char* what, const char* event, const What& copy,
+                             const SharedPlace& source, Access access) {
   Recorder* const recorder = block_.recorder();
   if (recorder) recorder->copies(true);
-  for (int row = 0; row < map.box_rows; ++row) {
-    const Piece piece = piece_of(store.box, row);
-    for (int64_t i = 0; i < piece.bytes; i += 16) map.array->write<16>(block_, piece.at + i, 2);
-  }
+  for_each_piece(copy, [&](int64_t to, int64_t) { access(to); });
   if (recorder) recorder->copies(false);
-  for_each_stored(store.box, [&](int64_t chunk) {
-    memory_.begin_async_read("TMA store of", chunk);
+  for_each_piece(copy, [&](int64_t, int64_t chunk) {
+    memory_.begin_async_read(what, chunk, What::kElement);
     if (recorder) recorder->touch({source.name, chunk, source.begin, source.end}, 16, false);
     block_.counts.sram_read += 16;
   });
-  mine().under_way.push_back(store);
-  block_.trace_event("tma_store", map.array->name, store.group, store.box.bytes());
+  mine().under_way.push_back({copy, mine().group});
+  block_.trace_event(event, copy.array().name, mine().group, copy.bytes());
 }
 
 void CopyEngine::commit_stores() {
@@ -179,8 +244,15 @@ void CopyEngine::end_stores(int thread) {
   Stores& stores = stores_[static_cast<size_t>(thread)];
   std::erase_if(stores.under_way, [&](const Store& store) {
     if (store.group >= stores.done) return false;
-    copy_out(store.box);
-    for_each_stored(store.box, [&](int64_t chunk) { memory_.end_async_read(chunk); });
+    if (const Floats* const floats = std::get_if<Floats>(&store.what))
+      add(*floats);
+    else
+      copy_out(std::get<Box>(store.what));
+    std::visit(
+        [&](const auto& copy) {
+          for_each_piece(copy, [&](int64_t, int64_t chunk) { memory_.end_async_read(chunk); });
+        },
+        store.what);
     return true;
   });
   stores.done = -1;

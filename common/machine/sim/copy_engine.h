@@ -1,11 +1,13 @@
-// The copy engine: bulk copies of boxes between an array in HBM and shared memory (TMA), started by
-// one thread. A load reports to an mbarrier, a store is waited for by its thread. Both end as late
-// as the schedule lets them, so reading or overwriting their bytes too early is caught.
+// The copy engine (TMA): bulk copies between an array in HBM and shared memory, of boxes or of
+// floats in a row, which it adds to what the array holds. They are started by one thread. A load
+// reports to an mbarrier, a store or an addition is waited for by its thread. They end as late as
+// the schedule lets them, so reading or overwriting their bytes too early is caught.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <source_location>
+#include <variant>
 #include <vector>
 
 #include "machine/sim/barriers.h"
@@ -31,6 +33,10 @@ class CopyEngine {
   void load(const TensorMap& map, const MbarrierPlace& barrier, const SharedPlace& target,
             const int (&at)[4]);
   void store(const TensorMap& map, const SharedPlace& source, const int (&at)[4]);
+  // `at`: the first float's byte in the array.
+  void bulk_load(Tracked& array, int64_t at, const MbarrierPlace& barrier,
+                 const SharedPlace& target, int n);
+  void bulk_add(Tracked& array, int64_t at, const SharedPlace& source, int n);
   void commit_stores();
   void wait_stores(int groups_left, std::source_location where);
   /// Faults where the thread has not waited for a store.
@@ -48,7 +54,18 @@ class CopyEngine {
     TensorMap map;
     int at[4];
     int64_t shared;  // first byte in shared memory
+    static constexpr int kElement = 2;
+    Tracked& array() const { return *map.array; }
     int64_t bytes() const;
+  };
+  struct Floats {  // in a row
+    Tracked* of;
+    int64_t at;      // first byte in the array
+    int64_t shared;  // first byte in shared memory
+    int64_t n;
+    static constexpr int kElement = 4;
+    Tracked& array() const { return *of; }
+    int64_t bytes() const { return n * kElement; }
   };
   /// The part of a box's row that lies within the array: byte offset in the array, first column
   /// within the box, bytes. None where the row is past the end.
@@ -56,12 +73,12 @@ class CopyEngine {
     int64_t at, column, bytes;
   };
   struct Load {
-    Box box;
+    std::variant<Box, Floats> what;
     Barriers::Barrier* barrier;
     int thread;  // that issued it
   };
-  struct Store {
-    Box box;
+  struct Store {  // of a box, or an addition of floats
+    std::variant<Box, Floats> what;
     int group;
   };
   struct Stores {  // of one thread
@@ -71,12 +88,24 @@ class CopyEngine {
   };
 
   static Piece piece_of(const Box& box, int row);
-  /// Calls f(at) for each 16 bytes of shared memory that a store of the box reads.
+  /// Calls f(at in the array, at in shared memory) for each 16 bytes that are copied.
   template <class F>
-  static void for_each_stored(const Box& box, F f);
+  static void for_each_piece(const Box& box, F f);
+  template <class F>
+  static void for_each_piece(const Floats& floats, F f);
   static void check(const char* what, const TensorMap& map, const SharedPlace& place);
+  static void check(const char* what, const Floats& floats, const SharedPlace& place);
   void copy_in(const Box& box);
+  void copy_in(const Floats& floats);
   void copy_out(const Box& box);
+  void add(const Floats& floats);
+  /// `what` is its name in faults, `event` in traces.
+  template <class What>
+  void start_load(const char* what, const char* event, const What& copy, Barriers::Barrier& barrier,
+                  const SharedPlace& target);
+  template <class What, class Access>
+  void start_store(const char* what, const char* event, const What& copy, const SharedPlace& source,
+                   Access access);
   void end_load(const Load& load);
   void end_stores(int thread);
   Stores& mine() { return stores_[static_cast<size_t>(block_.running())]; }

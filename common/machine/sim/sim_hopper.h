@@ -118,6 +118,16 @@ void tma_store_wait(std::source_location where = std::source_location::current()
   worker->async().copies.wait_stores(groups, where);
 }
 
+/// Counts the bytes in both memories.
+inline void bulk_load(MbarrierRef barrier, Smem<float> target, Hbm<const float> source, int n) {
+  worker->async().copies.bulk_load(source.array(), source.byte(0), barrier.place(), target.place(0),
+                                   n);
+}
+/// Counts a read and a write of each byte of HBM, as atomicAdd does.
+inline void bulk_add(Hbm<float> target, Smem<float> source, int n) {
+  worker->async().copies.bulk_add(target.array(), target.byte(0), source.place(0), n);
+}
+
 // ------------------------------------------------------------------------- products of a warpgroup
 
 template <class T>

@@ -72,6 +72,9 @@ class Hbm {
     data()[i] = x;
   }
   T* data() const { return static_cast<T*>(array_->data) + origin_; }
+  Tracked& array() const { return *array_; }
+  /// Where element i stands in the array.
+  int64_t byte(int64_t i) const { return (origin_ + i) * static_cast<int64_t>(sizeof(T)); }
   /// Checks and counts a read or write of n bytes at element i, for wider accesses.
   template <int n>
   void count_read(int64_t i) const {
@@ -442,6 +445,22 @@ inline void store_pair(Smem<float> target, float low, float high) {
     float low, high;
   };
   target.store_as<Pair>(0, Pair{low, high});
+}
+/// Four floats, read from global or stored to shared memory as one access of 16 aligned bytes.
+inline void read_4(float (&x)[4], Hbm<const float> source) {
+  check_aligned(source.data(), "read of 4 floats");
+  source.count_read<16>(0);
+  std::memcpy(x, source.data(), sizeof(x));
+}
+inline void store_4(Smem<float> target, const float (&x)[4]) {
+  struct Four {
+    float x[4];
+  };
+  if (target.byte(0) % 16)
+    fault(std::string("store of 4 floats to shared ") + target.place(0).name +
+          " not aligned to 16 bytes");
+  for (const float f : x) check_waited_for(f);
+  target.store_as<Four>(0, Four{x[0], x[1], x[2], x[3]});
 }
 /// Eight neighbours in global memory, read or written as one access of 16 aligned bytes.
 template <class T>

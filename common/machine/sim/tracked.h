@@ -29,9 +29,9 @@ class Tracked : public Array {
   void read(Block& block, int64_t at, int element = n);
   template <int n>
   void write(Block& block, int64_t at, int element = n);
-  /// Of an atomic addition: a read and a write.
+  /// Of an atomic addition, or of several next to each other: a read and a write.
   template <int n>
-  void add(Block& block, int64_t at);
+  void add(Block& block, int64_t at, int element = n);
 
   void forget();                   // contents become poison that nobody wrote
   void mark_written();             // by the host
@@ -53,6 +53,8 @@ class Tracked : public Array {
   void check_read(Block& block, int64_t at, int element);
   template <int n>
   void check_write(Block& block, int64_t at, int element);
+  template <int n>
+  void check_add(Block& block, int64_t at, int element);
 
   struct alignas(64) WorkerCounts {
     int64_t read = 0, write = 0;
@@ -101,6 +103,24 @@ inline void Tracked::check_write(Block& block, int64_t at, int element) {
 }
 
 template <int n>
+inline void Tracked::check_add(Block& block, int64_t at, int element) {
+  if constexpr (n == 16) {
+    check_add<8>(block, at, element);
+    check_add<8>(block, at + 8, element);
+  } else {
+    check(at, n, element, "atomic addition to");
+    using W = typename Word<n>::type;
+    const W seen = __atomic_load_n(reinterpret_cast<W*>(shadow_ + at), __ATOMIC_RELAXED);
+    constexpr W same = repeat<n>(kWritten | kAddedHere | kShared);
+    if ((seen & same) != same) [[unlikely]] {
+      if ((seen & repeat<n>(kWritten)) != repeat<n>(kWritten))
+        fail("read of unwritten", at, element);
+      note(block, Access::add, at, n, element);
+    }
+  }
+}
+
+template <int n>
 inline void Tracked::read(Block& block, int64_t at, int element) {
   check_read<n>(block, at, element);
   counts_[static_cast<size_t>(block.worker())].read += n;
@@ -117,15 +137,8 @@ inline void Tracked::write(Block& block, int64_t at, int element) {
 }
 
 template <int n>
-inline void Tracked::add(Block& block, int64_t at) {
-  check(at, n, n, "atomic addition to");
-  using W = typename Word<n>::type;
-  const W seen = __atomic_load_n(reinterpret_cast<W*>(shadow_ + at), __ATOMIC_RELAXED);
-  constexpr W same = repeat<n>(kWritten | kAddedHere | kShared);
-  if ((seen & same) != same) [[unlikely]] {
-    if ((seen & repeat<n>(kWritten)) != repeat<n>(kWritten)) fail("read of unwritten", at, n);
-    note(block, Access::add, at, n, n);
-  }
+inline void Tracked::add(Block& block, int64_t at, int element) {
+  check_add<n>(block, at, element);
   WorkerCounts& counts = counts_[static_cast<size_t>(block.worker())];
   counts.read += n;
   counts.write += n;

@@ -142,7 +142,7 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
     ++op.chain->ops;
     if (wgmma.a_in_registers) op.a.resize(128);
     const auto read = [&](int64_t chunk, int, int) {
-      memory_.begin_async_read("wgmma of", chunk);
+      memory_.begin_async_read("wgmma", chunk, 2);
       if (Recorder* const r = block_.recorder())
         if (const auto* of = memory_.region_at(chunk))
           r->touch({of->name.c_str(), chunk, of->begin, of->begin + of->bytes}, 16, false);
