@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "machine/hopper.h"
@@ -66,6 +67,17 @@ enum Mistake : int {
   kOverwritesSource,
   kNoStoreWait,
   kStoresBeforeRow0,
+  // floats in a row
+  kSourceMisaligned,
+  kTargetMisaligned,
+  k62Floats,
+  kNoFloats,
+  kPastShared,
+  kPastArray,
+  kBeforeArray,
+  kLoadsUnderAddition,
+  kAddsTooEarly,
+  kAddsUnwritten,
 };
 
 class HopperFaults : public ::testing::Test {
@@ -95,6 +107,12 @@ class HopperFaults : public ::testing::Test {
       return fault.what();
     }
     return "no fault";
+  }
+  /// out[i] = i.
+  void number_out() {
+    std::vector<float> numbers(64 * 64);
+    std::iota(numbers.begin(), numbers.end(), 0.0f);
+    device_->upload(*out_, numbers.data());
   }
   float first_of_out() {
     std::vector<float> v(64 * 64);
@@ -429,7 +447,7 @@ TEST_F(HopperFaults, LoadThatNobodyWaitsFor) {
   for (const auto order : {Schedule::Order::forward, Schedule::Order::reverse}) {
     options({.schedule = {order, 0}});
     expect(load_and_leave, 0,
-           {"the block ends with a TMA load to mbarrier full[0] that nobody waited for"}, 1);
+           {"the block ends with a load to mbarrier full[0] that nobody waited for"}, 1);
   }
 }
 
@@ -464,6 +482,179 @@ TEST_F(HopperFaults, Stores) {
   expect(store_out, kStoresBeforeRow0,
          {"TMA store to place -8: a box to store cannot start before 0"});
   expect(store_out, kNoStoreWait, {"ends with a TMA store that was never waited for"});
+}
+
+// ---------------------------------------------------------------------------------- floats in a
+// row
+
+/// x = 64 floats of out, from 128 on.
+__global__ void load_floats(const __grid_constant__ TensorMap, const __grid_constant__ TensorMap,
+                            Hbm<float> out, int mistake) {
+  SharedMemory smem;
+  const auto x = smem.take<float>("x", 64);
+  const auto full = smem.take<Mbarrier>("full", 1);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) {
+    if (mistake != kNoInit) full[0].init(1);
+    if (mistake != kNoInitFence) fence_mbarrier_init();
+    if (mistake == kLoadsOntoOrdinaryStores) x[8] = 1;
+    full[0].arrive_expect_tx(256 + (mistake == kTooManyBytes  ? 16
+                                    : mistake == kTooFewBytes ? -16
+                                                              : 0));
+    const auto from = out + (mistake == kSourceMisaligned ? 130
+                             : mistake == kPastArray      ? 4096 - 32
+                             : mistake == kBeforeArray    ? -4
+                                                          : 128);
+    const int n = mistake == k62Floats     ? 62
+                  : mistake == kNoFloats   ? 0
+                  : mistake == kPastShared ? 68
+                                           : 64;
+    bulk_load(full[0], mistake == kTargetMisaligned ? x + 1 : x, from, n);
+    if (mistake == kLoadsTwice) bulk_load(full[0], x + 60, from, 4);
+    if (mistake == kAddsTooEarly) bulk_add(out, x, 64);
+  }
+  __syncthreads();
+  if (mistake == kNobodyWaits) return;
+  if (mistake == kReadsBeforeBarrier) out[thread] = x[thread % 64];
+  if (mistake == kStoresBeforeWait) x[thread % 64] = 0;
+  full[0].wait(mistake == kEarlyPhase ? 1 : 0);
+  if (thread < 64) out[thread] = x[thread];
+}
+
+TEST_F(HopperFaults, LoadsOfFloats) {
+  for (const auto order :
+       {Schedule::Order::forward, Schedule::Order::reverse, Schedule::Order::random}) {
+    options({.schedule = {order, 3}});
+    expect(load_floats, kNone, {"read of unwritten out[128] (element of 4 bytes;"});
+    number_out();
+    EXPECT_EQ(said(load_floats, kNone), "no fault");
+    EXPECT_EQ(first_of_out(), 128);
+    expect(load_floats, kReadsBeforeBarrier,
+           {"read before its asynchronous copy was waited for: shared x["});
+    expect(load_floats, kStoresBeforeWait,
+           {"write under an asynchronous copy that was not waited for: shared x["});
+    if (order == Schedule::Order::forward)
+      expect(load_floats, kEarlyPhase,
+             {"read before its asynchronous copy was waited for: shared x["});
+    else if (order == Schedule::Order::reverse)  // the phase is over when they come
+      expect(load_floats, kEarlyPhase, {"deadlock", "the end of phase 1 (parity 1)"});
+    expect(load_floats, kTooManyBytes,
+           {"mbarrier full[0], the end of phase 0 (parity 0), where 0 "
+            "of 1 arrivals and 16 bytes are missing"});
+    expect(load_floats, kTooFewBytes,
+           {"mbarrier full[0], the end of phase 0 (parity 0), where 0 "
+            "of 1 arrivals and -16 bytes are missing"});
+    expect(load_floats, kLoadsTwice,
+           {"bulk_load onto shared x[60], the target of a copy that was not waited for"});
+    expect(load_floats, kLoadsOntoOrdinaryStores,
+           {"bulk_load onto shared x[8], which was written with no fence_proxy_async() since"});
+    expect(load_floats, kNoInit, {"mbarrier full[0] is used before its init"});
+    expect(load_floats, kNoInitFence,
+           {"bulk_load to mbarrier full[0] without fence_mbarrier_init()"});
+    expect(load_floats, kNobodyWaits,
+           {"thread (0,0,0): the block ends with a load to mbarrier full[0] that nobody waited"});
+    expect(load_floats, kSourceMisaligned, {"bulk_load: out[130] not aligned to 16 bytes"});
+    expect(load_floats, kTargetMisaligned, {"bulk_load: shared x[1] not aligned to 16 bytes"});
+    expect(load_floats, k62Floats, {"bulk_load of 62 floats: their number is a positive multiple"});
+    expect(load_floats, kNoFloats, {"bulk_load of 0 floats: their number is a positive multiple"});
+    expect(load_floats, kPastShared,
+           {"bulk_load: 68 floats at shared x[0] end past its 64 elements"});
+    expect(load_floats, kPastArray, {"read of out[4096] (element of 4 bytes; the array has 4096)"});
+    expect(load_floats, kBeforeArray, {"read of out[-4] (element of 4 bytes; the array has 4096)"});
+    expect(load_floats, kAddsTooEarly,
+           {"bulk_add of shared x[0] (element of 4 bytes), the target of a copy that was not "
+            "waited for"});
+  }
+}
+
+/// Adds 2 to 64 floats of out.
+__global__ void add_floats(const __grid_constant__ TensorMap, const __grid_constant__ TensorMap,
+                           Hbm<float> out, int mistake) {
+  SharedMemory smem;
+  const auto x = smem.take<float>("x", 64);
+  const auto full = smem.take<Mbarrier>("full", 1);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < 64 && (mistake != kAddsUnwritten || thread != 9)) x[thread] = 2;
+  if (thread == 0) full[0].init(1);
+  fence_mbarrier_init();
+  if (mistake != kStoreWithoutProxyFence || thread != 7) fence_proxy_async();
+  __syncthreads();
+  if (thread != 0) return;
+  const auto to = out + (mistake == kTargetMisaligned ? 2
+                         : mistake == kPastArray      ? 4096 - 32
+                         : mistake == kBeforeArray    ? -4
+                                                      : 0);
+  const int n = mistake == k62Floats     ? 62
+                : mistake == kNoFloats   ? -4
+                : mistake == kPastShared ? 68
+                                         : 64;
+  bulk_add(to, mistake == kSourceMisaligned ? x + 1 : x, n);
+  if (mistake == kNoStoreWait) return;
+  if (mistake != kNoCommit) tma_store_commit();
+  if (mistake == kOverwritesSource) x[3] = 0;
+  if (mistake == kLoadsUnderAddition) {
+    full[0].arrive_expect_tx(16);
+    bulk_load(full[0], x + 12, out, 4);
+  }
+  tma_store_wait_read<0>();
+  x[3] = 0;
+}
+
+TEST_F(HopperFaults, AdditionsOfFloats) {
+  for (const auto order :
+       {Schedule::Order::forward, Schedule::Order::reverse, Schedule::Order::random}) {
+    options({.schedule = {order, 3}});
+    expect(add_floats, kNone, {"read of unwritten out[0] (element of 4 bytes; the array has"});
+    number_out();
+    EXPECT_EQ(said(add_floats, kNone), "no fault");
+    EXPECT_EQ(first_of_out(), 2);
+    expect(add_floats, kStoreWithoutProxyFence,
+           {"thread (0,0,0): bulk_add of shared x[7] (element of 4 bytes), written with no "
+            "fence_proxy_async() since"});
+    expect(add_floats, kAddsUnwritten,
+           {"bulk_add of shared x[9] (element of 4 bytes), which nobody wrote"});
+    for (const int mistake : {kOverwritesSource, kNoCommit})  // the next wait is not for it
+      expect(add_floats, mistake,
+             {"write under a wgmma or TMA store that was not waited for and still reads shared "
+              "x[3]"});
+    expect(add_floats, kLoadsUnderAddition,
+           {"bulk_load onto shared x[12], which a wgmma or TMA store not waited for still reads"});
+    expect(add_floats, kNoStoreWait, {"ends with a bulk_add that was never waited for"});
+    expect(add_floats, kSourceMisaligned, {"bulk_add: shared x[1] not aligned to 16 bytes"});
+    expect(add_floats, kTargetMisaligned, {"bulk_add: out[2] not aligned to 16 bytes"});
+    expect(add_floats, k62Floats, {"bulk_add of 62 floats: their number is a positive multiple"});
+    expect(add_floats, kNoFloats, {"bulk_add of -4 floats: their number is a positive multiple"});
+    expect(add_floats, kPastShared, {"bulk_add: 68 floats at shared x[0] end past its 64"});
+    expect(add_floats, kPastArray,
+           {"atomic addition to out[4096] (element of 4 bytes; the array has 4096)"});
+    expect(add_floats, kBeforeArray,
+           {"atomic addition to out[-4] (element of 4 bytes; the array has 4096)"});
+  }
+}
+
+/// What a wgmma still owns is not stored as four either.
+__global__ void store_sums(const __grid_constant__ TensorMap, const __grid_constant__ TensorMap,
+                           Hbm<float>, int mistake) {
+  SharedMemory smem;
+  const Stage B{smem.take<fp16>("B", kElements)};
+  const auto sums = smem.take<float>("sums", 64 * 64);
+  for (int i = static_cast<int>(threadIdx.x); i < kElements; i += 128) B.data[i] = fp16(1.0f);
+  fence_proxy_async();
+  __syncthreads();
+  Accumulator<16, 64> acc;
+  wgmma_fence(acc);
+  wgmma_ABt(acc, B, 0, B);
+  wgmma_commit();
+  if (mistake == kReadsBeforeWait) write_as_they_lie(sums, acc);
+  wgmma_wait<0>(acc);
+  write_as_they_lie(mistake == kMisaligned ? sums + 2 : sums, acc);
+}
+
+TEST_F(HopperFaults, SumsAsTheyLie) {
+  EXPECT_EQ(said(store_sums, kNone), "no fault");
+  expect(store_sums, kReadsBeforeWait,
+         {"uses an accumulator of a wgmma before the wgmma_wait() for it"});
+  expect(store_sums, kMisaligned, {"store of 4 floats to shared sums not aligned to 16 bytes"});
 }
 
 // ---------------------------------------------------------------------------------- named barriers
@@ -539,6 +730,11 @@ TEST_F(HopperFaults, TracesShowBulkCopies) {
   EXPECT_EQ(traced(), "X read 0 to 16384, out write 0 to 4, ");
   EXPECT_EQ(said(store_out, kNone), "no fault");
   EXPECT_EQ(traced(), "Y write 0 to 8192, ");
+  number_out();
+  EXPECT_EQ(said(load_floats, kNone), "no fault");
+  EXPECT_EQ(traced(), "out read 512 to 768, out write 0 to 256, ");
+  EXPECT_EQ(said(add_floats, kNone), "no fault");
+  EXPECT_EQ(traced(), "out read 0 to 256, out write 0 to 256, ");
 }
 
 TEST_F(HopperFaults, TracesTellWhoWaitsForWhat) {
@@ -557,6 +753,14 @@ TEST_F(HopperFaults, TracesTellWhoWaitsForWhat) {
                 "mbarrier_arrive free[0] 0; mbarrier_wait full[0] 1; wgmma stage 1 524288; "
                 "wgmma_wait 2; mbarrier_arrive free[0] 1; exit; ");
     EXPECT_EQ(of[5], "exit; ");
+
+    number_out();
+    EXPECT_EQ(said(load_floats, kNone), "no fault");
+    EXPECT_EQ(events()[0],
+              "mbarrier_arrive full[0] 0; bulk_load out 0 256 full[0]; "
+              "mbarrier_wait full[0] 0; exit; ");
+    EXPECT_EQ(said(add_floats, kNone), "no fault");
+    EXPECT_EQ(events()[0], "bulk_add out 0 256; tma_store_wait 1; exit; ");
   }
 }
 

@@ -1,6 +1,6 @@
-// Hopper's constructs on both machines: bulk copies of ragged tiles, warpgroup products against
-// float64, a ring of stages; on the sim what they count; on the gpu that the sim reads shared
-// memory through a descriptor as the chip does.
+// Hopper's constructs on both machines: bulk copies of ragged tiles, additions to global memory by
+// many blocks, warpgroup products against float64, a ring of stages; on the sim what they count; on
+// the gpu that the sim reads shared memory through a descriptor as the chip does.
 
 #include <gtest/gtest.h>
 
@@ -118,6 +118,93 @@ TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes)
   check.template operator()<fp16, 64, 256>(256, 64, 64);  // all of it past the end
 }
 
+/// Each block loads n floats of its own, from X + x_at on, in two copies that one phase of a
+/// barrier waits for; shows them; doubles every third; and adds them to sums + sums_at, as all
+/// blocks do.
+__global__ void add_up(Hbm<const float> X, Hbm<float> seen, Hbm<float> sums, int n, int x_at,
+                       int sums_at) {
+  SharedMemory smem;
+  const auto zeros = smem.take<float>("zeros", 4);
+  const auto x = smem.take<float>("x", n);
+  const auto full = smem.take<Mbarrier>("full", 1);
+  const int block = static_cast<int>(blockIdx.x);
+  if (threadIdx.x == 0) {
+    full[0].init(1);
+    fence_mbarrier_init();
+    full[0].arrive_expect_tx(4 * n);
+    const int part = n / 16 * 4;
+    bulk_load(full[0], x, X + (x_at + block * n), n - part);
+    if (part) bulk_load(full[0], x + (n - part), X + (x_at + block * n + n - part), part);
+  }
+  __syncthreads();
+  full[0].wait(0);
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    const float was = x[i];
+    seen[block * n + i] = was;
+    if (i % 3 == 0) x[i] = 2 * was;
+  }
+  if (threadIdx.x < 4) zeros[threadIdx.x] = 0.0f;
+  fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    bulk_add(sums + sums_at, x, n);
+    tma_store_commit();
+    bulk_add(sums + sums_at, zeros, 4);  // of a group of its own
+    tma_store_commit();
+    tma_store_wait_read<0>();
+    tma_store_wait<0>();
+  }
+}
+
+/// n floats in (-1, 1).
+std::vector<float> random_floats(int n) {
+  std::mt19937 random(static_cast<unsigned>(n));
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  std::vector<float> x(static_cast<size_t>(n));
+  for (float& v : x) v = uniform(random);
+  return x;
+}
+
+TEST_F(SUITE, FloatsInARowAreLoadedAndAddedByAllBlocks) {
+  for (const int blocks : {1, 7})
+    for (const int n : {4, 16, 20, 1000, 4096}) {
+      SCOPED_TRACE(testing::Message() << blocks << " blocks, " << n << " floats each");
+      const int x_at = 12, sums_at = 8;
+      const auto x = random_floats(x_at + blocks * n), start = random_floats(sums_at + n + 8);
+      Array& X = make("X", std::ssize(x) * 4);
+      Array& seen = make("seen", blocks * n * 4);
+      Array& sums = make("sums", std::ssize(start) * 4);
+      device().upload(X, x.data());
+      device().upload(sums, start.data());
+      const auto counts = run([&] {
+        launch("add", add_up, dim3(blocks), dim3(64),
+               shared_bytes<float>(4) + shared_bytes<float>(n) + shared_bytes<Mbarrier>(1),
+               hbm<const float>(X), hbm<float>(seen), hbm<float>(sums), n, x_at, sums_at);
+      });
+      EXPECT_EQ(values<float>(seen), std::vector<float>(x.begin() + x_at, x.end()));
+      const auto got = values<float>(sums);
+      double worst = 0;
+      for (int i = 0; i < std::ssize(start); ++i) {
+        const int in_block = i - sums_at;
+        double sum = start[static_cast<size_t>(i)];
+        for (int b = 0; b < blocks && in_block >= 0 && in_block < n; ++b)
+          sum += (in_block % 3 == 0 ? 2 : 1) * x[static_cast<size_t>(x_at + b * n + in_block)];
+        worst = std::max(worst, std::abs(got[static_cast<size_t>(i)] - sum));
+      }
+      EXPECT_LT(worst, 1e-5);
+      if (!counts) continue;
+      const int64_t bytes = int64_t{4} * n, changed = (n + 2) / 3 * 4;
+      const HbmCounts& of_sums = counts->arrays.at("sums");
+      EXPECT_EQ(counts->arrays.at("X").requested_read, blocks * bytes);
+      EXPECT_EQ(of_sums.requested_read, blocks * (bytes + 16));
+      EXPECT_EQ(of_sums.requested_write, blocks * (bytes + 16));
+      EXPECT_EQ(of_sums.distinct_read, bytes);
+      EXPECT_EQ(of_sums.distinct_write, bytes);
+      EXPECT_EQ(counts->sram_write, blocks * (bytes + changed + 16));
+      EXPECT_EQ(counts->sram_read, blocks * (2 * bytes + 16));
+    }
+}
+
 // --------------------------------------------------------------------------------------- products
 
 enum class From { shared, registers };
@@ -177,11 +264,16 @@ __global__ void __launch_bounds__(kWarpgroup)
   show<T>(acc, sums);
 }
 
-/// C = A·B twice over: 64 × N of 64 × K and K × N.
-template <class T, int N, int K, From kFrom>
+/// Columns of a tile that has so many columns of a matrix.
+constexpr int tile_columns(int n) {
+  return n <= 32 ? 32 : (n + 63) / 64 * 64;
+}
+
+/// C = A·B twice over: 64 × N of 64 × K and columns [kColumn, kColumn + N) of B.
+template <class T, int N, int K, From kFrom, int kColumn>
 __global__ void __launch_bounds__(kWarpgroup)
     product_AB(Hbm<const T> A, Hbm<const T> B, Hbm<float> sums) {
-  constexpr int C = N <= 32 ? 32 : (N + 63) / 64 * 64;
+  constexpr int C = tile_columns(kColumn + N);
   constexpr int KA = kFrom == From::shared ? K : 64;  // A's tile has 32, 64, 128, … columns
   SharedMemory smem;
   const SwizzledTile<T, 64, KA> tile_A{smem.take<T>("A", SwizzledTile<T, 64, KA>::kElements)};
@@ -189,7 +281,7 @@ __global__ void __launch_bounds__(kWarpgroup)
   Operand<T, 16, K> a;
   fill(a, A);
   if constexpr (kFrom == From::shared) fill(tile_A, A, K);
-  fill(tile_B, B, N);
+  fill(tile_B, B, kColumn + N);
   fence_proxy_async();
   __syncthreads();
   Accumulator<16, N> acc;
@@ -199,30 +291,31 @@ __global__ void __launch_bounds__(kWarpgroup)
     if constexpr (kFrom == From::shared)
       wgmma_AB(acc, tile_A, 0, tile_B, scale_d);
     else
-      wgmma_AB(acc, a, tile_B, scale_d);
+      wgmma_AB(acc, a, tile_B, scale_d, kColumn);
   }
   wgmma_commit();
   wgmma_wait<0>(acc);
   show<T>(acc, sums);
 }
 
-/// C = Aᵀ·B twice over: 64 × N of K × 64, columns 64 to 127 of a tile, and K × N.
-template <class T, int N, int K>
+/// C = Aᵀ·B twice over: 64 × N of K × 64, columns 64 to 127 of a tile, and columns
+/// [kColumn, kColumn + N) of B.
+template <class T, int N, int K, int kColumn>
 __global__ void __launch_bounds__(kWarpgroup)
     product_AtB(Hbm<const T> A, Hbm<const T> B, Hbm<float> sums) {
-  constexpr int C = N <= 32 ? 32 : (N + 63) / 64 * 64;
+  constexpr int C = tile_columns(kColumn + N);
   SharedMemory smem;
   const SwizzledTile<T, K, 128> tile_A{smem.take<T>("A", SwizzledTile<T, K, 128>::kElements)};
   const SwizzledTile<T, K, C> tile_B{smem.take<T>("B", SwizzledTile<T, K, C>::kElements)};
   fill(tile_A, A, 128);
-  fill(tile_B, B, N);
+  fill(tile_B, B, kColumn + N);
   fence_proxy_async();
   __syncthreads();
   Accumulator<16, N> acc;
   for_each(acc, [](int, int, float& c) { c = 7; });
   wgmma_fence(acc);
-  wgmma_AtB(acc, tile_A, 64, tile_B, 0);
-  wgmma_AtB(acc, tile_A, 64, tile_B);
+  wgmma_AtB(acc, tile_A, 64, tile_B, 0, kColumn);
+  wgmma_AtB(acc, tile_A, 64, tile_B, 1, kColumn);
   wgmma_commit();
   wgmma_wait<0>(acc);
   show<T>(acc, sums);
@@ -265,29 +358,31 @@ TEST_F(SUITE, ProductsOfAWarpgroupAreRightAndCounted) {
         },
         [&](int i, int j, int k) { return a(i, k) * b(j, k); });
   };
-  const auto AB = [&]<class T, int N, int K, From kFrom>() {
-    const Matrix a = random_matrix<T>(64, K), b = random_matrix<T>(K, N);
+  const auto AB = [&]<class T, int N, int K, From kFrom, int kColumn = 0>() {
+    const Matrix a = random_matrix<T>(64, K), b = random_matrix<T>(K, kColumn + N);
     check(
-        "A·B", kType<T>, N, K, kFrom, a, b, product_AB<T, N, K, kFrom>,
+        "A·B, B from column " + std::to_string(kColumn), kType<T>, N, K, kFrom, a, b,
+        product_AB<T, N, K, kFrom, kColumn>,
         shared_bytes<T>(SwizzledTile < T, 64, kFrom == From::shared ? K : 64 > ::kElements) +
-            shared_bytes<T>(SwizzledTile < T, K, N <= 32 ? 32 : (N + 63) / 64 * 64 > ::kElements),
+            shared_bytes<T>(SwizzledTile<T, K, tile_columns(kColumn + N)>::kElements),
         [](auto kernel, int64_t smem, Array& A, Array& B, Array& sums) {
           launch("A·B", kernel, dim3(1), dim3(kWarpgroup), smem, hbm<const T>(A), hbm<const T>(B),
                  hbm<float>(sums));
         },
-        [&](int i, int j, int k) { return a(i, k) * b(k, j); });
+        [&](int i, int j, int k) { return a(i, k) * b(k, kColumn + j); });
   };
-  const auto AtB = [&]<class T, int N, int K>() {
-    const Matrix a = random_matrix<T>(K, 128), b = random_matrix<T>(K, N);
+  const auto AtB = [&]<class T, int N, int K, int kColumn = 0>() {
+    const Matrix a = random_matrix<T>(K, 128), b = random_matrix<T>(K, kColumn + N);
     check(
-        "Aᵀ·B", kType<T>, N, K, From::shared, a, b, product_AtB<T, N, K>,
+        "Aᵀ·B, B from column " + std::to_string(kColumn), kType<T>, N, K, From::shared, a, b,
+        product_AtB<T, N, K, kColumn>,
         shared_bytes<T>(SwizzledTile<T, K, 128>::kElements) +
-            shared_bytes<T>(SwizzledTile < T, K, N <= 32 ? 32 : (N + 63) / 64 * 64 > ::kElements),
+            shared_bytes<T>(SwizzledTile<T, K, tile_columns(kColumn + N)>::kElements),
         [](auto kernel, int64_t smem, Array& A, Array& B, Array& sums) {
           launch("Aᵀ·B", kernel, dim3(1), dim3(kWarpgroup), smem, hbm<const T>(A), hbm<const T>(B),
                  hbm<float>(sums));
         },
-        [&](int i, int j, int k) { return a(k, 64 + i) * b(k, j); });
+        [&](int i, int j, int k) { return a(k, 64 + i) * b(k, kColumn + j); });
   };
   ABt.template operator()<fp16, 16, 64, From::shared>();
   ABt.template operator()<fp16, 32, 32, From::shared>();
@@ -316,10 +411,113 @@ TEST_F(SUITE, ProductsOfAWarpgroupAreRightAndCounted) {
   AB.template operator()<bf16, 128, 128, From::registers>();
   AB.template operator()<bf16, 192, 112, From::registers>();
   AB.template operator()<fp16, 256, 64, From::registers>();
+  AB.template operator()<fp16, 64, 64, From::registers, 64>();
+  AB.template operator()<bf16, 32, 128, From::registers, 64>();
+  AB.template operator()<bf16, 128, 80, From::registers, 128>();
+  AB.template operator()<fp16, 96, 64, From::registers, 128>();
   AtB.template operator()<fp16, 64, 64>();
   AtB.template operator()<bf16, 128, 80>();
   AtB.template operator()<fp16, 176, 32>();
   AtB.template operator()<bf16, 256, 64>();
+  AtB.template operator()<bf16, 64, 64, 64>();
+  AtB.template operator()<fp16, 32, 128, 64>();
+  AtB.template operator()<fp16, 128, 80, 128>();
+  AtB.template operator()<bf16, 96, 64, 128>();
+}
+
+// ---------------------------------------------------------------------------------- sums to memory
+
+constexpr int kGroups = 2;  // warpgroups, with 64 rows of sums each
+
+/// The rows of sums that each warpgroup has of `from` leave in all ways: rounded, through a tile,
+/// to T by write() as they are and after as_operand(); and as they lie, added to what is there.
+template <class T, int N>
+__global__ void __launch_bounds__(kGroups* kWarpgroup)
+    sums_out(Hbm<const float> from, Hbm<float> rounded, Hbm<float> rounded_before,
+             Hbm<float> added) {
+  using Out = SwizzledTile<T, 64 * kGroups, tile_columns(N)>;
+  SharedMemory smem;
+  const Out tile{smem.take<T>("tile", Out::kElements)};
+  const Out tile_before{smem.take<T>("tile_before", Out::kElements)};
+  const auto all_sums = smem.take<float>("sums", kGroups * 64 * N);
+  const int group = warpgroup_id();
+  const auto sums = all_sums + group * 64 * N;
+  Accumulator<16, N> acc;
+  for_each(acc, [&](int i, int j, float& x) { x = from[(16 * warp_id() + i) * N + j]; });
+  write(tile, acc, 16 * warp_id());
+  write(tile_before, as_operand<T>(acc), 16 * warp_id());
+  write_as_they_lie(sums, acc);
+  fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x % kWarpgroup == 0) {
+    bulk_add(added + group * 64 * N, sums, 64 * N);
+    tma_store_commit();
+    tma_store_wait<0>();
+  }
+  if (blockIdx.x != 0) return;
+  for (int i = threadIdx.x; i < kGroups * 64 * N; i += kGroups * kWarpgroup) {
+    const int at = tile.chunk(i / N, i % N / 8) + i % 8;
+    rounded[i] = float(tile.data[at]);
+    rounded_before[i] = float(tile_before.data[at]);
+  }
+}
+
+template <int N>
+__global__ void __launch_bounds__(kGroups* kWarpgroup)
+    sums_in(Hbm<const float> as_they_lie, Hbm<float> sums) {
+  Accumulator<16, N> acc;
+  read_as_they_lie(acc, as_they_lie + warpgroup_id() * 64 * N);
+  for_each(acc, [&](int i, int j, float x) { sums[(16 * warp_id() + i) * N + j] = x; });
+}
+
+TEST_F(SUITE, SumsLeaveRoundedAndComeBackAsTheyLay) {
+  const auto check = [&]<class T, int N>() {
+    SCOPED_TRACE(testing::Message() << (kType<T> == DType::fp16 ? "fp16" : "bf16") << ", N " << N);
+    constexpr int kSums = kGroups * 64 * N, kBlocks = 2;
+    using Out = SwizzledTile<T, 64 * kGroups, tile_columns(N)>;
+    const auto x = random_floats(kSums);
+    const std::vector<float> zeros(kSums);
+    Array& from = make("from", kSums * 4);
+    Array& rounded = make("rounded", kSums * 4);
+    Array& rounded_before = make("rounded_before", kSums * 4);
+    Array& added = make("added", kSums * 4);
+    Array& sums = make("sums", kSums * 4);
+    device().upload(from, x.data());
+    device().upload(added, zeros.data());
+    const auto out = run([&] {
+      launch("out", sums_out<T, N>, dim3(kBlocks), dim3(kGroups * kWarpgroup),
+             2 * shared_bytes<T>(Out::kElements) + shared_bytes<float>(kSums),
+             hbm<const float>(from), hbm<float>(rounded), hbm<float>(rounded_before),
+             hbm<float>(added));
+    });
+    const auto in = run([&] {
+      launch("in", sums_in<N>, dim3(1), dim3(kGroups * kWarpgroup), 0, hbm<const float>(added),
+             hbm<float>(sums));
+    });
+    const auto once = values<float>(rounded), before = values<float>(rounded_before);
+    const auto back = values<float>(sums);
+    int wrong = 0, otherwise = 0, not_back = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      wrong += std::abs(once[i] - x[i]) > rounding<T>(x[i]) + 1e-7;
+      otherwise += before[i] != once[i];
+      not_back += back[i] != kBlocks * x[i];
+    }
+    EXPECT_EQ(wrong, 0) << "are not what was rounded";
+    EXPECT_EQ(otherwise, 0) << "differ if they are rounded before";
+    EXPECT_EQ(not_back, 0) << "come back as others";
+    if (!out) return;
+    EXPECT_EQ(out->sram_write, kBlocks * kSums * (2 * 2 + 4));
+    EXPECT_EQ(out->arrays.at("added").requested_write, kBlocks * kSums * 4);
+    EXPECT_EQ(in->arrays.at("added").requested_read, kSums * 4);
+  };
+  const auto every_N = [&]<class T>() {
+    check.template operator()<T, 32>();
+    check.template operator()<T, 64>();
+    check.template operator()<T, 96>();
+    check.template operator()<T, 128>();
+  };
+  every_N.template operator()<fp16>();
+  every_N.template operator()<bf16>();
 }
 
 // ------------------------------------------------------------------------------------- a pipeline

@@ -494,6 +494,13 @@ __global__ void undefined_on_the_gpu(Hbm<const fp16> x, int mode) {
   if (mode == 5) cp_async(s, x + 4);
   if (mode == 6) read_chunk(x + 1);
 }
+__global__ void four_floats(Hbm<const float> x, int mode) {
+  SharedMemory smem;
+  const auto s = smem.take<float>("s", 8);
+  float four[4];
+  read_4(four, mode == 0 ? x + 2 : mode == 1 ? x + 8 : x + 4);
+  store_4(mode == 2 ? s + 2 : mode == 3 ? s + 8 : s + 4, four);
+}
 
 TEST_F(SimTest, FaultsWhatIsUndefinedOnTheGpu) {
   Array& x = array("x", iota(8));
@@ -511,6 +518,18 @@ TEST_F(SimTest, FaultsWhatIsUndefinedOnTheGpu) {
   expect_says(said(5, 32), {"asynchronous copy from global memory not aligned to 16 bytes"});
   expect_says(said(6, 32), {"read of a chunk not aligned to 16 bytes"});
   EXPECT_EQ(said(7, 31), "no fault");
+
+  Array& floats = array("floats", iota(8));
+  const auto of_four = [&](int mode) {
+    return fault_of([&] {
+      launch("four", four_floats, dim3(1), dim3(1), 128, hbm<const float>(floats), mode);
+    });
+  };
+  expect_says(of_four(0), {"read of 4 floats not aligned to 16 bytes"});
+  expect_says(of_four(1), {"read of floats[8] (element of 4 bytes; the array has 8)"});
+  expect_says(of_four(2), {"store of 4 floats to shared s not aligned to 16 bytes"});
+  expect_says(of_four(3), {"write to shared s[8] (element of 4 bytes)"});
+  EXPECT_EQ(of_four(4), "no fault");
 }
 
 __global__ void nothing() {}

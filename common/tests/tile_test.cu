@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device_test.h"
+#include "tile/columns.h"
 #include "tile/rows.h"
 #include "tile/tile.h"
 
@@ -503,6 +504,73 @@ TEST_F(SUITE, WordsForElementsMakeSoftmaxsGradient) {
   };
   check.template operator()<fp16>();
   check.template operator()<bf16>();
+}
+
+// ------------------------------------------------------------------------------ words for columns
+
+constexpr float kScale = 1.7f;
+
+/// S of M × N less a value for each column, and 2^(kScale·S − another value for each), by one warp.
+template <int M, int N>
+__global__ void words_for_columns(Hbm<const float> S, Hbm<const float> less, Hbm<const float> shift,
+                                  Hbm<float> differences, Hbm<float> powers) {
+  Accumulator<M, N> x, y;
+  for_each(x, [&](int i, int j, float& s) { s = S[i * N + j]; });
+  for_each(y, [&](int i, int j, float& s) { s = S[i * N + j]; });
+  sub_columns(x, make_columns<N>([&](int j) { return less[j]; }));
+  exp2_columns(y, kScale, make_columns<N>([&](int j) { return shift[j]; }));
+  for_each(x, [&](int i, int j, float s) { differences[i * N + j] = s; });
+  for_each(y, [&](int i, int j, float s) { powers[i * N + j] = s; });
+}
+
+TEST_F(SUITE, WordsForColumnsTakeEachColumnsValue) {
+  const auto check = [&]<int M, int N>() {
+    SCOPED_TRACE(testing::Message() << M << "×" << N);
+    std::mt19937 random(M * N);
+    std::uniform_real_distribution<float> uniform(-8, 8);
+    const auto upload_floats = [&](const char* name, std::vector<float>& x) -> Array& {
+      Array& array = make(name, std::ssize(x) * 4);
+      device().upload(array, x.data());
+      return array;
+    };
+    std::vector<float> s(M * N), less(N), shift(N);
+    for (auto* const all : {&s, &less, &shift})
+      for (float& x : *all) x = uniform(random);
+    s[N + 3] = -INFINITY;  // a key that a query does not see
+    shift[5] = INFINITY;   // a query that sees none
+    Array& S = upload_floats("S", s);
+    Array& less_of = upload_floats("less", less);
+    Array& shift_of = upload_floats("shift", shift);
+    Array& differences = make("differences", M * N * 4);
+    Array& powers = make("powers", M * N * 4);
+    const auto counts = run([&] {
+      launch("columns", words_for_columns<M, N>, dim3(1), dim3(32), 0, hbm<const float>(S),
+             hbm<const float>(less_of), hbm<const float>(shift_of), hbm<float>(differences),
+             hbm<float>(powers));
+    });
+    const auto difference = values<float>(differences), power = values<float>(powers);
+    int wrong = 0;
+    double worst = 0;  // relative
+    for (size_t i = 0; i < M; ++i)
+      for (size_t j = 0; j < N; ++j) {
+        const float x = s[i * N + j];
+        wrong += difference[i * N + j] != x - less[j];
+        const double right = std::exp2(double{kScale} * x - shift[j]), got = power[i * N + j];
+        worst = std::max(worst, right == 0 ? got : std::abs(got / right - 1));
+      }
+    EXPECT_EQ(wrong, 0) << "differences";
+    EXPECT_LT(worst, 1e-5);
+    if (!counts) return;
+    EXPECT_EQ(counts->other_flops, 3 * M * N);
+    EXPECT_EQ(counts->exps, M * N);
+  };
+  check.template operator()<16, 32>();
+  check.template operator()<16, 64>();
+  check.template operator()<16, 80>();
+  check.template operator()<16, 96>();
+  check.template operator()<16, 112>();
+  check.template operator()<16, 128>();
+  check.template operator()<32, 64>();
 }
 
 }  // namespace

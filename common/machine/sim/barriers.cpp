@@ -102,7 +102,7 @@ void Barriers::load_ended(Barrier& b, int64_t begin, int64_t bytes, int thread) 
 void Barriers::fault_of_load(const Barrier& b, int thread) const {
   block_.fault_in(
       thread,
-      fmt::format("the block ends with a TMA load to mbarrier {} that nobody waited for", b.name));
+      fmt::format("the block ends with a load to mbarrier {} that nobody waited for", b.name));
 }
 
 void Barriers::end_block() const {
