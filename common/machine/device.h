@@ -135,12 +135,13 @@ struct AsyncEvent {
   std::string kernel;
   int64_t block;
   int warp;           // of the block
-  std::string event;  // tma_load, tma_store, tma_store_wait, mbarrier_arrive, mbarrier_wait,
-                      // named_barrier_arrive, named_barrier_sync, wgmma, wgmma_wait, exit
+  std::string event;  // tma_load, bulk_load, tma_store, bulk_add, tma_store_wait, mbarrier_arrive,
+                      // mbarrier_wait, named_barrier_arrive, named_barrier_sync, wgmma, wgmma_wait,
+                      // exit
   /// The array that is copied; the barrier, as K_full[1] or, a named one, by its number; of a
   /// product, told when its group is committed, the shared array of the right operand.
   std::string name;
-  std::string barrier;  // that a tma_load reports to
+  std::string barrier;  // that a load reports to
   /// For an mbarrier the phase that a load or an arrival counts for, or whose end is waited for (-1
   /// is over from the start). For a named barrier how often it was complete before. For products
   /// and stores their group, the first being 0; a wait is for all groups below the number.

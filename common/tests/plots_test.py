@@ -547,16 +547,17 @@ class Pipeline(unittest.TestCase):
                          [["softmax", 0, 100, 320], ["softmax", 0, 200, 340]])
 
     def test_copies_queue_and_stores_do_not(self):
-        played = replay.replay([
-            [event("tma_load", "K", amount=5120, barrier="K_full[0]"),
-             event("tma_store", "O", amount=10 * 5120),
-             event("tma_load", "V", amount=5120, barrier="V_full[0]"),
-             event("tma_store_wait", number=1), event("exit", flops=1)],
-            [event("mbarrier_wait", "V_full[0]"), event("wgmma", "V", amount=4096)]])
-        self.assertEqual([copy[:4] for copy in played["copies"]],
-                         [["K", 0, 0, 132 + 500], ["V", 0, 0, 2 * 132 + 500]])
-        self.assertEqual(played["products"], [[0, "O", 0, 764, 765]])
-        self.assertEqual(played["end"], 1320 + 1)
+        for load, store in (("tma_load", "tma_store"), ("bulk_load", "bulk_add")):
+            played = replay.replay([
+                [event(load, "K", amount=5120, barrier="K_full[0]"),
+                 event(store, "O", amount=10 * 5120),
+                 event("tma_load", "V", amount=5120, barrier="V_full[0]"),
+                 event("tma_store_wait", number=1), event("exit", flops=1)],
+                [event("mbarrier_wait", "V_full[0]"), event("wgmma", "V", amount=4096)]])
+            self.assertEqual([copy[:4] for copy in played["copies"]],
+                             [["K", 0, 0, 132 + 500], ["V", 0, 0, 2 * 132 + 500]])
+            self.assertEqual(played["products"], [[0, "O", 0, 764, 765]])
+            self.assertEqual(played["end"], 1320 + 1)
 
     def test_turns(self):
         def consumer(mine, others, count):

@@ -1,14 +1,15 @@
 // The warps of a block and the engines beside them, a row each, around the moment that is shown.
 
-const ENGINES = [["read", "cp.async"], ["tma_load", "TMA loads"], ["tma_store", "TMA stores"],
-                 ["wgmma", "tensor cores"]];
+const ENGINES = [["read", "cp.async"], ["tma_load", "TMA loads"],
+                 ["bulk_load", "TMA loads"], ["tma_store", "TMA stores"],
+                 ["bulk_add", "TMA additions"], ["wgmma", "tensor cores"]];
 
 /// The rows of a block's engines, [what, array or null, label]: loads have one for each array.
 function engineRows(run, block) {
   const rows = [];
   for (const [what, label] of ENGINES) {
     const started = block.events.filter((i) => run.what(i) === what && run.columns.lands[i] >= 0);
-    if (what === "tma_load") {
+    if (LOADS.includes(what)) {
       const names = new Set(started.map((i) => run.name(i)));
       for (const name of names) rows.push([what, name, `TMA ${name}`]);
     } else if (started.length) {
@@ -191,7 +192,7 @@ class Timeline {
     }
     context.globalAlpha = 0.75;
     context.fillStyle = what === "wgmma" ? palette.product
-      : what === "tma_store" ? palette.write : palette.copy;
+      : STORES.includes(what) ? palette.write : palette.copy;
     context.fillRect(from, y + 1, Math.max(1.5, to - from - 1), this.engineHeight - 2);
     context.globalAlpha = 1;
     const run = this.pane.run;

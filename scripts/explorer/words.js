@@ -20,6 +20,9 @@ function fromTo(run, i) {
   return rows ? (rows[0] === rows[1] ? `, row ${rows[0]}` : `, rows ${rows[0]} to ${rows[1]}`) : "";
 }
 
+// What the copy engine is asked for.
+const LOADS = ["tma_load", "bulk_load"], STORES = ["tma_store", "bulk_add"];
+
 /// What an event is, without who does it and where.
 function deed(run, i) {
   const c = run.columns, what = run.what(i), name = run.name(i);
@@ -36,9 +39,12 @@ function deed(run, i) {
     case "read": return `reads ${exactly(c.bytes[i], "B")} of ${name}${fromTo(run, i)}` +
       into + also;
     case "write": return `writes ${exactly(c.bytes[i], "B")} of ${name}${fromTo(run, i)}${also}`;
-    case "tma_load": return `has the copy engine load ${exactly(c.bytes[i], "B")} of ${name}` +
+    case "tma_load":
+    case "bulk_load": return `has the copy engine load ${exactly(c.bytes[i], "B")} of ${name}` +
       `${fromTo(run, i)}, for ${barrier}`;
     case "tma_store": return `has the copy engine store ${exactly(c.bytes[i], "B")} of ${name}` +
+      fromTo(run, i);
+    case "bulk_add": return `has the copy engine add ${exactly(c.bytes[i], "B")} to ${name}` +
       fromTo(run, i);
     case "wgmma": return `starts a product with ${name} by its warpgroup: ` +
       exactly(c.amount[i], "matmul FLOPs");
@@ -77,13 +83,14 @@ function meetingOf(run, i, clock, now) {
   const [name, number, parts] = run.barriers[meeting];
   const told = new Map();
   for (const part of parts) {
-    const engine = ["tma_load", "tma_store", "wgmma"].includes(run.what(part)) ||
+    const engine = [...LOADS, ...STORES, "wgmma"].includes(run.what(part)) ||
       (run.what(part) === "read");
     const here = (engine ? clock.until(part) : clock.from[part]) <= now;
-    const who = run.what(part) === "tma_load"
+    const who = LOADS.includes(run.what(part))
       ? `copy of ${run.name(part)} (${exactly(run.columns.amount[part], "B")})`
       : run.what(part) === "wgmma" ? `product with ${run.name(part)}`
       : run.what(part) === "tma_store" ? `store of ${run.name(part)}`
+      : run.what(part) === "bulk_add" ? `addition to ${run.name(part)}`
       : run.what(part) === "read"
       ? `copy of ${run.name(part)} (${exactly(run.columns.bytes[part], "B")})`
       : `warp ${run.columns.warp[part]}`;

@@ -11,6 +11,8 @@ from ladder.course import PIPELINED, TRACED
 from ladder.files import item_a_line, write_whole
 from ladder.programs import json_lines, run_quietly
 
+# What the copy engine is asked for: what an mbarrier waits for, and what the warp itself does.
+LOADS, STORES = ("tma_load", "bulk_load"), ("tma_store", "bulk_add")
 TRACE_OPTIONS = ["--device", "sim", "--heads", "1", "--seqlen", "512", "--head-dim", "64",
                  "--block-q", "64", "--block-kv", "64", "--check", "off"]
 
@@ -73,7 +75,7 @@ def warps_of(lines):
             continue  # does what the warpgroup's first warp does, or nothing
         mine = []
         for event in events:
-            if mine and event[0] in ("tma_load", "tma_store") and event[:4] == mine[-1][:4]:
+            if mine and event[0] in LOADS + STORES and event[:4] == mine[-1][:4]:
                 mine[-1][4] += event[4]
             else:
                 mine.append(event)

@@ -8,7 +8,7 @@ an order and no time.
 from ladder.console import Stop
 from ladder.explorer.trace import WAITS
 from ladder.figures import replay
-from ladder.traces import warps_of
+from ladder.traces import LOADS, STORES, warps_of
 
 
 class Meeting:
@@ -33,7 +33,7 @@ def keys_of(event):
         return (event.name, event.number), None
     if event.what == "mbarrier_wait":
         return None, (event.name, event.number)
-    if event.what == "tma_load":
+    if event.what in LOADS:
         return (event.barrier, event.number), None
     if event.what in WAITS:  # for what the warp itself started
         return None, (f"{event.what} of warp {event.warp}", event.number)
@@ -43,7 +43,7 @@ def keys_of(event):
 def own_groups(events):
     """The parts of waits for groups that a warp started itself: {key of the wait: [event]}."""
     started, groups, parts = {}, {}, {}
-    starts = {"wgmma": "wgmma_wait", "tma_store": "tma_store_wait"}
+    starts = {"wgmma": "wgmma_wait", **dict.fromkeys(STORES, "tma_store_wait")}
     for event in events:
         if event.what == "read" and any(written for _, written, _ in event.shared):
             started.setdefault(event.warp, []).append(event)

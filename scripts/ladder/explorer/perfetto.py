@@ -8,8 +8,10 @@ measured, and the trace's own first words say so.
 
 from ladder.explorer.clock import put_in_model_time, put_in_order
 from ladder.explorer.trace import short
+from ladder.traces import LOADS, STORES
 
-ENGINES = {"tma_load": "copy engine: loads", "tma_store": "copy engine: stores",
+ENGINES = {**dict.fromkeys(LOADS, "copy engine: loads"),
+           **dict.fromkeys(STORES, "copy engine: stores"),
            "wgmma": "tensor cores", "read": "asynchronous copies"}
 
 

@@ -6,13 +6,14 @@ import os
 
 from ladder.console import BAD_USAGE, Stop
 from ladder.files import ROOT
+from ladder.traces import LOADS, STORES
 
 AMOUNTS = ("matmul_flops", "exps", "other_flops", "sram_read", "sram_write")
 # What a warp, or a thread of it, may stop at.
 WAITS = ("__syncthreads", "mbarrier_wait", "named_barrier_sync", "cp_async_wait", "wgmma_wait",
          "tma_store_wait")
 SIGNALS = ("mbarrier_arrive", "named_barrier_arrive", "cp_async_commit")
-COPIES = ("tma_load", "tma_store")
+COPIES = (*LOADS, *STORES)
 BOUNDS = (*WAITS, *SIGNALS, *COPIES, "wgmma", "exit", "round")
 
 

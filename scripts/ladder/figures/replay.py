@@ -6,6 +6,7 @@ for is there. Issuing, barriers, shared memory and the other blocks cost nothing
 """
 
 from ladder.console import BAD_USAGE, Stop
+from ladder.traces import LOADS, STORES
 
 # Of one SM, per cycle. NVIDIA's H100 white paper: 989.4 TFLOP/s of dense bf16 by 132 SMs at
 # 1.83 GHz.
@@ -65,13 +66,13 @@ class Block:
     def __init__(self, warps):
         self.actors = [Actor(number, events) for number, events in enumerate(warps)]
         self.now, self.tensor_free = 0.0, 0.0
-        self.engine_free = {"tma_load": 0.0, "tma_store": 0.0}  # do not hold each other up
+        self.engine_free = {LOADS: 0.0, STORES: 0.0}  # do not hold each other up
         # How much of each phase of an mbarrier, and of each round of a named one, is still to come;
         # and when nothing was.
         self.missing, self.complete = {}, {}
         for actor in self.actors:
             for event, name, barrier, number, *_ in actor.events:
-                if event == "tma_load" or event in COUNTED:
+                if event in LOADS or event in COUNTED:
                     key = (barrier or name, number)
                     self.missing[key] = self.missing.get(key, 0) + 1
         self.landings = []  # [when, what comes then]
@@ -98,9 +99,10 @@ class Block:
                                   self.tensor_free])
             actor.ends.setdefault("wgmma_wait", []).append((number, self.tensor_free))
             return
-        sent = max(self.now, self.engine_free[kind]) + amount / COPY_BYTES
-        self.engine_free[kind] = sent
-        if kind == "tma_load":
+        queue = LOADS if kind in LOADS else STORES
+        sent = max(self.now, self.engine_free[queue]) + amount / COPY_BYTES
+        self.engine_free[queue] = sent
+        if queue is LOADS:
             self.landings.append((sent + COPY_LATENCY, (barrier, number)))
             self.copies.append([name, barrier, self.now, sent + COPY_LATENCY])
         else:  # what is waited for is that shared memory has been read
@@ -120,7 +122,7 @@ class Block:
                 actor.since, moved = self.now, True
                 if kind in COUNTED:
                     self.come((name, number))
-                elif kind in ("wgmma", "tma_load", "tma_store"):
+                elif kind in ("wgmma", *LOADS, *STORES):
                     self.issue(actor, kind, name, barrier, number, amount)
             if kind in WAITS:
                 if not self.over(actor, kind, name, number):
