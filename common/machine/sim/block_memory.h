@@ -79,8 +79,8 @@ class BlockMemory {
   void begin_load(const char* what, const SharedPlace& place, int64_t bytes, int element);
   void end_load(int64_t at, int64_t bytes);
 
-  // Reads by wgmmas and TMA stores of the 16 bytes at `at`: between the two nobody may write them.
-  // Many may read at once.
+  // Reads by wgmmas, TMA stores and bulk_add of the 16 bytes at `at`: between the two nobody may
+  // write them. Many may read at once.
   void begin_async_read(const char* what, int64_t at, int element);
   void end_async_read(int64_t at);
 
