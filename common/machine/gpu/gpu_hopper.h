@@ -53,7 +53,7 @@ struct Mbarrier {
   __device__ __forceinline__ void arrive() {
     LADDER_SM90A("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
   }
-  /// Arrives and promises that many bytes of tma_load().
+  /// Arrives and promises that many bytes of tma_load() and bulk_load().
   __device__ __forceinline__ void arrive_expect_tx(int bytes) {
     LADDER_SM90A(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)),
@@ -82,7 +82,7 @@ __device__ __forceinline__ void fence_mbarrier_init() {
   LADDER_SM90A("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 /// Orders this thread's ordinary accesses to shared memory before later ones of the asynchronous
-/// proxy, which are those of tma_load(), tma_store() and wgmma (PTX ISA: “Async proxy”).
+/// proxy, which are those of the copy engine and wgmma (PTX ISA: “Async proxy”).
 __device__ __forceinline__ void fence_proxy_async() {
   LADDER_SM90A("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -110,7 +110,7 @@ __device__ __forceinline__ void setmaxnreg_dec() {
   LADDER_SM90A("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
 }
 
-// ---------------------------------------------------------------------------- bulk tensor copies
+// ----------------------------------------------------------------------------------- bulk copies
 
 /// Starts copying the box whose first element is (c3, c2, c1, c0) of the map to `target`, aligned
 /// to 1024 bytes, rows of 128 bytes, their 16-byte pieces swizzled: piece c of row r stands at
@@ -151,13 +151,13 @@ __device__ __forceinline__ void tma_store_wait() {
   LADDER_SM90A("cp.async.bulk.wait_group %0;" ::"n"(groups) : "memory");
 }
 
-/// Starts copying n floats, a multiple of 4, from global to shared memory, both aligned to 16 bytes.
-/// Their bytes count for the barrier. By one thread. (PTX ISA: “cp.async.bulk”.)
+/// Starts copying n floats, a multiple of 4, from global to shared memory, both aligned to 16
+/// bytes. Their bytes count for the barrier. By one thread. (PTX ISA: “cp.async.bulk”.)
 __device__ __forceinline__ void bulk_load(Mbarrier& barrier, float* target, const float* source,
                                           int n) {
   LADDER_SM90A(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          shared_address(target)),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(target)),
       "l"(source), "r"(4 * n), "r"(shared_address(&barrier))
       : "memory");
 }

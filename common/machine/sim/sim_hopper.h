@@ -92,7 +92,7 @@ void setmaxnreg_dec() {
   worker->async().wgmmas.set_registers(n);
 }
 
-// ---------------------------------------------------------------------------- bulk tensor copies
+// ----------------------------------------------------------------------------------- bulk copies
 
 /// Counts the bytes of HBM within the array, and those of the whole box in shared memory.
 template <class T>
