@@ -632,6 +632,33 @@ TEST_F(HopperFaults, AdditionsOfFloats) {
   }
 }
 
+/// Adds 64 floats in two groups, waits for the first, and then writes to x[overwritten].
+__global__ void add_in_groups(const __grid_constant__ TensorMap, const __grid_constant__ TensorMap,
+                              Hbm<float> out, int overwritten) {
+  SharedMemory smem;
+  const auto x = smem.take<float>("x", 64);
+  for (int i = 0; i < 64; ++i) x[i] = 2;
+  fence_proxy_async();
+  for (int half = 0; half < 2; ++half) {
+    bulk_add(out + 32 * half, x + 32 * half, 32);
+    tma_store_commit();
+  }
+  tma_store_wait_read<1>();
+  x[overwritten] = 0;
+  tma_store_wait<0>();
+}
+
+TEST_F(HopperFaults, GroupsOfAdditions) {
+  for (const auto order :
+       {Schedule::Order::forward, Schedule::Order::reverse, Schedule::Order::random}) {
+    options({.schedule = {order, 3}});
+    number_out();
+    EXPECT_EQ(said(add_in_groups, 31, 1), "no fault");
+    EXPECT_EQ(first_of_out(), 2);
+    expect(add_in_groups, 32, {"that was not waited for and still reads shared x[32]"}, 1);
+  }
+}
+
 /// What a wgmma still owns is not stored as four either.
 __global__ void store_sums(const __grid_constant__ TensorMap, const __grid_constant__ TensorMap,
                            Hbm<float>, int mistake) {
