@@ -737,10 +737,24 @@ __global__ void share_registers(const __grid_constant__ TensorMap,
     setmaxnreg_inc<more>();
 }
 
+// A block of 384 threads starts with 168 each, since 65,536 / 384 rounds down to a multiple of 8.
+// So less than an SM has is too much.
+__global__ void share_all_registers_of_an_sm(const __grid_constant__ TensorMap,
+                                             const __grid_constant__ TensorMap, Hbm<float>, int) {
+  if (threadIdx.x < 128)
+    setmaxnreg_dec<32>();
+  else
+    setmaxnreg_inc<240>();
+}
+
 TEST_F(HopperFaults, MoreRegistersThanThereAre) {
   EXPECT_EQ(said(share_registers<160>, 0, 512), "no fault");
-  expect(share_registers<168>, 0, {"the block's warpgroups want 68608 registers, and an SM has"},
-         512);
+  expect(
+      share_registers<168>, 0,
+      {"the block's warpgroups want 68608 registers, and its 512 threads were started with 65536"},
+      512);
+  expect(share_all_registers_of_an_sm, 0,
+         {"want 65536 registers, and its 384 threads were started with 64512"}, 384);
 }
 
 // ---------------------------------------------------------------------------------------- the host

@@ -446,7 +446,7 @@ __global__ void __launch_bounds__(kGroups* kWarpgroup)
   for_each(acc, [&](int i, int j, float& x) { x = from[(16 * warp_id() + i) * N + j]; });
   write(tile, acc, 16 * warp_id());
   write(tile_before, as_operand<T>(acc), 16 * warp_id());
-  write_as_they_lie(sums, acc);
+  write_as_they_lie(all_sums + warp_id() * 16 * N, acc);
   fence_proxy_async();
   __syncthreads();
   if (threadIdx.x % kWarpgroup == 0) {
@@ -466,7 +466,7 @@ template <int N>
 __global__ void __launch_bounds__(kGroups* kWarpgroup)
     sums_in(Hbm<const float> as_they_lie, Hbm<float> sums) {
   Accumulator<16, N> acc;
-  read_as_they_lie(acc, as_they_lie + warpgroup_id() * 64 * N);
+  read_as_they_lie(acc, as_they_lie + warp_id() * 16 * N);
   for_each(acc, [&](int i, int j, float x) { sums[(16 * warp_id() + i) * N + j] = x; });
 }
 

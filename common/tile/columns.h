@@ -3,7 +3,7 @@
 //
 //   Columns<N>            one fp32 value for each of N columns
 //   make_columns          columns from a function of the column
-//   sub_columns           every element minus its column's value
+//   fill_columns          every element becomes its column's value
 //   exp2_columns          S_ij ← 2^(c·S_ij − shift_j)
 //
 // On the sim they count FLOPs like the words for rows.
@@ -31,16 +31,15 @@ __device__ __forceinline__ Columns<N> make_columns(F f) {
   return out;
 }
 
-/// Every element minus its column's value.
+/// Every element becomes its column's value.
 template <int M, int N>
-__device__ __forceinline__ void sub_columns(Accumulator<M, N>& acc, const Columns<N>& columns) {
+__device__ __forceinline__ void fill_columns(Accumulator<M, N>& acc, const Columns<N>& columns) {
 #pragma unroll
   for (int i = 0; i < M / 16; ++i)
 #pragma unroll
     for (int j = 0; j < N / 8; ++j)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) acc.r[i][j][e] -= columns.r[j][e % 2];
-  count_flops(M * N / 32);
+      for (int e = 0; e < 4; ++e) acc.r[i][j][e] = columns.r[j][e % 2];
 }
 
 /// S_ij ← 2^(c·S_ij − shift_j). Two FLOPs and an exponential for each element.
@@ -52,8 +51,7 @@ __device__ __forceinline__ void exp2_columns(Accumulator<M, N>& S, float c,
 #pragma unroll
     for (int j = 0; j < N / 8; ++j)
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        S.r[i][j][e] = exp2_fast(S.r[i][j][e] * c - shift.r[j][e % 2]);
+      for (int e = 0; e < 4; ++e) S.r[i][j][e] = exp2_fast(S.r[i][j][e] * c - shift.r[j][e % 2]);
   count_flops(2 * M * N / 32);
 }
 

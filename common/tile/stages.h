@@ -3,6 +3,7 @@
 //
 //   Ring<n>             place in a ring of n stages
 //   Stages<Tile, n>     the ring: tiles, their barriers, and where this thread is
+//   StagesWithRows<Tile, n, rows>   and with each tile a float for each of its rows
 //
 //                              full
 //   producer, one thread     ─────────→   consumers, whole warps
@@ -82,6 +83,36 @@ struct Stages {
   __device__ __forceinline__ void release() {
     if (lane_id() == 0) free[number()].arrive();
     at.next();
+  }
+};
+
+/// n stages, each a tile and one float for each of its `rows` rows: LSE comes with Q, D with dO.
+template <class Tile, int n, int rows>
+struct StagesWithRows : Stages<Tile, n> {
+  Smem<float> floats;
+  using Stages<Tile, n>::Stages;
+
+  /// Takes the barriers as Stages does, and the floats.
+  __device__ __forceinline__ void init(SharedMemory& smem, const char* floats_name,
+                                       const char* full_name, const char* free_name, int arrivals) {
+    floats = smem.take<float>(floats_name, n * rows);
+    Stages<Tile, n>::init(smem, full_name, free_name, arrivals);
+  }
+  /// The floats of this thread's stage.
+  __device__ __forceinline__ Smem<float> of_rows() const { return floats + this->at.stage * rows; }
+  /// Starts filling the tile, as Stages does, and its floats from `source`.
+  __device__ __forceinline__ void fill(const TensorMap& map, int c0, int c1, int c2, int c3,
+                                       Hbm<const float> source) {
+    const int stage = this->at.stage;
+    this->full[stage].arrive_expect_tx(Tile::kBytes + rows * int{sizeof(float)});
+    tma_load(map, this->full[stage], this->tile(), c0, c1, c2, c3);
+    bulk_load(this->full[stage], of_rows(), source, rows);
+    this->at.next();
+  }
+  /// As Stages does, once all lanes have read their floats.
+  __device__ __forceinline__ void release() {
+    __syncwarp();
+    Stages<Tile, n>::release();
   }
 };
 

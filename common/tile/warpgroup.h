@@ -7,7 +7,7 @@
 //   wgmma_fence, wgmma_commit, wgmma_wait
 //   load                       a warp's 16 rows of a tile → left operand of a product
 //   write                      a warp's 16 rows of sums → tile, rounded to T
-//   write_as_they_lie, read_as_they_lie   a warpgroup's sums → shared memory, HBM → its sums
+//   write_as_they_lie, read_as_they_lie   a warp's sums → shared memory, HBM → its sums
 //
 // A warpgroup computes 64 rows of sums, each of its warps 16 of them: the warp's share is an
 // Accumulator<16, N>, and a left operand in registers its Operand<T, 16, K>, so the words for rows
@@ -190,22 +190,24 @@ __device__ __forceinline__ void wgmma_AtB(Accumulator<16, N>& O, const SwizzledT
                                 k ? 1 : scale_d);
 }
 
-/// Rounds to T and writes to rows [row, row + 16) of a tile.
+/// Rounds to T and writes to rows [row, row + 16) × columns [column, column + N) of a tile, column
+/// a multiple of 64.
 template <class T, int N, int R, int C>
 __device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile,
-                                      const Accumulator<16, N>& acc, int row) {
+                                      const Accumulator<16, N>& acc, int row, int column = 0) {
   const int lane = lane_id();
 #pragma unroll
   for (int j = 0; j < N / 8; ++j)
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      store_pair(tile.data + tile.chunk(row + lane / 4 + 8 * half, j) + lane % 4 * 2,
+      store_pair(tile.data + (tile.at(0, column) + tile.chunk(row + lane / 4 + 8 * half, j)) +
+                     lane % 4 * 2,
                  pack<T>(acc.r[0][j][2 * half], acc.r[0][j][2 * half + 1]));
 }
 /// The same with what as_operand() has rounded already.
 template <class T, int K, int R, int C>
-__device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile,
-                                      const Operand<T, 16, K>& a, int row) {
+__device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile, const Operand<T, 16, K>& a,
+                                      int row) {
   const int lane = lane_id();
 #pragma unroll
   for (int j = 0; j < K / 8; ++j)
@@ -215,22 +217,19 @@ __device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile,
                  a.r[0][j / 2][j % 2 * 2 + half]);
 }
 
-/// A warpgroup's 64 × N sums as they lie in its registers: each thread's four of a piece together,
-/// and pieces one after the other. So all accesses are of 16 bytes, next to each other in a warp;
-/// where an element stands only matters to who reads it.
+/// A warp's 16 × N sums as they lie in its registers: each lane's four of a piece together, and
+/// pieces one after the other. So all accesses are of 16 bytes, next to each other in a warp; where
+/// an element stands only matters to who reads it.
 template <int N>
 __device__ __forceinline__ void write_as_they_lie(Smem<float> target,
                                                   const Accumulator<16, N>& acc) {
-  const int thread = threadIdx.x % kWarpgroup;
 #pragma unroll
-  for (int j = 0; j < N / 8; ++j) store_4(target + 4 * (j * kWarpgroup + thread), acc.r[0][j]);
+  for (int j = 0; j < N / 8; ++j) store_4(target + 4 * (32 * j + lane_id()), acc.r[0][j]);
 }
 template <int N>
-__device__ __forceinline__ void read_as_they_lie(Accumulator<16, N>& acc,
-                                                 Hbm<const float> source) {
-  const int thread = threadIdx.x % kWarpgroup;
+__device__ __forceinline__ void read_as_they_lie(Accumulator<16, N>& acc, Hbm<const float> source) {
 #pragma unroll
-  for (int j = 0; j < N / 8; ++j) read_4(acc.r[0][j], source + 4 * (j * kWarpgroup + thread));
+  for (int j = 0; j < N / 8; ++j) read_4(acc.r[0][j], source + 4 * (32 * j + lane_id()));
 }
 
 }  // namespace ladder::MACHINE

@@ -71,15 +71,21 @@ void WgmmaEngine::end_thread() const {
 
 void WgmmaEngine::set_registers(int n) {
   mine("setmaxnreg").registers = n;
-  // Once all warpgroups have said how many they want, an SM must have as many.
+  // Once all warpgroups have said how many they want, the block must have as many: those that its
+  // threads were started with, all alike and a multiple of 8. On the chip the last would wait for
+  // ever.
   int sum = 0;
   for (const auto& group : warpgroups_) {
     if (!group->registers) return;
     sum += group->registers;
   }
-  if (128 * sum > 65536)
-    fault(fmt::format("setmaxnreg: the block's warpgroups want {} registers, and an SM has 65536",
-                      128 * sum));
+  const int threads = 128 * static_cast<int>(warpgroups_.size());
+  const int given = 65536 / threads / 8 * 8 * threads;
+  if (128 * sum > given)
+    fault(
+        fmt::format("setmaxnreg: the block's warpgroups want {} registers, and its {} threads "
+                    "were started with {}",
+                    128 * sum, threads, given));
 }
 
 // ------------------------------------------------------------------------------------- registers
