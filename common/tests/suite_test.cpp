@@ -155,6 +155,19 @@ void expect_formula_is_count(const Report& r) {
   EXPECT_EQ(formula, counted) << r.rung << " " << r.variant << " " << r.direction;
 }
 
+/// A workspace is as large as it has to be: some kernel writes all of it.
+void expect_workspace_is_written(const Report& r) {
+  for (const WorkspaceArray& array : r.plan.workspace) {
+    int64_t written = 0;
+    for (const auto& k : r.kernels) {
+      const auto count = k.counts->arrays.find(array.name);
+      if (count != k.counts->arrays.end())
+        written = std::max(written, count->second.distinct_write);
+    }
+    EXPECT_EQ(written, array.bytes) << r.variant << " " << r.direction << ", " << array.name;
+  }
+}
+
 /// A query that sees no key has O = 0 and dQ = 0: exactly, whatever the arrays held before.
 void expect_blind_rows_are_zero(const Problem& p, const Outputs& out) {
   for (const Tensor* t : {&out.O, &out.dQ})
@@ -182,7 +195,10 @@ class Suite : public ::testing::TestWithParam<Param> {
  private:
   void check(DeviceKind kind, const Variant& variant, const std::vector<Report>& reports) {
     for (const Report& r : reports) {
-      if (kind == DeviceKind::sim) expect_formula_is_count(r);
+      if (kind == DeviceKind::sim) {
+        expect_formula_is_count(r);
+        expect_workspace_is_written(r);
+      }
       ASSERT_TRUE(r.errors.has_value());
       // A rung that subtracts no maximum must fail exactly where the reference says so.
       const bool must_fail = !variant.max_subtracted_by.empty() && r.overflowing_rows > 0;
