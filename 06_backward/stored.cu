@@ -25,7 +25,8 @@ constexpr int kWarps = 8;   // 4 down × 2 across
 constexpr int kThreads = 32 * kWarps;
 constexpr int kRowWarps = 4;  // softmax: warps, and so rows, of a block
 
-/// Elements from one row of S (and P) to the next.
+/// Elements from one row of S (and P) to the next: N_kv in whole chunks of 8. Rows are copied and
+/// read by chunks, so to them an end at N_kv and one at the pitch are the same.
 constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }

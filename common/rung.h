@@ -40,7 +40,8 @@ struct Problem {
 
   /// Whether query i sees key j: always, or under the causal mask aligned bottom-right.
   constexpr bool sees(int i, int j) const { return !causal || j - i <= N_kv - N; }
-  /// How many keys query i sees: keys 0 … keys(i) − 1.
+  /// How many keys query i sees: keys 0 … keys(i) − 1. Rows that a tile has past the last query see
+  /// as many as that one does, so a tile's bound is the same with and without them.
   constexpr int keys(int i) const {
     const int64_t k = causal ? int64_t{i} + N_kv - N + 1 : N_kv;
     return static_cast<int>(k < 0 ? 0 : k < N_kv ? k : N_kv);

@@ -17,14 +17,17 @@
 namespace ladder {
 namespace {
 
+/// What a case has made inputs for, see MadeInputs.
+enum class Made { nothing, logits_far_below_0, queries_of_0 };
+
 struct Case {
   const char* name;
   int B, H, Hk, N, N_kv, d;
   bool causal = false;
   DType dtype = DType::fp16;
   Input input = Input::normal;
-  float scale = 1;         // in units of 1/√d
-  bool far_below = false;  // inputs and scale are those of FarBelow
+  float scale = 1;            // in units of 1/√d
+  Made made = Made::nothing;  // in the place of what would be drawn
 };
 
 constexpr DType bf = DType::bf16;
@@ -51,8 +54,10 @@ const Case kCases[] = {
     {"large_logits", 1, 2, 1, 113, 128, 64, false, fp, Input::normal, 50},
     {"large_logits_bf16", 1, 2, 2, 130, 150, 40, true, bf, Input::normal, 50},
     {"large_logits_outliers", 1, 2, 2, 65, 66, 128, true, bf, Input::outliers, 20},
-    {"far_below_zero", 1, 2, 1, 70, 66, 64, true, fp, Input::normal, 1, true},
-    {"far_below_zero_bf16", 1, 2, 2, 150, 150, 40, true, bf, Input::normal, 1, true},
+    {"far_below_zero", 1, 2, 1, 70, 66, 64, true, fp, Input::normal, 1, Made::logits_far_below_0},
+    {"far_below_zero_bf16", 1, 2, 2, 150, 150, 40, true, bf, Input::normal, 1,
+     Made::logits_far_below_0},
+    {"zero_queries", 1, 2, 1, 66, 66, 40, true, fp, Input::normal, 1, Made::queries_of_0},
 };
 
 Options options_of(const Case& c) {
@@ -69,13 +74,18 @@ Options options_of(const Case& c) {
   return o;
 }
 
-/// A folder of inputs whose logits all lie far below 0, from −256 down: who takes 0 for a maximum,
-/// in a row's first key even, finds that all exponentials, their sum and the output underflow. Each
-/// row of Q is one number over and over and so is each of K, and the scale is 8/d, so that every
-/// logit is a product of few bits, exact also where S is stored: nothing blurs what comes out.
-class FarBelow {
+/// A folder of inputs that hardly come up where they are drawn.
+///
+/// Logits far below 0, all of them, from −256 down: who takes 0 for a maximum, in a row's first key
+/// even, finds that all exponentials, their sum and the output underflow. Each row of Q is one
+/// number over and over and so is each of K, and the scale is 8/d, so that every logit is a product
+/// of few bits, exact also where S is stored: nothing blurs what comes out.
+///
+/// Queries of 0, as padding is: all keys weigh the same, and the query that sees but one has LSE =
+/// 0, which nobody must take for a query that sees none.
+class MadeInputs {
  public:
-  explicit FarBelow(const Case& c) {
+  explicit MadeInputs(const Case& c) : made_(c.made) {
     std::string name = testing::TempDir() + "/ladder_suite_test_XXXXXX";
     if (!mkdtemp(name.data())) throw std::runtime_error("mkdtemp");
     folder_ = name;
@@ -85,21 +95,31 @@ class FarBelow {
         values.insert(values.end(), static_cast<size_t>(c.d), value(i));
       write_npy(folder_ + file, {c.B, heads, rows, c.d}, values, NpyType::float32);
     };
-    rows_of("/q.npy", c.H, c.N, [](int i) { return i % 3 ? 8.0f : 16.0f; });
-    rows_of("/k.npy", c.Hk, c.N_kv, [](int j) { return -4 - static_cast<float>(j * 7 % 5) / 32; });
-    const int64_t size = int64_t{c.B} * c.Hk * c.N_kv * c.d;
-    write_npy(folder_ + "/v.npy", {c.B, c.Hk, c.N_kv, c.d},
-              widen_all(draw(c.dtype, size, Input::normal, 0, Stream::V)), NpyType::float32);
+    const auto drawn = [&](const char* file, Stream stream) {
+      const int64_t size = int64_t{c.B} * c.Hk * c.N_kv * c.d;
+      write_npy(folder_ + file, {c.B, c.Hk, c.N_kv, c.d},
+                widen_all(draw(c.dtype, size, Input::normal, 0, stream)), NpyType::float32);
+    };
+    if (made_ == Made::logits_far_below_0) {
+      rows_of("/q.npy", c.H, c.N, [](int i) { return i % 3 ? 8.0f : 16.0f; });
+      rows_of("/k.npy", c.Hk, c.N_kv,
+              [](int j) { return -4 - static_cast<float>(j * 7 % 5) / 32; });
+    } else {
+      rows_of("/q.npy", c.H, c.N, [](int) { return 0.0f; });
+      drawn("/k.npy", Stream::K);
+    }
+    drawn("/v.npy", Stream::V);
   }
-  ~FarBelow() { std::filesystem::remove_all(folder_); }
-  FarBelow(const FarBelow&) = delete;
+  ~MadeInputs() { std::filesystem::remove_all(folder_); }
+  MadeInputs(const MadeInputs&) = delete;
 
   void take_into(Options& o) const {
     o.load = folder_;
-    o.problem.scale = 8.0f / static_cast<float>(o.problem.d);
+    if (made_ == Made::logits_far_below_0) o.problem.scale = 8.0f / static_cast<float>(o.problem.d);
   }
 
  private:
+  Made made_;
   std::string folder_;
 };
 
@@ -155,6 +175,19 @@ void expect_formula_is_count(const Report& r) {
   EXPECT_EQ(formula, counted) << r.rung << " " << r.variant << " " << r.direction;
 }
 
+/// A workspace is as large as it has to be: some kernel writes all of it.
+void expect_workspace_is_written(const Report& r) {
+  for (const WorkspaceArray& array : r.plan.workspace) {
+    int64_t written = 0;
+    for (const auto& k : r.kernels) {
+      const auto count = k.counts->arrays.find(array.name);
+      if (count != k.counts->arrays.end())
+        written = std::max(written, count->second.distinct_write);
+    }
+    EXPECT_EQ(written, array.bytes) << r.variant << " " << r.direction << ", " << array.name;
+  }
+}
+
 /// A query that sees no key has O = 0 and dQ = 0: exactly, whatever the arrays held before.
 void expect_blind_rows_are_zero(const Problem& p, const Outputs& out) {
   for (const Tensor* t : {&out.O, &out.dQ})
@@ -170,8 +203,8 @@ class Suite : public ::testing::TestWithParam<Param> {
     const auto& [kind, variant, shape] = GetParam();
     Options o = options_of(shape);
     o.sim = sim;
-    std::optional<FarBelow> inputs;
-    if (shape.far_below) inputs.emplace(shape).take_into(o);
+    std::optional<MadeInputs> inputs;
+    if (shape.made != Made::nothing) inputs.emplace(shape).take_into(o);
     Outputs out;
     const auto reports = run_variant(device, variant, o, &out);
     EXPECT_EQ(reports.size(), variant.backward ? 2u : 1u);
@@ -182,7 +215,10 @@ class Suite : public ::testing::TestWithParam<Param> {
  private:
   void check(DeviceKind kind, const Variant& variant, const std::vector<Report>& reports) {
     for (const Report& r : reports) {
-      if (kind == DeviceKind::sim) expect_formula_is_count(r);
+      if (kind == DeviceKind::sim) {
+        expect_formula_is_count(r);
+        expect_workspace_is_written(r);
+      }
       ASSERT_TRUE(r.errors.has_value());
       // A rung that subtracts no maximum must fail exactly where the reference says so.
       const bool must_fail = !variant.max_subtracted_by.empty() && r.overflowing_rows > 0;

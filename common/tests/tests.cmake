@@ -111,6 +111,15 @@ ladder_broken(stored_forgets_D ${stored} "(float(ds[e]) - D)" "float(ds[e])")
 ladder_broken(stored_forgets_the_group ${stored} "p.H / p.Hk * p.N" "p.N")
 ladder_broken(stored_formula_counts_blocks_of_queries ${stored} "{\"Q\", q * key_blocks, 0}"
   "{\"Q\", q * row_blocks, 0}")
+# An atomic addition done as a plain one: a read, a sum and a write.
+set(backward 06_backward/attention.cu mma)
+ladder_broken(backward_sound ${backward})
+ladder_broken(backward_adds_to_dQ_plainly ${backward} "atomic_add_pair(dQ_tile"
+  "[](Hbm<float> at, float x, float y) { at[0] = at[0] + x, at[1] = at[1] + y; }(dQ_tile")
+set(persistent 05_flash_v2/hopper/persistent.cu persistent)
+ladder_broken(persistent_sound ${persistent})
+ladder_broken(persistent_counts_plainly ${persistent} "atomicAdd(next, 1)"
+  "[&] { const int n = next[0]; next[0] = n + 1; return n; }()")
 
 ladder_test(broken_test SOURCES ${tests}/broken_test.cpp ${broken_copies} LABELS sim)
 target_compile_definitions(broken_test PRIVATE LADDER_SIM)
