@@ -3,6 +3,11 @@
 The sim knows what a block does and in what order, but no time. replay() gives it one: each warp has
 a clock, what it asked for takes as long as the rates below say, and a wait ends when what it waits
 for is there. Issuing, barriers, shared memory and the other blocks cost nothing.
+
+It shows what waits for what, and cannot tell how much one step gains over another. A softmax takes
+as long as its exponentials, 512 cycles for 64 rows and 128 keys, where 990 to 1,467 fit what was
+measured, and sums are there at once, not 129 cycles later. With both set right it still finds
+ping_pong no faster than overlap: 05_flash_v2/hopper/log.md, section 13.
 """
 
 from ladder.console import BAD_USAGE, Stop
