@@ -481,6 +481,33 @@ class Plot(unittest.TestCase):
         self.drop(lambda c, r: r["seqlen"] < 65536)
         self.assertEqual(verdict("64k tokens"), "not measured yet")
 
+    def test_a_claim_of_errors_is_judged_by_the_sims(self):
+        def row():
+            text = self.readme(self.files())
+            return next(line for line in text.splitlines() if "fp16 RMSE" in line)
+
+        path = os.path.join(self.root, "sim.json")
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+        ours = [r for r in data["records"] if r["dtype"] == "fp16" and r["input"] == "outliers"
+                and (r["rung"], r["variant"]) in (("05_flash_v2", "sm90"),
+                                                  ("02_safe_softmax", "safe"))]
+        self.assertEqual(len(ours), 2)
+        for error, verdict in ((2e-4, "| 2.00× (N = 512, d = 64: 2.0e-04 of the output's norm "
+                                      "against 4.0e-04) | yes |"),
+                               (3e-4, "| 1.33× (N = 512, d = 64: 3.0e-04 of the output's norm "
+                                      "against 4.0e-04) | **no** |")):
+            for r in ours:
+                r["errors"]["o"]["rel"] = error if r["variant"] == "sm90" else 4e-4
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(data, file)
+            self.assertIn(verdict, row())
+        data["commands"], data["records"] = zip(*(
+            (c, r) for c, r in zip(data["commands"], data["records"]) if r["dtype"] != "fp16"))
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(data, file)
+        self.assertIn("| not measured yet | not measured yet |", row())
+
     def test_tables_without_a_gpu_say_so(self):
         text = self.readme(Files(os.path.join(self.root, "sim.json")))
         for line in ("No GPU has been measured yet, so there are no times",

@@ -150,8 +150,10 @@ def plan_sim(steps, dtype):
     points = [Point(1, 1, n, d, False, dtype) for n in SIM_LENGTHS for d in (64, 128)]
     points += [Point(1, 1, 512, d, True, dtype) for d in (64, 128)]
     found = [(None, [config(step, point) for step in steps], []) for point in points]
-    outliers = Point(1, 1, 512, 64, False, dtype)
-    found.append((None, [config(step, outliers, ["--input", "outliers"]) for step in steps], []))
+    for kind in dict.fromkeys((dtype, "fp16")):  # of fp16 a paper's claim speaks
+        outliers = Point(1, 1, 512, 64, False, kind)
+        found.append((None, [config(step, outliers, ["--input", "outliers"]) for step in steps],
+                      []))
     # The tiles of a step with a backward pass are its forward pass's, which another rung shows.
     tiled = [step for step in steps if not step.backward]
     found += [(None, tile_sizes(tiled, Point(1, 1, 1024, d, False, dtype), ["--check", "off"]), [])

@@ -4,6 +4,7 @@ import re
 
 from ladder import course
 from ladder.console import NO_DEVICE
+from ladder.figures.measured import Measured
 from ladder.figures.names import length_text, number, point_text, whole_bytes
 from ladder.figures.tables import markdown
 from ladder.text import ratio_text, time_text
@@ -136,9 +137,25 @@ def matrix(files, claim):
     return NOT_YET, NOT_YET
 
 
+def error(files, claim):
+    """Both steps have the same inputs, and what the programs print is relative to the norm of the
+    output in float64: so the errors have the ratio of their root mean squares."""
+    counted = Measured(files.sim.path, claim["dtype"])
+    found = {side: [e for e in counted.find("fwd", rung=claim[side][0], variant=claim[side][1],
+                                            input=claim["input"]) if not e.tiled and e.errors]
+             for side in ("fast", "slow")}
+    if not (found["fast"] and found["slow"]):
+        return NOT_YET, NOT_YET
+    fast, slow = (found[side][0].errors["o"]["rel"] for side in ("fast", "slow"))
+    about = found["fast"][0]
+    return (f"{ratio_text(slow / fast)}× (N = {length_text(about.seqlen)}, d = {about.head_dim}: "
+            f"{fast:.1e} of the output's norm against {slow:.1e})",
+            "yes" if slow / fast >= claim["least"] else "**no**")
+
+
 def not_here(files, claim):
     return claim["why"], "**no**"
 
 
 JUDGES = {"speed": speed, "less": less, "growth": growth, "length": length, "matrix": matrix,
-          "not_here": not_here}
+          "error": error, "not_here": not_here}
