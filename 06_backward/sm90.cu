@@ -646,7 +646,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 const Register step{{.rung = "06_backward",
                      .name = "sm90",
                      .summary = "a producer, consumers, and only dS through shared memory",
-                     .colour = "#0072B2",
+                     .colour = "#D55E00",
                      .step = 3,
                      .has_lse = true,
                      .min_compute_capability = 90,
