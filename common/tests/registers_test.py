@@ -52,12 +52,15 @@ def report(source):
 
 
 class RegistersTest(unittest.TestCase):
-    def test_the_hopper_steps_spill_nothing_and_serialize_nothing(self):
+    def need_compiler(self):
         version = subprocess.run([NVCC, "--version"], stdout=subprocess.PIPE, encoding="utf-8",
                                  check=True).stdout
         release = re.search(r"release ([\d.]+)", version)[1]
         if release != CUDA:
             self.skipTest(f"the budgets are known for CUDA {CUDA}, this is {release}")
+
+    def test_the_hopper_steps_spill_nothing_and_serialize_nothing(self):
+        self.need_compiler()
         of = sources()
         self.assertGreaterEqual(len(of), 8)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -76,6 +79,22 @@ class RegistersTest(unittest.TestCase):
                              TIMES, f"{kernel}: {text}")
         for name, *bytes_of in functions:
             self.assertEqual(bytes_of, ["0"] * 3, f"{name}: stack, spill stores, spill loads")
+
+    def test_a_tile_too_large_for_the_registers_is_found(self):
+        self.need_compiler()
+        old, new = "kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}", \
+            "kBackwardTiles[] = {{64, 128, 128}, {128, 128, 128}"
+        text = read(os.path.join(ROOT, "06_backward/sm90.cu"))
+        self.assertIn(old, text, "06's tiles are others now: adapt this test")
+        with tempfile.TemporaryDirectory() as folder:
+            copy = os.path.join(folder, "sm90.cu")
+            with open(copy, "w", encoding="utf-8") as file:
+                file.write(text.replace(old, new))
+            said = report(copy)
+        self.assertIn("C7512", said)  # serialized, for want of registers
+        for part in (said, re.sub(r"C75\d\d", "", said)):  # and spilled
+            with self.assertRaises(AssertionError):
+                self.check(part, ["attention", "key_gradients"])
 
     def test_the_backward_pass_is_among_them(self):
         of = {os.path.relpath(path, ROOT): kernels for path, kernels in sources().items()}
