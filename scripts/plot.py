@@ -13,7 +13,9 @@ sim.json itself. What the files do not have is left out and said.
   workspace     memory beyond inputs and outputs against N, and where it runs out
   block_size    traffic and time against the tile of keys
   access        which rows are touched, step by step, under two orders of loops
-  pipeline      who does what in a block of a pipeline, and who waits, in a model's time
+  pipeline, pipeline_bwd
+                who does what in a block of a pipeline, and who waits, in a model's time
+  shared_roof   the backward pass against the rate of shared memory
   error         each step against float64
 
 What is compared, where no rule gives it, stands in scripts/ladder/course.py.

@@ -118,6 +118,7 @@ void add_counts(Members& m, const std::optional<HbmCounts>& model, const std::op
   m.add("distinct_write_bytes", of(c, [](const Counts& x) { return x.hbm.distinct_write; }));
   m.add("sram_read_bytes", of(c, [](const Counts& x) { return x.sram_read; }));
   m.add("sram_write_bytes", of(c, [](const Counts& x) { return x.sram_write; }));
+  m.add("sram_operand_bytes", of(c, [](const Counts& x) { return x.sram_operands; }));
   m.add("matmul_flops", of(c, [](const Counts& x) { return x.matmul_flops; }));
   m.add("exp_count", of(c, [](const Counts& x) { return x.exps; }));
   m.add("other_flops", of(c, [](const Counts& x) { return x.other_flops; }));

@@ -36,7 +36,8 @@ struct Counts {
   std::map<std::string, HbmCounts> arrays;  // hbm, split by array
   int64_t sram_read = 0;                    // shared-memory bytes
   int64_t sram_write = 0;
-  int64_t matmul_flops = 0;  // executed, padding and masked halves included
+  int64_t sram_operands = 0;  // of sram_read: what products read, or ldmatrix for them
+  int64_t matmul_flops = 0;   // executed, padding and masked halves included
   int64_t exps = 0;
   int64_t other_flops = 0;     // of the words of common/tile, which state theirs
   int64_t barriers = 0;        // times that a block passed a __syncthreads, over all blocks
@@ -47,6 +48,7 @@ struct Counts {
     for (const auto& [name, counts] : other.arrays) arrays[name] += counts;
     sram_read += other.sram_read;
     sram_write += other.sram_write;
+    sram_operands += other.sram_operands;
     matmul_flops += other.matmul_flops;
     exps += other.exps;
     other_flops += other.other_flops;

@@ -40,7 +40,8 @@ SMALL = "--device sim --batch 2 --heads 4 --kv-heads 2 --seqlen 40 --seqlen-kv 2
 TINY = "--device sim --heads 2 --seqlen 3 --seqlen-kv 5 --head-dim 8"
 
 BYTES = """model_read_bytes model_write_bytes requested_read_bytes requested_write_bytes
-distinct_read_bytes distinct_write_bytes sram_read_bytes sram_write_bytes""".split()
+distinct_read_bytes distinct_write_bytes sram_read_bytes sram_write_bytes
+sram_operand_bytes""".split()
 COUNTS = "matmul_flops exp_count other_flops barriers".split()
 DRAM = "dram_read_bytes dram_write_bytes l2_bytes l1_bytes".split()
 TIMES = "time_ms time_ms_min time_ms_max samples tflops".split()
@@ -410,6 +411,8 @@ class Json(Case):
                     self.assertLessEqual(k[f"distinct_{way}_bytes"], k[requested])
             for key in COUNTS:
                 self.assertEqual(o[key], sum(k[key] for k in o["kernels"]), key)
+            for k in o["kernels"]:
+                self.assertLessEqual(k["sram_operand_bytes"], k["sram_read_bytes"])
             if stores_s():
                 sizes = o["batch"] * o["heads"] * o["seqlen"] * o["seqlen_kv"]
                 self.assertGreaterEqual(o["workspace_bytes"], 2 * 2 * sizes, "S and P")

@@ -132,7 +132,8 @@ class TraceTest(unittest.TestCase):
 
     def test_reversed_and_shuffled(self):
         for schedule in ("reverse", "random:3"):
-            for rung, variant in (("01_tiled_matmul", "tile"), ("05_flash_v2", "sm90")):
+            for rung, variant in (("01_tiled_matmul", "tile"), ("05_flash_v2", "sm90"),
+                                  ("06_backward", "sm90")):
                 options = (f"--variant {variant} --device sim --seqlen 72 --check off "
                            f"--schedule {schedule}")
                 trace, records = self.trace(rung, options)
@@ -365,12 +366,13 @@ class PageTest(unittest.TestCase):
         self.assertEqual(there(), first)
 
     def test_the_models_time(self):
-        page = os.path.join(self.folder.name, "model.html")
-        explore("05/sm90", "--out", page)
-        self.open("#clock=model&t=1e9", page)
-        self.browser.drawn()
-        self.assertEqual(self.counts(), [sums(run("05_flash_v2", "--variant sm90 --device sim "
-                                                  "--seqlen 256 --heads 1 --check off"))])
+        for rung in ("06_backward", "05_flash_v2"):  # the last one goes on below
+            page = os.path.join(self.folder.name, f"model_{rung}.html")
+            explore(f"{rung}/sm90", "--out", page)
+            self.open("#clock=model&t=1e9", page)
+            self.browser.drawn()
+            self.assertEqual(self.counts(), [sums(run(rung, "--variant sm90 --device sim --seqlen "
+                                                      "256 --heads 1 --check off"))], rung)
         self.assertIn("not measured", self.text("clock-note"))
         self.browser.press("c")
         self.browser.drawn()

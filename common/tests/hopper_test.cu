@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device_test.h"
+#include "tile/columns.h"
 #include "tile/rows.h"
 #include "tile/stages.h"
 #include "tile/warpgroup.h"
@@ -345,6 +346,7 @@ TEST_F(SUITE, ProductsOfAWarpgroupAreRightAndCounted) {
     if (!counts) return;
     EXPECT_EQ(counts->matmul_flops, int64_t{2} * 2 * 64 * N * K);
     EXPECT_EQ(counts->sram_read, int64_t{2} * 2 * K * (N + (from == From::shared ? 64 : 0)));
+    EXPECT_EQ(counts->sram_operands, counts->sram_read);
   };
   const auto ABt = [&]<class T, int N, int K, From kFrom>() {
     const Matrix a = random_matrix<T>(64, K), b = random_matrix<T>(N, K);
@@ -518,6 +520,62 @@ TEST_F(SUITE, SumsLeaveRoundedAndComeBackAsTheyLay) {
   };
   every_N.template operator()<fp16>();
   every_N.template operator()<bf16>();
+}
+
+/// A warpgroup's sums, 64 × N of `from`, rounded to columns [kColumn, kColumn + N) of a tile of so
+/// many columns and zeros elsewhere.
+template <class T, int N, int kColumn, int C>
+__global__ void __launch_bounds__(kWarpgroup)
+    sums_to_columns(Hbm<const float> from, Hbm<float> seen) {
+  using Out = SwizzledTile<T, 64, C>;
+  SharedMemory smem;
+  const Out tile{smem.take<T>("tile", Out::kElements)};
+  for (int i = threadIdx.x; i < 64 * C; i += kWarpgroup)
+    tile.data[tile.chunk(i / C, i % C / 8) + i % 8] = T(0.0f);
+  Accumulator<16, N> acc;
+  for_each(acc, [&](int i, int j, float& x) { x = from[(16 * warp_id() + i) * N + j]; });
+  __syncthreads();
+  write(tile, acc, 16 * warp_id(), kColumn);
+  __syncthreads();
+  for (int i = threadIdx.x; i < 64 * C; i += kWarpgroup)
+    seen[i] = float(tile.data[tile.chunk(i / C, i % C / 8) + i % 8]);
+}
+
+TEST_F(SUITE, SumsAreWrittenFromAColumnOn) {
+  const auto check = [&]<class T, int N, int kColumn, int C>() {
+    SCOPED_TRACE(testing::Message() << (kType<T> == DType::fp16 ? "fp16" : "bf16") << ", N " << N
+                                    << " from column " << kColumn << " of " << C);
+    const auto x = random_floats(64 * N);
+    Array& from = make("from", 64 * N * 4);
+    Array& seen = make("seen", 64 * C * 4);
+    device().upload(from, x.data());
+    const auto counts = run([&] {
+      launch("out", sums_to_columns<T, N, kColumn, C>, dim3(1), dim3(kWarpgroup),
+             shared_bytes<T>(SwizzledTile<T, 64, C>::kElements), hbm<const float>(from),
+             hbm<float>(seen));
+    });
+    const auto got = values<float>(seen);
+    int wrong = 0, touched = 0;
+    for (int i = 0; i < 64; ++i)
+      for (int j = 0; j < C; ++j) {
+        const float y = got[static_cast<size_t>(i * C + j)];
+        if (j < kColumn || j >= kColumn + N) {
+          touched += y != 0;
+          continue;
+        }
+        const float sum = x[static_cast<size_t>(i * N + j - kColumn)];
+        wrong += !(std::abs(y - sum) <= rounding<T>(sum) + 1e-7);
+      }
+    EXPECT_EQ(wrong, 0) << "are not what was rounded";
+    EXPECT_EQ(touched, 0) << "elsewhere";
+    if (!counts) return;
+    EXPECT_EQ(counts->sram_write, 64 * (C + N) * 2);
+  };
+  check.template operator()<fp16, 64, 64, 128>();
+  check.template operator()<bf16, 64, 0, 128>();
+  check.template operator()<bf16, 32, 64, 128>();
+  check.template operator()<fp16, 128, 128, 256>();
+  check.template operator()<bf16, 96, 64, 192>();
 }
 
 // ------------------------------------------------------------------------------------- a pipeline
@@ -705,6 +763,92 @@ TEST_F(SUITE, StagesFeedTwoConsumers) {
   for (const int inner : {8, 128, 200, 512, 1000}) {  // up to 16 tiles through 3 stages
     check.template operator()<fp16>(128, inner);
     check.template operator()<bf16>(100, inner);
+  }
+}
+
+/// S = x + A·Bᵀ, 128 × rows of 128 × 64 and rows × 64, by two consumers of 64 rows of A each. B
+/// comes tile by tile through a ring of n stages, and with each of its rows the float x, with which
+/// a column of S begins.
+template <class T, int n, int kRows>
+__global__ void __launch_bounds__(3 * kWarpgroup, 1)
+    rows_with_floats(const __grid_constant__ TensorMap map_A,
+                     const __grid_constant__ TensorMap map_B, Hbm<const float> x, Hbm<float> sums,
+                     int rows) {
+  using TileA = SwizzledTile<T, 128, 64>;
+  using TileB = SwizzledTile<T, kRows, 64>;
+  SharedMemory smem;
+  Stages<TileA, 1> A{smem, "A"};
+  StagesWithRows<TileB, n, kRows> B{smem, "B"};
+  A.init(smem, "A_full", "A_free", 1);
+  B.init(smem, "x", "B_full", "B_free", 8);
+  if (threadIdx.x == 0) fence_mbarrier_init();
+  __syncthreads();
+
+  if (warpgroup_id() == 2) {
+    if (threadIdx.x % kWarpgroup != 0) return;
+    A.fill(map_A, 0, 0, 0, 0);
+    for (int row = 0; row < rows; row += kRows) {
+      B.acquire();
+      B.fill(map_B, 0, row, 0, 0, x + row);
+    }
+    return;
+  }
+  A.wait();
+  const int columns = static_cast<int>(ceil_div(rows, kRows)) * kRows;
+  for (int row = 0; row < rows; row += kRows) {
+    B.wait();
+    Accumulator<16, kRows> S;
+    fill_columns(S, make_columns<kRows>([&](int j) -> float { return B.of_rows()[j]; }));
+    wgmma_fence(S);
+    wgmma_ABt(S, A.tile(), 64 * warpgroup_id(), B.tile());
+    wgmma_commit();
+    wgmma_wait<0>(S);
+    B.release();
+    for_each(S, [&](int i, int j, float s) { sums[(16 * warp_id() + i) * columns + row + j] = s; });
+  }
+}
+
+TEST_F(SUITE, AFloatComesWithEachRowOfAStage) {
+  const auto check = [&]<class T, int n, int kRows>(int rows) {
+    SCOPED_TRACE(testing::Message() << n << " stages of " << kRows << " rows, " << rows << " rows");
+    const int steps = static_cast<int>(ceil_div(rows, kRows)), columns = steps * kRows;
+    const Matrix a = random_matrix<T>(128, 64), b = random_matrix<T>(rows, 64);
+    const auto start = random_floats(columns);  // of whole tiles, which bulk_load reads
+    Array& A = upload("A", a);
+    Array& B = upload("B", b);
+    Array& x = make("x", columns * 4);
+    Array& sums = make("sums", 128 * columns * 4);
+    device().upload(x, start.data());
+    const auto counts = run([&] {
+      launch("rows", rows_with_floats<T, n, kRows>, dim3(1), dim3(3 * kWarpgroup),
+             shared_bytes<T>(128 * 64) + shared_bytes<T>(n * kRows * 64) +
+                 shared_bytes<float>(n * kRows) + 2 * shared_bytes<Mbarrier>(1) +
+                 2 * shared_bytes<Mbarrier>(n),
+             tensor_map<T>(A, 64, 128, 1, 1, 128), tensor_map<T>(B, 64, rows, 1, 1, kRows),
+             hbm<const float>(x), hbm<float>(sums), rows);
+    });
+    const auto got = values<float>(sums);
+    double worst = 0;
+    for (int i = 0; i < 128; ++i)
+      for (int j = 0; j < columns; ++j) {
+        double sum = start[static_cast<size_t>(j)];
+        for (int k = 0; k < 64 && j < rows; ++k) sum += a(i, k) * b(j, k);
+        worst = std::max(worst, std::abs(got[static_cast<size_t>(i * columns + j)] - sum));
+      }
+    EXPECT_LT(worst, 1e-4);
+    if (!counts) return;
+    EXPECT_EQ(counts->arrays.at("B").requested_read, rows * 64 * 2);
+    EXPECT_EQ(counts->arrays.at("x").requested_read, columns * 4);
+    EXPECT_EQ(counts->sram_write, 128 * 64 * 2 + columns * (64 * 2 + 4));
+    // A product reads its 64 rows of A and all of B's tile, a lane the floats of its columns.
+    EXPECT_EQ(counts->sram_operands, steps * 2 * (64 * 64 * 2 + kRows * 64 * 2));
+    EXPECT_EQ(counts->sram_read, counts->sram_operands + 256 * columns);
+  };
+  for (const int rows : {1, 64, 128, 200, 1000}) {
+    check.template operator()<fp16, 2, 64>(rows);
+    check.template operator()<bf16, 3, 64>(rows);
+    check.template operator()<fp16, 1, 128>(rows);
+    check.template operator()<bf16, 2, 128>(rows);
   }
 }
 

@@ -28,7 +28,7 @@ from fake_results import ASIDES, COLOURS, fake_results  # noqa: E402
 from ladder import course, traces  # noqa: E402  (they lie in scripts)
 from ladder.console import Stop  # noqa: E402
 from ladder.figures import draw, replay  # noqa: E402
-from ladder.figures.data import FIGURES, figure_data  # noqa: E402
+from ladder.figures.data import FIGURES, figure_data, shared  # noqa: E402
 from ladder.figures.data.traces import LANES  # noqa: E402
 from ladder.figures.draw import digest, stored_digest  # noqa: E402
 from ladder.figures.make import stale  # noqa: E402
@@ -298,7 +298,8 @@ class Plot(unittest.TestCase):
         for record in self.results["records"]:
             record["dram_read_bytes"] = None
         data, said = self.said()
-        self.assertEqual(set(FIGURES) - set(data), {"tflops_bwd", "tflops_both", "roofline"})
+        self.assertEqual(set(FIGURES) - set(data), {"tflops_bwd", "tflops_both", "roofline",
+                                                    "shared_roof"})
         for line in ("roofline is left out: no ceilings were measured: scripts/bench.py --grid "
                      "paper, where PyTorch is installed",
                      "tflops_bwd is left out: ",
@@ -320,13 +321,14 @@ class Plot(unittest.TestCase):
         for line in ("traffic: left out of it: no distinct bytes: scripts/bench.py --sim",
                      "access is left out: no traces: scripts/bench.py --sim",
                      "pipeline is left out: no traces: scripts/bench.py --sim",
+                     "pipeline_bwd is left out: no traces: scripts/bench.py --sim",
                      "error is left out: ", "block_size is left out: "):
             self.assertIn(line, said)
 
     def test_the_sim_alone(self):
         data = figure_data(Files(os.path.join(self.root, "sim.json")))
         self.assertEqual(set(data), {"traffic", "workspace", "block_size", "access", "pipeline",
-                                     "error"})
+                                     "pipeline_bwd", "error"})
         for panel in data["access"]["panels"]:
             lanes = {(LANES[lane], op) for _, lane, op, _, _ in panel["boxes"]}
             self.assertEqual(lanes - {("O", "r")}, {("Q", "r"), ("K", "r"), ("V", "r"), ("O", "w")})
@@ -378,6 +380,82 @@ class Plot(unittest.TestCase):
             self.results[words] += json.loads(json.dumps(self.results[words])
                                               .replace("bf16", "fp16"))
         self.assertIn("ratios of TFLOP/s, fp16", TABLES[name](self.files(), name)[-1])
+
+    def test_both_passes_beside_others(self):
+        name = "training_beside_others"
+        for record in self.results["records"]:
+            if (record["rung"], record["variant"]) == ("06_backward", "sm90"):
+                record["time_ms"] = {"fwd": 1, "bwd": 3}[record["direction"]]
+            elif (record["rung"], record["variant"]) == ("06_backward", "mma"):
+                record["time_ms"] = {"fwd": 2, "bwd": 8}[record["direction"]]
+        for peer in self.results["peers"]:
+            peer["time_ms"] = {"fwd": 1, "bwd": 1}[peer["direction"]]
+            if peer["variant"] == "flash":
+                peer["time_ms"] *= 3 if peer["seqlen"] > 512 else 1.5
+        *rows, _, text = TABLES[name](self.files(), name)
+        for row, point in zip(rows[2:], ("d = 64", "d = 64, causal", "d = 128", "d = 128, causal"),
+                              strict=True):
+            self.assertEqual(row, f"| {point} | 0.50 · 0.75 · 2.50 |" + " 0.50 · 1.50 · 2.50 |" * 5)
+        self.assertIn("`sm90` over cuDNN · over FlashAttention-2 · over `mma`, forward and "
+                      "backward together: ratios of TFLOP/s, bf16", text)
+        name = "backward_beside_others"
+        self.assertIn("over `mma`, backward: ratios", TABLES[name](self.files(), name)[-1])
+        for name in ("training_beside_others", "backward_beside_others"):
+            self.drop(lambda c, r: (r["rung"], r["variant"]) != ("06_backward", "sm90"))
+            self.assertEqual(TABLES[name](self.files(), name), [
+                "*06 sm90 beside others is not measured yet: `scripts/bench.py --grid paper` "
+                "measures it.*"])
+
+    def test_the_roof_of_shared_memory(self):
+        """By hand: a wgmma m64nNk16 reads 32·N bytes of B and, where A is in shared memory, 2,048
+        of it. The sim's count must be just that."""
+        def wgmmas(of_k, n, a_in_shared):
+            return of_k // 16 * (32 * n + 2048 * a_in_shared)
+
+        counted = {(step, one["d"]): one for step, one in shared.steps(self.files())}
+        for d, rows, keys in ((64, 128, 128), (128, 64, 128)):
+            one = counted[("06_backward", "sm90"), d]
+            self.assertEqual(one["tile"], (rows, keys))
+            self.assertEqual(one["cycles"], 5 * 2 * rows * keys * d // 4096)
+            of_dQ = rows * d // 64 // 2  # columns of a consumer's 64-row piece
+            operands = 2 * (2 * wgmmas(d, rows, True)        # Sᵀ and dPᵀ
+                            + 2 * wgmmas(rows, d, False)     # dV and dK
+                            + wgmmas(keys, of_dQ, True))     # dQ
+            self.assertEqual(one["operands"], operands)
+            # What else: Q and dO arrive, with LSE and D; each thread reads the floats of its
+            # columns; dS is written; dQ is written, and read by the copy engine.
+            others = (2 * rows * d * 2 + 2 * rows * 4 + 2 * 256 * rows + rows * keys * 2
+                      + 2 * rows * d * 4)
+            self.assertEqual(one["every"], operands + others)
+        self.assertAlmostEqual(counted[("06_backward", "sm90"), 64]["of_operands"], 0.7)
+        self.assertAlmostEqual(counted[("06_backward", "sm90"), 128]["of_operands"], 0.8)
+        self.assertGreater(counted[("06_backward", "mma"), 128]["of_operands"], 1)
+        table = "\n".join(TABLES["shared_roof"](self.files(), "shared_roof"))
+        self.assertIn("| 06 `sm90` | 128 | 64 × 128 | 2,560 | 262,144 | 0.80 | ", table)
+
+        def points():
+            return {(panel["title"], point["label"]): point["y"]
+                    for panel in figure_data(self.files())["shared_roof"]["panels"]
+                    for point in panel["points"]}
+
+        rates = {r["variant"]: r["tflops"] for r in self.results["records"]
+                 if r["rung"] == "06_backward" and r["direction"] == "bwd" and r["head_dim"] == 64
+                 and r["seqlen"] == 16384 and r["batch"] == 1 and r["heads"] == 32
+                 and not r["causal"]}
+        for step in ("mma", "sm90"):
+            self.assertAlmostEqual(points()["d = 64", f"06 {step}"], rates[step] / 700, places=5)
+        # Without a measurement there is a line, and no point.
+        self.drop(lambda c, r: (r["rung"], r["variant"]) != ("06_backward", "sm90"))
+        self.assertEqual([points()[f"d = {d}", "06 sm90"] for d in (64, 128)], [None, None])
+        self.assertIn("shared_roof: left out of it: d = 64: no time of 06 sm90", self.said()[1])
+        # And of old counts, without what products read, none.
+        path = os.path.join(self.root, "sim.json")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace("sram_operand_bytes", "other_bytes"))
+        self.assertEqual(TABLES["shared_roof"](self.files(), "shared_roof"), [
+            "*Shared memory is not counted yet: `scripts/bench.py --sim` measures it.*"])
 
     def page(self, name, text):
         path = os.path.join(self.root, name)
@@ -532,6 +610,9 @@ class Plot(unittest.TestCase):
             self.assertIn(name, result.stdout)
 
 
+FORWARD = course.PRODUCTS["attention"]
+
+
 def event(kind, name="", number=0, amount=0, barrier="", exps=0, flops=0):
     return [kind, name, barrier, number, amount, exps, flops]
 
@@ -550,7 +631,7 @@ class Pipeline(unittest.TestCase):
                     event("wgmma_wait", number=1),
                     event("mbarrier_arrive", "K_free[0]", exps=16),
                     event("mbarrier_wait", "K_full[0]", 1, flops=10), event("exit")]
-        played = replay.replay([producer, consumer])
+        played = replay.replay([producer, consumer], FORWARD)
         landed = 32 * 132 + 500
         self.assertEqual(played["products"], [[0, "S", 0, landed, landed + 100]])
         free = landed + 100 + 16 * 128 / 16
@@ -558,7 +639,7 @@ class Pipeline(unittest.TestCase):
                                             ["K", 0, free, free + 132 + 500, None]])
         self.assertEqual(played["consumers"], [[
             ["tile", None, 0, landed], ["sums", None, landed, landed + 100],
-            ["softmax", 0, landed + 100, free], ["scale", None, free, free + 10],
+            ["softmax", 0, landed + 100, free], ["scale", 0, free, free + 10],
             ["tile", None, free + 10, free + 632]]])
         self.assertEqual(played["end"], free + 632)
 
@@ -566,7 +647,7 @@ class Pipeline(unittest.TestCase):
         def consumer(cycles):
             return [event("wgmma", "K", amount=4096 * 100), event("wgmma_wait", number=1),
                     event("exit", exps=cycles // 8)]
-        played = replay.replay([consumer(160), consumer(80)])
+        played = replay.replay([consumer(160), consumer(80)], FORWARD)
         self.assertEqual(played["products"], [[0, "S", 0, 0, 100], [1, "S", 0, 100, 200]])
         # The first has 60 of its 160 cycles left when the second begins, and at half the rate needs
         # 120 for them; then the second has 20 of 80 left, and all of the units.
@@ -580,7 +661,7 @@ class Pipeline(unittest.TestCase):
                  event(store, "O", amount=10 * 5120),
                  event("tma_load", "V", amount=5120, barrier="V_full[0]"),
                  event("tma_store_wait", number=1), event("exit", flops=1)],
-                [event("mbarrier_wait", "V_full[0]"), event("wgmma", "V", amount=4096)]])
+                [event("mbarrier_wait", "V_full[0]"), event("wgmma", "V", amount=4096)]], FORWARD)
             self.assertEqual([copy[:4] for copy in played["copies"]],
                              [["K", 0, 0, 132 + 500], ["V", 0, 0, 2 * 132 + 500]])
             self.assertEqual(played["products"], [[0, "O", 0, 764, 765]])
@@ -593,24 +674,69 @@ class Pipeline(unittest.TestCase):
         first, second = consumer("4", "5", 30), consumer("5", "4", 0)
         second.insert(0, event("named_barrier_arrive", "4"))
         second[-2] = event("exit")
-        played = replay.replay([first, second])
+        played = replay.replay([first, second], FORWARD)
         self.assertEqual(played["products"], [[0, "O", 0, 0, 1], [1, "O", 0, 30, 31]])
         self.assertEqual(played["consumers"][1], [["turn", None, 0, 30]])
 
     def test_what_never_comes(self):
         waits = [event("mbarrier_wait", "K_full[0]"), event("mbarrier_arrive", "K_full[0]")]
         with self.assertRaisesRegex(Stop, r"warps \[1\] wait for ever"):
-            replay.replay([[event("wgmma", "K", amount=1)], waits])
+            replay.replay([[event("wgmma", "K", amount=1)], waits], FORWARD)
 
     def test_the_committed_traces(self):
         with open(os.path.join(RESULTS, "traces.json"), encoding="utf-8") as file:
             traces = json.load(file)["pipelines"]
-        self.assertEqual([trace["head_dim"] for trace in traces], [128, 64])
+        self.assertEqual([(trace["figure"], trace["head_dim"]) for trace in traces],
+                         [("pipeline", 128), ("pipeline", 64),
+                          ("pipeline_bwd", 128), ("pipeline_bwd", 64)])
+        check = {"pipeline": self.check_forward, "pipeline_bwd": self.check_backward}
         for trace in traces:
-            with self.subTest(head_dim=trace["head_dim"]):
-                self.check(trace, replay.replay(trace["warps"]))
+            with self.subTest(figure=trace["figure"], head_dim=trace["head_dim"]):
+                called = course.PRODUCTS[trace["kernel"]]
+                check[trace["figure"]](trace, replay.replay(trace["warps"], called))
 
-    def check(self, trace, played):
+    def check_backward(self, trace, played):
+        consumers, products = played["consumers"], played["products"]
+        d, keys, rows = trace["head_dim"], trace["block_kv"], trace["block_q"]
+        steps = trace["seqlen"] // rows
+        self.assertEqual((len(consumers), keys, trace["seqlen_kv"], steps), (2, 128, 128, 3))
+        flops = 2 * rows * keys * d  # of a product of both consumers
+        for what in ("S", "dP", "dV", "dK", "dQ"):
+            mine = [(who, step) for who, name, step, *_ in products if name == what]
+            self.assertEqual(sorted(mine), [(who, step) for who in (0, 1) for step in range(steps)])
+            self.assertAlmostEqual(replay.MATMUL_FLOPS * sum(
+                until - begin for _, name, _, begin, until in products if name == what),
+                steps * flops, msg=what)
+        self.assertEqual(len(products), 5 * 2 * steps)
+
+        # No step begins before what it needs is there.
+        at = {(who, what, step): (begin, until) for who, what, step, begin, until in products}
+        spans = {(who, what, step): (begin, until) for who, mine in enumerate(consumers)
+                 for what, step, begin, until in mine if what in ("softmax", "scale")}
+        copies = {}
+        for array, _, issued, landed, freed in played["copies"]:
+            copies.setdefault(array, []).append((issued, landed, freed))
+        self.assertEqual({array: len(of) for array, of in copies.items()}, {
+            "K": 1, "V": 1, "Q": steps, "dO": steps, "LSE_log2e": steps, "minus_D": steps})
+        for who in (0, 1):
+            for step in range(steps):
+                P, dS = spans[who, "softmax", step], spans[who, "scale", step]
+                S, dP, dV, dK, dQ = (at[who, what, step] for what in ("S", "dP", "dV", "dK", "dQ"))
+                for first, then in ((S, P), (P, dS), (dP, dS), (P, dV), (dS, dK),
+                                    (spans[0, "scale", step], dQ), (spans[1, "scale", step], dQ)):
+                    self.assertLessEqual(first[1], then[0])
+                for array, of in (("Q", (S, dK)), ("dO", (dP, dV))):
+                    _, landed, freed = copies[array][step]
+                    for product in of:
+                        self.assertLessEqual(landed, product[0])
+                        self.assertLessEqual(product[1], freed)
+                    if step + 2 < steps:  # two stages
+                        self.assertGreaterEqual(copies[array][step + 2][0], freed)
+        # The point of it: P is worked out under dP.
+        self.assertTrue(any(spans[who, "softmax", step][0] < at[who, "dP", step][1]
+                            for who in (0, 1) for step in range(steps)))
+
+    def check_forward(self, trace, played):
         consumers, products = played["consumers"], played["products"]
         self.assertEqual(len(consumers), trace["block_q"] // 64)
         steps = 2 * -(-trace["seqlen_kv"] // trace["block_kv"])  # of two tiles of Q
@@ -766,8 +892,8 @@ class Committed(unittest.TestCase):
                              "scripts/bench.py --sim traces anew")
         with open(os.path.join(RESULTS, "traces.json"), encoding="utf-8") as file:
             before = json.load(file)["pipelines"]
-        for (rung, variant, options), one in zip(course.PIPELINED, before, strict=True):
-            self.assertEqual(traces.pipelined(os.path.join(BIN, rung), rung, variant, options), one,
+        for of, one in zip(course.PIPELINED, before, strict=True):
+            self.assertEqual(traces.pipelined(os.path.join(BIN, of[1]), *of), one,
                              "scripts/bench.py --sim traces anew")
 
 

@@ -1,6 +1,6 @@
-"""Holds the register budgets of 05's Hopper steps to what ptxas reports: nothing spilled, and no
-product of a warpgroup made to wait (ptxas says so in a message, C75xx, and the overlap is gone). They
-have few registers to spare, so a small change can cost either without a wrong result.
+"""Holds the register budgets of the Hopper steps, 05's and 06's, to what ptxas reports: nothing
+spilled, and no product of a warpgroup made to wait (ptxas says so in a message, C75xx, and the overlap
+is gone). They have few registers to spare, so a small change can cost either without a wrong result.
 
 Run alone: python3 common/tests/registers_test.py /usr/local/cuda/bin/nvcc
 """
@@ -19,7 +19,24 @@ from limits import SECONDS
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 NVCC = "nvcc"
 CUDA = "13.0"  # other compilers may spill a little, and nobody measured what that costs
-KERNELS = 8  # named attention, of a step: fp16 and bf16, d padded to 32, 64, 128, 256
+# Steps for Hopper alone say so.
+HOPPER = ".exact_architecture = true"
+# A kernel of warpgroups, whose products these are; and how often a step has it: fp16 and bf16, d
+# padded to 32, 64, 128, 256.
+KERNEL = re.compile(r"__launch_bounds__\(kWarpgroup ?\*.*?\)\s+(\w+)\(")
+TIMES = 8
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def sources():
+    """Path → its kernels of warpgroups."""
+    found = {path: read(path) for path in sorted(
+        glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/**/*.cu"), recursive=True))}
+    return {path: KERNEL.findall(text) for path, text in found.items() if HOPPER in text}
 
 
 def report(source):
@@ -35,29 +52,74 @@ def report(source):
 
 
 class RegistersTest(unittest.TestCase):
-    def test_the_hopper_steps_spill_nothing_and_serialize_nothing(self):
+    def need_compiler(self):
         version = subprocess.run([NVCC, "--version"], stdout=subprocess.PIPE, encoding="utf-8",
                                  check=True).stdout
         release = re.search(r"release ([\d.]+)", version)[1]
         if release != CUDA:
             self.skipTest(f"the budgets are known for CUDA {CUDA}, this is {release}")
-        sources = sorted(glob.glob(os.path.join(ROOT, "05_flash_v2/hopper/*.cu")))
-        self.assertTrue(sources)
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            for source, text in zip(sources, pool.map(report, sources)):
-                with self.subTest(os.path.basename(source)):
-                    self.check(text)
 
-    def check(self, text):
+    def test_the_hopper_steps_spill_nothing_and_serialize_nothing(self):
+        self.need_compiler()
+        of = sources()
+        self.assertGreaterEqual(len(of), 8)
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            for (source, kernels), text in zip(of.items(), pool.map(report, of)):
+                with self.subTest(os.path.relpath(source, ROOT)):
+                    self.assertIn("attention", kernels)
+                    self.check(text, kernels)
+
+    def check(self, text, kernels):
         self.assertNotRegex(text, r"C75\d\d")
-        kernels = re.findall(r"Function properties for (\w+)\n\s+(\d+) bytes stack frame, "
-                             r"(\d+) bytes spill stores, (\d+) bytes spill loads", text)
-        self.assertEqual(sum("attention" in name for name, *_ in kernels), KERNELS, text)
-        for name, *bytes_of in kernels:
+        functions = re.findall(r"Function properties for (\w+)\n\s+(\d+) bytes stack frame, "
+                               r"(\d+) bytes spill stores, (\d+) bytes spill loads", text)
+        for kernel in kernels:
+            # In a mangled name its length stands before it.
+            self.assertEqual(sum(f"{len(kernel)}{kernel}I" in name for name, *_ in functions),
+                             TIMES, f"{kernel}: {text}")
+        for name, *bytes_of in functions:
             self.assertEqual(bytes_of, ["0"] * 3, f"{name}: stack, spill stores, spill loads")
+
+    def test_a_tile_too_large_for_the_registers_is_found(self):
+        self.need_compiler()
+        old, new = "kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}", \
+            "kBackwardTiles[] = {{64, 128, 128}, {128, 128, 128}"
+        text = read(os.path.join(ROOT, "06_backward/sm90.cu"))
+        self.assertIn(old, text, "06's tiles are others now: adapt this test")
+        with tempfile.TemporaryDirectory() as folder:
+            copy = os.path.join(folder, "sm90.cu")
+            with open(copy, "w", encoding="utf-8") as file:
+                file.write(text.replace(old, new))
+            said = report(copy)
+        self.assertIn("C7512", said)  # serialized, for want of registers
+        for part in (said, re.sub(r"C75\d\d", "", said)):  # and spilled
+            with self.assertRaises(AssertionError):
+                self.check(part, ["attention", "key_gradients"])
+
+    def test_the_backward_pass_is_among_them(self):
+        of = {os.path.relpath(path, ROOT): kernels for path, kernels in sources().items()}
+        self.assertEqual(of["06_backward/sm90.cu"], ["attention", "key_gradients"])
+        self.assertEqual(of["05_flash_v2/hopper/wgmma.cu"], ["attention"])
+
+    def test_what_is_wrong_with_a_report_is_found(self):
+        def text(count=TIMES, stack=0, stores=0, loads=0, more=""):
+            return more + "".join(
+                f"ptxas info    : Function properties for _ZN6ladder13key_gradientsI6__halfLi{i}EE\n"
+                f"    {stack if i == 3 else 0} bytes stack frame, {stores if i == 3 else 0} bytes "
+                f"spill stores, {loads if i == 3 else 0} bytes spill loads\n" for i in range(count))
+
+        self.check(text(), ["key_gradients"])
+        serialized = ("ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async "
+                      "instructions are serialized\n")
+        for wrong in (text(stack=8), text(stores=4), text(loads=4), text(count=TIMES - 1),
+                      text(more=serialized)):
+            with self.assertRaises(AssertionError, msg=wrong):
+                self.check(wrong, ["key_gradients"])
+        with self.assertRaises(AssertionError):
+            self.check(text(), ["gradients"])  # no kernel has this name
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
         NVCC = sys.argv.pop(1)
     unittest.main()

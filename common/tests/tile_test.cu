@@ -122,7 +122,8 @@ TEST_F(SUITE, ProductsOfTilesAreRightAndCounted) {
     // A warp reads its rows of A and its columns of B once; padding is multiplied like the rest.
     const int64_t tile_A = 2 * kRows * kWidth, tile_B = 2 * kWidth * kWidth;
     EXPECT_EQ(counts->matmul_flops, int64_t{2} * kRows * kWidth * kWidth);
-    EXPECT_EQ(counts->sram_read, 2 * tile_A + 2 * tile_B + 2 * rows * columns);
+    EXPECT_EQ(counts->sram_operands, 2 * tile_A + 2 * tile_B);
+    EXPECT_EQ(counts->sram_read, counts->sram_operands + 2 * rows * columns);
     EXPECT_EQ(counts->sram_write, 2 * tile_A + tile_B);
     EXPECT_EQ(counts->bank_conflicts, 0);
     EXPECT_EQ(counts->arrays.at("A").requested_read, 2 * rows * inner);

@@ -9,14 +9,24 @@ that is added needs nothing here, unless a claim or a figure is to single it out
 # Which array is touched when: of the figure `access`, (rung, step).
 TRACED = [("04_flash_v1", "flash_v1"), ("05_flash_v2", "mma")]
 
-# What happens in a block: of the figure `pipeline`, (rung, step, options). Two pieces of work for
-# block 0, of four tiles of K and V each, with two consumers and with three.
+# What happens in a block: (figure, rung, step, kernel, options). Forward two pieces of work for
+# block 0, of four tiles of K and V each, with two consumers and with three; backward one tile of K
+# and V, and three of Q.
+ONE_HEAD = ["--device", "sim", "--heads", "1", "--check", "off"]
 PIPELINED = [
-    ("05_flash_v2", "sm90", ["--device", "sim", "--heads", "1", "--seqlen", "512",
-                             "--seqlen-kv", "512", "--head-dim", "128", "--check", "off"]),
-    ("05_flash_v2", "sm90", ["--device", "sim", "--heads", "1", "--seqlen", "768",
-                             "--seqlen-kv", "512", "--head-dim", "64", "--check", "off"]),
+    ("pipeline", "05_flash_v2", "sm90", "attention",
+     [*ONE_HEAD, "--seqlen", "512", "--seqlen-kv", "512", "--head-dim", "128"]),
+    ("pipeline", "05_flash_v2", "sm90", "attention",
+     [*ONE_HEAD, "--seqlen", "768", "--seqlen-kv", "512", "--head-dim", "64"]),
+    ("pipeline_bwd", "06_backward", "sm90", "key_gradients",
+     [*ONE_HEAD, "--seqlen", "192", "--seqlen-kv", "128", "--head-dim", "128"]),
+    ("pipeline_bwd", "06_backward", "sm90", "key_gradients",
+     [*ONE_HEAD, "--seqlen", "384", "--seqlen-kv", "128", "--head-dim", "64"]),
 ]
+
+# Kernel → the products of its warpgroups, by the array of the right operand, in turn.
+PRODUCTS = {"attention": {"K": ["S"], "V": ["O"]},
+            "key_gradients": {"Q": ["S", "dK"], "dO": ["dP", "dV"], "K": ["dQ"]}}
 
 # ---- figures ----
 
@@ -25,8 +35,39 @@ LOOPS = {("04_flash_v1", "flash_v1"): "K and V outside, Q and O inside",
          ("05_flash_v2", "mma"): "Q outside, K and V inside"}
 ACCESS_NOTE = ("04 fetches a tile of Q while it works on the one before. Its O is the fp32 one, "
                "and at the end the output.")
-PIPELINE_NOTE = ("Numbers are those of tiles; tiles 4 to 7 of K and V are for the second tile of "
-                 "Q.")
+
+# A pipeline's figure. `own`: arrays of which each consumer has stages of its own. Of a panel's title
+# what a consumer has. What the boxes of a consumer's arithmetic are called, {} being the step. The
+# legend: of products, of that arithmetic, and what a wait is for.
+PIPELINES = {
+    "pipeline": {
+        "what": "two tiles of Q in one block", "own": ["Q"],
+        "share": "{rows} rows, tiles of {block_kv} keys",
+        "texts": {"softmax": "P{}", "scale": ""},
+        "legend": {"S": "S: a product QKᵀ", "O": "O: a product PV", "softmax": "P: a softmax",
+                   "scale": "O scaled"},
+        "waits": {"tile": "a tile", "turn": "its turn", "sums": "a product",
+                  "store": "O's store"},
+        "note": "Numbers are those of tiles; tiles 4 to 7 of K and V are for the second tile of Q.",
+    },
+    "pipeline_bwd": {
+        "what": "backward, one tile of K and V in one block", "own": [],
+        "share": "64 of {block_kv} keys, tiles of {block_q} rows of Q",
+        "texts": {"softmax": "P{}", "scale": "dS{}", "turn": "barrier"},
+        "legend": {"S": "S: Sᵀ = KQᵀ", "dP": "dP: dPᵀ = VdOᵀ − D", "dV": "dV += PᵀdO",
+                   "dK": "dK += dSᵀQ", "dQ": "dQ: a product dS·K", "softmax": "P = exp(S − LSE)",
+                   "scale": "dS = P∘dP"},
+        "waits": {"tile": "a tile", "turn": "the other's dS", "sums": "a product",
+                  "store": "what it stores to be read"},
+        "note": "Numbers are those of tiles of Q. LSE comes with Q, D with dO. Shared memory takes "
+                "no time here, and is what runs short: see the lesson.",
+    },
+}
+
+# The kernels that are set beside shared memory's rate, (rung, step, kernel); and in the figure what
+# has a rate alone.
+SHARED_ROOF = [("06_backward", "mma", "key_gradients"), ("06_backward", "sm90", "key_gradients")]
+SHARED_ROOF_PEERS = ["cudnn", "flash"]
 
 # Shown on the roofline beside each rung's default.
 ROOFLINE_EXTRA = [("01_tiled_matmul", "tile")]
@@ -50,6 +91,10 @@ CAPTIONS = {
               "and V past each tile of Q.",
     "pipeline": "Copies, tensor cores and consumers side by side: the order is the sim's, the time "
                 "a model's.",
+    "pipeline_bwd": "The backward pass in the same way: five products a step, and dQ on its way "
+                    "out.",
+    "shared_roof": "The backward pass against shared memory: a step can be no faster than its "
+                   "bytes.",
     "error": "The largest error of each step against float64, and its tolerance.",
 }
 
@@ -66,6 +111,10 @@ RATIO_TABLES = {
                           "over": ["cudnn", ("05_flash_v2", "mma")]},
     "sm90_beside_cudnn_fp16": {"step": ("05_flash_v2", "sm90"), "way": "fwd", "over": ["cudnn"],
                                "dtype": "fp16"},
+    "backward_beside_others": {"step": ("06_backward", "sm90"), "way": "bwd",
+                               "over": ["cudnn", "flash", ("06_backward", "mma")]},
+    "training_beside_others": {"step": ("06_backward", "sm90"), "way": "both",
+                               "over": ["cudnn", "flash", ("06_backward", "mma")]},
 }
 
 # ---- the claims of the papers ----

@@ -18,10 +18,10 @@ BACKENDS = {"math": "MATH", "efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_
 # What a program says and a peer cannot.
 NOT_KNOWN = ["model_read_bytes", "model_write_bytes", "requested_read_bytes",
              "requested_write_bytes", "distinct_read_bytes", "distinct_write_bytes",
-             "sram_read_bytes", "sram_write_bytes", "matmul_flops", "exp_count", "other_flops",
-             "barriers",
-             "bank_conflicts", "dram_read_bytes", "dram_write_bytes", "l2_bytes", "l1_bytes",
-             "workspace_bytes", "kernels", "errors", "pass"]
+             "sram_read_bytes", "sram_write_bytes", "sram_operand_bytes", "matmul_flops",
+             "exp_count", "other_flops", "barriers", "bank_conflicts", "dram_read_bytes",
+             "dram_write_bytes", "l2_bytes", "l1_bytes", "workspace_bytes", "kernels", "errors",
+             "pass"]
 
 Timing = collections.namedtuple("Timing", "median least most samples")  # in ms
 

@@ -17,8 +17,9 @@ TRACE_OPTIONS = ["--device", "sim", "--heads", "1", "--seqlen", "512", "--head-d
                  "--block-q", "64", "--block-kv", "64", "--check", "off"]
 
 
-def trace_of(path, rung, variant, options):
-    """What it says of the run, with its tiles and the command, and its other lines."""
+def trace_of(path, rung, variant, options, kernel=None):
+    """What it says of the run, with its tiles (those of the pass that has the kernel) and the
+    command, and its other lines."""
     options = ["--variant", variant, *options]
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "trace")
@@ -26,7 +27,8 @@ def trace_of(path, rung, variant, options):
                                             f"tracing {rung} {variant}")
         if status:
             raise Stop(f"{rung}: no trace (status {status}): {message}", WRONG_RESULT)
-        record = json_lines(said, rung)[0]
+        record = next(record for record in json_lines(said, rung)
+                      if not kernel or any(k["name"] == kernel for k in record["kernels"]))
         with open(out, encoding="utf-8") as file:
             head, *lines = [json.loads(line) for line in file]
         lines = [line for line in lines if "op" in line or "event" in line]
@@ -53,13 +55,15 @@ def traced(path, rung, variant):
     return {**head, "kernels": kernels, "arrays": width, "events": events}
 
 
-def pipelined(path, rung, variant, options):
-    """What block 0 asks of Hopper's engines and barriers: {"rung", …, "command", "warps": [[[event,
-    name, barrier, number, amount, exps, other FLOPs], …], …]}, as --trace has them. One warp stands
-    for a warpgroup that multiplies; a copy's boxes are one."""
-    head, lines = trace_of(path, rung, variant, options)
-    warps = warps_of(line for line in lines if "event" in line and line["block"] == 0)
-    return {**head, "warps": list(warps.values())}
+def pipelined(path, figure, rung, variant, kernel, options):
+    """What block 0 of a kernel asks of Hopper's engines and barriers: {"rung", …, "command",
+    "figure", "kernel", "warps": [[[event, name, barrier, number, amount, exps, other FLOPs], …],
+    …]}, as --trace has them. One warp stands for a warpgroup that multiplies; a copy's boxes are
+    one."""
+    head, lines = trace_of(path, rung, variant, options, kernel)
+    warps = warps_of(line for line in lines if "event" in line and line["block"] == 0
+                     and line["kernel"] == kernel)
+    return {**head, "figure": figure, "kernel": kernel, "warps": list(warps.values())}
 
 
 def warps_of(lines):
@@ -79,17 +83,23 @@ def warps_of(lines):
                 mine[-1][4] += event[4]
             else:
                 mine.append(event)
+        if warp // 4 in multiply:  # what the others store is the warpgroup's too
+            for other in range(warp + 1, warp + 4):
+                for event in warps.get(other, []):
+                    for own in mine:
+                        if event[0] in STORES and event[:4] == own[:4]:
+                            own[4] += event[4]
         kept[warp] = mine
     return kept
 
 
 def write_traces(programs, folder):
     """traces.json, where the programs that the course traces are all there."""
-    if not all(rung in programs for rung, *_ in TRACED + PIPELINED):
+    if not all(rung in programs for rung in [*(rung for rung, _ in TRACED),
+                                             *(rung for _, rung, *_ in PIPELINED)]):
         return
     path = os.path.join(folder, "traces.json")
     write_whole(path, item_a_line({
         "traces": [traced(programs[rung].path, rung, variant) for rung, variant in TRACED],
-        "pipelines": [pipelined(programs[rung].path, rung, variant, options)
-                      for rung, variant, options in PIPELINED]}))
+        "pipelines": [pipelined(programs[one[1]].path, *one) for one in PIPELINED]}))
     print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)

@@ -373,6 +373,7 @@ void ldmatrix(const char* word, unsigned (&r)[4], Smem<T> row) {
     unsigned out[4];
   } mine{row.template load_as<Row>(0), row.byte(0), {}};
   if (mine.at % 16) fault(std::string(word) + " of a row not aligned to 16 bytes");
+  worker->counts().sram_operands += int{sizeof(Row)};
   whole_warp(word, mine, [](Lane* const* lanes, unsigned) {
     for (int m = 0; m < 4; ++m) {
       int in_bank[8] = {};  // rows of this matrix that start in each group of four banks

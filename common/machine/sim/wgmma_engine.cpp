@@ -153,6 +153,7 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
         if (const auto* of = memory_.region_at(chunk))
           r->touch({of->name.c_str(), chunk, of->begin, of->begin + of->bytes}, 16, false);
       block_.counts.sram_read += 16;
+      block_.counts.sram_operands += 16;
     };
     if (!wgmma.a_in_registers) for_each_chunk(wgmma.a, 64, wgmma.transposed_a, read);
     for_each_chunk(wgmma.b, N, wgmma.transposed_b, read);

@@ -6,6 +6,7 @@ an order and no time.
 """
 
 from ladder.console import Stop
+from ladder.course import PRODUCTS
 from ladder.explorer.trace import WAITS
 from ladder.figures import replay
 from ladder.traces import LOADS, STORES, warps_of
@@ -138,7 +139,7 @@ def put_in_model_time(trace):
             for event in events:
                 event.model = [start, start]
             continue
-        times = times_of(lines[kernel, block])
+        times = times_of(lines[kernel, block], PRODUCTS.get(kernel, {}))
         if times is None:
             return None
         until = max(until, start + place_block(events, times, start))
@@ -146,10 +147,10 @@ def put_in_model_time(trace):
     return until
 
 
-def times_of(lines):
+def times_of(lines, called):
     """{warp: [(event, name, number, from, to)]} of the warps that the replay has."""
     warps = warps_of(lines)
-    played = replay.Block(list(warps.values()))
+    played = replay.Block(list(warps.values()), called)
     try:
         played.play()
     except (Stop, KeyError):

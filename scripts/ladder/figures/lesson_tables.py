@@ -4,8 +4,12 @@ import math
 import statistics
 
 from ladder import course
+from ladder.figures.data.rates import both_ways
+from ladder.figures.data.shared import SHARED_BYTES, steps
 from ladder.figures.measured import Measured
-from ladder.figures.names import (PAPER_GRID, PEER_NAMES, label, length_text, point_text)
+from ladder.figures.names import (PAPER_GRID, PEER_NAMES, label, length_text, number,
+                                  point_text)
+from ladder.figures.replay import MATMUL_FLOPS
 from ladder.figures.tables import at_the_machine, markdown, without
 from ladder.text import NO_VALUE, rate_text
 from ladder.workload import LADDER_LENGTH
@@ -19,7 +23,13 @@ def name_of(one):
 
 
 def rates_of(gpu, way, one, d, causal):
-    """{N: TFLOP/s} of a peer or a step on the paper's workload."""
+    """{N: TFLOP/s} of a peer or a step on the paper's workload; of both ways together too."""
+    if way == "both":
+        line = both_ways(*(
+            gpu.paper_peers(each, one, d, causal) if isinstance(one, str) else
+            [e.record for e in gpu.paper(each, None, d, causal) if e.step == one]
+            for each in ("fwd", "bwd")))
+        return dict(zip(line["x"], line["y"]))
     if isinstance(one, str):
         return {r["seqlen"]: r["tflops"] for r in gpu.paper_peers(way, one, d, causal)}
     return {e.seqlen: e.tflops for e in gpu.paper(way, None, d, causal) if e.step == one}
@@ -78,7 +88,8 @@ def ratios_table(files, name):
         for n in lengths)] for point in POINTS]
     lines = markdown(["", *(f"N = {length_text(n)}" for n in lengths)], rows,
                      range(1, 1 + len(lengths)))
-    text = (f"`{step[1]}` over {' · over '.join(map(name_of, others))}: ratios of TFLOP/s, "
+    passes = {"fwd": "", "bwd": ", backward", "both": ", forward and backward together"}[way]
+    text = (f"`{step[1]}` over {' · over '.join(map(name_of, others))}{passes}: ratios of TFLOP/s, "
             f"{gpu.dtype}, above 1 where `{step[1]}` is faster, on an {gpu.machine['gpu']}.")
     for other, of in ratios.items():
         if isinstance(other, str) and of:
@@ -88,3 +99,21 @@ def ratios_table(files, name):
                      f"{len(of)} points, worst {worst:.3f} ({point_text(*point)}, N = "
                      f"{length_text(n)}), {sum(ratio >= 1 for ratio in of.values())} are 1 or more.")
     return [*lines, "", text]
+
+
+def shared_roof_table(files, name):
+    """A line a step and head size: bytes of shared memory against the products' time."""
+    counted = steps(files)
+    if not counted:
+        return without("Shared memory is not counted yet", "scripts/bench.py --sim")
+    rows = [[f"{number(step[0])} `{step[1]}`", str(one["d"]), "{} × {}".format(*one["tile"]),
+             f"{one['cycles']:,}", f"{one['operands']:,}", f"{one['of_operands']:.2f}",
+             f"{one['every']:,}", f"{one['of_every']:.2f}"] for step, one in counted]
+    lines = markdown(["step", "d", "tile", "products, cycles", "they read, bytes", "cycles of it",
+                      "all bytes", "cycles of it"], rows, range(1, 8))
+    return [*lines, "", (
+        "A step is one tile of Q against one of K, in one block: what the sim counts at N = 2,048 "
+        "less twice that at 1,024, bf16, no mask. One SM does "
+        f"{MATMUL_FLOPS:,} FLOPs of dense 16-bit products a cycle, and reads or writes "
+        f"{SHARED_BYTES} bytes of shared memory. “Cycles of it” are over the products': from 1 on "
+        "shared memory is what a step takes.")]

@@ -24,7 +24,6 @@ COPY_BYTES = 5120 / 132
 COPY_LATENCY = 500  # cycles; chosen, and hidden wherever a stage is free in time
 
 THREADS = 128  # of a warpgroup, all of which do what the first does
-PRODUCTS = {"K": "S", "V": "O"}  # by the array that the right operand comes from
 # What a consumer waits for, by the event at which it does.
 WAITS = {"mbarrier_wait": "tile", "named_barrier_sync": "turn", "wgmma_wait": "sums",
          "tma_store_wait": "store"}
@@ -39,7 +38,7 @@ class Actor:
         self.left = None   # cycles of arithmetic before the next event, were it alone
         self.since = None  # when it began to wait
         self.ends = {}     # event that waits → [group, when that ends] of what it waits for
-        self.count = {}    # of products so far, and of softmaxes
+        self.count = {}    # of products so far, by array, and of spans of arithmetic
         self.spans = []    # [what, number of the step or None, from, to]
         self.times = []    # of each event: from, to
 
@@ -53,7 +52,7 @@ class Actor:
         self.left = max(THREADS * exps / EXPS, THREADS * flops / OTHER_FLOPS)
         if self.left:
             what = "softmax" if exps else "scale"
-            self.spans.append([what, self.number_of(what) if exps else None, now, None])
+            self.spans.append([what, self.number_of(what), now, None])
 
     def end_work(self, now):
         if self.spans and self.spans[-1][3] is None:
@@ -68,7 +67,10 @@ class Actor:
 
 
 class Block:
-    def __init__(self, warps):
+    """`called`: what its products are, by the right operand's array, in turn (course.PRODUCTS)."""
+
+    def __init__(self, warps, called):
+        self.called = called
         self.actors = [Actor(number, events) for number, events in enumerate(warps)]
         self.now, self.tensor_free = 0.0, 0.0
         self.engine_free = {LOADS: 0.0, STORES: 0.0}  # do not hold each other up
@@ -100,8 +102,9 @@ class Block:
         if kind == "wgmma":
             start = max(self.now, self.tensor_free)
             self.tensor_free = start + amount / MATMUL_FLOPS
-            self.products.append([actor.number, PRODUCTS[name], actor.number_of(name), start,
-                                  self.tensor_free])
+            number_of_it, names = actor.number_of(name), self.called[name]
+            self.products.append([actor.number, names[number_of_it % len(names)],
+                                  number_of_it // len(names), start, self.tensor_free])
             actor.ends.setdefault("wgmma_wait", []).append((number, self.tensor_free))
             return
         queue = LOADS if kind in LOADS else STORES
@@ -171,16 +174,16 @@ class Block:
                 min(freed, default=None)]
 
 
-def replay(warps):
+def replay(warps, called):
     """Of [[event, name, barrier, number, amount, exps, other FLOPs], …] for each warp
 
       end        in cycles, as are all times
-      products   [consumer, "S" or "O", step, from, to]
+      products   [consumer, "S" or another of those called so, step, from, to]
       copies     [array, stage, issued, landed, stage free again or None]
-      consumers  of each [[what, step or None, from, to], …]: "softmax", "scale", or what of WAITS
-                 it waits for
+      consumers  of each [[what, step or None, from, to], …]: "softmax" or "scale", which are
+                 arithmetic with exponentials and without, or what of WAITS it waits for
     """
-    block = Block(warps)
+    block = Block(warps, called)
     block.play()
     consumers = sorted({number for number, *_ in block.products})  # who else there is copies
     return {"end": block.now,

@@ -8,6 +8,7 @@ from ladder.figures.data.errors import error
 from ladder.figures.data.memory import block_size, traffic, workspace
 from ladder.figures.data.missing import Missing
 from ladder.figures.data.rates import roofline, speedup, tflops
+from ladder.figures.data.shared import shared_roof
 from ladder.figures.data.traces import access, pipeline
 from ladder.figures.names import PAPER_GRID
 
@@ -21,10 +22,12 @@ FIGURES = {
     "workspace": workspace,
     "block_size": block_size,
     "access": access,
-    "pipeline": pipeline,
+    "pipeline": lambda files, missing: pipeline(files, missing, "pipeline"),
+    "pipeline_bwd": lambda files, missing: pipeline(files, missing, "pipeline_bwd"),
+    "shared_roof": shared_roof,
     "error": error,
 }
-OF_TIMES = ("speedup", "tflops_fwd", "tflops_bwd", "tflops_both", "roofline")
+OF_TIMES = ("speedup", "tflops_fwd", "tflops_bwd", "tflops_both", "roofline", "shared_roof")
 
 
 def rounded(value):

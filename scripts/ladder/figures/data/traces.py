@@ -6,6 +6,7 @@ from ladder.figures.data.missing import need
 from ladder.figures.names import label, number
 
 LANES = ["Q", "K", "V", "O"]
+TILES = ["Q", "dO", "K", "V"]  # of a pipeline, from the top
 
 
 def access(files, missing):
@@ -62,24 +63,28 @@ def merged(boxes):
     return found
 
 
-def pipeline(files, missing):
-    """Boxes [lane, kind, text, consumer or None, from, to]; lanes from the top: stages of Q, K and
-    V, the tensor cores, the consumers."""
-    panels = [pipeline_panel(trace) for trace in files.pipelines]
+def pipeline(files, missing, name):
+    """Boxes [lane, kind, text, consumer or None, from, to]; lanes from the top: stages of tiles, the
+    tensor cores, the consumers."""
+    about = course.PIPELINES[name]
+    traces = [trace for trace in files.pipelines if trace["figure"] == name]
+    panels = [pipeline_panel(trace, about) for trace in traces]
     need(panels, "no traces: scripts/bench.py --sim")
-    first = files.pipelines[0]
-    return {"title": f"The pipeline of {label((first['rung'], first['variant']))}: two tiles of Q "
-                     "in one block, in the time of a model, not measured",
-            "panels": panels, "note": course.PIPELINE_NOTE,
+    first = traces[0]
+    return {"title": f"The pipeline of {label((first['rung'], first['variant']))}: "
+                     f"{about['what']}, in the time of a model, not measured",
+            "panels": panels, "note": about["note"], "legend": about["legend"],
+            "waits": about["waits"],
             "rates": [replay.MATMUL_FLOPS, replay.EXPS, replay.OTHER_FLOPS, replay.COPY_LATENCY,
                       replay.COPY_BYTES]}
 
 
-def pipeline_panel(trace):
-    played = replay.replay(trace["warps"])
+def pipeline_panel(trace, about):
+    played = replay.replay(trace["warps"], course.PRODUCTS[trace["kernel"]])
     consumers, end, boxes = len(played["consumers"]), played["end"], []
-    fills = stage_fills(played["copies"], consumers, end)
-    stages = sorted(fills, key=lambda one: ("QKV".index(one[0]), one))
+    fills = stage_fills(played["copies"], about["own"], consumers, end)
+    stages = sorted(fills, key=lambda one: (TILES.index(one[0]), one))
+    rings = {array for array, stage in stages if stage}
     for place, of in fills.items():
         for text, issued, landed, freed in of:
             boxes.append([stages.index(place), "copy", text, None, issued, landed])
@@ -88,26 +93,29 @@ def pipeline_panel(trace):
         boxes.append([len(stages), what, f"{what}{step}", consumer, begin, until])
     for consumer, spans in enumerate(played["consumers"]):
         for what, step, begin, until in spans:
-            text = f"P{step}" if what == "softmax" else "" if what == "scale" else what
+            text = about["texts"].get(what, what).format(step)
             boxes.append([len(stages) + 1 + consumer, what, text, consumer, begin, until])
     busy = sum(until - begin for *_, begin, until in played["products"]) / end
-    return {"title": f"d = {trace['head_dim']}: {consumers} consumers of "
-                     f"{trace['block_q'] // consumers} rows, tiles of {trace['block_kv']} keys; "
-                     f"the tensor cores are busy {busy:.0%} of the time",
-            "lanes": [f"{array} stage {stage}" for array, stage in stages] + ["tensor cores"] + [
+    share = about["share"].format(rows=trace["block_q"] // consumers, **trace)
+    return {"title": f"d = {trace['head_dim']}: {consumers} consumers of {share}; the tensor cores "
+                     f"are busy {busy:.0%} of the time",
+            "lanes": [f"{array} stage {stage}" if array in rings else array
+                      for array, stage in stages] + ["tensor cores"] + [
                 f"consumer {'ABC'[i]}" for i in range(consumers)],
             "stages": len(stages), "end": end, "boxes": boxes}
 
 
-def stage_fills(copies, consumers, end):
-    """(array, stage) → [[name of the tile, issued, landed, stage free again]]. Each consumer has a
-    stage of Q of its own: those of a round share a lane, and what is issued at once is one."""
+def stage_fills(copies, own, consumers, end):
+    """(array, stage) → [[name of the tile, issued, landed, stage free again]]. Where each consumer
+    has a stage of its own, those of a round share a lane, and what is issued at once is one."""
     fills, numbers = {}, {}
     for array, stage, issued, landed, freed in copies:
-        place = (array, stage // consumers if array == "Q" else stage)
+        if array not in TILES:  # a number for each row, with a tile
+            continue
+        place = (array, stage // consumers if array in own else stage)
         freed = end if freed is None else freed
         last = fills[place][-1] if fills.get(place) else None
-        if array == "Q" and last and last[1] == issued:
+        if array in own and last and last[1] == issued:
             last[2], last[3] = max(last[2], landed), max(last[3], freed)
             continue
         numbers[array] = numbers.get(array, -1) + 1

@@ -12,13 +12,15 @@ import struct
 from ladder.figures import names
 from ladder.figures.draw.errors import draw_error
 from ladder.figures.draw.memory import draw_block_size, draw_traffic, draw_workspace
-from ladder.figures.draw.rates import draw_roofline, draw_speedup, draw_tflops
+from ladder.figures.draw.rates import (draw_roofline, draw_shared_roof, draw_speedup,
+                                       draw_tflops)
 from ladder.figures.draw.traces import draw_access, draw_pipeline
 
 DRAW = {"speedup": draw_speedup, "tflops_fwd": draw_tflops, "tflops_bwd": draw_tflops,
         "tflops_both": draw_tflops, "traffic": draw_traffic, "roofline": draw_roofline,
         "workspace": draw_workspace, "block_size": draw_block_size, "access": draw_access,
-        "pipeline": draw_pipeline, "error": draw_error}
+        "pipeline": draw_pipeline, "pipeline_bwd": draw_pipeline, "shared_roof": draw_shared_roof,
+        "error": draw_error}
 
 
 def digest(name, data):

@@ -126,3 +126,48 @@ def draw_roofline(plt, data):
                 fontsize=8, color="#555555")
     title_of(figure, data["title"])
     return figure
+
+
+def draw_shared_roof(plt, data):
+    panels = data["panels"]
+    figure, grid = plt.subplots(1, len(panels), figsize=(1.5 + 4.8 * len(panels), 4.6),
+                                squeeze=False, sharey=True)
+    margins(figure, left=0.75, right=1.25, bottom=1.0, top=0.8, across=1.4)
+    most = 1.1 * max(1.5, *(p["operands"] for panel in panels for p in panel["points"]))
+    for axis, panel in zip(grid.flat, panels):
+        axis.set_xlim(0, most)
+        axis.set_ylim(0, 1.12)
+        axis.plot([0, 1, most], [0, 1, 1], color=INK, lw=1.4, zorder=2)
+        axis.fill_between([0, 1, most], [0, 1, 1], 2, color="#ececE6", zorder=0)
+        axis.text(most * 0.98, 1.03, f"cuBLAS {data['matmul_tflops']:.0f} TFLOP/s", ha="right",
+                  fontsize=8)
+        ends = []
+        for p in panel["points"]:
+            tint, mark = p["colour"], marker(p)
+            axis.plot([p["every"]] * 2, [0, min(1, p["every"])], color=tint, lw=0.9, ls=(0, (2, 2)),
+                      zorder=3)
+            axis.text(p["every"] - most * 0.012, 0.02, p["label"], rotation=90, ha="right",
+                      va="bottom", fontsize=7.5, color=ink(p))
+            if p["y"] is None:
+                continue
+            axis.plot([p["every"], p["operands"]], [p["y"]] * 2, color=tint, lw=0.9, zorder=3)
+            axis.plot(p["operands"], p["y"], marker=mark, mfc=PANEL, mec=tint, mew=1.4, ls="",
+                      markersize=7, zorder=4)
+            axis.plot(p["every"], p["y"], marker=mark, color=tint, ls="", markersize=8, zorder=5)
+            ends.append((p["operands"], p["y"], f"{p['label']} {p['tflops']:.0f}", ink(p), "bold"))
+        for peer in panel["peers"]:
+            tint, dashes = PEER_LINES[peer["rung"]]
+            axis.axhline(peer["y"], color=tint, lw=0.9, ls=dashes, zorder=1)
+            ends.append((most, peer["y"], peer["label"], darker(tint), "normal"))
+        spread(axis, ends, 11)
+        axis.set_title(panel["title"])
+        axis.set_xlabel("the products' cycles for each cycle of shared memory")
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    grid[0][0].set_ylabel("share of the matmul rate")
+    figure.text(0.012, 0.02, f"By the sim's count of a step, {data['flops']:,} FLOPs and "
+                f"{data['bytes']} bytes of shared memory a cycle and SM. Filled, and the dotted "
+                "line: by all bytes. Hollow: by those alone\nthat products read. Each at the "
+                "largest N that was measured; what has no point has no measurement yet.",
+                fontsize=8, color="#555555", linespacing=1.35)
+    title_of(figure, data["title"])
+    return figure

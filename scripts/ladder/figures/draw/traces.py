@@ -75,10 +75,13 @@ def draw_access(plt, data):
 
 
 CONSUMERS = ["#0072B2", "#E69F00", "#009E73"]
-SHARES = {"S": 1, "softmax": 0.7, "O": 0.42, "scale": 0.25}  # of a consumer's colour
+# Of a consumer's colour: products, and its arithmetic.
+SHARES = {"S": 1, "dP": 0.8, "softmax": 0.7, "dV": 0.6, "dK": 0.5, "O": 0.42, "dQ": 0.35,
+          "scale": 0.25}
+COLUMNS = 5  # of the legend
+DARK = ("S", "dP")  # with white letters, where the colour is not orange
 BOXES = {"copy": "#c9a3bb", "held": "#ece4e9", "tile": "#c4c4bd", "turn": "#a3a39c",
          "sums": "#efefea", "store": "#a3a39c"}
-WAITED_FOR = {"tile": "a tile", "turn": "its turn", "sums": "a product", "store": "O's store"}
 
 
 def box_colour(kind, consumer):
@@ -96,9 +99,16 @@ def draw_pipeline(plt, data):
     panels, low, high, gap = data["panels"], 0.45, 0.86, 0.1
     tall = [sum(low if lane < panel["stages"] else high for lane in range(len(panel["lanes"])))
             + gap * len(panel["lanes"]) for panel in panels]
-    figure, axes = plt.subplots(len(panels), 1, figsize=(11, 2 + 0.36 * sum(tall) + 0.75 * (
+    handles = [Patch(color=box_colour(kind, 0), label=text) for kind, text in (
+        ("copy", "copy under way"), ("held", "tile there, until its stage is free"),
+        *data["legend"].items())]
+    handles += [Patch(color=BOXES[kind], label=f"waits for {what}")
+                for kind, what in data["waits"].items()
+                if any(box[1] == kind for panel in panels for box in panel["boxes"])]
+    more = 0.17 * max(0, -(-len(handles) // COLUMNS) - 2)  # rows of the legend
+    figure, axes = plt.subplots(len(panels), 1, figsize=(11, 2 + more + 0.36 * sum(tall) + 0.75 * (
         len(panels) - 1)), squeeze=False, gridspec_kw={"height_ratios": tall})
-    margins(figure, left=0.95, right=0.2, bottom=1.05, top=1.0, down=0.75)
+    margins(figure, left=0.95, right=0.2, bottom=1.05, top=1.0 + more, down=0.75)
     for axis, panel in zip(axes.flat, panels):
         heights = [low if lane < panel["stages"] else high for lane in range(len(panel["lanes"]))]
         tops = [sum(heights[:lane]) + gap * lane for lane in range(len(heights))]
@@ -111,7 +121,7 @@ def draw_pipeline(plt, data):
             if until - begin > letter * (len(text) + 0.4):
                 axis.text((begin + until) / 2, (top + bottom) / 2, text, ha="center",
                           va="center_baseline", fontsize=6.5 if kind not in BOXES else 6, zorder=3,
-                          color="#ffffff" if kind == "S" and consumer != 1 else INK)
+                          color="#ffffff" if kind in DARK and consumer != 1 else INK)
         for face, of in shapes.items():
             axis.add_collection(PolyCollection(of, facecolors=face, edgecolors=PANEL,
                                                linewidths=0.5, zorder=2))
@@ -129,16 +139,9 @@ def draw_pipeline(plt, data):
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axis.set_title(panel["title"])
     axes.flat[-1].set_xlabel("cycles of the model")
-    handles = [Patch(color=box_colour(kind, 0), label=text) for kind, text in (
-        ("copy", "copy under way"), ("held", "tile there, until its stage is free"),
-        ("S", "S: a product QKᵀ"), ("O", "O: a product PV"), ("softmax", "P: a softmax"),
-        ("scale", "O scaled"))]
-    handles += [Patch(color=BOXES[kind], label=f"waits for {what}")
-                for kind, what in WAITED_FOR.items()
-                if any(box[1] == kind for panel in panels for box in panel["boxes"])]
     height = figure.get_size_inches()[1]
     figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.006, 1 - 0.29 / height),
-                  ncol=5, frameon=False, fontsize=7.5, columnspacing=1.4, handlelength=1.6)
+                  ncol=COLUMNS, frameon=False, fontsize=7.5, columnspacing=1.4, handlelength=1.6)
     matmul, exps, other, latency, copy = data["rates"]
     figure.text(0.012, 0.07 / height,
                 "Order and amounts are the sim's, the time is a model's. Of one SM: the tensor "
