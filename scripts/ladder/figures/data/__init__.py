@@ -10,6 +10,7 @@ from ladder.figures.data.missing import Missing
 from ladder.figures.data.rates import roofline, speedup, tflops
 from ladder.figures.data.shared import shared_roof
 from ladder.figures.data.traces import access, pipeline
+from ladder.figures.data.two_gpus import two_gpus
 from ladder.figures.names import PAPER_GRID
 
 FIGURES = {
@@ -19,6 +20,7 @@ FIGURES = {
     "tflops_both": lambda files, missing: tflops(files, missing, "both"),
     "traffic": traffic,
     "roofline": roofline,
+    "two_gpus": two_gpus,
     "workspace": workspace,
     "block_size": block_size,
     "access": access,
@@ -27,7 +29,8 @@ FIGURES = {
     "shared_roof": shared_roof,
     "error": error,
 }
-OF_TIMES = ("speedup", "tflops_fwd", "tflops_bwd", "tflops_both", "roofline", "shared_roof")
+OF_TIMES = ("speedup", "tflops_fwd", "tflops_bwd", "tflops_both", "roofline", "two_gpus",
+            "shared_roof")
 
 
 def rounded(value):
