@@ -4,8 +4,6 @@ import math
 import statistics
 
 from ladder import course
-from ladder.figures.data import two_gpus
-from ladder.figures.data.missing import Missing
 from ladder.figures.data.rates import both_ways
 from ladder.figures.data.shared import SHARED_BYTES, steps
 from ladder.figures.measured import Measured
@@ -13,7 +11,7 @@ from ladder.figures.names import (PAPER_GRID, PEER_NAMES, label, length_text, nu
                                   point_text)
 from ladder.figures.replay import MATMUL_FLOPS
 from ladder.figures.tables import at_the_machine, markdown, without
-from ladder.text import NO_VALUE, rate_text, time_text
+from ladder.text import NO_VALUE, rate_text
 from ladder.workload import LADDER_LENGTH
 
 POINTS = [(d, causal) for d in (64, 128) for causal in (False, True)]
@@ -119,56 +117,3 @@ def shared_roof_table(files, name):
         f"{MATMUL_FLOPS:,} FLOPs of dense 16-bit products a cycle, and reads or writes "
         f"{SHARED_BYTES} bytes of shared memory. “Cycles of it” are over the products': from 1 on "
         "shared memory is what a step takes.")]
-
-
-def two_gpus_table(files, name):
-    """A line a step or a kernel: its time on both GPUs, and what of it is HBM's."""
-    about = course.TWO_GPUS_TABLES[name]
-    try:
-        pair = two_gpus.Pair(files)
-    except Missing as why:
-        return [f"*{why}.*"]
-    names, rows, near, changed = pair.names(), {}, {}, []
-    for d in two_gpus.HEADS:
-        same, others = pair.same(d)
-        changed += others
-        for step, records in same.items():
-            if step[0] not in about.get("rungs", files.ladder.rungs()):
-                continue
-            text = f"{number(step[0])} `{step[1]}`" + (
-                " backward" if files.own_way(step) == "bwd" else "")
-            lines = {text: records}
-            if about["kernels"]:
-                lines = {f"{text}, `{kernels[0]['name']}`": kernels
-                         for kernels in zip(*(record["kernels"] for record in records))}
-            for line, of in lines.items():
-                gain, share = pair.gain(of), pair.share(of[0])
-                rows.setdefault(line, {})[d] = [
-                    f"{time_text(of[0]['time_ms'])} → {time_text(of[1]['time_ms'])}",
-                    f"{gain:.2f}", NO_VALUE if share is None else f"{share:.0%}"]
-                near.setdefault(line, []).append(pair.follows_the_copy(gain))
-    if not rows:
-        return without("No step was measured on both GPUs, so this table", PAPER_GRID)
-    lines = markdown(
-        ["", *(head for d in two_gpus.HEADS for head in (
-            f"d = {d}: {names[0]} → {names[1]}", "×", "HBM"))],
-        [[line, *(cell for d in two_gpus.HEADS for cell in of.get(d, [NO_VALUE] * 3))]
-         for line, of in rows.items()], range(1, 1 + 3 * len(two_gpus.HEADS)))
-    first, second = pair.gpus
-    copies, matmuls = ([gpu.ceilings[rate] for gpu in pair.gpus]
-                       for rate in ("copy_bytes_per_s", "matmul_tflops"))
-    follow = [line for line, of in near.items() if all(of)]
-    text = (f"N = {LADDER_LENGTH:,}, 16k tokens in all, {files.gpu.dtype}, no mask. ×: how much faster "
-            f"the {names[1]} is. A copy in HBM is {pair.copy:.2f} times as fast there "
-            f"({copies[0] / 1e12:.2f} → {copies[1] / 1e12:.2f} TB/s), a cuBLAS product "
-            f"{pair.matmul:.2f} times ({matmuls[0]:.0f} → {matmuls[1]:.0f} TFLOP/s). HBM: the part of "
-            f"the time on the {names[0]} that the DRAM bytes take at the rate of its copy. Nearer to "
-            f"the copy than to the product at both d: {', '.join(follow) or 'none'}. Both as measured: "
-            + "; ".join(f"the {gpu.machine['gpu']} on {gpu.machine['date']}, commit "
-                        f"{gpu.machine['commit']}" for gpu in (first, second)) + ".")
-    changed = [f"{number(rung)} `{variant}`" for rung, variant in dict.fromkeys(changed)
-               if rung in about.get("rungs", files.ladder.rungs())]
-    if changed:
-        text += (f" Left out, since their kernels or tiles are not the same in both files: "
-                 f"{', '.join(changed)}.")
-    return [*lines, "", text]

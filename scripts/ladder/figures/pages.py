@@ -7,8 +7,8 @@ import re
 from ladder import course
 from ladder.console import BAD_USAGE, Stop
 from ladder.figures.claims import claims_table
-from ladder.figures.lesson_tables import (ratios_table, shared_roof_table, steps_table,
-                                          two_gpus_table)
+from ladder.figures.lesson_tables import ratios_table, shared_roof_table, steps_table
+from ladder.figures.pair_tables import two_gpus_table
 from ladder.figures.tables import figure_list, ladder_table, peers_table
 from ladder.figures.visits import visits_tables
 from ladder.files import ROOT

@@ -7,10 +7,10 @@ have. It returns what is drawn, or raises Missing.
 from ladder.figures.data.errors import error
 from ladder.figures.data.memory import block_size, traffic, workspace
 from ladder.figures.data.missing import Missing
+from ladder.figures.data.pair import two_gpus
 from ladder.figures.data.rates import roofline, speedup, tflops
 from ladder.figures.data.shared import shared_roof
 from ladder.figures.data.traces import access, pipeline
-from ladder.figures.data.two_gpus import two_gpus
 from ladder.figures.names import PAPER_GRID
 
 FIGURES = {

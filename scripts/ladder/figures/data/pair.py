@@ -15,7 +15,7 @@ class Pair:
 
     def __init__(self, files):
         if not files.other.there:
-            raise Missing(f"one GPU is not two: {PAPER_GRID} on another")
+            raise Missing(f"no second GPU was measured: {PAPER_GRID} on another")
         both = files.gpu, files.other
         if not all(gpu.ceilings for gpu in both):
             raise Missing(f"no ceilings of both GPUs were measured: {PAPER_GRID}, where PyTorch is "
@@ -32,21 +32,18 @@ class Pair:
         short = [short_name(name) for name in whole]
         return short if len(set(short)) == 2 else whole
 
-    def same(self, d):
+    def steps(self, d):
         """{step: (record, record)} of each step in the ladder's order, in its own direction, that
-        did the same on both, and those that did not: a file does not say which kernels it is of,
-        but names, tiles, warps and shared memory tell some of what has changed in between."""
-        found, changed = {}, []
+        ran on both; without records where it was not the same there. A file does not say what a
+        kernel was like, but names, tiles, warps and shared memory tell some of what has changed."""
+        found = {}
         for step in self.files.order:
-            way = self.files.own_way(step)
             records = [e.record for gpu in self.gpus
-                       for e in gpu.paper(way, LADDER_LENGTH, d, False) if e.step == step]
+                       for e in gpu.paper(self.files.own_way(step), LADDER_LENGTH, d, False)
+                       if e.step == step]
             if len(records) == 2:
-                if how(records[0]) == how(records[1]):
-                    found[step] = tuple(records)
-                else:
-                    changed.append(step)
-        return found, changed
+                found[step] = tuple(records) if how(records[0]) == how(records[1]) else ()
+        return found
 
     def gain(self, records):
         """Of a step's two records, or of a kernel's."""
@@ -76,19 +73,19 @@ def how(record):
 def two_gpus(files, missing):
     pair, panels = Pair(files), []
     for d in HEADS:
-        same, changed = pair.same(d)
         rows = []
-        for step, records in same.items():
+        for step, records in pair.steps(d).items():
+            if not records:
+                missing(f"d = {d}: {label(step)}, which is not the same in both files")
+                continue
             share = pair.share(records[0])
             rows.append({**files.look(step), "label": label(step, files) + (
                 " bwd" if files.own_way(step) == "bwd" else ""), "gain": pair.gain(records),
                 "share": share, "expected": pair.expected(share) if share else None})
-        for step in changed:
-            missing(f"d = {d}: {label(step)}, which is not the same in both files")
         if rows:
             panels.append({"title": f"d = {d}", "rows": rows})
-    names = pair.names()
-    return {"title": f"From one GPU to another: {' and '.join(gpu.machine['gpu'] for gpu in pair.gpus)}, "
-                     f"{files.gpu.dtype}, N = {LADDER_LENGTH}, 16k tokens in all",
-            "names": names, "copy": pair.copy, "matmul": pair.matmul,
+    gpus = " and ".join(gpu.machine["gpu"] for gpu in pair.gpus)
+    return {"title": f"From one GPU to another: {gpus}, {files.gpu.dtype}, N = {LADDER_LENGTH}, 16k "
+                     "tokens in all", "names": pair.names(),
+            "copy": pair.copy, "matmul": pair.matmul,
             "panels": need(panels, "no step was measured on both: " + PAPER_GRID)}
