@@ -29,6 +29,7 @@ from ladder import course, traces  # noqa: E402  (they lie in scripts)
 from ladder.console import Stop  # noqa: E402
 from ladder.figures import draw, replay  # noqa: E402
 from ladder.figures.data import FIGURES, figure_data, shared  # noqa: E402
+from ladder.figures.data.memory import names_of  # noqa: E402
 from ladder.figures.data.traces import LANES  # noqa: E402
 from ladder.figures.draw import digest, stored_digest  # noqa: E402
 from ladder.figures.make import stale  # noqa: E402
@@ -269,6 +270,13 @@ class Plot(unittest.TestCase):
         self.assertEqual(panel["title"], "forward, d = 64, against 01")
         self.assertEqual([bar["label"] for bar in panel["bars"] if bar["value"] == 1], ["01 tile"])
         self.assertIn("| × 01 |", self.readme(self.files()))
+
+    def test_steps_that_need_the_same_share_a_name(self):
+        every = [("05", step) for step in "abcdef"] + [("06", "a"), ("06", "b")]
+        for steps, names in (("abcdef", "05"), ("cdef", "05 from c on"), ("bcd", "05 b to d"),
+                             ("bc", "05 b, c"), ("bd", "05 b, d"), ("bce", "05 b, c, e")):
+            self.assertEqual(names_of([("05", step) for step in steps], every), [names])
+        self.assertEqual(names_of(every[2:-1], every), ["05 from c on", "06 a"])
 
     def test_colours_are_the_steps_own(self):
         before = figure_data(self.files())
@@ -589,6 +597,8 @@ class Plot(unittest.TestCase):
         # What this file has not: fp16, and the steps of two claims, of which two cells say so.
         self.assertEqual(text.count("not measured yet"), 5)
         self.assertIn("| [05_flash_v2](05_flash_v2/README.md) | `mma` | ", text)
+        self.assertIn("\nOurs are times on an NVIDIA F200 80GB, driver 1.2, CUDA 12.8, SM clock 1500 "
+                      "MHz in the median, 2001-02-03, where", text)
         self.assertIn("so 13% less time | FlashAttention [1], Table 1 | – | this project trains no "
                       "model | **no** |", text)
         self.assertIn("![", text)

@@ -99,8 +99,8 @@ def workspace(files, missing):
 
 
 def names_of(steps, every):
-    """["00", "03 from two_pass on"]: a rung by its number alone where all of its steps in `every`
-    are meant."""
+    """["00", "03 from two_pass on", "05 defer to mma"]: a rung by its number alone where all of its
+    steps in `every` are meant."""
     found = []
     for rung in dict.fromkeys(rung for rung, _ in steps):
         mine = [variant for r, variant in steps if r == rung]
@@ -109,6 +109,8 @@ def names_of(steps, every):
             found.append(number(rung))
         elif len(mine) > 1 and mine == its[-len(mine):]:
             found.append(f"{number(rung)} from {mine[0]} on")
+        elif len(mine) > 2 and mine == its[its.index(mine[0]):][:len(mine)]:
+            found.append(f"{number(rung)} {mine[0]} to {mine[-1]}")
         else:
             found.append(f"{number(rung)} {', '.join(mine)}")
     return found
