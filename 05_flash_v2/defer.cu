@@ -12,8 +12,8 @@
 //     write O / l and LSE = m + ln l to HBM
 //
 // Since `swap`: O stays unnormalised until the end. That saves a division and two products for each
-// row and step and a product for each element of O; the warps' sums l meet only once, at the end;
-// and of l and m only LSE is stored.
+// row and step and a product for each element of O; the sums l of lanes and warps meet only once,
+// at the end; and of l and m only LSE is stored.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads)
   copy_async<kThreads>(tile_K, K_head, p.d, p.N_kv, p.d, thread);
   cp_async_commit();
 
-  auto m = fill_rows<Br>(-INFINITY), l = fill_rows<Br>(0);  // m of all keys, l of this warp's
+  auto m = fill_rows<Br>(-INFINITY), l = fill_rows<Br>(0);  // m of all keys, l of this lane's
   Spread<kGroup, D, kThreads> O_sum[Br / kGroup];           // this thread's elements of O
   for (int key = 0; key < p.N_kv; key += Bc) {
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads)
     const auto shift = finite_or_zero(m_new);
     const auto alpha = exp2(m - shift);
     exp2_rows(S, c, shift);  // S is P from here on
-    l = alpha * l + row_sum(S);
+    l = alpha * l + row_sum_in_lane(S);
     m = m_new;
     if (warp_id() == 0) write(weight, alpha);
     cp_async_wait<1>();
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
   cp_async_wait<0>();
 
   // l of all keys: every warp writes its own, one thread per row adds them.
-  write(warp_l, l);
+  write(warp_l, sum_over_lanes(l));
   write(warp_m, m);
   __syncthreads();
   if (thread < Br) {

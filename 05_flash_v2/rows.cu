@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads)
     const auto shift = finite_or_zero(m_new);
     const auto alpha = exp2(m - shift);
     exp2_rows(S, c, shift);  // S is P from here on
-    l = alpha * l + row_sum(S);
+    l = alpha * l + row_sum_in_lane(S);
     m = m_new;
     mul_rows(O_sum, alpha);
     mma_AB(O_sum, as_operand<T>(S), tile_V, 0, 0);
@@ -96,6 +96,7 @@ __global__ void __launch_bounds__(kThreads)
   cp_async_wait<0>();
   __syncthreads();  // Q has arrived even where there was no key
 
+  l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
   // Through the warp's own rows of Q's tile, so that O is written in whole 16-byte pieces.
   const Tile<T, kRows, D> tile_O{tile_Q.data + warp_row * D};
