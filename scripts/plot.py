@@ -10,6 +10,7 @@ sim.json itself. What the files do not have is left out and said.
                 rate against N, PyTorch beside it (figures 4 to 6 of the FlashAttention-2 paper)
   traffic       HBM bytes against N: requested, distinct, and what DRAM served
   roofline      each rung at its own intensity, under the ceilings that were measured
+  two_gpus      each step on the GPU of the file and on another, of which a file is beside it
   workspace     memory beyond inputs and outputs against N, and where it runs out
   block_size    traffic and time against the tile of keys
   access        which rows are touched, step by step, under two orders of loops

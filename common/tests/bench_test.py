@@ -545,8 +545,8 @@ class BenchUnit(unittest.TestCase):
                 os.utime(path, (1_000_000 - age, 1_000_000 - age))
                 return path
 
-            def measured(name, date, age):
-                return write(name, json.dumps({"machine": {"gpu": "X", "date": date}}), age)
+            def measured(name, date, age, gpu="X"):
+                return write(name, json.dumps({"machine": {"gpu": gpu, "date": date}}), age)
 
             self.assertIsNone(files.newest_measured(folder))
             write("sim.json", json.dumps({"machine": {"gpu": None, "date": "2030-01-01"}}), 0)
@@ -559,6 +559,11 @@ class BenchUnit(unittest.TestCase):
             new = measured("a1.json", "2026-04-01", 9)
             self.assertEqual(files.newest_measured(folder), new)
             same_day = measured("b1.json", "2026-04-01", 5)
+            self.assertEqual(files.newest_measured(folder), same_day)
+            self.assertIsNone(files.newest_measured(folder, but="X"))
+            other = measured("y1.json", "2026-03-30", 0, "Y")
+            self.assertEqual(files.newest_measured(folder, but="X"), other)
+            self.assertEqual(files.newest_measured(folder, but="Y"), same_day)
             self.assertEqual(files.newest_measured(folder), same_day)
 
     def test_files_are_written_all_or_none(self):

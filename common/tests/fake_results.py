@@ -1,8 +1,10 @@
 """What bench.py --grid paper,long would write on some GPU: made up, after the shape of real ones.
 
-python3 common/tests/fake_results.py FILE writes it, to see figures of.
+python3 common/tests/fake_results.py FILE [FILE] writes it, to see figures of; and another GPU's,
+which belongs into the same folder.
 """
 
+import json
 import os
 import sys
 
@@ -41,7 +43,9 @@ DEFAULTS = {"00_naive": "naive", "01_tiled_matmul": "mma", "02_safe_softmax": "s
 ASIDES = [("06_backward", "deterministic")]
 COLOURS = {rung: f"#{40 * i:02x}5a5a" for i, rung in enumerate(DEFAULTS)}
 PEERS = {"flash": 310, "cudnn": 470, "efficient": 150, "math": 15}
-NAME = "NVIDIA Fake 80GB"
+NAME, OTHER = "NVIDIA F200 80GB", "NVIDIA F100 40GB"
+COPY = 3.0e12  # bytes a second
+OTHERS_COPY = 2.0e12
 
 
 def registered(rung, variant):
@@ -64,19 +68,23 @@ def fake_record(rung, variant, direction, batch, heads, n, d, causal, kind="norm
     record = {"rung": rung, "variant": variant, "direction": direction, "device": "gpu",
               "device_name": NAME, "dtype": "bf16", "input": kind, "seed": 0, "batch": batch,
               "heads": heads, "kv_heads": heads, "seqlen": n, "seqlen_kv": n, "head_dim": d,
-              "causal": causal, "scale": d**-0.5, "block_q": 64, "block_kv": tile or 64}
+              "causal": causal, "scale": d**-0.5, "block_q": 64, "block_kv": tile or 64,
+              "warps": 4, "stages": 2, "smem_bytes": 1000}
     time_ms = flops(record) / rate * 1e-9
     asked = int(batch * heads * (square * n * n + line * n * d))
     workspace = {"square": 4 * n * n, "line": 4 * n * d, "none": 0}[kept] * batch * heads
+    dram = [None, None] if causal else [asked // 10 + batch * heads * 6 * n * d,
+                                        batch * heads * 2 * n * d]
     error = {"max": 1e-3, "rel": 1e-3, "tolerance": 4e-3, "nonfinite": 0}
     names = ["o"] if direction == "fwd" else ["dq", "dk", "dv"]
     return {**record, "time_ms": time_ms, "time_ms_min": time_ms, "time_ms_max": time_ms,
             "samples": 50, "tflops": rate, "model_read_bytes": asked, "model_write_bytes": 0,
             "requested_read_bytes": None, "requested_write_bytes": None,
             "distinct_read_bytes": None, "distinct_write_bytes": None,
-            "dram_read_bytes": None if causal else asked // 10 + batch * heads * 6 * n * d,
-            "dram_write_bytes": None if causal else batch * heads * 2 * n * d,
-            "workspace_bytes": workspace, "kernels": [],
+            "dram_read_bytes": dram[0], "dram_write_bytes": dram[1], "workspace_bytes": workspace,
+            "kernels": [{"name": name, "time_ms": time_ms * part, "dram_read_bytes": dram[0],
+                         "dram_write_bytes": 0 if dram[0] else None, "arrays": {}}
+                        for name, part in (("first", 0.75), ("second", 0.25))],
             "errors": {name: error for name in names}, "pass": True}
 
 
@@ -131,10 +139,27 @@ def fake_results():
     return {"machine": {"gpu": NAME, "driver": "1.2", "memory_bytes": 80 * 2**30, "clocks":
                         {"sm_mhz": {"min": 1200, "median": 1500, "max": 1980}}, "cuda": "12.8",
                         "commit": "0" * 12, "date": "2001-02-03"},
-            "ceilings": {"matmul_tflops": 700, "copy_bytes_per_s": 3.0e12},
+            "ceilings": {"matmul_tflops": 700, "copy_bytes_per_s": COPY},
             "steps": [registered(*step) for step in STEPS], "commands": commands,
             "records": records, "peers": seen_peers, "skipped": skipped}
 
 
+def of_another(results):
+    """The same, measured earlier on another GPU, of a smaller bandwidth: what keeps S and P in HBM
+    takes longer by as much, all else as long."""
+    results = json.loads(json.dumps(results))
+    results["machine"] |= {"gpu": OTHER, "commit": "1" * 12, "date": "2001-01-01"}
+    results["ceilings"]["copy_bytes_per_s"] = OTHERS_COPY
+    for record in results["records"]:
+        record["device_name"] = OTHER
+        if STEPS[record["rung"], record["variant"]][3] == "square":
+            for one in (record, *record["kernels"]):
+                one["time_ms"] *= COPY / OTHERS_COPY
+            record["tflops"] *= OTHERS_COPY / COPY
+    return results
+
+
 if __name__ == "__main__":
-    write_whole(sys.argv[1], item_a_line(fake_results()))
+    made_up = fake_results()
+    for path, of in zip(sys.argv[1:], (made_up, of_another(made_up))):
+        write_whole(path, item_a_line(of))

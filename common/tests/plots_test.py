@@ -24,11 +24,12 @@ sys.path.insert(0, SCRIPTS)
 sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 
-from fake_results import ASIDES, COLOURS, fake_results  # noqa: E402
+from fake_results import ASIDES, COLOURS, fake_results, of_another  # noqa: E402
 from ladder import course, traces  # noqa: E402  (they lie in scripts)
 from ladder.console import Stop  # noqa: E402
 from ladder.figures import draw, replay  # noqa: E402
 from ladder.figures.data import FIGURES, figure_data, shared  # noqa: E402
+from ladder.figures.data.memory import names_of  # noqa: E402
 from ladder.figures.data.traces import LANES  # noqa: E402
 from ladder.figures.draw import digest, stored_digest  # noqa: E402
 from ladder.figures.make import stale  # noqa: E402
@@ -49,6 +50,7 @@ class Plot(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.fake = fake_results()
+        cls.other = of_another(cls.fake)
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -58,10 +60,13 @@ class Plot(unittest.TestCase):
             shutil.copy(os.path.join(RESULTS, name), self.root)
         self.results = json.loads(json.dumps(self.fake))
         self.path = os.path.join(self.root, "gpu.json")
+        self.others = json.loads(json.dumps(self.other))
+        self.others_path = os.path.join(self.root, "other.json")
 
     def files(self):
-        with open(self.path, "w", encoding="utf-8") as file:
-            json.dump(self.results, file)
+        for path, data in ((self.path, self.results), (self.others_path, self.others)):
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(data, file)
         return Files(self.path)
 
     def draw(self, *words, status=0):
@@ -149,7 +154,7 @@ class Plot(unittest.TestCase):
         self.results = json.loads(json.dumps(self.fake))
         at(rung="06_backward", variant="mma", direction="bwd", seqlen=2048,
            head_dim=64, causal=False)["time_ms"] *= 1.01
-        self.assertEqual(changed(), {"speedup", "tflops_both"})
+        self.assertEqual(changed(), {"speedup", "tflops_both", "two_gpus"})
         self.results = json.loads(json.dumps(self.fake))
         at(**{**paper, "variant": "sm90"})["dram_read_bytes"] *= 2
         self.assertEqual(changed(), {"traffic", "roofline"})
@@ -173,6 +178,9 @@ class Plot(unittest.TestCase):
         with open(traces, "w", encoding="utf-8") as file:
             json.dump(data, file)
         self.assertEqual(changed(), {"pipeline"})
+        next(r for r in self.others["records"] if r["seqlen"] == 2048 and r["batch"] == 8
+             and not r["causal"])["time_ms"] *= 1.01
+        self.assertEqual(changed(), {"pipeline", "two_gpus"})
 
     def test_numbers(self):
         data, said = self.said()
@@ -263,6 +271,13 @@ class Plot(unittest.TestCase):
         self.assertEqual([bar["label"] for bar in panel["bars"] if bar["value"] == 1], ["01 tile"])
         self.assertIn("| × 01 |", self.readme(self.files()))
 
+    def test_steps_that_need_the_same_share_a_name(self):
+        every = [("05", step) for step in "abcdef"] + [("06", "a"), ("06", "b")]
+        for steps, names in (("abcdef", "05"), ("cdef", "05 from c on"), ("bcd", "05 b to d"),
+                             ("bc", "05 b, c"), ("bd", "05 b, d"), ("bce", "05 b, c, e")):
+            self.assertEqual(names_of([("05", step) for step in steps], every), [names])
+        self.assertEqual(names_of(every[2:-1], every), ["05 from c on", "06 a"])
+
     def test_colours_are_the_steps_own(self):
         before = figure_data(self.files())
         for bar in before["speedup"]["panels"][0]["bars"]:
@@ -272,7 +287,7 @@ class Plot(unittest.TestCase):
                 step["colour"] = "#fedcba"
         after = figure_data(self.files())
         self.assertEqual({name for name in FIGURES if before[name] != after[name]},
-                         {"speedup", "tflops_fwd", "traffic", "roofline", "workspace",
+                         {"speedup", "tflops_fwd", "traffic", "roofline", "two_gpus", "workspace",
                           "block_size", "error"})
 
     def test_the_digest_is_of_all_code_that_draws(self):
@@ -299,9 +314,10 @@ class Plot(unittest.TestCase):
             record["dram_read_bytes"] = None
         data, said = self.said()
         self.assertEqual(set(FIGURES) - set(data), {"tflops_bwd", "tflops_both", "roofline",
-                                                    "shared_roof"})
+                                                    "two_gpus", "shared_roof"})
         for line in ("roofline is left out: no ceilings were measured: scripts/bench.py --grid "
                      "paper, where PyTorch is installed",
+                     "two_gpus is left out: no ceilings of both GPUs were measured: ",
                      "tflops_bwd is left out: ",
                      "no times of the backward pass: scripts/bench.py --grid paper",
                      "speedup: left out of it: no backward pass at N = 2048, d = 64",
@@ -457,6 +473,113 @@ class Plot(unittest.TestCase):
         self.assertEqual(TABLES["shared_roof"](self.files(), "shared_roof"), [
             "*Shared memory is not counted yet: `scripts/bench.py --sim` measures it.*"])
 
+    def test_two_gpus(self):
+        data, said = self.said()
+        self.assertEqual(said, "")
+        self.assertEqual((data["two_gpus"]["names"], data["two_gpus"]["matmul"]),
+                         (["F100", "F200"], 1))
+        self.assertAlmostEqual(data["two_gpus"]["copy"], 1.5)
+        rows = [{row["label"]: row for row in panel["rows"]}
+                for panel in data["two_gpus"]["panels"]]
+        self.assertEqual([len(of) for of in rows], [17, 17])
+        for of in rows:
+            for label, gain in (("01 mma", 1.5), ("02 safe softmax", 1.5), ("06 stored bwd", 1.5),
+                                ("05 mma", 1), ("06 sm90 bwd", 1)):
+                self.assertAlmostEqual(of[label]["gain"], gain)
+        # What HBM takes of the time on the slower: by the bytes of one record.
+        first = next(r for r in self.others["records"] if r["variant"] == "safe" and
+                     r["seqlen"] == 2048 and r["head_dim"] == 64 and not r["causal"])
+        share = (first["dram_read_bytes"] + first["dram_write_bytes"]) / 2e12 / (
+            first["time_ms"] / 1e3)
+        row = rows[0]["02 safe softmax"]
+        self.assertAlmostEqual(row["share"], share, places=5)
+        self.assertAlmostEqual(row["expected"], 1 / (1 - share + share / 1.5), places=5)
+        # The same whichever of the files is drawn: the GPU with less bandwidth comes first.
+        again = figure_data(Files(self.others_path))["two_gpus"]
+        self.assertEqual(again, data["two_gpus"])
+
+    def test_two_gpus_as_tables(self):
+        for record in self.results["records"]:
+            if (record["rung"], record["variant"]) == ("05_flash_v2", "defer"):
+                record["smem_bytes"] += 1
+            for one in (record, *record["kernels"]):
+                if record["variant"] == "safe" and record["head_dim"] == 64:
+                    one["time_ms"] = 2.0
+        for record in self.others["records"]:
+            for one in (record, *record["kernels"]):
+                if record["variant"] == "safe" and record["head_dim"] == 64:
+                    one["time_ms"], one["dram_read_bytes"], one["dram_write_bytes"] = 3, 10**9, 10**9
+        *lines, text, _, picture = TABLES["two_gpus_steps"](self.files(), "two_gpus_steps")
+        self.assertEqual(lines[0], "|  | d = 64: F100 → F200 | × | HBM | d = 128: F100 → F200 | × | "
+                                   "HBM |")
+        row = next(line for line in lines if line.startswith("| 02"))
+        self.assertTrue(row.startswith("| 02 `safe` | 3.00 ms → 2.00 ms | 1.50 | 33% | "), row)
+        self.assertIn("; as measured: the NVIDIA F100 40GB on 2001-01-01, commit 111111111111; the "
+                      "NVIDIA F200 80GB on 2001-02-03, commit 000000000000. ", text)
+        self.assertIn("1.50 times as fast there (2.00 → 3.00 TB/s), a cuBLAS product 1.00 times (700 "
+                      "→ 700 TFLOP/s)", text)
+        self.assertIn("Nearer to the copy's × than to the product's: 00 `naive`, 01 `tile`, 01 `mma`, "
+                      "02 `safe`, 03 `softmax`, 06 `stored` backward. ", text)
+        self.assertTrue(text.endswith("not the same in both files: 05 `defer`."), text)
+        self.assertNotIn("| 05 `defer` |", "\n".join(lines))
+        self.assertTrue(picture.endswith("(../scripts/results/figures/two_gpus.svg)"))
+        self.assertIn("two_gpus: left out of it: d = 64: 05 defer, which is not the same",
+                      self.said()[1])
+        *lines, text = TABLES["two_gpus_kernels"](self.files(), "two_gpus_kernels")
+        self.assertEqual([line.split(" |")[0] for line in lines[2:-1]], [
+            f"| {step} · `{kernel}`" for step in ("00 `naive`", "01 `tile`", "01 `mma`")
+            for kernel in ("first", "second")])
+        self.assertNotIn("defer", text)
+        # Where DRAM was not counted, times alone.
+        for record in self.others["records"]:
+            record["dram_read_bytes"] = None
+        row = next(line for line in TABLES["two_gpus_steps"](self.files(), "two_gpus_steps")
+                   if line.startswith("| 02"))
+        self.assertTrue(row.startswith("| 02 `safe` | 3.00 ms → 2.00 ms | 1.50 | – | "), row)
+        self.assertIsNone(self.said()[0]["two_gpus"]["panels"][0]["rows"][0]["expected"])
+        self.draw("gpu.json", "--out", "one", "--only", "two_gpus")
+
+    def test_what_shows_another_gpu_goes_stale_with_its_file(self):
+        self.files()
+        self.draw("gpu.json", "--out", "one", "--readme", self.page("page.md", self.EVERY))
+        page, out = (os.path.join(self.root, name) for name in ("page.md", "one"))
+        self.assertEqual(stale(self.files(), out, [page]), [])
+        for record in self.others["records"]:
+            for one in (record, *record["kernels"]):
+                if record["rung"] == "01_tiled_matmul":
+                    one["time_ms"] *= 1.1
+        folder = os.path.relpath(self.root)
+        self.assertEqual(stale(self.files(), out, [page]), [
+            f"{folder}/one/two_gpus.svg is stale", f"{folder}/one/two_gpus.png is stale",
+            f"the table two_gpus_kernels of {folder}/page.md is stale",
+            f"the table two_gpus_steps of {folder}/page.md is stale"])
+
+    def test_one_gpu_is_not_two(self):
+        def neither(why):
+            data, said = self.said()
+            self.assertNotIn("two_gpus", data)
+            self.assertIn(f"two_gpus is left out: {why}", said)
+            for name in course.TWO_GPUS_TABLES:
+                self.assertEqual(TABLES[name](self.files(), name), [
+                    "*A second GPU, with the rates of both, is not measured yet: `scripts/bench.py "
+                    "--grid paper` measures it.*"])
+
+        self.others["records"], self.others["commands"] = [], []
+        neither("no step was measured on both")
+        self.others = json.loads(json.dumps(self.other))
+        self.others["ceilings"] = None
+        neither("no ceilings of both GPUs were measured")
+        self.others = {**self.other, "machine": {**self.other["machine"],
+                                                 "gpu": self.results["machine"]["gpu"]}}
+        neither("no second GPU was measured: scripts/bench.py --grid paper on another")
+        # Of several others the newest.
+        self.others = json.loads(json.dumps(self.other))
+        for name, date in (("older", "2000-12-31"), ("newer", "2001-01-02")):
+            with open(os.path.join(self.root, f"{name}.json"), "w", encoding="utf-8") as file:
+                json.dump({**self.other, "machine": {**self.other["machine"], "date": date,
+                                                     "gpu": f"NVIDIA {name} 7"}}, file)
+        self.assertIn("NVIDIA newer 7 and ", self.said()[0]["two_gpus"]["title"])
+
     def page(self, name, text):
         path = os.path.join(self.root, name)
         with open(path, "w", encoding="utf-8") as file:
@@ -474,6 +597,8 @@ class Plot(unittest.TestCase):
         # What this file has not: fp16, and the steps of two claims, of which two cells say so.
         self.assertEqual(text.count("not measured yet"), 5)
         self.assertIn("| [05_flash_v2](05_flash_v2/README.md) | `mma` | ", text)
+        self.assertIn("\nOurs are times on an NVIDIA F200 80GB, driver 1.2, CUDA 12.8, SM clock 1500 "
+                      "MHz in the median, 2001-02-03, where", text)
         self.assertIn("so 13% less time | FlashAttention [1], Table 1 | – | this project trains no "
                       "model | **no** |", text)
         self.assertIn("![", text)

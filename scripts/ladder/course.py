@@ -84,6 +84,8 @@ CAPTIONS = {
     "tflops_both": "Both together: what a training step pays for attention.",
     "traffic": "HBM traffic: what the kernels ask for, each byte once, and what DRAM served.",
     "roofline": "Each rung at its own intensity, under the ceilings that were measured.",
+    "two_gpus": "From one GPU to another: what waits for HBM follows its bandwidth, what computes does "
+                "not.",
     "workspace": "Memory beyond inputs and outputs: S and P grow with N², the rest with N or not "
                  "at all.",
     "block_size": "04 against its tile of keys: the larger, the fewer visits of Q and O.",
@@ -103,6 +105,11 @@ CAPTIONS = {
 # TFLOP/s of a rung's steps, from `first` on, and of peers.
 STEP_TABLES = {
     "hopper_steps": {"rung": "05_flash_v2", "first": "mma", "way": "fwd", "peers": ["cudnn"]},
+}
+# What two GPUs make of these rungs, or without `rungs` of all: a line a kernel, or a line a step.
+TWO_GPUS_TABLES = {
+    "two_gpus_kernels": {"rungs": ["00_naive", "01_tiled_matmul"], "kernels": True},
+    "two_gpus_steps": {"kernels": False},
 }
 # A step over peers and other steps, at every N; of the figures' type unless `dtype` says another.
 RATIO_TABLES = {

@@ -31,25 +31,30 @@ def machine_of(path):
     return machine if isinstance(machine, dict) else None
 
 
+def short_name(gpu):
+    """H100 of an NVIDIA H100 80GB HBM3."""
+    return (re.search(r"[A-Za-z]*\d+", gpu) or re.search(r"\w+", gpu))[0]
+
+
 def file_of(gpu, folder=RESULTS):
     """Where a GPU's measurements go: h100.json for an NVIDIA H100 80GB HBM3. Where that file is
     another GPU's, such as an NVIDIA H100 PCIe's, nvidia-h100-80gb-hbm3.json. None: the sim."""
     if gpu is None:
         return os.path.join(folder, "sim.json")
-    name = re.search(r"[A-Za-z]*\d+", gpu) or re.search(r"\w+", gpu)
-    path = os.path.join(folder, f"{name[0].lower()}.json")
+    path = os.path.join(folder, f"{short_name(gpu).lower()}.json")
     if (machine_of(path) or {}).get("gpu") in (None, gpu):
         return path
     return os.path.join(folder, "-".join(re.findall(r"\w+", gpu.lower())) + ".json")
 
 
-def newest_measured(folder=RESULTS):
+def newest_measured(folder=RESULTS, but=None):
     """The GPU's file with the latest date of its own, of two of a day the last by name; None where
-    no GPU has been measured. What README and figures show by default."""
+    no GPU has been measured, or none but the one called `but`. What README and figures show by
+    default."""
     found = []
     for path in glob.glob(os.path.join(folder, "*.json")):
         machine = machine_of(path) or {}
-        if machine.get("gpu"):
+        if machine.get("gpu") not in (None, but):
             found.append((machine.get("date") or "", os.path.basename(path), path))
     return max(found)[-1] if found else None
 

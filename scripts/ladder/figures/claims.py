@@ -6,7 +6,7 @@ from ladder import course
 from ladder.console import NO_DEVICE
 from ladder.figures.measured import Measured
 from ladder.figures.names import length_text, number, point_text, whole_bytes
-from ladder.figures.tables import markdown
+from ladder.figures.tables import at_the_machine, markdown
 from ladder.text import ratio_text, time_text
 
 NOT_YET = "not measured yet"
@@ -15,8 +15,11 @@ NOT_YET = "not measured yet"
 def claims_table(files):
     rows = [[claim["claim"], claim["source"], claim["how"], *JUDGES[claim["kind"]](files, claim)]
             for claim in course.CLAIMS]
-    return markdown(["claim", "where", "measured here as", "ours", "reproduced"], rows) + [
-        "", course.CLAIMS_NOTE]
+    lines = markdown(["claim", "where", "measured here as", "ours", "reproduced"], rows)
+    if files.gpu.there:
+        lines += ["", f"Ours are times on an {at_the_machine(files)}, where the row does not say "
+                      "otherwise."]
+    return [*lines, "", course.CLAIMS_NOTE]
 
 
 def times(files, way, rung, variant, d, causal):

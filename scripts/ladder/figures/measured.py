@@ -4,6 +4,7 @@ import json
 import os
 
 from ladder.console import BAD_USAGE, Stop
+from ladder.files import newest_measured
 from ladder.programs import Step
 from ladder.steps import Ladder
 from ladder.workload import HIDDEN, TOKENS
@@ -104,8 +105,12 @@ def read_json(path):
         raise Stop(f"{os.path.relpath(path)} is no JSON: {error}", BAD_USAGE) from None
 
 
+NONE = os.devnull + "/none"
+
+
 class Files:
-    """A GPU's file with the sim's counts and traces beside it, or the sim's alone."""
+    """A GPU's file with the sim's counts and traces beside it, and another GPU's, or the sim's
+    alone."""
 
     def __init__(self, path):
         if not os.path.exists(path):
@@ -115,9 +120,11 @@ class Files:
         folder = os.path.dirname(os.path.abspath(path))
         sim = os.path.join(folder, "sim.json")
         if first.machine["gpu"] is None:
-            self.gpu, self.sim = Measured(os.devnull + "/none"), first
+            self.gpu, self.sim = Measured(NONE), first
         else:
             self.gpu, self.sim = first, Measured(sim)
+        other = self.gpu.there and newest_measured(folder, but=self.gpu.machine["gpu"])
+        self.other = Measured(other or NONE, self.gpu.dtype)
         traces = os.path.join(folder, "traces.json")
         traced = read_json(traces) if os.path.exists(traces) else {}
         self.traces, self.pipelines = traced.get("traces", []), traced.get("pipelines", [])

@@ -7,6 +7,7 @@ have. It returns what is drawn, or raises Missing.
 from ladder.figures.data.errors import error
 from ladder.figures.data.memory import block_size, traffic, workspace
 from ladder.figures.data.missing import Missing
+from ladder.figures.data.pair import two_gpus
 from ladder.figures.data.rates import roofline, speedup, tflops
 from ladder.figures.data.shared import shared_roof
 from ladder.figures.data.traces import access, pipeline
@@ -19,6 +20,7 @@ FIGURES = {
     "tflops_both": lambda files, missing: tflops(files, missing, "both"),
     "traffic": traffic,
     "roofline": roofline,
+    "two_gpus": two_gpus,
     "workspace": workspace,
     "block_size": block_size,
     "access": access,
@@ -27,7 +29,8 @@ FIGURES = {
     "shared_roof": shared_roof,
     "error": error,
 }
-OF_TIMES = ("speedup", "tflops_fwd", "tflops_bwd", "tflops_both", "roofline", "shared_roof")
+OF_TIMES = ("speedup", "tflops_fwd", "tflops_bwd", "tflops_both", "roofline", "two_gpus",
+            "shared_roof")
 
 
 def rounded(value):

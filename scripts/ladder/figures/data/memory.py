@@ -6,7 +6,12 @@ from ladder import course
 from ladder.console import NO_DEVICE
 from ladder.figures.data.missing import need, series
 from ladder.figures.names import PAPER_GRID, gpu_text, label, number, per_head
+from ladder.files import short_name
 from ladder.records import requested, total
+
+
+def gpu_name(files):
+    return short_name(files.gpu.machine["gpu"]) if files.gpu.there else None
 
 
 def traffic(files, missing):
@@ -42,7 +47,7 @@ def traffic(files, missing):
     panel("distinct (sim): each byte once a kernel", files.sim,
           lambda e: per_head(e, total(e.record, "distinct")),
           "no distinct bytes: scripts/bench.py --sim")
-    panel("DRAM (counters): what HBM served", files.gpu,
+    panel(f"DRAM ({gpu_name(files)}'s counters): what HBM served", files.gpu,
           lambda e: per_head(e, total(e.record, "dram")),
           f"no DRAM counters: {PAPER_GRID}, where they may be read (--dram)")
     return {"title": "HBM traffic of a head against N", "kinds": need(kinds)}
@@ -94,13 +99,13 @@ def workspace(files, missing):
     elif not marks:
         missing("nothing ran out of memory: scripts/bench.py --grid long")
     return {"title": f"Device memory beyond inputs and outputs, for each head of {d}",
-            "memory_bytes": files.memory(), "heads": 16, "lines": need(
+            "memory_bytes": files.memory(), "gpu": gpu_name(files), "heads": 16, "lines": need(
                 lines, "no workspace: scripts/bench.py --sim"), "marks": marks}
 
 
 def names_of(steps, every):
-    """["00", "03 from two_pass on"]: a rung by its number alone where all of its steps in `every`
-    are meant."""
+    """["00", "03 from two_pass on", "05 defer to mma"]: a rung by its number alone where all of its
+    steps in `every` are meant."""
     found = []
     for rung in dict.fromkeys(rung for rung, _ in steps):
         mine = [variant for r, variant in steps if r == rung]
@@ -109,6 +114,8 @@ def names_of(steps, every):
             found.append(number(rung))
         elif len(mine) > 1 and mine == its[-len(mine):]:
             found.append(f"{number(rung)} from {mine[0]} on")
+        elif len(mine) > 2 and mine == its[its.index(mine[0]):][:len(mine)]:
+            found.append(f"{number(rung)} {mine[0]} to {mine[-1]}")
         else:
             found.append(f"{number(rung)} {', '.join(mine)}")
     return found

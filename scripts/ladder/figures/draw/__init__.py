@@ -15,10 +15,11 @@ from ladder.figures.draw.memory import draw_block_size, draw_traffic, draw_works
 from ladder.figures.draw.rates import (draw_roofline, draw_shared_roof, draw_speedup,
                                        draw_tflops)
 from ladder.figures.draw.traces import draw_access, draw_pipeline
+from ladder.figures.draw.two_gpus import draw_two_gpus
 
 DRAW = {"speedup": draw_speedup, "tflops_fwd": draw_tflops, "tflops_bwd": draw_tflops,
         "tflops_both": draw_tflops, "traffic": draw_traffic, "roofline": draw_roofline,
-        "workspace": draw_workspace, "block_size": draw_block_size, "access": draw_access,
+        "two_gpus": draw_two_gpus, "workspace": draw_workspace, "block_size": draw_block_size, "access": draw_access,
         "pipeline": draw_pipeline, "pipeline_bwd": draw_pipeline, "shared_roof": draw_shared_roof,
         "error": draw_error}
 

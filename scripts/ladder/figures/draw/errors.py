@@ -31,6 +31,6 @@ def draw_error(plt, data):
         axis.set_xlim(min(shown) / 2, max(shown) * 2)
         axis.set_title(panel["title"])
         axis.set_xlabel("max |out - reference|; the bar is the tolerance")
-    margins(figure, left=1.35, right=0.3, bottom=0.6, top=0.8, across=1.5)
+    margins(figure, left=1.45, right=0.2, bottom=0.6, top=0.8, across=1.6)
     title_of(figure, data["title"])
     return figure

@@ -53,7 +53,8 @@ def draw_workspace(plt, data):
     axis.set_ylim(floor / 1.5, top * 3)
     if limit:
         axis.axhline(limit, color=INK, lw=1, ls=(0, (5, 2)))
-        axis.text(min(lengths), limit * 1.15, f"all of {bytes_text(data['memory_bytes'])}, for "
+        axis.text(min(lengths), limit * 1.15, f"all of the {data['gpu']}'s "
+                  f"{bytes_text(data['memory_bytes'])}, for "
                   f"{data['heads']} heads", fontsize=8)
     ends = []
     for line in data["lines"]:
