@@ -182,6 +182,8 @@ class Bench(Fake):
         self.assertEqual(self.calls(), [])
         self.assertEqual(self.data(), before)
         self.assertIn("0 runs new, 5 were there", result.stderr)
+        self.assertIn("lacks 01_tiled_matmul, 02_safe_softmax, 03_online_softmax: "
+                      "measuring the others", result.stderr)
         self.bench(*self.ONE, "--rung", "05", "--variant", "swap", "--again", "--peers", "none")
         self.assertEqual(len(self.calls()), 1)
         self.assertEqual(self.data()["records"], before["records"])

@@ -13,7 +13,7 @@ from ladder.course import ROOFLINE_EXTRA
 from ladder.files import file_of
 from ladder.grid import key, plan
 from ladder.machine import Clocks, machine
-from ladder.programs import json_lines, programs_in, run_quietly
+from ladder.programs import json_lines, programs_in, run_quietly, rungs
 from ladder.pytorch import Pytorch
 from ladder.results import Results
 from ladder.steps import DIRECTIONS, ladder_of
@@ -209,6 +209,10 @@ class Bench:
 def find_steps(options):
     """The programs by name, the ladder on the device, and the steps of it that were asked for."""
     programs = programs_in(options.bin)
+    missing = [rung for rung in rungs() if rung not in programs]
+    if missing and not options.rung:
+        print(f"{os.path.relpath(options.bin)} lacks {', '.join(missing)}: measuring the others",
+              file=sys.stderr)
     device = "sim" if options.sim else "gpu"
     ladder = ladder_of(programs.values(), device)
     if not ladder.steps:

@@ -50,11 +50,15 @@ def json_lines(text, name):
         raise Stop(f"{name} printed something that is no JSON: {error}", WRONG_RESULT) from None
 
 
-def programs():
-    """One for each folder of the tree that holds a rung."""
+def rungs():
+    """The folders of the tree that hold one."""
     sources = sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*", "attention.cu")))
-    found = [Program(os.path.join(ROOT, "build/bin", os.path.basename(os.path.dirname(source))))
-             for source in sources]
+    return [os.path.basename(os.path.dirname(source)) for source in sources]
+
+
+def programs():
+    """One for each rung of the tree."""
+    found = [Program(os.path.join(ROOT, "build/bin", rung)) for rung in rungs()]
     missing = [program.name for program in found if not os.access(program.path, os.X_OK)]
     if missing or not found:
         raise Stop(f"build/bin lacks {', '.join(missing) or 'every rung'}: scripts/run builds them",
