@@ -396,6 +396,9 @@ class Plot(unittest.TestCase):
             self.results[words] += json.loads(json.dumps(self.results[words])
                                               .replace("bf16", "fp16"))
         self.assertIn("ratios of TFLOP/s, fp16", TABLES[name](self.files(), name)[-1])
+        self.assertIn("backward: ratios of TFLOP/s, fp16",
+                      TABLES["backward_beside_cudnn_fp16"](self.files(),
+                                                           "backward_beside_cudnn_fp16")[-1])
 
     def test_both_passes_beside_others(self):
         name = "training_beside_others"
@@ -595,7 +598,7 @@ class Plot(unittest.TestCase):
         text = self.readme(self.files())
         self.assertNotIn("old", text)
         # What this file has not: fp16, and the steps of two claims, of which two cells say so.
-        self.assertEqual(text.count("not measured yet"), 5)
+        self.assertEqual(text.count("not measured yet"), 6)
         self.assertIn("| [05_flash_v2](05_flash_v2/README.md) | `mma` | ", text)
         self.assertIn("\nOurs are times on an NVIDIA F200 80GB, driver 1.2, CUDA 12.8, SM clock 1500 "
                       "MHz in the median, 2001-02-03, where", text)

@@ -120,6 +120,8 @@ RATIO_TABLES = {
                                "dtype": "fp16"},
     "backward_beside_others": {"step": ("06_backward", "sm90"), "way": "bwd",
                                "over": ["cudnn", "flash", ("06_backward", "mma")]},
+    "backward_beside_cudnn_fp16": {"step": ("06_backward", "sm90"), "way": "bwd",
+                                   "over": ["cudnn"], "dtype": "fp16"},
     "training_beside_others": {"step": ("06_backward", "sm90"), "way": "both",
                                "over": ["cudnn", "flash", ("06_backward", "mma")]},
 }
