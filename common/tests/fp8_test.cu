@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <climits>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device_test.h"
@@ -467,22 +469,28 @@ std::vector<uint8_t> random_codes(int n, int seed) {
 }
 
 #ifdef LADDER_SIM
-/// As add_fp8_products() says, in integers of 128 bits and for one sum alone.
-float add_up(float c, const double* products, int n, const Fp8Sums& how) {
-  for (int first = 0; first < n; first += how.products) {
-    double largest = std::abs(c);
-    for (int k = first; k < first + how.products; ++k)
-      largest = std::max(largest, std::abs(products[k]));
-    if (largest == 0) return 0;
-    const int unit = std::ilogb(largest) - how.fraction_bits;
-    const auto kept = [&](double x) {
-      const double units = std::ldexp(x, -unit);
-      return how.nearest ? std::nearbyint(units) : std::trunc(units);
+/// Exponent of a number other than 0; of an e4m3 at least −6.
+int exponent(double x) {
+  return std::ilogb(x);
+}
+int exponent_of_e4m3(double x) {
+  return std::max(std::ilogb(x), -6);
+}
+
+/// As add_fp8_products() says, for one sum and in float64, which holds all of it.
+float add_up(float c, const std::vector<double>& a, const std::vector<double>& b) {
+  for (size_t first = 0; first < a.size(); first += 32) {
+    int e = INT_MIN;
+    if (c != 0) e = exponent(c);
+    for (size_t k = first; k < first + 32; ++k)
+      if (a[k] != 0 && b[k] != 0) e = std::max(e, exponent_of_e4m3(a[k]) + exponent_of_e4m3(b[k]));
+    if (e == INT_MIN) return 0;
+    const auto cut = [](double x, int unit) {
+      return std::ldexp(std::trunc(std::ldexp(x, -unit)), unit);
     };
-    double sum = kept(c);
-    for (int k = first; k < first + how.products; ++k) sum += kept(products[k]);
-    const int keep = sum != 0 ? std::ilogb(sum) - how.result_bits : 0;
-    c = static_cast<float>(std::ldexp(std::trunc(std::ldexp(sum, -keep)), keep + unit));
+    double sum = cut(c, e - 13);
+    for (size_t k = first; k < first + 32; ++k) sum += cut(a[k] * b[k], e - 13);
+    c = static_cast<float>(sum != 0 ? cut(sum, exponent(sum) - 13) : 0);
   }
   return c;
 }
@@ -495,56 +503,62 @@ TEST_F(SUITE, SumsAreShortenedAsTheModelSays) {
       int wrong = 0;
       for (int i = 0; i < 64; ++i)
         for (int j = 0; j < kN; ++j) {
-          double products[kK];
-          for (int k = 0; k < kK; ++k) products[k] = value(a, i * kK + k) * value(b, j * kK + k);
-          wrong += got[static_cast<size_t>(i * kN + j)] != add_up(start, products, kK, {});
+          std::vector<double> of_a(kK), of_b(kK);
+          for (int k = 0; k < kK; ++k) {
+            of_a[static_cast<size_t>(k)] = value(a, i * kK + k);
+            of_b[static_cast<size_t>(k)] = value(b, j * kK + k);
+          }
+          wrong += got[static_cast<size_t>(i * kN + j)] != add_up(start, of_a, of_b);
         }
       EXPECT_EQ(wrong, 0) << "start " << start << ", seed " << seed;
     }
 }
 
-/// c and 32 products, added up in other ways.
-float sum_of(float c, std::vector<float> products, const Fp8Sums& how) {
-  products.resize(32);
-  const std::vector<float> ones(32, 1);
-  add_fp8_products(how, &c, products.data(), ones.data(), 1);
+/// c and up to 32 products, added up.
+float sum_of(float c, const std::vector<std::pair<float, float>>& products) {
+  float a[32] = {}, b[32] = {};
+  for (size_t k = 0; k < products.size(); ++k) a[k] = products[k].first, b[k] = products[k].second;
+  add_fp8_products(&c, a, b, 1);
   return c;
 }
 
 TEST(SimFp8Sums, TellWhatIsKept) {
-  const Fp8Sums model;
   // 13 bits after the leading one: 1 + 2⁻¹³ is there, 2⁻¹⁴ is not, nor are 31 of them.
-  EXPECT_EQ(sum_of(1, {0x1p-13f}, model), 1 + 0x1p-13f);
-  EXPECT_EQ(sum_of(1, {0x1p-14f}, model), 1);
-  EXPECT_EQ(sum_of(0, std::vector<float>(32, 0x1p-14f), model), 32 * 0x1p-14f);
-  std::vector<float> many(32, 0x1p-14f);
-  many[7] = 1;
-  EXPECT_EQ(sum_of(0, many, model), 1);
-  // Dropped towards zero, from sums and products alike.
-  EXPECT_EQ(sum_of(-1, {-0x1.8p-13f}, model), -1 - 0x1p-13f);
-  EXPECT_EQ(sum_of(1.0f / 3, {256}, model), 256.3125f);
-  EXPECT_EQ(sum_of(1.0f / 3, {}, model), std::bit_cast<float>(0x3eaaaaaau & ~0x3ffu));
-  // What the others cancel was aligned with them all the same.
-  EXPECT_EQ(sum_of(0, {448, -448, 0x1p-9f}, model), 0);
-  // Carries lengthen the sum, which is shortened again.
-  EXPECT_EQ(sum_of(1, {1, 0x1p-13f}, model), 2);
+  EXPECT_EQ(sum_of(1, {{0x1p-6f, 0x1p-7f}}), 1 + 0x1p-13f);
+  EXPECT_EQ(sum_of(1, {{0x1p-7f, 0x1p-7f}}), 1);
+  std::vector<std::pair<float, float>> many(32, {0x1p-7f, 0x1p-7f});
+  EXPECT_EQ(sum_of(0, many), 32 * 0x1p-14f);
+  many[7] = {1, 1};
+  EXPECT_EQ(sum_of(0, many), 1);
+  // As the chip has it: 3.515625 beside 2⁷ to 2¹⁵, and what 2¹⁶ leaves of 7.5, 15, 30 and 60.
+  const float beside[][2] = {{7, 131.515625f}, {8, 259.5f}, {12, 4099.5f},
+                             {13, 8195},       {14, 16386}, {15, 32768}};
+  for (const auto& [e, sum] : beside)
+    for (const float sign : {1.0f, -1.0f}) {
+      const float power = std::ldexp(1.0f, static_cast<int>(e) - 7);
+      EXPECT_EQ(sum_of(0, {{128, sign * power}, {1.875f, sign * 1.875f}}), sign * sum) << e;
+      EXPECT_EQ(sum_of(sign * 128 * power, {{1.875f, sign * 1.875f}}), sign * sum) << e;
+    }
+  for (const auto& [x, left] : {std::pair{4, 0}, {8, 8}, {16, 24}, {32, 56}, {64, 120}})
+    EXPECT_EQ(sum_of(0, {{256, 256}, {x, 1.875f}, {-256, 256}}), left);
+  // Towards zero, sums and products alike.
+  EXPECT_EQ(sum_of(-1, {{-0x1.8p-6f, 0x1p-7f}}), -1 - 0x1p-13f);
+  EXPECT_EQ(sum_of(1.0f / 3, {{16, 16}}), 256.3125f);
+  EXPECT_EQ(sum_of(1.0f / 3, {}), std::bit_cast<float>(0x3eaaaaaau & ~0x3ffu));
+  // A carry lengthens the sum, which is shortened again.
+  EXPECT_EQ(sum_of(1, {{1, 1}, {0x1p-6f, 0x1p-7f}}), 2);
+  // Products are not normalised: those here are 1.27 to 3.5, their exponent is 0, and 2⁻¹³ stays.
+  EXPECT_EQ(sum_of(0, {{1.875f, 1.875f}, {-1.5f, 1.5f}, {-1.125f, 1.125f}, {0x1p-6f, 0x1p-7f}}),
+            0x1p-13f);
+  // Subnormals count as 2⁻⁶, and what is below 2⁻¹⁹ is lost beside one. A zero does not count.
+  EXPECT_EQ(sum_of(0x1p-20f, {{0x1p-9f, 1}}), 0x1p-9f);
+  EXPECT_EQ(sum_of(0x1p-20f, {{0, 448}}), 0x1p-20f);
 
-  EXPECT_EQ(sum_of(1, {0x1.8p-14f}, {.nearest = true}), 1 + 0x1p-13f);
-  EXPECT_EQ(sum_of(1, {0x1p-14f}, {.fraction_bits = 14, .result_bits = 23}), 1 + 0x1p-14f);
-  EXPECT_EQ(sum_of(1, {1, 0x1p-13f}, {.result_bits = 23}), 2 + 0x1p-13f);
-  // In two goes of 16 the small ones come first, and are large enough together.
-  std::vector<float> first(32, 0);
-  for (size_t k = 0; k < 16; ++k) first[k] = 0x1p-14f;
-  first[16] = 1;
-  EXPECT_EQ(sum_of(0, first, model), 1);
-  EXPECT_EQ(sum_of(0, first, {.products = 16}), 1 + 0x1p-10f);
-
-  // What is not finite is fp32's.
   const float inf = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(sum_of(inf, {1}, model), inf);
-  EXPECT_TRUE(std::isnan(sum_of(1, {2, std::nanf("")}, model)));
-  EXPECT_EQ(sum_of(0, {}, model), 0);
-  EXPECT_EQ(sum_of(0x1p-80f, {}, model), 0x1p-80f);
+  EXPECT_EQ(sum_of(inf, {{1, 1}}), inf);
+  EXPECT_TRUE(std::isnan(sum_of(1, {{2, 1}, {std::nanf(""), 1}})));
+  EXPECT_EQ(sum_of(0, {}), 0);
+  EXPECT_EQ(sum_of(0x1p-80f, {}), 0x1p-80f);
 }
 #else
 /// 64 × kK codes whose first two columns are those of two values and the rest zeros.

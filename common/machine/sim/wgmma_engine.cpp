@@ -315,7 +315,7 @@ void WgmmaEngine::finish(size_t g, Op& op) {
     if (w.element == Element::e4m3) {
       float* const c = op.chain->sums.data() + row * N;
       if (!w.scale_d) std::fill_n(c, N, 0.0f);
-      add_fp8_products({}, c, A.data() + 32 * row, B.data(), N);
+      add_fp8_products(c, A.data() + 32 * row, B.data(), N);
       continue;
     }
     std::fill_n(sum.data(), N, 0.0f);
