@@ -7,6 +7,7 @@
 //   finite_or_zero        row by row: −∞ becomes 0
 //   mul_rows, sub_rows    every element times, or minus, its row's value
 //   mul                   every element times that of another accumulator
+//   add_columns           some columns plus those of another, scaled
 //   exp2_rows             S_ij ← 2^(c·S_ij − shift_i)
 //   as_operand            accumulator → left operand of the next product, rounded to T
 //   column_at             in which order an operand of e4m3 has the accumulator's columns
@@ -168,6 +169,23 @@ __device__ __forceinline__ void mul(Accumulator<M, N>& acc, const Accumulator<M,
 #pragma unroll
       for (int e = 0; e < 4; ++e) acc.r[i][j][e] *= by.r[i][j][e];
   count_flops(M * N / 32);
+}
+
+/// Columns [column, column + N) of an accumulator plus scale times another. Two FLOPs for each
+/// element.
+template <int M, int N, int C>
+__device__ __forceinline__ void add_columns(Accumulator<M, C>& acc, int column,
+                                            const Accumulator<M, N>& by, float scale) {
+#pragma unroll
+  for (int first = 0; first < C; first += N)
+    if (first == column)  // so that every register has a number the compiler knows
+#pragma unroll
+      for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+        for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) acc.r[i][first / 8 + j][e] += scale * by.r[i][j][e];
+  count_flops(2 * M * N / 32);
 }
 
 /// S_ij ← 2^(c·S_ij − shift_i). Two FLOPs and an exponential for each element.
