@@ -17,7 +17,8 @@
 // the largest of the numbers that share one be 448, e4m3's largest; H is orthogonal, so Q·H·(K·H)ᵀ
 // is Q·Kᵀ, and spreads what sticks out of a row. Products of 8-bit numbers must have both operands'
 // neighbours along the inner dimension, so V is stored transposed, and its keys in the order in
-// which the sums of S lie in registers. Q is small enough to stay in registers at every d.
+// which the sums of S lie in registers. Q is small enough to stay in registers, and what a
+// consumer has of O leaves by a tile of its own.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -35,20 +36,26 @@ constexpr int kStages = 2;        // of K and of V
 constexpr int kQuantisers = 256;  // threads of a block of `quantise`
 constexpr int kPExponent = 8;     // P is scaled by 2⁸
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+constexpr float kLeast = 1e-37f;  // of factors of S: with 0 a masked key's −∞ would become NaN
 // Named barriers: each consumer's own, and its turn at the tensor cores.
 constexpr int kOwn = 1, kTurn = 4;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 64}};
 const Setting kSettings[] = {
-    {"scale", {"tile", "head", "tensor"}, "what shares a scale: rows of a tile, a head, all"},
-    {"hadamard", {"on", "off"}, "rows of Q and K are transformed, which spreads outliers"},
-    {"p_scale", {"on", "off"}, "P is scaled by 2^8 before it is rounded"},
-    {"two_level", {"off", "on"}, "sums of P*V of a tile are added to O in fp32"},
+    {"scale", {"tile", "head", "tensor"}, "what shares a scale"},
+    {"hadamard", {"on", "off"}, "spreads outliers of Q and K"},
+    {"p_scale", {"on", "off"}, "P times 2^8 before it is rounded"},
+    {"two_level", {"off", "on"}, "adds a tile's P*V to O in fp32"},
 };
+/// Whether a consumer keeps Q in registers: then each product S = Q·Kᵀ reads K alone from shared
+/// memory. With two levels of sums there are not enough of them for wide heads.
+constexpr bool q_in_registers(int D, bool two_level) {
+  return D < 256 || !two_level;
+}
 /// Columns of O that sums of a tile have registers for, of two levels.
 constexpr int part_columns(int D) {
-  return D == 256 ? 64 : D;
+  return D >= 128 ? 64 : 32;
 }
 /// Registers of a thread of a consumer; the producer's keep 32 or 40.
 constexpr int registers(int consumers) {
@@ -304,13 +311,18 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
 
   Accumulator<16, Bc> S;
   Operand<e4m3, 16, Bc> P;
-  Operand<e4m3, 16, D> Q_rows;
+  Operand<e4m3, 16, D> Q_rows;            // if it is kept in registers
   Accumulator<16, D> O_sum;               // of two levels: the second
   constexpr int kPart = part_columns(D);  // columns of the first at a time
   Accumulator<16, kPart> tile_sum;
   const auto start_scores = [&] {  // S = Q·Kᵀ
-    wgmma_fence(S, Q_rows);
-    wgmma_ABt(S, Q_rows, K.tile(), 0);
+    if constexpr (q_in_registers(D, kTwoLevel)) {
+      wgmma_fence(S, Q_rows);
+      wgmma_ABt(S, Q_rows, K.tile(), 0);
+    } else {
+      wgmma_fence(S);
+      wgmma_ABt(S, Q.tile(), 0, K.tile(), 0);
+    }
     wgmma_commit();
   };
   // O += P·V; of two levels P·V alone, of kPart columns.
@@ -340,7 +352,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     }
     V.release();
   };
-  for (;; Q.at.next()) {
+  for (;;) {
     Q.wait();
     const Work w = smem_work[Q.number()];
     if (w.head < 0) break;
@@ -348,9 +360,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     const int tile_row = row_of(w) + consumer * kRows, row = tile_row + warp_row;
     const int my_steps = steps_of(tile_row, kRows), steps = steps_of(row_of(w), Br);
     const float c_Q = p.scale * kLog2e * scale_Q[Q.number()];  // exp(scale·s) = 2^(c·s)
-    load(Q_rows, Q.tile(), warp_row);
     __syncwarp();
-    if (lane_id() == 0) Q.free[Q.number()].arrive();
+    if constexpr (q_in_registers(D, kTwoLevel)) {
+      load(Q_rows, Q.tile(), warp_row);
+      Q.release();
+    }
 
     // m is kept in units of ln 2, like the exponents of 2^(c·s).
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
@@ -371,7 +385,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     float c, of_V;  // this step's: c with the scales of Q and K, and the scale of V
     const auto wait_for_K = [&] {
       K.wait();
-      c = c_Q * scale_KV[2 * K.number()];
+      c = fmaxf(c_Q * scale_KV[2 * K.number()], kLeast);
       of_V = scale_KV[2 * K.number() + 1];
       __syncwarp();
     };
@@ -400,6 +414,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       mul_rows(O_sum, kTwoLevel ? alpha : (of_V_before / of_V) * alpha);
       P = as_operand<e4m3>(S);
     }
+    if constexpr (!q_in_registers(D, kTwoLevel)) Q.release();
     start_output();
     finish_output(of_V);
     for (int step = my_steps; step < steps; ++step) {  // keys for the other consumers alone

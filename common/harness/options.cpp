@@ -85,7 +85,7 @@ const std::vector<Group>& groups() {
            {"block-kv", "BC", &kTiles,
             "rows of K, V in a tile of the forward pass (default: the step's choice)"},
            {"set", "NAME=VALUE,...", &kSettings,
-            "a step's own settings, listed with it below (default: the first value of each)"},
+            "a step's own settings, listed with it below (default: the first of each)"},
            {"deterministic", nullptr, &kDeterministic,
             "gradients with the same bits on every run (default: no)"},
            {"baseline", "NAME", &kBaseline,

@@ -118,7 +118,8 @@ QuantisedAttention::Row QuantisedAttention::row(int head, int i) const {
       sim::add_fp8_products(S.data(), &q[static_cast<size_t>(k)], Kt + k * Bc, Bc);
 
     const auto at = static_cast<size_t>(kv_row + step * Bc);  // the tile's first key
-    const float c = p.scale * 1.44269504f * Q_.scales[static_cast<size_t>(q_row)] * K_.scales[at];
+    const float scales = Q_.scales[static_cast<size_t>(q_row)] * K_.scales[at];
+    const float c = std::max(p.scale * 1.44269504f * scales, 1e-37f);
     float largest = -kInf;
     for (int j = 0; j < Bc; ++j) {
       if (step * Bc + j >= keys) S[static_cast<size_t>(j)] = -kInf;

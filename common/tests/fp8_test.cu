@@ -15,7 +15,9 @@
 #include "device_test.h"
 #include "float16.h"
 #include "float8.h"
+#include "harness/quantised.h"
 #include "machine/sim/fp8_sums.h"
+#include "tile/fp8.h"
 #include "tile/rows.h"
 #include "tile/warpgroup.h"
 
@@ -136,6 +138,94 @@ TEST_F(CONVERSIONS, ChunksHaveEightBytes) {
   if (!counts) return;
   EXPECT_EQ(counts->hbm.requested_read, std::ssize(codes));
   EXPECT_EQ(counts->hbm.requested_write, std::ssize(codes));
+}
+
+/// Rows of D numbers, 32·8/D of them in a warp: transformed; the largest of the block; and the rows
+/// as they were, times `factor`, rounded.
+template <int D, int kWarps>
+__global__ void words_for_e4m3(Hbm<const float> x, Hbm<float> transformed, Hbm<float> most,
+                               Hbm<e4m3> codes, float factor) {
+  SharedMemory smem;
+  const auto of_warps = smem.take<float>("of_warps", kWarps);
+  const int at = static_cast<int>(threadIdx.x) * 8;
+  float mine[8];
+  for (int e = 0; e < 8; ++e) mine[e] = x[at + e];
+  write_chunk(codes + at, rounded(mine, factor));
+  const float of_block = block_max<kWarps>(largest(mine), of_warps);
+  if (threadIdx.x == 0) most[0] = of_block;
+  hadamard<D>(mine, at % D);
+  for (int e = 0; e < 8; ++e) transformed[at + e] = mine[e];
+}
+
+TEST_F(CONVERSIONS, WordsForE4m3AreTheHosts) {
+  const auto check = [&]<int D, int kWarps>() {
+    SCOPED_TRACE(testing::Message() << "D " << D << ", " << kWarps << " warps");
+    constexpr int n = kWarps * 256;
+    std::mt19937 random(D);
+    std::normal_distribution<float> normal(0, 3);
+    std::vector<float> numbers(n);
+    for (float& v : numbers) v = normal(random);
+    numbers[n - 5] = -77;
+    Array& x = make("x", n * 4);
+    Array& transformed = make("transformed", n * 4);
+    Array& most = make("most", 4);
+    Array& codes = make("codes", n);
+    device().upload(x, numbers.data());
+    const auto counts = run([&] {
+      launch("words", words_for_e4m3<D, kWarps>, dim3(1), dim3(32 * kWarps),
+             shared_bytes<float>(kWarps), hbm<const float>(x), hbm<float>(transformed),
+             hbm<float>(most), hbm<e4m3>(codes), 0.3f);
+    });
+    EXPECT_EQ(values<float>(most)[0], 77);
+    const auto code = values<uint8_t>(codes);
+    int wrong = 0;
+    for (size_t i = 0; i < n; ++i) wrong += code[i] != ladder::e4m3(numbers[i] * 0.3f).bits;
+    EXPECT_EQ(wrong, 0) << "codes";
+    for (size_t row = 0; row < n; row += D) ladder::hadamard(&numbers[row], D);
+    EXPECT_EQ(values<float>(transformed), numbers);  // to the bit
+    if (!counts) return;
+    EXPECT_EQ(counts->other_flops, n * (1 + 1 + 1 + std::bit_width(unsigned{D}) - 1));
+  };
+  check.template operator()<32, 1>();
+  check.template operator()<64, 4>();
+  check.template operator()<128, 2>();
+  check.template operator()<256, 8>();
+}
+
+/// Sums of 16 × C, and after some columns of another's are added.
+template <int N, int C, int column>
+__global__ void add_some(Hbm<const float> x, Hbm<const float> y, Hbm<float> sums, float scale) {
+  Accumulator<16, C> acc;
+  Accumulator<16, N> by;
+  for_each(acc, [&](int i, int j, float& s) { s = x[i * C + j]; });
+  for_each(by, [&](int i, int j, float& s) { s = y[i * N + j]; });
+  add_columns(acc, column, by, scale);
+  for_each(acc, [&](int i, int j, float s) { sums[i * C + j] = s; });
+}
+
+TEST_F(CONVERSIONS, ColumnsAreAddedWhereTheyBelong) {
+  const auto check = [&]<int N, int C, int column>() {
+    std::vector<float> x(16 * C), y(16 * N);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 37);
+    for (size_t i = 0; i < y.size(); ++i) y[i] = static_cast<float>(i % 11) - 5;
+    Array& X = make("x", 16 * C * 4);
+    Array& Y = make("y", 16 * N * 4);
+    Array& sums = make("sums", 16 * C * 4);
+    device().upload(X, x.data());
+    device().upload(Y, y.data());
+    const auto counts = run([&] {
+      launch("add", add_some<N, C, column>, dim3(1), dim3(32), 0, hbm<const float>(X),
+             hbm<const float>(Y), hbm<float>(sums), 0.25f);
+    });
+    for (size_t i = 0; i < 16; ++i)
+      for (size_t j = column; j < column + N; ++j) x[i * C + j] += 0.25f * y[i * N + j - column];
+    EXPECT_EQ(values<float>(sums), x) << N << " at " << column << " of " << C;
+    if (!counts) return;
+    EXPECT_EQ(counts->other_flops, 2 * 16 * N);
+  };
+  check.template operator()<64, 64, 0>();
+  check.template operator()<32, 64, 32>();
+  check.template operator()<64, 256, 128>();
 }
 
 // ------------------------------------------------------------------------------------------ tiles
