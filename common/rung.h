@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <map>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -112,16 +114,64 @@ struct TileSize {
   bool operator==(const TileSize&) const = default;
 };
 
-/// Tile sizes asked for with --block-q and --block-kv; 0 leaves the choice to the step.
+/// A choice that a step leaves to who runs it, --set NAME=VALUE.
+struct Setting {
+  const char* name;
+  std::vector<const char*> values;  // the default first
+  const char* summary;              // one line for --help
+};
+
+/// What is chosen: a setting's name → one of its values.
+using Settings = std::map<std::string, std::string>;
+
+/// Of each of a step's settings what was asked for, else its default.
+inline Settings choose_settings(std::span<const Setting> settings, const Settings& asked) {
+  Settings chosen;
+  for (const Setting& setting : settings) {
+    const auto found = asked.find(setting.name);
+    chosen[setting.name] = found != asked.end() ? found->second : setting.values.front();
+  }
+  return chosen;
+}
+
+/// Tile sizes asked for with --block-q and --block-kv, 0 leaving the choice to the step, and
+/// settings with --set.
 struct TileRequest {
   int block_q = 0;
   int block_kv = 0;
-  constexpr bool any() const { return block_q == 0 && block_kv == 0; }
-  constexpr bool matches(const TileSize& tile) const {
+  Settings settings = {};
+  bool any() const { return block_q == 0 && block_kv == 0; }
+  bool matches(const TileSize& tile) const {
     return (block_q == 0 || block_q == tile.block_q) &&
            (block_kv == 0 || block_kv == tile.block_kv);
   }
 };
+
+/// How a step makes Q, K, V and P into numbers of e4m3: x ≈ scale·e4m3(x/scale), where the scale
+/// lets the largest |x| of those that share it be 448, e4m3's largest.
+struct Quantisation {
+  enum class Scope { tile, head, tensor };
+  Scope scope = Scope::tile;  // what shares a scale
+  int tile_q = 64;            // rows of a tile of Q
+  int tile_kv = 128;          // of K and of V
+  bool hadamard = false;      // rows of Q and K, padded, go through hadamard() before
+  int p_exponent = 0;         // P is scaled by 2^p_exponent
+  bool two_level = false;     // sums of P·V of a tile are added to O in fp32
+};
+
+/// The scale of numbers whose largest is so large. (Next to nothing becomes nothing.)
+constexpr float e4m3_scale(float largest) {
+  return largest > 1e-30f ? largest / 448 : 1;
+}
+/// 1/√n for n = 32, 64, 128 and 256.
+constexpr float hadamard_factor(int n) {
+  return n == 32 ? 0.176776695f : n == 64 ? 0.125f : n == 128 ? 0.0883883476f : 0.0625f;
+}
+/// Whether hadamard() turns the sign of column c: fixed, and as if drawn at random.
+constexpr bool hadamard_sign(int c) {
+  const uint32_t x = (static_cast<uint32_t>(c) + 1) * 0x9e3779b9u;
+  return ((x ^ x >> 15) * 0x85ebca77u) >> 31;
+}
 
 /// Everything that a run's counts depend on, fixed before it starts. 0 means: this rung has none.
 struct Plan {
@@ -132,6 +182,8 @@ struct Plan {
   int stages = 0;    // of asynchronous copies
   int64_t smem_bytes = 0;
   std::vector<WorkspaceArray> workspace = {};
+  Settings settings = {};                         // of the step, all of them
+  std::optional<Quantisation> quantisation = {};  // what the reference has to do too
   std::string note = {};  // a choice worth a line under --verbose, such as a smaller tile that fits
 };
 
@@ -182,8 +234,9 @@ struct Variant {
   /// Not a step: something to compare the rung with, run after one of its steps by --baseline, on
   /// the same arrays.
   bool baseline = false;
-  std::span<const TileSize> tiles = {};  // compiled; empty: --block-* not taken
-  GridLimit grid_limit = {};             // of a step that is slow
+  std::span<const TileSize> tiles = {};    // compiled; empty: --block-* not taken
+  std::span<const Setting> settings = {};  // that --set takes
+  GridLimit grid_limit = {};               // of a step that is slow
 
   // Where this step sends a reader who meets its limits. Empty: it has no such limit.
   std::string max_subtracted_by = {};  // the rung that subtracts the row maximum

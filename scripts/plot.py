@@ -18,6 +18,7 @@ sim.json itself. What the files do not have is left out and said.
                 who does what in a block of a pipeline, and who waits, in a model's time
   shared_roof   the backward pass against the rate of shared memory
   error         each step against float64
+  fp8_error     FP8 beside fp16, with and without each of its settings
 
 What is compared, where no rule gives it, stands in scripts/ladder/course.py.
 

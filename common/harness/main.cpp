@@ -32,16 +32,20 @@ void list_variants() {
       for (const TileSize& t : v.tiles)
         tiles += fmt::format("{}[{}, {}, {}]", tiles.empty() ? "" : ", ", t.max_d, t.block_q,
                              t.block_kv);
+      std::string settings;
+      for (const Setting& s : v.settings)
+        settings += fmt::format("{}[\"{}\", [\"{}\"]]", settings.empty() ? "" : ", ", s.name,
+                                fmt::join(s.values, "\", \""));
       fmt::print(
           "{{\"rung\": \"{}\", \"variant\": \"{}\", \"device\": \"{}\", \"default\": {}, "
           "\"by_name_only\": {}, \"summary\": \"{}\", \"colour\": \"{}\", \"backward\": {}, "
           "\"deterministic\": {}, "
           "\"needs\": \"{}\", \"exact_architecture\": {}, \"tiles\": [{}], "
-          "\"grid_limit\": [{}, {}]}}\n",
+          "\"grid_limit\": [{}, {}], \"settings\": [{}]}}\n",
           v.rung, v.name, kind == DeviceKind::gpu ? "gpu" : "sim", v.name == by_default->name,
           v.by_name_only, v.summary, v.colour, v.backward != nullptr, v.deterministic,
           v.needed_capability(), v.exact_architecture, tiles, v.grid_limit.full,
-          v.grid_limit.causal);
+          v.grid_limit.causal, settings);
     }
   }
 }

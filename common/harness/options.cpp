@@ -33,6 +33,7 @@ const Requirement kTiles{"with tile sizes to choose from",
                          [](const Variant& v) { return !v.tiles.empty(); }};
 const Requirement kDeterministic{"whose gradients have the same bits on every run",
                                  [](const Variant& v) { return v.deterministic; }};
+const Requirement kSettings{"with settings", [](const Variant& v) { return !v.settings.empty(); }};
 const Requirement kBaseline{"that a library's version stands beside",
                             [](const Variant& v) { return v.baseline; }};
 
@@ -83,6 +84,8 @@ const std::vector<Group>& groups() {
             "rows of Q in a tile of the forward pass (default: the step's choice)"},
            {"block-kv", "BC", &kTiles,
             "rows of K, V in a tile of the forward pass (default: the step's choice)"},
+           {"set", "NAME=VALUE,...", &kSettings,
+            "a step's own settings, listed with it below (default: the first of each)"},
            {"deterministic", nullptr, &kDeterministic,
             "gradients with the same bits on every run (default: no)"},
            {"baseline", "NAME", &kBaseline,
@@ -206,6 +209,20 @@ Schedule schedule(std::string_view option, std::string_view text) {
   return {Order::random, number<uint64_t>(option, digits, 0, UINT64_MAX, kKnown)};
 }
 
+/// Adds what "NAME=VALUE,…" says.
+void read_settings(std::string_view option, std::string_view text, Settings& settings) {
+  for (std::string_view rest = text;;) {
+    const size_t comma = rest.find(',');
+    const std::string_view one = rest.substr(0, comma);
+    const size_t equals = one.find('=');
+    if (equals == 0 || equals == one.npos || equals + 1 == one.size())
+      bad_value(option, text, fmt::format("'{}' is no NAME=VALUE", one), "NAME=VALUE,...");
+    settings[std::string(one.substr(0, equals))] = one.substr(equals + 1);
+    if (comma == rest.npos) return;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
 /// This rung's variants, one entry per name and device, in order of step.
 std::vector<const Variant*> variants_of(const std::string& rung) {
   std::vector<const Variant*> result;
@@ -289,6 +306,35 @@ void check_tile(const Options& options, const std::string& rung) {
       fmt::format("no tile is compiled for{}; give one of {}", given, fmt::join(compiled, ", ")));
 }
 
+/// Whether the variant, which must be named, has the settings asked for and their values.
+void check_settings(const Options& options, const std::string& rung) {
+  const Settings& asked = options.tile.settings;
+  if (asked.empty()) return;
+  std::vector<std::string> with_settings;
+  for (const Variant* variant : variants_of(rung)) {
+    if (variant->settings.empty()) continue;
+    if (with_settings.empty() || with_settings.back() != variant->name)
+      with_settings.push_back(variant->name);
+    if (variant->name != options.variant) continue;
+    for (const auto& [name, value] : asked) {
+      std::vector<std::string> names;
+      const Setting* found = nullptr;
+      for (const Setting& setting : variant->settings) {
+        names.push_back(setting.name);
+        if (name == setting.name) found = &setting;
+      }
+      if (!found) bad_value("set", name, "unknown", one_of(names));
+      if (std::find(found->values.begin(), found->values.end(), value) == found->values.end())
+        bad_value("set", fmt::format("{}={}", name, value), "unknown value",
+                  one_of({found->values.begin(), found->values.end()}));
+    }
+    return;
+  }
+  bad_usage(fmt::format("--set {}: {} has no settings; say --variant {}", asked.begin()->first,
+                        options.variant.empty() ? "the default step" : options.variant,
+                        one_of(with_settings)));
+}
+
 std::string variants_text(const std::string& rung) {
   std::string text = "\nVariants of this rung, each with one thing more than the one before it\n";
   const std::vector<const Variant*> all = variants_of(rung);
@@ -317,6 +363,10 @@ std::string variants_text(const std::string& rung) {
           fmt::join(tiles.begin() + static_cast<std::ptrdiff_t>(t),
                     tiles.begin() + static_cast<std::ptrdiff_t>(std::min(t + 8, tiles.size())),
                     ", "));
+    for (const Setting& setting : variant.settings) {
+      const std::string choice = fmt::format("{}={}", setting.name, fmt::join(setting.values, "|"));
+      text += fmt::format("  {:<22} --set {:<26} {}\n", "", choice, setting.summary);
+    }
   }
   return text;
 }
@@ -483,6 +533,7 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
       options.variant = not_empty(name, value, "a name of those that --help lists");
     if (name == "block-q") options.tile.block_q = whole(name, value);
     if (name == "block-kv") options.tile.block_kv = whole(name, value);
+    if (name == "set") read_settings(name, value, options.tile.settings);
     if (name == "deterministic") options.deterministic = true;
     if (name == "baseline") {
       if (!find_baseline(rung, value))
@@ -527,6 +578,7 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
                     options.sim_option, options.baseline));
   check_variant(options, rung);
   check_tile(options, rung);
+  check_settings(options, rung);
 
   if (!kv_heads_given) problem.Hk = problem.H;
   if (!seqlen_kv_given) problem.N_kv = problem.N;

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "harness/parallel.h"
+#include "harness/quantised.h"
 
 namespace ladder {
 namespace {
@@ -52,7 +53,7 @@ class Comparison {
   void add(double out, double ref) {
     if (std::isfinite(ref)) largest_ = std::max(largest_, std::abs(ref));
     if (out == ref) {
-      if (std::isfinite(ref)) reference2_ += ref * ref;
+      if (std::isfinite(ref)) reference2_ += ref * ref, ++finite_;
       return;
     }
     if (std::isfinite(ref) && !std::isfinite(out)) {
@@ -66,10 +67,12 @@ class Comparison {
     error_.max = std::max(error_.max, std::abs(out - ref));
     difference2_ += (out - ref) * (out - ref);
     reference2_ += ref * ref;
+    ++finite_;
   }
   double largest() const { return largest_; }  // finite |ref|
   TensorError done(double tolerance, std::string compared = {}) {
     error_.rel = reference2_ > 0 ? std::sqrt(difference2_ / reference2_) : 0;
+    error_.rms = finite_ > 0 ? std::sqrt(difference2_ / static_cast<double>(finite_)) : 0;
     error_.tolerance = tolerance;
     error_.compared = std::move(compared);
     return error_;
@@ -78,6 +81,7 @@ class Comparison {
  private:
   TensorError error_;
   double largest_ = 0, difference2_ = 0, reference2_ = 0;
+  int64_t finite_ = 0;
 };
 
 }  // namespace
@@ -96,9 +100,16 @@ bool full_is_quick(const Problem& p) {
   return p.N <= rows_in_a_second(p);
 }
 
-Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std::vector<int> rows)
+Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std::vector<int> rows,
+                     const std::optional<Quantisation>& quantisation)
     : p_(p), rows_(std::move(rows)) {
   const auto heads = static_cast<size_t>(p.B) * static_cast<size_t>(p.H);
+  if (quantisation) {
+    // The same without it is what the result is compared with beside; its inputs go on from here.
+    full_o_ = Reference(p, in, rounding, rows_).o_;
+    compute_quantised(QuantisedAttention(p, *quantisation, in));
+    return;
+  }
   o_.resize(heads * rows_.size() * d());
   plain_o_.resize(o_.size());
   lse_.resize(heads * rows_.size());
@@ -176,6 +187,47 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std:
   overflowing_ = overflowing;
 }
 
+void Reference::compute_quantised(const QuantisedAttention& attention) {
+  const Problem& p = p_;
+  const auto heads = static_cast<size_t>(p.B) * static_cast<size_t>(p.H);
+  const auto columns = static_cast<size_t>(attention.Q().columns);
+  o_.resize(heads * rows_.size() * d());
+  plain_o_.resize(o_.size());
+  lse_.resize(heads * rows_.size());
+  plain_lse_.resize(lse_.size());
+  const auto value = [](const QuantisedRows& rows, int64_t row, size_t c) {
+    return double{rows.values[static_cast<size_t>(row * rows.columns) + c]} *
+           rows.scales[static_cast<size_t>(row)];
+  };
+  for (size_t head = 0; head < heads; ++head)
+    parallel_for(std::ssize(rows_), [&](int64_t r) {
+      const int i = rows_[static_cast<size_t>(r)], h = static_cast<int>(head);
+      const size_t at = head * rows_.size() + static_cast<size_t>(r);
+      const QuantisedAttention::Row plain = attention.row(h, i);
+      for (size_t c = 0; c < d(); ++c) plain_o_[at * d() + c] = rounded(p.dtype, plain.o[c]);
+      plain_lse_[at] = plain.lse;
+      lse_[at] = -kInf;
+      const auto keys = static_cast<size_t>(p.keys(i));
+      if (keys == 0) return;
+      std::vector<double> s(keys);
+      for (size_t j = 0; j < keys; ++j) {
+        double sum = 0;
+        for (size_t c = 0; c < columns; ++c)
+          sum += value(attention.Q(), p.q_row(h) + i, c) *
+                 value(attention.K(), p.kv_row(h) + static_cast<int64_t>(j), c);
+        s[j] = sum * p.scale;
+      }
+      const double m = *std::max_element(s.begin(), s.end());
+      double l = 0;
+      for (double& x : s) l += x = std::exp(x - m);
+      lse_[at] = m + std::log(l);
+      for (size_t j = 0; j < keys; ++j)
+        for (size_t c = 0; c < d(); ++c)
+          o_[at * d() + c] +=
+              s[j] / l * value(attention.V(), p.kv_row(h) + static_cast<int64_t>(j), c);
+    });
+}
+
 TensorError Reference::check_o(const Tensor& O) const {
   Comparison out("o"), plain("plain");
   const int64_t heads = int64_t{p_.B} * p_.H;
@@ -196,8 +248,21 @@ TensorError Reference::check_lse(const std::vector<float>& LSE) const {
   for (int64_t head = 0; head < heads; ++head)
     for (size_t r = 0; r < rows_.size(); ++r)
       out.add(LSE[static_cast<size_t>(head * p_.N + rows_[r])], lse(head, r));
-  return out.done(1e-5 + 0x1p-20 * out.largest() * std::max(1.0, std::sqrt(p_.d) / 8),
-                  rows_text(rows_.size(), p_.N));
+  Comparison plain("plain");
+  for (size_t i = 0; i < plain_lse_.size(); ++i) plain.add(plain_lse_[i], lse_[i]);
+  return out.done(
+      2 * plain.done(0).max + 1e-5 + 0x1p-20 * out.largest() * std::max(1.0, std::sqrt(p_.d) / 8),
+      rows_text(rows_.size(), p_.N));
+}
+
+TensorError Reference::compare_with_full_precision(const Tensor& O) const {
+  Comparison out("o_full");
+  for (int64_t head = 0; head < int64_t{p_.B} * p_.H; ++head)
+    for (size_t r = 0; r < rows_.size(); ++r)
+      for (int c = 0; c < p_.d; ++c)
+        out.add(O[(head * p_.N + rows_[r]) * p_.d + c],
+                full_o_[index(head, r) * d() + static_cast<size_t>(c)]);
+  return out.done(kInf, rows_text(rows_.size(), p_.N) + " in full precision");
 }
 
 // --------------------------------------------------------------------------------------- gradients

@@ -16,23 +16,31 @@ struct TensorError {
   std::string name;       // "o", "lse", "dq", …
   double max = 0;         // max |out − ref|; an infinity equal to the reference's is error 0
   double rel = 0;         // ‖out − ref‖₂ / ‖ref‖₂ over finite values
-  double tolerance = 0;   // 2·max|plain − ref| + atol
+  double rms = 0;         // √(mean (out − ref)²) over them
+  double tolerance = 0;   // 2·max|plain − ref| + atol; infinite where it is but reported
   int64_t nonfinite = 0;  // values that are not finite where the reference is
   std::string compared;   // which elements: "64 of 4096 rows"
   bool pass() const { return nonfinite == 0 && max <= tolerance; }
 };
 
+class QuantisedAttention;
+
 /// Attention in float64 over the inputs as rounded, for all query rows or a sample of every head's,
 /// and `plain`: the same with the roundings to the I/O type that the algorithm cannot avoid.
 class Reference {
  public:
-  /// `rows`: the query rows to compute, of every head; see all_rows and sampled_rows.
-  Reference(const Problem& p, const Inputs& inputs, Rounding rounding, std::vector<int> rows);
+  /// `rows`: the query rows to compute, of every head; see all_rows and sampled_rows. With a
+  /// quantisation the inputs are those that it makes of Q, K and V, and `plain` rounds P as it says
+  /// and adds up as the tensor cores do.
+  Reference(const Problem& p, const Inputs& inputs, Rounding rounding, std::vector<int> rows,
+            const std::optional<Quantisation>& quantisation = {});
 
   /// Compares O, (B, H, N, d) in the I/O type.
   TensorError check_o(const Tensor& O) const;
   /// Compares LSE, (B, H, N).
   TensorError check_lse(const std::vector<float>& LSE) const;
+  /// With a quantisation: O beside attention of the inputs as they were. Reported, not judged.
+  TensorError compare_with_full_precision(const Tensor& O) const;
 
   /// Rows whose Σ exp(S), S rounded to the I/O type, leaves float32's normal range: where a rung
   /// that subtracts no maximum must fail. Rows that see no key are not among them.
@@ -46,10 +54,12 @@ class Reference {
     return static_cast<size_t>(head) * rows_.size() + row;
   }
   size_t d() const { return static_cast<size_t>(p_.d); }
+  void compute_quantised(const QuantisedAttention& attention);
 
   Problem p_;
   std::vector<int> rows_;
   std::vector<double> o_, plain_o_, lse_;
+  std::vector<double> full_o_, plain_lse_;  // with a quantisation
   int64_t overflowing_ = 0;
 };
 

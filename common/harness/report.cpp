@@ -222,6 +222,9 @@ std::string to_json(const Report& r) {
   m.add("seqlen", p.N).add("seqlen_kv", p.N_kv).add("head_dim", p.d);
   m.add("causal", p.causal).add("scale", static_cast<double>(p.scale));
   m.add("deterministic", r.deterministic);
+  Members settings;
+  for (const auto& [name, chosen] : r.plan.settings) settings.add(name.c_str(), chosen);
+  m.raw("settings", settings.object());
   m.add("block_q", or_null(r.plan.block_q)).add("block_kv", or_null(r.plan.block_kv));
   m.add("warps", or_null(r.plan.warps)).add("stages", or_null(r.plan.stages));
   // What a baseline's kernels take of shared memory is not known.
@@ -243,6 +246,7 @@ std::string to_json(const Report& r) {
       errors.raw(e.name, Members()
                              .add("max", e.max)
                              .add("rel", e.rel)
+                             .add("rms", e.rms)
                              .add("tolerance", e.tolerance)
                              .add("nonfinite", e.nonfinite)
                              .object());
@@ -268,6 +272,12 @@ std::string to_table(const Report& r, bool colour) {
     out += fmt::format("tiles of {} rows of Q × {} of K and V, {} warps, {} of shared memory\n",
                        r.plan.block_q, r.plan.block_kv, r.plan.warps,
                        bytes_text(static_cast<double>(r.plan.smem_bytes)));
+
+  if (!r.plan.settings.empty()) {
+    out += "settings";
+    for (const auto& [name, chosen] : r.plan.settings) out += fmt::format(" {}={}", name, chosen);
+    out += "\n";
+  }
 
   // Bytes: on the sim as counted, on the gpu by the formula, which the tests hold equal. Beside
   // them the sim has the distinct bytes, and a GPU may have the counters'.
@@ -319,6 +329,11 @@ std::string to_table(const Report& r, bool colour) {
   if (!r.errors) return out + "not checked\n";
   for (const auto& e : *r.errors) {
     const char* on = !colour ? "" : e.pass() ? "\033[32m" : "\033[31m";
+    if (std::isinf(e.tolerance)) {
+      out += fmt::format("{:<6}: max error {:.2e}, relative {:.2e}, root mean square {:.2e} ({})\n",
+                         e.name, e.max, e.rel, e.rms, e.compared);
+      continue;
+    }
     out += fmt::format("{:<5} {}{}{}: max error {:.2e}, tolerance {:.2e}, relative {:.2e}{} ({})\n",
                        e.name, on, e.pass() ? "pass" : "FAIL", colour ? "\033[0m" : "", e.max,
                        e.tolerance, e.rel,

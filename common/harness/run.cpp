@@ -255,9 +255,12 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
     const Progress progress("checking against the float64 reference");
     Report& r = reports.front();
     const Reference reference(p, inputs, variant.rounding,
-                              full(full_is_quick(p)) ? all_rows(p) : sampled_rows(p));
+                              full(full_is_quick(p)) ? all_rows(p) : sampled_rows(p),
+                              plans.forward.quantisation);
     r.errors = {reference.check_o(out.O)};
     if (variant.has_lse) r.errors->push_back(reference.check_lse(out.LSE));
+    if (plans.forward.quantisation)
+      r.errors->push_back(reference.compare_with_full_precision(out.O));
     r.overflowing_rows = reference.overflowing_rows();
     if (!r.pass() && !variant.max_subtracted_by.empty() && r.overflowing_rows > 0)
       fmt::print(stderr,

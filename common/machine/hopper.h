@@ -9,8 +9,8 @@
 //   tma_store_commit, tma_store_wait, tma_store_wait_read      groups of stores and additions
 //   named_barrier_sync, named_barrier_arrive, setmaxnreg_inc, setmaxnreg_dec
 //   multiprocessors            how many the device has
-//   matrix_descriptor, wgmma_m64k16, wgmma_fence_instruction, hold, wgmma_commit,
-//   wgmma_wait_instruction     what common/tile/warpgroup.h is made of
+//   matrix_descriptor, wgmma_m64k16, wgmma_m64k32, wgmma_fence_instruction, hold,
+//   wgmma_commit, wgmma_wait_instruction     what common/tile/warpgroup.h is made of
 #pragma once
 
 #include "machine/machine.h"

@@ -84,8 +84,8 @@ TEST(Broken, ReferenceMakesASoundKernelWrong) {
 #else
 
 TEST(Broken, CopiesWithoutAMistakeAreNotCaught) {
-  for (const char* sound :
-       {"tile_sound", "mma_sound", "stored_sound", "backward_sound", "persistent_sound"})
+  for (const char* sound : {"tile_sound", "mma_sound", "stored_sound", "backward_sound",
+                            "persistent_sound", "fp8_sound"})
     EXPECT_EQ(caught(variant(sound)), std::set<std::string>{}) << sound;
 }
 
@@ -114,6 +114,15 @@ const Mistake kMistakes[] = {
     {"stored_formula_counts_blocks_of_queries", "formula is not count"},
     {"backward_adds_to_dQ_plainly", "fault", "in the same kernel"},
     {"persistent_counts_plainly", "fault", "in the same kernel"},
+    {"fp8_keys_as_they_come", "wrong result"},
+    {"fp8_forgets_the_scale_of_V", "wrong result"},
+    {"fp8_forgets_that_the_scale_of_V_changes", "wrong result"},
+    {"fp8_takes_another_tiles_scale", "wrong result"},
+    {"fp8_takes_another_heads_scale", "wrong result"},
+    {"fp8_transforms_Q_alone", "wrong result"},
+    {"fp8_forgets_the_scale_of_P", "wrong result"},
+    {"fp8_swizzles_K_by_128", "fault"},
+    {"fp8_frees_K_too_early", "fault", "which a wgmma"},
 };
 
 class Mistakes : public ::testing::TestWithParam<Mistake> {};
@@ -156,7 +165,7 @@ TEST(Broken, RacesBetweenBlocksAreFoundInEveryOrderOnOneThread) {
 }
 
 TEST(Broken, EveryCopyIsTried) {
-  EXPECT_EQ(variants_for(DeviceKind::sim).size(), 5 + std::size(kMistakes));
+  EXPECT_EQ(variants_for(DeviceKind::sim).size(), 6 + std::size(kMistakes));
 }
 
 #endif

@@ -32,7 +32,7 @@ BIN_DIR = RUNG = None
 DEFAULT = None  # the variant that runs where none is asked for
 
 OPTIONS = """batch heads kv-heads seqlen seqlen-kv head-dim causal dtype scale input seed load save
-device variant block-q block-kv deterministic schedule sram trace check time warm dram baseline json
+device variant block-q block-kv set deterministic schedule sram trace check time warm dram baseline json
 verbose help version""".split()
 
 # A small workload whose sizes all differ; every rung takes well under a second for it.
@@ -103,6 +103,11 @@ def steps():
 
 def variants():
     return [step["variant"] for step in steps()]
+
+
+def with_settings():
+    """[(variant, {setting: its values})] of those that have any."""
+    return [(step["variant"], dict(step["settings"])) for step in steps() if step["settings"]]
 
 
 def has_gpu():
@@ -255,6 +260,7 @@ class Case(unittest.TestCase):
         for key in "causal deterministic pass".split():
             self.check_types(o, key, bool)
         self.check_types(o, "scale", float)
+        self.check_types(o, "settings", dict)
         for key in "block_q block_kv warps stages smem_bytes".split():
             self.check_types(o, key, int, none)
         for key in TIMES:
@@ -279,13 +285,17 @@ class Case(unittest.TestCase):
         names = {"dq", "dk", "dv"} if o["direction"] == "bwd" else {"o"}
         if has_lse(o["variant"]) and o["direction"] == "fwd":
             names.add("lse")
+        if o["direction"] == "fwd" and registers("plan.quantisation = ", o["variant"]):
+            names.add("o_full")  # reported, with no tolerance
         self.assertEqual({k for k, v in o["errors"].items() if v is not None}, names)
         for name in names:
             error = o["errors"][name]
-            for key in ("max", "rel", "tolerance"):
+            for key in ("max", "rel", "rms"):
                 self.check_types(error, key, float)
             self.check_types(error, "nonfinite", int)
-            self.assertLessEqual(error["max"], error["tolerance"])
+            self.check_types(error, "tolerance", type(None) if name == "o_full" else float)
+            if name != "o_full":
+                self.assertLessEqual(error["max"], error["tolerance"])
 
 
 class Help(Case):
@@ -550,6 +560,34 @@ class Options(Case):
         o = self.object(f"{SMALL} --block-q 64 --block-kv 64")
         self.assertEqual((o["block_q"], o["block_kv"]), (64, 64))
         self.assertTrue(o["pass"])
+
+    def test_settings(self):
+        for variant, settings in with_settings():
+            first = {name: values[0] for name, values in settings.items()}
+            last = {name: values[-1] for name, values in settings.items()}
+            run = f"{TINY} --variant {variant}"
+            self.assertEqual(self.object(run)["settings"], first)
+            given = ",".join(f"{name}={value}" for name, value in last.items())
+            self.assertEqual(self.object(f"{run} --set {given}")["settings"], last)
+            name, values = list(settings.items())[0]
+            twice = f"{run} --set {name}={values[0]} --set {name}={values[-1]}"
+            self.assertEqual(self.object(twice)["settings"], {**first, name: values[-1]})
+            self.assertIn(f"{name}={values[-1]}", self.good(twice).stdout)
+            for values in settings.values():
+                self.assertIn("|".join(values), self.good("--help").stdout)
+            self.assert_each_bad([
+                ("--set nonsense=1", 2, "nonsense", *settings),
+                (f"--set {name}=nonsense", 2, f"{name}=nonsense", *settings[name]),
+                (f"--set {name}", 2, name, "NAME=VALUE"),
+                (f"--set {name}=", 2, name, "NAME=VALUE"),
+                ("--set =1", 2, "NAME=VALUE"),
+                (f"--set {name}={values[0]},", 2, "NAME=VALUE"),
+            ], f"--save out --variant {variant}")
+            self.assert_each_bad([
+                (f"--set {name}={settings[name][0]}", 2, "--set", f"--variant {variant}"),
+                (f"--set {name}={settings[name][0]} --variant {DEFAULT}", 2, DEFAULT,
+                 f"--variant {variant}"),
+            ], "--save out")
 
     def test_what_a_terminal_would_obey_is_written_out(self):
         for arguments in (["--variant", "a\x1b[31m\rb\x7f\x9b"], ["--no\x1b[31m\rb\x7f\x9b"],
@@ -931,6 +969,8 @@ class BadUsage(Case):
             cases.append(("--block-q 63", 2, "--block-q 63", "64x64"))
         if not has_backward():
             cases.append(("--deterministic", 2, "--deterministic", "same bits"))
+        if not with_settings():
+            cases.append(("--set a=b", 2, "--set", "with settings"))
         if number() != "01":
             cases.append(("--baseline cublas", 2, "--baseline", "a library's version"))
         else:

@@ -159,7 +159,6 @@ class HopperFaults : public ::testing::Test {
     return of;
   }
 
- private:
   std::unique_ptr<Device> device_;
   Array *X_ = nullptr, *Y_ = nullptr, *out_ = nullptr;
 };
@@ -763,6 +762,90 @@ TEST_F(HopperFaults, TensorMaps) {
   EXPECT_NO_THROW(map_of_X(128, 256));
   EXPECT_THROW(map_of_X(128, 257), Fault);
   EXPECT_THROW(map_of_X(127, 64), Fault);
+  // Of e4m3 X is 128 × 128. Rows are a multiple of 16 bytes, boxes are 64 or 128 wide.
+  const auto of_e4m3 = [&](int d, int rows, int box_bytes) {
+    device_->run("test", [&] { tensor_map<e4m3>(*X_, d, rows, 1, 1, 64, box_bytes); });
+  };
+  EXPECT_NO_THROW(of_e4m3(128, 128, 128));
+  EXPECT_NO_THROW(of_e4m3(16, 1024, 64));
+  EXPECT_THROW(of_e4m3(8, 2048, 64), Fault);
+  EXPECT_THROW(of_e4m3(128, 128, 32), Fault);
+  EXPECT_THROW(of_e4m3(64, 128, 64), Fault);  // that would be another array
+}
+
+// ------------------------------------------------------------------------------------------ e4m3
+
+/// sums = A·Bᵀ of e4m3, all ones, B loaded by the copy engine in boxes of 64 bytes.
+__global__ void multiply_e4m3(const __grid_constant__ TensorMap B_of, Hbm<float> out, int mistake) {
+  using TileB = SwizzledTile<e4m3, 64, 64>;
+  SharedMemory smem;
+  const auto memory = smem.take<e4m3>("B", 2 * TileB::kElements);
+  const TileB B{memory + (mistake == kMisaligned ? 256 : 0)};
+  const auto full = smem.take<Mbarrier>("full", 1);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) {
+    full[0].init(1);
+    fence_mbarrier_init();
+    full[0].arrive_expect_tx(TileB::kBytes);
+    tma_load(B_of, full[0], mistake == kPastTheEnd ? TileB{memory + TileB::kElements + 512} : B, 0,
+             0, 0, 0);
+  }
+  __syncthreads();
+  if (mistake != kMultipliesBeforeBarrier) full[0].wait(0);
+  Operand<e4m3, 16, 64> a;
+  for (auto& piece : a.r[0])
+    for (unsigned& four : piece) four = pack<e4m3>(1, 1, 1, 1);
+  Accumulator<16, 64> acc;
+  if (mistake == kNoFence)
+    wgmma_fence(a);
+  else if (mistake == kNoFenceOfOperand)
+    wgmma_fence(acc);
+  else
+    wgmma_fence(acc, a);
+  wgmma_ABt(acc, a, B);
+  wgmma_commit();
+  if (mistake == kNoWait) return;
+  if (mistake == kReadsBeforeWait) a = as_operand<e4m3>(acc);
+  if (mistake == kWritesBeforeWait && thread == 37) acc.r[0][3][1] = 0;
+  if (mistake == kWritesOperandBeforeWait && thread == 37) a.r[0][1][3] = 0;
+  if (mistake == kStoresBeforeWait && thread == 3) memory[130] = e4m3(2.0f);
+  wgmma_wait<0>(acc, a);
+  for_each(acc, [&](int i, int j, float x) { out[(16 * (thread / 32) + i) * 64 + j] = x; });
+}
+
+TEST_F(HopperFaults, ProductsOfE4m3) {
+  const std::vector<e4m3> ones(2 * 128 * 64, e4m3(1.0f));
+  device_->upload(*X_, ones.data());
+  const auto said_of_e4m3 = [&](int mistake) -> std::string {
+    try {
+      device_->run("test", [&] {
+        launch("planted", multiply_e4m3, dim3(1), dim3(128),
+               shared_bytes<e4m3>(2 * 64 * 64) + shared_bytes<Mbarrier>(1),
+               tensor_map<e4m3>(*X_, 64, 256, 1, 1, 64, 64), hbm<float>(*out_), mistake);
+      });
+    } catch (const Fault& fault) {
+      return fault.what();
+    }
+    return "no fault";
+  };
+  const auto expect_of_e4m3 = [&](int mistake, const std::string& part) {
+    const std::string said = said_of_e4m3(mistake);
+    EXPECT_NE(said.find(part), std::string::npos) << said;
+  };
+  EXPECT_EQ(said_of_e4m3(kNone), "no fault");
+  EXPECT_EQ(first_of_out(), 64);
+  expect_of_e4m3(kMisaligned, "TMA load: shared B[256] not aligned to 512 bytes");
+  expect_of_e4m3(kPastTheEnd,
+                 "a box of 64 rows × 64 bytes at shared B[4608] ends past its 8192 elements");
+  expect_of_e4m3(kMultipliesBeforeBarrier, "wgmma of shared B[0] (element of 1 bytes), the target");
+  expect_of_e4m3(kNoFence, "wgmma without a wgmma_fence() of its accumulator before");
+  expect_of_e4m3(kNoFenceOfOperand, "wgmma without a wgmma_fence() of its left operand before");
+  expect_of_e4m3(kNoWait, "ends with a wgmma that was never waited for");
+  expect_of_e4m3(kReadsBeforeWait, "uses an accumulator of a wgmma before the wgmma_wait() for it");
+  expect_of_e4m3(kWritesBeforeWait, "accumulator of a wgmma m64n64k32, row 17, column 27");
+  expect_of_e4m3(kWritesOperandBeforeWait,
+                 "thread (37,0,0): left operand of a wgmma: other code wrote to its registers");
+  expect_of_e4m3(kStoresBeforeWait, "thread (3,0,0): write under a wgmma");
 }
 
 TEST_F(HopperFaults, TracesShowBulkCopies) {

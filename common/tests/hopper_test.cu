@@ -927,7 +927,8 @@ std::vector<float> run_by_descriptor(Device& device, const std::vector<uint16_t>
   return out;
 }
 
-/// Swizzle mode 1 is 128 bytes, the one that the words of common/tile use and the sim knows.
+/// Swizzle mode 1 is 128 bytes, 2 is 64: those that the words of common/tile use and the sim knows,
+/// the second for operands as they stand.
 uint64_t descriptor_bits(int start, int leading, int stride, int mode = 1) {
   return static_cast<uint64_t>(start >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(mode) << 62;
@@ -936,8 +937,8 @@ uint64_t descriptor_bits(int start, int leading, int stride, int mode = 1) {
 // What a descriptor means for the products above, and that another one means something else.
 TEST_F(SUITE, AnotherDescriptorGivesOtherNumbers) {
   const Matrix m = random_matrix<fp16>(1, 32768);
-  const auto sums = [&](bool transposed, int leading, int stride) {
-    return run_by_descriptor(device(), m.elements.bits, descriptor_bits(0, leading, stride),
+  const auto sums = [&](bool transposed, int leading, int stride, int mode = 1) {
+    return run_by_descriptor(device(), m.elements.bits, descriptor_bits(0, leading, stride, mode),
                              transposed);
   };
   const auto differ = [](const std::vector<float>& a, const std::vector<float>& b) {
@@ -950,16 +951,18 @@ TEST_F(SUITE, AnotherDescriptorGivesOtherNumbers) {
   EXPECT_TRUE(differ(right, sums(false, 16, 512))) << "stride";
   EXPECT_TRUE(differ(right, sums(true, 8192, 1024))) << "transposed";
   EXPECT_TRUE(differ(sums(true, 8192, 1024), sums(true, 8192, 2048))) << "stride, transposed";
+  EXPECT_TRUE(differ(right, sums(false, 16, 1024, 2))) << "swizzle";
 }
 
 #ifdef LADDER_SIM
 TEST_F(SUITE, FaultsOnDescriptorsOfAnotherSwizzle) {
   const Matrix m = random_matrix<fp16>(1, 32768);
-  for (const int mode : {0, 2, 3})
-    EXPECT_THROW(
-        run_by_descriptor(device(), m.elements.bits, descriptor_bits(0, 16, 1024, mode), false),
-        Fault)
-        << "mode " << mode;
+  const auto run = [&](int mode, bool transposed) {
+    run_by_descriptor(device(), m.elements.bits, descriptor_bits(0, 16, 1024, mode), transposed);
+  };
+  for (const int mode : {0, 3}) EXPECT_THROW(run(mode, false), Fault) << "mode " << mode;
+  EXPECT_NO_THROW(run(2, false));
+  EXPECT_THROW(run(2, true), Fault);
 }
 #endif
 
@@ -971,25 +974,30 @@ TEST_F(SUITE, DescriptorsAreReadAsOnTheChip) {
   const Matrix m = random_matrix<fp16>(1, 32768);
   const auto sim = open_sim({});
   int strange = 0, strange_and_different = 0;
-  for (const bool transposed : {false, true})
+  const auto compare = [&](bool transposed, int mode) {
     for (const int stride : {128, 256, 512, 1024, 2048})
       for (const int leading : {128, 1024, 8192})
         for (const int start : {0, 32, 64, 1024, 2048 + 96}) {
-          const uint64_t bits = descriptor_bits(start, leading, stride);
+          const uint64_t bits = descriptor_bits(start, leading, stride, mode);
           const auto chip = run_by_descriptor(device(), m.elements.bits, bits, transposed);
           const auto said = sim::sums_by_descriptor(*sim, m.elements.bits, bits, transposed);
           float most = 0;
           for (size_t i = 0; i < chip.size(); ++i)
             most = std::max(most, std::abs(chip[i] - said[i]));
           // Not transposed, steps of 16 columns are in use.
-          if (stride % 1024 || leading % 1024 || (start % 1024 && transposed)) {
+          if (stride % (1024 / mode) || leading % 1024 || (start % 1024 && transposed)) {
             ++strange;
             strange_and_different += !(most < 1e-3f);
             continue;
           }
           EXPECT_LT(most, 1e-3) << "start " << start << ", leading " << leading << ", stride "
-                                << stride << (transposed ? ", transposed" : "");
+                                << stride << ", swizzle mode " << mode
+                                << (transposed ? ", transposed" : "");
         }
+  };
+  compare(false, 1);
+  compare(true, 1);
+  compare(false, 2);
   printf(
       "of %d descriptors that are not aligned as they should be, the chip reads %d otherwise "
       "than the sim\n",

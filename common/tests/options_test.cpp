@@ -45,6 +45,10 @@ class OptionsTest : public testing::Test {
       add(kBackward, "mma", 1, device, all.first(1));
     }
     add(kFlash, "gpu_only", 3, DeviceKind::gpu, kWide);
+    static const Setting kSettings[] = {{"scale", {"tile", "head"}, "what shares a scale"},
+                                        {"spread", {"on", "off"}, "whether"}};
+    for (const DeviceKind device : {DeviceKind::sim, DeviceKind::gpu})
+      add(kFlash, "eight", 4, device, {}).settings = kSettings;
   }
   void TearDown() override { variants().clear(); }
 
@@ -350,6 +354,30 @@ TEST_F(OptionsTest, HelpListsVariantsDevicesAndTiles) {
   EXPECT_EQ(naive.find("Baselines"), std::string::npos) << naive;
   EXPECT_NE(printed(kTiled, "--help").find("library                what library does"),
             std::string::npos);
+}
+
+TEST_F(OptionsTest, SettingsAreThoseOfTheStep) {
+  const Settings chosen =
+      options({"--variant", "eight", "--set", "scale=head", "--set=spread=off,scale=tile"}, kFlash)
+          .tile.settings;
+  EXPECT_EQ(chosen, (Settings{{"scale", "tile"}, {"spread", "off"}}));
+  const std::span<const Setting> all = variants().back().settings;
+  EXPECT_EQ(choose_settings(all, {{"spread", "off"}}),
+            (Settings{{"scale", "tile"}, {"spread", "off"}}));
+  EXPECT_NE(printed(kFlash, "--help").find("--set scale=tile|head            what shares a scale"),
+            std::string::npos);
+
+  const auto bad = [](const char* value, const std::vector<std::string>& words,
+                      const char* variant = "eight") {
+    expect_bad({"--variant", variant, "--set", value}, words, kFlash);
+  };
+  bad("size=3", {"'size'", "scale or spread"});
+  bad("scale=row", {"'scale=row'", "tile or head"});
+  for (const char* no_pair : {"scale", "scale=", "=tile", "", "scale=tile,", ",scale=tile"})
+    bad(no_pair, {"is no NAME=VALUE"});
+  bad("scale=tile", {"--set scale: mma has no settings", "--variant eight"}, "mma");
+  expect_bad({"--set", "scale=tile"}, {"the default step has no settings", "eight"}, kFlash);
+  expect_bad({"--set", "scale=tile"}, {"does not take --set", "with settings"}, kNaive);
 }
 
 TEST_F(OptionsTest, PrintsItsVersion) {

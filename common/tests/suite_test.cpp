@@ -280,6 +280,42 @@ TEST(SmallerSharedMemory, TakesTilesThatAreRight) {
   }
 }
 
+// Every value of every setting that a step has, and all of them other than by default.
+TEST(Settings, AreRightWithEachValue) {
+  const Case kShapes[] = {
+      {"ragged", 1, 4, 2, 113, 203, 80, true, fp},
+      {"blind_rows", 1, 2, 1, 217, 128, 64, true, bf, Input::outliers},
+      {"wide", 1, 2, 1, 70, 300, 256, false, fp, Input::outliers},
+      {"narrow", 2, 2, 1, 33, 150, 16, false, bf},
+      {"one_key", 1, 1, 1, 3, 1, 128, false, fp},
+  };
+  for (const Variant& v : variants_for(DeviceKind::sim)) {
+    std::vector<Settings> each;
+    Settings other;
+    for (const Setting& setting : v.settings) {
+      for (const char* value : setting.values) each.push_back({{setting.name, value}});
+      other[setting.name] = setting.values.back();
+    }
+    if (!other.empty()) each.push_back(other);
+    for (const Settings& settings : each)
+      for (const Case& c : kShapes) {
+        std::string text;
+        for (const auto& [name, value] : settings) text += " " + name + "=" + value;
+        SCOPED_TRACE(testing::Message() << v.name << text << ", " << c.name);
+        Options o = options_of(c);
+        o.tile.settings = settings;
+        for (const Report& r : run_variant(*open_sim({}), v, o, nullptr)) {
+          for (const auto& [name, value] : settings) EXPECT_EQ(r.plan.settings.at(name), value);
+          expect_formula_is_count(r);
+          expect_workspace_is_written(r);
+          for (const TensorError& e : *r.errors)
+            EXPECT_TRUE(e.pass()) << e.name << ": max error " << e.max << ", tolerance "
+                                  << e.tolerance << ", " << e.nonfinite << " not finite";
+        }
+      }
+  }
+}
+
 void expect_same_bits(const Outputs& a, const Outputs& b, bool gradients_too) {
   EXPECT_EQ(a.O.bits, b.O.bits);
   ASSERT_EQ(a.LSE.size(), b.LSE.size());

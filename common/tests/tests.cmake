@@ -27,6 +27,8 @@ foreach(name sim_test races_test hopper_faults_test)
   target_compile_options(${name} PRIVATE -Wno-unknown-pragmas)
 endforeach()
 ladder_test(sampling_test SOURCES ${tests}/sampling_test.cpp LABELS asan)
+ladder_test(float8_test SOURCES ${tests}/float8_test.cpp LABELS asan)
+ladder_test(quantised_test SOURCES ${tests}/quantised_test.cpp LABELS asan)
 ladder_test(npy_test SOURCES ${tests}/npy_test.cpp LABELS asan)
 ladder_test(reference_test SOURCES ${tests}/reference_test.cpp LABELS asan)
 ladder_test(options_test SOURCES ${tests}/options_test.cpp LABELS asan)
@@ -43,7 +45,7 @@ if(LADDER_GPU)
 endif()
 
 # Files of kernels and tests, compiled for both machines.
-foreach(name tile_test over_warps_test hopper_test)
+foreach(name tile_test over_warps_test hopper_test fp8_test)
   ladder_kernels(${name}_kernels ${tests}/${name}.cu)
   add_executable(${name} ${${name}_kernels_objects})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
@@ -122,6 +124,23 @@ set(persistent 05_flash_v2/hopper/persistent.cu persistent)
 ladder_broken(persistent_sound ${persistent})
 ladder_broken(persistent_counts_plainly ${persistent} "atomicAdd(next, 1)"
   "[&] { const int n = next[0]; next[0] = n + 1; return n; }()")
+# Of e4m3: an order of keys, scales and layouts.
+set(fp8 05_flash_v2/hopper/fp8.cu fp8)
+ladder_broken(fp8_sound ${fp8})
+ladder_broken(fp8_keys_as_they_come ${fp8} "const int key = column_at(place + e)"
+  "const int key = place + e")
+ladder_broken(fp8_forgets_the_scale_of_V ${fp8} "of_V * inverse_or_zero(l)" "inverse_or_zero(l)")
+ladder_broken(fp8_forgets_that_the_scale_of_V_changes ${fp8} "(of_V_before / of_V) * alpha" "alpha")
+ladder_broken(fp8_takes_another_tiles_scale ${fp8} "of_K = scales[first + step]" "of_K = scales[first]")
+ladder_broken(fp8_takes_another_heads_scale ${fp8} "scales[w.head * scaled.q + row / kRows]"
+  "scales[row / kRows]")
+ladder_broken(fp8_transforms_Q_alone ${fp8}
+  "read_rows<T, D, R>(x, X + first_row * p.d, rows, p.d, how.hadamard)"
+  "read_rows<T, D, R>(x, X + first_row * p.d, rows, p.d, how.hadamard && is_Q)")
+ladder_broken(fp8_forgets_the_scale_of_P ${fp8} "shift - fill_rows<16>(p_exponent)" "shift")
+ladder_broken(fp8_swizzles_K_by_128 ${fp8} "D <= 64 ? 64 : 128)" "128)")
+ladder_broken(fp8_frees_K_too_early ${fp8} "    wgmma_wait<0>(S);\n    K.release();"
+  "    K.release();\n    wgmma_wait<0>(S);")
 
 ladder_test(broken_test SOURCES ${tests}/broken_test.cpp ${broken_copies} LABELS sim)
 target_compile_definitions(broken_test PRIVATE LADDER_SIM)

@@ -7,8 +7,10 @@
 //   finite_or_zero        row by row: −∞ becomes 0
 //   mul_rows, sub_rows    every element times, or minus, its row's value
 //   mul                   every element times that of another accumulator
+//   add_columns           some columns plus those of another, scaled
 //   exp2_rows             S_ij ← 2^(c·S_ij − shift_i)
 //   as_operand            accumulator → left operand of the next product, rounded to T
+//   column_at             in which order an operand of e4m3 has the accumulator's columns
 //   make_rows             rows from a function of the row
 //   rows_of               16 rows of an operand
 //   for_each_row          every value with its row, each row in one lane
@@ -169,6 +171,23 @@ __device__ __forceinline__ void mul(Accumulator<M, N>& acc, const Accumulator<M,
   count_flops(M * N / 32);
 }
 
+/// Columns [column, column + N) of an accumulator plus scale times another. Two FLOPs for each
+/// element.
+template <int M, int N, int C>
+__device__ __forceinline__ void add_columns(Accumulator<M, C>& acc, int column,
+                                            const Accumulator<M, N>& by, float scale) {
+#pragma unroll
+  for (int first = 0; first < C; first += N)
+    if (first == column)  // so that every register has a number the compiler knows
+#pragma unroll
+      for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+        for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) acc.r[i][first / 8 + j][e] += scale * by.r[i][j][e];
+  count_flops(2 * M * N / 32);
+}
+
 /// S_ij ← 2^(c·S_ij − shift_i). Two FLOPs and an exponential for each element.
 template <int M, int N>
 __device__ __forceinline__ void exp2_rows(Accumulator<M, N>& S, float c, const Rows<M>& shift) {
@@ -185,7 +204,8 @@ __device__ __forceinline__ void exp2_rows(Accumulator<M, N>& S, float c, const R
 /// The accumulator of one product as the left operand of the next, rounded to T. No data moves
 /// between lanes: two neighbouring 16 × 8 pieces of sums are laid out like one 16 × 16 operand.
 template <class T, int M, int N>
-__device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& acc) {
+requires(sizeof(T) ==
+         2) __device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& acc) {
   Operand<T, M, N> a;
 #pragma unroll
   for (int i = 0; i < M / 16; ++i)
@@ -197,6 +217,31 @@ __device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& 
         a.r[i][k][e] = pack<T>(pair[0], pair[1]);
       }
   return a;
+}
+
+/// The same of e4m3. A lane has columns 2t, 2t + 1, 2t + 8 and 2t + 9 of each 16, t = lane mod 4,
+/// and an operand of e4m3 wants columns 4t … 4t + 3 of it. So this is the operand with its columns
+/// in another order, in which the next product's right operand has to have its rows: at 4t + e
+/// stands 2t + e for e < 2 and 2t + 6 + e for the others (column_at).
+template <class T, int M, int N>
+requires(sizeof(T) ==
+         1) __device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& acc) {
+  Operand<T, M, N> a;
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int k = 0; k < N / 32; ++k)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float* left = &acc.r[i][4 * k + e / 2 * 2][e % 2 * 2];
+        const float* right = &acc.r[i][4 * k + e / 2 * 2 + 1][e % 2 * 2];
+        a.r[i][k][e] = pack<T>(left[0], left[1], right[0], right[1]);
+      }
+  return a;
+}
+/// Which column of the sums stands in column i of their operand of e4m3.
+constexpr int column_at(int i) {
+  return i / 16 * 16 + i % 16 / 4 * 2 + i % 2 + i % 4 / 2 * 8;
 }
 
 /// Rows of f(row): each lane asks for the rows that it holds.

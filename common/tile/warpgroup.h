@@ -28,26 +28,35 @@ __device__ __forceinline__ int warpgroup_id() {
   return __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
 }
 
-/// R × C elements of a 16-bit type in panels of 64 columns, each R rows of 128 bytes. In a panel
-/// chunk c (of 8 elements) of row r stands at place c XOR r (mod 8), as 128-byte swizzle has it.
+/// R × C elements in panels, each R rows of 128 bytes: 64 columns of a 16-bit type, 128 of e4m3. In
+/// a panel chunk c (16 bytes) of row r stands at place c XOR r (mod 8), as 128-byte swizzle has it.
+/// Rows of e4m3 of up to 64 columns are a panel of 64 bytes each, under 64-byte swizzle: chunk c of
+/// row r stands at place c XOR r/2 (mod 4), so that 8 rows meet no bank twice here too.
 template <class T, int R, int C>
 struct SwizzledTile {
-  static_assert(R % 8 == 0 && (C == 32 || C % 64 == 0));
   using Element = T;
-  static constexpr int kPanels = C <= 64 ? 1 : C / 64;
-  static constexpr int kPanel = R * 64;  // elements; a multiple of 1024 bytes
+  static constexpr int kChunk = 16 / int{sizeof(T)};                        // elements
+  static constexpr int kPanelBytes = sizeof(T) == 1 && C <= 64 ? 64 : 128;  // of a row
+  static constexpr int kColumns = kPanelBytes / int{sizeof(T)};             // of a panel
+  static_assert(R % 8 == 0 && (C == 32 || C % kColumns == 0));
+  static constexpr int kPanels = C <= kColumns ? 1 : C / kColumns;
+  static constexpr int kPanel = R * kColumns;  // elements
+  static_assert(kPanel * sizeof(T) % 1024 == 0);
   static constexpr int kElements = kPanels * kPanel;
   static constexpr int kBytes = kElements * static_cast<int>(sizeof(T));
   Smem<T> data;  // aligned to 1024 bytes
 
   /// Where columns [column, …) of rows [row, …) start, in elements. Either a multiple of 8 rows
-  /// and 64 columns, or a step of 16 columns within them.
+  /// and a panel's columns, or a step of 32 bytes within them.
   __device__ __forceinline__ static constexpr int at(int row, int column) {
-    return column / 64 * kPanel + row * 64 + column % 64;
+    return column / kColumns * kPanel + row * kColumns + column % kColumns;
   }
   /// Where chunk c of row r starts, in elements.
   __device__ __forceinline__ static constexpr int chunk(int r, int c) {
-    return c / 8 * kPanel + r * 64 + static_cast<int>(static_cast<unsigned>(c ^ r) % 8) * 8;
+    constexpr int kChunks = kColumns / kChunk;                       // of a panel's row
+    const unsigned line = static_cast<unsigned>(r) / (8 / kChunks);  // of 128 bytes
+    const int place = static_cast<int>((static_cast<unsigned>(c) ^ line) % kChunks);
+    return c / kChunks * kPanel + r * kColumns + place * kChunk;
   }
 };
 
@@ -57,6 +66,7 @@ template <int kThreads, class T, int R, int C>
 __device__ __forceinline__ void copy_async(const SwizzledTile<T, R, C>& tile,
                                            std::type_identity_t<Hbm<const T>> source, int pitch,
                                            int rows, int columns, int thread) {
+  static_assert(sizeof(T) == 2);
   constexpr int kChunks = C / 8, kStep = kThreads / kChunks;
   static_assert(kThreads % kChunks == 0 && R % kStep == 0);
   const int first = thread / kChunks, c = thread % kChunks;
@@ -73,6 +83,7 @@ template <int kThreads, class T, int R, int C>
 __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, int pitch,
                                          const SwizzledTile<T, R, C>& tile, int rows, int columns,
                                          int thread) {
+  static_assert(sizeof(T) == 2);
   constexpr int kChunks = C / 8;
 #pragma unroll
   for (int i = thread; i < R * kChunks; i += kThreads) {
@@ -90,7 +101,7 @@ __device__ __forceinline__ void tma_load(const TensorMap& map, MbarrierRef barri
                                          int c3) {
 #pragma unroll
   for (int i = 0; i < tile.kPanels; ++i)
-    tma_load(map, barrier, tile.data + i * tile.kPanel, c0 + 64 * i, c1, c2, c3);
+    tma_load(map, barrier, tile.data + i * tile.kPanel, c0 + tile.kColumns * i, c1, c2, c3);
 }
 /// Starts storing a tile there. By one thread, after fence_proxy_async() by those that wrote it.
 template <class T, int R, int C>
@@ -98,19 +109,21 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, const SwizzledTi
                                           int c0, int c1, int c2, int c3) {
 #pragma unroll
   for (int i = 0; i < tile.kPanels; ++i)
-    tma_store(map, tile.data + i * tile.kPanel, c0 + 64 * i, c1, c2, c3);
+    tma_store(map, tile.data + i * tile.kPanel, c0 + tile.kColumns * i, c1, c2, c3);
 }
 
-/// A descriptor of rows [row, row + …) × columns [column, column + 16) of a tile, as they stand.
+/// A descriptor of rows [row, row + …) × 32 bytes from `column` on of a tile, as they stand.
 template <class T, int R, int C>
 __device__ __forceinline__ uint64_t by_rows(const SwizzledTile<T, R, C>& tile, int row,
                                             int column) {
-  return matrix_descriptor(tile.data + tile.at(row, column), 16, 1024);
+  return matrix_descriptor(tile.data + tile.at(row, column), 16, 8 * tile.kPanelBytes,
+                           tile.kPanelBytes);
 }
 /// A descriptor of rows [row, row + 16) × columns [column, …) of a tile, transposed.
 template <class T, int R, int C>
 __device__ __forceinline__ uint64_t by_columns(const SwizzledTile<T, R, C>& tile, int row,
                                                int column) {
+  static_assert(sizeof(T) == 2, "operands of 8 bits cannot be transposed");
   return matrix_descriptor(tile.data + tile.at(row, column), tile.kPanel * int{sizeof(T)}, 1024);
 }
 
@@ -120,7 +133,7 @@ __device__ __forceinline__ void load(Operand<T, 16, C>& a, const SwizzledTile<T,
                                      int row) {
   const int lane = lane_id();
 #pragma unroll
-  for (int k = 0; k < C / 16; ++k)
+  for (int k = 0; k < C * int{sizeof(T)} / 32; ++k)
     ldmatrix_x4(a.r[0][k],
                 tile.data + (tile.at(row, 0) + tile.chunk(lane % 16, 2 * k + lane / 16)));
 }
@@ -156,6 +169,23 @@ __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, Operand<T, 16, 
 #pragma unroll
   for (int k = 0; k < C; k += 16)
     wgmma_m64k16<T, false>(S.r[0], a.r[0][k / 16], by_rows(B, 0, k), k ? 1 : scale_d);
+}
+/// Of e4m3. There is no wgmma_AB of it: both operands must have the inner dimension's elements next
+/// to each other, so that A·B takes B stored as Bᵀ and is wgmma_ABt too.
+template <int N, int RA, int C>
+__device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledTile<e4m3, RA, C>& A,
+                                          int row, const SwizzledTile<e4m3, N, C>& B,
+                                          int scale_d = 1) {
+#pragma unroll
+  for (int k = 0; k < C; k += 32)
+    wgmma_m64k32(S.r[0], by_rows(A, row, k), by_rows(B, 0, k), k ? 1 : scale_d);
+}
+template <int N, int C>
+__device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, Operand<e4m3, 16, C>& a,
+                                          const SwizzledTile<e4m3, N, C>& B, int scale_d = 1) {
+#pragma unroll
+  for (int k = 0; k < C; k += 32)
+    wgmma_m64k32(S.r[0], a.r[0][k / 32], by_rows(B, 0, k), k ? 1 : scale_d);
 }
 /// O = scale_d·O + A·B, A from registers, B all rows and columns [column, column + N) of a tile,
 /// column a multiple of 64.

@@ -3,7 +3,7 @@
 import collections
 import shlex
 
-from ladder.course import BLOCK_SIZE_TIMED
+from ladder.course import BLOCK_SIZE_TIMED, QUANTISED
 from ladder.workload import HIDDEN, TOKENS, paper_batch, paper_heads
 
 GRIDS = ("quick", "paper", "long")
@@ -17,6 +17,8 @@ CHECK_LENGTH = 1024
 # without and with the causal mask.
 STEP_LENGTHS = [1024, 2048, 4096], [2048]
 
+CAPTURED = "scripts/captured"  # tensors of a trained model, from the repository's root
+
 IGNORED_IN_KEYS = ("--time", "--dram", "--json")  # how it is measured, not what
 
 
@@ -25,8 +27,10 @@ class Config(collections.namedtuple(
     """One run of a program; `options` beyond the workload, as the program takes them."""
 
     def words(self, device):
-        words = [self.rung, "--device", device, "--variant", self.variant, "--batch", self.batch,
-                 "--heads", self.heads, "--seqlen", self.seqlen, "--head-dim", self.head_dim,
+        shape = [] if "--load" in self.options else [
+            "--batch", self.batch, "--heads", self.heads, "--seqlen", self.seqlen, "--head-dim",
+            self.head_dim]
+        words = [self.rung, "--device", device, "--variant", self.variant, *shape,
                  "--dtype", self.dtype, *(["--causal"] if self.causal else []), *self.options]
         return [str(word) for word in words]
 
@@ -146,6 +150,24 @@ def tile_sizes(steps, point, more=()):
             for step in steps for rows, keys in step.tiles_for(point.head_dim)]
 
 
+def quantised(steps):
+    """The step with settings at each row of its table, and the one beside it."""
+    found = []
+    for step in steps:
+        name = step.rung, step.variant
+        settings = ([settings for _, settings in QUANTISED["rows"]]
+                    if name == QUANTISED["step"] else [{}] if name == QUANTISED["beside"] else [])
+        for one in settings:
+            chosen = ["--set", ",".join(f"{name}={value}" for name, value in one.items())] if one \
+                else []
+            for _, d, kind in QUANTISED["inputs"]:
+                found.append(config(step, Point(1, 8, 1024, d, False, "fp16"), [
+                    "--input", kind, "--check", "full", *chosen]) if d else config(
+                        step, Point(1, 2, 256, 64, True, "fp16"),
+                        ["--load", CAPTURED, "--check", "full", *chosen]))
+    return found
+
+
 def plan_sim(steps, dtype):
     points = [Point(1, 1, n, d, False, dtype) for n in SIM_LENGTHS for d in (64, 128)]
     points += [Point(1, 1, 512, d, True, dtype) for d in (64, 128)]
@@ -154,6 +176,7 @@ def plan_sim(steps, dtype):
         outliers = Point(1, 1, 512, 64, False, kind)
         found.append((None, [config(step, outliers, ["--input", "outliers"]) for step in steps],
                       []))
+    found.append((None, quantised(steps), []))
     # The tiles of a step with a backward pass are its forward pass's, which another rung shows.
     tiled = [step for step in steps if not step.backward]
     found += [(None, tile_sizes(tiled, Point(1, 1, 1024, d, False, dtype), ["--check", "off"]), [])

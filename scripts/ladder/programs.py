@@ -13,7 +13,7 @@ from ladder.files import ROOT
 
 class Step(collections.namedtuple(
         "Step", "rung variant device default by_name_only summary colour backward deterministic "
-                "needs exact_architecture tiles grid_limit")):
+                "needs exact_architecture tiles grid_limit settings", defaults=[()])):
     """A line of --list: a step for a device. common/rung.h says what each field means."""
 
     def tiles_for(self, head_dim):

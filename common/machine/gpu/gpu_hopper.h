@@ -18,13 +18,16 @@
 
 namespace ladder::gpu {
 
-/// What a bulk copy reads or writes, made on the host: a (batch, heads, rows, d) array of T, in
-/// boxes of `box_rows` rows × 64 columns of one head. Of a box, what lies past the head's last row
-/// or past column d is filled with zeros, and not stored.
+/// What a bulk copy reads or writes, made on the host: a (batch, heads, rows, d) array of T, rows a
+/// multiple of 16 bytes, in boxes of `box_rows` rows × `box_bytes` (64 or 128) of one head. Of a
+/// box, what lies past the head's last row or past column d is filled with zeros, and not stored.
 template <class T>
 TensorMap tensor_map(const Array& array, int d, int64_t rows, int64_t heads, int64_t batch,
-                     int box_rows) {
-  return encode_tensor_map(array, std::is_same_v<T, bf16>, {d, rows, heads, batch}, box_rows);
+                     int box_rows, int box_bytes = 128) {
+  constexpr Element element = sizeof(T) == 1            ? Element::e4m3
+                              : std::is_same_v<T, bf16> ? Element::bf16
+                                                        : Element::fp16;
+  return encode_tensor_map(array, element, {d, rows, heads, batch}, box_rows, box_bytes);
 }
 
 /// The device's SMs: a persistent kernel, whose blocks take one piece of work after another, starts
@@ -114,8 +117,8 @@ __device__ __forceinline__ void setmaxnreg_dec() {
 
 /// Starts copying the box whose first element is (c3, c2, c1, c0) of the map to `target`, aligned
 /// to 1024 bytes, rows of 128 bytes, their 16-byte pieces swizzled: piece c of row r stands at
-/// place c XOR r (mod 8). All its bytes, filled ones too, count for the barrier. By one thread.
-/// (PTX ISA: “cp.async.bulk.tensor”.)
+/// place c XOR r (mod 8). Boxes of 64 bytes: aligned to 512, place c XOR r/2 (mod 4). All its
+/// bytes, filled ones too, count for the barrier. By one thread. (PTX ISA: “cp.async.bulk.tensor”.)
 template <class T>
 __device__ __forceinline__ void tma_load(const TensorMap& map, Mbarrier& barrier, T* target, int c0,
                                          int c1, int c2, int c3) {
@@ -173,15 +176,17 @@ __device__ __forceinline__ void bulk_add(float* target, const float* source, int
 
 // ------------------------------------------------------------------------- products of a warpgroup
 
-/// Where a wgmma finds a matrix of 16-bit elements in shared memory, swizzled by 128 bytes (PTX
-/// ISA: “Matrix Descriptor Format”): start address, leading and stride byte offset in units of 16
-/// bytes, swizzle mode 1 in bits 62 and 63. Rows, or with a transposed operand columns, are pieces
-/// of 128 bytes, eight of them 1024 bytes that repeat every `stride` bytes; `leading` is from 64
-/// columns (rows) to the next and counts only for a transposed operand.
+/// Where a wgmma finds a matrix in shared memory, swizzled by 128 bytes (PTX ISA: “Matrix
+/// Descriptor Format”): start address, leading and stride byte offset in units of 16 bytes, swizzle
+/// mode 1 in bits 62 and 63. Rows, or with a transposed operand columns, are pieces of 128 bytes,
+/// eight of them 1024 bytes that repeat every `stride` bytes; `leading` is from 64 columns (rows)
+/// to the next and counts only for a transposed operand. Pieces of 64 bytes, eight of them 512, are
+/// swizzled by 64: mode 2.
 template <class T>
-__device__ __forceinline__ uint64_t matrix_descriptor(const T* start, int leading, int stride) {
+__device__ __forceinline__ uint64_t matrix_descriptor(const T* start, int leading, int stride,
+                                                      int piece = 128) {
   return (shared_address(start) & 0x3ffff) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
-         static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{1} << 62;
+         static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{piece == 64 ? 2u : 1u} << 62;
 }
 
 /// Before the first wgmma, and between other code's use of registers and the next wgmma that uses
@@ -218,8 +223,9 @@ __device__ __forceinline__ void wgmma_wait_instruction() {
 // warpgroup together, asynchronously (PTX ISA: “wgmma.mma_async”). d is the warp's 16 rows of sums
 // in pieces of 16 × 8, laid out as mma.m16n8k16's (“Register Fragments for wgmma.m64nNk16”). A is a
 // descriptor or four registers, B a descriptor; transposed: stored with the rows of A, or columns
-// of B, next to each other. The asm names each register by its number, so there is a function for
-// each N.
+// of B, next to each other. wgmma_m64k32 is the same of e4m3: 64×32 · 32×N, A's registers as
+// mma.m16n8k32's (“Register Fragments for wgmma.m64nNk32”), and neither transposed. The asm names
+// each register by its number, so there is a function for each N.
 #define LADDER_REGISTERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define LADDER_REGISTERS_16 LADDER_REGISTERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define LADDER_REGISTERS_24 LADDER_REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
@@ -269,11 +275,20 @@ __device__ __forceinline__ void wgmma_wait_instruction() {
                : LADDER_SUMS_##n                                                              \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor_b), "r"(scale_d), \
                  "n"(transposed_b))
+// Of e4m3, whose operands are never transposed: “wgmma.mma_async” has no choice there.
+#define LADDER_WGMMA_E4M3(N, n, a, b, scale, ...)                           \
+  LADDER_SM90A("{\n.reg .pred add;\nsetp.ne.b32 add, %" #scale              \
+               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N                 \
+               "k32.f32.e4m3.e4m3"                                          \
+               " {" LADDER_REGISTERS_##n "}, " a ", %" #b ", add, 1, 1;\n}" \
+               : LADDER_SUMS_##n                                            \
+               : __VA_ARGS__, "l"(descriptor_b), "r"(scale_d))
 // n is the number of registers of d, and of the first operand after them.
 #define LADDER_WGMMA(N, n, n1, n2, n3, n4, n5, n6)                                         \
   template <class T, bool transposed_a, bool transposed_b>                                 \
   __device__ __forceinline__ void wgmma_m64k16(float(&d)[N / 8][4], uint64_t descriptor_a, \
                                                uint64_t descriptor_b, int scale_d) {       \
+    static_assert(sizeof(T) == 2);                                                         \
     if constexpr (std::is_same_v<T, fp16>)                                                 \
       LADDER_WGMMA_FROM_SHARED(N, "f16", n, n, n1, n2, n3, n4);                            \
     else                                                                                   \
@@ -282,10 +297,20 @@ __device__ __forceinline__ void wgmma_wait_instruction() {
   template <class T, bool transposed_b>                                                    \
   __device__ __forceinline__ void wgmma_m64k16(float(&d)[N / 8][4], unsigned(&a)[4],       \
                                                uint64_t descriptor_b, int scale_d) {       \
+    static_assert(sizeof(T) == 2);                                                         \
     if constexpr (std::is_same_v<T, fp16>)                                                 \
       LADDER_WGMMA_FROM_REGISTERS(N, "f16", n, n, n1, n2, n3, n4, n5, n6);                 \
     else                                                                                   \
       LADDER_WGMMA_FROM_REGISTERS(N, "bf16", n, n, n1, n2, n3, n4, n5, n6);                \
+  }                                                                                        \
+  __device__ __forceinline__ void wgmma_m64k32(float(&d)[N / 8][4], uint64_t descriptor_a, \
+                                               uint64_t descriptor_b, int scale_d) {       \
+    LADDER_WGMMA_E4M3(N, n, "%" #n, n1, n2, "l"(descriptor_a));                            \
+  }                                                                                        \
+  __device__ __forceinline__ void wgmma_m64k32(float(&d)[N / 8][4], unsigned(&a)[4],       \
+                                               uint64_t descriptor_b, int scale_d) {       \
+    LADDER_WGMMA_E4M3(N, n, "{%" #n ", %" #n1 ", %" #n2 ", %" #n3 "}", n4, n5, "r"(a[0]),  \
+                      "r"(a[1]), "r"(a[2]), "r"(a[3]));                                    \
   }
 LADDER_WGMMA(16, 8, 9, 10, 11, 12, 13, 14)
 LADDER_WGMMA(32, 16, 17, 18, 19, 20, 21, 22)
@@ -304,6 +329,7 @@ LADDER_WGMMA(224, 112, 113, 114, 115, 116, 117, 118)
 LADDER_WGMMA(240, 120, 121, 122, 123, 124, 125, 126)
 LADDER_WGMMA(256, 128, 129, 130, 131, 132, 133, 134)
 #undef LADDER_WGMMA
+#undef LADDER_WGMMA_E4M3
 #undef LADDER_WGMMA_FROM_REGISTERS
 #undef LADDER_WGMMA_FROM_SHARED
 

@@ -5,6 +5,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -19,6 +20,7 @@ namespace ladder::gpu {
 inline constexpr DeviceKind kDevice = DeviceKind::gpu;
 using fp16 = __half;
 using bf16 = __nv_bfloat16;
+using e4m3 = __nv_fp8_e4m3;
 
 /// Global memory. An alias of a restricted pointer, not a struct: only then does the compiler know
 /// that what a kernel only reads may go through the read-only path (ld.global.nc).
@@ -123,6 +125,16 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
   }
 }
 
+/// Four floats rounded to e4m3 in one register, the first in its lowest byte.
+template <class T>
+__device__ __forceinline__ unsigned pack(float x0, float x1, float x2, float x3) {
+  static_assert(std::is_same_v<T, e4m3>);
+  const auto pair = [](float low, float high) -> unsigned {
+    return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
+  };
+  return pair(x0, x1) | pair(x2, x3) << 16;
+}
+
 /// Stores such a pair to shared memory, 4 bytes at once.
 template <class T>
 __device__ __forceinline__ void store_pair(T* target, unsigned pair) {
@@ -139,9 +151,10 @@ __device__ __forceinline__ void read_4(float (&x)[4], const float* source) {
 __device__ __forceinline__ void store_4(float* target, const float (&x)[4]) {
   *reinterpret_cast<float4*>(target) = make_float4(x[0], x[1], x[2], x[3]);
 }
-/// Eight neighbours in global memory, read or written as one access of 16 aligned bytes.
+/// Eight neighbours in global memory, read or written as one access of 16 aligned bytes (of e4m3:
+/// 8).
 template <class T>
-struct alignas(16) Chunk {
+struct alignas(sizeof(T) == 1 ? 8 : 16) Chunk {
   T x[8];
   __device__ __forceinline__ T& operator[](int i) { return x[i]; }
   __device__ __forceinline__ T operator[](int i) const { return x[i]; }

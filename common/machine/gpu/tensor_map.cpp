@@ -27,22 +27,27 @@ auto encoder() {
 
 }  // namespace
 
-TensorMap encode_tensor_map(const Array& array, bool is_bf16, const std::array<int64_t, 4>& extents,
-                            int box_rows) {
+TensorMap encode_tensor_map(const Array& array, Element element,
+                            const std::array<int64_t, 4>& extents, int box_rows, int box_bytes) {
   static const auto encode = encoder();
   const cuuint64_t sizes[4] = {
       static_cast<cuuint64_t>(extents[0]), static_cast<cuuint64_t>(extents[1]),
       static_cast<cuuint64_t>(extents[2]), static_cast<cuuint64_t>(extents[3])};
   cuuint64_t strides[3];  // bytes from one row, head, batch to the next
-  for (int i = 0; i < 3; ++i) strides[i] = (i == 0 ? kIoBytes : strides[i - 1]) * sizes[i];
-  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(box_rows), 1, 1};
+  const cuuint64_t bytes = element == Element::e4m3 ? 1 : kIoBytes;
+  for (int i = 0; i < 3; ++i) strides[i] = (i == 0 ? bytes : strides[i - 1]) * sizes[i];
+  const cuuint32_t box[4] = {static_cast<cuuint32_t>(box_bytes / bytes),
+                             static_cast<cuuint32_t>(box_rows), 1, 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
+  constexpr CUtensorMapDataType types[] = {CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                                           CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                                           CU_TENSOR_MAP_DATA_TYPE_UINT8};
   CUtensorMap map;
   const CUresult result =
-      encode(&map, is_bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-             array.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(&map, types[static_cast<int>(element)], 4, array.data, sizes, strides, box, steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE,
+             box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     throw Error(Exit::wrong_result,
                 fmt::format("no tensor map of {} ({},{},{},{}) in boxes of {} rows: CUDA error {}",

@@ -20,9 +20,10 @@ struct SharedPlace {
   SharedPlace operator+(int64_t bytes) const { return {name, at + bytes, begin, end}; }
 };
 
-/// Where the 16 bytes at `at` stand under 128-byte swizzle: bits 4–6 XOR bits 7–9.
-constexpr int64_t swizzle_128(int64_t at) {
-  return at ^ (at >> 7 & 7) << 4;
+/// Where the 16 bytes at `at` stand in lines of 128 bytes under 128-byte swizzle: bits 4–6 XOR bits
+/// 7–9. In lines of 64 under 64-byte swizzle: bits 4–5 XOR bits 7–8.
+constexpr int64_t swizzled(int64_t at, int64_t line_bytes) {
+  return at ^ (at >> 7 & (line_bytes / 16 - 1)) << 4;
 }
 
 /// Who is told of ordinary accesses.

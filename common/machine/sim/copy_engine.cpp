@@ -11,7 +11,6 @@
 namespace ladder::sim {
 namespace {
 
-constexpr int64_t kRowBytes = 128;  // of a box
 constexpr const char *kTmaLoad = "TMA load", *kTmaStore = "TMA store";
 
 }  // namespace
@@ -51,51 +50,48 @@ bool CopyEngine::deliver_stores() {
 
 // ------------------------------------------------------------------------------------------ boxes
 
-int64_t CopyEngine::Box::bytes() const {
-  return map.box_rows * kRowBytes;
-}
-
 CopyEngine::Piece CopyEngine::piece_of(const Box& box, int row) {
   const auto& [map, at, shared] = box;
   const int64_t r = int64_t{at[1]} + row;
   const bool inside = r >= 0 && r < map.extents[1] && at[2] >= 0 && at[2] < map.extents[2] &&
                       at[3] >= 0 && at[3] < map.extents[3];
   const int64_t first = std::max(at[0], 0);
-  const int64_t last = std::min(map.extents[0], int64_t{at[0]} + 64);
+  const int64_t last = std::min(map.extents[0], int64_t{at[0]} + map.box_bytes / map.element);
   if (!inside || last <= first) return {0, 0, 0};
   const int64_t index =
       ((at[3] * map.extents[2] + at[2]) * map.extents[1] + r) * map.extents[0] + first;
-  return {2 * index, first - at[0], 2 * (last - first)};
+  return {map.element * index, map.element * (first - at[0]), map.element * (last - first)};
 }
 
 template <class F>
 void CopyEngine::for_each_piece(const Box& box, F f) {
   for (int row = 0; row < box.map.box_rows; ++row) {
     const Piece piece = piece_of(box, row);
-    for (int64_t i = 0; i < piece.bytes; i += 16)
-      f(piece.at + i, swizzle_128(box.shared + row * kRowBytes + 2 * piece.column + i));
+    for (int64_t i = 0; i < piece.bytes; i += 16) f(piece.at + i, box.place(row, piece.begin + i));
   }
 }
 
 void CopyEngine::check(const char* what, const TensorMap& map, const SharedPlace& place) {
   const auto [name, at, begin, end] = place;
   if (!map.array) fault(fmt::format("{}: a tensor map of nothing", what));
-  if (at % 1024)
-    fault(fmt::format("{}: shared {}[{}] not aligned to 1024 bytes", what, name, (at - begin) / 2));
-  if (at < begin || at + map.box_rows * kRowBytes > end)
-    fault(fmt::format("{}: a box of {} rows × 128 bytes at shared {}[{}] ends past its {} elements",
-                      what, map.box_rows, name, (at - begin) / 2, (end - begin) / 2));
+  if (at % (8 * map.box_bytes))
+    fault(fmt::format("{}: shared {}[{}] not aligned to {} bytes", what, name,
+                      (at - begin) / map.element, 8 * map.box_bytes));
+  if (at < begin || at + int64_t{map.box_rows} * map.box_bytes > end)
+    fault(fmt::format("{}: a box of {} rows × {} bytes at shared {}[{}] ends past its {} elements",
+                      what, map.box_rows, map.box_bytes, name, (at - begin) / map.element,
+                      (end - begin) / map.element));
 }
 
 void CopyEngine::copy_in(const Box& box) {
   for (int row = 0; row < box.map.box_rows; ++row) {
     const Piece piece = piece_of(box, row);
-    char line[kRowBytes] = {};
+    char line[128] = {};
     if (piece.bytes)
-      std::memcpy(line + 2 * piece.column, static_cast<char*>(box.map.array->data) + piece.at,
+      std::memcpy(line + piece.begin, static_cast<char*>(box.map.array->data) + piece.at,
                   static_cast<size_t>(piece.bytes));
-    for (int64_t c = 0; c < kRowBytes; c += 16)
-      std::memcpy(memory_.data() + swizzle_128(box.shared + row * kRowBytes + c), line + c, 16);
+    for (int64_t i = 0; i < box.map.box_bytes; i += 16)
+      std::memcpy(memory_.data() + box.place(row, i), line + i, 16);
   }
 }
 
@@ -103,10 +99,10 @@ void CopyEngine::copy_out(const Box& box) {
   for (int row = 0; row < box.map.box_rows; ++row) {
     const Piece piece = piece_of(box, row);
     if (!piece.bytes) continue;
-    char line[kRowBytes];
-    for (int64_t c = 0; c < kRowBytes; c += 16)
-      std::memcpy(line + c, memory_.data() + swizzle_128(box.shared + row * kRowBytes + c), 16);
-    std::memcpy(static_cast<char*>(box.map.array->data) + piece.at, line + 2 * piece.column,
+    char line[128];
+    for (int64_t i = 0; i < box.map.box_bytes; i += 16)
+      std::memcpy(line + i, memory_.data() + box.place(row, i), 16);
+    std::memcpy(static_cast<char*>(box.map.array->data) + piece.at, line + piece.begin,
                 static_cast<size_t>(piece.bytes));
   }
 }
@@ -166,11 +162,11 @@ template <class What>
 void CopyEngine::start_load(const char* what, const char* event, const What& copy,
                             Barriers::Barrier& barrier, const SharedPlace& target) {
   const int64_t bytes = copy.bytes();
-  memory_.begin_load(what, target, bytes, What::kElement);
+  memory_.begin_load(what, target, bytes, copy.element());
   Recorder* const recorder = block_.recorder();
   if (recorder) recorder->copies(true);
   for_each_piece(copy, [&](int64_t at, int64_t) {
-    copy.array().template read<16>(block_, at, What::kElement);
+    copy.array().template read<16>(block_, at, copy.element());
   });
   block_.counts.sram_write += bytes;
   if (recorder) recorder->copies(false), recorder->copy(target, bytes, false);
@@ -198,7 +194,7 @@ void CopyEngine::store(const TensorMap& map, const SharedPlace& source, const in
   for (const int i : at)
     if (i < 0) fault(fmt::format("TMA store to place {}: a box to store cannot start before 0", i));
   start_store(kTmaStore, "tma_store", Box{map, {at[0], at[1], at[2], at[3]}, source.at}, source,
-              [&](int64_t to) { map.array->write<16>(block_, to, 2); });
+              [&](int64_t to) { map.array->write<16>(block_, to, map.element); });
 }
 
 void CopyEngine::bulk_add(Tracked& array, int64_t at, const SharedPlace& source, int n) {
@@ -216,7 +212,7 @@ void CopyEngine::start_store(const char* what, const char* event, const What& co
   for_each_piece(copy, [&](int64_t to, int64_t) { access(to); });
   if (recorder) recorder->copies(false);
   for_each_piece(copy, [&](int64_t, int64_t chunk) {
-    memory_.begin_async_read(what, chunk, What::kElement);
+    memory_.begin_async_read(what, chunk, copy.element());
     if (recorder) recorder->touch({source.name, chunk, source.begin, source.end}, 16, false);
     block_.counts.sram_read += 16;
   });

@@ -17,12 +17,12 @@
 
 namespace ladder::sim {
 
-/// An array as bulk tensor copies see it: extents, innermost first, of 16-bit elements, in boxes of
-/// 64 columns × box_rows rows.
+/// An array as bulk tensor copies see it: extents, innermost first, of elements of so many bytes,
+/// in boxes of box_rows rows × box_bytes, swizzled by box_bytes: 128 or 64.
 struct TensorMap {
   Tracked* array = nullptr;
   int64_t extents[4] = {};
-  int box_rows = 0;
+  int box_rows = 0, box_bytes = 128, element = 2;
 };
 
 class CopyEngine {
@@ -54,23 +54,27 @@ class CopyEngine {
     TensorMap map;
     int at[4];
     int64_t shared;  // first byte in shared memory
-    static constexpr int kElement = 2;
+    int element() const { return map.element; }
     Tracked& array() const { return *map.array; }
-    int64_t bytes() const;
+    int64_t bytes() const { return int64_t{map.box_rows} * map.box_bytes; }
+    /// Where byte `i` of a row of the box stands in shared memory, for 16 bytes that begin there.
+    int64_t place(int row, int64_t i) const {
+      return swizzled(shared + int64_t{row} * map.box_bytes + i, map.box_bytes);
+    }
   };
   struct Floats {  // in a row
     Tracked* of;
     int64_t at;      // first byte in the array
     int64_t shared;  // first byte in shared memory
     int64_t n;
-    static constexpr int kElement = 4;
+    static int element() { return 4; }
     Tracked& array() const { return *of; }
-    int64_t bytes() const { return n * kElement; }
+    int64_t bytes() const { return n * 4; }
   };
-  /// The part of a box's row that lies within the array: byte offset in the array, first column
-  /// within the box, bytes. None where the row is past the end.
+  /// The part of a box's row that lies within the array: byte offsets in the array and in the row,
+  /// bytes. None where the row is past the end.
   struct Piece {
-    int64_t at, column, bytes;
+    int64_t at, begin, bytes;
   };
   struct Load {
     std::variant<Box, Floats> what;

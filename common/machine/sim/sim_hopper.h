@@ -10,15 +10,18 @@
 namespace ladder::sim {
 
 template <class T>
-TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t batch,
-                     int box_rows) {
-  static_assert(sizeof(T) == 2);
-  if (d < 1 || d % 8 || rows < 1 || heads < 1 || batch < 1 || box_rows < 1 || box_rows > 256 ||
-      2 * d * rows * heads * batch != array.bytes)
+TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t batch, int box_rows,
+                     int box_bytes = 128) {
+  constexpr int kElement = sizeof(T);
+  static_assert(kElement == 1 || kElement == 2);
+  if (d < 1 || d * kElement % 16 || rows < 1 || heads < 1 || batch < 1 || box_rows < 1 ||
+      box_rows > 256 || (box_bytes != 64 && box_bytes != 128) ||
+      kElement * d * rows * heads * batch != array.bytes)
     fault("no tensor map of " + array.name + " (" + std::to_string(array.bytes) + " bytes) as (" +
           std::to_string(batch) + "," + std::to_string(heads) + "," + std::to_string(rows) + "," +
-          std::to_string(d) + ") in boxes of " + std::to_string(box_rows) + " rows");
-  return {&static_cast<Tracked&>(array), {d, rows, heads, batch}, box_rows};
+          std::to_string(d) + ") of " + std::to_string(kElement) + " bytes in boxes of " +
+          std::to_string(box_rows) + " rows × " + std::to_string(box_bytes) + " bytes");
+  return {&static_cast<Tracked&>(array), {d, rows, heads, batch}, box_rows, box_bytes, kElement};
 }
 
 /// Few enough that each block has several pieces of work even where there is little.
@@ -131,10 +134,10 @@ inline void bulk_add(Hbm<float> target, Smem<float> source, int n) {
 // ------------------------------------------------------------------------- products of a warpgroup
 
 template <class T>
-uint64_t matrix_descriptor(Smem<T> start, int leading, int stride) {
+uint64_t matrix_descriptor(Smem<T> start, int leading, int stride, int piece = 128) {
   return (static_cast<uint64_t>(start.byte(0)) & 0x3ffff) >> 4 |
          static_cast<uint64_t>(leading >> 4) << 16 | static_cast<uint64_t>(stride >> 4) << 32 |
-         uint64_t{1} << 62;
+         uint64_t{piece == 64 ? 2u : 1u} << 62;
 }
 
 inline void wgmma_fence_instruction() {}
@@ -154,19 +157,35 @@ void wgmma_wait_instruction(std::source_location where = std::source_location::c
   worker->async().wgmmas.wait(groups, where);
 }
 
+template <class T>
+constexpr Element kElement = std::is_same_v<T, bf16> ? Element::bf16 : Element::fp16;
+
 /// Counts 2·64·N·16 matmul FLOPs, and the bytes of shared memory that its descriptors name.
 template <class T, bool transposed_a, bool transposed_b, int n>
 void wgmma_m64k16(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
-  static_assert(n % 2 == 0 && n <= 32);
+  static_assert(sizeof(T) == 2 && n % 2 == 0 && n <= 32);
   worker->async().wgmmas.issue(
-      {8 * n, std::is_same_v<T, bf16>, false, transposed_a, transposed_b, a, b, scale_d}, &d[0][0],
-      nullptr);
+      {8 * n, kElement<T>, false, transposed_a, transposed_b, a, b, scale_d}, &d[0][0], nullptr);
 }
 template <class T, bool transposed_b, int n>
 void wgmma_m64k16(float (&d)[n][4], unsigned (&a)[4], uint64_t b, int scale_d) {
+  static_assert(sizeof(T) == 2 && n % 2 == 0 && n <= 32);
+  worker->async().wgmmas.issue({8 * n, kElement<T>, true, false, transposed_b, 0, b, scale_d},
+                               &d[0][0], a);
+}
+
+/// Of e4m3. Counts 2·64·N·32 matmul FLOPs, and those bytes.
+template <int n>
+void wgmma_m64k32(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
   static_assert(n % 2 == 0 && n <= 32);
-  worker->async().wgmmas.issue(
-      {8 * n, std::is_same_v<T, bf16>, true, false, transposed_b, 0, b, scale_d}, &d[0][0], a);
+  worker->async().wgmmas.issue({8 * n, Element::e4m3, false, false, false, a, b, scale_d}, &d[0][0],
+                               nullptr);
+}
+template <int n>
+void wgmma_m64k32(float (&d)[n][4], unsigned (&a)[4], uint64_t b, int scale_d) {
+  static_assert(n % 2 == 0 && n <= 32);
+  worker->async().wgmmas.issue({8 * n, Element::e4m3, true, false, false, 0, b, scale_d}, &d[0][0],
+                               a);
 }
 
 }  // namespace ladder::sim

@@ -16,12 +16,14 @@
 #include <type_traits>
 
 #include "float16.h"
+#include "float8.h"
 #include "machine/sim/engine.h"
 
 namespace ladder::sim {
 
 inline constexpr DeviceKind kDevice = DeviceKind::sim;
 using ladder::bf16;
+using ladder::e4m3;
 using ladder::fp16;
 using std::max;
 using std::min;
@@ -200,9 +202,10 @@ class SharedMemory {
   }
 };
 
-/// Wide accesses of global memory must be aligned to 16 bytes.
-inline void check_aligned(const void* p, const char* what) {
-  if (reinterpret_cast<uintptr_t>(p) % 16) fault(std::string(what) + " not aligned to 16 bytes");
+/// Wide accesses of global memory must be aligned, to 16 bytes mostly.
+inline void check_aligned(const void* p, const char* what, uintptr_t bytes = 16) {
+  if (reinterpret_cast<uintptr_t>(p) % bytes)
+    fault(std::string(what) + " not aligned to " + std::to_string(bytes) + " bytes");
 }
 
 /// Starts a copy of 16 bytes (or 4 or 8) from global to shared memory (cp.async). Where `valid` is
@@ -344,6 +347,19 @@ unsigned pack(float low, float high) {
   check_waited_for(high);
   return T(low).bits | static_cast<unsigned>(T(high).bits) << 16;
 }
+/// Four floats rounded to e4m3 in one register, the first in its lowest byte.
+template <class T>
+unsigned pack(float x0, float x1, float x2, float x3) {
+  static_assert(std::is_same_v<T, e4m3>);
+  unsigned out = 0;
+  int shift = 0;
+  for (const float x : {x0, x1, x2, x3}) {
+    check_waited_for(x);
+    out |= static_cast<unsigned>(T(x).bits) << shift;
+    shift += 8;
+  }
+  return out;
+}
 /// One half of such a register as a float.
 template <class T>
 float unpack(unsigned pair, int half) {
@@ -358,12 +374,12 @@ void whole_warp(const char* word, Lane& mine, Compute compute) {
   collective(word, 0xffffffff, mine, compute);
 }
 
-/// Four 8×8 matrices of 16-bit elements from shared memory, each lane naming one row of 16 bytes.
-/// Layout: PTX ISA, “ldmatrix”: lane l receives elements 2·(l%4) and the next of row l/4 of each
-/// matrix, transposed: of column l/4.
+/// Four 8×8 matrices of 16-bit elements (or pairs of 8-bit ones) from shared memory, each lane
+/// naming one row of 16 bytes. Layout: PTX ISA, “ldmatrix”: lane l receives elements 2·(l%4) and
+/// the next of row l/4 of each matrix, transposed: of column l/4.
 template <bool transposed, class T>
 void ldmatrix(const char* word, unsigned (&r)[4], Smem<T> row) {
-  static_assert(sizeof(T) == 2);
+  static_assert(sizeof(T) == 2 || (sizeof(T) == 1 && !transposed));
   struct Row {
     uint16_t x[8];
   };
@@ -463,9 +479,10 @@ inline void store_4(Smem<float> target, const float (&x)[4]) {
   for (const float f : x) check_waited_for(f);
   target.store_as<Four>(0, Four{x[0], x[1], x[2], x[3]});
 }
-/// Eight neighbours in global memory, read or written as one access of 16 aligned bytes.
+/// Eight neighbours in global memory, read or written as one access of 16 aligned bytes (of e4m3:
+/// 8).
 template <class T>
-struct alignas(16) Chunk {
+struct alignas(sizeof(T) == 1 ? 8 : 16) Chunk {
   T x[8];
   T& operator[](int i) { return x[inside(i)]; }
   T operator[](int i) const { return x[inside(i)]; }
@@ -477,16 +494,18 @@ struct alignas(16) Chunk {
 };
 template <class T>
 Chunk<std::remove_const_t<T>> read_chunk(Hbm<T> source) {
-  check_aligned(source.data(), "read of a chunk");
-  for (int i = 0; i < 8; i += 16 / sizeof(T)) source.template count_read<16>(i);
+  constexpr int kBytes = alignof(Chunk<std::remove_const_t<T>>);
+  check_aligned(source.data(), "read of a chunk", kBytes);
+  for (int i = 0; i < 8; i += kBytes / sizeof(T)) source.template count_read<kBytes>(i);
   Chunk<std::remove_const_t<T>> chunk;
   std::memcpy(&chunk.x, source.data(), sizeof(chunk.x));
   return chunk;
 }
 template <class T>
 void write_chunk(Hbm<T> target, const Chunk<T>& chunk) {
-  check_aligned(target.data(), "write of a chunk");
-  for (int i = 0; i < 8; i += 16 / sizeof(T)) target.template count_write<16>(i);
+  constexpr int kBytes = alignof(Chunk<T>);
+  check_aligned(target.data(), "write of a chunk", kBytes);
+  for (int i = 0; i < 8; i += kBytes / sizeof(T)) target.template count_write<kBytes>(i);
   std::memcpy(static_cast<void*>(target.data()), &chunk.x, sizeof(chunk.x));
 }
 

@@ -7,7 +7,9 @@
 #include <cstring>
 
 #include "float16.h"
+#include "float8.h"
 #include "machine/sim/fault.h"
+#include "machine/sim/fp8_sums.h"
 
 namespace ladder::sim {
 namespace {
@@ -15,32 +17,40 @@ namespace {
 constexpr unsigned kOwnedOperand = 0x7fed7fed;
 
 /// A matrix in shared memory as a descriptor tells it (PTX ISA: “Matrix Descriptor Format”), in
-/// lines of 128 bytes under 128-byte swizzle.
+/// lines of 128 bytes under 128-byte swizzle or, as it stands, of 64 under 64-byte swizzle.
 struct Descriptor {
-  int64_t start, leading, stride;
+  int64_t start, leading, stride, line;
   explicit Descriptor(uint64_t bits)
       : start(static_cast<int64_t>(bits & 0x3fff) << 4),
         leading(static_cast<int64_t>(bits >> 16 & 0x3fff) << 4),
-        stride(static_cast<int64_t>(bits >> 32 & 0x3fff) << 4) {
+        stride(static_cast<int64_t>(bits >> 32 & 0x3fff) << 4),
+        line(bits >> 62 == 2 ? 64 : 128) {
     if (bits >> 49 & 7) fault("wgmma: a matrix descriptor with a base offset, unknown to the sim");
-    if (bits >> 62 != 1)
-      fault("wgmma: a matrix descriptor of another swizzle than 128 bytes, unknown to the sim");
+    if (bits >> 62 != 1 && bits >> 62 != 2)
+      fault(
+          "wgmma: a matrix descriptor of another swizzle than 128 or 64 bytes, unknown to the sim");
   }
-  /// The 16 bytes that hold elements k … k + 7 of row i or, transposed, i … i + 7 of column k.
-  int64_t chunk(int i, int k, bool transposed) const {
-    return swizzle_128(start + (transposed
-                                    ? i / 64 * leading + i % 64 * 2 + k % 8 * 128 + k / 8 * stride
-                                    : i / 8 * stride + i % 8 * 128 + k * 2));
+  /// The 16 bytes that begin with element k of row i, elements of so many bytes.
+  int64_t in_row(int i, int k, int element) const {
+    return swizzled(start + i / 8 * stride + i % 8 * line + k * element, line);
+  }
+  /// Transposed: the 16 bytes that hold elements i … i + 7 of column k, of 16 bits.
+  int64_t in_column(int i, int k) const {
+    if (line != 128)
+      fault("wgmma: a transposed operand of another swizzle than 128 bytes, unknown to the sim");
+    return swizzled(start + i / 64 * leading + i % 64 * 2 + k % 8 * 128 + k / 8 * stride, line);
   }
 };
 
-/// Calls f(at, i, k) for each 16 bytes of an operand of `rows` rows (or columns) × 16.
+/// Calls f(at, i, k) for each 16 bytes of an operand of `rows` rows (or columns).
 template <class F>
-void for_each_chunk(uint64_t descriptor, int rows, bool transposed, F f) {
+void for_each_chunk(const Wgmma& wgmma, uint64_t descriptor, int rows, bool transposed, F f) {
   const Descriptor d(descriptor);
-  const int step_i = transposed ? 8 : 1, step_k = transposed ? 1 : 8;
+  const int elements = 16 / wgmma.bytes();  // in 16 bytes
+  const int step_i = transposed ? elements : 1, step_k = transposed ? 1 : elements;
   for (int i = 0; i < rows; i += step_i)
-    for (int k = 0; k < 16; k += step_k) f(d.chunk(i, k, transposed), i, k);
+    for (int k = 0; k < wgmma.k(); k += step_k)
+      f(transposed ? d.in_column(i, k) : d.in_row(i, k, wgmma.bytes()), i, k);
 }
 
 /// Row and column of a lane's register i of an accumulator.
@@ -117,15 +127,15 @@ void WgmmaEngine::hand_over(const Lane& lane, const void* registers, size_t byte
   fault(fmt::format("wgmma without a wgmma_fence() of its {} before", what));
 }
 
-void WgmmaEngine::check_untouched(const float* d, int thread, int N) const {
-  for (int i = 0; i < N / 2; ++i) {
+void WgmmaEngine::check_untouched(const float* d, int thread, const Chain& chain) const {
+  for (int i = 0; i < chain.N / 2; ++i) {
     if (std::bit_cast<uint32_t>(d[i]) == kOwnedByWgmma) continue;
     const auto [row, column] = element(thread % 128, i);
     block_.fault_in(
         thread,
-        fmt::format("accumulator of a wgmma m64n{}k16, row {}, column {}: other code wrote to "
+        fmt::format("accumulator of a wgmma m64n{}k{}, row {}, column {}: other code wrote to "
                     "it between the wgmma and the wgmma_wait() for it",
-                    N, row, column));
+                    chain.N, chain.k, row, column));
   }
 }
 
@@ -143,31 +153,32 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
     if (!op.chain) {
       op.chain = std::make_shared<Chain>();
       op.chain->N = N;
+      op.chain->k = wgmma.k();
       op.chain->sums.resize(static_cast<size_t>(64 * N));
     }
     ++op.chain->ops;
     if (wgmma.a_in_registers) op.a.resize(128);
     const auto read = [&](int64_t chunk, int, int) {
-      memory_.begin_async_read("wgmma", chunk, 2);
+      memory_.begin_async_read("wgmma", chunk, wgmma.bytes());
       if (Recorder* const r = block_.recorder())
         if (const auto* of = memory_.region_at(chunk))
           r->touch({of->name.c_str(), chunk, of->begin, of->begin + of->bytes}, 16, false);
       block_.counts.sram_read += 16;
       block_.counts.sram_operands += 16;
     };
-    if (!wgmma.a_in_registers) for_each_chunk(wgmma.a, 64, wgmma.transposed_a, read);
-    for_each_chunk(wgmma.b, N, wgmma.transposed_b, read);
-    block_.counts.matmul_flops += 2 * 64 * N * 16;
+    if (!wgmma.a_in_registers) for_each_chunk(wgmma, wgmma.a, 64, wgmma.transposed_a, read);
+    for_each_chunk(wgmma, wgmma.b, N, wgmma.transposed_b, read);
+    block_.counts.matmul_flops += wgmma.flops();
   }
   Op& op = group.ops[number];
   Chain& chain = *op.chain;
   if (op.wgmma != wgmma || op.group != lane.group || (chain.lanes[l] && chain.lanes[l] != d))
     fault("lanes of a warpgroup disagree on a wgmma: its descriptors, shape or accumulator");
   if (chain.N != N)
-    fault(fmt::format("wgmma m64n{}k16 on the accumulator of an m64n{}k16 not waited for", N,
-                      chain.N));
+    fault(fmt::format("wgmma m64n{}k{} on the accumulator of an m64n{}k{} not waited for", N,
+                      wgmma.k(), chain.N, chain.k));
   if (chain.lanes[l]) {
-    check_untouched(d, t, N);
+    check_untouched(d, t, chain);
   } else {
     chain.lanes[l] = d;
     hand_over(lane, d, static_cast<size_t>(N / 2) * sizeof(float), "accumulator");
@@ -205,7 +216,7 @@ void WgmmaEngine::trace_products(const Warpgroup& group, int number) {
   std::vector<Product> products;
   for (const Op& op : group.ops) {
     if (op.group != number) continue;
-    const int64_t flops = 2 * 64 * op.wgmma.N * 16;
+    const int64_t flops = op.wgmma.flops();
     const BlockMemory::Region* const b = memory_.region_at(Descriptor(op.wgmma.b).start);
     const std::string array = b ? b->name : "";
     if (!products.empty() && products.back().chain == op.chain.get() &&
@@ -258,39 +269,55 @@ void WgmmaEngine::end_group(size_t g) {
   group.waiting.clear();
 }
 
-void WgmmaEngine::finish(size_t g, Op& op) {
-  Warpgroup& group = *warpgroups_[g];
+void WgmmaEngine::read_operands(const Op& op, std::vector<float>& A, std::vector<float>& B) {
   const Wgmma& w = op.wgmma;
-  const int N = w.N;
-  const auto value = [&](uint16_t bits) -> float {
-    return w.is_bf16 ? float(bf16::from_bits(bits)) : float(fp16::from_bits(bits));
+  const int bytes = w.bytes(), elements = 16 / bytes;  // in 16 bytes
+  /// Element e of some bytes.
+  const auto value = [&](const void* from, int e) -> float {
+    if (w.element == Element::e4m3) return e4m3::from_bits(static_cast<const uint8_t*>(from)[e]);
+    uint16_t bits;
+    std::memcpy(&bits, static_cast<const char*>(from) + 2 * e, 2);
+    return w.element == Element::bf16 ? float(bf16::from_bits(bits)) : float(fp16::from_bits(bits));
   };
-  static thread_local std::vector<float> A(64 * 16), B(16 * 256), sum(256);
-  // A: [row][k]; B: [k][column].
   const auto read = [&](uint64_t descriptor, int rows, bool transposed, std::vector<float>& to,
                         int by_row, int by_k) {
-    for_each_chunk(descriptor, rows, transposed, [&](int64_t chunk, int i, int k) {
-      uint16_t bits[8];
-      std::memcpy(bits, memory_.data() + chunk, 16);
+    for_each_chunk(w, descriptor, rows, transposed, [&](int64_t chunk, int i, int k) {
       const int step = transposed ? by_row : by_k;
-      for (int e = 0; e < 8; ++e)
-        to[static_cast<size_t>(i * by_row + k * by_k + e * step)] = value(bits[e]);
+      for (int e = 0; e < elements; ++e)
+        to[static_cast<size_t>(i * by_row + k * by_k + e * step)] =
+            value(memory_.data() + chunk, e);
       memory_.end_async_read(chunk);
     });
   };
   if (w.a_in_registers) {
+    // A register has 4 bytes of a row; a quad of lanes has 16, registers 2 and 3 the next 16.
     for (int l = 0; l < 128; ++l)
       for (int i = 0; i < 4; ++i)
-        for (int half = 0; half < 2; ++half) {
-          const int row = l / 32 * 16 + l % 32 / 4 + i % 2 * 8, k = l % 4 * 2 + half + i / 2 * 8;
-          A[static_cast<size_t>(16 * row + k)] = value(static_cast<uint16_t>(
-              op.a[static_cast<size_t>(l)][static_cast<size_t>(i)] >> 16 * half));
+        for (int e = 0; e < elements / 4; ++e) {
+          const int row = l / 32 * 16 + l % 32 / 4 + i % 2 * 8;
+          const int k = l % 4 * (elements / 4) + e + i / 2 * elements;
+          A[static_cast<size_t>(w.k() * row + k)] =
+              value(&op.a[static_cast<size_t>(l)][static_cast<size_t>(i)], e);
         }
   } else {
-    read(w.a, 64, w.transposed_a, A, 16, 1);
+    read(w.a, 64, w.transposed_a, A, w.k(), 1);
   }
-  read(w.b, N, w.transposed_b, B, 1, N);
+  read(w.b, w.N, w.transposed_b, B, 1, w.N);
+}
+
+void WgmmaEngine::finish(size_t g, Op& op) {
+  Warpgroup& group = *warpgroups_[g];
+  const Wgmma& w = op.wgmma;
+  const int N = w.N;
+  static thread_local std::vector<float> A(64 * 32), B(32 * 256), sum(256);
+  read_operands(op, A, B);
   for (int row = 0; row < 64; ++row) {
+    if (w.element == Element::e4m3) {
+      float* const c = op.chain->sums.data() + row * N;
+      if (!w.scale_d) std::fill_n(c, N, 0.0f);
+      add_fp8_products(c, A.data() + 32 * row, B.data(), N);
+      continue;
+    }
     std::fill_n(sum.data(), N, 0.0f);
     for (int k = 0; k < 16; ++k) {
       const float a = A[static_cast<size_t>(16 * row + k)];
@@ -316,7 +343,7 @@ void WgmmaEngine::finish(size_t g, Op& op) {
     });
   Chain& chain = *op.chain;
   if (--chain.ops > 0) return;
-  for (int l = 0; l < 128; ++l) check_untouched(chain.lanes[l], first + l, N);
+  for (int l = 0; l < 128; ++l) check_untouched(chain.lanes[l], first + l, chain);
   for (int l = 0; l < 128; ++l)
     for (int i = 0; i < N / 2; ++i) {
       const auto [row, column] = element(l, i);

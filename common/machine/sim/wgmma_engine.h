@@ -22,13 +22,19 @@ namespace ladder::sim {
 /// it gives the quiet one, bit 22, so a register that was computed with and written back is found.
 inline constexpr uint32_t kOwnedByWgmma = 0x7fadbeef;
 
-/// A wgmma, m64nNk16, as each of its lanes issues it.
+enum class Element { fp16, bf16, e4m3 };
+
+/// A wgmma, m64nNk16 or of e4m3 m64nNk32, as each of its lanes issues it.
 struct Wgmma {
   int N;
-  bool is_bf16, a_in_registers, transposed_a, transposed_b;
+  Element element;
+  bool a_in_registers, transposed_a, transposed_b;
   uint64_t a, b;  // descriptors
   int scale_d;
   bool operator==(const Wgmma&) const = default;
+  int bytes() const { return element == Element::e4m3 ? 1 : 2; }  // of an element
+  int k() const { return 32 / bytes(); }
+  int64_t flops() const { return int64_t{2} * 64 * N * k(); }
 };
 
 class WgmmaEngine {
@@ -53,7 +59,7 @@ class WgmmaEngine {
  private:
   // A chain of wgmmas on the same accumulator that have not all been waited for.
   struct Chain {
-    int N = 0, ops = 0;
+    int N = 0, k = 0, ops = 0;
     float* lanes[128] = {};
     std::vector<float> sums;  // 64 × N
   };
@@ -90,10 +96,12 @@ class WgmmaEngine {
   /// The running thread's; faults, of `what`, where it has none.
   Warpgroup& mine(const char* what = "wgmma");
   static void hand_over(const Lane& lane, const void* registers, size_t bytes, const char* what);
-  void check_untouched(const float* d, int thread, int N) const;
+  void check_untouched(const float* d, int thread, const Chain& chain) const;
   void trace_products(const Warpgroup& group, int number);
   void end_group(size_t group);
   void finish(size_t group, Op& op);
+  /// The product's operands, A as [row][k], B as [k][column].
+  void read_operands(const Op& op, std::vector<float>& A, std::vector<float>& B);
 
   Block& block_;
   BlockMemory& memory_;

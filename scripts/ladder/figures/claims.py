@@ -144,12 +144,16 @@ def error(files, claim):
     """Both steps have the same inputs, and what the programs print is relative to the norm of the
     output in float64: so the errors have the ratio of their root mean squares."""
     counted = Measured(files.sim.path, claim["dtype"])
-    found = {side: [e for e in counted.find("fwd", rung=claim[side][0], variant=claim[side][1],
-                                            input=claim["input"]) if not e.tiled and e.errors]
-             for side in ("fast", "slow")}
+    wanted = {"input": claim["input"], **{k: claim[k] for k in ("head_dim",) if k in claim}}
+    found = {}
+    for side in ("fast", "slow"):
+        rung, variant, *settings = claim[side]
+        found[side] = [e for e in counted.find("fwd", rung=rung, variant=variant, **wanted)
+                       if not e.tiled and e.errors and e.has_settings(*settings)]
     if not (found["fast"] and found["slow"]):
         return NOT_YET, NOT_YET
-    fast, slow = (found[side][0].errors["o"]["rel"] for side in ("fast", "slow"))
+    # Of a step that rounds its inputs the error is that against the inputs as they were.
+    fast, slow = (found[side][0].full_error()["rel"] for side in ("fast", "slow"))
     about = found["fast"][0]
     return (f"{ratio_text(slow / fast)}× (N = {length_text(about.seqlen)}, d = {about.head_dim}: "
             f"{fast:.1e} of the output's norm against {slow:.1e})",

@@ -4,6 +4,7 @@ import math
 import statistics
 
 from ladder import course
+from ladder.figures.data.errors import quantised
 from ladder.figures.data.rates import both_ways
 from ladder.figures.data.shared import SHARED_BYTES, steps
 from ladder.figures.measured import Measured
@@ -99,6 +100,22 @@ def ratios_table(files, name):
                      f"{len(of)} points, worst {worst:.3f} ({point_text(*point)}, N = "
                      f"{length_text(n)}), {sum(ratio >= 1 for ratio in of.values())} are 1 or more.")
     return [*lines, "", text]
+
+
+def fp8_error_table(files, name):
+    """A line a choice of settings: the root mean square error of O at each input."""
+    rows = quantised(files)
+    if not rows:
+        return without("Errors of FP8 are not counted yet", "scripts/bench.py --sim")
+    lines = markdown(["", *(title for title, _, _ in course.QUANTISED["inputs"])],
+                     [[text, *(f"{error:.1e}" for error in errors)] for text, errors in rows],
+                     range(1, 1 + len(course.QUANTISED["inputs"])))
+    plain, best = rows[1][1], dict(rows)["all of these"]
+    return [*lines, "", (
+        "Root mean square error of O against float64 of the inputs as they were, all rows of 8 "
+        "heads of N = 1k, no mask; captured: 2 heads of 256 × 64 of a small trained model, causal. "
+        "One scale a tensor over all remedies: "
+        + ", ".join(f"{a / b:.2f}" for a, b in zip(plain, best)) + ". Counted on the sim.")]
 
 
 def shared_roof_table(files, name):

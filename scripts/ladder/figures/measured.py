@@ -17,10 +17,20 @@ class Entry:
         self.command, self.record = command, record
         self.step = (record["rung"], record["variant"])
         self.tiled = "--block-" in command
+        self.aside = self.tiled or "--set" in command  # not the step as it is
         self.input = record["input"]
 
     def __getattr__(self, name):
         return self.record[name]
+
+    def has_settings(self, settings=None):
+        """Those that were asked for: none is the step as it is."""
+        return self.record["settings"] == settings if settings else not self.aside
+
+    def full_error(self):
+        """Of O against full precision: a step that rounds its inputs has two errors."""
+        errors = self.record["errors"]
+        return errors.get("o_full") or errors["o"]
 
     def heads_in_all(self):
         return self.record["batch"] * self.record["heads"]
@@ -29,7 +39,7 @@ class Entry:
         """The paper's workload, 16k tokens in all and hidden size 2048, at this point of it."""
         r = self.record
         return (r["batch"] * r["seqlen"] == TOKENS and r["heads"] * r["head_dim"] == HIDDEN
-                and not self.tiled and self.input == "normal" and n in (None, r["seqlen"])
+                and not self.aside and self.input == "normal" and n in (None, r["seqlen"])
                 and d in (None, r["head_dim"]) and causal in (None, r["causal"]))
 
 
@@ -83,7 +93,7 @@ class Measured:
 
     def plain(self, direction="fwd", **wanted):
         return [e for e in self.find(direction, **wanted)
-                if not e.tiled and e.input == "normal"]
+                if not e.aside and e.input == "normal"]
 
     def paper_peers(self, direction, backend, d, causal):
         return sorted((r for r in self.peers if r["direction"] == direction

@@ -4,7 +4,7 @@ A figure is a function of the files, and of `missing`, which is told of each ser
 have. It returns what is drawn, or raises Missing.
 """
 
-from ladder.figures.data.errors import error
+from ladder.figures.data.errors import error, fp8_error
 from ladder.figures.data.memory import block_size, traffic, workspace
 from ladder.figures.data.missing import Missing
 from ladder.figures.data.pair import two_gpus
@@ -28,6 +28,7 @@ FIGURES = {
     "pipeline_bwd": lambda files, missing: pipeline(files, missing, "pipeline_bwd"),
     "shared_roof": shared_roof,
     "error": error,
+    "fp8_error": fp8_error,
 }
 OF_TIMES = ("speedup", "tflops_fwd", "tflops_bwd", "tflops_both", "roofline", "two_gpus",
             "shared_roof")

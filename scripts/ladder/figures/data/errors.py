@@ -1,6 +1,8 @@
 """Errors against float64."""
 
+from ladder import course
 from ladder.figures.data.missing import need
+from ladder.figures.measured import Measured
 from ladder.figures.names import PAPER_GRID, gpu_text, label
 
 
@@ -26,7 +28,7 @@ def error(files, missing):
     on_gpu = [e for e in files.gpu.entries if "--check full" in e.command]
     source = on_gpu or [e for e in files.sim.find("fwd", head_dim=64, seqlen=512, causal=False)
                         + files.sim.find("bwd", head_dim=64, seqlen=512, causal=False)
-                        if not e.tiled]
+                        if not e.aside]
     where = gpu_text(files) if on_gpu else "sim"
     if not on_gpu:
         missing(f"no errors on a GPU, the sim's instead: {PAPER_GRID}")
@@ -44,3 +46,35 @@ def error(files, missing):
     need(panels, "no errors: scripts/bench.py --sim")
     return {"title": f"Largest error against float64: {panels[0]['workload']} ({where})",
             "panels": panels}
+
+
+def quantised(files):
+    """[(text, [root mean square error at each of course.QUANTISED's inputs])]: of the step in the
+    I/O type, then of each row of the step with settings. None where it is not counted."""
+    about = course.QUANTISED
+    counted = Measured(files.sim.path, "fp16") if files.sim.there else None
+
+    def errors_of(step, settings):
+        found = []
+        for _, d, kind in about["inputs"]:
+            of = [e for e in counted.find("fwd", rung=step[0], variant=step[1], input=kind)
+                  if e.errors and e.has_settings(settings) and (
+                      d is None or (e.head_dim, e.seqlen, e.heads) == (d, 1024, 8))]
+            found.append(of[0].full_error()["rms"] if of else None)
+        return found
+
+    if not counted:
+        return []
+    rows = [(f"fp16, `{about['beside'][1]}`", errors_of(about["beside"], None))]
+    rows += [(text, errors_of(about["step"], settings)) for text, settings in about["rows"]]
+    return rows if all(None not in errors for _, errors in rows) else []
+
+
+def fp8_error(files, missing):
+    rows = quantised(files)
+    need(rows, "no errors of FP8: scripts/bench.py --sim")
+    look = files.look(course.QUANTISED["step"])
+    return {"title": "Root mean square error of O against float64, FP8 and fp16 (sim)",
+            "panels": [{"title": title, "rows": [
+                {**look, "label": text.replace("`", ""), "rms": errors[i]} for text, errors in rows]}
+                for i, (title, _, _) in enumerate(course.QUANTISED["inputs"])]}

@@ -10,7 +10,7 @@ import re
 import struct
 
 from ladder.figures import names
-from ladder.figures.draw.errors import draw_error
+from ladder.figures.draw.errors import draw_error, draw_fp8_error
 from ladder.figures.draw.memory import draw_block_size, draw_traffic, draw_workspace
 from ladder.figures.draw.rates import (draw_roofline, draw_shared_roof, draw_speedup,
                                        draw_tflops)
@@ -21,7 +21,7 @@ DRAW = {"speedup": draw_speedup, "tflops_fwd": draw_tflops, "tflops_bwd": draw_t
         "tflops_both": draw_tflops, "traffic": draw_traffic, "roofline": draw_roofline,
         "two_gpus": draw_two_gpus, "workspace": draw_workspace, "block_size": draw_block_size, "access": draw_access,
         "pipeline": draw_pipeline, "pipeline_bwd": draw_pipeline, "shared_roof": draw_shared_roof,
-        "error": draw_error}
+        "error": draw_error, "fp8_error": draw_fp8_error}
 
 
 def digest(name, data):

@@ -1,0 +1,579 @@
+// 05 on Hopper, aside: products of e4m3, FlashAttention-3's third part. Half the bits, twice the
+// rate, and numbers of 4 significant bits.
+//
+//   build/bin/05_flash_v2 --variant fp8 --input outliers --set scale=head,hadamard=off
+//
+//   Q̂ = e4m3(Q·H/s_Q),  K̂ = e4m3(K·H/s_K),  V̂ᵀ = e4m3(Vᵀ/s_V),  a scale s for each tile
+//   for each tile of Br rows of Q̂:
+//     m = −∞, l = 0, O = 0
+//     for each tile of Bc rows of K̂ and V̂:
+//       S = scale·s_Q·s_K·Q̂·K̂ᵀ
+//       m_new = max(m, rowmax S),   P = 2⁸·exp(S − m_new),   α = exp(m − m_new)
+//       l ← α·l + rowsum P
+//       O ← α·O + s_V·e4m3(P)·V̂
+//     O ← O / l,   LSE = m + ln l − ln 2⁸
+//
+// Since `sm90`: the kernel `quantise` before, which writes what is multiplied to HBM. Scales let
+// the largest of the numbers that share one be 448, e4m3's largest; H is orthogonal, so Q·H·(K·H)ᵀ
+// is Q·Kᵀ, and spreads what sticks out of a row. Products of 8-bit numbers must have both operands'
+// neighbours along the inner dimension, so V is stored transposed, and its keys in the order in
+// which the sums of S lie in registers. Q is small enough to stay in registers, and what a
+// consumer has of O leaves by a tile of its own.
+
+#include "machine/hopper.h"
+#include "rung.h"
+#include "tile/fp8.h"
+#include "tile/rows.h"
+#include "tile/schedule.h"
+#include "tile/stages.h"
+#include "tile/warpgroup.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kRows = 64;         // rows of Q of a consumer, which is a warpgroup
+constexpr int kStages = 2;        // of K and of V
+constexpr int kQuantisers = 256;  // threads of a block of `quantise`
+constexpr int kPExponent = 8;     // P is scaled by 2⁸
+constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+constexpr float kLeast = 1e-37f;  // of factors of S: with 0 a masked key's −∞ would become NaN
+// Named barriers: each consumer's own, and its turn at the tensor cores.
+constexpr int kOwn = 1, kTurn = 4;
+
+/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
+constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 64}};
+const Setting kSettings[] = {
+    {"scale", {"tile", "head", "tensor"}, "what shares a scale"},
+    {"hadamard", {"on", "off"}, "spreads outliers of Q and K"},
+    {"p_scale", {"on", "off"}, "P times 2^8 before it is rounded"},
+    {"two_level", {"off", "on"}, "adds a tile's P*V to O in fp32"},
+};
+/// Whether a consumer keeps Q in registers: then each product S = Q·Kᵀ reads K alone from shared
+/// memory. With two levels of sums there are not enough of them for wide heads.
+constexpr bool q_in_registers(int D, bool two_level) {
+  return D < 256 || !two_level;
+}
+/// Columns of O that sums of a tile have registers for, of two levels.
+constexpr int part_columns(int D) {
+  return D >= 128 ? 64 : 32;
+}
+/// Registers of a thread of a consumer; the producer's keep 32 or 40.
+constexpr int registers(int consumers) {
+  return consumers == 3 ? 160 : 232;
+}
+int64_t smem_bytes(int D, int Br, int Bc) {
+  const int columns = std::max(D, 64);  // of a tile, whose panels have 64
+  const int consumers = Br / kRows;
+  return shared_bytes<e4m3>(Br * columns) + 2 * shared_bytes<e4m3>(kStages * Bc * columns) +
+         shared_bytes<fp16>(Br * columns) + shared_bytes<Work>(consumers) +
+         shared_bytes<float>(consumers) + shared_bytes<float>(2 * kStages) +
+         2 * shared_bytes<Mbarrier>(consumers) + 4 * shared_bytes<Mbarrier>(kStages);
+}
+
+/// Tiles of rows that have a scale each: of Q of all heads, then of K, then of V.
+struct ScaledTiles {
+  int q, kv;            // of a head
+  int of_Q, of_K, all;  // of all heads; V has as many as K
+};
+constexpr ScaledTiles scaled_tiles(const Problem& p, int Bc) {
+  const int q = static_cast<int>(ceil_div(p.N, kRows)), kv = static_cast<int>(ceil_div(p.N_kv, Bc));
+  const int of_Q = q * p.B * p.H, of_K = kv * p.B * p.Hk;
+  return {q, kv, of_Q, of_K, of_Q + 2 * of_K};
+}
+
+/// Keys of a row of V̂ᵀ: rows are whole pieces of 16 bytes.
+constexpr int64_t padded_keys(int N_kv) {
+  return ceil_div(N_kv, 16) * 16;
+}
+
+// ---------------------------------------------------------------------------------------- quantise
+
+/// Reads R rows of Q or K, 8 neighbours at a time, padded with zeros to D columns, and transforms
+/// them if wished.
+template <class T, int D, int R, int n>
+__device__ __forceinline__ void read_rows(float (&x)[n][8], Hbm<const T> X, int rows, int d,
+                                          bool transformed) {
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    const int i = static_cast<int>(threadIdx.x) + k * kQuantisers;
+    const int row = i / (D / 8), column = i % (D / 8) * 8;
+    Chunk<T> chunk{};
+    if (row < rows && column < d) chunk = read_chunk(X + row * d + column);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) x[k][e] = float(chunk[e]);
+    if (transformed) hadamard<D>(x[k], column);
+  }
+}
+
+/// Reads Bc rows of V, 8 keys × 8 columns at a time, the keys in the order that P's columns have in
+/// registers.
+template <class T, int D, int Bc, int n>
+__device__ __forceinline__ void read_columns(float (&x)[n][8][8], Hbm<const T> V, int keys, int d) {
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    const int i = static_cast<int>(threadIdx.x) + k * kQuantisers;
+    const int place = i % (Bc / 8) * 8, column = i / (Bc / 8) * 8;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const int key = column_at(place + e);
+      Chunk<T> chunk{};
+      if (key < keys && column < d) chunk = read_chunk(V + key * d + column);
+#pragma unroll
+      for (int c = 0; c < 8; ++c) x[k][c][e] = float(chunk[c]);
+    }
+  }
+}
+
+/// Each block makes a tile of Q, K or V into numbers of e4m3 and their scale. Where tiles share a
+/// scale it takes the largest of their maxima; for them it runs before, with only_maxima.
+template <class T, int D, int Bc, bool only_maxima>
+__global__ void __launch_bounds__(kQuantisers)
+    quantise(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<e4m3> Q8, Hbm<e4m3> K8,
+             Hbm<e4m3> V8, Hbm<float> maxima, Hbm<float> scales, Quantisation how, Problem p) {
+  SharedMemory smem;
+  const auto of_warps = smem.take<float>("of_warps", kQuantisers / 32);
+  const ScaledTiles tiles = scaled_tiles(p, Bc);
+  const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  const bool is_Q = block < tiles.of_Q, is_V = block >= tiles.of_Q + tiles.of_K;
+  const int first = is_Q ? 0 : is_V ? tiles.of_Q + tiles.of_K : tiles.of_Q;  // of this array
+  const int of_head = is_Q ? tiles.q : tiles.kv, of_array = is_Q ? tiles.of_Q : tiles.of_K;
+  const int head = (block - first) / of_head, tile = (block - first) % of_head;
+
+  // The scale, once the thread knows the largest number that it has.
+  const auto scale_of = [&](float own) {
+    if (how.scope != Quantisation::Scope::tile) {
+      const bool whole = how.scope == Quantisation::Scope::tensor;
+      const int begin = whole ? first : block - tile, end = begin + (whole ? of_array : of_head);
+      for (int i = begin + thread; i < end; i += kQuantisers) own = fmaxf(own, maxima[i]);
+    }
+    const float scale = e4m3_scale(block_max<kQuantisers / 32>(own, of_warps));
+    if (thread == 0) scales[block] = scale;
+    return scale;
+  };
+  const auto write_maximum = [&](float own) {
+    own = block_max<kQuantisers / 32>(own, of_warps);
+    if (thread == 0) maxima[block] = own;
+  };
+
+  const auto rows_to_e4m3 = [&]<int R>(Hbm<const T> X, Hbm<e4m3> X8, int N) {
+    constexpr int n = (R * D / 8 + kQuantisers - 1) / kQuantisers;
+    const int64_t first_row = int64_t{head} * N + tile * R;
+    const int rows = min(R, N - tile * R);
+    float x[n][8];
+    read_rows<T, D, R>(x, X + first_row * p.d, rows, p.d, how.hadamard);
+    float own = 0;
+#pragma unroll
+    for (int k = 0; k < n; ++k) own = fmaxf(own, largest(x[k]));
+    if constexpr (only_maxima) return write_maximum(own);
+    const float inverse = 1 / scale_of(own);
+    const auto target = X8 + first_row * D;
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      const int i = thread + k * kQuantisers;
+      if (i / (D / 8) < rows) write_chunk(target + i * 8, rounded(x[k], inverse));
+    }
+  };
+  if (is_Q) return rows_to_e4m3.template operator()<kRows>(Q, Q8, p.N);
+  if (!is_V) return rows_to_e4m3.template operator()<Bc>(K, K8, p.N_kv);
+
+  constexpr int n = (Bc * D / 64 + kQuantisers - 1) / kQuantisers;
+  const int64_t pitch = padded_keys(p.N_kv);
+  float x[n][8][8];  // [][column][key]
+  read_columns<T, D, Bc>(x, V + (int64_t{head} * p.N_kv + tile * Bc) * p.d, p.N_kv - tile * Bc,
+                         p.d);
+  float own = 0;
+#pragma unroll
+  for (int k = 0; k < n; ++k)
+#pragma unroll
+    for (int c = 0; c < 8; ++c) own = fmaxf(own, largest(x[k][c]));
+  if constexpr (only_maxima) return write_maximum(own);
+  const float inverse = 1 / scale_of(own);
+  const auto target = V8 + (int64_t{head} * p.d * pitch + tile * Bc);
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    const int i = thread + k * kQuantisers;
+    const int place = i % (Bc / 8) * 8, column = i / (Bc / 8) * 8;
+    if (column >= p.d || tile * Bc + place >= pitch) continue;
+#pragma unroll
+    for (int c = 0; c < 8; ++c)
+      write_chunk(target + ((column + c) * pitch + place), rounded(x[k][c], inverse));
+  }
+}
+
+// --------------------------------------------------------------------------------------- attention
+
+/// No block has asked for a further tile of Q yet.
+__global__ void clear(Hbm<int> next) {
+  next[0] = 0;
+}
+
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
+/// Q, and whenever it is done with one, the next that nobody has.
+template <class T, int D, int kConsumers, int Bc, bool kTwoLevel>
+__global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
+    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
+              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
+              Hbm<const float> scales, Hbm<float> LSE, Hbm<int> next, int p_exponent, Problem p) {
+  using TileQ = SwizzledTile<e4m3, kRows, D>;
+  using TileK = SwizzledTile<e4m3, Bc, D>;
+  using TileV = SwizzledTile<e4m3, D, Bc>;  // transposed
+  using TileO = SwizzledTile<T, kRows, D>;
+  constexpr int Br = kConsumers * kRows;
+  const int tiles = ceil_div(p.N, Br), works = tiles * p.B * p.H;
+  const ScaledTiles scaled = scaled_tiles(p, Bc);
+  // Half as many blocks at once as in mma, so half as many heads: what a group requests from HBM at
+  // its start comes in smaller bursts.
+  const auto work = [&](int index) {
+    return longest_first(index, {.heads = p.B * p.H,
+                                 .tiles = tiles,
+                                 .head_bytes = 2 * p.N_kv * p.d,
+                                 .uneven = p.causal,
+                                 .group_bytes = 8 << 20});
+  };
+  // Tiles are laid from the last row up, since the last rows see the most keys. So a tile that some
+  // consumers find empty, with rows before row 0, is the one with the fewest steps.
+  const int end = static_cast<int>(ceil_div(p.N, kRows)) * kRows;
+  const auto row_of = [&](const Work& w) { return end - (w.tile + 1) * Br; };
+  // Tiles of K and V that rows [row, row + rows) see; one at least, all masked if need be.
+  const auto steps_of = [&](int row, int rows) {
+    const int last = min(row + rows, p.N) - 1, keys = last >= 0 ? p.keys(last) : 0;
+    return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
+  };
+
+  SharedMemory smem;
+  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileK, kStages> K{smem, "K"};
+  Stages<TileV, kStages> V{smem, "V"};
+  const auto smem_O = smem.take<T>("O", kConsumers * TileO::kElements);
+  const auto smem_work = smem.take<Work>("work", kConsumers);       // which tile of Q it is
+  const auto scale_Q = smem.take<float>("scale_Q", kConsumers);     // and its scale
+  const auto scale_KV = smem.take<float>("scale_KV", 2 * kStages);  // of K's tile and V's
+  Q.init(smem, "Q_full", "Q_free", 4);                              // a release by each warp
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);
+  V.init(smem, "V_full", "V_free", 4 * kConsumers);
+  if (threadIdx.x == 0) fence_mbarrier_init();
+  __syncthreads();
+
+  if (warpgroup_id() == 0) {  // the producer
+    setmaxnreg_dec<kConsumers == 3 ? 32 : 40>();
+    if (threadIdx.x != 0) return;
+    // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
+    // one the head is negative.
+    const auto send = [&](const Work& w) {
+      for (int consumer = 0; consumer < kConsumers; ++consumer) {
+        const int row = row_of(w) + consumer * kRows;
+        Q.acquire();
+        smem_work[Q.number()] = w;
+        if (w.head < 0) {
+          Q.fill_with_nothing();
+          continue;
+        }
+        if (row >= 0)
+          scale_Q[Q.number()] = scales[w.head * scaled.q + row / kRows];
+        else
+          scale_Q[Q.number()] = 1.0f;
+        Q.fill(map_Q, 0, row, w.head % p.H, w.head / p.H);
+      }
+    };
+    for (int index = blockIdx.x; index < works;) {
+      const Work w = work(index);
+      send(w);
+      const int batch = w.head / p.H, head_kv = w.head % p.H * p.Hk / p.H;
+      const int first = scaled.of_Q + (batch * p.Hk + head_kv) * scaled.kv;
+      const int steps = steps_of(row_of(w), Br);
+      for (int step = 0; step < steps; ++step) {
+        const float of_K = scales[first + step], of_V = scales[first + scaled.of_K + step];
+        K.acquire();
+        scale_KV[2 * K.number()] = of_K;
+        scale_KV[2 * K.number() + 1] = of_V;
+        K.fill(map_K, 0, step * Bc, head_kv, batch);
+        // Asked late, so that blocks end together, but before waiting for the others once more.
+        if (step == steps - 1) index = gridDim.x + atomicAdd(next, 1);
+        V.acquire();
+        V.fill(map_V, step * Bc, 0, head_kv, batch);
+      }
+    }
+    send({-1, -1});
+    return;
+  }
+
+  setmaxnreg_inc<registers(kConsumers)>();  // a consumer
+  const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
+  const bool first_thread = threadIdx.x % kWarpgroup == 0;
+  const TileO tile_O{smem_O + consumer * TileO::kElements};
+  // Consumers take turns to issue products, so that one's softmax runs under another's products.
+  const auto begin_turn = [&] { named_barrier_sync(kTurn + consumer, 2 * kWarpgroup); };
+  const auto end_turn = [&] {
+    named_barrier_arrive(kTurn + (consumer + 1) % kConsumers, 2 * kWarpgroup);
+  };
+  if (consumer == kConsumers - 1) end_turn();  // the first one's turn
+  Q.share = consumer;
+
+  Accumulator<16, Bc> S;
+  Operand<e4m3, 16, Bc> P;
+  Operand<e4m3, 16, D> Q_rows;            // if it is kept in registers
+  Accumulator<16, D> O_sum;               // of two levels: the second
+  constexpr int kPart = part_columns(D);  // columns of the first at a time
+  Accumulator<16, kPart> tile_sum;
+  const auto start_scores = [&] {  // S = Q·Kᵀ
+    if constexpr (q_in_registers(D, kTwoLevel)) {
+      wgmma_fence(S, Q_rows);
+      wgmma_ABt(S, Q_rows, K.tile(), 0);
+    } else {
+      wgmma_fence(S);
+      wgmma_ABt(S, Q.tile(), 0, K.tile(), 0);
+    }
+    wgmma_commit();
+  };
+  // O += P·V; of two levels P·V alone, of kPart columns.
+  const auto start_part = [&](int column) {
+    const SwizzledTile<e4m3, kPart, Bc> V_part{V.tile().data + TileV::at(column, 0)};
+    wgmma_fence(tile_sum, P);
+    wgmma_ABt(tile_sum, P, V_part, 0);
+    wgmma_commit();
+  };
+  const auto start_output = [&] {
+    V.wait();
+    if constexpr (kTwoLevel) return start_part(0);
+    wgmma_fence(O_sum, P);
+    wgmma_ABt(O_sum, P, V.tile());
+    wgmma_commit();
+  };
+  const auto finish_output = [&](float scale) {
+    if constexpr (kTwoLevel) {
+#pragma unroll
+      for (int column = 0; column < D; column += kPart) {
+        if (column > 0) start_part(column);
+        wgmma_wait<0>(tile_sum, P);
+        add_columns(O_sum, column, tile_sum, scale);
+      }
+    } else {
+      wgmma_wait<0>(O_sum, P);
+    }
+    V.release();
+  };
+  for (;;) {
+    Q.wait();
+    const Work w = smem_work[Q.number()];
+    if (w.head < 0) break;
+    const int batch = w.head / p.H, head = w.head % p.H;
+    const int tile_row = row_of(w) + consumer * kRows, row = tile_row + warp_row;
+    const int my_steps = steps_of(tile_row, kRows), steps = steps_of(row_of(w), Br);
+    const float c_Q = p.scale * kLog2e * scale_Q[Q.number()];  // exp(scale·s) = 2^(c·s)
+    __syncwarp();
+    if constexpr (q_in_registers(D, kTwoLevel)) {
+      load(Q_rows, Q.tile(), warp_row);
+      Q.release();
+    }
+
+    // m is kept in units of ln 2, like the exponents of 2^(c·s).
+    auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
+    O_sum = {};
+    // S becomes P, by the rows' running maxima; alpha is what O has to be scaled by.
+    const auto softmax = [&](int key, float c) {
+      if (key + Bc > p.keys(row))
+        for_each(S, [&](int i, int j, float& s) {
+          if (key + j >= p.keys(row + i)) s = -INFINITY;
+        });
+      const auto m_new = max(m, c * row_max(S));
+      const auto shift = finite_or_zero(m_new);
+      alpha = exp2(m - shift);
+      exp2_rows(S, c, shift - fill_rows<16>(p_exponent));
+      l = alpha * l + row_sum_in_lane(S);
+      m = m_new;
+    };
+    float c, of_V;  // this step's: c with the scales of Q and K, and the scale of V
+    const auto wait_for_K = [&] {
+      K.wait();
+      c = fmaxf(c_Q * scale_KV[2 * K.number()], kLeast);
+      of_V = scale_KV[2 * K.number() + 1];
+      __syncwarp();
+    };
+
+    wait_for_K();
+    begin_turn();
+    start_scores();
+    end_turn();
+    wgmma_wait<0>(S);
+    K.release();
+    softmax(0, c);
+    P = as_operand<e4m3>(S);
+    for (int step = 1; step < my_steps; ++step) {
+      // From here on the softmax of one step runs under the product P·V of the step before.
+      const float of_V_before = of_V;
+      wait_for_K();
+      begin_turn();
+      start_scores();
+      start_output();
+      end_turn();
+      wgmma_wait<1>(S);
+      K.release();
+      softmax(step * Bc, c);
+      finish_output(of_V_before);
+      // O is in units of V's scale, which changes from tile to tile; of two levels in those of 1.
+      mul_rows(O_sum, kTwoLevel ? alpha : (of_V_before / of_V) * alpha);
+      P = as_operand<e4m3>(S);
+    }
+    if constexpr (!q_in_registers(D, kTwoLevel)) Q.release();
+    start_output();
+    finish_output(of_V);
+    for (int step = my_steps; step < steps; ++step) {  // keys for the other consumers alone
+      K.wait();  // the turns keep consumers together too; without them this would have to
+      begin_turn();
+      end_turn();
+      K.release();
+      V.wait();
+      V.release();
+    }
+
+    l = sum_over_lanes(l);
+    mul_rows(O_sum, kTwoLevel ? inverse_or_zero(l) : of_V * inverse_or_zero(l));
+    if (first_thread) tma_store_wait_read<0>();  // of the last piece of work
+    named_barrier_sync(kOwn + consumer, kWarpgroup);
+    write(tile_O, O_sum, warp_row);
+    fence_proxy_async();
+    named_barrier_sync(kOwn + consumer, kWarpgroup);
+    if (first_thread && tile_row >= 0) {  // else there is nothing to store
+      tma_store(map_O, tile_O, 0, tile_row, head, batch);
+      tma_store_commit();
+    }
+    for_each_row(m, l, [&](int i, float max, float sum) {
+      if (row + i >= 0 && row + i < p.N)
+        LSE[p.q_row(w.head) + row + i] =
+            sum > 0 ? (max - p_exponent) * kLn2 + logf(sum) : -INFINITY;
+    });
+  }
+  if (first_thread) tma_store_wait_read<0>();
+  if (consumer == 0) begin_turn();  // receives the last consumer's last hand-over
+}
+
+Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
+  const int D = padded_head_dim(p.d);
+  Plan plan{.head_dim = D, .stages = kStages};
+  choose_tile(plan, kTiles, request, device.sram_bytes,
+              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
+  plan.warps = 4 * (1 + plan.block_q / kRows);
+  plan.settings = choose_settings(kSettings, request.settings);
+  const auto on = [&](const char* name) { return plan.settings.at(name) == "on"; };
+  using enum Quantisation::Scope;
+  const std::string& scope = plan.settings.at("scale");
+  plan.quantisation = {.scope = scope == "tile"   ? tile
+                                : scope == "head" ? head
+                                                  : tensor,
+                       .tile_q = kRows,
+                       .tile_kv = plan.block_kv,
+                       .hadamard = on("hadamard"),
+                       .p_exponent = on("p_scale") ? kPExponent : 0,
+                       .two_level = on("two_level")};
+  const int64_t heads = int64_t{p.B} * p.H, heads_kv = int64_t{p.B} * p.Hk;
+  const int64_t scale_bytes = 4 * scaled_tiles(p, plan.block_kv).all;
+  plan.workspace = {{"Q8", heads * p.N * D},
+                    {"K8", heads_kv * p.N_kv * D},
+                    {"V8", heads_kv * p.d * padded_keys(p.N_kv)},
+                    {"scales", scale_bytes},
+                    {"next", 4}};
+  if (plan.quantisation->scope != tile) plan.workspace.push_back({"maxima", scale_bytes});
+  return plan;
+}
+
+template <class T, int D, int Br, int Bc>
+void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const Quantisation& how = *plan.quantisation;
+  const bool shared = how.scope != Quantisation::Scope::tile;
+  const auto quantise_by = [&](const char* name, auto kernel) {
+    launch(name, kernel, dim3(scaled_tiles(p, Bc).all), dim3(kQuantisers),
+           shared_bytes<float>(kQuantisers / 32), hbm<const T>(a["Q"]), hbm<const T>(a["K"]),
+           hbm<const T>(a["V"]), hbm<e4m3>(a["Q8"]), hbm<e4m3>(a["K8"]), hbm<e4m3>(a["V8"]),
+           hbm<float>(a[shared ? "maxima" : "scales"]), hbm<float>(a["scales"]), how, p);
+  };
+  if (shared) quantise_by("maxima", quantise<T, D, Bc, true>);
+  quantise_by("quantise", quantise<T, D, Bc, false>);
+
+  constexpr int kConsumers = Br / kRows;
+  const auto map_of_rows = [&](const char* name, int rows, int heads, int box_rows) {
+    return tensor_map<e4m3>(a[name], D, rows, heads, p.B, box_rows, D <= 64 ? 64 : 128);
+  };
+  const auto next = hbm<int>(a["next"]);
+  launch("clear", clear, dim3(1), dim3(1), 0, next);
+  const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
+  launch("attention",
+         how.two_level ? attention<T, D, kConsumers, Bc, true>
+                       : attention<T, D, kConsumers, Bc, false>,
+         dim3(std::min<int64_t>(works, multiprocessors())), dim3(kWarpgroup * (1 + kConsumers)),
+         plan.smem_bytes, map_of_rows("Q8", p.N, p.H, kRows), map_of_rows("K8", p.N_kv, p.Hk, Bc),
+         tensor_map<e4m3>(a["V8"], padded_keys(p.N_kv), p.d, p.Hk, p.B, D, Bc <= 64 ? 64 : 128),
+         tensor_map<T>(a["O"], p.d, p.N, p.H, p.B, kRows), hbm<const float>(a["scales"]),
+         hbm<float>(a["LSE"]), next, how.p_exponent, p);
+}
+
+void forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  with_tile<kTiles>(
+      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
+}
+
+/// Requested bytes: quantise reads everything once, and what it writes every tile of Q reads: whole
+/// tiles of K and V as far as its last row sees, and one at least.
+Traffic traffic(const Problem& p, const Plan& plan) {
+  const int64_t heads = int64_t{p.B} * p.H, heads_kv = int64_t{p.B} * p.Hk, D = plan.head_dim;
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
+  const int64_t kv = heads_kv * p.N_kv * p.d * kIoBytes;
+  const int64_t pitch = padded_keys(p.N_kv);
+  const ScaledTiles tiles = scaled_tiles(p, plan.block_kv);
+  Traffic traffic;
+  int64_t maxima = 0;  // bytes of them that quantise reads
+  if (plan.quantisation->scope != Quantisation::Scope::tile) {
+    traffic.push_back({"maxima", {{"Q", q, 0}, {"K", kv, 0}, {"V", kv, 0}}});
+    traffic.back().arrays.push_back({"maxima", 0, 4 * tiles.all});
+    const bool whole = plan.quantisation->scope == Quantisation::Scope::tensor;
+    maxima = 4 * (int64_t{tiles.of_Q} * (whole ? tiles.of_Q : tiles.q) +
+                  int64_t{2} * tiles.of_K * (whole ? tiles.of_K : tiles.kv));
+  }
+  traffic.push_back({"quantise",
+                     {{"Q", q, 0},
+                      {"K", kv, 0},
+                      {"V", kv, 0},
+                      {"maxima", maxima, 0},
+                      {"Q8", 0, heads * p.N * D},
+                      {"K8", 0, heads_kv * p.N_kv * D},
+                      {"V8", 0, heads_kv * p.d * pitch},
+                      {"scales", 0, 4 * tiles.all}}});
+
+  int64_t rows = 0, columns = 0, all_steps = 0;  // of K8 and V8 that the tiles of a head read
+  for (int64_t row = ceil_div(p.N, kRows) * kRows; row > 0; row -= plan.block_q) {
+    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
+    const int64_t steps = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
+    rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);
+    columns += std::min<int64_t>(steps * plan.block_kv, pitch);
+    all_steps += steps;
+  }
+  // A block asks for another tile of Q after each that it has had, the last time in vain.
+  const int64_t asked = 4 * heads * ceil_div(p.N, plan.block_q);
+  traffic.push_back({"clear", {{"next", 0, 4}}});
+  traffic.push_back({"attention",
+                     {{"Q8", heads * p.N * D, 0},
+                      {"K8", heads * rows * D, 0},
+                      {"V8", heads * columns * p.d, 0},
+                      {"scales", 4 * heads * (tiles.q + 2 * all_steps), 0},
+                      {"O", 0, q},
+                      {"LSE", 0, heads * p.N * 4},
+                      {"next", asked, asked}}});
+  return traffic;
+}
+
+const Register step{{.rung = "05_flash_v2",
+                     .name = "fp8",
+                     .summary = "aside: products of e4m3, the inputs quantised before",
+                     .colour = "#0072B2",
+                     .step = 11,
+                     .has_lse = true,
+                     .min_compute_capability = 90,
+                     .exact_architecture = true,
+                     .by_name_only = true,
+                     .tiles = kTiles,
+                     .settings = kSettings,
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic}};
+
+}  // namespace
+}  // namespace ladder::MACHINE

@@ -1,0 +1,700 @@
+// e4m3 on both machines: conversions, tiles as the copy engine lays them out, products of a
+// warpgroup, and how the tensor cores add up products. On the gpu that the chip does all this as
+// the sim does, bit for bit.
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <climits>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device_test.h"
+#include "float16.h"
+#include "float8.h"
+#include "harness/quantised.h"
+#include "machine/sim/fp8_sums.h"
+#include "tile/fp8.h"
+#include "tile/rows.h"
+#include "tile/warpgroup.h"
+
+namespace ladder::sim {
+// The sim's half of SumsAreShortenedAsOnTheChip.
+std::vector<float> e4m3_product(Device& device, const std::vector<uint8_t>& A,
+                                const std::vector<uint8_t>& B, float start);
+}  // namespace ladder::sim
+
+namespace ladder::MACHINE {
+namespace {
+
+#ifdef LADDER_SIM
+#define SUITE SimFp8
+#define CONVERSIONS SimFloat8
+#else
+#define SUITE GpuFp8
+#define CONVERSIONS GpuFloat8
+#endif
+
+class CONVERSIONS : public DeviceTest {};
+
+class SUITE : public DeviceTest {
+ protected:
+  void SetUp() override {
+    DeviceTest::SetUp();
+    if (!IsSkipped() && device().info().compute_capability / 10 != 9)
+      GTEST_SKIP() << device().info().name << " is no Hopper GPU";
+  }
+  /// Codes of e4m3 on the device.
+  Array& upload_codes(const char* name, const std::vector<uint8_t>& codes) {
+    Array& array = make(name, std::ssize(codes));
+    device().upload(array, codes.data());
+    return array;
+  }
+};
+
+constexpr int kThreads = 128;
+
+// ------------------------------------------------------------------------------------ conversions
+
+/// codes[i] = x[i] rounded, and packed: the same again by pack().
+template <class T>
+__global__ void round_to_e4m3(Hbm<const T> x, Hbm<e4m3> codes, Hbm<unsigned> packed, int n) {
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < n) codes[i] = e4m3(x[i]);
+  if (4 * i >= n) return;
+  packed[i] =
+      pack<e4m3>(float(x[4 * i]), float(x[4 * i + 1]), float(x[4 * i + 2]), float(x[4 * i + 3]));
+}
+__global__ void widen_e4m3(Hbm<const e4m3> codes, Hbm<float> x) {
+  x[threadIdx.x] = float(codes[threadIdx.x]);
+}
+
+TEST_F(CONVERSIONS, AreTheHostsBitForBit) {
+  const auto check = [&]<class T>(const char* type, const auto& numbers, auto to_float) {
+    const int n = static_cast<int>(numbers.size());
+    Array& x = make("x", n * int64_t{sizeof(T)});
+    Array& codes = make("codes", n);
+    Array& packed = make("packed", n);
+    device().upload(x, numbers.data());
+    run([&] {
+      launch("round", round_to_e4m3<T>, dim3(ceil_div(n, kThreads)), dim3(kThreads), 0,
+             hbm<const T>(x), hbm<e4m3>(codes), hbm<unsigned>(packed), n);
+    });
+    const auto got = values<uint8_t>(codes), got_packed = values<uint8_t>(packed);
+    int wrong = 0, wrong_packed = 0;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const int expected = ladder::e4m3(to_float(numbers[i])).bits;
+      wrong += got[i] != expected;
+      wrong_packed += got_packed[i] != expected;
+    }
+    EXPECT_EQ(wrong, 0) << type;
+    EXPECT_EQ(wrong_packed, 0) << type << ", packed";
+  };
+  std::vector<uint16_t> halves(0x10000);
+  for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i);
+  check.template operator()<fp16>("fp16", halves,
+                                  [](uint16_t b) { return float(ladder::fp16::from_bits(b)); });
+  check.template operator()<bf16>("bf16", halves,
+                                  [](uint16_t b) { return float(ladder::bf16::from_bits(b)); });
+  // Every upper half of a float with lower halves beside and at a tie.
+  std::vector<float> floats;
+  for (uint32_t high = 0; high < 0x10000; ++high)
+    for (const uint32_t low : {0x0000u, 0x0001u, 0x8000u, 0xffffu})
+      floats.push_back(std::bit_cast<float>(high << 16 | low));
+  check.template operator()<float>("float", floats, [](float x) { return x; });
+
+  std::vector<uint8_t> all(256);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint8_t>(i);
+  Array& codes = make("codes", 256);
+  Array& x = make("x", 256 * 4);
+  device().upload(codes, all.data());
+  run([&] {
+    launch("widen", widen_e4m3, dim3(1), dim3(256), 0, hbm<const e4m3>(codes), hbm<float>(x));
+  });
+  const auto widened = values<uint32_t>(x);
+  for (size_t i = 0; i < all.size(); ++i)
+    EXPECT_EQ(widened[i], std::bit_cast<uint32_t>(float(ladder::e4m3::from_bits(all[i])))) << i;
+}
+
+/// Eight codes at once: y[8·i …] = x[8·i …] of each thread.
+__global__ void copy_chunks(Hbm<const e4m3> x, Hbm<e4m3> y) {
+  const int i = 8 * static_cast<int>(threadIdx.x);
+  write_chunk(y + i, read_chunk(x + i));
+}
+
+TEST_F(CONVERSIONS, ChunksHaveEightBytes) {
+  std::vector<uint8_t> codes(8 * kThreads);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 7 % 251);
+  Array& x = make("x", std::ssize(codes));
+  Array& y = make("y", std::ssize(codes));
+  device().upload(x, codes.data());
+  const auto counts = run([&] {
+    launch("copy", copy_chunks, dim3(1), dim3(kThreads), 0, hbm<const e4m3>(x), hbm<e4m3>(y));
+  });
+  EXPECT_EQ(values<uint8_t>(y), codes);
+  if (!counts) return;
+  EXPECT_EQ(counts->hbm.requested_read, std::ssize(codes));
+  EXPECT_EQ(counts->hbm.requested_write, std::ssize(codes));
+}
+
+/// Rows of D numbers, 32·8/D of them in a warp: transformed; the largest of the block; and the rows
+/// as they were, times `factor`, rounded.
+template <int D, int kWarps>
+__global__ void words_for_e4m3(Hbm<const float> x, Hbm<float> transformed, Hbm<float> most,
+                               Hbm<e4m3> codes, float factor) {
+  SharedMemory smem;
+  const auto of_warps = smem.take<float>("of_warps", kWarps);
+  const int at = static_cast<int>(threadIdx.x) * 8;
+  float mine[8];
+  for (int e = 0; e < 8; ++e) mine[e] = x[at + e];
+  write_chunk(codes + at, rounded(mine, factor));
+  const float of_block = block_max<kWarps>(largest(mine), of_warps);
+  if (threadIdx.x == 0) most[0] = of_block;
+  hadamard<D>(mine, at % D);
+  for (int e = 0; e < 8; ++e) transformed[at + e] = mine[e];
+}
+
+TEST_F(CONVERSIONS, WordsForE4m3AreTheHosts) {
+  const auto check = [&]<int D, int kWarps>() {
+    SCOPED_TRACE(testing::Message() << "D " << D << ", " << kWarps << " warps");
+    constexpr int n = kWarps * 256;
+    std::mt19937 random(D);
+    std::normal_distribution<float> normal(0, 3);
+    std::vector<float> numbers(n);
+    for (float& v : numbers) v = normal(random);
+    numbers[n - 5] = -77;
+    Array& x = make("x", n * 4);
+    Array& transformed = make("transformed", n * 4);
+    Array& most = make("most", 4);
+    Array& codes = make("codes", n);
+    device().upload(x, numbers.data());
+    const auto counts = run([&] {
+      launch("words", words_for_e4m3<D, kWarps>, dim3(1), dim3(32 * kWarps),
+             shared_bytes<float>(kWarps), hbm<const float>(x), hbm<float>(transformed),
+             hbm<float>(most), hbm<e4m3>(codes), 0.3f);
+    });
+    EXPECT_EQ(values<float>(most)[0], 77);
+    const auto code = values<uint8_t>(codes);
+    int wrong = 0;
+    for (size_t i = 0; i < n; ++i) wrong += code[i] != ladder::e4m3(numbers[i] * 0.3f).bits;
+    EXPECT_EQ(wrong, 0) << "codes";
+    for (size_t row = 0; row < n; row += D) ladder::hadamard(&numbers[row], D);
+    EXPECT_EQ(values<float>(transformed), numbers);  // to the bit
+    if (!counts) return;
+    EXPECT_EQ(counts->other_flops, n * (1 + 1 + 1 + std::bit_width(unsigned{D}) - 1));
+  };
+  check.template operator()<32, 1>();
+  check.template operator()<64, 4>();
+  check.template operator()<128, 2>();
+  check.template operator()<256, 8>();
+}
+
+/// Sums of 16 × C, and after some columns of another's are added.
+template <int N, int C, int column>
+__global__ void add_some(Hbm<const float> x, Hbm<const float> y, Hbm<float> sums, float scale) {
+  Accumulator<16, C> acc;
+  Accumulator<16, N> by;
+  for_each(acc, [&](int i, int j, float& s) { s = x[i * C + j]; });
+  for_each(by, [&](int i, int j, float& s) { s = y[i * N + j]; });
+  add_columns(acc, column, by, scale);
+  for_each(acc, [&](int i, int j, float s) { sums[i * C + j] = s; });
+}
+
+TEST_F(CONVERSIONS, ColumnsAreAddedWhereTheyBelong) {
+  const auto check = [&]<int N, int C, int column>() {
+    std::vector<float> x(16 * C), y(16 * N);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 37);
+    for (size_t i = 0; i < y.size(); ++i) y[i] = static_cast<float>(i % 11) - 5;
+    Array& X = make("x", 16 * C * 4);
+    Array& Y = make("y", 16 * N * 4);
+    Array& sums = make("sums", 16 * C * 4);
+    device().upload(X, x.data());
+    device().upload(Y, y.data());
+    const auto counts = run([&] {
+      launch("add", add_some<N, C, column>, dim3(1), dim3(32), 0, hbm<const float>(X),
+             hbm<const float>(Y), hbm<float>(sums), 0.25f);
+    });
+    for (size_t i = 0; i < 16; ++i)
+      for (size_t j = column; j < column + N; ++j) x[i * C + j] += 0.25f * y[i * N + j - column];
+    EXPECT_EQ(values<float>(sums), x) << N << " at " << column << " of " << C;
+    if (!counts) return;
+    EXPECT_EQ(counts->other_flops, 2 * 16 * N);
+  };
+  check.template operator()<64, 64, 0>();
+  check.template operator()<32, 64, 32>();
+  check.template operator()<64, 256, 128>();
+}
+
+// ------------------------------------------------------------------------------------------ tiles
+
+/// Loads the tile at (column, row, head, batch), shows what it holds, and stores it to the same
+/// place.
+template <int R, int C>
+__global__ void copy_tile(const __grid_constant__ TensorMap from,
+                          const __grid_constant__ TensorMap to, Hbm<float> seen, int column,
+                          int row, int head, int batch) {
+  SharedMemory smem;
+  using Tile = SwizzledTile<e4m3, R, C>;
+  const Tile tile{smem.take<e4m3>("tile", Tile::kElements)};
+  const auto full = smem.take<Mbarrier>("full", 1);
+  if (threadIdx.x == 0) {
+    full[0].init(1);
+    fence_mbarrier_init();
+    full[0].arrive_expect_tx(Tile::kBytes);
+    tma_load(from, full[0], tile, column, row, head, batch);
+  }
+  __syncthreads();
+  full[0].wait(0);
+  for (int i = threadIdx.x; i < R * C; i += blockDim.x)
+    seen[i] = float(tile.data[tile.chunk(i / C, i % C / 16) + i % 16]);
+  if (threadIdx.x == 0) {
+    tma_store(to, tile, column, row, head, batch);
+    tma_store_commit();
+    tma_store_wait<0>();
+  }
+}
+
+TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes) {
+  const auto check = [&]<int R, int C>(int columns, int rows, int column, int row) {
+    SCOPED_TRACE(testing::Message() << "tile " << R << "×" << C << " from row " << row
+                                    << ", column " << column << " of " << rows << "×" << columns);
+    constexpr int kHeads = 3, kBatch = 2, kHead = 1, kInBatch = 1;
+    const int first = (kInBatch * kHeads + kHead) * rows;  // row of the array
+    std::vector<uint8_t> codes(static_cast<size_t>(kBatch * kHeads * rows * columns));
+    for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 5 % 0x7d + 1);
+    Array& A = upload_codes("A", codes);
+    Array& B = make("B", A.bytes);
+    Array& seen = make("seen", R * C * 4);
+    using Tile = SwizzledTile<e4m3, R, C>;
+    const auto map = [&](Array& array) {
+      return tensor_map<e4m3>(array, columns, rows, kHeads, kBatch, R, Tile::kPanelBytes);
+    };
+    const auto counts = run([&] {
+      launch("copy", copy_tile<R, C>, dim3(1), dim3(64),
+             shared_bytes<e4m3>(Tile::kElements) + shared_bytes<Mbarrier>(1), map(A), map(B),
+             hbm<float>(seen), column, row, kHead, kInBatch);
+    });
+    const auto code = [&](int i, int j) { return codes[static_cast<size_t>(i * columns + j)]; };
+    const auto s = values<float>(seen);
+    int wrong = 0;
+    for (int i = 0; i < R; ++i)
+      for (int j = 0; j < C; ++j) {
+        const bool inside = row + i < rows && column + j < columns;
+        const float expected =
+            inside ? float(ladder::e4m3::from_bits(code(first + row + i, column + j))) : 0;
+        wrong += s[static_cast<size_t>(i * C + j)] != expected;
+      }
+    EXPECT_EQ(wrong, 0) << "of the tile's elements";
+    const auto out = values<uint8_t>(B);
+    wrong = 0;
+    for (int i = 0; i < kBatch * kHeads * rows; ++i)
+      for (int j = 0; j < columns; ++j) {
+        const bool copied = i >= first + row && i < first + std::min(row + R, rows) &&
+                            j >= column && j < column + C;
+        wrong += out[static_cast<size_t>(i * columns + j)] != (copied ? code(i, j) : 0xff);
+      }
+    EXPECT_EQ(wrong, 0) << "of the array's elements";
+    if (!counts) return;
+    const int64_t inside =
+        std::max(0, std::min(R, rows - row)) * std::max(0, std::min(C, columns - column));
+    EXPECT_EQ(counts->hbm.requested_read, inside);
+    EXPECT_EQ(counts->hbm.requested_write, inside + R * C * 4);
+    EXPECT_EQ(counts->sram_write, Tile::kBytes);
+    EXPECT_EQ(counts->sram_read, inside + R * C);
+  };
+  check.template operator()<64, 64>(64, 128, 0, 64);
+  check.template operator()<64, 64>(48, 100, 0, 64);
+  check.template operator()<64, 64>(256, 70, 192, 0);
+  check.template operator()<128, 128>(128, 200, 0, 128);
+  check.template operator()<128, 128>(208, 40, 128, 0);
+  check.template operator()<32, 64>(16, 7, 0, 0);
+  check.template operator()<64, 256>(256, 65, 0, 64);
+  check.template operator()<64, 256>(160, 64, 0, 0);
+  check.template operator()<16, 128>(128, 16, 0, 16);  // all of it past the end
+}
+
+// --------------------------------------------------------------------------------------- products
+
+enum class From { shared, registers, loaded };  // where A comes from; loaded: tile → registers
+
+/// Fills a tile from a row-major matrix by ordinary stores, columns past it with zeros.
+template <int R, int C>
+__device__ __forceinline__ void fill(const SwizzledTile<e4m3, R, C>& tile, Hbm<const e4m3> source) {
+  constexpr int kAll = tile.kColumns * tile.kPanels;
+  for (int i = threadIdx.x; i < R * kAll; i += kWarpgroup) {
+    const int r = i / kAll, c = i % kAll;
+    e4m3 x = e4m3(0.0f);
+    if (c < C) x = source[r * C + c];
+    tile.data[tile.chunk(r, c / 16) + c % 16] = x;
+  }
+}
+
+/// The warp's 16 rows of a row-major matrix, register by register as the PTX manual has them.
+template <int K>
+__device__ __forceinline__ void fill(Operand<e4m3, 16, K>& a, Hbm<const e4m3> A) {
+  for (int k = 0; k < K / 32; ++k)
+    for (int i = 0; i < 4; ++i) {
+      const int row = 16 * warp_id() + lane_id() / 4 + i % 2 * 8;
+      const int at = row * K + 32 * k + lane_id() % 4 * 4 + i / 2 * 16;
+      a.r[0][k][i] = pack<e4m3>(float(A[at]), float(A[at + 1]), float(A[at + 2]), float(A[at + 3]));
+    }
+}
+
+template <int N>
+__device__ __forceinline__ void show(Accumulator<16, N>& acc, Hbm<float> sums) {
+  for_each(acc, [&](int i, int j, float c) { sums[(16 * warp_id() + i) * N + j] = c; });
+}
+
+/// C = A·Bᵀ twice over: 64 × N of 64 × K and N × K. The first product overwrites what is there.
+template <int N, int K, From kFrom>
+__global__ void __launch_bounds__(kWarpgroup)
+    product_ABt(Hbm<const e4m3> A, Hbm<const e4m3> B, Hbm<float> sums) {
+  SharedMemory smem;
+  using TileA = SwizzledTile<e4m3, 64, K>;
+  using TileB = SwizzledTile<e4m3, N, K>;
+  const TileA tile_A{smem.take<e4m3>("A", TileA::kElements)};
+  const TileB tile_B{smem.take<e4m3>("B", TileB::kElements)};
+  fill(tile_A, A);
+  fill(tile_B, B);
+  fence_proxy_async();
+  __syncthreads();
+  Operand<e4m3, 16, K> a;
+  if constexpr (kFrom == From::loaded)
+    load(a, tile_A, 16 * warp_id());
+  else
+    fill(a, A);
+  Accumulator<16, N> acc;
+  for_each(acc, [](int, int, float& c) { c = 7; });
+  wgmma_fence(acc, a);
+  for (int scale_d = 0; scale_d < 2; ++scale_d) {
+    if constexpr (kFrom == From::shared)
+      wgmma_ABt(acc, tile_A, 0, tile_B, scale_d);
+    else
+      wgmma_ABt(acc, a, tile_B, scale_d);
+  }
+  wgmma_commit();
+  wgmma_wait<0>(acc, a);
+  show(acc, sums);
+}
+
+/// Integers from −8 to 8 as codes.
+std::vector<uint8_t> small_integers(int n, int seed) {
+  std::mt19937 random(static_cast<unsigned>(seed));
+  std::vector<uint8_t> codes(static_cast<size_t>(n));
+  for (uint8_t& code : codes)
+    code = ladder::e4m3(static_cast<float>(static_cast<int>(random() % 17) - 8)).bits;
+  return codes;
+}
+double value(const std::vector<uint8_t>& codes, int i) {
+  return float(ladder::e4m3::from_bits(codes[static_cast<size_t>(i)]));
+}
+
+// Sums of small integers need few bits, so they are exact however the tensor cores add.
+TEST_F(SUITE, ProductsAreRightAndCounted) {
+  const auto check = [&]<int N, int K, From kFrom>() {
+    SCOPED_TRACE(testing::Message() << "N " << N << ", K " << K << ", A from "
+                                    << (kFrom == From::shared   ? "shared memory"
+                                        : kFrom == From::loaded ? "a tile"
+                                                                : "registers"));
+    const auto a = small_integers(64 * K, N), b = small_integers(N * K, N + 1);
+    Array& A = upload_codes("A", a);
+    Array& B = upload_codes("B", b);
+    Array& sums = make("sums", 64 * N * 4);
+    const auto counts = run([&] {
+      launch("A·Bᵀ", product_ABt<N, K, kFrom>, dim3(1), dim3(kWarpgroup),
+             shared_bytes<e4m3>(SwizzledTile<e4m3, 64, K>::kElements) +
+                 shared_bytes<e4m3>(SwizzledTile<e4m3, N, K>::kElements),
+             hbm<const e4m3>(A), hbm<const e4m3>(B), hbm<float>(sums));
+    });
+    const auto c = values<float>(sums);
+    int wrong = 0;
+    for (int i = 0; i < 64; ++i)
+      for (int j = 0; j < N; ++j) {
+        double sum = 0;
+        for (int k = 0; k < K; ++k) sum += value(a, i * K + k) * value(b, j * K + k);
+        wrong += c[static_cast<size_t>(i * N + j)] != 2 * sum;
+      }
+    EXPECT_EQ(wrong, 0);
+    if (!counts) return;
+    const int64_t by_lanes = kFrom == From::loaded ? 64 * K : 0;
+    EXPECT_EQ(counts->matmul_flops, int64_t{2} * 2 * 64 * N * K);
+    EXPECT_EQ(counts->sram_read, 2 * K * (N + (kFrom == From::shared ? 64 : 0)) + by_lanes);
+    EXPECT_EQ(counts->sram_operands, counts->sram_read);
+    EXPECT_EQ(counts->bank_conflicts, 0);
+  };
+  check.template operator()<16, 32, From::shared>();
+  check.template operator()<32, 64, From::shared>();
+  check.template operator()<64, 128, From::shared>();
+  check.template operator()<128, 64, From::shared>();
+  check.template operator()<128, 256, From::shared>();
+  check.template operator()<160, 128, From::shared>();
+  check.template operator()<224, 64, From::shared>();
+  check.template operator()<256, 128, From::shared>();
+  check.template operator()<32, 32, From::registers>();
+  check.template operator()<64, 64, From::registers>();
+  check.template operator()<128, 128, From::registers>();
+  check.template operator()<256, 256, From::registers>();
+  check.template operator()<48, 32, From::loaded>();
+  check.template operator()<64, 64, From::loaded>();
+  check.template operator()<128, 128, From::loaded>();
+  check.template operator()<96, 256, From::loaded>();
+}
+
+/// O = P·V, 64 × N of 64 × K and K × N: P from accumulators, V stored transposed with its keys in
+/// the order that as_operand() gives to P's columns; or, not `permuted`, as they come.
+template <int N, int K, bool permuted>
+__global__ void __launch_bounds__(kWarpgroup)
+    product_of_sums(Hbm<const e4m3> P, Hbm<const e4m3> V, Hbm<float> sums) {
+  SharedMemory smem;
+  using TileVt = SwizzledTile<e4m3, N, K>;
+  const TileVt Vt{smem.take<e4m3>("Vt", TileVt::kElements)};
+  for (int i = threadIdx.x; i < N * K; i += kWarpgroup) {
+    const int c = i / K, at = i % K;
+    const e4m3 x = V[(permuted ? column_at(at) : at) * N + c];
+    Vt.data[Vt.chunk(c, at / 16) + at % 16] = x;
+  }
+  fence_proxy_async();
+  __syncthreads();
+  Accumulator<16, K> S;
+  for_each(S, [&](int i, int j, float& s) { s = float(P[(16 * warp_id() + i) * K + j]); });
+  auto p = as_operand<e4m3>(S);
+  Accumulator<16, N> O;
+  wgmma_fence(O, p);
+  wgmma_ABt(O, p, Vt, 0);
+  wgmma_commit();
+  wgmma_wait<0>(O, p);
+  show(O, sums);
+}
+
+TEST_F(SUITE, SumsAreTheNextOperandIfKeysArePermuted) {
+  const auto check = [&]<int N, int K, bool permuted>() {
+    const auto p = small_integers(64 * K, 3), v = small_integers(K * N, 4);
+    Array& P = upload_codes("P", p);
+    Array& V = upload_codes("V", v);
+    Array& sums = make("sums", 64 * N * 4);
+    run([&] {
+      launch("P·V", product_of_sums<N, K, permuted>, dim3(1), dim3(kWarpgroup),
+             shared_bytes<e4m3>(SwizzledTile<e4m3, N, K>::kElements), hbm<const e4m3>(P),
+             hbm<const e4m3>(V), hbm<float>(sums));
+    });
+    const auto c = values<float>(sums);
+    int wrong = 0;
+    for (int i = 0; i < 64; ++i)
+      for (int j = 0; j < N; ++j) {
+        double sum = 0;
+        for (int k = 0; k < K; ++k) sum += value(p, i * K + k) * value(v, k * N + j);
+        wrong += c[static_cast<size_t>(i * N + j)] != sum;
+      }
+    return wrong;
+  };
+  EXPECT_EQ((check.template operator()<64, 128, true>()), 0);
+  EXPECT_EQ((check.template operator()<128, 64, true>()), 0);
+  EXPECT_EQ((check.template operator()<32, 256, true>()), 0);
+  EXPECT_GT((check.template operator()<64, 128, false>()), 64 * 64 / 2);
+}
+
+TEST_F(CONVERSIONS, EachColumnOfAnOperandStandsOnce) {
+  int seen[64] = {};
+  for (int i = 0; i < 64; ++i) {
+    EXPECT_EQ(column_at(i) / 16, i / 16);
+    ++seen[column_at(i)];
+  }
+  for (const int n : seen) EXPECT_EQ(n, 1);
+  // Lane t of a quad has columns 2t, 2t + 1, 2t + 8, 2t + 9.
+  const int of_lane_1[] = {2, 3, 10, 11};
+  for (int e = 0; e < 4; ++e) EXPECT_EQ(column_at(4 + e), of_lane_1[e]);
+}
+
+// ------------------------------------------------------------------------------------------- sums
+
+constexpr int kN = 64, kK = 64;  // of e4m3_product
+
+/// sums = start + A·Bᵀ, 64 × kN, in two steps of 32 products.
+__global__ void __launch_bounds__(kWarpgroup)
+    product_from(Hbm<const e4m3> A, Hbm<const e4m3> B, Hbm<float> sums, float start) {
+  SharedMemory smem;
+  using TileB = SwizzledTile<e4m3, kN, kK>;
+  const TileB tile_B{smem.take<e4m3>("B", TileB::kElements)};
+  fill(tile_B, B);
+  fence_proxy_async();
+  __syncthreads();
+  Operand<e4m3, 16, kK> a;
+  fill(a, A);
+  Accumulator<16, kN> acc;
+  for_each(acc, [&](int, int, float& c) { c = start; });
+  wgmma_fence(acc, a);
+  wgmma_ABt(acc, a, tile_B);
+  wgmma_commit();
+  wgmma_wait<0>(acc, a);
+  show(acc, sums);
+}
+
+std::vector<float> run_product(Device& device, const std::vector<uint8_t>& a,
+                               const std::vector<uint8_t>& b, float start) {
+  const Buffer A(device, "A", std::ssize(a)), B(device, "B", std::ssize(b)),
+      sums(device, "sums", 64 * kN * 4);
+  device.upload(*A.array(), a.data());
+  device.upload(*B.array(), b.data());
+  device.run("test", [&] {
+    launch("product", product_from, dim3(1), dim3(kWarpgroup),
+           shared_bytes<e4m3>(SwizzledTile<e4m3, kN, kK>::kElements), hbm<const e4m3>(*A.array()),
+           hbm<const e4m3>(*B.array()), hbm<float>(*sums.array()), start);
+  });
+  std::vector<float> out(64 * kN);
+  device.download(out.data(), *sums.array());
+  return out;
+}
+
+/// Codes of any finite value.
+std::vector<uint8_t> random_codes(int n, int seed) {
+  std::mt19937 random(static_cast<unsigned>(seed));
+  std::vector<uint8_t> codes(static_cast<size_t>(n));
+  for (uint8_t& code : codes) do
+      code = static_cast<uint8_t>(random() & 0xff);
+    while ((code & 0x7f) == 0x7f);
+  return codes;
+}
+
+#ifdef LADDER_SIM
+/// Exponent of a number other than 0; of an e4m3 at least −6.
+int exponent(double x) {
+  return std::ilogb(x);
+}
+int exponent_of_e4m3(double x) {
+  return std::max(std::ilogb(x), -6);
+}
+
+/// As add_fp8_products() says, for one sum and in float64, which holds all of it.
+float add_up(float c, const std::vector<double>& a, const std::vector<double>& b) {
+  for (size_t first = 0; first < a.size(); first += 32) {
+    int e = INT_MIN;
+    if (c != 0) e = exponent(c);
+    for (size_t k = first; k < first + 32; ++k)
+      if (a[k] != 0 && b[k] != 0) e = std::max(e, exponent_of_e4m3(a[k]) + exponent_of_e4m3(b[k]));
+    if (e == INT_MIN) return 0;
+    const auto cut = [](double x, int unit) {
+      return std::ldexp(std::trunc(std::ldexp(x, -unit)), unit);
+    };
+    double sum = cut(c, e - 13);
+    for (size_t k = first; k < first + 32; ++k) sum += cut(a[k] * b[k], e - 13);
+    c = static_cast<float>(sum != 0 ? cut(sum, exponent(sum) - 13) : 0);
+  }
+  return c;
+}
+
+TEST_F(SUITE, SumsAreShortenedAsTheModelSays) {
+  for (const float start : {0.0f, 1.0f, -300.0f, 1.0f / 3, 1e6f, -1e-3f})
+    for (int seed = 0; seed < 3; ++seed) {
+      const auto a = random_codes(64 * kK, 2 * seed), b = random_codes(kN * kK, 2 * seed + 1);
+      const auto got = run_product(device(), a, b, start);
+      int wrong = 0;
+      for (int i = 0; i < 64; ++i)
+        for (int j = 0; j < kN; ++j) {
+          std::vector<double> of_a(kK), of_b(kK);
+          for (int k = 0; k < kK; ++k) {
+            of_a[static_cast<size_t>(k)] = value(a, i * kK + k);
+            of_b[static_cast<size_t>(k)] = value(b, j * kK + k);
+          }
+          wrong += got[static_cast<size_t>(i * kN + j)] != add_up(start, of_a, of_b);
+        }
+      EXPECT_EQ(wrong, 0) << "start " << start << ", seed " << seed;
+    }
+}
+
+/// c and up to 32 products, added up.
+float sum_of(float c, const std::vector<std::pair<float, float>>& products) {
+  float a[32] = {}, b[32] = {};
+  for (size_t k = 0; k < products.size(); ++k) a[k] = products[k].first, b[k] = products[k].second;
+  add_fp8_products(&c, a, b, 1);
+  return c;
+}
+
+TEST(SimFp8Sums, TellWhatIsKept) {
+  // 13 bits after the leading one: 1 + 2⁻¹³ is there, 2⁻¹⁴ is not, nor are 31 of them.
+  EXPECT_EQ(sum_of(1, {{0x1p-6f, 0x1p-7f}}), 1 + 0x1p-13f);
+  EXPECT_EQ(sum_of(1, {{0x1p-7f, 0x1p-7f}}), 1);
+  std::vector<std::pair<float, float>> many(32, {0x1p-7f, 0x1p-7f});
+  EXPECT_EQ(sum_of(0, many), 32 * 0x1p-14f);
+  many[7] = {1, 1};
+  EXPECT_EQ(sum_of(0, many), 1);
+  // As the chip has it: 3.515625 beside 2⁷ to 2¹⁵, and what 2¹⁶ leaves of 7.5, 15, 30 and 60.
+  const float beside[][2] = {{7, 131.515625f}, {8, 259.5f}, {12, 4099.5f},
+                             {13, 8195},       {14, 16386}, {15, 32768}};
+  for (const auto& [e, sum] : beside)
+    for (const float sign : {1.0f, -1.0f}) {
+      const float power = std::ldexp(1.0f, static_cast<int>(e) - 7);
+      EXPECT_EQ(sum_of(0, {{128, sign * power}, {1.875f, sign * 1.875f}}), sign * sum) << e;
+      EXPECT_EQ(sum_of(sign * 128 * power, {{1.875f, sign * 1.875f}}), sign * sum) << e;
+    }
+  for (const auto& [x, left] : {std::pair{4, 0}, {8, 8}, {16, 24}, {32, 56}, {64, 120}})
+    EXPECT_EQ(sum_of(0, {{256, 256}, {x, 1.875f}, {-256, 256}}), left);
+  // Towards zero, sums and products alike.
+  EXPECT_EQ(sum_of(-1, {{-0x1.8p-6f, 0x1p-7f}}), -1 - 0x1p-13f);
+  EXPECT_EQ(sum_of(1.0f / 3, {{16, 16}}), 256.3125f);
+  EXPECT_EQ(sum_of(1.0f / 3, {}), std::bit_cast<float>(0x3eaaaaaau & ~0x3ffu));
+  // A carry lengthens the sum, which is shortened again.
+  EXPECT_EQ(sum_of(1, {{1, 1}, {0x1p-6f, 0x1p-7f}}), 2);
+  // Products are not normalised: those here are 1.27 to 3.5, their exponent is 0, and 2⁻¹³ stays.
+  EXPECT_EQ(sum_of(0, {{1.875f, 1.875f}, {-1.5f, 1.5f}, {-1.125f, 1.125f}, {0x1p-6f, 0x1p-7f}}),
+            0x1p-13f);
+  // Subnormals count as 2⁻⁶, and what is below 2⁻¹⁹ is lost beside one. A zero does not count.
+  EXPECT_EQ(sum_of(0x1p-20f, {{0x1p-9f, 1}}), 0x1p-9f);
+  EXPECT_EQ(sum_of(0x1p-20f, {{0, 448}}), 0x1p-20f);
+
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(sum_of(inf, {{1, 1}}), inf);
+  EXPECT_TRUE(std::isnan(sum_of(1, {{2, 1}, {std::nanf(""), 1}})));
+  EXPECT_EQ(sum_of(0, {}), 0);
+  EXPECT_EQ(sum_of(0x1p-80f, {}), 0x1p-80f);
+}
+#else
+/// 64 × kK codes whose first two columns are those of two values and the rest zeros.
+std::vector<uint8_t> two_columns(float first, float second) {
+  std::vector<uint8_t> codes(64 * kK, 0);
+  for (size_t i = 0; i < 64; ++i) {
+    codes[i * kK] = ladder::e4m3(first).bits;
+    codes[i * kK + 1] = ladder::e4m3(second).bits;
+  }
+  return codes;
+}
+
+// Sums that tell how many bits the chip keeps, and random ones.
+TEST_F(SUITE, SumsAreShortenedAsOnTheChip) {
+  const auto sim = open_sim({});
+  const auto check = [&](const std::string& what, const std::vector<uint8_t>& a,
+                         const std::vector<uint8_t>& b, float start) {
+    const auto chip = run_product(device(), a, b, start);
+    const auto said = sim::e4m3_product(*sim, a, b, start);
+    int different = 0;
+    size_t at = 0;
+    for (size_t i = 0; i < chip.size(); ++i)
+      if (std::bit_cast<uint32_t>(chip[i]) != std::bit_cast<uint32_t>(said[i])) {
+        if (!different++) at = i;
+      }
+    EXPECT_EQ(different, 0) << what << ": the chip says " << chip[at] << ", the sim " << said[at]
+                            << " at " << at;
+  };
+  for (int bit = 6; bit <= 17; ++bit)
+    for (const float sign : {1.0f, -1.0f})
+      check("1 and 2^-" + std::to_string(bit), two_columns(1, std::ldexp(1.0f, -bit / 2)),
+            two_columns(1, sign * std::ldexp(1.0f, -(bit - bit / 2))), 0);
+  for (const float start : {0.0f, 1.0f, -1.0f, 1.0f / 3, -300.0f, 1e6f, -1e-3f, 0x1.fffffep0f})
+    for (int seed = 0; seed < 4; ++seed)
+      check("start " + std::to_string(start) + ", seed " + std::to_string(seed),
+            random_codes(64 * kK, 2 * seed), random_codes(kN * kK, 2 * seed + 1), start);
+}
+#endif
+
+}  // namespace
+
+#ifdef LADDER_SIM
+std::vector<float> e4m3_product(Device& device, const std::vector<uint8_t>& A,
+                                const std::vector<uint8_t>& B, float start) {
+  return run_product(device, A, B, start);
+}
+#endif
+
+}  // namespace ladder::MACHINE

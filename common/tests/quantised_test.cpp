@@ -1,0 +1,218 @@
+// The host's attention in e4m3, which steps with a quantisation are compared with: scales and codes
+// by their definition, the transform against its matrix, and what each setting does to sums of a
+// few terms.
+
+#include "harness/quantised.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+
+#include "harness/reference.h"
+
+namespace ladder {
+namespace {
+
+using Scope = Quantisation::Scope;
+
+Tensor tensor(const std::vector<float>& values) {
+  return round_all(DType::fp16, values);
+}
+
+Inputs inputs_of(const Problem& p, Input input = Input::outliers) {
+  Options options;
+  options.problem = p;
+  options.input = input;
+  options.seed = 5;
+  return make_inputs(options, false);
+}
+
+TEST(Hadamard, IsItsMatrixAndOrthogonal) {
+  for (const int n : {32, 64, 128, 256}) {
+    SCOPED_TRACE(n);
+    // Column c of H·diag(±1)/√n: the transform of a row that is 1 at c alone.
+    std::vector<std::vector<float>> columns;
+    int negative = 0;
+    for (int c = 0; c < n; ++c) {
+      std::vector<float> x(static_cast<size_t>(n), 0.0f);
+      x[static_cast<size_t>(c)] = 1;
+      hadamard(x.data(), n);
+      for (int i = 0; i < n; ++i) {
+        const bool odd = std::popcount(static_cast<unsigned>(i & c)) % 2 != 0;
+        const double expected = (odd != hadamard_sign(c) ? -1 : 1) / std::sqrt(n);
+        EXPECT_NEAR(x[static_cast<size_t>(i)], expected, 1e-7);
+      }
+      negative += hadamard_sign(c);
+      columns.push_back(std::move(x));
+    }
+    EXPECT_GT(negative, n / 3);
+    EXPECT_LT(negative, 2 * n / 3);
+    for (int a = 0; a < n; a += 7)
+      for (int b = 0; b < n; b += 5) {
+        double product = 0;
+        for (size_t i = 0; i < columns[0].size(); ++i)
+          product +=
+              double{columns[static_cast<size_t>(a)][i]} * columns[static_cast<size_t>(b)][i];
+        EXPECT_NEAR(product, a == b, 1e-6);
+      }
+  }
+}
+
+TEST(Quantised, ScalesLetTheLargestBe448) {
+  const Problem p{.B = 2, .H = 4, .Hk = 2, .N = 150, .N_kv = 300, .d = 40};
+  const Inputs in = inputs_of(p);
+  for (const Scope scope : {Scope::tile, Scope::head, Scope::tensor}) {
+    const QuantisedAttention attention(p, {.scope = scope, .tile_q = 64, .tile_kv = 128}, in);
+    const auto check = [&](const char* name, const QuantisedRows& rows, const Tensor& x, int length,
+                           int tile) {
+      SCOPED_TRACE(name);
+      ASSERT_EQ(rows.columns, p.d);
+      ASSERT_EQ(std::ssize(rows.scales), x.size() / p.d);
+      std::map<int64_t, std::pair<float, float>> groups;  // scale, largest value
+      for (int64_t row = 0; row < std::ssize(rows.scales); ++row) {
+        const float scale = rows.scales[static_cast<size_t>(row)];
+        const int64_t group = scope == Scope::tensor ? 0
+                              : scope == Scope::head ? row / length
+                                                     : row / length * 100 + row % length / tile;
+        auto& [shared, largest] = groups.try_emplace(group, scale, 0.0f).first->second;
+        EXPECT_EQ(scale, shared) << row;
+        for (int c = 0; c < p.d; ++c) {
+          const auto at = static_cast<size_t>(row * p.d + c);
+          const double value = rows.values[at], exact = x[row * p.d + c] / double{scale};
+          largest = std::max(largest, std::abs(rows.values[at]));
+          // Half a step: of 3 bits of mantissa, or of subnormals.
+          EXPECT_LE(std::abs(value - exact), std::max(std::abs(exact) / 16, 0x1p-10) * 1.000001);
+        }
+      }
+      for (const auto& [group, of] : groups) EXPECT_EQ(of.second, 448) << group;
+      const size_t heads = static_cast<size_t>(std::ssize(rows.scales) / length);
+      const auto tiles = static_cast<size_t>(ceil_div(length, tile));
+      EXPECT_EQ(groups.size(), scope == Scope::tensor ? 1
+                               : scope == Scope::head ? heads
+                                                      : heads * tiles);
+    };
+    check("Q", attention.Q(), in.Q, p.N, 64);
+    check("K", attention.K(), in.K, p.N_kv, 128);
+    check("V", attention.V(), in.V, p.N_kv, 128);
+  }
+}
+
+TEST(Quantised, NothingStaysNothing) {
+  const Problem p{.B = 1, .H = 1, .Hk = 1, .N = 1, .N_kv = 2, .d = 8};
+  const Tensor zeros = tensor(std::vector<float>(8, 0)), two = tensor(std::vector<float>(16, 0));
+  const QuantisedAttention attention(p, {}, {zeros, two, two, {}});
+  EXPECT_EQ(attention.Q().scales[0], 1);
+  EXPECT_EQ(attention.row(0, 0).o, std::vector<float>(8, 0.0f));
+  EXPECT_NEAR(attention.row(0, 0).lse, std::log(2.0), 1e-6);
+}
+
+// Products of rows stay what they are but for rounding. A number of e4m3 has its error in
+// proportion to itself, so one large number costs its neighbours nothing, and the transform gains
+// nothing from it; but where large meets large, one error is the product's, and of many small ones
+// most cancel.
+TEST(Quantised, TheTransformHelpsWhereLargeMeetsLarge) {
+  const Problem p{.B = 1, .H = 1, .Hk = 1, .N = 64, .N_kv = 128, .d = 64};
+  const Inputs normal = inputs_of(p, Input::normal);
+  // Root mean square of Q̂·K̂ᵀ − Q·Kᵀ, with column 3 of Q, and of K, made larger.
+  const auto error = [&](float of_q, float of_k, bool transformed) {
+    const auto enlarged = [](const Tensor& x, float factor) {
+      std::vector<float> all = widen_all(x);
+      for (size_t row = 0; row < all.size(); row += 64) all[row + 3] *= factor;
+      return tensor(all);
+    };
+    const Inputs in{enlarged(normal.Q, of_q), enlarged(normal.K, of_k), normal.V, {}};
+    const QuantisedAttention attention(p, {.hadamard = transformed}, in);
+    const auto value = [](const QuantisedRows& r, int row, int c) {
+      return double{r.values[static_cast<size_t>(row * r.columns + c)]} *
+             r.scales[static_cast<size_t>(row)];
+    };
+    double sum = 0;
+    for (int i = 0; i < p.N; ++i)
+      for (int j = 0; j < p.N_kv; ++j) {
+        double exact = 0, got = 0;
+        for (int c = 0; c < p.d; ++c) exact += double{in.Q[i * p.d + c]} * in.K[j * p.d + c];
+        for (int c = 0; c < attention.Q().columns; ++c)
+          got += value(attention.Q(), i, c) * value(attention.K(), j, c);
+        sum += (exact - got) * (exact - got);
+      }
+    return std::sqrt(sum / (p.N * p.N_kv));
+  };
+  EXPECT_LT(error(1, 1, true), 0.4);  // products are of the order of 8
+  EXPECT_NEAR(error(1, 1, true) / error(1, 1, false), 1, 0.1);
+  EXPECT_NEAR(error(100, 1, true) / error(100, 1, false), 1, 0.2);
+  EXPECT_LT(error(100, 100, true), 0.5 * error(100, 100, false));
+}
+
+/// One query, keys with S = 0, −step, −step, …, V as given: one column.
+QuantisedAttention::Row attend(float step, const std::vector<float>& v, const Quantisation& how) {
+  const int keys = static_cast<int>(v.size());
+  const Problem p{.B = 1, .H = 1, .Hk = 1, .N = 1, .N_kv = keys, .d = 8, .scale = step};
+  std::vector<float> q(8, 0), k(static_cast<size_t>(8 * keys), 0), all(k.size(), 0);
+  q[0] = 1;
+  for (size_t j = 0; j < v.size(); ++j) {
+    k[8 * j] = j ? -1 : 0;
+    all[8 * j] = v[j];
+  }
+  return QuantisedAttention(p, how, {tensor(q), tensor(k), tensor(all), {}}).row(0, 0);
+}
+
+TEST(Quantised, PNeedsItsScale) {
+  // Weights 1 and e⁻⁹: 0.00012 is less than half of e4m3's least, 2⁻⁹, and 256 times it is not.
+  const float without = attend(9, {0, 448}, {}).o[0];
+  const float with = attend(9, {0, 448}, {.p_exponent = 8}).o[0];
+  const double exact = 448 * std::exp(-9.0) / (1 + std::exp(-9.0));
+  EXPECT_EQ(without, 0);
+  EXPECT_NEAR(with, exact, exact / 16);
+  // The scale is undone in LSE.
+  EXPECT_NEAR(attend(9, {0, 448}, {.p_exponent = 8}).lse, std::log1p(std::exp(-9.0)), 1e-6);
+}
+
+TEST(Quantised, TwoLevelsKeepWhatOneLoses) {
+  // 2¹⁵ from the first tile's keys of 448·…, and from each further tile 2⁻¹⁴ of it: equal weights.
+  std::vector<float> v(32 * 32, 0);
+  v[0] = 256;
+  for (size_t tile = 1; tile < 32; ++tile) v[32 * tile] = 0x1p-6f;
+  const Quantisation one{.scope = Scope::tensor, .tile_kv = 32};
+  Quantisation two = one;
+  two.two_level = true;
+  const double exact = (256 + 31 * 0x1p-6) / 1024;
+  EXPECT_EQ(attend(1e-30f, v, one).o[0], 0.25f);
+  EXPECT_NEAR(attend(1e-30f, v, two).o[0], exact, 1e-7);
+}
+
+TEST(Quantised, ReferenceJudgesByIt) {
+  const Problem p{.B = 1, .H = 2, .Hk = 1, .N = 70, .N_kv = 150, .d = 40, .causal = true};
+  const Inputs in = inputs_of(p);
+  const Quantisation how{.hadamard = true, .p_exponent = 8};
+  const Reference full(p, in, Rounding::on_chip, all_rows(p));
+  const Reference judge(p, in, Rounding::on_chip, all_rows(p), how);
+  const QuantisedAttention attention(p, how, in);
+  std::vector<float> o, lse, exact;
+  for (int head = 0; head < p.H; ++head)
+    for (int i = 0; i < p.N; ++i) {
+      const auto row = attention.row(head, i);
+      o.insert(o.end(), row.o.begin(), row.o.end());
+      lse.push_back(static_cast<float>(row.lse));
+      for (int c = 0; c < p.d; ++c)
+        exact.push_back(static_cast<float>(full.o(head, static_cast<size_t>(i), c)));
+    }
+  const TensorError ours = judge.check_o(tensor(o));
+  EXPECT_TRUE(ours.pass());
+  EXPECT_GT(ours.max, 0.4 * ours.tolerance - 1e-5);  // it is `plain` itself
+  EXPECT_TRUE(judge.check_lse(lse).pass());
+  // What was lost before is not held against it, but said.
+  const TensorError beside = judge.compare_with_full_precision(tensor(o));
+  EXPECT_TRUE(beside.pass());
+  EXPECT_GT(beside.rms, ours.rms);
+  EXPECT_LT(judge.compare_with_full_precision(tensor(exact)).max, 0.02);
+  // A result of other inputs than those that were rounded fails.
+  std::vector<float> wrong = o;
+  for (size_t i = 0; i < wrong.size(); ++i) wrong[i] *= 1.2f;
+  EXPECT_FALSE(judge.check_o(tensor(wrong)).pass());
+}
+
+}  // namespace
+}  // namespace ladder

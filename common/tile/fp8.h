@@ -1,0 +1,74 @@
+// Words for making numbers of e4m3: 8 neighbours of a row of an array are a thread's.
+//
+//   hadamard      a row, turned so that one large number is spread over all
+//   largest       of 8 numbers, by magnitude
+//   block_max     over the threads of a block
+//   rounded       8 numbers times a factor → e4m3
+//
+// On the sim they count FLOPs: one per element and operation.
+#pragma once
+
+#include "tile/tile.h"
+
+namespace ladder::MACHINE {
+
+/// x ← H·(±x)/√D of a row of D elements, of which D/8 lanes in a row have 8 each; `column` is the
+/// first of this lane's. The signs are hadamard_sign's. H is made of log₂D steps of sums and
+/// differences: of elements 1, 2 and 4 apart, and then of those 1, 2, 4, … lanes apart.
+template <int D>
+__device__ __forceinline__ void hadamard(float (&x)[8], int column) {
+#pragma unroll
+  for (int e = 0; e < 8; ++e)
+    if (hadamard_sign(column + e)) x[e] = -x[e];
+#pragma unroll
+  for (int step = 1; step < 8; step *= 2)
+#pragma unroll
+    for (int e = 0; e < 8; ++e)
+      if ((e & step) == 0) {
+        const float a = x[e], b = x[e + step];
+        x[e] = a + b;
+        x[e + step] = a - b;
+      }
+  int steps = 3;
+#pragma unroll
+  for (int lanes = 1; lanes < D / 8; lanes *= 2) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const float other = __shfl_xor_sync(0xffffffff, x[e], lanes);
+      x[e] = lane_id() & lanes ? other - x[e] : x[e] + other;
+    }
+    ++steps;
+  }
+#pragma unroll
+  for (int e = 0; e < 8; ++e) x[e] *= hadamard_factor(D);
+  count_flops(8 * (steps + 1));
+}
+
+__device__ __forceinline__ float largest(const float (&x)[8]) {
+  float most = 0;
+#pragma unroll
+  for (int e = 0; e < 8; ++e) most = fmaxf(most, fabsf(x[e]));
+  count_flops(8);
+  return most;
+}
+
+/// The largest of the values of a block of kWarps warps, for every thread. of_warps: kWarps floats.
+template <int kWarps>
+__device__ __forceinline__ float block_max(float x, Smem<float> of_warps) {
+  x = warp_max(x);
+  if (lane_id() == 0) of_warps[warp_id()] = x;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) x = fmaxf(x, of_warps[w]);
+  return x;
+}
+
+__device__ __forceinline__ Chunk<e4m3> rounded(const float (&x)[8], float factor) {
+  Chunk<e4m3> chunk;
+#pragma unroll
+  for (int e = 0; e < 8; ++e) chunk[e] = e4m3(x[e] * factor);
+  count_flops(8);
+  return chunk;
+}
+
+}  // namespace ladder::MACHINE
