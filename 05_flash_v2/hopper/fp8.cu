@@ -397,7 +397,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     wgmma_wait<0>(S);
     K.release();
     softmax(0, c);
-    P = as_operand<e4m3>(S);
+    P = as_permuted_operand<e4m3>(S);
     for (int step = 1; step < my_steps; ++step) {
       // From here on the softmax of one step runs under the product P·V of the step before.
       const float of_V_before = of_V;
@@ -412,7 +412,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       finish_output(of_V_before);
       // O is in units of V's scale, which changes from tile to tile; of two levels in those of 1.
       mul_rows(O_sum, kTwoLevel ? alpha : (of_V_before / of_V) * alpha);
-      P = as_operand<e4m3>(S);
+      P = as_permuted_operand<e4m3>(S);
     }
     if constexpr (!q_in_registers(D, kTwoLevel)) Q.release();
     start_output();

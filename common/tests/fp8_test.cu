@@ -444,7 +444,7 @@ TEST_F(SUITE, ProductsAreRightAndCounted) {
 }
 
 /// O = P·V, 64 × N of 64 × K and K × N: P from accumulators, V stored transposed with its keys in
-/// the order that as_operand() gives to P's columns; or, not `permuted`, as they come.
+/// the order that as_permuted_operand() gives to P's columns; or, not `permuted`, as they come.
 template <int N, int K, bool permuted>
 __global__ void __launch_bounds__(kWarpgroup)
     product_of_sums(Hbm<const e4m3> P, Hbm<const e4m3> V, Hbm<float> sums) {
@@ -460,7 +460,7 @@ __global__ void __launch_bounds__(kWarpgroup)
   __syncthreads();
   Accumulator<16, K> S;
   for_each(S, [&](int i, int j, float& s) { s = float(P[(16 * warp_id() + i) * K + j]); });
-  auto p = as_operand<e4m3>(S);
+  auto p = as_permuted_operand<e4m3>(S);
   Accumulator<16, N> O;
   wgmma_fence(O, p);
   wgmma_ABt(O, p, Vt, 0);

@@ -805,7 +805,7 @@ __global__ void multiply_e4m3(const __grid_constant__ TensorMap B_of, Hbm<float>
   wgmma_ABt(acc, a, B);
   wgmma_commit();
   if (mistake == kNoWait) return;
-  if (mistake == kReadsBeforeWait) a = as_operand<e4m3>(acc);
+  if (mistake == kReadsBeforeWait) a = as_permuted_operand<e4m3>(acc);
   if (mistake == kWritesBeforeWait && thread == 37) acc.r[0][3][1] = 0;
   if (mistake == kWritesOperandBeforeWait && thread == 37) a.r[0][1][3] = 0;
   if (mistake == kStoresBeforeWait && thread == 3) memory[130] = e4m3(2.0f);

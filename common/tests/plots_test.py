@@ -344,7 +344,7 @@ class Plot(unittest.TestCase):
     def test_the_sim_alone(self):
         data = figure_data(Files(os.path.join(self.root, "sim.json")))
         self.assertEqual(set(data), {"traffic", "workspace", "block_size", "access", "pipeline",
-                                     "pipeline_bwd", "error"})
+                                     "pipeline_bwd", "error", "fp8_error"})
         for panel in data["access"]["panels"]:
             lanes = {(LANES[lane], op) for _, lane, op, _, _ in panel["boxes"]}
             self.assertEqual(lanes - {("O", "r")}, {("Q", "r"), ("K", "r"), ("V", "r"), ("O", "w")})
@@ -583,6 +583,54 @@ class Plot(unittest.TestCase):
                                                      "gpu": f"NVIDIA {name} 7"}}, file)
         self.assertIn("NVIDIA newer 7 and ", self.said()[0]["two_gpus"]["title"])
 
+    def test_errors_of_fp8_with_each_setting(self):
+        rows = [list(map(str.strip, line.strip("|").split("|")))
+                for line in TABLES["fp8_error"](self.files(), "fp8_error") if line.startswith("|")]
+        self.assertEqual(len(rows), 2 + 1 + len(course.QUANTISED["rows"]))
+        table = {row[0]: list(map(float, row[1:])) for row in rows[2:]}
+        none, best = table["FP8, one scale a tensor"], table["all of these"]
+        for name, errors in table.items():
+            if not name.startswith("fp16"):  # 4 significant bits against 11
+                self.assertTrue(all(b > 5 * a for a, b in zip(table["fp16, `mma`"], errors)), name)
+        # By column: normal, outliers at two head sizes, captured, V + 1.
+        self.assertLess(best[1], 0.7 * none[1])
+        self.assertLess(table["… the transform"][2], 0.7 * none[2])
+        self.assertLess(table["… two levels of sums"][4], none[4] / 50)
+        self.assertGreater(table["all but two levels"][4], 50 * best[4])
+        # They are the records' errors against full precision, of the settings that the row says.
+        with open(os.path.join(self.root, "sim.json"), encoding="utf-8") as file:
+            data = json.load(file)
+        of = [r for r in data["records"] if r["variant"] == "fp8" and r["input"] == "outliers"
+              and r["settings"] == course.ALL and r["head_dim"] == 128]
+        self.assertEqual([f"{r['errors']['o_full']['rms']:.1e}" for r in of], [f"{best[2]:.1e}"])
+        panels = figure_data(self.files())["fp8_error"]["panels"]
+        self.assertEqual([f"{row['rms']:.1e}" for row in panels[2]["rows"]],
+                         [f"{errors[2]:.1e}" for errors in table.values()])
+        # Without one of them there is neither.
+        data["records"].remove(of[0])
+        data["commands"].pop()
+        with open(os.path.join(self.root, "sim.json"), "w", encoding="utf-8") as file:
+            json.dump(data, file)
+        self.assertEqual(TABLES["fp8_error"](self.files(), "fp8_error"), [
+            "*Errors of FP8 are not counted yet: `scripts/bench.py --sim` measures it.*"])
+        self.assertIn("fp8_error is left out: no errors of FP8", self.said()[1])
+
+    def test_times_of_fp8_with_and_without_what_is_done_before(self):
+        self.assertIn("not measured yet", TABLES["fp8_times"](self.files(), "fp8_times")[0])
+        at = next(i for i, r in enumerate(self.results["records"]) if r["variant"] == "sm90"
+                  and r["direction"] == "fwd" and r["seqlen"] == 2048 and r["head_dim"] == 128
+                  and r["causal"] and r["batch"] == 8)
+        record = json.loads(json.dumps(self.results["records"][at]))
+        record.update(variant="fp8", time_ms=2.0, tflops=300.0, kernels=[
+            {"name": "quantise", "time_ms": 0.4}, {"name": "attention", "time_ms": 1.5}])
+        self.results["records"].append(record)
+        self.results["commands"].append(self.results["commands"][at].replace("sm90", "fp8"))
+        alone = 4 * 8 * 16 * 2048 * 2048 * 128 / 2 / 1.5e-3 / 1e12
+        table = TABLES["fp8_times"](self.files(), "fp8_times")
+        self.assertEqual(table[0], "|  | N = 2k |")
+        self.assertIn(f"| d = 128, causal | {rate_text(alone)} · 300 |", table)
+        self.assertIn("| d = 64 | – |", table)
+
     def page(self, name, text):
         path = os.path.join(self.root, name)
         with open(path, "w", encoding="utf-8") as file:
@@ -598,6 +646,8 @@ class Plot(unittest.TestCase):
         text = self.readme(self.files())
         self.assertNotIn("old", text)
         # What this file has not: fp16, and the steps of two claims, of which two cells say so.
+
+        # What this file has not: fp16, FP8, and the steps of two claims, of which two cells say so.
         self.assertEqual(text.count("not measured yet"), 6)
         self.assertIn("| [05_flash_v2](05_flash_v2/README.md) | `mma` | ", text)
         self.assertIn("\nOurs are times on an NVIDIA F200 80GB, driver 1.2, CUDA 12.8, SM clock 1500 "

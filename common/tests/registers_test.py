@@ -21,9 +21,10 @@ NVCC = "nvcc"
 CUDA = "13.0"  # other compilers may spill a little, and nobody measured what that costs
 # Steps for Hopper alone say so.
 HOPPER = ".exact_architecture = true"
-# A kernel of warpgroups, whose products these are; and how often a step has it: fp16 and bf16, d
-# padded to 32, 64, 128, 256.
-KERNEL = re.compile(r"__launch_bounds__\(kWarpgroup ?\*.*?\)\s+(\w+)\(")
+# A kernel of warpgroups, whose products these are, and its parameters; and how often a step has it:
+# fp16 and bf16, d padded to 32, 64, 128, 256, and each of these with true and false of a bool.
+KERNEL = re.compile(
+    r"template <([^<>]*)>\s*__global__ void __launch_bounds__\(kWarpgroup ?\*.*?\)\s+(\w+)\(")
 TIMES = 8
 
 
@@ -33,10 +34,12 @@ def read(path):
 
 
 def sources():
-    """Path → its kernels of warpgroups."""
+    """Path → its kernels of warpgroups, and how often it has each."""
     found = {path: read(path) for path in sorted(
         glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/**/*.cu"), recursive=True))}
-    return {path: KERNEL.findall(text) for path, text in found.items() if HOPPER in text}
+    return {path: {kernel: TIMES * 2 ** parameters.count("bool ")
+                   for parameters, kernel in KERNEL.findall(text)}
+            for path, text in found.items() if HOPPER in text}
 
 
 def report(source):
@@ -73,10 +76,10 @@ class RegistersTest(unittest.TestCase):
         self.assertNotRegex(text, r"C75\d\d")
         functions = re.findall(r"Function properties for (\w+)\n\s+(\d+) bytes stack frame, "
                                r"(\d+) bytes spill stores, (\d+) bytes spill loads", text)
-        for kernel in kernels:
+        for kernel, times in kernels.items():
             # In a mangled name its length stands before it.
             self.assertEqual(sum(f"{len(kernel)}{kernel}I" in name for name, *_ in functions),
-                             TIMES, f"{kernel}: {text}")
+                             times, f"{kernel}: {text}")
         for name, *bytes_of in functions:
             self.assertEqual(bytes_of, ["0"] * 3, f"{name}: stack, spill stores, spill loads")
 
@@ -94,12 +97,13 @@ class RegistersTest(unittest.TestCase):
         self.assertIn("C7512", said)  # serialized, for want of registers
         for part in (said, re.sub(r"C75\d\d", "", said)):  # and spilled
             with self.assertRaises(AssertionError):
-                self.check(part, ["attention", "key_gradients"])
+                self.check(part, {"attention": TIMES, "key_gradients": TIMES})
 
     def test_the_backward_pass_is_among_them(self):
         of = {os.path.relpath(path, ROOT): kernels for path, kernels in sources().items()}
-        self.assertEqual(of["06_backward/sm90.cu"], ["attention", "key_gradients"])
-        self.assertEqual(of["05_flash_v2/hopper/wgmma.cu"], ["attention"])
+        self.assertEqual(of["06_backward/sm90.cu"], {"attention": TIMES, "key_gradients": TIMES})
+        self.assertEqual(of["05_flash_v2/hopper/wgmma.cu"], {"attention": TIMES})
+        self.assertEqual(of["05_flash_v2/hopper/fp8.cu"], {"attention": 2 * TIMES})
 
     def test_what_is_wrong_with_a_report_is_found(self):
         def text(count=TIMES, stack=0, stores=0, loads=0, more=""):
@@ -108,15 +112,15 @@ class RegistersTest(unittest.TestCase):
                 f"    {stack if i == 3 else 0} bytes stack frame, {stores if i == 3 else 0} bytes "
                 f"spill stores, {loads if i == 3 else 0} bytes spill loads\n" for i in range(count))
 
-        self.check(text(), ["key_gradients"])
+        self.check(text(), {"key_gradients": TIMES})
         serialized = ("ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async "
                       "instructions are serialized\n")
         for wrong in (text(stack=8), text(stores=4), text(loads=4), text(count=TIMES - 1),
                       text(more=serialized)):
             with self.assertRaises(AssertionError, msg=wrong):
-                self.check(wrong, ["key_gradients"])
+                self.check(wrong, {"key_gradients": TIMES})
         with self.assertRaises(AssertionError):
-            self.check(text(), ["gradients"])  # no kernel has this name
+            self.check(text(), {"gradients": TIMES})  # no kernel has this name
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@
 //   add_columns           some columns plus those of another, scaled
 //   exp2_rows             S_ij ← 2^(c·S_ij − shift_i)
 //   as_operand            accumulator → left operand of the next product, rounded to T
-//   column_at             in which order an operand of e4m3 has the accumulator's columns
+//   as_permuted_operand   the same of 8-bit numbers, its columns in the order of column_at()
 //   make_rows             rows from a function of the row
 //   rows_of               16 rows of an operand
 //   for_each_row          every value with its row, each row in one lane
@@ -204,8 +204,7 @@ __device__ __forceinline__ void exp2_rows(Accumulator<M, N>& S, float c, const R
 /// The accumulator of one product as the left operand of the next, rounded to T. No data moves
 /// between lanes: two neighbouring 16 × 8 pieces of sums are laid out like one 16 × 16 operand.
 template <class T, int M, int N>
-requires(sizeof(T) ==
-         2) __device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& acc) {
+__device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& acc) {
   Operand<T, M, N> a;
 #pragma unroll
   for (int i = 0; i < M / 16; ++i)
@@ -219,13 +218,16 @@ requires(sizeof(T) ==
   return a;
 }
 
-/// The same of e4m3. A lane has columns 2t, 2t + 1, 2t + 8 and 2t + 9 of each 16, t = lane mod 4,
-/// and an operand of e4m3 wants columns 4t … 4t + 3 of it. So this is the operand with its columns
-/// in another order, in which the next product's right operand has to have its rows: at 4t + e
-/// stands 2t + e for e < 2 and 2t + 6 + e for the others (column_at).
+/// Which column of the sums stands in column i of their permuted operand.
+constexpr int column_at(int i) {
+  return i / 16 * 16 + i % 16 / 4 * 2 + i % 2 + i % 4 / 2 * 8;
+}
+/// The same for an operand of 8-bit numbers, but for the order of its columns. Of each 16 columns a
+/// lane has sums 2t, 2t + 1, 2t + 8 and 2t + 9, t = lane mod 4, and an operand wants columns 4t …
+/// 4t + 3 of it. It gets what the lane has: so the next product's right operand must have its rows
+/// in the order of column_at().
 template <class T, int M, int N>
-requires(sizeof(T) ==
-         1) __device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& acc) {
+__device__ __forceinline__ Operand<T, M, N> as_permuted_operand(const Accumulator<M, N>& acc) {
   Operand<T, M, N> a;
 #pragma unroll
   for (int i = 0; i < M / 16; ++i)
@@ -233,15 +235,11 @@ requires(sizeof(T) ==
     for (int k = 0; k < N / 32; ++k)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float* left = &acc.r[i][4 * k + e / 2 * 2][e % 2 * 2];
-        const float* right = &acc.r[i][4 * k + e / 2 * 2 + 1][e % 2 * 2];
-        a.r[i][k][e] = pack<T>(left[0], left[1], right[0], right[1]);
+        const float* pair = &acc.r[i][4 * k + e / 2 * 2][e % 2 * 2];
+        const float* next = &acc.r[i][4 * k + e / 2 * 2 + 1][e % 2 * 2];
+        a.r[i][k][e] = pack<T>(pair[0], pair[1], next[0], next[1]);
       }
   return a;
-}
-/// Which column of the sums stands in column i of their operand of e4m3.
-constexpr int column_at(int i) {
-  return i / 16 * 16 + i % 16 / 4 * 2 + i % 2 + i % 4 / 2 * 8;
 }
 
 /// Rows of f(row): each lane asks for the rows that it holds.

@@ -94,9 +94,10 @@ QUANTISED = {
              ("all but the transform", {**ALL, "hadamard": "off"}),
              ("all but P scaled", {**ALL, "p_scale": "off"}),
              ("all but two levels", {**ALL, "two_level": "off"})],
-    # (title, head size or None for the captured tensors, input), at 8 heads of N = 1k.
+    # (title, head size, --input), at 8 heads of N = 1k; or None and a name in grid.LOADED.
     "inputs": [("normal, d = 128", 128, "normal"), ("outliers, d = 64", 64, "outliers"),
-               ("outliers, d = 128", 128, "outliers"), ("captured", None, "load")],
+               ("outliers, d = 128", 128, "outliers"), ("captured", None, "captured"),
+               ("V + 1, 16k keys", None, "shifted_v")],
 }
 
 CAPTIONS = {

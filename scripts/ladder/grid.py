@@ -4,6 +4,7 @@ import collections
 import shlex
 
 from ladder.course import BLOCK_SIZE_TIMED, QUANTISED
+from ladder.inputs import CAPTURED, SHIFTED_V
 from ladder.workload import HIDDEN, TOKENS, paper_batch, paper_heads
 
 GRIDS = ("quick", "paper", "long")
@@ -16,8 +17,6 @@ CHECK_LENGTH = 1024
 # Steps that do not stand for their rung show what a step brings; for that these lengths do,
 # without and with the causal mask.
 STEP_LENGTHS = [1024, 2048, 4096], [2048]
-
-CAPTURED = "scripts/captured"  # tensors of a trained model, from the repository's root
 
 IGNORED_IN_KEYS = ("--time", "--dram", "--json")  # how it is measured, not what
 
@@ -150,6 +149,11 @@ def tile_sizes(steps, point, more=()):
             for step in steps for rows, keys in step.tiles_for(point.head_dim)]
 
 
+# Of course.QUANTISED's inputs those that are files: what their shapes are, and the option.
+LOADED = {"captured": (Point(1, 2, 256, 64, True, "fp16"), ["--load", CAPTURED]),
+          "shifted_v": (Point(1, 1, 64, 64, False, "fp16"), ["--load", SHIFTED_V])}
+
+
 def quantised(steps):
     """The step with settings at each row of its table, and the one beside it."""
     found = []
@@ -160,11 +164,13 @@ def quantised(steps):
         for one in settings:
             chosen = ["--set", ",".join(f"{name}={value}" for name, value in one.items())] if one \
                 else []
+            chosen += ["--check", "full"]
             for _, d, kind in QUANTISED["inputs"]:
-                found.append(config(step, Point(1, 8, 1024, d, False, "fp16"), [
-                    "--input", kind, "--check", "full", *chosen]) if d else config(
-                        step, Point(1, 2, 256, 64, True, "fp16"),
-                        ["--load", CAPTURED, "--check", "full", *chosen]))
+                if d:
+                    point, options = Point(1, 8, 1024, d, False, "fp16"), ["--input", kind]
+                else:
+                    point, options = LOADED[kind]
+                found.append(config(step, point, [*options, *chosen]))
     return found
 
 

@@ -10,8 +10,9 @@ import time
 
 from ladder.console import BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Progress, Stop
 from ladder.course import ROOFLINE_EXTRA
-from ladder.files import ROOT, file_of
-from ladder.grid import CAPTURED, key, plan
+from ladder.files import file_of
+from ladder.grid import key, plan
+from ladder.inputs import loaded
 from ladder.machine import Clocks, machine
 from ladder.programs import json_lines, programs_in, run_quietly, rungs
 from ladder.pytorch import Pytorch
@@ -149,9 +150,8 @@ class Bench:
             if self.wants_dram(one):
                 words_of.append("--dram")
         began = time.monotonic()
-        words = [os.path.join(ROOT, word) if word == CAPTURED else word for word in words_of[1:]]
-        status, out, message = run_quietly([self.programs[one.rung].path, *words, "--json"], what,
-                                           self.progress)
+        status, out, message = run_quietly(
+            [self.programs[one.rung].path, *loaded(words_of[1:]), "--json"], what, self.progress)
         self.pace.note(one, time.monotonic() - began)
         message = message.removeprefix(f"{one.rung}: ")
         try:

@@ -7,7 +7,7 @@ from ladder import course
 from ladder.figures.data.errors import quantised
 from ladder.figures.data.rates import both_ways
 from ladder.figures.data.shared import SHARED_BYTES, steps
-from ladder.figures.measured import Measured
+from ladder.figures.measured import Measured, flops
 from ladder.figures.names import (PAPER_GRID, PEER_NAMES, label, length_text, number,
                                   point_text)
 from ladder.figures.replay import MATMUL_FLOPS
@@ -113,9 +113,31 @@ def fp8_error_table(files, name):
     plain, best = rows[1][1], dict(rows)["all of these"]
     return [*lines, "", (
         "Root mean square error of O against float64 of the inputs as they were, all rows of 8 "
-        "heads of N = 1k, no mask; captured: 2 heads of 256 × 64 of a small trained model, causal. "
+        "heads of N = 1k, no mask. Captured: 2 heads of 256 × 64 of a small trained model, causal. "
+        "V + 1: 64 queries, 16k keys, one head of 64, N(0, 1), and 1 added to V. "
         "One scale a tensor over all remedies: "
-        + ", ".join(f"{a / b:.2f}" for a, b in zip(plain, best)) + ". Counted on the sim.")]
+        + ", ".join(f"{a / b:.3g}" for a, b in zip(plain, best)) + ". Counted on the sim.")]
+
+
+def fp8_times_table(files, name):
+    """A line a head size and mask: the rate of the step's attention alone, and with all that is
+    done before it."""
+    step = course.QUANTISED["step"]
+    cells = {}
+    for e in files.gpu.paper("fwd"):
+        alone = [k["time_ms"] for k in e.record["kernels"] if k["name"] == "attention"]
+        if e.step == step and alone and alone[0]:
+            cells[(e.head_dim, e.causal), e.seqlen] = (
+                f"{rate_text(flops(e.record) / alone[0] * 1e-9)} · {rate_text(e.tflops)}")
+    lengths = sorted({n for _, n in cells})
+    if not lengths:
+        return without("Times of FP8 are not measured yet", PAPER_GRID)
+    lines = markdown(["", *(f"N = {length_text(n)}" for n in lengths)], [
+        [point_text(*point), *(cells.get((point, n), NO_VALUE) for n in lengths)]
+        for point in POINTS], range(1, 1 + len(lengths)))
+    return [*lines, "", (
+        f"TFLOP/s of `{step[1]}`: its attention alone · with `quantise` before it. On the paper's "
+        f"workload, inputs {files.gpu.dtype}, on an {at_the_machine(files)}.")]
 
 
 def shared_roof_table(files, name):

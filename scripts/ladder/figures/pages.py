@@ -7,8 +7,8 @@ import re
 from ladder import course
 from ladder.console import BAD_USAGE, Stop
 from ladder.figures.claims import claims_table
-from ladder.figures.lesson_tables import (fp8_error_table, ratios_table, shared_roof_table,
-                                          steps_table)
+from ladder.figures.lesson_tables import (fp8_error_table, fp8_times_table, ratios_table,
+                                          shared_roof_table, steps_table)
 from ladder.figures.pair_tables import two_gpus_table
 from ladder.figures.tables import figure_list, ladder_table, peers_table
 from ladder.figures.visits import visits_tables
@@ -21,7 +21,7 @@ TABLES = {"ladder": lambda files, _: ladder_table(files),
           "figures": lambda files, _: figure_list(files),
           "visits": lambda files, _: visits_tables(files),
           "shared_roof": shared_roof_table,
-          "fp8_error": fp8_error_table,
+          "fp8_error": fp8_error_table, "fp8_times": fp8_times_table,
           **dict.fromkeys(course.STEP_TABLES, steps_table),
           **dict.fromkeys(course.RATIO_TABLES, ratios_table),
           **dict.fromkeys(course.TWO_GPUS_TABLES, two_gpus_table)}

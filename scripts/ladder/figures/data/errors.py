@@ -4,6 +4,7 @@ from ladder import course
 from ladder.figures.data.missing import need
 from ladder.figures.measured import Measured
 from ladder.figures.names import PAPER_GRID, gpu_text, label
+from ladder.grid import LOADED
 
 
 def error_rows(files, entries):
@@ -57,9 +58,11 @@ def quantised(files):
     def errors_of(step, settings):
         found = []
         for _, d, kind in about["inputs"]:
-            of = [e for e in counted.find("fwd", rung=step[0], variant=step[1], input=kind)
-                  if e.errors and e.has_settings(settings) and (
-                      d is None or (e.head_dim, e.seqlen, e.heads) == (d, 1024, 8))]
+            (_, heads, n, width, *_), source = ((0, 8, 1024, d), kind) if d else (
+                LOADED[kind][0], "load")
+            of = [e for e in counted.find("fwd", rung=step[0], variant=step[1], input=source,
+                                          heads=heads, seqlen=n, head_dim=width)
+                  if e.errors and e.has_settings(settings)]
             found.append(of[0].full_error()["rms"] if of else None)
         return found
 
