@@ -41,7 +41,7 @@ constexpr float kLeast = 1e-37f;  // of factors of S: with 0 a masked key's −�
 constexpr int kOwn = 1, kTurn = 4;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
-constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 64}};
+constexpr TileSize kTiles[] = {{64, 192, 128}, {64, 128, 192}, {128, 128, 192}, {128, 128, 128}, {256, 128, 64}};
 const Setting kSettings[] = {
     {"scale", {"tile", "head", "tensor"}, "what shares a scale"},
     {"hadamard", {"on", "off"}, "spreads outliers of Q and K"},
@@ -501,7 +501,7 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
                        : attention<T, D, kConsumers, Bc, false>,
          dim3(std::min<int64_t>(works, multiprocessors())), dim3(kWarpgroup * (1 + kConsumers)),
          plan.smem_bytes, map_of_rows("Q8", p.N, p.H, kRows), map_of_rows("K8", p.N_kv, p.Hk, Bc),
-         tensor_map<e4m3>(a["V8"], padded_keys(p.N_kv), p.d, p.Hk, p.B, D, Bc <= 64 ? 64 : 128),
+         tensor_map<e4m3>(a["V8"], padded_keys(p.N_kv), p.d, p.Hk, p.B, D, Bc % 128 ? 64 : 128),
          tensor_map<T>(a["O"], p.d, p.N, p.H, p.B, kRows), hbm<const float>(a["scales"]),
          hbm<float>(a["LSE"]), next, how.p_exponent, p);
 }

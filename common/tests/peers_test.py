@@ -38,7 +38,7 @@ TORCH = {
         if FAKE == "broken":
             raise OSError("libtorch_cuda.so: cannot open shared object file")
         __version__ = "2.11.0"
-        float16, bfloat16, uint8 = "fp16", "bf16", "uint8"
+        float16, bfloat16, uint8, float8_e4m3fn = "fp16", "bf16", "uint8", "e4m3"
         class version:
             cuda = "12.8"
         from . import autograd, backends, cuda
@@ -53,6 +53,10 @@ TORCH = {
             def zero_(self):
                 log(f"flush {self.shape[0]}")
                 cuda.clock += 0.05
+            def to(self, dtype):
+                return Tensor(self.shape, dtype)
+            def t(self):
+                return Tensor(self.shape[::-1], self.dtype)
             def copy_(self, source):
                 cuda.clock += 2 * self.shape[0] / 3e9  # 3 TB/s
 
@@ -68,6 +72,13 @@ TORCH = {
             if FAKE == "no ceilings":
                 raise cuda.OutOfMemoryError("CUDA out of memory")
             cuda.clock += 2 * a.shape[0]**3 / 700e9  # 700 TFLOP/s
+
+        def ones(shape, device):
+            return Tensor(shape, "fp32")
+
+        def _scaled_mm(a, b, scale_a, scale_b, out_dtype, use_fast_accum):
+            assert (a.dtype, b.dtype, out_dtype, use_fast_accum) == ("e4m3", "e4m3", "bf16", True)
+            cuda.clock += 2 * a.shape[0]**3 / 1300e9  # 1300 TFLOP/s
 
         def manual_seed(seed):
             log(f"seed {seed}")
@@ -103,6 +114,8 @@ TORCH = {
             return os.environ.get("FAKE", "") != "no GPU"
         def get_device_name(index):
             return "Fake H100"
+        def get_device_capability():
+            return (8, 0) if os.environ.get("FAKE", "") == "no e4m3" else (9, 0)
         def get_device_properties(index):
             return Properties()
         def mem_get_info():
@@ -650,10 +663,15 @@ class Program(unittest.TestCase):
         ready, ceilings, flash, done = self.records(result)
         self.assertEqual(ready, {"ready": "PyTorch 2.11.0, CUDA 12.8, cuDNN 9.19.0"})
         self.assertAlmostEqual(ceilings["ceilings"]["matmul_tflops"], 700)
+        self.assertAlmostEqual(ceilings["ceilings"]["matmul_e4m3_tflops"], 1300)
         self.assertAlmostEqual(ceilings["ceilings"]["copy_bytes_per_s"], 3e12, delta=1e7)
         self.assertEqual((flash["variant"], flash["direction"], flash["seqlen"], flash["causal"]),
                          ("flash", "bwd", 1024, True))
         self.assertIn("cuDNN attention requires sm80", done["left_out"]["cudnn"])
+
+    def test_a_gpu_without_products_of_e4m3(self):
+        result = self.serve({"ceilings": True}, fake="no e4m3")
+        self.assertIsNone(self.records(result)[1]["ceilings"]["matmul_e4m3_tflops"])
 
     def test_serving_without_ceilings(self):
         result = self.serve({"ceilings": True}, fake="no ceilings")

@@ -36,7 +36,7 @@ template <class T, int R, int C>
 struct SwizzledTile {
   using Element = T;
   static constexpr int kChunk = 16 / int{sizeof(T)};                        // elements
-  static constexpr int kPanelBytes = sizeof(T) == 1 && C <= 64 ? 64 : 128;  // of a row
+  static constexpr int kPanelBytes = sizeof(T) == 1 && C % 128 ? 64 : 128;  // of a row
   static constexpr int kColumns = kPanelBytes / int{sizeof(T)};             // of a panel
   static_assert(R % 8 == 0 && (C == 32 || C % kColumns == 0));
   static constexpr int kPanels = C <= kColumns ? 1 : C / kColumns;

@@ -67,9 +67,11 @@ class Bench:
         try:
             if pytorch.why and not self.options.sim:
                 self.say(f"no peers and no ceilings: {pytorch.why}")
-            elif not self.options.sim and (self.options.again or not self.results.ceilings):
+            elif not self.options.sim and (
+                    self.options.again or "matmul_e4m3_tflops" not in (self.results.ceilings or {})):
                 self.progress.at("measuring the ceilings")
-                self.results.ceilings = pytorch.ceilings()
+                known = {} if self.options.again else self.results.ceilings or {}
+                self.results.ceilings = {**(pytorch.ceilings() or {}), **known} or None
             if self.options.again:
                 self.results.forget(key(shlex.join(one.words(self.device))) for one in left)
                 if not pytorch.why:

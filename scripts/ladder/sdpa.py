@@ -221,15 +221,30 @@ def version(torch):
     return ", ".join(parts)
 
 
+def e4m3_product(torch, size):
+    """Runs cuBLAS on e4m3 numbers; None where the GPU has no such products."""
+    if torch.cuda.get_device_capability() < (8, 9):
+        return None
+    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16).to(torch.float8_e4m3fn)
+            for _ in range(2))
+    one = torch.ones((), device="cuda")
+    return functools.partial(torch._scaled_mm, a, b.t(), scale_a=one, scale_b=one,
+                             out_dtype=torch.bfloat16, use_fast_accum=True)
+
+
 def ceilings(gpu, options):
-    """What the roofs of a roofline are: cuBLAS on a large matrix product, and a device copy."""
+    """What the roofs of a roofline are: cuBLAS on a large matrix product, and a device copy. And
+    that product of e4m3 numbers, null where the GPU has none."""
     torch = gpu.torch
     size, copied = 8192, 1 << 30
     a, b, c = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     product = gpu.time(functools.partial(torch.mm, a, b, out=c), options.time)
+    run_e4m3 = e4m3_product(torch, size)
+    e4m3 = run_e4m3 and 2 * size**3 / gpu.time(run_e4m3, options.time).median * 1e-9
     source, target = (torch.empty(copied, device="cuda", dtype=torch.uint8) for _ in range(2))
     copy = gpu.time(functools.partial(target.copy_, source), options.time)
     return {"matmul_tflops": 2 * size**3 / product.median * 1e-9,
             "matmul": f"bf16, {size}×{size}×{size}, cuBLAS, {version(torch)}",
+            "matmul_e4m3_tflops": e4m3,
             "copy_bytes_per_s": 2 * copied / copy.median * 1e3,
             "copy": f"{copied >> 20} MiB on the device, bytes read and written"}

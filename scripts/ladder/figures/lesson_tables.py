@@ -123,12 +123,13 @@ def fp8_times_table(files, name):
     """A line a head size and mask: the rate of the step's attention alone, and with all that is
     done before it."""
     step = course.QUANTISED["step"]
-    cells = {}
+    cells, best = {}, 0
     for e in files.gpu.paper("fwd"):
         alone = [k["time_ms"] for k in e.record["kernels"] if k["name"] == "attention"]
         if e.step == step and alone and alone[0]:
-            cells[(e.head_dim, e.causal), e.seqlen] = (
-                f"{rate_text(flops(e.record) / alone[0] * 1e-9)} · {rate_text(e.tflops)}")
+            tflops = flops(e.record) / alone[0] * 1e-9
+            best = max(best, tflops)
+            cells[(e.head_dim, e.causal), e.seqlen] = f"{rate_text(tflops)} · {rate_text(e.tflops)}"
     lengths = sorted({n for _, n in cells})
     if not lengths:
         return without("Times of FP8 are not measured yet", PAPER_GRID)
@@ -137,7 +138,16 @@ def fp8_times_table(files, name):
         for point in POINTS], range(1, 1 + len(lengths)))
     return [*lines, "", (
         f"TFLOP/s of `{step[1]}`: its attention alone · with `quantise` before it. On the paper's "
-        f"workload, inputs {files.gpu.dtype}, on an {at_the_machine(files)}.")]
+        f"workload, inputs {files.gpu.dtype}, on an {at_the_machine(files)}."
+        + share_of_e4m3_products(files, best))]
+
+
+def share_of_e4m3_products(files, tflops):
+    """A sentence on cuBLAS's rate on e4m3 numbers, if it was measured."""
+    matmul = (files.gpu.ceilings or {}).get("matmul_e4m3_tflops")
+    return "" if not matmul else (
+        f" cuBLAS multiplies e4m3 matrices of 8,192 × 8,192 at {matmul:.0f} TFLOP/s there; the most "
+        f"of it that the attention alone reaches is {tflops / matmul:.2f}.")
 
 
 def shared_roof_table(files, name):
