@@ -41,7 +41,7 @@ constexpr float kLeast = 1e-37f;  // of factors of S: with 0 a masked key's −�
 constexpr int kOwn = 1, kTurn = 4;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
-constexpr TileSize kTiles[] = {{64, 192, 128}, {64, 128, 192}, {128, 128, 192}, {128, 128, 128}, {256, 128, 64}};
+constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 64}};
 const Setting kSettings[] = {
     {"scale", {"tile", "head", "tensor"}, "what shares a scale"},
     {"hadamard", {"on", "off"}, "spreads outliers of Q and K"},
