@@ -15,10 +15,11 @@
 //
 // Since `sm90`: the kernel `quantise` before, which writes what is multiplied to HBM. Scales let
 // the largest of the numbers that share one be 448, e4m3's largest; H is orthogonal, so Q·H·(K·H)ᵀ
-// is Q·Kᵀ, and spreads what sticks out of a row. Products of 8-bit numbers must have both operands'
+// is Q·Kᵀ, and spreads what sticks out of a row. Products of 8-bit numbers want both operands'
 // neighbours along the inner dimension, so V is stored transposed, and its keys in the order in
-// which the sums of S lie in registers. Q is small enough to stay in registers, and what a
-// consumer has of O leaves by a tile of its own.
+// which the sums of S lie in registers. Q is small enough to stay in registers for nearly every d,
+// and O, which is larger than its tile, leaves through one of its own. The tensor cores' sums keep
+// 14 bits: with two levels they are one tile's at a time, and O is summed in fp32.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -248,7 +249,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   const auto smem_work = smem.take<Work>("work", kConsumers);       // which tile of Q it is
   const auto scale_Q = smem.take<float>("scale_Q", kConsumers);     // and its scale
   const auto scale_KV = smem.take<float>("scale_KV", 2 * kStages);  // of K's tile and V's
-  Q.init(smem, "Q_full", "Q_free", 4);                              // a release by each warp
+  // A release by each warp.
+  Q.init(smem, "Q_full", "Q_free", 4);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
   if (threadIdx.x == 0) fence_mbarrier_init();
