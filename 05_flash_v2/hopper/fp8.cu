@@ -329,9 +329,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   };
   // O += P·V; of two levels P·V alone, of kPart columns.
   const auto start_part = [&](int column) {
-    const SwizzledTile<e4m3, kPart, Bc> V_part{V.tile().data + TileV::at(column, 0)};
     wgmma_fence(tile_sum, P);
-    wgmma_ABt(tile_sum, P, V_part, 0);
+    wgmma_ABt(tile_sum, P, V.tile(), 0, column);
     wgmma_commit();
   };
   const auto start_output = [&] {
@@ -493,7 +492,8 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
 
   constexpr int kConsumers = Br / kRows;
   const auto map_of_rows = [&](const char* name, int rows, int heads, int box_rows) {
-    return tensor_map<e4m3>(a[name], D, rows, heads, p.B, box_rows, D <= 64 ? 64 : 128);
+    return tensor_map<e4m3>(a[name], D, rows, heads, p.B, box_rows,
+                            SwizzledTile<e4m3, kRows, D>::kPanelBytes);
   };
   const auto next = hbm<int>(a["next"]);
   launch("clear", clear, dim3(1), dim3(1), 0, next);
@@ -503,7 +503,8 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
                        : attention<T, D, kConsumers, Bc, false>,
          dim3(std::min<int64_t>(works, multiprocessors())), dim3(kWarpgroup * (1 + kConsumers)),
          plan.smem_bytes, map_of_rows("Q8", p.N, p.H, kRows), map_of_rows("K8", p.N_kv, p.Hk, Bc),
-         tensor_map<e4m3>(a["V8"], padded_keys(p.N_kv), p.d, p.Hk, p.B, D, Bc <= 64 ? 64 : 128),
+         tensor_map<e4m3>(a["V8"], padded_keys(p.N_kv), p.d, p.Hk, p.B, D,
+                          SwizzledTile<e4m3, D, Bc>::kPanelBytes),
          tensor_map<T>(a["O"], p.d, p.N, p.H, p.B, kRows), hbm<const float>(a["scales"]),
          hbm<float>(a["LSE"]), next, how.p_exponent, p);
 }
