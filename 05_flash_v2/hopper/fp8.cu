@@ -42,7 +42,8 @@ constexpr float kLeast = 1e-37f;  // of factors of S: with 0 a masked key's −�
 constexpr int kOwn = 1, kTurn = 4;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
-constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 64}};
+constexpr TileSize kTiles[] = {
+    {64, 192, 128}, {128, 128, 128}, {128, 128, 160}, {128, 128, 192}, {256, 128, 64}};
 const Setting kSettings[] = {
     {"scale", {"tile", "head", "tensor"}, "what shares a scale"},
     {"hadamard", {"on", "off"}, "spreads outliers of Q and K"},
@@ -50,13 +51,13 @@ const Setting kSettings[] = {
     {"two_level", {"off", "on"}, "adds a tile's P*V to O in fp32"},
 };
 /// Whether a consumer keeps Q in registers: then each product S = Q·Kᵀ reads K alone from shared
-/// memory. With two levels of sums there are not enough of them for wide heads.
-constexpr bool q_in_registers(int D, bool two_level) {
-  return D < 256 || !two_level;
+/// memory. With two levels of sums there are not enough of them for wide heads and long tiles.
+constexpr bool q_in_registers(int D, int Bc, bool two_level) {
+  return !two_level || (D < 256 && Bc <= 128);
 }
 /// Columns of O that sums of a tile have registers for, of two levels.
-constexpr int part_columns(int D) {
-  return D >= 128 ? 64 : 32;
+constexpr int part_columns(int D, int Bc) {
+  return D >= 128 && Bc <= 128 ? 64 : 32;
 }
 /// Registers of a thread of a consumer; the producer's keep 32 or 40.
 constexpr int registers(int consumers) {
@@ -313,12 +314,12 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
 
   Accumulator<16, Bc> S;
   Operand<e4m3, 16, Bc> P;
-  Operand<e4m3, 16, D> Q_rows;            // if it is kept in registers
-  Accumulator<16, D> O_sum;               // of two levels: the second
-  constexpr int kPart = part_columns(D);  // columns of the first at a time
+  Operand<e4m3, 16, D> Q_rows;                // if it is kept in registers
+  Accumulator<16, D> O_sum;                   // of two levels: the second
+  constexpr int kPart = part_columns(D, Bc);  // columns of the first at a time
   Accumulator<16, kPart> tile_sum;
   const auto start_scores = [&] {  // S = Q·Kᵀ
-    if constexpr (q_in_registers(D, kTwoLevel)) {
+    if constexpr (q_in_registers(D, Bc, kTwoLevel)) {
       wgmma_fence(S, Q_rows);
       wgmma_ABt(S, Q_rows, K.tile(), 0);
     } else {
@@ -362,7 +363,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     const int my_steps = steps_of(tile_row, kRows), steps = steps_of(row_of(w), Br);
     const float c_Q = p.scale * kLog2e * scale_Q[Q.number()];  // exp(scale·s) = 2^(c·s)
     __syncwarp();
-    if constexpr (q_in_registers(D, kTwoLevel)) {
+    if constexpr (q_in_registers(D, Bc, kTwoLevel)) {
       load(Q_rows, Q.tile(), warp_row);
       Q.release();
     }
@@ -415,7 +416,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       mul_rows(O_sum, kTwoLevel ? alpha : (of_V_before / of_V) * alpha);
       P = as_permuted_operand<e4m3>(S);
     }
-    if constexpr (!q_in_registers(D, kTwoLevel)) Q.release();
+    if constexpr (!q_in_registers(D, Bc, kTwoLevel)) Q.release();
     start_output();
     finish_output(of_V);
     for (int step = my_steps; step < steps; ++step) {  // keys for the other consumers alone
