@@ -15,10 +15,11 @@
 //
 // Since `sm90`: the kernel `quantise` before, which writes what is multiplied to HBM. Scales let
 // the largest of the numbers that share one be 448, e4m3's largest; H is orthogonal, so Q·H·(K·H)ᵀ
-// is Q·Kᵀ, and spreads what sticks out of a row. Products of 8-bit numbers must have both operands'
+// is Q·Kᵀ, and spreads what sticks out of a row. Products of 8-bit numbers want both operands'
 // neighbours along the inner dimension, so V is stored transposed, and its keys in the order in
-// which the sums of S lie in registers. Q is small enough to stay in registers, and what a
-// consumer has of O leaves by a tile of its own.
+// which the sums of S lie in registers. Q is small enough to stay in registers for nearly every d,
+// and O, which is larger than its tile, leaves through one of its own. The tensor cores' sums keep
+// 14 bits: with two levels they are one tile's at a time, and O is summed in fp32.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -49,13 +50,13 @@ const Setting kSettings[] = {
     {"two_level", {"off", "on"}, "adds a tile's P*V to O in fp32"},
 };
 /// Whether a consumer keeps Q in registers: then each product S = Q·Kᵀ reads K alone from shared
-/// memory. With two levels of sums there are not enough of them for wide heads.
-constexpr bool q_in_registers(int D, bool two_level) {
-  return D < 256 || !two_level;
+/// memory. With two levels of sums there are not enough of them for wide heads and long tiles.
+constexpr bool q_in_registers(int D, int Bc, bool two_level) {
+  return !two_level || (D < 256 && Bc <= 128);
 }
 /// Columns of O that sums of a tile have registers for, of two levels.
-constexpr int part_columns(int D) {
-  return D >= 128 ? 64 : 32;
+constexpr int part_columns(int D, int Bc) {
+  return D >= 128 && Bc <= 128 ? 64 : 32;
 }
 /// Registers of a thread of a consumer; the producer's keep 32 or 40.
 constexpr int registers(int consumers) {
@@ -248,7 +249,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   const auto smem_work = smem.take<Work>("work", kConsumers);       // which tile of Q it is
   const auto scale_Q = smem.take<float>("scale_Q", kConsumers);     // and its scale
   const auto scale_KV = smem.take<float>("scale_KV", 2 * kStages);  // of K's tile and V's
-  Q.init(smem, "Q_full", "Q_free", 4);                              // a release by each warp
+  // A release by each warp.
+  Q.init(smem, "Q_full", "Q_free", 4);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
   if (threadIdx.x == 0) fence_mbarrier_init();
@@ -311,12 +313,12 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
 
   Accumulator<16, Bc> S;
   Operand<e4m3, 16, Bc> P;
-  Operand<e4m3, 16, D> Q_rows;            // if it is kept in registers
-  Accumulator<16, D> O_sum;               // of two levels: the second
-  constexpr int kPart = part_columns(D);  // columns of the first at a time
+  Operand<e4m3, 16, D> Q_rows;                // if it is kept in registers
+  Accumulator<16, D> O_sum;                   // of two levels: the second
+  constexpr int kPart = part_columns(D, Bc);  // columns of the first at a time
   Accumulator<16, kPart> tile_sum;
   const auto start_scores = [&] {  // S = Q·Kᵀ
-    if constexpr (q_in_registers(D, kTwoLevel)) {
+    if constexpr (q_in_registers(D, Bc, kTwoLevel)) {
       wgmma_fence(S, Q_rows);
       wgmma_ABt(S, Q_rows, K.tile(), 0);
     } else {
@@ -327,9 +329,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   };
   // O += P·V; of two levels P·V alone, of kPart columns.
   const auto start_part = [&](int column) {
-    const SwizzledTile<e4m3, kPart, Bc> V_part{V.tile().data + TileV::at(column, 0)};
     wgmma_fence(tile_sum, P);
-    wgmma_ABt(tile_sum, P, V_part, 0);
+    wgmma_ABt(tile_sum, P, V.tile(), 0, column);
     wgmma_commit();
   };
   const auto start_output = [&] {
@@ -361,7 +362,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     const int my_steps = steps_of(tile_row, kRows), steps = steps_of(row_of(w), Br);
     const float c_Q = p.scale * kLog2e * scale_Q[Q.number()];  // exp(scale·s) = 2^(c·s)
     __syncwarp();
-    if constexpr (q_in_registers(D, kTwoLevel)) {
+    if constexpr (q_in_registers(D, Bc, kTwoLevel)) {
       load(Q_rows, Q.tile(), warp_row);
       Q.release();
     }
@@ -414,7 +415,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       mul_rows(O_sum, kTwoLevel ? alpha : (of_V_before / of_V) * alpha);
       P = as_permuted_operand<e4m3>(S);
     }
-    if constexpr (!q_in_registers(D, kTwoLevel)) Q.release();
+    if constexpr (!q_in_registers(D, Bc, kTwoLevel)) Q.release();
     start_output();
     finish_output(of_V);
     for (int step = my_steps; step < steps; ++step) {  // keys for the other consumers alone
@@ -491,7 +492,8 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
 
   constexpr int kConsumers = Br / kRows;
   const auto map_of_rows = [&](const char* name, int rows, int heads, int box_rows) {
-    return tensor_map<e4m3>(a[name], D, rows, heads, p.B, box_rows, D <= 64 ? 64 : 128);
+    return tensor_map<e4m3>(a[name], D, rows, heads, p.B, box_rows,
+                            SwizzledTile<e4m3, kRows, D>::kPanelBytes);
   };
   const auto next = hbm<int>(a["next"]);
   launch("clear", clear, dim3(1), dim3(1), 0, next);
@@ -501,7 +503,8 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
                        : attention<T, D, kConsumers, Bc, false>,
          dim3(std::min<int64_t>(works, multiprocessors())), dim3(kWarpgroup * (1 + kConsumers)),
          plan.smem_bytes, map_of_rows("Q8", p.N, p.H, kRows), map_of_rows("K8", p.N_kv, p.Hk, Bc),
-         tensor_map<e4m3>(a["V8"], padded_keys(p.N_kv), p.d, p.Hk, p.B, D, Bc % 128 ? 64 : 128),
+         tensor_map<e4m3>(a["V8"], padded_keys(p.N_kv), p.d, p.Hk, p.B, D,
+                          SwizzledTile<e4m3, D, Bc>::kPanelBytes),
          tensor_map<T>(a["O"], p.d, p.N, p.H, p.B, kRows), hbm<const float>(a["scales"]),
          hbm<float>(a["LSE"]), next, how.p_exponent, p);
 }

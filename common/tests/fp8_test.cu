@@ -313,6 +313,9 @@ TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes)
   check.template operator()<32, 64>(16, 7, 0, 0);
   check.template operator()<64, 256>(256, 65, 0, 64);
   check.template operator()<64, 256>(160, 64, 0, 0);
+  check.template operator()<64, 192>(208, 65, 0, 1);
+  check.template operator()<64, 160>(400, 64, 160, 0);
+  check.template operator()<32, 224>(240, 40, 224, 8);
   check.template operator()<16, 128>(128, 16, 0, 16);  // all of it past the end
 }
 
@@ -433,6 +436,9 @@ TEST_F(SUITE, ProductsAreRightAndCounted) {
   check.template operator()<160, 128, From::shared>();
   check.template operator()<224, 64, From::shared>();
   check.template operator()<256, 128, From::shared>();
+  check.template operator()<64, 192, From::shared>();
+  check.template operator()<128, 160, From::registers>();
+  check.template operator()<64, 224, From::loaded>();
   check.template operator()<32, 32, From::registers>();
   check.template operator()<64, 64, From::registers>();
   check.template operator()<128, 128, From::registers>();
@@ -441,6 +447,53 @@ TEST_F(SUITE, ProductsAreRightAndCounted) {
   check.template operator()<64, 64, From::loaded>();
   check.template operator()<128, 128, From::loaded>();
   check.template operator()<96, 256, From::loaded>();
+}
+
+/// C = A·Bᵀ, 64 × N of 64 × K and rows [kRow, kRow + N) of a tile of 2·N rows.
+template <int N, int K, int kRow>
+__global__ void __launch_bounds__(kWarpgroup)
+    product_of_rows(Hbm<const e4m3> A, Hbm<const e4m3> B, Hbm<float> sums) {
+  SharedMemory smem;
+  using TileB = SwizzledTile<e4m3, 2 * N, K>;
+  const TileB tile_B{smem.take<e4m3>("B", TileB::kElements)};
+  fill(tile_B, B);
+  fence_proxy_async();
+  __syncthreads();
+  Operand<e4m3, 16, K> a;
+  fill(a, A);
+  Accumulator<16, N> acc;
+  wgmma_fence(acc, a);
+  wgmma_ABt(acc, a, tile_B, 0, kRow);
+  wgmma_commit();
+  wgmma_wait<0>(acc, a);
+  show(acc, sums);
+}
+
+TEST_F(SUITE, ProductsTakeSomeOfATilesRows) {
+  const auto check = [&]<int N, int K, int kRow>() {
+    const auto a = small_integers(64 * K, N), b = small_integers(2 * N * K, kRow);
+    Array& A = upload_codes("A", a);
+    Array& B = upload_codes("B", b);
+    Array& sums = make("sums", 64 * N * 4);
+    run([&] {
+      launch("A·Bᵀ", product_of_rows<N, K, kRow>, dim3(1), dim3(kWarpgroup),
+             shared_bytes<e4m3>(SwizzledTile<e4m3, 2 * N, K>::kElements), hbm<const e4m3>(A),
+             hbm<const e4m3>(B), hbm<float>(sums));
+    });
+    const auto c = values<float>(sums);
+    int wrong = 0;
+    for (int i = 0; i < 64; ++i)
+      for (int j = 0; j < N; ++j) {
+        double sum = 0;
+        for (int k = 0; k < K; ++k) sum += value(a, i * K + k) * value(b, (kRow + j) * K + k);
+        wrong += c[static_cast<size_t>(i * N + j)] != sum;
+      }
+    EXPECT_EQ(wrong, 0) << "N " << N << ", K " << K << ", from row " << kRow;
+  };
+  check.template operator()<64, 128, 64>();
+  check.template operator()<32, 64, 8>();
+  check.template operator()<64, 256, 32>();
+  check.template operator()<32, 224, 32>();
 }
 
 /// O = P·V, 64 × N of 64 × K and K × N: P from accumulators, V stored transposed with its keys in
@@ -493,6 +546,8 @@ TEST_F(SUITE, SumsAreTheNextOperandIfKeysArePermuted) {
   EXPECT_EQ((check.template operator()<64, 128, true>()), 0);
   EXPECT_EQ((check.template operator()<128, 64, true>()), 0);
   EXPECT_EQ((check.template operator()<32, 256, true>()), 0);
+  EXPECT_EQ((check.template operator()<64, 160, true>()), 0);
+  EXPECT_EQ((check.template operator()<128, 224, true>()), 0);
   EXPECT_GT((check.template operator()<64, 128, false>()), 64 * 64 / 2);
 }
 

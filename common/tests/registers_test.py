@@ -22,9 +22,11 @@ CUDA = "13.0"  # other compilers may spill a little, and nobody measured what th
 # Steps for Hopper alone say so.
 HOPPER = ".exact_architecture = true"
 # A kernel of warpgroups, whose products these are, and its parameters; and how often a step has it:
-# fp16 and bf16, d padded to 32, 64, 128, 256, and each of these with true and false of a bool.
+# fp16 and bf16, d padded to 32, 64, 128, 256, where it has several tiles each of them, and each of
+# these with true and false of a bool.
 KERNEL = re.compile(
     r"template <([^<>]*)>\s*__global__ void __launch_bounds__\(kWarpgroup ?\*.*?\)\s+(\w+)\(")
+TILES = re.compile(r"kTiles\[\] = \{(.*?)\};", re.DOTALL)
 TIMES = 8
 
 
@@ -37,9 +39,15 @@ def sources():
     """Path → its kernels of warpgroups, and how often it has each."""
     found = {path: read(path) for path in sorted(
         glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/**/*.cu"), recursive=True))}
-    return {path: {kernel: TIMES * 2 ** parameters.count("bool ")
+    return {path: {kernel: 2 * tiles(text) * 2 ** parameters.count("bool ")
                    for parameters, kernel in KERNEL.findall(text)}
             for path, text in found.items() if HOPPER in text}
+
+
+def tiles(text):
+    """How many a step compiles in all, over the four padded head sizes."""
+    most = [int(d) for d in re.findall(r"\{(\d+),", TILES.search(text)[1])]
+    return sum(most.count(min(m for m in most if m >= d)) for d in (32, 64, 128, 256))
 
 
 def report(source):
@@ -104,6 +112,8 @@ class RegistersTest(unittest.TestCase):
         self.assertEqual(of["06_backward/sm90.cu"], {"attention": TIMES, "key_gradients": TIMES})
         self.assertEqual(of["05_flash_v2/hopper/wgmma.cu"], {"attention": TIMES})
         self.assertEqual(of["05_flash_v2/hopper/fp8.cu"], {"attention": 2 * TIMES})
+        self.assertEqual(
+            tiles("kTiles[] = {\n    {64, 1, 2}, {128, 1, 2}, {128, 3, 4}, {256, 5, 6}};"), 5)
 
     def test_what_is_wrong_with_a_report_is_found(self):
         def text(count=TIMES, stack=0, stores=0, loads=0, more=""):

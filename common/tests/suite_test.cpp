@@ -281,7 +281,7 @@ TEST(SmallerSharedMemory, TakesTilesThatAreRight) {
 }
 
 // Every value of every setting that a step has, and all of them other than by default.
-TEST(Settings, AreRightWithEachValue) {
+void check_settings(DeviceKind kind, Device& device) {
   const Case kShapes[] = {
       {"ragged", 1, 4, 2, 113, 203, 80, true, fp},
       {"blind_rows", 1, 2, 1, 217, 128, 64, true, bf, Input::outliers},
@@ -289,31 +289,53 @@ TEST(Settings, AreRightWithEachValue) {
       {"narrow", 2, 2, 1, 33, 150, 16, false, bf},
       {"one_key", 1, 1, 1, 3, 1, 128, false, fp},
   };
-  for (const Variant& v : variants_for(DeviceKind::sim)) {
+  for (const Variant& v : variants_for(kind)) {
+    if (!v.runs_on(device.info())) continue;
     std::vector<Settings> each;
     Settings other;
     for (const Setting& setting : v.settings) {
       for (const char* value : setting.values) each.push_back({{setting.name, value}});
       other[setting.name] = setting.values.back();
     }
-    if (!other.empty()) each.push_back(other);
-    for (const Settings& settings : each)
-      for (const Case& c : kShapes) {
-        std::string text;
-        for (const auto& [name, value] : settings) text += " " + name + "=" + value;
-        SCOPED_TRACE(testing::Message() << v.name << text << ", " << c.name);
-        Options o = options_of(c);
-        o.tile.settings = settings;
-        for (const Report& r : run_variant(*open_sim({}), v, o, nullptr)) {
-          for (const auto& [name, value] : settings) EXPECT_EQ(r.plan.settings.at(name), value);
+    if (other.empty()) continue;
+    each.push_back(other);
+    const auto check = [&](const Case& c, const TileRequest& request) {
+      std::string text;
+      for (const auto& [name, value] : request.settings) text += " " + name + "=" + value;
+      SCOPED_TRACE(testing::Message() << v.name << text << ", " << c.name << ", tile "
+                                      << request.block_q << " " << request.block_kv);
+      Options o = options_of(c);
+      o.tile = request;
+      for (const Report& r : run_variant(device, v, o, nullptr)) {
+        for (const auto& [name, value] : request.settings)
+          EXPECT_EQ(r.plan.settings.at(name), value);
+        if (kind == DeviceKind::sim) {
           expect_formula_is_count(r);
           expect_workspace_is_written(r);
-          for (const TensorError& e : *r.errors)
-            EXPECT_TRUE(e.pass()) << e.name << ": max error " << e.max << ", tolerance "
-                                  << e.tolerance << ", " << e.nonfinite << " not finite";
         }
+        for (const TensorError& e : *r.errors)
+          EXPECT_TRUE(e.pass()) << e.name << ": max error " << e.max << ", tolerance "
+                                << e.tolerance << ", " << e.nonfinite << " not finite";
       }
+    };
+    for (const Settings& settings : each)
+      for (const Case& c : kShapes) check(c, {.settings = settings});
+    // And its larger tiles, which no shortage of shared memory brings up.
+    for (const TileSize& tile : v.tiles)
+      for (const Settings& settings : {Settings{}, other})
+        for (const Case& c : {Case{"ragged", 1, 2, 1, 203, 405, tile.max_d, true, bf},
+                              Case{"short", 1, 1, 1, 70, 150, tile.max_d - 8, false, fp}})
+          check(c, {tile.block_q, tile.block_kv, settings});
   }
+}
+TEST(Settings, AreRightWithEachValue) {
+  check_settings(DeviceKind::sim, *open_sim({}));
+}
+TEST(GpuSettings, AreRightWithEachValue) {
+  std::string why;
+  Device* device = gpu(why);
+  if (!device) GTEST_SKIP() << why;
+  check_settings(DeviceKind::gpu, *device);
 }
 
 void expect_same_bits(const Outputs& a, const Outputs& b, bool gradients_too) {

@@ -138,7 +138,7 @@ ladder_broken(fp8_transforms_Q_alone ${fp8}
   "read_rows<T, D, R>(x, X + first_row * p.d, rows, p.d, how.hadamard)"
   "read_rows<T, D, R>(x, X + first_row * p.d, rows, p.d, how.hadamard && is_Q)")
 ladder_broken(fp8_forgets_the_scale_of_P ${fp8} "shift - fill_rows<16>(p_exponent)" "shift")
-ladder_broken(fp8_swizzles_K_by_128 ${fp8} "D <= 64 ? 64 : 128)" "128)")
+ladder_broken(fp8_swizzles_Q_and_K_by_128 ${fp8} "SwizzledTile<e4m3, kRows, D>::kPanelBytes)" "128)")
 ladder_broken(fp8_frees_K_too_early ${fp8} "    wgmma_wait<0>(S);\n    K.release();"
   "    K.release();\n    wgmma_wait<0>(S);")
 
@@ -165,7 +165,7 @@ ladder_test(broken_gradients_test SOURCES ${tests}/reference_test.cpp ${broken_c
 function(ladder_rung_tests rung objects)
   add_executable(${rung}_test ${tests}/suite_test.cpp ${objects})
   target_link_libraries(${rung}_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
-  gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Sim.*:SmallerSharedMemory.*"
+  gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Sim.*:SmallerSharedMemory.*:Settings.*"
     PROPERTIES LABELS sim)
   gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Schedules.*"
     TEST_LIST ${rung}_schedules PROPERTIES LABELS asan)

@@ -106,11 +106,15 @@ __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, in
   }
 }
 
-/// Left operand of a product, M × K elements of T in a warp's registers: pieces of 16 rows × 32
-/// bytes, which are 16 × 16 or, of e4m3, 16 × 32.
+/// Left operand of a product, M × K elements of T in a warp's registers: pieces of 16 × 16.
 template <class T, int M, int K>
 struct Operand {
-  unsigned r[M / 16][K * sizeof(T) / 32][4];
+  unsigned r[M / 16][K / 16][4];
+};
+/// Of e4m3: pieces of 16 × 32.
+template <int M, int K>
+struct Operand<e4m3, M, K> {
+  unsigned r[M / 16][K / 32][4];
 };
 
 /// fp32 sums, M × N in a warp's registers: pieces of 16 × 8, of which lane l holds columns

@@ -30,14 +30,18 @@ __device__ __forceinline__ int warpgroup_id() {
 
 /// R × C elements in panels, each R rows of 128 bytes: 64 columns of a 16-bit type, 128 of e4m3. In
 /// a panel chunk c (16 bytes) of row r stands at place c XOR r (mod 8), as 128-byte swizzle has it.
-/// Rows of e4m3 of up to 64 columns are a panel of 64 bytes each, under 64-byte swizzle: chunk c of
-/// row r stands at place c XOR r/2 (mod 4), so that 8 rows meet no bank twice here too.
+/// Where C of e4m3 is no multiple of 128, panels are as narrow as divides it, 64 or 32 bytes under
+/// a swizzle of as many: chunk c of row r stands at place c XOR r/2 (mod 4), or c XOR r/4 (mod 2),
+/// so that 8 rows meet no bank twice here too. (32 columns have a panel of 64 to themselves.)
 template <class T, int R, int C>
 struct SwizzledTile {
   using Element = T;
-  static constexpr int kChunk = 16 / int{sizeof(T)};                        // elements
-  static constexpr int kPanelBytes = sizeof(T) == 1 && C % 128 ? 64 : 128;  // of a row
-  static constexpr int kColumns = kPanelBytes / int{sizeof(T)};             // of a panel
+  static constexpr int kChunk = 16 / int{sizeof(T)};  // elements
+  static constexpr int kPanelBytes =                  // of a row
+      sizeof(T) == 2 || C % 128 == 0 ? 128
+      : C == 32 || C % 64 == 0       ? 64
+                                     : 32;
+  static constexpr int kColumns = kPanelBytes / int{sizeof(T)};  // of a panel
   static_assert(R % 8 == 0 && (C == 32 || C % kColumns == 0));
   static constexpr int kPanels = C <= kColumns ? 1 : C / kColumns;
   static constexpr int kPanel = R * kColumns;  // elements
@@ -164,8 +168,9 @@ __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledT
 }
 /// The same with A from registers.
 template <class T, int N, int C>
-__device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, Operand<T, 16, C>& a,
-                                          const SwizzledTile<T, N, C>& B, int scale_d = 1) {
+requires(sizeof(T) == 2) __device__ __forceinline__
+    void wgmma_ABt(Accumulator<16, N>& S, Operand<T, 16, C>& a, const SwizzledTile<T, N, C>& B,
+                   int scale_d = 1) {
 #pragma unroll
   for (int k = 0; k < C; k += 16)
     wgmma_m64k16<T, false>(S.r[0], a.r[0][k / 16], by_rows(B, 0, k), k ? 1 : scale_d);
@@ -180,12 +185,15 @@ __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledT
   for (int k = 0; k < C; k += 32)
     wgmma_m64k32(S.r[0], by_rows(A, row, k), by_rows(B, 0, k), k ? 1 : scale_d);
 }
-template <int N, int C>
+/// And with A from registers, B rows [row_b, row_b + N) of a tile.
+template <int N, int RB, int C>
 __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, Operand<e4m3, 16, C>& a,
-                                          const SwizzledTile<e4m3, N, C>& B, int scale_d = 1) {
+                                          const SwizzledTile<e4m3, RB, C>& B, int scale_d = 1,
+                                          int row_b = 0) {
+  static_assert(N <= RB);
 #pragma unroll
   for (int k = 0; k < C; k += 32)
-    wgmma_m64k32(S.r[0], a.r[0][k / 32], by_rows(B, 0, k), k ? 1 : scale_d);
+    wgmma_m64k32(S.r[0], a.r[0][k / 32], by_rows(B, row_b, k), k ? 1 : scale_d);
 }
 /// O = scale_d·O + A·B, A from registers, B all rows and columns [column, column + N) of a tile,
 /// column a multiple of 64.

@@ -19,8 +19,8 @@
 namespace ladder::gpu {
 
 /// What a bulk copy reads or writes, made on the host: a (batch, heads, rows, d) array of T, rows a
-/// multiple of 16 bytes, in boxes of `box_rows` rows × `box_bytes` (64 or 128) of one head. Of a
-/// box, what lies past the head's last row or past column d is filled with zeros, and not stored.
+/// multiple of 16 bytes, in boxes of `box_rows` rows × `box_bytes` (32, 64 or 128) of one head. Of
+/// a box, what lies past the head's last row or past column d is filled with zeros, and not stored.
 template <class T>
 TensorMap tensor_map(const Array& array, int d, int64_t rows, int64_t heads, int64_t batch,
                      int box_rows, int box_bytes = 128) {
@@ -117,8 +117,9 @@ __device__ __forceinline__ void setmaxnreg_dec() {
 
 /// Starts copying the box whose first element is (c3, c2, c1, c0) of the map to `target`, aligned
 /// to 1024 bytes, rows of 128 bytes, their 16-byte pieces swizzled: piece c of row r stands at
-/// place c XOR r (mod 8). Boxes of 64 bytes: aligned to 512, place c XOR r/2 (mod 4). All its
-/// bytes, filled ones too, count for the barrier. By one thread. (PTX ISA: “cp.async.bulk.tensor”.)
+/// place c XOR r (mod 8). Boxes of 64 bytes: aligned to 512, place c XOR r/2 (mod 4); of 32: to
+/// 256, c XOR r/4 (mod 2). All its bytes, filled ones too, count for the barrier. By one thread.
+/// (PTX ISA: “cp.async.bulk.tensor”.)
 template <class T>
 __device__ __forceinline__ void tma_load(const TensorMap& map, Mbarrier& barrier, T* target, int c0,
                                          int c1, int c2, int c3) {
@@ -180,13 +181,17 @@ __device__ __forceinline__ void bulk_add(float* target, const float* source, int
 /// Descriptor Format”): start address, leading and stride byte offset in units of 16 bytes, swizzle
 /// mode 1 in bits 62 and 63. Rows, or with a transposed operand columns, are pieces of 128 bytes,
 /// eight of them 1024 bytes that repeat every `stride` bytes; `leading` is from 64 columns (rows)
-/// to the next and counts only for a transposed operand. Pieces of 64 bytes, eight of them 512, are
-/// swizzled by 64: mode 2.
+/// to the next and counts only for a transposed operand. Pieces of 64 or 32 bytes are swizzled
+/// by as many: modes 2 and 3.
 template <class T>
 __device__ __forceinline__ uint64_t matrix_descriptor(const T* start, int leading, int stride,
                                                       int piece = 128) {
   return (shared_address(start) & 0x3ffff) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
-         static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{piece == 64 ? 2u : 1u} << 62;
+         static_cast<uint64_t>(stride >> 4) << 32 |
+         uint64_t{piece == 32   ? 3u
+                  : piece == 64 ? 2u
+                                : 1u}
+             << 62;
 }
 
 /// Before the first wgmma, and between other code's use of registers and the next wgmma that uses

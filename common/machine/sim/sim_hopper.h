@@ -15,7 +15,7 @@ TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t b
   constexpr int kElement = sizeof(T);
   static_assert(kElement == 1 || kElement == 2);
   if (d < 1 || d * kElement % 16 || rows < 1 || heads < 1 || batch < 1 || box_rows < 1 ||
-      box_rows > 256 || (box_bytes != 64 && box_bytes != 128) ||
+      box_rows > 256 || (box_bytes != 32 && box_bytes != 64 && box_bytes != 128) ||
       kElement * d * rows * heads * batch != array.bytes)
     fault("no tensor map of " + array.name + " (" + std::to_string(array.bytes) + " bytes) as (" +
           std::to_string(batch) + "," + std::to_string(heads) + "," + std::to_string(rows) + "," +
@@ -137,7 +137,10 @@ template <class T>
 uint64_t matrix_descriptor(Smem<T> start, int leading, int stride, int piece = 128) {
   return (static_cast<uint64_t>(start.byte(0)) & 0x3ffff) >> 4 |
          static_cast<uint64_t>(leading >> 4) << 16 | static_cast<uint64_t>(stride >> 4) << 32 |
-         uint64_t{piece == 64 ? 2u : 1u} << 62;
+         uint64_t{piece == 32   ? 3u
+                  : piece == 64 ? 2u
+                                : 1u}
+             << 62;
 }
 
 inline void wgmma_fence_instruction() {}
