@@ -57,6 +57,8 @@ const Case kCases[] = {
     {"far_below_zero", 1, 2, 1, 70, 66, 64, true, fp, Input::normal, 1, Made::logits_far_below_0},
     {"far_below_zero_bf16", 1, 2, 2, 150, 150, 40, true, bf, Input::normal, 1,
      Made::logits_far_below_0},
+    {"far_below_zero_unmasked", 1, 1, 1, 70, 150, 64, false, fp, Input::normal, 1,
+     Made::logits_far_below_0},
     {"zero_queries", 1, 2, 1, 66, 66, 40, true, fp, Input::normal, 1, Made::queries_of_0},
 };
 
