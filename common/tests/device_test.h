@@ -26,6 +26,11 @@ double rounding(double x) {
   return std::abs(x) / (std::is_same_v<T, fp16> ? 2048 : 256);
 }
 
+/// The larger error; NaN, which std::max would drop, if either is.
+inline double worse(double a, double b) {
+  return std::isnan(a) || a >= b ? a : b;
+}
+
 /// A row-major matrix on the host, its elements rounded to a type.
 struct Matrix {
   int rows = 0, columns = 0;

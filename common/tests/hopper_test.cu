@@ -340,7 +340,7 @@ TEST_F(SUITE, ProductsOfAWarpgroupAreRightAndCounted) {
       for (int j = 0; j < N; ++j) {
         double sum = 0;
         for (int k = 0; k < K; ++k) sum += term(i, j, k);
-        worst = std::max(worst, std::abs(c[static_cast<size_t>(i * N + j)] - 2 * sum));
+        worst = worse(worst, std::abs(c[static_cast<size_t>(i * N + j)] - 2 * sum));
       }
     EXPECT_LT(worst, 2e-3);
     if (!counts) return;
@@ -662,9 +662,9 @@ TEST_F(SUITE, ARingOfStagesFeedsAProduct) {
         double sum = 0;
         for (int k = 0; k < inner && i < rows; ++k) sum += a(i, k) * b(k, j);
         const double got = in_fp32[static_cast<size_t>(i * 64 + j)];
-        worst = std::max(worst, std::abs(got - sum));
+        worst = worse(worst, std::abs(got - sum));
         if (i < rows)
-          worst_rounded = std::max(worst_rounded, std::abs(c(i, j) - got) - rounding<T>(got));
+          worst_rounded = worse(worst_rounded, std::abs(c(i, j) - got) - rounding<T>(got));
       }
     EXPECT_LT(worst, 1e-3);
     EXPECT_LT(worst_rounded, 1e-7);
@@ -750,7 +750,7 @@ TEST_F(SUITE, StagesFeedTwoConsumers) {
       for (int j = 0; j < 64; ++j) {
         double sum = 0;
         for (int k = 0; k < inner && i < rows; ++k) sum += a(i, k) * b(k, j);
-        worst = std::max(worst, std::abs(c[static_cast<size_t>(i * 64 + j)] - sum));
+        worst = worse(worst, std::abs(c[static_cast<size_t>(i * 64 + j)] - sum));
       }
     EXPECT_LT(worst, 1e-3);
     if (!counts) return;
@@ -833,7 +833,7 @@ TEST_F(SUITE, AFloatComesWithEachRowOfAStage) {
       for (int j = 0; j < columns; ++j) {
         double sum = start[static_cast<size_t>(j)];
         for (int k = 0; k < 64 && j < rows; ++k) sum += a(i, k) * b(j, k);
-        worst = std::max(worst, std::abs(got[static_cast<size_t>(i * columns + j)] - sum));
+        worst = worse(worst, std::abs(got[static_cast<size_t>(i * columns + j)] - sum));
       }
     EXPECT_LT(worst, 1e-4);
     if (!counts) return;
@@ -942,9 +942,9 @@ TEST_F(SUITE, AnotherDescriptorGivesOtherNumbers) {
                              transposed);
   };
   const auto differ = [](const std::vector<float>& a, const std::vector<float>& b) {
-    float most = 0;
-    for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
-    return most > 1;
+    double most = 0;
+    for (size_t i = 0; i < a.size(); ++i) most = worse(most, std::abs(a[i] - b[i]));
+    return !(most <= 1);
   };
   const auto right = sums(false, 16, 1024);
   EXPECT_FALSE(differ(right, sums(false, 4096, 1024))) << "the leading offset does not count";
@@ -984,9 +984,9 @@ TEST_F(SUITE, DescriptorsAreReadAsOnTheChip) {
           const uint64_t bits = descriptor_bits(start, leading, stride, mode);
           const auto chip = run_by_descriptor(device(), m.elements.bits, bits, transposed);
           const auto said = sim::sums_by_descriptor(*sim, m.elements.bits, bits, transposed);
-          float most = 0;
+          double most = 0;
           for (size_t i = 0; i < chip.size(); ++i)
-            most = std::max(most, std::abs(chip[i] - said[i]));
+            most = worse(most, std::abs(chip[i] - said[i]));
           // Not transposed, steps of 16 columns are in use.
           if (stride % (mode == 3 ? 256 : 1024 / mode) || leading % 1024 ||
               (start % 1024 && transposed)) {

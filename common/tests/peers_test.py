@@ -465,7 +465,7 @@ class Program(unittest.TestCase):
             "rung": "pytorch", "variant": "flash", "direction": "fwd", "device": "gpu",
             "device_name": "Fake H100", "dtype": "fp16", "input": "normal", "seed": 7, "batch": 8,
             "heads": 32, "kv_heads": 32, "seqlen": 2048, "seqlen_kv": 2048, "head_dim": 64,
-            "causal": False, "scale": 0.125, "deterministic": False,
+            "causal": False, "scale": 0.125, "deterministic": False, "settings": {},
             "time_ms": flash["time_ms"], "time_ms_min": flash["time_ms_min"],
             "time_ms_max": flash["time_ms_max"], "samples": flash["samples"],
             "tflops": flash["tflops"], "version": "PyTorch 2.11.0, CUDA 12.8, cuDNN 9.19.0"})

@@ -112,8 +112,8 @@ TEST_F(SUITE, ProductsOfTilesAreRightAndCounted) {
         for (int k = 0; k < inner; ++k)
           sum += (kForm == kAtB ? a(k, i) : a(i, k)) * (kForm == kABt ? b(j, k) : b(k, j));
         const double got = in_fp32[static_cast<size_t>(i * columns + j)];
-        worst = std::max(worst, std::abs(got - sum));
-        worst_rounded = std::max(worst_rounded, std::abs(c(i, j) - got) - rounding<T>(got));
+        worst = worse(worst, std::abs(got - sum));
+        worst_rounded = worse(worst_rounded, std::abs(c(i, j) - got) - rounding<T>(got));
       }
     EXPECT_LT(worst, 1e-3);
     EXPECT_LT(worst_rounded, 1e-7);
@@ -199,7 +199,7 @@ TEST_F(SUITE, FragmentsAreTheManualsAndNoOthers) {
         for (int j = 0; j < 8; ++j) {
           double sum = 0;
           for (int k = 0; k < 16; ++k) sum += a(i, k) * b(k, j);
-          worst = std::max(worst, std::abs(c[static_cast<size_t>(8 * i + j)] - sum));
+          worst = worse(worst, std::abs(c[static_cast<size_t>(8 * i + j)] - sum));
         }
       if (swap == 0)
         EXPECT_LT(worst, 1e-4);
@@ -402,12 +402,12 @@ TEST_F(SUITE, WordsForRowsMakeSoftmax) {
       for (double& x : s) l += x = blind ? 0 : std::exp(0.125 * (x - m));
       for (int j = 0; j < kKeys; ++j) {
         const double p = j < keys && !blind ? s[static_cast<size_t>(j)] / l : 0;
-        worst_p = std::max(worst_p, std::abs(p_out[static_cast<size_t>(i * kKeys + j)] - p));
+        worst_p = worse(worst_p, std::abs(p_out[static_cast<size_t>(i * kKeys + j)] - p));
       }
       for (int c = 0; c < kHead; ++c) {
         double o = 0;
         for (int j = 0; j < keys && !blind; ++j) o += s[static_cast<size_t>(j)] / l * v(j, c);
-        worst_o = std::max(worst_o, std::abs(o_out[static_cast<size_t>(i * kHead + c)] - o));
+        worst_o = worse(worst_o, std::abs(o_out[static_cast<size_t>(i * kHead + c)] - o));
       }
       const float* row = &row_out[static_cast<size_t>(i * kRowValues)];
       if (blind)
@@ -494,7 +494,7 @@ TEST_F(SUITE, WordsForElementsMakeSoftmaxsGradient) {
           dp += q(i, c) * v(j, c);
         }
         const double got = ds[static_cast<size_t>(i * kKeys + j)];
-        worst = std::max(worst, std::abs(got - p * (dp - row_value(i))));
+        worst = worse(worst, std::abs(got - p * (dp - row_value(i))));
       }
     EXPECT_LT(worst, 1e-3);
     if (!counts) return;

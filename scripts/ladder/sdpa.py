@@ -194,8 +194,8 @@ class Peer:
             "input": "normal", "seed": options.seed, "batch": point.batch, "heads": point.heads,
             "kv_heads": point.heads, "seqlen": point.seqlen, "seqlen_kv": point.seqlen,
             "head_dim": point.head_dim, "causal": point.causal,
-            "scale": 1 / math.sqrt(point.head_dim), "deterministic": False, "block_q": None,
-            "block_kv": None, "warps": None, "stages": None, "smem_bytes": None,
+            "scale": 1 / math.sqrt(point.head_dim), "deterministic": False, "settings": {},
+            "block_q": None, "block_kv": None, "warps": None, "stages": None, "smem_bytes": None,
             "time_ms": timing.median, "time_ms_min": timing.least, "time_ms_max": timing.most,
             "samples": timing.samples, "tflops": point.flops() / timing.median * 1e-9}
         return {**record, **dict.fromkeys(NOT_KNOWN), "version": version(torch)}
