@@ -985,8 +985,7 @@ TEST_F(SUITE, DescriptorsAreReadAsOnTheChip) {
           const auto chip = run_by_descriptor(device(), m.elements.bits, bits, transposed);
           const auto said = sim::sums_by_descriptor(*sim, m.elements.bits, bits, transposed);
           double most = 0;
-          for (size_t i = 0; i < chip.size(); ++i)
-            most = worse(most, std::abs(chip[i] - said[i]));
+          for (size_t i = 0; i < chip.size(); ++i) most = worse(most, std::abs(chip[i] - said[i]));
           // Not transposed, steps of 16 columns are in use.
           if (stride % (mode == 3 ? 256 : 1024 / mode) || leading % 1024 ||
               (start % 1024 && transposed)) {
