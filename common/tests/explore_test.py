@@ -559,7 +559,8 @@ class PageTest(unittest.TestCase):
         self.assertIn("Missing: nobody", self.live())
 
     def live(self):
-        self.browser.wait_for("document.getElementById('live').textContent.includes('nobody')")
+        self.browser.wait_for("document.getElementById('live').textContent"
+                              ".includes('Missing: nobody')")
         return self.value("document.getElementById('live').textContent")
 
     def test_dragging_pans_and_hovering_tells_units(self):
