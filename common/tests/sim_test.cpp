@@ -163,16 +163,19 @@ __global__ void warp_words(Hbm<float> out) {
     out[64 + lane] = __shfl_xor_sync(0x0000ffff, x, 1);
   else
     out[64 + lane] = __shfl_xor_sync(0xffff0000, x, 2);
+  // One lane of the lower half votes for, and none of the upper half.
+  out[96 + lane] = __any_sync(lane < 16 ? 0x0000ffff : 0xffff0000, lane == 5) ? 1.0f : 0.0f;
 }
 
 TEST_F(SimTest, WarpCollectives) {
-  Array& out = array("out", 96);
+  Array& out = array("out", 128);
   run([&] { launch("warp", warp_words, dim3(1), dim3(32), 0, hbm<float>(out)); });
   const auto v = values(out);
   for (size_t lane = 0; lane < 32; ++lane) {
     EXPECT_EQ(v[lane], 496);
     EXPECT_EQ(v[32 + lane], 3);
     EXPECT_EQ(v[64 + lane], float(lane < 16 ? lane ^ 1 : lane ^ 2));
+    EXPECT_EQ(v[96 + lane], lane < 16 ? 1 : 0);
   }
 }
 

@@ -298,6 +298,24 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes,
       "__shfl_xor_sync", mask, value, lanes, [](int i, int p) { return i ^ p; }, where);
 }
 
+/// Whether the predicate holds in any lane of the mask.
+inline bool __any_sync(unsigned mask, bool predicate,
+                       std::source_location where = std::source_location::current()) {
+  struct Lane {
+    bool in, out;
+  } mine{predicate, false};
+  collective(
+      "__any_sync", mask, mine,
+      [](Lane* const* lanes, unsigned present) {
+        bool any = false;
+        for (int i = 0; i < 32; ++i) any = any || ((present >> i & 1) && lanes[i]->in);
+        for (int i = 0; i < 32; ++i)
+          if (present >> i & 1) lanes[i]->out = any;
+      },
+      where);
+  return mine.out;
+}
+
 /// One read and one write, indivisible. Returns what was there before.
 template <class T>
 T atomicAdd(Hbm<T> target, T x) {
