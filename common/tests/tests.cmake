@@ -194,6 +194,7 @@ add_test(NAME exercises COMMAND Python3::Interpreter ${tests}/exercises_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 set_tests_properties(exercises PROPERTIES PROCESSORS 2)  # it builds
 add_test(NAME mutate COMMAND Python3::Interpreter ${tests}/mutate_test.py)
+add_test(NAME clock COMMAND Python3::Interpreter ${tests}/clock_test.py ${CMAKE_CXX_COMPILER})
 add_test(NAME claims COMMAND Python3::Interpreter ${tests}/claims_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 add_test(NAME explore COMMAND Python3::Interpreter ${tests}/explore_test.py

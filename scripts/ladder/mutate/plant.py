@@ -117,27 +117,31 @@ class Garden:
         return found
 
     def run(self, command, what, progress, may_fail=False):
-        log = os.path.join(self.folder, "build.log")
         os.makedirs(self.folder, exist_ok=True)
-        with open(log, "w", encoding="utf-8") as out:
-            with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
-                                  stderr=subprocess.STDOUT) as process:
-                try:
-                    while True:
-                        progress.at(what + last_count(log))
-                        try:
-                            process.wait(timeout=1)
-                            break
-                        except subprocess.TimeoutExpired:
-                            continue
-                except BaseException:
-                    process.terminate()
-                    raise
-        with open(log, encoding="utf-8", errors="replace") as out:
-            said = out.read()
-        if process.returncode and not may_fail:
-            raise Stop(f"{what} failed:\n{said[-3000:]}", WRONG_RESULT)
-        return process.returncode, said
+        return run_logged(command, what, progress, os.path.join(self.folder, "build.log"), may_fail)
+
+
+def run_logged(command, what, progress, log, may_fail=False):
+    """Runs a command that says much, into a file: its status, and what it said."""
+    with open(log, "w", encoding="utf-8") as out:
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
+                              stderr=subprocess.STDOUT) as process:
+            try:
+                while True:
+                    progress.at(what + last_count(log))
+                    try:
+                        process.wait(timeout=1)
+                        break
+                    except subprocess.TimeoutExpired:
+                        continue
+            except BaseException:
+                process.terminate()
+                raise
+    with open(log, encoding="utf-8", errors="replace") as out:
+        said = out.read()
+    if process.returncode and not may_fail:
+        raise Stop(f"{what} failed:\n{said[-3000:]}", WRONG_RESULT)
+    return process.returncode, said
 
 
 def last_count(log):

@@ -1,0 +1,416 @@
+"""When what happens in a step of the Hopper kernels, by clock() marks planted in copies of them.
+
+A mark is the time at which the first thread of a consumer, a warpgroup with 64 rows, comes by a
+line of its loop. It stays in shared memory until the block's end, where the marks take the place of
+the rows' LSE: 64 rows are 64 floats, and --save brings them out. A printf would do more than
+disturb: with a call in the loop ptxas makes each product wait for the one before.
+"""
+
+import array
+import bisect
+import itertools
+import json
+import os
+import statistics
+import struct
+import tempfile
+
+from ladder.console import GOOD, NO_DEVICE, WRONG_RESULT, Progress, Stop
+from ladder.files import ROOT, item_a_line, write_whole
+from ladder.machine import Clocks, machine, output_of
+from ladder.mutate.plant import check_tools, run_logged
+from ladder.programs import json_lines, programs_in, run_quietly
+from ladder.workload import paper_batch, paper_heads
+
+RUNG = "05_flash_v2"
+VARIANTS = ("producer", "overlap", "ping_pong")
+HEAD_DIMS = (128, 64)
+SEQLEN = 4096
+ROWS = 64  # of a consumer
+FIRST, STEPS = 12, 8  # those that are marked, of 32
+
+# The marks of a step, in this order: its first product begins to be issued (its tile of K is there,
+# and its turn has come), is issued, is done; the softmax is done; P is an operand; P·V is issued,
+# is done. From overlap on the last two come a round of the loop later.
+START, S_ISSUED, S_DONE, SOFTMAX_DONE, READY, O_ISSUED, O_DONE = range(7)
+MARKS = ["start", "s_issued", "s_done", "softmax_done", "ready", "o_issued", "o_done"]
+CYCLES, NANOSECONDS = STEPS * len(MARKS), STEPS * len(MARKS) + 1  # of a block, after the marks
+WORDS = NANOSECONDS + 1
+assert WORDS <= ROWS - 2  # the first consumer's last two words are the block's start
+
+
+# ---- planting ----
+
+FUNCTIONS = """\
+// Marks, planted by scripts/clock.py.
+#ifdef LADDER_SIM
+inline int cycles_now() { return 0; }
+inline int nanoseconds_now() { return 0; }
+#else
+__device__ __forceinline__ int cycles_now() {
+  int now;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(now)::"memory");
+  return now;
+}
+__device__ __forceinline__ int nanoseconds_now() {
+  int now;
+  asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(now)::"memory");
+  return now;
+}
+#endif
+// Many times at first, so that the card is warm; once whenever it is timed.
+inline int times_to_launch() {
+  static const char* at_first = std::getenv("LADDER_CLOCK_LAUNCHES");
+  const int times = at_first ? std::atoi(at_first) : 1;
+  at_first = nullptr;
+  return times;
+}
+"""
+MARK = f"""\
+  const auto mark = [&](int step, int what) {{
+    if (first_thread && static_cast<unsigned>(step - {FIRST}) < {STEPS}u)
+      marks[{ROWS} * consumer + {len(MARKS)} * (step - {FIRST}) + what] = cycles_now();
+  }};
+"""
+BLOCK_END = f"""\
+  if (first_thread) {{
+    marks[{ROWS} * consumer + {CYCLES}] = cycles_now();
+    marks[{ROWS} * consumer + {NANOSECONDS}] = nanoseconds_now();
+  }}
+"""
+# In the place of LSE, after the consumer's barrier.
+OUT = f"""\
+  const int word = static_cast<int>(threadIdx.x) % kWarpgroup;
+  if (word < {WORDS} && tile_row + word < p.N)
+    LSE[p.q_row(bh) + tile_row + word] = static_cast<float>(
+        marks[{ROWS} * consumer + word] - marks[{ROWS} - (word == {NANOSECONDS} ? 2 : 1)]);
+"""
+LOOP, ALL = "the consumers' loop", "the file"
+
+
+def line_of_marks(*marks):
+    return "".join(f"    mark({step}, {what});\n" for step, what in marks)
+
+
+BARRIERS = "2 * shared_bytes<Mbarrier>(consumers) + 4 * shared_bytes<Mbarrier>(kStages)"
+WRITES_LSE = ["  for_each_row(m, l, [&](int i, float max, float sum) {",
+              "    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + "
+              "logf(sum) : -INFINITY;",
+              "  });"]
+LAUNCH = ('  launch("attention", attention<T, D, kConsumers, Bc>, '
+          "dim3(ceil_div(p.N, Br) * p.B * p.H),")
+
+
+def edits(variant):
+    """[(where, line, what comes before it, after it)]. None after: it takes the line's place."""
+    found = [
+        (ALL, '#include "machine/hopper.h"', "#include <cstdlib>\n\n", ""),
+        (ALL, "constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup",
+         FUNCTIONS, ""),
+        (ALL, "constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;",
+         "constexpr float kLog2e = 1.44269504f;\n", None),
+        (ALL, f"         {BARRIERS};",
+         f"         {BARRIERS} + shared_bytes<int>({ROWS} * consumers);\n", None),
+        (ALL, "  if (threadIdx.x == 0) fence_mbarrier_init();",
+         f'  auto marks = smem.take<int>("marks", {ROWS} * kConsumers);\n'
+         f"  if (threadIdx.x == 0) marks[{ROWS - 1}] = cycles_now(), "
+         f"marks[{ROWS - 2}] = nanoseconds_now();\n", ""),
+        (ALL, "  const bool first_thread = threadIdx.x % kWarpgroup == 0;", "", MARK),
+        (ALL, "  named_barrier_sync(kOwn + consumer, kWarpgroup);", BLOCK_END, ""),
+        (ALL, WRITES_LSE[0], OUT, None),
+        (ALL, WRITES_LSE[1], "", None),
+        (ALL, LAUNCH,
+         "  for (int launches = times_to_launch(); launches > 0; --launches)\n", ""),
+    ]
+    if variant == "producer":
+        return found + [
+            (LOOP, "    K.wait();", "", line_of_marks(("step", START))),
+            (LOOP, "    wgmma_wait<0>(S);", line_of_marks(("step", S_ISSUED)),
+             line_of_marks(("step", S_DONE))),
+            (LOOP, "    mul_rows(O_sum, alpha);", line_of_marks(("step", SOFTMAX_DONE)), ""),
+            (LOOP, "    auto P = as_operand<T>(S);", "", line_of_marks(("step", READY))),
+            (LOOP, "    wgmma_wait<0>(O_sum, P);", line_of_marks(("step", O_ISSUED)),
+             line_of_marks(("step", O_DONE))),
+        ]
+    return found + [
+        (LOOP, "    start_scores();", line_of_marks(("step", START)),
+         line_of_marks(("step", S_ISSUED))),
+        (LOOP, "    start_output();", "", line_of_marks(("step - 1", O_ISSUED))),
+        (LOOP, "    wgmma_wait<1>(S);", "", line_of_marks(("step", S_DONE))),
+        (LOOP, "    softmax(step * Bc);", "", line_of_marks(("step", SOFTMAX_DONE))),
+        (LOOP, "    wgmma_wait<0>(O_sum, P);", "", line_of_marks(("step - 1", O_DONE))),
+        (LOOP, "    P = as_operand<T>(S);", "", line_of_marks(("step", READY))),
+    ]
+
+
+def source_of(variant):
+    return f"{RUNG}/hopper/{variant}.cu"
+
+
+def place_of(lines, variant, where, line):
+    """The number of a line that stands just once where it is looked for."""
+    begin, end = 0, len(lines)
+    if where == LOOP:
+        first = 0 if variant == "producer" else 1
+        begin = place_of(lines, variant, ALL,
+                         f"  for (int step = {first}; step < steps; ++step) {{")
+        end = lines.index("  }", begin)
+    found = [at for at in range(begin, end) if lines[at] == line]
+    if len(found) != 1:
+        raise Stop(f"{variant}: the line '{line.strip()}' stands {len(found) or 'no'} times in "
+                   f"{where} of {source_of(variant)}, where one is to be marked: adapt "
+                   "scripts/ladder/clock.py", WRONG_RESULT)
+    return found[0]
+
+
+def with_marks(text, variant):
+    """The text of a kernel with its marks."""
+    lines = text.split("\n")
+    changes = {}
+    for where, line, before, after in edits(variant):
+        at = place_of(lines, variant, where, line)
+        changes[at] = before + ("" if after is None else line + "\n" + after)
+    end = place_of(lines, variant, ALL, WRITES_LSE[0]) + 2
+    if lines[end] != WRITES_LSE[2]:
+        raise Stop(f"{variant}: LSE is not written as it was: adapt scripts/ladder/clock.py",
+                   WRONG_RESULT)
+    changes[end] = ""
+    return "".join(changes.get(at, line + "\n") for at, line in enumerate(lines))[:-1]
+
+
+def plant(folder):
+    """Writes the copies into a folder, each only where it changes: what is built then stays."""
+    for variant in VARIANTS:
+        with open(os.path.join(ROOT, source_of(variant)), encoding="utf-8") as source:
+            planted = with_marks(source.read(), variant)
+        path = os.path.join(folder, source_of(variant))
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as copy:
+                if copy.read() == planted:
+                    continue
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_whole(path, planted)
+
+
+def build(folder, progress):
+    """The program with the marks; where it is."""
+    check_tools()
+    planted, there = os.path.join(folder, "planted"), os.path.join(folder, "build")
+    plant(planted)
+    log = os.path.join(folder, "build.log")
+    run_logged(["cmake", "-S", ROOT, "-B", there, "-G", "Ninja", f"-DLADDER_PLANTED={planted}",
+                "-DCMAKE_BUILD_TYPE=Release"], "configuring", progress, log)
+    run_logged(["ninja", "-C", there, RUNG], "building", progress, log)
+    return os.path.join(there, "bin", RUNG)
+
+
+# ---- what the marks say ----
+
+
+def read_lse(path):
+    """The floats of a .npy file that --save wrote."""
+    with open(path, "rb") as file:
+        data = file.read()
+    if data[:6] != b"\x93NUMPY" or b"'<f4'" not in data[:128]:
+        raise Stop(f"{path} is no .npy file of floats", WRONG_RESULT)
+    values = array.array("f")
+    values.frombytes(data[10 + struct.unpack("<H", data[8:10])[0]:])
+    return values
+
+
+class Block:
+    """The marks of one: consumer → step → mark, cycles since the block began."""
+
+    def __init__(self, words):
+        size = len(MARKS)
+        self.consumers = [[[int(w) for w in of[size * step:size * (step + 1)]]
+                           for step in range(STEPS)] for of in words]
+        self.cycles = words[0][CYCLES]
+        self.nanoseconds = words[0][NANOSECONDS]
+
+    def in_order(self):
+        """Whether these can be marks at all."""
+        return all(0 < one[START] <= one[S_ISSUED] <= one[S_DONE] <= one[SOFTMAX_DONE]
+                   <= one[READY] < after[START] for of in self.consumers
+                   for one, after in itertools.pairwise(of))
+
+    def step(self):
+        """Cycles of one, over all that are marked and all consumers."""
+        return statistics.fmean((of[-1][S_DONE] - of[0][S_DONE]) / (STEPS - 1)
+                                for of in self.consumers)
+
+
+def blocks_of(values, seqlen, block_q):
+    """All whole blocks of a launch. A head's tiles of Q stand one after another."""
+    found = []
+    for head in range(0, len(values), seqlen):
+        for row in range(0, seqlen - block_q + 1, block_q):
+            at = head + row
+            found.append(Block([values[first:first + ROWS]
+                                for first in range(at, at + block_q, ROWS)]))
+    return found
+
+
+def spans(of, variant):
+    """{what: [(begin, end)]} of one consumer, in the order of steps; a product from the first
+    instruction of its issue on."""
+    pairs = list(itertools.pairwise(of))
+    if variant == "producer":
+        products = [(one[READY], one[O_DONE]) for one in of]
+        issues = [(one[READY], one[O_ISSUED]) for one in of]
+        waits = [(one[O_DONE], after[START]) for one, after in pairs]
+        rest = [(one[SOFTMAX_DONE], one[READY]) for one in of]
+    else:
+        # P·V of a step is issued right after the next one's S, and waited for after its softmax.
+        products = [(after[S_ISSUED], one[O_DONE]) for one, after in pairs]
+        issues = [(after[S_ISSUED], one[O_ISSUED]) for one, after in pairs]
+        waits = [(one[READY], after[START]) for one, after in pairs]
+        rest = [(one[O_DONE], after[READY]) for one, after in pairs]
+    return {"S": [(one[START], one[S_DONE]) for one in of],
+            "S_issue": [(one[START], one[S_ISSUED]) for one in of],
+            "softmax": [(one[S_DONE], one[SOFTMAX_DONE]) for one in of], "rest": rest,
+            "O": products, "O_issue": issues, "wait": waits,
+            "step": [(one[S_DONE], after[S_DONE]) for one, after in pairs]}
+
+
+def under_way(block, variant):
+    """In the rounds of which all products are marked: the share of the time in which a consumer has
+    products under way, and in which two or more have."""
+    begin = max(of[1][START] for of in block.consumers)
+    end = min(of[-1][START] for of in block.consumers)
+    events = []
+    for of in block.consumers:
+        found = spans(of, variant)
+        until = begin
+        for first, last in sorted(found["S"] + found["O"]):  # its own may overlap
+            first, last = max(first, until), min(last, end)
+            if first < last:
+                events += [(first, 1), (last, -1)]
+                until = last
+    one = two = many = 0
+    for (at, change), (until, _) in itertools.pairwise(sorted(events) + [(end, 0)]):
+        many += change
+        one += (until - at) * (many >= 1)
+        two += (until - at) * (many >= 2)
+    return one / (end - begin), two / (end - begin)
+
+
+def statistics_of(blocks, variant):
+    """What the marks of all blocks say: medians, in cycles."""
+    if not all(block.in_order() for block in blocks):
+        raise Stop(f"{variant}: what came in LSE's place are no marks", WRONG_RESULT)
+    lengths = {}
+    for block in blocks:
+        for of in block.consumers:
+            for name, found in spans(of, variant).items():
+                lengths.setdefault(name, []).extend(end - begin for begin, end in found)
+    shares = [under_way(block, variant) for block in blocks]
+    one, two = (statistics.median(of) for of in zip(*shares))
+    steps = sorted((block.step(), number) for number, block in enumerate(blocks))
+    middle = statistics.median_low(step for step, _ in steps)
+    shown = blocks[steps[bisect.bisect_left(steps, (middle, 0))][1]]
+    cycles = sum(block.cycles for block in blocks)
+    return {"blocks": len(blocks), "consumers": len(shown.consumers),
+            "cycles": {name: statistics.median(of) for name, of in lengths.items()},
+            "busy": round(one, 4), "idle": round(1 - one, 4), "two": round(two, 4),
+            "block_cycles": statistics.median(block.cycles for block in blocks),
+            # By all blocks, since the nanoseconds come in larger steps than one.
+            "sm_ghz": round(cycles / sum(block.nanoseconds for block in blocks), 4),
+            "shown": shown.consumers}
+
+
+# ---- measuring ----
+
+
+def need_hopper():
+    found = output_of("nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader")
+    name, _, capability = (found or "").partition("\n")[0].rpartition(",")
+    if capability.strip() != "9.0":
+        raise Stop(f"needs a Hopper GPU, and {f'this is an {name}' if name else 'there is none'}",
+                   NO_DEVICE)
+
+
+def command(path, variant, head_dim, *more):
+    return [path, "--device", "gpu", "--variant", variant, "--batch", str(paper_batch(SEQLEN)),
+            "--heads", str(paper_heads(head_dim)), "--seqlen", str(SEQLEN), "--head-dim",
+            str(head_dim), "--dtype", "bf16", "--check", "off", "--json", *more]
+
+
+def run(words, what, progress):
+    """The record that a program prints."""
+    status, out, message = run_quietly(words, what, progress)
+    if status != GOOD:
+        raise Stop(f"{what}: ended with status {status}: {message}", status if status > 0
+                   else WRONG_RESULT)
+    return json_lines(out, RUNG)[0]
+
+
+def rates(programs, variant, head_dim, options, progress):
+    """The records of the programs without and with marks, in turn."""
+    found = {name: [] for name in programs}
+    for _ in range(options.rounds):
+        for name, path in programs.items():
+            found[name].append(run(
+                command(path, variant, head_dim, "--time", f"{options.time:g}"),
+                f"timing {variant} {name} marks, d {head_dim}", progress))
+    return found
+
+
+def marked_blocks(path, variant, head_dim, launches, progress):
+    """The marks of the last of many launches: the first ones warm the card up. (--save has what a
+    program's first run left, before any of those that are timed.)"""
+    with tempfile.TemporaryDirectory() as folder:
+        record = run(["env", f"LADDER_CLOCK_LAUNCHES={launches}", *command(
+            path, variant, head_dim, "--time", "1", "--save", folder)],
+            f"marking {variant}, d {head_dim}", progress)
+        values = read_lse(os.path.join(folder, "lse.npy"))
+    return blocks_of(values, SEQLEN, record["block_q"]), record
+
+
+def measure(options):
+    need_hopper()
+    plain = programs_in(options.bin).get(RUNG)
+    if plain is None:
+        raise Stop(f"{os.path.relpath(options.bin)} has no {RUNG}: scripts/run builds it",
+                   WRONG_RESULT)
+    progress = Progress()
+    clocks = None
+    try:
+        about = machine(False, options.commit)
+        programs = {"without": plain.path, "with": build(options.build_dir, progress)}
+        clocks = Clocks()
+        found = []
+        for head_dim in HEAD_DIMS:
+            for variant in VARIANTS:
+                timed = rates(programs, variant, head_dim, options, progress)
+                times = {name: statistics.median(r["time_ms"] for r in of)
+                         for name, of in timed.items()}
+                launches = max(1, round(options.warm / times["with"]))
+                blocks, record = marked_blocks(programs["with"], variant, head_dim, launches,
+                                               progress)
+                said = statistics_of(blocks, variant)
+                flops = timed["with"][0]["tflops"] * timed["with"][0]["time_ms"]
+                tflops = {name: round(flops / ms, 1) for name, ms in times.items()}
+                found.append({"variant": variant, "head_dim": head_dim,
+                              "block_q": record["block_q"], "block_kv": record["block_kv"],
+                              "tflops": tflops["without"], "tflops_marked": tflops["with"],
+                              **said})
+                progress.clear()
+                print(f"{variant}, d {head_dim}: {tflops['without']} TFLOP/s, with marks "
+                      f"{tflops['with']}; a step of {said['cycles']['step']:,g} cycles at "
+                      f"{said['sm_ghz']:.3f} GHz, products under way {said['busy']:.0%}",
+                      flush=True)
+        clocks.stop()
+        about["clocks"] = clocks.report()
+    finally:
+        if clocks:
+            clocks.stop()
+        progress.clear()
+    # Not "machine": that is what makes a file one of scripts/bench.py's.
+    write_whole(options.out, item_a_line({
+        "measured_on": about, "workload": {"batch": paper_batch(SEQLEN), "seqlen": SEQLEN,
+                                           "heads": {d: paper_heads(d) for d in HEAD_DIMS},
+                                           "dtype": "bf16", "causal": False},
+        "marks": MARKS, "first_step": FIRST, "steps": found}))
+    print(f"Wrote {os.path.relpath(options.out)}.")
+    return GOOD
