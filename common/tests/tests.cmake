@@ -127,7 +127,8 @@ ladder_broken(persistent_counts_plainly ${persistent} "atomicAdd(next, 1)"
 # Of e4m3: an order of keys, scales and layouts.
 set(fp8 05_flash_v2/hopper/fp8.cu fp8)
 ladder_broken(fp8_sound ${fp8})
-ladder_broken(fp8_keys_as_they_come ${fp8} "const int key = column_at(e)" "const int key = e")
+ladder_broken(fp8_keys_as_they_come ${fp8} "constexpr int kRows"
+  "constexpr int column_at(int i) { return i; }\nconstexpr int kRows")
 ladder_broken(fp8_forgets_the_scale_of_V ${fp8} "of_V * inverse_or_zero(l)" "inverse_or_zero(l)")
 ladder_broken(fp8_forgets_that_the_scale_of_V_changes ${fp8} "(of_V_before / of_V) * alpha" "alpha")
 ladder_broken(fp8_takes_another_tiles_scale ${fp8} "of_K = scales[first + step]" "of_K = scales[first]")
