@@ -496,6 +496,7 @@ __global__ void undefined_on_the_gpu(Hbm<const fp16> x, int mode) {
   if (mode == 4) store_pair(s + 1, 0u);
   if (mode == 5) cp_async(s, x + 4);
   if (mode == 6) read_chunk(x + 1);
+  if (mode == 7) write_chunk(s + 4, read_chunk(x));
 }
 __global__ void four_floats(Hbm<const float> x, int mode) {
   SharedMemory smem;
@@ -520,7 +521,8 @@ TEST_F(SimTest, FaultsWhatIsUndefinedOnTheGpu) {
   expect_says(said(4, 32), {"pair to shared s not aligned to 4 bytes"});
   expect_says(said(5, 32), {"asynchronous copy from global memory not aligned to 16 bytes"});
   expect_says(said(6, 32), {"read of a chunk not aligned to 16 bytes"});
-  EXPECT_EQ(said(7, 31), "no fault");
+  expect_says(said(7, 32), {"write of a chunk to shared s not aligned to 16 bytes"});
+  EXPECT_EQ(said(8, 31), "no fault");
 
   Array& floats = array("floats", iota(8));
   const auto of_four = [&](int mode) {
