@@ -10,10 +10,11 @@ heads of 64 and 128. For each kernel and head size:
   - the program without marks and that with them in turn, which says what the marks cost;
   - marks of one launch on a card that has been running the same kernel for a while.
 
-The file has, of all blocks, the medians of a step's cycles and of its parts (a product is under way
-from the first instruction of its issue on; rest: O rescaled and P made an operand; wait: for K, and
-for the turn), the share of time in which a consumer has a product under way, none has, two have;
-the SM's clock; and the marks of the block whose step is the median one.
+The file has, of all blocks, the medians of a step's cycles and of its parts (a product: from the
+first instruction of its issue until it has been waited for, which in overlap and ping_pong may be
+later than it is done; O_wait: of that the wait; rest: O rescaled and P made an operand; wait: for
+K, and for the turn), the shares of time in which a consumer, or two, have a product under way, and
+a softmax; the SM's clock; and the marks of the block whose step is the median one.
 
 Examples:
   scripts/clock.py

@@ -159,9 +159,11 @@ class Reading(unittest.TestCase):
             words(1000, 320, IN_TURN, False), words(1000, 320, IN_TURN, False), block_q=128,
             seqlen=128), "producer")
         self.assertEqual(found["cycles"], {"S": 100, "S_issue": 10, "softmax": 100, "rest": 20,
-                                           "O": 80, "O_issue": 10, "wait": 20, "step": 320})
-        # Both do the same at the same time: products for 100 + 80 of 320.
-        self.assertEqual((found["busy"], found["idle"], found["two"]), (0.5625, 0.4375, 0.5625))
+                                           "O": 80, "O_issue": 10, "O_wait": 70, "wait": 20,
+                                           "step": 320})
+        # Both do the same at the same time: products for 100 + 80 of 320, softmaxes for 100.
+        self.assertEqual((found["products"], found["products_of_two"]), (0.5625, 0.5625))
+        self.assertEqual((found["softmax"], found["two_softmaxes"]), (0.3125, 0.3125))
         self.assertEqual((found["blocks"], found["consumers"]), (1, 2))
         self.assertEqual((found["sm_ghz"], found["block_cycles"]), (1.75, 70000))
         self.assertEqual(found["shown"][0][0], [1000 + part for part in IN_TURN])
@@ -172,10 +174,11 @@ class Reading(unittest.TestCase):
             words(1000, 320, OVERLAPPED, True), words(1160, 320, OVERLAPPED, True), block_q=128,
             seqlen=128), "overlap")
         self.assertEqual(found["cycles"], {"S": 100, "S_issue": 10, "softmax": 100, "rest": 30,
-                                           "O": 200, "O_issue": 10, "wait": 80, "step": 320})
+                                           "O": 200, "O_issue": 10, "O_wait": 10, "wait": 80,
+                                           "step": 320})
         # Each has a product from 0 to 210 of 320, so two from 160 to 210 and from 0 to 50.
-        self.assertEqual((found["busy"], found["idle"]), (1, 0))
-        self.assertEqual(found["two"], 0.3125)
+        self.assertEqual((found["products"], found["products_of_two"]), (1, 0.3125))
+        self.assertEqual((found["softmax"], found["two_softmaxes"]), (0.625, 0))
 
     def test_the_block_of_the_median_step_is_shown(self):
         blocks = self.blocks(*(words(first, step, IN_TURN, False)

@@ -252,38 +252,41 @@ def blocks_of(values, seqlen, block_q):
 
 
 def spans(of, variant):
-    """{what: [(begin, end)]} of one consumer, in the order of steps; a product from the first
-    instruction of its issue on."""
+    """{what: [(begin, end)]} of one consumer, in the order of steps. A product is under way from the
+    first instruction of its issue until the consumer has waited for it: where P·V is waited for
+    after a softmax, it may be done before (if O_wait is no longer than a mark takes)."""
     pairs = list(itertools.pairwise(of))
     if variant == "producer":
         products = [(one[READY], one[O_DONE]) for one in of]
         issues = [(one[READY], one[O_ISSUED]) for one in of]
         waits = [(one[O_DONE], after[START]) for one, after in pairs]
+        o_waits = [(one[O_ISSUED], one[O_DONE]) for one in of]
         rest = [(one[SOFTMAX_DONE], one[READY]) for one in of]
     else:
         # P·V of a step is issued right after the next one's S, and waited for after its softmax.
         products = [(after[S_ISSUED], one[O_DONE]) for one, after in pairs]
         issues = [(after[S_ISSUED], one[O_ISSUED]) for one, after in pairs]
         waits = [(one[READY], after[START]) for one, after in pairs]
+        o_waits = [(after[SOFTMAX_DONE], one[O_DONE]) for one, after in pairs]
         rest = [(one[O_DONE], after[READY]) for one, after in pairs]
     return {"S": [(one[START], one[S_DONE]) for one in of],
             "S_issue": [(one[START], one[S_ISSUED]) for one in of],
             "softmax": [(one[S_DONE], one[SOFTMAX_DONE]) for one in of], "rest": rest,
-            "O": products, "O_issue": issues, "wait": waits,
+            "O": products, "O_issue": issues, "O_wait": o_waits, "wait": waits,
             "step": [(one[S_DONE], after[S_DONE]) for one, after in pairs]}
 
 
-def under_way(block, variant):
+def share(block, variant, kinds):
     """In the rounds of which all products are marked: the share of the time in which a consumer has
-    products under way, and in which two or more have."""
+    any of these under way, and in which two or more have."""
     begin = max(of[1][START] for of in block.consumers)
     end = min(of[-1][START] for of in block.consumers)
     events = []
     for of in block.consumers:
         found = spans(of, variant)
         until = begin
-        for first, last in sorted(found["S"] + found["O"]):  # its own may overlap
-            first, last = max(first, until), min(last, end)
+        for first, last in sorted(span for kind in kinds for span in found[kind]):
+            first, last = max(first, until), min(last, end)  # its own may overlap
             if first < last:
                 events += [(first, 1), (last, -1)]
                 until = last
@@ -295,6 +298,11 @@ def under_way(block, variant):
     return one / (end - begin), two / (end - begin)
 
 
+def medians(blocks, variant, *kinds):
+    return [round(statistics.median(of), 4)
+            for of in zip(*(share(block, variant, kinds) for block in blocks))]
+
+
 def statistics_of(blocks, variant):
     """What the marks of all blocks say: medians, in cycles."""
     if not all(block.in_order() for block in blocks):
@@ -304,15 +312,17 @@ def statistics_of(blocks, variant):
         for of in block.consumers:
             for name, found in spans(of, variant).items():
                 lengths.setdefault(name, []).extend(end - begin for begin, end in found)
-    shares = [under_way(block, variant) for block in blocks]
-    one, two = (statistics.median(of) for of in zip(*shares))
+    products, of_two = medians(blocks, variant, "S", "O")
+    softmax, side_by_side = medians(blocks, variant, "softmax")
     steps = sorted((block.step(), number) for number, block in enumerate(blocks))
     middle = statistics.median_low(step for step, _ in steps)
     shown = blocks[steps[bisect.bisect_left(steps, (middle, 0))][1]]
     cycles = sum(block.cycles for block in blocks)
     return {"blocks": len(blocks), "consumers": len(shown.consumers),
             "cycles": {name: statistics.median(of) for name, of in lengths.items()},
-            "busy": round(one, 4), "idle": round(1 - one, 4), "two": round(two, 4),
+            # Of the time: a product under way, of two consumers; a softmax, two.
+            "products": products, "products_of_two": of_two,
+            "softmax": softmax, "two_softmaxes": side_by_side,
             "block_cycles": statistics.median(block.cycles for block in blocks),
             # By all blocks, since the nanoseconds come in larger steps than one.
             "sm_ghz": round(cycles / sum(block.nanoseconds for block in blocks), 4),
@@ -398,7 +408,7 @@ def measure(options):
                 progress.clear()
                 print(f"{variant}, d {head_dim}: {tflops['without']} TFLOP/s, with marks "
                       f"{tflops['with']}; a step of {said['cycles']['step']:,g} cycles at "
-                      f"{said['sm_ghz']:.3f} GHz, products under way {said['busy']:.0%}",
+                      f"{said['sm_ghz']:.3f} GHz, two softmaxes at once {said['two_softmaxes']:.0%} of the time",
                       flush=True)
         clocks.stop()
         about["clocks"] = clocks.report()
