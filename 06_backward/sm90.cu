@@ -31,6 +31,9 @@ namespace {
 constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup
 constexpr int kStages = 2;  // of Q, of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+// The warp's rows keep their m while no P is above 2^kSlack: O and LSE are the same with any m, if
+// P and the sums fit their types.
+constexpr float kSlack = 8;
 // Named barriers: each consumer's own, and its turn at the tensor cores.
 constexpr int kOwn = 1, kTurn = 4;
 
@@ -175,18 +178,24 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     // m is kept in units of ln 2, like the exponents of 2^(c·s).
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
     O_sum = {};
-    // S becomes P, by the rows' running maxima; alpha is what O has to be scaled by.
+    // S becomes P, by the rows' maxima when m was last raised. Whether it was raised now: then O
+    // has to be scaled by alpha.
     const auto softmax = [&](int key) {
       if (key + Bc > p.keys(row))
         for_each(S, [&](int i, int j, float& s) {
           if (key + j >= p.keys(row + i)) s = -INFINITY;
         });
-      const auto m_new = max(m, c * row_max(S));
-      const auto shift = finite_or_zero(m_new);
-      alpha = exp2(m - shift);
-      exp2_rows(S, c, shift);
-      l = alpha * l + row_sum_in_lane(S);
-      m = m_new;
+      const auto largest = c * row_max_in_lane(S);
+      const bool raised = any_above(largest - m, kSlack);
+      if (raised) {
+        const auto m_new = max(m, max_over_lanes(largest));
+        alpha = exp2(m - finite_or_zero(m_new));
+        l = alpha * l;
+        m = m_new;
+      }
+      exp2_rows(S, c, finite_or_zero(m));
+      l = l + row_sum_in_lane(S);
+      return raised;
     };
 
     if constexpr (q_in_registers(D)) load(Q_rows, Q.tile(), warp_row);
@@ -211,10 +220,10 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       end_turn();
       wgmma_wait<1>(S);
       K.release();
-      softmax(step * Bc);
+      const bool raised = softmax(step * Bc);
       wgmma_wait<0>(O_sum, P);
       V.release();
-      mul_rows(O_sum, alpha);
+      if (raised) mul_rows(O_sum, alpha);
       P = as_operand<T>(S);
     }
     start_output();

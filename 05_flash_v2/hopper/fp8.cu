@@ -32,10 +32,9 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRows = 64;         // rows of Q of a consumer, which is a warpgroup
-constexpr int kStages = 2;        // of K and of V
-constexpr int kQuantisers = 256;  // threads of a block of `quantise`
-constexpr int kPExponent = 8;     // P is scaled by 2⁸
+constexpr int kRows = 64;      // rows of Q of a consumer, which is a warpgroup
+constexpr int kStages = 2;     // of K and of V
+constexpr int kPExponent = 8;  // P is scaled by 2⁸
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr float kLeast = 1e-37f;  // of factors of S: with 0 a masked key's −∞ would become NaN
 // Named barriers: each consumer's own, and its turn at the tensor cores.
@@ -57,6 +56,11 @@ constexpr bool q_in_registers(int D, int Bc, bool two_level) {
 /// Columns of O that sums of a tile have registers for, of two levels.
 constexpr int part_columns(int D, int Bc) {
   return D >= 128 && Bc <= 128 ? 64 : 32;
+}
+/// Threads of a block of `quantise`: each has 64 numbers of a tile of K or V. An SM has registers
+/// for 640 of them at most (blocks of 256: 512), which keep 64 kB of reads of K or V under way.
+constexpr int quantisers(int D, int Bc) {
+  return std::max(D, 64) * Bc / 64;
 }
 /// Registers of a thread of a consumer; the producer's keep 32 or 40.
 constexpr int registers(int consumers) {
@@ -89,50 +93,26 @@ constexpr int64_t padded_keys(int N_kv) {
 
 // ---------------------------------------------------------------------------------------- quantise
 
-/// Reads R rows of Q or K, 8 neighbours at a time, padded with zeros to D columns, and transforms
-/// them if wished.
-template <class T, int D, int R, int n>
-__device__ __forceinline__ void read_rows(float (&x)[n][8], Hbm<const T> X, int rows, int d,
-                                          bool transformed) {
-#pragma unroll
-  for (int k = 0; k < n; ++k) {
-    const int i = static_cast<int>(threadIdx.x) + k * kQuantisers;
-    const int row = i / (D / 8), column = i % (D / 8) * 8;
-    Chunk<T> chunk{};
-    if (row < rows && column < d) chunk = read_chunk(X + row * d + column);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) x[k][e] = float(chunk[e]);
-    if (transformed) hadamard<D>(x[k], column);
-  }
+/// Where row r of V̂ᵀ starts in shared memory. A warp writes 8 bytes to each of 4 places in rows c,
+/// c + 8, …, c + 56: those 16 bytes more after every 8 rows put them into different banks. It reads
+/// lines of 128 bytes, whose banks are different anyway.
+template <int Bc>
+__device__ __forceinline__ constexpr int transposed_row(int r) {
+  return r * Bc + r / 8 * 16;
 }
-
-/// Reads Bc rows of V, 8 keys × 8 columns at a time, the keys in the order that P's columns have in
-/// registers.
-template <class T, int D, int Bc, int n>
-__device__ __forceinline__ void read_columns(float (&x)[n][8][8], Hbm<const T> V, int keys, int d) {
-#pragma unroll
-  for (int k = 0; k < n; ++k) {
-    const int i = static_cast<int>(threadIdx.x) + k * kQuantisers;
-    const int place = i % (Bc / 8) * 8, column = i / (Bc / 8) * 8;
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      const int key = column_at(place + e);
-      Chunk<T> chunk{};
-      if (key < keys && column < d) chunk = read_chunk(V + key * d + column);
-#pragma unroll
-      for (int c = 0; c < 8; ++c) x[k][c][e] = float(chunk[c]);
-    }
-  }
-}
+template <int D, int Bc>
+constexpr int64_t kQuantiseBytes = shared_bytes<float>(quantisers(D, Bc) / 32) +
+                                   shared_bytes<e4m3>(transposed_row<Bc>(std::max(D, 64)));
 
 /// Each block makes a tile of Q, K or V into numbers of e4m3 and their scale. Where tiles share a
 /// scale it takes the largest of their maxima; for them it runs before, with only_maxima.
 template <class T, int D, int Bc, bool only_maxima>
-__global__ void __launch_bounds__(kQuantisers)
+__global__ void __launch_bounds__(quantisers(D, Bc), std::max(1, 640 / quantisers(D, Bc)))
     quantise(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<e4m3> Q8, Hbm<e4m3> K8,
              Hbm<e4m3> V8, Hbm<float> maxima, Hbm<float> scales, Quantisation how, Problem p) {
+  constexpr int kThreads = quantisers(D, Bc), kWarps = kThreads / 32;
   SharedMemory smem;
-  const auto of_warps = smem.take<float>("of_warps", kQuantisers / 32);
+  const auto of_warps = smem.take<float>("of_warps", kWarps);
   const ScaledTiles tiles = scaled_tiles(p, Bc);
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const bool is_Q = block < tiles.of_Q, is_V = block >= tiles.of_Q + tiles.of_K;
@@ -145,60 +125,79 @@ __global__ void __launch_bounds__(kQuantisers)
     if (how.scope != Quantisation::Scope::tile) {
       const bool whole = how.scope == Quantisation::Scope::tensor;
       const int begin = whole ? first : block - tile, end = begin + (whole ? of_array : of_head);
-      for (int i = begin + thread; i < end; i += kQuantisers) own = fmaxf(own, maxima[i]);
+      for (int i = begin + thread; i < end; i += kThreads) own = fmaxf(own, maxima[i]);
     }
-    const float scale = e4m3_scale(block_max<kQuantisers / 32>(own, of_warps));
+    const float scale = e4m3_scale(block_max<kWarps>(own, of_warps));
     if (thread == 0) scales[block] = scale;
     return scale;
   };
   const auto write_maximum = [&](float own) {
-    own = block_max<kQuantisers / 32>(own, of_warps);
+    own = block_max<kWarps>(own, of_warps);
     if (thread == 0) maxima[block] = own;
   };
 
   const auto rows_to_e4m3 = [&]<int R>(Hbm<const T> X, Hbm<e4m3> X8, int N) {
-    constexpr int n = (R * D / 8 + kQuantisers - 1) / kQuantisers;
+    // A thread has 8 columns of every kStep-th row.
+    constexpr int kStep = kThreads / (D / 8), n = (R + kStep - 1) / kStep;
     const int64_t first_row = int64_t{head} * N + tile * R;
-    const int rows = min(R, N - tile * R);
-    float x[n][8];
-    read_rows<T, D, R>(x, X + first_row * p.d, rows, p.d, how.hadamard);
-    float own = 0;
+    const int rows = min(R, N - tile * R), row = thread / (D / 8), column = thread % (D / 8) * 8;
+    const auto source = X + ((first_row + row) * p.d + column);
+    Chunk<T> chunks[n];
 #pragma unroll
-    for (int k = 0; k < n; ++k) own = fmaxf(own, largest(x[k]));
-    if constexpr (only_maxima) return write_maximum(own);
-    const float inverse = 1 / scale_of(own);
-    const auto target = X8 + first_row * D;
+    for (int k = 0; k < n; ++k)
+      chunks[k] = read_chunk(source + k * kStep * p.d, row + k * kStep < rows && column < p.d);
+    float x[n][8], own = 0;
 #pragma unroll
     for (int k = 0; k < n; ++k) {
-      const int i = thread + k * kQuantisers;
-      if (i / (D / 8) < rows) write_chunk(target + i * 8, rounded(x[k], inverse));
+      widen(x[k], chunks[k]);
+      if (how.hadamard) hadamard<D>(x[k], column);
+      own = fmaxf(own, largest(x[k]));
     }
+    if constexpr (only_maxima) return write_maximum(own);
+    const float inverse = 1 / scale_of(own);
+    const auto target = X8 + ((first_row + row) * D + column);
+#pragma unroll
+    for (int k = 0; k < n; ++k)
+      if (row + k * kStep < rows) write_chunk(target + k * kStep * D, rounded(x[k], inverse));
   };
   if (is_Q) return rows_to_e4m3.template operator()<kRows>(Q, Q8, p.N);
   if (!is_V) return rows_to_e4m3.template operator()<Bc>(K, K8, p.N_kv);
 
-  constexpr int n = (Bc * D / 64 + kQuantisers - 1) / kQuantisers;
-  const int64_t pitch = padded_keys(p.N_kv);
-  float x[n][8][8];  // [][column][key]
-  read_columns<T, D, Bc>(x, V + (int64_t{head} * p.N_kv + tile * Bc) * p.d, p.N_kv - tile * Bc,
-                         p.d);
-  float own = 0;
+  // Of V a thread has 8 columns of 8 keys, those that become neighbours: as rows 8 lanes read 128
+  // bytes of one, and through shared memory 8 lanes write 128 bytes of a row of V̂ᵀ.
+  const int place = thread / 8 % (Bc / 8) * 8, column = (thread % 8 + thread / Bc * 8) * 8;
+  const int first_key = tile * Bc + column_at(place);  // place is a multiple of 8
+  const auto source = V + ((int64_t{head} * p.N_kv + first_key) * p.d + column);
+  Chunk<T> chunks[8];
 #pragma unroll
-  for (int k = 0; k < n; ++k)
+  for (int e = 0; e < 8; ++e) {
+    const int key = column_at(e);
+    chunks[e] = read_chunk(source + key * p.d, first_key + key < p.N_kv && column < p.d);
+  }
+  float x[8][8], own = 0;  // [key][column]
 #pragma unroll
-    for (int c = 0; c < 8; ++c) own = fmaxf(own, largest(x[k][c]));
+  for (int e = 0; e < 8; ++e) {
+    widen(x[e], chunks[e]);
+    own = fmaxf(own, largest(x[e]));
+  }
   if constexpr (only_maxima) return write_maximum(own);
   const float inverse = 1 / scale_of(own);
-  const auto target = V8 + (int64_t{head} * p.d * pitch + tile * Bc);
+  const auto transposed = smem.take<e4m3>("transposed", transposed_row<Bc>(std::max(D, 64)));
 #pragma unroll
-  for (int k = 0; k < n; ++k) {
-    const int i = thread + k * kQuantisers;
-    const int place = i % (Bc / 8) * 8, column = i / (Bc / 8) * 8;
-    if (column >= p.d || tile * Bc + place >= pitch) continue;
+  for (int c = 0; c < 8; ++c) {
+    float of_column[8];
 #pragma unroll
-    for (int c = 0; c < 8; ++c)
-      write_chunk(target + ((column + c) * pitch + place), rounded(x[k][c], inverse));
+    for (int e = 0; e < 8; ++e) of_column[e] = x[e][c];
+    write_chunk(transposed + (transposed_row<Bc>(column + c) + place), rounded(of_column, inverse));
   }
+  __syncthreads();  // the tile is transposed
+  constexpr int kPieces = Bc / 16;
+  const int64_t pitch = padded_keys(p.N_kv);
+  const int piece = thread % kPieces * 16;
+  const auto target = V8 + (int64_t{head} * p.d * pitch + tile * Bc + piece);
+  if (tile * Bc + piece < pitch)
+    for (int row = thread / kPieces; row < p.d; row += kThreads / kPieces)
+      store_16_bytes(target + row * pitch, transposed + (transposed_row<Bc>(row) + piece));
 }
 
 // --------------------------------------------------------------------------------------- attention
@@ -482,9 +481,9 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const Quantisation& how = *plan.quantisation;
   const bool shared = how.scope != Quantisation::Scope::tile;
   const auto quantise_by = [&](const char* name, auto kernel) {
-    launch(name, kernel, dim3(scaled_tiles(p, Bc).all), dim3(kQuantisers),
-           shared_bytes<float>(kQuantisers / 32), hbm<const T>(a["Q"]), hbm<const T>(a["K"]),
-           hbm<const T>(a["V"]), hbm<e4m3>(a["Q8"]), hbm<e4m3>(a["K8"]), hbm<e4m3>(a["V8"]),
+    launch(name, kernel, dim3(scaled_tiles(p, Bc).all), dim3(quantisers(D, Bc)),
+           kQuantiseBytes<D, Bc>, hbm<const T>(a["Q"]), hbm<const T>(a["K"]), hbm<const T>(a["V"]),
+           hbm<e4m3>(a["Q8"]), hbm<e4m3>(a["K8"]), hbm<e4m3>(a["V8"]),
            hbm<float>(a[shared ? "maxima" : "scales"]), hbm<float>(a["scales"]), how, p);
   };
   if (shared) quantise_by("maxima", quantise<T, D, Bc, true>);

@@ -1,5 +1,5 @@
-// 05 on Hopper, step 7: what short sequences, the mask and shared memory still cost. This project's
-// own.
+// 05 on Hopper, step 7: what rescaling O, short sequences, the mask and shared memory still cost.
+// Rescaling seldom is FlashAttention-4's (Zadouri et al. 2026), the rest this project's own.
 //
 //   build/bin/05_flash_v2 --variant sm90 --seqlen 512 --causal
 //
@@ -7,15 +7,18 @@
 //     m = −∞, l = 0, O = 0
 //     for each tile of Bc rows of K and V:
 //       S = scale·Q·Kᵀ
-//       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
+//       if rowmax S > m + 8·ln 2:   m_new = rowmax S,   α = exp(m − m_new)
+//       else:                       m_new = m,          α = 1, so nothing is rescaled
+//       P = exp(S − m_new)
 //       l ← α·l + rowsum P
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `persistent`: where there is room, at d = 128, a consumer keeps Q in registers, so that S =
-// Q·Kᵀ reads K alone from shared memory. Under the mask a consumer whose rows see fewer keys than
-// the block's last row steps aside; tiles of Q are laid from the last row up, so that the one that
-// is partly empty has the fewest keys; and heads come in smaller groups, for HBM's sake.
+// Since `persistent`: m stays while P is at most 2⁸, so that O is seldom rescaled. Where there is
+// room, at d = 128, a consumer keeps Q in registers, so that S = Q·Kᵀ reads K alone from shared
+// memory. Under the mask a consumer whose rows see fewer keys than the block's last row steps
+// aside; tiles of Q are laid from the last row up, so that the one that is partly empty has the
+// fewest keys; and heads come in smaller groups, for HBM's sake.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -30,6 +33,9 @@ namespace {
 constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup
 constexpr int kStages = 2;  // of Q, of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+// The warp's rows keep their m while no P is above 2^kSlack: O and LSE are the same with any m, if
+// P and the sums fit their types.
+constexpr float kSlack = 8;
 // Named barriers: each consumer's own, and its turn at the tensor cores.
 constexpr int kOwn = 1, kTurn = 4;
 
@@ -174,18 +180,24 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     // m is kept in units of ln 2, like the exponents of 2^(c·s).
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
     O_sum = {};
-    // S becomes P, by the rows' running maxima; alpha is what O has to be scaled by.
+    // S becomes P, by the rows' maxima when m was last raised. Whether it was raised now: then O
+    // has to be scaled by alpha.
     const auto softmax = [&](int key) {
       if (key + Bc > p.keys(row))
         for_each(S, [&](int i, int j, float& s) {
           if (key + j >= p.keys(row + i)) s = -INFINITY;
         });
-      const auto m_new = max(m, c * row_max(S));
-      const auto shift = finite_or_zero(m_new);
-      alpha = exp2(m - shift);
-      exp2_rows(S, c, shift);
-      l = alpha * l + row_sum_in_lane(S);
-      m = m_new;
+      const auto largest = c * row_max_in_lane(S);
+      const bool raised = any_above(largest - m, kSlack);
+      if (raised) {
+        const auto m_new = max(m, max_over_lanes(largest));
+        alpha = exp2(m - finite_or_zero(m_new));
+        l = alpha * l;
+        m = m_new;
+      }
+      exp2_rows(S, c, finite_or_zero(m));
+      l = l + row_sum_in_lane(S);
+      return raised;
     };
 
     if constexpr (q_in_registers(D)) load(Q_rows, Q.tile(), warp_row);
@@ -210,10 +222,10 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       end_turn();
       wgmma_wait<1>(S);
       K.release();
-      softmax(step * Bc);
+      const bool raised = softmax(step * Bc);
       wgmma_wait<0>(O_sum, P);
       V.release();
-      mul_rows(O_sum, alpha);
+      if (raised) mul_rows(O_sum, alpha);
       P = as_operand<T>(S);
     }
     start_output();
@@ -303,7 +315,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "sm90",
-                     .summary = "and Q in registers, rows that step aside, an order for HBM",
+                     .summary = "and O seldom rescaled, Q in registers, rows that step aside",
                      .colour = "#0072B2",
                      .step = 10,
                      .has_lse = true,

@@ -21,9 +21,9 @@
 //   store_4: what common/tile is made of
 //
 // and of CUDA itself: __global__, __device__, __forceinline__, __launch_bounds__, dim3, threadIdx,
-// blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_sync, __shfl_xor_sync, atomicAdd
-// on global memory, min, max, fmaf, expf, exp2f, and of <cmath> what is neither product nor
-// exponential: fmaxf, fabsf, logf.
+// blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_sync, __shfl_xor_sync, __any_sync,
+// atomicAdd on global memory, min, max, fmaf, expf, exp2f, and of <cmath> what is neither product
+// nor exponential: fmaxf, fabsf, logf.
 #pragma once
 
 #include "rung.h"

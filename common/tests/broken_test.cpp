@@ -120,6 +120,8 @@ const Mistake kMistakes[] = {
     {"fp8_takes_another_tiles_scale", "wrong result"},
     {"fp8_takes_another_heads_scale", "wrong result"},
     {"fp8_transforms_Q_alone", "wrong result"},
+    {"fp8_exchanges_neighbours_of_V", "wrong result"},
+    {"fp8_transposes_without_a_barrier", "fault", "transposed"},
     {"fp8_forgets_the_scale_of_P", "wrong result"},
     {"fp8_swizzles_Q_and_K_by_128", "fault"},
     {"fp8_frees_K_too_early", "fault", "which a wgmma"},

@@ -140,6 +140,41 @@ TEST_F(CONVERSIONS, ChunksHaveEightBytes) {
   EXPECT_EQ(counts->hbm.requested_write, std::ssize(codes));
 }
 
+/// y[i] = x[i] rounded, of the first n; the codes leave through shared memory, 16 at once.
+__global__ void round_chunks(Hbm<const bf16> x, Hbm<e4m3> y, int n) {
+  SharedMemory smem;
+  const auto codes = smem.take<e4m3>("codes", 8 * kThreads);
+  const int i = 8 * static_cast<int>(threadIdx.x);
+  float wide[8];
+  widen(wide, read_chunk(x + i, i < n));
+  write_chunk(codes + i, rounded(wide, 1));
+  __syncthreads();
+  if (i < 4 * kThreads) store_16_bytes(y + 2 * i, codes + 2 * i);
+}
+
+TEST_F(CONVERSIONS, ChunksThatAreNotThereAreZerosAndSharedMemoryKeepsTheOrder) {
+  constexpr int kAll = 8 * kThreads, kThere = kAll - 24;
+  std::vector<ladder::bf16> numbers(kThere);
+  std::vector<uint8_t> expected(kAll, 0);
+  for (size_t i = 0; i < kThere; ++i) {
+    numbers[i] = ladder::bf16(static_cast<float>(i) - 500);
+    expected[i] = ladder::e4m3(float(numbers[i])).bits;
+  }
+  Array& x = make("x", 2 * kThere);
+  Array& y = make("y", kAll);
+  device().upload(x, numbers.data());
+  const auto counts = run([&] {
+    launch("round", round_chunks, dim3(1), dim3(kThreads), shared_bytes<e4m3>(kAll),
+           hbm<const bf16>(x), hbm<e4m3>(y), kThere);
+  });
+  EXPECT_EQ(values<uint8_t>(y), expected);
+  if (!counts) return;
+  EXPECT_EQ(counts->hbm.requested_read, 2 * kThere);
+  EXPECT_EQ(counts->hbm.requested_write, kAll);
+  EXPECT_EQ(counts->sram_write, kAll);
+  EXPECT_EQ(counts->sram_read, kAll);
+}
+
 /// Rows of D numbers, 32·8/D of them in a warp: transformed; the largest of the block; and the rows
 /// as they were, times `factor`, rounded.
 template <int D, int kWarps>

@@ -163,16 +163,19 @@ __global__ void warp_words(Hbm<float> out) {
     out[64 + lane] = __shfl_xor_sync(0x0000ffff, x, 1);
   else
     out[64 + lane] = __shfl_xor_sync(0xffff0000, x, 2);
+  // One lane of the lower half votes for, and none of the upper half.
+  out[96 + lane] = __any_sync(lane < 16 ? 0x0000ffff : 0xffff0000, lane == 5) ? 1.0f : 0.0f;
 }
 
 TEST_F(SimTest, WarpCollectives) {
-  Array& out = array("out", 96);
+  Array& out = array("out", 128);
   run([&] { launch("warp", warp_words, dim3(1), dim3(32), 0, hbm<float>(out)); });
   const auto v = values(out);
   for (size_t lane = 0; lane < 32; ++lane) {
     EXPECT_EQ(v[lane], 496);
     EXPECT_EQ(v[32 + lane], 3);
     EXPECT_EQ(v[64 + lane], float(lane < 16 ? lane ^ 1 : lane ^ 2));
+    EXPECT_EQ(v[96 + lane], lane < 16 ? 1 : 0);
   }
 }
 
@@ -493,6 +496,7 @@ __global__ void undefined_on_the_gpu(Hbm<const fp16> x, int mode) {
   if (mode == 4) store_pair(s + 1, 0u);
   if (mode == 5) cp_async(s, x + 4);
   if (mode == 6) read_chunk(x + 1);
+  if (mode == 7) write_chunk(s + 4, read_chunk(x));
 }
 __global__ void four_floats(Hbm<const float> x, int mode) {
   SharedMemory smem;
@@ -517,7 +521,8 @@ TEST_F(SimTest, FaultsWhatIsUndefinedOnTheGpu) {
   expect_says(said(4, 32), {"pair to shared s not aligned to 4 bytes"});
   expect_says(said(5, 32), {"asynchronous copy from global memory not aligned to 16 bytes"});
   expect_says(said(6, 32), {"read of a chunk not aligned to 16 bytes"});
-  EXPECT_EQ(said(7, 31), "no fault");
+  expect_says(said(7, 32), {"write of a chunk to shared s not aligned to 16 bytes"});
+  EXPECT_EQ(said(8, 31), "no fault");
 
   Array& floats = array("floats", iota(8));
   const auto of_four = [&](int mode) {

@@ -127,16 +127,16 @@ ladder_broken(persistent_counts_plainly ${persistent} "atomicAdd(next, 1)"
 # Of e4m3: an order of keys, scales and layouts.
 set(fp8 05_flash_v2/hopper/fp8.cu fp8)
 ladder_broken(fp8_sound ${fp8})
-ladder_broken(fp8_keys_as_they_come ${fp8} "const int key = column_at(place + e)"
-  "const int key = place + e")
+ladder_broken(fp8_keys_as_they_come ${fp8} "constexpr int kRows"
+  "constexpr int column_at(int i) { return i; }\nconstexpr int kRows")
 ladder_broken(fp8_forgets_the_scale_of_V ${fp8} "of_V * inverse_or_zero(l)" "inverse_or_zero(l)")
 ladder_broken(fp8_forgets_that_the_scale_of_V_changes ${fp8} "(of_V_before / of_V) * alpha" "alpha")
 ladder_broken(fp8_takes_another_tiles_scale ${fp8} "of_K = scales[first + step]" "of_K = scales[first]")
 ladder_broken(fp8_takes_another_heads_scale ${fp8} "scales[w.head * scaled.q + row / kRows]"
   "scales[row / kRows]")
-ladder_broken(fp8_transforms_Q_alone ${fp8}
-  "read_rows<T, D, R>(x, X + first_row * p.d, rows, p.d, how.hadamard)"
-  "read_rows<T, D, R>(x, X + first_row * p.d, rows, p.d, how.hadamard && is_Q)")
+ladder_broken(fp8_transforms_Q_alone ${fp8} "if (how.hadamard)" "if (how.hadamard && is_Q)")
+ladder_broken(fp8_exchanges_neighbours_of_V ${fp8} "x[e][c]" "x[e ^ 1][c]")
+ladder_broken(fp8_transposes_without_a_barrier ${fp8} "__syncthreads();  // the tile is transposed" "")
 ladder_broken(fp8_forgets_the_scale_of_P ${fp8} "shift - fill_rows<16>(p_exponent)" "shift")
 ladder_broken(fp8_swizzles_Q_and_K_by_128 ${fp8} "SwizzledTile<e4m3, kRows, D>::kPanelBytes)" "128)")
 ladder_broken(fp8_frees_K_too_early ${fp8} "    wgmma_wait<0>(S);\n    K.release();"

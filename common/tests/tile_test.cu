@@ -441,6 +441,34 @@ TEST_F(SUITE, WordsForRowsMakeSoftmax) {
   }
 }
 
+/// Of 16 rows of lane numbers, one lane has x instead in one row. What all lanes say of it.
+__global__ void one_is_above(Hbm<int> votes, Hbm<float> maxima, float x) {
+  for (int lane = 0; lane < 32; ++lane)
+    for (int row = 0; row < 2; ++row) {
+      auto rows = fill_rows<16>(-static_cast<float>(lane_id()));
+      if (lane_id() == lane) rows.r[row] = x;
+      votes[(2 * lane + row) * 32 + lane_id()] = any_above(rows, 8);
+      const auto m = max_over_lanes(rows);
+      maxima[(2 * lane + row) * 32 + lane_id()] = m.r[row];
+    }
+}
+
+TEST_F(SUITE, WhatOneLaneHasAboveAllLanesLearn) {
+  Array& votes = make("votes", 64 * 32 * 4);
+  Array& maxima = make("maxima", 64 * 32 * 4);
+  for (const float x : {8.5f, INFINITY, 8.0f, -INFINITY, NAN}) {
+    run([&] {
+      launch("above", one_is_above, dim3(1), dim3(32), 0, hbm<int>(votes), hbm<float>(maxima), x);
+    });
+    EXPECT_EQ(values<int>(votes), std::vector<int>(64 * 32, x > 8)) << x;
+    const auto m = values<float>(maxima);
+    for (int i = 0; i < 64 * 32 && x > 8; ++i) {  // only the four lanes of the row
+      const int lane = i / 64, mine = i % 32;
+      EXPECT_EQ(m[static_cast<size_t>(i)], lane / 4 == mine / 4 ? x : -(mine / 4 * 4)) << i;
+    }
+  }
+}
+
 // What softmax's gradient needs: an accumulator less its rows' values, times another accumulator.
 
 constexpr float row_value(int i) {

@@ -2,7 +2,8 @@
 //
 //   Rows<M>               one fp32 value for each of a warp's M rows: m, l, …
 //   row_max, row_sum      accumulator → rows
-//   row_sum_in_lane, sum_over_lanes   row_sum in two steps
+//   row_max_in_lane, max_over_lanes, row_sum_in_lane, sum_over_lanes   the same in two steps
+//   any_above             whether any row's value is above a number
 //   max, exp2, +, −, ·    row by row
 //   finite_or_zero        row by row: −∞ becomes 0
 //   mul_rows, sub_rows    every element times, or minus, its row's value
@@ -120,6 +121,24 @@ template <int M, int N>
 __device__ __forceinline__ Rows<M> row_max(const Accumulator<M, N>& acc) {
   const auto f = [](float x, float y) { return fmaxf(x, y); };
   return reduce_over_lanes(reduce_in_lane(acc, f), f);
+}
+/// The largest that the lane has of each row; max_over_lanes() completes it.
+template <int M, int N>
+__device__ __forceinline__ Rows<M> row_max_in_lane(const Accumulator<M, N>& acc) {
+  return reduce_in_lane(acc, [](float x, float y) { return fmaxf(x, y); });
+}
+template <int M>
+__device__ __forceinline__ Rows<M> max_over_lanes(const Rows<M>& rows) {
+  return reduce_over_lanes(rows, [](float x, float y) { return fmaxf(x, y); });
+}
+/// Whether any row's value, of any lane, is above x, which NaN is not; the same in all lanes.
+template <int M>
+__device__ __forceinline__ bool any_above(const Rows<M>& rows, float x) {
+  bool above = false;
+#pragma unroll
+  for (int i = 0; i < M / 8; ++i) above = above || rows.r[i] > x;
+  count_flops(lane_id() % 4 == 0 ? M / 8 : 0);
+  return __any_sync(0xffffffff, above);
 }
 /// The lane's share of each row's sum, for running sums; sum_over_lanes() completes them.
 template <int M, int N>

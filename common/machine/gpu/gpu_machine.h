@@ -8,6 +8,7 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
+#include <bit>
 #include <cmath>
 #include <tuple>
 #include <type_traits>
@@ -152,16 +153,29 @@ __device__ __forceinline__ void store_4(float* target, const float (&x)[4]) {
   *reinterpret_cast<float4*>(target) = make_float4(x[0], x[1], x[2], x[3]);
 }
 /// Eight neighbours in global memory, read or written as one access of 16 aligned bytes (of e4m3:
-/// 8).
+/// 8). To shared memory they can be written too.
 template <class T>
 struct alignas(sizeof(T) == 1 ? 8 : 16) Chunk {
   T x[8];
   __device__ __forceinline__ T& operator[](int i) { return x[i]; }
   __device__ __forceinline__ T operator[](int i) const { return x[i]; }
 };
+/// Of e4m3 as words: bytes the compiler would take apart and put together again.
+template <>
+struct alignas(8) Chunk<e4m3> {
+  unsigned words[2];
+};
 template <class T>
 __device__ __forceinline__ Chunk<T> read_chunk(const T* source) {
   return *reinterpret_cast<const Chunk<T>*>(source);
+}
+/// The same of 16-bit numbers; where `valid` is false zeros, and the source is not touched.
+template <class T>
+__device__ __forceinline__ Chunk<T> read_chunk(const T* source, bool valid) {
+  static_assert(sizeof(T) == 2);
+  uint4 words{};
+  if (valid) words = *reinterpret_cast<const uint4*>(source);
+  return std::bit_cast<Chunk<T>>(words);
 }
 template <class T>
 __device__ __forceinline__ void write_chunk(T* target, const Chunk<T>& chunk) {

@@ -298,6 +298,24 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes,
       "__shfl_xor_sync", mask, value, lanes, [](int i, int p) { return i ^ p; }, where);
 }
 
+/// Whether the predicate holds in any lane of the mask.
+inline bool __any_sync(unsigned mask, bool predicate,
+                       std::source_location where = std::source_location::current()) {
+  struct Lane {
+    bool in, out;
+  } mine{predicate, false};
+  collective(
+      "__any_sync", mask, mine,
+      [](Lane* const* lanes, unsigned present) {
+        bool any = false;
+        for (int i = 0; i < 32; ++i) any = any || ((present >> i & 1) && lanes[i]->in);
+        for (int i = 0; i < 32; ++i)
+          if (present >> i & 1) lanes[i]->out = any;
+      },
+      where);
+  return mine.out;
+}
+
 /// One read and one write, indivisible. Returns what was there before.
 template <class T>
 T atomicAdd(Hbm<T> target, T x) {
@@ -480,7 +498,7 @@ inline void store_4(Smem<float> target, const float (&x)[4]) {
   target.store_as<Four>(0, Four{x[0], x[1], x[2], x[3]});
 }
 /// Eight neighbours in global memory, read or written as one access of 16 aligned bytes (of e4m3:
-/// 8).
+/// 8). To shared memory they can be written too.
 template <class T>
 struct alignas(sizeof(T) == 1 ? 8 : 16) Chunk {
   T x[8];
@@ -501,6 +519,12 @@ Chunk<std::remove_const_t<T>> read_chunk(Hbm<T> source) {
   std::memcpy(&chunk.x, source.data(), sizeof(chunk.x));
   return chunk;
 }
+/// The same of 16-bit numbers; where `valid` is false zeros, and the source is not touched.
+template <class T>
+Chunk<std::remove_const_t<T>> read_chunk(Hbm<T> source, bool valid) {
+  static_assert(sizeof(T) == 2);
+  return valid ? read_chunk(source) : Chunk<std::remove_const_t<T>>{};
+}
 template <class T>
 void write_chunk(Hbm<T> target, const Chunk<T>& chunk) {
   constexpr int kBytes = alignof(Chunk<T>);
@@ -508,12 +532,25 @@ void write_chunk(Hbm<T> target, const Chunk<T>& chunk) {
   for (int i = 0; i < 8; i += kBytes / sizeof(T)) target.template count_write<kBytes>(i);
   std::memcpy(static_cast<void*>(target.data()), &chunk.x, sizeof(chunk.x));
 }
+template <class T>
+void write_chunk(Smem<T> target, const Chunk<T>& chunk) {
+  if (target.byte(0) % int{alignof(Chunk<T>)})
+    fault(std::string("write of a chunk to shared ") + target.place(0).name + " not aligned to " +
+          std::to_string(alignof(Chunk<T>)) + " bytes");
+  target.store_as(0, chunk);
+}
 
 /// Copies 16 bytes from shared to global memory. Both must be aligned to 16 bytes.
 template <class T>
 void store_16_bytes(Hbm<T> target, Smem<T> source) {
+  struct Bytes {
+    char x[16];
+  };
   if (source.byte(0) % 16) fault("16-byte store from shared memory not aligned to 16 bytes");
-  write_chunk(target, source.template load_as<Chunk<T>>(0));
+  check_aligned(target.data(), "16-byte store to global memory");
+  target.template count_write<16>(0);
+  const auto bytes = source.template load_as<Bytes>(0);
+  std::memcpy(static_cast<void*>(target.data()), &bytes, sizeof(bytes));
 }
 
 // ------------------------------------------------------------------------------------------ launch
