@@ -267,9 +267,9 @@ def held(of):
 
 
 def spans(of, variant):
-    """{what: [(begin, end)]} of one consumer, in the order of steps. A product is under way from the
-    first instruction of its issue until the consumer has waited for it; where it does so after a
-    softmax, the product may be done before (if O_wait is no longer than a mark takes)."""
+    """{what: [(begin, end)]} of one consumer, in the order of steps. A product is under way from
+    the first instruction of its issue until the consumer has waited for it; where it does so after
+    a softmax, the product may be done before (if O_wait is no longer than a mark takes)."""
     pairs = list(itertools.pairwise(of))
     found = {"S": [(one[START], one[S_DONE]) for one in of],
              "S_issue": [(one[START], one[S_ISSUED]) for one in of],
@@ -426,7 +426,8 @@ def measure(options):
                 progress.clear()
                 print(f"{variant}, d {head_dim}: {tflops['without']} TFLOP/s, with marks "
                       f"{tflops['with']}; a step of {said['cycles']['step']:,g} cycles at "
-                      f"{said['sm_ghz']:.3f} GHz, two softmaxes at once {said['two_softmaxes']:.0%} of the time",
+                      f"{said['sm_ghz']:.3f} GHz, two softmaxes at once "
+                      f"{said['two_softmaxes']:.0%} of the time",
                       flush=True)
         clocks.stop()
         about["clocks"] = clocks.report()
