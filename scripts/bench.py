@@ -9,8 +9,8 @@ take too long, is skipped, and the file says why.
 Grids (--grid, several with commas):
   quick  16k tokens in all, hidden size 2048, N = 2k, heads of 64 (a minute)
   paper  the same workload as in FlashAttention-2's figures 4 to 6: N = 512 … 16k, heads of 64 and
-         128, causal or not; besides, times against the tile size and each step's error against
-         float64 (a quarter of an hour on an H200)
+         128, causal or not; besides, times against the tile size, those of numbers of 8 bits with
+         heads of 256, and each step's error against float64 (a quarter of an hour on an H200)
   long   batch 1, 16 heads of 128, N = 4k … 64k
 Or give axes (--seqlen, --head-dim, --batch, --heads, --causal): then only those.
 

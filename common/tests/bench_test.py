@@ -443,6 +443,26 @@ class BenchUnit(unittest.TestCase):
                           if one.variant == "aside" and "full" not in one.options},
                          {(1024, False), (2048, False), (4096, False), (2048, True)})
 
+    def test_numbers_of_8_bits_are_timed_at_every_length_and_with_wide_heads(self):
+        eight_bits = programs.Step(**fakes.listed("05_flash_v2", "fp8", "gpu", default=False,
+                                                  by_name_only=True, exact_architecture=True))
+        ladder = steps.Ladder([*self.ladder().steps, eight_bits])
+        groups = grid.plan(bench.parse(["--grid", "paper"]), ladder, ladder.steps)
+        found = [(point, one) for point, ones, _ in groups for one in ones
+                 if one.variant == "fp8" and one.options == ("--check", "off")]
+        self.assertEqual(
+            sorted(one[2:7] for _, one in found),
+            sorted((16384 // n, 2048 // d, n, d, causal) for n in (512, 1024, 2048, 4096, 8192, 16384)
+                   for d in (64, 128, 256) for causal in (False, True)))
+        # At a size that is nobody else's it is measured beside nothing.
+        self.assertEqual({one.head_dim for point, one in found if not point}, {256})
+        self.assertEqual({one.variant for _, ones, _ in groups for one in ones
+                          if one.head_dim == 256}, {"fp8"})
+        # They are what the axes measure alone.
+        axes = grid.plan(bench.parse(["--head-dim", "256"]), ladder, [eight_bits])
+        self.assertEqual({one for _, ones, _ in axes for one in ones},
+                         {one for _, one in found if one.head_dim == 256})
+
     def test_long_sequences(self):
         points = {point for point, _, _ in self.plan("--grid", "long")}
         self.assertEqual({(p.batch, p.heads, p.head_dim) for p in points}, {(1, 16, 128)})

@@ -640,6 +640,38 @@ class Plot(unittest.TestCase):
         self.assertEqual(table[0], "|  | N = 2k |")
         self.assertIn(f"| d = 128, causal | {rate_text(alone)} · 300 |", table)
         self.assertIn("| d = 64 | – |", table)
+        self.assertNotIn("256", "".join(table))
+        # Of cuBLAS's rate, if it was measured: FlashAttention-3's, 660 of 1,285, beside it.
+        self.assertNotIn("cuBLAS", "".join(table))
+        self.results["ceilings"]["matmul_e4m3_tflops"] = 4 * alone
+        table = TABLES["fp8_times"](self.files(), "fp8_times")
+        self.assertIn("| d = 128, causal | 0.25 · 0.51 |", table)
+        self.assertIn(f"{4 * alone:,.0f} TFLOP/s there", table[-1])
+        self.assertTrue(table[-1].endswith("when cuBLAS had 1,285."))
+
+    def test_times_of_fp8_have_a_line_for_wide_heads_once_they_are_measured(self):
+        for causal in (False, True):
+            at = next(i for i, r in enumerate(self.results["records"]) if r["variant"] == "sm90"
+                      and r["direction"] == "fwd" and r["seqlen"] == 2048 and r["head_dim"] == 128
+                      and r["causal"] == causal and r["batch"] == 8)
+            for d, heads in ((128, 16), (256, 8)):
+                record = json.loads(json.dumps(self.results["records"][at]))
+                record.update(variant="fp8", head_dim=d, heads=heads, time_ms=2.0, tflops=300.0,
+                              kernels=[{"name": "attention", "time_ms": 1.5}])
+                if (d, causal) != (256, True):
+                    self.results["records"].append(record)
+                    self.results["commands"].append(self.results["commands"][at])
+        self.results["ceilings"]["matmul_e4m3_tflops"] = 1000
+        table = TABLES["fp8_times"](self.files(), "fp8_times")
+        lines = [line for line in table if line.startswith("| d = 256")]
+        alone = 4 * 8 * 16 * 2048 * 2048 * 128 / 1.5e-3 / 1e12
+        self.assertEqual(lines, [f"| d = 256 | {rate_text(alone)} · 300 |",
+                                 f"| d = 256 | {alone / 1000:.2f} · – |"])
+        self.assertTrue(table[-1].endswith("1,285; –: not known."))
+        # Nothing else changes by them.
+        with_them = figure_data(self.files())
+        self.drop(lambda _, r: r["head_dim"] != 256)
+        self.assertEqual(figure_data(self.files()), with_them)
 
     def page(self, name, text):
         path = os.path.join(self.root, name)

@@ -98,6 +98,15 @@ QUANTISED = {
     "inputs": [("normal, d = 128", 128, "normal"), ("outliers, d = 64", 64, "outliers"),
                ("outliers, d = 128", 128, "outliers"), ("captured", None, "captured"),
                ("V + 1, 16k keys", None, "shifted_v")],
+    # It is timed at these head sizes, of which the last only here.
+    "head_dims": [64, 128, 256],
+    # FlashAttention-3's own kernel, of inputs in e4m3 already, on an H200 of another day: TFLOP/s by
+    # head size and mask, and cuBLAS's in that run.
+    "released": {"lengths": [512, 1024, 2048, 4096, 8192, 16384], "matmul": 1285,
+                 "tflops": {(64, False): [338, 441, 575, 606, 647, 664],
+                            (64, True): [191, 300, 451, 535, 607, 630],
+                            (128, False): [536, 707, 752, 838, 889, 916],
+                            (128, True): [331, 523, 660, 754, 843, 862]}},
 }
 
 CAPTIONS = {

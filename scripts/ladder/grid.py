@@ -10,6 +10,7 @@ from ladder.workload import HIDDEN, TOKENS, paper_batch, paper_heads
 GRIDS = ("quick", "paper", "long")
 # What a plot at one N shows comes first: an interrupted run leaves what is most useful.
 PAPER_LENGTHS = [2048, 4096, 1024, 8192, 512, 16384]
+HEAD_DIMS = [64, 128]
 LONG_LENGTHS = [16384, 65536, 32768, 8192, 4096]
 SIM_LENGTHS = [128, 256, 512, 1024, 2048]
 CHECK_LENGTH = 1024
@@ -70,6 +71,11 @@ def paper_point(n, d, causal, dtype, batch=None, heads=None):
     return Point(batch or paper_batch(n), heads or paper_heads(d), n, d, causal, dtype)
 
 
+def is_quantised(step):
+    """Its times have a table of their own."""
+    return (step.rung, step.variant) == QUANTISED["step"]
+
+
 def too_long(one, step, ladder):
     """Why a configuration of a grid is not run, or None."""
     mask = " under the causal mask" if one.causal else ""
@@ -78,7 +84,8 @@ def too_long(one, step, ladder):
         return (f"slow: the grid has it{mask} up to the work of the paper's N = {limit}, and this "
                 f"is that of N = {one.work():.0f}")
     lengths = STEP_LENGTHS[one.causal]
-    if one.seqlen not in lengths and not ladder.stands_for_its_rung(step):
+    if one.seqlen not in lengths and not (
+            ladder.stands_for_its_rung(step) or is_quantised(step)):
         return (f"an earlier step of its rung: the grid has it{mask} at N = "
                 f"{', '.join(map(str, lengths))}")
     return None
@@ -110,7 +117,7 @@ def plan(options, ladder, steps):
         causal = {"yes": [True], "no": [False]}.get(options.causal, [False, True])
         points = [paper_point(n, d, c, dtype, options.batch, options.heads)
                   for n in options.seqlen or PAPER_LENGTHS
-                  for d in options.head_dim or [64, 128] for c in causal]
+                  for d in options.head_dim or HEAD_DIMS for c in causal]
         return unchecked(ladder_at(points, steps))
     found = []
     for grid in options.grid or ["quick"]:
@@ -119,11 +126,12 @@ def plan(options, ladder, steps):
             found.append((None, checks(steps, dtype), []))
         elif grid == "paper":
             points = [paper_point(n, d, causal, dtype) for n in PAPER_LENGTHS
-                      for causal in (False, True) for d in (64, 128)]
+                      for causal in (False, True) for d in HEAD_DIMS]
             found += unchecked(ladder_at(points, steps, ladder))
+            found += unchecked([(None, wide_heads(steps, dtype), [])])
             timed = [step for step in steps if (step.rung, step.variant) in BLOCK_SIZE_TIMED]
             found.append((None, checks(steps, dtype) + [
-                one for d in (64, 128) for one in tile_sizes(
+                one for d in HEAD_DIMS for one in tile_sizes(
                     timed, paper_point(2048, d, False, dtype), ["--check", "off"])], []))
         else:
             points = [Point(1, 16, n, 128, causal, dtype) for n in LONG_LENGTHS
@@ -149,6 +157,13 @@ def tile_sizes(steps, point, more=()):
             for step in steps for rows, keys in step.tiles_for(point.head_dim)]
 
 
+def wide_heads(steps, dtype):
+    """The step of numbers of 8 bits at head sizes that nothing else is timed at."""
+    return [config(step, paper_point(n, d, causal, dtype))
+            for step in steps if is_quantised(step) for n in PAPER_LENGTHS
+            for causal in (False, True) for d in QUANTISED["head_dims"] if d not in HEAD_DIMS]
+
+
 # Of course.QUANTISED's inputs those that are files: what their shapes are, and the option.
 LOADED = {"captured": (Point(1, 2, 256, 64, True, "fp16"), ["--load", CAPTURED]),
           "shifted_v": (Point(1, 1, 64, 64, False, "fp16"), ["--load", SHIFTED_V])}
@@ -158,9 +173,8 @@ def quantised(steps):
     """The step with settings at each row of its table, and the one beside it."""
     found = []
     for step in steps:
-        name = step.rung, step.variant
-        settings = ([settings for _, settings in QUANTISED["rows"]]
-                    if name == QUANTISED["step"] else [{}] if name == QUANTISED["beside"] else [])
+        settings = ([settings for _, settings in QUANTISED["rows"]] if is_quantised(step) else
+                    [{}] if (step.rung, step.variant) == QUANTISED["beside"] else [])
         for one in settings:
             chosen = ["--set", ",".join(f"{name}={value}" for name, value in one.items())] if one \
                 else []

@@ -1,5 +1,6 @@
 """Tables of the lessons: a rung's steps one after the other, and a step beside others at every N."""
 
+import itertools
 import math
 import statistics
 
@@ -121,33 +122,45 @@ def fp8_error_table(files, name):
 
 def fp8_times_table(files, name):
     """A line a head size and mask: the rate of the step's attention alone, and with all that is
-    done before it."""
-    step = course.QUANTISED["step"]
-    cells, best = {}, 0
+    done before it. And the same over cuBLAS's, beside that of the kernel that was released."""
+    step, released = course.QUANTISED["step"], course.QUANTISED["released"]
+    cells, rates = {}, {}
     for e in files.gpu.paper("fwd"):
         alone = [k["time_ms"] for k in e.record["kernels"] if k["name"] == "attention"]
         if e.step == step and alone and alone[0]:
-            tflops = flops(e.record) / alone[0] * 1e-9
-            best = max(best, tflops)
-            cells[(e.head_dim, e.causal), e.seqlen] = f"{rate_text(tflops)} · {rate_text(e.tflops)}"
+            at = (e.head_dim, e.causal), e.seqlen
+            rates[at] = flops(e.record) / alone[0] * 1e-9
+            cells[at] = f"{rate_text(rates[at])} · {rate_text(e.tflops)}"
     lengths = sorted({n for _, n in cells})
     if not lengths:
         return without("Times of FP8 are not measured yet", PAPER_GRID)
-    lines = markdown(["", *(f"N = {length_text(n)}" for n in lengths)], [
-        [point_text(*point), *(cells.get((point, n), NO_VALUE) for n in lengths)]
-        for point in POINTS], range(1, 1 + len(lengths)))
-    return [*lines, "", (
+
+    def table(cells):
+        return markdown(["", *(f"N = {length_text(n)}" for n in lengths)], [
+            [point_text(*point), *(cells.get((point, n), NO_VALUE) for n in lengths)]
+            for point in itertools.product(course.QUANTISED["head_dims"], (False, True))
+            # Heads that are wider than the others' where they were measured.
+            if point in POINTS or any(at == point for at, _ in cells)], range(1, 1 + len(lengths)))
+
+    lines = [*table(cells), "", (
         f"TFLOP/s of `{step[1]}`: its attention alone · with `quantise` before it. On the paper's "
-        f"workload, inputs {files.gpu.dtype}, on an {at_the_machine(files)}."
-        + share_of_e4m3_products(files, best))]
-
-
-def share_of_e4m3_products(files, tflops):
-    """A sentence on cuBLAS's rate on e4m3 numbers, if it was measured."""
+        f"workload, inputs {files.gpu.dtype}, on an {at_the_machine(files)}.")]
     matmul = (files.gpu.ceilings or {}).get("matmul_e4m3_tflops")
-    return "" if not matmul else (
-        f" cuBLAS multiplies e4m3 matrices of 8,192 × 8,192 at {matmul:.0f} TFLOP/s there; the most "
-        f"of it that the attention alone reaches is {tflops / matmul:.2f}.")
+    if not matmul:
+        return lines
+
+    def theirs(point, n):
+        known = dict(zip(released["lengths"], released["tflops"].get(point, [])))
+        return f"{known[n] / released['matmul']:.2f}" if n in known else NO_VALUE
+
+    shares = {at: f"{rate / matmul:.2f} · {theirs(*at)}" for at, rate in rates.items()}
+    return [*lines, "", *table(shares), "", (
+        f"The attention alone as a share of cuBLAS's rate on e4m3 matrices of 8,192 × 8,192, "
+        f"{matmul:,.0f} TFLOP/s there: `{step[1]}` · FlashAttention-3's own kernel, of inputs that "
+        f"are in e4m3 already, on the same kind of GPU on another day, when cuBLAS had "
+        f"{released['matmul']:,}"
+        + ("." if all(point in released["tflops"] for point, _ in rates) else
+           f"; {NO_VALUE}: not known."))]
 
 
 def shared_roof_table(files, name):
