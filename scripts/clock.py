@@ -5,15 +5,20 @@ Marks are planted into copies of the three kernels, in build/clock: the first th
 consumer reads the SM's clock where a product begins, is issued and is done, where the softmax is
 done and where P is ready, in 8 of the 32 steps of a block. They come out in the place of LSE.
 
+The compiler (CUDA 13.0) puts overlap's and ping_pong's wait for the product PV before the softmax
+that is to run under it. The copies wait there, too. --held has the mark between softmax and wait
+that keeps the order of the sources: another kernel, to be compared with that without marks.
+
 Workload: the papers', 16k tokens in all and hidden size 2048, at N = 4k, bf16, without the mask,
 heads of 64 and 128. For each kernel and head size:
   - the program without marks and that with them in turn, which says what the marks cost;
   - marks of one launch on a card that has been running the same kernel for a while.
 
-The file has, of all blocks, the medians of a step's cycles and of its parts (a product is under way
-from the first instruction of its issue on; rest: O rescaled and P made an operand; wait: for K, and
-for the turn), the share of time in which a consumer has a product under way, none has, two have;
-the SM's clock; and the marks of the block whose step is the median one.
+The file has, of all blocks, the medians of a step's cycles and of its parts (a product: from the
+first instruction of its issue until it has been waited for; O_wait: of that the wait alone; rest: O
+rescaled and P made an operand; wait: for K, and for the turn), the shares of time in which a
+consumer, or two, have a product under way, and a softmax; the SM's clock; and the marks of the
+block whose step is the median one.
 
 Examples:
   scripts/clock.py
@@ -37,6 +42,8 @@ def parse(arguments=None):
     parser = Parser(prog="scripts/clock.py", description=description, epilog=epilog)
     parser.add_argument("--out", metavar="FILE", default=os.path.join(RESULTS, "clock.json"),
                         help="(default scripts/results/clock.json)")
+    parser.add_argument("--held", action="store_true",
+                        help="overlap and ping_pong with the wait where the sources have it")
     parser.add_argument("--time", type=positive, default=400, metavar="MS",
                         help="GPU time per measurement (default 400; about as much warms up)")
     parser.add_argument("--rounds", type=length, default=2, metavar="N",

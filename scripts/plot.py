@@ -2,8 +2,9 @@
 """Draws the figures from the file that scripts/bench.py wrote, as PNG and SVG.
 
 FILE is what was measured on a GPU, by default in scripts/results the file with the newest date of
-its own; the sim's counts (sim.json) and traces (traces.json) are found beside it. FILE may be
-sim.json itself. What the files do not have is left out and said.
+its own; the sim's counts (sim.json) and traces (traces.json) are found beside it, and the marks of
+scripts/clock.py (clock.json). FILE may be sim.json itself. What the files do not have is left out
+and said.
 
   speedup       how much faster than the first each step is
   tflops_fwd, tflops_bwd, tflops_both
@@ -16,6 +17,8 @@ sim.json itself. What the files do not have is left out and said.
   access        which rows are touched, step by step, under two orders of loops
   pipeline, pipeline_bwd
                 who does what in a block of a pipeline, and who waits, in a model's time
+  pipeline_measured
+                products and softmaxes of three steps of 05, by the clock of the SM
   shared_roof   the backward pass against the rate of shared memory
   error         each step against float64
   fp8_error     FP8 beside fp16, with and without each of its settings

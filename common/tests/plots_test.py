@@ -25,10 +25,11 @@ sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 
 from fake_results import ASIDES, COLOURS, fake_results, of_another  # noqa: E402
-from ladder import course, traces  # noqa: E402  (they lie in scripts)
+from ladder import clock, course, traces  # noqa: E402  (they lie in scripts)
 from ladder.console import Stop  # noqa: E402
 from ladder.figures import draw, replay  # noqa: E402
 from ladder.figures.data import FIGURES, figure_data, shared  # noqa: E402
+from ladder.figures.data.clock import panel as clock_panel  # noqa: E402
 from ladder.figures.data.memory import names_of  # noqa: E402
 from ladder.figures.data.traces import LANES  # noqa: E402
 from ladder.figures.draw import digest, stored_digest  # noqa: E402
@@ -56,7 +57,7 @@ class Plot(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = os.path.realpath(folder.name)
-        for name in ("sim.json", "traces.json"):
+        for name in ("sim.json", "traces.json", "clock.json"):
             shutil.copy(os.path.join(RESULTS, name), self.root)
         self.results = json.loads(json.dumps(self.fake))
         self.path = os.path.join(self.root, "gpu.json")
@@ -178,9 +179,16 @@ class Plot(unittest.TestCase):
         with open(traces, "w", encoding="utf-8") as file:
             json.dump(data, file)
         self.assertEqual(changed(), {"pipeline"})
+        marks = os.path.join(self.root, "clock.json")
+        with open(marks, encoding="utf-8") as file:
+            data = json.load(file)
+        data["steps"][0]["cycles"]["step"] *= 0.9
+        with open(marks, "w", encoding="utf-8") as file:
+            json.dump(data, file)
+        self.assertEqual(changed(), {"pipeline", "pipeline_measured"})
         next(r for r in self.others["records"] if r["seqlen"] == 2048 and r["batch"] == 8
              and not r["causal"])["time_ms"] *= 1.01
-        self.assertEqual(changed(), {"pipeline", "two_gpus"})
+        self.assertEqual(changed(), {"pipeline", "pipeline_measured", "two_gpus"})
 
     def test_numbers(self):
         data, said = self.said()
@@ -333,10 +341,12 @@ class Plot(unittest.TestCase):
             self.assertIn(line, said)
         os.unlink(os.path.join(self.root, "sim.json"))
         os.unlink(os.path.join(self.root, "traces.json"))
+        os.unlink(os.path.join(self.root, "clock.json"))
         data, said = self.said()
         for line in ("traffic: left out of it: no distinct bytes: scripts/bench.py --sim",
                      "access is left out: no traces: scripts/bench.py --sim",
                      "pipeline is left out: no traces: scripts/bench.py --sim",
+                     "pipeline_measured is left out: no clock.json: scripts/clock.py",
                      "pipeline_bwd is left out: no traces: scripts/bench.py --sim",
                      "error is left out: ", "block_size is left out: "):
             self.assertIn(line, said)
@@ -344,7 +354,7 @@ class Plot(unittest.TestCase):
     def test_the_sim_alone(self):
         data = figure_data(Files(os.path.join(self.root, "sim.json")))
         self.assertEqual(set(data), {"traffic", "workspace", "block_size", "access", "pipeline",
-                                     "pipeline_bwd", "error", "fp8_error"})
+                                     "pipeline_measured", "pipeline_bwd", "error", "fp8_error"})
         for panel in data["access"]["panels"]:
             lanes = {(LANES[lane], op) for _, lane, op, _, _ in panel["boxes"]}
             self.assertEqual(lanes - {("O", "r")}, {("Q", "r"), ("K", "r"), ("V", "r"), ("O", "w")})
@@ -991,6 +1001,53 @@ class Pipeline(unittest.TestCase):
         others = [place for (who, *_), place in at.items() if who != 0]
         for step in range(1, steps // 2):
             self.assertTrue(under(softmaxes[0, step], others), step)
+
+
+class ClockTest(unittest.TestCase):
+    """Marks as boxes: consumers of 8 steps of 320 cycles, the second one 160 later."""
+
+    def boxes(self, variant, parts, late):
+        shown = [[[1000 + 160 * who + 320 * (step + (late and what >= clock.O_ISSUED)) + part
+                   for what, part in enumerate(parts)] for step in range(clock.STEPS)]
+                 for who in (0, 1)]
+        panel = clock_panel({"variant": variant, "shown": shown, "block_q": 128, "block_kv": 128,
+                             "head_dim": 128, "cycles": {"step": 4096}, "sm_ghz": 1.5,
+                             "tflops": 500, "tflops_marked": 490}, 640)
+        self.assertIn("4,096 cycles, 50% of them the tensor cores'; 1.50 GHz; 490 TFLOP/s, "
+                      "500 without the marks",
+                      panel["said"])
+        return panel
+
+    def test_in_turn(self):
+        # Begins, S issued, S done, softmax done, P ready, P·V issued, done.
+        panel = self.boxes("producer", [0, 10, 100, 200, 220, 230, 300], False)
+        first = [box for box in panel["boxes"] if box[0] == 0 and box[4] <= 320]
+        self.assertEqual(first, [[0, "S", "S14", 0, 100], [0, "O", "O14", 220, 300],
+                                 [0, "softmax", "P14", 100, 200], [0, "rest", "", 200, 220]])
+        # Of the second consumer: half of step 13's, cut off where the panel begins.
+        self.assertIn([1, "O", "O13", 60, 140], panel["boxes"])
+        self.assertIn([1, "softmax", "P13", 0, 40], panel["boxes"])
+        self.assertEqual(panel["idle"][:2], [[140, 160], [300, 320]])
+
+    def test_waited_for_before_the_softmax(self):
+        panel = self.boxes("ping_pong", [0, 10, 100, 250, 280, 20, 150], True)
+        first = [box for box in panel["boxes"] if box[0] == 0 and box[4] <= 320]
+        self.assertEqual(first, [[0, "S", "S14", 0, 100], [0, "O", "O13", 10, 150],
+                                 [0, "softmax", "P14", 150, 250], [0, "rest", "", 250, 280]])
+        self.assertEqual(panel["idle"][:2], [[150, 160], [310, 320]])
+
+    def test_done_under_the_softmax(self):
+        panel = self.boxes("overlap", [0, 10, 100, 200, 240, 20, 210], True)
+        first = [box for box in panel["boxes"] if box[0] == 0 and box[4] <= 320]
+        # P·V is step 13's. It is not done before S is; then nobody asks until the softmax is done.
+        self.assertEqual(first, [[0, "S", "S14", 0, 100], [0, "O", "O13", 10, 100],
+                                 [0, "perhaps", "", 100, 210], [0, "softmax", "P14", 100, 200],
+                                 [0, "rest", "", 210, 240]])
+        self.assertEqual(panel["idle"], [])
+
+    def test_waited_for_after_the_softmax(self):
+        panel = self.boxes("overlap", [0, 10, 100, 200, 300, 20, 280], True)
+        self.assertIn([0, "O", "O13", 10, 280], panel["boxes"])
 
 
 class Committed(unittest.TestCase):

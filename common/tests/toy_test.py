@@ -63,7 +63,8 @@ class Toy(unittest.TestCase):
         cls.run_there("cmake", "--build", "build/sim", "-j2", "--target", cls.rung,
                       f"{cls.rung}_test")
         # The counts join those of the other rungs, as scripts/bench.py --sim would have them.
-        for name in ("sim.json", "traces.json", os.path.basename(cls.newest())):
+        for name in ("sim.json", "traces.json", "clock.json",
+                     os.path.basename(cls.newest())):
             shutil.copy(os.path.join(cls.copy, "scripts/results", name), cls.scratch)
         cls.run_there("scripts/bench.py", "--sim", "--rung", cls.number, "--bin", "build/sim/bin",
                       "--out", os.path.join(cls.scratch, "sim.json"))

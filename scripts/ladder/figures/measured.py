@@ -119,8 +119,8 @@ NONE = os.devnull + "/none"
 
 
 class Files:
-    """A GPU's file with the sim's counts and traces beside it, and another GPU's, or the sim's
-    alone."""
+    """A GPU's file with the sim's counts and traces beside it, marks of the clock, and another
+    GPU's file; or the sim's alone."""
 
     def __init__(self, path):
         if not os.path.exists(path):
@@ -138,6 +138,8 @@ class Files:
         traces = os.path.join(folder, "traces.json")
         traced = read_json(traces) if os.path.exists(traces) else {}
         self.traces, self.pipelines = traced.get("traces", []), traced.get("pipelines", [])
+        clock = os.path.join(folder, "clock.json")  # of scripts/clock.py
+        self.clock = read_json(clock) if os.path.exists(clock) else None
         # The ladder's order: the sim lacks what is for one GPU, and the other way round. What they
         # say of a step differently is the GPU's where there is one.
         order = sorted([*self.sim.steps, *self.gpu.steps], key=lambda step: step[0])

@@ -4,6 +4,7 @@ A figure is a function of the files, and of `missing`, which is told of each ser
 have. It returns what is drawn, or raises Missing.
 """
 
+from ladder.figures.data.clock import pipeline_measured
 from ladder.figures.data.errors import error, fp8_error
 from ladder.figures.data.memory import block_size, traffic, workspace
 from ladder.figures.data.missing import Missing
@@ -25,6 +26,7 @@ FIGURES = {
     "block_size": block_size,
     "access": access,
     "pipeline": lambda files, missing: pipeline(files, missing, "pipeline"),
+    "pipeline_measured": pipeline_measured,
     "pipeline_bwd": lambda files, missing: pipeline(files, missing, "pipeline_bwd"),
     "shared_roof": shared_roof,
     "error": error,

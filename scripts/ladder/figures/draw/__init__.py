@@ -10,6 +10,7 @@ import re
 import struct
 
 from ladder.figures import names
+from ladder.figures.draw.clock import draw_pipeline_measured
 from ladder.figures.draw.errors import draw_error, draw_fp8_error
 from ladder.figures.draw.memory import draw_block_size, draw_traffic, draw_workspace
 from ladder.figures.draw.rates import (draw_roofline, draw_shared_roof, draw_speedup,
@@ -20,8 +21,9 @@ from ladder.figures.draw.two_gpus import draw_two_gpus
 DRAW = {"speedup": draw_speedup, "tflops_fwd": draw_tflops, "tflops_bwd": draw_tflops,
         "tflops_both": draw_tflops, "traffic": draw_traffic, "roofline": draw_roofline,
         "two_gpus": draw_two_gpus, "workspace": draw_workspace, "block_size": draw_block_size, "access": draw_access,
-        "pipeline": draw_pipeline, "pipeline_bwd": draw_pipeline, "shared_roof": draw_shared_roof,
-        "error": draw_error, "fp8_error": draw_fp8_error}
+        "pipeline": draw_pipeline, "pipeline_measured": draw_pipeline_measured,
+        "pipeline_bwd": draw_pipeline, "shared_roof": draw_shared_roof, "error": draw_error,
+        "fp8_error": draw_fp8_error}
 
 
 def digest(name, data):
