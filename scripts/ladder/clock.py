@@ -101,7 +101,6 @@ WRITES_LSE = ["  for_each_row(m, l, [&](int i, float max, float sum) {",
               "    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + "
               "logf(sum) : -INFINITY;",
               "  });"]
-BARRIER = "    scheduling_barrier();  // or the compiler has the softmax wait for P·V, too"
 LAUNCH = ('  launch("attention", attention<T, D, kConsumers, Bc>, '
           "dim3(ceil_div(p.N, Br) * p.B * p.H),")
 
@@ -147,7 +146,7 @@ def edits(variant, held=False):
          line_of_marks(("step", S_ISSUED))),
         (LOOP, "    start_output();", "", line_of_marks(("step - 1", O_ISSUED))),
         (LOOP, "    wgmma_wait<1>(S);", "", line_of_marks(("step", S_DONE))),
-        (LOOP, BARRIER if held else "    softmax(step * Bc);",
+        (LOOP, "    softmax(step * Bc);",
          "" if held else "\n".join([wait[0], line_of_marks(("step - 1", O_DONE)) + wait[1], ""]),
          line_of_marks(("step", SOFTMAX_DONE))),
         (LOOP, "    P = as_operand<T>(S);", "", line_of_marks(("step", READY))),
