@@ -1,6 +1,6 @@
 """What the marks of scripts/clock.py say: three kernels under each other on one axis."""
 
-from ladder.clock import FIRST, S_DONE, START, VARIANTS, held, spans
+from ladder.clock import FIRST, S_DONE, START, VARIANTS, spans
 from ladder.figures import replay
 from ladder.figures.data.missing import need
 
@@ -41,11 +41,11 @@ def panel(one, end):
     for consumer, of in enumerate(one["shown"]):
         found = spans(of, one["variant"])
         for kind, name in NAMES.items():
-            # Of the first round that is marked the mark may be missing where one of these begins.
-            late = len(of) - len(found[kind]) if kind in ("softmax", "rest") else 0
+            # Of the rounds from overlap on the first has no mark of where its rest begins.
+            late = len(of) - len(found[kind]) if kind == "rest" else 0
             for step, (first, last) in enumerate(found[kind], late):
                 parts = [(kind, first, last)]
-                wait = found["O_wait"][step] if kind == "O" and held(of) else None
+                wait = found["O_wait"][step] if kind == "O" else None
                 if wait and wait[1] - wait[0] < WAITED:  # done before, but not before S is
                     parts = [("O", first, of[step + 1][S_DONE]),
                              ("perhaps", of[step + 1][S_DONE], last)]
