@@ -8,13 +8,14 @@ HEAD_DIM = 128
 SHOWN = 4  # steps of the slowest
 BEGIN = 2  # the first one shown: of what comes before, a consumer that is behind has no marks
 NAMES = {"S": "S{}", "O": "O{}", "softmax": "P{}", "rest": ""}
-WAITED = 50  # cycles: less is what a wait and a mark take where all is done before
-NOTE = ("Marks of the SM's clock by the first thread of each consumer, in the block whose step is the "
-        "median one. A product's bar is from its issue until it is done: the\ntime that it waits "
-        "for the tensor cores is in it. Where a consumer has no bar it waits. Cycles and clock are "
-        "medians of all blocks. The tensor cores' cycles are a step's\nFLOPs at {rate:,} a cycle.")
-HELD = (" overlap and ping_pong wait for O after P here, as their sources say and a mark makes them: the "
-        "compiler has it before P. When O is done, no mark tells then.")
+WAITED = 50  # cycles: a wait and a mark take less where the product is done before
+NOTE = ("Marks of the SM's clock by the first thread of each consumer, in the block whose step is "
+        "the median one. A product's bar is from its issue until it is done: the time that it "
+        "waits for the tensor cores is in it. Where a consumer has no bar it waits. Cycles and "
+        "clock are medians of all blocks. The tensor cores' cycles are a step's FLOPs at {rate:,} "
+        "a cycle.")
+PERHAPS = (" overlap and ping_pong wait for O after P: when it is done before, no mark tells. In "
+           "overlap the marks keep this order; the compiler alone has P after the wait.")
 
 
 def pipeline_measured(files, missing):
@@ -32,7 +33,7 @@ def pipeline_measured(files, missing):
                      f"measured: {clock['measured_on']['gpu']}, {work['dtype']}, d = {HEAD_DIM}, "
                      f"N = {work['seqlen']}",
             "panels": panels, "end": end,
-            "note": NOTE.format(rate=replay.MATMUL_FLOPS) + (HELD if any(
+            "note": NOTE.format(rate=replay.MATMUL_FLOPS) + (PERHAPS if any(
                 box[1] == "perhaps" for one in panels for box in one["boxes"]) else "")}
 
 
