@@ -5,9 +5,9 @@ Marks are planted into copies of the three kernels, in build/clock: the first th
 consumer reads the SM's clock where a product begins, is issued and is done, where the softmax is
 done and where P is ready, in 8 of the 32 steps of a block. They come out in the place of LSE.
 
-The compiler (CUDA 13.0) puts overlap's and ping_pong's wait for the product PV before the softmax
-that is to run under it. The copies wait there, too. --held has the mark between softmax and wait
-that keeps the order of the sources: another kernel, to be compared with that without marks.
+A mark is more than a clock: the one behind the softmax keeps overlap's and ping_pong's before the
+wait for the product PV, as the sources have it; the compiler (CUDA 13.0) alone has it after. So the
+rates with and without marks stand beside each other.
 
 Workload: the papers', 16k tokens in all and hidden size 2048, at N = 4k, bf16, without the mask,
 heads of 64 and 128. For each kernel and head size:
@@ -42,8 +42,6 @@ def parse(arguments=None):
     parser = Parser(prog="scripts/clock.py", description=description, epilog=epilog)
     parser.add_argument("--out", metavar="FILE", default=os.path.join(RESULTS, "clock.json"),
                         help="(default scripts/results/clock.json)")
-    parser.add_argument("--held", action="store_true",
-                        help="overlap and ping_pong with the wait where the sources have it")
     parser.add_argument("--time", type=positive, default=400, metavar="MS",
                         help="GPU time per measurement (default 400; about as much warms up)")
     parser.add_argument("--rounds", type=length, default=2, metavar="N",

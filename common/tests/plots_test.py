@@ -1029,13 +1029,6 @@ class ClockTest(unittest.TestCase):
         self.assertIn([1, "softmax", "P13", 0, 40], panel["boxes"])
         self.assertEqual(panel["idle"][:2], [[140, 160], [300, 320]])
 
-    def test_waited_for_before_the_softmax(self):
-        panel = self.boxes("ping_pong", [0, 10, 100, 250, 280, 20, 150], True)
-        first = [box for box in panel["boxes"] if box[0] == 0 and box[4] <= 320]
-        self.assertEqual(first, [[0, "S", "S14", 0, 100], [0, "O", "O13", 10, 150],
-                                 [0, "softmax", "P14", 150, 250], [0, "rest", "", 250, 280]])
-        self.assertEqual(panel["idle"][:2], [[150, 160], [310, 320]])
-
     def test_done_under_the_softmax(self):
         panel = self.boxes("overlap", [0, 10, 100, 200, 240, 20, 210], True)
         first = [box for box in panel["boxes"] if box[0] == 0 and box[4] <= 320]

@@ -31,11 +31,9 @@ FIRST, STEPS = 12, 8  # those that are marked, of 32
 
 # The marks of a step, in this order: its first product begins to be issued (its tile of K is there,
 # and its turn has come), is issued, is done; the softmax is done; P is an operand; P·V is issued,
-# is done. From overlap on the last two come a round of the loop later.
-#
-# There the compiler (CUDA 13.0) puts the wait for P·V before the softmax that stands before it. A
-# mark between the two would keep the softmax in front, and another kernel would be measured. So the
-# copies wait where the compiled kernels do; unless `held`: then where the sources say.
+# is done. From overlap on the last two come a round of the loop later. There the mark behind the
+# softmax has an effect: the compiler (CUDA 13.0) moves no exponential past it, and without it all
+# of them behind the wait for P·V.
 START, S_ISSUED, S_DONE, SOFTMAX_DONE, READY, O_ISSUED, O_DONE = range(7)
 MARKS = ["start", "s_issued", "s_done", "softmax_done", "ready", "o_issued", "o_done"]
 CYCLES, NANOSECONDS = STEPS * len(MARKS), STEPS * len(MARKS) + 1  # of a block, after the marks
@@ -105,7 +103,7 @@ LAUNCH = ('  launch("attention", attention<T, D, kConsumers, Bc>, '
           "dim3(ceil_div(p.N, Br) * p.B * p.H),")
 
 
-def edits(variant, held=False):
+def edits(variant):
     """[(where, line, what comes before it, after it)]. None after: it takes the line's place."""
     found = [
         (ALL, '#include "machine/hopper.h"', "#include <cstdlib>\n\n", ""),
@@ -136,19 +134,13 @@ def edits(variant, held=False):
             (LOOP, "    wgmma_wait<0>(O_sum, P);", line_of_marks(("step", O_ISSUED)),
              line_of_marks(("step", O_DONE))),
         ]
-    wait = ["    wgmma_wait<0>(O_sum, P);", "    V.release();"]
-    if held:
-        found.append((LOOP, wait[0], "", line_of_marks(("step - 1", O_DONE))))
-    else:
-        found += [(LOOP, line, "", None) for line in wait]
     return found + [
         (LOOP, "    start_scores();", line_of_marks(("step", START)),
          line_of_marks(("step", S_ISSUED))),
         (LOOP, "    start_output();", "", line_of_marks(("step - 1", O_ISSUED))),
         (LOOP, "    wgmma_wait<1>(S);", "", line_of_marks(("step", S_DONE))),
-        (LOOP, "    softmax(step * Bc);",
-         "" if held else "\n".join([wait[0], line_of_marks(("step - 1", O_DONE)) + wait[1], ""]),
-         line_of_marks(("step", SOFTMAX_DONE))),
+        (LOOP, "    softmax(step * Bc);", "", line_of_marks(("step", SOFTMAX_DONE))),
+        (LOOP, "    wgmma_wait<0>(O_sum, P);", "", line_of_marks(("step - 1", O_DONE))),
         (LOOP, "    P = as_operand<T>(S);", "", line_of_marks(("step", READY))),
     ]
 
@@ -173,11 +165,11 @@ def place_of(lines, variant, where, line):
     return found[0]
 
 
-def with_marks(text, variant, held=False):
+def with_marks(text, variant):
     """The text of a kernel with its marks."""
     lines = text.split("\n")
     changes = {}
-    for where, line, before, after in edits(variant, held):
+    for where, line, before, after in edits(variant):
         at = place_of(lines, variant, where, line)
         changes[at] = before + ("" if after is None else line + "\n" + after)
     end = place_of(lines, variant, ALL, WRITES_LSE[0]) + 2
@@ -188,11 +180,11 @@ def with_marks(text, variant, held=False):
     return "".join(changes.get(at, line + "\n") for at, line in enumerate(lines))[:-1]
 
 
-def plant(folder, held=False):
+def plant(folder):
     """Writes the copies into a folder, each only where it changes: what is built then stays."""
     for variant in VARIANTS:
         with open(os.path.join(ROOT, source_of(variant)), encoding="utf-8") as source:
-            planted = with_marks(source.read(), variant, held)
+            planted = with_marks(source.read(), variant)
         path = os.path.join(folder, source_of(variant))
         if os.path.exists(path):
             with open(path, encoding="utf-8") as copy:
@@ -202,11 +194,11 @@ def plant(folder, held=False):
         write_whole(path, planted)
 
 
-def build(folder, held, progress):
+def build(folder, progress):
     """The program with the marks; where it is."""
     check_tools()
     planted, there = os.path.join(folder, "planted"), os.path.join(folder, "build")
-    plant(planted, held)
+    plant(planted)
     log = os.path.join(folder, "build.log")
     run_logged(["cmake", "-S", ROOT, "-B", there, "-G", "Ninja", f"-DLADDER_PLANTED={planted}",
                 "-DCMAKE_BUILD_TYPE=Release"], "configuring", progress, log)
@@ -261,11 +253,6 @@ def blocks_of(values, seqlen, block_q):
     return found
 
 
-def held(of):
-    """Whether a consumer waits for P·V only after the next step's softmax."""
-    return of[1][SOFTMAX_DONE] <= of[0][O_DONE]
-
-
 def spans(of, variant):
     """{what: [(begin, end)]} of one consumer, in the order of steps. A product is under way from
     the first instruction of its issue until the consumer has waited for it; where it does so after
@@ -281,17 +268,13 @@ def spans(of, variant):
                 "softmax": [(one[S_DONE], one[SOFTMAX_DONE]) for one in of],
                 "rest": [(one[SOFTMAX_DONE], one[READY]) for one in of],
                 "wait": [(one[O_DONE], after[START]) for one, after in pairs]}
-    # P·V of a step is issued right after the next one's S, and waited for before or after softmax.
-    found |= {"O": [(after[S_ISSUED], one[O_DONE]) for one, after in pairs],
-              "O_issue": [(after[S_ISSUED], one[O_ISSUED]) for one, after in pairs],
-              "wait": [(one[READY], after[START]) for one, after in pairs]}
-    if held(of):
-        return {**found, "O_wait": [(after[SOFTMAX_DONE], one[O_DONE]) for one, after in pairs],
-                "softmax": [(one[S_DONE], one[SOFTMAX_DONE]) for one in of],
-                "rest": [(one[O_DONE], after[READY]) for one, after in pairs]}
-    return {**found, "O_wait": [(after[S_DONE], one[O_DONE]) for one, after in pairs],
-            "softmax": [(one[O_DONE], after[SOFTMAX_DONE]) for one, after in pairs],
-            "rest": [(one[SOFTMAX_DONE], one[READY]) for one in of]}
+    # P·V of a step is issued right after the next one's S, and waited for after its softmax.
+    return {**found, "O": [(after[S_ISSUED], one[O_DONE]) for one, after in pairs],
+            "O_issue": [(after[S_ISSUED], one[O_ISSUED]) for one, after in pairs],
+            "O_wait": [(after[SOFTMAX_DONE], one[O_DONE]) for one, after in pairs],
+            "softmax": [(one[S_DONE], one[SOFTMAX_DONE]) for one in of],
+            "rest": [(one[O_DONE], after[READY]) for one, after in pairs],
+            "wait": [(one[READY], after[START]) for one, after in pairs]}
 
 
 def share(block, variant, kinds):
@@ -405,7 +388,7 @@ def measure(options):
     clocks = None
     try:
         about = machine(False, options.commit)
-        programs = {"without": plain.path, "with": build(options.build_dir, options.held, progress)}
+        programs = {"without": plain.path, "with": build(options.build_dir, progress)}
         clocks = Clocks()
         found = []
         for head_dim in HEAD_DIMS:
@@ -440,6 +423,6 @@ def measure(options):
         "measured_on": about, "workload": {"batch": paper_batch(SEQLEN), "seqlen": SEQLEN,
                                            "heads": {d: paper_heads(d) for d in HEAD_DIMS},
                                            "dtype": "bf16", "causal": False},
-        "held": options.held, "marks": MARKS, "first_step": FIRST, "steps": found}))
+        "marks": MARKS, "first_step": FIRST, "steps": found}))
     print(f"Wrote {os.path.relpath(options.out)}.")
     return GOOD

@@ -1,6 +1,6 @@
 """What the marks of scripts/clock.py say: three kernels under each other on one axis."""
 
-from ladder.clock import FIRST, S_DONE, START, VARIANTS, held, spans
+from ladder.clock import FIRST, S_DONE, START, VARIANTS, spans
 from ladder.figures import replay
 from ladder.figures.data.missing import need
 
@@ -8,13 +8,14 @@ HEAD_DIM = 128
 SHOWN = 4  # steps of the slowest
 BEGIN = 2  # the first one shown: of what comes before, a consumer that is behind has no marks
 NAMES = {"S": "S{}", "O": "O{}", "softmax": "P{}", "rest": ""}
-WAITED = 50  # cycles: less is what a wait and a mark take where all is done before
-NOTE = ("Marks of the SM's clock by the first thread of each consumer, in the block whose step is the "
-        "median one. A product's bar is from its issue until it is done: the\ntime that it waits "
-        "for the tensor cores is in it. Where a consumer has no bar it waits. Cycles and clock are "
-        "medians of all blocks. The tensor cores' cycles are a step's\nFLOPs at {rate:,} a cycle.")
-HELD = (" overlap and ping_pong wait for O after P here, as their sources say and a mark makes them: the "
-        "compiler has it before P. When O is done, no mark tells then.")
+WAITED = 50  # cycles: a wait and a mark take less where the product is done before
+NOTE = ("Marks of the SM's clock by the first thread of each consumer, in the block whose step is "
+        "the median one. A product's bar is from its issue until it is done: the time that it "
+        "waits for the tensor cores is in it. Where a consumer has no bar it waits. Cycles and "
+        "clock are medians of all blocks. The tensor cores' cycles are a step's FLOPs at {rate:,} "
+        "a cycle.")
+PERHAPS = (" overlap and ping_pong wait for O after P: when it is done before, no mark tells. In "
+           "overlap the marks keep this order; the compiler alone has P after the wait.")
 
 
 def pipeline_measured(files, missing):
@@ -32,7 +33,7 @@ def pipeline_measured(files, missing):
                      f"measured: {clock['measured_on']['gpu']}, {work['dtype']}, d = {HEAD_DIM}, "
                      f"N = {work['seqlen']}",
             "panels": panels, "end": end,
-            "note": NOTE.format(rate=replay.MATMUL_FLOPS) + (HELD if any(
+            "note": NOTE.format(rate=replay.MATMUL_FLOPS) + (PERHAPS if any(
                 box[1] == "perhaps" for one in panels for box in one["boxes"]) else "")}
 
 
@@ -41,11 +42,11 @@ def panel(one, end):
     for consumer, of in enumerate(one["shown"]):
         found = spans(of, one["variant"])
         for kind, name in NAMES.items():
-            # Of the first round that is marked the mark may be missing where one of these begins.
-            late = len(of) - len(found[kind]) if kind in ("softmax", "rest") else 0
+            # Of the rounds from overlap on the first has no mark of where its rest begins.
+            late = len(of) - len(found[kind]) if kind == "rest" else 0
             for step, (first, last) in enumerate(found[kind], late):
                 parts = [(kind, first, last)]
-                wait = found["O_wait"][step] if kind == "O" and held(of) else None
+                wait = found["O_wait"][step] if kind == "O" else None
                 if wait and wait[1] - wait[0] < WAITED:  # done before, but not before S is
                     parts = [("O", first, of[step + 1][S_DONE]),
                              ("perhaps", of[step + 1][S_DONE], last)]

@@ -1,5 +1,7 @@
 """Draws what the marks of scripts/clock.py say."""
 
+import textwrap
+
 from ladder.figures.draw.style import INK, PANEL, darker, margins, title_of
 from ladder.figures.draw.traces import CONSUMERS, box_colour
 
@@ -74,7 +76,8 @@ def draw_pipeline_measured(plt, data):
     figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.006, 1 - 0.29 / height),
                   ncol=len(handles), frameon=False, fontsize=7.5, columnspacing=1.4,
                   handlelength=1.6)
-    figure.text(0.012, 0.07 / height, data["note"], fontsize=7.5, color="#555555", va="bottom",
+    note = textwrap.fill(data["note"], 180)
+    figure.text(0.012, 0.07 / height, note, fontsize=7.5, color="#555555", va="bottom",
                 linespacing=1.35)
     title_of(figure, data["title"])
     return figure
