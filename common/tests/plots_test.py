@@ -991,7 +991,7 @@ class Pipeline(unittest.TestCase):
                         self.assertGreaterEqual(copies[array][step + 2][0], freed)
 
         # The point of it: from the second step on softmaxes run under the consumer's own product PV
-        # of the step before, and where another has products to issue then, under those.
+        # of the step before, and as far as they outlast it, under another's.
         def under(mine, others):
             return any(mine[0] < until and begin < mine[1] for begin, until in others)
 
@@ -999,8 +999,13 @@ class Pipeline(unittest.TestCase):
             if 0 < step < steps // 2:
                 self.assertTrue(under(softmax, [at[who, "O", step - 1]]), (who, step))
         others = [place for (who, *_), place in at.items() if who != 0]
+        outlast = 0
         for step in range(1, steps // 2):
-            self.assertTrue(under(softmaxes[0, step], others), step)
+            begin, until = at[0, "O", step - 1][1], softmaxes[0, step][1]
+            if until > begin + 1e-6:
+                outlast += 1
+                self.assertTrue(under((begin, until), others), step)
+        self.assertEqual(outlast > 0, d == 64)  # at d = 128 a softmax is as long as a product
 
 
 class ClockTest(unittest.TestCase):
