@@ -18,8 +18,9 @@
 // is Q·Kᵀ, and spreads what sticks out of a row. Products of 8-bit numbers want both operands'
 // neighbours along the inner dimension, so V is stored transposed, and its keys in the order in
 // which the sums of S lie in registers. Q is small enough to stay in registers for nearly every d,
-// and O, which is larger than its tile, leaves through one of its own. The tensor cores' sums keep
-// 14 bits: with two levels they are one tile's at a time, and O is summed in fp32.
+// and O, which is larger than its tile, leaves through one of its own. O is rescaled in every step
+// again, since P has no room above 2⁸. The tensor cores' sums keep 14 bits: with two levels they
+// are one tile's at a time, and O is summed in fp32.
 
 #include "machine/hopper.h"
 #include "rung.h"
