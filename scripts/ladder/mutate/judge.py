@@ -17,6 +17,7 @@ MEMORY = 8 << 30  # of a program: a mutant may want to fill the machine's
 PATIENCE = 10  # seconds of a core's time for any test to begin with
 # Tests run in rounds by how long they take on the sound program: most mutants fall in the first.
 TURNS = (0.1, 1, float("inf"))
+ALL_STEPS = "Schedules.*:SmallerSharedMemory.*:Settings.*"  # tests that a rung's steps share
 
 
 def includes(root, file):
@@ -64,7 +65,7 @@ class Suites:
             steps = re.findall(r'\.name = "(\w+)"', source.read())
         program = f"{file.split('/')[0]}_test"
         return ([(program, ":".join(f"Sim.*/{step}_*" for step in steps))] if steps else []) + \
-            [(program, "Schedules.*:SmallerSharedMemory.*")]
+            [(program, ALL_STEPS)]
 
     def programs(self, files):
         return sorted({program for file in files for program, *_ in self.of(file)})
@@ -85,8 +86,8 @@ class Judge:
             path = os.path.join(self.folder, f"{program}.json")
             binary = os.path.join(self.bin, program)
             if not os.path.exists(path) or os.path.getmtime(path) < os.path.getmtime(binary):
-                status, said, _ = self.run(program, "Sim*:Schedules.*:SmallerSharedMemory.*", None,
-                                           3600, f"{program} without a mutant",
+                status, said, _ = self.run(program, f"Sim*:{ALL_STEPS}", None, 3600,
+                                           f"{program} without a mutant",
                                            [f"--gtest_output=json:{path}.part"])
                 if status:
                     raise Stop(f"{program} fails without a mutant:\n{said[-2000:]}", WRONG_RESULT)
