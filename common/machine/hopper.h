@@ -9,6 +9,7 @@
 //   tma_store_commit, tma_store_wait, tma_store_wait_read      groups of stores and additions
 //   named_barrier_sync, named_barrier_arrive, setmaxnreg_inc, setmaxnreg_dec
 //   multiprocessors            how many the device has
+//   scheduling_barrier         the compiler moves no arithmetic over it
 //   matrix_descriptor, wgmma_m64k16, wgmma_m64k32, wgmma_fence_instruction, hold,
 //   wgmma_commit, wgmma_wait_instruction     what common/tile/warpgroup.h is made of
 #pragma once

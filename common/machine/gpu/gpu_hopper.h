@@ -194,6 +194,14 @@ __device__ __forceinline__ uint64_t matrix_descriptor(const T* start, int leadin
              << 62;
 }
 
+/// Keeps the order of the arithmetic before it and of the waits after it. ptxas moves arithmetic
+/// behind a wait for a product that has nothing to do with it, if it thinks that better: then what
+/// was to run under the product runs after it. Over this, an event for performance monitors (PTX
+/// ISA: “pmevent”) that nobody counts, it moves nothing: seen in the machine code of CUDA 13.0.
+__device__ __forceinline__ void scheduling_barrier() {
+  asm volatile("pmevent 0;");
+}
+
 /// Before the first wgmma, and between other code's use of registers and the next wgmma that uses
 /// them (PTX ISA: “wgmma.fence”). See wgmma_fence() of common/tile.
 __device__ __forceinline__ void wgmma_fence_instruction() {

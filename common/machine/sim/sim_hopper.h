@@ -144,6 +144,8 @@ uint64_t matrix_descriptor(Smem<T> start, int leading, int stride, int piece = 1
 }
 
 inline void wgmma_fence_instruction() {}
+/// Here everything is in the program's order.
+inline void scheduling_barrier() {}
 template <int n>
 void hold(float (&registers)[n][4]) {
   worker->async().wgmmas.fence_registers(registers, sizeof(registers));
