@@ -98,11 +98,16 @@ __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, in
                                          const Tile<T, R, C>& tile, int rows, int columns,
                                          int thread) {
   constexpr int kChunks = Tile<T, R, C>::kChunks;
+  constexpr int kStep = kThreads / kChunks;  // as in copy_async
+  static_assert(kThreads % kChunks == 0 && R % kStep == 0);
+  const int first = thread / kChunks, c = thread % kChunks;
+  if (c * 8 >= columns) return;
+  auto to = target + (first * pitch + c * 8);
 #pragma unroll
-  for (int i = thread; i < R * kChunks; i += kThreads) {
-    const int r = i / kChunks, c = i % kChunks;
-    if (r < rows && c * 8 < columns)
-      store_16_bytes(target + (r * pitch + c * 8), tile.data + tile.chunk(r, c));
+  for (int r = 0; r < R; r += kStep) {
+    if (first + r < rows)
+      store_16_bytes(to, tile.data + (tile.row(r / 8 * 8) + tile.chunk(first + r % 8, c)));
+    to = to + kStep * pitch;
   }
 }
 
@@ -245,8 +250,8 @@ __device__ __forceinline__ void write(const Tile<T, R, C>& tile, const Accumulat
     for (int j = 0; j < N / 8; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        store_pair(tile.data + tile.chunk(row + 16 * i + lane / 4 + 8 * half, column / 8 + j) +
-                       lane % 4 * 2,
+        store_pair(tile.data + (tile.row(row + 16 * i + 8 * half) +
+                                tile.chunk(lane / 4, column / 8 + j) + lane % 4 * 2),
                    pack<T>(acc.r[i][j][2 * half], acc.r[i][j][2 * half + 1]));
 }
 
