@@ -41,10 +41,14 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
   constexpr int kRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
-  const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
-                                                     .tiles = tiles,
-                                                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
-                                                     .uneven = p.causal});
+  const int index = blockIdx.x;
+  // Without the mask the tiles are equally long, and a block starts with fewer divisions.
+  const auto [bh, tile] = p.causal
+                              ? longest_first(index, {.heads = p.B * p.H,
+                                                      .tiles = tiles,
+                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                                                      .uneven = true})
+                              : Work{index / tiles, index % tiles};
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
   const int warp_row = warp_id() * kRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
@@ -200,35 +204,39 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
   // first row that sees a key of this tile.
-  const int group = p.H / p.Hk;
-  const int first = p.first_query(key);
-  const int first_row = first < p.N ? first / Br * Br : p.N;
-  const int steps_of_a_head = ceil_div(p.N - first_row, Br);
-  const int steps = group * steps_of_a_head;
-  const auto head_of = [&](int step) { return int64_t{bh} * group + step / steps_of_a_head; };
-  const auto row_of = [&](int step) { return first_row + step % steps_of_a_head * Br; };
-  const auto start_copies = [&](int step) {
-    if (step < steps) {
-      const int row = row_of(step), stage = step % kStages;
-      const int64_t at = head_of(step) * p.N + row;
+  struct Place {
+    int head, row;
+  };
+  const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
+  const int first_row = p.first_query(key) / Br * Br;
+  const auto after = [&](Place step) {
+    return step.row + Br < p.N ? Place{step.head, step.row + Br} : Place{step.head + 1, first_row};
+  };
+  const auto start_copies = [&](Place step, int stage) {
+    if (step.head < heads_end) {
+      const int rows = p.N - step.row;
+      const int64_t at = p.q_row(step.head) + step.row;
       const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
-      copy_async<kBackwardThreads>(tile_Q, Q + at * p.d, p.d, p.N - row, p.d, thread);
-      copy_async<kBackwardThreads>(tile_dO, dO + at * p.d, p.d, p.N - row, p.d, thread);
-      copy_async<kBackwardThreads, Br>(D_stages + stage * Br, D_rows + at, p.N - row, thread);
-      copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, p.N - row, thread);
+      copy_async<kBackwardThreads>(tile_Q, Q + at * p.d, p.d, rows, p.d, thread);
+      copy_async<kBackwardThreads>(tile_dO, dO + at * p.d, p.d, rows, p.d, thread);
+      copy_async<kBackwardThreads, Br>(D_stages + stage * Br, D_rows + at, rows, thread);
+      copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, rows, thread);
     }
     cp_async_commit();
   };
   copy_async<kBackwardThreads>(tile_K, K + kv_first, p.d, p.N_kv - key, p.d, thread);
   copy_async<kBackwardThreads>(tile_V, V + kv_first, p.d, p.N_kv - key, p.d, thread);
-  start_copies(0);
+  Place next{bh * group, first_row};
+  int stage = 0;
+  start_copies(next, stage);
 
   Accumulator<kRows, of_dK.kColumns> dK_sum, dV_sum;
-  for (int step = 0; step < steps; ++step) {
+  while (next.head < heads_end) {
+    const auto [head, row] = next;
+    next = after(next);
     cp_async_wait<0>();
     __syncthreads();  // this step's tiles are complete, and all warps are done with the last step's
-    if (kStages == 2) start_copies(step + 1);
-    const int row = row_of(step), stage = step % kStages;
+    if (kStages == 2) start_copies(next, 1 - stage);
     const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
     const auto D_tile = D_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
 
@@ -279,15 +287,16 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       load(a, tile_dS, of_dQ.row, k);
       mma_AB(dQ, a, tile_K, k, of_dQ.column);
     }
-    const auto dQ_tile = dQ_sum + (head_of(step) * p.N + row) * p.d;
+    const auto dQ_tile = dQ_sum + (p.q_row(head) + row) * p.d;
     for_each_pair(dQ, [&](int i, int j, float a, float b) {
       if (row + of_dQ.row + i < p.N && of_dQ.column + j < p.d)
         atomic_add_pair(dQ_tile + ((of_dQ.row + i) * p.d + of_dQ.column + j), a, b);
     });
     if (kStages == 1) {
       __syncthreads();  // all warps are done with Q and dO
-      start_copies(step + 1);
+      start_copies(next, stage);
     }
+    stage = kStages - 1 - stage;  // where there are two, the other one
   }
   cp_async_wait<0>();  // redundant: every tile of keys has a step, and that waited for all
   __syncthreads();     // all warps are done with K and V
