@@ -41,10 +41,14 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
   constexpr int kRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
-  const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
-                                                     .tiles = tiles,
-                                                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
-                                                     .uneven = p.causal});
+  const int index = blockIdx.x;
+  // Without the mask the tiles are equally long, and a block starts with fewer divisions.
+  const auto [bh, tile] = p.causal
+                              ? longest_first(index, {.heads = p.B * p.H,
+                                                      .tiles = tiles,
+                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                                                      .uneven = true})
+                              : Work{index / tiles, index % tiles};
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
   const int warp_row = warp_id() * kRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
