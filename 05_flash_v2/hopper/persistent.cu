@@ -193,7 +193,6 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       wgmma_wait<1>(S);
       K.release();
       softmax(step * Bc);
-      scheduling_barrier();  // or the compiler has the softmax wait for P·V, too
       wgmma_wait<0>(O_sum, P);
       V.release();
       mul_rows(O_sum, alpha);
