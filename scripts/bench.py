@@ -21,7 +21,7 @@ digits of errors where a step adds in any order.
 Each GPU has a file of its own, named after it. Its keys: machine, ceilings (device copy and cuBLAS
 matmul, through PyTorch, else null), steps (what the programs' --list says), commands and records
 (side by side; a record is what the program printed, unchanged), peers (PyTorch's backends in the
-same keys), skipped.
+same keys; in beside the steps that were measured right after it), skipped.
 
 In the grids times are measured with --check off: checking N = 16k against float64 on the host takes
 longer than all of the measurement. Each step's result is checked once, at N = 1k, in full.
@@ -74,7 +74,8 @@ def parse(arguments=None):
                         help="no DRAM counters (default: where a figure or a table shows them)")
     parser.add_argument("--again", action="store_true",
                         help="forget what the file has of these, and measure it again; "
-                        "interrupted, it goes on without --again")
+                        "interrupted, it goes on without --again; the ceilings too, unless --rung "
+                        "or --variant chooses steps")
     parser.add_argument("--commit", metavar="HASH",
                         help="of this tree, where it is no git checkout")
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",

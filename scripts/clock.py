@@ -5,9 +5,8 @@ Marks are planted into copies of the three kernels, in build/clock: the first th
 consumer reads the SM's clock where a product begins, is issued and is done, where the softmax is
 done and where P is ready, in 8 of the 32 steps of a block. They come out in the place of LSE.
 
-A mark is more than a clock: the one behind the softmax keeps overlap's and ping_pong's before the
-wait for the product PV, as the sources have it; the compiler (CUDA 13.0) alone has it after. So the
-rates with and without marks stand beside each other.
+A mark may be more than a clock: the compiler moves no arithmetic past it. So the rates with and
+without marks stand beside each other.
 
 Workload: the papers', 16k tokens in all and hidden size 2048, at N = 4k, bf16, without the mask,
 heads of 64 and 128. For each kernel and head size:

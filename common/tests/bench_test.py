@@ -174,6 +174,34 @@ class Bench(Fake):
         self.assertEqual(turns, ["00_naive", "04_flash_v1", "attention", "05_flash_v2",
                                  "06_backward"])
 
+    def test_what_was_measured_beside_a_peer_stands_at_it(self):
+        def beside():
+            return {(r["variant"], tuple(r["beside"])) for r in self.data()["peers"]}
+
+        every = ("05_flash_v2 mma", "05_flash_v2 swap", "06_backward mma")
+        self.bench(*self.ONE)
+        self.assertEqual(beside(), {(peer, every) for peer in sdpa.BACKENDS})
+        # A step again, and one peer with it: the others were not beside this one.
+        self.bench(*self.ONE, "--rung", "05", "--variant", "swap", "--again", "--peers", "flash")
+        self.assertEqual(beside(), {(peer, ("05_flash_v2 swap",) if peer == "flash" else every)
+                                    for peer in sdpa.BACKENDS})
+
+    def test_a_peer_that_comes_later_has_nothing_beside_it(self):
+        self.bench(*self.ONE, "--peers", "flash")
+        self.bench(*self.ONE, "--peers", "flash,cudnn")
+        self.assertEqual({r["variant"]: len(r["beside"]) for r in self.data()["peers"]},
+                         {"flash": 3, "cudnn": 0})
+
+    def test_a_step_again_leaves_the_ceilings(self):
+        self.bench(*self.ONE)
+        data = self.data()
+        data["ceilings"] = dict.fromkeys(data["ceilings"], 1)
+        self.write("out.json", json.dumps(data))
+        self.bench(*self.ONE, "--rung", "05", "--variant", "swap", "--again")
+        self.assertEqual(self.data()["ceilings"], data["ceilings"])
+        self.bench(*self.ONE, "--again")
+        self.assertAlmostEqual(self.data()["ceilings"]["matmul_tflops"], 700)
+
     def test_what_is_there_is_kept(self):
         self.bench(*self.ONE)
         before = self.data()

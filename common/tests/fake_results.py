@@ -120,7 +120,8 @@ def fake_results():
                         record = {"rung": "pytorch", "variant": backend, "direction": direction,
                                   "batch": batch, "heads": heads, "seqlen": n, "seqlen_kv": n,
                                   "head_dim": d, "causal": causal, "dtype": "bf16",
-                                  "version": "PyTorch 0.0"}
+                                  "version": "PyTorch 0.0", "beside": [
+                                      " ".join(step) for step in STEPS if step[0][:2] in "05 06"]}
                         tflops = rate * n / (n + 300) * (0.8 if direction == "bwd" else 1) * (
                             0.7 if causal else 1)
                         seen_peers.append({**record, "tflops": tflops,

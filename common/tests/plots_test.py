@@ -399,6 +399,7 @@ class Plot(unittest.TestCase):
         mean = (1.25**3 * 0.5) ** 0.25
         self.assertIn(f"geometric mean {mean:.3f} of 24 points, worst 0.500 (d = 64, causal, "
                       "N = 512), 18 are 1 or more.", text)
+        self.assertIn("Against cuDNN, each point in turn: ", text)
         # Of another type than the figures, where the file has it.
         name = "sm90_beside_cudnn_fp16"
         self.assertIn("not measured yet", TABLES[name](self.files(), name)[0])
@@ -409,6 +410,36 @@ class Plot(unittest.TestCase):
         self.assertIn("backward: ratios of TFLOP/s, fp16",
                       TABLES["backward_beside_cudnn_fp16"](self.files(),
                                                            "backward_beside_cudnn_fp16")[-1])
+
+    def test_what_was_not_in_turn_is_said(self):
+        names = "sm90_beside_cudnn", "backward_beside_others", "training_beside_others"
+
+        def turns():
+            texts = [TABLES[name](self.files(), name)[-1] for name in names]
+            return [re.findall(r"Against ([\w-]+), (each point in turn|in another run):", text)
+                    for text in texts]
+
+        turn, apart = "each point in turn", "in another run"
+        self.assertEqual(turns(), [[("cuDNN", turn)],
+                                   *2 * [[("cuDNN", turn), ("FlashAttention-2", turn)]]])
+        self.assertIn("alternating in one run on the NVIDIA", self.readme(self.files()))
+        # One point of one direction; and a file from before this was noted.
+        peers = self.results["peers"]
+        one = next(peer for peer in peers if (peer["variant"], peer["direction"], peer["seqlen"])
+                   == ("flash", "bwd", 8192))
+        one["beside"].remove("06_backward sm90")
+        self.assertEqual(turns(), [[("cuDNN", turn)],
+                                   *2 * [[("cuDNN", turn), ("FlashAttention-2", apart)]]])
+        self.assertIn("alternating in one run, but for FlashAttention-2 in another, on the NVIDIA",
+                      self.readme(self.files()))
+        for peer in peers:
+            if peer["direction"] == "fwd":
+                del peer["beside"]
+        self.assertEqual(turns(), [[("cuDNN", apart)],
+                                   [("cuDNN", turn), ("FlashAttention-2", apart)],
+                                   [("cuDNN", apart), ("FlashAttention-2", apart)]])
+        self.assertIn("but for FlashAttention-2 and cuDNN in another, on the NVIDIA",
+                      self.readme(self.files()))
 
     def test_both_passes_beside_others(self):
         name = "training_beside_others"

@@ -31,9 +31,7 @@ FIRST, STEPS = 12, 8  # those that are marked, of 32
 
 # The marks of a step, in this order: its first product begins to be issued (its tile of K is there,
 # and its turn has come), is issued, is done; the softmax is done; P is an operand; P·V is issued,
-# is done. From overlap on the last two come a round of the loop later. There the mark behind the
-# softmax has an effect: the compiler (CUDA 13.0) moves no exponential past it, and without it all
-# of them behind the wait for P·V.
+# is done. From overlap on the last two come a round of the loop later.
 START, S_ISSUED, S_DONE, SOFTMAX_DONE, READY, O_ISSUED, O_DONE = range(7)
 MARKS = ["start", "s_issued", "s_done", "softmax_done", "ready", "o_issued", "o_done"]
 CYCLES, NANOSECONDS = STEPS * len(MARKS), STEPS * len(MARKS) + 1  # of a block, after the marks

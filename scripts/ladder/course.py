@@ -149,6 +149,7 @@ TWO_GPUS_TABLES = {
 # A step over peers and other steps, at every N; of the figures' type unless `dtype` says another.
 RATIO_TABLES = {
     "mma_beside_flash": {"step": ("05_flash_v2", "mma"), "way": "fwd", "over": ["flash"]},
+    "mma_backward_beside_flash": {"step": ("06_backward", "mma"), "way": "bwd", "over": ["flash"]},
     "sm90_beside_cudnn": {"step": ("05_flash_v2", "sm90"), "way": "fwd",
                           "over": ["cudnn", ("05_flash_v2", "mma")]},
     "sm90_beside_cudnn_fp16": {"step": ("05_flash_v2", "sm90"), "way": "fwd", "over": ["cudnn"],

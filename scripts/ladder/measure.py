@@ -64,13 +64,15 @@ class Bench:
         self.clocks = None if self.options.sim else Clocks()
         pytorch = Pytorch(self.options, self.progress)
         compared = self.ladder.beside_peers().values()
+        # Of some steps again: the others' ceilings stay.
+        afresh = self.options.again and not (self.options.rung or self.options.variant)
         try:
             if pytorch.why and not self.options.sim:
                 self.say(f"no peers and no ceilings: {pytorch.why}")
             elif not self.options.sim and (
-                    self.options.again or "matmul_e4m3_tflops" not in (self.results.ceilings or {})):
+                    afresh or "matmul_e4m3_tflops" not in (self.results.ceilings or {})):
                 self.progress.at("measuring the ceilings")
-                known = {} if self.options.again else self.results.ceilings or {}
+                known = {} if afresh else self.results.ceilings or {}
                 self.results.ceilings = {**(pytorch.ceilings() or {}), **known} or None
             if self.options.again:
                 self.results.forget(key(shlex.join(one.words(self.device))) for one in left)
@@ -87,7 +89,7 @@ class Bench:
                     if one not in last:
                         self.run(one)
                 if point and not self.over():
-                    self.ask_peers(pytorch, point)
+                    self.ask_peers(pytorch, point, [one for one in last if self.wanted(one)])
                 for one in last:
                     self.run(one)
                 if self.over():
@@ -178,7 +180,8 @@ class Bench:
         if time.monotonic() > self.next_save:
             self.save()
 
-    def ask_peers(self, pytorch, point):
+    def ask_peers(self, pytorch, point, beside):
+        """beside: what is measured right after them."""
         if pytorch.why:
             return
         for direction in DIRECTIONS:
@@ -200,7 +203,8 @@ class Bench:
                 self.say(f"PyTorch ended, going on without: {pytorch.why}")
                 return
             for record in lines[:-1]:
-                self.results.add_peer(record)
+                self.results.add_peer({**record, "beside": sorted(
+                    {f"{one.rung} {one.variant}" for one in beside})})
             for name, why in lines[-1]["left_out"].items():
                 self.say(f"pytorch {name}, {direction}, N {point.seqlen}, d {point.head_dim}: left "
                          f"out: {why}")

@@ -97,7 +97,8 @@ def ratios_table(files, name):
         if isinstance(other, str) and of:
             (point, n), worst = min(of.items(), key=lambda one: one[1])
             mean = math.exp(statistics.fmean(map(math.log, of.values())))
-            text += (f" Against {name_of(other)}, each point in turn: geometric mean {mean:.3f} of "
+            turn = "each point in turn" if gpu.in_turn(way, other, step) else "in another run"
+            text += (f" Against {name_of(other)}, {turn}: geometric mean {mean:.3f} of "
                      f"{len(of)} points, worst {worst:.3f} ({point_text(*point)}, N = "
                      f"{length_text(n)}), {sum(ratio >= 1 for ratio in of.values())} are 1 or more.")
     return [*lines, "", text]

@@ -101,6 +101,17 @@ class Measured:
                        and r["causal"] == causal and r["batch"] * r["seqlen"] == TOKENS
                        and r["heads"] * d == HIDDEN), key=lambda r: r["seqlen"])
 
+    def in_turn(self, way, backend, step):
+        """Whether the step was measured right after the backend wherever the paper's workload has
+        both; way: fwd, bwd or both."""
+        ways = ("fwd", "bwd") if way == "both" else (way,)
+        points = {(e.head_dim, e.causal, e.seqlen) for one in ways for e in self.paper(one)
+                  if e.step == step}
+        return all(" ".join(step) in r.get("beside", ()) for one in ways
+                   for d, causal in {point[:2] for point in points}
+                   for r in self.paper_peers(one, backend, d, causal)
+                   if (d, causal, r["seqlen"]) in points)
+
     def is_default(self, step):
         return self.defaults.get(step[0]) == step[1]
 

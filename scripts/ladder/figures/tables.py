@@ -118,8 +118,13 @@ def peers_table(files):
             for way, rung in files.ladder.beside_peers().items() if rung in files.gpu.defaults]
     if len(ours) > 1:
         ours[0] += " forward"
+    apart = [name for backend, name in (("flash", "FlashAttention-2"), ("cudnn", "cuDNN"))
+             if not all(files.gpu.in_turn(way, backend, (rung, files.gpu.defaults[rung]))
+                        for way, rung in files.ladder.beside_peers().items()
+                        if rung in files.gpu.defaults)]
     lines = ["TFLOP/s, ours / FlashAttention-2 / cuDNN, the last two through "
-             f"{files.gpu.peers[0]['version']}, alternating in one run on the "
+             f"{files.gpu.peers[0]['version']}, alternating in one run"
+             f"{', but for ' + ' and '.join(apart) + ' in another,' if apart else ''} on the "
              f"{files.gpu.machine['gpu']}; ours is {' and '.join(ours)}.", ""]
     lines += markdown(["", "d", "causal", *(f"N = {length_text(n)}" for n in lengths)], rows,
                       range(3, 3 + len(lengths)))

@@ -14,8 +14,7 @@ NOTE = ("Marks of the SM's clock by the first thread of each consumer, in the bl
         "waits for the tensor cores is in it. Where a consumer has no bar it waits. Cycles and "
         "clock are medians of all blocks. The tensor cores' cycles are a step's FLOPs at {rate:,} "
         "a cycle.")
-PERHAPS = (" overlap and ping_pong wait for O after P: when it is done before, no mark tells. In "
-           "overlap the marks keep this order; the compiler alone has P after the wait.")
+PERHAPS = " overlap and ping_pong wait for O after P: when it is done before, no mark tells."
 
 
 def pipeline_measured(files, missing):
