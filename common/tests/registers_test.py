@@ -1,6 +1,7 @@
 """Holds the register budgets of the Hopper steps, 05's and 06's, to what ptxas reports: nothing
 spilled, and no product of a warpgroup made to wait (ptxas says so in a message, C75xx, and the overlap
 is gone). They have few registers to spare, so a small change can cost either without a wrong result.
+And where a step has a scheduling barrier, holds the machine code to its order.
 
 Run alone: python3 common/tests/registers_test.py /usr/local/cuda/bin/nvcc
 """
@@ -14,7 +15,11 @@ import sys
 import tempfile
 import unittest
 
-from limits import SECONDS
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts"))
+sys.dont_write_bytecode = True
+
+from check_sass import find_tool  # noqa: E402  (it lies in scripts)
+from limits import SECONDS  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 NVCC = "nvcc"
@@ -131,6 +136,61 @@ class RegistersTest(unittest.TestCase):
                 self.check(wrong, {"key_gradients": TIMES})
         with self.assertRaises(AssertionError):
             self.check(text(), {"gradients": TIMES})  # no kernel has this name
+
+
+class OrderTest(unittest.TestCase):
+    """Where the exponentials stand in the machine code of the steps with a scheduling barrier: behind
+    the wait for S and before that for P·V, under which they are to run."""
+
+    BARRIER = re.compile(r"^ *scheduling_barrier\(\);.*\n", re.MULTILINE)
+
+    def kernels(self, source):
+        """Of each kernel the exponentials before, between and after the waits, which leave so many
+        groups of products under way: [66, "0x1", 66, "0x0", 0], say."""
+        with tempfile.TemporaryDirectory() as folder:
+            cubin = os.path.join(folder, "out.cubin")
+            subprocess.run([NVCC, "-std=c++20", "--expt-relaxed-constexpr", "-O3", "-arch=sm_90a",
+                            f"-I{ROOT}/common", "-cubin", "-o", cubin, source], check=True,
+                           stdin=subprocess.DEVNULL, timeout=SECONDS)
+            text = subprocess.run([self.cuobjdump, "-sass", cubin], check=True, timeout=SECONDS,
+                                  stdout=subprocess.PIPE, encoding="utf-8").stdout
+        for kernel in text.split("Function : ")[1:]:
+            found = [0]
+            for what in re.findall(r"MUFU\.EX2|WARPGROUP\.DEPBAR\.LE gsb0, 0x\d", kernel):
+                if what == "MUFU.EX2":
+                    found[-1] += 1
+                else:
+                    found += [what[-3:], 0]
+            yield found
+
+    def check(self, source):
+        count = 0
+        for found in self.kernels(source):
+            at = found.index("0x1")
+            # As many as the first softmax has, which stands before the loop.
+            self.assertGreater(found[at - 1], 0, found)
+            self.assertEqual(found[at + 1:at + 3], [found[at - 1], "0x0"], found)
+            self.assertEqual(sum(found[at + 3::2]), 0, found)
+            count += 1
+        self.assertEqual(count, TIMES)
+
+    def test_the_softmax_runs_under_the_product(self):
+        RegistersTest.need_compiler(self)
+        self.cuobjdump = find_tool("cuobjdump")
+        if not self.cuobjdump:
+            self.skipTest("no cuobjdump: the CUDA Toolkit has it")
+        with_barrier = [path for path in sources() if self.BARRIER.search(read(path))]
+        self.assertGreaterEqual(len(with_barrier), 2)
+        for path in with_barrier:
+            with self.subTest(os.path.relpath(path, ROOT)):
+                self.check(path)
+        # Without it ptxas puts them behind both waits. (If it no longer does, the word may go.)
+        with tempfile.TemporaryDirectory() as folder:
+            copy = os.path.join(folder, "copy.cu")
+            with open(copy, "w", encoding="utf-8") as file:
+                file.write(self.BARRIER.sub("", read(with_barrier[0])))
+            with self.assertRaises(AssertionError):
+                self.check(copy)
 
 
 if __name__ == "__main__":
