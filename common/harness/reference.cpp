@@ -345,9 +345,9 @@ struct KeysAndValues {
 
 struct GradientReference::Block {
   const Inputs& in;
-  const KeysAndValues& kv;
-  int64_t head;      // of the B·H
-  const int* first;  // the block's query rows
+  const KeysAndValues* kv = nullptr;
+  int64_t head = 0;            // of the B·H
+  const int* first = nullptr;  // the block's query rows
   // Row by row: of Q and dO, and of P and dS, which are 0 where a query does not see a key.
   std::vector<double> Q, dO, P, dS, plain_P, plain_dS;
   std::vector<double> weight;  // max_j P_ij · Σ_c|dO_ic·O_ic|
@@ -380,6 +380,10 @@ GradientReference::GradientReference(const Problem& p, const Inputs& in, Roundin
 
   const std::vector<int> every_row = all_rows(p);
   const size_t block_rows = std::clamp<size_t>((size_t{1} << 20) / N_kv, 16, 256);
+  Block block{in};  // one for all: fresh memory for each costs more than what is done with it
+  for (auto* x : {&block.Q, &block.dO}) x->resize(block_rows * d);
+  for (auto* x : {&block.P, &block.dS, &block.plain_P, &block.plain_dS})
+    x->resize(block_rows * N_kv);
   for (int kv_head = 0; kv_head < p.B * p.Hk; ++kv_head) {
     const KeysAndValues kv(p, in, int64_t{kv_head} * p.N_kv);
     for (const double k : kv.K) largest_k_ = std::max(largest_k_, std::abs(k));
@@ -390,10 +394,11 @@ GradientReference::GradientReference(const Problem& p, const Inputs& in, Roundin
     for (int head = kv_head * group; head < (kv_head + 1) * group; ++head)
       for (size_t first = 0; first < rows.size(); first += block_rows) {
         const size_t n = std::min(block_rows, rows.size() - first);
-        Block block{in, kv, head, &rows[first]};
-        for (auto* x : {&block.Q, &block.dO}) x->resize(n * d);
-        for (auto* x : {&block.P, &block.dS, &block.plain_P, &block.plain_dS}) x->resize(n * N_kv);
-        block.weight.resize(n);
+        if (p.keys(rows[first + n - 1]) == 0) continue;  // none of these sees a key: dQ = 0
+        block.kv = &kv;
+        block.head = head;
+        block.first = &rows[first];
+        block.weight.assign(n, 0);
         constexpr size_t kRows = 8, kKeys = 16;  // that one core takes at a time
         parallel_for(ceil_div(std::ssize(block.weight), kRows), [&](int64_t i) {
           const size_t begin = static_cast<size_t>(i) * kRows;
@@ -420,7 +425,8 @@ GradientReference::GradientReference(const Problem& p, const Inputs& in, Roundin
           add(dv_.plain, block.plain_P, block.dO);
         });
         for (const double w : block.weight) dk_weight_ = std::max(dk_weight_, w);
-        for (const double q : block.Q) largest_q_ = std::max(largest_q_, std::abs(q));
+        for (size_t i = 0; i < n * d; ++i)
+          largest_q_ = std::max(largest_q_, std::abs(block.Q[i]));
       }
   }
   for (auto* x : {&dq_, &dk_}) {
@@ -440,6 +446,8 @@ std::optional<size_t> GradientReference::dq_row(int i) const {
 void GradientReference::compute_rows(Block& b, size_t begin, size_t end) {
   const auto N_kv = static_cast<size_t>(p_.N_kv), d = static_cast<size_t>(p_.d);
   const size_t rows = end - begin;
+  for (auto* x : {&b.P, &b.dS, &b.plain_P, &b.plain_dS})
+    std::fill_n(x->data() + begin * N_kv, rows * N_kv, 0.0);
   for (size_t r = begin; r < end; ++r)
     for (size_t c = 0; c < d; ++c) {
       const int64_t at = (p_.q_row(b.head) + b.first[r]) * p_.d + static_cast<int64_t>(c);
@@ -448,9 +456,9 @@ void GradientReference::compute_rows(Block& b, size_t begin, size_t end) {
     }
   // S and dP first, in the place of P and dS; as far as the last of the rows sees, which sees most.
   const auto all_keys = static_cast<size_t>(p_.keys(b.first[end - 1]));
-  add_product(&b.P[begin * N_kv], N_kv, {&b.Q[begin * d], d}, {b.kv.Kt.data(), N_kv}, rows,
+  add_product(&b.P[begin * N_kv], N_kv, {&b.Q[begin * d], d}, {b.kv->Kt.data(), N_kv}, rows,
               all_keys, d);
-  add_product(&b.dS[begin * N_kv], N_kv, {&b.dO[begin * d], d}, {b.kv.Vt.data(), N_kv}, rows,
+  add_product(&b.dS[begin * N_kv], N_kv, {&b.dO[begin * d], d}, {b.kv->Vt.data(), N_kv}, rows,
               all_keys, d);
   const auto round = [&](double* x, const double* y, size_t n) {
     for (size_t j = 0; j < n; ++j) x[j] = rounded(p_.dtype, y[j]);
@@ -480,7 +488,7 @@ void GradientReference::compute_rows(Block& b, size_t begin, size_t end) {
   }
 
   std::vector<double> O(rows * d);
-  add_product(O.data(), d, {&b.P[begin * N_kv], N_kv}, {b.kv.V.data(), d}, rows, d, all_keys);
+  add_product(O.data(), d, {&b.P[begin * N_kv], N_kv}, {b.kv->V.data(), d}, rows, d, all_keys);
   for (size_t r = begin; r < end; ++r) {
     double sum = 0;
     for (size_t c = 0; c < d; ++c) sum += std::abs(b.dO[r * d + c] * O[(r - begin) * d + c]);
@@ -489,7 +497,7 @@ void GradientReference::compute_rows(Block& b, size_t begin, size_t end) {
     const auto wanted = dq_row(b.first[r]);
     if (!wanted) continue;
     const size_t at = (static_cast<size_t>(b.head) * choice_.rows.size() + *wanted) * d;
-    const View K{b.kv.K.data(), d};
+    const View K{b.kv->K.data(), d};
     add_product(&dq_.exact[at], d, {&b.dS[r * N_kv], N_kv}, K, 1, d, all_keys);
     add_product(&dq_.plain[at], d, {&b.plain_dS[r * N_kv], N_kv}, K, 1, d, all_keys);
   }
