@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "device_test.h"
 #include "tile/columns.h"
 #include "tile/rows.h"
+#include "tile/schedule.h"
 #include "tile/tile.h"
 
 namespace ladder::MACHINE {
@@ -599,6 +601,43 @@ TEST_F(SUITE, WordsForColumnsTakeEachColumnsValue) {
   check.template operator()<16, 112>();
   check.template operator()<16, 128>();
   check.template operator()<32, 64>();
+}
+
+// ------------------------------------------------------------------------------ the order of
+// blocks
+
+__global__ void list_work(Hbm<int> head, Hbm<int> tile, WorkList list) {
+  const Work w = longest_first(blockIdx.x, list);
+  head[blockIdx.x] = w.head;
+  tile[blockIdx.x] = w.tile;
+}
+
+TEST_F(SUITE, WorkComesGroupByGroupAndLongestFirst) {
+  const auto check = [&](const WorkList& list, int group) {
+    SCOPED_TRACE(testing::Message() << list.heads << " heads of " << list.tiles << " tiles");
+    const int n = list.heads * list.tiles;
+    Array& head_of = make("head", n * 4);
+    Array& tile_of = make("tile", n * 4);
+    run([&] {
+      launch("list_work", list_work, dim3(n), dim3(1), 0, hbm<int>(head_of), hbm<int>(tile_of),
+             list);
+    });
+    const auto head = values<int>(head_of), tile = values<int>(tile_of);
+    std::vector<std::pair<int, int>> wanted, got;
+    for (int first = 0; first < list.heads; first += group)
+      for (int t = 0; t < list.tiles; ++t)
+        for (int h = first; h < std::min(first + group, list.heads); ++h) wanted.push_back({h, t});
+    for (size_t i = 0; i < head.size(); ++i) got.push_back({head[i], tile[i]});
+    EXPECT_EQ(got, wanted);
+  };
+  // Even: head by head. Uneven: in groups that fit, the last of which may be smaller.
+  check({.heads = 3, .tiles = 4, .head_bytes = 1, .uneven = false}, 1);
+  check({.heads = 7, .tiles = 3, .head_bytes = 10, .uneven = true, .group_bytes = 30}, 3);
+  check({.heads = 6, .tiles = 5, .head_bytes = 10, .uneven = true, .group_bytes = 29}, 2);
+  check({.heads = 5, .tiles = 2, .head_bytes = 10, .uneven = true, .group_bytes = 9}, 1);
+  check({.heads = 4, .tiles = 3, .head_bytes = 10, .uneven = true, .group_bytes = 40}, 4);
+  check({.heads = 4, .tiles = 3, .head_bytes = 10, .uneven = true, .group_bytes = 1000}, 4);
+  check({.heads = 1, .tiles = 1, .head_bytes = int64_t{1} << 40, .uneven = true}, 1);
 }
 
 }  // namespace
