@@ -36,6 +36,7 @@ enum Mistake : int {
   // what a wgmma reads
   kNoProxyFence,
   kStoresBeforeWait,
+  kStoresUnderSecondWgmma,
   kUnwritten,
   kPastTheEnd,
   // copies
@@ -62,6 +63,8 @@ enum Mistake : int {
   kFillsWithoutAcquire,
   kMultipliesWithoutWait,
   kForgetsRelease,
+  kReleasesUnderWgmma,
+  kReleasesUnderSecondWgmma,
   // stores
   kStoreWithoutProxyFence,
   kOverwritesSource,
@@ -200,7 +203,13 @@ __global__ void multiply(const __grid_constant__ TensorMap, const __grid_constan
   if (mistake == kWritesBeforeWait && thread == 37) acc.r[0][3][1] = 0;
   if (mistake == kWritesOperandBeforeWait && thread == 37) a.r[0][2][3] = 0;
   if (mistake == kStoresBeforeWait && thread == 3) B.data[130] = fp16(2.0f);
-  wgmma_wait<0>(acc);
+  if (mistake == kStoresUnderSecondWgmma) {  // the first that reads B has ended, this one has not
+    wgmma_AB(other, a, B);
+    wgmma_commit();
+    wgmma_wait<1>(acc);
+    if (thread == 3) B.data[130] = fp16(2.0f);
+  }
+  wgmma_wait<0>(acc, other);
   for_each(acc, [&](int i, int j, float x) { out[(16 * (thread / 32) + i) * 64 + j] = x; });
 }
 
@@ -237,6 +246,13 @@ TEST_F(HopperFaults, SharedMemoryOfAProduct) {
       multiply, kStoresBeforeWait,
       {"thread (3,0,0): write under a wgmma or TMA store that was not waited for and still reads "
        "shared B[130]"});
+  for (const auto order : {Schedule::Order::forward, Schedule::Order::reverse}) {
+    options({.schedule = {order, 0}});
+    expect(multiply, kStoresUnderSecondWgmma,
+           {"thread (3,0,0): write under a wgmma or TMA store that was not waited for and still "
+            "reads shared B[130]"});
+  }
+  options({});
   expect(multiply, kUnwritten, {"wgmma of shared B[0] (element of 2 bytes), which nobody wrote"});
   expect(multiply, kPastTheEnd, {"wgmma of shared memory at byte"});
 }
@@ -381,17 +397,25 @@ __global__ void pipeline_of_stages(const __grid_constant__ TensorMap X,
     }
     return;
   }
-  Accumulator<16, 64> acc;
+  Accumulator<16, 64> acc, other;
   for (int step = 0; step < 3; ++step) {
     if (mistake != kMultipliesWithoutWait) K.wait();
     wgmma_fence(acc);
     wgmma_ABt(acc, K.tile(), 0, K.tile());
     wgmma_commit();
-    wgmma_wait<0>(acc);
+    if (mistake == kReleasesUnderSecondWgmma) {  // only the first of two is waited for
+      wgmma_fence(other);
+      wgmma_ABt(other, K.tile(), 0, K.tile());
+      wgmma_commit();
+      wgmma_wait<1>(acc);
+    } else if (mistake != kReleasesUnderWgmma) {
+      wgmma_wait<0>(acc);
+    }
     if (mistake == kForgetsRelease && warp_id() == 2)
       K.at.next();
     else
       K.release();
+    wgmma_wait<0>(acc, other);
   }
   if (thread == 0) out[0] = acc.r[0][0][0];
 }
@@ -428,6 +452,10 @@ TEST_F(HopperFaults, Stages) {
                 "; thread (128,0,0) for mbarrier K_free[0], the end of phase 0 (parity 0), where 1 "
                 "of 4 arrivals and 0 bytes are missing"});
     expect_256(kStagesWithoutInit, {"mbarrier [0] of 0"});
+    // Found whether or not the producer comes to overwrite the stage in time.
+    for (const int mistake : {kReleasesUnderWgmma, kReleasesUnderSecondWgmma})
+      expect_256(mistake, {"releases shared K[0] (element of 2 bytes), which a "
+                           "wgmma not waited for still reads"});
   }
 }
 
@@ -564,6 +592,22 @@ TEST_F(HopperFaults, LoadsOfFloats) {
            {"bulk_add of shared x[0] (element of 4 bytes), the target of a copy that was not "
             "waited for"});
   }
+}
+
+// Who takes the phase before for the one to come reads too early if the copy ends late, and waits
+// for ever if it has ended.
+TEST_F(HopperFaults, InRandomSchedulesCopiesEndEarlyOrLate) {
+  int early = 0, late = 0;
+  for (uint64_t seed = 0; seed < 16; ++seed) {
+    options({.schedule = {Schedule::Order::random, seed}});
+    number_out();
+    const std::string message = said(load_floats, kEarlyPhase);
+    early += message.find("deadlock") != std::string::npos;
+    late += message.find("before its asynchronous copy") != std::string::npos;
+  }
+  EXPECT_EQ(early + late, 16);
+  EXPECT_GT(early, 0);
+  EXPECT_GT(late, 0);
 }
 
 /// Adds 2 to 64 floats of out.

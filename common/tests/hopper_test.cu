@@ -67,11 +67,14 @@ __global__ void copy_tile(const __grid_constant__ TensorMap from,
 }
 
 TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes) {
-  const auto check = [&]<class T, int R, int C>(int d, int rows, int row) {
-    SCOPED_TRACE(testing::Message() << "tile " << R << "×" << C << " of d " << d << ", " << rows
-                                    << " rows, from row " << row);
-    constexpr int kHeads = 3, kBatch = 2, kHead = 1, kInBatch = 1;
-    const int first = (kInBatch * kHeads + kHead) * rows;  // row of the array
+  const auto check = [&]<class T, int R, int C>(int d, int rows, int row, int head = 1,
+                                                int batch = 1) {
+    SCOPED_TRACE(testing::Message()
+                 << "tile " << R << "×" << C << " of d " << d << ", " << rows << " rows, from row "
+                 << row << ", head " << head << ", batch " << batch);
+    constexpr int kHeads = 3, kBatch = 2;
+    const bool exists = head < kHeads && batch < kBatch;
+    const int first = (batch * kHeads + head) * rows;  // row of the array
     const Matrix a = random_matrix<T>(kBatch * kHeads * rows, d);
     Array& A = upload("A", a);
     Array& B = make("B", A.bytes);
@@ -80,13 +83,13 @@ TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes)
     const auto counts = run([&] {
       launch("copy", copy_tile<T, R, C>, dim3(1), dim3(64),
              shared_bytes<T>(SwizzledTile<T, R, C>::kElements) + shared_bytes<Mbarrier>(1), map(A),
-             map(B), hbm<float>(seen), row, kHead, kInBatch);
+             map(B), hbm<float>(seen), row, head, batch);
     });
     const auto s = values<float>(seen);
     int wrong = 0;
     for (int i = 0; i < R; ++i)
       for (int j = 0; j < C; ++j) {
-        const bool inside = row + i < rows && j < d;
+        const bool inside = exists && row + i < rows && j < d;
         wrong += s[static_cast<size_t>(i * C + j)] != (inside ? a(first + row + i, j) : 0);
       }
     EXPECT_EQ(wrong, 0) << "of the tile's elements";
@@ -95,12 +98,13 @@ TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes)
     for (int i = 0; i < kBatch * kHeads * rows; ++i)
       for (int j = 0; j < d; ++j) {
         const auto at = static_cast<size_t>(i * d + j);
-        const bool copied = i >= first + row && i < first + std::min(row + R, rows) && j < C;
+        const bool copied =
+            exists && i >= first + row && i < first + std::min(row + R, rows) && j < C;
         wrong += out[at] != (copied ? a.elements.bits[at] : 0xffff);
       }
     EXPECT_EQ(wrong, 0) << "of the array's elements";
     if (!counts) return;
-    const int64_t inside = std::max(0, std::min(R, rows - row)) * std::min(C, d) * 2;
+    const int64_t inside = exists ? std::max(0, std::min(R, rows - row)) * std::min(C, d) * 2 : 0;
     EXPECT_EQ(counts->hbm.requested_read, inside);
     EXPECT_EQ(counts->hbm.distinct_read, inside);
     EXPECT_EQ(counts->hbm.requested_write, inside + R * C * 4);
@@ -117,6 +121,9 @@ TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes)
   check.template operator()<fp16, 176, 128>(128, 500, 176);
   check.template operator()<bf16, 64, 256>(184, 70, 64);
   check.template operator()<fp16, 64, 256>(256, 64, 64);  // all of it past the end
+  // Of a head, and of a batch, that does not exist: not of what comes next in memory.
+  check.template operator()<fp16, 64, 64>(64, 64, 0, 3, 0);
+  check.template operator()<fp16, 64, 64>(64, 64, 0, 0, 2);
 }
 
 /// Each block loads n floats of its own, from X + x_at on, in two copies that one phase of a

@@ -81,7 +81,10 @@ struct Stages {
   __device__ __forceinline__ void wait() const { full[number()].wait(at.round); }
   /// Says that this warp is done with it, which is one arrival, and goes on to the next.
   __device__ __forceinline__ void release() {
-    if (lane_id() == 0) free[number()].arrive();
+    if (lane_id() == 0) {
+      done_with(tile().data, Tile::kElements);
+      free[number()].arrive();
+    }
     at.next();
   }
 };

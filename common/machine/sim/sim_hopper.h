@@ -162,6 +162,12 @@ void wgmma_wait_instruction(std::source_location where = std::source_location::c
   worker->async().wgmmas.wait(groups, where);
 }
 
+/// The warp is done with n elements: faults where a product of its warpgroup still reads them.
+template <class T>
+void done_with(Smem<T> tile, int n) {
+  worker->async().wgmmas.done_with(tile.place(0), n * int64_t{sizeof(T)}, sizeof(T));
+}
+
 template <class T>
 constexpr Element kElement = std::is_same_v<T, bf16> ? Element::bf16 : Element::fp16;
 

@@ -98,6 +98,18 @@ void WgmmaEngine::set_registers(int n) {
                     128 * sum, threads, given));
 }
 
+void WgmmaEngine::done_with(const SharedPlace& place, int64_t bytes, int element) {
+  const auto g = static_cast<size_t>(block_.running() / 128);
+  if (g >= warpgroups_.size()) return;
+  for (const Op& op : warpgroups_[g]->ops)
+    for (const int64_t at : op.reads)
+      if (at >= place.at && at < place.at + bytes)
+        fault(
+            fmt::format("releases shared {}[{}] (element of {} bytes), which a wgmma not waited "
+                        "for still reads",
+                        place.name, (at - place.begin) / element, element));
+}
+
 // ------------------------------------------------------------------------------------- registers
 
 void WgmmaEngine::fence_registers(const void* registers, size_t bytes) {
@@ -147,7 +159,7 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
   Lane& lane = group.lanes[l];
   const auto number = static_cast<size_t>(lane.issued++ - group.first_op);
   if (number == group.ops.size()) {  // the first lane to come
-    Op& op = group.ops.emplace_back(Op{wgmma, lane.group, nullptr, {}});
+    Op& op = group.ops.emplace_back(Op{wgmma, lane.group, nullptr, {}, {}});
     for (size_t i = number; i-- > 0 && !op.chain;)
       if (group.ops[i].chain->lanes[l] == d) op.chain = group.ops[i].chain;
     if (!op.chain) {
@@ -160,6 +172,7 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
     if (wgmma.a_in_registers) op.a.resize(128);
     const auto read = [&](int64_t chunk, int, int) {
       memory_.begin_async_read("wgmma", chunk, wgmma.bytes());
+      op.reads.push_back(chunk);
       if (Recorder* const r = block_.recorder())
         if (const auto* of = memory_.region_at(chunk))
           r->touch({of->name.c_str(), chunk, of->begin, of->begin + of->bytes}, 16, false);

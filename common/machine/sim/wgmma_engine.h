@@ -48,6 +48,10 @@ class WgmmaEngine {
   void commit();
   void wait(int groups_left, std::source_location where);
   void set_registers(int n);
+  /// The thread says that its warp is done with a place in shared memory: faults where a product of
+  /// its warpgroup that was not waited for still reads there. That the place is overwritten in time
+  /// to be noticed may depend on what else its next owner waits for.
+  void done_with(const SharedPlace& place, int64_t bytes, int element);
   /// Faults where the thread has not waited for a product.
   void end_thread() const;
 
@@ -68,6 +72,7 @@ class WgmmaEngine {
     int group;
     std::shared_ptr<Chain> chain;
     std::vector<std::array<unsigned, 4>> a;  // of each lane
+    std::vector<int64_t> reads;              // the 16 bytes that begin at each
   };
   struct Lane {
     int64_t issued = 0;
