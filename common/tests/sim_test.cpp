@@ -537,6 +537,20 @@ TEST_F(SimTest, FaultsWhatIsUndefinedOnTheGpu) {
   EXPECT_EQ(of_four(4), "no fault");
 }
 
+__global__ void power(Hbm<float> x) {
+  x[0] = exp2_fast(x[0]);
+}
+
+TEST_F(SimTest, FaultsThePowerOfANaN) {
+  Array& x = array("x", {-INFINITY});
+  const auto work = [&] { launch("power", power, dim3(1), dim3(1), 0, hbm<float>(x)); };
+  EXPECT_EQ(fault_of(work), "no fault");
+  EXPECT_EQ(values(x).at(0), 0);
+  const float nan = NAN;
+  device().upload(x, &nan);
+  expect_says(fault_of(work), {"kernel power", "thread (0,0,0): 2^NaN: did −∞ − (−∞) come up?"});
+}
+
 __global__ void nothing() {}
 
 TEST_F(SimTest, FaultsImpossibleLaunches) {

@@ -345,10 +345,13 @@ inline float exp2f(float x) {
   return std::exp2(x);
 }
 
-/// 2^x. `counted` false where another lane counts the same exponential.
+/// 2^x. `counted` false where another lane counts the same exponential. Faults for a NaN: it need
+/// not reach any result, as where a row's weight is 0 all the same, and then nothing else finds it.
 inline float exp2_fast(float x, bool counted = true) {
   worker->counts().exps += counted;
   check_waited_for(x);
+  if (std::isnan(x)) [[unlikely]]
+    fault("2^NaN: did −∞ − (−∞) come up?");
   return std::exp2(x);
 }
 /// Counts FLOPs that are not a matmul's; words of common/tile call it.
