@@ -51,13 +51,13 @@ def split(text):
 def parameters_before(text, at, opens):
     """[begin, end) of the parameters of the function whose body opens at `at`; None if it is none,
     or a control's. `opens`: {where a bracket closes: where it opens}."""
-    head = re.search(r"\)\s*(?:const\b|noexcept\b|mutable\b|override\b|final\b|requires\b"
-                     r"|->\s*[\w:<>&*, ]+?|\s)*$", text[:at])
-    if not head:
+    close = text.rfind(")", 0, at)
+    if close < 0 or not re.fullmatch(r"(?:const\b|noexcept\b|mutable\b|override\b|final\b|\s)*"
+                                     r"(?:->\s*[\w:<>&*, ]+)?", text[close + 1:at]):
         return None
-    close = head.start()
     begin = opens.get(close)
-    if begin is None or re.search(r"\b(?:if|for|while|switch|constexpr|catch)\s*$", text[:begin]):
+    if begin is None or re.search(r"\b(?:if|for|while|switch|constexpr|catch)\s*$",
+                                   text[max(0, begin - 20):begin]):
         return None
     return begin + 1, close
 
