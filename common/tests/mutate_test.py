@@ -126,8 +126,11 @@ class Rules(unittest.TestCase):
             self.assertNotIn("{was}", planted)
         lines = planted[planted.index("#line"):].split("\n")[1:]
         self.assertEqual(len(lines), text.count("\n") + 1)
-        for line, begin, end, number in whose:  # by this a mutant that does not compile is known
-            self.assertRegex(lines[line - 1][begin - 1:end - 1], rf"\bM?{number}\b|^\)*$")
+        own = {}  # what is whose: by this a mutant that does not compile is known
+        for line, begin, end, number in whose:
+            own[number] = own.get(number, "") + lines[line - 1][begin - 1:end - 1]
+        for number, m in numbered.items():
+            self.assertRegex(own[number], rf"\bM?{number}\b")
 
     def test_every_source_of_the_tree_has_some(self):
         for file in Suites(ROOT).files():
@@ -274,10 +277,14 @@ class Toy(unittest.TestCase):
         self.assertEqual(said[2], said[3])
         self.assertNotEqual(said[0], said[2])
         self.assertRegex(said[0], r"\n4 of \d+\n$")
+        self.assertRegex(self.mutate("--list", "--count", "0", "--kind", "guard")[1],
+                         r"\nguard +2\n2 of 2\n$")
 
     def test_refuses(self):
         self.assertRaises(Stop, self.mutate, "--count", "-1")
         self.assertRaises(Stop, self.mutate, "--only", "nowhere")
+        self.assertRaises(Stop, self.mutate, "--kind", "guard,gard")
+        self.assertRaises(Stop, self.mutate, "--jobs", "0")
 
 
 if __name__ == "__main__":

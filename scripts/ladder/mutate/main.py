@@ -1,4 +1,4 @@
-"""scripts/mutate: plants mistakes in kernels and words and looks whether the tests find them."""
+"""scripts/mutate: plants mistakes in kernels, words and checks: do the tests find them?"""
 
 import collections
 import hashlib
@@ -16,15 +16,24 @@ from ladder.mutate.rules import RULES, key, mutants
 
 DESCRIPTION = """\
 Plants single mistakes in the kernels and in common/tile, in copies, and runs the tests on each: a
-mistake that no test finds is a hole in them. The mistakes: another operator (< for <=, + for -), a
-number one larger, a maximum that starts at 0, min for max, a statement left out, an `if` always or
-never taken, a condition dropped, a plain addition for an atomic one.
+mistake that no test finds is a hole in them. The kinds of mistake: `operator` (< for <=, + for -),
+`number` (one larger, a maximum that starts at 0), `call` (min for max, a plain addition for an
+atomic one), `statement` (one left out), `guard` (an `if` always or never taken), `conjunct` (a
+condition dropped), `moved` (a statement moved by one across a barrier, wait, release or commit),
+`variable` (another of the same type that is in scope: for each use the likeliest, by name and
+place, two at most), `rounding` (a value rounded to the I/O type once more), `padded` (the padded
+head size for the real one, or the other way round).
+
+`operator`, `number`, `statement`, `guard` and `conjunct` are also planted in what finds mistakes:
+the sim (common/machine/sim) and the reference. Of the tests those of these two alone are run there,
+so that what survives is a check that no test needs.
 
 A sample of all that could be planted is built into one set of programs (build/mutate), each mistake
-chosen while they run; so the first build takes as long as any, and a mutant about a second. Results
-are kept in build/mutate/results.json: a run that was interrupted goes on where it stopped, what was
-found stays found while its file is the same, and what survived is tried again once any source is
-another. Mutants that may survive stand in scripts/ladder/mutate/known.json with the reason.
+chosen while they run; so the first build takes as long as any, and a mutant about a second on one
+core. Results are kept in build/mutate/results.json: a run that was interrupted goes on where it
+stopped, what was found stays found while its file is the same, and what survived is tried again
+once any source is another. Mutants that may survive stand in scripts/ladder/mutate/known.json with
+the reason.
 
 Not planted, because no test on the sim could find it: an index of S that is 32 bits wide. Only the
 GPU's GpuLarge tests do."""
@@ -34,6 +43,7 @@ Examples:
   scripts/mutate                      300 mutants
   scripts/mutate --seed 7             another 300
   scripts/mutate --only 04_ --count 0 all of rung 04's, as often as it takes: it goes on
+  scripts/mutate --kind moved,padded --count 0
   scripts/mutate --only rows.h --list
 
 Exit status: 0 every survivor is explained; 1 one is not; 2 bad usage."""
@@ -102,7 +112,7 @@ class Results:
 
 
 def describe(mutant):
-    return f"{mutant.file}: {mutant.line}\n    {mutant.was} → {mutant.now}"
+    return f"{mutant.file}: {mutant.line}\n    {mutant.was} → {mutant.now}   ({mutant.rule})"
 
 
 def run_all(root, chosen, results, progress, jobs):
