@@ -24,9 +24,9 @@ PATIENCE = 10  # seconds of a core's time for any test to begin with
 TURNS = (0.1, 1, float("inf"))
 # What tests the checks themselves, and what of the sim checks nothing: how it switches between
 # threads, and what it tells a trace.
-TESTS_OF_REFERENCE = ("reference_test", "quantised_test", "broken_test")
+TESTS_OF_REFERENCE = ("reference_test", "quantised_test")
 TESTS_OF_SIM = ("sim_test", "races_test", "hopper_faults_test", "tile_test", "over_warps_test",
-                "hopper_test", "fp8_test", "broken_test")
+                "hopper_test", "fp8_test")
 NO_CHECKS = r"/(?:fiber|recorder|mapped)\."
 ALL_STEPS = "Schedules.*:SmallerSharedMemory.*:Settings.*"  # tests that a rung's steps share
 
@@ -72,9 +72,8 @@ class Suites:
         """[(program, filter, longest)] for a mutant of the file, in the order to try them. A word
         has tests of its own, so of its many users' those alone that take less than a second."""
         if file in self.checks:
-            reference = "reference" in file
-            return [(program, "*", float("inf"))
-                    for program in (TESTS_OF_REFERENCE if reference else TESTS_OF_SIM)]
+            own = TESTS_OF_REFERENCE if "reference" in file else TESTS_OF_SIM
+            return [(program, "*", float("inf")) for program in own] + [("broken_test", "*", 5)]
         if file in self.rungs:
             return [(*suite, float("inf")) for suite in self.of_step(file)]
         own = [(os.path.basename(test)[:-3], "Sim*", float("inf")) for test in self.words
