@@ -20,7 +20,7 @@ sys.dont_write_bytecode = True
 from ladder.console import Stop  # noqa: E402  (they lie in scripts)
 from ladder.mutate import judge, known, main  # noqa: E402
 from ladder.mutate.judge import Suites  # noqa: E402
-from ladder.mutate.plant import with_mutants  # noqa: E402
+from ladder.mutate.plant import Garden, with_mutants  # noqa: E402
 from ladder.mutate.rules import key, masked, mutants  # noqa: E402
 
 
@@ -270,6 +270,20 @@ class Toy(unittest.TestCase):
         self.assertEqual(status, 0, said)
         self.assertIn("a toy's", said)
         self.assertEqual(os.stat(at).st_mtime_ns, before)
+
+    def test_takes_out_what_the_compiler_names(self):
+        garden = Garden(self.root, enumerate(mutants("00_toy/attention.cu", KERNEL)))
+        garden.write()
+        path = os.path.join(self.root, "00_toy/attention.cu")
+        line, begin, end, number = garden.whose["00_toy/attention.cu"][0]
+        all_of_them = set(garden.numbered)
+        # By the column; what a declaration that fails takes with it stays for another round.
+        self.assertTrue(garden.take_out(f"{path}:{line}:{begin}: error: no\n"
+                                        f"{path}:8:1: error: 'x' was not declared in this scope\n"))
+        self.assertEqual(all_of_them - set(garden.numbered), {number})
+        self.assertFalse(garden.take_out(f"{path}:1:1: error: no\n"))
+        self.assertTrue(garden.take_out(f"{path}:8:1: error: 'x' was not declared in this scope\n"))
+        self.assertGreater(len(garden.unfit), 1)
 
     def test_a_sample_is_the_seeds(self):
         said = [self.mutate("--list", "--count", "4", "--seed", seed)[1] for seed in "0011"]

@@ -119,7 +119,8 @@ class Names:
             for first, last in split(inside):
                 part = PARAMETER.fullmatch(inside[first:last].strip())
                 if part and part[2] not in KEYWORDS:
-                    self.add(part[4], plain_type(part[2]), "const" in part[1], False, begin, end)
+                    kind = plain_type(part[2]) + "*" * ("*" in (part[3] or ""))
+                    self.add(part[4], kind, "const" in part[1], False, begin, end)
 
     def declarations(self):
         text = self.text

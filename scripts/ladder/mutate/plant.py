@@ -117,6 +117,10 @@ class Garden:
                     named[number] = found[4].strip()
             if named:
                 break
+        # Where a declaration does not compile, nor do the uses of what it declares.
+        first = {number: why for number, why in named.items()
+                 if self.rule(number) == "moved" or "was not declared" not in why}
+        named = first or named
         for number, why in named.items():
             if number in self.numbered:
                 self.unfit[key(self.numbered.pop(number))] = why

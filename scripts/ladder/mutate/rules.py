@@ -344,7 +344,7 @@ def uses(text):
     """(where, name) of all names used as values."""
     for found in re.finditer(r"(?<![\w.:>])[A-Za-z_]\w*\b(?!\s*(?:\(|::|<\w))", text):
         one = text.names.find(found[0], found.start())
-        if one and one.type not in ("type", "char"):
+        if one and one.type not in ("type", "char*"):
             yield found, one
 
 
