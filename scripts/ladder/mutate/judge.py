@@ -146,7 +146,8 @@ class Judge:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)["testsuites"]
         return {f"{suite['name']}.{test['name']}": float(test["time"][:-1])
-                for suite in found for test in suite["testsuite"] if test.get("result") == "COMPLETED"}
+                for suite in found for test in suite["testsuite"]
+                if test.get("result") == "COMPLETED"}
 
     def turns(self, suites):
         """[(program, [tests], seconds)]: what to run, in this order."""

@@ -150,7 +150,8 @@ def run_all(root, chosen, results, progress, jobs):
 
 def report(chosen, results, entries):
     """Prints the score; the status to end with."""
-    scores = {title: collections.defaultdict(collections.Counter) for title in ("by kind", "by file")}
+    scores = {title: collections.defaultdict(collections.Counter)
+              for title in ("by kind", "by file")}
     lines = collections.defaultdict(list)
     for m in chosen:
         state, _ = results.get(m)

@@ -7,14 +7,13 @@ import re
 # what it is initialised with, where that tells. `same`: the name that this one is a reference to.
 Name = collections.namedtuple("Name", "name type const constant begin end same")
 
-KEYWORDS = {"return", "else", "using", "case", "struct", "class", "template", "typename", "goto", "delete",
-            "new", "throw", "namespace", "static_assert", "break", "continue", "if", "for", "while",
-            "do", "switch", "default", "operator", "requires", "public", "private", "enum", "extern",
-            "friend", "inline", "co_return"}
+KEYWORDS = set("""break case class continue default delete do else enum extern for friend goto if
+inline namespace new operator private public requires return static_assert struct switch template
+throw typename using while""".split())
 TYPE = r"(?:unsigned\s+|typename\s+)?[A-Za-z_][\w:]*(?:<[^;{}()=]*>)?(?:::\w+)?"
 DECLARATION = re.compile(rf"(?<=[;{{}}(])\s*((?:static\s+|constexpr\s+|const\s+)*)({TYPE})"
                          r"(?:\s*([&*]+)\s*|\s+)(?=[A-Za-z_\[])")
-PARAMETER = re.compile(rf"((?:const\s+|__grid_constant__\s+|constexpr\s+)*)({TYPE})(?:\s*([&*.]+)\s*|\s+)"
+PARAMETER = re.compile(rf"((?:const\s+|__grid_constant__\s+)*)({TYPE})(?:\s*([&*.]+)\s*|\s+)"
                        r"(\w+)\s*(?:=.*)?", re.S)
 # What these give, they give to an auto.
 GIVES = {**dict.fromkeys(("fill_rows", "make_rows", "finite_or_zero", "sum_over_lanes", "row_max",
@@ -72,7 +71,8 @@ class Names:
         self.blocks = [(at, close) for at, close in self.closes.items() if text[at] == "{"]
         self.block_begins = sorted(self.blocks)
         self.names = collections.defaultdict(list)
-        self.closed = [self.after(found.end() - 1) for found in re.finditer(r"\[\](?=\s*[(<{])", text)]
+        self.closed = [self.after(found.end() - 1)
+                       for found in re.finditer(r"\[\](?=\s*[(<{])", text)]
         self.templates()
         self.parameters()
         self.declarations()
@@ -105,7 +105,8 @@ class Names:
             inside = self.text[start.end():at - 1]
             begin, end = self.after(at)
             for first, last in split(inside):
-                part = re.fullmatch(r"\s*(class|typename|int|bool)\s+(\w+)\s*(?:=.*)?", inside[first:last], re.S)
+                part = re.fullmatch(r"\s*(class|typename|int|bool)\s+(\w+)\s*(?:=.*)?",
+                                    inside[first:last], re.S)
                 if part:
                     kind = "type" if part[1] in ("class", "typename") else part[1]
                     self.add(part[2], kind, True, True, at, end)
@@ -137,7 +138,7 @@ class Names:
                 whole = False
             else:
                 block, end = self.around(start.start(2))
-                whole = re.search(r"\b(?:struct|class)\b[^;(){}]*$", text[:max(block, 0)]) is not None
+                whole = bool(re.search(r"\b(?:struct|class)\b[^;(){}]*$", text[:max(block, 0)]))
                 block = block if whole else start.start()
             constant, const = "constexpr" in start[1], "const" in start[1]
             if constant and kind == "auto":
@@ -179,7 +180,7 @@ class Names:
 
     def end_of_declarator(self, at):
         while at < len(self.text) and self.text[at] not in ",;)":
-            if self.text[at] == ":" and self.text[at - 1:at + 1] != "::" and self.text[at + 1] != ":" and \
+            if self.text[at] == ":" and "::" not in self.text[at - 1:at + 2] and \
                     "?" not in self.text[self.text.rfind(";", 0, at) + 1:at]:
                 break
             template = re.match(r"<[\w\s,.:]*>(?=[({])", self.text[at:])
@@ -243,4 +244,5 @@ def plain_type(kind):
 def alike(a, b):
     """How much two names have in common."""
     shared = set(a.split("_")) & set(b.split("_"))
-    return 2 * len(shared) + (len(a) <= 2 and len(b) <= 2) + (a.lower()[0] == b.lower()[0]) + (a[-1] == b[-1])
+    return 2 * len(shared) + (max(len(a), len(b)) <= 2) + (a[0].lower() == b[0].lower()) + \
+        (a[-1] == b[-1])

@@ -31,13 +31,16 @@ def with_mutants(text, numbered, path):
             edits.append((m.end, (0, -m.begin, -number), 0, after, number))
         if m.inserted:
             at, is_before, more = m.inserted
-            edits.append((at, (2 if is_before else 1, number), 0, more.replace("{id}", str(number)), number))
+            more = more.replace("{id}", str(number))
+            edits.append((at, (2 if is_before else 1, number), 0, more, number))
     parts, whose, at = [], [], 0
     line, column = 1, 1
     for place, _, length, new, number in sorted(edits):
         kept = text[at:place]
         line, column = advanced(line, column, kept)
-        whose.append((line, column, column + len(new), number))
+        # Where an operator does not compile, it is named itself.
+        own = len(new) or len(numbered[number].was)
+        whose.append((line, column, column + own, number))
         column += len(new)
         parts += [kept, new]
         at = place + length
@@ -89,15 +92,16 @@ class Garden:
                 copy.write(planted)
 
     def build(self, targets, progress, jobs=1, note=lambda unfit: None):
-        """Builds programs. What the compiler refuses of a mutant is the end of that mutant: a change
-        that cannot be written is no mistake that could slip through."""
+        """Builds programs. What the compiler refuses of a mutant is the end of that mutant: a
+        change that cannot be written is no mistake that could slip through."""
         for _ in range(12):
             self.write()
-            self.run(["cmake", "-S", self.root, "-B", os.path.join(self.folder, "build"), "-G",
-                      "Ninja", "-DLADDER_CUDA=OFF", f"-DLADDER_PLANTED={self.planted}",
+            built = os.path.join(self.folder, "build")
+            self.run(["cmake", "-S", self.root, "-B", built, "-G", "Ninja",
+                      "-DLADDER_CUDA=OFF", f"-DLADDER_PLANTED={self.planted}",
                       "-DCMAKE_BUILD_TYPE=", f"-DCMAKE_CXX_FLAGS={FLAGS}"], "configuring", progress)
-            status, said = self.run(["ninja", "-C", os.path.join(self.folder, "build"), "-k", "0",
-                                     "-j", str(jobs), *targets], "building", progress, may_fail=True)
+            status, said = self.run(["ninja", "-C", built, "-k", "0", "-j", str(jobs), *targets],
+                                    "building", progress, may_fail=True)
             if status == 0:
                 return
             if not self.take_out(said):
@@ -107,8 +111,9 @@ class Garden:
                    WRONG_RESULT)
 
     def take_out(self, said):
-        """Takes out the mutants that the compiler names: those in whose text it finds an error, else
-        those on its line. In a template it names where that is used. False if there are none."""
+        """Takes out the mutants that the compiler names: those in whose text it finds an error,
+        else those on its line. In a template it names where that is used. False if there are
+        none."""
         named = {}
         for pattern in (r"error:.*", r"required .*"):
             for found in re.finditer(rf"^(/[^\s:]+):(\d+):(\d+): +({pattern})$", said, re.M):

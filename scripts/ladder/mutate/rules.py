@@ -38,9 +38,8 @@ class Code(str):
 
     def one_line(self, begin, end):
         """What stands there, on one line, without comments and the preprocessor's lines."""
-        text = "".join(here if kept != " " or here in " \n" or quoted else " " for here, kept, quoted in
-                       zip(self.whole[begin:end], self[begin:end], self.quoted[begin:end]))
-        return " ".join(text.split())
+        here = zip(self.whole[begin:end], self[begin:end], self.quoted[begin:end])
+        return " ".join("".join(whole if quoted else kept for whole, kept, quoted in here).split())
 
     @functools.cached_property
     def quoted(self):
@@ -89,13 +88,10 @@ def bodies(text):
 
 def host_bodies(text):
     """[begin, end) of the bodies of all functions."""
-    names, found = text.names, []
-    for begin, end in sorted(names.blocks):
-        head = text[:begin].rstrip()
-        # With what a constructor initialises before its body.
-        head = re.sub(r"\)\s*:\s*\w+[({][^;]*$", ")", head[-400:]) if head.endswith((")", "}")) else ""
-        if not (found and begin < found[-1][1]) and (parameters_before(text, begin, names.opens) or
-                                                     re.search(r"\)$", head) and ") :" in head):
+    found = []
+    for begin, end in sorted(text.names.blocks):
+        inside = found and begin < found[-1][1]
+        if not inside and parameters_before(text, begin, text.names.opens):
             found.append((begin + 1, end))
     return found
 
@@ -266,9 +262,10 @@ def call(text):
 
 
 SYNCHRONISES = re.compile(
-    r"\b(?:__sync(?:threads|warp)\w*|named_barrier_\w+|begin_turn|end_turn|cp_async_(?:wait|commit)\w*"
-    r"|wgmma_(?:wait|commit|fence)\w*|tma_store_(?:wait|commit)\w*|fence_\w+)\b"
+    r"\b(?:__sync(?:threads|warp)\w*|named_barrier_\w+|begin_turn|end_turn"
+    r"|cp_async_(?:wait|commit)\w*|wgmma_(?:wait|commit|fence)\w*|tma_store_(?:wait|commit)\w*|fence_\w+)\b"
     r"|[.>](?:wait|acquire|release|arrive\w*)\(")
+OPENS_BLOCK = re.compile(r"(?:[)\];{}]|\b(?:else|do|mutable|const|noexcept)|->\s*[\w:<>&]+)\s*$")
 DECLARES = re.compile(rf"(?:const|constexpr|auto|using|static|struct|static_assert|typename)\b"
                       rf"|(?!(?:{'|'.join(sorted(KEYWORDS))})\b)"
                       rf"{TYPE}(?:\s*[&*]\s*|\s+)[A-Za-z_]\w*\s*(?:[=;,{{\[(])")
@@ -281,7 +278,7 @@ def moved(text):
                if SYNCHRONISES.search(text, found.end(), closing(text, found.end() - 1))}
     orders = re.compile(SYNCHRONISES.pattern + "".join(rf"|^{name}\(" for name in sorted(lambdas)))
     for begin, end in text.names.blocks:
-        if not re.search(r"(?:[)\];{}]|\b(?:else|do|mutable|const|noexcept)|->\s*[\w:<>&]+)\s*$", text[:begin][-80:]):
+        if not OPENS_BLOCK.search(text[max(0, begin - 80):begin]):
             continue
         inside = list(statements(text, begin + 1, end))
         which = [orders_memory(text[first:last], orders) for first, last in inside]
@@ -320,8 +317,7 @@ def end_of_any(text, at):
     head = re.compile(r"(if|for|while|switch)(?: constexpr)?\s*(?=\()").match(text, at)
     if not head:
         return end_of_statement(text, at)
-    at = text.names.closes[head.end()] + 1
-    at = end_of_any(text, at + re.match(r"\s*", text[at:])[0].__len__())
+    at = end_of_any(text, re.compile(r"\s*").match(text, text.names.closes[head.end()] + 1).end())
     other = head[1] == "if" and at and re.compile(r"\s*else\s*").match(text, at)
     return end_of_any(text, other.end()) if other else at
 
@@ -350,8 +346,8 @@ def uses(text):
 
 def written(text, found):
     """Whether something is stored in a name there."""
-    return re.match(r"(?:\[[^\]]*\])?\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)", text[found.end():]) or \
-        re.search(r"(?:\+\+|--|&)$", text[:found.start()])
+    after = r"(?:\[[^\]]*\])?\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)"
+    return re.match(after, text[found.end():]) or re.search(r"(?:\+\+|--|&)$", text[:found.start()])
 
 
 def variable(text):
@@ -365,7 +361,8 @@ def variable(text):
         others = [other for other in text.names.like(one, at) if not (stores and other.const)]
         for other in others:
             plant = "number" if one.constant else "pick"
-            yield at, found.end(), other.name, f"ladder::mutant::{plant}({{id}}, {{was}}, {other.name})"
+            yield (at, found.end(), other.name,
+                   f"ladder::mutant::{plant}({{id}}, {{was}}, {other.name})")
     for found in re.finditer(r"(?<![\w.:>])([A-Za-z_]\w*(?:\.\w+)*\.)(\w+)\b(?!\s*[(<])", text):
         for other in FIELDS.get(found[2], ()):
             yield (*found.span(), found[1] + other,
@@ -391,7 +388,8 @@ def rounding(text):
 
 def padded(text):
     """The padded size of a head for the real one, and the other way round."""
-    extents = Spans([found.span(1) for found in re.finditer(r"\w\s+\w+\[([^\]]*)\]\s*[=;,{]", text)])
+    extents = Spans([found.span(1)
+                     for found in re.finditer(r"\w\s+\w+\[([^\]]*)\]\s*[=;,{]", text)])
     for found in re.finditer(r"(?<![\w.:])(?:D|p\.d)\b(?!\s*::)", text):
         if found.start() in extents:
             continue
