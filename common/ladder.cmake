@@ -81,7 +81,21 @@ if(LADDER_SANITIZE)
   target_link_options(ladder_flags INTERFACE -fsanitize=address,undefined)
 endif()
 
+# In the list of sources of that name, the copies there are take their place.
+function(ladder_planted name)
+  set(sources)
+  foreach(path ${${name}})
+    file(RELATIVE_PATH relative ${CMAKE_SOURCE_DIR} ${path})
+    if(LADDER_PLANTED AND EXISTS ${LADDER_PLANTED}/${relative})
+      set(path ${LADDER_PLANTED}/${relative})
+    endif()
+    list(APPEND sources ${path})
+  endforeach()
+  set(${name} ${sources} PARENT_SCOPE)
+endfunction()
+
 file(GLOB sim_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/common/machine/sim/*.cpp)
+ladder_planted(sim_sources)
 add_library(ladder_sim STATIC ${sim_sources})
 target_link_libraries(ladder_sim PUBLIC ladder_flags)
 
@@ -111,6 +125,7 @@ endif()
 
 file(GLOB harness_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/common/harness/*.cpp)
 list(FILTER harness_sources EXCLUDE REGEX "/main\\.cpp$")
+ladder_planted(harness_sources)
 add_library(ladder_harness STATIC ${harness_sources})
 target_link_libraries(ladder_harness PUBLIC ladder_sim ladder_gpu)
 

@@ -8,11 +8,9 @@
 #include <thread>
 #include <vector>
 
-namespace ladder {
+#include "host_cores.h"
 
-inline int host_cores() {
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-}
+namespace ladder {
 
 /// Calls body(i) once for each i, in any order and on any thread. Rethrows the first exception.
 template <class Body>

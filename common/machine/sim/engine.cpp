@@ -11,6 +11,8 @@
 #include <numeric>
 #include <thread>
 
+#include "host_cores.h"
+
 namespace ladder::sim {
 namespace {
 
@@ -261,9 +263,10 @@ void Worker::publish(unsigned mask) {
 // --------------------------------------------------------------------------------------------- Sim
 
 Sim::Sim(const SimOptions& options) : options_(options) {
-  const int cores = std::max(1u, std::thread::hardware_concurrency());
   // A trace tells one story, so one worker writes it.
-  const int threads = !options.trace_file.empty() ? 1 : options.threads ? options.threads : cores;
+  const int threads = !options.trace_file.empty() ? 1
+                      : options.threads           ? options.threads
+                                                  : host_cores();
   for (int i = 0; i < threads; ++i)
     workers_.push_back(std::make_unique<Worker>(i, options.sram_bytes));
   info_.kind = DeviceKind::sim;

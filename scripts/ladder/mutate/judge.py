@@ -1,14 +1,19 @@
 """Runs the tests on a mutant, the quickest first, until one fails."""
 
+import concurrent.futures
 import glob
+import hashlib
+import itertools
 import json
 import math
 import os
+import queue
 import re
 import resource
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 
 from ladder.console import WRONG_RESULT, Stop
@@ -17,6 +22,12 @@ MEMORY = 8 << 30  # of a program: a mutant may want to fill the machine's
 PATIENCE = 10  # seconds of a core's time for any test to begin with
 # Tests run in rounds by how long they take on the sound program: most mutants fall in the first.
 TURNS = (0.1, 1, float("inf"))
+# What tests the checks themselves, and what of the sim checks nothing: how it switches between
+# threads, and what it tells a trace.
+TESTS_OF_REFERENCE = ("reference_test", "quantised_test")
+TESTS_OF_SIM = ("sim_test", "races_test", "hopper_faults_test", "tile_test", "over_warps_test",
+                "hopper_test", "fp8_test")
+NO_CHECKS = r"/(?:fiber|recorder|mapped)\."
 ALL_STEPS = "Schedules.*:SmallerSharedMemory.*:Settings.*"  # tests that a rung's steps share
 
 
@@ -44,15 +55,25 @@ class Suites:
         self.words = sorted(os.path.relpath(path, root) for path in
                             glob.glob(os.path.join(root, "common/tests/*_test.cu")))
         self.uses = {file: includes(root, file) for file in self.rungs + self.words}
+        self.headers = self.found("common/tile/*.h")
+        self.checks = self.found("common/machine/sim/*.h") + \
+            self.found("common/machine/sim/*.cpp") + self.found("common/harness/reference.cpp")
+        self.checks = [file for file in self.checks if not re.search(NO_CHECKS, file)]
+
+    def found(self, pattern):
+        return sorted(os.path.relpath(path, self.root)
+                      for path in glob.glob(os.path.join(self.root, pattern)))
 
     def files(self):
-        """All that mutants are planted in."""
-        words = glob.glob(os.path.join(self.root, "common/tile/*.h"))
-        return self.rungs + sorted(os.path.relpath(path, self.root) for path in words)
+        """All that mutants are planted in: kernels, words, and what checks them."""
+        return self.rungs + self.headers + self.checks
 
     def of(self, file):
         """[(program, filter, longest)] for a mutant of the file, in the order to try them. A word
         has tests of its own, so of its many users' those alone that take less than a second."""
+        if file in self.checks:
+            own = TESTS_OF_REFERENCE if "reference" in file else TESTS_OF_SIM
+            return [(program, "*", float("inf")) for program in own] + [("broken_test", "*", 5)]
         if file in self.rungs:
             return [(*suite, float("inf")) for suite in self.of_step(file)]
         own = [(os.path.basename(test)[:-3], "Sim*", float("inf")) for test in self.words
@@ -72,30 +93,61 @@ class Suites:
 
 
 class Judge:
-    """`bin`: the folder of the programs with the mutants; `folder`: for what is learnt of them."""
+    """`bin`: the folder of the programs with the mutants; `folder`: for what is learnt of them.
+    Judges `jobs` mutants at a time, each on a core of its own, or one on all of them."""
 
-    def __init__(self, bin_folder, folder, progress):
+    def __init__(self, bin_folder, folder, progress, jobs=1):
         self.bin = bin_folder
         self.progress = progress
         self.folder = folder
+        self.jobs = jobs
+        self.idle = queue.SimpleQueue()
+        for i, core in zip(range(jobs), itertools.cycle(cores())):
+            self.idle.put({core} if jobs > 1 else set(cores()))
+        self.width = 1 if jobs > 1 else len(cores())  # cores of a program
+        self.stopped = threading.Event()
+        self.what = "the tests without a mutant"
         self.times = {}  # program → {test: seconds without a mutant}
 
-    def learn(self, programs):
-        """Runs all tests without a mutant. They must pass."""
-        for program in programs:
-            path = os.path.join(self.folder, f"{program}.json")
-            binary = os.path.join(self.bin, program)
-            if not os.path.exists(path) or os.path.getmtime(path) < os.path.getmtime(binary):
-                status, said, _ = self.run(program, f"Sim*:{ALL_STEPS}", None, 3600,
-                                           f"{program} without a mutant",
-                                           [f"--gtest_output=json:{path}.part"])
-                if status:
-                    raise Stop(f"{program} fails without a mutant:\n{said[-2000:]}", WRONG_RESULT)
-                os.replace(f"{path}.part", path)
-            with open(path, encoding="utf-8") as file:
-                suites = json.load(file)["testsuites"]
-            self.times[program] = {f"{suite['name']}.{test['name']}": float(test["time"][:-1])
-                                   for suite in suites for test in suite["testsuite"]}
+    def each(self, work, todo):
+        """Calls work for all of them, so many at a time, and yields each as it is done."""
+        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+            running = {pool.submit(work, one): one for one in todo}
+            try:
+                for done in concurrent.futures.as_completed(running):
+                    yield running[done], done.result()
+            except BaseException:
+                self.stopped.set()
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def learn(self, suites):
+        """Runs the tests of the suites without a mutant. They must pass."""
+        filters = {}
+        for program, pattern, _ in suites:
+            filters.setdefault(program, set()).add(pattern)
+        shards = [(program, ":".join(sorted(patterns)), shard)
+                  for program, patterns in sorted(filters.items()) for shard in range(self.jobs)]
+        for (program, *_), times in self.each(lambda shard: self.learn_shard(*shard), shards):
+            self.times.setdefault(program, {}).update(times)
+
+    def learn_shard(self, program, pattern, shard):
+        name = hashlib.sha256(f"{pattern} {shard} {self.jobs}".encode()).hexdigest()[:8]
+        path = os.path.join(self.folder, f"{program}.{name}.json")
+        binary = os.path.join(self.bin, program)
+        if not os.path.exists(path) or os.path.getmtime(path) < os.path.getmtime(binary):
+            status, said, _ = self.run(program, pattern, None, 3600,
+                                       [f"--gtest_output=json:{path}.part"],
+                                       GTEST_TOTAL_SHARDS=str(self.jobs),
+                                       GTEST_SHARD_INDEX=str(shard))
+            if status:
+                raise Stop(f"{program} fails without a mutant:\n{said[-2000:]}", WRONG_RESULT)
+            os.replace(f"{path}.part", path)
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)["testsuites"]
+        return {f"{suite['name']}.{test['name']}": float(test["time"][:-1])
+                for suite in found for test in suite["testsuite"]
+                if test.get("result") == "COMPLETED"}
 
     def turns(self, suites):
         """[(program, [tests], seconds)]: what to run, in this order."""
@@ -111,40 +163,51 @@ class Judge:
                                   sum(self.times[program][test] for test in chosen)))
         return turns
 
-    def verdict(self, number, suites, what):
-        """How the tests take a mutant: "found" and by what, "survived", or "not reached" where
-        nothing ran what it changes."""
+    def verdict(self, number, suites):
+        """How the tests take a mutant: "found" and by what, "survived", "not reached" where nothing
+        ran what it changes, or "does not compile" where that shows only now."""
         reached = False
         for program, tests, seconds in self.turns(suites):
-            limit = PATIENCE + 5 * cores() * seconds
-            status, said, hung = self.run(program, ":".join(tests), number, limit, what,
+            limit = PATIENCE + 5 * self.width * seconds
+            status, said, hung = self.run(program, ":".join(tests), number, limit,
                                           ["--gtest_fail_fast"])
             reached |= "mutant reached" in said
+            if "mutant does not fit" in said:
+                return "does not compile", "the types differ"
             if hung:
                 return "found", f"{program}: no end within {limit:.0f} s of a core's time"
             if status:
                 return "found", f"{program}: {reason(said, status)}"
         return ("survived", "") if reached else ("not reached", "")
 
-    def run(self, program, tests, number, limit, what, more):
+    def run(self, program, tests, number, limit, more, **environment):
         """(status, all it said, whether it had to be ended). The limit is of a core's time, so that
         a machine under load makes no mutant hang; one that waits for nothing is ended as well."""
-        environment = {**os.environ}
+        environment = {**os.environ, **environment}
         environment.pop("LADDER_MUTANT", None)
         if number is not None:
             environment["LADDER_MUTANT"] = str(number)
+        if self.stopped.is_set():
+            raise KeyboardInterrupt
+        mine = self.idle.get()
+        try:
+            return self.run_on(mine, program, tests, limit, more, environment)
+        finally:
+            self.idle.put(mine)
+
+    def run_on(self, mine, program, tests, limit, more, environment):
         with tempfile.TemporaryFile() as out:
             flags = out.fileno()
             with subprocess.Popen([os.path.join(self.bin, program), f"--gtest_filter={tests}",
                                    "--gtest_brief=1", *more], stdin=subprocess.DEVNULL, stdout=flags,
                                   stderr=flags, env=environment,
-                                  preexec_fn=lambda: set_limits(limit)) as process:
+                                  preexec_fn=lambda: set_limits(limit, mine)) as process:
                 try:
                     end, waited = time.monotonic() + 3600 + 100 * limit, False
                     while process.poll() is None:
-                        self.progress.at(what)
+                        self.progress.at(self.what)
                         waited = time.monotonic() > end
-                        if waited:
+                        if waited or self.stopped.is_set():
                             process.kill()
                         try:
                             process.wait(timeout=0.05)
@@ -159,14 +222,18 @@ class Judge:
 
 
 def cores():
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    """The numbers of those that this process may use."""
+    has = hasattr(os, "sched_getaffinity")
+    return sorted(os.sched_getaffinity(0)) if has else list(range(os.cpu_count()))
 
 
-def set_limits(seconds):
+def set_limits(seconds, mine):
     seconds = math.ceil(seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, mine)
 
 
 def matches(test, pattern):

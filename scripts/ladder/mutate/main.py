@@ -1,29 +1,39 @@
-"""scripts/mutate: plants mistakes in kernels and words and looks whether the tests find them."""
+"""scripts/mutate: plants mistakes in kernels, words and checks: do the tests find them?"""
 
 import collections
 import hashlib
 import json
 import os
 import sys
+import time
 
 from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Progress, Stop, run_command, wrap
 from ladder.files import ROOT, write_whole
 from ladder.mutate import known
-from ladder.mutate.judge import Judge, Suites
+from ladder.mutate.judge import Judge, Suites, cores
 from ladder.mutate.plant import Garden, check_tools, fingerprint
-from ladder.mutate.rules import key, mutants
+from ladder.mutate.rules import RULES, key, mutants
 
 DESCRIPTION = """\
 Plants single mistakes in the kernels and in common/tile, in copies, and runs the tests on each: a
-mistake that no test finds is a hole in them. The mistakes: another operator (< for <=, + for -), a
-number one larger, a maximum that starts at 0, min for max, a statement left out, an `if` always or
-never taken, a condition dropped, a plain addition for an atomic one.
+mistake that no test finds is a hole in them. The kinds of mistake: `operator` (< for <=, + for -),
+`number` (one larger, a maximum that starts at 0), `call` (min for max, a plain addition for an
+atomic one), `statement` (one left out), `guard` (an `if` always or never taken), `conjunct` (a
+condition dropped), `moved` (a statement moved by one across a barrier, wait, release or commit),
+`variable` (another of the same type that is in scope: for each use the likeliest, by name and
+place, two at most), `rounding` (a value rounded to the I/O type once more), `padded` (the padded
+head size for the real one, or the other way round).
+
+`operator`, `number`, `statement`, `guard` and `conjunct` are also planted in what finds mistakes:
+the sim (common/machine/sim) and the reference. Of the tests those of these two alone are run there,
+so that what survives is a check that no test needs.
 
 A sample of all that could be planted is built into one set of programs (build/mutate), each mistake
-chosen while they run; so the first build takes as long as any, and a mutant about a second. Results
-are kept in build/mutate/results.json: a run that was interrupted goes on where it stopped, what was
-found stays found while its file is the same, and what survived is tried again once any source is
-another. Mutants that may survive stand in scripts/ladder/mutate/known.json with the reason.
+chosen while they run; so the first build takes as long as any, and a mutant about a second on one
+core. Results are kept in build/mutate/results.json: a run that was interrupted goes on where it
+stopped, what was found stays found while its file is the same, and what survived is tried again
+once any source is another. Mutants that may survive stand in scripts/ladder/mutate/known.json with
+the reason.
 
 Not planted, because no test on the sim could find it: an index of S that is 32 bits wide. Only the
 GPU's GpuLarge tests do."""
@@ -33,6 +43,7 @@ Examples:
   scripts/mutate                      300 mutants
   scripts/mutate --seed 7             another 300
   scripts/mutate --only 04_ --count 0 all of rung 04's, as often as it takes: it goes on
+  scripts/mutate --kind moved,padded --count 0
   scripts/mutate --only rows.h --list
 
 Exit status: 0 every survivor is explained; 1 one is not; 2 bad usage."""
@@ -45,10 +56,16 @@ def parse(arguments):
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="which ones (default 0)")
     parser.add_argument("--only", default="", metavar="TEXT",
                         help="of files whose path has TEXT in it alone")
+    parser.add_argument("--kind", default="", metavar="NAME,...", help="of these kinds alone: "
+                        + ", ".join(rule.__name__ for rule in RULES))
+    parser.add_argument("--jobs", type=int, default=len(cores()), metavar="N",
+                        help="how many to judge at a time (default: the cores, here %(default)s)")
     parser.add_argument("--list", action="store_true", help="print them and plant nothing")
     options = parser.parse_args(arguments)
     if options.count < 0:
         raise Stop(f"--count {options.count}: a number of mutants, 0 for all", BAD_USAGE)
+    if options.jobs < 1:
+        raise Stop(f"--jobs {options.jobs}: how many at a time, 1 at least", BAD_USAGE)
     return options
 
 
@@ -69,6 +86,7 @@ class Results:
                  for folder, _, names in os.walk(os.path.join(root, "common")) for name in names
                  if name.endswith((".h", ".cpp", ".cu", ".cmake"))]
         self.tree = fingerprint(root, {*files, *tests})
+        self.saved = 0
         self.had = {}
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
@@ -85,39 +103,55 @@ class Results:
     def put(self, mutant, state, by):
         self.had[key(mutant)] = {"state": state, "by": by, "file": self.of_file[mutant.file],
                                  "tree": self.tree}
+        if time.monotonic() - self.saved > 2:
+            self.save()
+
+    def save(self):
+        self.saved = time.monotonic()
         write_whole(self.path, json.dumps(self.had, indent=0, ensure_ascii=False) + "\n")
 
 
 def describe(mutant):
-    return f"{mutant.file}: {mutant.line}\n    {mutant.was} → {mutant.now}"
+    return f"{mutant.file}: {mutant.line}\n    {mutant.was} → {mutant.now}   ({mutant.rule})"
 
 
-def run_all(root, chosen, results, progress):
+def run_all(root, chosen, results, progress, jobs):
     """Tries all of those of which nothing is known."""
     todo = [m for m in chosen if results.get(m) is None]
     if not todo:
         return
     check_tools()
     suites = Suites(root)
-    garden = Garden(root, enumerate(chosen))
-    programs = suites.programs({m.file for m in todo})
-    garden.build(programs, progress)
-    for m in chosen:
-        if key(m) in garden.unfit:
-            results.put(m, "does not compile", garden.unfit[key(m)])
-    judge = Judge(garden.bin, garden.folder, progress)
-    judge.learn(programs)
-    numbers = {key(m): number for number, m in garden.numbered.items()}
-    for done, m in enumerate(todo):
-        if key(m) in numbers:
-            survived = sum(1 for one in todo[:done] if results.get(one)[0] == "survived")
-            what = f"mutant {done + 1} of {len(todo)}, {survived} survived: {m.file}"
-            results.put(m, *judge.verdict(numbers[key(m)], suites.of(m.file), what))
+    garden = Garden(root, ((number, m) for number, m in enumerate(chosen)
+                           if (results.get(m) or [""])[0] != "does not compile"))
+    tests = [suite for file in {m.file for m in todo} for suite in suites.of(file)]
+    of_key = {key(m): m for m in chosen}
+
+    def note(unfit):
+        for one, why in unfit.items():
+            results.put(of_key[one], "does not compile", why)
+        results.save()
+
+    try:
+        garden.build(sorted({program for program, *_ in tests}), progress, jobs, note)
+        judge = Judge(garden.bin, garden.folder, progress, jobs)
+        judge.learn(tests)
+        numbers = {key(m): number for number, m in garden.numbered.items()}
+        todo = [m for m in todo if key(m) in numbers]
+        survived = 0
+        for done, (m, verdict) in enumerate(judge.each(
+                lambda m: judge.verdict(numbers[key(m)], suites.of(m.file)), todo), 1):
+            results.put(m, *verdict)
+            survived += verdict[0] == "survived"
+            judge.what = f"{done} of {len(todo)} mutants, {survived} survived"
+    finally:
+        results.save()
 
 
 def report(chosen, results, entries):
     """Prints the score; the status to end with."""
-    scores = collections.defaultdict(collections.Counter)
+    scores = {title: collections.defaultdict(collections.Counter)
+              for title in ("by kind", "by file")}
     lines = collections.defaultdict(list)
     for m in chosen:
         state, _ = results.get(m)
@@ -125,14 +159,14 @@ def report(chosen, results, entries):
             why = known.reason_for(entries, m)
             lines["explained" if why else state].append((m, why))
             state = "explained" if why else state
-        scores[m.file.split("/")[0] if m.file[0].isdigit() else m.file][state] += 1
-    heads = ["found", "survived", "not reached", "explained", "does not compile"]
-    print(f"{'':22}" + "".join(f"{head:>18}" for head in heads) + f"{'score':>8}")
-    total = collections.Counter()
-    for name, states in sorted(scores.items()):
-        print(row(name, states, heads))
-        total += states
-    print(row("all", total, heads))
+        scores["by kind"][m.rule][state] += 1
+        scores["by file"][m.file.split("/")[0] if m.file[0].isdigit() else m.file][state] += 1
+    for title, of in scores.items():
+        print(f"{title:30}" + "".join(f"{head:>18}" for head in HEADS) + f"{'score':>8}")
+        for name, states in sorted(of.items()):
+            print(row(name, states))
+        print()
+    print(row("all", sum(scores["by file"].values(), collections.Counter())))
     for state, title in (("explained", "Explained:"), ("not reached", "That no test reaches:"),
                          ("survived", "Survived:")):
         if lines[state]:
@@ -147,29 +181,41 @@ def report(chosen, results, entries):
     return WRONG_RESULT
 
 
-def row(name, states, heads):
+HEADS = ["planted", "found", "explained", "survived", "not reached", "does not compile"]
+
+
+def row(name, states):
+    states = {**states, "planted": sum(states.values())}
+    states = collections.Counter(states)
     counted = states["found"] + states["survived"] + states["not reached"]
     score = f"{100 * states['found'] / counted:.1f}%" if counted else "–"
-    return f"{name:22}" + "".join(f"{states[head]:>18}" for head in heads) + f"{score:>8}"
+    return f"{name:30}" + "".join(f"{states[head]:>18}" for head in HEADS) + f"{score:>8}"
 
 
 def main(arguments, root=ROOT, path=known.PATH):
     options = parse(arguments)
-    every = []
-    for file in Suites(root).files():
+    every, suites = [], Suites(root)
+    for file in suites.files():
         with open(os.path.join(root, file), encoding="utf-8") as source:
-            every += mutants(file, source.read())
+            every += mutants(file, source.read(), on_host=file in suites.checks)
     entries = known.load(path)
     for entry in known.stale(entries, every):
         print("\n".join(wrap(f"scripts/mutate: nothing answers to this entry of known.json any "
                              f"more: {json.dumps(entry, ensure_ascii=False)}")), file=sys.stderr)
-    here = [m for m in every if options.only in m.file]
+    kinds = {kind for kind in options.kind.split(",") if kind}
+    strange = kinds - {rule.__name__ for rule in RULES}
+    if strange:
+        raise Stop(f"--kind {','.join(sorted(strange))}: the kinds are "
+                   f"{', '.join(rule.__name__ for rule in RULES)}", BAD_USAGE)
+    here = [m for m in every if options.only in m.file and (not kinds or m.rule in kinds)]
     if not here:
         raise Stop(f"--only {options.only}: there is nothing to plant in such a file", BAD_USAGE)
     chosen = sample(here, options.count, options.seed)
     if options.list:
         for m in sorted(chosen, key=lambda m: (m.file, m.begin)):
             print(describe(m))
+        for kind, number in collections.Counter(m.rule for m in chosen).most_common():
+            print(f"{kind:12}{number:6}")
         print(f"{len(chosen)} of {len(here)}")
         return GOOD
     folder = os.path.join(root, "build/mutate")
@@ -177,7 +223,7 @@ def main(arguments, root=ROOT, path=known.PATH):
     results = Results(os.path.join(folder, "results.json"), root, {m.file for m in every})
     progress = Progress()
     try:
-        run_all(root, chosen, results, progress)
+        run_all(root, chosen, results, progress, options.jobs)
     finally:
         progress.clear()
     return report(chosen, results, entries)

@@ -18,26 +18,42 @@ FLAGS = "-O1 -w"
 
 
 def with_mutants(text, numbered, path):
-    """The text of a source with the mutants of {number: mutant} in it."""
-    edits = []  # (place, 0: after what ends here, 1: before what begins here; order), length, text
+    """The text of a source with the mutants of {number: mutant} in it, and which of it is whose:
+    [(line, begin, end, number)], counted from 1."""
+    edits = []  # place, rank among those of a place, length of what goes, text that comes, whose
     for number, m in numbered.items():
         before, was, after = m.planted.partition("{was}")
         before, after = before.format(id=number), after.format(id=number)
+        # What ends at a place comes first, then what is inserted, then what begins. Of two around
+        # the same text the higher number is inside.
+        edits.append((m.begin, (3, -m.end, number), 0 if was else m.end - m.begin, before, number))
         if was:
-            # Of two around the same text the higher number is inside.
-            edits.append(((m.begin, 1, -m.end, number), 0, before))
-            edits.append(((m.end, 0, -m.begin, -number), 0, after))
-        else:
-            edits.append(((m.begin, 1, -m.end, number), m.end - m.begin, before))
-    parts, at = [], 0
-    for (place, *_), length, new in sorted(edits):
-        parts += [text[at:place], new]
+            edits.append((m.end, (0, -m.begin, -number), 0, after, number))
+        if m.inserted:
+            at, is_before, more = m.inserted
+            more = more.replace("{id}", str(number))
+            edits.append((at, (2 if is_before else 1, number), 0, more, number))
+    parts, whose, at = [], [], 0
+    line, column = 1, 1
+    for place, _, length, new, number in sorted(edits):
+        kept = text[at:place]
+        line, column = advanced(line, column, kept)
+        # Where an operator does not compile, it is named itself.
+        own = len(new) or len(numbered[number].was)
+        whose.append((line, column, column + own, number))
+        column += len(new)
+        parts += [kept, new]
         at = place + length
     parts.append(text[at:])
     operators = "".join(f"static constexpr ladder::mutant::{m.operator} M{number}{{{number}}}; "
                         for number, m in sorted(numbered.items()) if m.operator)
     once = "#pragma once\n" if path.endswith(".h") else ""
-    return f'{once}#include "{SWITCH}"\n{operators}\n#line 1 "{path}"\n' + "".join(parts)
+    return f'{once}#include "{SWITCH}"\n{operators}\n#line 1 "{path}"\n' + "".join(parts), whose
+
+
+def advanced(line, column, text):
+    lines = text.count("\n")
+    return line + lines, len(text) - text.rfind("\n") if lines else column + len(text)
 
 
 class Garden:
@@ -51,6 +67,7 @@ class Garden:
         self.planted = os.path.join(self.folder, "planted")
         self.bin = os.path.join(self.folder, "build/bin")
         self.unfit = {}  # key → why it does not compile
+        self.whose = {}  # file → which of its copy's text is which mutant's
 
     def write(self):
         """Writes the copies, each only where it changes: what is built then stays."""
@@ -64,7 +81,7 @@ class Garden:
             with open(os.path.join(self.root, file), encoding="utf-8") as source:
                 text = source.read()
             mine = {n: m for n, m in self.numbered.items() if m.file == file}
-            planted = with_mutants(text, mine, os.path.join(self.root, file))
+            planted, self.whose[file] = with_mutants(text, mine, os.path.join(self.root, file))
             path = os.path.join(self.planted, file)
             if os.path.exists(path):
                 with open(path, encoding="utf-8") as source:
@@ -74,47 +91,66 @@ class Garden:
             with open(path, "w", encoding="utf-8") as copy:
                 copy.write(planted)
 
-    def build(self, targets, progress):
-        """Builds programs. What the compiler refuses of a mutant is the end of that mutant: a change
-        that cannot be written is no mistake that could slip through."""
+    def build(self, targets, progress, jobs=1, note=lambda unfit: None):
+        """Builds programs. What the compiler refuses of a mutant is the end of that mutant: a
+        change that cannot be written is no mistake that could slip through."""
         for _ in range(12):
             self.write()
-            self.run(["cmake", "-S", self.root, "-B", os.path.join(self.folder, "build"), "-G",
-                      "Ninja", "-DLADDER_CUDA=OFF", f"-DLADDER_PLANTED={self.planted}",
+            built = os.path.join(self.folder, "build")
+            self.run(["cmake", "-S", self.root, "-B", built, "-G", "Ninja",
+                      "-DLADDER_CUDA=OFF", f"-DLADDER_PLANTED={self.planted}",
                       "-DCMAKE_BUILD_TYPE=", f"-DCMAKE_CXX_FLAGS={FLAGS}"], "configuring", progress)
-            status, said = self.run(["ninja", "-C", os.path.join(self.folder, "build"), "-k", "0",
-                                     "-j", "1", *targets], "building", progress, may_fail=True)
+            status, said = self.run(["ninja", "-C", built, "-k", "0", "-j", str(jobs), *targets],
+                                    "building", progress, may_fail=True)
             if status == 0:
                 return
             if not self.take_out(said):
                 break
+            note(self.unfit)
         raise Stop("the programs with the mutants in them do not build:\n" + said[-3000:],
                    WRONG_RESULT)
 
     def take_out(self, said):
-        """Takes out the mutants on the lines that the compiler names. False if there are none."""
-        lines = {(os.path.relpath(found[1], self.root), int(found[2])): found[3]
-                 for found in re.finditer(r"^(/[^\s:]+):(\d+):\d+: +(error:.*)$", said, re.M)}
-        if not self.named(lines):  # in a template: then those of where it is used
-            lines = {(os.path.relpath(found[1], self.root), int(found[2])): found[3]
-                     for found in re.finditer(r"^(/[^\s:]+):(\d+):\d+: +(required .*)$", said, re.M)}
-        named = self.named(lines)
+        """Takes out the mutants that the compiler names: those in whose text it finds an error,
+        else those on its line. In a template it names where that is used. False if there are
+        none."""
+        named = {}
+        for pattern in (r"error:.*", r"required .*"):
+            for found in re.finditer(rf"^(/[^\s:]+):(\d+):(\d+): +({pattern})$", said, re.M):
+                file, line = os.path.relpath(found[1], self.root), int(found[2])
+                for number in self.at(file, line, int(found[3])):
+                    named[number] = found[4].strip()
+            if named:
+                break
+        # Where a declaration does not compile, nor do the uses of what it declares.
+        first = {number: why for number, why in named.items()
+                 if self.rule(number) == "moved" or "was not declared" not in why}
+        named = first or named
         for number, why in named.items():
-            self.unfit[key(self.numbered.pop(number))] = why
+            if number in self.numbered:
+                self.unfit[key(self.numbered.pop(number))] = why
         return bool(named)
 
-    def named(self, lines):
-        texts, found = {}, {}
-        for number, m in self.numbered.items():
-            if m.file not in texts:
-                with open(os.path.join(self.root, m.file), encoding="utf-8") as source:
-                    texts[m.file] = source.read()
-            first = texts[m.file].count("\n", 0, m.begin) + 1
-            last = texts[m.file].count("\n", 0, m.end) + 1
-            for (file, line), why in lines.items():
-                if file == m.file and first <= line <= last:
-                    found[number] = why
-        return found
+    def at(self, file, line, column):
+        """The numbers of the mutants that a place of a copy belongs to. Where it is in none's own
+        text, the likeliest of its line are: those that put another kind of value there."""
+        here = {number for at, _, _, number in self.whose.get(file, ()) if at == line}
+        exactly = {number for at, begin, end, number in self.whose.get(file, ())
+                   if at == line and begin <= column < end}
+        likely = [{number for number in here if self.rule(number) in rules}
+                  for rules in (("rounding",), ("variable", "padded"))]
+        return exactly or likely[0] or likely[1] or here or self.around(file, line)
+
+    def rule(self, number):
+        return self.numbered[number].rule if number in self.numbered else None
+
+    def around(self, file, line):
+        """The mutants of statements that a line is in the midst of."""
+        lines = {}
+        for at, _, _, number in self.whose.get(file, ()):
+            first, last = lines.get(number, (at, at))
+            lines[number] = min(first, at), max(last, at)
+        return {number for number, (first, last) in lines.items() if first <= line <= last}
 
     def run(self, command, what, progress, may_fail=False):
         os.makedirs(self.folder, exist_ok=True)

@@ -2,13 +2,18 @@
 
 import bisect
 import collections
+import functools
 import re
+
+from ladder.mutate.names import KEYWORDS, TYPE, Names, parameters_before
 
 # A change: the text [begin, end) of a file becomes `planted`, which has both what was there, as {was},
 # and what the mistake makes of it; the mutant's number takes the place of {id} and chooses.
 # `was` and `now` say it to people, `line` is the line that it begins in, less its comment, `nth`
 # tells apart what is the same in all of these. `operator`: the type of M{id}, if there is one.
-Mutant = collections.namedtuple("Mutant", "file rule line was now nth begin end planted operator")
+# `inserted`: (where, whether before what begins there, text) of a second change, or None.
+Mutant = collections.namedtuple(
+    "Mutant", "file rule line was now nth begin end planted operator inserted")
 
 
 def key(mutant):
@@ -19,11 +24,39 @@ def key(mutant):
 # ---- the text, and where in it ----
 
 
+class Code(str):
+    """The masked text of a source, as the rules take it. `whole`: the text itself."""
+
+    def __new__(cls, whole):
+        code = super().__new__(cls, masked(whole))
+        code.whole = whole
+        return code
+
+    @functools.cached_property
+    def names(self):
+        return Names(self)
+
+    def one_line(self, begin, end):
+        """What stands there, on one line, without comments and the preprocessor's lines."""
+        here = zip(self.whole[begin:end], self[begin:end], self.quoted[begin:end])
+        return " ".join("".join(whole if quoted else kept for whole, kept, quoted in here).split())
+
+    @functools.cached_property
+    def quoted(self):
+        marks = bytearray(len(self))
+        for found in PATTERN.finditer(self.whole):
+            if found[0][0] in "\"'":
+                marks[found.start():found.end()] = b"\1" * len(found[0])
+        return marks
+
+
+PATTERN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])*\''
+                     r'|^[ \t]*#(?:[^\n\\]|\\.|\\\n)*', re.S | re.M)
+
+
 def masked(text):
     """The text with comments, literals and the preprocessor's lines as spaces."""
-    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
-                         r'|^[ \t]*#(?:[^\n\\]|\\.|\\\n)*', re.S | re.M)
-    return pattern.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    return PATTERN.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
 
 def closing(text, at):
@@ -50,6 +83,16 @@ def bodies(text):
             at += 1
         if at < len(text) and text[at] == "{" and not (found and at < found[-1][1]):
             found.append((at + 1, closing(text, at)))
+    return found
+
+
+def host_bodies(text):
+    """[begin, end) of the bodies of all functions."""
+    found = []
+    for begin, end in sorted(text.names.blocks):
+        inside = found and begin < found[-1][1]
+        if not inside and parameters_before(text, begin, text.names.opens):
+            found.append((begin + 1, end))
     return found
 
 
@@ -218,23 +261,163 @@ def call(text):
                "LADDER_MUTANT_CALL({id}, {was}, " + other + ")")
 
 
-RULES = [operator, statement, guard, conjunct, number, call]
+SYNCHRONISES = re.compile(
+    r"\b(?:__sync(?:threads|warp)\w*|named_barrier_\w+|begin_turn|end_turn"
+    r"|cp_async_(?:wait|commit)\w*|wgmma_(?:wait|commit|fence)\w*|tma_store_(?:wait|commit)\w*|fence_\w+)\b"
+    r"|[.>](?:wait|acquire|release|arrive\w*)\(")
+OPENS_BLOCK = re.compile(r"(?:[)\];{}]|\b(?:else|do|mutable|const|noexcept)|->\s*[\w:<>&]+)\s*$")
+DECLARES = re.compile(rf"(?:const|constexpr|auto|using|static|struct|static_assert|typename)\b"
+                      rf"|(?!(?:{'|'.join(sorted(KEYWORDS))})\b)"
+                      rf"{TYPE}(?:\s*[&*]\s*|\s+)[A-Za-z_]\w*\s*(?:[=;,{{\[(])")
 
 
-def mutants(file, text):
+def moved(text):
+    """A statement moved by one across one that orders: a barrier, a wait, a commit, a release. Of
+    the two the one that orders is moved, which comes to the same."""
+    lambdas = {found[1] for found in re.finditer(r"\b(\w+) = \[&\][^;{]*\{", text)
+               if SYNCHRONISES.search(text, found.end(), closing(text, found.end() - 1))}
+    orders = re.compile(SYNCHRONISES.pattern + "".join(rf"|^{name}\(" for name in sorted(lambdas)))
+    for begin, end in text.names.blocks:
+        if not OPENS_BLOCK.search(text[max(0, begin - 80):begin]):
+            continue
+        inside = list(statements(text, begin + 1, end))
+        which = [orders_memory(text[first:last], orders) for first, last in inside]
+        for i, (first, last) in enumerate(inside):
+            if not which[i]:
+                continue
+            copy = text.one_line(first, last)
+            for other, word in ((i - 1, "before"), (i + 1, "after")):
+                if not 0 <= other < len(inside) or which[other] and other < i:
+                    continue
+                at, stop = inside[other]
+                if re.match(r"(?:return|break|continue)\b", text[at:]):
+                    continue
+                neighbour = text.one_line(at, stop)
+                yield (first, last, f"({word} {neighbour[:60]}{'…' * (len(neighbour) > 60)})",
+                       "if (ladder::mutant::on({id})) {{}} else {was}", None,
+                       (at if word == "before" else stop, word == "before",
+                        " if (ladder::mutant::on({id})) {" + copy + "} "))
+
+
+def statements(text, at, end):
+    """[begin, end) of the statements of a block."""
+    while True:
+        at += len(text[at:end]) - len(text[at:end].lstrip())
+        stop = end_of_any(text, at) if at < end else None
+        if stop is None:
+            return
+        yield at, stop
+        at = stop
+
+
+def end_of_any(text, at):
+    """Where a statement ends, with all that it controls."""
+    if text[at] == "{":
+        return text.names.closes[at] + 1
+    head = re.compile(r"(if|for|while|switch)(?: constexpr)?\s*(?=\()").match(text, at)
+    if not head:
+        return end_of_statement(text, at)
+    at = end_of_any(text, re.compile(r"\s*").match(text, text.names.closes[head.end()] + 1).end())
+    other = head[1] == "if" and at and re.compile(r"\s*else\s*").match(text, at)
+    return end_of_any(text, other.end()) if other else at
+
+
+def orders_memory(statement, orders):
+    """Whether a statement is a call that orders, or an `if` with one."""
+    if statement.startswith("if ("):
+        statement = statement[closing(statement, 3) + 1:].lstrip()
+    return not re.match(r"(?:if|for|while|return|\{)", statement) and \
+        not DECLARES.match(statement) and orders.search(statement) is not None
+
+
+FIELDS = {"N": ["N_kv"], "N_kv": ["N"], "H": ["Hk", "B"], "Hk": ["H", "B"], "B": ["H"],
+          "row": ["column", "head"], "column": ["row"], "head": ["tile", "row"], "tile": ["head"],
+          "full": ["free"], "free": ["full"], "x": ["y"], "y": ["x"], "z": ["y"],
+          "stage": ["round"], "round": ["stage"]}
+
+
+def uses(text):
+    """(where, name) of all names used as values."""
+    for found in re.finditer(r"(?<![\w.:>])[A-Za-z_]\w*\b(?!\s*(?:\(|::|<\w))", text):
+        one = text.names.find(found[0], found.start())
+        if one and one.type not in ("type", "char*"):
+            yield found, one
+
+
+def written(text, found):
+    """Whether something is stored in a name there."""
+    after = r"(?:\[[^\]]*\])?\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)"
+    return re.match(after, text[found.end():]) or re.search(r"(?:\+\+|--|&)$", text[:found.start()])
+
+
+def variable(text):
+    """A variable for another of the same type that is in scope, or a field for its neighbour."""
+    headers = Spans([(found.end() - 1, closing(text, found.end() - 1))
+                     for found in re.finditer(r"\bfor \(", text)])
+    for found, one in uses(text):
+        at, stores = found.start(), written(text, found)
+        if at in headers and (stores or re.match(r"\s*(?:[<>!=]=?)\s", text[found.end():])):
+            continue  # of a loop that would never end
+        others = [other for other in text.names.like(one, at) if not (stores and other.const)]
+        for other in others:
+            plant = "number" if one.constant else "pick"
+            yield (at, found.end(), other.name,
+                   f"ladder::mutant::{plant}({{id}}, {{was}}, {other.name})")
+    for found in re.finditer(r"(?<![\w.:>])([A-Za-z_]\w*(?:\.\w+)*\.)(\w+)\b(?!\s*[(<])", text):
+        for other in FIELDS.get(found[2], ()):
+            yield (*found.span(), found[1] + other,
+                   f"ladder::mutant::pick({{id}}, {{was}}, {found[1]}{other})")
+
+
+def rounding(text):
+    """A rounding to the I/O type more, of a float or of one for each row."""
+    floats = [found for found, one in uses(text) if
+              one.type in ("float", "Rows", "float[]", "Chunk") and not one.constant]
+    floats += re.finditer(r"(?<![\w.])\w+\.scale\b", text)
+    for found in floats:
+        begin, end = found.span()
+        if text[end:end + 1] == "[" and found[0] != "scale":
+            end = closing(text, end) + 1
+        if not text.names.find("T", begin) or written(text, found) or \
+                re.match(r"\s*(?:[<>]=?|[!=]=)\s", text[end:]) or \
+                re.search(r"\s(?:[<>]=?|[!=]=)\s$", text[:begin]) or \
+                re.search(r"\bT\($", text[:begin]) and text[end:end + 1] == ")":
+            continue
+        yield begin, end, "rounded", "ladder::mutant::rounded<T>({id}, {was})"
+
+
+def padded(text):
+    """The padded size of a head for the real one, and the other way round."""
+    extents = Spans([found.span(1)
+                     for found in re.finditer(r"\w\s+\w+\[([^\]]*)\]\s*[=;,{]", text)])
+    for found in re.finditer(r"(?<![\w.:])(?:D|p\.d)\b(?!\s*::)", text):
+        if found.start() in extents:
+            continue
+        size, problem = (text.names.find(name, found.start()) for name in "Dp")
+        if size and size.constant and problem and problem.type == "Problem":
+            now = "p.d" if found[0] == "D" else "D"
+            yield (*found.span(), now, f"ladder::mutant::number({{id}}, {{was}}, {now})")
+
+
+RULES = [operator, statement, guard, conjunct, number, call, moved, variable, rounding, padded]
+OF_CHECKS = [operator, statement, guard, conjunct, number]  # in what runs on the host
+
+
+def mutants(file, text, on_host=False):
     """Every mutant of a source, `file` being its path from the root, in the order of the text."""
-    code = masked(text)
-    device, fixed = Spans(bodies(code)), Spans(constants(code))
+    code = Code(text)
+    within = Spans(host_bodies(code) if on_host else bodies(code))
+    fixed = Spans(constants(code))
     found, seen, spans = [], collections.Counter(), set()
-    for rule in RULES:
-        for begin, end, now, planted, *operators in rule(code):
-            if begin not in device or begin in fixed or (begin, end, now) in spans:
+    for rule in OF_CHECKS if on_host else RULES:
+        for begin, end, now, planted, *more in rule(code):
+            if begin not in within or begin in fixed or (begin, end, now) in spans:
                 continue
             spans.add((begin, end, now))
             line = text[text.rfind("\n", 0, begin) + 1:text.find("\n", begin)]
             line = re.sub(r"//.*", "", line).strip()
             was = " ".join(text[begin:end].split())
             found.append(Mutant(file, rule.__name__, line, was, now, seen[line, was, now], begin,
-                                end, planted, *operators or [None]))
+                                end, planted, *more, *[None] * (2 - len(more))))
             seen[line, was, now] += 1
     return sorted(found, key=lambda m: (m.begin, m.end, m.now))

@@ -17,8 +17,14 @@ inline const int active = [] {
   return number ? std::atoi(number) : -1;
 }();
 
+/// Says once on stderr that the active mutant cannot be: it is of other types. Ends the program.
+[[noreturn]] inline void misfit() {
+  constexpr char kText[] = "mutant does not fit\n";
+  _exit(write(2, kText, sizeof(kText) - 1) < 0 ? 2 : 1);
+}
+
 /// Says once, on stderr, that the active mutant did something.
-inline void note_reached() {
+[[gnu::noinline, gnu::cold]] inline void note_reached() {
   static std::atomic_flag said;
   constexpr char kText[] = "mutant reached\n";
   if (!said.test_and_set() && write(2, kText, sizeof(kText) - 1) < 0) std::abort();
@@ -36,6 +42,35 @@ constexpr bool on(int number) {
 template <class T>
 constexpr T number(int id, T was, T now) {
   return on(id) ? now : was;
+}
+
+/// a, or b where the mutant is active. Both must be of one type.
+template <class A, class B>
+constexpr A&& pick(int id, A&& a, B&& b) {
+  if constexpr (std::is_same_v<std::remove_cvref_t<A>, std::remove_cvref_t<B>>) {
+    if (on(id)) return static_cast<A&&>(const_cast<std::remove_cvref_t<A>&>(b));
+  } else if (on(id)) {
+    misfit();
+  }
+  return static_cast<A&&>(a);
+}
+
+/// x, or what is left of it after rounding to T where the mutant is active: of a float, or of all
+/// the floats of some rows.
+template <class T, class X>
+constexpr X rounded(int id, const X& x) {
+  if constexpr (std::is_same_v<X, float>) {
+    if (on(id)) return float(T(x));
+  } else if constexpr (requires { float(*x.r); }) {
+    if (on(id)) {
+      X all = x;
+      for (auto& one : all.r) one = float(T(one));
+      return all;
+    }
+  } else if (on(id)) {
+    misfit();
+  }
+  return x;
 }
 
 // `a + M + b` stands for a + b, or a − b where the mutant M is active: M takes its place between
