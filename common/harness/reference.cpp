@@ -425,8 +425,10 @@ GradientReference::GradientReference(const Problem& p, const Inputs& in, Roundin
           add(dv_.plain, block.plain_P, block.dO);
         });
         for (const double w : block.weight) dk_weight_ = std::max(dk_weight_, w);
-        for (size_t i = 0; i < n * d; ++i)
-          largest_q_ = std::max(largest_q_, std::abs(block.Q[i]));
+        // Of the rows that see a key, like the weights: what the blocks are does not matter.
+        for (size_t r = 0; r < n; ++r)
+          for (size_t c = 0; c < d && p.keys(rows[first + r]) > 0; ++c)
+            largest_q_ = std::max(largest_q_, std::abs(block.Q[r * d + c]));
       }
   }
   for (auto* x : {&dq_, &dk_}) {

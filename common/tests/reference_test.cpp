@@ -1,14 +1,17 @@
-// The float64 gradients against central differences of L = Σ dO∘O, which an attention of a few
-// lines computes that shares no code with the reference. Built a second time with a mistake in the
-// reference, which the differences must find.
+// The float64 reference. Its gradients against central differences of L = Σ dO∘O, which an
+// attention of a few lines computes that shares no code with the reference; all that a check
+// reports against DESIGN's rule of what is correct, written down a second time. Built a second time
+// with a mistake in the reference, which the differences must find.
 
 #include "harness/reference.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace ladder {
 namespace {
@@ -28,9 +31,11 @@ const Case kCases[] = {
     {"blind_rows", {.N = 9, .N_kv = 4, .d = 8, .causal = true, .dtype = DType::bf16}},
     {"grouped_heads", {.B = 2, .H = 4, .Hk = 2, .N = 5, .N_kv = 6, .d = 8, .causal = true}},
     {"one_key", {.H = 2, .Hk = 1, .N = 3, .N_kv = 1, .d = 8}},
+    {"one_key_bf16", {.H = 2, .Hk = 1, .N = 3, .N_kv = 1, .d = 8, .dtype = DType::bf16}},
     {"several_blocks", {.H = 1, .Hk = 1, .N = 300, .N_kv = 7, .d = 8, .causal = true}},
     {"wide", {.H = 1, .Hk = 1, .N = 2, .N_kv = 300, .d = 16, .scale = 0.25f}},
-    {"large_scale", {.N = 5, .N_kv = 6, .d = 8, .dtype = DType::bf16, .scale = 0.5f}},
+    {"large_scale", {.N = 5, .N_kv = 6, .d = 8, .dtype = DType::bf16, .scale = 0.6f}},
+    {"widest", {.H = 1, .Hk = 1, .N = 2, .N_kv = 3, .d = 256, .dtype = DType::bf16}},
 };
 
 Inputs inputs_of(const Problem& p) {
@@ -191,6 +196,290 @@ TEST(BlindRows, HaveNoGradient) {
   EXPECT_EQ(other.dk(), reference.dk());
   EXPECT_EQ(other.dv(), reference.dv());
 }
+
+// ------------------------------------------------------------------ what a check reports
+
+/// One output: its numbers in float64 and in `plain`, the rows that are compared, and what its
+/// tolerance has beyond that of O.
+struct Output {
+  std::vector<double> exact, plain;
+  std::vector<int> rows;
+  std::string compared;
+  double extra = 0;
+};
+
+/// All outputs, row after row, with an algorithm's roundings and without.
+struct Outputs {
+  Output o, lse, dq, dk, dv;
+  Outputs(const Problem& p, const Inputs& in, Rounding rounding, const GradientChoice& choice);
+};
+
+Outputs::Outputs(const Problem& p, const Inputs& in, Rounding rounding,
+                 const GradientChoice& choice) {
+  const Point x(in);
+  const auto size = [](int rows, int columns) { return static_cast<size_t>(rows * columns); };
+  const auto at = [&](int row, int c) { return size(row, p.d) + static_cast<size_t>(c); };
+  const auto round = [&](double value) { return rounded(p.dtype, value); };
+  const int heads = p.B * p.H, kv_heads = p.B * p.Hk, group = p.H / p.Hk;
+  for (auto* values : {&o.exact, &o.plain, &dq.exact, &dq.plain})
+    values->resize(size(heads * p.N, p.d));
+  for (auto* values : {&dk.exact, &dk.plain, &dv.exact, &dv.plain})
+    values->resize(size(kv_heads * p.N_kv, p.d));
+  lse.exact.assign(size(heads * p.N, 1), -std::numeric_limits<double>::infinity());
+  for (int head = 0; head < heads; ++head)
+    for (const int i : choice.rows) o.rows.push_back(head * p.N + i);
+  lse.rows = dq.rows = o.rows;
+  o.compared = lse.compared = dq.compared = fmt::format("{} of {} rows", choice.rows.size(), p.N);
+  for (const int head : choice.kv_heads)
+    for (int j = 0; j < p.N_kv; ++j) dk.rows.push_back(head * p.N_kv + j);
+  dv.rows = dk.rows;
+  dk.compared = fmt::format("{} of {} rows", p.N_kv, p.N_kv);
+  if (std::ssize(choice.kv_heads) < kv_heads)
+    dk.compared += fmt::format(", {} of {} heads", choice.kv_heads.size(), kv_heads);
+  dv.compared = dk.compared;
+
+  double dq_weight = 0, dk_weight = 0, largest_q = 0, largest_k = 0;
+  for (const double k : x.K) largest_k = std::max(largest_k, std::abs(k));
+  for (int row = 0; row < heads * p.N; ++row) {
+    const int i = row % p.N, kv_head = row / p.N / group, first = kv_head * p.N_kv;
+    const int keys = !p.causal ? p.N_kv : std::max(0, std::min(p.N_kv, i + p.N_kv - p.N + 1));
+    const auto among = [](const std::vector<int>& all, int one) {
+      return std::find(all.begin(), all.end(), one) != all.end();
+    };
+    if (keys == 0) continue;
+    const bool of_chosen_head = among(choice.kv_heads, kv_head);
+    for (int c = 0; c < p.d && of_chosen_head; ++c)
+      largest_q = std::max(largest_q, std::abs(x.Q[at(row, c)]));
+
+    const auto n = static_cast<size_t>(keys);
+    std::vector<double> S(n), stored_S(n), dP(n);
+    for (size_t j = 0; j < n; ++j) {
+      for (int c = 0; c < p.d; ++c) {
+        S[j] += x.Q[at(row, c)] * x.K[at(first + static_cast<int>(j), c)];
+        dP[j] += x.dO[at(row, c)] * x.V[at(first + static_cast<int>(j), c)];
+      }
+      stored_S[j] = round(S[j] *= p.scale);
+    }
+    const auto exponentials = [&](std::vector<double> s) {
+      const double m = *std::max_element(s.begin(), s.end());
+      for (double& value : s) value = std::exp(value - m);
+      return s;
+    };
+    const std::vector<double> e = exponentials(S), stored_e = exponentials(stored_S);
+    const double l = std::accumulate(e.begin(), e.end(), 0.0);
+    const double stored_l = std::accumulate(stored_e.begin(), stored_e.end(), 0.0);
+    lse.exact[static_cast<size_t>(row)] = *std::max_element(S.begin(), S.end()) + std::log(l);
+
+    const bool stored = rounding == Rounding::S_and_P_stored;
+    double D = 0, plain_D = 0, largest_P = 0, sum_dO_O = 0;
+    std::vector<double> P(n), plain_P(n), plain_dP(n);
+    for (size_t j = 0; j < n; ++j) {
+      P[j] = e[j] / l;
+      plain_P[j] = round(stored ? stored_e[j] / stored_l : P[j]);
+      plain_dP[j] = stored ? round(dP[j]) : dP[j];
+      D += P[j] * dP[j];
+      plain_D += plain_P[j] * plain_dP[j];
+      largest_P = std::max(largest_P, P[j]);
+    }
+    for (int c = 0; c < p.d; ++c) {
+      for (size_t j = 0; j < n; ++j) {
+        const double v = x.V[at(first + static_cast<int>(j), c)];
+        o.exact[at(row, c)] += P[j] * v;
+        o.plain[at(row, c)] += (stored ? plain_P[j] : round(e[j]) / l) * v;
+      }
+      o.plain[at(row, c)] = round(o.plain[at(row, c)]);
+      sum_dO_O += std::abs(x.dO[at(row, c)] * o.exact[at(row, c)]);
+    }
+    for (size_t j = 0; j < n; ++j) {
+      const double dS = P[j] * (dP[j] - D);
+      const double plain_dS = round(stored ? plain_P[j] * (plain_dP[j] - plain_D) : dS);
+      for (int c = 0; c < p.d; ++c) {
+        const size_t q = at(row, c), k = at(first + static_cast<int>(j), c);
+        dq.exact[q] += p.scale * dS * x.K[k];
+        dq.plain[q] += p.scale * plain_dS * x.K[k];
+        dk.exact[k] += p.scale * dS * x.Q[q];
+        dk.plain[k] += p.scale * plain_dS * x.Q[q];
+        dv.exact[k] += P[j] * x.dO[q];
+        dv.plain[k] += plain_P[j] * x.dO[q];
+      }
+    }
+    if (among(choice.rows, i)) dq_weight = std::max(dq_weight, largest_P * sum_dO_O);
+    if (of_chosen_head) dk_weight = std::max(dk_weight, largest_P * sum_dO_O);
+  }
+  for (auto* output : {&dq, &dk, &dv})
+    for (double& value : output->plain) value = round(value);
+  const double u = p.dtype == DType::fp16 ? 1.0 / 2048 : 1.0 / 256;
+  dq.extra = u * p.scale * dq_weight * largest_k;
+  dk.extra = u * p.scale * dk_weight * largest_q;
+}
+
+/// Half the distance of the two numbers of the I/O type between which x ≥ 0 is.
+double half_spacing(DType dtype, double x) {
+  uint16_t below = round_to(dtype, static_cast<float>(x));
+  if (widen(dtype, below) > x) --below;
+  return 0.5 * widen(dtype, static_cast<uint16_t>(below + 1)) - 0.5 * widen(dtype, below);
+}
+
+/// Makes results that are somewhat wrong, two of them not finite, and in rows that are not compared
+/// 100; and finds that the check says of them what it should. stored: a value as the output holds
+/// it; atol: the tolerance without what depends on `plain`, from the largest |exact|.
+void expect_reported(const char* name, const Output& output, int columns, auto stored, auto atol,
+                     auto check) {
+  SCOPED_TRACE(name);
+  std::vector<float> out(output.exact.size(), 100);
+  double max = 0, off = 0, difference2 = 0, exact2 = 0, largest = 0;
+  int finite = 0, nonfinite = 0;
+  for (const int row : output.rows)
+    for (int c = 0; c < columns; ++c) {
+      const auto k = static_cast<size_t>(row * columns + c);
+      const double exact = output.exact[k];
+      if (!output.plain.empty()) off = std::max(off, std::abs(output.plain[k] - exact));
+      out[k] = static_cast<float>(exact);
+      if (std::isinf(exact)) continue;  // as it has to be
+      largest = std::max(largest, std::abs(exact));
+      const int place = finite + nonfinite;
+      if (place == 1 || place == 3) {
+        out[k] = std::numeric_limits<float>::infinity() * static_cast<float>(place - 2);
+        if (place == 1) out[k] = std::numeric_limits<float>::quiet_NaN();
+        ++nonfinite;
+        continue;
+      }
+      out[k] = stored(out[k] + static_cast<float>(place % 7 - 3) / 64);
+      ++finite;
+      max = std::max(max, std::abs(out[k] - exact));
+      difference2 += (out[k] - exact) * (out[k] - exact);
+      exact2 += exact * exact;
+    }
+  const TensorError error = check(out);
+  EXPECT_EQ(error.name, name);
+  EXPECT_NEAR(error.max, max, 1e-12);
+  EXPECT_NEAR(error.rms, std::sqrt(difference2 / std::max(finite, 1)), 1e-12);
+  EXPECT_NEAR(error.rel, exact2 > 0 ? std::sqrt(difference2 / exact2) : 0, 1e-9 * error.rel);
+  EXPECT_EQ(error.nonfinite, nonfinite);
+  EXPECT_EQ(error.compared, output.compared);
+  const double wanted = 2 * off + atol(largest) + output.extra;
+  EXPECT_NEAR(error.tolerance, wanted, 1e-9 * wanted);
+}
+
+class Checks : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Checks, ReportWhatDesignSays) {
+  const Problem& p = GetParam().p;
+  Inputs in = inputs_of(p);
+  // What is the largest by magnitude may be negative: as drawn, or now.
+  if (p.causal)
+    for (Tensor* t : {&in.Q, &in.K})
+      for (uint16_t& bits : t->bits) bits ^= 0x8000;
+  const GradientChoice some{{p.N / 3, p.N - 1}, {p.B * p.Hk - 1}};
+  for (const Rounding rounding : {Rounding::on_chip, Rounding::S_and_P_stored})
+    for (const GradientChoice& choice : {all_gradients(p), some}) {
+      const Outputs outputs(p, in, rounding, choice);
+      const Reference reference(p, in, rounding, choice.rows);
+      const GradientReference gradients(p, in, rounding, choice);
+      const auto expect_of = [&](const char* name, const Output& output, auto check) {
+        expect_reported(
+            name, output, p.d,
+            [&](float value) { return widen(p.dtype, round_to(p.dtype, value)); },
+            [&](double largest) { return half_spacing(p.dtype, largest) + 1e-5; },
+            [&](const std::vector<float>& out) { return check(round_all(p.dtype, out)); });
+      };
+      expect_of("o", outputs.o, [&](const Tensor& t) { return reference.check_o(t); });
+      expect_of("dq", outputs.dq, [&](const Tensor& t) { return gradients.check_dq(t); });
+      expect_of("dk", outputs.dk, [&](const Tensor& t) { return gradients.check_dk(t); });
+      expect_of("dv", outputs.dv, [&](const Tensor& t) { return gradients.check_dv(t); });
+      expect_reported(
+          "lse", outputs.lse, 1, [](float value) { return value; },
+          [&](double largest) {
+            return 1e-5 + largest / (1 << 20) * std::max(1.0, std::sqrt(p.d) / 8);
+          },
+          [&](const std::vector<float>& out) { return reference.check_lse(out); });
+    }
+}
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+TEST(Lse, OfARowThatSeesNoKeyIsMinusInfinityAndNothingElse) {
+  const Problem p{.B = 1, .H = 1, .Hk = 1, .N = 3, .N_kv = 2, .d = 8, .causal = true};
+  const Reference reference(p, inputs_of(p), Rounding::on_chip, all_rows(p));
+  const auto lse = [&](size_t row) { return static_cast<float>(reference.lse(0, row)); };
+  EXPECT_EQ(lse(0), -kInf);
+  const auto error = [&](float first, float second) {
+    return reference.check_lse({first, second, lse(2)});
+  };
+  EXPECT_TRUE(error(-kInf, lse(1)).pass());
+  for (const float wrong : {0.0f, -3e38f, kInf, kNan}) EXPECT_FALSE(error(wrong, lse(1)).pass());
+  // And of one that sees a key it is finite.
+  for (const float wrong : {-kInf, kInf, kNan}) {
+    EXPECT_EQ(error(-kInf, wrong).nonfinite, 1);
+    EXPECT_FALSE(error(-kInf, wrong).pass());
+  }
+}
+
+TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {
+  // A row's logit, and whether its exponential is no float32; with two keys that have it, the sum
+  // is twice as large. From 64 to 128 numbers of fp16 are 1/16 apart; ln 3.4e38 = 88.72 and
+  // ln 1.2e-38 = −87.32.
+  const std::pair<float, bool> rows[] = {
+      {88.6875f, false},  {88.75f, true},    // as they are
+      {88.71f, false},    {88.7225f, true},  // rounded down, and up
+      {-87.3125f, false}, {-87.375f, true},  // the same of what underflows
+      {-87.34f, false},   {-87.346f, true}, {0, false},
+  };
+  const int N = std::size(rows);
+  for (const int keys : {1, 2}) {
+    const Problem p{.B = 1, .H = 2, .Hk = 1, .N = N, .N_kv = keys, .d = 8, .scale = 1};
+    std::vector<float> q(static_cast<size_t>(2 * N * 8), 0), k(static_cast<size_t>(keys * 8), 1);
+    for (size_t row = 0; row < 2 * std::size(rows); ++row) {
+      // What is too fine for fp16 goes into a second column.
+      const float logit = rows[row % std::size(rows)].first;
+      q[8 * row] = widen(p.dtype, round_to(p.dtype, logit));
+      q[8 * row + 1] = logit - q[8 * row];
+    }
+    const Inputs in{round_all(p.dtype, q), round_all(p.dtype, k), round_all(p.dtype, k), {}};
+    for (int i = 0; i < N; ++i) {
+      const auto [logit, leaves] = rows[i];
+      const bool twice_leaves = logit > 88.05f;
+      EXPECT_EQ(Reference(p, in, Rounding::S_and_P_stored, {i}).overflowing_rows(),
+                2 * (keys == 1 ? leaves : twice_leaves))
+          << logit << ", " << keys;
+    }
+  }
+  const Problem blind{.H = 1, .Hk = 1, .N = 3, .N_kv = 1, .d = 8, .causal = true};
+  EXPECT_EQ(
+      Reference(blind, inputs_of(blind), Rounding::on_chip, all_rows(blind)).overflowing_rows(), 0);
+}
+
+TEST(Samples, HaveTheFirstRowTheLastAndOthersEvenlyBetween) {
+  const auto both = [](int N, int N_kv, int H) {
+    const Problem p{.B = 2, .H = H, .Hk = H / 2, .N = N, .N_kv = N_kv, .d = 256};
+    const GradientChoice choice = sampled_gradients(p);
+    EXPECT_EQ(choice.kv_heads, std::vector<int>{2 * p.Hk - 1});
+    EXPECT_EQ(choice.rows, sampled_rows(p));
+    return sampled_rows(p);
+  };
+  // Four at least, of however much work; all where there are no more; and no more than 256.
+  EXPECT_EQ(both(1 << 28, 1 << 28, 64), (std::vector<int>{0, 89478485, 178956970, (1 << 28) - 1}));
+  EXPECT_EQ(both(1, 1 << 28, 64), std::vector<int>{0});
+  EXPECT_EQ(both(2, 1 << 28, 64), (std::vector<int>{0, 1}));
+  EXPECT_EQ(both(200, 1, 2), all_rows({.N = 200}));
+  const std::vector<int> many = both(10000, 1, 2);
+  ASSERT_EQ(many.size(), 256u);
+  EXPECT_EQ(many.front(), 0);
+  EXPECT_EQ(many.back(), 9999);
+  for (size_t k = 1; k < many.size(); ++k) EXPECT_NEAR(many[k] - many[k - 1], 39.2, 1);
+}
+
+TEST(Samples, AreTakenWhereAllWouldTakeLong) {
+  const Problem quick{.N = 512, .N_kv = 512}, slow{.H = 64, .N = 1 << 20, .N_kv = 1 << 20};
+  EXPECT_TRUE(full_is_quick(quick));
+  EXPECT_TRUE(full_gradients_are_quick(quick));
+  EXPECT_FALSE(full_is_quick(slow));
+  EXPECT_FALSE(full_gradients_are_quick(slow));
+}
+
+INSTANTIATE_TEST_SUITE_P(, Checks, ::testing::ValuesIn(kCases),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 #endif
 

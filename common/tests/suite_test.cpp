@@ -13,13 +13,23 @@
 #include <optional>
 
 #include "harness/npy.h"
+#include "harness/reference.h"
 #include "harness/run.h"
 
 namespace ladder {
 namespace {
 
 /// What a case has made inputs for, see MadeInputs.
-enum class Made { nothing, logits_far_below_0, logits_rising, queries_of_0 };
+enum class Made {
+  nothing,
+  logits_far_below_0,
+  logits_rising,
+  queries_of_0,
+  logits_as_stored,
+  sums,
+  shares_of_43,
+  tiles_that_cancel
+};
 
 struct Case {
   const char* name;
@@ -74,6 +84,11 @@ constexpr Case kCases[] = {
      Made::logits_far_below_0},
     {"rising", 1, 1, 1, 33, 390, 64, false, fp, Input::normal, 1, Made::logits_rising},
     {"zero_queries", 1, 2, 1, 66, 66, 40, true, fp, Input::normal, 1, Made::queries_of_0},
+    {"logits_as_stored", 1, 1, 1, 3, 15, 16, false, bf, Input::normal, 1, Made::logits_as_stored},
+    {"sums", 1, 1, 1, 4, 64, 16, false, fp, Input::normal, 1, Made::sums},
+    {"shares_of_43", 1, 1, 1, 2, 43, 16, false, bf, Input::normal, 1, Made::shares_of_43},
+    {"tiles_that_cancel", 1, 1, 1, 3, 300, 16, false, bf, Input::normal, 1,
+     Made::tiles_that_cancel},
 };
 
 /// Whether a case makes each of the choices of which all triples must come up: a mistake may need
@@ -126,46 +141,133 @@ Options options_of(const Case& c) {
 ///
 /// Queries of 0, as padding is: all keys weigh the same, and the query that sees but one has LSE =
 /// 0, which nobody must take for a query that sees none.
+///
+/// The others are for who rounds to the I/O type once more than the algorithm must. What it must
+/// round, it finds to be a number of the I/O type already (to some 2⁻²⁴), so that the tolerance is
+/// half a unit in the last place; and what it must not round is close to half-way between two such
+/// numbers, which moves an output by two halves or more.
+///
+/// Logits as stored: S is 58.75 for 11 keys, 55.25 for one and 49 for 3, exactly, and of the 3 the
+/// P. Not so q·k, the scale, the scale times log₂e, the exponentials with a maximum and without,
+/// their sums, the inverses of these, and LSE. O is of the 3 keys, whose small weight a large V
+/// makes up for.
+///
+/// Sums: P is 1/64, from logits whose exponentials are no fp16. Of the four queries the first two
+/// have D = 4098/512, no fp16, where dP is that too, or 4098 ± 2 of them; the others dS = ±1,
+/// with dQ and dK (a column each) that are fp16 with the scale and not before.
+///
+/// Shares of 43: P is 1/43. O = 224 from a sum of 43 times that, and dS = ±224 from a P and a dP −
+/// D none of which is a bf16.
+///
+/// Tiles that cancel: P is 1/300, and O = 1 of sums that are twenty times as large until the last
+/// tile: who rounds these, or what they weigh, is wrong by as much.
 class MadeInputs {
  public:
-  explicit MadeInputs(const Case& c) : made_(c.made) {
+  explicit MadeInputs(const Case& c) : c_(c) {
     std::string name = testing::TempDir() + "/ladder_suite_test_XXXXXX";
     if (!mkdtemp(name.data())) throw std::runtime_error("mkdtemp");
     folder_ = name;
-    const auto rows_of = [&](const char* file, int heads, int rows, auto value) {
-      std::vector<float> values;
-      for (int i = 0; i < c.B * heads * rows; ++i)
-        values.insert(values.end(), static_cast<size_t>(c.d), value(i));
-      write_npy(folder_ + file, {c.B, heads, rows, c.d}, values, NpyType::float32);
-    };
-    const auto drawn = [&](const char* file, Stream stream) {
-      const int64_t size = int64_t{c.B} * c.Hk * c.N_kv * c.d;
-      write_npy(folder_ + file, {c.B, c.Hk, c.N_kv, c.d},
-                widen_all(draw(c.dtype, size, Input::normal, 0, stream)), NpyType::float32);
-    };
-    if (made_ == Made::logits_far_below_0) {
-      rows_of("/q.npy", c.H, c.N, [](int i) { return i % 3 ? 8.0f : 16.0f; });
-      rows_of("/k.npy", c.Hk, c.N_kv,
-              [](int j) { return -4 - static_cast<float>(j * 7 % 5) / 32; });
-    } else if (made_ == Made::logits_rising) {
-      rows_of("/q.npy", c.H, c.N, [](int i) { return i % 3 ? 1.0f : 0.5f; });
-      rows_of("/k.npy", c.Hk, c.N_kv, [](int j) { return static_cast<float>(j) * 0.006f; });
-    } else {
-      rows_of("/q.npy", c.H, c.N, [](int) { return 0.0f; });
-      drawn("/k.npy", Stream::K);
+    switch (c.made) {
+      case Made::nothing:
+        break;
+      case Made::logits_far_below_0:
+        scale_ = 8.0f / static_cast<float>(c.d);
+        write("/q.npy", c.H, c.N, [](int i, int) { return i % 3 ? 8.0f : 16.0f; });
+        write("/k.npy", c.Hk, c.N_kv,
+              [](int j, int) { return -4 - static_cast<float>(j * 7 % 5) / 32; });
+        draw_into("/v.npy", Stream::V);
+        break;
+      case Made::logits_rising:
+        scale_ = 8.0f / static_cast<float>(c.d);
+        write("/q.npy", c.H, c.N, [](int i, int) { return i % 3 ? 1.0f : 0.5f; });
+        write("/k.npy", c.Hk, c.N_kv, [](int j, int) { return static_cast<float>(j) * 0.006f; });
+        draw_into("/v.npy", Stream::V);
+        break;
+      case Made::queries_of_0:
+        write("/q.npy", c.H, c.N, [](int, int) { return 0.0f; });
+        draw_into("/k.npy", Stream::K);
+        draw_into("/v.npy", Stream::V);
+        break;
+      case Made::logits_as_stored:
+        scale_ = 1.51995f;
+        write("/q.npy", c.H, c.N, [](int, int column) { return column < 3 ? 1.0f : 0.0f; });
+        write("/k.npy", c.Hk, c.N_kv, [&](int j, int column) {
+          const float S = j % 5 == 0 ? 49 : j == 7 ? 55.25f : 58.75f;
+          return column < 3 ? piece(S / scale_, column) : 0;
+        });
+        write("/v.npy", c.Hk, c.N_kv, [](int j, int) { return j % 5 == 0 ? 0x1p16f : 0; });
+        write("/do.npy", c.H, c.N, [](int, int) { return 1.0f; });
+        break;
+      case Made::sums:
+        scale_ = 1205 / 1204.5f;
+        write("/q.npy", c.H, c.N, [](int i, int column) {
+          return column < 3 ? 1.0f : column == 3 && i >= 2 ? 1202.0f + static_cast<float>(i) : 0;
+        });
+        write("/k.npy", c.Hk, c.N_kv, [&](int j, int column) {
+          const float sign = j % 2 ? -1 : 1, odd = static_cast<float>(j / 2 % 2);
+          return column < 3    ? piece(7.0625f / scale_, column)
+                 : column == 8 ? 1024.0f
+                 : column == 9 ? sign * (1204 + odd) / 64
+                               : 0;
+        });
+        write("/v.npy", c.Hk, c.N_kv, [](int j, int column) {
+          return column == 0 ? 4094.0f : column == 1 ? 4.0f : column == 2 ? (j % 2 ? -2.0f : 2) : 0;
+        });
+        write("/do.npy", c.H, c.N, [](int i, int column) {
+          if (i >= 2) return column == 2 ? 32.0f : 0;
+          return column < 2 + i ? 0x1p-9f : 0;
+        });
+        break;
+      case Made::shares_of_43:
+        scale_ = 1;
+        write("/q.npy", c.H, c.N,
+              [](int i, int column) { return i == 0 && column == 0 ? 1.0f : 0; });
+        write("/k.npy", c.Hk, c.N_kv,
+              [](int j, int column) { return j == 0 && column == 8 ? 1.0f : 0; });
+        write("/v.npy", c.Hk, c.N_kv, [](int j, int column) {
+          const float sign = j < 21 ? 1 : j < 42 ? -1 : 0;
+          return column == 0 ? sign * 9600 : column == 1 ? sign * 32 : 224;  // 9632 = 43·224
+        });
+        write("/do.npy", c.H, c.N,
+              [](int i, int column) { return i == 0 && column < 2 ? 1.0f : 0; });
+        break;
+      case Made::tiles_that_cancel:
+        scale_ = 1;
+        write("/q.npy", c.H, c.N, [](int, int) { return 0.0f; });
+        write("/k.npy", c.Hk, c.N_kv, [](int, int) { return 1.0f; });
+        write("/v.npy", c.Hk, c.N_kv, [](int j, int) { return j < 256 ? 23.0f : -127.0f; });
+        break;
     }
-    drawn("/v.npy", Stream::V);
   }
   ~MadeInputs() { std::filesystem::remove_all(folder_); }
   MadeInputs(const MadeInputs&) = delete;
 
   void take_into(Options& o) const {
     o.load = folder_;
-    if (made_ != Made::queries_of_0) o.problem.scale = 8.0f / static_cast<float>(o.problem.d);
+    if (scale_ > 0) o.problem.scale = scale_;
   }
 
  private:
-  Made made_;
+  /// value(row, column) of each of the rows, counted over all heads.
+  void write(const char* file, int heads, int rows, auto value) const {
+    std::vector<float> values;
+    for (int row = 0; row < c_.B * heads * rows; ++row)
+      for (int column = 0; column < c_.d; ++column) values.push_back(value(row, column));
+    write_npy(folder_ + file, {c_.B, heads, rows, c_.d}, values, NpyType::float32);
+  }
+  void draw_into(const char* file, Stream stream) const {
+    const int64_t size = int64_t{c_.B} * c_.Hk * c_.N_kv * c_.d;
+    write_npy(folder_ + file, {c_.B, c_.Hk, c_.N_kv, c_.d},
+              widen_all(draw(c_.dtype, size, Input::normal, 0, stream)), NpyType::float32);
+  }
+  /// x is the sum of three numbers of the I/O type: the first, second or third of them.
+  float piece(float x, int which) const {
+    const auto first = static_cast<float>(rounded(c_.dtype, x));
+    return which == 0 ? first : piece(x - first, which - 1);
+  }
+
+  Case c_;
+  float scale_ = 0;  // 0: the case's
   std::string folder_;
 };
 
@@ -298,6 +400,43 @@ TEST_P(Gpu, IsRight) {
 }
 INSTANTIATE_TEST_SUITE_P(, Gpu, ::testing::ValuesIn(params(DeviceKind::gpu)), name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Gpu);
+
+// What is checked, and by which roundings: all outputs that a step has, by its own, all of them
+// where that is quick, or the sample.
+TEST(Verification, IsOfAllOutputsByTheStepsOwnRoundings) {
+  for (const Variant& v : variants_for(DeviceKind::sim))
+    for (const Check how : {Check::full, Check::automatic, Check::sampled}) {
+      const bool full = how != Check::sampled;
+      SCOPED_TRACE(testing::Message() << v.name << ", check " << static_cast<int>(how));
+      Options o = options_of({"checked", 1, 2, 2, 300, 30, 16, true, bf});
+      o.check = how;
+      const Problem& p = o.problem;
+      Outputs out;
+      const auto reports = run_variant(*open_sim({}), v, o, &out);
+      const Inputs in = make_inputs(o, v.backward != nullptr);
+      const Reference reference(p, in, v.rounding, full ? all_rows(p) : sampled_rows(p),
+                                out.plan.quantisation);
+      std::vector<TensorError> wanted = {reference.check_o(out.O)};
+      if (v.has_lse) wanted.push_back(reference.check_lse(out.LSE));
+      if (out.plan.quantisation) wanted.push_back(reference.compare_with_full_precision(out.O));
+      if (v.backward) {
+        const GradientReference gradients(p, in, v.rounding,
+                                          full ? all_gradients(p) : sampled_gradients(p));
+        wanted.push_back(gradients.check_dq(out.dQ));
+        wanted.push_back(gradients.check_dk(out.dK));
+        wanted.push_back(gradients.check_dv(out.dV));
+      }
+      std::vector<TensorError> got;
+      for (const Report& r : reports) got.insert(got.end(), r.errors->begin(), r.errors->end());
+      ASSERT_EQ(got.size(), wanted.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].name, wanted[i].name);
+        EXPECT_EQ(got[i].max, wanted[i].max);
+        EXPECT_EQ(got[i].tolerance, wanted[i].tolerance);
+        EXPECT_EQ(got[i].compared, wanted[i].compared);
+      }
+    }
+}
 
 // With less shared memory a step takes a smaller of its tiles, as it must on smaller GPUs. Every
 // tile that comes up on the way down is right.

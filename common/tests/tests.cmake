@@ -165,7 +165,7 @@ ladder_test(broken_gradients_test SOURCES ${tests}/reference_test.cpp ${broken_c
 function(ladder_rung_tests rung objects)
   add_executable(${rung}_test ${tests}/suite_test.cpp ${objects})
   target_link_libraries(${rung}_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
-  gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Sim.*:SmallerSharedMemory.*:Settings.*"
+  gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Sim.*:Verification.*:SmallerSharedMemory.*:Settings.*"
     PROPERTIES LABELS sim)
   gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Schedules.*"
     TEST_LIST ${rung}_schedules PROPERTIES LABELS asan)
