@@ -75,6 +75,26 @@ class Rules(unittest.TestCase):
             ("go();", "(before const auto go = [&] { cp_async_commit(); };)"),
             ("go();", "(after if (n) Q.release();)")})  # not past the return
 
+    def test_not_over_what_nothing_orders(self):
+        declared = "const auto w = smem.take<float>(n);\nAccumulator<16, 8> S;\nauto m = fill_rows<16>(0);\n"
+        for statements, swapped in (
+                ("__syncthreads();\nm = max(m, row_max(S));", False),  # in registers
+                ("__syncthreads();\nm = max(m, max_over_warps(w));", True),
+                ("__syncthreads();\nmul_rows(S, w + n);", True),
+                ("__syncthreads();\nm = w[n];", True),
+                ("wgmma_wait<0>(S);\nm = row_max(S);", True),  # that it waits for
+                ("wgmma_wait<0>(S);\nm = m + m;", False),
+                ("Q.wait();\nif (n) return;", True),
+                ("cp_async_commit();\nm = w[n];", False),  # starts nothing
+                ("cp_async_commit();\ncp_async_wait<0>();", True),
+                ("cp_async_wait<0>();\n__syncthreads();", True),
+                ("K.wait();\nV.wait();", False),
+                ("K.fill(n);\nK.acquire();", False),  # sooner
+                ("K.acquire();\nK.fill(n);", True),
+                ("if (n == 0) begin_turn();\nK.wait();", False)):
+            found = changes(declared + "f();\n{\n" + statements + "\n}")
+            self.assertEqual("moved" in found, swapped, statements)
+
     def test_variables_exchanged(self):
         found = changes("const int row = n, j = 2;\nfloat sum = 0;\nfor (int k = 0; k < row; ++k) "
                         "sum += x[k];\nauto& same = sum;\nf(same, sum);\nsmem.take<T>(j);\n"

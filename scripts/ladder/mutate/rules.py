@@ -262,7 +262,7 @@ def call(text):
 
 
 SYNCHRONISES = re.compile(
-    r"\b(?:__sync(?:threads|warp)\w*|named_barrier_\w+|begin_turn|end_turn"
+    r"\b(?:__sync(?:threads|warp)\w*|named_barrier_\w+"
     r"|cp_async_(?:wait|commit)\w*|wgmma_(?:wait|commit|fence)\w*|tma_store_(?:wait|commit)\w*|fence_\w+)\b"
     r"|[.>](?:wait|acquire|release|arrive\w*)\(")
 OPENS_BLOCK = re.compile(r"(?:[)\];{}]|\b(?:else|do|mutable|const|noexcept)|->\s*[\w:<>&]+)\s*$")
@@ -271,12 +271,26 @@ DECLARES = re.compile(rf"(?:const|constexpr|auto|using|static|struct|static_asse
                       rf"{TYPE}(?:\s*[&*]\s*|\s+)[A-Za-z_]\w*\s*(?:[=;,{{\[(])")
 
 
+# What a commit puts into a group, and what waits for one.
+STARTS = re.compile(r"copy_async|cp_async|tma_|bulk_|wgmma_(?!fence)|wait")
+# What works on registers alone, its own or those of a warp's lanes.
+ON_REGISTERS = set("""any_above as_operand as_permuted_operand ceil_div exp2 exp2_columns exp2_rows
+fill_rows finite_or_zero for_each if inverse_or_zero keys kv_row make_rows max max_over_lanes min mul
+mul_rows q_row row_max row_max_in_lane row_sum row_sum_in_lane sees static_cast sub_rows sum_over_lanes
+wgmma_fence""".split())
+IN_MEMORY = re.compile(r"Hbm|Mbarrier|Smem|Stages|SwizzledTile|Tile|WarpRows|WarpSums")
+# Who has the tensor cores: it orders no memory, and if it is wrong that only costs time.
+TURN = re.compile(r"(?:if \([^()]*\) )?(?:begin|end)_turn\(")
+
+
 def moved(text):
     """A statement moved by one across one that orders: a barrier, a wait, a commit, a release. Of
-    the two the one that orders is moved, which comes to the same."""
-    lambdas = {found[1] for found in re.finditer(r"\b(\w+) = \[&\][^;{]*\{", text)
-               if SYNCHRONISES.search(text, found.end(), closing(text, found.end() - 1))}
-    orders = re.compile(SYNCHRONISES.pattern + "".join(rf"|^{name}\(" for name in sorted(lambdas)))
+    the two the one that orders is moved, which comes to the same. Not across what it doesn't
+    order, see unordered()."""
+    lambdas = {found[1]: (found.end(), closing(text, found.end() - 1))
+               for found in re.finditer(r"\b(\w+) = \[&\][^;{]*\{", text)}
+    ordering = [name for name, span in lambdas.items() if SYNCHRONISES.search(text, *span)]
+    orders = re.compile(SYNCHRONISES.pattern + "".join(rf"|^{name}\(" for name in sorted(ordering)))
     for begin, end in text.names.blocks:
         if not OPENS_BLOCK.search(text[max(0, begin - 80):begin]):
             continue
@@ -290,13 +304,60 @@ def moved(text):
                 if not 0 <= other < len(inside) or which[other] and other < i:
                     continue
                 at, stop = inside[other]
-                if re.match(r"(?:return|break|continue)\b", text[at:]):
+                if re.match(r"(?:return|break|continue)\b", text[at:]) or \
+                        unordered(text, lambdas, inside[i], inside[other]):
                     continue
                 neighbour = text.one_line(at, stop)
                 yield (first, last, f"({word} {neighbour[:60]}{'…' * (len(neighbour) > 60)})",
                        "if (ladder::mutant::on({id})) {{}} else {was}", None,
                        (at if word == "before" else stop, word == "before",
                         " if (ladder::mutant::on({id})) {" + copy + "} "))
+
+
+def unordered(text, lambdas, first, second):
+    """Whether nothing depends on the order of two statements, of which the first orders memory."""
+    a, b = (text[slice(*span)] for span in (first, second))
+    if TURN.match(a) or TURN.match(b):
+        return True
+    if re.match(r"(?:cp_async|tma_store|wgmma)_commit", a):
+        return not any(STARTS.search(text, *span) for span in called(text, lambdas, second))
+    if re.match(r"\w+\.acquire\(", a) and second < first:  # sooner it only waits for longer
+        return True
+    if all(re.fullmatch(r"\w+\.wait\(\);", one) for one in (a, b)):
+        return True
+    if re.search(r"\b(?:return|break|continue)\b", b):
+        return False
+    return in_registers(text, lambdas, second) and not share(text, lambdas, first, second)
+
+
+def called(text, lambdas, span):
+    """A statement and the bodies of the lambdas that it calls."""
+    names = set(re.findall(r"(\w+)\(", text[slice(*span)]))
+    return [span, *(lambdas[name] for name in sorted(names & set(lambdas)))]
+
+
+def in_registers(text, lambdas, span):
+    """Whether a statement touches registers alone."""
+    for begin, end in called(text, lambdas, span):
+        calls = set(re.findall(r"(\w+)(?:<[\w\s,]*>)?\(", text[begin:end]))
+        if re.search(r"[\w)]\[", text[begin:end]) or calls - ON_REGISTERS - set(lambdas) or \
+                calls and any(IN_MEMORY.match(one.type) for _, one in uses(text, begin, end)):
+            return False
+    return True
+
+
+def share(text, lambdas, *spans):
+    """Whether two statements use a name that one of them may change."""
+    names, changed = [], set()
+    for span in spans:
+        names.append(set())
+        for begin, end in called(text, lambdas, span):
+            for found, one in uses(text, begin, end):
+                name = text.names.root(one, found.start())
+                names[-1].add(name)
+                if not one.const and (one.type not in ("int", "Problem") or written(text, found)):
+                    changed.add(name)
+    return names[0] & names[1] & changed
 
 
 def statements(text, at, end):
@@ -336,9 +397,12 @@ FIELDS = {"N": ["N_kv"], "N_kv": ["N"], "H": ["Hk", "B"], "Hk": ["H", "B"], "B":
           "stage": ["round"], "round": ["stage"]}
 
 
-def uses(text):
+USE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*\b(?!\s*(?:\(|::|<\w))")
+
+
+def uses(text, *span):
     """(where, name) of all names used as values."""
-    for found in re.finditer(r"(?<![\w.:>])[A-Za-z_]\w*\b(?!\s*(?:\(|::|<\w))", text):
+    for found in USE.finditer(text, *span):
         one = text.names.find(found[0], found.start())
         if one and one.type not in ("type", "char*"):
             yield found, one
