@@ -542,7 +542,7 @@ __global__ void power(Hbm<float> x) {
 }
 
 TEST_F(SimTest, FaultsThePowerOfANaN) {
-  Array& x = array("x", {-INFINITY});
+  Array& x = array("x", std::vector<float>{-INFINITY});
   const auto work = [&] { launch("power", power, dim3(1), dim3(1), 0, hbm<float>(x)); };
   EXPECT_EQ(fault_of(work), "no fault");
   EXPECT_EQ(values(x).at(0), 0);
