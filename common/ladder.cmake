@@ -128,6 +128,8 @@ list(FILTER harness_sources EXCLUDE REGEX "/main\\.cpp$")
 ladder_planted(harness_sources)
 add_library(ladder_harness STATIC ${harness_sources})
 target_link_libraries(ladder_harness PUBLIC ladder_sim ladder_gpu)
+add_library(ladder_main OBJECT ${CMAKE_SOURCE_DIR}/common/harness/main.cpp)
+target_link_libraries(ladder_main PUBLIC ladder_flags)
 
 # ladder_kernels(NAME file.cu …): object libraries NAME_sim and, with CUDA, NAME_gpu. The sim's
 # sources are stubs that include the file, because a source has one LANGUAGE in all its targets.
@@ -168,8 +170,7 @@ function(add_rung rung)
   file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${rung}/*.cu
     ${CMAKE_SOURCE_DIR}/${rung}/*/*.cu)
   ladder_kernels(rung_${rung} ${kernels})
-  add_executable(${rung} ${CMAKE_SOURCE_DIR}/common/harness/main.cpp ${rung_${rung}_objects})
-  target_compile_definitions(${rung} PRIVATE LADDER_RUNG="${rung}")
+  add_executable(${rung} $<TARGET_OBJECTS:ladder_main> ${rung_${rung}_objects})
   target_link_libraries(${rung} PRIVATE ladder_harness)
   ladder_rung_tests(${rung} "${rung_${rung}_objects}")
 endfunction()

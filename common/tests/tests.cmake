@@ -94,7 +94,7 @@ ladder_broken(tile_formula_misses_the_last_tile ${tile} "ceil_div(p.N_kv, kTile)
 # And as a program, for the explorer to show where a fault happens.
 add_executable(broken_rung ${CMAKE_SOURCE_DIR}/common/harness/main.cpp
   ${CMAKE_BINARY_DIR}/broken/tile_sound.cpp ${CMAKE_BINARY_DIR}/broken/tile_no_first_barrier.cpp)
-target_compile_definitions(broken_rung PRIVATE LADDER_SIM LADDER_RUNG="01_tiled_matmul")
+target_compile_definitions(broken_rung PRIVATE LADDER_SIM)
 target_compile_options(broken_rung PRIVATE -Wno-unknown-pragmas -g1)
 target_link_libraries(broken_rung PRIVATE ladder_harness)
 set_target_properties(broken_rung PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/broken)
@@ -162,8 +162,10 @@ ladder_broken(gradients common/harness/reference.cpp "" "(dP[j] - D)" "(dP[j] - 
 ladder_test(broken_gradients_test SOURCES ${tests}/reference_test.cpp ${broken_copies}
   DEFINITIONS BROKEN_REFERENCE)
 
+add_library(suite OBJECT ${tests}/suite_test.cpp)
+target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
 function(ladder_rung_tests rung objects)
-  add_executable(${rung}_test ${tests}/suite_test.cpp ${objects})
+  add_executable(${rung}_test $<TARGET_OBJECTS:suite> ${objects})
   target_link_libraries(${rung}_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
   gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Sim.*:Verification.*:SmallerSharedMemory.*:Settings.*"
     PROPERTIES LABELS sim)
