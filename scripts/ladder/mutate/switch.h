@@ -12,7 +12,7 @@
 
 namespace ladder::mutant {
 
-inline const int active = [] {
+inline int active = [] {
   const char* const number = std::getenv("LADDER_MUTANT");
   return number ? std::atoi(number) : -1;
 }();
