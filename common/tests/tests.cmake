@@ -1,6 +1,7 @@
 # ladder_rung_tests(RUNG OBJECTS): the shared suite over the rung's variants, and its command line.
 include(GoogleTest)
 set(tests ${CMAKE_SOURCE_DIR}/common/tests)
+set(compiles_sooner $<$<CONFIG:Release>:-O1>)
 
 # A GoogleTest program from one file; its cases are ctest's. Labels: as given. LOCK: what only one
 # test may use at a time.
@@ -8,6 +9,7 @@ function(ladder_test name)
   cmake_parse_arguments(arg "" "LOCK" "SOURCES;LABELS;LIBRARIES;DEFINITIONS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_compile_definitions(${name} PRIVATE ${arg_DEFINITIONS})
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${compiles_sooner}>)
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} ladder_harness GTest::gtest
     GTest::gtest_main)
   set(properties)
@@ -41,12 +43,13 @@ if(LADDER_GPU)
   ladder_test(float16_test SOURCES ${tests}/float16_test.cu)
   ladder_test(gpu_test SOURCES ${tests}/gpu_test.cu LABELS gpu LOCK gpu)
   add_test(NAME registers COMMAND Python3::Interpreter ${tests}/registers_test.py
-    ${CMAKE_CUDA_COMPILER})
+    ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION})
 endif()
 
 # Files of kernels and tests, compiled for both machines.
 foreach(name tile_test over_warps_test hopper_test fp8_test)
   ladder_kernels(${name}_kernels ${tests}/${name}.cu)
+  target_compile_options(${name}_kernels_sim PRIVATE ${compiles_sooner})
   add_executable(${name} ${${name}_kernels_objects})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${name} PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
@@ -72,7 +75,7 @@ add_custom_command(OUTPUT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
 add_library(planted OBJECT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc)
 target_include_directories(planted PUBLIC ${CMAKE_BINARY_DIR}/planted ${CMAKE_SOURCE_DIR}/scripts)
 target_compile_definitions(planted PUBLIC LADDER_SIM)
-target_compile_options(planted PRIVATE -O1 -w -g1)  # compiles sooner
+target_compile_options(planted PRIVATE -w -g1 ${compiles_sooner})
 target_link_libraries(planted PUBLIC ladder_flags)
 
 ladder_test(broken_test SOURCES ${tests}/broken_test.cpp LIBRARIES planted LABELS sim)
@@ -87,6 +90,7 @@ file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/broken/bin)
 file(CREATE_LINK ../broken_rung ${CMAKE_BINARY_DIR}/broken/bin/01_tiled_matmul SYMBOLIC)
 
 add_library(suite OBJECT ${tests}/suite_test.cpp)
+target_compile_options(suite PRIVATE ${compiles_sooner})
 target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
 function(ladder_rung_tests rung objects)
   add_executable(${rung}_test $<TARGET_OBJECTS:suite> ${objects})
