@@ -119,7 +119,6 @@ add_test(NAME peers COMMAND Python3::Interpreter ${tests}/peers_test.py
 add_test(NAME bench COMMAND Python3::Interpreter ${tests}/bench_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 add_test(NAME toy COMMAND Python3::Interpreter ${tests}/toy_test.py ${CMAKE_CXX_COMPILER})
-set_tests_properties(toy PROPERTIES PROCESSORS 2)  # it builds
 add_test(NAME exercises COMMAND Python3::Interpreter ${tests}/exercises_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 set_tests_properties(exercises PROPERTIES PROCESSORS 2)  # it builds
