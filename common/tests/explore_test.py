@@ -26,7 +26,6 @@ from ladder.explorer.pane import COUNTERS, pane_of  # noqa: E402  (they lie in s
 from ladder.explorer.trace import Trace, pieces, union  # noqa: E402
 from ladder.programs import programs_in  # noqa: E402
 from ladder.steps import ladder_of  # noqa: E402
-from mistakes import NUMBERS  # noqa: E402
 
 BIN = ""
 BROKEN = "../broken/bin"  # a program with mistakes to choose, as tests.cmake builds it
@@ -40,7 +39,7 @@ def explore(*words, status=0, programs=None, mistake=None):
     command = [os.path.join(ROOT, "scripts/explore"), "--no-open", *words]
     if "--traced" not in words:
         command += ["--bin", programs or BIN]
-    chosen = {"LADDER_MUTANT": str(NUMBERS[mistake])} if mistake else {}
+    chosen = {"LADDER_MISTAKE": mistake} if mistake else {}
     result = subprocess.run(command, cwd=ROOT, env={**os.environ, **chosen}, capture_output=True,
                             encoding="utf-8", timeout=300)
     assert result.returncode == status, (command, result)

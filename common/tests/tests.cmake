@@ -8,10 +8,10 @@ set(compiles_sooner $<$<CONFIG:Release>:-O1>)
 function(ladder_test name)
   cmake_parse_arguments(arg "" "LOCK" "SOURCES;LABELS;LIBRARIES;DEFINITIONS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
+  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   target_compile_definitions(${name} PRIVATE ${arg_DEFINITIONS})
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${compiles_sooner}>)
-  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} ladder_harness GTest::gtest
-    GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
   set(properties)
   if(arg_LABELS)
     list(APPEND properties LABELS "${arg_LABELS}")
@@ -71,15 +71,33 @@ foreach(source 01_tiled_matmul/tile.cu 01_tiled_matmul/attention.cu 06_backward/
 endforeach()
 add_custom_command(OUTPUT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
   COMMAND Python3::Interpreter -B ${tests}/mistakes.py ${CMAKE_BINARY_DIR}/planted
-  DEPENDS ${planted_sources} ${tests}/mistakes.py ${CMAKE_SOURCE_DIR}/scripts/ladder/mutate/plant.py)
+  DEPENDS ${planted_sources} ${tests}/mistakes.py)
 add_library(planted OBJECT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc)
-target_include_directories(planted PUBLIC ${CMAKE_BINARY_DIR}/planted ${CMAKE_SOURCE_DIR}/scripts)
-target_compile_definitions(planted PUBLIC LADDER_SIM)
+target_include_directories(planted PRIVATE ${CMAKE_BINARY_DIR}/planted)
+target_compile_definitions(planted PRIVATE LADDER_SIM)
 target_compile_options(planted PRIVATE -w -g1 ${compiles_sooner})
 target_link_libraries(planted PUBLIC ladder_flags)
+add_library(planted_tests OBJECT ${tests}/broken_test.cpp ${tests}/reference_test.cpp)
+target_include_directories(planted_tests PRIVATE ${CMAKE_BINARY_DIR}/planted)
+target_compile_options(planted_tests PRIVATE ${compiles_sooner})
+target_link_libraries(planted_tests PUBLIC ladder_flags GTest::gtest)
+add_dependencies(planted_tests planted)
 
-ladder_test(broken_test SOURCES ${tests}/broken_test.cpp LIBRARIES planted LABELS sim)
-ladder_test(reference_test SOURCES ${tests}/reference_test.cpp LIBRARIES planted LABELS asan)
+ladder_test(reference_test SOURCES $<FILTER:$<TARGET_OBJECTS:planted_tests>,INCLUDE,/reference_test>
+  LABELS asan)
+ladder_test(broken_test SOURCES $<FILTER:$<TARGET_OBJECTS:planted_tests>,INCLUDE,/broken_test>
+  $<FILTER:$<TARGET_OBJECTS:planted>,EXCLUDE,/harness/> LABELS sim)
+# With a mistake in the reference, which stands before the library's at link time, these must fail.
+add_executable(broken_reference_test $<TARGET_OBJECTS:planted_tests> $<TARGET_OBJECTS:planted>)
+target_link_libraries(broken_reference_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
+add_test(NAME broken_reference.misses_the_last_key
+  COMMAND broken_reference_test --gtest_filter=Broken.StepsWithoutAMistakeAreNotCaught)
+set_tests_properties(broken_reference.misses_the_last_key PROPERTIES LABELS sim
+  ENVIRONMENT LADDER_MISTAKE=reference_misses_the_last_key PASS_REGULAR_EXPRESSION "\"wrong result\"")
+add_test(NAME broken_reference.forgets_D
+  COMMAND broken_reference_test --gtest_filter=Gradients.AreTheCentralDifferences/*)
+set_tests_properties(broken_reference.forgets_D PROPERTIES LABELS sim
+  ENVIRONMENT LADDER_MISTAKE=reference_forgets_D PASS_REGULAR_EXPRESSION "11 FAILED TESTS")
 # And as a program, for the explorer to show where a fault happens.
 add_executable(broken_rung $<TARGET_OBJECTS:ladder_main>
   $<FILTER:$<TARGET_OBJECTS:planted>,INCLUDE,/01_tiled_matmul/>)

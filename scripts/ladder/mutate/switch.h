@@ -12,7 +12,7 @@
 
 namespace ladder::mutant {
 
-inline int active = [] {
+inline const int active = [] {
   const char* const number = std::getenv("LADDER_MUTANT");
   return number ? std::atoi(number) : -1;
 }();
