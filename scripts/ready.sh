@@ -72,7 +72,7 @@ steps_done() {
     function work(step) {
       return step ~ /Building CUDA/ ? 15 : step ~ /stubs/ ? 6 : step ~ /Building/ ? 1.5 : 0.3
     }
-    !/^\[[0-9]+\/[0-9]+\]/ { next }
+    !/^\[[0-9]+\/[0-9]+\]/ || /Re-(checking|running)/ { next }
     FNR == NR { all += work($0); steps++; next }
     { finished += work($0); count++ }
     END {
@@ -256,11 +256,12 @@ build() {
   alone "$build_dir/.lock"
   configure "$1"
 
-  # What there is to do, for the progress.
-  local ninja=(cmake --build "$build_dir" ${targets[0]:+--target "${targets[@]}"})
+  # What there is to do, for the progress: from a copy, as Ninja would first renew build.ninja.
   export NINJA_STATUS='[%f/%t] '
-  "${ninja[@]}" -- -n >"$log.todo" 2>/dev/null </dev/null || true
-  if ! quietly "building" "$log" "${ninja[@]}" -j "$(nproc)"; then
+  cp "$build_dir/build.ninja" "$log.ninja" 2>/dev/null &&
+    ninja -C "$build_dir" -f build.log.ninja -n ${targets[0]:+"${targets[@]}"} >"$log.todo" 2>&1 || true
+  if ! quietly "building" "$log" \
+    cmake --build "$build_dir" ${targets[0]:+--target "${targets[@]}"} -j "$(nproc)"; then
     compilers_words "$log"
     die "the build failed (all of its output: ${log#"$root"/})."
   fi
