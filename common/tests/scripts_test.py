@@ -1065,8 +1065,10 @@ class VerdictTest(ScriptTest):
                          "\n3 tests ran, 0 failed, 0 were skipped.\n")
 
     def test_what_failed(self):
-        said = self.verdict(self.case("a", part="<failure/>") + self.case("b"))
-        self.assertEqual(said, "\n2 tests ran, 1 failed, 0 were skipped.\nFailed: a\n")
+        python = self.case("c", "test_a (T) ... FAIL\n\nRan 3 tests in 1.5s\n\nFAILED (failures=1)\n",
+                           "<failure/>")
+        said = self.verdict(self.case("a", part="<failure/>") + self.case("b") + python)
+        self.assertEqual(said, "\n5 tests ran, 2 failed, 0 were skipped.\nFailed: a\nFailed: c\n")
 
     def test_why_something_was_skipped(self):
         skipped = '<skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>'

@@ -12,7 +12,6 @@ import xml.etree.ElementTree
 from ladder.console import RED, Paint, run_command, wrap
 
 PYTHONS = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
-PYTHON_FAILED = re.compile(r"^FAILED \((?:failures=(\d+))?(?:, )?(?:errors=(\d+))?", re.MULTILINE)
 PYTHON_SKIPPED = re.compile(r"\.\.\. skipped (['\"])(.*)\1$", re.MULTILINE)
 GTESTS_REASON = re.compile(r"^\S+:\d+: Skipped\n(.*)$", re.MULTILINE)
 SAID = re.compile(r"not run here: (.*)$", re.MULTILINE)
@@ -27,21 +26,17 @@ class Verdict:
     def add(self, case):
         name = case.get("name")
         said = "".join(case.findtext(part) or "" for part in ("system-out", "system-err"))
-        python = PYTHONS.search(said)
-        if python:
-            skipped = [found[2] for found in PYTHON_SKIPPED.finditer(said)]
-            self.skipped.update(skipped)
-            self.ran += int(python[1]) - len(skipped)
-            if case.find("failure") is not None:
-                self.failed.append(name)
-            return
         if case.find("failure") is not None:
             self.failed.append(name)
-        skipped = case.find("skipped")
-        if skipped is None:
-            self.ran += 1
-        else:
+        python, skipped = PYTHONS.search(said), case.find("skipped")
+        if skipped is not None:
             self.skipped[reason(skipped.get("message") or "", said)] += 1
+        elif python:
+            reasons = [found[2] for found in PYTHON_SKIPPED.finditer(said)]
+            self.skipped.update(reasons)
+            self.ran += max(0, int(python[1]) - len(reasons))  # a class may be skipped as a whole
+        else:
+            self.ran += 1
 
 
 def reason(message, said):
