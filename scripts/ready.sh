@@ -124,7 +124,7 @@ python_has() { "$1" -c "import importlib.util as u, sys; sys.exit(sys.version_in
 
 # The system's own python3 is asked too: another one that comes first on PATH need not see the
 # system's packages.
-has_chromium() { command -v chromium >/dev/null; }
+has_chromium() { command -v chromium chromium-browser google-chrome >/dev/null; }
 has_matplotlib() { python_has python3 matplotlib || python_has /usr/bin/python3 matplotlib; }
 
 # Fills `missing` (for people) and `packages` (Debian's names).
