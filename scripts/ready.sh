@@ -271,24 +271,24 @@ build() {
 
 # What CMake decides once and keeps: with another compiler, or in a folder that has moved, it has to
 # decide again. Where a GPU answers that did not before, its half is added, and it stays where none
-# answers; so do the tests where programs alone are asked for. What CMake reads (CMakeLists.txt),
-# Ninja watches.
+# answers; so does what was asked for by LADDER_CUDA, and so do the tests where programs alone are
+# asked for. What CMake reads (CMakeLists.txt), Ninja watches.
 configure() { # PRESET
-  local stamp=$build_dir/.configured options=() from gpu before_from= before_gpu= before_tests=
+  local stamp=$build_dir/.configured options=() from before_from= gpu before_gpu=
+  local cuda before_cuda= before_tests=
   from="$root CXX=${CXX:-} CUDACXX=${CUDACXX:-} nvcc=$(command -v nvcc || true) CI=${CI:-}"
-  from+=" LADDER_CUDA=${LADDER_CUDA:-}"
-  gpu=$(python3 "$root/common/machine/gpu/answers.py") || gpu=
   if [[ -e $stamp ]]; then
-    { read -r before_from && read -r before_gpu && read -r before_tests; } <"$stamp" || true
+    { read -r before_from && read -r before_gpu && read -r before_cuda && read -r before_tests; } \
+      <"$stamp" || true
     if [[ $before_from != "$from" ]]; then
       options=(--fresh)
       before_gpu=
     fi
   fi
-  gpu=${gpu:-$before_gpu}
-  tests=${tests:-$before_tests}
-  if [[ -e $build_dir/build.ninja && "$from $gpu $tests" == "$before_from $before_gpu $before_tests" &&
-    ! $root/CMakePresets.json -nt $stamp ]]; then
+  gpu=$(python3 "$root/common/machine/gpu/answers.py") || gpu=
+  gpu=${gpu:-$before_gpu} cuda=${LADDER_CUDA:-$before_cuda} tests=${tests:-$before_tests}
+  if [[ -e $build_dir/build.ninja && ! $root/CMakePresets.json -nt $stamp &&
+    "$from $gpu $cuda $tests" == "$before_from $before_gpu $before_cuda $before_tests" ]]; then
     return
   fi
   if [[ $tests ]]; then
@@ -297,13 +297,14 @@ configure() { # PRESET
     options+=(-DLADDER_TESTS=OFF)
   fi
   if [[ $gpu ]]; then options+=("-DLADDER_GPU_FOUND=$gpu"); fi
+  if [[ $cuda && $1 == default ]]; then options+=("-DLADDER_CUDA=$cuda"); fi
   rm -f "$stamp" "$log.todo"
   if ! quietly "configuring" "$log" cmake -S "$root" --preset "$1" "${options[@]}"; then
     rm -f "$root"/build/.ready* # look again the next time: perhaps something was removed
     sed -n '/CMake Error/,$p' "$log" >&2
     die "CMake failed (all of its output: ${log#"$root"/})."
   fi
-  printf '%s\n' "$from" "$gpu" "$tests" >"$stamp"
+  printf '%s\n' "$from" "$gpu" "$cuda" "$tests" >"$stamp"
 }
 
 # Ninja prints a line for each step, and what a step printed only if it said something.

@@ -70,7 +70,8 @@ class ScriptTest(unittest.TestCase):
                         ignore=shutil.ignore_patterns("__pycache__"))
         self.results = os.path.join(self.root, "build/results.json")
         self.environment = {name: value for name, value in os.environ.items()
-                            if name not in ("NO_COLOR", "CXX", "CUDACXX", "CMAKE_PREFIX_PATH", "CI")}
+                            if name not in ("NO_COLOR", "CXX", "CUDACXX", "CMAKE_PREFIX_PATH", "CI",
+                                            "LADDER_CUDA")}
         self.environment["TERM"] = "xterm"
         self.environment["PYTHONDONTWRITEBYTECODE"] = "1"
 
@@ -859,8 +860,17 @@ class ReadyTest(ScriptTest):
         self.assertIsNone(self.configured("scripts/run"))
         self.write("gpu", "90\n")
         self.assertEqual(self.configured("scripts/run"), "-DLADDER_GPU_FOUND=90")
-        self.environment["LADDER_CUDA"] = "OFF"
-        self.assertIn("--fresh", self.configured("scripts/run"))
+
+    def test_a_gpu_half_that_is_asked_for_stays(self):
+        self.tools()
+        self.configured("scripts/run")
+        self.environment["LADDER_CUDA"] = "ON"
+        self.assertEqual(self.configured("scripts/run"), "-DLADDER_CUDA=ON")
+        self.assertIsNone(self.configured("scripts/run"))
+        del self.environment["LADDER_CUDA"]
+        self.assertIsNone(self.configured("scripts/run"))
+        self.environment["LADDER_CUDA"] = "AUTO"
+        self.assertEqual(self.configured("scripts/run"), "-DLADDER_CUDA=AUTO")
 
     def test_tests_are_configured_when_they_are_wanted_and_stay(self):
         self.tools()
