@@ -42,12 +42,13 @@ void list_variants() {
                                 fmt::join(s.values, "\", \""));
       fmt::print(
           "{{\"rung\": \"{}\", \"variant\": \"{}\", \"device\": \"{}\", \"default\": {}, "
-          "\"by_name_only\": {}, \"summary\": \"{}\", \"colour\": \"{}\", \"backward\": {}, "
+          "\"by_name_only\": {}, \"idea\": \"{}\", \"summary\": \"{}\", \"colour\": \"{}\", "
+          "\"backward\": {}, "
           "\"deterministic\": {}, "
           "\"needs\": \"{}\", \"exact_architecture\": {}, \"tiles\": [{}], "
           "\"grid_limit\": [{}, {}], \"settings\": [{}]}}\n",
           v.rung, v.name, kind == DeviceKind::gpu ? "gpu" : "sim", v.name == by_default->name,
-          v.by_name_only, v.summary, v.colour, v.backward != nullptr, v.deterministic,
+          v.by_name_only, v.idea, v.summary, v.colour, v.backward != nullptr, v.deterministic,
           v.needed_capability(), v.exact_architecture, tiles, v.grid_limit.full,
           v.grid_limit.causal, settings);
     }

@@ -1,5 +1,6 @@
 # ladder_rung_tests(RUNG OBJECTS): the shared suite over the rung's variants, and its command line.
 include(GoogleTest)
+# Python's tests run with -v: scripts/test reads the reasons of what was skipped.
 set(tests ${CMAKE_SOURCE_DIR}/common/tests)
 set(compiles_sooner $<$<CONFIG:Release>:-O1>)
 
@@ -43,7 +44,7 @@ if(LADDER_GPU)
   ladder_test(float16_test SOURCES ${tests}/float16_test.cu)
   ladder_test(gpu_test SOURCES ${tests}/gpu_test.cu LABELS gpu LOCK gpu)
   add_test(NAME registers COMMAND Python3::Interpreter ${tests}/registers_test.py
-    ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION})
+    ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} -v)
 endif()
 
 # Files of kernels and tests, compiled for both machines.
@@ -113,12 +114,12 @@ target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
 function(ladder_rung_tests rung objects)
   add_executable(${rung}_test $<TARGET_OBJECTS:suite> ${objects})
   target_link_libraries(${rung}_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
-  gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Sim.*:Verification.*:SmallerSharedMemory.*:Settings.*"
+  gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Sim.*:Verification.*:SmallerSharedMemory.*:EachSetting.*"
     PROPERTIES LABELS sim)
   gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Schedules.*"
     TEST_LIST ${rung}_schedules PROPERTIES LABELS asan)
   add_test(NAME ${rung}.cli COMMAND Python3::Interpreter ${tests}/cli_test.py
-    ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${rung})
+    ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${rung} -v)
   if(LADDER_GPU)
     # One process for all cases: there are hundreds, and each process would open the GPU anew.
     add_test(NAME ${rung}.Gpu COMMAND ${rung}_test --gtest_filter=Gpu*-GpuLarge.*)
@@ -128,26 +129,57 @@ function(ladder_rung_tests rung objects)
   endif()
 endfunction()
 
-add_test(NAME scripts COMMAND Python3::Interpreter ${tests}/scripts_test.py)
+add_test(NAME scripts COMMAND Python3::Interpreter ${tests}/scripts_test.py -v)
 add_test(NAME lessons COMMAND Python3::Interpreter ${tests}/lessons_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
-add_test(NAME diff COMMAND Python3::Interpreter ${tests}/diff_test.py)
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
+add_test(NAME diff COMMAND Python3::Interpreter ${tests}/diff_test.py -v)
 add_test(NAME peers COMMAND Python3::Interpreter ${tests}/peers_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
 add_test(NAME bench COMMAND Python3::Interpreter ${tests}/bench_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
-add_test(NAME toy COMMAND Python3::Interpreter ${tests}/toy_test.py ${CMAKE_CXX_COMPILER})
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
+add_test(NAME toy COMMAND Python3::Interpreter ${tests}/toy_test.py ${CMAKE_CXX_COMPILER} -v)
 add_test(NAME exercises COMMAND Python3::Interpreter ${tests}/exercises_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
 set_tests_properties(exercises PROPERTIES PROCESSORS 2)  # it builds
-add_test(NAME mutate COMMAND Python3::Interpreter ${tests}/mutate_test.py)
-add_test(NAME clock COMMAND Python3::Interpreter ${tests}/clock_test.py ${CMAKE_CXX_COMPILER})
+add_test(NAME mutate COMMAND Python3::Interpreter ${tests}/mutate_test.py -v)
+add_test(NAME clock COMMAND Python3::Interpreter ${tests}/clock_test.py ${CMAKE_CXX_COMPILER} -v)
 add_test(NAME claims COMMAND Python3::Interpreter ${tests}/claims_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
 add_test(NAME explore COMMAND Python3::Interpreter ${tests}/explore_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} TraceTest CommandTest PerfettoTest)
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} TraceTest CommandTest PerfettoTest -v)
 add_test(NAME explore_page COMMAND Python3::Interpreter ${tests}/explore_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} PageTest)
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} PageTest -v)
 set_tests_properties(explore_page PROPERTIES SKIP_REGULAR_EXPRESSION "not run here: ")
 add_test(NAME plots COMMAND Python3::Interpreter ${tests}/plots_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
+
+# ladder_part(NAME TEST...): a part of scripts/test besides rungs and steps. Target tests_NAME builds
+# its programs; tests_NAME.txt is the regular expression of ctest that runs them.
+set(parts)
+function(ladder_part name)
+  add_custom_target(tests_${name})
+  foreach(test ${ARGN})
+    if(TARGET ${test})
+      add_dependencies(tests_${name} ${test})
+    endif()
+  endforeach()
+  list(JOIN ARGN "|" regex)
+  file(WRITE ${CMAKE_BINARY_DIR}/tests_${name}.txt "^(${regex})(\\.|$)\n")
+  set(parts ${parts} ${ARGN} PARENT_SCOPE)
+endfunction()
+ladder_part(sim sim_test races_test hopper_faults_test gpu_test broken_test broken_reference_test
+  broken_gradients_test)
+ladder_part(tile tile_test over_warps_test hopper_test fp8_test float8_test float16_test registers)
+ladder_part(harness options_test npy_test npy_fuzz reference_test quantised_test sampling_test)
+ladder_part(scripts scripts lessons diff peers bench toy exercises mutate clock claims explore
+  explore_page plots)
+add_dependencies(tests_scripts programs broken_rung)
+# A test that no part has would run only with all others.
+get_property(all DIRECTORY PROPERTY TESTS)
+get_property(programs_of_tests DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
+list(FILTER programs_of_tests INCLUDE REGEX "_test$")
+foreach(test ${all} ${programs_of_tests})
+  if(NOT test IN_LIST parts AND NOT test MATCHES "^[0-9][0-9]_")
+    message(SEND_ERROR "${test} is in no part of scripts/test: name it in common/tests/tests.cmake")
+  endif()
+endforeach()
