@@ -168,7 +168,7 @@ function(ladder_part name)
   set(parts ${parts} ${ARGN} PARENT_SCOPE)
 endfunction()
 ladder_part(sim sim_test races_test hopper_faults_test gpu_test broken_test broken_reference_test
-  broken_gradients_test)
+  broken_reference.misses_the_last_key broken_reference.forgets_D)
 ladder_part(tile tile_test over_warps_test hopper_test fp8_test float8_test float16_test registers)
 ladder_part(harness options_test npy_test npy_fuzz reference_test quantised_test sampling_test)
 ladder_part(scripts scripts lessons diff peers bench toy exercises mutate clock claims explore
