@@ -278,16 +278,16 @@ TEST_F(HopperFaults, SharedMemoryOfAProduct) {
   expect(multiply, kPastTheEnd, {"wgmma of shared memory at byte"});
 }
 
-/// Thread 0 of block 0 writes B and fences nothing. In block 1 thread 1 does, and thread 0's fence
-/// does not cover it.
+/// Block 0 writes B before it uses anything of Hopper's, and fences nothing. In block 1 thread 1
+/// writes it, which thread 0's fence does not cover.
 __global__ void multiply_in_second_block(const __grid_constant__ TensorMap,
                                          const __grid_constant__ TensorMap, Hbm<float>, int) {
   SharedMemory smem;
   const Stage B{smem.take<fp16>("B", kElements)};
-  fence_proxy_async();
-  if (threadIdx.x == blockIdx.x)
+  if (blockIdx.x == 1) fence_mbarrier_init();
+  if (threadIdx.x == 1)
     for (int i = 0; i < kElements; ++i) B.data[i] = fp16(1.0f);
-  if (blockIdx.x == 0) return;
+  if (blockIdx.x == 0) return fence_mbarrier_init();
   __syncthreads();
   if (threadIdx.x == 0) fence_proxy_async();
   __syncthreads();
