@@ -287,8 +287,8 @@ __global__ void multiply_in_second_block(const __grid_constant__ TensorMap,
   if (blockIdx.x == 1) fence_mbarrier_init();
   if (threadIdx.x == 1)
     for (int i = 0; i < kElements; ++i) B.data[i] = fp16(1.0f);
-  if (blockIdx.x == 0) return fence_mbarrier_init();
   __syncthreads();
+  if (blockIdx.x == 0) return fence_mbarrier_init();
   if (threadIdx.x == 0) fence_proxy_async();
   __syncthreads();
   Accumulator<16, 64> acc;
