@@ -98,6 +98,7 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "00_naive",
                      .name = "naive",
+                     .idea = "three plain kernels",
                      .summary = "three kernels, S and P in HBM, no maximum subtracted",
                      .colour = "#5a5a5a",
                      .rounding = Rounding::S_and_P_stored,

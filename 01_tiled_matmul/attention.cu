@@ -188,6 +188,7 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "01_tiled_matmul",
                      .name = "mma",
+                     .idea = "tensor cores",
                      .summary = "tensor cores, swizzled tiles, asynchronous copies",
                      .colour = "#E69F00",
                      .step = 1,

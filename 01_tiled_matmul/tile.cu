@@ -124,6 +124,7 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "01_tiled_matmul",
                      .name = "tile",
+                     .idea = "shared-memory tiles",
                      .summary = "products through 16×16 tiles in shared memory, fp32 FMA",
                      .colour = "#E69F00",
                      .rounding = Rounding::S_and_P_stored,

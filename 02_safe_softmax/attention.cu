@@ -195,6 +195,7 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "02_safe_softmax",
                      .name = "safe",
+                     .idea = "maximum subtracted",
                      .summary = "the row maximum is subtracted: three loops over each row of S",
                      .colour = "#8a8d00",
                      .rounding = Rounding::S_and_P_stored,

@@ -133,6 +133,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "03_online_softmax",
                      .name = "one_pass_tile",
+                     .idea = "tiles per warp",
                      .summary = "the same for 32 rows and 32 keys at once, tensor cores",
                      .colour = "#009E73",
                      .step = 3,

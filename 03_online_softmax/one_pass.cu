@@ -94,6 +94,7 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "03_online_softmax",
                      .name = "one_pass",
+                     .idea = "one fused pass",
                      .summary = "attention in one pass over K and V, key by key",
                      .colour = "#009E73",
                      .step = 2,

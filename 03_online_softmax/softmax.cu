@@ -197,6 +197,7 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "03_online_softmax",
                      .name = "softmax",
+                     .idea = "online softmax",
                      .summary = "maximum and sum of a row of S in one loop",
                      .colour = "#009E73",
                      .rounding = Rounding::S_and_P_stored,

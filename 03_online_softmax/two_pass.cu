@@ -99,6 +99,7 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "03_online_softmax",
                      .name = "two_pass",
+                     .idea = "no N×N stored",
                      .summary = "attention in two passes over K, nothing N×N stored",
                      .colour = "#009E73",
                      .step = 1,

@@ -219,6 +219,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "04_flash_v1",
                      .name = "flash_v1",
+                     .idea = "tiles per block",
                      .summary = "Algorithm 1: K/V outside, Q inside, O, l, m through HBM",
                      .colour = "#CC79A7",
                      .has_lse = true,

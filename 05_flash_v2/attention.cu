@@ -154,6 +154,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "mma",
+                     .idea = "larger tiles",
                      .summary = "larger tiles, causal tiles skipped, longest blocks first",
                      .colour = "#0072B2",
                      .step = 3,

@@ -185,6 +185,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "defer",
+                     .idea = "one final division",
                      .summary = "O unnormalised until the end, only LSE stored",
                      .colour = "#0072B2",
                      .step = 1,

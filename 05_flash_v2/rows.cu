@@ -154,6 +154,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "rows",
+                     .idea = "warps split rows",
                      .summary = "rows of Q split among the warps, not the keys",
                      .colour = "#0072B2",
                      .step = 2,

@@ -204,6 +204,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "swap",
+                     .idea = "loops swapped",
                      .summary = "Q outside, K/V inside: O, l, m stay on chip, a block a tile of Q",
                      .colour = "#0072B2",
                      .has_lse = true,

@@ -427,6 +427,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "06_backward",
                      .name = "mma",
+                     .idea = "P recomputed",
                      .summary = "P recomputed tile by tile from Q, K and LSE",
                      .colour = "#D55E00",
                      .step = 1,

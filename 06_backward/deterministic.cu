@@ -494,6 +494,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "06_backward",
                      .name = "deterministic",
+                     .idea = "no atomic adds",
                      .summary = "mma without atomic additions: dQ in a kernel of its own",
                      .colour = "#D55E00",
                      .step = 2,

@@ -654,6 +654,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "06_backward",
                      .name = "sm90",
+                     .idea = "Hopper's pipeline",
                      .summary = "a producer, consumers, and only dS through shared memory",
                      .colour = "#D55E00",
                      .step = 3,

@@ -294,6 +294,7 @@ Traffic backward_traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "06_backward",
                      .name = "stored",
+                     .idea = "P read back",
                      .summary = "the textbook's backward pass: reads back the P of 02's forward",
                      .colour = "#D55E00",
                      .rounding = Rounding::S_and_P_stored,

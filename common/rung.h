@@ -220,6 +220,7 @@ struct GridLimit {
 struct Variant {
   std::string rung;     // "00_naive"
   std::string name;     // --variant NAME
+  std::string idea;     // in at most three words, for the table of scripts/run
   std::string summary;  // one line for --help
   std::string colour;   // of the rung in figures, "#5a5a5a"
   int step = 0;         // order within the rung; the last one that the device runs is the default

@@ -1,6 +1,7 @@
-# Sourced by scripts/run and scripts/test.
-#   ready          sets up the machine to build: checks for what is needed and, on Debian and
-#                  Ubuntu as root or with passwordless sudo, installs what is missing
+# Sourced by the scripts that build.
+#   ready [tests] [matplotlib] [chromium]   sets up the machine to build the programs, and what is
+#                  named: checks for what is needed and, on Debian and Ubuntu as root or with
+#                  passwordless sudo, installs what is missing
 #   build PRESET [TARGET...]   configures and builds quietly, all if no target is named
 # Both end the script with a message that names the way out when they cannot.
 
@@ -8,6 +9,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 me=scripts/$(basename "$0")
 monitor_pid=
 updated=
+tests= # whether they are built too
 lock= # the open file that says that a build is under way
 
 say() { printf '%s\n' "$*" >&2; }
@@ -29,7 +31,8 @@ stop_monitor() {
 }
 
 # quietly WHAT LOG COMMAND...: the command's output goes to LOG, progress to stderr once it has
-# taken two seconds: on a terminal a line that is rewritten, else a line every half minute.
+# taken two seconds: on a terminal a line that is rewritten, else a line every half minute. Where
+# LOG.todo lists Ninja's steps, with how many are done and about how long the rest will take.
 quietly() {
   local what=$1 log=$2 status=0
   shift 2
@@ -42,24 +45,43 @@ quietly() {
 }
 
 monitor() {
-  local seconds last done_of
+  local seconds last progress
   trap - INT TERM
   SECONDS=0
   last=-30
   # The parent may be killed without a chance to stop this one.
   while sleep 0.5 2>/dev/null && kill -0 $$ 2>/dev/null; do
     seconds=$SECONDS
-    # Ninja's own count of what is done, where there is one.
-    done_of=$(tail -n 1 "$2" 2>/dev/null | sed -n 's/^\[\([0-9]*\/[0-9]*\)\].*/ \1/p')
-    if ((seconds < 2)); then
-      continue
-    elif [[ -t 2 ]]; then
-      printf '\r\033[K%s%s, %d s' "$1" "$done_of" "$seconds" >&2
-    elif ((seconds - last >= 30)); then
-      say "$1$done_of ..."
+    if ((seconds < 2)); then continue; fi
+    if [[ ! -t 2 ]] && ((seconds - last < 30)); then continue; fi
+    progress=$(steps_done "$2" "$seconds")
+    if [[ -t 2 ]]; then
+      printf '\r\033[K%s%s' "$1" "${progress:-, $seconds s}" >&2
+    else
+      say "$1${progress:- ...}"
       last=$seconds
     fi
   done
+}
+
+# steps_done LOG SECONDS: " 40/80, about 50 s" of a build; nothing where LOG is of something else. A
+# kernel takes nvcc ten times and the host's compiler four times as long as an ordinary file.
+steps_done() {
+  [[ -e $1.todo ]] || return 0
+  awk -v seconds="$2" '
+    function work(step) {
+      return step ~ /Building CUDA/ ? 15 : step ~ /stubs/ ? 6 : step ~ /Building/ ? 1.5 : 0.3
+    }
+    !/^\[[0-9]+\/[0-9]+\]/ || /Re-(checking|running)/ { next }
+    FNR == NR { all += work($0); steps++; next }
+    { finished += work($0); count++ }
+    END {
+      if (!steps) exit
+      printf " %d/%d", count, steps
+      left = finished ? seconds * (all - finished) / finished : 0
+      if (finished > all / 20 && left > 0) printf ", about %d s", left < 20 ? left + 1 : int(left / 10 + 1) * 10
+      else printf ", %d s so far", seconds
+    }' "$1.todo" "$1" 2>/dev/null
 }
 
 # ---- what is needed ----
@@ -102,6 +124,7 @@ python_has() { "$1" -c "import importlib.util as u, sys; sys.exit(sys.version_in
 
 # The system's own python3 is asked too: another one that comes first on PATH need not see the
 # system's packages.
+has_chromium() { command -v chromium chromium-browser google-chrome >/dev/null; }
 has_matplotlib() { python_has python3 matplotlib || python_has /usr/bin/python3 matplotlib; }
 
 # Fills `missing` (for people) and `packages` (Debian's names).
@@ -119,7 +142,7 @@ check() {
   has_cmake || lacks "CMake 3.24 or newer" cmake
   command -v ninja >/dev/null || lacks "Ninja" ninja-build
   has_header fmt/core.h || lacks "fmt" libfmt-dev
-  has_header gtest/gtest.h || lacks "GoogleTest" libgtest-dev
+  if [[ $tests ]]; then has_header gtest/gtest.h || lacks "GoogleTest" libgtest-dev; fi
   python_has python3 unittest || lacks "Python 3.9 or newer" python3
 }
 
@@ -171,14 +194,16 @@ report_missing() {
 }
 
 ready() {
-  local log=$root/build/ready.log
+  local log=$root/build/ready.log words="$*" wanted=" $* "
+  if [[ $wanted == *" tests "* ]]; then tests=yes; fi
   # Found by CMake only on PATH or through this variable.
   local nvcc=${CUDA_HOME:-/usr/local/cuda}/bin/nvcc
   if [[ ! ${CUDACXX:-} && -x $nvcc ]] && ! command -v nvcc >/dev/null; then export CUDACXX=$nvcc; fi
 
   # All was there the last time; what was removed since, CMake names.
-  local seen="CXX=${CXX:-} CMAKE_PREFIX_PATH=${CMAKE_PREFIX_PATH:-} PATH=$PATH CI=${CI:-}"
-  if [[ -e $root/build/.ready && $(<"$root/build/.ready") == "$seen" ]] &&
+  local seen="CXX=${CXX:-} CMAKE_PREFIX_PATH=${CMAKE_PREFIX_PATH:-} PATH=$PATH"
+  local stamp=$root/build/.ready${words:+.}${words// /.}
+  if [[ -e $stamp && $(<"$stamp") == "$seen" ]] &&
     command -v cmake ctest ninja python3 >/dev/null; then
     return
   fi
@@ -200,26 +225,25 @@ ready() {
     if ((${#missing[@]})); then report_missing; fi
   fi
 
-  # Only plots need matplotlib, so nothing stops for want of it.
-  if ! has_matplotlib; then
-    if can_install; then
-      say "$me: installing python3-matplotlib"
-      quietly "apt-get install" "$log" update_and_install python3-matplotlib || true
-    fi
-    if ! has_matplotlib; then
-      say "$me: going on without matplotlib, which only plots need (package python3-matplotlib)."
-    fi
+  # Nothing that was built stops for want of these.
+  if [[ $wanted == *" matplotlib "* ]]; then
+    have_if_possible has_matplotlib python3-matplotlib "matplotlib, which only figures need"
   fi
+  if [[ $wanted == *" chromium "* ]]; then
+    have_if_possible has_chromium chromium "chromium, which only tests of scripts/explore need"
+  fi
+  printf '%s\n' "$seen" >"$stamp"
+}
 
-  # Only the tests of the explorer's page need a browser. It is large, so nobody is made to have it.
-  if [[ ${CI:-} ]] && ! command -v chromium >/dev/null && can_install; then
-    say "$me: installing chromium"
-    quietly "apt-get install" "$log" update_and_install chromium || true
-    if ! command -v chromium >/dev/null; then
-      say "$me: going on without chromium, which only tests of scripts/explore need."
-    fi
+# have_if_possible HAS PACKAGE WHAT
+have_if_possible() {
+  if "$1"; then return; fi
+  if can_install; then
+    say "$me: installing $2"
+    quietly "apt-get install" "$root/build/ready.log" update_and_install "$2" || true
+    hash -r
   fi
-  printf '%s\n' "$seen" >"$root/build/.ready"
+  if ! "$1"; then say "$me: going on without $3 (package $2)."; fi
 }
 
 # ---- building ----
@@ -228,32 +252,64 @@ build() {
   local build_dir=$root/build targets=("${@:2}")
   if [[ $1 != default ]]; then build_dir+=/$1; fi
   mkdir -p "$build_dir"
-  local log=$build_dir/build.log stamp=$build_dir/.configured fresh=()
+  local log=$build_dir/build.log
   alone "$build_dir/.lock"
+  configure "$1"
 
-  # What CMake decides once and keeps: with another compiler, or in a folder that has moved, it
-  # has to decide again. What it reads (CMakeLists.txt), Ninja watches.
-  local from
-  from="$root CXX=${CXX:-} CUDACXX=${CUDACXX:-} nvcc=$(command -v nvcc || true) CI=${CI:-}"
-  if [[ ! -e $build_dir/build.ninja || ! -e $stamp || $(<"$stamp") != "$from" ||
-    $root/CMakePresets.json -nt $stamp ]]; then
-    if [[ -e $stamp ]]; then fresh=(--fresh); fi
-    rm -f "$stamp"
-    if ! quietly "configuring" "$log" cmake -S "$root" "${fresh[@]}" --preset "$1"; then
-      rm -f "$root/build/.ready" # look again the next time: perhaps something was removed
-      sed -n '/CMake Error/,$p' "$log" >&2
-      die "CMake failed (all of its output: ${log#"$root"/})."
-    fi
-    printf '%s\n' "$from" >"$stamp"
-  fi
-
-  if ! NINJA_STATUS='[%f/%t] ' quietly "building" "$log" \
-    cmake --build "$build_dir" -j "$(nproc)" ${targets[0]:+--target "${targets[@]}"}; then
-    # Ninja prints a line for each step, and what a step printed only if it said something.
-    grep -v '^\[[0-9]*/[0-9]*\]' "$log" >&2 || true
+  # What there is to do, for the progress: from a copy, as Ninja would first renew build.ninja.
+  export NINJA_STATUS='[%f/%t] '
+  cp "$build_dir/build.ninja" "$log.ninja" 2>/dev/null &&
+    ninja -C "$build_dir" -f build.log.ninja -n ${targets[0]:+"${targets[@]}"} >"$log.todo" 2>&1 || true
+  if ! quietly "building" "$log" \
+    cmake --build "$build_dir" ${targets[0]:+--target "${targets[@]}"} -j "$(nproc)"; then
+    compilers_words "$log"
     die "the build failed (all of its output: ${log#"$root"/})."
   fi
+  compilers_words "$log"
   exec {lock}>&- # of alone
+}
+
+# What CMake decides once and keeps: with another compiler, or in a folder that has moved, it has to
+# decide again. Where a GPU answers that did not before, its half is added, and it stays where none
+# answers; so does what was asked for by LADDER_CUDA, and so do the tests where programs alone are
+# asked for. What CMake reads (CMakeLists.txt), Ninja watches.
+configure() { # PRESET
+  local stamp=$build_dir/.configured options=() from before_from= gpu before_gpu=
+  local cuda before_cuda= before_tests=
+  from="$root CXX=${CXX:-} CUDACXX=${CUDACXX:-} nvcc=$(command -v nvcc || true) CI=${CI:-}"
+  if [[ -e $stamp ]]; then
+    { read -r before_from && read -r before_gpu && read -r before_cuda && read -r before_tests; } \
+      <"$stamp" || true
+    if [[ $before_from != "$from" ]]; then
+      options=(--fresh)
+      before_gpu=
+    fi
+  fi
+  gpu=$(python3 "$root/common/machine/gpu/answers.py") || gpu=
+  gpu=${gpu:-$before_gpu} cuda=${LADDER_CUDA:-$before_cuda} tests=${tests:-$before_tests}
+  if [[ -e $build_dir/build.ninja && ! $root/CMakePresets.json -nt $stamp &&
+    "$from $gpu $cuda $tests" == "$before_from $before_gpu $before_cuda $before_tests" ]]; then
+    return
+  fi
+  if [[ $tests ]]; then
+    options+=(-DLADDER_TESTS=ON)
+  elif [[ ${options[*]} || ! -e $build_dir/build.ninja ]]; then
+    options+=(-DLADDER_TESTS=OFF)
+  fi
+  if [[ $gpu ]]; then options+=("-DLADDER_GPU_FOUND=$gpu"); fi
+  if [[ $cuda && $1 == default ]]; then options+=("-DLADDER_CUDA=$cuda"); fi
+  rm -f "$stamp" "$log.todo"
+  if ! quietly "configuring" "$log" cmake -S "$root" --preset "$1" "${options[@]}"; then
+    rm -f "$root"/build/.ready* # look again the next time: perhaps something was removed
+    sed -n '/CMake Error/,$p' "$log" >&2
+    die "CMake failed (all of its output: ${log#"$root"/})."
+  fi
+  printf '%s\n' "$from" "$gpu" "$cuda" "$tests" >"$stamp"
+}
+
+# Ninja prints a line for each step, and what a step printed only if it said something.
+compilers_words() {
+  grep -v -e '^\[[0-9]*/[0-9]*\]' -e '^ninja: ' -e '^-- ' "$1" >&2 || true
 }
 
 # Two builds in one folder would overwrite each other's files: the second waits for the first.

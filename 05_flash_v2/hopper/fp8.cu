@@ -565,6 +565,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "fp8",
+                     .idea = "products in FP8",
                      .summary = "aside: products of e4m3, the inputs quantised before",
                      .colour = "#0072B2",
                      .step = 11,

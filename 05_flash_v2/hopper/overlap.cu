@@ -211,6 +211,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "overlap",
+                     .idea = "softmax under product",
                      .summary = "and a softmax that runs under the last step's product",
                      .colour = "#0072B2",
                      .step = 7,

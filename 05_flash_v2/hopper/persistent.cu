@@ -277,6 +277,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "persistent",
+                     .idea = "persistent blocks",
                      .summary = "and blocks that stay and take work from a counter",
                      .colour = "#0072B2",
                      .step = 9,

@@ -221,6 +221,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "ping_pong",
+                     .idea = "consumers take turns",
                      .summary = "and consumers that take turns at the tensor cores",
                      .colour = "#0072B2",
                      .step = 8,

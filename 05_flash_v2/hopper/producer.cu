@@ -190,6 +190,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "producer",
+                     .idea = "warp specialisation",
                      .summary = "and a producer of copies, consumers of tiles",
                      .colour = "#0072B2",
                      .step = 6,

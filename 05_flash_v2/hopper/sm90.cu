@@ -315,6 +315,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "sm90",
+                     .idea = "O seldom rescaled",
                      .summary = "and O seldom rescaled, Q in registers, rows that step aside",
                      .colour = "#0072B2",
                      .step = 10,

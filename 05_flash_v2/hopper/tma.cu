@@ -185,6 +185,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "tma",
+                     .idea = "copies by TMA",
                      .summary = "and its copies by the copy engine",
                      .colour = "#0072B2",
                      .step = 5,

@@ -162,6 +162,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "wgmma",
+                     .idea = "products by warpgroups",
                      .summary = "mma's kernel, its products by warpgroups",
                      .colour = "#0072B2",
                      .step = 4,

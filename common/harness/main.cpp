@@ -1,4 +1,4 @@
-// The program of a rung: options in, report out. LADDER_RUNG is the rung's name.
+// The program of a rung: options in, report out. Which rung it is, its steps say.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -20,6 +20,10 @@
 namespace ladder {
 namespace {
 
+const char* rung_name() {
+  return variants().front().rung.c_str();
+}
+
 /// `--list`: one JSON line for each variant and device, with what a step says of itself, for
 /// scripts.
 void list_variants() {
@@ -38,12 +42,13 @@ void list_variants() {
                                 fmt::join(s.values, "\", \""));
       fmt::print(
           "{{\"rung\": \"{}\", \"variant\": \"{}\", \"device\": \"{}\", \"default\": {}, "
-          "\"by_name_only\": {}, \"summary\": \"{}\", \"colour\": \"{}\", \"backward\": {}, "
+          "\"by_name_only\": {}, \"idea\": \"{}\", \"summary\": \"{}\", \"colour\": \"{}\", "
+          "\"backward\": {}, "
           "\"deterministic\": {}, "
           "\"needs\": \"{}\", \"exact_architecture\": {}, \"tiles\": [{}], "
           "\"grid_limit\": [{}, {}], \"settings\": [{}]}}\n",
           v.rung, v.name, kind == DeviceKind::gpu ? "gpu" : "sim", v.name == by_default->name,
-          v.by_name_only, v.summary, v.colour, v.backward != nullptr, v.deterministic,
+          v.by_name_only, v.idea, v.summary, v.colour, v.backward != nullptr, v.deterministic,
           v.needed_capability(), v.exact_architecture, tiles, v.grid_limit.full,
           v.grid_limit.causal, settings);
     }
@@ -114,7 +119,7 @@ int run(int argc, char** argv) {
     list_variants();
     return 0;
   }
-  const auto options = parse_options(argc, argv, LADDER_RUNG);
+  const auto options = parse_options(argc, argv, rung_name());
   if (!options) return 0;
   const auto device = open_device(*options);
   const Variant variant = choose_variant(*options, device->info());
@@ -145,7 +150,7 @@ int run(int argc, char** argv) {
   }
   if (!options->baseline.empty() && !options->json)
     print(baseline_text(reports.front(), reports.back()));
-  if (!pass) fmt::print(stderr, "{}: wrong result: an error is over its tolerance\n", LADDER_RUNG);
+  if (!pass) fmt::print(stderr, "{}: wrong result: an error is over its tolerance\n", rung_name());
   return static_cast<int>(pass ? Exit::good : Exit::wrong_result);
 }
 
@@ -155,7 +160,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   const auto fail = [](ladder::Exit status, const char* what) {
     std::fflush(stdout);
-    fmt::print(stderr, "{}: {}\n", LADDER_RUNG, ladder::printable(what));
+    fmt::print(stderr, "{}: {}\n", ladder::rung_name(), ladder::printable(what));
     return static_cast<int>(status);
   };
   try {

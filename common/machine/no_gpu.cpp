@@ -1,15 +1,12 @@
-// Stands in for gpu/device.cpp and gpu/cublas.cpp where the program is built without the CUDA
-// Toolkit.
+// Stands in for gpu/device.cpp and gpu/cublas.cpp where the program is built without its GPU half.
 #include "machine/cublas.h"
 #include "machine/device.h"
 
 namespace ladder {
 namespace {
 [[noreturn]] void no_gpu() {
-  throw Error(
-      Exit::no_device,
-      "no GPU: this program was built without the CUDA Toolkit; install it and build again, or run "
-      "with --device sim");
+  throw Error(Exit::no_device, "no GPU: this program has no GPU half, because " LADDER_NO_GPU
+                               "; run it with --device sim");
 }
 }  // namespace
 

@@ -365,8 +365,9 @@ class FilesOfGpus(Fake):
             self.write(f"path/{tool}", "#!/bin/sh\nexit 0\n", 0o755)
         for name in ("CXX", "CMAKE_PREFIX_PATH", "CI"):
             self.environment.pop(name, None)
-        self.write("build/.ready",
-                   f"CXX= CMAKE_PREFIX_PATH= PATH={self.environment['PATH']} CI=\n")
+        self.write("build/.ready.matplotlib",
+                   f"CXX= CMAKE_PREFIX_PATH= PATH={self.environment['PATH']}\n")
+        self.write("common/machine/gpu/answers.py", "")
         self.write("CMakePresets.json", "{}")
         self.write("scripts/plot.py", "import os, sys\nfrom ladder.files import newest_measured\n"
                    "print(os.path.basename(newest_measured()), *sys.argv[1:])\n")
@@ -403,9 +404,10 @@ class FilesOfGpus(Fake):
         self.assertEqual(self.data()["machine"]["commit"], "new")
 
     def test_without_a_gpu_the_newest_file_is_shown(self):
-        self.write("path/nvidia-smi", "#!/bin/sh\nexit 9\n", 0o755)
-        os.makedirs(os.path.join(self.root, "build/sim"))
-        shutil.move(os.path.join(self.root, "build/bin"), os.path.join(self.root, "build/sim/bin"))
+        # No program has a step for one.
+        self.environment["FAKE_STEPS"] = json.dumps({
+            rung: [step for step in of if step["device"] == "sim"]
+            for rung, of in json.loads(self.environment["FAKE_STEPS"]).items()})
         self.assertEqual(self.figures(self.H100), "h100.json --readme\n")
         self.assertEqual(self.there(), ["h100.json", "sim.json"])
 

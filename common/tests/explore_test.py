@@ -28,18 +28,20 @@ from ladder.programs import programs_in  # noqa: E402
 from ladder.steps import ladder_of  # noqa: E402
 
 BIN = ""
-BROKEN = "../broken/bin"  # programs of broken kernels, as tests.cmake builds them
+BROKEN = "../broken/bin"  # a program with mistakes to choose, as tests.cmake builds it
 NO_BROWSER = "there is no Chromium (Debian's package chromium)"
 # As scripts/explore runs its steps by default.
 SMALL = "--device sim --seqlen 256 --heads 1 --head-dim 64 --block-q 64 --block-kv 64 --check off"
 
 
-def explore(*words, status=0, programs=None):
+def explore(*words, status=0, programs=None, mistake=None):
     """Runs scripts/explore; what it wrote is at the path that it prints."""
     command = [os.path.join(ROOT, "scripts/explore"), "--no-open", *words]
     if "--traced" not in words:
         command += ["--bin", programs or BIN]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=300)
+    chosen = {"LADDER_MISTAKE": mistake} if mistake else {}
+    result = subprocess.run(command, cwd=ROOT, env={**os.environ, **chosen}, capture_output=True,
+                            encoding="utf-8", timeout=300)
     assert result.returncode == status, (command, result)
     return result
 
@@ -596,9 +598,9 @@ class PageTest(unittest.TestCase):
 
     def test_a_missing_barrier(self):
         page = os.path.join(self.folder.name, "fault.html")
-        result = explore("01/tile_no_first_barrier", "01/tile_sound", "--seqlen", "32",
-                         "--heads", "1", "--out", page, status=1,
-                         programs=os.path.join(BIN, BROKEN))
+        result = explore("01/tile", "01/mma", "--seqlen", "32", "--heads", "1", "--out", page,
+                         status=1, programs=os.path.join(BIN, BROKEN),
+                         mistake="tile_no_first_barrier")
         self.assertIn("read of unwritten shared", result.stderr)
         self.open(page=page)
         self.browser.drawn()

@@ -32,6 +32,9 @@ enum Mistake : int {
   kNoFenceOfOperand,
   kWritesOperandBeforeWait,
   kOtherAccumulator,
+  kOtherTile,
+  kOtherShape,
+  kOtherWait,
   kPartOfWarpgroup,
   // what a wgmma reads
   kNoProxyFence,
@@ -54,6 +57,11 @@ enum Mistake : int {
   kNoInit,
   kInitTwice,
   kNoInitFence,
+  kCountOf0,
+  kCountTooLarge,
+  kBarrierBeforeTheFirst,
+  kMegabyte,
+  kNegativeBytes,
   kNobodyWaits,
   kMisaligned,
   kBoxTooLarge,
@@ -68,8 +76,11 @@ enum Mistake : int {
   // stores
   kStoreWithoutProxyFence,
   kOverwritesSource,
+  kOtherThreadOverwritesSource,
   kNoStoreWait,
   kStoresBeforeRow0,
+  kMapOfNothing,
+  kBeforeShared,
   // floats in a row
   kSourceMisaligned,
   kTargetMisaligned,
@@ -97,10 +108,10 @@ class HopperFaults : public ::testing::Test {
 
   /// How a run of a kernel ends. The kernel takes (X, Y, out, mistake).
   template <class Kernel>
-  std::string said(Kernel kernel, int mistake, int threads = 128) {
+  std::string said(Kernel kernel, int mistake, int threads = 128, int blocks = 1) {
     try {
       device_->run("test", [&] {
-        launch("planted", kernel, dim3(1), dim3(threads),
+        launch("planted", kernel, dim3(blocks), dim3(threads),
                3 * shared_bytes<fp16>(kElements) + 2 * shared_bytes<Mbarrier>(2),
                tensor_map<fp16>(*X_, 64, 128, 1, 1, 64), tensor_map<fp16>(*Y_, 64, 64, 1, 1, 64),
                hbm<float>(*out_), mistake);
@@ -177,7 +188,7 @@ __global__ void multiply(const __grid_constant__ TensorMap, const __grid_constan
   const auto rest = smem.take<fp16>("rest", kElements);
   const int thread = static_cast<int>(threadIdx.x);
   if (mistake != kUnwritten)
-    for (int i = thread; i < kElements; i += 128) B.data[i] = fp16(1.0f);
+    for (int i = thread; i < kElements; i += 128) B.data[i] = rest[i] = fp16(1.0f);
   if (mistake != kNoProxyFence || thread != 77) fence_proxy_async();
   __syncthreads();
 
@@ -196,8 +207,13 @@ __global__ void multiply(const __grid_constant__ TensorMap, const __grid_constan
   wgmma_AB(mistake == kOtherAccumulator && thread == 9 ? other : acc, a,
            mistake == kPastTheEnd ? Stage{rest + 3 * kElements} : B);
   if (mistake == kScalesBetween && thread == 5) acc.r[0][1][2] *= 0.5f;
-  wgmma_AB(acc, a, B);
+  if (mistake == kOtherShape) {  // its first half as the sums of 64 × 32
+    Accumulator<16, 32>& half = reinterpret_cast<Accumulator<16, 32>&>(acc);
+    wgmma_AB(half, a, SwizzledTile<fp16, 64, 32>{B.data});
+  }
+  wgmma_AB(acc, a, mistake == kOtherTile && thread == 9 ? Stage{rest} : B);
   if (mistake != kNoCommit) wgmma_commit();
+  if (mistake == kOtherWait && thread == 9) wgmma_commit();
   if (mistake == kNoWait) return;
   if (mistake == kReadsBeforeWait) out[thread] = 2 * acc.r[0][0][0];
   if (mistake == kWritesBeforeWait && thread == 37) acc.r[0][3][1] = 0;
@@ -232,6 +248,11 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
   expect(multiply, kWritesOperandBeforeWait,
          {"thread (37,0,0): left operand of a wgmma: other code wrote to its registers"});
   expect(multiply, kOtherAccumulator, {"lanes of a warpgroup disagree on a wgmma"});
+  expect(multiply, kOtherTile, {"lanes of a warpgroup disagree on a wgmma: its descriptors"});
+  expect(multiply, kOtherShape,
+         {"wgmma m64n32k16 on the accumulator of an m64n64k16 not waited for"});
+  expect(multiply, kOtherWait,
+         {"lanes of a warpgroup disagree at wgmma_wait() on which wgmmas they have issued"});
   expect(multiply, kPartOfWarpgroup,
          {"deadlock: 32 of 128 threads have ended",
           "thread (0,0,0) and 95 after it for wgmma_wait, "
@@ -257,6 +278,36 @@ TEST_F(HopperFaults, SharedMemoryOfAProduct) {
   expect(multiply, kPastTheEnd, {"wgmma of shared memory at byte"});
 }
 
+/// Block 0 writes B before it uses anything of Hopper's, and fences nothing. In block 1 thread 1
+/// writes it, which thread 0's fence does not cover.
+__global__ void multiply_in_second_block(const __grid_constant__ TensorMap,
+                                         const __grid_constant__ TensorMap, Hbm<float>, int) {
+  SharedMemory smem;
+  const Stage B{smem.take<fp16>("B", kElements)};
+  if (blockIdx.x == 1) fence_mbarrier_init();
+  if (threadIdx.x == 1)
+    for (int i = 0; i < kElements; ++i) B.data[i] = fp16(1.0f);
+  __syncthreads();
+  if (blockIdx.x == 0) return fence_mbarrier_init();
+  if (threadIdx.x == 0) fence_proxy_async();
+  __syncthreads();
+  Accumulator<16, 64> acc;
+  wgmma_fence(acc);
+  wgmma_ABt(acc, B, 0, B);
+  wgmma_commit();
+  wgmma_wait<0>(acc);
+}
+
+TEST_F(HopperFaults, ABlockKnowsNothingOfTheOneBefore) {
+  options({.threads = 1});
+  const std::string message = said(multiply_in_second_block, 0, 128, 2);
+  EXPECT_NE(message.find("block (1,0,0)"), std::string::npos) << message;
+  EXPECT_NE(message.find("wgmma of shared B[0] (element of 2 bytes), written with no "
+                         "fence_proxy_async() since"),
+            std::string::npos)
+      << message;
+}
+
 // ---------------------------------------------------------------------------------- a ring of
 // stages
 
@@ -270,7 +321,12 @@ __global__ void pipeline(const __grid_constant__ TensorMap X, const __grid_const
   const auto full = smem.take<Mbarrier>("full", 1), free = smem.take<Mbarrier>("free", 1);
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) {
-    if (mistake != kNoInit) full[0].init(mistake == kTooFewArrivals ? 2 : 1);
+    if (mistake == kBarrierBeforeTheFirst) full[-1].init(1);
+    if (mistake != kNoInit)
+      full[0].init(mistake == kTooFewArrivals  ? 2
+                   : mistake == kCountOf0      ? 0
+                   : mistake == kCountTooLarge ? 1 << 20
+                                               : 1);
     if (mistake == kInitTwice) full[0].init(1);
     free[0].init(4);
     if (mistake == kLoadsOntoOrdinaryStores) stage.data[8] = fp16(1.0f);
@@ -282,10 +338,12 @@ __global__ void pipeline(const __grid_constant__ TensorMap X, const __grid_const
     if (thread > 128) return;
     for (int round = 0; round < 2; ++round) {
       free[0].wait(1 - round);
-      full[0].arrive_expect_tx(Stage::kBytes + (mistake == kTooManyBytes  ? 16
-                                                : mistake == kTooFewBytes ? -16
-                                                : mistake == kLoadsTwice  ? Stage::kBytes
-                                                                          : 0));
+      full[0].arrive_expect_tx(Stage::kBytes + (mistake == kTooManyBytes    ? 16
+                                                : mistake == kTooFewBytes   ? -16
+                                                : mistake == kLoadsTwice    ? Stage::kBytes
+                                                : mistake == kMegabyte      ? 1 << 20
+                                                : mistake == kNegativeBytes ? -2 * Stage::kBytes
+                                                                            : 0));
       if (mistake == kTooManyArrivals) full[0].arrive();
       const Stage target{mistake == kMisaligned    ? all + 64
                          : mistake == kBoxTooLarge ? all + (kElements + 512)
@@ -363,6 +421,11 @@ TEST_F(HopperFaults, RingOfStages) {
     expect_256(kLoadsOntoOrdinaryStores,
                {"TMA load onto shared stage[8], which was written with no fence_proxy_async()"});
     expect_256(kNoInit, {"mbarrier full[0] is used before its init"});
+    expect_256(kCountOf0, {"mbarrier full[0]: a count of 0"});
+    expect_256(kCountTooLarge, {"mbarrier full[0]: a count of 1048576"});
+    expect_256(kBarrierBeforeTheFirst, {"mbarrier full[-1] of 1"});
+    expect_256(kMegabyte, {"mbarrier full[0]: 1056768 bytes promised, and less than 2²⁰ is"});
+    expect_256(kNegativeBytes, {"mbarrier full[0]: -8192 bytes promised"});
     expect_256(kInitTwice, {"mbarrier full[0] initialised a second time"});
     expect_256(kNoInitFence, {"TMA load to mbarrier full[0] without fence_mbarrier_init()"});
     expect_256(kMisaligned, {"shared stage[64] not aligned to 1024 bytes"});
@@ -489,8 +552,11 @@ __global__ void store_out(const __grid_constant__ TensorMap, const __grid_consta
   for (int i = 0; i < 32; ++i) stage.data[32 * thread + i] = fp16(float(thread));
   if (mistake != kStoreWithoutProxyFence) fence_proxy_async();
   __syncthreads();
+  if (thread == 32 && mistake == kOtherThreadOverwritesSource) stage.data[3] = fp16(0.0f);
   if (thread != 0) return;
-  tma_store(Y, stage, 0, mistake == kStoresBeforeRow0 ? -8 : 0, 0, 0);
+  tma_store(mistake == kMapOfNothing ? TensorMap{} : Y,
+            mistake == kBeforeShared ? Stage{stage.data + -kElements} : stage, 0,
+            mistake == kStoresBeforeRow0 ? -8 : 0, 0, 0);
   if (mistake == kNoStoreWait) return;
   tma_store_commit();
   if (mistake == kOverwritesSource) stage.data[3] = fp16(0.0f);
@@ -509,6 +575,12 @@ TEST_F(HopperFaults, Stores) {
   expect(store_out, kStoresBeforeRow0,
          {"TMA store to place -8: a box to store cannot start before 0"});
   expect(store_out, kNoStoreWait, {"ends with a TMA store that was never waited for"});
+  expect(store_out, kOtherThreadOverwritesSource,
+         {"thread (32,0,0): write under a wgmma or TMA store that was not waited for and still "
+          "reads shared stage[3]"});
+  expect(store_out, kMapOfNothing, {"TMA store: a tensor map of nothing"});
+  expect(store_out, kBeforeShared,
+         {"TMA store: a box of 64 rows × 128 bytes at shared stage[-4096] ends past"});
 }
 
 // ---------------------------------------------------------------------------------- floats in a
@@ -750,6 +822,9 @@ __global__ void meet(const __grid_constant__ TensorMap, const __grid_constant__ 
     __syncthreads();
   }
   if (mode == 7 && !first) named_barrier_arrive(1, 256);
+  if (mode == 8) named_barrier_sync(16, 256);
+  if (mode == 9) named_barrier_sync(1, 0);
+  if (mode == 10) named_barrier_sync(1, 1056);
 }
 
 TEST_F(HopperFaults, NamedBarriers) {
@@ -763,6 +838,9 @@ TEST_F(HopperFaults, NamedBarriers) {
   expect_256(2, {"comes to named barrier 1 a second time, 1 of 256 threads being there"});
   expect_256(3, {"named barrier 0: they are 1 to 15"});
   expect_256(4, {"named barrier 1 of 100 threads: whole warps"});
+  expect_256(8, {"named barrier 16: they are 1 to 15"});
+  expect_256(9, {"named barrier 1 of 0 threads: whole warps"});
+  expect_256(10, {"named barrier 1 of 1056 threads: whole warps, 1024 at most"});
   expect_256(5, {"deadlock: waits at __syncthreads",
                  "which thread (0,0,0) never reaches: it has "
                  "ended"});
@@ -805,6 +883,7 @@ TEST_F(HopperFaults, MoreRegistersThanThereAre) {
 TEST_F(HopperFaults, TensorMaps) {
   EXPECT_NO_THROW(map_of_X(128, 256));
   EXPECT_THROW(map_of_X(128, 257), Fault);
+  EXPECT_THROW(map_of_X(128, 0), Fault);
   EXPECT_THROW(map_of_X(127, 64), Fault);
   // Of e4m3 X is 128 × 128. Rows are a multiple of 16 bytes, boxes are 32, 64 or 128 wide.
   const auto of_e4m3 = [&](int d, int rows, int box_bytes) {

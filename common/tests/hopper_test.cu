@@ -59,7 +59,7 @@ __global__ void copy_tile(const __grid_constant__ TensorMap from,
   full[0].wait(0);
   for (int i = threadIdx.x; i < R * C; i += blockDim.x)
     seen[i] = float(tile.data[tile.chunk(i / C, i % C / 8) + i % 8]);
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 0 && head >= 0 && batch >= 0) {
     tma_store(to, tile, 0, row, head, batch);
     tma_store_commit();
     tma_store_wait<0>();
@@ -73,7 +73,7 @@ TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes)
                  << "tile " << R << "×" << C << " of d " << d << ", " << rows << " rows, from row "
                  << row << ", head " << head << ", batch " << batch);
     constexpr int kHeads = 3, kBatch = 2;
-    const bool exists = head < kHeads && batch < kBatch;
+    const bool exists = head >= 0 && head < kHeads && batch >= 0 && batch < kBatch;
     const int first = (batch * kHeads + head) * rows;  // row of the array
     const Matrix a = random_matrix<T>(kBatch * kHeads * rows, d);
     Array& A = upload("A", a);
@@ -124,6 +124,8 @@ TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes)
   // Of a head, and of a batch, that does not exist: not of what comes next in memory.
   check.template operator()<fp16, 64, 64>(64, 64, 0, 3, 0);
   check.template operator()<fp16, 64, 64>(64, 64, 0, 0, 2);
+  check.template operator()<fp16, 64, 64>(64, 64, 0, -1, 1);
+  check.template operator()<fp16, 64, 64>(64, 64, 0, 2, -1);
 }
 
 /// Each block loads n floats of its own, from X + x_at on, in two copies that one phase of a
@@ -973,6 +975,8 @@ TEST_F(SUITE, FaultsOnDescriptorsOfAnotherSwizzle) {
     EXPECT_NO_THROW(run(mode, false));
     EXPECT_THROW(run(mode, true), Fault);
   }
+  const uint64_t with_base_offset = descriptor_bits(0, 16, 1024, 1) | uint64_t{1} << 49;
+  EXPECT_THROW(run_by_descriptor(device(), m.elements.bits, with_base_offset, false), Fault);
 }
 #endif
 

@@ -12,6 +12,7 @@ other numbers to one significant digit, times and rates not at all. A line "…"
 
 import functools
 import glob
+import json
 import math
 import os
 import re
@@ -311,6 +312,23 @@ class HeadComments(unittest.TestCase):
                               stderr=subprocess.STDOUT, encoding="utf-8", check=False)
         # A baseline wants a GPU.
         self.assertIn(done.returncode, (0, 3) if kind == "--baseline" else (0,), done.stdout)
+
+
+class Ideas(unittest.TestCase):
+    """The table of scripts/run has a place for three words about each step."""
+
+    def test_each_step_has_one_of_its_own(self):
+        seen = {}
+        for program in sorted(glob.glob(os.path.join(BIN, "[0-9][0-9]_*"))):
+            if program.endswith("_test"):
+                continue
+            out = subprocess.run([program, "--list"], stdout=subprocess.PIPE, check=True).stdout
+            for step in map(json.loads, out.splitlines()):
+                name, idea = f"{step['rung']} {step['variant']}", step["idea"]
+                with self.subTest(name):
+                    self.assertIn(len(idea.split()), (1, 2, 3), repr(idea))
+                    self.assertEqual(seen.setdefault(idea, name), name)
+        self.assertTrue(seen)
 
 
 class Words(unittest.TestCase):

@@ -7,6 +7,8 @@
 #include <climits>
 #include <cmath>
 
+#include "tiles.h"
+
 namespace ladder {
 namespace {
 
@@ -400,6 +402,36 @@ TEST_F(OptionsTest, ChecksSizesThatComeFromFiles) {
   p.Hk = 2;
   p.B = INT_MAX;
   EXPECT_THROW(check_sizes(p), Error);
+}
+
+// Which of its tiles a step takes.
+TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
+  constexpr TileSize kTiles[] = {{64, 128, 64}, {64, 64, 64}, {128, 64, 32}};
+  const auto chosen = [&](int head_dim, int64_t sram, const TileRequest& request = {}) {
+    Plan plan{.head_dim = head_dim};
+    choose_tile(plan, kTiles, request, sram, [](int Br, int Bc) { return int64_t{Br} * Bc; });
+    EXPECT_EQ(plan.smem_bytes, int64_t{plan.block_q} * plan.block_kv);
+    return fmt::format("{}×{} {}", plan.block_q, plan.block_kv, plan.note);
+  };
+  EXPECT_EQ(chosen(64, 8192), "128×64 ");
+  EXPECT_EQ(chosen(64, 8191), "64×64 tile 64×64: 128×64 needs 8192 bytes; there are 8191");
+  EXPECT_EQ(chosen(32, 4096), "64×64 tile 64×64: 128×64 needs 8192 bytes; there are 4096");
+  EXPECT_EQ(chosen(128, 2048), "64×32 ");
+  EXPECT_EQ(chosen(64, 8192, {.block_q = 64}), "64×64 ");
+  const auto refused = [&](int head_dim, int64_t sram, const TileRequest& request) {
+    try {
+      return chosen(head_dim, sram, request);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.status, Exit::bad_usage);
+      return std::string(e.what());
+    }
+  };
+  EXPECT_EQ(refused(64, 4095, {}),
+            "shared memory: 128×64 needs 8192 bytes; 64×64 needs 4096 bytes; there are 4095; sizes "
+            "that fit: none");
+  EXPECT_EQ(refused(64, 8192, {.block_q = 32}),
+            "--block-q 32 --block-kv 0 (0: any): not compiled for this head size; sizes that fit: "
+            "128×64, 64×64");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // The float64 reference. Its gradients against central differences of L = Σ dO∘O, which an
 // attention of a few lines computes that shares no code with the reference; all that a check
-// reports against DESIGN's rule of what is correct, written down a second time. Built a second time
-// with a mistake in the reference, which the differences must find.
+// reports against DESIGN's rule of what is correct, written down a second time. tests.cmake
+// runs the differences with a mistake in the reference, too.
 
 #include "harness/reference.h"
 
@@ -105,20 +105,6 @@ double worst(const Problem& p, Point& x, std::vector<double>& by,
 }
 
 class Gradients : public ::testing::TestWithParam<Case> {};
-
-#ifdef BROKEN_REFERENCE
-
-TEST_P(Gradients, WithoutDAreNotTheCentralDifferences) {
-  const Problem& p = GetParam().p;
-  const Inputs in = inputs_of(p);
-  const GradientReference reference(p, in, Rounding::on_chip, all_gradients(p));
-  Point x(in);
-  EXPECT_GT(worst(p, x, x.Q, reference.dq()), 1e-3);
-  EXPECT_GT(worst(p, x, x.K, reference.dk()), 1e-3);
-  EXPECT_LT(worst(p, x, x.V, reference.dv()), 1e-8);  // where D has no part
-}
-
-#else
 
 TEST_P(Gradients, AreTheCentralDifferences) {
   const Problem& p = GetParam().p;
@@ -480,8 +466,6 @@ TEST(Samples, AreTakenWhereAllWouldTakeLong) {
 
 INSTANTIATE_TEST_SUITE_P(, Checks, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });
-
-#endif
 
 INSTANTIATE_TEST_SUITE_P(, Gradients, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });

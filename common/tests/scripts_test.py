@@ -70,7 +70,8 @@ class ScriptTest(unittest.TestCase):
                         ignore=shutil.ignore_patterns("__pycache__"))
         self.results = os.path.join(self.root, "build/results.json")
         self.environment = {name: value for name, value in os.environ.items()
-                            if name not in ("NO_COLOR", "CXX", "CUDACXX", "CMAKE_PREFIX_PATH", "CI")}
+                            if name not in ("NO_COLOR", "CXX", "CUDACXX", "CMAKE_PREFIX_PATH", "CI",
+                                            "LADDER_CUDA")}
         self.environment["TERM"] = "xterm"
         self.environment["PYTHONDONTWRITEBYTECODE"] = "1"
 
@@ -81,6 +82,10 @@ class ScriptTest(unittest.TestCase):
             file.write(text)
         os.chmod(path, mode)
         return path
+
+    def read(self, path):
+        with open(os.path.join(self.root, path), encoding="utf-8") as file:
+            return file.read()
 
     def command(self, *words, **more):
         return subprocess.run(words, cwd=self.root, env=self.environment, stdin=subprocess.DEVNULL,
@@ -103,7 +108,8 @@ class LadderTest(ScriptTest):
         devices = ["sim", "gpu"] if gpu else ["sim"]
         steps = "\n".join(json.dumps(listed(rung, variant, device,
                                              default=variant == variants[-1],
-                                             exact_architecture=variant == "sm90"))
+                                             exact_architecture=variant == "sm90",
+                                             by_name_only=variant == "aside"))
                           for variant in variants for device in devices)
         cases = []
         for variant in variants:
@@ -160,7 +166,7 @@ class LadderTest(ScriptTest):
 
     def test_one_rung_on_the_sim(self):
         self.rung()
-        result = self.ladder()
+        result = self.ladder("--all")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(self.row(result, "00_naive"),
                          ["00_naive", "naive", "sim", "–", "–", "34.0", "MB", "1.20", "MB",
@@ -181,9 +187,64 @@ class LadderTest(ScriptTest):
         self.assertIn("00_naive --load scripts/captured --variant naive --device sim --json",
                       self.called())
 
+    def test_the_first_table_tells_the_story(self):
+        def bytes_of(rung, variant, _):
+            asked = {"naive": 60_000_000, "tile": 6_000_000}.get(variant, 3_000_000)
+            return {f"{kind}_{way}_bytes": asked * (way == "read") for kind in ("requested", "model")
+                    for way in ("read", "write")}
+
+        self.full_ladder(change=bytes_of)
+        result = self.ladder()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        rows = [line for line in result.stdout.splitlines() if re.match(r"\d\d \w", line)]
+        self.assertEqual([" ".join(row.split("an idea")[0].split()) for row in rows],
+                         [f"{rung[:2]} {step}" for rung, steps in FULL_LADDER.items()
+                          for step in steps if step != "sm90" and rung != "06_backward"]
+                         + ["06 stored bwd", "06 mma bwd"])
+        # Ten times less is a bar that is as much shorter at the top of the scale as below.
+        naive, tile, mma = (row.count("█") for row in rows[:3])
+        self.assertAlmostEqual((naive - tile) / (tile - mma), 1 / 0.301, delta=0.5)
+        self.assertNotIn("less", rows[0])
+        self.assertIn(" 10.0× less ", rows[1])
+        self.assertIn(" 2.00× less ", rows[2])
+        self.assertIn(" the same ", rows[3])
+        # A backward pass is set against another alone.
+        self.assertNotRegex(rows[-2], "same|less|more")
+        self.assertIn("the same", rows[-1])
+        self.assertNotIn("sm90", self.called())
+        self.assertIn("none is further than 4.9e-04 from float64", " ".join(result.stdout.split()))
+        for words in ("00_naive/README.md", "scripts/explore", "scripts/diff 00 01/tile",
+                      "scripts/run --all         all columns and all steps (2 more)"):
+            self.assertIn(words, result.stdout)
+        self.assertNotIn("Next:", self.ladder("--seqlen", "64").stdout)
+
+    def test_the_first_table_says_what_is_more_and_what_failed(self):
+        self.rung(runs={("naive", "sim"): (0, [record()], "")})
+        twice = {"requested_read_bytes": 60_000_000, "model_read_bytes": 60_000_000,
+                 "requested_write_bytes": 8_000_000, "model_write_bytes": 8_000_000}
+        self.rung("01_tiled_matmul", runs={("naive", "sim"): (1, [
+            record("01_tiled_matmul", **twice, **{"pass": False})], "01_tiled_matmul: no")})
+        result = self.ladder()
+        self.assertEqual(result.returncode, 1)
+        row, = (line for line in result.stdout.splitlines() if line.startswith("01 naive"))
+        self.assertRegex(row, " 2.00× more .*✗$")
+        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+        self.assertIn("01_tiled_matmul naive on the sim failed (status 1):\n  no", result.stdout)
+        self.assertNotIn("All results are right", " ".join(result.stdout.split()))
+
+    def test_by_name_only_comes_with_all(self):
+        self.rung("05_flash_v2", ["mma", "aside"])
+        for options, there in (([], False), (["--all"], True), (["--seqlen", "64"], False),
+                               (["--seqlen", "64", "--all"], True), (["--variant", "aside"], True)):
+            self.write("called", "")
+            result = self.ladder(*options)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual("--variant aside" in self.called(), there, options)
+            self.assertNotIn("--all", self.called())
+
     def test_every_step_is_a_row_in_the_order_of_the_ladder(self):
         self.full_ladder()
-        result = self.ladder()
+        result = self.ladder("--all")
         self.assertEqual(result.returncode, 0, result.stderr)
         rows = [line.split()[:2] for line in result.stdout.splitlines() if line[:2].isdigit()]
         expected = []
@@ -194,15 +255,25 @@ class LadderTest(ScriptTest):
         self.assertEqual(self.row(result, "06_backward", "mma", "bwd")[:4],
                          ["06_backward", "mma", "bwd", "sim"])
 
-    def test_with_a_gpu_also_times_and_the_papers_workload(self):
+    def test_with_a_gpu_a_second_table_has_times(self):
         self.full_ladder(gpu=True)
         result = self.ladder()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        traffic, paper = result.stdout.split("the FlashAttention-2 paper's workload at N = 2k")
+        self.assertNotIn("sm90", traffic)
+        self.assertRegex(paper, r"05 sm90 .* 123 µs +the same +12.3\n")
+        self.assertIn("NVIDIA H100", paper)
+        self.assertNotIn("--device gpu --json", self.called().split("--batch 8")[0])
+
+    def test_all_with_a_gpu_has_both_devices(self):
+        self.full_ladder(gpu=True)
+        result = self.ladder("--all")
         self.assertEqual(result.returncode, 0, result.stderr)
         captured, paper = result.stdout.split("the FlashAttention-2 paper's workload at N = 2k")
         for device in ("sim", "gpu"):
             self.assertRegex(captured, rf"(?m)^05_flash_v2 +sm90 +{device} ")
         self.assertIn("sm90", paper)
-        rows = [line for line in paper.splitlines() if line[:2].isdigit()]
+        rows = [line for line in paper.splitlines() if re.match(r"\d\d_", line)]
         self.assertEqual({"gpu"}, {"gpu" if " gpu " in row else row for row in rows})
         self.assertIn("123 µs", paper)
         self.assertIn("--batch 8 --seqlen 2048 --heads 32 --head-dim 64 --dtype bf16 --variant mma"
@@ -217,7 +288,8 @@ class LadderTest(ScriptTest):
             self.rung(rung, variants, True, {
                 (variant, "gpu"): (0, [record(rung, variant, "gpu", **dram)], "")
                 for variant in variants}, probe)
-        result = self.ladder()
+        self.assertIn("DRAM: bytes that HBM served", " ".join(self.ladder().stdout.split()))
+        result = self.ladder("--all")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
         self.assertIn("DRAM: what HBM served", result.stdout)
@@ -242,7 +314,7 @@ class LadderTest(ScriptTest):
     def test_a_step_for_another_gpu_is_left_out_unless_asked_for(self):
         message = "05_flash_v2: sm90 needs a Hopper GPU"
         self.rung("05_flash_v2", ["mma", "sm90"], True, {("sm90", "gpu"): (3, [], message)})
-        result = self.ladder()
+        result = self.ladder("--all")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertRegex(result.stdout, r"(?m)^05_flash_v2 +sm90 +sim ")
         self.assertNotRegex(result.stdout, r"sm90 +gpu|Hopper")
@@ -309,7 +381,7 @@ class LadderTest(ScriptTest):
         self.rung(runs={("naive", "sim"): (1, [overflow], "00_naive: it subtracts no maximum;\n"
                                                           "02_safe_softmax does")})
         self.rung("02_safe_softmax", ["three_loops"])
-        result = self.ladder()
+        result = self.ladder("--all")
         self.assertEqual(result.returncode, 1)
         self.assertEqual(self.row(result, "00_naive")[-2:], ["inf/nan", "✗"])
         self.assertEqual(self.row(result, "02_safe_softmax")[-1], "4.9e-04")
@@ -324,7 +396,7 @@ class LadderTest(ScriptTest):
         self.rung(runs={("naive", "sim"): (1, [], "making the inputs …\n"
                                                   "00_naive: softmax, block 3: out of bounds")})
         self.rung("01_tiled_matmul")
-        result = self.ladder()
+        result = self.ladder("--all")
         self.assertEqual(result.returncode, 1)
         self.assertEqual(self.row(result, "00_naive")[-2:], ["failed", "✗"])
         self.assertIn("(status 1):\n  softmax, block 3: out of bounds\n", result.stdout)
@@ -376,14 +448,16 @@ class LadderTest(ScriptTest):
         self.full_ladder(gpu=True, change=lambda *_: {
             "time_ms": 123.4, "tflops": 0.0123, "workspace_bytes": 1_234_567_890_123,
             "requested_read_bytes": 987_654_321_098, "model_read_bytes": 987_654_321_098})
-        result = self.ladder()
-        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
-        self.assertNotIn("…", result.stdout)
+        for options in ([], ["--all"]):
+            result = self.ladder(*options)
+            self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+            self.assertNotIn("…", result.stdout)
         long = "a_step_with_a_name_that_is_far_too_long_for_any_table_of_one_hundred_columns"
         self.rung("03_online_softmax", [long], runs={
             (long, "sim"): (1, [], "03_online_softmax: " + "a reason " * 40)})
-        result = self.ladder()
-        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+        for options in ([], ["--all"]):
+            result = self.ladder(*options)
+            self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
 
     def test_against_00(self):
         self.rung()
@@ -393,7 +467,7 @@ class LadderTest(ScriptTest):
                         requested_write_bytes=40_000, model_write_bytes=40_000)
         self.rung("01_tiled_matmul", runs={("naive", "sim"): (0, [quarter], "")})
         self.rung("05_flash_v2", runs={("naive", "sim"): (0, [hardly], "")})
-        result = self.ladder()
+        result = self.ladder("--all")
         self.assertEqual(self.row(result, "01_tiled_matmul")[9], "0.25")
         self.assertEqual(self.row(result, "05_flash_v2")[9], "0.01")
 
@@ -403,7 +477,7 @@ class LadderTest(ScriptTest):
         runs = {(v, "sim"): (0, [record("10_first", v, **change)], "")
                 for v, change in (("a", {}), ("b", half))}
         self.rung("10_first", ["a", "b"], runs=runs)
-        result = self.ladder()
+        result = self.ladder("--all")
         self.assertIn(" vs 10 ", result.stdout)
         self.assertIn("vs 10: requested against rung 10", " ".join(result.stdout.split()))
         self.assertEqual(self.row(result, "10_first", "b")[9], "0.50")
@@ -451,6 +525,7 @@ class LadderTest(ScriptTest):
     def test_colour_on_a_terminal_alone(self):
         self.rung(runs={("naive", "sim"): (1, [record(**{"pass": False})], "00_naive: no")})
         self.assertIn("\033[31m", self.on_a_terminal())
+        self.assertIn("\033[36m█", self.on_a_terminal())
         self.assertNotIn("\033", self.on_a_terminal(NO_COLOR="1"))
         self.assertNotIn("\033", self.on_a_terminal(TERM="dumb"))
         self.assertNotIn("\033", self.ladder().stdout)
@@ -535,7 +610,7 @@ class ReadyTest(ScriptTest):
     """ready.sh, on a machine that has just what the test puts there."""
 
     # What the scripts use of any Unix machine.
-    ALWAYS_THERE = ["bash", "basename", "cat", "dirname", "env", "grep", "head", "mkdir", "mv",
+    ALWAYS_THERE = ["awk", "bash", "basename", "cat", "cp", "dirname", "env", "grep", "head", "mkdir", "mv",
                     "nproc", "rm", "sed", "sh", "sleep", "sort", "tail", "touch"]
 
     def setUp(self):
@@ -611,7 +686,9 @@ class ReadyTest(ScriptTest):
                                       ("gtest/gtest.h", "GoogleTest", "libgtest-dev")):
             self.tools()
             self.tool("c++", f"! grep -q '{header}'")
-            result = self.ready()
+            # The programs do without GoogleTest.
+            self.assertEqual(self.ready().returncode, int(word == "fmt"))
+            result = self.ready("ready tests")
             self.assertEqual(result.returncode, 1)
             self.assertIn(f"lacks {word}.", result.stderr)
             self.assertIn(f"  {package}\n", result.stderr)
@@ -669,20 +746,40 @@ class ReadyTest(ScriptTest):
     def test_goes_on_without_matplotlib(self):
         self.tools()
         self.apt("exit 100")
-        result = self.ready("has_matplotlib() { false; }; ready")
+        ready = "has_matplotlib() { false; }; ready matplotlib"
+        result = self.ready(ready)
         self.assertEqual(result.returncode, 0)
         self.assertIn("going on without matplotlib", result.stderr)
         # and does not try again each time
-        self.assertEqual(self.ready("has_matplotlib() { false; }; ready").stderr, "")
+        self.assertEqual(self.ready(ready).stderr, "")
+
+    def test_matplotlib_is_for_who_draws(self):
+        for script, there in (("run", False), ("explore", False), ("test", True),
+                              ("test 05/rows", False), ("test tile", False),
+                              ("test scripts", True), ("figures", True)):
+            shutil.rmtree(os.path.join(self.root, "build"), ignore_errors=True)
+            self.write("called", "")
+            self.tools()
+            self.tool("python3", "case \"$*\" in *matplotlib*) exit 1;; esac")
+            self.apt("exit 0")
+            self.write("05_flash_v2/rows.cu", '.name = "rows"')
+            self.write("build/tests_scripts.txt", "x")
+            self.write("build/tests_tile.txt", "x")
+            # A python3 with matplotlib elsewhere on this machine does not count.
+            text = self.read("scripts/ready.sh")
+            self.write("scripts/ready.sh", text.replace("/usr/bin/python3", "/nowhere/python3"))
+            self.command("bash", f"scripts/{script.split()[0]}", *script.split()[1:])
+            self.assertEqual("--no-install-recommends python3-matplotlib" in self.called(), there,
+                             script)
 
     def test_ci_has_a_browser_and_nobody_else(self):
         self.tools()
         self.apt(f"printf '#!/bin/sh\n' >'{self.path}/chromium'; /bin/chmod +x '{self.path}/chromium'")
-        self.assertEqual(self.ready().returncode, 0)
+        self.assertEqual(self.command("bash", "scripts/test").returncode, 0)
         self.assertNotIn("chromium", self.called())
         self.environment["CI"] = "true"
-        result = self.ready()
-        self.assertEqual(result.returncode, 0)
+        result = self.command("bash", "scripts/test")
+        self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("installing chromium\n", result.stderr)
         self.assertIn("install -y --no-install-recommends chromium\n", self.called())
         self.assertNotIn("going on without chromium", result.stderr)
@@ -691,8 +788,8 @@ class ReadyTest(ScriptTest):
         self.tools()
         self.apt("exit 100")
         self.environment["CI"] = "true"
-        result = self.ready()
-        self.assertEqual(result.returncode, 0)
+        result = self.command("bash", "scripts/test")
+        self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("going on without chromium", result.stderr)
 
     def test_help_needs_nothing(self):
@@ -704,39 +801,25 @@ class ReadyTest(ScriptTest):
 
     # ---- figures ----
 
-    def figures(self, gpu_status, *options, driver=0):
+    def figures(self, gpu_status, *options):
         self.tools()
-        for rung in ("00_naive", "12_later"):
-            self.write(f"{rung}/attention.cu", "")
-        self.tool("nvidia-smi", f"exit {driver}")
         self.tool("python3", f"case \"$*\" in *paper*) exit {gpu_status};; esac")
         result = self.command("bash", "scripts/figures", *options)
+        self.assertIn("--build " + os.path.join(self.root, "build") + " --target programs -j",
+                      self.called())
         return result, re.findall(r"^python3 (scripts/\S+ .*)$", self.called(), re.MULTILINE)
 
     def test_figures_measures_counts_and_draws(self):
         result, commands = self.figures(0, "--time", "25")
         self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
         self.assertEqual(commands, ["scripts/bench.py --grid paper,long --again --time 25",
-                                    "scripts/bench.py --sim --again --bin build/bin",
-                                    "scripts/plot.py --readme"])
-        self.assertIn("--preset default", self.called())
-        self.assertIn("--target 00_naive 12_later", self.called())  # programs, no tests
+                                    "scripts/bench.py --sim --again", "scripts/plot.py --readme"])
 
     def test_figures_without_a_usable_gpu_draws_what_was_measured(self):
         result, commands = self.figures(3)
         self.assertEqual(result.returncode, 0)
         self.assertIn("without a GPU", result.stderr)
-        self.assertEqual(commands[1:], ["scripts/bench.py --sim --again --bin build/bin",
-                                        "scripts/plot.py --readme"])
-
-    def test_figures_without_a_driver_builds_no_kernels_for_the_gpu(self):
-        result, commands = self.figures(0, driver=9)
-        self.assertEqual(result.returncode, 0)
-        self.assertIn("without a GPU", result.stderr)
-        self.assertEqual(commands, ["scripts/bench.py --sim --again --bin build/sim/bin",
-                                    "scripts/plot.py --readme"])
-        self.assertIn("--preset sim", self.called())
-        self.assertIn("--target 00_naive 12_later", self.called())
+        self.assertEqual(commands[1:], ["scripts/bench.py --sim --again", "scripts/plot.py --readme"])
 
     def test_figures_ends_where_a_measurement_fails(self):
         result, commands = self.figures(1)
@@ -754,7 +837,48 @@ class ReadyTest(ScriptTest):
             os.unlink(os.path.join(self.root, "called"))
         self.environment["CXX"] = "c++"  # CMake keeps its compiler: it has to start afresh
         self.command("bash", "scripts/run")
-        self.assertIn("--fresh --preset default", self.called())
+        self.assertIn("--preset default --fresh", self.called())
+
+    def configured(self, *command):
+        """The options that CMake was given when the command configured, None if it did not."""
+        self.write("called", "")
+        result = self.command("bash", *command)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        found = re.search(r"^cmake -S .* --preset default ?(.*)$", self.called(), re.MULTILINE)
+        return found and found[1]
+
+    def test_a_gpu_that_appears_is_built_for_and_stays(self):
+        self.tools()
+        gpu = os.path.join(self.root, "gpu")
+        self.tool("python3", f"case $1 in */answers.py) cat '{gpu}' 2>/dev/null;; esac")
+        self.assertEqual(self.configured("scripts/run"), "-DLADDER_TESTS=OFF")
+        self.assertIsNone(self.configured("scripts/run"))
+        self.write("gpu", "80\n")
+        self.assertEqual(self.configured("scripts/run"), "-DLADDER_GPU_FOUND=80")
+        self.assertIsNone(self.configured("scripts/run"))
+        os.unlink(gpu)
+        self.assertIsNone(self.configured("scripts/run"))
+        self.write("gpu", "90\n")
+        self.assertEqual(self.configured("scripts/run"), "-DLADDER_GPU_FOUND=90")
+
+    def test_a_gpu_half_that_is_asked_for_stays(self):
+        self.tools()
+        self.configured("scripts/run")
+        self.environment["LADDER_CUDA"] = "ON"
+        self.assertEqual(self.configured("scripts/run"), "-DLADDER_CUDA=ON")
+        self.assertIsNone(self.configured("scripts/run"))
+        del self.environment["LADDER_CUDA"]
+        self.assertIsNone(self.configured("scripts/run"))
+        self.environment["LADDER_CUDA"] = "AUTO"
+        self.assertEqual(self.configured("scripts/run"), "-DLADDER_CUDA=AUTO")
+
+    def test_tests_are_configured_when_they_are_wanted_and_stay(self):
+        self.tools()
+        self.assertEqual(self.configured("scripts/run"), "-DLADDER_TESTS=OFF")
+        self.assertIn("--target programs", self.called())
+        self.assertEqual(self.configured("scripts/test"), "-DLADDER_TESTS=ON")
+        self.assertNotIn("--target", self.called())
+        self.assertIsNone(self.configured("scripts/run"))
 
     def test_presets_and_ctest_options(self):
         self.tools()
@@ -764,9 +888,98 @@ class ReadyTest(ScriptTest):
             result = self.command("bash", "scripts/test", *preset, "-R", "sim")
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertIn("--preset asan", self.called())
-            self.assertRegex(self.called(), r"ctest --preset asan -j \d+ "
-                                            "--output-on-failure --no-tests=error -R sim\n")
+            self.assertRegex(self.called(), r"ctest --preset asan -j \d+ --output-on-failure .*"
+                                            r"--output-junit \S+ .* -R sim\n")
         self.assertEqual(self.command("bash", "scripts/test", "--preset").returncode, 2)
+
+    # ---- parts ----
+
+    def part(self, *parts):
+        """What is built of the parts, and what is run."""
+        self.write("called", "")
+        result = self.command("bash", "scripts/test", *parts)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        built = re.search(r"--target (.*) -j", self.called())[1].split()
+        ran = [f"ctest {found}" for found in re.findall(r"^ctest .* -R (.*)$", self.called(), re.M)]
+        ran += re.findall(r"^(\w+_test) --gtest_filter=(\S*)", self.called(), re.M)
+        return built, ran
+
+    def make_rung(self):
+        self.tools()
+        for name, variant in (("attention", "last"), ("rows", "rows"), ("wide", "rows_wide"),
+                              ("hopper/tma", "tma")):
+            self.write(f"05_flash_v2/{name}.cu", f'.rung = "05_flash_v2",\n.name = "{variant}",\n')
+        self.write("05_flash_v2/README.md", "")
+        self.write("build/bin/05_flash_v2_test",
+                   f"#!/bin/sh\necho 05_flash_v2_test \"$*\" >>'{self.root}/called'\n", 0o755)
+        self.write("build/tests_sim.txt", "^(sim_test)(\\.|$)\n")
+
+    def test_a_rung_alone(self):
+        self.make_rung()
+        for name in ("05", "05_flash_v2"):
+            self.assertEqual(self.part(name), (["05_flash_v2", "05_flash_v2_test"],
+                                               ["ctest ^05_flash_v2\\."]))
+
+    def test_a_step_alone(self):
+        self.make_rung()
+        built = ["05_flash_v2_test"]
+        # Another step's name begins as this one's.
+        self.assertEqual(self.part("05/rows"), (built, [
+            ("05_flash_v2_test", "*/rows:*/rows_*-:*/rows_wide:*/rows_wide_*")]))
+        for name, variant in (("05/wide", "rows_wide"), ("05/rows_wide", "rows_wide"),
+                              ("05/attention", "last"), ("05/last", "last"), ("05/tma", "tma"),
+                              ("05/hopper/tma", "tma")):
+            self.assertEqual(self.part(name), (built, [
+                ("05_flash_v2_test", f"*/{variant}:*/{variant}_*-")]))
+
+    def test_another_part_alone_or_several(self):
+        self.make_rung()
+        self.assertEqual(self.part("sim"), (["tests_sim"], ["ctest ^(sim_test)(\\.|$)"]))
+        self.assertEqual(self.part("sim", "05", "05/tma"), (
+            ["tests_sim", "05_flash_v2", "05_flash_v2_test", "05_flash_v2_test"],
+            ["ctest ^(sim_test)(\\.|$)|^05_flash_v2\\.",
+             ("05_flash_v2_test", "*/tma:*/tma_*-")]))
+
+    def test_no_such_part(self):
+        self.make_rung()
+        for name, said in (("07", "no part 07"), ("nosuch", "no part nosuch"),
+                           ("05/nosuch", "05_flash_v2 has no step nosuch")):
+            result = self.command("bash", "scripts/test", name)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(said, result.stderr)
+        self.assertNotIn("cmake", self.called())
+
+    def test_a_step_that_fails(self):
+        self.make_rung()
+        self.write("build/bin/05_flash_v2_test", "#!/bin/sh\nexit 1\n", 0o755)
+        self.assertEqual(self.command("bash", "scripts/test", "05/rows").returncode, 1)
+
+    # ---- progress, and what compilers say ----
+
+    def test_a_warning_is_shown_though_the_build_is_good(self):
+        self.tools()
+        self.tool("cmake", textwrap.dedent(f"""\
+            case $* in
+              --version) echo cmake version 3.25.1;;
+              --build*) printf '[1/2] Building a\na.cu:3: warning: unused\n[2/2] Linking\n';;
+              *) : >'{self.root}/build/build.ninja';;
+            esac"""))
+        result = self.command("bash", "scripts/run")
+        self.assertEqual((result.returncode, result.stderr), (0, "a.cu:3: warning: unused\n"))
+
+    def test_about_how_long_a_build_will_take(self):
+        self.tools()
+        steps = ["Building CXX object a.o", "Building CXX object stubs/01/tile.cu.o",
+                 "Building CUDA object 01/tile.cu.o", "Linking CXX executable 01"]
+        self.write("log.todo", "".join(f"[0/4] {step}\n" for step in steps))
+        for done, said in ((0, " 0/4, 60 s so far"),
+                           # 1.5 + 6 + 15 + 0.3 = 22.8 in all, of which 7.5 took a minute
+                           (2, " 2/4, about 130 s"), (3, " 3/4, about 1 s"), (4, " 4/4, 60 s so far")):
+            self.write("log", "[0/2] Re-checking globs\n" + "".join(f"[{i + 1}/4] {step}\na warning\n"
+                                      for i, step in enumerate(steps[:done])))
+            self.assertEqual(self.ready("steps_done log 60").stdout, said)
+        os.unlink(os.path.join(self.root, "log.todo"))
+        self.assertEqual(self.ready("steps_done log 60").stdout, "")
 
     def test_a_build_that_fails_shows_the_compilers_words_alone(self):
         self.tools()
@@ -840,6 +1053,47 @@ class ReadyTest(ScriptTest):
             process.communicate(timeout=SECONDS)
         self.assertEqual(process.returncode, 130)
         self.assertNotIn("ladder.run", self.called())
+
+
+class VerdictTest(ScriptTest):
+    """The last lines of scripts/test, from what ctest and GoogleTest wrote."""
+
+    def verdict(self, *files):
+        paths = [self.write(f"{i}.xml", f"<testsuite>{text}</testsuite>")
+                 for i, text in enumerate(files)]
+        self.environment["PYTHONPATH"] = os.path.join(self.root, "scripts")
+        result = self.command(sys.executable, "-m", "ladder.verdict", *paths, "nosuch.xml")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return result.stdout
+
+    @staticmethod
+    def case(name, said="", part=""):
+        return f'<testcase name="{name}">{part}<system-out>{said}</system-out></testcase>'
+
+    def test_what_ran(self):
+        self.assertEqual(self.verdict(self.case("a") + self.case("b"), self.case("c")),
+                         "\n3 tests ran, 0 failed, 0 were skipped.\n")
+
+    def test_what_failed(self):
+        python = self.case("c", "test_a (T) ... FAIL\n\nRan 3 tests in 1.5s\n\nFAILED (failures=1)\n",
+                           "<failure/>")
+        said = self.verdict(self.case("a", part="<failure/>") + self.case("b") + python)
+        self.assertEqual(said, "\n5 tests ran, 2 failed, 0 were skipped.\nFailed: a\nFailed: c\n")
+
+    def test_why_something_was_skipped(self):
+        skipped = '<skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>'
+        gtest = self.case("a", "x.cpp:5: Skipped\nno GPU: none\n\n[  SKIPPED ] a", skipped)
+        whole = self.case("b", "... not run here: no GPU: none\n", skipped)
+        own = ('<testcase name="d"><skipped message="x.cpp:5&#x0A;no GPU: none"/></testcase>')
+        python = self.case("c", "test_a (T) ... ok\ntest_b (T) ... skipped 'no browser'\n"
+                                "test_c (T) ... skipped \"it's old\"\n\nRan 30 tests in 1.5s\n\n"
+                                "OK (skipped=2)\n")
+        self.assertEqual(self.verdict(gtest + whole + python, own), textwrap.dedent("""
+            28 tests ran, 0 failed, 5 were skipped:
+              3 × no GPU: none
+              1 × no browser
+              1 × it's old
+            """))
 
 
 if __name__ == "__main__":

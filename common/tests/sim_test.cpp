@@ -163,20 +163,57 @@ __global__ void warp_words(Hbm<float> out) {
     out[64 + lane] = __shfl_xor_sync(0x0000ffff, x, 1);
   else
     out[64 + lane] = __shfl_xor_sync(0xffff0000, x, 2);
+  // There is no lane 32 to 63: who asks for one keeps its own.
+  out[128 + lane] = __shfl_xor_sync(0xffffffff, x, 32);
   // One lane of the lower half votes for, and none of the upper half.
   out[96 + lane] = __any_sync(lane < 16 ? 0x0000ffff : 0xffff0000, lane == 5) ? 1.0f : 0.0f;
 }
 
 TEST_F(SimTest, WarpCollectives) {
-  Array& out = array("out", 128);
-  run([&] { launch("warp", warp_words, dim3(1), dim3(32), 0, hbm<float>(out)); });
-  const auto v = values(out);
-  for (size_t lane = 0; lane < 32; ++lane) {
-    EXPECT_EQ(v[lane], 496);
-    EXPECT_EQ(v[32 + lane], 3);
-    EXPECT_EQ(v[64 + lane], float(lane < 16 ? lane ^ 1 : lane ^ 2));
-    EXPECT_EQ(v[96 + lane], lane < 16 ? 1 : 0);
+  // At random the halves come to their collectives in turns, so that several are under way.
+  for (const auto& schedule :
+       {Schedule{}, Schedule{Schedule::Order::reverse, 0}, Schedule{Schedule::Order::random, 1},
+        Schedule{Schedule::Order::random, 2}}) {
+    options({.schedule = schedule});
+    Array& out = array("out", 160);
+    run([&] { launch("warp", warp_words, dim3(1), dim3(32), 0, hbm<float>(out)); });
+    const auto v = values(out);
+    for (size_t lane = 0; lane < 32; ++lane) {
+      EXPECT_EQ(v[lane], 496);
+      EXPECT_EQ(v[32 + lane], 3);
+      EXPECT_EQ(v[64 + lane], float(lane < 16 ? lane ^ 1 : lane ^ 2));
+      EXPECT_EQ(v[96 + lane], lane < 16 ? 1 : 0);
+      EXPECT_EQ(v[128 + lane], lane);
+    }
   }
+}
+
+/// out[i] = when thread i came.
+__global__ void take_numbers(Hbm<float> next, Hbm<float> out) {
+  out[static_cast<int>(threadIdx.x)] = atomicAdd(next, 1.0f);
+}
+
+TEST_F(SimTest, SchedulesAreOfLanesAndOfWarps) {
+  const auto order = [&](const Schedule& schedule) {
+    options({.schedule = schedule});
+    Array& next = array("next", std::vector<float>{0.0f});
+    Array& out = array("out", 128);
+    run([&] {
+      launch("take", take_numbers, dim3(1), dim3(128), 0, hbm<float>(next), hbm<float>(out));
+    });
+    return values(out);
+  };
+  const auto forward = order({}), reverse = order({Schedule::Order::reverse, 0});
+  EXPECT_EQ(forward, iota(128));
+  EXPECT_EQ(reverse, std::vector<float>(forward.rbegin(), forward.rend()));
+  std::set<bool> warps, lanes;  // whether the second comes before the first
+  for (uint64_t seed = 0; seed < 16; ++seed) {
+    const auto random = order({Schedule::Order::random, seed});
+    warps.insert(random[32] < random[0]);
+    lanes.insert(random[1] < random[0]);
+  }
+  EXPECT_EQ(warps.size(), 2u);
+  EXPECT_EQ(lanes.size(), 2u);
 }
 
 __global__ void count_up(Hbm<float> total) {
@@ -498,6 +535,9 @@ __global__ void undefined_on_the_gpu(Hbm<const fp16> x, int mode) {
   if (mode == 6) read_chunk(x + 1);
   if (mode == 7) write_chunk(s + 4, read_chunk(x));
 }
+__global__ void add_pair_at(Hbm<float> x, int i) {
+  atomic_add_pair(x + i, 1, 1);
+}
 __global__ void four_floats(Hbm<const float> x, int mode) {
   SharedMemory smem;
   const auto s = smem.take<float>("s", 8);
@@ -523,6 +563,8 @@ TEST_F(SimTest, FaultsWhatIsUndefinedOnTheGpu) {
   expect_says(said(6, 32), {"read of a chunk not aligned to 16 bytes"});
   expect_says(said(7, 32), {"write of a chunk to shared s not aligned to 16 bytes"});
   EXPECT_EQ(said(8, 31), "no fault");
+  expect_says(fault_of([&] { launch("add", add_pair_at, dim3(1), dim3(1), 0, hbm<float>(x), 1); }),
+              {"atomic_add_pair: not aligned"});
 
   Array& floats = array("floats", iota(8));
   const auto of_four = [&](int mode) {
@@ -542,7 +584,7 @@ __global__ void power(Hbm<float> x) {
 }
 
 TEST_F(SimTest, FaultsThePowerOfANaN) {
-  Array& x = array("x", {-INFINITY});
+  Array& x = array("x", std::vector<float>{-INFINITY});
   const auto work = [&] { launch("power", power, dim3(1), dim3(1), 0, hbm<float>(x)); };
   EXPECT_EQ(fault_of(work), "no fault");
   EXPECT_EQ(values(x).at(0), 0);
@@ -558,8 +600,14 @@ TEST_F(SimTest, FaultsImpossibleLaunches) {
               {"kernel big: a block of (32,33,1) threads"});
   expect_says(fault_of([&] { launch("tall", nothing, dim3(1, 65536), dim3(1), 0); }),
               {"kernel tall: a grid of (1,65536,1) blocks"});
+  expect_says(fault_of([&] { launch("deep", nothing, dim3(1, 1, 65536), dim3(1), 0); }),
+              {"kernel deep: a grid of (1,1,65536) blocks"});
   expect_says(fault_of([&] { launch("none", nothing, dim3(0), dim3(1), 0); }),
               {"a grid of (0,1,1)"});
+  expect_says(fault_of([&] { launch("none", nothing, dim3(1, 1, 0), dim3(1), 0); }),
+              {"a grid of (1,1,0)"});
+  EXPECT_THROW(launch("outside", nothing, dim3(1), dim3(1), 0), std::logic_error);
+  EXPECT_THROW(device().allocate("huge", int64_t{1} << 60), Error);
 }
 
 // Without its barrier this kernel is right in one order of threads and wrong in another.

@@ -401,72 +401,91 @@ TEST_P(Gpu, IsRight) {
 INSTANTIATE_TEST_SUITE_P(, Gpu, ::testing::ValuesIn(params(DeviceKind::gpu)), name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Gpu);
 
+/// The steps on the sim, each a test's parameter.
+struct Step : Variant {};
+void PrintTo(const Step& step, std::ostream* out) {
+  *out << step.rung << " " << step.name;
+}
+template <class Wanted>
+auto steps(Wanted wanted) {
+  std::vector<Step> all;
+  for (const Variant& v : variants_for(DeviceKind::sim))
+    if (wanted(v)) all.push_back({v});
+  return ::testing::ValuesIn(all);
+}
+const auto step_name = [](const auto& info) { return info.param.name; };
+const auto every = [](const Variant&) { return true; };
+
 // What is checked, and by which roundings: all outputs that a step has, by its own, all of them
 // where that is quick, or the sample.
-TEST(Verification, IsOfAllOutputsByTheStepsOwnRoundings) {
-  for (const Variant& v : variants_for(DeviceKind::sim))
-    for (const Check how : {Check::full, Check::automatic, Check::sampled}) {
-      const bool full = how != Check::sampled;
-      SCOPED_TRACE(testing::Message() << v.name << ", check " << static_cast<int>(how));
-      Options o = options_of({"checked", 1, 2, 2, 300, 30, 16, true, bf});
-      o.check = how;
-      const Problem& p = o.problem;
-      Outputs out;
-      const auto reports = run_variant(*open_sim({}), v, o, &out);
-      const Inputs in = make_inputs(o, v.backward != nullptr);
-      const Reference reference(p, in, v.rounding, full ? all_rows(p) : sampled_rows(p),
-                                out.plan.quantisation);
-      std::vector<TensorError> wanted = {reference.check_o(out.O)};
-      if (v.has_lse) wanted.push_back(reference.check_lse(out.LSE));
-      if (out.plan.quantisation) wanted.push_back(reference.compare_with_full_precision(out.O));
-      if (v.backward) {
-        const GradientReference gradients(p, in, v.rounding,
-                                          full ? all_gradients(p) : sampled_gradients(p));
-        wanted.push_back(gradients.check_dq(out.dQ));
-        wanted.push_back(gradients.check_dk(out.dK));
-        wanted.push_back(gradients.check_dv(out.dV));
-      }
-      std::vector<TensorError> got;
-      for (const Report& r : reports) got.insert(got.end(), r.errors->begin(), r.errors->end());
-      ASSERT_EQ(got.size(), wanted.size());
-      for (size_t i = 0; i < got.size(); ++i) {
-        EXPECT_EQ(got[i].name, wanted[i].name);
-        EXPECT_EQ(got[i].max, wanted[i].max);
-        EXPECT_EQ(got[i].tolerance, wanted[i].tolerance);
-        EXPECT_EQ(got[i].compared, wanted[i].compared);
-      }
+class Verification : public ::testing::TestWithParam<Step> {};
+TEST_P(Verification, IsOfAllOutputsByTheStepsOwnRoundings) {
+  const Variant& v = GetParam();
+  for (const Check how : {Check::full, Check::automatic, Check::sampled}) {
+    const bool full = how != Check::sampled;
+    SCOPED_TRACE(testing::Message() << v.name << ", check " << static_cast<int>(how));
+    Options o = options_of({"checked", 1, 2, 2, 300, 30, 16, true, bf});
+    o.check = how;
+    const Problem& p = o.problem;
+    Outputs out;
+    const auto reports = run_variant(*open_sim({}), v, o, &out);
+    const Inputs in = make_inputs(o, v.backward != nullptr);
+    const Reference reference(p, in, v.rounding, full ? all_rows(p) : sampled_rows(p),
+                              out.plan.quantisation);
+    std::vector<TensorError> wanted = {reference.check_o(out.O)};
+    if (v.has_lse) wanted.push_back(reference.check_lse(out.LSE));
+    if (out.plan.quantisation) wanted.push_back(reference.compare_with_full_precision(out.O));
+    if (v.backward) {
+      const GradientReference gradients(p, in, v.rounding,
+                                        full ? all_gradients(p) : sampled_gradients(p));
+      wanted.push_back(gradients.check_dq(out.dQ));
+      wanted.push_back(gradients.check_dk(out.dK));
+      wanted.push_back(gradients.check_dv(out.dV));
     }
-}
-
-// With less shared memory a step takes a smaller of its tiles, as it must on smaller GPUs. Every
-// tile that comes up on the way down is right.
-TEST(SmallerSharedMemory, TakesTilesThatAreRight) {
-  for (const Variant& v : variants_for(DeviceKind::sim)) {
-    if (v.tiles.empty()) continue;
-    for (const int d : {32, 64, 128, 256}) {
-      const Options o = options_of({"tiles", 1, 1, 1, 90, 150, d, true});
-      for (int64_t sram = SimOptions{}.sram_bytes; sram > 0;) {
-        SCOPED_TRACE(testing::Message() << v.name << ", d " << d << ", " << sram << " bytes");
-        const auto device = open_sim({.sram_bytes = sram});
-        Plans plans;
-        try {
-          plans = plan_run(v, o, device->info());
-        } catch (const Error& e) {
-          EXPECT_EQ(e.status, Exit::bad_usage);
-          break;  // no tile is small enough
-        }
-        for (const Report& r : run_variant(*device, v, o, nullptr)) {
-          EXPECT_TRUE(r.pass());
-          expect_formula_is_count(r);
-        }
-        sram = std::max(plans.forward.smem_bytes, plans.backward.smem_bytes) - 1;
-      }
+    std::vector<TensorError> got;
+    for (const Report& r : reports) got.insert(got.end(), r.errors->begin(), r.errors->end());
+    ASSERT_EQ(got.size(), wanted.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(got[i].name, wanted[i].name);
+      EXPECT_EQ(got[i].max, wanted[i].max);
+      EXPECT_EQ(got[i].tolerance, wanted[i].tolerance);
+      EXPECT_EQ(got[i].compared, wanted[i].compared);
     }
   }
 }
+INSTANTIATE_TEST_SUITE_P(, Verification, steps(every), step_name);
+
+// With less shared memory a step takes a smaller of its tiles, as it must on smaller GPUs. Every
+// tile that comes up on the way down is right.
+class SmallerSharedMemory : public ::testing::TestWithParam<Step> {};
+TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
+  const Variant& v = GetParam();
+  for (const int d : {32, 64, 128, 256}) {
+    const Options o = options_of({"tiles", 1, 1, 1, 90, 150, d, true});
+    for (int64_t sram = SimOptions{}.sram_bytes; sram > 0;) {
+      SCOPED_TRACE(testing::Message() << v.name << ", d " << d << ", " << sram << " bytes");
+      const auto device = open_sim({.sram_bytes = sram});
+      Plans plans;
+      try {
+        plans = plan_run(v, o, device->info());
+      } catch (const Error& e) {
+        EXPECT_EQ(e.status, Exit::bad_usage);
+        break;  // no tile is small enough
+      }
+      for (const Report& r : run_variant(*device, v, o, nullptr)) {
+        EXPECT_TRUE(r.pass());
+        expect_formula_is_count(r);
+      }
+      sram = std::max(plans.forward.smem_bytes, plans.backward.smem_bytes) - 1;
+    }
+  }
+}
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SmallerSharedMemory);
+INSTANTIATE_TEST_SUITE_P(, SmallerSharedMemory,
+                         steps([](const Variant& v) { return !v.tiles.empty(); }), step_name);
 
 // Every value of every setting that a step has, and all of them other than by default.
-void check_settings(DeviceKind kind, Device& device) {
+void check_settings(Device& device, const Variant& v) {
   const Case kShapes[] = {
       {"ragged", 1, 4, 2, 113, 203, 80, true, fp},
       {"blind_rows", 1, 2, 1, 217, 128, 64, true, bf, Input::outliers},
@@ -474,53 +493,54 @@ void check_settings(DeviceKind kind, Device& device) {
       {"narrow", 2, 2, 1, 33, 150, 16, false, bf},
       {"one_key", 1, 1, 1, 3, 1, 128, false, fp},
   };
-  for (const Variant& v : variants_for(kind)) {
-    if (!v.runs_on(device.info())) continue;
-    std::vector<Settings> each;
-    Settings other;
-    for (const Setting& setting : v.settings) {
-      for (const char* value : setting.values) each.push_back({{setting.name, value}});
-      other[setting.name] = setting.values.back();
-    }
-    if (other.empty()) continue;
-    each.push_back(other);
-    const auto check = [&](const Case& c, const TileRequest& request) {
-      std::string text;
-      for (const auto& [name, value] : request.settings) text += " " + name + "=" + value;
-      SCOPED_TRACE(testing::Message() << v.name << text << ", " << c.name << ", tile "
-                                      << request.block_q << " " << request.block_kv);
-      Options o = options_of(c);
-      o.tile = request;
-      for (const Report& r : run_variant(device, v, o, nullptr)) {
-        for (const auto& [name, value] : request.settings)
-          EXPECT_EQ(r.plan.settings.at(name), value);
-        if (kind == DeviceKind::sim) {
-          expect_formula_is_count(r);
-          expect_workspace_is_written(r);
-        }
-        for (const TensorError& e : *r.errors)
-          EXPECT_TRUE(e.pass()) << e.name << ": max error " << e.max << ", tolerance "
-                                << e.tolerance << ", " << e.nonfinite << " not finite";
-      }
-    };
-    for (const Settings& settings : each)
-      for (const Case& c : kShapes) check(c, {.settings = settings});
-    // And its larger tiles, which no shortage of shared memory brings up.
-    for (const TileSize& tile : v.tiles)
-      for (const Settings& settings : {Settings{}, other})
-        for (const Case& c : {Case{"ragged", 1, 2, 1, 203, 405, tile.max_d, true, bf},
-                              Case{"short", 1, 1, 1, 70, 150, tile.max_d - 8, false, fp}})
-          check(c, {tile.block_q, tile.block_kv, settings});
+  std::vector<Settings> each;
+  Settings other;
+  for (const Setting& setting : v.settings) {
+    for (const char* value : setting.values) each.push_back({{setting.name, value}});
+    other[setting.name] = setting.values.back();
   }
+  each.push_back(other);
+  const auto check = [&](const Case& c, const TileRequest& request) {
+    std::string text;
+    for (const auto& [name, value] : request.settings) text += " " + name + "=" + value;
+    SCOPED_TRACE(testing::Message() << v.name << text << ", " << c.name << ", tile "
+                                    << request.block_q << " " << request.block_kv);
+    Options o = options_of(c);
+    o.tile = request;
+    for (const Report& r : run_variant(device, v, o, nullptr)) {
+      for (const auto& [name, value] : request.settings) EXPECT_EQ(r.plan.settings.at(name), value);
+      if (v.device == DeviceKind::sim) {
+        expect_formula_is_count(r);
+        expect_workspace_is_written(r);
+      }
+      for (const TensorError& e : *r.errors)
+        EXPECT_TRUE(e.pass()) << e.name << ": max error " << e.max << ", tolerance " << e.tolerance
+                              << ", " << e.nonfinite << " not finite";
+    }
+  };
+  for (const Settings& settings : each)
+    for (const Case& c : kShapes) check(c, {.settings = settings});
+  // And its larger tiles, which no shortage of shared memory brings up.
+  for (const TileSize& tile : v.tiles)
+    for (const Settings& settings : {Settings{}, other})
+      for (const Case& c : {Case{"ragged", 1, 2, 1, 203, 405, tile.max_d, true, bf},
+                            Case{"short", 1, 1, 1, 70, 150, tile.max_d - 8, false, fp}})
+        check(c, {tile.block_q, tile.block_kv, settings});
 }
-TEST(Settings, AreRightWithEachValue) {
-  check_settings(DeviceKind::sim, *open_sim({}));
+class EachSetting : public ::testing::TestWithParam<Step> {};
+TEST_P(EachSetting, IsRightWithEachValue) {
+  check_settings(*open_sim({}), GetParam());
 }
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EachSetting);
+INSTANTIATE_TEST_SUITE_P(, EachSetting, steps([](const Variant& v) { return !v.settings.empty(); }),
+                         step_name);
+
 TEST(GpuSettings, AreRightWithEachValue) {
   std::string why;
   Device* device = gpu(why);
   if (!device) GTEST_SKIP() << why;
-  check_settings(DeviceKind::gpu, *device);
+  for (const Variant& v : variants_for(DeviceKind::gpu))
+    if (v.runs_on(device->info()) && !v.settings.empty()) check_settings(*device, v);
 }
 
 void expect_same_bits(const Outputs& a, const Outputs& b, bool gradients_too) {
@@ -553,22 +573,23 @@ const Case kSmall[] = {
     {"blind_blocks", 1, 1, 1, 300, 70, 64, true},
 };
 
-TEST(Schedules, GiveTheSameBits) {
-  for (const Variant& v : variants_for(DeviceKind::sim)) {
-    for (const Case& c : kSmall) {
-      SCOPED_TRACE(testing::Message() << v.name << " " << c.name);
-      const Options o = options_of(c);
-      std::vector<Outputs> seen;
-      for (const Schedule& schedule :
-           {Schedule{Schedule::Order::forward, 0}, Schedule{Schedule::Order::reverse, 0},
-            Schedule{Schedule::Order::random, 1}, Schedule{Schedule::Order::random, 2}}) {
-        const auto device = open_sim({.schedule = schedule});
-        EXPECT_TRUE(all_pass(run_variant(*device, v, o, &seen.emplace_back())));
-      }
-      for (const Outputs& out : seen) expect_same_bits(out, seen.front(), v.deterministic);
+class Schedules : public ::testing::TestWithParam<Step> {};
+TEST_P(Schedules, GiveTheSameBits) {
+  const Variant& v = GetParam();
+  for (const Case& c : kSmall) {
+    SCOPED_TRACE(testing::Message() << v.name << " " << c.name);
+    const Options o = options_of(c);
+    std::vector<Outputs> seen;
+    for (const Schedule& schedule :
+         {Schedule{Schedule::Order::forward, 0}, Schedule{Schedule::Order::reverse, 0},
+          Schedule{Schedule::Order::random, 1}, Schedule{Schedule::Order::random, 2}}) {
+      const auto device = open_sim({.schedule = schedule});
+      EXPECT_TRUE(all_pass(run_variant(*device, v, o, &seen.emplace_back())));
     }
+    for (const Outputs& out : seen) expect_same_bits(out, seen.front(), v.deterministic);
   }
 }
+INSTANTIATE_TEST_SUITE_P(, Schedules, steps(every), step_name);
 
 // On a GPU the blocks run in another order each time, if there are more than run at once.
 TEST(GpuBits, TwoRunsGiveTheSameBits) {

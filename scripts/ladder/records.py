@@ -1,5 +1,7 @@
 """What a record, an object of a program's --json, says."""
 
+import math
+
 from ladder.text import NO_VALUE
 
 
@@ -25,13 +27,20 @@ def uneven_counts(record):
     return None
 
 
-def error_text(record):
-    """The largest error of O, or of the gradients; LSE has a tolerance of its own."""
+def largest_error(record):
+    """Of O, or of the gradients; LSE has a tolerance of its own. None where nothing was checked;
+    infinite where a value is not finite that should be."""
     errors = [e for name, e in (record.get("errors") or {}).items() if e and name != "lse"]
     if any(e.get("nonfinite") for e in errors):
-        return "inf/nan"
-    largest = [e["max"] for e in errors if e.get("max") is not None]
-    return f"{max(largest):.1e}" if largest else NO_VALUE
+        return math.inf
+    return max((e["max"] for e in errors if e.get("max") is not None), default=None)
+
+
+def error_text(record):
+    error = largest_error(record)
+    if error is None:
+        return NO_VALUE
+    return "inf/nan" if error == math.inf else f"{error:.1e}"
 
 
 def shape_text(record):

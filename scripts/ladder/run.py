@@ -17,7 +17,7 @@ from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, 
 from ladder.files import ROOT, write_whole
 from ladder.programs import json_lines, programs, run_quietly
 from ladder.records import total, uneven_counts
-from ladder.table import print_tables
+from ladder.table import TIME, TRAFFIC, print_tables
 
 # The FlashAttention-2 paper's workload: 16k tokens in all, hidden size 2048.
 PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
@@ -36,6 +36,7 @@ class Run:
         self.path = program.path
         self.variant = step.variant
         self.device = device
+        self.idea = step.idea
         self.exact_architecture = step.exact_architecture
         self.options = ["--dram"] if counters and device == "gpu" else []
         self.records = []
@@ -92,6 +93,13 @@ def take(options, name, shortest):
     return value
 
 
+def take_flag(options, name):
+    """Removes it from the options, and says whether it was there."""
+    there = name in options
+    options[:] = [option for option in options if option != name]
+    return there
+
+
 def gpu_answers(program, progress):
     """Whether there is a GPU to run on, whether its DRAM counters may be read, and if not, why."""
     status, out, message = run_quietly(
@@ -108,10 +116,13 @@ def gpu_answers(program, progress):
 
 
 def plan(found, steps, given, gpu, counters):
-    """The tables to make: (title, options of the programs, [Run])."""
-    def runs(device):
+    """The tables to make: (title, options of the programs, what the table tells or None for
+    everything, [Run])."""
+    every = take_flag(given, "--all")
+
+    def runs(device, wanted=lambda step: every or not step.by_name_only):
         return [Run(program, step, device, counters and "--dram" not in given)
-                for program, step in steps if step.device == device]
+                for program, step in steps if step.device == device and wanted(step)]
 
     if given:
         options = list(given)
@@ -126,11 +137,13 @@ def plan(found, steps, given, gpu, counters):
             if variant not in names:
                 raise Stop(f"--variant {variant}: no rung has it; there are {', '.join(names)}",
                            BAD_USAGE)
-            steps = [(program, step) for program, step in steps if step.variant == variant]
-        chosen = runs(device)
+            chosen = runs(device, lambda step: step.variant == variant)
+        else:
+            chosen = runs(device)
         if not chosen:  # built without CUDA: the program says so better
-            chosen = [Run(program, step, device) for program, step in steps]
-        return [(f"scripts/run {shlex.join(given)}", options, chosen)]
+            chosen = [Run(program, step, device) for program, step in steps
+                      if variant in (None, step.variant)]
+        return [(f"scripts/run {shlex.join(given)}", options, None, chosen)]
 
     captured = os.path.join(ROOT, "scripts/captured")
     if os.path.exists(os.path.join(captured, "q.npy")):
@@ -139,14 +152,30 @@ def plan(found, steps, given, gpu, counters):
     else:
         title = "random q, k, v (no capture in scripts/captured)"
         options = []
+    paper = "the FlashAttention-2 paper's workload at N = 2k"
+    if not every:
+        tables = [(f"HBM traffic, {title}", options, TRAFFIC,
+                   runs("sim", lambda step: not step.by_name_only
+                        and not step.exact_architecture))]
+        return tables + [(f"time, {paper}", PAPER_2K, TIME, runs("gpu"))] * gpu
     both = []
     for program in found:
         mine = runs("sim") + (runs("gpu") if gpu else [])
         both += [run for run in mine if run.rung == program.name]
-    tables = [(title, options, both)]
-    if gpu:
-        tables.append(("the FlashAttention-2 paper's workload at N = 2k", PAPER_2K, runs("gpu")))
-    return tables
+    return [(title, options, None, both)] + [(paper, PAPER_2K, None, runs("gpu"))] * gpu
+
+
+def next_steps(steps):
+    """What to do after the first table."""
+    sim = [step for _, step in steps if step.device == "sim"]
+    others = sum(step.by_name_only or step.exact_architecture for step in sim)
+    lines = [(f"{sim[0].rung}/README.md", "the first lesson"),
+             ("scripts/explore", "two steps at work, in your browser")]
+    if len(sim) > 1:
+        first, second = (f"{step.rung[:2]}/{step.variant}" for step in sim[:2])
+        lines.append((f"scripts/diff {first[:2]} {second}", "what the next step changes"))
+    lines.append(("scripts/run --all", f"all columns and all steps ({others} more)"))
+    return [f"{'' if i else 'Next:':6}{what:26}{why}" for i, (what, why) in enumerate(lines)]
 
 
 def ladder(options):
@@ -158,31 +187,35 @@ def ladder(options):
                            f"{option}", BAD_USAGE)
     json_out = "--json" in options
     given = [option for option in options if option != "--json"]
+    first_time = not given
 
     progress = Progress()
     gpu, counters, why_not = gpu_answers(found[0], progress)
     steps = [(program, step) for program in found for step in program.steps()]
     tables = plan(found, steps, given, gpu, counters)
-    count = sum(len(runs) for _, _, runs in tables)
+    count = sum(len(runs) for _, _, _, runs in tables)
     done = 0
     finished = []
-    for title, program_options, runs in tables:
+    for title, program_options, story, runs in tables:
         for run in runs:
             done += 1
             run.go(program_options, progress, f"[{done}/{count}]")
         progress.clear()
         # A step for a GPU of another kind is not a failure where nobody asked for it.
-        finished.append((title, [run for run in runs if given or run.status != NO_DEVICE
-                                 or not run.exact_architecture]))
+        finished.append((title, story, [run for run in runs if given or run.status != NO_DEVICE
+                                        or not run.exact_architecture]))
 
-    every = [run for _, runs in finished for run in runs]
+    every = [run for _, _, runs in finished for run in runs]
     records = [record for run in every for record in run.records]
     if json_out:
         for record in records:
             print(json.dumps(record, ensure_ascii=False))
         sys.stdout.flush()
-    print_tables(finished, steps[0][1], sys.stderr if json_out else sys.stdout)
-    sys.stdout.flush()
+    out = sys.stderr if json_out else sys.stdout
+    print_tables(finished, steps[0][1], out)
+    if first_time and records:
+        print("\n".join(["", *next_steps(steps)]), file=out)
+    out.flush()
     if not gpu and not any(option.startswith("--dev") for option in given):
         print("\n".join(wrap(f"Counts only, no times: {why_not}")), file=sys.stderr)
     elif gpu and not counters and why_not and any(run.device == "gpu" for run in every):

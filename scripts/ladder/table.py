@@ -1,10 +1,11 @@
-"""The table that scripts/run prints."""
+"""The tables that scripts/run prints: the story, a row a step with a bar, and all that is known."""
 
+import math
 import re
 
-from ladder.console import (BAD_USAGE, BOLD, DIM, GOOD, NO_DEVICE, RED, WIDTH, WRONG_RESULT, Paint,
-                            wrap)
-from ladder.records import error_text, requested, shape_text, total, uneven_counts
+from ladder.console import (BAD_USAGE, BOLD, CYAN, DIM, GOOD, GREEN, NO_DEVICE, RED, WIDTH, YELLOW,
+                            WRONG_RESULT, Paint, wrap)
+from ladder.records import error_text, largest_error, requested, shape_text, total, uneven_counts
 from ladder.text import NO_VALUE, bytes_text, rate_text, ratio_text, time_text
 
 HEADER = ["rung", "variant", "device", "time", "TFLOP/s", "requested", "distinct", "DRAM", "vs {}",
@@ -12,6 +13,105 @@ HEADER = ["rung", "variant", "device", "time", "TFLOP/s", "requested", "distinct
 DRAM = HEADER.index("DRAM")  # shown where there is any
 LEFT_ALIGNED = 3
 LEAST_OF_A_RUNG = 8  # of its name is shown: the number and a few letters
+
+
+# ---- the story ----
+
+
+class Story:
+    """What a table tells of each step: a number, as a bar and against that of the row before."""
+
+    def __init__(self, head, value, text, less, more, columns):
+        self.head, self.value, self.text, self.less, self.more = head, value, text, less, more
+        self.columns = columns  # [(head, text of a record)] that follow
+
+
+TRAFFIC = Story("requested", requested, bytes_text, "less", "more",
+                [("distinct", lambda record: bytes_text(total(record, "distinct")))])
+TIME = Story("time", lambda record: record.get("time_ms"), time_text, "faster", "slower",
+             [("TFLOP/s", lambda record: rate_text(record.get("tflops"))),
+              ("DRAM", lambda record: bytes_text(total(record, "dram")))])
+
+EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def bar(value, scale, width):
+    """On a logarithmic scale (low, high)."""
+    eighths = round(8 * width * math.log(value / scale[0]) / math.log(scale[1] / scale[0]))
+    return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).strip().ljust(width)
+
+
+def against(story, value, before):
+    """How much smaller or larger, and its colour."""
+    if not value or not before:
+        return "", None
+    ratio = before / value
+    if round(ratio, 2) == 1:
+        return "the same", DIM
+    if ratio > 1:
+        return f"{ratio_text(ratio)}× {story.less}", GREEN
+    return f"{ratio_text(1 / ratio)}× {story.more}", YELLOW
+
+
+def story_table(story, runs, paint):
+    """A row for each step, of what it adds to the ladder: the backward pass where it has one."""
+    rows, before = [], {}
+    for run in runs:
+        record = run.records[-1] if run.records else {}
+        backward = record.get("direction") == "bwd"
+        value = story.value(record) if record else None
+        brings, colour = against(story, value, before.get(backward))
+        before[backward] = value
+        name = f"{run.rung[:2]} {run.variant}{' bwd' if backward else ''}"
+        cells = [text(record) if record else NO_VALUE for _, text in story.columns]
+        rows.append((run, name, value, brings, colour, cells))
+    values = [value for _, _, value, *_ in rows if value]
+    if not values:
+        return []
+    scale = [10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(max(values)))]
+    if scale[0] == scale[1]:
+        scale[1] *= 10
+
+    def width(head, texts):
+        return max(len(head), *map(len, texts))
+
+    names = width("step", [name for _, name, *_ in rows])
+    ideas = width("idea", [run.idea for run, *_ in rows])
+    numbers = width(story.head, [story.text(value) for _, _, value, *_ in rows])
+    changes = width("vs above", [brings for *_, brings, _, _ in rows])
+    shown = [i for i in range(len(story.columns)) if any(row[-1][i] != NO_VALUE for row in rows)]
+    others = [width(story.columns[i][0], [row[-1][i] for row in rows]) for i in shown]
+    mark = 2 * any(run.status != GOOD for run in runs)
+    rest = mark + names + ideas + numbers + changes + sum(others) + 2 * (4 + len(others))
+    bars = max(8, WIDTH - rest)
+
+    def line(name, idea, drawn, number, brings, cells):
+        # Names are of the rungs' choosing: too long, they give way.
+        fits = max(8, names - max(0, rest + bars - WIDTH))
+        name = name if len(name) <= fits else name[:fits - 1] + "…"
+        others_text = "".join("  " + cells[i].rjust(w) for i, w in zip(shown, others))
+        return f"{name.ljust(fits)}  {idea.ljust(ideas)}  {drawn}  {number}  {brings}{others_text}"
+
+    ticks = ""
+    for power in range(round(math.log10(scale[1] / scale[0]))):
+        value = scale[0] * 10 ** power
+        at = round(bars * power / math.log10(scale[1] / scale[0]))
+        mark = "▏" + re.sub(r"\.0+(?= )", "", story.text(int(value) if value >= 1 else value))
+        if at >= len(ticks) and at + len(mark) <= bars:
+            ticks = ticks.ljust(at) + mark
+    lines = [paint(BOLD, line("step", "idea", ticks.ljust(bars), story.head.rjust(numbers),
+                              "vs above".ljust(changes), [head for head, _ in story.columns]))]
+    for run, name, value, brings, colour, cells in rows:
+        drawn = bar(value, scale, bars) if value else " " * bars
+        text = line(name, run.idea, paint(CYAN, drawn), story.text(value).rjust(numbers),
+                    paint(colour, brings.ljust(changes)), cells).rstrip()
+        if run.status != GOOD:
+            text += " " + paint(RED, "✗")
+        lines.append(text)
+    return lines
+
+
+# ---- all that is known ----
 
 
 def cells(run, record, base):
@@ -108,13 +208,19 @@ LEGEND = ("requested: bytes that the kernels ask of HBM ({how}); distinct: each 
           "and outputs; error: the largest, against float64.")
 
 
+STORY_LEGEND = {
+    TRAFFIC: "requested: bytes that the kernels ask of HBM, counted by the sim{formula}; distinct: "
+             "each byte once per kernel.",
+    TIME: "DRAM: bytes that HBM served, by the GPU's counters."}
+
+
 def print_tables(tables, first, out):
-    """[(title, [Run])] as tables, what failed, and what the columns mean."""
+    """[(title, story or None, [Run])] as tables, what failed, and what the columns mean."""
     paint = Paint(out)
-    every = [run for _, runs in tables for run in runs]
-    for i, (title, runs) in enumerate(tables):
+    every = [run for _, _, runs in tables for run in runs]
+    for i, (title, story, runs) in enumerate(tables):
         shown = next((record for run in runs for record in run.records), None)
-        lines = table(runs, first, paint)
+        lines = story_table(story, runs, paint) if story else table(runs, first, paint)
         if lines:
             if i:
                 print(file=out)
@@ -130,15 +236,35 @@ def print_tables(tables, first, out):
             print("\n".join(said if lines else said[1:]), file=out)
     records = [record for run in every for record in run.records]
     if records:
-        counted = any(total(record, "requested") is not None for record in records)
-        uneven = any(uneven_counts(record) for record in records)
-        formula = any(total(record, "requested") is None for record in records)
-        how = "counted by the sim" if counted else ""
-        if counted and not uneven:
-            how += " and equal to the rung's formula"
-        if formula:
-            how += ", for the gpu that formula" if counted else "the rung's formula"
-        dram = ("DRAM: what HBM served, by the GPU's counters; "
-                if any(total(record, "dram") is not None for record in records) else "")
-        legend = LEGEND.format(how=how, dram=dram, first=first.rung[:2])
+        legend = story_legend(tables) if tables[0][1] else detail_legend(records, first)
         print("\n".join([""] + [paint(DIM, line) for line in wrap(legend)]), file=out)
+
+
+def story_legend(tables):
+    """What the columns mean, and that the results are right."""
+    parts = []
+    for _, story, runs in tables:
+        records = [record for run in runs for record in run.records]
+        if story is TIME and all(total(record, "dram") is None for record in records):
+            continue
+        even = not any(uneven_counts(record) for record in records)
+        parts.append(STORY_LEGEND[story].format(formula=" and equal to each step's formula" * even))
+    every = [run for _, _, runs in tables for run in runs]
+    errors = [largest_error(record) for run in every for record in run.records]
+    if all(run.status == GOOD for run in every) and None not in errors:
+        parts.append(f"All results are right: none is further than {max(errors):.1e} from float64.")
+    return " ".join(parts)
+
+
+def detail_legend(records, first):
+    counted = any(total(record, "requested") is not None for record in records)
+    uneven = any(uneven_counts(record) for record in records)
+    formula = any(total(record, "requested") is None for record in records)
+    how = "counted by the sim" if counted else ""
+    if counted and not uneven:
+        how += " and equal to the rung's formula"
+    if formula:
+        how += ", for the gpu that formula" if counted else "the rung's formula"
+    dram = ("DRAM: what HBM served, by the GPU's counters; "
+            if any(total(record, "dram") is not None for record in records) else "")
+    return LEGEND.format(how=how, dram=dram, first=first.rung[:2])

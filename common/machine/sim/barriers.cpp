@@ -54,16 +54,12 @@ void Barriers::arrive(const MbarrierPlace& place, int64_t bytes) {
 
 void Barriers::settle(Barrier& b) {
   if (b.pending > 0 || b.bytes != 0) return;
-  const int parity = static_cast<int>(b.phase & 1);
   ++b.phase;
   b.pending = b.count;
-  bool awaited = false;
-  std::erase_if(b.waiters, [&](const Barrier::Waiter& w) {
-    if (w.parity != parity) return false;
-    block_.wake(w.thread);
-    return awaited = true;
-  });
-  if (awaited) make_readable(b);
+  if (b.waiters.empty()) return;
+  for (const int thread : b.waiters) block_.wake(thread);
+  b.waiters.clear();
+  make_readable(b);
 }
 
 void Barriers::make_readable(Barrier& b) {
@@ -81,7 +77,7 @@ void Barriers::wait(const MbarrierPlace& place, int parity, std::source_location
   const bool over = (b.phase & 1) != parity;
   block_.trace_event_of_warp("mbarrier_wait", b.name, over ? b.phase - 1 : b.phase);
   if (over) return make_readable(b);
-  b.waiters.push_back({block_.running(), parity});
+  b.waiters.push_back(block_.running());
   block_.wait("mbarrier", where);
 }
 
@@ -155,12 +151,12 @@ void Barriers::named_barrier(int id, int threads, bool waits, std::source_locati
 
 std::string Barriers::waits_for(int thread) const {
   for (const Barrier& b : barriers_)
-    for (const auto& w : b.waiters)
-      if (w.thread == thread)
+    for (const int waiter : b.waiters)
+      if (waiter == thread)
         return fmt::format(
             "mbarrier {}, the end of phase {} (parity {}), where {} of {} arrivals and {} bytes "
             "are missing",
-            b.name, b.phase, w.parity, b.pending, b.count, b.bytes);
+            b.name, b.phase, b.phase & 1, b.pending, b.count, b.bytes);
   for (int id = 1; id < 16; ++id)
     for (const int t : named_[id].waiters)
       if (t == thread)

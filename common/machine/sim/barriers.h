@@ -33,11 +33,8 @@ class Barriers {
     int64_t phase = 0;
     int initialised_by;
     bool fenced = false;
-    struct Waiter {
-      int thread, parity;
-    };
-    std::vector<Waiter> waiters;
-    struct Landed {  // copied in a phase that nobody has waited for
+    std::vector<int> waiters;  // threads, all for the end of this phase
+    struct Landed {            // copied in a phase that nobody has waited for
       int64_t phase, begin, bytes;
       int thread;  // that issued it
     };

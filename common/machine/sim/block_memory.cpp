@@ -160,7 +160,7 @@ void BlockMemory::end_load(int64_t at, int64_t bytes) {
 }
 
 void BlockMemory::begin_async_read(const char* what, int64_t at, int element) {
-  if (at < 0 || at + 16 > launched_bytes_)
+  if (at + 16 > launched_bytes_)
     fault(fmt::format("{} of shared memory at byte {} of {}", what, at, launched_bytes_));
   for (int64_t i = at; i < at + 16; ++i) {
     const uint8_t seen = shadow_[static_cast<size_t>(i)];

@@ -108,12 +108,23 @@ class Lab:
         stub = os.path.join(made, "step.cpp")
         with open(stub, "w", encoding="utf-8") as target:
             target.write(f'#include "{source}"\n')
-        built, program = os.path.join(made, "step.o"), os.path.join(made, rung)
+        built = os.path.join(made, "step.o")
         error = self.tool(compile_command(self.build, step, stub, built, self.optimise,
                                           os.path.join(self.folder, number, "common")))
         if error:
             raise Stop(f"Not yet: it does not compile: {error}", WRONG_RESULT)
-        error = self.tool(link_command(self.build, rung, built, program))
+        return self.link(number, rung, built)
+
+    def unchanged(self, number, file):
+        """A program of one step as it is built already."""
+        words = step_command(self.build, file)
+        return self.link(number, file.split(os.sep)[0],
+                         os.path.join(self.build, words[words.index("-o") + 1]))
+
+    def link(self, number, rung, step):
+        program = os.path.join(self.folder, number, "made", rung)
+        os.makedirs(os.path.dirname(program), exist_ok=True)
+        error = self.tool(link_command(self.build, rung, step, program))
         if error:
             raise Stop(f"it does not link ({error}): is {self.build} built to the end? scripts/run "
                        "builds it", NO_DEVICE)
@@ -151,12 +162,15 @@ def compilations(build):
         return {entry["file"]: shlex.split(entry["command"]) for entry in json.load(file)}
 
 
+def step_command(build, step):
+    """The build's own command for a step on the sim."""
+    return list(compilations(build)[os.path.join(build, "stubs", f"{step}.cpp")])
+
+
 def compile_command(build, step, source, target, optimise, first_includes):
-    """The build's own command for a step on the sim, for another source; headers of a scratch copy
-    come first."""
-    stub = os.path.join(build, "stubs", f"{step}.cpp")
-    words = list(compilations(build)[stub])
-    words[words.index(stub)] = source
+    """That for another source; headers of a scratch copy come first."""
+    words = step_command(build, step)
+    words[words.index("-c") + 1] = source
     words[words.index("-o") + 1] = target
     first = next(i for i, word in enumerate(words) if word.startswith("-I"))
     words.insert(first, f"-I{first_includes}")

@@ -28,7 +28,7 @@ TESTS_OF_REFERENCE = ("reference_test", "quantised_test")
 TESTS_OF_SIM = ("sim_test", "races_test", "hopper_faults_test", "tile_test", "over_warps_test",
                 "hopper_test", "fp8_test")
 NO_CHECKS = r"/(?:fiber|recorder|mapped)\."
-ALL_STEPS = "Schedules.*:SmallerSharedMemory.*:Settings.*"  # tests that a rung's steps share
+ALL_STEPS = "Schedules.*:SmallerSharedMemory.*:EachSetting.*"  # tests that a rung's steps share
 
 
 def includes(root, file):

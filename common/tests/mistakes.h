@@ -1,0 +1,43 @@
+// The mistakes that mistakes.py plants, of which none or one is made.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <ostream>
+#include <string_view>
+
+namespace ladder {
+
+struct Mistake {
+  const char *name, *rung, *step;
+  const char *how, *says;  // one of the ways in which it must be caught, and a fault's words
+  const char* gone;        // why it cannot be made, if so
+};
+inline void PrintTo(const Mistake& m, std::ostream* out) {
+  *out << m.name;
+}
+inline constexpr Mistake kMistakes[] = {
+#include "mistakes.inc"
+};
+
+/// The number in kMistakes of that name.
+inline int number_of_mistake(std::string_view name) {
+  int number = 0;
+  for (const Mistake& m : kMistakes) {
+    if (m.name == name) {
+      if (*m.gone) std::fprintf(stderr, "%s cannot be planted: %s\n", m.name, m.gone);
+      return number;
+    }
+    ++number;
+  }
+  std::fprintf(stderr, "no mistake is called %s\n", name.data());
+  std::abort();
+}
+
+/// The mistake that is made; −1: none.
+inline int making = [] {
+  const char* const name = std::getenv("LADDER_MISTAKE");
+  return name ? number_of_mistake(name) : -1;
+}();
+
+}  // namespace ladder

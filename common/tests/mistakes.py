@@ -1,0 +1,134 @@
+"""Mistakes of the kind that one makes, each a change to a sound source, that the tests must find.
+
+`mistakes.py FOLDER` writes, as part of the build, a copy of each source with all its mistakes in it:
+LADDER_MISTAKE, or a test, chooses one while the program runs, or none. Beside them it writes
+mistakes.inc, the table for the tests. A mistake whose text is no longer in its source is said to be
+gone there, and its test fails: the source has moved on, and so must this table.
+"""
+
+import collections
+import json
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+# The steps whose sources have mistakes.
+TILE, MMA = ("01_tiled_matmul", "tile"), ("01_tiled_matmul", "mma")
+STORED, BACKWARD = ("06_backward", "stored"), ("06_backward", "mma")
+PERSISTENT, FP8 = ("05_flash_v2", "persistent"), ("05_flash_v2", "fp8")
+REFERENCE = ("", "")
+
+WRONG, FAULT, BITS, FORMULA = "wrong result", "fault", "different bits", "formula is not count"
+
+# `was`, where it stands first in the source, becomes `now`, WAS in it being that; ON is whether the
+# mistake is chosen. `how`: one of the ways in which it must be caught, `says`: what the fault must say.
+Mistake = collections.namedtuple("Mistake", "name step was now how says", defaults=[""])
+
+MISTAKES = {
+    "01_tiled_matmul/tile.cu": [
+        Mistake("tile_no_first_barrier", TILE, "__syncthreads();  // the tiles are complete",
+                "if (!ON) WAS", FAULT),  # reads what nobody wrote
+        Mistake("tile_no_second_barrier", TILE, "__syncthreads();  // everybody is done with them",
+                "if (!ON) WAS", BITS),
+        Mistake("tile_loads_past_the_end", TILE, "inside && i < p.N", "WAS + ON", FAULT),
+        Mistake("tile_stores_past_the_end", TILE, "i < p.N && j < p.N_kv", "WAS + ON", FAULT),
+        Mistake("tile_makes_rows_of_the_block_before", TILE, "int64_t{blockIdx.x} * kRowThreads",
+                "int64_t{blockIdx.x} * (kRowThreads - ON)", FAULT, "wrote in the same kernel"),
+        Mistake("tile_formula_misses_the_last_tile", TILE, "ceil_div(p.N_kv, kTile)",
+                "(ON ? p.N_kv / kTile : WAS)", FORMULA),
+    ],
+    "01_tiled_matmul/attention.cu": [
+        Mistake("mma_waits_for_a_stage_too_few", MMA, "cp_async_wait<kStages - 2>",
+                "(ON ? cp_async_wait<kStages - 1> : WAS)", FAULT),
+        Mistake("mma_no_barrier_in_the_loop", MMA, "__syncthreads();  // this step's tiles",
+                "if (!ON) WAS", FAULT),
+        Mistake("mma_no_barrier_after_the_loop", MMA, "cp_async_wait<0>();\n  __syncthreads();",
+                "cp_async_wait<0>();\n  if (!ON) __syncthreads();", BITS),
+        Mistake("mma_loads_past_the_end", MMA, "g.rows - row, g.inner - k",
+                "g.rows - row + ON, g.inner - k", FAULT),
+    ],
+    "06_backward/stored.cu": [
+        Mistake("stored_forgets_D", STORED, "float(ds[e]) - D", "float(ds[e]) - (ON ? 0 : D)", WRONG),
+        Mistake("stored_forgets_the_group", STORED, "p.H / p.Hk * p.N",
+                "(ON ? 1 : p.H / p.Hk) * p.N", WRONG),
+        Mistake("stored_formula_counts_blocks_of_queries", STORED, '{"Q", q * key_blocks',
+                '{"Q", q * (ON ? row_blocks : key_blocks)', FORMULA),
+    ],
+    # Atomic additions done as plain ones: a read, a sum and a write.
+    "06_backward/attention.cu": [
+        Mistake("backward_adds_to_dQ_plainly", BACKWARD, "atomic_add_pair(dQ_tile",
+                "[&](auto at, float x, float y) { if (ON) at[0] = at[0] + x, at[1] = at[1] + y; "
+                "else atomic_add_pair(at, x, y); }(dQ_tile", FAULT, "in the same kernel"),
+    ],
+    "05_flash_v2/hopper/persistent.cu": [
+        Mistake("persistent_counts_plainly", PERSISTENT, "atomicAdd(next",
+                "[&](auto at, int x) { if (!ON) return atomicAdd(at, x); const int n = at[0]; "
+                "at[0] = n + x; return n; }(next", FAULT, "in the same kernel"),
+    ],
+    # Of e4m3: an order of keys, scales and layouts.
+    "05_flash_v2/hopper/fp8.cu": [
+        Mistake("fp8_keys_as_they_come", FP8, "constexpr int kRows",
+                "int column_at(int i) { return ON ? i : MACHINE::column_at(i); } WAS", WRONG),
+        Mistake("fp8_forgets_the_scale_of_V", FP8, "of_V * inverse_or_zero(l)",
+                "(ON ? 1 : of_V) * inverse_or_zero(l)", WRONG),
+        Mistake("fp8_forgets_that_the_scale_of_V_changes", FP8, "(of_V_before / of_V) * alpha",
+                "(ON ? 1 : of_V_before / of_V) * alpha", WRONG),
+        Mistake("fp8_takes_another_tiles_scale", FP8, "of_K = scales[first + step]",
+                "of_K = scales[first + (ON ? 0 : step)]", WRONG),
+        Mistake("fp8_takes_another_heads_scale", FP8, "scales[w.head * scaled.q + row / kRows]",
+                "scales[(ON ? 0 : w.head * scaled.q) + row / kRows]", WRONG),
+        Mistake("fp8_transforms_Q_alone", FP8, "if (how.hadamard)",
+                "if (how.hadamard && (is_Q || !ON))", WRONG),
+        Mistake("fp8_exchanges_neighbours_of_V", FP8, "x[e][c]", "x[e ^ ON][c]", WRONG),
+        Mistake("fp8_transposes_without_a_barrier", FP8,
+                "__syncthreads();  // the tile is transposed", "if (!ON) WAS", FAULT, "transposed"),
+        Mistake("fp8_forgets_the_scale_of_P", FP8, "shift - fill_rows<16>(p_exponent)",
+                "shift - fill_rows<16>(ON ? 0 : p_exponent)", WRONG),
+        Mistake("fp8_swizzles_Q_and_K_by_128", FP8, "SwizzledTile<e4m3, kRows, D>::kPanelBytes)",
+                "ON ? 128 : WAS", FAULT),
+        Mistake("fp8_frees_K_too_early", FP8, "    wgmma_wait<0>(S);\n    K.release();",
+                "    if (ON) K.release();\n    wgmma_wait<0>(S); if (!ON) K.release();", FAULT,
+                "which a wgmma"),
+    ],
+    # Where one of these is made, what is sound must come out wrong: see tests.cmake.
+    "common/harness/reference.cpp": [
+        Mistake("reference_misses_the_last_key", REFERENCE, "static_cast<size_t>(p.keys(i))",
+                "static_cast<size_t>(ON ? std::max(1, p.keys(i) - 1) : p.keys(i))", WRONG),
+        Mistake("reference_forgets_D", REFERENCE, "dP[j] - D", "dP[j] - (ON ? 0 : D)", WRONG),
+    ],
+}
+
+
+def write(path, text):
+    """Only where it changes: what is built from it then stays."""
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            if file.read() == text:
+                return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def plant(folder):
+    rows, number = [], 0
+    for source, mistakes in MISTAKES.items():
+        with open(os.path.join(ROOT, source), encoding="utf-8") as file:
+            text = file.read()
+        for m in mistakes:
+            found = m.was in text
+            now = m.now.replace("WAS", m.was).replace("ON", f"(ladder::making == {number})")
+            text = text.replace(m.was, now, 1)
+            strings = (m.name, *m.step, m.how, m.says,
+                       "" if found else f"'{m.was}' is no longer in {source}")
+            rows.append(f"{{{', '.join(map(json.dumps, strings))}}},\n")
+            number += 1
+        path = os.path.join(ROOT, source)
+        write(os.path.join(folder, source + ".cpp"),
+              f'#include "tests/mistakes.h"\n#line 1 "{path}"\n{text}')
+    write(os.path.join(folder, "mistakes.inc"), "".join(rows))
+
+
+if __name__ == "__main__":
+    plant(sys.argv[1])
