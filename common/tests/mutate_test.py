@@ -36,7 +36,7 @@ def changes(body):
 @functools.lru_cache(None)
 def of_file(file):
     with open(os.path.join(ROOT, file), encoding="utf-8") as source:
-        return mutants(file, source.read(), on_host=file in Suites(ROOT).checks)
+        return mutants(file, source.read())
 
 
 class Rules(unittest.TestCase):
@@ -118,7 +118,10 @@ class Rules(unittest.TestCase):
     def test_checks_run_on_the_host(self):
         text = ("int f(int a) const {\n  if (a < 3 && a > 1) fault(a);\n}\n"
                 "A::A(int a) {\n  b = a;\n}\nconstexpr int k = 1 + 2;\n")
-        self.assertEqual([(m.rule, m.was, m.now) for m in mutants("a.cpp", text, on_host=True)
+        self.assertEqual([(m.rule, m.was, m.now) for m in mutants("common/machine/sim/a.cpp", text)],
+                         [("check", "a < 3", "true"), ("check", "a < 3 && a > 1", "false"),
+                          ("check", "a > 1", "true")])
+        self.assertEqual([(m.rule, m.was, m.now) for m in mutants("common/harness/a.cpp", text)
                           if m.rule in ("guard", "statement")],
                          [("guard", "a < 3 && a > 1", "false"), ("guard", "a < 3 && a > 1", "true"),
                           ("statement", "fault(a);", "(left out)"), ("statement", "b = a;", "(left out)")])

@@ -12,7 +12,7 @@ from ladder.files import ROOT, write_whole
 from ladder.mutate import known
 from ladder.mutate.judge import Judge, Suites, cores
 from ladder.mutate.plant import Garden, check_tools, fingerprint
-from ladder.mutate.rules import RULES, key, mutants
+from ladder.mutate.rules import KINDS, key, mutants
 
 DESCRIPTION = """\
 Plants single mistakes in the kernels and in common/tile, in copies, and runs the tests on each: a
@@ -24,9 +24,10 @@ condition dropped), `moved` (a statement moved by one across a barrier, wait, re
 place, two at most), `rounding` (a value rounded to the I/O type once more), `padded` (the padded
 head size for the real one, or the other way round).
 
-`operator`, `number`, `statement`, `guard` and `conjunct` are also planted in what finds mistakes:
-the sim (common/machine/sim) and the reference. Of the tests those of these two alone are run there,
-so that what survives is a check that no test needs.
+What finds mistakes is tried too. In the sim (common/machine/sim) a `check` is never made, or one of
+its conditions is left out; the reference gets `operator`, `number`, `statement`, `guard` and
+`conjunct`. Of the tests those of these two alone are run there, so that what survives is a check
+that no test needs.
 
 A sample of all that could be planted is built into one set of programs (build/mutate), each mistake
 chosen while they run; so the first build takes as long as any, and a mutant about a second on one
@@ -57,7 +58,7 @@ def parse(arguments):
     parser.add_argument("--only", default="", metavar="TEXT",
                         help="of files whose path has TEXT in it alone")
     parser.add_argument("--kind", default="", metavar="NAME,...", help="of these kinds alone: "
-                        + ", ".join(rule.__name__ for rule in RULES))
+                        + ", ".join(rule.__name__ for rule in KINDS))
     parser.add_argument("--jobs", type=int, default=len(cores()), metavar="N",
                         help="how many to judge at a time (default: the cores, here %(default)s)")
     parser.add_argument("--list", action="store_true", help="print them and plant nothing")
@@ -197,16 +198,16 @@ def main(arguments, root=ROOT, path=known.PATH):
     every, suites = [], Suites(root)
     for file in suites.files():
         with open(os.path.join(root, file), encoding="utf-8") as source:
-            every += mutants(file, source.read(), on_host=file in suites.checks)
+            every += mutants(file, source.read())
     entries = known.load(path)
     for entry in known.stale(entries, every):
         print("\n".join(wrap(f"scripts/mutate: nothing answers to this entry of known.json any "
                              f"more: {json.dumps(entry, ensure_ascii=False)}")), file=sys.stderr)
     kinds = {kind for kind in options.kind.split(",") if kind}
-    strange = kinds - {rule.__name__ for rule in RULES}
+    strange = kinds - {rule.__name__ for rule in KINDS}
     if strange:
         raise Stop(f"--kind {','.join(sorted(strange))}: the kinds are "
-                   f"{', '.join(rule.__name__ for rule in RULES)}", BAD_USAGE)
+                   f"{', '.join(rule.__name__ for rule in KINDS)}", BAD_USAGE)
     here = [m for m in every if options.only in m.file and (not kinds or m.rule in kinds)]
     if not here:
         raise Stop(f"--only {options.only}: there is nothing to plant in such a file", BAD_USAGE)

@@ -464,16 +464,34 @@ def padded(text):
 
 
 RULES = [operator, statement, guard, conjunct, number, call, moved, variable, rounding, padded]
-OF_CHECKS = [operator, statement, guard, conjunct, number]  # in what runs on the host
+def check(text):
+    """A check of the sim that is never made, or that one of its conditions is left out of."""
+    ifs = []
+    for found in re.finditer(r"\bif \(", text):
+        begin, end = found.end(), closing(text, found.end() - 1)
+        after = re.match(r"\)(?:\s*\[\[\w+\]\])?\s*", text[end:]).end() + end
+        body = text[after:closing(text, after) if text[after] == "{" else text.index(";", after)]
+        if re.search(r"\b(?:fault|fault_in|fault_of_load|fail|complain|refuse)\(|\bthrow\b", body):
+            ifs.append((begin, end))
+            yield begin, end, "false", "!ladder::mutant::on({id}) && ({was})"
+    within = Spans(ifs)
+    for mutant in conjunct(text):
+        if mutant[0] in within:
+            yield mutant
 
 
-def mutants(file, text, on_host=False):
+OF_REFERENCE = [operator, statement, guard, conjunct, number]
+KINDS = RULES + [check]
+
+
+def mutants(file, text):
     """Every mutant of a source, `file` being its path from the root, in the order of the text."""
     code = Code(text)
-    within = Spans(host_bodies(code) if on_host else bodies(code))
+    rules = [check] if "/sim/" in file else OF_REFERENCE if "/harness/" in file else RULES
+    within = Spans(bodies(code) if rules is RULES else host_bodies(code))
     fixed = Spans(constants(code))
     found, seen, spans = [], collections.Counter(), set()
-    for rule in OF_CHECKS if on_host else RULES:
+    for rule in rules:
         for begin, end, now, planted, *more in rule(code):
             if begin not in within or begin in fixed or (begin, end, now) in spans:
                 continue
