@@ -89,6 +89,7 @@ enum Mistake : int {
   kPastShared,
   kPastArray,
   kBeforeArray,
+  kNoSyncwarp,
   kLoadsUnderAddition,
   kAddsTooEarly,
   kAddsUnwritten,
@@ -618,6 +619,9 @@ __global__ void load_floats(const __grid_constant__ TensorMap, const __grid_cons
   if (mistake == kStoresBeforeWait) x[thread % 64] = 0;
   full[0].wait(mistake == kEarlyPhase ? 1 : 0);
   if (thread < 64) out[thread] = x[thread];
+  if (mistake != kNoSyncwarp) __syncwarp();
+  warp_sum(0);  // where lanes meet, but that orders no memory
+  if (lane_id() == 0) done_with(x, 64);
 }
 
 TEST_F(HopperFaults, LoadsOfFloats) {
@@ -652,6 +656,8 @@ TEST_F(HopperFaults, LoadsOfFloats) {
            {"bulk_load to mbarrier full[0] without fence_mbarrier_init()"});
     expect(load_floats, kNobodyWaits,
            {"thread (0,0,0): the block ends with a load to mbarrier full[0] that nobody waited"});
+    expect(load_floats, kNoSyncwarp,
+           {"releases shared x[", "of the block read with no __syncwarp or barrier since"});
     expect(load_floats, kSourceMisaligned, {"bulk_load: out[130] not aligned to 16 bytes"});
     expect(load_floats, kTargetMisaligned, {"bulk_load: shared x[1] not aligned to 16 bytes"});
     expect(load_floats, k62Floats, {"bulk_load of 62 floats: their number is a positive multiple"});

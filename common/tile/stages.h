@@ -115,6 +115,7 @@ struct StagesWithRows : Stages<Tile, n> {
   /// As Stages does, once all lanes have read their floats.
   __device__ __forceinline__ void release() {
     __syncwarp();
+    if (lane_id() == 0) done_with(of_rows(), rows);
     Stages<Tile, n>::release();
   }
 };

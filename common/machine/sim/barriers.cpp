@@ -65,7 +65,7 @@ void Barriers::settle(Barrier& b) {
 void Barriers::make_readable(Barrier& b) {
   std::erase_if(b.landed, [&](const Barrier::Landed& l) {
     if (l.phase >= b.phase) return false;
-    memory_.end_load(l.begin, l.bytes);
+    memory_.end_load(l.begin, l.bytes, l.floats);
     return true;
   });
 }
@@ -89,8 +89,8 @@ Barriers::Barrier& Barriers::for_load(const char* what, const MbarrierPlace& pla
   return b;
 }
 
-void Barriers::load_ended(Barrier& b, int64_t begin, int64_t bytes, int thread) {
-  b.landed.push_back({b.phase, begin, bytes, thread});
+void Barriers::load_ended(Barrier& b, int64_t begin, int64_t bytes, int thread, bool floats) {
+  b.landed.push_back({b.phase, begin, bytes, thread, floats});
   b.bytes -= bytes;
   settle(b);
 }

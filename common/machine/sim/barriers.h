@@ -36,7 +36,8 @@ class Barriers {
     std::vector<int> waiters;  // threads, all for the end of this phase
     struct Landed {            // copied in a phase that nobody has waited for
       int64_t phase, begin, bytes;
-      int thread;  // that issued it
+      int thread;   // that issued it
+      bool floats;  // in a row, not a box
     };
     std::vector<Landed> landed;
   };
@@ -53,7 +54,7 @@ class Barriers {
   Barrier& for_load(const char* what, const MbarrierPlace& place);
   /// A load that a thread issued has ended, and its bytes stand at [begin, begin + bytes) of shared
   /// memory. They may be touched once a wait has seen the end of the phase that they count for.
-  void load_ended(Barrier& barrier, int64_t begin, int64_t bytes, int thread);
+  void load_ended(Barrier& barrier, int64_t begin, int64_t bytes, int thread, bool floats);
   [[noreturn]] void fault_of_load(const Barrier& barrier, int thread) const;
 
   /// Faults where a load has ended that nobody waited for, or threads have arrived at a named

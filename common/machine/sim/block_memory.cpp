@@ -24,6 +24,8 @@ void BlockMemory::start(int64_t bytes, int threads, Watcher* watcher) {
   takes_.assign(static_cast<size_t>(threads), 0);
   copied_.resize(static_cast<size_t>(threads));
   for (auto& ranges : copied_) ranges.clear();
+  read_.resize(static_cast<size_t>(threads));
+  for (auto& ranges : read_) ranges.clear();
   if (!tells_writers_apart_) return;
   tells_writers_apart_ = false;
   std::fill(readers_.begin(), readers_.end(), uint16_t{0});
@@ -65,13 +67,16 @@ void BlockMemory::fail(const char* what, const SharedPlace& place, int element) 
                     at >= 0 ? at / element : -((-at + element - 1) / element), element));
 }
 
-void BlockMemory::rare_read(const SharedPlace& place, int n, int element, int thread) const {
+void BlockMemory::rare_read(const SharedPlace& place, int n, int element, int thread) {
+  int floats = 0;
   for (int64_t i = place.at; i < place.at + n; ++i) {
     const uint8_t seen = shadow_[static_cast<size_t>(i)];
     if (seen & kInFlight) fail("read before its asynchronous copy was waited for:", place, element);
     if (!(seen & kWritten)) fail("read of unwritten", place, element);
     if (seen & kOneThreads) check_copier("read of", place + (i - place.at), element, thread);
+    floats |= seen & kFloats;
   }
+  if (floats) read_[static_cast<size_t>(thread)].push_back({place.at, place.at + n});
   if (watcher_) watcher_->touch(place, n, false);
 }
 
@@ -138,6 +143,19 @@ void BlockMemory::publish(int thread) {
     for (int64_t i = begin; i < end; ++i)
       shadow_[static_cast<size_t>(i)] &= static_cast<uint8_t>(~kOneThreads);
   ranges.clear();
+  read_[static_cast<size_t>(thread)].clear();
+}
+
+void BlockMemory::check_read_by_others(const SharedPlace& place, int64_t bytes, int element,
+                                       int thread) const {
+  const int end = std::min(thread / 32 * 32 + 32, static_cast<int>(read_.size()));
+  for (int other = thread / 32 * 32; other < end; ++other)
+    for (const auto& [begin, last] : read_[static_cast<size_t>(other)])
+      if (other != thread && begin >= place.at && begin < place.at + bytes)
+        fault(
+            fmt::format("releases shared {}[{}] (element of {} bytes), which thread {} of the "
+                        "block read with no __syncwarp or barrier since",
+                        place.name, (begin - place.begin) / element, element, other));
 }
 
 void BlockMemory::begin_load(const char* what, const SharedPlace& place, int64_t bytes,
@@ -155,8 +173,9 @@ void BlockMemory::begin_load(const char* what, const SharedPlace& place, int64_t
   }
 }
 
-void BlockMemory::end_load(int64_t at, int64_t bytes) {
-  std::memset(shadow_.data() + at, kWritten | watched_, static_cast<size_t>(bytes));
+void BlockMemory::end_load(int64_t at, int64_t bytes, bool floats) {
+  std::memset(shadow_.data() + at, kWritten | watched_ | (floats ? kFloats : 0),
+              static_cast<size_t>(bytes));
 }
 
 void BlockMemory::begin_async_read(const char* what, int64_t at, int element) {

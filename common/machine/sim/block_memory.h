@@ -59,7 +59,7 @@ class BlockMemory {
   // Ordinary accesses of n bytes, checked and, those that write, noted. The bytes themselves move
   // by data(). Faults count in elements of `element` bytes.
   template <int n>
-  void check_read(const SharedPlace& place, int element, int thread) const;
+  void check_read(const SharedPlace& place, int element, int thread);
   template <int n>
   void check_write(const SharedPlace& place, int element, int thread);
 
@@ -74,12 +74,17 @@ class BlockMemory {
   void begin_copy(const SharedPlace& place, int64_t bytes, int element, int thread);
   /// `source` null: zeros.
   void end_copy(int64_t at, const char* source, int64_t bytes, int thread);
-  /// What the thread copied so far, others may see: it has come to a barrier that orders memory.
+  /// What the thread copied so far, others may see, and what it read, they may overwrite: it has
+  /// come to a barrier that orders memory.
   void publish(int thread);
+  /// Faults where another thread of its warp read there, of what bulk_load brought, and has come to
+  /// no such barrier since.
+  void check_read_by_others(const SharedPlace& place, int64_t bytes, int element, int thread) const;
 
   // Loads by the copy engine, likewise; their bytes come by data(). `what` names them in faults.
   void begin_load(const char* what, const SharedPlace& place, int64_t bytes, int element);
-  void end_load(int64_t at, int64_t bytes);
+  /// `floats`: threads read them one by one, and of each it is noted, see check_read_by_others.
+  void end_load(int64_t at, int64_t bytes, bool floats);
 
   // Reads by wgmmas, TMA stores and bulk_add of the 16 bytes at `at`: between the two nobody may
   // write them. Many may read at once.
@@ -98,7 +103,7 @@ class BlockMemory {
   [[noreturn]] void fail(const char* what, const SharedPlace& place, int element) const;
   // For n bytes some of which not every thread may read, or write: fault unless this one may. A
   // watcher is told here too, so that it costs nothing where there is none.
-  void rare_read(const SharedPlace& place, int n, int element, int thread) const;
+  void rare_read(const SharedPlace& place, int n, int element, int thread);
   void rare_write(const SharedPlace& place, int n, int element, int thread);
   /// Faults where another thread's copy ended here and that thread came to no barrier since.
   void check_copier(const char* what, const SharedPlace& place, int element, int thread) const;
@@ -113,13 +118,14 @@ class BlockMemory {
   std::vector<int> takes_;                  // by each thread, so far
   std::vector<uint16_t> readers_;           // of each 16 bytes: wgmmas and TMA stores under way
   std::vector<std::vector<Range>> copied_;  // by each thread, and not published
+  std::vector<std::vector<Range>> read_;    // likewise, of floats
   bool tells_writers_apart_ = false;
   std::vector<std::vector<Range>> writes_;  // of each thread, since its last proxy fence
   std::vector<Range> early_writes_;         // before they were told apart
 };
 
 template <int n>
-inline void BlockMemory::check_read(const SharedPlace& place, int element, int thread) const {
+inline void BlockMemory::check_read(const SharedPlace& place, int element, int thread) {
   if constexpr (n == 16) {
     check_read<8>(place, element, thread);
     check_read<8>(place + 8, element, thread);
@@ -127,7 +133,7 @@ inline void BlockMemory::check_read(const SharedPlace& place, int element, int t
     check_inside("read of", place, n, element);
     using W = typename Word<n>::type;
     const W seen = *reinterpret_cast<const W*>(shadow_.data() + place.at);
-    constexpr W rare = repeat<n>(kInFlight | kOneThreads | kWatched);
+    constexpr W rare = repeat<n>(kFloats | kInFlight | kOneThreads | kWatched);
     if ((seen & (repeat<n>(kWritten) | rare)) != repeat<n>(kWritten)) [[unlikely]]
       rare_read(place, n, element, thread);
   }

@@ -180,9 +180,10 @@ void CopyEngine::start_load(const char* what, const char* event, const What& cop
 
 void CopyEngine::end_load(const Load& load) {
   std::visit(
-      [&](const auto& copy) {
+      [&]<class What>(const What& copy) {
         copy_in(copy);
-        barriers_.load_ended(*load.barrier, copy.shared, copy.bytes(), load.thread);
+        barriers_.load_ended(*load.barrier, copy.shared, copy.bytes(), load.thread,
+                             std::is_same_v<What, Floats>);
       },
       load.what);
 }

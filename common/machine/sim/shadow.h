@@ -14,6 +14,7 @@ enum ShadowBit : uint8_t {
   kAddedHere = 8,    // both, and by atomic additions alone
   kShared = 16,      // several blocks read it in this kernel, or added to it, and did nothing else
   // of shared memory
+  kFloats = 2,       // came by bulk_load: of each thread that reads it this is noted
   kInFlight = 8,     // the target of an asynchronous copy that nobody has waited for
   kBeingRead = 16,   // by a wgmma or a TMA store that nobody has waited for
   kOrdinary = 32,    // written by ordinary stores, and not fenced for wgmma and TMA since

@@ -162,7 +162,8 @@ void wgmma_wait_instruction(std::source_location where = std::source_location::c
   worker->async().wgmmas.wait(groups, where);
 }
 
-/// The warp is done with n elements: faults where a product of its warpgroup still reads them.
+/// The warp is done with n elements: faults where a product of its warpgroup still reads them, or
+/// of what bulk_load brought, where a lane has with no barrier since.
 template <class T>
 void done_with(Smem<T> tile, int n) {
   worker->async().wgmmas.done_with(tile.place(0), n * int64_t{sizeof(T)}, sizeof(T));

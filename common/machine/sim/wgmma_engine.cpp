@@ -99,6 +99,7 @@ void WgmmaEngine::set_registers(int n) {
 }
 
 void WgmmaEngine::done_with(const SharedPlace& place, int64_t bytes, int element) {
+  memory_.check_read_by_others(place, bytes, element, block_.running());
   const auto g = static_cast<size_t>(block_.running() / 128);
   if (g >= warpgroups_.size()) return;
   for (const Op& op : warpgroups_[g]->ops)

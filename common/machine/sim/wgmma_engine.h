@@ -49,8 +49,8 @@ class WgmmaEngine {
   void wait(int groups_left, std::source_location where);
   void set_registers(int n);
   /// The thread says that its warp is done with a place in shared memory: faults where a product of
-  /// its warpgroup that was not waited for still reads there. That the place is overwritten in time
-  /// to be noticed may depend on what else its next owner waits for.
+  /// its warpgroup that was not waited for still reads there, or a lane may. That the place is
+  /// overwritten in time to be noticed may depend on what else its next owner waits for.
   void done_with(const SharedPlace& place, int64_t bytes, int element);
   /// Faults where the thread has not waited for a product.
   void end_thread() const;
