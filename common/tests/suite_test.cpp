@@ -28,7 +28,9 @@ enum class Made {
   logits_as_stored,
   sums,
   shares_of_43,
-  tiles_that_cancel
+  tiles_that_cancel,
+  tiles_that_rise,
+  sums_that_rise
 };
 
 struct Case {
@@ -67,7 +69,7 @@ constexpr Case kCases[] = {
     {"one_query_one_key", 2, 2, 2, 1, 1, 64},
     {"one_query", 1, 4, 1, 1, 217, 128, true, bf},
     {"one_key", 2, 2, 1, 7, 1, 8, false, bf, Input::outliers},
-    {"seven", 1, 3, 3, 7, 7, 40, true, bf, Input::outliers},
+    {"seven", 1, 9, 3, 7, 7, 40, true, bf, Input::outliers},
     {"narrow", 1, 2, 1, 130, 65, 16, false, bf},
     {"many_rounds", 1, 1, 1, 577, 650, 32, true, fp},
     {"blind_tiles", 1, 2, 1, 300, 70, 64, true, bf},
@@ -89,6 +91,8 @@ constexpr Case kCases[] = {
     {"shares_of_43", 1, 1, 1, 2, 43, 16, false, bf, Input::normal, 1, Made::shares_of_43},
     {"tiles_that_cancel", 1, 1, 1, 3, 300, 16, false, bf, Input::normal, 1,
      Made::tiles_that_cancel},
+    {"tiles_that_rise", 1, 1, 1, 3, 557, 16, false, bf, Input::normal, 1, Made::tiles_that_rise},
+    {"sums_that_rise", 1, 1, 1, 2, 525, 16, false, bf, Input::normal, 1, Made::sums_that_rise},
 };
 
 /// Whether a case makes each of the choices of which all triples must come up: a mistake may need
@@ -161,6 +165,14 @@ Options options_of(const Case& c) {
 ///
 /// Tiles that cancel: P is 1/300, and O = 1 of sums that are twenty times as large until the last
 /// tile: who rounds these, or what they weigh, is wrong by as much.
+///
+/// Tiles that rise: 256 keys, 256 more and the last 45 have P in proportions that are bf16s, about
+/// 2⁻¹⁸ : 2⁻⁹ : 1, but not so that of the first to the second, by which O is scaled in between. The
+/// first keys make O twenty times what it is in the end.
+///
+/// Sums that rise: of the keys only those in the middle have a V, and their P is 1, which is all
+/// that P is rounded of. The first query also sees 256 keys before them, the second 256 after, with
+/// a P of 0.502, no bf16, and with them the sum, O's divisor, is none.
 class MadeInputs {
  public:
   explicit MadeInputs(const Case& c) : c_(c) {
@@ -237,6 +249,36 @@ class MadeInputs {
         write("/k.npy", c.Hk, c.N_kv, [](int, int) { return 1.0f; });
         write("/v.npy", c.Hk, c.N_kv, [](int j, int) { return j < 256 ? 23.0f : -127.0f; });
         break;
+      case Made::tiles_that_rise: {
+        scale_ = 1;
+        const float first = 0x1.fep-18f, second = 0x1.fcp-9f;  // 255/254·2⁻⁹ is their proportion
+        const float V = 473088, most = -19.375f;               // of the first and the last keys
+        const float rest = 45 + 256 * (second + first) - 256 * first * V - 42 * most;
+        write("/q.npy", c.H, c.N, [](int, int column) { return column < 3 ? 1.0f : 0; });
+        write("/k.npy", c.Hk, c.N_kv, [&](int j, int column) {
+          const float share = j < 256 ? first : j < 512 ? second : 1;
+          return column < 3 ? piece(std::log(share), column) : 0;
+        });
+        write("/v.npy", c.Hk, c.N_kv, [&](int j, int) {
+          return j < 256 ? V : j < 512 ? 0 : j < 554 ? most : piece(rest, j - 554);
+        });
+        break;
+      }
+      case Made::sums_that_rise: {
+        scale_ = 1;
+        const float share = 0.5019140625f, sum = 13 + 256 * share;
+        write("/q.npy", c.H, c.N,
+              [](int i, int column) { return column / 3 == i && column < 6 ? 1.0f : 0; });
+        write("/k.npy", c.Hk, c.N_kv, [&](int j, int column) {
+          const bool before = j < 256, after = j >= 269, first = column < 3;
+          const float S = before || after ? (before == first ? std::log(share) : -60) : 0;
+          return column < 6 ? piece(S, column % 3) : 0;
+        });
+        write("/v.npy", c.Hk, c.N_kv, [&](int j, int) {
+          return j >= 256 && j < 259 ? piece(sum * 1.9921875f, j - 256) : 0;
+        });
+        break;
+      }
     }
   }
   ~MadeInputs() { std::filesystem::remove_all(folder_); }
