@@ -445,7 +445,8 @@ def rounding(text):
         if not text.names.find("T", begin) or written(text, found) or \
                 re.match(r"\s*(?:[<>]=?|[!=]=)\s", text[end:]) or \
                 re.search(r"\s(?:[<>]=?|[!=]=)\s$", text[:begin]) or \
-                re.search(r"\bT\($", text[:begin]) and text[end:end + 1] == ")":
+                re.search(r"\bT\($", text[:begin]) and text[end:end + 1] == ")" or \
+                re.search(r"\bpack<T>\([^()]*$", text[:begin]):
             continue
         yield begin, end, "rounded", "ladder::mutant::rounded<T>({id}, {was})"
 
@@ -453,7 +454,7 @@ def rounding(text):
 def padded(text):
     """The padded size of a head for the real one, and the other way round."""
     extents = Spans([found.span(1)
-                     for found in re.finditer(r"\w\s+\w+\[([^\]]*)\]\s*[=;,{]", text)])
+                     for found in re.finditer(r"[\w>,]\s+\w+\[([^\]]*)\]\s*[=;,{]", text)])
     for found in re.finditer(r"(?<![\w.:])(?:D|p\.d)\b(?!\s*::)", text):
         if found.start() in extents:
             continue
