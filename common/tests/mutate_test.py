@@ -107,7 +107,8 @@ class Rules(unittest.TestCase):
     def test_roundings_and_padded_sizes(self):
         text = ("template <class T, int D>\n__global__ void f(Hbm<T> O, Problem p, float a) {\n"
                 "  auto m = fill_rows<16>(0);\n  float tile[D], s = p.scale * a;\n"
-                "  O[p.d] = T(a > 0 ? s * D : a);\n  s = T(s);\n  m = max(m, a);\n  Tile<T, D> t;\n}\n")
+                "  O[p.d] = T(a > 0 ? s * D : a);\n  s = T(s);\n  m = max(m, a);\n  Tile<T, D> t;\n"
+                "  Chunk<T> q[D / 8];\n  n = pack<T>(a, s);\n}\n")
         found = [(m.rule, m.line[:5], m.was) for m in mutants("a.cu", text)]
         self.assertEqual([one for one in found if one[0] == "rounding"], [
             ("rounding", "float", "p.scale"), ("rounding", "float", "a"), ("rounding", "O[p.d", "s"),

@@ -30,7 +30,8 @@ enum class Made {
   shares_of_43,
   tiles_that_cancel,
   tiles_that_rise,
-  sums_that_rise
+  sums_that_rise,
+  six_keys
 };
 
 struct Case {
@@ -93,6 +94,7 @@ constexpr Case kCases[] = {
      Made::tiles_that_cancel},
     {"tiles_that_rise", 1, 1, 1, 3, 557, 16, false, bf, Input::normal, 1, Made::tiles_that_rise},
     {"sums_that_rise", 1, 1, 1, 2, 525, 16, false, bf, Input::normal, 1, Made::sums_that_rise},
+    {"six_keys", 1, 1, 1, 2, 6, 16, false, bf, Input::normal, 1, Made::six_keys},
 };
 
 /// Whether a case makes each of the choices of which all triples must come up: a mistake may need
@@ -158,12 +160,12 @@ Options options_of(const Case& c) {
 ///
 /// Sums: P is 1/64, from logits whose exponentials are no fp16. Of the four queries the first two
 /// have D = 4098/512, no fp16, where dP is that too, or 4098 ± 2 of them; the others dS = ±1,
-/// with dQ and dK (a column each) that are fp16 with the scale and not before.
+/// with dQ and dK (in a column or two) that are fp16 with the scale and not before.
 ///
 /// Shares of 43: P is 1/43. O = 224 from a sum of 43 times that, and dS = ±224 from a P and a dP −
 /// D none of which is a bf16.
 ///
-/// Tiles that cancel: P is 1/300, and O = 1 of sums that are twenty times as large until the last
+/// Tiles that cancel: P is 1/300, and O = 1 of sums that are thirty times as large until the last
 /// tile: who rounds these, or what they weigh, is wrong by as much.
 ///
 /// Tiles that rise: 256 keys, 256 more and the last 45 have P in proportions that are bf16s, about
@@ -173,6 +175,9 @@ Options options_of(const Case& c) {
 /// Sums that rise: of the keys only those in the middle have a V, and their P is 1, which is all
 /// that P is rounded of. The first query also sees 256 keys before them, the second 256 after, with
 /// a P of 0.502, no bf16, and with them the sum, O's divisor, is none.
+///
+/// Six keys: so few that one lane has all of a row. S is 0 and, for five keys without a V,
+/// −1.6015625, so that the sum is 2.008, no bf16, and P = 1/2.008 is one to within 2⁻¹⁵.
 class MadeInputs {
  public:
   explicit MadeInputs(const Case& c) : c_(c) {
@@ -217,17 +222,20 @@ class MadeInputs {
         });
         write("/k.npy", c.Hk, c.N_kv, [&](int j, int column) {
           const float sign = j % 2 ? -1 : 1, odd = static_cast<float>(j / 2 % 2);
-          return column < 3    ? piece(7.0625f / scale_, column)
-                 : column == 8 ? 1024.0f
-                 : column == 9 ? sign * (1204 + odd) / 64
-                               : 0;
+          return column < 3                    ? piece(7.0625f / scale_, column)
+                 : column == 8                 ? 1024.0f
+                 : column == 9 || column == 10 ? sign * (1204 + odd) / 64
+                                               : 0;
         });
         write("/v.npy", c.Hk, c.N_kv, [](int j, int column) {
-          return column == 0 ? 4094.0f : column == 1 ? 4.0f : column == 2 ? (j % 2 ? -2.0f : 2) : 0;
+          return column == 8    ? 4094.0f
+                 : column == 9  ? 4.0f
+                 : column == 10 ? (j % 2 ? -2.0f : 2)
+                                : 0;
         });
         write("/do.npy", c.H, c.N, [](int i, int column) {
-          if (i >= 2) return column == 2 ? 32.0f : 0;
-          return column < 2 + i ? 0x1p-9f : 0;
+          if (i >= 2) return column == 10 ? 32.0f : 0;
+          return column >= 8 && column < 10 + i ? 0x1p-9f : 0;
         });
         break;
       case Made::shares_of_43:
@@ -247,7 +255,7 @@ class MadeInputs {
         scale_ = 1;
         write("/q.npy", c.H, c.N, [](int, int) { return 0.0f; });
         write("/k.npy", c.Hk, c.N_kv, [](int, int) { return 1.0f; });
-        write("/v.npy", c.Hk, c.N_kv, [](int j, int) { return j < 256 ? 23.0f : -127.0f; });
+        write("/v.npy", c.Hk, c.N_kv, [](int j, int) { return j < 256 ? 34.0f : -191.0f; });
         break;
       case Made::tiles_that_rise: {
         scale_ = 1;
@@ -264,6 +272,13 @@ class MadeInputs {
         });
         break;
       }
+      case Made::six_keys:
+        scale_ = 1;
+        write("/q.npy", c.H, c.N, [](int, int column) { return column == 0 ? 1.0f : 0; });
+        write("/k.npy", c.Hk, c.N_kv,
+              [](int j, int column) { return j > 0 && column == 0 ? -1.6015625f : 0; });
+        write("/v.npy", c.Hk, c.N_kv, [](int j, int) { return j > 0 ? 0.0f : 4; });
+        break;
       case Made::sums_that_rise: {
         scale_ = 1;
         const float share = 0.5019140625f, sum = 13 + 256 * share;
@@ -601,7 +616,7 @@ void expect_same_bits(const Outputs& a, const Outputs& b, bool gradients_too) {
 // gradients only where that is promised.
 const Case kSmall[] = {
     {"one", 1, 1, 1, 1, 1, 8},
-    {"seven", 1, 2, 1, 7, 7, 40, true, bf},
+    {"seven", 1, 9, 3, 7, 7, 40, true, bf},
     {"ragged_rows", 1, 1, 1, 65, 16, 64},
     {"ragged_keys", 1, 2, 2, 16, 65, 64, false, bf},
     {"causal", 1, 1, 1, 70, 70, 64, true},
