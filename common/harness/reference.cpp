@@ -93,7 +93,7 @@ std::vector<int> all_rows(const Problem& p) {
 }
 
 std::vector<int> sampled_rows(const Problem& p) {
-  return even_rows(p, rows_in_a_second(p));
+  return even_rows(p, rows_in_a_second(p) / 4);
 }
 
 bool full_is_quick(const Problem& p) {
@@ -360,7 +360,7 @@ GradientChoice all_gradients(const Problem& p) {
 }
 
 GradientChoice sampled_gradients(const Problem& p) {
-  const double rows = gradient_work_in_a_second() / (gradient_row_cost(p, false) * p.B * p.H);
+  const double rows = gradient_work_in_a_second() / 4 / (gradient_row_cost(p, false) * p.B * p.H);
   return {even_rows(p, rows), {p.B * p.Hk - 1}};
 }
 

@@ -35,6 +35,8 @@ enum Mistake : int {
   kOtherTile,
   kOtherShape,
   kOtherWait,
+  kOtherGroup,
+  kOtherCount,
   kPartOfWarpgroup,
   // what a wgmma reads
   kNoProxyFence,
@@ -208,11 +210,13 @@ __global__ void multiply(const __grid_constant__ TensorMap, const __grid_constan
   wgmma_AB(mistake == kOtherAccumulator && thread == 9 ? other : acc, a,
            mistake == kPastTheEnd ? Stage{rest + 3 * kElements} : B);
   if (mistake == kScalesBetween && thread == 5) acc.r[0][1][2] *= 0.5f;
+  if (mistake == kOtherGroup && thread == 9) wgmma_commit();
   if (mistake == kOtherShape) {  // its first half as the sums of 64 × 32
     Accumulator<16, 32>& half = reinterpret_cast<Accumulator<16, 32>&>(acc);
     wgmma_AB(half, a, SwizzledTile<fp16, 64, 32>{B.data});
   }
   wgmma_AB(acc, a, mistake == kOtherTile && thread == 9 ? Stage{rest} : B);
+  if (mistake == kOtherCount && thread == 9) wgmma_AB(acc, a, B);
   if (mistake != kNoCommit) wgmma_commit();
   if (mistake == kOtherWait && thread == 9) wgmma_commit();
   if (mistake == kNoWait) return;
@@ -250,6 +254,9 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
          {"thread (37,0,0): left operand of a wgmma: other code wrote to its registers"});
   expect(multiply, kOtherAccumulator, {"lanes of a warpgroup disagree on a wgmma"});
   expect(multiply, kOtherTile, {"lanes of a warpgroup disagree on a wgmma: its descriptors"});
+  expect(multiply, kOtherGroup, {"lanes of a warpgroup disagree on a wgmma: its descriptors"});
+  expect(multiply, kOtherCount,
+         {"lanes of a warpgroup disagree at wgmma_wait() on which wgmmas they have issued"});
   expect(multiply, kOtherShape,
          {"wgmma m64n32k16 on the accumulator of an m64n64k16 not waited for"});
   expect(multiply, kOtherWait,
@@ -609,7 +616,11 @@ __global__ void load_floats(const __grid_constant__ TensorMap, const __grid_cons
                   : mistake == kNoFloats   ? 0
                   : mistake == kPastShared ? 68
                                            : 64;
-    bulk_load(full[0], mistake == kTargetMisaligned ? x + 1 : x, from, n);
+    bulk_load(full[0],
+              x + (mistake == kTargetMisaligned ? 1
+                   : mistake == kBeforeShared   ? -4
+                                                : 0),
+              from, n);
     if (mistake == kLoadsTwice) bulk_load(full[0], x + 60, from, 4);
     if (mistake == kAddsTooEarly) bulk_add(out, x, 64);
   }
@@ -660,6 +671,7 @@ TEST_F(HopperFaults, LoadsOfFloats) {
            {"releases shared x[", "of the block read with no __syncwarp or barrier since"});
     expect(load_floats, kSourceMisaligned, {"bulk_load: out[130] not aligned to 16 bytes"});
     expect(load_floats, kTargetMisaligned, {"bulk_load: shared x[1] not aligned to 16 bytes"});
+    expect(load_floats, kBeforeShared, {"bulk_load: 64 floats at shared x[-4] end past its 64"});
     expect(load_floats, k62Floats, {"bulk_load of 62 floats: their number is a positive multiple"});
     expect(load_floats, kNoFloats, {"bulk_load of 0 floats: their number is a positive multiple"});
     expect(load_floats, kPastShared,

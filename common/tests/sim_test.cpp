@@ -395,10 +395,16 @@ __global__ void unequal_takes() {
   SharedMemory smem;
   smem.take<float>("a", threadIdx.x == 2 ? 4 : 8);
 }
+__global__ void takes_of_other_names() {
+  SharedMemory smem;
+  smem.take<float>(threadIdx.x == 2 ? "b" : "a", 8);
+}
 
 TEST_F(SimTest, FaultsThreadsThatTakeDifferentSharedMemory) {
   expect_says(fault_of([&] { launch("takes", unequal_takes, dim3(1), dim3(4), 384); }),
               {"thread (2,0,0)", "16 bytes of shared memory for a"});
+  expect_says(fault_of([&] { launch("takes", takes_of_other_names, dim3(1), dim3(4), 384); }),
+              {"thread (2,0,0)", "32 bytes of shared memory for b"});
 }
 
 __global__ void chunk_at(Hbm<float> x, int i) {
@@ -452,6 +458,7 @@ __global__ void unwaited_copy(Hbm<const float> x, int mode) {
   if (mode == 3) cp_async(s + 1, x);
   if (mode == 4) cp_async(s + 8, x);
   if (mode == 5) cp_async(s + 4, x + 8);
+  if (mode == 7) cp_async<8>(s + 4, x + 1);
   cp_async_wait<0>();
 }
 
@@ -467,6 +474,7 @@ TEST_F(SimTest, FaultsMisusedAsynchronousCopies) {
   expect_says(said(3), {"not aligned to 16 bytes"});
   expect_says(said(4), {"asynchronous copy to shared stage"});
   expect_says(said(5), {"read of x[8]"});
+  expect_says(said(7), {"asynchronous copy to stage not aligned to 8 bytes"});
   EXPECT_EQ(said(6), "no fault");
 }
 
@@ -495,6 +503,15 @@ TEST_F(SimTest, FaultsBarrierThatPartOfTheBlockNeverReaches) {
   expect_says(said(2), {"deadlock: waits at __syncwarp", "thread (7,0,0) never reaches"});
 }
 
+// clang-format off: both barriers are to stand in one line
+__global__ void barriers_beside_each_other() {
+  if (threadIdx.x)
+    __syncthreads();
+  else
+    __syncthreads();
+}
+// clang-format on
+
 __global__ void disagree(int mode) {
   const int lane = static_cast<int>(threadIdx.x);
   if (mode == 0) {
@@ -507,6 +524,12 @@ __global__ void disagree(int mode) {
   } else {
     __shfl_xor_sync(0x0000ffff, 1.0f, 1);
   }
+}
+
+TEST_F(SimTest, FaultsBarriersInTwoBranches) {
+  expect_says(
+      fault_of([&] { launch("beside", barriers_beside_each_other, dim3(1), dim3(2), 0); }),
+      {"__syncthreads at sim_test.cpp:", "while other threads wait at the one at sim_test.cpp:"});
 }
 
 TEST_F(SimTest, FaultsLanesThatDisagree) {
@@ -534,6 +557,12 @@ __global__ void undefined_on_the_gpu(Hbm<const fp16> x, int mode) {
   if (mode == 5) cp_async(s, x + 4);
   if (mode == 6) read_chunk(x + 1);
   if (mode == 7) write_chunk(s + 4, read_chunk(x));
+}
+__global__ void store_from(Hbm<fp16> x, int at) {
+  SharedMemory smem;
+  const auto s = smem.take<fp16>("s", 16);
+  for (int i = 0; i < 16; ++i) s[i] = fp16(0.0f);
+  store_16_bytes(x, s + at);
 }
 __global__ void add_pair_at(Hbm<float> x, int i) {
   atomic_add_pair(x + i, 1, 1);
@@ -565,6 +594,11 @@ TEST_F(SimTest, FaultsWhatIsUndefinedOnTheGpu) {
   EXPECT_EQ(said(8, 31), "no fault");
   expect_says(fault_of([&] { launch("add", add_pair_at, dim3(1), dim3(1), 0, hbm<float>(x), 1); }),
               {"atomic_add_pair: not aligned"});
+  const auto stored_from = [&](int at) {
+    return fault_of([&] { launch("store", store_from, dim3(1), dim3(1), 128, hbm<fp16>(x), at); });
+  };
+  EXPECT_EQ(stored_from(8), "no fault");
+  expect_says(stored_from(4), {"16-byte store from shared memory not aligned to 16 bytes"});
 
   Array& floats = array("floats", iota(8));
   const auto of_four = [&](int mode) {
@@ -604,8 +638,12 @@ TEST_F(SimTest, FaultsImpossibleLaunches) {
               {"kernel deep: a grid of (1,1,65536) blocks"});
   expect_says(fault_of([&] { launch("none", nothing, dim3(0), dim3(1), 0); }),
               {"a grid of (0,1,1)"});
-  expect_says(fault_of([&] { launch("none", nothing, dim3(1, 1, 0), dim3(1), 0); }),
-              {"a grid of (1,1,0)"});
+  for (const dim3& grid : {dim3(1, 0), dim3(1, 1, 0), dim3(0x80000000u)})
+    expect_says(fault_of([&] { launch("none", nothing, grid, dim3(1), 0); }),
+                {"kernel none: a grid of ("});
+  for (const dim3& block : {dim3(0), dim3(1, 1, 65)})
+    expect_says(fault_of([&] { launch("none", nothing, dim3(1), block, 0); }),
+                {"kernel none: a block of ("});
   EXPECT_THROW(launch("outside", nothing, dim3(1), dim3(1), 0), std::logic_error);
   EXPECT_THROW(device().allocate("huge", int64_t{1} << 60), Error);
 }
