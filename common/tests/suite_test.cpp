@@ -569,6 +569,8 @@ void check_settings(Device& device, const Variant& v) {
                                     << request.block_q << " " << request.block_kv);
     Options o = options_of(c);
     o.tile = request;
+    std::optional<MadeInputs> inputs;
+    if (c.made != Made::nothing) inputs.emplace(c).take_into(o);
     for (const Report& r : run_variant(device, v, o, nullptr)) {
       for (const auto& [name, value] : request.settings) EXPECT_EQ(r.plan.settings.at(name), value);
       if (v.device == DeviceKind::sim) {
@@ -582,6 +584,11 @@ void check_settings(Device& device, const Variant& v) {
   };
   for (const Settings& settings : each)
     for (const Case& c : kShapes) check(c, {.settings = settings});
+  // And for who rounds what is computed with some value alone.
+  for (const Settings& settings : each)
+    for (const Case& c : kCases)
+      if (c.made == Made::tiles_that_cancel || c.made == Made::six_keys)
+        check(c, {.settings = settings});
   // And its larger tiles, which no shortage of shared memory brings up.
   for (const TileSize& tile : v.tiles)
     for (const Settings& settings : {Settings{}, other})
