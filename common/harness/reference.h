@@ -118,13 +118,14 @@ class GradientReference {
 };
 
 std::vector<int> all_rows(const Problem& p);
-/// First and last row and others evenly between, as many as about a second allows (4 at least).
+/// First and last row and others evenly between, 4 at least and as many as a quarter of a second
+/// allows.
 std::vector<int> sampled_rows(const Problem& p);
 /// Whether a full reference takes under about a second on this host.
 bool full_is_quick(const Problem& p);
 
 GradientChoice all_gradients(const Problem& p);
-/// dQ of rows as sampled_rows has them, as many as about a second allows; dK and dV of the last
+/// dQ of rows as sampled_rows has them, as many as that time allows; dK and dV of the last
 /// head. An element of dK depends on every query, so that head costs N·N_kv·d whatever is sampled.
 GradientChoice sampled_gradients(const Problem& p);
 /// Whether all gradients take under about a second on this host.
