@@ -276,7 +276,7 @@ class LadderTest(ScriptTest):
         rows = [line for line in paper.splitlines() if re.match(r"\d\d_", line)]
         self.assertEqual({"gpu"}, {"gpu" if " gpu " in row else row for row in rows})
         self.assertIn("123 µs", paper)
-        self.assertIn("--batch 8 --seqlen 2048 --heads 32 --head-dim 64 --dtype bf16 --variant mma"
+        self.assertIn("--batch 8 --seqlen 2048 --heads 32 --head-dim 64 --dtype bf16 --time 100 --variant mma"
                       " --device gpu --json", self.called())
         self.assertIn("counted by the sim and equal to the rung's formula, for the gpu that "
                       "formula", " ".join(paper.split()))

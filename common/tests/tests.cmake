@@ -152,6 +152,9 @@ add_test(NAME explore_page COMMAND Python3::Interpreter ${tests}/explore_test.py
 set_tests_properties(explore_page PROPERTIES SKIP_REGULAR_EXPRESSION "not run here: ")
 add_test(NAME plots COMMAND Python3::Interpreter ${tests}/plots_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
+# The longest first, or they would run alone at the end.
+set_tests_properties(plots lessons explore explore_page bench scripts PROPERTIES COST 50)
+set_tests_properties(exercises PROPERTIES COST 100)
 
 # ladder_part(NAME TEST...): a part of scripts/test besides rungs and steps. Target tests_NAME builds
 # its programs; tests_NAME.txt is the regular expression of ctest that runs them.
