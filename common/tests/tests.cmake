@@ -120,6 +120,7 @@ function(ladder_rung_tests rung objects)
     TEST_LIST ${rung}_schedules PROPERTIES LABELS asan)
   add_test(NAME ${rung}.cli COMMAND Python3::Interpreter ${tests}/cli_test.py
     ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${rung} -v)
+  set_tests_properties(${rung}.cli PROPERTIES COST 20)
   if(LADDER_GPU)
     # One process for all cases: there are hundreds, and each process would open the GPU anew.
     add_test(NAME ${rung}.Gpu COMMAND ${rung}_test --gtest_filter=Gpu*-GpuLarge.*)
@@ -155,6 +156,7 @@ add_test(NAME plots COMMAND Python3::Interpreter ${tests}/plots_test.py
 # The longest first, or they would run alone at the end.
 set_tests_properties(plots lessons explore explore_page bench scripts PROPERTIES COST 50)
 set_tests_properties(exercises PROPERTIES COST 100)
+set_tests_properties(mutate peers diff PROPERTIES COST 20)
 
 # ladder_part(NAME TEST...): a part of scripts/test besides rungs and steps. Target tests_NAME builds
 # its programs; tests_NAME.txt is the regular expression of ctest that runs them.
