@@ -503,14 +503,10 @@ TEST_F(SimTest, FaultsBarrierThatPartOfTheBlockNeverReaches) {
   expect_says(said(2), {"deadlock: waits at __syncwarp", "thread (7,0,0) never reaches"});
 }
 
-// clang-format off: both barriers are to stand in one line
+// Both stand in one line.
 __global__ void barriers_beside_each_other() {
-  if (threadIdx.x)
-    __syncthreads();
-  else
-    __syncthreads();
+  threadIdx.x ? __syncthreads() : __syncthreads();
 }
-// clang-format on
 
 __global__ void disagree(int mode) {
   const int lane = static_cast<int>(threadIdx.x);
