@@ -25,6 +25,7 @@ enum Mistake : int {
   kNoWait,
   kNoCommit,
   kReadsBeforeWait,
+  kWaitsForOther,
   kWritesBeforeWait,
   kScalesBetween,
   kNoFence,
@@ -230,7 +231,10 @@ __global__ void multiply(const __grid_constant__ TensorMap, const __grid_constan
     wgmma_wait<1>(acc);
     if (thread == 3) B.data[130] = fp16(2.0f);
   }
-  wgmma_wait<0>(acc, other);
+  if (mistake == kWaitsForOther)
+    wgmma_wait<0>(other);
+  else
+    wgmma_wait<0>(acc, other);
   for_each(acc, [&](int i, int j, float x) { out[(16 * (thread / 32) + i) * 64 + j] = x; });
 }
 
@@ -240,6 +244,8 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
   expect(multiply, kNoWait, {"ends with a wgmma that was never waited for"});
   expect(multiply, kNoCommit, {"uses an accumulator of a wgmma before the wgmma_wait() for it"});
   expect(multiply, kReadsBeforeWait,
+         {"thread (0,0,0): uses an accumulator of a wgmma before the wgmma_wait() for it"});
+  expect(multiply, kWaitsForOther,
          {"thread (0,0,0): uses an accumulator of a wgmma before the wgmma_wait() for it"});
   expect(
       multiply, kWritesBeforeWait,

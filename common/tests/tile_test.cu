@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -601,6 +602,41 @@ TEST_F(SUITE, WordsForColumnsTakeEachColumnsValue) {
   check.template operator()<16, 112>();
   check.template operator()<16, 128>();
   check.template operator()<32, 64>();
+}
+
+// ---------------------------------------------------------------------------- floats of a tile's rows
+
+constexpr int kFloats = 80;  // more than the threads that copy them
+
+__global__ void copy_floats(Hbm<const float> source, Hbm<float> out, int count) {
+  SharedMemory smem;
+  const auto floats = smem.take<float>("floats", kFloats);
+  copy_async<32, kFloats>(floats, source, count, lane_id());
+  cp_async_commit();
+  cp_async_wait<0>();
+  __syncwarp();
+  for (int i = lane_id(); i < kFloats; i += 32) out[i] = floats[i];
+}
+
+TEST_F(SUITE, FloatsPastTheCountAreZerosAndAreNotRead) {
+  Array& source = make("source", kFloats * 4);
+  std::vector<float> x(kFloats);
+  std::iota(x.begin(), x.end(), 1.0f);
+  device().upload(source, x.data());
+  for (const int count : {0, 7, 32, 45, kFloats}) {
+    SCOPED_TRACE(count);
+    Array& out = make("out", kFloats * 4);
+    const auto counts = run([&] {
+      launch("floats", copy_floats, dim3(1), dim3(32), shared_bytes<float>(kFloats),
+             hbm<const float>(source), hbm<float>(out), count);
+    });
+    std::vector<float> right(x);
+    std::fill(right.begin() + count, right.end(), 0.0f);
+    EXPECT_EQ(values<float>(out), right);
+    if (!counts) continue;
+    const auto read = counts->arrays.find("source");
+    EXPECT_EQ(read == counts->arrays.end() ? 0 : read->second.requested_read, 4 * count);
+  }
 }
 
 // ------------------------------------------------------------------------------ the order of

@@ -114,8 +114,20 @@ void WgmmaEngine::done_with(const SharedPlace& place, int64_t bytes, int element
 // ------------------------------------------------------------------------------------- registers
 
 void WgmmaEngine::fence_registers(const void* registers, size_t bytes) {
-  auto& fenced = mine().lanes[block_.running() % 128].fenced;
+  const int l = block_.running() % 128;
+  Lane& lane = mine().lanes[l];
+  auto& fenced = lane.fenced;
   const auto* begin = static_cast<const char*>(registers);
+  std::erase_if(lane.ended, [&](const std::shared_ptr<Chain>& chain) {
+    float* const d = chain->lanes[l];
+    if (reinterpret_cast<const char*>(d) != begin) return false;
+    check_untouched(d, block_.running(), *chain);
+    for (int i = 0; i < chain->N / 2; ++i) {
+      const auto [row, column] = element(l, i);
+      d[i] = chain->sums[static_cast<size_t>(row * chain->N + column)];
+    }
+    return true;
+  });
   auto entry = std::find_if(fenced.begin(), fenced.end(), [&](const Lane::Fenced& f) {
     return f.registers == begin && f.contents.size() == bytes;
   });
@@ -358,11 +370,7 @@ void WgmmaEngine::finish(size_t g, Op& op) {
   Chain& chain = *op.chain;
   if (--chain.ops > 0) return;
   for (int l = 0; l < 128; ++l) check_untouched(chain.lanes[l], first + l, chain);
-  for (int l = 0; l < 128; ++l)
-    for (int i = 0; i < N / 2; ++i) {
-      const auto [row, column] = element(l, i);
-      chain.lanes[l][i] = chain.sums[static_cast<size_t>(row * N + column)];
-    }
+  for (Lane& lane : group.lanes) lane.ended.push_back(op.chain);
 }
 
 std::string WgmmaEngine::waits_for(int thread) const {

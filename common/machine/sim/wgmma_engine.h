@@ -1,7 +1,8 @@
 // What belongs to a warpgroup, 128 threads: its asynchronous products (wgmma), and its share of the
 // registers (setmaxnreg). A product ends as late as the schedule lets it. From its issue until the
 // wait for it its accumulator holds NaN and its operands must not be touched, so that
-// reading or writing them too early is caught.
+// reading or writing them too early is caught. The accumulator has to be named after the wait, by it
+// or by the next fence: a compiler may move what else uses it to before the wait.
 #pragma once
 
 #include <array>
@@ -42,6 +43,7 @@ class WgmmaEngine {
   WgmmaEngine(Block& block, BlockMemory& memory);
 
   // Called on fibers.
+  /// The program names registers, after a wait or before a product.
   void fence_registers(const void* registers, size_t bytes);
   /// `d`: the lane's N/2 registers of sums; `a`: its 4 of the left operand, or null.
   void issue(const Wgmma& wgmma, float* d, unsigned* a);
@@ -61,7 +63,7 @@ class WgmmaEngine {
   std::string waits_for(int thread) const;
 
  private:
-  // A chain of wgmmas on the same accumulator that have not all been waited for.
+  // A chain of wgmmas on the same accumulator, from the first until it is named after all have ended.
   struct Chain {
     int N = 0, k = 0, ops = 0;
     float* lanes[128] = {};
@@ -88,6 +90,7 @@ class WgmmaEngine {
       int64_t last_op;
     };
     std::vector<Operand> operands;
+    std::vector<std::shared_ptr<Chain>> ended;  // whose registers were not named since
   };
   struct Warpgroup {
     std::deque<Op> ops;  // not waited for

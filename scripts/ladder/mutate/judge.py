@@ -28,7 +28,8 @@ TESTS_OF_REFERENCE = ("reference_test", "quantised_test")
 TESTS_OF_SIM = ("sim_test", "races_test", "hopper_faults_test", "tile_test", "over_warps_test",
                 "hopper_test", "fp8_test")
 NO_CHECKS = r"/(?:fiber|recorder|mapped)\."
-ALL_STEPS = "Schedules.*:SmallerSharedMemory.*:EachSetting.*"  # tests that a rung's steps share
+# A step's own tests.
+OF_STEP = "Sim.*/{0}_*:Schedules.*/{0}:Verification.*/{0}:SmallerSharedMemory.*/{0}:EachSetting.*/{0}"
 
 
 def includes(root, file):
@@ -84,9 +85,7 @@ class Suites:
     def of_step(self, file):
         with open(os.path.join(self.root, file), encoding="utf-8") as source:
             steps = re.findall(r'\.name = "(\w+)"', source.read())
-        program = f"{file.split('/')[0]}_test"
-        return ([(program, ":".join(f"Sim.*/{step}_*" for step in steps))] if steps else []) + \
-            [(program, ALL_STEPS)]
+        return [(f"{file.split('/')[0]}_test", ":".join(map(OF_STEP.format, steps)))]
 
     def programs(self, files):
         return sorted({program for file in files for program, *_ in self.of(file)})

@@ -21,7 +21,7 @@ mistake that no test finds is a hole in them. The kinds of mistake: `operator` (
 atomic one), `statement` (one left out), `guard` (an `if` always or never taken), `conjunct` (a
 condition dropped), `moved` (a statement moved by one across a barrier, wait, release or commit),
 `variable` (another of the same type that is in scope: for each use the likeliest, by name and
-place, two at most), `rounding` (a value rounded to the I/O type once more), `padded` (the padded
+place), `rounding` (a value rounded to the I/O type once more), `padded` (the padded
 head size for the real one, or the other way round).
 
 What finds mistakes is tried too. In the sim (common/machine/sim) a `check` is never made, or one of

@@ -215,17 +215,17 @@ class Names:
         return any(begin < first <= at < last for first, last in self.closed)
 
     def like(self, one, at):
-        """Other names of its type that the place sees, the likeliest two: those that are spelt
-        alike, then those declared last. The second, and any constant, only if it is spelt alike."""
+        """The likeliest other name of its type that the place sees: of those spelt most alike the
+        one declared last. For a constant only one that is spelt alike. None if there is none."""
         found = []
         for name in self.names:
             other = self.find(name, at)
             if other and name != one.name and other.type == one.type and other.type != "type" and \
                     other.constant == one.constant and self.root(other, at) != self.root(one, at):
                 found.append(other)
-        found.sort(key=lambda other: (-alike(one.name, other.name), -other.begin, other.name))
-        return [other for i, other in enumerate(found[:2])
-                if alike(one.name, other.name) > 1 or i == 0 and not one.constant]
+        best = max(found, default=None,
+                   key=lambda other: (alike(one.name, other.name), other.begin, other.name))
+        return best if best and (not one.constant or alike(one.name, best.name) > 1) else None
 
     def root(self, one, at):
         while one and one.same:

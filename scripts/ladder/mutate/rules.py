@@ -422,8 +422,8 @@ def variable(text):
         at, stores = found.start(), written(text, found)
         if at in headers and (stores or re.match(r"\s*(?:[<>!=]=?)\s", text[found.end():])):
             continue  # of a loop that would never end
-        others = [other for other in text.names.like(one, at) if not (stores and other.const)]
-        for other in others:
+        other = text.names.like(one, at)
+        if other and not (stores and other.const):
             plant = "number" if one.constant else "pick"
             yield (at, found.end(), other.name,
                    f"ladder::mutant::{plant}({{id}}, {{was}}, {other.name})")
