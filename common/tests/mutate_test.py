@@ -217,8 +217,13 @@ TESTS = """\
 #include <gtest/gtest.h>
 void sum(const int*, int*, int);
 int of(const int (&x)[3], int n) { int out = 0; sum(x, &out, n); return out; }
-TEST(Sim, toy_three) { EXPECT_EQ(of({1, 2, 3}, 3), 12); EXPECT_EQ(of({7, 8, 9}, 0), 0); }
-TEST(Schedules, All) { EXPECT_EQ(of({5, 0, 4}, 2), 10); }
+const auto name = [](const auto& info) { return info.param; };
+struct Sim : testing::TestWithParam<std::string> {};
+TEST_P(Sim, IsRight) { EXPECT_EQ(of({1, 2, 3}, 3), 12); EXPECT_EQ(of({7, 8, 9}, 0), 0); }
+INSTANTIATE_TEST_SUITE_P(, Sim, testing::Values("toy_three"), name);
+struct Schedules : testing::TestWithParam<std::string> {};
+TEST_P(Schedules, GiveTheSame) { EXPECT_EQ(of({5, 0, 4}, 2), 10); }
+INSTANTIATE_TEST_SUITE_P(, Schedules, testing::Values("toy"), name);
 """
 CMAKE = """\
 cmake_minimum_required(VERSION 3.24)

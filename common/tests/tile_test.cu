@@ -604,7 +604,8 @@ TEST_F(SUITE, WordsForColumnsTakeEachColumnsValue) {
   check.template operator()<32, 64>();
 }
 
-// ---------------------------------------------------------------------------- floats of a tile's rows
+// ---------------------------------------------------------------------------- floats of a tile's
+// rows
 
 constexpr int kFloats = 80;  // more than the threads that copy them
 

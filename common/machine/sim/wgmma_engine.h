@@ -1,8 +1,8 @@
 // What belongs to a warpgroup, 128 threads: its asynchronous products (wgmma), and its share of the
 // registers (setmaxnreg). A product ends as late as the schedule lets it. From its issue until the
 // wait for it its accumulator holds NaN and its operands must not be touched, so that
-// reading or writing them too early is caught. The accumulator has to be named after the wait, by it
-// or by the next fence: a compiler may move what else uses it to before the wait.
+// reading or writing them too early is caught. The accumulator has to be named after the wait, by
+// it or by the next fence: a compiler may move what else uses it to before the wait.
 #pragma once
 
 #include <array>
@@ -63,7 +63,8 @@ class WgmmaEngine {
   std::string waits_for(int thread) const;
 
  private:
-  // A chain of wgmmas on the same accumulator, from the first until it is named after all have ended.
+  // A chain of wgmmas on the same accumulator, from the first until it is named after all have
+  // ended.
   struct Chain {
     int N = 0, k = 0, ops = 0;
     float* lanes[128] = {};

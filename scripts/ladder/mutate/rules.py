@@ -239,7 +239,7 @@ def operand_after(text, at):
 
 def number(text):
     """Another number: one more; a maximum that starts at 0."""
-    for found in re.finditer(r"(?<![\w.])(\d+)(?![\w.])", text):
+    for found in re.finditer(r"(?<![\w.])(?<!\w[eEpP][-+])(\d+)(?![\w.])", text):
         if re.search(r"<\s*$", text[:found.start()]) and re.match(r"\s*>", text[found.end():]):
             continue  # of a template
         now = str(int(found[1]) + 1)
