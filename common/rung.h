@@ -223,7 +223,11 @@ struct Variant {
   std::string idea;     // in at most three words, for the table of scripts/run
   std::string summary;  // one line for --help
   std::string colour;   // of the rung in figures, "#5a5a5a"
-  int step = 0;         // order within the rung; the last one that the device runs is the default
+  std::string after;    // the step that it follows; empty: it is the rung's first
+  bool aside = false;   // a branch of its own: another step may follow the same one
+  /// What a run takes that names no step. Where several are marked, it is the last of them that the
+  /// device runs.
+  bool is_default = false;
 
   Rounding rounding = Rounding::on_chip;
   bool has_lse = false;  // writes LSE
@@ -231,7 +235,6 @@ struct Variant {
   bool deterministic = false;
   int min_compute_capability = 80;
   bool exact_architecture = false;  // on GPUs of that major number only (code for sm_90a)
-  bool by_name_only = false;        // never the default
   /// Not a step: something to compare the rung with, run after one of its steps by --baseline, on
   /// the same arrays.
   bool baseline = false;

@@ -15,6 +15,7 @@
 #include "harness/npy.h"
 #include "harness/options.h"
 #include "harness/run.h"
+#include "harness/steps.h"
 #include "harness/trace_file.h"
 
 namespace ladder {
@@ -30,7 +31,7 @@ void list_variants() {
   for (const DeviceKind kind : {DeviceKind::sim, DeviceKind::gpu}) {
     const auto all = variants_for(kind);
     const auto by_default =
-        std::find_if(all.rbegin(), all.rend(), [](const Variant& v) { return !v.by_name_only; });
+        std::find_if(all.rbegin(), all.rend(), [](const Variant& v) { return v.is_default; });
     for (const Variant& v : all) {
       std::string tiles;
       for (const TileSize& t : v.tiles)
@@ -48,7 +49,7 @@ void list_variants() {
           "\"needs\": \"{}\", \"exact_architecture\": {}, \"tiles\": [{}], "
           "\"grid_limit\": [{}, {}], \"settings\": [{}]}}\n",
           v.rung, v.name, kind == DeviceKind::gpu ? "gpu" : "sim", v.name == by_default->name,
-          v.by_name_only, v.idea, v.summary, v.colour, v.backward != nullptr, v.deterministic,
+          by_name_only(v), v.idea, v.summary, v.colour, v.backward != nullptr, v.deterministic,
           v.needed_capability(), v.exact_architecture, tiles, v.grid_limit.full,
           v.grid_limit.causal, settings);
     }

@@ -16,6 +16,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "harness/steps.h"
+
 #ifndef LADDER_VERSION
 #define LADDER_VERSION "dev"
 #endif
@@ -223,17 +225,6 @@ void read_settings(std::string_view option, std::string_view text, Settings& set
   }
 }
 
-/// This rung's variants, one entry per name and device, in order of step.
-std::vector<const Variant*> variants_of(const std::string& rung) {
-  std::vector<const Variant*> result;
-  for (const Variant& variant : variants())
-    if (variant.rung == rung && !variant.baseline) result.push_back(&variant);
-  std::stable_sort(result.begin(), result.end(), [](const Variant* a, const Variant* b) {
-    return std::pair(a->step, a->device) < std::pair(b->step, b->device);
-  });
-  return result;
-}
-
 std::vector<std::string> baseline_names(const std::string& rung) {
   std::vector<std::string> names;
   for (const Variant& v : variants())
@@ -245,7 +236,7 @@ std::vector<std::string> baseline_names(const std::string& rung) {
 
 std::vector<std::string> variant_names(const std::string& rung) {
   std::vector<std::string> names;
-  for (const Variant* variant : variants_of(rung))
+  for (const Variant* variant : steps_of(rung))
     if (names.empty() || names.back() != variant->name) names.push_back(variant->name);
   return names;
 }
@@ -258,7 +249,7 @@ void check_variant(const Options& options, const std::string& rung) {
   if (options.variant.empty()) return;
   bool known = false, on_sim = false, deterministic = false;
   std::vector<std::string> others;  // that are deterministic
-  for (const Variant* variant : variants_of(rung)) {
+  for (const Variant* variant : steps_of(rung)) {
     if (variant->deterministic && (others.empty() || others.back() != variant->name))
       others.push_back(variant->name);
     if (variant->name != options.variant) continue;
@@ -290,7 +281,7 @@ void check_tile(const Options& options, const std::string& rung) {
   const TileRequest& asked = options.tile;
   if (asked.any()) return;
   std::vector<std::string> compiled;
-  for (const Variant* variant : variants_of(rung)) {
+  for (const Variant* variant : steps_of(rung)) {
     if (!options.variant.empty() && variant->name != options.variant) continue;
     for (const TileSize& tile : variant->tiles)
       if (asked.matches(tile)) return;
@@ -311,7 +302,7 @@ void check_settings(const Options& options, const std::string& rung) {
   const Settings& asked = options.tile.settings;
   if (asked.empty()) return;
   std::vector<std::string> with_settings;
-  for (const Variant* variant : variants_of(rung)) {
+  for (const Variant* variant : steps_of(rung)) {
     if (variant->settings.empty()) continue;
     if (with_settings.empty() || with_settings.back() != variant->name)
       with_settings.push_back(variant->name);
@@ -337,22 +328,22 @@ void check_settings(const Options& options, const std::string& rung) {
 
 std::string variants_text(const std::string& rung) {
   std::string text = "\nVariants of this rung, each with one thing more than the one before it\n";
-  const std::vector<const Variant*> all = variants_of(rung);
+  const std::vector<const Variant*> all = steps_of(rung);
   for (size_t i = 0; i < all.size();) {
     const Variant& variant = *all[i];
     std::vector<const char*> devices;
     std::vector<std::string> tiles;
-    std::string by_name_only;  // where it is
+    std::string only_by_name;  // where it is
     for (; i < all.size() && all[i]->name == variant.name; ++i) {
       devices.push_back(device_name(all[i]->device));
-      if (all[i]->by_name_only)
-        by_name_only += fmt::format("{}{}", by_name_only.empty() ? "" : ", ", devices.back());
+      if (by_name_only(*all[i]))
+        only_by_name += fmt::format("{}{}", only_by_name.empty() ? "" : ", ", devices.back());
       add_tiles(tiles, *all[i]);
     }
     std::vector<std::string> notes;
     if (variant.min_compute_capability > 80)
       notes.push_back(fmt::format("needs compute capability {}", variant.needed_capability()));
-    if (!by_name_only.empty()) notes.push_back(fmt::format("only by name [{}]", by_name_only));
+    if (!only_by_name.empty()) notes.push_back(fmt::format("only by name [{}]", only_by_name));
     if (variant.deterministic) notes.push_back("gradients with the same bits on every run");
     text +=
         fmt::format("  {:<22} {} [{}]\n", variant.name, variant.summary, fmt::join(devices, ", "));

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "harness/progress.h"
+#include "harness/steps.h"
 
 namespace ladder {
 namespace {
@@ -99,10 +100,8 @@ std::unique_ptr<Device> open_device(const Options& options) {
 
 std::vector<Variant> variants_for(DeviceKind device) {
   std::vector<Variant> found;
-  for (const Variant& v : variants())
-    if (v.device == device && !v.baseline) found.push_back(v);
-  std::stable_sort(found.begin(), found.end(),
-                   [](const Variant& a, const Variant& b) { return a.step < b.step; });
+  for (const Variant* v : steps_of(variants().front().rung))
+    if (v->device == device) found.push_back(*v);
   return found;
 }
 
@@ -122,18 +121,22 @@ Variant choose_variant(const Options& options, const DeviceInfo& device) {
     throw Error(Exit::bad_usage,
                 fmt::format("--variant {}: not among this rung's", options.variant));
   }
-  // The last step that has what is asked for, the tile included if any step has it.
+  // The tile counts if any step has it.
   const auto has_tile = [&](const Variant& v) {
     return options.tile.any() ||
            std::any_of(v.tiles.begin(), v.tiles.end(),
                        [&](const TileSize& tile) { return options.tile.matches(tile); });
   };
-  const auto is_candidate = [&](const Variant& v) {
-    return v.runs_on(device) && (options.deterministic ? v.deterministic : !v.by_name_only);
-  };
+  std::vector<const Variant*> candidates;  // the best first
+  for (auto v = all.rbegin(); v != all.rend(); ++v) {
+    if (!v->runs_on(device)) continue;
+    if (options.deterministic && v->deterministic) candidates.push_back(&*v);
+    if (!options.deterministic && v->is_default && candidates.empty())
+      candidates = back_to_the_first(*v);
+  }
   for (const bool any_tile : {false, true})
-    for (auto v = all.rbegin(); v != all.rend(); ++v)
-      if (is_candidate(*v) && (any_tile || has_tile(*v))) return *v;
+    for (const Variant* v : candidates)
+      if (any_tile || has_tile(*v)) return *v;
   throw std::logic_error("no variant is linked for this device");
 }
 

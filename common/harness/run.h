@@ -17,10 +17,11 @@ namespace ladder {
 /// and says so with the reason on stderr. Throws Error(no_device).
 std::unique_ptr<Device> open_device(const Options& options);
 
-/// The variants linked into this program for a device, step by step.
+/// The variants linked into this program for a device, in the order of the steps.
 std::vector<Variant> variants_for(DeviceKind device);
 
-/// The variant that the options name, else the last step that the device runs.
+/// The variant that the options name, else the default, or of the steps that lead to it the last
+/// that has the tile asked for; with --deterministic the last whose gradients are.
 /// Throws Error(no_device) for one that the device cannot run.
 Variant choose_variant(const Options& options, const DeviceInfo& device);
 

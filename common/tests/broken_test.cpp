@@ -70,13 +70,13 @@ std::set<std::string> caught(const Variant& variant, std::string* fault = nullpt
 }
 
 Variant variant(const std::string& rung, const std::string& step) {
-  for (const Variant& v : variants_for(DeviceKind::sim))
+  for (const Variant& v : variants())
     if (v.rung == rung && v.name == step) return v;
   throw std::logic_error("no step is called " + rung + "/" + step);
 }
 
 TEST(Broken, StepsWithoutAMistakeAreNotCaught) {
-  for (const Variant& v : variants_for(DeviceKind::sim))
+  for (const Variant& v : variants())
     EXPECT_EQ(caught(v), std::set<std::string>{}) << v.rung << " " << v.name;
 }
 

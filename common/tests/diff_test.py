@@ -22,9 +22,9 @@ SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts
 ESCAPE = re.compile(r"\033\[[0-9;]*m")
 
 
-def source(rung, variant, step, *lines, more=""):
+def source(rung, variant, after, *lines, more=""):
     return "\n".join([*lines, f'const Register r{{{{.rung = "{rung}",', f'  .name = "{variant}",',
-                      f"  {more}.step = {step}}}}};", ""])
+                      f'  {more}.after = "{after}"}}}};', ""])
 
 
 class DiffTest(unittest.TestCase):
@@ -43,11 +43,12 @@ class DiffTest(unittest.TestCase):
         self.environment["PYTHONDONTWRITEBYTECODE"] = "1"
         # No variant is called as its file, nor do the files' names follow the steps' order.
         self.write("00_first/attention.cu", "a\nb\nc\n")
-        self.write("01_second/zig.cu", source("01_second", "early", 0, "a", "b", "c"))
-        self.write("01_second/alpha.cu", source("01_second", "late", 1, "a", "B", "c"))
-        self.write("01_second/attention.cu", source("01_second", "last", 2, "a", "B", "c", "d"))
-        self.write("01_second/sm90.cu", source("01_second", "sm90", 3, "a", "tma"))
-        self.write("02_third/attention.cu", source("02_third", "last", 0, "a", "B", "c", "e"))
+        self.write("01_second/zig.cu", source("01_second", "early", "", "a", "b", "c"))
+        self.write("01_second/alpha.cu", source("01_second", "late", "early", "a", "B", "c"))
+        self.write("01_second/attention.cu",
+                   source("01_second", "last", "late", "a", "B", "c", "d"))
+        self.write("01_second/sm90.cu", source("01_second", "sm90", "last", "a", "tma"))
+        self.write("02_third/attention.cu", source("02_third", "last", "", "a", "B", "c", "e"))
 
     def write(self, path, text):
         path = os.path.join(self.root, path)
@@ -97,7 +98,7 @@ class DiffTest(unittest.TestCase):
                 self.assertIn(f"\n+++ {path}\n", result.stdout)
 
     def test_a_file_of_a_name_comes_before_a_variant_of_it(self):
-        self.write("01_second/late.cu", source("01_second", "zig", 1, "x"))
+        self.write("01_second/late.cu", source("01_second", "zig", "sm90", "x"))
         self.assertIn("+++ 01_second/late.cu", self.diff("00", "01/late").stdout)
         self.assertIn("+++ 01_second/zig.cu", self.diff("00", "01/zig").stdout)
 
@@ -151,9 +152,9 @@ class DiffTest(unittest.TestCase):
             " c",
             ' const Register r{{.rung = "01_second",',
             '-  .name = "early",',
-            "-  .step = 0}};",
+            '-  .after = ""}};',
             '+  .name = "late",',
-            "+  .step = 1}};",
+            '+  .after = "early"}};',
             "01_second/zig.cu → 01_second/alpha.cu, lines: 3 added, 3 removed, 3 kept",
             ""]))
 
@@ -229,7 +230,7 @@ class DiffTest(unittest.TestCase):
             ("4", 'const Register r{{.rung = "01_second",',
              "5", 'const Register r{{.rung = "01_second",'),
             ("5", '.name = "late",', "6", '.name = "last",'),
-            ("6", ".step = 1}};", "7", ".step = 2}};")])
+            ("6", '.after = "early"}};', "7", '.after = "late"}};')])
         self.assertTrue(result.stdout.endswith(", lines: 3 added, 2 removed, 4 kept\n"))
 
     def test_lines_that_share_words_stand_side_by_side(self):
@@ -290,16 +291,17 @@ class DiffTest(unittest.TestCase):
             ["01", "02", "3", "3", "4"]])
 
     def test_stat_of_what_comes_after_the_rung(self):
-        """Asides, a chain in a folder of the rung, and what is no step."""
-        self.write("01_second/aside.cu", source("01_second", "aside", 7, "a", "aside"))
-        self.write("01_second/vendor.cu", source("01_second", "vendor", 0, "a", "library",
+        """Asides, a folder of the rung, and what is no step."""
+        self.write("01_second/aside.cu", source("01_second", "aside", "last", "a", "aside",
+                                                more=".aside = true, "))
+        self.write("01_second/vendor.cu", source("01_second", "vendor", "", "a", "library",
                                                  more=".baseline = true, "))
-        self.write("01_second/fast/two.cu", source("01_second", "second", 5, "a", "tma", "x"))
-        self.write("01_second/fast/one.cu", source("01_second", "one", 4, "a", "tma"))
-        self.write("01_second/fast/deeper/no.cu", source("01_second", "no", 9, "a"))
+        self.write("01_second/fast/two.cu", source("01_second", "second", "one", "a", "tma", "x"))
+        self.write("01_second/fast/one.cu", source("01_second", "one", "sm90", "a", "tma"))
+        self.write("01_second/fast/deeper/no.cu", source("01_second", "no", "last", "a"))
         self.assertEqual([line.split()[:2] for line in self.diff("--stat").stdout.splitlines()], [
             ["from", "to"], ["00", "01/zig"], ["01/zig", "01/alpha"], ["01/alpha", "01"],
-            ["00", "01"], ["01", "01/sm90"], ["01", "01/aside"], ["01", "01/one"],
+            ["00", "01"], ["01", "01/aside"], ["01", "01/sm90"], ["01/sm90", "01/one"],
             ["01/one", "01/two"], ["01", "02"]])
         for name, path in (("01/two", "01_second/fast/two.cu"),
                            ("01/fast/two", "01_second/fast/two.cu"),
@@ -310,8 +312,17 @@ class DiffTest(unittest.TestCase):
                 self.assertIn(f"\n+++ {path}\n", self.diff("00", name).stdout)
         result = self.diff("00", "01/vendor")
         self.assertEqual(result.returncode, 2)
-        self.assertIn("  01_second           01/zig (early), 01/alpha (late), 01 (last), 01/sm90, "
-                      "01/aside, 01/one, 01/two (second)\n", result.stderr)
+        self.assertIn("  01_second           01/zig (early), 01/alpha (late), 01 (last), 01/aside, "
+                      "01/sm90, 01/one, 01/two (second)\n", result.stderr)
+
+    def test_a_step_that_follows_none(self):
+        for after in ("nosuch", "lost"):
+            with self.subTest(after):
+                self.write("01_second/lost.cu", source("01_second", "lost", after, "a"))
+                result = self.diff("--stat")
+                self.assertEqual((result.returncode, result.stdout), (2, ""))
+                self.assertIn("01_second/lost.cu: from what .after says no way leads back",
+                              result.stderr)
 
     def test_06_holds_05(self):
         """06's attention.cu and sm90.cu add the backward pass; of 05's no more goes or changes than
@@ -324,14 +335,6 @@ class DiffTest(unittest.TestCase):
             for line in removed:
                 self.assertRegex(line, r"^-(//|const Register|  +\.\w+ = )", f"{steps}: neither "
                                  "comment nor registration")
-
-    def test_the_order_of_06(self):
-        """sm90 comes last, after deterministic; each is set against attention.cu."""
-        result = subprocess.run([sys.executable, SCRIPT, "--stat"], capture_output=True,
-                                encoding="utf-8", check=True).stdout
-        self.assertEqual([line.split()[:2] for line in result.splitlines() if "06" in line], [
-            ["05", "06/stored"], ["06/stored", "06"], ["05", "06"], ["06", "06/deterministic"],
-            ["06", "06/sm90"]])
 
     # ---- colour ----
 

@@ -24,33 +24,33 @@ class OptionsTest : public testing::Test {
     static constexpr TileSize kTiles[] = {{128, 64, 64}, {128, 128, 64}, {256, 64, 64}};
     static constexpr TileSize kWide[] = {{128, 128, 128}};
     variants().clear();
-    const auto add = [](const char* rung, const char* name, int step, DeviceKind device,
+    const auto add = [](const char* rung, const char* name, const char* after, DeviceKind device,
                         std::span<const TileSize> tiles) -> Variant& {
       Variant v;
       v.rung = rung;
       v.name = name;
       v.summary = fmt::format("what {} does", name);
-      v.step = step;
+      v.after = after;
       v.device = device;
       v.tiles = tiles;
       return variants().emplace_back(v);
     };
     const std::span all(kTiles);
     for (const DeviceKind device : {DeviceKind::sim, DeviceKind::gpu}) {
-      add(kNaive, "naive", 0, device, {});
-      add(kTiled, "mma", 1, device, {});
-      add(kTiled, "tile", 0, device, {});
-      add(kTiled, "library", 0, device, {}).baseline = true;
-      add(kFlash, "swap", 0, device, all.first(1));
-      add(kFlash, "mma", 2, device, all);
-      add(kBackward, "stored", 0, device, {}).deterministic = true;
-      add(kBackward, "mma", 1, device, all.first(1));
+      add(kNaive, "naive", "", device, {}).is_default = true;
+      add(kTiled, "mma", "tile", device, {}).is_default = true;
+      add(kTiled, "tile", "", device, {});
+      add(kTiled, "library", "", device, {}).baseline = true;
+      add(kFlash, "swap", "", device, all.first(1));
+      add(kFlash, "mma", "swap", device, all).is_default = true;
+      add(kBackward, "stored", "", device, {}).deterministic = true;
+      add(kBackward, "mma", "stored", device, all.first(1)).is_default = true;
     }
-    add(kFlash, "gpu_only", 3, DeviceKind::gpu, kWide);
+    add(kFlash, "gpu_only", "mma", DeviceKind::gpu, kWide);
     static const Setting kSettings[] = {{"scale", {"tile", "head"}, "what shares a scale"},
                                         {"spread", {"on", "off"}, "whether"}};
     for (const DeviceKind device : {DeviceKind::sim, DeviceKind::gpu})
-      add(kFlash, "eight", 4, device, {}).settings = kSettings;
+      add(kFlash, "eight", "gpu_only", device, {}).settings = kSettings;
   }
   void TearDown() override { variants().clear(); }
 

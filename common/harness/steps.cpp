@@ -1,0 +1,105 @@
+#include "harness/steps.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <utility>
+
+namespace ladder {
+namespace {
+
+using Steps = std::vector<const Variant*>;
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw std::logic_error("its steps make no ladder: " + what);
+}
+
+/// The steps of a rung by name, of each the GPU's first.
+std::map<std::string, Steps> by_name(const std::string& rung) {
+  std::map<std::string, Steps> found;
+  for (const DeviceKind device : {DeviceKind::gpu, DeviceKind::sim})
+    for (const Variant& v : variants())
+      if (v.rung == rung && v.device == device && !v.baseline) {
+        Steps& step = found[v.name];
+        if (!step.empty() && step.back()->device == device)
+          refuse(fmt::format("two are called {}", v.name));
+        step.push_back(&v);
+      }
+  return found;
+}
+
+void check_defaults(const Steps& steps) {
+  std::map<std::pair<DeviceKind, std::string>, const Variant*> defaults;
+  for (const Variant* step : steps) {
+    if (!step->is_default) continue;
+    const auto [other, first] =
+        defaults.try_emplace({step->device, step->needed_capability()}, step);
+    if (!first)
+      refuse(fmt::format("{} and {} are both marked .is_default", other->second->name, step->name));
+  }
+  for (const Variant* step : steps)
+    if (!defaults.count({step->device, Variant{}.needed_capability()}))
+      refuse("of those that every device runs none is marked .is_default");
+}
+
+}  // namespace
+
+Steps steps_of(const std::string& rung) {
+  const auto named = by_name(rung);
+  std::map<std::string, Steps> followers;  // of "": the rung's first
+  for (const auto& [name, step] : named) {
+    const Variant& v = *step.front();
+    if (!v.after.empty() && !named.count(v.after))
+      refuse(fmt::format("{} follows {}, which is not there", name, v.after));
+    Steps& others = followers[v.after];
+    if (v.aside) {
+      others.insert(std::find_if(others.begin(), others.end(), [](auto o) { return !o->aside; }),
+                    &v);
+    } else if (!others.empty() && !others.back()->aside) {
+      refuse(fmt::format("{} and {} both {}; one of them must follow the other, or be an .aside",
+                         others.back()->name, name,
+                         v.after.empty() ? "follow none" : "follow " + v.after));
+    } else {
+      others.push_back(&v);
+    }
+  }
+
+  Steps order;
+  const auto go_on_from = [&](const auto& self, const std::string& name) -> void {
+    for (const Variant* follower : followers[name]) {
+      order.insert(order.end(), named.at(follower->name).begin(), named.at(follower->name).end());
+      self(self, follower->name);
+    }
+  };
+  go_on_from(go_on_from, "");
+  for (const auto& [name, step] : named)
+    if (std::find(order.begin(), order.end(), step.front()) == order.end())
+      refuse(fmt::format("from {} no way leads back to a first one", name));
+  check_defaults(order);
+  return order;
+}
+
+Steps back_to_the_first(const Variant& step) {
+  const Steps all = steps_of(step.rung);
+  Steps path;
+  std::string name = step.name;
+  for (auto at = all.rbegin(); at != all.rend(); ++at)
+    if ((*at)->device == step.device && (*at)->name == name) {
+      path.push_back(*at);
+      name = (*at)->after;
+    }
+  return path;
+}
+
+bool by_name_only(const Variant& step) {
+  for (const Variant* other : steps_of(step.rung)) {
+    if (!other->is_default || other->device != step.device) continue;
+    for (const Variant* on_the_way : back_to_the_first(*other))
+      if (on_the_way->name == step.name) return false;
+  }
+  return true;
+}
+
+}  // namespace ladder

@@ -1,0 +1,26 @@
+// The order of a rung's steps, and which of them run without being named. Each registration says
+// which step its own follows; nothing else does.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "rung.h"
+
+namespace ladder {
+
+/// The rung's steps, each after the one that it follows, asides of the same one first; of a step
+/// that was compiled for two devices the GPU's comes first. Throws std::logic_error for
+/// registrations that make no ladder: a step that follows one that is not there, or in a circle;
+/// two that follow the same one, neither of them an aside; two of a name; no default, or two for
+/// the same devices.
+std::vector<const Variant*> steps_of(const std::string& rung);
+
+/// A step and those before it, on its device, back to the rung's first.
+std::vector<const Variant*> back_to_the_first(const Variant& step);
+
+/// Whether a step runs on its device only where it is named: it is neither a default nor does it
+/// lead to one.
+bool by_name_only(const Variant& step);
+
+}  // namespace ladder
