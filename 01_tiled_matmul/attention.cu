@@ -1,12 +1,14 @@
 // 01 · Tiled products (GEMMs): both of them through shared memory, on the tensor cores.
 //
-//   build/bin/01_tiled_matmul --variant mma --seqlen 512
+//   build/bin/01_tiled_matmul --variant pipeline --seqlen 512
 //
-// Since 01's step `tile`: the tiles are 128 × 64, so an element from HBM is used up to 128 times; a
-// warp multiplies its part on the tensor cores; tiles are swizzled, so that ldmatrix meets no bank
-// conflict; and the next tiles are copied asynchronously while these are multiplied. Rows of S and
-// P are padded to a multiple of 8 elements, so that every copy moves 16 aligned bytes. The softmax
-// is 00's, but a warp has a row, its lanes side by side, so that HBM delivers whole lines.
+// A block makes 128 × 128 of a product from tiles of 128 × 64, so an element from HBM is used up to
+// 128 times; a warp multiplies its part of the tiles on the tensor cores. Tiles are swizzled, so
+// that ldmatrix meets no bank conflict. Rows of S and P are padded to a multiple of 8 elements, so
+// that every copy moves 16 aligned bytes. The softmax is 00's, but a warp has a row, its lanes side
+// by side, so that HBM delivers whole sectors.
+//
+// Since `swizzle`: the next tiles are copied asynchronously while these are multiplied.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -187,11 +189,11 @@ Traffic traffic(const Problem& p, const Plan&) {
 }
 
 const Register step{{.rung = "01_tiled_matmul",
-                     .name = "mma",
-                     .idea = "tensor cores",
-                     .summary = "tensor cores, swizzled tiles, asynchronous copies",
+                     .name = "pipeline",
+                     .idea = "asynchronous copies",
+                     .summary = "and the next tiles copied while these are multiplied",
                      .colour = "#E69F00",
-                     .after = "tile",
+                     .after = "swizzle",
                      .is_default = true,
                      .rounding = Rounding::S_and_P_stored,
                      .max_subtracted_by = "02_safe_softmax",

@@ -3,7 +3,8 @@
 // over the registers of its 32 lanes as the PTX manual lays them out.
 //
 //   Tile<T, R, C>         R × C elements in shared memory, swizzled
-//   copy_async            HBM → tile, asynchronously, by many threads together
+//   copy_in               HBM → tile, through registers, by many threads together
+//   copy_async            HBM → tile, asynchronously
 //   copy_out              tile → HBM, by many threads together
 //   Operand<T, M, K>      left operand of a product in registers
 //   Accumulator<M, N>     fp32 sums in registers
@@ -42,11 +43,14 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
+/// How a tile lies in shared memory: swizzled, or plainly, as 01 has it before it swizzles.
+enum class Layout { swizzled, plain };
+
 /// R × C elements of a 16-bit type in shared memory, row after row in chunks of 8 elements (16
 /// bytes). ldmatrix reads a chunk from each of 8 rows at once: stored plainly, rows of 128 bytes
 /// would all start in the same banks. So chunk c of row r is stored at place c XOR r (mod 8), and
 /// the 8 chunks lie in 8 different groups of four banks.
-template <class T, int R, int C>
+template <class T, int R, int C, Layout kLayout = Layout::swizzled>
 struct Tile {
   static_assert(C % 16 == 0 && (C & (C - 1)) == 0);
   static constexpr int kChunks = C / 8;
@@ -55,6 +59,7 @@ struct Tile {
   /// Where chunk c of row r starts, in elements. Rows shorter than 128 bytes share a line of the
   /// banks, so there a row's number among the lines is what counts.
   __device__ __forceinline__ static constexpr int chunk(int r, int c) {
+    if constexpr (kLayout == Layout::plain) return r * C + c * 8;
     constexpr int kRowsOfALine = kChunks >= 8 ? 1 : 8 / kChunks;
     return r * C + ((c ^ (static_cast<unsigned>(r) / kRowsOfALine % 8 % kChunks)) * 8);
   }
@@ -62,6 +67,28 @@ struct Tile {
   /// r + i starts at row(r) + chunk(i, c). Put this way, the compiler needs no register for each r.
   __device__ __forceinline__ static constexpr int row(int r) { return r * C; }
 };
+
+/// Copies rows [0, R) × columns [0, C) from `source`, whose rows are `pitch` elements apart, in
+/// 16-byte pieces shared out among `kThreads` threads of which the caller is number `thread`.
+/// Pieces past `rows` or `columns` (a multiple of 8) are zeros and are not read.
+template <int kThreads, class T, int R, int C, Layout L>
+__device__ __forceinline__ void copy_in(const Tile<T, R, C, L>& tile,
+                                        std::type_identity_t<Hbm<const T>> source, int pitch,
+                                        int rows, int columns, int thread) {
+  constexpr int kChunks = C / 8;
+  // A thread keeps its column and goes down kStep rows at a time.
+  constexpr int kStep = kThreads / kChunks;
+  static_assert(kThreads % kChunks == 0 && R % kStep == 0);
+  const int first = thread / kChunks, c = thread % kChunks;
+  const bool column_valid = c * 8 < columns;
+  auto from = source + (first * pitch + c * 8);
+#pragma unroll
+  for (int r = 0; r < R; r += kStep) {
+    write_chunk(tile.data + tile.chunk(first + r, c),
+                read_chunk(from, column_valid && first + r < rows));
+    from = from + kStep * pitch;
+  }
+}
 
 /// Starts copying rows [0, R) × columns [0, C) from `source`, whose rows are `pitch` elements
 /// apart, in 16-byte pieces shared out among `kThreads` threads of which the caller is number
@@ -93,11 +120,11 @@ __device__ __forceinline__ void copy_async(Smem<float> target, Hbm<const float> 
 }
 
 /// Stores the tile's first `rows` rows and `columns` columns (a multiple of 8) to `target`.
-template <int kThreads, class T, int R, int C>
+template <int kThreads, class T, int R, int C, Layout L>
 __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, int pitch,
-                                         const Tile<T, R, C>& tile, int rows, int columns,
+                                         const Tile<T, R, C, L>& tile, int rows, int columns,
                                          int thread) {
-  constexpr int kChunks = Tile<T, R, C>::kChunks;
+  constexpr int kChunks = C / 8;
   constexpr int kStep = kThreads / kChunks;  // as in copy_async
   static_assert(kThreads % kChunks == 0 && R % kStep == 0);
   const int first = thread / kChunks, c = thread % kChunks;
@@ -140,8 +167,8 @@ struct Piece {
 };
 
 /// Loads rows [row, row + M) × columns [column, column + K) of a tile.
-template <class T, int M, int K, int R, int C>
-__device__ __forceinline__ void load(Operand<T, M, K>& a, const Tile<T, R, C>& tile, int row,
+template <class T, int M, int K, int R, int C, Layout L>
+__device__ __forceinline__ void load(Operand<T, M, K>& a, const Tile<T, R, C, L>& tile, int row,
                                      int column) {
   const int lane = lane_id();
 #pragma unroll
@@ -168,9 +195,9 @@ __device__ __forceinline__ void load_transposed(Operand<T, M, K>& a, const Tile<
 }
 
 /// C += A·Bᵀ, where B is rows [row, row + N) × columns [column, column + K) of a tile.
-template <class T, int M, int N, int K, int R, int C>
+template <class T, int M, int N, int K, int R, int C, Layout L>
 __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Operand<T, M, K>& a,
-                                        const Tile<T, R, C>& tile, int row, int column) {
+                                        const Tile<T, R, C, L>& tile, int row, int column) {
   static_assert(N % 16 == 0);
   const int lane = lane_id();
 #pragma unroll
@@ -191,9 +218,9 @@ __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Operand<T,
 }
 
 /// C += A·B, where B is rows [row, row + K) × columns [column, column + N) of a tile.
-template <class T, int M, int N, int K, int R, int C>
+template <class T, int M, int N, int K, int R, int C, Layout L>
 __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, M, K>& a,
-                                       const Tile<T, R, C>& tile, int row, int column) {
+                                       const Tile<T, R, C, L>& tile, int row, int column) {
   static_assert(N % 16 == 0);
   const int lane = lane_id();
 #pragma unroll
@@ -240,8 +267,8 @@ __device__ __forceinline__ void for_each_pair(const Accumulator<M, N>& acc, F f)
 }
 
 /// Rounds to T and writes to rows [row, row + M) × columns [column, column + N) of a tile.
-template <class T, int M, int N, int R, int C>
-__device__ __forceinline__ void write(const Tile<T, R, C>& tile, const Accumulator<M, N>& acc,
+template <class T, int M, int N, int R, int C, Layout L>
+__device__ __forceinline__ void write(const Tile<T, R, C, L>& tile, const Accumulator<M, N>& acc,
                                       int row, int column) {
   const int lane = lane_id();
 #pragma unroll

@@ -1,0 +1,154 @@
+// 01 · Tiled products, second step: a warp for each row of the softmax.
+//
+//   build/bin/01_tiled_matmul --variant warp_rows --seqlen 512
+//
+// Since `tile`: the lanes of a warp stand side by side in one row of S, 16 bytes each, so that HBM
+// delivers whole sectors. For that rows of S and P are padded to a multiple of 8 elements.
+
+#include "machine/machine.h"
+#include "rung.h"
+#include "tile/tile.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kTile = 16;     // a tile is kTile × kTile, and so is a block
+constexpr int kRowWarps = 4;  // softmax: warps, and so rows, of a block
+
+/// Elements from one row of S (and P) to the next.
+constexpr int64_t pitch(const Problem& p) {
+  return ceil_div(p.N_kv, 8) * 8;
+}
+
+/// S = scale·Q·Kᵀ, −∞ where the causal mask hides the key. Thread (x, y) makes S[i, j] with
+/// i = 16·blockIdx.y + y, j = 16·blockIdx.z + x; blockIdx.x is the head.
+template <class T>
+__global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
+  const int64_t bh = blockIdx.x;
+  const int x = threadIdx.x, y = threadIdx.y;
+  const int i = blockIdx.y * kTile + y;
+  const int j = blockIdx.z * kTile + x;
+  const int j_loaded = blockIdx.z * kTile + y;  // the row of K that this thread copies from
+
+  SharedMemory smem;
+  const auto Qs = smem.take<T>("Q", kTile * kTile);
+  const auto Ks = smem.take<T>("K", kTile * kTile);
+  const int64_t q = (p.q_row(bh) + i) * p.d + x;
+  const int64_t k_loaded = (p.kv_row(bh) + j_loaded) * p.d + x;
+  float s = 0;
+  for (int c = 0; c < p.d; c += kTile) {
+    const bool inside = c + x < p.d;
+    Qs[y * kTile + x] = inside && i < p.N ? Q[q + c] : T(0.0f);
+    Ks[y * kTile + x] = inside && j_loaded < p.N_kv ? K[k_loaded + c] : T(0.0f);
+    __syncthreads();  // the tiles are complete
+    for (int k = 0; k < kTile; ++k) s = fmaf(float(Qs[y * kTile + k]), float(Ks[x * kTile + k]), s);
+    __syncthreads();  // everybody is done with them
+  }
+  if (i < p.N && j < pitch(p))
+    S[(bh * p.N + i) * pitch(p) + j] = T(j < p.N_kv && p.sees(i, j) ? p.scale * s : -INFINITY);
+}
+
+/// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ and becomes 0.
+template <class T>
+__global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
+  const int64_t row = int64_t{blockIdx.x} * kRowWarps + warp_id();
+  if (row >= int64_t{p.B} * p.H * p.N) return;
+
+  const int64_t first = row * pitch(p), last = first + pitch(p);
+  float sum = 0;
+  for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
+    const auto s = read_chunk(S + j);
+    for (int e = 0; e < 8; ++e) sum += expf(float(s[e]));
+  }
+  sum = warp_sum(sum);
+  const float inverse = sum > 0 ? 1 / sum : 0;  // a row that sees no key gives P = 0
+
+  for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
+    auto s = read_chunk(S + j);
+    for (int e = 0; e < 8; ++e) s[e] = T(expf(float(s[e])) * inverse);
+    write_chunk(P + j, s);
+  }
+}
+
+/// O = P·V. Thread (x, y) makes O[i, c] with i = 16·blockIdx.y + y, c = 16·blockIdx.z + x.
+template <class T>
+__global__ void output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
+  const int64_t bh = blockIdx.x;
+  const int x = threadIdx.x, y = threadIdx.y;
+  const int i = blockIdx.y * kTile + y;
+  const int c = blockIdx.z * kTile + x;
+
+  SharedMemory smem;
+  const auto Ps = smem.take<T>("P", kTile * kTile);
+  const auto Vs = smem.take<T>("V", kTile * kTile);
+  const int64_t row = (bh * p.N + i) * pitch(p) + x;
+  const int64_t v = (p.kv_row(bh) + y) * p.d + c;
+  float o = 0;
+  for (int j = 0; j < p.N_kv; j += kTile) {
+    Ps[y * kTile + x] = i < p.N && j + x < pitch(p) ? P[row + j] : T(0.0f);
+    Vs[y * kTile + x] = j + y < p.N_kv && c < p.d ? V[v + int64_t{j} * p.d] : T(0.0f);
+    __syncthreads();
+    for (int k = 0; k < kTile; ++k) o = fmaf(float(Ps[y * kTile + k]), float(Vs[k * kTile + x]), o);
+    __syncthreads();
+  }
+  if (i < p.N && c < p.d) O[(p.q_row(bh) + i) * p.d + c] = T(o);
+}
+
+Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
+  const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
+  return {.block_q = kTile,
+          .block_kv = kTile,
+          .head_dim = p.d,
+          .warps = kTile * kTile / 32,
+          .smem_bytes = 2 * shared_bytes<fp16>(kTile * kTile),
+          .workspace = {{"S", bytes}, {"P", bytes}}};
+}
+
+template <class T>
+void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+  const auto S = hbm<T>(a["S"]), P = hbm<T>(a["P"]), O = hbm<T>(a["O"]);
+  const unsigned heads = p.B * p.H;
+  const unsigned rows = grid_blocks(p.N, kTile);
+  const dim3 block(kTile, kTile);
+
+  launch("scores", scores<T>, dim3(heads, rows, grid_blocks(p.N_kv, kTile)), block, plan.smem_bytes,
+         Q, K, S, p);
+  launch("softmax", softmax<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowWarps)),
+         dim3(32 * kRowWarps), 0, S, P, p);
+  launch("output", output<T>, dim3(heads, rows, grid_blocks(p.d, kTile)), block, plan.smem_bytes, P,
+         V, O, p);
+}
+
+void forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  p.dtype == DType::fp16 ? launch_forward<fp16>(p, plan, a) : launch_forward<bf16>(p, plan, a);
+}
+
+/// Requested bytes: an operand is read once for each tile of the other operand's rows or columns.
+Traffic traffic(const Problem& p, const Plan&) {
+  const int64_t heads = int64_t{p.B} * p.H;
+  const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q, and of O
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;    // bytes of K, and of V, as heads use them
+  const int64_t S = heads * p.N * pitch(p) * kIoBytes;  // bytes of S, and of P
+  const int64_t row_tiles = ceil_div(p.N, kTile);
+  return {{"scores", {{"Q", q * ceil_div(p.N_kv, kTile), 0}, {"K", k * row_tiles, 0}, {"S", 0, S}}},
+          {"softmax", {{"S", 2 * S, 0}, {"P", 0, S}}},
+          {"output", {{"P", S * ceil_div(p.d, kTile), 0}, {"V", k * row_tiles, 0}, {"O", 0, q}}}};
+}
+
+const Register step{{.rung = "01_tiled_matmul",
+                     .name = "warp_rows",
+                     .idea = "a warp a row",
+                     .summary = "and a softmax whose warps have a row each, coalesced",
+                     .colour = "#E69F00",
+                     .after = "tile",
+                     .rounding = Rounding::S_and_P_stored,
+                     .grid_limit = {4096, 2048},
+                     .max_subtracted_by = "02_safe_softmax",
+                     .less_memory = "03_online_softmax and the rungs after it",
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic}};
+
+}  // namespace
+}  // namespace ladder::MACHINE
