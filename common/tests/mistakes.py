@@ -14,7 +14,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 # The steps whose sources have mistakes.
-TILE, MMA = ("01_tiled_matmul", "tile"), ("01_tiled_matmul", "mma")
+TILE, PIPELINE = ("01_tiled_matmul", "tile"), ("01_tiled_matmul", "pipeline")
 STORED, BACKWARD = ("06_backward", "stored"), ("06_backward", "mma")
 PERSISTENT, FP8 = ("05_flash_v2", "persistent"), ("05_flash_v2", "fp8")
 REFERENCE = ("", "")
@@ -39,13 +39,13 @@ MISTAKES = {
                 "(ON ? p.N_kv / kTile : WAS)", FORMULA),
     ],
     "01_tiled_matmul/attention.cu": [
-        Mistake("mma_waits_for_a_stage_too_few", MMA, "cp_async_wait<kStages - 2>",
+        Mistake("pipeline_waits_for_a_stage_too_few", PIPELINE, "cp_async_wait<kStages - 2>",
                 "(ON ? cp_async_wait<kStages - 1> : WAS)", FAULT),
-        Mistake("mma_no_barrier_in_the_loop", MMA, "__syncthreads();  // this step's tiles",
+        Mistake("pipeline_no_barrier_in_the_loop", PIPELINE, "__syncthreads();  // this step's tiles",
                 "if (!ON) WAS", FAULT),
-        Mistake("mma_no_barrier_after_the_loop", MMA, "cp_async_wait<0>();\n  __syncthreads();",
+        Mistake("pipeline_no_barrier_after_the_loop", PIPELINE, "cp_async_wait<0>();\n  __syncthreads();",
                 "cp_async_wait<0>();\n  if (!ON) __syncthreads();", BITS),
-        Mistake("mma_loads_past_the_end", MMA, "g.rows - row, g.inner - k",
+        Mistake("pipeline_loads_past_the_end", PIPELINE, "g.rows - row, g.inner - k",
                 "g.rows - row + ON, g.inner - k", FAULT),
     ],
     "06_backward/stored.cu": [

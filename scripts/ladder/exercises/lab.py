@@ -34,6 +34,7 @@ class Lab:
         self.folder = folder or os.path.join(ROOT, "build/exercise")
         self.optimise = optimise
         self.runs = {}
+        self.step_of = {}  # of a program that was built here: its step
 
     def need_build(self, rung):
         """The built program of a rung."""
@@ -45,7 +46,10 @@ class Lab:
     # ---- running ----
 
     def start(self, program, options):
-        """A Run on the sim, with --json; one of each is made."""
+        """A Run on the sim, with --json; one of each is made. A program built here runs the step that
+        was built, unless the options name one."""
+        if program in self.step_of and "--variant" not in options:
+            options = ["--variant", self.step_of[program], *options]
         key = program, tuple(options)
         if key not in self.runs:
             try:
@@ -93,38 +97,35 @@ class Lab:
 
     # ---- building ----
 
-    def compile(self, number, file, rung_file=None):
-        """Builds a program of one step, the scratch copy's, from the built libraries, and returns its
-        path. Where the copy is a header, the step is rung_file's. Raises Stop with the compiler's
-        first error."""
-        step = rung_file or file
-        rung = step.split(os.sep)[0]
-        self.need_build(rung)
+    def compile(self, number, file):
+        """Builds the rung's program with the scratch copy in the place of its step, from the built
+        libraries, and returns its path. Raises Stop with the compiler's first error."""
+        self.need_build(file.split(os.sep)[0])
         if not os.path.exists(os.path.join(self.build, "build.ninja")):
             raise Stop(f"{self.build} is not built by ninja: scripts/run builds so", NO_DEVICE)
         made = os.path.join(self.folder, number, "made")
         os.makedirs(made, exist_ok=True)
-        source = (os.path.join(ROOT, step) if rung_file else self.scratch(number, file))
+        source = self.scratch(number, file)
         stub = os.path.join(made, "step.cpp")
         with open(stub, "w", encoding="utf-8") as target:
             target.write(f'#include "{source}"\n')
         built = os.path.join(made, "step.o")
-        error = self.tool(compile_command(self.build, step, stub, built, self.optimise,
-                                          os.path.join(self.folder, number, "common")))
+        error = self.tool(compile_command(self.build, file, stub, built, self.optimise))
         if error:
             raise Stop(f"Not yet: it does not compile: {error}", WRONG_RESULT)
-        return self.link(number, rung, built)
+        return self.link(number, file, built)
 
     def unchanged(self, number, file):
-        """A program of one step as it is built already."""
-        words = step_command(self.build, file)
-        return self.link(number, file.split(os.sep)[0],
-                         os.path.join(self.build, words[words.index("-o") + 1]))
+        """A program with the step as it is built already."""
+        return self.link(number, file, object_of(self.build, file))
 
-    def link(self, number, rung, step):
+    def link(self, number, file, built):
+        rung = file.split(os.sep)[0]
         program = os.path.join(self.folder, number, "made", rung)
         os.makedirs(os.path.dirname(program), exist_ok=True)
-        error = self.tool(link_command(self.build, rung, step, program))
+        with open(os.path.join(ROOT, file), encoding="utf-8") as source:
+            self.step_of[program] = re.search(r'\.name = "(\w+)"', source.read())[1]
+        error = self.tool(link_command(self.build, file, built, program))
         if error:
             raise Stop(f"it does not link ({error}): is {self.build} built to the end? scripts/run "
                        "builds it", NO_DEVICE)
@@ -141,17 +142,6 @@ class Lab:
         return next((line for line in lines if re.search(r"error|undefined", line)),
                     f"{command[0]} ended with status {done.returncode}")
 
-    def patched_record(self, number, file, rung_file, command):
-        """The record of a step built with an exercise's solution, beside the reader's own copy."""
-        key = number, command
-        if key not in self.runs:
-            aside = Lab(self.build, os.path.join(self.folder, "aside"), self.optimise)
-            aside.apply(number, file, number)
-            self.runs[key] = aside.start(aside.compile(number, file, rung_file), command.split())
-        if not self.runs[key].records:
-            raise Stop(f"{number}: {self.runs[key].last_words()}", BAD_USAGE)
-        return self.runs[key].records[-1]
-
 
 # ---- how the build builds ----
 
@@ -167,19 +157,23 @@ def step_command(build, step):
     return list(compilations(build)[os.path.join(build, "stubs", f"{step}.cpp")])
 
 
-def compile_command(build, step, source, target, optimise, first_includes):
-    """That for another source; headers of a scratch copy come first."""
+def object_of(build, step):
+    words = step_command(build, step)
+    return words[words.index("-o") + 1]
+
+
+def compile_command(build, step, source, target, optimise):
+    """The build's own command for another source."""
     words = step_command(build, step)
     words[words.index("-c") + 1] = source
     words[words.index("-o") + 1] = target
-    first = next(i for i, word in enumerate(words) if word.startswith("-I"))
-    words.insert(first, f"-I{first_includes}")
     # What a change leaves unused is not a mistake here.
     return [*words, "-Wno-unused", *([optimise] if optimise else [])]
 
 
-def link_command(build, rung, step, target):
-    """The build's own command for a rung's program, with one step in it."""
+def link_command(build, step, built, target):
+    """The build's own command for a rung's program, with another object for one of its steps."""
+    rung = step.split(os.sep)[0]
     try:
         # By its path: another folder may have a program of this name.
         out = subprocess.run(["ninja", "-t", "commands", f"bin/{rung}"], cwd=build, check=True,
@@ -188,10 +182,7 @@ def link_command(build, rung, step, target):
     except (OSError, subprocess.CalledProcessError) as error:
         raise Stop(f"ninja is needed, which scripts/run installs ({error})", NO_DEVICE) from None
     words = [word for word in shlex.split(out.splitlines()[-1]) if word not in (":", "&&")]
-    objects = [word for word in words
-               if re.search(rf"CMakeFiles/rung_{rung}_(sim|gpu)\.dir/", word)]
-    words[words.index(objects[0])] = step
-    words = [word for word in words if word not in objects]
+    words[words.index(object_of(build, step))] = built
     words[words.index("-o") + 1] = target
     return words
 

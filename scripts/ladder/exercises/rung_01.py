@@ -58,12 +58,12 @@ EXERCISES = {
         "The barriers are in the loop of `scores`, one after the stores into Qs and Ks, one after "
         "the loop over k.",
         "Delete one line, check, put it back, delete the other."]),
-    "4": Numbers([("bank_conflicts", lambda lab: lab.patched_record(
-        "01.4", "common/tile/tile.h", "01_tiled_matmul/attention.cu", "")["bank_conflicts"], 0)], [
-        "An 8 × 8 piece then takes 8 passes instead of 1: 7 too many.",
+    "4": Numbers([("bank_conflicts of `mma` with d = 128",
+                   lambda lab: lab.run(f"{MMA} --head-dim 128")["bank_conflicts"], 0)], [
+        "An 8 × 8 piece takes 8 passes instead of 1: 7 too many.",
         "In `scores` a warp loads 24 pieces for a step of 16, for 65,536 FLOPs.",
-        "In `output` it makes 32 × 32: 16 pieces for 32,768 FLOPs. Both products have 16,777,216 "
-        "FLOPs."]),
+        "With d = 64 a warp of `output` makes 32 × 32: 16 pieces for 32,768 FLOPs. With d = 128 it "
+        "makes 32 × 64, as in `scores`. There each product has 33,554,432 FLOPs."]),
     "5": Numbers([
         ("from which d on", lambda lab: math.ceil(MATMUL_TFLOPS / COPY_TB_S - 0.5), 0.01),
         ("bytes requested of P at d = 256, one head", lambda lab: lab.run(
