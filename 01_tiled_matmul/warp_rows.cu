@@ -138,7 +138,7 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "01_tiled_matmul",
                      .name = "warp_rows",
-                     .idea = "a warp a row",
+                     .idea = "coalesced softmax",
                      .summary = "and a softmax whose warps have a row each, coalesced",
                      .colour = "#E69F00",
                      .after = "tile",
