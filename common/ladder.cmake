@@ -197,9 +197,10 @@ function(ladder_kernels name)
   endforeach()
   add_library(${name}_sim OBJECT ${stubs})
   target_compile_definitions(${name}_sim PRIVATE LADDER_SIM)
-  # Line tables, by which --trace finds the lines of a kernel. -O3 takes half as long again to compile,
+  # Line tables, by which --trace finds the lines of a kernel: of DWARF 4, because addr2line does not
+  # find what clang inlined in those of DWARF 5. -O3 takes half as long again to compile,
   # for programs that are no faster.
-  target_compile_options(${name}_sim PRIVATE -Wno-unknown-pragmas
+  target_compile_options(${name}_sim PRIVATE -Wno-unknown-pragmas -gdwarf-4
     $<$<NOT:$<CONFIG:Debug,RelWithDebInfo>>:-g1> $<$<CONFIG:Release>:-O2>)
   target_link_libraries(${name}_sim PUBLIC ladder_flags)
   set(objects $<TARGET_OBJECTS:${name}_sim>)
