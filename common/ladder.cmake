@@ -123,6 +123,11 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LES
   target_compile_options(ladder_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-restrict>)
 endif()
+# GCC 12.2 for 64-bit ARM ends with an internal error where it vectorises a loop with a sum.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13 AND
+    CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  target_compile_options(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-tree-vectorize>)
+endif()
 if(LADDER_SANITIZE)
   target_compile_options(ladder_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all)
   target_link_options(ladder_flags INTERFACE -fsanitize=address,undefined)

@@ -482,8 +482,9 @@ std::vector<Given> split(int argc, char** argv, const std::string& rung) {
     if (!takes(rung, *spec))
       bad_usage(fmt::format("{} does not take {}, which needs a step {}; leave it out", rung, given,
                             spec->needs->text));
-    if (code == ':') bad_usage(fmt::format("{} needs a value: {} {}", given, given, spec->value));
-    if (code == '?')
+    if (code == ':' && spec->value)
+      bad_usage(fmt::format("{} needs a value: {} {}", given, given, spec->value));
+    if (code == '?' || code == ':')  // BSD's returns either
       bad_usage(fmt::format("{} takes no value, but '{}' was given", given, element));
     if (spec->value && given == element && std::string_view(optarg).starts_with("--"))
       bad_usage(fmt::format("{} needs a value: {} {}; what follows is '{}'", given, given,
