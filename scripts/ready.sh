@@ -79,7 +79,7 @@ steps_done() {
       if (!steps) exit
       printf " %d/%d", count, steps
       left = finished ? seconds * (all - finished) / finished : 0
-      if (finished > all / 20 && left > 0) printf ", about %d s", left < 20 ? left + 1 : int(left / 10 + 1) * 10
+      if (finished > all / 20 && left > 0) printf ", about %d s", (left < 20 ? left + 1 : int(left / 10 + 1) * 10)
       else printf ", %d s so far", seconds
     }' "$1.todo" "$1" 2>/dev/null
 }
