@@ -20,7 +20,23 @@ find_package(fmt QUIET)
 if(NOT fmt_FOUND)
   message(FATAL_ERROR "fmt is missing: install it (Debian, Ubuntu: apt-get install libfmt-dev)")
 endif()
-if(LADDER_TESTS)
+# The system's libraries do not link with another C++ library, or for another processor. Then fmt's
+# headers and GoogleTest's sources are used.
+include(CheckCXXSourceCompiles)
+set(CMAKE_REQUIRED_LIBRARIES fmt::fmt)
+check_cxx_source_compiles("#include <fmt/format.h>
+  int main() { return fmt::format(\"{}\", 1) != \"1\"; }" LADDER_FMT_LINKS)
+unset(CMAKE_REQUIRED_LIBRARIES)
+set(fmt fmt::fmt)
+if(NOT LADDER_FMT_LINKS)
+  set(fmt fmt::fmt-header-only)
+endif()
+if(LADDER_TESTS AND NOT LADDER_FMT_LINKS)
+  set(BUILD_GMOCK OFF)
+  set(INSTALL_GTEST OFF)
+  add_subdirectory(/usr/src/googletest googletest EXCLUDE_FROM_ALL)
+  target_compile_options(gtest PRIVATE -w)
+elseif(LADDER_TESTS)
   find_package(GTest QUIET)
   if(NOT GTest_FOUND)
     message(FATAL_ERROR
@@ -91,15 +107,26 @@ endif()
 target_include_directories(ladder_flags INTERFACE ${CMAKE_SOURCE_DIR}/common)
 target_compile_definitions(ladder_flags INTERFACE LADDER_VERSION="${PROJECT_VERSION}")
 target_compile_options(ladder_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow=local -Wno-missing-field-initializers
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers
     -ffp-contract=off>
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo
     -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-ffp-contract=off>)
-target_link_libraries(ladder_flags INTERFACE fmt::fmt Threads::Threads)
+target_link_libraries(ladder_flags INTERFACE ${fmt} Threads::Threads)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  target_compile_options(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wshadow=local>)
+else()
+  # `#pragma unroll` is for nvcc: clang says of each loop that it leaves as it is.
+  target_compile_options(ladder_flags INTERFACE -Wno-pass-failed)
+endif()
 # GCC 12 and 13 see an overlap in std::string's operator+ that is not there (GCC bug 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 14)
   target_compile_options(ladder_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-restrict>)
+endif()
+# GCC 12.2 for 64-bit ARM ends with an internal error where it vectorises a loop with a sum.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13 AND
+    CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  target_compile_options(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-tree-vectorize>)
 endif()
 if(LADDER_SANITIZE)
   target_compile_options(ladder_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all)
@@ -176,9 +203,10 @@ function(ladder_kernels name)
   endforeach()
   add_library(${name}_sim OBJECT ${stubs})
   target_compile_definitions(${name}_sim PRIVATE LADDER_SIM)
-  # Line tables, by which --trace finds the lines of a kernel. -O3 takes half as long again to compile,
+  # Line tables, by which --trace finds the lines of a kernel: of DWARF 4, because addr2line does not
+  # find what clang inlined in those of DWARF 5. -O3 takes half as long again to compile,
   # for programs that are no faster.
-  target_compile_options(${name}_sim PRIVATE -Wno-unknown-pragmas
+  target_compile_options(${name}_sim PRIVATE -Wno-unknown-pragmas -gdwarf-4
     $<$<NOT:$<CONFIG:Debug,RelWithDebInfo>>:-g1> $<$<CONFIG:Release>:-O2>)
   target_link_libraries(${name}_sim PUBLIC ladder_flags)
   set(objects $<TARGET_OBJECTS:${name}_sim>)

@@ -1,4 +1,5 @@
-# Sourced by the scripts that build.
+# Sourced by the scripts that build. They and this must run with bash 3.2 and BSD tools, which macOS
+# has; there with `set -u` an empty array is an error, so none sets it.
 #   ready [tests] [matplotlib] [chromium]   sets up the machine to build the programs, and what is
 #                  named: checks for what is needed and, on Debian and Ubuntu as root or with
 #                  passwordless sudo, installs what is missing
@@ -10,7 +11,6 @@ me=scripts/$(basename "$0")
 monitor_pid=
 updated=
 tests= # whether they are built too
-lock= # the open file that says that a build is under way
 
 say() { printf '%s\n' "$*" >&2; }
 die() {
@@ -79,7 +79,7 @@ steps_done() {
       if (!steps) exit
       printf " %d/%d", count, steps
       left = finished ? seconds * (all - finished) / finished : 0
-      if (finished > all / 20 && left > 0) printf ", about %d s", left < 20 ? left + 1 : int(left / 10 + 1) * 10
+      if (finished > all / 20 && left > 0) printf ", about %d s", (left < 20 ? left + 1 : int(left / 10 + 1) * 10)
       else printf ", %d s so far", seconds
     }' "$1.todo" "$1" 2>/dev/null
 }
@@ -98,10 +98,11 @@ has_compiler() {
 }
 
 has_cmake() {
-  local version
+  local version major minor
   command -v cmake ctest >/dev/null || return 1
   version=$(cmake --version | sed -n '1s/.* version //p')
-  [[ $(printf '%s\n' 3.24 "$version" | sort -V | head -n 1) == 3.24 ]]
+  major=${version%%.*} minor=${version#*.} minor=${minor%%.*}
+  ((major > 3 || (major == 3 && minor >= 24)))
 }
 
 # A library's header, wherever the compiler or CMake would look for it.
@@ -111,9 +112,9 @@ has_header() {
     return
   fi
   local prefix includes=() prefixes
-  IFS=':;' read -ra prefixes <<<"${CMAKE_PREFIX_PATH:-}"
-  for prefix in "${prefixes[@]}" "${fmt_ROOT:-}" "${GTest_ROOT:-}"; do
-    if [[ $prefix ]]; then includes+=("-I$prefix/include"); fi
+  IFS=':;' read -ra prefixes <<<"$CMAKE_PREFIX_PATH;$fmt_ROOT;$GTest_ROOT;$PATH"
+  for prefix in "${prefixes[@]}"; do
+    if [[ $prefix ]]; then includes+=("-I${prefix%/bin}/include"); fi
   done
   probe "#if !__has_include(<$1>)
 #error
@@ -127,23 +128,49 @@ python_has() { "$1" -c "import importlib.util as u, sys; sys.exit(sys.version_in
 has_chromium() { command -v chromium chromium-browser google-chrome >/dev/null; }
 has_matplotlib() { python_has python3 matplotlib || python_has /usr/bin/python3 matplotlib; }
 
-# Fills `missing` (for people) and `packages` (Debian's names).
+# What is needed, and its package for apt-get, Homebrew, dnf and pacman. Homebrew's compiler is
+# Apple's, which comes with another command.
+table='compiler    g++                 -                  gcc-c++             gcc
+cmake       cmake               cmake              cmake               cmake
+ninja       ninja-build         ninja              ninja-build         ninja
+fmt         libfmt-dev          fmt                fmt-devel           fmt
+googletest  libgtest-dev        googletest         gtest-devel         gtest
+python      python3             python             python3             python
+matplotlib  python3-matplotlib  python-matplotlib  python3-matplotlib  python-matplotlib
+chromium    chromium            chromium           chromium            chromium'
+column=2 install=
+if command -v apt-get >/dev/null; then
+  install="sudo apt-get install"
+elif command -v brew >/dev/null; then
+  column=3 install="brew install"
+elif command -v dnf >/dev/null; then
+  column=4 install="sudo dnf install"
+elif command -v pacman >/dev/null; then
+  column=5 install="sudo pacman -S"
+fi
+named() { # NEED...: the packages' names here, Debian's where the manager is unknown
+  awk -v needs=" $* " -v column="$column" \
+    'index(needs, " " $1 " ") && $column != "-" { printf "%s%s", space, $column; space = " " }' \
+    <<<"$table"
+}
+
+# Fills `missing` (for people) and `needs` (of the table).
 check() {
-  missing=() packages=() compiler=()
+  missing=() needs=() compiler=()
   local candidate
   # The order in which CMake looks.
-  for candidate in "${CXX:-}" c++ g++ clang++; do
+  for candidate in "$CXX" c++ g++ clang++; do
     read -ra compiler <<<"$candidate"
     if [[ ${compiler[*]} ]] && command -v "${compiler[0]}" >/dev/null; then break; fi
     compiler=()
   done
-  lacks() { missing+=("$1") packages+=("$2"); }
-  has_compiler || lacks "a C++20 compiler (g++ 11 or newer)" g++
+  lacks() { missing+=("$1") needs+=("$2"); }
+  has_compiler || lacks "a C++20 compiler (g++ 11, clang 16 or newer)" compiler
   has_cmake || lacks "CMake 3.24 or newer" cmake
-  command -v ninja >/dev/null || lacks "Ninja" ninja-build
-  has_header fmt/core.h || lacks "fmt" libfmt-dev
-  if [[ $tests ]]; then has_header gtest/gtest.h || lacks "GoogleTest" libgtest-dev; fi
-  python_has python3 unittest || lacks "Python 3.9 or newer" python3
+  command -v ninja >/dev/null || lacks "Ninja" ninja
+  has_header fmt/core.h || lacks "fmt" fmt
+  if [[ $tests ]]; then has_header gtest/gtest.h || lacks "GoogleTest" googletest; fi
+  python_has python3 unittest || lacks "Python 3.9 or newer" python
 }
 
 # ---- getting it ----
@@ -177,16 +204,19 @@ join() { # SEPARATOR WORD...
 # Ends the script, saying what is missing and how to get it.
 report_missing() {
   say "$me: this machine lacks $(join ', ' "${missing[@]}")."
-  if [[ ${CXX:-} && " ${packages[*]} " == *" g++ "* ]]; then
-    say "  CXX=$CXX is not a C++20 compiler: set it to one, or unset it."
+  local names
+  names=$(named "${needs[@]}")
+  if [[ " ${needs[*]} " == *" compiler "* ]]; then
+    if [[ $CXX ]]; then say "  CXX=$CXX is not a C++20 compiler: set it to one, or unset it."; fi
+    if [[ $OSTYPE == darwin* ]]; then say "  To install the compiler: xcode-select --install"; fi
   fi
-  if command -v apt-get >/dev/null; then
-    say "  To install: sudo apt-get install ${packages[*]}"
-  else
+  if [[ ! $install ]]; then
     say "  Install these packages, then run $me again. Their names on Debian and Ubuntu:"
-    say "  ${packages[*]}"
+    say "  $names"
+  elif [[ $names ]]; then
+    say "  To install: $install $names"
   fi
-  if [[ " ${packages[*]} " == *" cmake "* ]] && command -v cmake >/dev/null; then
+  if [[ " ${needs[*]} " == *" cmake "* ]] && command -v cmake >/dev/null; then
     say "  The CMake here is $(cmake --version | sed -n '1s/.* version //p');" \
       "where the system's package is too old: python3 -m pip install cmake"
   fi
@@ -194,14 +224,14 @@ report_missing() {
 }
 
 ready() {
-  local log=$root/build/ready.log words="$*" wanted=" $* "
+  local log=$root/build/ready.log words="$*" wanted=" $* " packages
   if [[ $wanted == *" tests "* ]]; then tests=yes; fi
   # Found by CMake only on PATH or through this variable.
   local nvcc=${CUDA_HOME:-/usr/local/cuda}/bin/nvcc
-  if [[ ! ${CUDACXX:-} && -x $nvcc ]] && ! command -v nvcc >/dev/null; then export CUDACXX=$nvcc; fi
+  if [[ ! $CUDACXX && -x $nvcc ]] && ! command -v nvcc >/dev/null; then export CUDACXX=$nvcc; fi
 
   # All was there the last time; what was removed since, CMake names.
-  local seen="CXX=${CXX:-} CMAKE_PREFIX_PATH=${CMAKE_PREFIX_PATH:-} PATH=$PATH"
+  local seen="CXX=$CXX CMAKE_PREFIX_PATH=$CMAKE_PREFIX_PATH PATH=$PATH"
   local stamp=$root/build/.ready${words:+.}${words// /.}
   if [[ -e $stamp && $(<"$stamp") == "$seen" ]] &&
     command -v cmake ctest ninja python3 >/dev/null; then
@@ -212,6 +242,7 @@ ready() {
   check
   if ((${#missing[@]})); then
     if ! can_install; then report_missing; fi
+    read -ra packages <<<"$(named "${needs[@]}")"
     say "$me: installing ${packages[*]}"
     if ! quietly "apt-get install" "$log" update_and_install "${packages[@]}"; then
       tail -n 5 "$log" >&2
@@ -227,7 +258,7 @@ ready() {
 
   # Nothing that was built stops for want of these.
   if [[ $wanted == *" matplotlib "* ]]; then
-    have_if_possible has_matplotlib python3-matplotlib "matplotlib, which only figures need"
+    have_if_possible has_matplotlib matplotlib "matplotlib, which only figures need"
   fi
   if [[ $wanted == *" chromium "* ]]; then
     have_if_possible has_chromium chromium "chromium, which only tests of scripts/explore need"
@@ -235,15 +266,17 @@ ready() {
   printf '%s\n' "$seen" >"$stamp"
 }
 
-# have_if_possible HAS PACKAGE WHAT
+# have_if_possible HAS NEED WHAT
 have_if_possible() {
   if "$1"; then return; fi
+  local package
+  package=$(named "$2")
   if can_install; then
-    say "$me: installing $2"
-    quietly "apt-get install" "$root/build/ready.log" update_and_install "$2" || true
+    say "$me: installing $package"
+    quietly "apt-get install" "$root/build/ready.log" update_and_install "$package" || true
     hash -r
   fi
-  if ! "$1"; then say "$me: going on without $3 (package $2)."; fi
+  if ! "$1"; then say "$me: going on without $3 (package $package)."; fi
 }
 
 # ---- building ----
@@ -259,14 +292,14 @@ build() {
   # What there is to do, for the progress: from a copy, as Ninja would first renew build.ninja.
   export NINJA_STATUS='[%f/%t] '
   cp "$build_dir/build.ninja" "$log.ninja" 2>/dev/null &&
-    ninja -C "$build_dir" -f build.log.ninja -n ${targets[0]:+"${targets[@]}"} >"$log.todo" 2>&1 || true
+    ninja -C "$build_dir" -f build.log.ninja -n "${targets[@]}" >"$log.todo" 2>&1 || true
   if ! quietly "building" "$log" \
-    cmake --build "$build_dir" ${targets[0]:+--target "${targets[@]}"} -j "$(nproc)"; then
+    cmake --build "$build_dir" ${targets[0]:+--target "${targets[@]}"} -j "$(cores)"; then
     compilers_words "$log"
     die "the build failed (all of its output: ${log#"$root"/})."
   fi
   compilers_words "$log"
-  exec {lock}>&- # of alone
+  exec 9>&- # of alone
 }
 
 # What CMake decides once and keeps: with another compiler, or in a folder that has moved, it has to
@@ -276,7 +309,7 @@ build() {
 configure() { # PRESET
   local stamp=$build_dir/.configured options=() from before_from= gpu before_gpu=
   local cuda before_cuda= before_tests=
-  from="$root CXX=${CXX:-} CUDACXX=${CUDACXX:-} nvcc=$(command -v nvcc || true) CI=${CI:-}"
+  from="$root CXX=$CXX CUDACXX=$CUDACXX nvcc=$(command -v nvcc || true) CI=$CI"
   if [[ -e $stamp ]]; then
     { read -r before_from && read -r before_gpu && read -r before_cuda && read -r before_tests; } \
       <"$stamp" || true
@@ -312,11 +345,18 @@ compilers_words() {
   grep -v -e '^\[[0-9]*/[0-9]*\]' -e '^ninja: ' -e '^-- ' "$1" >&2 || true
 }
 
-# Two builds in one folder would overwrite each other's files: the second waits for the first.
+# Two builds in one folder would overwrite each other's files: the second waits for the first. The
+# lock belongs to the open file, so it outlives the Python that takes it.
 alone() {
-  exec {lock}>"$1"
-  if command -v flock >/dev/null && ! flock -n "$lock"; then
+  exec 9>"$1"
+  if ! python3 -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)' 2>/dev/null; then
     say "$me: another build in this clone is under way; waiting for its end."
-    flock "$lock"
+    python3 -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)'
   fi
+}
+
+# Those that this process may use.
+cores() {
+  python3 -c 'import os
+print(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())'
 }

@@ -1,6 +1,7 @@
 // The program of a rung: options in, report out. Which rung it is, its steps say.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>

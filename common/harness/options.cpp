@@ -1,6 +1,7 @@
 #include "harness/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <getopt.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <climits>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <initializer_list>
 #include <limits>
@@ -144,13 +146,36 @@ bool takes(const std::string& rung, const OptionSpec& spec) {
   bad_usage(fmt::format("--{} '{}': {}; give {}", option, value, what, accepted));
 }
 
+/// std::from_chars, which libc++ has for whole numbers alone before version 20.
+template <class T>
+std::from_chars_result read_number(const char* begin, const char* end, T& value) {
+  if constexpr (std::is_integral_v<T>) {
+    return std::from_chars(begin, end, value);
+  } else {
+    // strtod also takes spaces, a plus and hexadecimal digits.
+    const std::string text(begin,
+                           std::find_if(begin, end, [](char c) { return c == 'x' || c == 'X'; }));
+    if (text.find_first_of(" \t\n\v\f\r+") == 0) return {begin, std::errc::invalid_argument};
+    char* rest;
+    errno = 0;
+    if constexpr (std::is_same_v<T, float>)
+      value = std::strtof(text.c_str(), &rest);
+    else
+      value = std::strtod(text.c_str(), &rest);
+    const ptrdiff_t length = rest - text.c_str();
+    if (length == 0) return {begin, std::errc::invalid_argument};
+    const bool overflow = errno == ERANGE && std::isinf(value);
+    return {begin + length, overflow ? std::errc::result_out_of_range : std::errc{}};
+  }
+}
+
 /// The whole of `text` as a number from `least` to `most`.
 template <class T>
 T number(std::string_view option, std::string_view text, T least, T most,
          std::string_view accepted) {
   T value{};
   const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  const auto [rest, error] = read_number(text.data(), end, value);
   if (error == std::errc::invalid_argument) {
     // from_chars accepts no sign on unsigned numbers, but someone who types one means a number.
     const bool negative = text.size() > 1 && text[0] == '-' && text[1] >= '0' && text[1] <= '9';
@@ -448,8 +473,9 @@ std::vector<Given> split(int argc, char** argv, const std::string& rung) {
     if (!takes(rung, *spec))
       bad_usage(fmt::format("{} does not take {}, which needs a step {}; leave it out", rung, given,
                             spec->needs->text));
-    if (code == ':') bad_usage(fmt::format("{} needs a value: {} {}", given, given, spec->value));
-    if (code == '?')
+    if (code == ':' && spec->value)
+      bad_usage(fmt::format("{} needs a value: {} {}", given, given, spec->value));
+    if (code == '?' || code == ':')  // BSD's returns either
       bad_usage(fmt::format("{} takes no value, but '{}' was given", given, element));
     if (spec->value && given == element && std::string_view(optarg).starts_with("--"))
       bad_usage(fmt::format("{} needs a value: {} {}; what follows is '{}'", given, given,

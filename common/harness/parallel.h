@@ -4,8 +4,8 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <future>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "host_cores.h"
@@ -30,8 +30,9 @@ void parallel_for(int64_t n, Body body) {
     }
   };
   {
-    std::vector<std::jthread> helpers;
-    for (int64_t t = 1; t < std::min<int64_t>(host_cores(), n); ++t) helpers.emplace_back(work);
+    std::vector<std::future<void>> helpers;  // each waits for its thread when it is destroyed
+    for (int64_t t = 1; t < std::min<int64_t>(host_cores(), n); ++t)
+      helpers.push_back(std::async(std::launch::async, work));
     work();
   }
   if (failure) std::rethrow_exception(failure);

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <thread>
 
+#include "host_cores.h"
+
 namespace ladder {
 
 struct Progress::Impl {
@@ -19,6 +21,7 @@ struct Progress::Impl {
 };
 
 Progress::Progress(const std::string& step) : impl_(new Impl) {
+  if (host_cores() == 1) return;  // a program with one core has one thread, for debuggers and qemu
   impl_->thread = std::thread([impl = impl_, step] {
     const auto begin = std::chrono::steady_clock::now();
     const bool terminal = isatty(STDERR_FILENO);
@@ -46,7 +49,7 @@ Progress::~Progress() {
     impl_->over = true;
   }
   impl_->ended.notify_one();
-  impl_->thread.join();
+  if (impl_->thread.joinable()) impl_->thread.join();
   delete impl_;
 }
 

@@ -25,12 +25,12 @@ class Browser:
         self.path, self.seconds = path or find(), seconds
 
     def __enter__(self):
-        self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.profile = tempfile.mkdtemp()
         theirs_in, self.to = os.pipe()
         self.come, theirs_out = os.pipe()
         command = [self.path, "--headless=new", "--no-sandbox", "--disable-gpu",
                    "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
-                   "--force-color-profile=srgb", f"--user-data-dir={self.profile.name}",
+                   "--force-color-profile=srgb", f"--user-data-dir={self.profile}",
                    "--remote-debugging-pipe", "about:blank"]
         self.process = subprocess.Popen(
             ["/bin/sh", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "sh", *command],
@@ -58,7 +58,7 @@ class Browser:
         finally:
             os.close(self.to)
             os.close(self.come)
-            self.profile.cleanup()
+            shutil.rmtree(self.profile, ignore_errors=True)
 
     def call(self, method, **parameters):
         self.last += 1

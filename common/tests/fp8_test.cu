@@ -361,7 +361,8 @@ enum class From { shared, registers, loaded };  // where A comes from; loaded: t
 /// Fills a tile from a row-major matrix by ordinary stores, columns past it with zeros.
 template <int R, int C>
 __device__ __forceinline__ void fill(const SwizzledTile<e4m3, R, C>& tile, Hbm<const e4m3> source) {
-  constexpr int kAll = tile.kColumns * tile.kPanels;
+  using Layout = SwizzledTile<e4m3, R, C>;
+  constexpr int kAll = Layout::kColumns * Layout::kPanels;
   for (int i = threadIdx.x; i < R * kAll; i += kWarpgroup) {
     const int r = i / kAll, c = i % kAll;
     e4m3 x = e4m3(0.0f);

@@ -188,6 +188,8 @@ class Lessons(unittest.TestCase):
             os.mkdir(os.path.join(scratch, "build"))
             os.symlink(BIN, os.path.join(scratch, "build/bin"))
             text = LADDER if command.text == "scripts/run" else command.text
+            text = text.replace("scripts/exercise ",
+                                f"scripts/exercise --build '{os.path.dirname(BIN)}' ")
             done = subprocess.run(["bash", "-c", text], cwd=scratch, timeout=SECONDS,
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, encoding="utf-8", errors="replace")

@@ -2,6 +2,7 @@
 #include "harness/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <climits>

@@ -453,8 +453,9 @@ class Plot(unittest.TestCase):
             if peer["variant"] == "flash":
                 peer["time_ms"] *= 3 if peer["seqlen"] > 512 else 1.5
         *rows, _, text = TABLES[name](self.files(), name)
-        for row, point in zip(rows[2:], ("d = 64", "d = 64, causal", "d = 128", "d = 128, causal"),
-                              strict=True):
+        points = "d = 64", "d = 64, causal", "d = 128", "d = 128, causal"
+        self.assertEqual(len(rows[2:]), len(points))
+        for row, point in zip(rows[2:], points):
             self.assertEqual(row, f"| {point} | 0.50 · 0.75 · 2.50 |" + " 0.50 · 1.50 · 2.50 |" * 5)
         self.assertIn("`sm90` over cuDNN · over FlashAttention-2 · over `mma`, forward and "
                       "backward together: ratios of TFLOP/s, bf16", text)
@@ -1147,8 +1148,9 @@ class Committed(unittest.TestCase):
                           "scripts/bench.py --sim")
             out = subprocess.run([program, *arguments, "--json"], stdin=subprocess.DEVNULL,
                                  capture_output=True, encoding="utf-8", timeout=SECONDS).stdout
-            for now, before in zip([json.loads(line) for line in out.splitlines()], records,
-                                   strict=True):
+            printed = [json.loads(line) for line in out.splitlines()]
+            self.assertEqual(len(printed), len(records))
+            for now, before in zip(printed, records):
                 for name, value in before.items():
                     if self.COUNTS.fullmatch(name):
                         self.assertEqual(now[name], value, f"{command}: {name}; scripts/bench.py "
@@ -1176,7 +1178,8 @@ class Committed(unittest.TestCase):
                              "scripts/bench.py --sim traces anew")
         with open(os.path.join(RESULTS, "traces.json"), encoding="utf-8") as file:
             before = json.load(file)["pipelines"]
-        for of, one in zip(course.PIPELINED, before, strict=True):
+        self.assertEqual(len(before), len(course.PIPELINED))
+        for of, one in zip(course.PIPELINED, before):
             self.assertEqual(traces.pipelined(os.path.join(BIN, of[1]), *of), one,
                              "scripts/bench.py --sim traces anew")
 

@@ -611,7 +611,7 @@ class ReadyTest(ScriptTest):
 
     # What the scripts use of any Unix machine.
     ALWAYS_THERE = ["awk", "bash", "basename", "cat", "cp", "dirname", "env", "grep", "head", "mkdir", "mv",
-                    "nproc", "rm", "sed", "sh", "sleep", "sort", "tail", "touch"]
+                    "rm", "sed", "sh", "sleep", "tail", "touch"]
 
     def setUp(self):
         super().setUp()
@@ -652,7 +652,7 @@ class ReadyTest(ScriptTest):
         self.tool("sudo", 'shift; exec "$@"')  # sudo -n COMMAND...
 
     def ready(self, script="ready"):
-        return self.command("bash", "-euc", f"source scripts/ready.sh; {script}",
+        return self.command("bash", "-ec", f"source scripts/ready.sh; {script}",
                             "scripts/run")
 
     def test_nothing_to_do(self):
@@ -680,6 +680,31 @@ class ReadyTest(ScriptTest):
             self.assertIn(word, result.stderr)
         self.assertNotIn("apt-get", result.stderr)
         self.assertFalse(os.path.exists(os.path.join(self.root, "build/.ready")))
+
+    def test_each_package_manager_has_its_own_names(self):
+        for manager, said in (
+                ("brew", "brew install ninja fmt googletest python"),
+                ("dnf", "sudo dnf install ninja-build fmt-devel gtest-devel python3"),
+                ("pacman", "sudo pacman -S ninja fmt gtest python")):
+            self.tool(manager)
+            self.tools("ninja", "python3")
+            self.tool("c++", "! grep -q -e fmt/ -e gtest/")
+            result = self.ready("ready tests")
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(f"  To install: {said}\n", result.stderr)
+            self.tools()
+            self.assertEqual(self.ready("ready tests").stderr, "")
+            shutil.rmtree(os.path.join(self.root, "build"))
+            for name in ("c++", "cmake", "ctest", "ninja", "python3", manager):
+                os.unlink(os.path.join(self.path, name))
+        self.assertNotIn("install", self.called())
+
+    def test_on_macos_the_compiler_is_apples(self):
+        self.tool("brew")
+        self.tools("c++")
+        result = self.ready("OSTYPE=darwin22; ready")
+        self.assertIn("  To install the compiler: xcode-select --install\n", result.stderr)
+        self.assertNotIn("brew install", result.stderr)
 
     def test_each_library_is_missed(self):
         for header, word, package in (("fmt/core.h", "fmt", "libfmt-dev"),
@@ -1008,7 +1033,7 @@ class ReadyTest(ScriptTest):
 
     def test_a_second_build_waits_for_the_first(self):
         self.tools()
-        os.symlink(shutil.which("flock"), os.path.join(self.path, "flock"))
+        self.tool("python3", f'case $1 in -c) exec "{sys.executable}" "$@";; esac')
         started, go_on = (os.path.join(self.root, name) for name in ("started", "go_on"))
         self.tool("cmake", f"""case $* in
             --version) echo cmake version 3.25.1;;
@@ -1053,6 +1078,63 @@ class ReadyTest(ScriptTest):
             process.communicate(timeout=SECONDS)
         self.assertEqual(process.returncode, 130)
         self.assertNotIn("ladder.run", self.called())
+
+
+class PortableTest(unittest.TestCase):
+    """What macOS's bash 3.2 and BSD tools lack, the shell scripts do without."""
+
+    # A pattern, and a line that it is to find.
+    LACKS = (
+        (r"\{\w+\}[<>]", 'exec {lock}>"$1"'),
+        (r"&>>|\|&", "make &>>log"),
+        (r"\$\{!?\w+(\[[^]]*\])?(\^|,|@[A-Za-z])", 'echo "${name^^}"'),
+        (r"\$\{\w+(\[-|:\s*:?\(?-\d+:-)", 'echo "${all[-1]}"'),
+        (r"\b(declare|local|typeset|readonly)\s+-\w*[Anlu]", "local -n result=$1"),
+        (r"\b(mapfile|readarray|coproc|wait\s+-n)\b", "mapfile -t lines <file"),
+        (r"\[\[ (! )?-[vR] ", "if [[ -v name ]]; then"),
+        (r";;?&", "a) echo ;;&"),
+        (r"\{\d+\.\.\d+\.\.\d+\}|\{0\d+\.\.", "for i in {1..9..2}; do"),
+        (r"printf .*%\(", "printf '%(%s)T'"),
+        (r"\$\{?(BASHPID|EPOCHSECONDS|EPOCHREALTIME|SRANDOM)\b", "echo $EPOCHSECONDS"),
+        (r"\bshopt -s \w*(globstar|lastpipe|inherit_errexit)", "shopt -s globstar"),
+        (r"^\s*set -[a-z]*u", "set -euo pipefail"),  # an empty array is unset there
+        (r"(?<![.\w])(nproc|flock|timeout|tac|realpath|sha\d+sum|md5sum|setsid|getopt|numfmt)\b",
+         'make -j "$(nproc)"'),
+        (r"\breadlink\s+-[fem]|\bgrep\s+-\w*P|\bdate\s+(-d|--)|\bstat\s+-c|\bsort\s+-\w*[Vz]",
+         "sort -V versions"),
+        (r"\bxargs\s+(-\w*[rd]|--)|\bsed\s+(-\w*[irz]|--)|\bfind .*-printf|\bhead\s+-n\s*-|"
+         r"\bcp\s+(-\w*[u]|--)|\bmktemp\s+--|\bbase64\s+-w|\b(ps|tail)\s+.*--", "xargs -0r rm"),
+    )
+
+    @staticmethod
+    def scripts():
+        root = os.path.dirname(SCRIPTS)
+        listed = subprocess.run(["git", "-C", root, "ls-files", "-z", "--cached", "--others",
+                                 "--exclude-standard"], capture_output=True, check=True, text=True)
+        for name in filter(None, listed.stdout.split("\0")):
+            path = os.path.join(root, name)
+            if not os.path.isfile(path):
+                continue
+            with open(path, "rb") as file:
+                first = file.readline()
+            if name.endswith(".sh") or re.match(rb"#!.*\b(ba)?sh\b", first):
+                with open(path, encoding="utf-8") as file:
+                    yield name, file.read().splitlines()
+
+    def test_each_pattern_finds_what_it_is_for(self):
+        for pattern, line in self.LACKS:
+            self.assertRegex(line, pattern)
+
+    def test_no_script_needs_what_is_not_there(self):
+        names = set()
+        for name, lines in self.scripts():
+            names.add(name)
+            for number, line in enumerate(lines, 1):
+                if line.lstrip().startswith("#"):
+                    continue
+                for pattern, _ in self.LACKS:
+                    self.assertNotRegex(line, pattern, f"{name}:{number}")
+        self.assertLessEqual({"scripts/run", "scripts/ready.sh", "scripts/test", ".ci/run"}, names)
 
 
 class VerdictTest(ScriptTest):

@@ -4,9 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <set>
+#include <thread>
 
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+#include "harness/parallel.h"
 #include "machine/machine.h"
 
 namespace ladder::sim {
@@ -725,6 +732,29 @@ TEST_F(SimTest, ARunAfterAFaultStartsClean) {
   EXPECT_EQ(c.hbm.requested_read, 80);
   EXPECT_EQ(c.hbm.distinct_read, 40);
 }
+
+#ifdef __linux__
+/// Counts the blocks that run on another thread than `caller`.
+__global__ void look_at_thread(std::thread::id caller, std::atomic<int>* others) {
+  *others += std::this_thread::get_id() != caller;
+}
+
+TEST_F(SimTest, StartsNoThreadWhereThereIsOneCore) {
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  const std::thread::id self = std::this_thread::get_id();
+  std::atomic<int> others = 0;
+  EXPECT_EQ(device().info().name, "sim on 1 core");
+  device().run("test",
+               [&] { launch("look", look_at_thread, dim3(64), dim3(1), 0, self, &others); });
+  parallel_for(64, [&](int64_t) { others += std::this_thread::get_id() != self; });
+  EXPECT_EQ(others, 0);
+  sched_setaffinity(0, sizeof before, &before);
+}
+#endif
 
 }  // namespace
 }  // namespace ladder::sim

@@ -77,7 +77,7 @@ add_custom_command(OUTPUT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
 add_library(planted OBJECT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc)
 target_include_directories(planted PRIVATE ${CMAKE_BINARY_DIR}/planted)
 target_compile_definitions(planted PRIVATE LADDER_SIM)
-target_compile_options(planted PRIVATE -w -g1 ${compiles_sooner})
+target_compile_options(planted PRIVATE -w -g1 -gdwarf-4 ${compiles_sooner})
 target_link_libraries(planted PUBLIC ladder_flags)
 add_library(planted_tests OBJECT ${tests}/broken_test.cpp ${tests}/reference_test.cpp)
 target_include_directories(planted_tests PRIVATE ${CMAKE_BINARY_DIR}/planted)

@@ -156,7 +156,7 @@ constexpr int warp_sums_floats(int R, int C, int warps) {
 template <int R, int C, int kWarps>
 __device__ __forceinline__ void write(const WarpSums<R, C, kWarps>& target,
                                       const Accumulator<R, C>& acc) {
-  constexpr int kPitch = target.kPitch;
+  constexpr int kPitch = WarpSums<R, C, kWarps>::kPitch;
   write(target.data + warp_id() * R * kPitch, kPitch, acc);
 }
 /// The sums of all warps, added up.

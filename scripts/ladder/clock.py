@@ -8,7 +8,6 @@ disturb: with a call in the loop ptxas makes each product wait for the one befor
 
 import array
 import bisect
-import itertools
 import json
 import os
 import statistics
@@ -232,7 +231,7 @@ class Block:
         """Whether these can be marks at all."""
         return all(0 < one[START] <= one[S_ISSUED] <= one[S_DONE] <= one[SOFTMAX_DONE]
                    <= one[READY] < after[START] and one[O_ISSUED] <= one[O_DONE]
-                   for of in self.consumers for one, after in itertools.pairwise(of))
+                   for of in self.consumers for one, after in zip(of, of[1:]))
 
     def step(self):
         """Cycles of one, over all that are marked and all consumers."""
@@ -255,7 +254,7 @@ def spans(of, variant):
     """{what: [(begin, end)]} of one consumer, in the order of steps. A product is under way from
     the first instruction of its issue until the consumer has waited for it; where it does so after
     a softmax, the product may be done before (if O_wait is no longer than a mark takes)."""
-    pairs = list(itertools.pairwise(of))
+    pairs = list(zip(of, of[1:]))
     found = {"S": [(one[START], one[S_DONE]) for one in of],
              "S_issue": [(one[START], one[S_ISSUED]) for one in of],
              "step": [(one[S_DONE], after[S_DONE]) for one, after in pairs]}
@@ -290,7 +289,8 @@ def share(block, variant, kinds):
                 events += [(first, 1), (last, -1)]
                 until = last
     one = two = many = 0
-    for (at, change), (until, _) in itertools.pairwise(sorted(events) + [(end, 0)]):
+    events.sort()
+    for (at, change), (until, _) in zip(events, [*events[1:], (end, 0)]):
         many += change
         one += (until - at) * (many >= 1)
         two += (until - at) * (many >= 2)

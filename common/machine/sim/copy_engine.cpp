@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "machine/sim/fault.h"
@@ -137,7 +136,7 @@ void CopyEngine::add(const Floats& floats) {
   for (int64_t i = 0; i < floats.n; ++i) {
     float x;
     std::memcpy(&x, memory_.data() + floats.shared + 4 * i, 4);
-    std::atomic_ref<float>(sums[i]).fetch_add(x, std::memory_order_relaxed);
+    add_atomically(sums[i], x);
   }
 }
 

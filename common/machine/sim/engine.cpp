@@ -8,8 +8,8 @@
 #include <bit>
 #include <cstring>
 #include <fstream>
+#include <future>
 #include <numeric>
-#include <thread>
 
 #include "host_cores.h"
 
@@ -274,9 +274,8 @@ Sim::Sim(const SimOptions& options) : options_(options) {
   info_.sram_bytes = options.sram_bytes;
   info_.compute_capability = 90;
   const int64_t page = sysconf(_SC_PAGESIZE);
-  info_.memory_bytes = page * sysconf(_SC_PHYS_PAGES);
-  info_.memory_free = page * sysconf(_SC_AVPHYS_PAGES);
-  std::ifstream meminfo("/proc/meminfo");
+  info_.memory_free = info_.memory_bytes = page * sysconf(_SC_PHYS_PAGES);
+  std::ifstream meminfo("/proc/meminfo");  // Linux's
   for (std::string line; std::getline(meminfo, line);)
     if (line.rfind("MemAvailable:", 0) == 0)
       info_.memory_free = std::strtoll(line.c_str() + 13, nullptr, 10) * 1024;
@@ -380,9 +379,10 @@ void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes
     worker = nullptr;
   };
   {
-    std::vector<std::jthread> helpers;
+    std::vector<std::future<void>> helpers;  // each waits for its thread when it is destroyed
     const auto wanted = static_cast<size_t>(std::min<int64_t>(blocks, std::ssize(workers_)));
-    for (size_t i = 1; i < wanted; ++i) helpers.emplace_back([&, i] { work(*workers_[i]); });
+    for (size_t i = 1; i < wanted; ++i)
+      helpers.push_back(std::async(std::launch::async, work, std::ref(*workers_[i])));
     work(*workers_[0]);
   }
   for (auto& w : workers_) {

@@ -19,7 +19,7 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
+#if defined(__x86_64__) || defined(__aarch64__)
 #define LADDER_SWITCH_IN_ASSEMBLY 1
 #else
 #include <ucontext.h>
@@ -40,12 +40,13 @@ constexpr uint64_t kCanary = 0x6c61646465722121;
 #ifdef LADDER_SWITCH_IN_ASSEMBLY
 // void ladder_switch(void** save, void* load): pushes what the ABI says a callee must keep, stores
 // the stack pointer in *save, takes `load` as the stack pointer and pops the same from there.
-extern "C" void ladder_switch(void** save, void* load);
+void ladder_switch(void** save,
+                   void* load) asm("ladder_switch");  // the name as it is, on macOS too
 #if defined(__x86_64__)
 asm(R"(
 .text
+.p2align 4
 .globl ladder_switch
-.type ladder_switch, @function
 ladder_switch:
   pushq %rbp
   pushq %rbx
@@ -62,13 +63,12 @@ ladder_switch:
   popq %rbx
   popq %rbp
   ret
-.size ladder_switch, .-ladder_switch
 )");
 #else
 asm(R"(
 .text
+.p2align 4
 .globl ladder_switch
-.type ladder_switch, %function
 ladder_switch:
   sub sp, sp, #160
   stp x19, x20, [sp]
@@ -96,7 +96,6 @@ ladder_switch:
   ldp d14, d15, [sp, #144]
   add sp, sp, #160
   ret
-.size ladder_switch, .-ladder_switch
 )");
 #endif
 #endif

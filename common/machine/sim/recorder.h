@@ -30,7 +30,7 @@ class Ranges {
 
 /// For the one worker that there is when tracing. Everything is reported by the running thread, and
 /// the recorder is told first which one that is.
-class Recorder : public Watcher {
+class Recorder final : public Watcher {
  public:
   explicit Recorder(const Counts& counts) : counts_(counts) {}
 

@@ -8,7 +8,6 @@
 #define __launch_bounds__(...)
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -320,7 +319,7 @@ inline bool __any_sync(unsigned mask, bool predicate,
 template <class T>
 T atomicAdd(Hbm<T> target, T x) {
   target.count_add(0);
-  return std::atomic_ref<T>(*target.data()).fetch_add(x, std::memory_order_relaxed);
+  return add_atomically(*target.data(), x);
 }
 /// Two neighbours; the first aligned to 8 bytes.
 inline void atomic_add_pair(Hbm<float> target, float a, float b) {

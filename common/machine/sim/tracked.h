@@ -17,6 +17,17 @@ namespace ladder::sim {
 /// Touches.
 inline constexpr int kBytesForEach = 3;
 
+/// Returns what was there before. (std::atomic_ref came to libc++ with version 19.)
+template <class T>
+T add_atomically(T& target, T x) {
+  T before, sum;
+  __atomic_load(&target, &before, __ATOMIC_RELAXED);
+  do sum = before + x;
+  while (
+      !__atomic_compare_exchange(&target, &before, &sum, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+  return before;
+}
+
 /// An array with its shadow and its counts.
 class Tracked : public Array {
  public:
