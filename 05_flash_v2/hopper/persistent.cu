@@ -1,4 +1,4 @@
-// 05 on Hopper, step 6: persistent blocks. This project's own way: the work comes from a counter.
+// 05 on Hopper, step 6: persistent blocks, as in FlashAttention-3.
 //
 //   build/bin/05_flash_v2 --variant persistent --seqlen 512 --causal
 //
@@ -11,9 +11,9 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `ping_pong`: as many blocks as there are SMs, each taking one tile of Q after another until
-// there is none left, by a counter in HBM. The next tile of Q is fetched, and O of the last one
-// stored, while this one is worked on: a ring of two stages of Q, through which O leaves.
+// Since `ping_pong`: as many blocks as there are SMs, each taking every so many-th tile of Q. The
+// next tile of Q is fetched, and O of the last one stored, while this one is worked on: a ring of
+// two stages of Q, through which O leaves.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -45,18 +45,13 @@ int64_t smem_bytes(int D, int Br, int Bc) {
          2 * shared_bytes<Mbarrier>(kStages * consumers) + 4 * shared_bytes<Mbarrier>(kStages);
 }
 
-/// No block has asked for a further tile of Q yet.
-__global__ void clear(Hbm<int> next) {
-  next[0] = 0;
-}
-
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
-/// Q, and whenever it is done with one, the next that nobody has.
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes every
+/// gridDim.x-th tile of Q.
 template <class T, int D, int kConsumers, int Bc>
 __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
               const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
-              Hbm<float> LSE, Hbm<int> next, Problem p) {
+              Hbm<float> LSE, Problem p) {
   using TileQ = SwizzledTile<T, kRows, D>;
   using TileKV = SwizzledTile<T, Bc, D>;
   constexpr int Br = kConsumers * kRows;
@@ -101,7 +96,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
           Q.fill_with_nothing();
       }
     };
-    for (int index = blockIdx.x; index < works;) {
+    for (int index = blockIdx.x; index < works; index += gridDim.x) {
       const Work w = work(index);
       send(w);
       const int batch = w.head / p.H, head_kv = w.head % p.H * p.Hk / p.H;
@@ -109,8 +104,6 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       for (int step = 0; step < steps; ++step) {
         K.acquire();
         K.fill(map_K, 0, step * Bc, head_kv, batch);
-        // Asked late, so that blocks end together, but before waiting for the others once more.
-        if (step == steps - 1) index = gridDim.x + atomicAdd(next, 1);
         V.acquire();
         V.fill(map_V, 0, step * Bc, head_kv, batch);
       }
@@ -227,7 +220,6 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   choose_tile(plan, kTiles, request, device.sram_bytes,
               [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
   plan.warps = 4 * (1 + plan.block_q / kRows);
-  plan.workspace = {{"next", 4}};
   return plan;
 }
 
@@ -238,12 +230,10 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   };
   constexpr int kConsumers = Br / kRows;
   const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
-  const auto next = hbm<int>(a["next"]);
-  launch("clear", clear, dim3(1), dim3(1), 0, next);
   launch("attention", attention<T, D, kConsumers, Bc>,
          dim3(std::min<int64_t>(works, multiprocessors())), dim3(kWarpgroup * (1 + kConsumers)),
          plan.smem_bytes, map("Q", p.N, p.H, kRows), map("K", p.N_kv, p.Hk, Bc),
-         map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kRows), hbm<float>(a["LSE"]), next, p);
+         map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kRows), hbm<float>(a["LSE"]), p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
@@ -263,22 +253,14 @@ Traffic traffic(const Problem& p, const Plan& plan) {
     rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);
   }
   const int64_t k = heads * rows * p.d * kIoBytes;
-  // A block asks for another tile of Q after each that it has had, the last time in vain.
-  const int64_t asked = 4 * heads * ceil_div(p.N, plan.block_q);
-  return {{"clear", {{"next", 0, 4}}},
-          {"attention",
-           {{"Q", q, 0},
-            {"K", k, 0},
-            {"V", k, 0},
-            {"O", 0, q},
-            {"LSE", 0, heads * p.N * 4},
-            {"next", asked, asked}}}};
+  return {{"attention",
+           {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
 }
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "persistent",
                      .idea = "persistent blocks",
-                     .summary = "and blocks that stay and take work from a counter",
+                     .summary = "and blocks that stay for several tiles of Q",
                      .colour = "#0072B2",
                      .after = "ping_pong",
                      .has_lse = true,

@@ -1,5 +1,5 @@
-// 05 on Hopper, step 7: what rescaling O, short sequences, the mask and shared memory still cost.
-// Rescaling seldom is FlashAttention-4's (Zadouri et al. 2026), the rest this project's own.
+// 05 on Hopper, step 9: what short sequences, the mask and shared memory still cost. This project's
+// own.
 //
 //   build/bin/05_flash_v2 --variant sm90 --seqlen 512 --causal
 //
@@ -14,11 +14,10 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `persistent`: m stays while P is at most 2⁸, so that O is seldom rescaled. Where there is
-// room, at d = 128, a consumer keeps Q in registers, so that S = Q·Kᵀ reads K alone from shared
-// memory. Under the mask a consumer whose rows see fewer keys than the block's last row steps
-// aside; tiles of Q are laid from the last row up, so that the one that is partly empty has the
-// fewest keys; and heads come in smaller groups, for HBM's sake.
+// Since `lazy`: where there is room, at d = 128, a consumer keeps Q in registers, so that S = Q·Kᵀ
+// reads K alone from shared memory. Under the mask a consumer whose rows see fewer keys than the
+// block's last row steps aside; tiles of Q are laid from the last row up, so that the one that is
+// partly empty has the fewest keys; and heads come in smaller groups, for HBM's sake.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -315,10 +314,10 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "sm90",
-                     .idea = "O seldom rescaled",
-                     .summary = "and O seldom rescaled, Q in registers, rows that step aside",
+                     .idea = "Q in registers",
+                     .summary = "and Q in registers, rows that step aside",
                      .colour = "#0072B2",
-                     .after = "persistent",
+                     .after = "lazy",
                      .is_default = kDevice == DeviceKind::gpu,
                      .has_lse = true,
                      .min_compute_capability = 90,

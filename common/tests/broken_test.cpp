@@ -112,7 +112,7 @@ TEST(Broken, RacesBetweenBlocksAreFoundInEveryOrderOnOneThread) {
   const std::pair<const char*, const char*> races[] = {
       {"tile_makes_rows_of_the_block_before", " writes P["},
       {"backward_adds_to_dQ_plainly", " reads dQ_sum["},
-      {"persistent_counts_plainly", " reads next[0]"},
+      {"counter_counts_plainly", " reads next[0]"},
   };
   Options options;
   options.problem = kProblems[1];

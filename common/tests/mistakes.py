@@ -16,7 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # The steps whose sources have mistakes.
 TILE, PIPELINE = ("01_tiled_matmul", "tile"), ("01_tiled_matmul", "pipeline")
 STORED, BACKWARD = ("06_backward", "stored"), ("06_backward", "mma")
-PERSISTENT, FP8 = ("05_flash_v2", "persistent"), ("05_flash_v2", "fp8")
+COUNTER, FP8 = ("05_flash_v2", "counter"), ("05_flash_v2", "fp8")
 REFERENCE = ("", "")
 
 WRONG, FAULT, BITS, FORMULA = "wrong result", "fault", "different bits", "formula is not count"
@@ -61,8 +61,8 @@ MISTAKES = {
                 "[&](auto at, float x, float y) { if (ON) at[0] = at[0] + x, at[1] = at[1] + y; "
                 "else atomic_add_pair(at, x, y); }(dQ_tile", FAULT, "in the same kernel"),
     ],
-    "05_flash_v2/hopper/persistent.cu": [
-        Mistake("persistent_counts_plainly", PERSISTENT, "atomicAdd(next",
+    "05_flash_v2/hopper/counter.cu": [
+        Mistake("counter_counts_plainly", COUNTER, "atomicAdd(next",
                 "[&](auto at, int x) { if (!ON) return atomicAdd(at, x); const int n = at[0]; "
                 "at[0] = n + x; return n; }(next", FAULT, "in the same kernel"),
     ],

@@ -1,0 +1,292 @@
+// 05 on Hopper, step 7: blocks take their work from a counter. This project's own way.
+//
+//   build/bin/05_flash_v2 --variant counter --seqlen 512 --causal
+//
+//   for each tile of Br rows of Q:
+//     m = −∞, l = 0, O = 0
+//     for each tile of Bc rows of K and V:
+//       S = scale·Q·Kᵀ
+//       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
+//       l ← α·l + rowsum P
+//       O ← α·O + P·V
+//     O ← O / l,   LSE = m + ln l
+//
+// Since `persistent`: whenever a block is done with a tile of Q it takes the next that nobody has, by
+// a counter in HBM, so that all blocks end together whatever their tiles take.
+
+#include "machine/hopper.h"
+#include "rung.h"
+#include "tile/rows.h"
+#include "tile/schedule.h"
+#include "tile/stages.h"
+#include "tile/warpgroup.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup
+constexpr int kStages = 2;  // of Q, of K and of V
+constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+// Named barriers: each consumer's own, and its turn at the tensor cores.
+constexpr int kOwn = 1, kTurn = 4;
+
+/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
+constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 32}};
+/// Registers of a thread of a consumer; the producer's keep 32 or 40.
+constexpr int registers(int consumers) {
+  return consumers == 3 ? 160 : 232;
+}
+int64_t smem_bytes(int D, int Br, int Bc) {
+  const int columns = std::max(D, 64);  // of a tile, whose panels have 64
+  const int consumers = Br / kRows;
+  return shared_bytes<fp16>(kStages * Br * columns) +
+         2 * shared_bytes<fp16>(kStages * Bc * columns) + shared_bytes<Work>(kStages * consumers) +
+         2 * shared_bytes<Mbarrier>(kStages * consumers) + 4 * shared_bytes<Mbarrier>(kStages);
+}
+
+/// No block has asked for a further tile of Q yet.
+__global__ void clear(Hbm<int> next) {
+  next[0] = 0;
+}
+
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
+/// Q, and whenever it is done with one, the next that nobody has.
+template <class T, int D, int kConsumers, int Bc>
+__global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
+    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
+              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
+              Hbm<float> LSE, Hbm<int> next, Problem p) {
+  using TileQ = SwizzledTile<T, kRows, D>;
+  using TileKV = SwizzledTile<T, Bc, D>;
+  constexpr int Br = kConsumers * kRows;
+  const int tiles = ceil_div(p.N, Br), works = tiles * p.B * p.H;
+  const auto work = [&](int index) {
+    return longest_first(index, {.heads = p.B * p.H,
+                                 .tiles = tiles,
+                                 .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                                 .uneven = p.causal});
+  };
+  const auto row_of = [&](const Work& w) {
+    return (tiles - 1 - w.tile) * Br;  // the last rows see the most keys
+  };
+  // Tiles of K and V that its last row sees; one at least, all masked if need be.
+  const auto steps_of = [&](const Work& w) {
+    const int keys = p.keys(min(row_of(w) + Br, p.N) - 1);
+    return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
+  };
+
+  SharedMemory smem;
+  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
+  const auto smem_work = smem.take<Work>("work", kStages * kConsumers);  // which tile of Q it is
+  Q.init(smem, "Q_full", "Q_free", 1);
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  V.init(smem, "V_full", "V_free", 4 * kConsumers);
+  if (threadIdx.x == 0) fence_mbarrier_init();
+  __syncthreads();
+
+  if (warpgroup_id() == 0) {  // the producer
+    setmaxnreg_dec<kConsumers == 3 ? 32 : 40>();
+    if (threadIdx.x != 0) return;
+    // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
+    // one the head is negative.
+    const auto send = [&](const Work& w) {
+      for (int consumer = 0; consumer < kConsumers; ++consumer) {
+        Q.free[Q.number()].wait(Q.at.round);  // from the start, not before its consumer says so
+        smem_work[Q.number()] = w;
+        if (w.head >= 0)
+          Q.fill(map_Q, 0, row_of(w) + consumer * kRows, w.head % p.H, w.head / p.H);
+        else
+          Q.fill_with_nothing();
+      }
+    };
+    for (int index = blockIdx.x; index < works;) {
+      const Work w = work(index);
+      send(w);
+      const int batch = w.head / p.H, head_kv = w.head % p.H * p.Hk / p.H;
+      const int steps = steps_of(w);
+      for (int step = 0; step < steps; ++step) {
+        K.acquire();
+        K.fill(map_K, 0, step * Bc, head_kv, batch);
+        // Asked late, so that blocks end together, but before waiting for the others once more.
+        if (step == steps - 1) index = gridDim.x + atomicAdd(next, 1);
+        V.acquire();
+        V.fill(map_V, 0, step * Bc, head_kv, batch);
+      }
+    }
+    send({-1, -1});
+    return;
+  }
+
+  setmaxnreg_inc<registers(kConsumers)>();  // a consumer
+  const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
+  const bool first_thread = threadIdx.x % kWarpgroup == 0;
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
+  // Consumers take turns to issue products, so that one's softmax runs under another's products.
+  const auto begin_turn = [&] { named_barrier_sync(kTurn + consumer, 2 * kWarpgroup); };
+  const auto end_turn = [&] {
+    named_barrier_arrive(kTurn + (consumer + 1) % kConsumers, 2 * kWarpgroup);
+  };
+  if (consumer == kConsumers - 1) end_turn();  // the first one's turn
+  Q.share = consumer;
+  if (first_thread) Q.free[Q.number()].arrive();  // the first stage of Q; the other one follows
+
+  Accumulator<16, Bc> S;
+  Operand<T, 16, Bc> P;
+  Accumulator<16, D> O_sum;
+  const auto start_scores = [&] {  // S = Q·Kᵀ
+    wgmma_fence(S);
+    wgmma_ABt(S, Q.tile(), 0, K.tile(), 0);
+    wgmma_commit();
+  };
+  const auto start_output = [&] {  // O += P·V
+    V.wait();
+    wgmma_fence(O_sum, P);
+    wgmma_AB(O_sum, P, V.tile());
+    wgmma_commit();
+  };
+  for (;; Q.at.next()) {
+    Q.wait();
+    const Work w = smem_work[Q.number()];
+    if (w.head < 0) break;
+    const int batch = w.head / p.H, head = w.head % p.H;
+    const int tile_row = row_of(w) + consumer * kRows, row = tile_row + warp_row;
+    const int steps = steps_of(w);
+
+    // m is kept in units of ln 2, like the exponents of 2^(c·s).
+    auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
+    O_sum = {};
+    // S becomes P, by the rows' running maxima; alpha is what O has to be scaled by.
+    const auto softmax = [&](int key) {
+      if (key + Bc > p.keys(row))
+        for_each(S, [&](int i, int j, float& s) {
+          if (key + j >= p.keys(row + i)) s = -INFINITY;
+        });
+      const auto m_new = max(m, c * row_max(S));
+      const auto shift = finite_or_zero(m_new);
+      alpha = exp2(m - shift);
+      exp2_rows(S, c, shift);
+      l = alpha * l + row_sum_in_lane(S);
+      m = m_new;
+    };
+
+    K.wait();
+    begin_turn();
+    start_scores();
+    end_turn();
+    wgmma_wait<0>(S);
+    K.release();
+    softmax(0);
+    P = as_operand<T>(S);
+    if (first_thread) {
+      tma_store_wait_read<0>();  // of the last piece of work, whose stage of Q this frees
+      Q.free[Q.number(1 - Q.at.stage)].arrive();
+    }
+    for (int step = 1; step < steps; ++step) {
+      // From here on the softmax of one step runs under the product P·V of the step before.
+      K.wait();
+      begin_turn();
+      start_scores();
+      start_output();
+      end_turn();
+      wgmma_wait<1>(S);
+      K.release();
+      softmax(step * Bc);
+      wgmma_wait<0>(O_sum, P);
+      V.release();
+      mul_rows(O_sum, alpha);
+      P = as_operand<T>(S);
+    }
+    start_output();
+    wgmma_wait<0>(O_sum, P);
+    V.release();
+
+    l = sum_over_lanes(l);
+    mul_rows(O_sum, inverse_or_zero(l));
+    // Through this stage of Q, from where the copy engine takes it.
+    write(Q.tile(), O_sum, warp_row);
+    fence_proxy_async();
+    named_barrier_sync(kOwn + consumer, kWarpgroup);
+    if (first_thread) {
+      tma_store(map_O, Q.tile(), 0, tile_row, head, batch);
+      tma_store_commit();
+    }
+    for_each_row(m, l, [&](int i, float max, float sum) {
+      if (row + i < p.N)
+        LSE[p.q_row(w.head) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
+    });
+  }
+  if (first_thread) tma_store_wait_read<0>();
+  if (consumer == 0) begin_turn();  // receives the last consumer's last hand-over
+}
+
+Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
+  const int D = padded_head_dim(p.d);
+  Plan plan{.head_dim = D, .stages = kStages};
+  choose_tile(plan, kTiles, request, device.sram_bytes,
+              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
+  plan.warps = 4 * (1 + plan.block_q / kRows);
+  plan.workspace = {{"next", 4}};
+  return plan;
+}
+
+template <class T, int D, int Br, int Bc>
+void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const auto map = [&](const char* name, int rows, int heads, int box_rows) {
+    return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
+  };
+  constexpr int kConsumers = Br / kRows;
+  const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
+  const auto next = hbm<int>(a["next"]);
+  launch("clear", clear, dim3(1), dim3(1), 0, next);
+  launch("attention", attention<T, D, kConsumers, Bc>,
+         dim3(std::min<int64_t>(works, multiprocessors())), dim3(kWarpgroup * (1 + kConsumers)),
+         plan.smem_bytes, map("Q", p.N, p.H, kRows), map("K", p.N_kv, p.Hk, Bc),
+         map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kRows), hbm<float>(a["LSE"]), next, p);
+}
+
+void forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  with_tile<kTiles>(
+      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
+}
+
+/// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees,
+/// and one at least.
+Traffic traffic(const Problem& p, const Plan& plan) {
+  const int64_t heads = int64_t{p.B} * p.H;
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
+  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
+  for (int64_t row = 0; row < p.N; row += plan.block_q) {
+    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
+    const int64_t steps = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
+    rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);
+  }
+  const int64_t k = heads * rows * p.d * kIoBytes;
+  // A block asks for another tile of Q after each that it has had, the last time in vain.
+  const int64_t asked = 4 * heads * ceil_div(p.N, plan.block_q);
+  return {{"clear", {{"next", 0, 4}}},
+          {"attention",
+           {{"Q", q, 0},
+            {"K", k, 0},
+            {"V", k, 0},
+            {"O", 0, q},
+            {"LSE", 0, heads * p.N * 4},
+            {"next", asked, asked}}}};
+}
+
+const Register step{{.rung = "05_flash_v2",
+                     .name = "counter",
+                     .idea = "work by a counter",
+                     .summary = "and work that blocks take from a counter",
+                     .colour = "#0072B2",
+                     .after = "persistent",
+                     .has_lse = true,
+                     .min_compute_capability = 90,
+                     .exact_architecture = true,
+                     .tiles = kTiles,
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic}};
+
+}  // namespace
+}  // namespace ladder::MACHINE
