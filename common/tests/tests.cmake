@@ -103,7 +103,7 @@ set_tests_properties(broken_reference.forgets_D PROPERTIES LABELS sim
 # And as a program, for the explorer to show where a fault happens.
 add_executable(broken_rung $<TARGET_OBJECTS:ladder_main>
   $<FILTER:$<TARGET_OBJECTS:planted>,INCLUDE,/01_tiled_matmul/>
-  $<FILTER:$<TARGET_OBJECTS:rung_01_tiled_matmul_sim>,EXCLUDE,/(attention|tile)[.]cu[.]>)
+  "$<FILTER:$<TARGET_OBJECTS:rung_01_tiled_matmul_sim>,EXCLUDE,/(attention|tile)[.]cu[.]>")
 target_link_libraries(broken_rung PRIVATE ladder_harness)
 set_target_properties(broken_rung PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/broken)
 # A link, not its output's name: by that, `--target 01_tiled_matmul` would build this one.
