@@ -18,7 +18,8 @@
 //
 // Since `mma`: no atomic additions, whose order, and with it the last bits of dQ, may differ from
 // run to run. A second kernel makes dQ with the queries outside, as the forward pass makes O, and
-// adds in one order. The price is S and dP once more: seven products instead of five.
+// adds in one order. The price is S and dP once more: seven products instead of five. The forward
+// pass is `mma`'s.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -31,101 +32,9 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+constexpr float kLog2e = 1.44269504f;
 
-/// Compiled tiles: heads up to …, Br, Bc; for each head size the fastest first.
-constexpr TileSize kTiles[] = {{128, 128, 64}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
-
-int64_t smem_bytes(int D, int Br, int Bc) {
-  return shared_bytes<fp16>((Br + 2 * Bc) * D);
-}
-
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
-template <class T, int D, int Br, int Bc>
-__global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
-    attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
-  constexpr int kRows = Br / kWarps;  // rows of Q of a warp
-  const int tiles = ceil_div(p.N, Br);
-  const int index = blockIdx.x;
-  // Without the mask the tiles are equally long, and a block starts with fewer divisions.
-  const auto [bh, tile] = p.causal
-                              ? longest_first(index, {.heads = p.B * p.H,
-                                                      .tiles = tiles,
-                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
-                                                      .uneven = true})
-                              : Work{index / tiles, index % tiles};
-  const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
-  const int warp_row = warp_id() * kRows, row = block_row + warp_row;
-  const int thread = threadIdx.x;
-  const auto Q_tile = Q + (p.q_row(bh) + block_row) * p.d;
-  const auto K_head = K + p.kv_row(bh) * p.d;
-  const auto V_head = V + p.kv_row(bh) * p.d;
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
-  const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
-
-  SharedMemory smem;
-  const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
-  const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)};
-  const Tile<T, Bc, D> tile_V{smem.take<T>("V", Bc * D)};
-  copy_async<kThreads>(tile_Q, Q_tile, p.d, p.N - block_row, p.d, thread);
-  copy_async<kThreads>(tile_K, K_head, p.d, keys, p.d, thread);
-  cp_async_commit();
-
-  // m is kept in units of ln 2, like the exponents of 2^(c·s).
-  auto m = fill_rows<kRows>(-INFINITY), l = fill_rows<kRows>(0);
-  Accumulator<kRows, D> O_sum;
-  for (int key = 0; key < keys; key += Bc) {
-    cp_async_wait<0>();
-    __syncthreads();  // K has arrived, and all warps are done with the last V
-    copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
-    cp_async_commit();
-
-    Accumulator<kRows, Bc> S;
-#pragma unroll
-    for (int k = 0; k < D; k += 16) {
-      Operand<T, kRows, 16> q;
-      load(q, tile_Q, warp_row, k);
-      mma_ABt(S, q, tile_K, 0, k);
-    }
-    if (key + Bc > p.keys(row))
-      for_each(S, [&](int i, int j, float& s) {
-        if (key + j >= p.keys(row + i)) s = -INFINITY;
-      });
-
-    cp_async_wait<0>();
-    __syncthreads();  // V has arrived, and all warps are done with this K
-    if (key + Bc < keys)
-      copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, keys - key - Bc, p.d,
-                           thread);
-    cp_async_commit();
-
-    const auto m_new = max(m, c * row_max(S));
-    const auto shift = finite_or_zero(m_new);
-    const auto alpha = exp2(m - shift);
-    exp2_rows(S, c, shift);  // S is P from here on
-    l = alpha * l + row_sum_in_lane(S);
-    m = m_new;
-    mul_rows(O_sum, alpha);
-    mma_AB(O_sum, as_operand<T>(S), tile_V, 0, 0);
-  }
-  cp_async_wait<0>();
-  __syncthreads();  // Q has arrived even where there was no key
-
-  l = sum_over_lanes(l);
-  mul_rows(O_sum, inverse_or_zero(l));
-  // Through the warp's own rows of Q's tile, so that O is written in whole 16-byte pieces.
-  const Tile<T, kRows, D> tile_O{tile_Q.data + warp_row * D};
-  write(tile_O, O_sum, 0, 0);
-  __syncwarp();
-  copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_O, p.N - row, p.d, lane_id());
-  for_each_row(m, l, [&](int i, float max, float sum) {
-    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
-  });
-}
-
-// ---- the backward pass
-
-/// Compiled tiles of the backward pass, in the same form.
+/// Compiled tiles of the backward pass: heads up to …, Br, Bc.
 constexpr TileSize kBackwardTiles[] = {{32, 128, 128}, {32, 32, 64},   {64, 128, 128},
                                        {64, 64, 128},  {128, 64, 128}, {128, 32, 64},
                                        {256, 64, 64},  {256, 32, 32}};
@@ -381,14 +290,6 @@ __global__ void __launch_bounds__(kThreads)
   copy_out<32>(dQ + (p.q_row(bh) + row) * p.d, p.d, tile_dQ, p.N - row, p.d, lane_id());
 }
 
-Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .warps = kWarps, .stages = 1};
-  choose_tile(plan, kTiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
-  return plan;
-}
-
 Plan backward_plan(const Problem& p, const DeviceInfo& device) {
   const int D = padded_head_dim(p.d);
   Plan plan{.head_dim = D, .stages = backward_stages(D)};
@@ -399,20 +300,6 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device) {
   const int64_t rows = int64_t{p.B} * p.H * p.N;
   plan.workspace = {{"D", rows * 4}, {"LSE_log2e", rows * 4}};
   return plan;
-}
-
-template <class T, int D, int Br, int Bc>
-void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-  const auto O = hbm<T>(a["O"]);
-  const auto LSE = hbm<float>(a["LSE"]);
-  launch("attention", attention<T, D, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H), dim3(kThreads),
-         plan.smem_bytes, Q, K, V, O, LSE, p);
-}
-
-void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(
-      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
 }
 
 template <class T, int D, int Br, int Bc>
@@ -438,18 +325,6 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int D, int Br, int Bc>() {
     launch_backward<T, D, Br, Bc>(p, plan, a);
   });
-}
-
-/// Requested bytes: every tile of Q reads K and V as far as its last row sees.
-Traffic traffic(const Problem& p, const Plan& plan) {
-  const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
-  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
-  for (int64_t row = 0; row < p.N; row += plan.block_q)
-    rows += p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
-  const int64_t k = heads * rows * p.d * kIoBytes;
-  return {{"attention",
-           {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
 }
 
 /// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
@@ -499,12 +374,8 @@ const Register step{{.rung = "06_backward",
                      .colour = "#D55E00",
                      .after = "mma",
                      .aside = true,
-                     .has_lse = true,
                      .deterministic = true,
-                     .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic,
+                     .forward_of = "06_backward/mma",
                      .backward_plan = backward_plan,
                      .backward = backward,
                      .backward_traffic = backward_traffic}};

@@ -221,12 +221,13 @@ function(ladder_kernels name)
   set(${name}_objects ${objects} PARENT_SCOPE)
 endfunction()
 
-# add_rung(00_naive): the program bin/00_naive from every .cu of the folder and of those in it, and
-# its tests.
+# add_rung(00_naive [FILES]): the program bin/00_naive from every .cu of the folder and of those
+# in it, and its tests. FILES: steps of earlier rungs whose forward pass a step of this one names. They
+# come last: the first variant says which rung a program is.
 function(add_rung rung)
   file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${rung}/*.cu
     ${CMAKE_SOURCE_DIR}/${rung}/*/*.cu)
-  ladder_kernels(rung_${rung} ${kernels})
+  ladder_kernels(rung_${rung} ${kernels} ${ARGN})
   add_executable(${rung} $<TARGET_OBJECTS:ladder_main> ${rung_${rung}_objects})
   target_link_libraries(${rung} PRIVATE ladder_harness)
   add_dependencies(programs ${rung})

@@ -246,6 +246,10 @@ struct Variant {
   std::string max_subtracted_by = {};  // the rung that subtracts the row maximum
   std::string less_memory = {};        // the one that stores neither S nor P
 
+  /// Another step, "05_flash_v2/sm90", whose forward pass, tiles and all, is this one's. Where it
+  /// is of another rung, add_rung() in CMakeLists.txt names its file. Empty: its own, which
+  /// follows.
+  std::string forward_of = {};
   /// Throws Error(bad_usage) for tile sizes that are not compiled or do not fit.
   Plan (*plan)(const Problem&, const DeviceInfo&, const TileRequest&) = nullptr;
   /// Reads Q, K, V and writes O (and LSE); launches only, does not wait.
@@ -271,11 +275,25 @@ struct Variant {
   }
 };
 
-/// All variants linked into this program, of every rung and device. (A deque: registrations hold
-/// no pointers into it, but readers do.)
+/// All variants linked into this program, of every rung and device; the first is of the program's
+/// rung. (A deque: registrations hold no pointers into it, but readers do.)
 inline std::deque<Variant>& variants() {
   static std::deque<Variant> all;
   return all;
+}
+
+/// Puts a variant on the list. A forward pass that one names becomes its own once both are there.
+inline void add_variant(Variant added) {
+  variants().push_back(std::move(added));
+  for (Variant& v : variants())
+    for (const Variant& from : variants())
+      if (v.forward_of == from.rung + "/" + from.name && v.device == from.device) {
+        v.has_lse = from.has_lse;
+        v.tiles = from.tiles;
+        v.plan = from.plan;
+        v.forward = from.forward;
+        v.traffic = from.traffic;
+      }
 }
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) {

@@ -51,6 +51,9 @@ Steps steps_of(const std::string& rung) {
   std::map<std::string, Steps> followers;  // of "": the rung's first
   for (const auto& [name, step] : named) {
     const Variant& v = *step.front();
+    if (!v.forward_of.empty() && !v.forward)
+      refuse(
+          fmt::format("{} names the forward pass of {}, which is not linked", name, v.forward_of));
     if (!v.after.empty() && !named.count(v.after))
       refuse(fmt::format("{} follows {}, which is not there", name, v.after));
     Steps& others = followers[v.after];

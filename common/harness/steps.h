@@ -13,7 +13,7 @@ namespace ladder {
 /// that was compiled for two devices the GPU's comes first. Throws std::logic_error for
 /// registrations that make no ladder: a step that follows one that is not there, or in a circle;
 /// two that follow the same one, neither of them an aside; two of a name; no default, or two for
-/// the same devices.
+/// the same devices; one that names the forward pass of a step that is not there.
 std::vector<const Variant*> steps_of(const std::string& rung);
 
 /// A step and those before it, on its device, back to the rung's first.

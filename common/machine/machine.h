@@ -84,7 +84,7 @@ void with_tile(const Problem& p, const Plan& plan, F f) {
 struct Register {
   explicit Register(Variant v) {
     v.device = kDevice;
-    variants().push_back(v);
+    add_variant(v);
   }
 };
 

@@ -970,7 +970,7 @@ class Pipeline(unittest.TestCase):
         for array, _, issued, landed, freed in played["copies"]:
             copies.setdefault(array, []).append((issued, landed, freed))
         self.assertEqual({array: len(of) for array, of in copies.items()}, {
-            "K": 1, "V": 1, "Q": steps, "dO": steps, "LSE_log2e": steps, "minus_D": steps})
+            "K": 1, "V": 1, "Q": steps, "dO": steps, "LSE_log2e": steps, "minus_delta": steps})
         for who in (0, 1):
             for step in range(steps):
                 P, dS = spans[who, "softmax", step], spans[who, "scale", step]

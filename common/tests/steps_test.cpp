@@ -146,6 +146,43 @@ TEST_F(Steps, TwoOfANameAreRefused) {
   expect_holds(refusal(), {"two are called first"});
 }
 
+TEST_F(Steps, AForwardPassIsOfAnotherStepOfThisRungOrAnEarlierOne) {
+  const auto nothing = [](const Problem&, const Plan&, const Arrays&) {};
+  Variant first, lent, second, third;
+  first.rung = second.rung = third.rung = kRung;
+  first.name = "first";
+  first.is_default = true;
+  first.tiles = kSmall;
+  first.forward = nothing;
+  second.name = "second";
+  second.after = "first";
+  second.forward_of = "05_test/first";
+  third.name = "third";
+  third.after = "second";
+  third.forward_of = "04_test/first";
+  lent.rung = "04_test";
+  lent.name = "first";
+  lent.tiles = kWide;
+  lent.has_lse = true;
+  lent.forward = nothing;
+
+  // In any order; and another device's is none.
+  add_variant(third);
+  add_variant(second);
+  add_variant(first);
+  lent.device = DeviceKind::gpu;
+  add_variant(lent);
+  expect_holds(refusal(), {"third names the forward pass of 04_test/first, which is not linked"});
+  lent.device = DeviceKind::sim;
+  add_variant(lent);
+  EXPECT_EQ(refusal(), "none: first second third ");
+  const auto steps = steps_of(kRung);
+  EXPECT_EQ(steps[1]->tiles.data(), kSmall);
+  EXPECT_EQ(steps[2]->tiles.data(), kWide);
+  EXPECT_FALSE(steps[1]->has_lse);
+  EXPECT_TRUE(steps[2]->has_lse);
+}
+
 TEST_F(Steps, ADefaultForEveryDeviceIsNeededAndOneOnly) {
   Variant& first = add("first", "");
   Variant& second = add("second", "first");

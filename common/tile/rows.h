@@ -6,6 +6,7 @@
 //   any_above             whether any row's value is above a number
 //   max, exp2, +, −, ·    row by row
 //   finite_or_zero        row by row: −∞ becomes 0
+//   fill_rows             rows of one value; and every element becomes its row's value
 //   mul_rows, sub_rows    every element times, or minus, its row's value
 //   mul                   every element times that of another accumulator
 //   add_columns           some columns plus those of another, scaled
@@ -152,6 +153,17 @@ __device__ __forceinline__ Rows<M> sum_over_lanes(const Rows<M>& rows) {
 template <int M, int N>
 __device__ __forceinline__ Rows<M> row_sum(const Accumulator<M, N>& acc) {
   return sum_over_lanes(row_sum_in_lane(acc));
+}
+
+/// Every element becomes its row's value.
+template <int M, int N>
+__device__ __forceinline__ void fill_rows(Accumulator<M, N>& acc, const Rows<M>& rows) {
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc.r[i][j][e] = rows.r[2 * i + e / 2];
 }
 
 /// Every element times its row's value.

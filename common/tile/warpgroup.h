@@ -156,15 +156,17 @@ __device__ __forceinline__ void wgmma_wait(Registers&... registers) {
   (hold(registers.r[0]), ...);
 }
 
-/// S = scale_d·S + A·Bᵀ: rows [row, row + 64) of a tile times all rows of another. scale_d is 0 or
-/// 1; 0 overwrites.
-template <class T, int N, int RA, int C>
+/// S = scale_d·S + A·Bᵀ: rows [row, row + 64) of a tile times rows [row_b, row_b + N) of another.
+/// scale_d is 0 or 1; 0 overwrites.
+template <class T, int N, int RA, int RB, int C>
 __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledTile<T, RA, C>& A,
-                                          int row, const SwizzledTile<T, N, C>& B,
-                                          int scale_d = 1) {
+                                          int row, const SwizzledTile<T, RB, C>& B, int scale_d = 1,
+                                          int row_b = 0) {
+  static_assert(N <= RB);
 #pragma unroll
   for (int k = 0; k < C; k += 16)
-    wgmma_m64k16<T, false, false>(S.r[0], by_rows(A, row, k), by_rows(B, 0, k), k ? 1 : scale_d);
+    wgmma_m64k16<T, false, false>(S.r[0], by_rows(A, row, k), by_rows(B, row_b, k),
+                                  k ? 1 : scale_d);
 }
 /// The same with A from registers.
 template <class T, int N, int C>
@@ -209,11 +211,13 @@ __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, Operand<T, 16, K
 /// The same with A rows [row, row + 64) of a tile.
 template <class T, int N, int K, int RA, int C>
 __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, const SwizzledTile<T, RA, K>& A,
-                                         int row, const SwizzledTile<T, K, C>& B, int scale_d = 1) {
+                                         int row, const SwizzledTile<T, K, C>& B, int scale_d = 1,
+                                         int column = 0) {
   static_assert(N <= C);
 #pragma unroll
   for (int k = 0; k < K; k += 16)
-    wgmma_m64k16<T, false, true>(O.r[0], by_rows(A, row, k), by_columns(B, k, 0), k ? 1 : scale_d);
+    wgmma_m64k16<T, false, true>(O.r[0], by_rows(A, row, k), by_columns(B, k, column),
+                                 k ? 1 : scale_d);
 }
 /// O = scale_d·O + Aᵀ·B: columns [column, column + 64) of a tile, transposed, times columns
 /// [column_b, column_b + N) of another.

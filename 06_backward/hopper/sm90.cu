@@ -1,21 +1,10 @@
-// 06 on Hopper: the forward pass of 05's last step, and the backward pass of FlashAttention-3 (Shah
-// et al. 2024, §3.1 and Appendix B) on the same engines.
+// 06 on Hopper, step 6: S a step ahead (Shah et al. 2024, FlashAttention-3, §3.1 and Appendix B).
 //
 //   build/bin/06_backward --variant sm90 --seqlen 512 --causal
 //
-//   D = rowsum(dO∘O)
-//   for each tile of Bc rows of K and V, one block each:
-//     dK = 0, dV = 0
-//     for each tile of Br rows of Q and dO:
-//       Sᵀ = scale·K·Qᵀ,   Pᵀ = exp(Sᵀ − LSE)
-//       dPᵀ = V·dOᵀ,       dSᵀ = Pᵀ∘(dPᵀ − D)
-//       dV += Pᵀ·dO
-//       dQ += scale·dS·K        in HBM, by the copy engine
-//       dK += scale·dSᵀ·Q
-//
-// Since `mma`: a producer and two consumers. S and dP are computed transposed, so that Pᵀ and dSᵀ
-// lie in registers as the products dV and dK want their left operand; only dS goes through shared
-// memory, for dQ, in which all keys meet.
+// Since `bulk_add`: the product S of the next step is started before this step's dQ is written out,
+// so that the tensor cores have something to do meanwhile; where there is one stage, at d = 256,
+// it cannot be.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -28,242 +17,13 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup
-constexpr int kStages = 2;  // of Q, of K and of V
-constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// The warp's rows keep their m while no P is above 2^kSlack: O and LSE are the same with any m, if
-// P and the sums fit their types.
-constexpr float kSlack = 8;
-// Named barriers: each consumer's own, and its turn at the tensor cores.
-constexpr int kOwn = 1, kTurn = 4;
+constexpr float kLog2e = 1.44269504f;
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
-constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 32}};
-/// Whether a consumer keeps Q in registers: then each product S = Q·Kᵀ reads K alone from shared
-/// memory. Elsewhere there are not enough of them.
-constexpr bool q_in_registers(int D) {
-  return D == 128;
-}
-/// Registers of a thread of a consumer; the producer's keep 32 or 40.
-constexpr int registers(int consumers) {
-  return consumers == 3 ? 160 : 232;
-}
-int64_t smem_bytes(int D, int Br, int Bc) {
-  const int columns = std::max(D, 64);  // of a tile, whose panels have 64
-  const int consumers = Br / kRows;
-  return shared_bytes<fp16>(kStages * Br * columns) +
-         2 * shared_bytes<fp16>(kStages * Bc * columns) + shared_bytes<Work>(kStages * consumers) +
-         2 * shared_bytes<Mbarrier>(kStages * consumers) + 4 * shared_bytes<Mbarrier>(kStages);
-}
-
-/// No block has asked for a further tile of Q yet.
-__global__ void clear(Hbm<int> next) {
-  next[0] = 0;
-}
-
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
-/// Q, and whenever it is done with one, the next that nobody has.
-template <class T, int D, int kConsumers, int Bc>
-__global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
-    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
-              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
-              Hbm<float> LSE, Hbm<int> next, Problem p) {
-  using TileQ = SwizzledTile<T, kRows, D>;
-  using TileKV = SwizzledTile<T, Bc, D>;
-  constexpr int Br = kConsumers * kRows;
-  const int tiles = ceil_div(p.N, Br), works = tiles * p.B * p.H;
-  // Half as many blocks at once as in mma, so half as many heads: what a group requests from HBM at
-  // its start comes in smaller bursts.
-  const auto work = [&](int index) {
-    return longest_first(index, {.heads = p.B * p.H,
-                                 .tiles = tiles,
-                                 .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
-                                 .uneven = p.causal,
-                                 .group_bytes = 8 << 20});
-  };
-  // Tiles are laid from the last row up, since the last rows see the most keys. So a tile that some
-  // consumers find empty, with rows before row 0, is the one with the fewest steps.
-  const int end = static_cast<int>(ceil_div(p.N, kRows)) * kRows;
-  const auto row_of = [&](const Work& w) { return end - (w.tile + 1) * Br; };
-  // Tiles of K and V that rows [row, row + rows) see; one at least, all masked if need be.
-  const auto steps_of = [&](int row, int rows) {
-    const int last = min(row + rows, p.N) - 1, keys = last >= 0 ? p.keys(last) : 0;
-    return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
-  };
-
-  SharedMemory smem;
-  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
-  Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
-  const auto smem_work = smem.take<Work>("work", kStages * kConsumers);  // which tile of Q it is
-  Q.init(smem, "Q_full", "Q_free", 1);
-  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
-  V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();
-  __syncthreads();
-
-  if (warpgroup_id() == 0) {  // the producer
-    setmaxnreg_dec<kConsumers == 3 ? 32 : 40>();
-    if (threadIdx.x != 0) return;
-    // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
-    // one the head is negative.
-    const auto send = [&](const Work& w) {
-      for (int consumer = 0; consumer < kConsumers; ++consumer) {
-        Q.free[Q.number()].wait(Q.at.round);  // from the start, not before its consumer says so
-        smem_work[Q.number()] = w;
-        if (w.head >= 0)
-          Q.fill(map_Q, 0, row_of(w) + consumer * kRows, w.head % p.H, w.head / p.H);
-        else
-          Q.fill_with_nothing();
-      }
-    };
-    for (int index = blockIdx.x; index < works;) {
-      const Work w = work(index);
-      send(w);
-      const int batch = w.head / p.H, head_kv = w.head % p.H * p.Hk / p.H;
-      const int steps = steps_of(row_of(w), Br);
-      for (int step = 0; step < steps; ++step) {
-        K.acquire();
-        K.fill(map_K, 0, step * Bc, head_kv, batch);
-        // Asked late, so that blocks end together, but before waiting for the others once more.
-        if (step == steps - 1) index = gridDim.x + atomicAdd(next, 1);
-        V.acquire();
-        V.fill(map_V, 0, step * Bc, head_kv, batch);
-      }
-    }
-    send({-1, -1});
-    return;
-  }
-
-  setmaxnreg_inc<registers(kConsumers)>();  // a consumer
-  const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
-  const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
-  // Consumers take turns to issue products, so that one's softmax runs under another's products.
-  const auto begin_turn = [&] { named_barrier_sync(kTurn + consumer, 2 * kWarpgroup); };
-  const auto end_turn = [&] {
-    named_barrier_arrive(kTurn + (consumer + 1) % kConsumers, 2 * kWarpgroup);
-  };
-  if (consumer == kConsumers - 1) end_turn();  // the first one's turn
-  Q.share = consumer;
-  if (first_thread) Q.free[Q.number()].arrive();  // the first stage of Q; the other one follows
-
-  Accumulator<16, Bc> S;
-  Operand<T, 16, Bc> P;
-  Accumulator<16, D> O_sum;
-  Operand<T, 16, D> Q_rows;        // if it is kept in registers
-  const auto start_scores = [&] {  // S = Q·Kᵀ
-    if constexpr (q_in_registers(D)) {
-      wgmma_fence(S, Q_rows);
-      wgmma_ABt(S, Q_rows, K.tile(), 0);
-    } else {
-      wgmma_fence(S);
-      wgmma_ABt(S, Q.tile(), 0, K.tile(), 0);
-    }
-    wgmma_commit();
-  };
-  const auto start_output = [&] {  // O += P·V
-    V.wait();
-    wgmma_fence(O_sum, P);
-    wgmma_AB(O_sum, P, V.tile());
-    wgmma_commit();
-  };
-  for (;; Q.at.next()) {
-    Q.wait();
-    const Work w = smem_work[Q.number()];
-    if (w.head < 0) break;
-    const int batch = w.head / p.H, head = w.head % p.H;
-    const int tile_row = row_of(w) + consumer * kRows, row = tile_row + warp_row;
-    const int my_steps = steps_of(tile_row, kRows), steps = steps_of(row_of(w), Br);
-
-    // m is kept in units of ln 2, like the exponents of 2^(c·s).
-    auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
-    O_sum = {};
-    // S becomes P, by the rows' maxima when m was last raised. Whether it was raised now: then O
-    // has to be scaled by alpha.
-    const auto softmax = [&](int key) {
-      if (key + Bc > p.keys(row))
-        for_each(S, [&](int i, int j, float& s) {
-          if (key + j >= p.keys(row + i)) s = -INFINITY;
-        });
-      const auto largest = c * row_max_in_lane(S);
-      const bool raised = any_above(largest - m, kSlack);
-      if (raised) {
-        const auto m_new = max(m, max_over_lanes(largest));
-        alpha = exp2(m - finite_or_zero(m_new));
-        l = alpha * l;
-        m = m_new;
-      }
-      exp2_rows(S, c, finite_or_zero(m));
-      l = l + row_sum_in_lane(S);
-      return raised;
-    };
-
-    if constexpr (q_in_registers(D)) load(Q_rows, Q.tile(), warp_row);
-    K.wait();
-    begin_turn();
-    start_scores();
-    end_turn();
-    wgmma_wait<0>(S);
-    K.release();
-    softmax(0);
-    P = as_operand<T>(S);
-    if (first_thread) {
-      tma_store_wait_read<0>();  // of the last piece of work, whose stage of Q this frees
-      Q.free[Q.number(1 - Q.at.stage)].arrive();
-    }
-    for (int step = 1; step < my_steps; ++step) {
-      // From here on the softmax of one step runs under the product P·V of the step before.
-      K.wait();
-      begin_turn();
-      start_scores();
-      start_output();
-      end_turn();
-      wgmma_wait<1>(S);
-      K.release();
-      const bool raised = softmax(step * Bc);
-      wgmma_wait<0>(O_sum, P);
-      V.release();
-      if (raised) mul_rows(O_sum, alpha);
-      P = as_operand<T>(S);
-    }
-    start_output();
-    wgmma_wait<0>(O_sum, P);
-    V.release();
-    for (int step = my_steps; step < steps; ++step) {  // keys for the other consumers alone
-      K.wait();  // the turns keep consumers together too; without them this would have to
-      begin_turn();
-      end_turn();
-      K.release();
-      V.wait();
-      V.release();
-    }
-
-    l = sum_over_lanes(l);
-    mul_rows(O_sum, inverse_or_zero(l));
-    // Through this stage of Q, from where the copy engine takes it.
-    write(Q.tile(), O_sum, warp_row);
-    fence_proxy_async();
-    named_barrier_sync(kOwn + consumer, kWarpgroup);
-    if (first_thread && tile_row >= 0) {  // else there is nothing to store
-      tma_store(map_O, Q.tile(), 0, tile_row, head, batch);
-      tma_store_commit();
-    }
-    for_each_row(m, l, [&](int i, float max, float sum) {
-      if (row + i >= 0 && row + i < p.N)
-        LSE[p.q_row(w.head) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
-    });
-  }
-  if (first_thread) tma_store_wait_read<0>();
-  if (consumer == 0) begin_turn();  // receives the last consumer's last hand-over
-}
-
-// ---- the backward pass
-
-/// Compiled tiles of the backward pass, in the same form.
+/// Compiled tiles of the backward pass: heads up to …, Br, Bc.
 constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}, {256, 64, 64}};
 
-constexpr int kConsumersBackward = 2;
-constexpr int kKeys = 64;  // of a consumer, which is a warpgroup
+constexpr int kConsumersBackward = 2;  // warpgroups that multiply
+constexpr int kKeys = 64;              // of a consumer
 /// Stages of copies of Q and dO; at d = 256 there is room for one.
 constexpr int backward_stages(int D) {
   return D == 256 ? 1 : 2;
@@ -304,8 +64,9 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 /// which those past p.N have LSE = +∞, which makes their P 0. So has a row that sees no key, whose
 /// LSE is −∞. D/8 lanes per row.
 template <class T, int D>
-__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> minus_D,
-                        Hbm<float> LSE_log2e, Hbm<float> dQ_sum, int rows, Problem p) {
+__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
+                        Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum, int rows,
+                        Problem p) {
   constexpr int kLanes = D / 8;
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
@@ -322,7 +83,7 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, H
   }
   for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
   if (inside && column == 0) {
-    minus_D[at] = -sum;
+    minus_delta[at] = -sum;
     LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
   }
 }
@@ -333,7 +94,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     key_gradients(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
                   const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
                   const __grid_constant__ TensorMap map_dK,
-                  const __grid_constant__ TensorMap map_dV, Hbm<const float> minus_D,
+                  const __grid_constant__ TensorMap map_dV, Hbm<const float> minus_delta,
                   Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
   using TileKV = SwizzledTile<T, Bc, D>;
   using TileQ = SwizzledTile<T, Br, D>;
@@ -363,7 +124,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   const auto dS_stages = smem.take<T>("dS", kStages_dS * TileS::kElements);
   const auto dQ_tile = smem.take<float>("dQ", Br * D);
   Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
-  dO.init(smem, "minus_D", "dO_full", "dO_free", 4 * kConsumersBackward);
+  dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
   const auto KV_full = smem.take<Mbarrier>("KV_full", 1);
   if (threadIdx.x == 0) {
     KV_full[0].init(1);
@@ -385,7 +146,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
         Q.acquire();
         Q.fill(map_Q, 0, row, head % p.H, batch, LSE_log2e + at);
         dO.acquire();
-        dO.fill(map_dO, 0, row, head % p.H, batch, minus_D + at);
+        dO.fill(map_dO, 0, row, head % p.H, batch, minus_delta + at);
       }
     return;
   }
@@ -454,8 +215,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     dO.release();
 
 #pragma unroll
-    for (int i = 0; i < Piece::kOfConsumer; ++i) {
-      const Piece piece{consumer * Piece::kOfConsumer + i};
+    for (int n = 0; n < Piece::kOfConsumer; ++n) {
+      const Piece piece{consumer * Piece::kOfConsumer + n};
       Accumulator<16, Piece::kColumns> dQ;
       wgmma_fence(dQ);
       wgmma_AtB(dQ, tile_dS, piece.row(), tile_K, 0, piece.column());  // dQ = dS·K
@@ -486,7 +247,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     }
   }
 
-  // Through the tiles of K and V, from where the copy engine takes them.
+  // Through the tiles of K and V, from where TMA takes them.
   named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // both are done with them
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
   write(tile_K, dK_sum, consumer_key + warp_row, column_dK);
@@ -521,16 +282,6 @@ __global__ void __launch_bounds__(kWarpgroup)
                        p.d - column, threadIdx.x);
 }
 
-Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .stages = kStages};
-  choose_tile(plan, kTiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
-  plan.warps = 4 * (1 + plan.block_q / kRows);
-  plan.workspace = {{"next", 4}};
-  return plan;
-}
-
 Plan backward_plan(const Problem& p, const DeviceInfo& device) {
   const int D = padded_head_dim(p.d);
   Plan plan{.head_dim = D, .stages = backward_stages(D)};
@@ -538,35 +289,15 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device) {
               [&](int Br, int Bc) { return backward_smem_bytes(D, Br, Bc); });
   plan.warps = 4 * (1 + kConsumersBackward);
   const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
-  plan.workspace = {{"minus_D", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * D * 4}};
+  plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * D * 4}};
   return plan;
-}
-
-template <class T, int D, int Br, int Bc>
-void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto map = [&](const char* name, int rows, int heads, int box_rows) {
-    return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
-  };
-  constexpr int kConsumers = Br / kRows;
-  const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
-  const auto next = hbm<int>(a["next"]);
-  launch("clear", clear, dim3(1), dim3(1), 0, next);
-  launch("attention", attention<T, D, kConsumers, Bc>,
-         dim3(std::min<int64_t>(works, multiprocessors())), dim3(kWarpgroup * (1 + kConsumers)),
-         plan.smem_bytes, map("Q", p.N, p.H, kRows), map("K", p.N_kv, p.Hk, Bc),
-         map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kRows), hbm<float>(a["LSE"]), next, p);
-}
-
-void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(
-      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
 }
 
 template <class T, int D, int Br, int Bc>
 void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
   const auto LSE = hbm<const float>(a["LSE"]);
-  const auto minus_D = hbm<float>(a["minus_D"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
+  const auto minus_delta = hbm<float>(a["minus_delta"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
   const auto dQ_sum = hbm<float>(a["dQ_sum"]);
   const auto map = [&](const char* name, int rows, int heads, int box_rows) {
     return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
@@ -575,11 +306,12 @@ void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const int64_t heads = int64_t{p.B} * p.H;
 
   launch("prepare", prepare<T, D>, dim3(ceil_div(heads * rows * (D / 8), kElementwise)),
-         dim3(kElementwise), 0, O, dO, LSE, minus_D, LSE_log2e, dQ_sum, rows, p);
+         dim3(kElementwise), 0, O, dO, LSE, minus_delta, LSE_log2e, dQ_sum, rows, p);
   launch("key_gradients", key_gradients<T, D, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
          dim3(kWarpgroup * (1 + kConsumersBackward)), plan.smem_bytes, map("Q", p.N, p.H, Br),
          map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("dO", p.N, p.H, Br),
-         map("dK", p.N_kv, p.Hk, Bc), map("dV", p.N_kv, p.Hk, Bc), minus_D, LSE_log2e, dQ_sum, p);
+         map("dK", p.N_kv, p.Hk, Bc), map("dV", p.N_kv, p.Hk, Bc), minus_delta, LSE_log2e, dQ_sum,
+         p);
   launch("convert", convert<T, D, Br>, dim3(heads * tiles * PieceOf_dQ<Br, D>::kCount),
          dim3(kWarpgroup), shared_bytes<T>(64 * 64), dQ_sum, hbm<T>(a["dQ"]), rows, p);
 }
@@ -588,30 +320,6 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int D, int Br, int Bc>() {
     launch_backward<T, D, Br, Bc>(p, plan, a);
   });
-}
-
-/// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees,
-/// and one at least.
-Traffic traffic(const Problem& p, const Plan& plan) {
-  const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
-  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
-  for (int64_t row = ceil_div(p.N, kRows) * kRows; row > 0; row -= plan.block_q) {
-    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
-    const int64_t steps = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
-    rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);
-  }
-  const int64_t k = heads * rows * p.d * kIoBytes;
-  // A block asks for another tile of Q after each that it has had, the last time in vain.
-  const int64_t asked = 4 * heads * ceil_div(p.N, plan.block_q);
-  return {{"clear", {{"next", 0, 4}}},
-          {"attention",
-           {{"Q", q, 0},
-            {"K", k, 0},
-            {"V", k, 0},
-            {"O", 0, q},
-            {"LSE", 0, heads * p.N * 4},
-            {"next", asked, asked}}}};
 }
 
 /// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
@@ -636,7 +344,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
            {{"O", q, 0},
             {"dO", q, 0},
             {"LSE", heads * p.N * 4, 0},
-            {"minus_D", 0, padded * 4},
+            {"minus_delta", 0, padded * 4},
             {"LSE_log2e", 0, padded * 4},
             {"dQ_sum", 0, sums}}},
           {"key_gradients",
@@ -644,7 +352,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
             {"K", kv, 0},
             {"V", kv, 0},
             {"dO", read, 0},
-            {"minus_D", rows * 4, 0},
+            {"minus_delta", rows * 4, 0},
             {"LSE_log2e", rows * 4, 0},
             {"dQ_sum", rows * plan.head_dim * 4, rows * plan.head_dim * 4},
             {"dK", 0, kv},
@@ -654,18 +362,14 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "06_backward",
                      .name = "sm90",
-                     .idea = "Hopper's pipeline",
-                     .summary = "a producer, consumers, and only dS through shared memory",
+                     .idea = "S a step ahead",
+                     .summary = "and S computed a step ahead",
                      .colour = "#D55E00",
-                     .after = "mma",
+                     .after = "bulk_add",
                      .is_default = kDevice == DeviceKind::gpu,
-                     .has_lse = true,
                      .min_compute_capability = 90,
                      .exact_architecture = true,
-                     .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic,
+                     .forward_of = "05_flash_v2/sm90",
                      .backward_plan = backward_plan,
                      .backward = backward,
                      .backward_traffic = backward_traffic}};
