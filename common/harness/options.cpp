@@ -83,7 +83,8 @@ const std::vector<Group>& groups() {
        {
            {"device", "DEVICE", nullptr,
             "gpu, sim, or auto: the GPU if there is one, else the sim (default auto)"},
-           {"variant", "NAME", nullptr, "one of those listed below (default: the last that runs)"},
+           {"variant", "NAME", nullptr,
+            "one of those listed below (default: the last so marked that runs)"},
            {"block-q", "BR", &kTiles,
             "rows of Q in a tile of the forward pass (default: the step's choice)"},
            {"block-kv", "BC", &kTiles,
@@ -358,17 +359,20 @@ std::string variants_text(const std::string& rung) {
     const Variant& variant = *all[i];
     std::vector<const char*> devices;
     std::vector<std::string> tiles;
-    std::string only_by_name;  // where it is
+    std::vector<const char*> is_default, only_by_name;  // where it is
     for (; i < all.size() && all[i]->name == variant.name; ++i) {
       devices.push_back(device_name(all[i]->device));
-      if (by_name_only(*all[i]))
-        only_by_name += fmt::format("{}{}", only_by_name.empty() ? "" : ", ", devices.back());
+      if (all[i]->is_default) is_default.push_back(devices.back());
+      if (by_name_only(*all[i])) only_by_name.push_back(devices.back());
       add_tiles(tiles, *all[i]);
     }
     std::vector<std::string> notes;
     if (variant.min_compute_capability > 80)
       notes.push_back(fmt::format("needs compute capability {}", variant.needed_capability()));
-    if (!only_by_name.empty()) notes.push_back(fmt::format("only by name [{}]", only_by_name));
+    if (!is_default.empty())
+      notes.push_back(fmt::format("default [{}]", fmt::join(is_default, ", ")));
+    if (!only_by_name.empty())
+      notes.push_back(fmt::format("only by name [{}]", fmt::join(only_by_name, ", ")));
     if (variant.deterministic) notes.push_back("gradients with the same bits on every run");
     text +=
         fmt::format("  {:<22} {} [{}]\n", variant.name, variant.summary, fmt::join(devices, ", "));

@@ -346,8 +346,9 @@ TEST_F(OptionsTest, HelpShowsEveryOptionAndDefault) {
 
 TEST_F(OptionsTest, HelpListsVariantsDevicesAndTiles) {
   const std::string help = printed(kFlash, "--help");
-  for (const char* line : {"what swap does [gpu, sim]", "what mma does [gpu, sim]",
-                           "what gpu_only does [gpu]", "64x64, 128x64\n", "128x128"})
+  for (const char* line :
+       {"what swap does [gpu, sim]", "what mma does [gpu, sim]", "what gpu_only does [gpu]",
+        "64x64, 128x64\n", "128x128", " default [gpu, sim]\n", " only by name [gpu]\n"})
     EXPECT_NE(help.find(line), std::string::npos) << line;
   EXPECT_LT(help.find("what swap"), help.find("what mma"));
   EXPECT_EQ(help.find("stored"), std::string::npos);  // another rung's

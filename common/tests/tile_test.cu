@@ -251,35 +251,49 @@ TEST_F(SUITE, LdmatrixGivesEachLaneWhatTheManualSays) {
   }
 }
 
-#ifdef LADDER_SIM
-/// What load() does, from a tile without the swizzle.
+/// One operand from a tile without the swizzle, of which `rows` × `columns` are there.
 template <int kWidth>
-__global__ void load_plainly(Hbm<unsigned> out) {
+__global__ void load_plainly(Hbm<const fp16> A, Hbm<unsigned> out, int rows, int columns) {
   SharedMemory smem;
-  const auto tile = smem.take<fp16>("tile", 16 * kWidth);
-  for (int i = lane_id(); i < 16 * kWidth; i += 32) tile[i] = fp16(0.0f);
+  const Tile<fp16, 16, kWidth, Layout::plain> tile{smem.take<fp16>("tile", 16 * kWidth)};
+  copy_in<32>(tile, A, kWidth, rows, columns, lane_id());
   __syncwarp();
-  unsigned r[4];
-  ldmatrix_x4(r, tile + (lane_id() % 16 * kWidth + lane_id() / 16 * 8));
-  out[lane_id()] = r[0];
+  Operand<fp16, 16, 16> a;
+  load(a, tile, 0, 0);
+  for (int e = 0; e < 4; ++e) out[32 * e + lane_id()] = a.r[0][0][e];
 }
 
 TEST_F(SUITE, WithoutTheSwizzleBanksConflict) {
-  Array& out = make("out", 32 * 4);
-  const auto conflicts = [&](auto kernel, int width) {
+  const auto check = [&]<int kWidth>(int rows, int columns, int conflicts) {
+    SCOPED_TRACE(testing::Message() << "width " << kWidth << ", " << rows << "×" << columns);
+    const Matrix a = random_matrix<fp16>(16, kWidth);
+    Array& A = upload("A", a);
+    Array& out = make("out", 4 * 32 * 4);
     const auto counts = run([&] {
-      launch("load", kernel, dim3(1), dim3(32), shared_bytes<fp16>(16 * width), hbm<unsigned>(out));
+      launch("load", load_plainly<kWidth>, dim3(1), dim3(32), shared_bytes<fp16>(16 * kWidth),
+             hbm<const fp16>(A), hbm<unsigned>(out), rows, columns);
     });
-    return counts->bank_conflicts;
+    const Matrix pairs = matrix<fp16>(out, 4 * 32, 2);
+    for (int e = 0; e < 4; ++e)
+      for (int lane = 0; lane < 32; ++lane)
+        for (int half = 0; half < 2; ++half) {
+          const int i = lane / 4 + e % 2 * 8, c = 2 * (lane % 4) + half + e / 2 * 8;
+          EXPECT_EQ(pairs(32 * e + lane, half), i < rows && c < columns ? a(i, c) : 0)
+              << "row " << i << ", column " << c;
+        }
+    if (!counts) return;
+    EXPECT_EQ(counts->bank_conflicts, conflicts);
+    EXPECT_EQ(counts->arrays.at("A").requested_read, 2 * rows * columns);
+    EXPECT_EQ(counts->sram_write, 2 * 16 * kWidth);
   };
   // Of four matrices, each read in 1 pass at best; rows 64 bytes apart meet four at a time, rows
   // 128 bytes or a multiple apart all eight.
-  EXPECT_EQ(conflicts(load_plainly<32>, 32), 4 * 3);
-  EXPECT_EQ(conflicts(load_plainly<64>, 64), 4 * 7);
-  EXPECT_EQ(conflicts(load_plainly<128>, 128), 4 * 7);
-  EXPECT_EQ(conflicts(load_plainly<256>, 256), 4 * 7);
+  check.template operator()<32>(16, 32, 4 * 3);
+  check.template operator()<64>(16, 64, 4 * 7);
+  check.template operator()<128>(16, 128, 4 * 7);
+  check.template operator()<256>(16, 256, 4 * 7);
+  check.template operator()<64>(13, 8, 4 * 7);
 }
-#endif
 
 // ---------------------------------------------------------------------------------- pieces of
 // warps
