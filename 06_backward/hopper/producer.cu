@@ -322,7 +322,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "06_backward",
                      .name = "producer",
-                     .idea = "warp specialisation",
+                     .idea = "a copying warpgroup",
                      .summary = "and a producer of copies, consumers of tiles",
                      .colour = "#D55E00",
                      .after = "tma",

@@ -362,7 +362,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "06_backward",
                      .name = "sm90",
-                     .idea = "S a step ahead",
+                     .idea = "S ahead",
                      .summary = "and S computed a step ahead",
                      .colour = "#D55E00",
                      .after = "bulk_add",

@@ -321,7 +321,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "06_backward",
                      .name = "tma",
-                     .idea = "copies by TMA",
+                     .idea = "rings by TMA",
                      .summary = "and its copies by TMA, LSE and D in whole tiles",
                      .colour = "#D55E00",
                      .after = "wgmma",

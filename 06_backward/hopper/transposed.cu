@@ -325,7 +325,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "06_backward",
                      .name = "transposed",
-                     .idea = "P stays in registers",
+                     .idea = "P in registers",
                      .summary = "and S and dP transposed: only dS through shared memory",
                      .colour = "#D55E00",
                      .after = "producer",

@@ -297,7 +297,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "06_backward",
                      .name = "wgmma",
-                     .idea = "products by warpgroups",
+                     .idea = "gradients by warpgroups",
                      .summary = "mma's backward pass, its five products by warpgroups",
                      .colour = "#D55E00",
                      .after = "mma",

@@ -66,7 +66,8 @@ PIPELINES = {
 
 # The kernels that are set beside shared memory's rate, (rung, step, kernel); and in the figure what
 # has a rate alone.
-SHARED_ROOF = [("06_backward", "mma", "key_gradients"), ("06_backward", "sm90", "key_gradients")]
+SHARED_ROOF = [("06_backward", step, "key_gradients") for step in (
+    "mma", "wgmma", "tma", "producer", "transposed", "bulk_add", "sm90")]
 SHARED_ROOF_PEERS = ["cudnn", "flash"]
 
 # Shown on the roofline beside each rung's default.

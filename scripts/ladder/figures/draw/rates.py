@@ -141,13 +141,18 @@ def draw_shared_roof(plt, data):
         axis.fill_between([0, 1, most], [0, 1, 1], 2, color="#ececE6", zorder=0)
         axis.text(most * 0.98, 1.03, f"cuBLAS {data['matmul_tflops']:.0f} TFLOP/s", ha="right",
                   fontsize=8)
-        ends = []
+        ends, lines = [], {}  # a line for all points that share it
+        for p in panel["points"]:
+            lines.setdefault(round(p["every"], 2), []).append(p)
+        for x, (p, *others) in lines.items():
+            axis.plot([x] * 2, [0, min(1, x)], color=p["colour"], lw=0.9, ls=(0, (2, 2)), zorder=3)
+            axis.text(x - most * 0.012, 0.02, ", ".join(
+                [p["label"], *(other["label"].split()[-1] for other in others)]), rotation=90,
+                ha="right", va="bottom", fontsize=7.5, color=ink(p))
+        way = [p for p in panel["points"] if p["y"] is not None]
+        axis.plot([p["every"] for p in way], [p["y"] for p in way], color=INK, lw=0.9, zorder=3)
         for p in panel["points"]:
             tint, mark = p["colour"], marker(p)
-            axis.plot([p["every"]] * 2, [0, min(1, p["every"])], color=tint, lw=0.9, ls=(0, (2, 2)),
-                      zorder=3)
-            axis.text(p["every"] - most * 0.012, 0.02, p["label"], rotation=90, ha="right",
-                      va="bottom", fontsize=7.5, color=ink(p))
             if p["y"] is None:
                 continue
             axis.plot([p["every"], p["operands"]], [p["y"]] * 2, color=tint, lw=0.9, zorder=3)
