@@ -53,8 +53,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 #include <random>
 #include <string>
 
-// Present where a sanitizer is linked in.
-extern "C" void __sanitizer_set_death_callback(void (*callback)()) __attribute__((weak));
+#ifdef LADDER_SANITIZE
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 namespace {
 
@@ -63,10 +64,12 @@ using Random = std::mt19937_64;
 
 uint64_t seed = 1, iteration = 0;
 
+#ifdef LADDER_SANITIZE
 void say_where() {
   std::fprintf(stderr, "npy_fuzz: seed %llu, iteration %llu\n",
                static_cast<unsigned long long>(seed), static_cast<unsigned long long>(iteration));
 }
+#endif
 
 size_t below(Random& random, size_t end) {
   return end ? random() % end : 0;
@@ -186,7 +189,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "npy_fuzz: no files in '%s'\n", argv[1]);
     return 2;
   }
-  if (__sanitizer_set_death_callback) __sanitizer_set_death_callback(say_where);
+#ifdef LADDER_SANITIZE
+  __sanitizer_set_death_callback(say_where);
+#endif
 
   for (const Bytes& file : corpus) run(file);
   using Clock = std::chrono::steady_clock;

@@ -7,14 +7,7 @@
 #include <cstring>
 #include <new>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define LADDER_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define LADDER_ASAN 1
-#endif
-#endif
-#ifdef LADDER_ASAN
+#ifdef LADDER_SANITIZE
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -28,7 +21,7 @@
 namespace ladder::sim {
 namespace {
 
-#ifdef LADDER_ASAN
+#ifdef LADDER_SANITIZE
 constexpr size_t kStackBytes = 256 * 1024;  // the sanitizer's redzones make frames larger
 #else
 constexpr size_t kStackBytes = 64 * 1024;
@@ -111,7 +104,7 @@ struct Fiber::Impl {
   ucontext_t here;
   ucontext_t scheduler;
 #endif
-#ifdef LADDER_ASAN
+#ifdef LADDER_SANITIZE
   void* fake_stack = nullptr;
   void* scheduler_fake_stack = nullptr;
   const void* scheduler_stack = nullptr;
@@ -119,7 +112,7 @@ struct Fiber::Impl {
 #endif
 
   void to_fiber() {
-#ifdef LADDER_ASAN
+#ifdef LADDER_SANITIZE
     __sanitizer_start_switch_fiber(&scheduler_fake_stack, stack, kStackBytes);
 #endif
 #ifdef LADDER_SWITCH_IN_ASSEMBLY
@@ -127,13 +120,13 @@ struct Fiber::Impl {
 #else
     swapcontext(&scheduler, &here);
 #endif
-#ifdef LADDER_ASAN
+#ifdef LADDER_SANITIZE
     __sanitizer_finish_switch_fiber(scheduler_fake_stack, nullptr, nullptr);
 #endif
   }
 
   void to_scheduler([[maybe_unused]] bool for_good) {
-#ifdef LADDER_ASAN
+#ifdef LADDER_SANITIZE
     __sanitizer_start_switch_fiber(for_good ? nullptr : &fake_stack, scheduler_stack,
                                    scheduler_stack_bytes);
 #endif
@@ -147,7 +140,7 @@ struct Fiber::Impl {
 
   // First thing on the fiber's stack after every switch to it.
   void arrived() {
-#ifdef LADDER_ASAN
+#ifdef LADDER_SANITIZE
     __sanitizer_finish_switch_fiber(fake_stack, &scheduler_stack, &scheduler_stack_bytes);
 #endif
   }
@@ -178,7 +171,7 @@ Fiber::Fiber() : impl_(new Impl) {
 }
 
 Fiber::~Fiber() {
-#ifdef LADDER_ASAN
+#ifdef LADDER_SANITIZE
   __asan_unpoison_memory_region(impl_->stack, kStackBytes);
 #endif
   munmap(impl_->stack, kStackBytes);
@@ -188,7 +181,7 @@ Fiber::~Fiber() {
 void Fiber::start(void (*entry)(void*), void* argument) {
   impl_->entry = entry;
   impl_->argument = argument;
-#ifdef LADDER_ASAN
+#ifdef LADDER_SANITIZE
   // A fiber abandoned by a fault leaves its frames' redzones behind.
   __asan_unpoison_memory_region(impl_->stack, kStackBytes);
   impl_->fake_stack = nullptr;
