@@ -35,11 +35,18 @@ STEPS = {
     ("06_backward", "stored"): (50, 30, 20, "square"),
     ("06_backward", "mma"): (200, 6, 30, "line"),
     ("06_backward", "deterministic"): (150, 7, 30, "line"),
+    ("06_backward", "wgmma"): (280, 6, 30, "line"),
+    ("06_backward", "tma"): (300, 6, 30, "line"),
+    ("06_backward", "producer"): (320, 6, 30, "line"),
+    ("06_backward", "transposed"): (360, 6, 30, "line"),
+    ("06_backward", "bulk_add"): (410, 6, 30, "line"),
     ("06_backward", "sm90"): (420, 6, 30, "line"),
 }
 DEFAULTS = {"00_naive": "naive", "01_tiled_matmul": "mma", "02_safe_softmax": "safe",
             "03_online_softmax": "one_pass_tile", "04_flash_v1": "flash_v1",
             "05_flash_v2": "sm90", "06_backward": "sm90"}
+# What runs on one architecture alone.
+HOPPER = ("wgmma", "tma", "producer", "transposed", "bulk_add", "sm90")
 ASIDES = [("06_backward", "deterministic")]
 COLOURS = {rung: f"#{40 * i:02x}5a5a" for i, rung in enumerate(DEFAULTS)}
 PEERS = {"flash": 310, "cudnn": 470, "efficient": 150, "math": 15}
@@ -53,7 +60,7 @@ def registered(rung, variant):
     line = fakes.listed(
         rung, variant, default=DEFAULTS[rung] == variant, by_name_only=(rung, variant) in ASIDES,
         colour=COLOURS[rung], backward=rung == "06_backward",
-        exact_architecture=variant == "sm90")
+        exact_architecture=variant in HOPPER)
     del line["device"]
     return line
 

@@ -202,7 +202,9 @@ class Plot(unittest.TestCase):
                           "04 flash v1", "05 sm90"])
         lines = {line["label"]: line for line in data["tflops_bwd"]["panels"][0]["lines"]}
         self.assertEqual(lines["06 mma"]["x"], [512, 1024, 2048, 4096, 8192, 16384])
-        self.assertEqual(set(lines), {"06 stored", "06 mma", "06 sm90", *PEER_NAMES.values()})
+        self.assertEqual(set(lines), {"06 stored", "06 mma", "06 wgmma", "06 tma", "06 producer",
+                                      "06 transposed", "06 bulk_add", "06 sm90",
+                                      *PEER_NAMES.values()})
         # Rates of both ways together lie between the two; 1 : 2.5 FLOPs.
         both = {line["label"]: line for line in data["tflops_both"]["panels"][0]["lines"]}
         ours = [r for c, r in zip(self.results["commands"], self.results["records"])
@@ -234,7 +236,9 @@ class Plot(unittest.TestCase):
         self.assertEqual(ASIDES, [("06_backward", "deterministic")])
         bars = {bar["label"]: bar for bar in data["speedup"]["panels"][2]["bars"]}
         self.assertEqual({name: bars[name]["default"] for name in bars}, {
-            "06 stored": False, "06 mma": False, "06 sm90": True, "06 deterministic": False})
+            **dict.fromkeys(("06 stored", "06 mma", "06 deterministic", "06 wgmma", "06 tma",
+                             "06 producer", "06 transposed", "06 bulk_add"), False),
+            "06 sm90": True})
         self.assertIn("| `deterministic` backward | ", text)
         for name in ("tflops_bwd", "tflops_both", "traffic", "roofline"):
             self.assertNotIn("deterministic", json.dumps(data[name]), name)
@@ -475,19 +479,30 @@ class Plot(unittest.TestCase):
 
         counted = {(step, one["d"]): one for step, one in shared.steps(self.files())}
         for d, rows, keys in ((64, 128, 128), (128, 64, 128)):
-            one = counted[("06_backward", "sm90"), d]
-            self.assertEqual(one["tile"], (rows, keys))
-            self.assertEqual(one["cycles"], 5 * 2 * rows * keys * d // 4096)
             of_dQ = rows * d // 64 // 2  # columns of a consumer's 64-row piece
-            operands = 2 * (2 * wgmmas(d, rows, True)        # Sᵀ and dPᵀ
-                            + 2 * wgmmas(rows, d, False)     # dV and dK
-                            + wgmmas(keys, of_dQ, True))     # dQ
-            self.assertEqual(one["operands"], operands)
-            # What else: Q and dO arrive, with LSE and D; each thread reads the floats of its
-            # columns; dS is written; dQ is written, and read by the copy engine.
-            others = (2 * rows * d * 2 + 2 * rows * 4 + 2 * 256 * rows + rows * keys * 2
-                      + 2 * rows * d * 4)
-            self.assertEqual(one["every"], operands + others)
+            of_S = keys * rows // 128    # and of its piece of S, where that has a row a query
+            # Q and dO arrive, with LSE and D, and dS is written.
+            arrive = 2 * rows * d * 2 + 2 * rows * 4 + rows * keys * 2
+            plain = 2 * (2 * wgmmas(d, of_S, True)           # S and dP
+                         + 2 * wgmmas(rows, d, True)         # dV and dK
+                         + wgmmas(keys, of_dQ, True))        # dQ
+            transposed = 2 * (2 * wgmmas(d, rows, True) + 2 * wgmmas(rows, d, False)
+                              + wgmmas(keys, of_dQ, True))
+            # Each thread reads the floats of its two rows, and P is written; or of its columns; and
+            # dQ is written, and read by TMA.
+            of_rows, of_columns = 2 * 256 * 2 * 4 + rows * keys * 2, 2 * 256 * rows
+            of_TMA = 2 * rows * d * 4
+            for step, operands, others in (
+                    ("wgmma", plain, of_rows), ("tma", plain, of_rows), ("producer", plain, of_rows),
+                    ("transposed", transposed, of_columns),
+                    ("bulk_add", transposed, of_columns + of_TMA),
+                    ("sm90", transposed, of_columns + of_TMA)):
+                one = counted[("06_backward", step), d]
+                self.assertEqual(one["tile"], (rows, keys))
+                self.assertEqual(one["cycles"], 5 * 2 * rows * keys * d // 4096)
+                self.assertEqual(one["operands"], operands, step)
+                self.assertEqual(one["every"], operands + arrive + others, step)
+        self.assertAlmostEqual(counted[("06_backward", "wgmma"), 128]["of_operands"], 0.9)
         self.assertAlmostEqual(counted[("06_backward", "sm90"), 64]["of_operands"], 0.7)
         self.assertAlmostEqual(counted[("06_backward", "sm90"), 128]["of_operands"], 0.8)
         self.assertGreater(counted[("06_backward", "mma"), 128]["of_operands"], 1)
@@ -526,7 +541,7 @@ class Plot(unittest.TestCase):
         self.assertAlmostEqual(data["two_gpus"]["copy"], 1.5)
         rows = [{row["label"]: row for row in panel["rows"]}
                 for panel in data["two_gpus"]["panels"]]
-        self.assertEqual([len(of) for of in rows], [17, 17])
+        self.assertEqual([len(of) for of in rows], [22, 22])
         for of in rows:
             for label, gain in (("01 mma", 1.5), ("02 safe softmax", 1.5), ("06 stored bwd", 1.5),
                                 ("05 mma", 1), ("06 sm90 bwd", 1)):

@@ -146,9 +146,10 @@ def draw_shared_roof(plt, data):
             lines.setdefault(round(p["every"], 2), []).append(p)
         for x, (p, *others) in lines.items():
             axis.plot([x] * 2, [0, min(1, x)], color=p["colour"], lw=0.9, ls=(0, (2, 2)), zorder=3)
-            axis.text(x - most * 0.012, 0.02, ", ".join(
+            right = x == max(lines)  # where no other line is beside it
+            axis.text(x + most * (0.006 if right else -0.012), 0.02, ", ".join(
                 [p["label"], *(other["label"].split()[-1] for other in others)]), rotation=90,
-                ha="right", va="bottom", fontsize=7.5, color=ink(p))
+                ha="left" if right else "right", va="bottom", fontsize=7.5, color=ink(p))
         way = [p for p in panel["points"] if p["y"] is not None]
         axis.plot([p["every"] for p in way], [p["y"] for p in way], color=INK, lw=0.9, zorder=3)
         for p in panel["points"]:
