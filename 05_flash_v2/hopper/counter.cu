@@ -11,8 +11,8 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `persistent`: whenever a block is done with a tile of Q it takes the next that nobody has, by
-// a counter in HBM, so that all blocks end together whatever their tiles take.
+// Since `persistent`: whenever a block is done with a tile of Q it takes the next that nobody has,
+// by a counter in HBM, so that all blocks end together whatever their tiles take.
 
 #include "machine/hopper.h"
 #include "rung.h"
