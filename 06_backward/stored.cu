@@ -6,7 +6,7 @@
 //   P = softmax(S):    D_i = Σ_j P_ij·dP_ij,   dS = P∘(dP − D)
 //   S = scale·Q·Kᵀ:    dQ = scale·dS·K,   dK = scale·dSᵀ·Q
 //
-// Since 02, whose three kernels are the forward pass: P is kept, and five kernels more: a product
+// Since 02, whose `safe` is the forward pass: P is kept, and there are five kernels more: a product
 // for each of dV, dP, dQ and dK, and one that makes a row of dS from rows of P and dP. A product's
 // left operand may be transposed. dS takes dP's place. Where query heads share a head of K and V,
 // dK and dV are sums over all their queries, which lie one head after the other.
@@ -23,7 +23,7 @@ constexpr int kInner = 64;  // columns of A (and rows of B) in a stage
 constexpr int kStages = 3;  // stages of copies under way
 constexpr int kWarps = 8;   // 4 down × 2 across
 constexpr int kThreads = 32 * kWarps;
-constexpr int kRowWarps = 4;  // softmax: warps, and so rows, of a block
+constexpr int kRowWarps = 4;  // of dS: warps, and so rows, of a block
 
 /// Elements from one row of S (and P) to the next: N_kv in whole chunks of 8. Rows are copied and
 /// read by chunks, so to them an end at N_kv and one at the pitch are the same.
@@ -31,7 +31,7 @@ constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
 
-/// S and dP are A·Bᵀ, O and dQ A·B, dV and dK Aᵀ·B.
+/// dP is A·Bᵀ, dQ A·B, dV and dK Aᵀ·B.
 enum class Form { ABt, AB, AtB };
 
 /// One product of each head: what the products of attention differ in.
@@ -39,7 +39,6 @@ struct Product {
   int rows, columns, inner;           // C is rows × columns
   int64_t pitch_A, pitch_B, pitch_C;  // elements from row to row
   float factor = 1;                   // of C
-  bool masked = false;                // S: what a query does not see is −∞
 };
 
 /// The product of one head, times the factor. A block makes kRows × kColumns of C, a warp
@@ -111,46 +110,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   cp_async_wait<0>();
   __syncthreads();
 
-  for_each(acc, [&](int i, int j, float& c) {
-    const int query = row + warp_row + i, key = column + warp_column + j;
-    c = !g.masked || (key < p.N_kv && p.sees(query, key)) ? g.factor * c : -INFINITY;
-  });
+  for_each(acc, [&](int, int, float& c) { c *= g.factor; });
   // Through shared memory, so that C is written in rows of whole 16-byte pieces.
   const Tile<T, kRows, kColumns> tile_C{stages};
   write(tile_C, acc, warp_row, warp_column);
   __syncthreads();
   copy_out<kThreads>(C + (bh * g.rows + row) * g.pitch_C + column, g.pitch_C, tile_C, g.rows - row,
                      g.columns - column, thread);
-}
-
-/// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ and becomes 0.
-template <class T>
-__global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
-  const int64_t row = int64_t{blockIdx.x} * kRowWarps + warp_id();
-  if (row >= int64_t{p.B} * p.H * p.N) return;
-
-  const int64_t first = row * pitch(p), last = first + pitch(p);
-  float m = -INFINITY;
-  for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
-    const auto s = read_chunk(S + j);
-    for (int e = 0; e < 8; ++e) m = fmaxf(m, float(s[e]));
-  }
-  m = warp_max(m);
-  if (m == -INFINITY) m = 0;  // a row that sees no key: exp(−∞ − 0) = 0
-
-  float sum = 0;
-  for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
-    const auto s = read_chunk(S + j);
-    for (int e = 0; e < 8; ++e) sum += expf(float(s[e]) - m);
-  }
-  sum = warp_sum(sum);
-  const float inverse = sum > 0 ? 1 / sum : 0;  // a row that sees no key gives P = 0
-
-  for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
-    auto s = read_chunk(S + j);
-    for (int e = 0; e < 8; ++e) s[e] = T(expf(float(s[e]) - m) * inverse);
-    write_chunk(P + j, s);
-  }
 }
 
 /// dS = P∘(dP − D) in the place of dP, one warp for each of the B·H·N rows. A row's padding, and
@@ -176,7 +142,7 @@ __global__ void softmax_gradient(Hbm<const T> P, Hbm<T> dP, Problem p) {
   }
 }
 
-/// Columns of O, dQ, dK and dV that a block makes.
+/// Columns of dQ, dK and dV that a block makes.
 constexpr int output_columns(const Problem& p) {
   return p.d <= 64 ? 64 : 128;
 }
@@ -186,60 +152,14 @@ int64_t smem_bytes(int columns) {
   return shared_bytes<fp16>(kStages * (kRows + columns) * kInner);
 }
 
-Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
-  const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
+Plan backward_plan(const Problem& p, const DeviceInfo&) {
   return {.block_q = kRows,
           .block_kv = kScoreColumns,
           .head_dim = p.d,
           .warps = kWarps,
           .stages = kStages,
           .smem_bytes = smem_bytes(kScoreColumns),
-          .workspace = {{"S", bytes}, {"P", bytes}}};
-}
-
-template <class T>
-void launch_forward(const Problem& p, const Arrays& a) {
-  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-  const auto S = hbm<T>(a["S"]), P = hbm<T>(a["P"]), O = hbm<T>(a["O"]);
-  const unsigned heads = p.B * p.H;
-  const unsigned rows = grid_blocks(p.N, kRows);
-  const Product QKt{p.N, p.N_kv, p.d, p.d, p.d, pitch(p), p.scale, true};
-  const Product PV{p.N, p.d, p.N_kv, pitch(p), p.d, p.d};
-  const int columns = output_columns(p);
-
-  launch("scores", product<T, Form::ABt, kScoreColumns>,
-         dim3(heads, rows, grid_blocks(p.N_kv, kScoreColumns)), dim3(kThreads),
-         smem_bytes(kScoreColumns), Q, K, S, QKt, p);
-  launch("softmax", softmax<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowWarps)),
-         dim3(32 * kRowWarps), 0, S, P, p);
-  launch("output", columns == 64 ? product<T, Form::AB, 64> : product<T, Form::AB, 128>,
-         dim3(heads, rows, grid_blocks(p.d, columns)), dim3(kThreads), smem_bytes(columns), P, V, O,
-         PV, p);
-}
-
-void forward(const Problem& p, const Plan&, const Arrays& a) {
-  p.dtype == DType::fp16 ? launch_forward<fp16>(p, a) : launch_forward<bf16>(p, a);
-}
-
-/// Requested bytes: an operand is read once for each block of the other operand's rows or columns.
-Traffic traffic(const Problem& p, const Plan&) {
-  const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q, and of O
-  const int64_t k = heads * p.N_kv * p.d * kIoBytes;    // bytes of K, and of V, as heads use them
-  const int64_t S = heads * p.N * pitch(p) * kIoBytes;  // bytes of S, and of P
-  const int64_t row_blocks = ceil_div(p.N, kRows);
-  return {
-      {"scores",
-       {{"Q", q * ceil_div(p.N_kv, kScoreColumns), 0}, {"K", k * row_blocks, 0}, {"S", 0, S}}},
-      {"softmax", {{"S", 3 * S, 0}, {"P", 0, S}}},
-      {"output",
-       {{"P", S * ceil_div(p.d, output_columns(p)), 0}, {"V", k * row_blocks, 0}, {"O", 0, q}}}};
-}
-
-Plan backward_plan(const Problem& p, const DeviceInfo& device) {
-  Plan own = plan(p, device, {});
-  own.workspace = {{"dP", int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes}};
-  return own;
+          .workspace = {{"dP", int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes}}};
 }
 
 template <class T>
@@ -300,9 +220,7 @@ const Register step{{.rung = "06_backward",
                      .rounding = Rounding::S_and_P_stored,
                      .deterministic = true,
                      .less_memory = "the steps of 06_backward after it",
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic,
+                     .forward_of = "02_safe_softmax/safe",
                      .backward_plan = backward_plan,
                      .backward = backward,
                      .backward_traffic = backward_traffic}};
