@@ -148,18 +148,21 @@ class Lab:
 
 @functools.lru_cache(maxsize=None)
 def compilations(build):
+    """Object → the build's own command for it."""
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
-        return {entry["file"]: shlex.split(entry["command"]) for entry in json.load(file)}
-
-
-def step_command(build, step):
-    """The build's own command for a step on the sim."""
-    return list(compilations(build)[os.path.join(build, "stubs", f"{step}.cpp")])
+        commands = [shlex.split(entry["command"]) for entry in json.load(file)]
+    return {words[words.index("-o") + 1]: words for words in commands}
 
 
 def object_of(build, step):
-    words = step_command(build, step)
-    return words[words.index("-o") + 1]
+    """Of a step on the sim, in its own rung's program: a later rung's may have it too."""
+    rung = step.split(os.sep)[0]
+    return next(made for made in compilations(build)
+                if made.endswith(f"rung_{rung}_sim.dir/stubs/{step}.cpp.o"))
+
+
+def step_command(build, step):
+    return list(compilations(build)[object_of(build, step)])
 
 
 def compile_command(build, step, source, target, optimise):
