@@ -276,7 +276,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "counter",
-                     .idea = "work by a counter",
+                     .idea = "a work counter",
                      .summary = "and work that blocks take from a counter",
                      .colour = "#0072B2",
                      .after = "persistent",
