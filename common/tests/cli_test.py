@@ -14,6 +14,7 @@ import json
 import math
 import os
 import random
+import re
 import resource
 import shlex
 import shutil
@@ -51,18 +52,26 @@ def number():
     return RUNG[:2]
 
 
-def registers(text, variant=None):
-    """Whether the .cu file that registers the variant, by default the default one, has this."""
-    for path in glob.glob(os.path.join(ROOT, RUNG, "**/*.cu"), recursive=True):
+def registration(rung, variant):
+    """The .cu file that registers a step."""
+    for path in glob.glob(os.path.join(ROOT, rung, "**/*.cu"), recursive=True):
         with open(path, encoding="utf-8") as file:
             source = file.read()
-        if f'.name = "{variant or DEFAULT}"' in source:
-            return text in source
-    raise LookupError(f"no .cu of {RUNG} registers {variant or DEFAULT}")
+        if f'.name = "{variant}"' in source:
+            return source
+    raise LookupError(f"no .cu of {rung} registers {variant}")
+
+
+def registers(text, variant=None):
+    """Whether the .cu file that registers the variant, by default the default one, has this."""
+    return text in registration(RUNG, variant or DEFAULT)
 
 
 def has_lse(variant=None):
-    return registers(".has_lse = true", variant)
+    """Whether its forward pass, or the one that it names, stores LSE."""
+    source = registration(RUNG, variant or DEFAULT)
+    named = re.search(r'\.forward_of = "(\w+)/(\w+)"', source)
+    return ".has_lse = true" in (registration(*named.groups()) if named else source)
 
 
 def has_backward():
