@@ -223,12 +223,21 @@ function(ladder_kernels name)
 endfunction()
 
 # add_rung(00_naive [FILES]): the program bin/00_naive from every .cu of the folder and of those
-# in it, and its tests. FILES: steps of earlier rungs whose forward pass a step of this one names. They
-# come last: the first variant says which rung a program is.
+# in it, and its tests. FILES: steps of earlier rungs whose forward pass a step of this one names, as
+# they were compiled there. They come last: the first variant says which rung a program is.
 function(add_rung rung)
   file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${rung}/*.cu
     ${CMAKE_SOURCE_DIR}/${rung}/*/*.cu)
-  ladder_kernels(rung_${rung} ${kernels} ${ARGN})
+  ladder_kernels(rung_${rung} ${kernels})
+  foreach(file ${ARGN})
+    string(REGEX MATCH "^[^/]+" of ${file})
+    foreach(machine sim gpu)
+      if(TARGET rung_${of}_${machine})
+        list(APPEND rung_${rung}_objects
+          "$<FILTER:$<TARGET_OBJECTS:rung_${of}_${machine}>,INCLUDE,/${file}[.]>")
+      endif()
+    endforeach()
+  endforeach()
   add_executable(${rung} $<TARGET_OBJECTS:ladder_main> ${rung_${rung}_objects})
   target_link_libraries(${rung} PRIVATE ladder_harness)
   add_dependencies(programs ${rung})

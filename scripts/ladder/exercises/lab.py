@@ -155,7 +155,7 @@ def compilations(build):
 
 
 def object_of(build, step):
-    """Of a step on the sim, in its own rung's program: a later rung's may have it too."""
+    """Of a step on the sim."""
     rung = step.split(os.sep)[0]
     return next(made for made in compilations(build)
                 if made.endswith(f"rung_{rung}_sim.dir/stubs/{step}.cpp.o"))
