@@ -67,7 +67,7 @@ class Plot(unittest.TestCase):
     def files(self):
         for path, data in ((self.path, self.results), (self.others_path, self.others)):
             with open(path, "w", encoding="utf-8") as file:
-                json.dump(data, file)
+                file.write(json.dumps(data))
         return Files(self.path)
 
     def draw(self, *words, status=0):
@@ -177,14 +177,14 @@ class Plot(unittest.TestCase):
         product = next(e for e in data["pipelines"][0]["warps"][1] if e[0] == "wgmma")
         product[4] *= 2
         with open(traces, "w", encoding="utf-8") as file:
-            json.dump(data, file)
+            file.write(json.dumps(data))
         self.assertEqual(changed(), {"pipeline"})
         marks = os.path.join(self.root, "clock.json")
         with open(marks, encoding="utf-8") as file:
             data = json.load(file)
         data["steps"][0]["cycles"]["step"] *= 0.9
         with open(marks, "w", encoding="utf-8") as file:
-            json.dump(data, file)
+            file.write(json.dumps(data))
         self.assertEqual(changed(), {"pipeline", "pipeline_measured"})
         next(r for r in self.others["records"] if r["seqlen"] == 2048 and r["batch"] == 8
              and not r["causal"])["time_ms"] *= 1.01
@@ -669,7 +669,7 @@ class Plot(unittest.TestCase):
         data["records"].remove(of[0])
         data["commands"].pop()
         with open(os.path.join(self.root, "sim.json"), "w", encoding="utf-8") as file:
-            json.dump(data, file)
+            file.write(json.dumps(data))
         self.assertEqual(TABLES["fp8_error"](self.files(), "fp8_error"), [
             "*Errors of FP8 are not counted yet: `scripts/bench.py --sim` measures it.*"])
         self.assertIn("fp8_error is left out: no errors of FP8", self.said()[1])
@@ -767,7 +767,7 @@ class Plot(unittest.TestCase):
             if record["rung"] == "00_naive" and record["seqlen"] == 2048:
                 record["kernels"][0]["arrays"]["Q"]["read"] *= 2
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(data, file)
+            file.write(json.dumps(data))
         self.assertIn("| 4096 at N = 2,048 r |", line("00 `naive`"))
 
     def test_tables_of_any_page(self):
@@ -846,12 +846,12 @@ class Plot(unittest.TestCase):
             for r in ours:
                 r["errors"]["o"]["rel"] = error if r["variant"] == "sm90" else 4e-4
             with open(path, "w", encoding="utf-8") as file:
-                json.dump(data, file)
+                file.write(json.dumps(data))
             self.assertIn(verdict, row())
         data["commands"], data["records"] = zip(*(
             (c, r) for c, r in zip(data["commands"], data["records"]) if r["dtype"] != "fp16"))
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(data, file)
+            file.write(json.dumps(data))
         self.assertIn("| not measured yet | not measured yet |", row())
 
     def test_tables_without_a_gpu_say_so(self):
@@ -1132,7 +1132,7 @@ class Committed(unittest.TestCase):
                 if record["rung"] == "04_flash_v1" and record["seqlen"] == 1024:
                     record["distinct_read_bytes"] += 4096
             with open(sim, "w", encoding="utf-8") as file:
-                json.dump(data, file)
+                file.write(json.dumps(data))
             self.assertIn("traffic.svg is stale", said())
             self.assertIn("traffic.png is stale", said())
             self.assertNotIn("workspace.svg", said())

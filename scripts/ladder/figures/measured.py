@@ -1,5 +1,6 @@
 """The files of scripts/bench.py: what was measured, what was counted, and of which steps."""
 
+import functools
 import json
 import os
 
@@ -87,9 +88,12 @@ class Measured:
         return [e for e in self.entries if e.direction == direction
                 and all(e.record[name] == value for name, value in wanted.items())]
 
+    @functools.cached_property
+    def of_paper(self):
+        return [e for e in self.entries if e.is_paper() and e.time_ms is not None]
+
     def paper(self, direction="fwd", n=None, d=None, causal=None):
-        return [e for e in self.entries if e.direction == direction and e.is_paper(n, d, causal)
-                and e.time_ms is not None]
+        return [e for e in self.of_paper if e.direction == direction and e.is_paper(n, d, causal)]
 
     def plain(self, direction="fwd", **wanted):
         return [e for e in self.find(direction, **wanted)
