@@ -1,6 +1,7 @@
 // A loop over [0, n) shared out among the host's cores.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -36,6 +37,15 @@ void parallel_for(int64_t n, Body body) {
     work();
   }
   if (failure) std::rethrow_exception(failure);
+}
+
+/// The same, each core taking `block` neighbours at a time: for a body whose results for
+/// neighbours share a cache line, which cores would take from each other.
+template <class Body>
+void parallel_for_blocks(int64_t n, int64_t block, Body body) {
+  parallel_for((n + block - 1) / block, [&](int64_t b) {
+    for (int64_t i = b * block; i < std::min(n, (b + 1) * block); ++i) body(i);
+  });
 }
 
 }  // namespace ladder

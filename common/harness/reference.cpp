@@ -120,7 +120,7 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std:
   for (size_t head = 0; head < heads; ++head) {
     const int64_t first = p.kv_row(static_cast<int>(head)) * p.d;
     // K transposed, so that the loops below run over neighbours and vectorise.
-    parallel_for(p.N_kv, [&](int64_t row) {
+    parallel_for_blocks(p.N_kv, 64, [&](int64_t row) {
       const auto j = static_cast<size_t>(row);
       for (size_t c = 0; c < d(); ++c) {
         const int64_t at = first + static_cast<int64_t>(j * d() + c);
@@ -330,7 +330,7 @@ struct KeysAndValues {
   KeysAndValues(const Problem& p, const Inputs& in, int64_t first_row) {
     const auto N_kv = static_cast<size_t>(p.N_kv), d = static_cast<size_t>(p.d);
     for (auto* x : {&K, &Kt, &V, &Vt}) x->resize(N_kv * d);
-    parallel_for(p.N_kv, [&](int64_t row) {
+    parallel_for_blocks(p.N_kv, 64, [&](int64_t row) {
       const auto j = static_cast<size_t>(row);
       for (size_t c = 0; c < d; ++c) {
         const int64_t at = (first_row + row) * p.d + static_cast<int64_t>(c);
