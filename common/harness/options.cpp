@@ -2,19 +2,19 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <getopt.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <climits>
 #include <cmath>
+#include <concepts>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <initializer_list>
 #include <limits>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -26,6 +26,203 @@
 
 namespace ladder {
 namespace {
+
+template <class... Parts>
+[[noreturn]] void bad_usage(fmt::format_string<Parts...> message, Parts&&... parts) {
+  throw Error(Exit::bad_usage, fmt::format(message, std::forward<Parts>(parts)...));
+}
+
+/// "a", "a or b", "a, b or c".
+std::string one_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
+  return text;
+}
+
+// ----------------------------------------------------------------------------------------- values
+
+/// std::from_chars, which libc++ has for whole numbers alone before version 20.
+std::from_chars_result read_number(const char* begin, const char* end, std::integral auto& value) {
+  return std::from_chars(begin, end, value);
+}
+template <std::floating_point T>
+std::from_chars_result read_number(const char* begin, const char* end, T& value) {
+  // strtod also takes spaces, a plus and hexadecimal digits.
+  const std::string text(begin, std::find_if(begin, end, [](char c) { return (c | 32) == 'x'; }));
+  char* rest = const_cast<char*>(text.c_str());
+  errno = 0;
+  if (text.find_first_of(" \t\n\v\f\r+") != 0) {
+    if constexpr (std::is_same_v<T, float>)
+      value = std::strtof(rest, &rest);
+    else
+      value = std::strtod(rest, &rest);
+  }
+  const ptrdiff_t length = rest - text.c_str();
+  return {begin + length, length == 0                            ? std::errc::invalid_argument
+                          : errno == ERANGE && std::isinf(value) ? std::errc::result_out_of_range
+                                                                 : std::errc{}};
+}
+
+template <class T>
+struct Named {
+  const char* name;
+  T value;
+};
+
+/// An option as given, and how its value is read: each function throws Error(bad_usage) for a value
+/// that it does not accept.
+struct Given {
+  std::string_view option, text;
+
+  [[noreturn]] void bad(std::string_view what, std::string_view accepted) const {
+    bad_usage("--{} '{}': {}; give {}", option, text, what, accepted);
+  }
+
+  /// The whole of the text as a number from `least` to `most`.
+  template <class T>
+  T number(T least, T most, std::string_view accepted) const {
+    T value{};
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = read_number(text.data(), end, value);
+    if (error == std::errc::invalid_argument) {
+      // from_chars accepts no sign on unsigned numbers, but someone who types one means a number.
+      const bool negative = text.size() > 1 && text[0] == '-' && text[1] >= '0' && text[1] <= '9';
+      bad(negative ? "out of range" : "not a number", accepted);
+    }
+    if (rest != end)
+      bad(fmt::format("'{}' follows the number", std::string_view(rest, end)), accepted);
+    if (error == std::errc::result_out_of_range) bad("out of range", accepted);
+    if constexpr (std::is_floating_point_v<T>)
+      if (!std::isfinite(value)) bad("not finite", accepted);
+    if (value < least || value > most) bad("out of range", accepted);
+    return value;
+  }
+
+  int whole() const {
+    return number(1, INT_MAX, fmt::format("a whole number from 1 to {}", INT_MAX));
+  }
+
+  template <class T, size_t n>
+  T choice(const Named<T> (&known)[n]) const {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : known) {
+      if (name == text) return value;
+      names.push_back(name);
+    }
+    bad("unknown", one_of(names));
+  }
+
+  std::string not_empty(std::string_view accepted) const {
+    if (text.empty()) bad("empty", accepted);
+    return std::string(text);
+  }
+
+  Schedule schedule() const {
+    using Order = Schedule::Order;
+    if (text == "forward") return {Order::forward, 0};
+    if (text == "reverse") return {Order::reverse, 0};
+    if (text == "random") return {Order::random, 0};
+    constexpr std::string_view kSeeded = "random:";
+    constexpr const char* kKnown = "forward, reverse or random[:SEED], SEED a whole number";
+    if (!text.starts_with(kSeeded)) bad("unknown", kKnown);
+    const Given seed{option, text.substr(kSeeded.size())};
+    return {Order::random, seed.number<uint64_t>(0, UINT64_MAX, kKnown)};
+  }
+
+  /// Adds what "NAME=VALUE,…" says.
+  void read_settings(Settings& settings) const {
+    for (std::string_view rest = text;;) {
+      const size_t comma = rest.find(',');
+      const std::string_view one = rest.substr(0, comma);
+      const size_t equals = one.find('=');
+      if (equals == 0 || equals == one.npos || equals + 1 == one.size())
+        bad(fmt::format("'{}' is no NAME=VALUE", one), "NAME=VALUE,...");
+      settings[std::string(one.substr(0, equals))] = one.substr(equals + 1);
+      if (comma == rest.npos) return;
+      rest.remove_prefix(comma + 1);
+    }
+  }
+};
+
+template <class T>
+constexpr int kNames = 0;
+template <>
+constexpr Named<DType> kNames<DType>[] = {{"fp16", DType::fp16}, {"bf16", DType::bf16}};
+template <>
+constexpr Named<Input> kNames<Input>[] = {{"normal", Input::normal}, {"outliers", Input::outliers}};
+template <>
+constexpr Named<DeviceChoice> kNames<DeviceChoice>[] = {
+    {"auto", DeviceChoice::automatic}, {"gpu", DeviceChoice::gpu}, {"sim", DeviceChoice::sim}};
+template <>
+constexpr Named<Check> kNames<Check>[] = {
+    {"full", Check::full}, {"sampled", Check::sampled}, {"off", Check::off}};
+
+/// Where an option's value is kept.
+template <class T, class C>
+T& place_of(T C::*member, Options& o) {
+  return std::get<C&>(std::tie(o, o.problem, o.tile, o.sim)).*member;
+}
+
+/// Reads an option's value as its type asks for.
+template <auto member>
+void read(const Given& given, Options& options) {
+  auto& value = place_of(member, options);
+  using T = std::remove_reference_t<decltype(value)>;
+  if constexpr (std::is_same_v<T, bool>)
+    value = true;
+  else if constexpr (std::is_enum_v<T>)
+    value = given.choice(kNames<T>);
+  else if constexpr (std::is_same_v<T, Settings>)
+    given.read_settings(value);
+  else if constexpr (std::is_same_v<T, Schedule>)
+    value = given.schedule();
+  else if constexpr (std::is_same_v<T, uint64_t>)
+    value = given.number<T>(0, UINT64_MAX, fmt::format("a whole number from 0 to {}", UINT64_MAX));
+  else
+    value = given.whole();
+}
+
+/// An option's value as JSON.
+template <auto member>
+std::string json(Options options) {
+  const auto value = place_of(member, options);
+  using T = std::remove_const_t<decltype(value)>;
+  if constexpr (std::is_enum_v<T>)
+    return fmt::format("\"{}\"", std::ranges::find(kNames<T>, value, &Named<T>::value)->name);
+  else if constexpr (std::is_same_v<T, float>)
+    return fmt::format("{:.9g}", value);
+  else
+    return fmt::format("{}", value);
+}
+
+void read_head_dim(const Given& given, Options& options) {
+  constexpr const char* kAccepted = "a multiple of 8 from 8 to 256";
+  options.problem.d = given.number(8, 256, kAccepted);
+  if (options.problem.d % 8 != 0) given.bad("not a multiple of 8", kAccepted);
+}
+
+void read_scale(const Given& given, Options& options) {
+  using Limits = std::numeric_limits<float>;
+  options.problem.scale = given.number(Limits::denorm_min(), Limits::max(),
+                                       "a finite number above 0 that a float holds");
+  options.scale_given = true;
+}
+
+void read_time(const Given& given, Options& options) {
+  options.time_ms = given.number(std::numeric_limits<double>::min(), 3.6e6,
+                                 "milliseconds above 0, up to 3600000 (an hour)");
+}
+
+void read_baseline(const Given& given, Options& options) {
+  options.baseline = given.text;
+}
+
+std::string json_of_input(Options options) {
+  return options.load.empty() ? json<&Options::input>(options) : "\"load\"";
+}
+
+// -------------------------------------------------------------------------------------- the table
 
 /// What a step of the rung must have for the rung's program to take an option.
 struct Requirement {
@@ -41,99 +238,104 @@ const Requirement kSettings{"with settings", [](const Variant& v) { return !v.se
 const Requirement kBaseline{"that a library's version stands beside",
                             [](const Variant& v) { return v.baseline; }};
 
+/// How an option's value is read and, where it has one, shown in the JSON.
+struct Access {
+  void (*read)(const Given&, Options&);
+  std::string (*json)(Options);
+  constexpr Access(decltype(read) r = nullptr, decltype(json) j = nullptr) : read(r), json(j) {}
+};
+template <auto member>
+constexpr Access of(read<member>, json<member>);
+
+/// What an option is about. The JSON has the last three, in this order.
+enum class About { run, sim, values, shape, product };
+
 struct OptionSpec {
-  const char* name;
-  const char* value;         // what --help calls its value; null: a flag
-  const Requirement* needs;  // null: every rung takes it
-  const char* help;          // one line
+  const char* name;             // of a group of options its title, and nothing else
+  const char* value = nullptr;  // what --help calls its value; null: a flag
+  const char* help = nullptr;   // one line
+  Access access = {};           // no `read`: it ends the program
+  About about = About::run;
+  const Requirement* needs = nullptr;  // null: every rung takes it
 };
 
-struct Group {
-  const char* title;
-  std::vector<OptionSpec> options;
-};
+/// A text that is not empty.
+template <auto member, const char* accepted>
+void read_text(const Given& given, Options& options) {
+  place_of(member, options) = given.not_empty(accepted);
+}
+constexpr char kFolder[] = "a folder", kFile[] = "a file";
+constexpr char kStep[] = "a name of those that --help lists";
 
 /// Every option of every rung, in the order of --help.
-const std::vector<Group>& groups() {
-  static const std::vector<Group> all = {
-      {"Workload",
-       {
-           {"batch", "B", nullptr, "sequences (default 1)"},
-           {"heads", "H", nullptr, "query heads (default 2)"},
-           {"kv-heads", "HK", nullptr, "key/value heads, dividing H (default: as --heads)"},
-           {"seqlen", "N", nullptr, "queries (default 256)"},
-           {"seqlen-kv", "N_KV", nullptr, "keys (default: as --seqlen)"},
-           {"head-dim", "D", nullptr, "head size, a multiple of 8 up to 256 (default 64)"},
-           {"causal", nullptr, nullptr,
-            "query i sees keys up to i + N_KV - N (default: it sees all)"},
-           {"dtype", "TYPE", nullptr, "fp16 or bf16 (default fp16)"},
-           {"scale", "X", nullptr, "S = X * Q * K^T, X above 0 (default 1/sqrt(D))"},
-           {"input", "KIND", nullptr,
-            "normal: N(0,1); outliers: N(0,100) added to 1 in 1000 (default normal)"},
-           {"seed", "S", nullptr, "of the input; the same on every platform (default 0)"},
-       }},
-      {"Files",
-       {
-           {"load", "DIR", nullptr,
-            "read q.npy k.npy v.npy (and do.npy), shapes and all (default: generate)"},
-           {"save", "DIR", nullptr,
-            "write o.npy, and those of lse dq dk dv that there are (default: none)"},
-       }},
-      {"What runs",
-       {
-           {"device", "DEVICE", nullptr,
-            "gpu, sim, or auto: the GPU if there is one, else the sim (default auto)"},
-           {"variant", "NAME", nullptr,
-            "one of those listed below (default: the last so marked that runs)"},
-           {"block-q", "BR", &kTiles,
-            "rows of Q in a tile of the forward pass (default: the step's choice)"},
-           {"block-kv", "BC", &kTiles,
-            "rows of K, V in a tile of the forward pass (default: the step's choice)"},
-           {"set", "NAME=VALUE,...", &kSettings,
-            "a step's own settings, listed with it below (default: the first of each)"},
-           {"deterministic", nullptr, &kDeterministic,
-            "gradients with the same bits on every run (default: no)"},
-           {"baseline", "NAME", &kBaseline,
-            "a library's version beside it, on the GPU (default: none)"},
-           {"check", "HOW", nullptr,
-            "full, sampled or off (default: full if under about 1 s, else sampled)"},
-       }},
-      {"On the sim",
-       {
-           {"schedule", "ORDER", nullptr,
-            "of threads: forward, reverse or random[:SEED] (default forward)"},
-           {"sram", "BYTES", nullptr, "shared memory of a block (default 232448: 227 KiB)"},
-           {"trace", "FILE", nullptr,
-            "write what blocks do, as JSON lines; .gz compresses (default: none)"},
-       }},
-      {"Timing on the gpu",
-       {
-           {"time", "MS", nullptr, "GPU time to spend on a measurement (default 200)"},
-           {"warm", nullptr, nullptr, "leave the L2 as the last run left it (default: flush it)"},
-           {"dram", nullptr, nullptr,
-            "count what DRAM served, by the GPU's counters (default: no)"},
-       }},
-      {"Output",
-       {
-           {"json", nullptr, nullptr,
-            "one object per line on stdout, all else on stderr (default: a table)"},
-           {"verbose", nullptr, nullptr, "say more, on stderr"},
-           {"help", nullptr, nullptr, "print this and exit"},
-           {"version", nullptr, nullptr, "print the version and exit"},
-       }},
-  };
-  return all;
-}
+const OptionSpec kOptions[] = {
+    {"Workload"},
+    {"batch", "B", "sequences (default 1)", of<&Problem::B>, About::shape},
+    {"heads", "H", "query heads (default 2)", of<&Problem::H>, About::shape},
+    {"kv-heads", "HK", "key/value heads, dividing H (default: as --heads)", of<&Problem::Hk>,
+     About::shape},
+    {"seqlen", "N", "queries (default 256)", of<&Problem::N>, About::shape},
+    {"seqlen-kv", "N_KV", "keys (default: as --seqlen)", of<&Problem::N_kv>, About::shape},
+    {"head-dim", "D", "head size, a multiple of 8 up to 256 (default 64)",
+     Access(read_head_dim, json<&Problem::d>), About::shape},
+    {"causal", nullptr, "query i sees keys up to i + N_KV - N (default: it sees all)",
+     of<&Problem::causal>, About::product},
+    {"dtype", "TYPE", "fp16 or bf16 (default fp16)", of<&Problem::dtype>, About::values},
+    {"scale", "X", "S = X * Q * K^T, X above 0 (default 1/sqrt(D))",
+     Access(read_scale, json<&Problem::scale>), About::product},
+    {"input", "KIND", "normal: N(0,1); outliers: N(0,100) added to 1 in 1000 (default normal)",
+     Access(read<&Options::input>, json_of_input), About::values},
+    {"seed", "S", "of the input; the same on every platform (default 0)", of<&Options::seed>,
+     About::values},
+    {"Files"},
+    {"load", "DIR", "read q.npy k.npy v.npy (and do.npy), shapes and all (default: generate)",
+     read_text<&Options::load, kFolder>},
+    {"save", "DIR", "write o.npy, and those of lse dq dk dv that there are (default: none)",
+     read_text<&Options::save, kFolder>},
+    {"What runs"},
+    {"device", "DEVICE", "gpu, sim, or auto: the GPU if there is one, else the sim (default auto)",
+     read<&Options::device>},
+    {"variant", "NAME", "one of those listed below (default: the last so marked that runs)",
+     read_text<&Options::variant, kStep>},
+    {"block-q", "BR", "rows of Q in a tile of the forward pass (default: the step's choice)",
+     read<&TileRequest::block_q>, About::run, &kTiles},
+    {"block-kv", "BC", "rows of K, V in a tile of the forward pass (default: the step's choice)",
+     read<&TileRequest::block_kv>, About::run, &kTiles},
+    {"set", "NAME=VALUE,...",
+     "a step's own settings, listed with it below (default: the first of each)",
+     read<&TileRequest::settings>, About::run, &kSettings},
+    {"deterministic", nullptr, "gradients with the same bits on every run (default: no)",
+     read<&Options::deterministic>, About::run, &kDeterministic},
+    {"baseline", "NAME", "also time a library's version on the GPU (default: none)", read_baseline,
+     About::run, &kBaseline},
+    {"check", "HOW", "full, sampled or off (default: full if under about 1 s, else sampled)",
+     read<&Options::check>},
+    {"On the sim"},
+    {"schedule", "ORDER", "of threads: forward, reverse or random[:SEED] (default forward)",
+     read<&SimOptions::schedule>, About::sim},
+    {"sram", "BYTES", "shared memory of a block (default 232448: 227 KiB)",
+     read<&SimOptions::sram_bytes>, About::sim},
+    {"trace", "FILE", "write what blocks do, as JSON lines; .gz compresses (default: none)",
+     read_text<&SimOptions::trace_file, kFile>, About::sim},
+    {"Timing on the gpu"},
+    {"time", "MS", "GPU time to spend on a measurement (default 200)", read_time},
+    {"warm", nullptr, "leave the L2 as the last run left it (default: flush it)",
+     read<&Options::warm>},
+    {"dram", nullptr, "count what DRAM served, by the GPU's counters (default: no)",
+     read<&Options::dram>},
+    {"Output"},
+    {"json", nullptr, "one object per line on stdout, all else on stderr (default: a table)",
+     read<&Options::json>},
+    {"verbose", nullptr, "say more, on stderr", read<&Options::verbose>},
+    {"help", nullptr, "print this and exit"},
+    {"version", nullptr, "print the version and exit"},
+};
 
-[[noreturn]] void bad_usage(const std::string& message) {
-  throw Error(Exit::bad_usage, message);
-}
-
+/// Null where none is called that.
 const OptionSpec* find_option(std::string_view name) {
-  for (const Group& group : groups())
-    for (const OptionSpec& spec : group.options)
-      if (spec.name == name) return &spec;
-  return nullptr;
+  const auto found = std::find_if(std::begin(kOptions), std::end(kOptions),
+                                  [&](const auto& spec) { return spec.help && spec.name == name; });
+  return found == std::end(kOptions) ? nullptr : found;
 }
 
 bool takes(const std::string& rung, const OptionSpec& spec) {
@@ -142,128 +344,24 @@ bool takes(const std::string& rung, const OptionSpec& spec) {
   });
 }
 
-[[noreturn]] void bad_value(std::string_view option, std::string_view value, std::string_view what,
-                            std::string_view accepted) {
-  bad_usage(fmt::format("--{} '{}': {}; give {}", option, value, what, accepted));
-}
+// ------------------------------------------------------------------------ what goes with the steps
 
-/// std::from_chars, which libc++ has for whole numbers alone before version 20.
-template <class T>
-std::from_chars_result read_number(const char* begin, const char* end, T& value) {
-  if constexpr (std::is_integral_v<T>) {
-    return std::from_chars(begin, end, value);
-  } else {
-    // strtod also takes spaces, a plus and hexadecimal digits.
-    const std::string text(begin,
-                           std::find_if(begin, end, [](char c) { return c == 'x' || c == 'X'; }));
-    if (text.find_first_of(" \t\n\v\f\r+") == 0) return {begin, std::errc::invalid_argument};
-    char* rest;
-    errno = 0;
-    if constexpr (std::is_same_v<T, float>)
-      value = std::strtof(text.c_str(), &rest);
-    else
-      value = std::strtod(text.c_str(), &rest);
-    const ptrdiff_t length = rest - text.c_str();
-    if (length == 0) return {begin, std::errc::invalid_argument};
-    const bool overflow = errno == ERANGE && std::isinf(value);
-    return {begin + length, overflow ? std::errc::result_out_of_range : std::errc{}};
-  }
-}
-
-/// The whole of `text` as a number from `least` to `most`.
-template <class T>
-T number(std::string_view option, std::string_view text, T least, T most,
-         std::string_view accepted) {
-  T value{};
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = read_number(text.data(), end, value);
-  if (error == std::errc::invalid_argument) {
-    // from_chars accepts no sign on unsigned numbers, but someone who types one means a number.
-    const bool negative = text.size() > 1 && text[0] == '-' && text[1] >= '0' && text[1] <= '9';
-    bad_value(option, text, negative ? "out of range" : "not a number", accepted);
-  }
-  if (rest != end)
-    bad_value(option, text, fmt::format("'{}' follows the number", std::string_view(rest, end)),
-              accepted);
-  if (error == std::errc::result_out_of_range) bad_value(option, text, "out of range", accepted);
-  if constexpr (std::is_floating_point_v<T>)
-    if (!std::isfinite(value)) bad_value(option, text, "not finite", accepted);
-  if (value < least || value > most) bad_value(option, text, "out of range", accepted);
-  return value;
-}
-
-int whole(std::string_view option, std::string_view text) {
-  return number(option, text, 1, INT_MAX, fmt::format("a whole number from 1 to {}", INT_MAX));
-}
-
-uint64_t seed(std::string_view option, std::string_view text) {
-  return number<uint64_t>(option, text, 0, UINT64_MAX,
-                          fmt::format("a whole number from 0 to {}", UINT64_MAX));
-}
-
-/// "a", "a or b", "a, b or c".
-std::string one_of(const std::vector<std::string>& names) {
-  std::string text;
-  for (size_t i = 0; i < names.size(); ++i)
-    text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
-  return text;
-}
-
-template <class T>
-T choice(std::string_view option, std::string_view text,
-         std::initializer_list<std::pair<const char*, T>> known) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : known) {
-    if (name == text) return value;
-    names.push_back(name);
-  }
-  bad_value(option, text, "unknown", one_of(names));
-}
-
-std::string not_empty(std::string_view option, std::string_view text, std::string_view accepted) {
-  if (text.empty()) bad_value(option, text, "empty", accepted);
-  return std::string(text);
-}
-
-Schedule schedule(std::string_view option, std::string_view text) {
-  using Order = Schedule::Order;
-  if (text == "forward") return {Order::forward, 0};
-  if (text == "reverse") return {Order::reverse, 0};
-  if (text == "random") return {Order::random, 0};
-  constexpr std::string_view kSeeded = "random:";
-  constexpr const char* kKnown = "forward, reverse or random[:SEED], SEED a whole number";
-  if (!text.starts_with(kSeeded)) bad_value(option, text, "unknown", kKnown);
-  const std::string_view digits = text.substr(kSeeded.size());
-  return {Order::random, number<uint64_t>(option, digits, 0, UINT64_MAX, kKnown)};
-}
-
-/// Adds what "NAME=VALUE,…" says.
-void read_settings(std::string_view option, std::string_view text, Settings& settings) {
-  for (std::string_view rest = text;;) {
-    const size_t comma = rest.find(',');
-    const std::string_view one = rest.substr(0, comma);
-    const size_t equals = one.find('=');
-    if (equals == 0 || equals == one.npos || equals + 1 == one.size())
-      bad_value(option, text, fmt::format("'{}' is no NAME=VALUE", one), "NAME=VALUE,...");
-    settings[std::string(one.substr(0, equals))] = one.substr(equals + 1);
-    if (comma == rest.npos) return;
-    rest.remove_prefix(comma + 1);
-  }
+void add_once(std::vector<std::string>& names, const std::string& name) {
+  if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
 }
 
 std::vector<std::string> baseline_names(const std::string& rung) {
   std::vector<std::string> names;
   for (const Variant& v : variants())
-    if (v.rung == rung && v.baseline &&
-        std::find(names.begin(), names.end(), v.name) == names.end())
-      names.push_back(v.name);
+    if (v.rung == rung && v.baseline) add_once(names, v.name);
   return names;
 }
 
-std::vector<std::string> variant_names(const std::string& rung) {
+/// Of the steps of a rung for which `has` is true.
+std::vector<std::string> step_names(const std::string& rung, const auto& has) {
   std::vector<std::string> names;
-  for (const Variant* variant : steps_of(rung))
-    if (names.empty() || names.back() != variant->name) names.push_back(variant->name);
+  for (const Variant* step : steps_of(rung))
+    if (has(*step)) add_once(names, step->name);
   return names;
 }
 
@@ -274,32 +372,28 @@ const char* device_name(DeviceKind device) {
 void check_variant(const Options& options, const std::string& rung) {
   if (options.variant.empty()) return;
   bool known = false, on_sim = false, deterministic = false;
-  std::vector<std::string> others;  // that are deterministic
   for (const Variant* variant : steps_of(rung)) {
-    if (variant->deterministic && (others.empty() || others.back() != variant->name))
-      others.push_back(variant->name);
     if (variant->name != options.variant) continue;
     known = true;
     deterministic |= variant->deterministic;
     on_sim |= variant->device == DeviceKind::sim;
   }
-  if (!known) bad_value("variant", options.variant, "unknown", one_of(variant_names(rung)));
+  if (!known)
+    Given{"variant", options.variant}.bad(
+        "unknown", one_of(step_names(rung, [](const Variant&) { return true; })));
   if (!on_sim && options.device == DeviceChoice::sim)
-    bad_usage(
-        fmt::format("--variant {} runs only on the gpu, not with --device sim", options.variant));
+    bad_usage("--variant {} runs only on the gpu, not with --device sim", options.variant);
   if (options.deterministic && !deterministic)
     bad_usage(
-        fmt::format("--deterministic: the gradients of --variant {} do not have the same "
-                    "bits on every run; those of {} have",
-                    options.variant, one_of(others)));
+        "--deterministic: the gradients of --variant {} do not have the same "
+        "bits on every run; those of {} have",
+        options.variant, one_of(step_names(rung, kDeterministic.met_by)));
 }
 
 /// Adds those of the variant's tile sizes that are not listed yet, as "128x64".
 void add_tiles(std::vector<std::string>& listed, const Variant& variant) {
-  for (const TileSize& tile : variant.tiles) {
-    const std::string text = fmt::format("{}x{}", tile.block_q, tile.block_kv);
-    if (std::find(listed.begin(), listed.end(), text) == listed.end()) listed.push_back(text);
-  }
+  for (const TileSize& tile : variant.tiles)
+    add_once(listed, fmt::format("{}x{}", tile.block_q, tile.block_kv));
 }
 
 /// Whether any variant that may run has such a tile; which sizes fit the workload is for plan().
@@ -317,39 +411,35 @@ void check_tile(const Options& options, const std::string& rung) {
   if (asked.block_q) given += fmt::format(" --block-q {}", asked.block_q);
   if (asked.block_kv) given += fmt::format(" --block-kv {}", asked.block_kv);
   if (compiled.empty())
-    bad_usage(fmt::format("{} takes no tile size, but{} was given",
-                          options.variant.empty() ? rung : "--variant " + options.variant, given));
-  bad_usage(
-      fmt::format("no tile is compiled for{}; give one of {}", given, fmt::join(compiled, ", ")));
+    bad_usage("{} takes no tile size, but{} was given",
+              options.variant.empty() ? rung : "--variant " + options.variant, given);
+  bad_usage("no tile is compiled for{}; give one of {}", given, fmt::join(compiled, ", "));
 }
 
 /// Whether the variant, which must be named, has the settings asked for and their values.
 void check_settings(const Options& options, const std::string& rung) {
   const Settings& asked = options.tile.settings;
   if (asked.empty()) return;
-  std::vector<std::string> with_settings;
-  for (const Variant* variant : steps_of(rung)) {
-    if (variant->settings.empty()) continue;
-    if (with_settings.empty() || with_settings.back() != variant->name)
-      with_settings.push_back(variant->name);
-    if (variant->name != options.variant) continue;
-    for (const auto& [name, value] : asked) {
-      std::vector<std::string> names;
-      const Setting* found = nullptr;
-      for (const Setting& setting : variant->settings) {
-        names.push_back(setting.name);
-        if (name == setting.name) found = &setting;
-      }
-      if (!found) bad_value("set", name, "unknown", one_of(names));
-      if (std::find(found->values.begin(), found->values.end(), value) == found->values.end())
-        bad_value("set", fmt::format("{}={}", name, value), "unknown value",
-                  one_of({found->values.begin(), found->values.end()}));
+  const std::vector<const Variant*> steps = steps_of(rung);
+  const auto step = std::find_if(steps.begin(), steps.end(), [&](const Variant* v) {
+    return v->name == options.variant && !v->settings.empty();
+  });
+  if (step == steps.end())
+    bad_usage("--set {}: {} has no settings; say --variant {}", asked.begin()->first,
+              options.variant.empty() ? "the default step" : options.variant,
+              one_of(step_names(rung, kSettings.met_by)));
+  for (const auto& [name, value] : asked) {
+    std::vector<std::string> names;
+    const Setting* found = nullptr;
+    for (const Setting& setting : (*step)->settings) {
+      names.push_back(setting.name);
+      if (name == setting.name) found = &setting;
     }
-    return;
+    if (!found) Given{"set", name}.bad("unknown", one_of(names));
+    if (std::find(found->values.begin(), found->values.end(), value) == found->values.end())
+      Given{"set", fmt::format("{}={}", name, value)}.bad(
+          "unknown value", one_of({found->values.begin(), found->values.end()}));
   }
-  bad_usage(fmt::format("--set {}: {} has no settings; say --variant {}", asked.begin()->first,
-                        options.variant.empty() ? "the default step" : options.variant,
-                        one_of(with_settings)));
 }
 
 std::string variants_text(const std::string& rung) {
@@ -398,17 +488,15 @@ std::string help_text(const std::string& rung) {
       "reference, and reports its HBM traffic and, on a GPU, its time.\n",
       rung);
   std::string elsewhere;
-  for (const Group& group : groups()) {
-    std::string lines;
-    for (const OptionSpec& spec : group.options) {
-      const std::string name =
-          fmt::format("--{}{}{}", spec.name, spec.value ? " " : "", spec.value ? spec.value : "");
-      if (takes(rung, spec))
-        lines += fmt::format("  {:<22} {}\n", name, spec.help);
-      else
-        elsewhere += fmt::format("  {:<22} needs a step {}\n", name, spec.needs->text);
-    }
-    text += fmt::format("\n{}\n{}", group.title, lines);
+  for (const OptionSpec& spec : kOptions) {
+    const std::string name =
+        fmt::format("--{}{}{}", spec.name, spec.value ? " " : "", spec.value ? spec.value : "");
+    if (!spec.help)
+      text += fmt::format("\n{}\n", spec.name);
+    else if (takes(rung, spec))
+      text += fmt::format("  {:<22} {}\n", name, spec.help);
+    else
+      elsewhere += fmt::format("  {:<22} needs a step {}\n", name, spec.needs->text);
   }
   if (!elsewhere.empty())
     text += "\nOptions of other rungs, and what they need of a rung\n" + elsewhere;
@@ -428,7 +516,7 @@ std::string help_text(const std::string& rung) {
 
 void print(const std::string& text) {
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
-    bad_usage(fmt::format("cannot write to stdout: {}", std::strerror(errno)));
+    bad_usage("cannot write to stdout: {}", std::strerror(errno));
 }
 
 /// Options are not abbreviated, but a beginning is a good hint.
@@ -436,59 +524,49 @@ void print(const std::string& text) {
   std::string_view beginning = given;
   while (beginning.starts_with('-')) beginning.remove_prefix(1);
   std::vector<std::string> similar;
-  for (const Group& group : groups())
-    for (const OptionSpec& spec : group.options)
-      if (!beginning.empty() && std::string_view(spec.name).starts_with(beginning))
-        similar.push_back(fmt::format("--{}", spec.name));
-  bad_usage(fmt::format("unknown option '{}'; {}--help lists all", given,
-                        similar.empty() ? "" : fmt::format("is it {}? ", one_of(similar))));
+  for (const OptionSpec& spec : kOptions)
+    if (spec.help && !beginning.empty() && std::string_view(spec.name).starts_with(beginning))
+      similar.push_back(fmt::format("--{}", spec.name));
+  bad_usage("unknown option '{}'; {}--help lists all", given,
+            similar.empty() ? "" : fmt::format("is it {}? ", one_of(similar)));
 }
 
-struct Given {
+struct Argument {
   const OptionSpec* spec;
-  std::string value;
+  std::string_view value;
 };
 
 /// The command line as options and values, each known, taken by this rung and given a value where
-/// it needs one.
-std::vector<Given> split(int argc, char** argv, const std::string& rung) {
-  std::vector<option> table;
-  for (const Group& group : groups())
-    for (const OptionSpec& spec : group.options)
-      table.push_back({spec.name, spec.value ? required_argument : no_argument, nullptr, 1});
-  table.push_back({nullptr, 0, nullptr, 0});
-
-  std::vector<Given> result;
-  optind = 0;  // starts getopt over
-  opterr = 0;
-  for (;;) {
-    const int at = std::max(optind, 1);
-    // +: ends at the first stray argument, so that argv[at] is what is being read; the colon tells
-    // a missing value from an unknown option.
-    const int code = getopt_long(argc, argv, "+:", table.data(), nullptr);
-    if (code == -1) break;
-    // getopt_long accepts any unambiguous beginning of a name; a misspelt option would pass for
-    // another. So names are compared again here.
-    const std::string_view element = argv[at];
+/// it needs one. (getopt_long would take any unambiguous beginning of a name for the option.)
+std::vector<Argument> split(int argc, char** argv, const std::string& rung) {
+  const auto stray = [](std::string_view argument) {
+    bad_usage("stray argument '{}'; every option begins with --, --help lists them", argument);
+  };
+  std::vector<Argument> result;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view element = argv[i];
+    if (element == "--" && i + 1 == argc) break;
+    if (element == "--") stray(argv[i + 1]);
+    if (element == "-" || !element.starts_with('-')) stray(element);
     const std::string_view given = element.substr(0, element.find('='));
-    const OptionSpec* spec =
-        given.starts_with("--") ? find_option(given.substr(std::strlen("--"))) : nullptr;
+    const OptionSpec* spec = given.starts_with("--") ? find_option(given.substr(2)) : nullptr;
     if (!spec) unknown_option(given);
     if (!takes(rung, *spec))
-      bad_usage(fmt::format("{} does not take {}, which needs a step {}; leave it out", rung, given,
-                            spec->needs->text));
-    if (code == ':' && spec->value)
-      bad_usage(fmt::format("{} needs a value: {} {}", given, given, spec->value));
-    if (code == '?' || code == ':')  // BSD's returns either
-      bad_usage(fmt::format("{} takes no value, but '{}' was given", given, element));
-    if (spec->value && given == element && std::string_view(optarg).starts_with("--"))
-      bad_usage(fmt::format("{} needs a value: {} {}; what follows is '{}'", given, given,
-                            spec->value, optarg));
-    result.push_back({spec, spec->value ? optarg : ""});
+      bad_usage("{} does not take {}, which needs a step {}; leave it out", rung, given,
+                spec->needs->text);
+    std::string_view value;
+    if (given != element) {
+      value = element.substr(given.size() + 1);
+      if (!spec->value) bad_usage("{} takes no value, but '{}' was given", given, element);
+    } else if (spec->value) {
+      if (i + 1 == argc) bad_usage("{} needs a value: {} {}", given, given, spec->value);
+      value = argv[++i];
+      if (value.starts_with("--"))
+        bad_usage("{} needs a value: {} {}; what follows is '{}'", given, given, spec->value,
+                  value);
+    }
+    result.push_back({spec, value});
   }
-  if (optind < argc)
-    bad_usage(fmt::format("stray argument '{}'; every option begins with --, --help lists them",
-                          argv[optind]));
   return result;
 }
 
@@ -503,132 +581,81 @@ const Variant* find_baseline(const std::string& rung, const std::string& name) {
 std::optional<Options> parse_options(int argc, char** argv, const std::string& rung) {
   Options options;
   Problem& problem = options.problem;
-  bool kv_heads_given = false, seqlen_kv_given = false;
-  std::string shape_option;
+  problem.Hk = problem.N_kv = 0;  // until given
+  const OptionSpec* shape = nullptr;
   for (const auto& [spec, value] : split(argc, argv, rung)) {
     const std::string_view name = spec->name;
-    if (name == "help") {
-      print(help_text(rung));
+    if (!spec->access.read) {
+      print(name == "help"
+                ? help_text(rung)
+                : fmt::format("{} of the kernel ladder, version {}\n", rung, LADDER_VERSION));
       return std::nullopt;
     }
-    if (name == "version") {
-      print(fmt::format("{} of the kernel ladder, version {}\n", rung, LADDER_VERSION));
-      return std::nullopt;
-    }
-
-    if (name == "batch") problem.B = whole(name, value);
-    if (name == "heads") problem.H = whole(name, value);
-    if (name == "kv-heads") problem.Hk = whole(name, value), kv_heads_given = true;
-    if (name == "seqlen") problem.N = whole(name, value);
-    if (name == "seqlen-kv") problem.N_kv = whole(name, value), seqlen_kv_given = true;
-    if (name == "head-dim") {
-      constexpr const char* kAccepted = "a multiple of 8 from 8 to 256";
-      problem.d = number(name, value, 8, 256, kAccepted);
-      if (problem.d % 8 != 0) bad_value(name, value, "not a multiple of 8", kAccepted);
-    }
-    for (const char* shape : {"batch", "heads", "kv-heads", "seqlen", "seqlen-kv", "head-dim"})
-      if (name == shape && shape_option.empty()) shape_option = name;
-    if (name == "causal") problem.causal = true;
-    if (name == "dtype")
-      problem.dtype = choice<DType>(name, value, {{"fp16", DType::fp16}, {"bf16", DType::bf16}});
-    if (name == "scale") {
-      using Limits = std::numeric_limits<float>;
-      problem.scale = number(name, value, Limits::denorm_min(), Limits::max(),
-                             "a finite number above 0 that a float holds");
-      options.scale_given = true;
-    }
-    if (name == "input")
-      options.input =
-          choice<Input>(name, value, {{"normal", Input::normal}, {"outliers", Input::outliers}});
-    if (name == "seed") options.seed = seed(name, value);
-
-    if (name == "load") options.load = not_empty(name, value, "a folder");
-    if (name == "save") options.save = not_empty(name, value, "a folder");
-
-    if (name == "device")
-      options.device = choice<DeviceChoice>(name, value,
-                                            {{"auto", DeviceChoice::automatic},
-                                             {"gpu", DeviceChoice::gpu},
-                                             {"sim", DeviceChoice::sim}});
-    if (name == "variant")
-      options.variant = not_empty(name, value, "a name of those that --help lists");
-    if (name == "block-q") options.tile.block_q = whole(name, value);
-    if (name == "block-kv") options.tile.block_kv = whole(name, value);
-    if (name == "set") read_settings(name, value, options.tile.settings);
-    if (name == "deterministic") options.deterministic = true;
-    if (name == "baseline") {
-      if (!find_baseline(rung, value))
-        bad_value(name, value, "unknown", one_of(baseline_names(rung)));
-      options.baseline = value;
-    }
-    if (name == "check")
-      options.check = choice<Check>(
-          name, value, {{"full", Check::full}, {"sampled", Check::sampled}, {"off", Check::off}});
-
-    if (name == "schedule") options.sim.schedule = schedule(name, value);
-    if (name == "sram") options.sim.sram_bytes = whole(name, value);
-    if (name == "trace") options.sim.trace_file = not_empty(name, value, "a file");
-    if (name == "schedule" || name == "sram" || name == "trace") options.sim_option = name;
-
-    if (name == "time")
-      options.time_ms = number(name, value, std::numeric_limits<double>::min(), 3.6e6,
-                               "milliseconds above 0, up to 3600000 (an hour)");
-    if (name == "warm") options.warm = true;
-    if (name == "dram") options.dram = true;
-
-    if (name == "json") options.json = true;
-    if (name == "verbose") options.verbose = true;
+    spec->access.read({name, value}, options);
+    if (spec->about == About::sim) options.sim_option = name;
+    if (!shape && spec->about == About::shape) shape = spec;
   }
+  if (!options.baseline.empty() && !find_baseline(rung, options.baseline))
+    Given{"baseline", options.baseline}.bad("unknown", one_of(baseline_names(rung)));
 
-  if (!options.load.empty() && !shape_option.empty())
+  if (!options.load.empty() && shape)
     bad_usage(
-        fmt::format("--{} cannot be combined with --load: the files of '{}' give the shapes; "
-                    "leave one of the two out",
-                    shape_option, options.load));
+        "--{} cannot be combined with --load: the files of '{}' give the shapes; "
+        "leave one of the two out",
+        shape->name, options.load);
   if (options.device == DeviceChoice::gpu && !options.sim_option.empty())
     bad_usage(
-        fmt::format("--{} is for the sim and cannot be combined with --device gpu; say --device "
-                    "sim",
-                    options.sim_option));
+        "--{} is for the sim and cannot be combined with --device gpu; say --device "
+        "sim",
+        options.sim_option);
   if (options.device == DeviceChoice::sim && !options.baseline.empty())
-    bad_usage(fmt::format("--baseline {} runs on a GPU and cannot be combined with --device sim",
-                          options.baseline));
+    bad_usage("--baseline {} runs on a GPU and cannot be combined with --device sim",
+              options.baseline);
   if (!options.sim_option.empty() && !options.baseline.empty())
-    bad_usage(
-        fmt::format("--{} is for the sim and --baseline {} for a GPU; leave one of the two out",
-                    options.sim_option, options.baseline));
+    bad_usage("--{} is for the sim and --baseline {} for a GPU; leave one of the two out",
+              options.sim_option, options.baseline);
   check_variant(options, rung);
   check_tile(options, rung);
   check_settings(options, rung);
 
-  if (!kv_heads_given) problem.Hk = problem.H;
-  if (!seqlen_kv_given) problem.N_kv = problem.N;
+  if (!problem.Hk) problem.Hk = problem.H;
+  if (!problem.N_kv) problem.N_kv = problem.N;
   if (!options.scale_given)
     problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(problem.d)));
   check_sizes(problem);
   return options;
 }
 
+std::vector<std::pair<std::string, std::string>> settings_as_json(const Options& options) {
+  std::vector<std::pair<std::string, std::string>> settings;
+  for (const About about : {About::values, About::shape, About::product})
+    for (const OptionSpec& spec : kOptions) {
+      if (spec.about != about) continue;
+      settings.emplace_back(spec.name, spec.access.json(options));
+      std::ranges::replace(settings.back().first, '-', '_');
+    }
+  return settings;
+}
+
 void check_sizes(const Problem& p) {
   if (p.d < 8 || p.d > 256 || p.d % 8 != 0)
-    bad_usage(fmt::format("head-dim {}: give a multiple of 8 from 8 to 256", p.d));
+    bad_usage("head-dim {}: give a multiple of 8 from 8 to 256", p.d);
   if (p.Hk < 1 || p.H % p.Hk != 0)
-    bad_usage(
-        fmt::format("kv-heads {} does not divide heads {}; give a divisor of {}", p.Hk, p.H, p.H));
+    bad_usage("kv-heads {} does not divide heads {}; give a divisor of {}", p.Hk, p.H, p.H);
   const __int128 BH = __int128{p.B} * p.H;
   if (BH > INT_MAX)
     bad_usage(
-        fmt::format("batch {} x heads {} is too large: a grid has at most {} blocks; use "
-                    "smaller sizes",
-                    p.B, p.H, INT_MAX));
+        "batch {} x heads {} is too large: a grid has at most {} blocks; use "
+        "smaller sizes",
+        p.B, p.H, INT_MAX);
   // Q and K count with 4 bytes, not 2: gradients of their shape are accumulated in fp32.
   const std::pair<const char*, __int128> arrays[] = {{"Q", BH * p.N * p.d * 4},
                                                      {"K", __int128{p.B} * p.Hk * p.N_kv * p.d * 4},
                                                      {"S", BH * p.N * p.N_kv * kIoBytes}};
   for (const auto& [name, bytes] : arrays)
     if (bytes > INT64_MAX)
-      bad_usage(fmt::format("{} would take {:.3g} bytes, which exceeds 2⁶³; use smaller sizes",
-                            name, static_cast<double>(bytes)));
+      bad_usage("{} would take {:.3g} bytes, which exceeds 2⁶³; use smaller sizes", name,
+                static_cast<double>(bytes));
 }
 
 }  // namespace ladder

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "machine/device.h"
@@ -41,6 +42,9 @@ struct Options {
 /// --help and --version print to stdout and return nothing: the program then ends with status 0.
 /// Throws Error(bad_usage) for anything else that is not right.
 std::optional<Options> parse_options(int argc, char** argv, const std::string& rung);
+
+/// What the options say of the workload, as keys and values of the JSON, in its order.
+std::vector<std::pair<std::string, std::string>> settings_as_json(const Options& options);
 
 /// The rung's baseline of that name, null if there is none. It launches on the GPU alone, whichever
 /// device it was compiled for.

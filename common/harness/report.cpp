@@ -34,9 +34,6 @@ std::string value(bool b) {
 std::string value(int64_t n) {
   return fmt::format("{}", n);
 }
-std::string value(uint64_t n) {
-  return fmt::format("{}", n);
-}
 std::string value(int n) {
   return fmt::format("{}", n);
 }
@@ -209,18 +206,11 @@ std::string ms_text(double ms) {
 }
 
 std::string to_json(const Report& r) {
-  const Options& o = r.options;
-  const Problem& p = o.problem;
   Members m;
   m.add("rung", r.rung).add("variant", r.variant).add("direction", r.direction);
   m.add("device", r.device.kind == DeviceKind::gpu ? "gpu" : "sim");
   m.add("device_name", r.device.name);
-  m.add("dtype", p.dtype == DType::fp16 ? "fp16" : "bf16");
-  m.add("input", !o.load.empty() ? "load" : o.input == Input::normal ? "normal" : "outliers");
-  m.add("seed", o.seed);
-  m.add("batch", p.B).add("heads", p.H).add("kv_heads", p.Hk);
-  m.add("seqlen", p.N).add("seqlen_kv", p.N_kv).add("head_dim", p.d);
-  m.add("causal", p.causal).add("scale", static_cast<double>(p.scale));
+  for (const auto& [key, json] : settings_as_json(r.options)) m.raw(key, json);
   m.add("deterministic", r.deterministic);
   Members settings;
   for (const auto& [name, chosen] : r.plan.settings) settings.add(name.c_str(), chosen);

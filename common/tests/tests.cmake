@@ -1,4 +1,4 @@
-# ladder_rung_tests(RUNG OBJECTS): the shared suite over the rung's variants, and its command line.
+# ladder_rung_tests(RUNG OBJECTS): the shared suite over the rung's variants, and its program.
 include(GoogleTest)
 # Python's tests run with -v: scripts/test reads the reasons of what was skipped.
 set(tests ${CMAKE_SOURCE_DIR}/common/tests)
@@ -32,13 +32,13 @@ foreach(name sim_test races_test hopper_faults_test)
 endforeach()
 ladder_test(sampling_test SOURCES ${tests}/sampling_test.cpp LABELS asan)
 ladder_test(float8_test SOURCES ${tests}/float8_test.cpp LABELS asan)
-ladder_test(quantised_test SOURCES ${tests}/quantised_test.cpp LABELS asan)
-ladder_test(npy_test SOURCES ${tests}/npy_test.cpp LABELS asan)
-ladder_test(options_test SOURCES ${tests}/options_test.cpp LABELS asan)
-ladder_test(steps_test SOURCES ${tests}/steps_test.cpp LABELS asan)
-add_executable(npy_fuzz ${tests}/npy_fuzz.cpp)
+ladder_test(quantised_test SOURCES ${tests}/harness/quantised_test.cpp LABELS asan)
+ladder_test(npy_test SOURCES ${tests}/harness/npy_test.cpp LABELS asan)
+ladder_test(options_test SOURCES ${tests}/harness/options_test.cpp LABELS asan)
+ladder_test(steps_test SOURCES ${tests}/harness/steps_test.cpp LABELS asan)
+add_executable(npy_fuzz ${tests}/harness/npy_fuzz.cpp)
 target_link_libraries(npy_fuzz PRIVATE ladder_harness)
-add_test(NAME npy_fuzz COMMAND npy_fuzz ${tests}/npy_corpus --iterations 50000)
+add_test(NAME npy_fuzz COMMAND npy_fuzz ${tests}/harness/npy_corpus --iterations 50000)
 set_tests_properties(npy_fuzz PROPERTIES LABELS asan)
 
 if(LADDER_GPU)
@@ -81,7 +81,7 @@ target_include_directories(planted PRIVATE ${CMAKE_BINARY_DIR}/planted)
 target_compile_definitions(planted PRIVATE LADDER_SIM)
 target_compile_options(planted PRIVATE -w -g1 -gdwarf-4 ${compiles_sooner})
 target_link_libraries(planted PUBLIC ladder_flags)
-add_library(planted_tests OBJECT ${tests}/broken_test.cpp ${tests}/reference_test.cpp)
+add_library(planted_tests OBJECT ${tests}/broken_test.cpp ${tests}/harness/reference_test.cpp)
 target_include_directories(planted_tests PRIVATE ${CMAKE_BINARY_DIR}/planted)
 target_compile_options(planted_tests PRIVATE ${compiles_sooner})
 target_link_libraries(planted_tests PUBLIC ladder_flags GTest::gtest)
@@ -122,9 +122,8 @@ function(ladder_rung_tests rung objects)
     PROPERTIES LABELS sim)
   gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Schedules.*"
     TEST_LIST ${rung}_schedules PROPERTIES LABELS asan)
-  add_test(NAME ${rung}.cli COMMAND Python3::Interpreter ${tests}/cli_test.py
-    ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${rung} -v)
-  set_tests_properties(${rung}.cli PROPERTIES COST 20)
+  add_test(NAME ${rung}.cli COMMAND Python3::Interpreter ${tests}/harness/cli_test.py
+    ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${rung} Rung -v)
   if(LADDER_GPU)
     # One process for all cases: there are hundreds, and each process would open the GPU anew.
     add_test(NAME ${rung}.Gpu COMMAND ${rung}_test --gtest_filter=Gpu*-GpuLarge.*)
@@ -134,6 +133,9 @@ function(ladder_rung_tests rung objects)
   endif()
 endfunction()
 
+# What is the same for every rung.
+add_test(NAME cli COMMAND Python3::Interpreter ${tests}/harness/cli_test.py
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Options Traces Files Places Interrupted -v)
 add_test(NAME scripts COMMAND Python3::Interpreter ${tests}/scripts_test.py -v)
 add_test(NAME lessons COMMAND Python3::Interpreter ${tests}/lessons_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
@@ -179,9 +181,11 @@ endfunction()
 ladder_part(sim sim_test races_test hopper_faults_test gpu_test broken_test broken_reference_test
   broken_reference.misses_the_last_key broken_reference.forgets_D)
 ladder_part(tile tile_test over_warps_test hopper_test fp8_test float8_test float16_test registers)
-ladder_part(harness options_test steps_test npy_test npy_fuzz reference_test quantised_test sampling_test)
+ladder_part(harness cli options_test steps_test npy_test npy_fuzz reference_test quantised_test
+  sampling_test)
 ladder_part(scripts scripts lessons diff peers bench toy exercises mutate clock claims explore
   explore_page plots)
+add_dependencies(tests_harness 06_backward)
 add_dependencies(tests_scripts programs broken_rung)
 # A test that no part has would run only with all others.
 get_property(all DIRECTORY PROPERTY TESTS)
