@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <sstream>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -295,7 +296,8 @@ const OptionSpec kOptions[] = {
     {"What runs"},
     {"device", "DEVICE", "gpu, sim, or auto: the GPU if there is one, else the sim (default auto)",
      read<&Options::device>},
-    {"variant", "NAME", "one of those listed below (default: the last so marked that runs)",
+    {"variant", "NAME",
+     "one or several (A,B) of those below (default: the last so marked that runs)",
      read_text<&Options::variant, kStep>},
     {"block-q", "BR", "rows of Q in a tile of the forward pass (default: the step's choice)",
      read<&TileRequest::block_q>, About::run, &kTiles},
@@ -370,7 +372,6 @@ const char* device_name(DeviceKind device) {
 }
 
 void check_variant(const Options& options, const std::string& rung) {
-  if (options.variant.empty()) return;
   bool known = false, on_sim = false, deterministic = false;
   for (const Variant* variant : steps_of(rung)) {
     if (variant->name != options.variant) continue;
@@ -614,9 +615,18 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
   if (!options.sim_option.empty() && !options.baseline.empty())
     bad_usage("--{} is for the sim and --baseline {} for a GPU; leave one of the two out",
               options.sim_option, options.baseline);
-  check_variant(options, rung);
-  check_tile(options, rung);
-  check_settings(options, rung);
+  const std::vector<Options> each = each_variant(options);
+  for (const auto& [name, given] : {std::pair{"save", !options.save.empty()},
+                                    {"trace", !options.sim.trace_file.empty()},
+                                    {"baseline", !options.baseline.empty()}})
+    if (given && each.size() > 1)
+      bad_usage("--{} is for one variant, and --variant {} names {}", name, options.variant,
+                each.size());
+  for (const Options& one : each) {
+    if (!options.variant.empty()) check_variant(one, rung);
+    check_tile(one, rung);
+    check_settings(one, rung);
+  }
 
   if (!problem.Hk) problem.Hk = problem.H;
   if (!problem.N_kv) problem.N_kv = problem.N;
@@ -624,6 +634,13 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
     problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(problem.d)));
   check_sizes(problem);
   return options;
+}
+
+std::vector<Options> each_variant(const Options& options) {
+  std::vector<Options> each;
+  std::istringstream names(options.variant + ",");
+  for (Options one = options; std::getline(names, one.variant, ',');) each.push_back(one);
+  return each;
 }
 
 std::vector<std::pair<std::string, std::string>> settings_as_json(const Options& options) {

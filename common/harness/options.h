@@ -24,7 +24,7 @@ struct Options {
   std::string save;          // directory, empty: do not save
   bool scale_given = false;  // else problem.scale = 1/√d, also after --load
   DeviceChoice device = DeviceChoice::automatic;
-  std::string variant;         // empty: the default
+  std::string variant;  // empty: the default; several: "A,B", of which each_variant makes one
   bool deterministic = false;  // gradients with the same bits on every run
   TileRequest tile;
   SimOptions sim;
@@ -42,6 +42,9 @@ struct Options {
 /// --help and --version print to stdout and return nothing: the program then ends with status 0.
 /// Throws Error(bad_usage) for anything else that is not right.
 std::optional<Options> parse_options(int argc, char** argv, const std::string& rung);
+
+/// The same for each of the variants that they name.
+std::vector<Options> each_variant(const Options& options);
 
 /// What the options say of the workload, as keys and values of the JSON, in its order.
 std::vector<std::pair<std::string, std::string>> settings_as_json(const Options& options);

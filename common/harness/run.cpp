@@ -71,7 +71,54 @@ void count_dram(Device& device, const std::vector<std::function<void()>>& works,
   }
 }
 
+const Inputs& inputs_of(Workload& workload, Options& options, bool backward) {
+  if (!workload.problem || (backward && workload.inputs.dO.bits.empty())) {
+    const Progress progress("making the inputs");
+    workload.inputs = make_inputs(options, backward);
+    workload.problem = options.problem;
+  }
+  options.problem = *workload.problem;
+  return workload.inputs;
+}
+
+bool is_full(const Options& options, bool quick) {
+  return options.check == Check::full || (options.check == Check::automatic && quick);
+}
+std::vector<int> checked_rows(const Options& options) {
+  const Problem& p = options.problem;
+  return is_full(options, full_is_quick(p)) ? all_rows(p) : sampled_rows(p);
+}
+
+const Reference& reference_of(Workload& workload, const Options& options, Rounding rounding) {
+  auto& known = workload.references;
+  if (!known.contains(rounding))
+    known.try_emplace(rounding, options.problem, workload.inputs, rounding, checked_rows(options));
+  return known.at(rounding);
+}
+
+const GradientReference& gradients_of(Workload& workload, const Options& options,
+                                      Rounding rounding) {
+  const Problem& p = options.problem;
+  auto& known = workload.gradient_references;
+  if (!known.contains(rounding))
+    known.try_emplace(
+        rounding, p, workload.inputs, rounding,
+        is_full(options, full_gradients_are_quick(p)) ? all_gradients(p) : sampled_gradients(p));
+  return known.at(rounding);
+}
+
 }  // namespace
+
+void prepare(Workload& workload, Options options, const std::vector<Variant>& variants) {
+  inputs_of(workload, options,
+            std::ranges::any_of(variants, [](const Variant& v) { return bool(v.backward); }));
+  if (options.check == Check::off) return;
+  const Progress progress("computing the float64 reference");
+  for (const Variant& v : variants) {
+    reference_of(workload, options, v.rounding);
+    if (v.backward) gradients_of(workload, options, v.rounding);
+  }
+}
 
 std::unique_ptr<Device> open_device(const Options& options) {
   if (!options.baseline.empty() && options.device == DeviceChoice::automatic) {
@@ -158,7 +205,9 @@ MemoryNeed memory_need(const Variant& variant, const Problem& p, const Plans& pl
 }
 
 std::vector<Report> run_variant(Device& device, const Variant& variant, Options options,
-                                Outputs* outputs) {
+                                Outputs* outputs, Workload* workload) {
+  Workload own;
+  Workload& shared = workload ? *workload : own;
   Problem& p = options.problem;
   const bool has_backward = variant.backward != nullptr;
   const Variant* baseline = nullptr;
@@ -167,16 +216,12 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
     baseline = find_baseline(variant.rung, options.baseline);
     baseline_plan = baseline->plan(p, device.info(), {});  // fails before the work, if it must
   }
-  Inputs inputs;
   const auto require = [&] {
     const Plans plans = plan_run(variant, options, device.info());
     require_memory(variant, memory_need(variant, p, plans), device.info());
   };
   if (options.load.empty()) require();  // before the host fills its memory with them
-  {
-    const Progress progress("making the inputs");
-    inputs = make_inputs(options, has_backward);
-  }
+  const Inputs& inputs = inputs_of(shared, options, has_backward);
   if (!options.load.empty()) require();
   const Plans plans = plan_run(variant, options, device.info());
   for (const Plan* plan : {&plans.forward, &plans.backward})
@@ -252,14 +297,14 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   }
 
   if (options.check != Check::off) {
-    const auto full = [&](bool quick) {
-      return options.check == Check::full || (options.check == Check::automatic && quick);
-    };
     const Progress progress("checking against the float64 reference");
     Report& r = reports.front();
-    const Reference reference(p, inputs, variant.rounding,
-                              full(full_is_quick(p)) ? all_rows(p) : sampled_rows(p),
-                              plans.forward.quantisation);
+    std::optional<Reference> quantised;  // of a plan, so that no other run shares it
+    if (plans.forward.quantisation)
+      quantised.emplace(p, inputs, variant.rounding, checked_rows(options),
+                        plans.forward.quantisation);
+    const Reference& reference =
+        quantised ? *quantised : reference_of(shared, options, variant.rounding);
     r.errors = {reference.check_o(out.O)};
     if (variant.has_lse) r.errors->push_back(reference.check_lse(out.LSE));
     if (plans.forward.quantisation)
@@ -272,9 +317,7 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
                  variant.rung, r.overflowing_rows, std::ssize(reference.rows()) * p.B * p.H,
                  variant.max_subtracted_by);
     if (has_backward) {
-      const GradientReference gradients(
-          p, inputs, variant.rounding,
-          full(full_gradients_are_quick(p)) ? all_gradients(p) : sampled_gradients(p));
+      const GradientReference& gradients = gradients_of(shared, options, variant.rounding);
       reports.back().errors = {gradients.check_dq(out.dQ), gradients.check_dk(out.dK),
                                gradients.check_dv(out.dV)};
     }

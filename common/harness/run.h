@@ -1,13 +1,17 @@
 // One run of a program, from options to reports.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "harness/options.h"
+#include "harness/reference.h"
 #include "harness/report.h"
+#include "harness/tensor.h"
 #include "machine/device.h"
 #include "rung.h"
 
@@ -48,11 +52,24 @@ struct Outputs {
   Tensor dQ, dK, dV;       // empty where the variant has no backward pass
 };
 
+/// What runs on one workload have in common, each made when it is first needed: the inputs, and the
+/// references for each way of rounding.
+struct Workload {
+  std::optional<Problem> problem;  // once there are inputs
+  Inputs inputs;
+  std::map<Rounding, Reference> references;
+  std::map<Rounding, GradientReference> gradient_references;
+};
+
+/// All that these variants need of it, for runs in processes of their own.
+void prepare(Workload& workload, Options options, const std::vector<Variant>& variants);
+
 /// Plans, runs, verifies and times one variant: a report of the forward pass, then one of the
 /// backward pass where there is one, then one of the baseline where --baseline asks for it.
-/// `outputs` (may be null) receives what the variant computed.
+/// `outputs` (may be null) receives what the variant computed; `workload` (may be null) has or
+/// receives what other runs with the same options need too.
 /// Throws Error: bad usage, too little memory (before anything is drawn), a fault.
 std::vector<Report> run_variant(Device& device, const Variant& variant, Options options,
-                                Outputs* outputs);
+                                Outputs* outputs, Workload* workload = nullptr);
 
 }  // namespace ladder

@@ -6,6 +6,7 @@ The programs do the work, this only gathers: `PROGRAM --list` names a rung's ste
 """
 
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -21,7 +22,7 @@ from ladder.table import TIME, TRAFFIC, print_tables
 
 # The FlashAttention-2 paper's workload: 16k tokens in all, hidden size 2048.
 PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
-            "--dtype", "bf16", "--time", "100"]
+            "--dtype", "bf16", "--time", "50"]
 
 # These would make all programs write, or print, the same thing.
 FOR_ONE_PROGRAM = ["--save", "--trace", "--list", "--version"]
@@ -43,11 +44,14 @@ class Run:
         self.status = GOOD
         self.message = ""
 
+    def command(self, options, variants):
+        return [self.path, *options, *self.options, "--variant", variants, "--device",
+                self.device, "--json"]
+
     def go(self, options, progress, label):
-        command = [self.path, *options, *self.options, "--variant", self.variant, "--device",
-                   self.device, "--json"]
         self.status, out, self.message = run_quietly(
-            command, f"{label} {self.rung} {self.variant} on the {self.device}", progress)
+            self.command(options, self.variant),
+            f"{label} {self.rung} {self.variant} on the {self.device}", progress)
         if self.status < 0:
             crash = signal.Signals(-self.status).name
             self.message = f"{self.message}\nkilled by {crash}".strip()
@@ -57,7 +61,6 @@ class Run:
             self.records = json_lines(out, self.rung)
         if self.status == GOOD:
             self.judge()
-        return self
 
     def judge(self):
         if not self.records:
@@ -72,6 +75,24 @@ class Run:
     def failure(self):
         return {"rung": self.rung, "variant": self.variant, "device": self.device,
                 "status": self.status, "message": self.message}
+
+
+def go_together(runs, options, progress, label):
+    """Runs steps of one program on one device, which share inputs and reference. If any fails,
+    each once more alone, to learn which and why."""
+    first = runs[0]
+    if len(runs) > 1:
+        status, out, _ = run_quietly(
+            first.command(options, ",".join(run.variant for run in runs)),
+            f"{label} {first.rung} on the {first.device}, {len(runs)} steps", progress)
+        if status == GOOD:
+            records = json_lines(out, first.rung)
+            for run in runs:
+                run.records = [record for record in records if record["variant"] == run.variant]
+                run.judge()
+            return
+    for run in runs:
+        run.go(options, progress, label)
 
 
 def take(options, name, shortest):
@@ -197,9 +218,10 @@ def ladder(options):
     done = 0
     finished = []
     for title, program_options, story, runs in tables:
-        for run in runs:
-            done += 1
-            run.go(program_options, progress, f"[{done}/{count}]")
+        for _, group in itertools.groupby(runs, key=lambda run: (run.path, run.device)):
+            group = list(group)
+            go_together(group, program_options, progress, f"[{done + 1}/{count}]")
+            done += len(group)
         progress.clear()
         # A step for a GPU of another kind is not a failure where nobody asked for it.
         finished.append((title, story, [run for run in runs if given or run.status != NO_DEVICE

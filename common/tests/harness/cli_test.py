@@ -343,6 +343,15 @@ class Options(Case):
             self.assertEqual((o["pass"], o["errors"]), (None, None))
         self.assertRegex(self.good("--version").stdout, rf"^{RUNG} .*version \S+\n$")
 
+    def test_several_variants_report_what_each_does_alone(self):
+        names = [step["variant"] for step in steps() if step["device"] == "sim"]
+        self.assertGreater(len(names), 1)
+        alone = [o for name in names for o in self.objects(f"{TINY} --causal --variant {name}")]
+        together = f"{TINY} --causal --variant {','.join(names)}"
+        self.assertEqual(self.objects(together), alone)
+        self.assertEqual(self.good(together).stdout.count("pass: "),
+                         sum(len(o["errors"]) for o in alone))
+
     def test_json_or_a_table(self):
         for o in self.objects(f"{TINY} --verbose --schedule reverse --save out"):
             self.assertIsInstance(o, dict)  # and all else went to stderr

@@ -227,6 +227,11 @@ const Refusal kRefused[] = {
     {kNaive, "--schedule random:", "--schedule '': not a number; give forward, reverse or random"},
     {kNaive, "--schedule random:x", "--schedule 'x': not a number"},
     {kTiled, "--variant fast", "--variant 'fast': unknown; give tile or mma"},
+    {kTiled, "--variant tile,fast", "--variant 'fast': unknown; give tile or mma"},
+    {kTiled, "--variant tile,", "--variant '': unknown; give tile or mma"},
+    {kTiled, "--variant tile,mma --save out",
+     "--save is for one variant, and --variant tile,mma nam"},
+    {kTiled, "--variant tile,mma --trace x.json --device sim", "--trace is for one variant"},
     {kTiled, "--variant library", "--variant 'library': unknown; give tile or mma"},
     {kTiled, "--baseline mma", "--baseline 'mma': unknown; give library"},
     // What no step of the rung has.
