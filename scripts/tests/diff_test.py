@@ -1,6 +1,6 @@
 """Tests of scripts/diff, on a small ladder in a folder of its own and on the real one.
 
-Run alone: python3 common/tests/diff_test.py
+Run alone: python3 scripts/tests/diff_test.py
 """
 
 import fcntl

@@ -1,6 +1,6 @@
 """Tests of scripts/bench.py, with programs and a PyTorch that stand in for the real ones.
 
-Run alone: python3 common/tests/bench_test.py [build/bin]
+Run alone: python3 scripts/tests/bench_test.py [build/bin]
 """
 
 import json
@@ -351,7 +351,7 @@ class FilesOfGpus(Fake):
 
     def setUp(self):
         super().setUp()
-        for name in ("bench.py", "peers.py", "figures", "ready.sh"):
+        for name in ("bench.py", "peers.py", "figures"):
             path = os.path.join(self.root, "scripts", name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             shutil.copy(os.path.join(SCRIPTS, name), path)

@@ -1,4 +1,4 @@
-"""The page: its parts, which stand in scripts/explorer, and the runs, in one file."""
+"""The page: its parts, which stand in scripts/ladder/explore/web, and the runs, in one file."""
 
 import base64
 import html
@@ -8,7 +8,7 @@ import zlib
 
 from ladder.files import ROOT
 
-FOLDER = os.path.join(ROOT, "scripts/explorer")
+FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")
 SCRIPTS = ("data.js", "replay.js", "words.js", "paint.js", "memory.js", "scores.js", "shared.js",
            "timeline.js", "source.js", "pane.js", "app.js")
 

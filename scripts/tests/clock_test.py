@@ -1,7 +1,7 @@
 """Tests of scripts/clock.py without a GPU: the marks fit the kernels, and what they say is worked
 out right.
 
-Run alone: python3 common/tests/clock_test.py [c++]
+Run alone: python3 scripts/tests/clock_test.py [c++]
 """
 
 import array

@@ -1,7 +1,7 @@
 """Which pieces of S the events of a trace make: found by following rows of Q and K into shared
 memory and on to the products that meet them there. No kernel says it."""
 
-from ladder.explorer.trace import bytes_of, pieces
+from ladder.explore.trace import bytes_of, pieces
 
 PIECE = 64  # bytes of shared memory that are followed as one
 

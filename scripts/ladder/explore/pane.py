@@ -2,9 +2,9 @@
 
 import os
 
-from ladder.explorer.clock import put_in_model_time, put_in_order
-from ladder.explorer.tiles import put_tiles
-from ladder.explorer.trace import SIGNALS, WAITS, short
+from ladder.explore.times import put_in_model_time, put_in_order
+from ladder.explore.tiles import put_tiles
+from ladder.explore.trace import SIGNALS, WAITS, short
 from ladder.files import ROOT
 
 # What the page compares at the end: its own name → the program's.

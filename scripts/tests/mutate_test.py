@@ -1,6 +1,6 @@
 """Tests of scripts/mutate: its rules on texts, and the whole of it on a toy of a tree.
 
-Run alone: python3 common/tests/mutate_test.py
+Run alone: python3 scripts/tests/mutate_test.py
 """
 
 import contextlib

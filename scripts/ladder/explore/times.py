@@ -7,7 +7,7 @@ an order and no time.
 
 from ladder.console import Stop
 from ladder.course import PRODUCTS
-from ladder.explorer.trace import WAITS
+from ladder.explore.trace import WAITS
 from ladder.figures import replay
 from ladder.traces import LOADS, STORES, warps_of
 

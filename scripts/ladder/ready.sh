@@ -6,7 +6,7 @@
 #   build PRESET [TARGET...]   configures and builds quietly, all if no target is named
 # Both end the script with a message that names the way out when they cannot.
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 me=scripts/$(basename "$0")
 monitor_pid=
 updated=

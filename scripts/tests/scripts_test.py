@@ -1,6 +1,6 @@
 """Tests of scripts/run, test, figures and explore, with fake programs in a folder of their own.
 
-Run alone: python3 common/tests/scripts_test.py
+Run alone: python3 scripts/tests/scripts_test.py
 """
 
 import contextlib
@@ -65,7 +65,7 @@ class ScriptTest(unittest.TestCase):
         self.bin = os.path.join(self.root, "build/bin")
         os.makedirs(self.bin)
         os.mkdir(os.path.join(self.root, "scripts"))
-        for name in ("run", "test", "figures", "explore", "ready.sh"):
+        for name in ("run", "test", "figures", "explore"):
             shutil.copy(os.path.join(SCRIPTS, name), os.path.join(self.root, "scripts"))
         shutil.copytree(os.path.join(SCRIPTS, "ladder"), os.path.join(self.root, "scripts/ladder"),
                         ignore=shutil.ignore_patterns("__pycache__"))
@@ -653,7 +653,7 @@ class ReadyTest(ScriptTest):
         self.tool("sudo", 'shift; exec "$@"')  # sudo -n COMMAND...
 
     def ready(self, script="ready"):
-        return self.command("bash", "-ec", f"source scripts/ready.sh; {script}",
+        return self.command("bash", "-ec", f"source scripts/ladder/ready.sh; {script}",
                             "scripts/run")
 
     def test_nothing_to_do(self):
@@ -792,8 +792,9 @@ class ReadyTest(ScriptTest):
             self.write("build/tests_scripts.txt", "x")
             self.write("build/tests_tile.txt", "x")
             # A python3 with matplotlib elsewhere on this machine does not count.
-            text = self.read("scripts/ready.sh")
-            self.write("scripts/ready.sh", text.replace("/usr/bin/python3", "/nowhere/python3"))
+            text = self.read("scripts/ladder/ready.sh")
+            self.write("scripts/ladder/ready.sh",
+                       text.replace("/usr/bin/python3", "/nowhere/python3"))
             self.command("bash", f"scripts/{script.split()[0]}", *script.split()[1:])
             self.assertEqual("--no-install-recommends python3-matplotlib" in self.called(), there,
                              script)
@@ -1110,8 +1111,9 @@ class PortableTest(unittest.TestCase):
     @staticmethod
     def scripts():
         root = os.path.dirname(SCRIPTS)
-        for place in (".ci/*", "scripts/*", "common/**/*.sh"):
-            for path in filter(os.path.isfile, glob.glob(os.path.join(root, place), recursive=True)):
+        for place in (".ci/*", "scripts/*", "scripts/ladder/*.sh", "common/**/*.sh"):
+            paths = glob.glob(os.path.join(root, place), recursive=True)
+            for path in filter(os.path.isfile, paths):
                 with open(path, "rb") as file:
                     text = file.read()
                 if path.endswith(".sh") or re.match(rb"#!.*\b(ba)?sh\b", text):
@@ -1130,7 +1132,7 @@ class PortableTest(unittest.TestCase):
                     continue
                 for pattern, _ in self.LACKS:
                     self.assertNotRegex(line, pattern, f"{name}:{number}")
-        self.assertLessEqual({"scripts/run", "scripts/ready.sh", "scripts/test", ".ci/run",
+        self.assertLessEqual({"scripts/run", "scripts/ladder/ready.sh", "scripts/test", ".ci/run",
                               "common/ptxas.sh"}, names)
 
 

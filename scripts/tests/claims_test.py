@@ -1,7 +1,7 @@
 """Holds what the lessons of 04 and 05 claim of FlashAttention-2 against FlashAttention to the sim's
 counts: 04 beside 05's three steps, at equal tiles of 64 × 64.
 
-Run alone: python3 common/tests/claims_test.py build/bin
+Run alone: python3 scripts/tests/claims_test.py build/bin
 """
 
 import array

@@ -2,7 +2,7 @@
 in ```console blocks and compares what they print, and looks up their ```cuda excerpts in the rung
 and their ```cpp excerpts in common.
 
-Run alone: python3 common/tests/lessons_test.py build/bin
+Run alone: python3 scripts/tests/lessons_test.py build/bin
 
 A line that starts with "$ " is a command (one ending in a backslash goes on in the next line); the
 lines up to the next command are its stdout and stderr. Integers and byte figures must be equal,

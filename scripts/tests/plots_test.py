@@ -1,7 +1,7 @@
 """Tests of scripts/plot.py: over measurements that are made up, beside the sim's real ones, and of
 what is committed in scripts/results.
 
-Run alone: python3 common/tests/plots_test.py [build/bin]
+Run alone: python3 scripts/tests/plots_test.py [build/bin]
 The programs of that folder, if they are there, must still count what sim.json says.
 """
 

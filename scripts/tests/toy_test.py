@@ -2,7 +2,7 @@
 line of CMakeLists.txt make a program with its tests. (That a new rung has its rows and its colour
 without another line, plots_test shows.)
 
-Run alone: python3 common/tests/toy_test.py [C++ compiler]
+Run alone: python3 scripts/tests/toy_test.py [C++ compiler]
 """
 
 import os

@@ -6,8 +6,8 @@ the trace or, where there is one, the model's time, a tick or a cycle as a micro
 measured, and the trace's own first words say so.
 """
 
-from ladder.explorer.clock import put_in_model_time, put_in_order
-from ladder.explorer.trace import short
+from ladder.explore.times import put_in_model_time, put_in_order
+from ladder.explore.trace import short
 from ladder.traces import LOADS, STORES
 
 ENGINES = {**dict.fromkeys(LOADS, "copy engine: loads"),

@@ -8,10 +8,10 @@ import tempfile
 import webbrowser
 
 from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop
-from ladder.explorer import perfetto
-from ladder.explorer.page import page_of
-from ladder.explorer.pane import pane_of
-from ladder.explorer.trace import Trace
+from ladder.explore import perfetto
+from ladder.explore.page import page_of
+from ladder.explore.pane import pane_of
+from ladder.explore.trace import Trace
 from ladder.files import ROOT, write_whole
 from ladder.programs import json_lines, programs_in, run_quietly
 from ladder.steps import ladder_of

@@ -1,7 +1,7 @@
 """Tests of scripts/peers.py without PyTorch and without a GPU: a module that stands in for torch
 keeps a clock of its own, and shell scripts stand in for our programs.
 
-Run alone: python3 common/tests/peers_test.py [build/bin]
+Run alone: python3 scripts/tests/peers_test.py [build/bin]
 The 00_naive of that folder, if it is there, says which keys a program's JSON has.
 """
 

@@ -1,7 +1,7 @@
 """Tests of the explorer: that its page, in a browser, ends at what the program counts; that it
 shows all on a screen and on a phone; a fault where it happens; what it writes for Perfetto.
 
-Run alone: python3 common/tests/explore_test.py BUILD_DIR/bin [unittest options, classes or cases]
+Run alone: python3 scripts/tests/explore_test.py BUILD_DIR/bin [unittest options, classes or cases]
 With the word `pictures` instead it takes those that the README shows.
 The browser's tests are skipped where there is no Chromium.
 """
@@ -22,8 +22,8 @@ import browser
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 
-from ladder.explorer.pane import COUNTERS, pane_of  # noqa: E402  (they lie in scripts)
-from ladder.explorer.trace import Trace, pieces, union  # noqa: E402
+from ladder.explore.pane import COUNTERS, pane_of  # noqa: E402  (they lie in scripts)
+from ladder.explore.trace import Trace, pieces, union  # noqa: E402
 from ladder.programs import programs_in  # noqa: E402
 from ladder.steps import ladder_of  # noqa: E402
 
@@ -631,9 +631,9 @@ class PageTest(unittest.TestCase):
         self.assertIn("shared memory", self.alert())
 
     def test_the_readmes_picture(self):
-        """Made anew by: python3 common/tests/explore_test.py BUILD_DIR/bin pictures"""
+        """Made anew by: python3 scripts/tests/explore_test.py BUILD_DIR/bin pictures"""
         for colour in ("light", "dark"):
-            path = os.path.join(ROOT, f"scripts/explorer/picture-{colour}.png")
+            path = os.path.join(ROOT, f"scripts/ladder/explore/web/picture-{colour}.png")
             with open(path, "rb") as file:
                 head = file.read(24)
             self.assertEqual(struct.unpack(">II", head[16:24]), (1920, 1200))
@@ -655,7 +655,7 @@ def take_pictures(folder):
 if __name__ == "__main__":
     BIN = os.path.abspath(sys.argv.pop(1))
     if sys.argv[1:2] == ["pictures"]:
-        sys.exit(take_pictures(os.path.join(ROOT, "scripts/explorer")))
+        sys.exit(take_pictures(os.path.join(ROOT, "scripts/ladder/explore/web")))
     if not browser.find():
         print("not run here: " + NO_BROWSER)
     unittest.main()
