@@ -24,11 +24,11 @@ sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 
 import bench  # noqa: E402  (they lie in scripts)
-import fakes  # noqa: E402
+from base import listed  # noqa: E402
 import peers_test  # noqa: E402
 from ladder import files, grid, programs, results, sdpa, steps  # noqa: E402
 from ladder.console import Stop  # noqa: E402
-from limits import SECONDS  # noqa: E402
+from base import SECONDS  # noqa: E402
 
 NAME = "NVIDIA Fake 80GB"
 
@@ -97,7 +97,7 @@ class Fake(unittest.TestCase):
             **os.environ, "PATH": f"{self.root}/path:{os.environ['PATH']}",
             "PYTHONPATH": os.path.join(self.root, "python"), "PYTHONDONTWRITEBYTECODE": "1",
             "FAKE_STEPS": json.dumps({rung: [
-                fakes.listed(rung, step, device, default=step == steps[-1],
+                listed(rung, step, device, default=step == steps[-1],
                              backward=rung == "06_backward", tiles=[[128, 64, 128], [128, 64, 64]])
                 for step in steps for device in ("sim", "gpu")]
                 for rung, steps in self.STEPS.items()}), "FAKE_LOG": self.log, "FAKE_GPU": NAME}
@@ -428,7 +428,7 @@ SLOW = ["naive", "tile", "two_pass", "one_pass"]
 class BenchUnit(unittest.TestCase):
     def ladder(self):
         tiles = [[64, 64, 64], [64, 64, 128], [128, 64, 32]]
-        every = [programs.Step(**fakes.listed(
+        every = [programs.Step(**listed(
             rung, variant, "gpu", default=variant == variants[-1], by_name_only=variant == "aside",
             backward=rung == "06_backward", exact_architecture=variant == "sm90", tiles=tiles,
             grid_limit=[4096, 2048] if variant in SLOW else [0, 0]))
@@ -474,7 +474,7 @@ class BenchUnit(unittest.TestCase):
                          {(1024, False), (2048, False), (4096, False), (2048, True)})
 
     def test_numbers_of_8_bits_are_timed_at_every_length_and_with_wide_heads(self):
-        eight_bits = programs.Step(**fakes.listed("05_flash_v2", "fp8", "gpu", default=False,
+        eight_bits = programs.Step(**listed("05_flash_v2", "fp8", "gpu", default=False,
                                                   by_name_only=True, exact_architecture=True))
         ladder = steps.Ladder([*self.ladder().steps, eight_bits])
         groups = grid.plan(bench.parse(["--grid", "paper"]), ladder, ladder.steps)

@@ -28,7 +28,7 @@ sys.dont_write_bytecode = True
 from ladder import clock  # noqa: E402  (it lies in scripts)
 from ladder.console import NO_DEVICE, Stop  # noqa: E402
 from ladder.files import machine_of  # noqa: E402
-from limits import SECONDS  # noqa: E402
+from base import SECONDS  # noqa: E402
 
 clock_script = importlib.import_module("clock")
 

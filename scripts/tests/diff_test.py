@@ -16,7 +16,7 @@ import tempfile
 import termios
 import unittest
 
-from limits import SECONDS
+from base import SECONDS
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/diff")
 ESCAPE = re.compile(r"\033\[[0-9;]*m")

@@ -5,17 +5,11 @@ which belongs into the same folder.
 """
 
 import json
-import os
 import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../../scripts"))
-sys.path.insert(0, HERE)
-sys.dont_write_bytecode = True
-
-import fakes  # noqa: E402
-from ladder.figures.measured import flops  # noqa: E402  (they lie in scripts)
-from ladder.files import item_a_line, write_whole  # noqa: E402
+from base import listed
+from ladder.figures.measured import flops
+from ladder.files import item_a_line, write_whole
 
 # TFLOP/s at large N, what a step requests (bytes for each of N² and for each of N·d) and keeps.
 STEPS = {
@@ -57,7 +51,7 @@ OTHERS_COPY = 2.0e12
 
 def registered(rung, variant):
     """What the file's `steps` say of a step."""
-    line = fakes.listed(
+    line = listed(
         rung, variant, default=DEFAULTS[rung] == variant, by_name_only=(rung, variant) in ASIDES,
         colour=COLOURS[rung], backward=rung == "06_backward",
         exact_architecture=variant in HOPPER)

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import unittest
 
-from limits import SECONDS
+from base import SECONDS
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.path.join(ROOT, "build/bin")

@@ -25,8 +25,8 @@ sys.path.insert(0, SCRIPTS)
 sys.dont_write_bytecode = True
 
 import peers  # noqa: E402  (they lie in scripts)
-from fakes import listed  # noqa: E402
-from limits import SECONDS  # noqa: E402
+from base import listed  # noqa: E402
+from base import SECONDS  # noqa: E402
 from ladder import ratios, sdpa, turns  # noqa: E402
 
 # What peers.py uses of PyTorch. The GPU's clock advances by what is queued: a flush takes 0.05 ms,

@@ -5,47 +5,42 @@ Run alone: python3 scripts/tests/plots_test.py [build/bin]
 The programs of that folder, if they are there, must still count what sim.json says.
 """
 
-import glob
+import copy
 import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import unittest
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.realpath(os.path.join(HERE, "../.."))
-SCRIPTS = os.path.join(ROOT, "scripts")
-RESULTS = os.path.join(SCRIPTS, "results")
+from base import RESULTS, ROOT, SCRIPTS, SECONDS, argument, read, write
+from fake_results import ASIDES, COLOURS, fake_results, of_another
+from ladder import clock, course, traces
+from ladder.console import Stop
+from ladder.figures import gallery, replay, shared_roof
+from ladder.figures.gallery import FIGURES, digest, figure_data
+from ladder.figures.make import stale
+from ladder.figures.measured import Files
+from ladder.figures.memory import names_of
+from ladder.figures.names import PEER_NAMES
+from ladder.figures.pages import TABLES, course_files, need_places, renewed
+from ladder.figures.pipeline import LANES
+from ladder.figures.pipeline_measured import panel as clock_panel
+from ladder.files import newest_measured
+from ladder.programs import programs_in
+from ladder.steps import ladder_of
+from ladder.text import rate_text
+
 BIN = os.path.join(ROOT, "build/bin")
-sys.path.insert(0, SCRIPTS)
-sys.path.insert(0, HERE)
-sys.dont_write_bytecode = True
-
-from fake_results import ASIDES, COLOURS, fake_results, of_another  # noqa: E402
-from ladder import clock, course, traces  # noqa: E402  (they lie in scripts)
-from ladder.console import Stop  # noqa: E402
-from ladder.figures import draw, replay  # noqa: E402
-from ladder.figures.data import FIGURES, figure_data, shared  # noqa: E402
-from ladder.figures.data.clock import panel as clock_panel  # noqa: E402
-from ladder.figures.data.memory import names_of  # noqa: E402
-from ladder.figures.data.traces import LANES  # noqa: E402
-from ladder.figures.draw import digest, stored_digest  # noqa: E402
-from ladder.figures.make import stale  # noqa: E402
-from ladder.figures.pages import TABLES, course_files, need_places, renewed  # noqa: E402
-from ladder.figures.measured import Files  # noqa: E402
-from ladder.figures.names import PEER_NAMES  # noqa: E402
-from ladder.figures.visits import visits_tables  # noqa: E402
-from ladder.files import newest_measured  # noqa: E402
-from ladder.programs import programs_in  # noqa: E402
-from ladder.steps import ladder_of  # noqa: E402
-from ladder.text import rate_text  # noqa: E402
-from limits import SECONDS  # noqa: E402
+PAPER = "scripts/bench.py --grid paper"
 
 
-class Plot(unittest.TestCase):
+def like(record, **wanted):
+    return all(record[name] == value for name, value in wanted.items())
+
+
+class Made(unittest.TestCase):
     """plot.py over measurements that are made up, beside the sim's real ones."""
 
     @classmethod
@@ -57,20 +52,33 @@ class Plot(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = os.path.realpath(folder.name)
+        self.path, self.others_path = self.at("gpu.json"), self.at("other.json")
+        self.as_it_was()
+
+    def at(self, name):
+        return os.path.join(self.root, name)
+
+    def as_it_was(self):
         for name in ("sim.json", "traces.json", "clock.json"):
             shutil.copy(os.path.join(RESULTS, name), self.root)
-        self.results = json.loads(json.dumps(self.fake))
-        self.path = os.path.join(self.root, "gpu.json")
-        self.others = json.loads(json.dumps(self.other))
-        self.others_path = os.path.join(self.root, "other.json")
+        self.results, self.others = copy.deepcopy(self.fake), copy.deepcopy(self.other)
 
     def files(self):
-        for path, data in ((self.path, self.results), (self.others_path, self.others)):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(json.dumps(data))
+        write(self.path, text=self.results)
+        write(self.others_path, text=self.others)
         return Files(self.path)
 
+    def edit(self, name, change):
+        """Changes a file of JSON beside the results."""
+        data = json.loads(read(self.at(name)))
+        change(data)
+        write(self.at(name), text=data)
+
     def draw(self, *words, status=0):
+        self.files()
+        return self.plot(*words, status=status)
+
+    def plot(self, *words, status=0):
         result = subprocess.run([os.path.join(SCRIPTS, "plot.py"), *words], cwd=self.root,
                                 stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
                                 timeout=SECONDS)
@@ -85,110 +93,111 @@ class Plot(unittest.TestCase):
         lines = []
         return figure_data(self.files(), lines.append), "\n".join(lines)
 
+    def data(self, name):
+        return figure_data(self.files())[name]
+
+    def table(self, name):
+        return TABLES[name](self.files(), name)
+
+    def page(self, name, text):
+        return write(self.root, name, text=text)
+
+    EVERY = "".join(f"{name}\n<!-- {name}:begin -->\nold\n<!-- {name}:end -->\n" for name in TABLES)
+
+    def readme(self, files=None):
+        return renewed(self.page("README.md", self.EVERY), files or self.files())[0]
+
+    def records(self, **wanted):
+        return [r for r in self.results["records"] if like(r, **wanted)]
+
     def drop(self, keep):
         """Keeps the records, with their commands, for which `keep` holds."""
         pairs = [(c, r) for c, r in zip(self.results["commands"], self.results["records"])
                  if keep(c, r)]
         self.results["commands"], self.results["records"] = map(list, zip(*pairs))
 
+    def drop_step(self, rung, variant):
+        self.drop(lambda _, r: (r["rung"], r["variant"]) != (rung, variant))
+
+    def add_fp16(self, faster=1):
+        """All that was measured, in fp16 too, and first."""
+        for words in ("commands", "records", "peers"):
+            more = json.loads(json.dumps(self.results[words]).replace("bf16", "fp16"))
+            for record in more if words != "commands" else []:
+                record["time_ms"] = record["time_ms"] and record["time_ms"] / faster
+                record["tflops"] = record["tflops"] and record["tflops"] * faster
+            self.results[words] = more + self.results[words]
+
+
+class Figures(Made):
     def test_all_figures(self):
-        self.files()
         result = self.draw("gpu.json", "--out", "one")
-        names = sorted(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg"))
-        self.assertEqual(sorted(os.listdir(os.path.join(self.root, "one"))), names)
+        self.assertEqual(sorted(os.listdir(self.at("one"))),
+                         sorted(f"{name}.svg" for name in FIGURES))
         self.assertNotIn("left out", result.stderr)
         # Each has the digest of its data, and one drawn again is the same to the byte.
-        self.assertEqual(stale(self.files(), os.path.join(self.root, "one"), []), [])
+        self.assertEqual(stale(self.files(), self.at("one"), []), [])
         self.draw("gpu.json", "--out", "two", "--only", "error")
-        drawn_again = os.listdir(os.path.join(self.root, "two"))
-        self.assertEqual(len(drawn_again), 2)
-        for name in drawn_again:
-            content = []
-            for folder in ("one", "two"):
-                with open(os.path.join(self.root, folder, name), "rb") as file:
-                    content.append(file.read())
-            self.assertEqual(*content, name)
+        self.assertEqual(os.listdir(self.at("two")), ["error.svg"])
+        self.assertEqual(read(self.at("one/error.svg")), read(self.at("two/error.svg")))
 
     def test_figures_are_of_one_type(self):
         data, said = self.said()
         self.assertNotIn("bf16", said)
-        for words in ("commands", "records", "peers"):
-            more = json.loads(json.dumps(self.results[words]).replace("bf16", "fp16"))
-            if words != "commands":
-                for record in more:
-                    record["time_ms"] = record["time_ms"] and record["time_ms"] / 2
-                    record["tflops"] = record["tflops"] and record["tflops"] * 2
-            self.results[words] = more + self.results[words]
+        self.add_fp16(faster=2)
         both, said = self.said()
         self.assertEqual(both, data)
         self.assertIn(f"{len(self.fake['records'])} records that are not bf16", said)
 
     def test_what_a_new_file_lacks_is_removed(self):
-        self.files()
         self.draw("gpu.json", "--out", "one", "--only", "roofline,error")
-        self.assertEqual(len(os.listdir(os.path.join(self.root, "one"))), 4)
+        self.assertEqual(len(os.listdir(self.at("one"))), 2)
         self.results["ceilings"] = None
         self.assertIn("one/roofline.svg shows what the files no longer have",
-                      "\n".join(stale(self.files(), os.path.join(self.root, "one"), [])))
+                      "\n".join(stale(self.files(), self.at("one"), [])))
         self.draw("gpu.json", "--out", "one", "--only", "error")
-        self.assertEqual(sorted(os.listdir(os.path.join(self.root, "one"))),
-                         ["error.png", "error.svg"])
+        self.assertEqual(os.listdir(self.at("one")), ["error.svg"])
 
     def test_any_number_that_changes_is_noticed(self):
-        before = figure_data(self.files())
-
-        def changed():
-            after = figure_data(self.files())
-            return {name for name in FIGURES
-                    if digest(name, before[name]) != digest(name, after[name])}
-
-        self.assertEqual(changed(), set())
-
-        def at(**wanted):
-            return next(r for r in self.results["records"]
-                        if all(r[name] == value for name, value in wanted.items()))
-
         paper = {"rung": "05_flash_v2", "variant": "mma", "batch": 4, "seqlen": 4096,
                  "head_dim": 128, "causal": False}
-        at(**paper)["tflops"] *= 1.01
-        self.assertEqual(changed(), {"tflops_fwd", "roofline"})
-        self.results = json.loads(json.dumps(self.fake))
-        at(rung="06_backward", variant="mma", direction="bwd", seqlen=2048,
-           head_dim=64, causal=False)["time_ms"] *= 1.01
-        self.assertEqual(changed(), {"speedup", "tflops_both", "two_gpus"})
-        self.results = json.loads(json.dumps(self.fake))
-        at(**{**paper, "variant": "sm90"})["dram_read_bytes"] *= 2
-        self.assertEqual(changed(), {"traffic", "roofline"})
-        self.results = json.loads(json.dumps(self.fake))
-        self.results["skipped"] = [s for s in self.results["skipped"] if s["status"] != 3]
-        self.assertEqual(changed(), {"workspace"})
-        self.results = json.loads(json.dumps(self.fake))
-        next(r for c, r in zip(self.results["commands"], self.results["records"])
-             if "--block-kv 128" in c)["time_ms"] *= 2
-        self.assertEqual(changed(), {"block_size"})
-        self.results = json.loads(json.dumps(self.fake))
-        next(r for c, r in zip(self.results["commands"], self.results["records"])
-             if "outliers" in c)["errors"]["o"]["max"] *= 2
-        self.assertEqual(changed(), {"error"})
-        self.results = json.loads(json.dumps(self.fake))
-        traces = os.path.join(self.root, "traces.json")
-        with open(traces, encoding="utf-8") as file:
-            data = json.load(file)
-        product = next(e for e in data["pipelines"][0]["warps"][1] if e[0] == "wgmma")
-        product[4] *= 2
-        with open(traces, "w", encoding="utf-8") as file:
-            file.write(json.dumps(data))
-        self.assertEqual(changed(), {"pipeline"})
-        marks = os.path.join(self.root, "clock.json")
-        with open(marks, encoding="utf-8") as file:
-            data = json.load(file)
-        data["steps"][0]["cycles"]["step"] *= 0.9
-        with open(marks, "w", encoding="utf-8") as file:
-            file.write(json.dumps(data))
-        self.assertEqual(changed(), {"pipeline", "pipeline_measured"})
-        next(r for r in self.others["records"] if r["seqlen"] == 2048 and r["batch"] == 8
-             and not r["causal"])["time_ms"] *= 1.01
-        self.assertEqual(changed(), {"pipeline", "pipeline_measured", "two_gpus"})
+
+        def times(words, factor, *way):
+            """A number of the first record that has these words in its command."""
+            at = next(r for c, r in zip(self.results["commands"], self.results["records"])
+                      if words in c)
+            for name in way[:-1]:
+                at = at[name]
+            at[way[-1]] *= factor
+
+        def skipped():
+            self.results["skipped"] = [s for s in self.results["skipped"] if s["status"] != 3]
+
+        def product(data):
+            next(e for e in data["pipelines"][0]["warps"][1] if e[0] == "wgmma")[4] *= 2
+
+        for change, names in (
+                (lambda: None, set()),
+                (lambda: self.records(**paper)[0].update(tflops=1), {"tflops_fwd", "roofline"}),
+                (lambda: self.records(rung="06_backward", variant="mma", direction="bwd",
+                                      seqlen=2048, head_dim=64, causal=False)[0].update(time_ms=1),
+                 {"speedup", "tflops_both", "two_gpus"}),
+                (lambda: self.records(**{**paper, "variant": "sm90"})[0].update(dram_read_bytes=1),
+                 {"traffic", "roofline"}),
+                (skipped, {"workspace"}),
+                (lambda: times("--block-kv 128", 2, "time_ms"), {"block_size"}),
+                (lambda: times("outliers", 2, "errors", "o", "max"), {"error"}),
+                (lambda: self.edit("traces.json", product), {"pipeline"}),
+                (lambda: self.edit("clock.json", lambda data: data["steps"][0]["cycles"].update(
+                    step=4321)), {"pipeline_measured"}),
+                (lambda: next(r for r in self.others["records"] if like(
+                    r, seqlen=2048, batch=8, causal=False)).update(time_ms=1), {"two_gpus"})):
+            self.as_it_was()
+            before = figure_data(self.files())
+            change()
+            after = figure_data(self.files())
+            self.assertEqual({name for name in FIGURES
+                              if digest(name, before[name]) != digest(name, after[name])}, names)
 
     def test_numbers(self):
         data, said = self.said()
@@ -202,44 +211,38 @@ class Plot(unittest.TestCase):
                           "04 flash v1", "05 sm90"])
         lines = {line["label"]: line for line in data["tflops_bwd"]["panels"][0]["lines"]}
         self.assertEqual(lines["06 mma"]["x"], [512, 1024, 2048, 4096, 8192, 16384])
-        self.assertEqual(set(lines), {"06 stored", "06 mma", "06 wgmma", "06 tma", "06 producer",
-                                      "06 transposed", "06 bulk_add", "06 sm90",
-                                      *PEER_NAMES.values()})
+        self.assertEqual(set(lines), {*(f"06 {step}" for step in (
+            "stored", "mma", "wgmma", "tma", "producer", "transposed", "bulk_add", "sm90")),
+            *PEER_NAMES.values()})
         # Rates of both ways together lie between the two; 1 : 2.5 FLOPs.
         both = {line["label"]: line for line in data["tflops_both"]["panels"][0]["lines"]}
-        ours = [r for c, r in zip(self.results["commands"], self.results["records"])
-                if r["rung"] == "06_backward" and r["variant"] == "mma" and r["seqlen"] == 512
-                and r["head_dim"] == 64 and not r["causal"]]
+        ours = self.records(rung="06_backward", variant="mma", seqlen=512, head_dim=64,
+                            causal=False)
         self.assertAlmostEqual(both["06 mma"]["y"][0], 3.5 * 4 * 512**2 * 64 * 32 * 32 / sum(
             r["time_ms"] for r in ours) * 1e-9, places=2)
-        marks = data["workspace"]["marks"]
-        self.assertEqual({(m["rung"][:2], m["x"]) for m in marks} & {("02", 65536)},
-                         {("02", 65536)})
+        self.assertIn(("02", 65536),
+                      {(m["rung"][:2], m["x"]) for m in data["workspace"]["marks"]})
         self.assertEqual(data["workspace"]["memory_bytes"], 80 * 2**30)
 
-    def test_a_step_for_another_gpu_is_no_default(self):
-        self.drop(lambda c, r: r["variant"] != "sm90")
-        bars = self.said()[0]["speedup"]["panels"][0]["bars"]
-        self.assertEqual([bar["label"] for bar in bars if bar["default"]][-1], "05 mma")
-
     def test_on_another_gpu_what_runs_there_stands_for_a_rung_alone(self):
-        def forward():
-            lines = self.said()[0]["tflops_fwd"]["panels"][0]["lines"]
-            return [line["label"] for line in lines if line["rung"] == "05_flash_v2"]
+        def shown():
+            data = self.said()[0]
+            return ([bar["label"] for bar in data["speedup"]["panels"][0]["bars"]
+                     if bar["default"]][-1],
+                    [line["label"] for line in data["tflops_fwd"]["panels"][0]["lines"]
+                     if line["rung"] == "05_flash_v2"])
 
-        self.assertEqual(forward(), ["05 mma", "05 sm90"])
+        self.assertEqual(shown(), ("05 sm90", ["05 mma", "05 sm90"]))
         self.drop(lambda c, r: r["variant"] != "sm90")
-        self.assertEqual(forward(), ["05 mma"])
+        self.assertEqual(shown(), ("05 mma", ["05 mma"]))
 
     def test_asides_are_in_the_ladder_and_no_default(self):
-        data, text = self.said()[0], self.readme(self.files())
+        data = self.said()[0]
         self.assertEqual(ASIDES, [("06_backward", "deterministic")])
-        bars = {bar["label"]: bar for bar in data["speedup"]["panels"][2]["bars"]}
-        self.assertEqual({name: bars[name]["default"] for name in bars}, {
-            **dict.fromkeys(("06 stored", "06 mma", "06 deterministic", "06 wgmma", "06 tma",
-                             "06 producer", "06 transposed", "06 bulk_add"), False),
-            "06 sm90": True})
-        self.assertIn("| `deterministic` backward | ", text)
+        bars = {bar["label"]: bar["default"] for bar in data["speedup"]["panels"][2]["bars"]}
+        self.assertEqual([name for name in bars if bars[name]], ["06 sm90"])
+        self.assertIn("06 deterministic", bars)
+        self.assertIn("| `deterministic` backward | ", self.readme())
         for name in ("tflops_bwd", "tflops_both", "traffic", "roofline"):
             self.assertNotIn("deterministic", json.dumps(data[name]), name)
         # Even where nothing else of its rung ran.
@@ -252,11 +255,11 @@ class Plot(unittest.TestCase):
 
     def test_a_rung_that_is_added_shows_up(self):
         self.results["steps"].append({
-            **next(s for s in self.results["steps"] if s["variant"] == "mma"
-                   and s["rung"] == "05_flash_v2"),
+            **next(s for s in self.results["steps"]
+                   if like(s, rung="05_flash_v2", variant="mma")),
             "rung": "07_toy", "variant": "toy", "colour": "#abcdef", "default": True})
         for command, record in list(zip(self.results["commands"], self.results["records"])):
-            if (record["rung"], record["variant"]) == ("05_flash_v2", "mma"):
+            if like(record, rung="05_flash_v2", variant="mma"):
                 self.results["commands"].append(command.replace("05_flash_v2", "07_toy"))
                 self.results["records"].append({**record, "rung": "07_toy", "variant": "toy"})
         data, said = self.said()
@@ -267,21 +270,19 @@ class Plot(unittest.TestCase):
         self.assertIn("03 from two_pass on, 05 from defer on, 07", json.dumps(data["workspace"]))
         for name in ("tflops_fwd", "traffic", "roofline", "error"):
             self.assertIn('"colour": "#abcdef", "place": 7', json.dumps(data[name]), name)
-        text = self.readme(self.files())
+        text = self.readme()
         self.assertIn("| [07_toy](07_toy/README.md) | `toy` | ", text)
         self.assertIn("ours is 07's `toy` forward and 06's `sm90` backward.", text)
         self.draw("gpu.json", "--out", "one", "--only", "tflops_fwd,error")
 
     def test_the_ladders_first_step_is_what_others_are_compared_with(self):
-        for words in ("steps", "records"):
-            self.results[words] = [one for one in self.results[words] if one["rung"] != "00_naive"]
-        self.results["commands"] = [c for c in self.results["commands"]
-                                    if not c.startswith("00_naive")]
-        os.unlink(os.path.join(self.root, "sim.json"))
-        panel = self.said()[0]["speedup"]["panels"][0]
+        self.results["steps"] = [s for s in self.results["steps"] if s["rung"] != "00_naive"]
+        self.drop_step("00_naive", "naive")
+        os.unlink(self.at("sim.json"))
+        panel = self.data("speedup")["panels"][0]
         self.assertEqual(panel["title"], "forward, d = 64, against 01")
         self.assertEqual([bar["label"] for bar in panel["bars"] if bar["value"] == 1], ["01 tile"])
-        self.assertIn("| × 01 |", self.readme(self.files()))
+        self.assertIn("| × 01 |", self.readme())
 
     def test_steps_that_need_the_same_share_a_name(self):
         every = [("05", step) for step in "abcdef"] + [("06", "a"), ("06", "b")]
@@ -302,17 +303,12 @@ class Plot(unittest.TestCase):
                          {"speedup", "tflops_fwd", "traffic", "roofline", "two_gpus", "workspace",
                           "block_size", "error"})
 
-    def test_the_digest_is_of_all_code_that_draws(self):
-        folder = os.path.dirname(draw.__file__)
-        code = draw.drawing_code()
-        for path in glob.glob(os.path.join(folder, "*.py")):
-            with open(path, encoding="utf-8") as file:
-                self.assertIn(file.read(), code, path)
-        # And what draws lies there.
-        for name in os.listdir(folder):
-            self.assertTrue(name.endswith(".py") or name == "__pycache__", name)
-        for function in draw.DRAW.values():
-            self.assertEqual(os.path.dirname(function.__code__.co_filename), folder)
+    def test_the_digest_is_of_the_code_that_draws(self):
+        for name, (_, draw) in FIGURES.items():
+            code = gallery.drawing_code(name)
+            for path in (draw.__code__.co_filename, gallery.style.__file__,
+                         gallery.names.__file__):
+                self.assertIn(read(path), code, name)
 
     def test_what_is_missing_is_said_and_left_out(self):
         self.results["peers"] = [p for p in self.results["peers"] if p["variant"] != "cudnn"]
@@ -327,149 +323,146 @@ class Plot(unittest.TestCase):
         data, said = self.said()
         self.assertEqual(set(FIGURES) - set(data), {"tflops_bwd", "tflops_both", "roofline",
                                                     "two_gpus", "shared_roof"})
-        for line in ("roofline is left out: no ceilings were measured: scripts/bench.py --grid "
-                     "paper, where PyTorch is installed",
+        self.assertEqual(len(data["traffic"]["kinds"]), 2)
+        for line in (f"roofline is left out: no ceilings were measured: {PAPER}, where PyTorch is "
+                     "installed",
                      "two_gpus is left out: no ceilings of both GPUs were measured: ",
-                     "tflops_bwd is left out: ",
-                     "no times of the backward pass: scripts/bench.py --grid paper",
+                     "tflops_bwd is left out: ", f"no times of the backward pass: {PAPER}",
                      "speedup: left out of it: no backward pass at N = 2048, d = 64",
                      "traffic: left out of it: no DRAM counters"):
             self.assertIn(line, said)
-        self.assertEqual(len(data["traffic"]["kinds"]), 2)
         self.drop(lambda c, r: not r["rung"].startswith("00") and "--block" not in c
                   and "--check full" not in c)
-        data, said = self.said()
+        said = self.said()[1]
         for line in ("speedup is left out: no time of 00 at N = 2048, d = 64",
                      "block_size: left out of it: no time by tile size",
                      "error: left out of it: no errors on a GPU, the sim's instead"):
             self.assertIn(line, said)
-        os.unlink(os.path.join(self.root, "sim.json"))
-        os.unlink(os.path.join(self.root, "traces.json"))
-        os.unlink(os.path.join(self.root, "clock.json"))
-        data, said = self.said()
+        for name in ("sim.json", "traces.json", "clock.json"):
+            os.unlink(self.at(name))
+        said = self.said()[1]
         for line in ("traffic: left out of it: no distinct bytes: scripts/bench.py --sim",
-                     "access is left out: no traces: scripts/bench.py --sim",
-                     "pipeline is left out: no traces: scripts/bench.py --sim",
+                     *(f"{name} is left out: no traces: scripts/bench.py --sim"
+                       for name in ("access", "pipeline", "pipeline_bwd")),
                      "pipeline_measured is left out: no clock.json: scripts/clock.py",
-                     "pipeline_bwd is left out: no traces: scripts/bench.py --sim",
                      "error is left out: ", "block_size is left out: "):
             self.assertIn(line, said)
 
     def test_the_sim_alone(self):
-        data = figure_data(Files(os.path.join(self.root, "sim.json")))
+        data = figure_data(Files(self.at("sim.json")))
         self.assertEqual(set(data), {"traffic", "workspace", "block_size", "access", "pipeline",
                                      "pipeline_measured", "pipeline_bwd", "error", "fp8_error"})
-        for panel in data["access"]["panels"]:
-            lanes = {(LANES[lane], op) for _, lane, op, _, _ in panel["boxes"]}
-            self.assertEqual(lanes - {("O", "r")}, {("Q", "r"), ("K", "r"), ("V", "r"), ("O", "w")})
         # 04 reads all of Q for each tile of K, 05 all of K for each tile of Q.
-        flash_v1, flash_v2 = ([box for box in panel["boxes"]] for panel in
-                              data["access"]["panels"])
+        for panel, rows in zip(data["access"]["panels"], (
+                {"Q": 8 * 512, "K": 512, "V": 512, "O": 8 * 512 + 512},
+                {"Q": 512, "K": 8 * 512, "V": 8 * 512})):
+            read_rows, written = {}, set()
+            for _, lane, op, first, last in panel["boxes"]:
+                if op == "r":
+                    read_rows[LANES[lane]] = read_rows.get(LANES[lane], 0) + last - first
+                else:
+                    written.add(LANES[lane])
+            self.assertEqual((read_rows, written), (rows, {"O"}))
 
-        def rows(boxes, lane):
-            return sum(box[4] - box[3] for box in boxes if LANES[box[1]] == lane
-                       and box[2] == "r")
 
-        self.assertEqual([rows(flash_v1, lane) for lane in "QKVO"],
-                         [8 * 512, 512, 512, 8 * 512 + 512])
-        self.assertEqual([rows(flash_v2, lane) for lane in "QKVO"], [512, 8 * 512, 8 * 512, 0])
+class Tables(Made):
+    def test_tables(self):
+        text = self.readme()
+        self.assertNotIn("old", text)
+        # What this file has not: fp16 (two tables), FP8, and the steps of two claims, of which two
+        # cells say so.
+        self.assertEqual(text.count("not measured yet"), 7)
+        self.assertIn("| [05_flash_v2](05_flash_v2/README.md) | `mma` | ", text)
+        self.assertIn("\nOurs are times on an NVIDIA F200 80GB, driver 1.2, CUDA 12.8, SM clock "
+                      "1500 MHz in the median, 2001-02-03, where", text)
+        self.assertIn("so 13% less time | FlashAttention [1], Table 1 | – | this project trains no "
+                      "model | **no** |", text)
+        self.assertIn("![", text)
+        self.assertEqual(renewed(self.page("README.md", text), self.files()), (text, []))
+
+    def test_tables_without_a_gpu_say_so(self):
+        text = self.readme(Files(self.at("sim.json")))
+        for line in ("No GPU has been measured yet, so there are no times",
+                     "Ours beside PyTorch's is not measured yet", "| not measured yet | not ",
+                     "| [00_naive](00_naive/README.md) | `naive` | – | – | – | – | 2.18 GB |"):
+            self.assertIn(line, text)
 
     def test_the_steps_of_a_lesson(self):
         files = self.files()
-        lines = TABLES["hopper_steps"](files, "hopper_steps")
+        lines = self.table("hopper_steps")
         mma, sm90 = (next(e for e in files.gpu.paper("fwd", 2048, 64, False)
                           if e.step == ("05_flash_v2", step)).tflops for step in ("mma", "sm90"))
-        self.assertTrue(any(line.startswith(f"| `mma` | {rate_text(mma)} | ") for line in lines))
-        self.assertTrue(any(line.startswith(f"| `sm90` | {rate_text(sm90)} ({sm90 / mma:.2f}) | ")
-                            for line in lines), lines)
+        for start in (f"| `mma` | {rate_text(mma)} | ",
+                      f"| `sm90` | {rate_text(sm90)} ({sm90 / mma:.2f}) | "):
+            self.assertTrue(any(line.startswith(start) for line in lines), lines)
         self.assertRegex("\n".join(lines), r"\| cuDNN \| \d")
         self.assertIn("that run did not have `wgmma`, `tma`, ", lines[-1])
         self.drop(lambda c, r: r["rung"] != "05_flash_v2")
-        self.assertRegex("\n".join(TABLES["hopper_steps"](self.files(), "hopper_steps")),
+        self.assertRegex("\n".join(self.table("hopper_steps")),
                          "^.The steps are not measured yet: ")
 
     def test_a_step_beside_others(self):
-        name = "sm90_beside_cudnn"
-        for record in self.results["records"]:
-            if record["variant"] == "sm90":
-                record["tflops"] = 300
-            elif record["variant"] == "mma":
-                record["tflops"] = 150 if record["seqlen"] > 512 else 400
+        for record in self.records(variant="sm90"):
+            record["tflops"] = 300
+        for record in self.records(variant="mma"):
+            record["tflops"] = 150 if record["seqlen"] > 512 else 400
         for peer in self.results["peers"]:
             peer["tflops"] = 600 if peer["head_dim"] == 64 and peer["causal"] else 240
-        *rows, _, text = TABLES[name](self.files(), name)
+        *rows, _, text = self.table("sm90_beside_cudnn")
         self.assertEqual(rows[2], "| d = 64 | 1.25 · 0.75 |" + " 1.25 · 2.00 |" * 5)
         self.assertEqual(rows[3], "| d = 64, causal | 0.50 · 0.75 |" + " 0.50 · 2.00 |" * 5)
-        mean = (1.25**3 * 0.5) ** 0.25
-        self.assertIn(f"geometric mean {mean:.3f} of 24 points, worst 0.500 (d = 64, causal, "
-                      "N = 512), 18 are 1 or more.", text)
+        self.assertIn(f"geometric mean {(1.25**3 * 0.5) ** 0.25:.3f} of 24 points, worst 0.500 (d "
+                      "= 64, causal, N = 512), 18 are 1 or more.", text)
         self.assertIn("Against cuDNN, each point in turn: ", text)
         # Of another type than the figures, where the file has it.
-        name = "sm90_beside_cudnn_fp16"
-        self.assertIn("not measured yet", TABLES[name](self.files(), name)[0])
-        for words in ("commands", "records", "peers"):
-            self.results[words] += json.loads(json.dumps(self.results[words])
-                                              .replace("bf16", "fp16"))
-        self.assertIn("ratios of TFLOP/s, fp16", TABLES[name](self.files(), name)[-1])
+        self.assertIn("not measured yet", self.table("sm90_beside_cudnn_fp16")[0])
+        self.add_fp16()
+        self.assertIn("ratios of TFLOP/s, fp16", self.table("sm90_beside_cudnn_fp16")[-1])
         self.assertIn("backward: ratios of TFLOP/s, fp16",
-                      TABLES["backward_beside_cudnn_fp16"](self.files(),
-                                                           "backward_beside_cudnn_fp16")[-1])
+                      self.table("backward_beside_cudnn_fp16")[-1])
 
     def test_what_was_not_in_turn_is_said(self):
-        names = "sm90_beside_cudnn", "backward_beside_others", "training_beside_others"
-
-        def turns():
-            texts = [TABLES[name](self.files(), name)[-1] for name in names]
-            return [re.findall(r"Against ([\w-]+), (each point in turn|in another run):", text)
-                    for text in texts]
-
         turn, apart = "each point in turn", "in another run"
-        self.assertEqual(turns(), [[("cuDNN", turn)],
-                                   *2 * [[("cuDNN", turn), ("FlashAttention-2", turn)]]])
-        self.assertIn("alternating in one run on the NVIDIA", self.readme(self.files()))
+
+        def check(*expected, readme):
+            """What is said of cuDNN, then of FlashAttention-2."""
+            for name, wanted in zip(("sm90_beside_cudnn", "backward_beside_others",
+                                     "training_beside_others"), expected):
+                found = re.findall(rf"Against ([\w-]+), ({turn}|{apart}):", self.table(name)[-1])
+                self.assertEqual(found, list(zip(("cuDNN", "FlashAttention-2"), wanted)))
+            self.assertIn(f"alternating in one run{readme} on the NVIDIA", self.readme())
+
+        check([turn], [turn, turn], [turn, turn], readme="")
         # One point of one direction; and a file from before this was noted.
-        peers = self.results["peers"]
-        one = next(peer for peer in peers if (peer["variant"], peer["direction"], peer["seqlen"])
-                   == ("flash", "bwd", 8192))
-        one["beside"].remove("06_backward sm90")
-        self.assertEqual(turns(), [[("cuDNN", turn)],
-                                   *2 * [[("cuDNN", turn), ("FlashAttention-2", apart)]]])
-        self.assertIn("alternating in one run, but for FlashAttention-2 in another, on the NVIDIA",
-                      self.readme(self.files()))
-        for peer in peers:
+        next(peer for peer in self.results["peers"] if like(
+            peer, variant="flash", direction="bwd", seqlen=8192))["beside"].remove(
+                "06_backward sm90")
+        check([turn], [turn, apart], [turn, apart],
+              readme=", but for FlashAttention-2 in another,")
+        for peer in self.results["peers"]:
             if peer["direction"] == "fwd":
                 del peer["beside"]
-        self.assertEqual(turns(), [[("cuDNN", apart)],
-                                   [("cuDNN", turn), ("FlashAttention-2", apart)],
-                                   [("cuDNN", apart), ("FlashAttention-2", apart)]])
-        self.assertIn("but for FlashAttention-2 and cuDNN in another, on the NVIDIA",
-                      self.readme(self.files()))
+        check([apart], [turn, apart], [apart, apart],
+              readme=", but for FlashAttention-2 and cuDNN in another,")
 
     def test_both_passes_beside_others(self):
-        name = "training_beside_others"
-        for record in self.results["records"]:
-            if (record["rung"], record["variant"]) == ("06_backward", "sm90"):
-                record["time_ms"] = {"fwd": 1, "bwd": 3}[record["direction"]]
-            elif (record["rung"], record["variant"]) == ("06_backward", "mma"):
-                record["time_ms"] = {"fwd": 2, "bwd": 8}[record["direction"]]
+        for variant, ways in (("sm90", {"fwd": 1, "bwd": 3}), ("mma", {"fwd": 2, "bwd": 8})):
+            for record in self.records(rung="06_backward", variant=variant):
+                record["time_ms"] = ways[record["direction"]]
         for peer in self.results["peers"]:
-            peer["time_ms"] = {"fwd": 1, "bwd": 1}[peer["direction"]]
-            if peer["variant"] == "flash":
-                peer["time_ms"] *= 3 if peer["seqlen"] > 512 else 1.5
-        *rows, _, text = TABLES[name](self.files(), name)
-        points = "d = 64", "d = 64, causal", "d = 128", "d = 128, causal"
-        self.assertEqual(len(rows[2:]), len(points))
-        for row, point in zip(rows[2:], points):
-            self.assertEqual(row, f"| {point} | 0.50 · 0.75 · 2.50 |" + " 0.50 · 1.50 · 2.50 |" * 5)
+            peer["time_ms"] = 1 if peer["variant"] != "flash" else (
+                3 if peer["seqlen"] > 512 else 1.5)
+        *rows, _, text = self.table("training_beside_others")
+        self.assertEqual(rows[2:], [
+            f"| {point} | 0.50 · 0.75 · 2.50 |" + " 0.50 · 1.50 · 2.50 |" * 5
+            for point in ("d = 64", "d = 64, causal", "d = 128", "d = 128, causal")])
         self.assertIn("`sm90` over cuDNN · over FlashAttention-2 · over `mma`, forward and "
                       "backward together: ratios of TFLOP/s, bf16", text)
-        name = "backward_beside_others"
-        self.assertIn("over `mma`, backward: ratios", TABLES[name](self.files(), name)[-1])
+        self.assertIn("over `mma`, backward: ratios", self.table("backward_beside_others")[-1])
+        self.drop_step("06_backward", "sm90")
         for name in ("training_beside_others", "backward_beside_others"):
-            self.drop(lambda c, r: (r["rung"], r["variant"]) != ("06_backward", "sm90"))
-            self.assertEqual(TABLES[name](self.files(), name), [
-                "*06 sm90 beside others is not measured yet: `scripts/bench.py --grid paper` "
-                "measures it.*"])
+            self.assertEqual(self.table(name), [
+                f"*06 sm90 beside others is not measured yet: `{PAPER}` measures it.*"])
 
     def test_the_roof_of_shared_memory(self):
         """By hand: a wgmma m64nNk16 reads 32·N bytes of B and, where A is in shared memory, 2,048
@@ -477,7 +470,7 @@ class Plot(unittest.TestCase):
         def wgmmas(of_k, n, a_in_shared):
             return of_k // 16 * (32 * n + 2048 * a_in_shared)
 
-        counted = {(step, one["d"]): one for step, one in shared.steps(self.files())}
+        counted = {(step[1], one["d"]): one for step, one in shared_roof.steps(self.files())}
         for d, rows, keys in ((64, 128, 128), (128, 64, 128)):
             of_dQ = rows * d // 64 // 2  # columns of a consumer's 64-row piece
             of_S = keys * rows // 128    # and of its piece of S, where that has a row a query
@@ -492,264 +485,43 @@ class Plot(unittest.TestCase):
             # dQ is written, and read by TMA.
             of_rows, of_columns = 2 * 256 * 2 * 4 + rows * keys * 2, 2 * 256 * rows
             of_TMA = 2 * rows * d * 4
-            for step, operands, others in (
-                    ("wgmma", plain, of_rows), ("tma", plain, of_rows), ("producer", plain, of_rows),
-                    ("transposed", transposed, of_columns),
-                    ("bulk_add", transposed, of_columns + of_TMA),
-                    ("sm90", transposed, of_columns + of_TMA)):
-                one = counted[("06_backward", step), d]
-                self.assertEqual(one["tile"], (rows, keys))
-                self.assertEqual(one["cycles"], 5 * 2 * rows * keys * d // 4096)
-                self.assertEqual(one["operands"], operands, step)
-                self.assertEqual(one["every"], operands + arrive + others, step)
-        self.assertAlmostEqual(counted[("06_backward", "wgmma"), 128]["of_operands"], 0.9)
-        self.assertAlmostEqual(counted[("06_backward", "sm90"), 64]["of_operands"], 0.7)
-        self.assertAlmostEqual(counted[("06_backward", "sm90"), 128]["of_operands"], 0.8)
-        self.assertGreater(counted[("06_backward", "mma"), 128]["of_operands"], 1)
-        table = "\n".join(TABLES["shared_roof"](self.files(), "shared_roof"))
-        self.assertIn("| 06 `sm90` | 128 | 64 × 128 | 2,560 | 262,144 | 0.80 | ", table)
+            for steps, operands, others in (
+                    (("wgmma", "tma", "producer"), plain, of_rows),
+                    (("transposed",), transposed, of_columns),
+                    (("bulk_add", "sm90"), transposed, of_columns + of_TMA)):
+                for one in (counted[step, d] for step in steps):
+                    self.assertEqual(
+                        (one["tile"], one["cycles"], one["operands"], one["every"]),
+                        ((rows, keys), 5 * 2 * rows * keys * d // 4096, operands,
+                         operands + arrive + others), steps)
+        for step, d, share in (("wgmma", 128, 0.9), ("sm90", 64, 0.7), ("sm90", 128, 0.8)):
+            self.assertAlmostEqual(counted[step, d]["of_operands"], share)
+        self.assertGreater(counted["mma", 128]["of_operands"], 1)
+        self.assertIn("| 06 `sm90` | 128 | 64 × 128 | 2,560 | 262,144 | 0.80 | ",
+                      "\n".join(self.table("shared_roof")))
 
         def points():
             return {(panel["title"], point["label"]): point["y"]
-                    for panel in figure_data(self.files())["shared_roof"]["panels"]
-                    for point in panel["points"]}
+                    for panel in self.data("shared_roof")["panels"] for point in panel["points"]}
 
-        rates = {r["variant"]: r["tflops"] for r in self.results["records"]
-                 if r["rung"] == "06_backward" and r["direction"] == "bwd" and r["head_dim"] == 64
-                 and r["seqlen"] == 16384 and r["batch"] == 1 and r["heads"] == 32
-                 and not r["causal"]}
         for step in ("mma", "sm90"):
-            self.assertAlmostEqual(points()["d = 64", f"06 {step}"], rates[step] / 700, places=5)
+            measured, = self.records(rung="06_backward", variant=step, direction="bwd", batch=1,
+                                     heads=32, seqlen=16384, head_dim=64, causal=False)
+            self.assertAlmostEqual(points()["d = 64", f"06 {step}"], measured["tflops"] / 700,
+                                   places=5)
         # Without a measurement there is a line, and no point.
-        self.drop(lambda c, r: (r["rung"], r["variant"]) != ("06_backward", "sm90"))
+        self.drop_step("06_backward", "sm90")
         self.assertEqual([points()[f"d = {d}", "06 sm90"] for d in (64, 128)], [None, None])
         self.assertIn("shared_roof: left out of it: d = 64: no time of 06 sm90", self.said()[1])
         # And of old counts, without what products read, none.
-        path = os.path.join(self.root, "sim.json")
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text.replace("sram_operand_bytes", "other_bytes"))
-        self.assertEqual(TABLES["shared_roof"](self.files(), "shared_roof"), [
+        write(self.at("sim.json"), text=read(self.at("sim.json")).replace(
+            "sram_operand_bytes", "other_bytes"))
+        self.assertEqual(self.table("shared_roof"), [
             "*Shared memory is not counted yet: `scripts/bench.py --sim` measures it.*"])
-
-    def test_two_gpus(self):
-        data, said = self.said()
-        self.assertEqual(said, "")
-        self.assertEqual((data["two_gpus"]["names"], data["two_gpus"]["matmul"]),
-                         (["F100", "F200"], 1))
-        self.assertAlmostEqual(data["two_gpus"]["copy"], 1.5)
-        rows = [{row["label"]: row for row in panel["rows"]}
-                for panel in data["two_gpus"]["panels"]]
-        self.assertEqual([len(of) for of in rows], [22, 22])
-        for of in rows:
-            for label, gain in (("01 mma", 1.5), ("02 safe softmax", 1.5), ("06 stored bwd", 1.5),
-                                ("05 mma", 1), ("06 sm90 bwd", 1)):
-                self.assertAlmostEqual(of[label]["gain"], gain)
-        # What HBM takes of the time on the slower: by the bytes of one record.
-        first = next(r for r in self.others["records"] if r["variant"] == "safe" and
-                     r["seqlen"] == 2048 and r["head_dim"] == 64 and not r["causal"])
-        share = (first["dram_read_bytes"] + first["dram_write_bytes"]) / 2e12 / (
-            first["time_ms"] / 1e3)
-        row = rows[0]["02 safe softmax"]
-        self.assertAlmostEqual(row["share"], share, places=5)
-        self.assertAlmostEqual(row["expected"], 1 / (1 - share + share / 1.5), places=5)
-        # The same whichever of the files is drawn: the GPU with less bandwidth comes first.
-        again = figure_data(Files(self.others_path))["two_gpus"]
-        self.assertEqual(again, data["two_gpus"])
-
-    def test_two_gpus_as_tables(self):
-        for record in self.results["records"]:
-            if (record["rung"], record["variant"]) == ("05_flash_v2", "defer"):
-                record["smem_bytes"] += 1
-            for one in (record, *record["kernels"]):
-                if record["variant"] == "safe" and record["head_dim"] == 64:
-                    one["time_ms"] = 2.0
-        for record in self.others["records"]:
-            for one in (record, *record["kernels"]):
-                if record["variant"] == "safe" and record["head_dim"] == 64:
-                    one["time_ms"], one["dram_read_bytes"], one["dram_write_bytes"] = 3, 10**9, 10**9
-        *lines, text, _, picture = TABLES["two_gpus_steps"](self.files(), "two_gpus_steps")
-        self.assertEqual(lines[0], "|  | d = 64: F100 → F200 | × | HBM | d = 128: F100 → F200 | × | "
-                                   "HBM |")
-        row = next(line for line in lines if line.startswith("| 02"))
-        self.assertTrue(row.startswith("| 02 `safe` | 3.00 ms → 2.00 ms | 1.50 | 33% | "), row)
-        self.assertIn("; as measured: the NVIDIA F100 40GB on 2001-01-01, commit 111111111111; the "
-                      "NVIDIA F200 80GB on 2001-02-03, commit 000000000000. ", text)
-        self.assertIn("1.50 times as fast there (2.00 → 3.00 TB/s), a cuBLAS product 1.00 times (700 "
-                      "→ 700 TFLOP/s)", text)
-        self.assertIn("Nearer to the copy's × than to the product's: 00 `naive`, 01 `tile`, 01 `mma`, "
-                      "02 `safe`, 03 `softmax`, 06 `stored` backward. ", text)
-        self.assertTrue(text.endswith("not the same in both files: 05 `defer`."), text)
-        self.assertNotIn("| 05 `defer` |", "\n".join(lines))
-        self.assertTrue(picture.endswith("(../scripts/results/figures/two_gpus.svg)"))
-        self.assertIn("two_gpus: left out of it: d = 64: 05 defer, which is not the same",
-                      self.said()[1])
-        *lines, text = TABLES["two_gpus_kernels"](self.files(), "two_gpus_kernels")
-        self.assertEqual([line.split(" |")[0] for line in lines[2:-1]], [
-            f"| {step} · `{kernel}`" for step in ("00 `naive`", "01 `tile`", "01 `mma`")
-            for kernel in ("first", "second")])
-        self.assertNotIn("defer", text)
-        # Where DRAM was not counted, times alone.
-        for record in self.others["records"]:
-            record["dram_read_bytes"] = None
-        row = next(line for line in TABLES["two_gpus_steps"](self.files(), "two_gpus_steps")
-                   if line.startswith("| 02"))
-        self.assertTrue(row.startswith("| 02 `safe` | 3.00 ms → 2.00 ms | 1.50 | – | "), row)
-        self.assertIsNone(self.said()[0]["two_gpus"]["panels"][0]["rows"][0]["expected"])
-        self.draw("gpu.json", "--out", "one", "--only", "two_gpus")
-
-    def test_what_shows_another_gpu_goes_stale_with_its_file(self):
-        self.files()
-        self.draw("gpu.json", "--out", "one", "--only", "two_gpus,access", "--readme",
-                  self.page("page.md", self.EVERY))
-        page, out = (os.path.join(self.root, name) for name in ("page.md", "one"))
-        before = stale(self.files(), out, [page])
-        self.assertEqual([line for line in before if not line.endswith("is missing")], [])
-        for record in self.others["records"]:
-            for one in (record, *record["kernels"]):
-                if record["rung"] == "01_tiled_matmul":
-                    one["time_ms"] *= 1.1
-        folder = os.path.relpath(self.root)
-        self.assertEqual([line for line in stale(self.files(), out, [page]) if line not in before], [
-            f"{folder}/one/two_gpus.svg is stale", f"{folder}/one/two_gpus.png is stale",
-            f"the table two_gpus_kernels of {folder}/page.md is stale",
-            f"the table two_gpus_steps of {folder}/page.md is stale"])
-
-    def test_one_gpu_is_not_two(self):
-        def neither(why):
-            data, said = self.said()
-            self.assertNotIn("two_gpus", data)
-            self.assertIn(f"two_gpus is left out: {why}", said)
-            for name in course.TWO_GPUS_TABLES:
-                self.assertEqual(TABLES[name](self.files(), name), [
-                    "*A second GPU, with the rates of both, is not measured yet: `scripts/bench.py "
-                    "--grid paper` measures it.*"])
-
-        self.others["records"], self.others["commands"] = [], []
-        neither("no step was measured on both")
-        self.others = json.loads(json.dumps(self.other))
-        self.others["ceilings"] = None
-        neither("no ceilings of both GPUs were measured")
-        self.others = {**self.other, "machine": {**self.other["machine"],
-                                                 "gpu": self.results["machine"]["gpu"]}}
-        neither("no second GPU was measured: scripts/bench.py --grid paper on another")
-        # Of several others the newest.
-        self.others = json.loads(json.dumps(self.other))
-        for name, date in (("older", "2000-12-31"), ("newer", "2001-01-02")):
-            with open(os.path.join(self.root, f"{name}.json"), "w", encoding="utf-8") as file:
-                json.dump({**self.other, "machine": {**self.other["machine"], "date": date,
-                                                     "gpu": f"NVIDIA {name} 7"}}, file)
-        self.assertIn("NVIDIA newer 7 and ", self.said()[0]["two_gpus"]["title"])
-
-    def test_errors_of_fp8_with_each_setting(self):
-        rows = [list(map(str.strip, line.strip("|").split("|")))
-                for line in TABLES["fp8_error"](self.files(), "fp8_error") if line.startswith("|")]
-        self.assertEqual(len(rows), 2 + 1 + len(course.QUANTISED["rows"]))
-        table = {row[0]: list(map(float, row[1:])) for row in rows[2:]}
-        none, best = table["FP8, one scale a tensor"], table["all of these"]
-        for name, errors in table.items():
-            if not name.startswith("fp16"):  # 4 significant bits against 11
-                self.assertTrue(all(b > 5 * a for a, b in zip(table["fp16, `mma`"], errors)), name)
-        # By column: normal, outliers at two head sizes, captured, V + 1.
-        self.assertLess(best[1], 0.7 * none[1])
-        self.assertLess(table["… the transform"][2], 0.7 * none[2])
-        self.assertLess(table["… two levels of sums"][4], none[4] / 50)
-        self.assertGreater(table["all but two levels"][4], 50 * best[4])
-        # They are the records' errors against full precision, of the settings that the row says.
-        with open(os.path.join(self.root, "sim.json"), encoding="utf-8") as file:
-            data = json.load(file)
-        of = [r for r in data["records"] if r["variant"] == "fp8" and r["input"] == "outliers"
-              and r["settings"] == course.ALL and r["head_dim"] == 128]
-        self.assertEqual([f"{r['errors']['o_full']['rms']:.1e}" for r in of], [f"{best[2]:.1e}"])
-        panels = figure_data(self.files())["fp8_error"]["panels"]
-        self.assertEqual([f"{row['rms']:.1e}" for row in panels[2]["rows"]],
-                         [f"{errors[2]:.1e}" for errors in table.values()])
-        # Without one of them there is neither.
-        data["records"].remove(of[0])
-        data["commands"].pop()
-        with open(os.path.join(self.root, "sim.json"), "w", encoding="utf-8") as file:
-            file.write(json.dumps(data))
-        self.assertEqual(TABLES["fp8_error"](self.files(), "fp8_error"), [
-            "*Errors of FP8 are not counted yet: `scripts/bench.py --sim` measures it.*"])
-        self.assertIn("fp8_error is left out: no errors of FP8", self.said()[1])
-
-    def test_times_of_fp8_with_and_without_what_is_done_before(self):
-        self.assertIn("not measured yet", TABLES["fp8_times"](self.files(), "fp8_times")[0])
-        at = next(i for i, r in enumerate(self.results["records"]) if r["variant"] == "sm90"
-                  and r["direction"] == "fwd" and r["seqlen"] == 2048 and r["head_dim"] == 128
-                  and r["causal"] and r["batch"] == 8)
-        record = json.loads(json.dumps(self.results["records"][at]))
-        record.update(variant="fp8", time_ms=2.0, tflops=300.0, kernels=[
-            {"name": "quantise", "time_ms": 0.4}, {"name": "attention", "time_ms": 1.5}])
-        self.results["records"].append(record)
-        self.results["commands"].append(self.results["commands"][at].replace("sm90", "fp8"))
-        alone = 4 * 8 * 16 * 2048 * 2048 * 128 / 2 / 1.5e-3 / 1e12
-        table = TABLES["fp8_times"](self.files(), "fp8_times")
-        self.assertEqual(table[0], "|  | N = 2k |")
-        self.assertIn(f"| d = 128, causal | {rate_text(alone)} · 300 |", table)
-        self.assertIn("| d = 64 | – |", table)
-        self.assertNotIn("256", "".join(table))
-        # Of cuBLAS's rate, if it was measured: FlashAttention-3's, 660 of 1,285, beside it.
-        self.assertNotIn("cuBLAS", "".join(table))
-        self.results["ceilings"]["matmul_e4m3_tflops"] = 4 * alone
-        table = TABLES["fp8_times"](self.files(), "fp8_times")
-        self.assertIn("| d = 128, causal | 0.25 · 0.51 |", table)
-        self.assertIn(f"{4 * alone:,.0f} TFLOP/s there", table[-1])
-        self.assertTrue(table[-1].endswith("when cuBLAS had 1,285."))
-
-    def test_times_of_fp8_have_a_line_for_wide_heads_once_they_are_measured(self):
-        for causal in (False, True):
-            at = next(i for i, r in enumerate(self.results["records"]) if r["variant"] == "sm90"
-                      and r["direction"] == "fwd" and r["seqlen"] == 2048 and r["head_dim"] == 128
-                      and r["causal"] == causal and r["batch"] == 8)
-            for d, heads in ((128, 16), (256, 8)):
-                record = json.loads(json.dumps(self.results["records"][at]))
-                record.update(variant="fp8", head_dim=d, heads=heads, time_ms=2.0, tflops=300.0,
-                              kernels=[{"name": "attention", "time_ms": 1.5}])
-                if (d, causal) != (256, True):
-                    self.results["records"].append(record)
-                    self.results["commands"].append(self.results["commands"][at])
-        self.results["ceilings"]["matmul_e4m3_tflops"] = 1000
-        table = TABLES["fp8_times"](self.files(), "fp8_times")
-        lines = [line for line in table if line.startswith("| d = 256")]
-        alone = 4 * 8 * 16 * 2048 * 2048 * 128 / 1.5e-3 / 1e12
-        self.assertEqual(lines, [f"| d = 256 | {rate_text(alone)} · 300 |",
-                                 f"| d = 256 | {alone / 1000:.2f} · – |"])
-        self.assertTrue(table[-1].endswith("1,285; –: not known."))
-        # Nothing else changes by them.
-        with_them = figure_data(self.files())
-        self.drop(lambda _, r: r["head_dim"] != 256)
-        self.assertEqual(figure_data(self.files()), with_them)
-
-    def page(self, name, text):
-        path = os.path.join(self.root, name)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        return path
-
-    EVERY = "".join(f"{name}\n<!-- {name}:begin -->\nold\n<!-- {name}:end -->\n" for name in TABLES)
-
-    def readme(self, files):
-        return renewed(self.page("README.md", self.EVERY), files)[0]
-
-    def test_tables(self):
-        text = self.readme(self.files())
-        self.assertNotIn("old", text)
-        # What this file has not: fp16 (two tables), FP8, and the steps of two claims, of which two
-        # cells say so.
-        self.assertEqual(text.count("not measured yet"), 7)
-        self.assertIn("| [05_flash_v2](05_flash_v2/README.md) | `mma` | ", text)
-        self.assertIn("\nOurs are times on an NVIDIA F200 80GB, driver 1.2, CUDA 12.8, SM clock 1500 "
-                      "MHz in the median, 2001-02-03, where", text)
-        self.assertIn("so 13% less time | FlashAttention [1], Table 1 | – | this project trains no "
-                      "model | **no** |", text)
-        self.assertIn("![", text)
-        self.assertEqual(renewed(self.page("README.md", text), self.files()), (text, []))
 
     def test_visits_are_formulas_of_what_is_counted(self):
         def line(step):
-            table = visits_tables(Files(os.path.join(self.root, "sim.json")))
+            table = TABLES["visits"](Files(self.at("sim.json")), "visits")
             return next(text for text in table if text.startswith(f"| {step} |"))
 
         for expected in (
@@ -760,14 +532,13 @@ class Plot(unittest.TestCase):
                 "| 06 `mma` | – | – | N/128 r | 1 r | 1 r | N/128 + 1 r | N/128 + 1 r, "
                 "N/128 + 2 w | 1 w |"):
             self.assertEqual(line(expected.split(" |")[0][2:]), expected)
-        path = os.path.join(self.root, "sim.json")
-        with open(path, encoding="utf-8") as file:
-            data = json.load(file)
-        for record in data["records"]:
-            if record["rung"] == "00_naive" and record["seqlen"] == 2048:
-                record["kernels"][0]["arrays"]["Q"]["read"] *= 2
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(json.dumps(data))
+
+        def twice(data):
+            for record in data["records"]:
+                if like(record, rung="00_naive", seqlen=2048):
+                    record["kernels"][0]["arrays"]["Q"]["read"] *= 2
+
+        self.edit("sim.json", twice)
         self.assertIn("| 4096 at N = 2,048 r |", line("00 `naive`"))
 
     def test_tables_of_any_page(self):
@@ -780,8 +551,7 @@ class Plot(unittest.TestCase):
             for name in ("claims", "ladder")])
         result = self.draw("gpu.json", "--out", "one", "--only", "error", "--readme", "lesson.md")
         self.assertIn("Wrote the tables of lesson.md: claims, ladder.", result.stderr)
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        text = read(path)
         self.assertEqual(re.sub(r"(?<=begin -->\n).*?(?=<!-- \w+:end)", "old\n", text,
                                 flags=re.DOTALL), lesson)
         self.assertIn("BERT-large", text)
@@ -796,8 +566,7 @@ class Plot(unittest.TestCase):
                 ("<!-- peers:end -->\n<!-- peers:begin -->\n", "lacks the marker <!-- peers:end")):
             with self.assertRaisesRegex(Stop, why):
                 renewed(self.page("page.md", text), self.files())
-        whole = self.page("whole.md", self.EVERY)
-        need_places([self.page("page.md", "No table.\n"), whole])
+        need_places([self.page("page.md", "No table.\n"), self.page("whole.md", self.EVERY)])
         half = self.page("half.md", self.EVERY.replace("<!-- peers:begin -->", ""))
         with self.assertRaisesRegex(Stop, "no markdown file has the markers <!-- peers:begin -->"):
             need_places([half])
@@ -805,11 +574,11 @@ class Plot(unittest.TestCase):
     def test_claims_are_judged(self):
         def verdict(claim):
             return next(line.rstrip(" |").rpartition("| ")[2]
-                        for line in self.readme(self.files()).splitlines() if claim in line)
+                        for line in self.readme().splitlines() if claim in line)
 
         def scale(rung, factor, keep=lambda r: True):
-            for r in self.results["records"]:
-                if r["rung"] == rung and keep(r):
+            for r in self.records(rung=rung):
+                if keep(r):
                     r["time_ms"] *= factor
 
         self.assertEqual(verdict("2–4×"), "**no**")  # 60 against 53 TFLOP/s
@@ -828,54 +597,217 @@ class Plot(unittest.TestCase):
         self.assertEqual(verdict("64k tokens"), "not measured yet")
 
     def test_a_claim_of_errors_is_judged_by_the_sims(self):
-        def row():
-            text = self.readme(self.files())
-            return next(line for line in text.splitlines() if "fp16 RMSE" in line)
+        def errors(rel):
+            def change(data):
+                ours = [r for r in data["records"] if like(r, dtype="fp16", input="outliers")
+                        and (r["rung"], r["variant"]) in (("05_flash_v2", "sm90"),
+                                                          ("02_safe_softmax", "safe"))]
+                self.assertEqual(len(ours), 2)
+                for r in ours:
+                    r["errors"]["o"]["rel"] = rel if r["variant"] == "sm90" else 4e-4
+            return change
 
-        path = os.path.join(self.root, "sim.json")
-        with open(path, encoding="utf-8") as file:
-            data = json.load(file)
-        ours = [r for r in data["records"] if r["dtype"] == "fp16" and r["input"] == "outliers"
-                and (r["rung"], r["variant"]) in (("05_flash_v2", "sm90"),
-                                                  ("02_safe_softmax", "safe"))]
-        self.assertEqual(len(ours), 2)
-        for error, verdict in ((2e-4, "| 2.00× (N = 512, d = 64: 2.0e-04 of the output's norm "
-                                      "against 4.0e-04) | yes |"),
-                               (3e-4, "| 1.33× (N = 512, d = 64: 3.0e-04 of the output's norm "
-                                      "against 4.0e-04) | **no** |")):
-            for r in ours:
-                r["errors"]["o"]["rel"] = error if r["variant"] == "sm90" else 4e-4
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(json.dumps(data))
-            self.assertIn(verdict, row())
-        data["commands"], data["records"] = zip(*(
-            (c, r) for c, r in zip(data["commands"], data["records"]) if r["dtype"] != "fp16"))
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(json.dumps(data))
-        self.assertIn("| not measured yet | not measured yet |", row())
+        def no_fp16(data):
+            data["commands"], data["records"] = zip(*(
+                (c, r) for c, r in zip(data["commands"], data["records"]) if r["dtype"] != "fp16"))
 
-    def test_tables_without_a_gpu_say_so(self):
-        text = self.readme(Files(os.path.join(self.root, "sim.json")))
-        for line in ("No GPU has been measured yet, so there are no times",
-                     "Ours beside PyTorch's is not measured yet", "| not measured yet | not "):
-            self.assertIn(line, text)
-        self.assertIn("| [00_naive](00_naive/README.md) | `naive` | – | – | – | – | 2.18 GB |", text)
+        for change, verdict in (
+                (errors(2e-4), "| 2.00× (N = 512, d = 64: 2.0e-04 of the output's norm against "
+                               "4.0e-04) | yes |"),
+                (errors(3e-4), "| 1.33× (N = 512, d = 64: 3.0e-04 of the output's norm against "
+                               "4.0e-04) | **no** |"),
+                (no_fp16, "| not measured yet | not measured yet |")):
+            self.edit("sim.json", change)
+            self.assertIn(verdict, next(line for line in self.readme().splitlines()
+                                        if "fp16 RMSE" in line))
 
     def test_bad_files(self):
         for text, why in (("no JSON", "is no JSON"), ('{"machine": 1}', "was not written by "
                                                                         "scripts/bench.py")):
-            with open(self.path, "w", encoding="utf-8") as file:
-                file.write(text)
-            result = self.draw("gpu.json", "--check", status=2)
-            self.assertIn(why, result.stderr)
-        self.assertIn("there is no nosuch.json", self.draw("nosuch.json", "--check",
-                                                          status=2).stderr)
-        self.assertIn("there are speedup", self.draw("--only", "x", status=2).stderr)
+            write(self.path, text=text)
+            self.assertIn(why, self.plot("gpu.json", "--check", status=2).stderr)
+        self.assertIn("there is no nosuch.json",
+                      self.plot("nosuch.json", "--check", status=2).stderr)
+        self.assertIn("there are speedup", self.plot("--only", "x", status=2).stderr)
 
     def test_help(self):
-        result = self.draw("--help")
+        result = self.plot("--help")
         for name in (*FIGURES, "--readme", "--check", "Exit status"):
             self.assertIn(name, result.stdout)
+
+
+class TwoGpus(Made):
+    def test_the_figure(self):
+        data, said = self.said()
+        self.assertEqual(said, "")
+        about = data["two_gpus"]
+        self.assertEqual((about["names"], about["matmul"]), (["F100", "F200"], 1))
+        self.assertAlmostEqual(about["copy"], 1.5)
+        rows = [{row["label"]: row for row in panel["rows"]} for panel in about["panels"]]
+        self.assertEqual([len(of) for of in rows], [22, 22])
+        for of in rows:
+            for label, gain in (("01 mma", 1.5), ("02 safe softmax", 1.5), ("06 stored bwd", 1.5),
+                                ("05 mma", 1), ("06 sm90 bwd", 1)):
+                self.assertAlmostEqual(of[label]["gain"], gain)
+        # What HBM takes of the time on the slower: by the bytes of one record.
+        first = next(r for r in self.others["records"] if like(
+            r, variant="safe", seqlen=2048, head_dim=64, causal=False))
+        share = (first["dram_read_bytes"] + first["dram_write_bytes"]) / 2e12 / (
+            first["time_ms"] / 1e3)
+        row = rows[0]["02 safe softmax"]
+        self.assertAlmostEqual(row["share"], share, places=5)
+        self.assertAlmostEqual(row["expected"], 1 / (1 - share + share / 1.5), places=5)
+        # The same whichever of the files is drawn: the GPU with less bandwidth comes first.
+        self.assertEqual(figure_data(Files(self.others_path))["two_gpus"], about)
+
+    def test_the_tables(self):
+        for record in self.records(rung="05_flash_v2", variant="defer"):
+            record["smem_bytes"] += 1
+        for data, changes in ((self.results, {"time_ms": 2.0}),
+                              (self.others, {"time_ms": 3, "dram_read_bytes": 10**9,
+                                             "dram_write_bytes": 10**9})):
+            for record in data["records"]:
+                if like(record, variant="safe", head_dim=64):
+                    for one in (record, *record["kernels"]):
+                        one.update(changes)
+        *lines, text, _, picture = self.table("two_gpus_steps")
+        self.assertEqual(lines[0], "|  | d = 64: F100 → F200 | × | HBM | d = 128: F100 → F200 | × "
+                                   "| HBM |")
+        self.assertTrue(any(line.startswith("| 02 `safe` | 3.00 ms → 2.00 ms | 1.50 | 33% | ")
+                            for line in lines), lines)
+        for part in ("; as measured: the NVIDIA F100 40GB on 2001-01-01, commit 111111111111; the "
+                     "NVIDIA F200 80GB on 2001-02-03, commit 000000000000. ",
+                     "1.50 times as fast there (2.00 → 3.00 TB/s), a cuBLAS product 1.00 times "
+                     "(700 → 700 TFLOP/s)",
+                     "Nearer to the copy's × than to the product's: 00 `naive`, 01 `tile`, 01 "
+                     "`mma`, 02 `safe`, 03 `softmax`, 06 `stored` backward. ",
+                     "not the same in both files: 05 `defer`."):
+            self.assertIn(part, text)
+        self.assertNotIn("| 05 `defer` |", "\n".join(lines))
+        self.assertTrue(picture.endswith("(../scripts/results/figures/two_gpus.svg)"))
+        self.assertIn("two_gpus: left out of it: d = 64: 05 defer, which is not the same",
+                      self.said()[1])
+        *lines, text = self.table("two_gpus_kernels")
+        self.assertEqual([line.split(" |")[0] for line in lines[2:-1]], [
+            f"| {step} · `{kernel}`" for step in ("00 `naive`", "01 `tile`", "01 `mma`")
+            for kernel in ("first", "second")])
+        # Where DRAM was not counted, times alone.
+        for record in self.others["records"]:
+            record["dram_read_bytes"] = None
+        self.assertTrue(any(line.startswith("| 02 `safe` | 3.00 ms → 2.00 ms | 1.50 | – | ")
+                            for line in self.table("two_gpus_steps")))
+        self.assertIsNone(self.data("two_gpus")["panels"][0]["rows"][0]["expected"])
+        self.draw("gpu.json", "--out", "one", "--only", "two_gpus")
+
+    def test_what_shows_another_gpu_goes_stale_with_its_file(self):
+        page, out = self.page("page.md", self.EVERY), self.at("one")
+        self.draw("gpu.json", "--out", "one", "--only", "two_gpus,access", "--readme", page)
+        before = stale(self.files(), out, [page])
+        self.assertEqual([line for line in before if not line.endswith("is missing")], [])
+        for record in self.others["records"]:
+            for one in (record, *record["kernels"]):
+                one["time_ms"] *= 1.1 if record["rung"] == "01_tiled_matmul" else 1
+        folder = os.path.relpath(self.root)
+        self.assertEqual([line for line in stale(self.files(), out, [page]) if line not in before], [
+            f"{folder}/one/two_gpus.svg is stale",
+            *(f"the table {name} of {folder}/page.md is stale"
+              for name in ("two_gpus_kernels", "two_gpus_steps"))])
+
+    def test_one_gpu_is_not_two(self):
+        for changes, why in (
+                ({"records": [], "commands": []}, "no step was measured on both"),
+                ({"ceilings": None}, "no ceilings of both GPUs were measured"),
+                ({"machine": {**self.other["machine"], "gpu": self.fake["machine"]["gpu"]}},
+                 f"no second GPU was measured: {PAPER} on another")):
+            self.as_it_was()
+            self.others.update(changes)
+            data, said = self.said()
+            self.assertNotIn("two_gpus", data)
+            self.assertIn(f"two_gpus is left out: {why}", said)
+            for name in course.TWO_GPUS_TABLES:
+                self.assertEqual(self.table(name), [
+                    "*A second GPU, with the rates of both, is not measured yet: "
+                    f"`{PAPER}` measures it.*"])
+        # Of several others the newest.
+        self.as_it_was()
+        for name, date in (("older", "2000-12-31"), ("newer", "2001-01-02")):
+            write(self.at(f"{name}.json"), text={**self.other, "machine": {
+                **self.other["machine"], "date": date, "gpu": f"NVIDIA {name} 7"}})
+        self.assertIn("NVIDIA newer 7 and ", self.data("two_gpus")["title"])
+
+
+class Fp8(Made):
+    def test_errors_with_each_setting(self):
+        rows = [list(map(str.strip, line.strip("|").split("|")))
+                for line in self.table("fp8_error") if line.startswith("|")]
+        self.assertEqual(len(rows), 2 + 1 + len(course.QUANTISED["rows"]))
+        table = {row[0]: list(map(float, row[1:])) for row in rows[2:]}
+        none, best = table["FP8, one scale a tensor"], table["all of these"]
+        for name, errors in table.items():
+            if not name.startswith("fp16"):  # 4 significant bits against 11
+                self.assertTrue(all(b > 5 * a for a, b in zip(table["fp16, `mma`"], errors)), name)
+        # By column: normal, outliers at two head sizes, captured, V + 1.
+        self.assertLess(best[1], 0.7 * none[1])
+        self.assertLess(table["… the transform"][2], 0.7 * none[2])
+        self.assertLess(table["… two levels of sums"][4], none[4] / 50)
+        self.assertGreater(table["all but two levels"][4], 50 * best[4])
+        # They are the records' errors against full precision, of the settings that the row says.
+        data = json.loads(read(self.at("sim.json")))
+        record, = (r for r in data["records"] if like(r, variant="fp8", input="outliers",
+                                                      settings=course.ALL, head_dim=128))
+        self.assertEqual(f"{record['errors']['o_full']['rms']:.1e}", f"{best[2]:.1e}")
+        self.assertEqual([f"{row['rms']:.1e}" for row in self.data("fp8_error")["panels"][2]["rows"]],
+                         [f"{errors[2]:.1e}" for errors in table.values()])
+        # Without one of them there is neither.
+        data["records"].remove(record)
+        data["commands"].pop()
+        write(self.at("sim.json"), text=data)
+        self.assertEqual(self.table("fp8_error"), [
+            "*Errors of FP8 are not counted yet: `scripts/bench.py --sim` measures it.*"])
+        self.assertIn("fp8_error is left out: no errors of FP8", self.said()[1])
+
+    def add_fp8(self, causal, **changes):
+        """A record of fp8, after sm90's at N = 2k and d = 128."""
+        record, = self.records(variant="sm90", rung="05_flash_v2", seqlen=2048, head_dim=128,
+                               batch=8, causal=causal)
+        self.results["commands"].append("05_flash_v2 --variant fp8")
+        self.results["records"].append({
+            **copy.deepcopy(record), "variant": "fp8", "time_ms": 2.0, "tflops": 300.0,
+            "kernels": [{"name": "quantise", "time_ms": 0.4},
+                        {"name": "attention", "time_ms": 1.5}], **changes})
+
+    ALONE = 4 * 8 * 16 * 2048 * 2048 * 128 / 1.5e-3 / 1e12
+
+    def test_times_with_and_without_what_is_done_before(self):
+        self.assertIn("not measured yet", self.table("fp8_times")[0])
+        self.add_fp8(causal=True)
+        alone = self.ALONE / 2
+        table = self.table("fp8_times")
+        self.assertEqual(table[0], "|  | N = 2k |")
+        self.assertIn(f"| d = 128, causal | {rate_text(alone)} · 300 |", table)
+        self.assertIn("| d = 64 | – |", table)
+        self.assertNotIn("256", "".join(table))
+        # Of cuBLAS's rate, if it was measured: FlashAttention-3's, 660 of 1,285, beside it.
+        self.assertNotIn("cuBLAS", "".join(table))
+        self.results["ceilings"]["matmul_e4m3_tflops"] = 4 * alone
+        table = self.table("fp8_times")
+        self.assertIn("| d = 128, causal | 0.25 · 0.51 |", table)
+        self.assertIn(f"{4 * alone:,.0f} TFLOP/s there", table[-1])
+        self.assertTrue(table[-1].endswith("when cuBLAS had 1,285."))
+
+    def test_wide_heads_have_a_line_once_they_are_measured(self):
+        for d, heads, causal in ((128, 16, False), (256, 8, False), (128, 16, True)):
+            self.add_fp8(causal, head_dim=d, heads=heads)
+        self.results["ceilings"]["matmul_e4m3_tflops"] = 1000
+        table = self.table("fp8_times")
+        self.assertEqual([line for line in table if line.startswith("| d = 256")], [
+            f"| d = 256 | {rate_text(self.ALONE)} · 300 |",
+            f"| d = 256 | {self.ALONE / 1000:.2f} · – |"])
+        self.assertTrue(table[-1].endswith("1,285; –: not known."))
+        # Nothing else changes by them.
+        with_them = figure_data(self.files())
+        self.drop(lambda _, r: r["head_dim"] != 256)
+        self.assertEqual(figure_data(self.files()), with_them)
 
 
 FORWARD = course.PRODUCTS["attention"]
@@ -912,10 +844,9 @@ class Pipeline(unittest.TestCase):
         self.assertEqual(played["end"], free + 632)
 
     def test_products_queue_and_softmaxes_share(self):
-        def consumer(cycles):
-            return [event("wgmma", "K", amount=4096 * 100), event("wgmma_wait", number=1),
-                    event("exit", exps=cycles // 8)]
-        played = replay.replay([consumer(160), consumer(80)], FORWARD)
+        played = replay.replay([[event("wgmma", "K", amount=4096 * 100),
+                                 event("wgmma_wait", number=1), event("exit", exps=cycles // 8)]
+                                for cycles in (160, 80)], FORWARD)
         self.assertEqual(played["products"], [[0, "S", 0, 0, 100], [1, "S", 0, 100, 200]])
         # The first has 60 of its 160 cycles left when the second begins, and at half the rate needs
         # 120 for them; then the second has 20 of 80 left, and all of the units.
@@ -930,18 +861,16 @@ class Pipeline(unittest.TestCase):
                  event("tma_load", "V", amount=5120, barrier="V_full[0]"),
                  event("tma_store_wait", number=1), event("exit", flops=1)],
                 [event("mbarrier_wait", "V_full[0]"), event("wgmma", "V", amount=4096)]], FORWARD)
-            self.assertEqual([copy[:4] for copy in played["copies"]],
+            self.assertEqual([copied[:4] for copied in played["copies"]],
                              [["K", 0, 0, 132 + 500], ["V", 0, 0, 2 * 132 + 500]])
             self.assertEqual(played["products"], [[0, "O", 0, 764, 765]])
             self.assertEqual(played["end"], 1320 + 1)
 
     def test_turns(self):
-        def consumer(mine, others, count):
-            return [event("named_barrier_sync", mine), event("wgmma", "V", amount=4096),
-                    event("named_barrier_arrive", others, flops=count), event("exit")]
-        first, second = consumer("4", "5", 30), consumer("5", "4", 0)
-        second.insert(0, event("named_barrier_arrive", "4"))
-        second[-2] = event("exit")
+        first = [event("named_barrier_sync", "4"), event("wgmma", "V", amount=4096),
+                 event("named_barrier_arrive", "5", flops=30), event("exit")]
+        second = [event("named_barrier_arrive", "4"), event("named_barrier_sync", "5"),
+                  event("wgmma", "V", amount=4096), event("exit"), event("exit")]
         played = replay.replay([first, second], FORWARD)
         self.assertEqual(played["products"], [[0, "O", 0, 0, 1], [1, "O", 0, 30, 31]])
         self.assertEqual(played["consumers"][1], [["turn", None, 0, 30]])
@@ -951,106 +880,92 @@ class Pipeline(unittest.TestCase):
         with self.assertRaisesRegex(Stop, r"warps \[1\] wait for ever"):
             replay.replay([[event("wgmma", "K", amount=1)], waits], FORWARD)
 
+    # What a consumer has to have before what, and the products that read a tile.
+    ORDER = {"attention": (("S", "softmax"), ("softmax", "O")),
+             "key_gradients": (("S", "softmax"), ("softmax", "scale"), ("dP", "scale"),
+                               ("softmax", "dV"), ("scale", "dK"), ("scale", "dQ"))}
+    READ_BY = {"attention": {"K": ("S",), "V": ("O",)},
+               "key_gradients": {"Q": ("S", "dK"), "dO": ("dP", "dV")}}
+
     def test_the_committed_traces(self):
-        with open(os.path.join(RESULTS, "traces.json"), encoding="utf-8") as file:
-            traces = json.load(file)["pipelines"]
-        self.assertEqual([(trace["figure"], trace["head_dim"]) for trace in traces],
+        pipelines = json.loads(read(RESULTS, "traces.json"))["pipelines"]
+        self.assertEqual([(trace["figure"], trace["head_dim"]) for trace in pipelines],
                          [("pipeline", 128), ("pipeline", 64),
                           ("pipeline_bwd", 128), ("pipeline_bwd", 64)])
-        check = {"pipeline": self.check_forward, "pipeline_bwd": self.check_backward}
-        for trace in traces:
+        for trace in pipelines:
             with self.subTest(figure=trace["figure"], head_dim=trace["head_dim"]):
-                called = course.PRODUCTS[trace["kernel"]]
-                check[trace["figure"]](trace, replay.replay(trace["warps"], called))
+                self.check(trace)
 
-    def check_backward(self, trace, played):
-        consumers, products = played["consumers"], played["products"]
-        d, keys, rows = trace["head_dim"], trace["block_kv"], trace["block_q"]
-        steps = trace["seqlen"] // rows
-        self.assertEqual((len(consumers), keys, trace["seqlen_kv"], steps), (2, 128, 128, 3))
-        flops = 2 * rows * keys * d  # of a product of both consumers
-        for what in ("S", "dP", "dV", "dK", "dQ"):
-            mine = [(who, step) for who, name, step, *_ in products if name == what]
-            self.assertEqual(sorted(mine), [(who, step) for who in (0, 1) for step in range(steps)])
+    def check(self, trace):
+        kernel, forward = trace["kernel"], trace["kernel"] == "attention"
+        played = replay.replay(trace["warps"], course.PRODUCTS[kernel])
+        consumers = range(len(played["consumers"]))
+        rows, keys, d = trace["block_q"], trace["block_kv"], trace["head_dim"]
+        if forward:  # two tiles of Q
+            self.assertEqual(len(consumers), rows // 64)
+            steps = 2 * -(-trace["seqlen_kv"] // keys)
+            flops = 2 * 2 * rows * trace["seqlen_kv"] * d  # of all products of a kind
+        else:
+            steps = trace["seqlen"] // rows
+            self.assertEqual((len(consumers), keys, trace["seqlen_kv"], steps), (2, 128, 128, 3))
+            flops = steps * 2 * rows * keys * d
+
+        # Each consumer has each product once a step; the tensor cores do all FLOPs, one product at
+        # a time.
+        names = [name for of in course.PRODUCTS[kernel].values() for name in of]
+        at = {(who, what, step): (begin, until)
+              for who, what, step, begin, until in played["products"]}
+        every = {(who, what, step) for who in consumers for what in names for step in range(steps)}
+        self.assertEqual(set(at), every)
+        self.assertEqual(len(played["products"]), len(every))
+        for what in names:
             self.assertAlmostEqual(replay.MATMUL_FLOPS * sum(
-                until - begin for _, name, _, begin, until in products if name == what),
-                steps * flops, msg=what)
-        self.assertEqual(len(products), 5 * 2 * steps)
+                until - begin for (_, name, _), (begin, until) in at.items() if name == what),
+                flops, msg=what)
+        in_turn = sorted(at.values())
+        for before, after in zip(in_turn, in_turn[1:]):
+            self.assertLessEqual(before[1], after[0])
 
-        # No step begins before what it needs is there.
-        at = {(who, what, step): (begin, until) for who, what, step, begin, until in products}
-        spans = {(who, what, step): (begin, until) for who, mine in enumerate(consumers)
-                 for what, step, begin, until in mine if what in ("softmax", "scale")}
+        # Nothing begins before what it needs is there.
+        at.update({(who, what, step): (begin, until)
+                   for who in consumers for what, step, begin, until in played["consumers"][who]
+                   if what in ("softmax", "scale")})
         copies = {}
         for array, _, issued, landed, freed in played["copies"]:
             copies.setdefault(array, []).append((issued, landed, freed))
-        self.assertEqual({array: len(of) for array, of in copies.items()}, {
-            "K": 1, "V": 1, "Q": steps, "dO": steps, "LSE_log2e": steps, "minus_delta": steps})
-        for who in (0, 1):
+        if not forward:
+            self.assertEqual({array: len(of) for array, of in copies.items()}, {
+                "K": 1, "V": 1, "Q": steps, "dO": steps, "LSE_log2e": steps, "minus_delta": steps})
+        for who in consumers:
             for step in range(steps):
-                P, dS = spans[who, "softmax", step], spans[who, "scale", step]
-                S, dP, dV, dK, dQ = (at[who, what, step] for what in ("S", "dP", "dV", "dK", "dQ"))
-                for first, then in ((S, P), (P, dS), (dP, dS), (P, dV), (dS, dK),
-                                    (spans[0, "scale", step], dQ), (spans[1, "scale", step], dQ)):
-                    self.assertLessEqual(first[1], then[0])
-                for array, of in (("Q", (S, dK)), ("dO", (dP, dV))):
+                for first, then in self.ORDER[kernel]:
+                    for other in consumers if then == "dQ" else [who]:  # needs the dS of both
+                        self.assertLessEqual(at[other, first, step][1], at[who, then, step][0])
+                for array, products in self.READ_BY[kernel].items():
                     _, landed, freed = copies[array][step]
-                    for product in of:
-                        self.assertLessEqual(landed, product[0])
-                        self.assertLessEqual(product[1], freed)
-                    if step + 2 < steps:  # two stages
-                        self.assertGreaterEqual(copies[array][step + 2][0], freed)
-        # The point of it: P is worked out under dP.
-        self.assertTrue(any(spans[who, "softmax", step][0] < at[who, "dP", step][1]
-                            for who in (0, 1) for step in range(steps)))
-
-    def check_forward(self, trace, played):
-        consumers, products = played["consumers"], played["products"]
-        self.assertEqual(len(consumers), trace["block_q"] // 64)
-        steps = 2 * -(-trace["seqlen_kv"] // trace["block_kv"])  # of two tiles of Q
-        self.assertEqual(len(products), 2 * steps * len(consumers))
-
-        # The tensor cores do all FLOPs of the two tiles, one product at a time.
-        rate = replay.MATMUL_FLOPS
-        d, keys = trace["head_dim"], trace["seqlen_kv"]
-        self.assertAlmostEqual(sum(until - begin for *_, begin, until in products) * rate,
-                               2 * 4 * trace["block_q"] * keys * d)
-        in_turn = sorted(products, key=lambda product: product[3])
-        for before, after in zip(in_turn, in_turn[1:]):
-            self.assertLessEqual(before[4], after[3])
-
-        # No step begins before what it needs is there.
-        at = {(who, what, step): (begin, until) for who, what, step, begin, until in products}
-        softmaxes = {(who, step): (begin, until) for who, spans in enumerate(consumers)
-                     for what, step, begin, until in spans if what == "softmax"}
-        self.assertEqual(len(softmaxes), steps * len(consumers))
-        copies = {"Q": [], "K": [], "V": []}
-        for array, _, issued, landed, freed in played["copies"]:
-            copies[array].append((issued, landed, freed))
-        for who in range(len(consumers)):
-            for step in range(steps):
-                softmax = softmaxes[who, step]
-                self.assertGreaterEqual(softmax[0], at[who, "S", step][1])
-                self.assertGreaterEqual(at[who, "O", step][0], softmax[1])
-                for array, what in (("K", "S"), ("V", "O")):
-                    _, landed, freed = copies[array][step]
-                    self.assertGreaterEqual(at[who, what, step][0], landed)
-                    self.assertGreaterEqual(freed, at[who, what, step][1])
+                    for begin, until in (at[who, product, step] for product in products):
+                        self.assertLessEqual(landed, begin)
+                        self.assertLessEqual(until, freed)
                     if step + 2 < steps:  # two stages
                         self.assertGreaterEqual(copies[array][step + 2][0], freed)
 
-        # The point of it: from the second step on softmaxes run under the consumer's own product PV
-        # of the step before, and as far as they outlast it, under another's.
+        # The point of it: backward, P is worked out under dP.
+        if not forward:
+            self.assertTrue(any(at[who, "softmax", step][0] < at[who, "dP", step][1]
+                                for who in consumers for step in range(steps)))
+            return
+
+        # Forward, from the second step on softmaxes run under the consumer's own product PV of the
+        # step before, and as far as they outlast it, under another's.
         def under(mine, others):
             return any(mine[0] < until and begin < mine[1] for begin, until in others)
 
-        for (who, step), softmax in softmaxes.items():
-            if 0 < step < steps // 2:
-                self.assertTrue(under(softmax, [at[who, "O", step - 1]]), (who, step))
-        others = [place for (who, *_), place in at.items() if who != 0]
+        others = [at[place] for place in every if place[0] != 0]
         outlast = 0
         for step in range(1, steps // 2):
-            begin, until = at[0, "O", step - 1][1], softmaxes[0, step][1]
+            for who in consumers:
+                self.assertTrue(under(at[who, "softmax", step], [at[who, "O", step - 1]]))
+            begin, until = at[0, "O", step - 1][1], at[0, "softmax", step][1]
             if until > begin + 1e-6:
                 outlast += 1
                 self.assertTrue(under((begin, until), others), step)
@@ -1068,8 +983,7 @@ class ClockTest(unittest.TestCase):
                              "head_dim": 128, "cycles": {"step": 4096}, "sm_ghz": 1.5,
                              "tflops": 500, "tflops_marked": 490}, 640)
         self.assertIn("4,096 cycles, 50% of them the tensor cores'; 1.50 GHz; 490 TFLOP/s, "
-                      "500 without the marks",
-                      panel["said"])
+                      "500 without the marks", panel["said"])
         return panel
 
     def test_in_turn(self):
@@ -1100,10 +1014,8 @@ class ClockTest(unittest.TestCase):
 class Committed(unittest.TestCase):
     """What lies in scripts/results, and what shows it."""
 
-    FIGURES = os.path.join(RESULTS, "figures")
-
     def test_figures_and_tables_are_fresh(self):
-        found = stale(Files(newest_measured()), self.FIGURES, course_files())
+        found = stale(Files(newest_measured()), os.path.join(RESULTS, "figures"), course_files())
         self.assertEqual(found, [], "scripts/plot.py --readme renews them")
 
     def test_what_is_stale_is_noticed(self):
@@ -1118,38 +1030,37 @@ class Committed(unittest.TestCase):
                 return "\n".join(stale(Files(path), figures, [readme]))
 
             self.assertEqual(said(), "")
-            with open(readme, encoding="utf-8") as file:
-                text = file.read()
-            with open(readme, "w", encoding="utf-8") as file:
-                file.write(text.replace("| `one_pass_tile` | ", "| `one_pass_tile` | 9"))
+            write(readme, text=read(readme).replace("| `one_pass_tile` | ",
+                                                    "| `one_pass_tile` | 9"))
             self.assertIn("the table ladder of ", said())
             os.unlink(os.path.join(figures, "access.svg"))
             self.assertIn("access.svg is missing", said())
             sim = os.path.join(results, "sim.json")
-            with open(sim, encoding="utf-8") as file:
-                data = json.load(file)
+            data = json.loads(read(sim))
             for record in data["records"]:
-                if record["rung"] == "04_flash_v1" and record["seqlen"] == 1024:
+                if like(record, rung="04_flash_v1", seqlen=1024):
                     record["distinct_read_bytes"] += 4096
-            with open(sim, "w", encoding="utf-8") as file:
-                file.write(json.dumps(data))
+            write(sim, text=data)
             self.assertIn("traffic.svg is stale", said())
-            self.assertIn("traffic.png is stale", said())
             self.assertNotIn("workspace.svg", said())
 
-    COUNTS = re.compile(r"(?:model|requested|distinct|sram)_\w+_bytes|\w+_flops|exp_count|"
-                        r"workspace_bytes|smem_bytes|block_\w+|warps|stages")
 
-    def need_programs(self):
+COUNTS = re.compile(r"(?:model|requested|distinct|sram)_\w+_bytes|\w+_flops|exp_count|"
+                    r"workspace_bytes|smem_bytes|block_\w+|warps|stages")
+
+
+class OfTheCode(unittest.TestCase):
+    """What is committed is what the programs count."""
+
+    def setUp(self):
         if not os.path.exists(os.path.join(BIN, "00_naive")):
             self.skipTest(f"no programs in {BIN}")
+        self.sim = json.loads(read(RESULTS, "sim.json"))
+        self.traces = json.loads(read(RESULTS, "traces.json"))
 
-    def test_the_sim_still_counts_what_sim_json_says(self):
-        self.need_programs()
-        with open(os.path.join(RESULTS, "sim.json"), encoding="utf-8") as file:
-            data = json.load(file)
+    def test_counts(self):
         by_command = {}
-        for command, record in zip(data["commands"], data["records"]):
+        for command, record in zip(self.sim["commands"], self.sim["records"]):
             by_command.setdefault(command, []).append(record)
         checked = 0
         for command, records in by_command.items():
@@ -1157,49 +1068,37 @@ class Committed(unittest.TestCase):
             if records[0]["seqlen"] != 128 and not (
                     "--block-q" in words and words[0].startswith("04")):
                 continue
-            program, arguments = os.path.join(BIN, words[0]), words[1:]
+            program = os.path.join(BIN, words[0])
             if not os.path.exists(program):
                 self.fail(f"{words[0]} is gone: remove scripts/results/sim.json and run "
                           "scripts/bench.py --sim")
-            out = subprocess.run([program, *arguments, "--json"], stdin=subprocess.DEVNULL,
+            out = subprocess.run([program, *words[1:], "--json"], stdin=subprocess.DEVNULL,
                                  capture_output=True, encoding="utf-8", timeout=SECONDS).stdout
             printed = [json.loads(line) for line in out.splitlines()]
             self.assertEqual(len(printed), len(records))
             for now, before in zip(printed, records):
                 for name, value in before.items():
-                    if self.COUNTS.fullmatch(name):
+                    if COUNTS.fullmatch(name):
                         self.assertEqual(now[name], value, f"{command}: {name}; scripts/bench.py "
                                          "--sim --again counts anew")
             checked += 1
         self.assertGreater(checked, 20)
 
     def test_sim_json_has_every_step(self):
-        self.need_programs()
-        steps = ladder_of(programs_in(BIN).values(), "sim").steps
-        with open(os.path.join(RESULTS, "sim.json"), encoding="utf-8") as file:
-            data = json.load(file)
-        there = {(r["rung"], r["variant"]) for r in data["records"]}
-        self.assertEqual({(s.rung, s.variant) for s in steps} - there, set(),
-                         "scripts/bench.py --sim adds them")
-        self.assertEqual([(s["rung"], s["variant"]) for s in data["steps"]],
-                         [(s.rung, s.variant) for s in steps])
+        steps = [(s.rung, s.variant) for s in ladder_of(programs_in(BIN).values(), "sim").steps]
+        there = {(r["rung"], r["variant"]) for r in self.sim["records"]}
+        self.assertEqual(set(steps) - there, set(), "scripts/bench.py --sim adds them")
+        self.assertEqual([(s["rung"], s["variant"]) for s in self.sim["steps"]], steps)
 
-    def test_the_traces_are_those_of_the_code(self):
-        self.need_programs()
-        with open(os.path.join(RESULTS, "traces.json"), encoding="utf-8") as file:
-            before = {trace["rung"]: trace for trace in json.load(file)["traces"]}
-        for rung, variant in course.TRACED:
-            self.assertEqual(traces.traced(os.path.join(BIN, rung), rung, variant), before[rung],
-                             "scripts/bench.py --sim traces anew")
-        with open(os.path.join(RESULTS, "traces.json"), encoding="utf-8") as file:
-            before = json.load(file)["pipelines"]
-        self.assertEqual(len(before), len(course.PIPELINED))
-        for of, one in zip(course.PIPELINED, before):
-            self.assertEqual(traces.pipelined(os.path.join(BIN, of[1]), *of), one,
-                             "scripts/bench.py --sim traces anew")
+    def test_traces(self):
+        anew = {"traces": [traces.traced(os.path.join(BIN, rung), rung, variant)
+                           for rung, variant in course.TRACED],
+                "pipelines": [traces.pipelined(os.path.join(BIN, one[1]), *one)
+                              for one in course.PIPELINED]}
+        for kind, of in anew.items():
+            self.assertEqual(of, self.traces[kind], "scripts/bench.py --sim traces anew")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        BIN = os.path.abspath(sys.argv.pop(1))
+    BIN = argument(BIN)
     unittest.main()

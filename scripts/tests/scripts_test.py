@@ -18,8 +18,8 @@ import textwrap
 import time
 import unittest
 
-from fakes import listed
-from limits import SECONDS
+from base import listed
+from base import SECONDS
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts")
 

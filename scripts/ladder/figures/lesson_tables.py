@@ -5,9 +5,9 @@ import math
 import statistics
 
 from ladder import course
-from ladder.figures.data.errors import quantised
-from ladder.figures.data.rates import both_ways
-from ladder.figures.data.shared import SHARED_BYTES, steps
+from ladder.figures.errors import quantised
+from ladder.figures.rates import both_ways
+from ladder.figures.shared_roof import SHARED_BYTES, steps
 from ladder.figures.measured import Measured, flops
 from ladder.figures.names import (PAPER_GRID, PEER_NAMES, label, length_text, number,
                                   point_text)

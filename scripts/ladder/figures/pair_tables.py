@@ -1,8 +1,8 @@
 """Tables of what two GPUs make of the ladder's steps, or of their kernels."""
 
 from ladder import course
-from ladder.figures.data.missing import Missing
-from ladder.figures.data.pair import HEADS, Pair
+from ladder.figures.measured import Missing
+from ladder.figures.two_gpus import HEADS, Pair
 from ladder.figures.names import PAPER_GRID, number
 from ladder.figures.tables import markdown, without
 from ladder.text import NO_VALUE, time_text

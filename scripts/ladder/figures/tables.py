@@ -4,7 +4,7 @@ import math
 import statistics
 
 from ladder import course
-from ladder.figures.data import figure_data
+from ladder.figures.gallery import figure_data
 from ladder.figures.names import (PAPER_GRID, PEER_NAMES, PEERS, length_text, number, per_head,
                                   point_text, whole_bytes)
 from ladder.records import requested, total

@@ -1,9 +1,138 @@
-"""Draws what is timed."""
+"""What is timed: each step's speed-up, rates against N, and the roofline."""
 
 import math
 
-from ladder.figures.draw.style import (INK, PANEL, PEER_LINES, darker, ink, length_axis, margins,
-                                       marker, spread, title_of)
+from ladder import course
+from ladder.figures.measured import Missing, flops, need, series
+from ladder.figures.names import PAPER_GRID, PEERS, PEER_NAMES, gpu_text, label, number, point_text
+from ladder.figures.style import (INK, PANEL, PEER_LINES, darker, ink, length_axis, margins,
+                                  marker, spread, title_of)
+from ladder.records import requested, total
+from ladder.text import rate_text, ratio_text
+from ladder.workload import LADDER_LENGTH
+
+
+def bar(files, step, base, entry):
+    value = base.time_ms / entry.time_ms
+    return {**files.look(step), "label": label(step, files), "value": value,
+            "text": f"{ratio_text(value)}×   {rate_text(entry.tflops)} TFLOP/s",
+            "default": files.gpu.is_default(step)}
+
+
+def speedup(files, missing):
+    n, panels = LADDER_LENGTH, []
+    against = number(files.base()[0])
+    for d in (64, 128):
+        entries = files.gpu.paper("fwd", n, d, False)
+        base = [e for e in entries if e.step == files.base()]
+        if not base:
+            missing(f"no time of {against} at N = {n}, d = {d}: {PAPER_GRID}")
+            continue
+        panels.append({"title": f"forward, d = {d}, against {against}", "bars": [
+            bar(files, step, base[0], of[0]) for step, of in files.steps_of(entries)
+            if files.own_way(step) == "fwd"]})
+    for d in (64, 128):
+        steps = files.steps_of(files.gpu.paper("bwd", n, d, False))
+        if not steps:
+            missing(f"no backward pass at N = {n}, d = {d}: {PAPER_GRID}")
+            continue
+        panels.append({"title": f"backward, d = {d}, against {label(steps[0][0])}", "bars": [
+            bar(files, step, steps[0][1][0], of[0]) for step, of in steps]})
+    return {"title": f"Speed-up, step by step (N = {n}, 16k tokens in all, "
+                     f"{gpu_text(files)})", "panels": need(panels)}
+
+
+def both_ways(entries_fwd, entries_bwd):
+    """Rate of forward and backward together, by N."""
+    forward = {e["seqlen"]: e for e in entries_fwd}
+    points = {}
+    for r in entries_bwd:
+        f = forward.get(r["seqlen"])
+        if f:
+            points[r["seqlen"]] = ((flops(f) + flops(r)) / (f["time_ms"] + r["time_ms"])) * 1e-9
+    return {"x": sorted(points), "y": [points[n] for n in sorted(points)]}
+
+
+def our_lines(files, direction, d, causal):
+    """Forward what stands for each rung, backward all steps but asides."""
+    lines = []
+    way = "bwd" if direction == "both" else direction
+    for step, of in files.steps_of(files.gpu.paper(way, None, d, causal)):
+        if way != files.own_way(step) or files.is_aside(step) or (
+                way == "fwd" and not files.stands_for_its_rung(step)):
+            continue
+        if direction == "both":
+            forward = [e.record for e in files.gpu.paper("fwd", None, d, causal)
+                       if e.step == step]
+            line = both_ways(forward, [e.record for e in of])
+        else:
+            line = series(of, lambda e: e.tflops)
+        if line["x"]:
+            lines.append({**files.look(step), "label": label(step, files), "peer": False,
+                          "thin": not files.gpu.is_default(step), **line})
+    return lines
+
+
+def peer_lines(files, direction, d, causal, missing):
+    lines = []
+    for backend in PEERS:
+        records = files.gpu.paper_peers("bwd" if direction == "both" else direction, backend, d,
+                                        causal)
+        if direction == "both":
+            line = both_ways(files.gpu.paper_peers("fwd", backend, d, causal), records)
+        else:
+            line = {"x": [r["seqlen"] for r in records], "y": [r["tflops"] for r in records]}
+        if line["x"]:
+            lines.append({"rung": backend, "label": PEER_NAMES[backend], "peer": True,
+                          "thin": True, **line})
+        else:
+            missing(f"{point_text(d, causal)}: no {PEER_NAMES[backend]}: {PAPER_GRID}, "
+                    "where PyTorch is installed")
+    return lines
+
+
+def tflops(files, missing, direction):
+    panels = []
+    for d in (64, 128):
+        for causal in (False, True):
+            ours = our_lines(files, direction, d, causal)
+            peers = peer_lines(files, direction, d, causal, missing)
+            if ours:
+                panels.append({"title": point_text(d, causal), "lines": ours + peers})
+    what = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}[direction]
+    need(panels, f"no times of the {what} pass: {PAPER_GRID}")
+    return {"title": f"Rate of the {what} pass: 16k tokens in all, hidden size 2048, "
+                     f"{gpu_text(files)}", "panels": panels}
+
+
+def roofline(files, missing):
+    roofs = files.gpu.ceilings
+    if not roofs:
+        raise Missing(f"no ceilings were measured: {PAPER_GRID}, where PyTorch is installed")
+    n, panels = 4096, []
+    for d in (64, 128):
+        points = []
+        for way in ("fwd", "bwd"):
+            for step, of in files.steps_of(files.gpu.paper(way, n, d, False)):
+                if way != files.own_way(step) or not (
+                        files.stands_for_its_rung(step) or step in course.ROOFLINE_EXTRA):
+                    continue
+                r = of[0].record
+                dram = total(r, "dram")
+                points.append({**files.look(step), "label": label(step, files) + (
+                    " bwd" if way == "bwd" else ""), "y": r["tflops"],
+                    "requested": flops(r) / requested(r),
+                    "dram": flops(r) / dram if dram else None})
+        if points:
+            bare = [p["label"] for p in points if p["dram"] is None]
+            if bare:
+                missing(f"d = {d}: DRAM counters of {', '.join(bare)}, drawn by what is requested "
+                        f"alone: {PAPER_GRID}, where they may be read")
+            panels.append({"title": f"d = {d}, N = {n}", "points": points})
+    return {"title": f"Roofline: {gpu_text(files)}",
+            "matmul_tflops": roofs["matmul_tflops"],
+            "copy_bytes_per_s": roofs["copy_bytes_per_s"],
+            "panels": need(panels, f"no times at N = {n}: {PAPER_GRID}")}
 
 
 def draw_speedup(plt, data):
@@ -124,56 +253,5 @@ def draw_roofline(plt, data):
     figure.text(0.012, 0.012, "Hollow: by the bytes that the kernels request. Filled: by those "
                 "that DRAM served; the line between them is what the caches keep away from it.",
                 fontsize=8, color="#555555")
-    title_of(figure, data["title"])
-    return figure
-
-
-def draw_shared_roof(plt, data):
-    panels = data["panels"]
-    figure, grid = plt.subplots(1, len(panels), figsize=(1.5 + 4.8 * len(panels), 4.6),
-                                squeeze=False, sharey=True)
-    margins(figure, left=0.75, right=1.25, bottom=1.0, top=0.8, across=1.4)
-    most = 1.1 * max(1.5, *(p["operands"] for panel in panels for p in panel["points"]))
-    for axis, panel in zip(grid.flat, panels):
-        axis.set_xlim(0, most)
-        axis.set_ylim(0, 1.12)
-        axis.plot([0, 1, most], [0, 1, 1], color=INK, lw=1.4, zorder=2)
-        axis.fill_between([0, 1, most], [0, 1, 1], 2, color="#ececE6", zorder=0)
-        axis.text(most * 0.98, 1.03, f"cuBLAS {data['matmul_tflops']:.0f} TFLOP/s", ha="right",
-                  fontsize=8)
-        ends, lines = [], {}  # a line for all points that share it
-        for p in panel["points"]:
-            lines.setdefault(round(p["every"], 2), []).append(p)
-        for x, (p, *others) in lines.items():
-            axis.plot([x] * 2, [0, min(1, x)], color=p["colour"], lw=0.9, ls=(0, (2, 2)), zorder=3)
-            right = x == max(lines)  # where no other line is beside it
-            axis.text(x + most * (0.006 if right else -0.012), 0.02, ", ".join(
-                [p["label"], *(other["label"].split()[-1] for other in others)]), rotation=90,
-                ha="left" if right else "right", va="bottom", fontsize=7.5, color=ink(p))
-        way = [p for p in panel["points"] if p["y"] is not None]
-        axis.plot([p["every"] for p in way], [p["y"] for p in way], color=INK, lw=0.9, zorder=3)
-        for p in panel["points"]:
-            tint, mark = p["colour"], marker(p)
-            if p["y"] is None:
-                continue
-            axis.plot([p["every"], p["operands"]], [p["y"]] * 2, color=tint, lw=0.9, zorder=3)
-            axis.plot(p["operands"], p["y"], marker=mark, mfc=PANEL, mec=tint, mew=1.4, ls="",
-                      markersize=7, zorder=4)
-            axis.plot(p["every"], p["y"], marker=mark, color=tint, ls="", markersize=8, zorder=5)
-            ends.append((p["operands"], p["y"], f"{p['label']} {p['tflops']:.0f}", ink(p), "bold"))
-        for peer in panel["peers"]:
-            tint, dashes = PEER_LINES[peer["rung"]]
-            axis.axhline(peer["y"], color=tint, lw=0.9, ls=dashes, zorder=1)
-            ends.append((most, peer["y"], peer["label"], darker(tint), "normal"))
-        spread(axis, ends, 11)
-        axis.set_title(panel["title"])
-        axis.set_xlabel("the products' cycles for each cycle of shared memory")
-        axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    grid[0][0].set_ylabel("share of the matmul rate")
-    figure.text(0.012, 0.02, f"By the sim's count of a step, {data['flops']:,} FLOPs and "
-                f"{data['bytes']} bytes of shared memory a cycle and SM. Filled, and the dotted "
-                "line: by all bytes. Hollow: by those alone\nthat products read. Each at the "
-                "largest N that was measured; what has no point has no measurement yet.",
-                fontsize=8, color="#555555", linespacing=1.35)
     title_of(figure, data["title"])
     return figure
