@@ -5,31 +5,25 @@ Run alone: python3 scripts/tests/bench_test.py [build/bin]
 
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 import unittest
+import unittest.mock
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.realpath(os.path.join(HERE, "../.."))
-SCRIPTS = os.path.join(ROOT, "scripts")
+from base import ROOT, SCRIPTS, SECONDS, argument, listed, read, write
+import bench
+import fake_torch
+from ladder import files, programs, steps
+from ladder.bench import grid, results, sdpa
+from ladder.console import Stop
+
 BIN = os.path.join(ROOT, "build/bin")
-sys.path.insert(0, SCRIPTS)
-sys.path.insert(0, HERE)
-sys.dont_write_bytecode = True
-
-import bench  # noqa: E402  (they lie in scripts)
-from base import listed  # noqa: E402
-import peers_test  # noqa: E402
-from ladder import files, grid, programs, results, sdpa, steps  # noqa: E402
-from ladder.console import Stop  # noqa: E402
-from base import SECONDS  # noqa: E402
-
 NAME = "NVIDIA Fake 80GB"
 
 # A program of ours: what it is told comes from the environment, and what it is asked goes to a log.
@@ -89,8 +83,7 @@ class Fake(unittest.TestCase):
         for rung in self.STEPS:
             self.write(f"bin/{rung}", f"#!{sys.executable} -S\n{PROGRAM}", 0o755)
         self.write("path/nvidia-smi", NVIDIA_SMI, 0o755)
-        for path, text in peers_test.TORCH.items():
-            self.write(f"python/torch/{path}", textwrap.dedent(text))
+        fake_torch.install(os.path.join(self.root, "python"))
         self.log = os.path.join(self.root, "log")
         self.out = os.path.join(self.root, "out.json")
         self.environment = {
@@ -98,16 +91,12 @@ class Fake(unittest.TestCase):
             "PYTHONPATH": os.path.join(self.root, "python"), "PYTHONDONTWRITEBYTECODE": "1",
             "FAKE_STEPS": json.dumps({rung: [
                 listed(rung, step, device, default=step == steps[-1],
-                             backward=rung == "06_backward", tiles=[[128, 64, 128], [128, 64, 64]])
+                       backward=rung == "06_backward", tiles=[[128, 64, 128], [128, 64, 64]])
                 for step in steps for device in ("sim", "gpu")]
                 for rung, steps in self.STEPS.items()}), "FAKE_LOG": self.log, "FAKE_GPU": NAME}
 
     def write(self, path, text, mode=0o644):
-        path = os.path.join(self.root, path)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(path, mode)
+        write(self.root, path, text=text, mode=mode)
 
     def command(self, *options):
         return [os.path.join(SCRIPTS, "bench.py"), "--bin", "bin", "--out", "out.json", "--time",
@@ -123,15 +112,13 @@ class Fake(unittest.TestCase):
         return result
 
     def data(self):
-        with open(self.out, encoding="utf-8") as file:
-            return json.load(file)
+        return json.loads(read(self.out))
 
     def calls(self):
         """What was measured since the last time."""
         if not os.path.exists(self.log):
             return []
-        with open(self.log, encoding="utf-8") as file:
-            lines = [line.rstrip() for line in file if line[:2].isdigit()]
+        lines = [line for line in read(self.log).splitlines() if line[:2].isdigit()]
         os.unlink(self.log)
         return lines
 
@@ -166,9 +153,8 @@ class Bench(Fake):
 
     def test_peers_are_measured_just_before_what_is_compared_with_them(self):
         self.bench(*self.ONE)
-        with open(self.log, encoding="utf-8") as file:
-            turns = [line.split()[0] for line in file
-                     if re.match(r"0|attention", line)]
+        turns = [line.split()[0] for line in read(self.log).splitlines()
+                 if re.match("0|attention", line)]
         turns = [turn for turn, before in zip(turns, [None, *turns]) if turn != before]
         # PyTorch's process starts, and logs, at its own pace only before the first of ours.
         self.assertEqual(turns, ["00_naive", "04_flash_v1", "attention", "05_flash_v2",
@@ -196,7 +182,7 @@ class Bench(Fake):
         self.bench(*self.ONE)
         data = self.data()
         data["ceilings"] = dict.fromkeys(data["ceilings"], 1)
-        self.write("out.json", json.dumps(data))
+        self.write("out.json", data)
         self.bench(*self.ONE, "--rung", "05", "--variant", "swap", "--again")
         self.assertEqual(self.data()["ceilings"], data["ceilings"])
         self.bench(*self.ONE, "--again")
@@ -526,114 +512,86 @@ class BenchUnit(unittest.TestCase):
         # A head is padded to the next size that there are tiles for.
         self.assertEqual(step.tiles_for(40), step.tiles_for(64))
 
+
+class FileTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.path = os.path.join(self.folder, "out.json")
+
+    def results(self, commit=None):
+        file = results.Results(self.path, {"gpu": None, "clocks": None, "commit": commit})
+        file.load()
+        return file
+
     def test_a_file_is_written_whole_or_not_at_all(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "out.json")
-            file = results.Results(path, {"gpu": None, "clocks": None, "commit": None})
-            file.save()
-            with open(path, encoding="utf-8") as one:
-                before = one.read()
-            replace = os.replace
+        file = self.results()
+        file.save()
+        before = read(self.path)
+        file.peers["x"] = {"a": 1}
+        with unittest.mock.patch("os.replace", side_effect=OSError(28, "No space left")):
+            with self.assertRaisesRegex(Stop, "No space left"):
+                file.save()
+        self.assertEqual(read(self.path), before)
+        self.assertEqual(os.listdir(self.folder), ["out.json"])
 
-            def full(*_):
-                raise OSError(28, "No space left on device")
+    def test_several_files_are_written_all_or_none(self):
+        one, two = (os.path.join(self.folder, name) for name in ("one", "two"))
 
-            os.replace = full
-            try:
-                file.peers["x"] = {"a": 1}
-                with self.assertRaisesRegex(Stop, "No space left"):
-                    file.save()
-            finally:
-                os.replace = replace
-            with open(path, encoding="utf-8") as one:
-                self.assertEqual(one.read(), before)
-            self.assertEqual(os.listdir(folder), ["out.json"])
+        def there():
+            return [pathlib.Path(path).read_bytes() for path in (one, two)]
+
+        files.write_all({one: "é", two: b"\xff"})
+        self.assertEqual(there(), ["é".encode(), b"\xff"])
+        with self.assertRaisesRegex(Stop, "cannot write .*nosuch"):
+            files.write_all({one: "new", os.path.join(self.folder, "nosuch/two"): "new"})
+        self.assertEqual(there(), ["é".encode(), b"\xff"])
+        self.assertEqual(sorted(os.listdir(self.folder)), ["one", "two"])
 
     def test_commits_are_those_of_what_is_left_in_the_file(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "out.json")
-
-            def file_at(commit):
-                file = results.Results(path, {"gpu": None, "clocks": None, "commit": commit})
-                file.load()
-                return file
-
-            def saved(file):
-                file.save()
-                with open(path, encoding="utf-8") as one:
-                    return json.load(one)["machine"]["commit"]
-
-            first = file_at("aaa")
-            first.add_run("rung --seqlen 1", [{}])
-            first.add_run("rung --seqlen 2", [{}])
-            self.assertEqual(saved(first), "aaa")
-            second = file_at("bbb")
-            second.add_run("rung --seqlen 1", [{}])
-            self.assertEqual(saved(second), "aaa, bbb")
-            second.add_run("rung --seqlen 2", [{}])
-            self.assertEqual(saved(second), "bbb")
+        for commit, lengths, expected in (("aaa", (1, 2), "aaa"), ("bbb", (1,), "aaa, bbb"),
+                                          ("bbb", (1, 2), "bbb")):
+            file = self.results(commit)
+            for n in lengths:
+                file.add_run(f"rung --seqlen {n}", [{}])
+            file.save()
+            self.assertEqual(json.loads(read(self.path))["machine"]["commit"], expected)
 
     def test_names_of_files(self):
-        with tempfile.TemporaryDirectory() as folder:
-            def name(gpu):
-                return os.path.basename(files.file_of(gpu, folder))
+        def name(gpu):
+            return os.path.basename(files.file_of(gpu, self.folder))
 
-            for gpu, expected in (("NVIDIA H100 80GB HBM3", "h100"), (None, "sim"),
-                                  ("NVIDIA A100-SXM4-80GB", "a100"),
-                                  ("NVIDIA GeForce RTX 4090", "4090")):
-                self.assertEqual(name(gpu), f"{expected}.json")
-            # Another GPU of that number has a name at its full length.
-            with open(os.path.join(folder, "h100.json"), "w", encoding="utf-8") as file:
-                json.dump({"machine": {"gpu": "NVIDIA H100 PCIe"}}, file)
-            self.assertEqual(name("NVIDIA H100 PCIe"), "h100.json")
-            self.assertEqual(name("NVIDIA H100 80GB HBM3"), "nvidia-h100-80gb-hbm3.json")
+        for gpu, expected in (("NVIDIA H100 80GB HBM3", "h100"), (None, "sim"),
+                              ("NVIDIA A100-SXM4-80GB", "a100"),
+                              ("NVIDIA GeForce RTX 4090", "4090")):
+            self.assertEqual(name(gpu), f"{expected}.json")
+        # Another GPU of that number has a name at its full length.
+        write(self.folder, "h100.json", text={"machine": {"gpu": "NVIDIA H100 PCIe"}})
+        self.assertEqual(name("NVIDIA H100 PCIe"), "h100.json")
+        self.assertEqual(name("NVIDIA H100 80GB HBM3"), "nvidia-h100-80gb-hbm3.json")
 
     def test_the_newest_file_by_its_own_date(self):
-        with tempfile.TemporaryDirectory() as folder:
-            def write(name, text, age):
-                path = os.path.join(folder, name)
-                with open(path, "w", encoding="utf-8") as file:
-                    file.write(text)
-                os.utime(path, (1_000_000 - age, 1_000_000 - age))
-                return path
+        def newest(**but):
+            return os.path.basename(files.newest_measured(self.folder, **but) or "none")
 
-            def measured(name, date, age, gpu="X"):
-                return write(name, json.dumps({"machine": {"gpu": gpu, "date": date}}), age)
-
-            self.assertIsNone(files.newest_measured(folder))
-            write("sim.json", json.dumps({"machine": {"gpu": None, "date": "2030-01-01"}}), 0)
-            write("traces.json", json.dumps({"traces": []}), 0)
-            write("list.json", "[]", 0)
-            write("none.json", "no JSON", 0)
-            self.assertIsNone(files.newest_measured(folder))
-            old = measured("z1.json", "2026-03-31", 0)  # the last to be written
-            self.assertEqual(files.newest_measured(folder), old)
-            new = measured("a1.json", "2026-04-01", 9)
-            self.assertEqual(files.newest_measured(folder), new)
-            same_day = measured("b1.json", "2026-04-01", 5)
-            self.assertEqual(files.newest_measured(folder), same_day)
-            self.assertIsNone(files.newest_measured(folder, but="X"))
-            other = measured("y1.json", "2026-03-30", 0, "Y")
-            self.assertEqual(files.newest_measured(folder, but="X"), other)
-            self.assertEqual(files.newest_measured(folder, but="Y"), same_day)
-            self.assertEqual(files.newest_measured(folder), same_day)
-
-    def test_files_are_written_all_or_none(self):
-        with tempfile.TemporaryDirectory() as folder:
-            one, two = (os.path.join(folder, name) for name in ("one", "two"))
-            files.write_all({one: "é", two: b"\xff"})
-            with open(one, "rb") as file:
-                self.assertEqual(file.read(), "é".encode())
-            with open(two, "rb") as file:
-                self.assertEqual(file.read(), b"\xff")
-            with self.assertRaisesRegex(Stop, "cannot write .*nosuch"):
-                files.write_all({one: "new", os.path.join(folder, "nosuch/two"): "new"})
-            with open(one, "rb") as file:
-                self.assertEqual(file.read(), "é".encode())
-            self.assertEqual(sorted(os.listdir(folder)), ["one", "two"])
+        for name, text in (("sim.json", {"machine": {"gpu": None, "date": "2030-01-01"}}),
+                           ("traces.json", {"traces": []}), ("list.json", []),
+                           ("none.json", "no JSON")):
+            write(self.folder, name, text=text)
+        self.assertEqual(newest(), "none")
+        # The first is the last to be written; of a day the last by name.
+        for name, gpu, date, age, expected in (
+                ("z1.json", "X", "2026-03-31", 0, "z1.json"),
+                ("a1.json", "X", "2026-04-01", 9, "a1.json"),
+                ("b1.json", "X", "2026-04-01", 5, "b1.json"),
+                ("y1.json", "Y", "2026-03-30", 0, "b1.json")):
+            path = write(self.folder, name, text={"machine": {"gpu": gpu, "date": date}})
+            os.utime(path, (1_000_000 - age, 1_000_000 - age))
+            self.assertEqual(newest(), expected)
+        self.assertEqual((newest(but="X"), newest(but="Y")), ("y1.json", "b1.json"))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        BIN = os.path.abspath(sys.argv.pop(1))
+    BIN = argument(BIN)
     unittest.main()

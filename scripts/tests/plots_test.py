@@ -16,7 +16,8 @@ import unittest
 
 from base import RESULTS, ROOT, SCRIPTS, SECONDS, argument, read, write
 from fake_results import ASIDES, COLOURS, fake_results, of_another
-from ladder import clock, course, traces
+from ladder import clock, course
+from ladder.bench import traces
 from ladder.console import Stop
 from ladder.figures import gallery, replay, shared_roof
 from ladder.figures.gallery import FIGURES, digest, figure_data

@@ -8,7 +8,7 @@ measured, and the trace's own first words say so.
 
 from ladder.explore.times import put_in_model_time, put_in_order
 from ladder.explore.trace import short
-from ladder.traces import LOADS, STORES
+from ladder.bench.traces import LOADS, STORES
 
 ENGINES = {**dict.fromkeys(LOADS, "copy engine: loads"),
            **dict.fromkeys(STORES, "copy engine: stores"),

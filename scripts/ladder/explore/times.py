@@ -9,7 +9,7 @@ from ladder.console import Stop
 from ladder.course import PRODUCTS
 from ladder.explore.trace import WAITS
 from ladder.figures import replay
-from ladder.traces import LOADS, STORES, warps_of
+from ladder.bench.traces import LOADS, STORES, warps_of
 
 
 class Meeting:

@@ -6,7 +6,7 @@ import os
 
 from ladder.console import BAD_USAGE, Stop
 from ladder.files import ROOT
-from ladder.traces import LOADS, STORES
+from ladder.bench.traces import LOADS, STORES
 
 AMOUNTS = ("matmul_flops", "exps", "other_flops", "sram_read", "sram_write")
 # What a warp, or a thread of it, may stop at.

@@ -4,7 +4,7 @@ from ladder import course
 from ladder.figures.measured import Measured, need
 from ladder.figures.names import PAPER_GRID, gpu_text, label
 from ladder.figures.style import INK, margins, marker, title_of
-from ladder.grid import LOADED
+from ladder.bench.grid import LOADED
 
 
 def error_rows(files, entries):

@@ -14,7 +14,7 @@ from ladder.figures.names import (PAPER_GRID, PEER_NAMES, label, length_text, nu
 from ladder.figures.replay import MATMUL_FLOPS
 from ladder.figures.tables import at_the_machine, markdown, without
 from ladder.text import NO_VALUE, rate_text
-from ladder.workload import LADDER_LENGTH
+from ladder.bench.workload import LADDER_LENGTH
 
 POINTS = [(d, causal) for d in (64, 128) for causal in (False, True)]
 

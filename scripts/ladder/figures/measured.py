@@ -8,7 +8,7 @@ from ladder.console import BAD_USAGE, Stop
 from ladder.files import newest_measured
 from ladder.programs import Step
 from ladder.steps import Ladder
-from ladder.workload import HIDDEN, TOKENS
+from ladder.bench.workload import HIDDEN, TOKENS
 
 
 class Missing(Exception):

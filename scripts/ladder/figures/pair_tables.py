@@ -6,7 +6,7 @@ from ladder.figures.two_gpus import HEADS, Pair
 from ladder.figures.names import PAPER_GRID, number
 from ladder.figures.tables import markdown, without
 from ladder.text import NO_VALUE, time_text
-from ladder.workload import LADDER_LENGTH
+from ladder.bench.workload import LADDER_LENGTH
 
 
 def two_gpus_table(files, name):

@@ -9,7 +9,7 @@ from ladder.figures.style import (INK, PANEL, PEER_LINES, darker, ink, length_ax
                                   marker, spread, title_of)
 from ladder.records import requested, total
 from ladder.text import rate_text, ratio_text
-from ladder.workload import LADDER_LENGTH
+from ladder.bench.workload import LADDER_LENGTH
 
 
 def bar(files, step, base, entry):

@@ -9,7 +9,7 @@ from ladder.figures.names import (PAPER_GRID, PEER_NAMES, PEERS, length_text, nu
                                   point_text, whole_bytes)
 from ladder.records import requested, total
 from ladder.text import rate_text, ratio_text, time_text
-from ladder.workload import HIDDEN, LADDER_LENGTH, TOKENS
+from ladder.bench.workload import HIDDEN, LADDER_LENGTH, TOKENS
 
 
 def markdown(header, rows, right=()):

@@ -6,7 +6,7 @@ from ladder.figures.names import PAPER_GRID, label
 from ladder.figures.style import INK, PANEL, ink, margins, marker, title_of
 from ladder.files import short_name
 from ladder.records import total
-from ladder.workload import LADDER_LENGTH
+from ladder.bench.workload import LADDER_LENGTH
 
 HEADS = (64, 128)
 

@@ -5,8 +5,8 @@ import os
 
 from ladder.console import BAD_USAGE, Stop
 from ladder.files import item_a_line, write_whole
-from ladder.grid import key
-from ladder.machine import merged
+from ladder.bench.grid import key
+from ladder.bench.machine import merged
 
 
 def peer_key(record):

@@ -11,15 +11,15 @@ import time
 from ladder.console import BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Progress, Stop
 from ladder.course import ROOFLINE_EXTRA
 from ladder.files import file_of
-from ladder.grid import key, plan
-from ladder.inputs import loaded
-from ladder.machine import Clocks, machine
+from ladder.bench.grid import key, plan
+from ladder.bench.inputs import loaded
+from ladder.bench.machine import Clocks, machine
 from ladder.programs import json_lines, programs_in, run_quietly, rungs
-from ladder.pytorch import Pytorch
-from ladder.results import Results
+from ladder.bench.pytorch import Pytorch
+from ladder.bench.results import Results
 from ladder.steps import DIRECTIONS, ladder_of
-from ladder.traces import write_traces
-from ladder.workload import LADDER_LENGTH, TOKENS
+from ladder.bench.traces import write_traces
+from ladder.bench.workload import LADDER_LENGTH, TOKENS
 
 
 class Pace:

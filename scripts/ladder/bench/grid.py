@@ -4,8 +4,8 @@ import collections
 import shlex
 
 from ladder.course import BLOCK_SIZE_TIMED, QUANTISED
-from ladder.inputs import CAPTURED, SHIFTED_V
-from ladder.workload import HIDDEN, TOKENS, paper_batch, paper_heads
+from ladder.bench.inputs import CAPTURED, SHIFTED_V
+from ladder.bench.workload import HIDDEN, TOKENS, paper_batch, paper_heads
 
 GRIDS = ("quick", "paper", "long")
 # What a plot at one N shows comes first: an interrupted run leaves what is most useful.

@@ -39,11 +39,7 @@ class Point(collections.namedtuple("Point", "direction head_dim causal seqlen ba
 
 
 class Unavailable(Exception):
-    """Cannot be measured, and why; `failed` if that is a fault of our own."""
-
-    def __init__(self, reason, failed=False):
-        super().__init__(reason)
-        self.failed = failed
+    """Cannot be measured, and why."""
 
 
 def import_torch():
@@ -129,7 +125,7 @@ class Peer:
     """A backend of scaled_dot_product_attention."""
 
     def __init__(self, name, gpu, options, progress):
-        self.name = self.label = name
+        self.name = name
         self.gpu = gpu
         self.options = options
         self.progress = progress
