@@ -55,7 +55,7 @@ def registered(rung, variant):
         rung, variant, default=DEFAULTS[rung] == variant, by_name_only=(rung, variant) in ASIDES,
         colour=COLOURS[rung], backward=rung == "06_backward",
         exact_architecture=variant in HOPPER)
-    del line["device"]
+    del line["device"], line["after"]
     return line
 
 

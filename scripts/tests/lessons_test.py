@@ -190,6 +190,7 @@ class Lessons(unittest.TestCase):
             text = LADDER if command.text == "scripts/run" else command.text
             text = text.replace("scripts/exercise ",
                                 f"scripts/exercise --build '{os.path.dirname(BIN)}' ")
+            text = text.replace("scripts/diff --stat", f"scripts/diff --bin '{BIN}' --stat")
             done = subprocess.run(["bash", "-c", text], cwd=scratch, timeout=SECONDS,
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, encoding="utf-8", errors="replace")
