@@ -40,10 +40,10 @@ import sys
 
 from ladder.console import Parser, run_command
 from ladder.files import ROOT
-from ladder.grid import GRIDS
-from ladder.measure import bench
-from ladder.sdpa import BACKENDS
-from ladder.workload import length, lengths, positive, words
+from ladder.bench.grid import GRIDS
+from ladder.bench.measure import bench
+from ladder.bench.sdpa import BACKENDS
+from ladder.bench.workload import length, lengths, positive, words
 
 
 def parse(arguments=None):

@@ -33,7 +33,7 @@ import sys
 from ladder.clock import measure
 from ladder.console import Parser, run_command
 from ladder.files import RESULTS, ROOT
-from ladder.workload import length, positive
+from ladder.bench.workload import length, positive
 
 
 def parse(arguments=None):

@@ -1,25 +1,21 @@
 #!/usr/bin/env python3
-"""Times PyTorch's scaled_dot_product_attention, and on request our programs beside it.
+"""Times PyTorch's scaled_dot_product_attention.
 
 Each backend (math, efficient, flash, cudnn) runs on the FlashAttention-2 paper's workload: 16k
 tokens in all and hidden size 2048, so that batch = 16k / seqlen and heads = 2048 / head-dim. It
 prints a table, or with --json the objects that our programs print, one a line, with rung "pytorch"
 and the backend as variant.
 
-With --ours build/bin each point of the grid measures the peers, then the last of our rungs that has
-no backward pass (forward) or that has one (backward), then all of them again, and takes the median
-of each. So the ratios compare what ran within seconds of each other. Their geometric mean and their
-worst point follow the table (on stderr with --json). Our results are not checked here: the programs
-do that when run alone.
+scripts/bench.py measures them in turn with our programs, seconds apart, and keeps both in one file.
 
 FLOPs are counted as in the papers: forward 4·N²·d·heads·batch, halved if causal; backward 2.5×.
 
 Examples:
   scripts/peers.py --backend flash,cudnn --seqlen 512,4k
-  scripts/peers.py --backend flash --direction fwd --ours build/bin --variant swap,mma
+  scripts/bench.py --seqlen 4k --rung 05 --peers flash --out build/mine.json
 
 Exit status: 0 good (a backend that cannot run is reported and left out), 1 nothing could be
-measured, or one of our programs failed; 2 bad usage; 3 no PyTorch or no GPU.
+measured; 2 bad usage; 3 no PyTorch or no GPU.
 """
 
 import argparse
@@ -28,12 +24,10 @@ import json
 import sys
 
 from ladder.console import GOOD, WRONG_RESULT, Parser, Progress, run_command
-from ladder.ratios import rates, summary
-from ladder.sdpa import BACKENDS, Gpu, Peer, Point, ceilings, import_torch, reason, version
-from ladder.turns import find_ours, measure_point
-from ladder.workload import length, lengths, paper_batch, paper_heads, positive
-
-ROUNDS_WITH_OURS = 2
+from ladder.bench.sdpa import (BACKENDS, Gpu, Peer, Point, Unavailable, ceilings, import_torch, reason,
+                         version)
+from ladder.text import NO_VALUE, rate_text
+from ladder.bench.workload import length, lengths, paper_batch, paper_heads, positive
 
 
 def backends(text):
@@ -67,10 +61,6 @@ def parse(arguments=None):
     parser.add_argument("--seed", type=int, default=0, help="of the input (default 0)")
     parser.add_argument("--time", type=positive, default=200, metavar="MS",
                         help="time per measurement (default 200); as much warms up before")
-    parser.add_argument("--ours", metavar="BIN_DIR",
-                        help="also our programs in this folder, in turn with the peers")
-    parser.add_argument("--variant", type=lambda text: text.split(","), metavar="NAME,...",
-                        help="of our programs (default: each one's last step that every GPU runs)")
     parser.add_argument("--json", action="store_true",
                         help="one object a line on stdout, all else on stderr")
     parser.add_argument("--serve", action="store_true",
@@ -86,6 +76,17 @@ def grid(options):
                   options.heads or paper_heads(d))
             for direction in directions for d in options.head_dim for causal in options.causal
             for n in options.seqlen]
+
+
+def measure(point, peers, what):
+    """({backend: record}, {backend: why there is none})."""
+    records, missing = {}, {}
+    for peer in peers:
+        try:
+            records[peer.name] = peer.measure(point, f"{what}: {peer.name}")
+        except Unavailable as error:
+            missing[peer.name] = str(error)
+    return records, missing
 
 
 def serve(options):
@@ -110,11 +111,11 @@ def serve(options):
                 torch.cuda.empty_cache()
             continue
         point = Point(*(question[name] for name in Point._fields))
-        contenders = [Peer(name, gpu, options, progress) for name in question["backends"]]
-        records, missing = measure_point(point, contenders, 1, point.text())
+        peers = [Peer(name, gpu, options, progress) for name in question["backends"]]
+        records, missing = measure(point, peers, point.text())
         for record in records.values():
             say(record)
-        say({"done": point.text(), "left_out": {name: str(why) for name, why in missing.items()}})
+        say({"done": point.text(), "left_out": missing})
     return GOOD
 
 
@@ -122,42 +123,43 @@ def run(options):
     if options.serve:
         return serve(options)
     points = grid(options)
-    directions = list(dict.fromkeys(point.direction for point in points))
     progress = Progress()
-    ours = find_ours(options, directions, progress) if options.ours else {}
     torch = import_torch()
     gpu = Gpu(torch)
     peers = [Peer(name, gpu, options, progress) for name in dict.fromkeys(options.backend)]
     print(f"{torch.cuda.get_device_name(0)}, {version(torch)}", file=sys.stderr)
 
-    results, failed = {}, False
+    results = {}
     for number, point in enumerate(points, 1):
-        contenders = peers + ours.get(point.direction, [])
-        records, missing = measure_point(point, contenders, ROUNDS_WITH_OURS if ours else 1,
-                                         f"[{number}/{len(points)}] {point.text()}")
+        results[point], missing = measure(point, peers,
+                                          f"[{number}/{len(points)}] {point.text()}")
         progress.clear()
-        results[point] = records
-        for label, error in missing.items():
-            failed = failed or error.failed
-            print(f"{point.text()}: {label} {'failed' if error.failed else 'left out'}: {error}",
-                  file=sys.stderr)
+        for name, why in missing.items():
+            print(f"{point.text()}: {name} left out: {why}", file=sys.stderr)
         if options.json:
-            for record in records.values():
+            for record in results[point].values():
                 print(json.dumps(record, ensure_ascii=False), flush=True)
 
-    measured = any(results.values())
-    parts = summary(results, ours, peers)
-    if measured and not options.json:
-        labels = list(dict.fromkeys(c.label for c in [*peers, *sum(ours.values(), [])]))
-        parts.insert(0, [f"TFLOP/s: median, L2 flushed; {options.dtype}; "
-                         f"{torch.cuda.get_device_name(0)}; {version(torch)}", "",
-                         *rates(results, labels)])
-    if parts:
-        print("\n\n".join("\n".join(part) for part in parts),
-              file=sys.stderr if options.json else sys.stdout)
-    if not measured:
+    if not any(results.values()):
         print("scripts/peers.py: nothing could be measured", file=sys.stderr)
-    return GOOD if measured and not failed else WRONG_RESULT
+        return WRONG_RESULT
+    if not options.json:
+        print(f"TFLOP/s: median, L2 flushed; {options.dtype}; {torch.cuda.get_device_name(0)}; "
+              f"{version(torch)}\n")
+        print("\n".join(table(results, [peer.name for peer in peers])))
+    return GOOD
+
+
+def table(results, names):
+    """TFLOP/s of each at every point."""
+    rows = [["direction", "head-dim", "causal", "seqlen", "batch", "heads", *names]]
+    for point, records in results.items():
+        rows.append([point.direction, str(point.head_dim), "yes" if point.causal else "no",
+                     str(point.seqlen), str(point.batch), str(point.heads),
+                     *(rate_text(records[name]["tflops"]) if name in records else NO_VALUE
+                       for name in names)])
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in rows]
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the figures from the file that scripts/bench.py wrote, as PNG and SVG.
+"""Draws the figures from the file that scripts/bench.py wrote, as SVG.
 
 FILE is what was measured on a GPU, by default in scripts/results the file with the newest date of
 its own; the sim's counts (sim.json) and traces (traces.json) are found beside it, and the marks of
@@ -42,7 +42,7 @@ import os
 import sys
 
 from ladder.console import GOOD, WRONG_RESULT, Parser, run_command
-from ladder.figures.data import FIGURES
+from ladder.figures.gallery import FIGURES
 from ladder.figures.make import draw, stale, write_tables
 from ladder.figures.measured import Files
 from ladder.figures.pages import course_files, need_places

@@ -46,13 +46,13 @@ void list_variants() {
       fmt::print(
           "{{\"rung\": \"{}\", \"variant\": \"{}\", \"device\": \"{}\", \"default\": {}, "
           "\"by_name_only\": {}, \"idea\": \"{}\", \"summary\": \"{}\", \"colour\": \"{}\", "
-          "\"backward\": {}, "
+          "\"after\": \"{}\", \"backward\": {}, "
           "\"deterministic\": {}, "
           "\"needs\": \"{}\", \"exact_architecture\": {}, \"tiles\": [{}], "
           "\"grid_limit\": [{}, {}], \"settings\": [{}]}}\n",
           v.rung, v.name, kind == DeviceKind::gpu ? "gpu" : "sim", v.name == by_default->name,
-          by_name_only(v), v.idea, v.summary, v.colour, v.backward != nullptr, v.deterministic,
-          v.needed_capability(), v.exact_architecture, tiles, v.grid_limit.full,
+          by_name_only(v), v.idea, v.summary, v.colour, v.after, v.backward != nullptr,
+          v.deterministic, v.needed_capability(), v.exact_architecture, tiles, v.grid_limit.full,
           v.grid_limit.causal, settings);
     }
   }

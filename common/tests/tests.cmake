@@ -136,33 +136,7 @@ endfunction()
 # What is the same for every rung.
 add_test(NAME cli COMMAND Python3::Interpreter ${tests}/harness/cli_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Options Traces Files Places Interrupted -v)
-add_test(NAME scripts COMMAND Python3::Interpreter ${tests}/scripts_test.py -v)
-add_test(NAME lessons COMMAND Python3::Interpreter ${tests}/lessons_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
-add_test(NAME diff COMMAND Python3::Interpreter ${tests}/diff_test.py -v)
-add_test(NAME peers COMMAND Python3::Interpreter ${tests}/peers_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
-add_test(NAME bench COMMAND Python3::Interpreter ${tests}/bench_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
-add_test(NAME toy COMMAND Python3::Interpreter ${tests}/toy_test.py ${CMAKE_CXX_COMPILER} -v)
-add_test(NAME exercises COMMAND Python3::Interpreter ${tests}/exercises_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
-set_tests_properties(exercises PROPERTIES PROCESSORS 2)  # it builds
-add_test(NAME mutate COMMAND Python3::Interpreter ${tests}/mutate_test.py -v)
-add_test(NAME clock COMMAND Python3::Interpreter ${tests}/clock_test.py ${CMAKE_CXX_COMPILER} -v)
-add_test(NAME claims COMMAND Python3::Interpreter ${tests}/claims_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
-add_test(NAME explore COMMAND Python3::Interpreter ${tests}/explore_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} TraceTest CommandTest PerfettoTest -v)
-add_test(NAME explore_page COMMAND Python3::Interpreter ${tests}/explore_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} PageTest -v)
-set_tests_properties(explore_page PROPERTIES SKIP_REGULAR_EXPRESSION "not run here: ")
-add_test(NAME plots COMMAND Python3::Interpreter ${tests}/plots_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
-# The longest first, or they would run alone at the end.
-set_tests_properties(plots lessons explore explore_page bench scripts PROPERTIES COST 50)
-set_tests_properties(exercises PROPERTIES COST 100)
-set_tests_properties(mutate peers diff PROPERTIES COST 20)
+include(${CMAKE_SOURCE_DIR}/scripts/tests/tests.cmake)
 
 # ladder_part(NAME TEST...): a part of scripts/test besides rungs and steps. Target tests_NAME builds
 # its programs; tests_NAME.txt is the regular expression of ctest that runs them.

@@ -16,10 +16,10 @@ import tempfile
 
 from ladder.console import GOOD, NO_DEVICE, WRONG_RESULT, Progress, Stop
 from ladder.files import ROOT, item_a_line, write_whole
-from ladder.machine import Clocks, machine, output_of
+from ladder.bench.machine import Clocks, machine, output_of
 from ladder.mutate.plant import check_tools, run_logged
 from ladder.programs import json_lines, programs_in, run_quietly
-from ladder.workload import paper_batch, paper_heads
+from ladder.bench.workload import paper_batch, paper_heads
 
 RUNG = "05_flash_v2"
 VARIANTS = ("producer", "overlap", "ping_pong")

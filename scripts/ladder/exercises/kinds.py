@@ -24,7 +24,7 @@ Verdict = collections.namedtuple("Verdict", "good line")
 
 
 def patches(number, exercise):
-    """The names of an exercise's solutions in scripts/exercises, without .patch."""
+    """The names of an exercise's solutions in scripts/ladder/exercises/patches, without .patch."""
     return list(exercise.outcomes) if isinstance(exercise, Experiment) else [number]
 
 

@@ -13,7 +13,7 @@ import subprocess
 from ladder.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
 from ladder.files import ROOT
 
-PATCHES = os.path.join(ROOT, "scripts/exercises")
+PATCHES = os.path.join(ROOT, "scripts/ladder/exercises/patches")
 SECONDS = 300  # that a run may take
 
 
@@ -206,7 +206,7 @@ def patched(text, patch, name):
         old = "".join(line[1:] + "\n" for line in lines if line[:1] in " -")
         new = "".join(line[1:] + "\n" for line in lines if line[:1] in " +")
         if text.count(old) != 1:
-            raise Stop(f"scripts/exercises/{name}.patch does not fit: its lines stand "
+            raise Stop(f"scripts/ladder/exercises/patches/{name}.patch does not fit: its lines stand "
                        f"{text.count(old)} times in the file", BAD_USAGE)
         text = text.replace(old, new)
     return text

@@ -4,7 +4,7 @@ import math
 import os
 
 from ladder.exercises.kinds import Experiment, Numbers
-from ladder.inputs import npy
+from ladder.bench.inputs import npy
 from ladder.records import requested
 
 HEAD = "--heads 1 --seqlen 512"

@@ -5,16 +5,16 @@ import math
 import statistics
 
 from ladder import course
-from ladder.figures.data.errors import quantised
-from ladder.figures.data.rates import both_ways
-from ladder.figures.data.shared import SHARED_BYTES, steps
+from ladder.figures.errors import quantised
+from ladder.figures.rates import both_ways
+from ladder.figures.shared_roof import SHARED_BYTES, steps
 from ladder.figures.measured import Measured, flops
 from ladder.figures.names import (PAPER_GRID, PEER_NAMES, label, length_text, number,
                                   point_text)
 from ladder.figures.replay import MATMUL_FLOPS
 from ladder.figures.tables import at_the_machine, markdown, without
 from ladder.text import NO_VALUE, rate_text
-from ladder.workload import LADDER_LENGTH
+from ladder.bench.workload import LADDER_LENGTH
 
 POINTS = [(d, causal) for d in (64, 128) for causal in (False, True)]
 

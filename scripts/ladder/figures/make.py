@@ -5,13 +5,10 @@ import subprocess
 import sys
 
 from ladder.console import NO_DEVICE, Stop
-from ladder.figures.data import FIGURES, figure_data
-from ladder.figures.draw import digest, render, stored_digest
-from ladder.figures.draw.style import pyplot
+from ladder.figures.gallery import FIGURES, digest, figure_data, render, stored_digest
 from ladder.figures.pages import renewed
+from ladder.figures.style import pyplot
 from ladder.files import write_whole
-
-KINDS = ("svg", "png")
 
 
 def need_matplotlib():
@@ -44,16 +41,14 @@ def draw(files, out, only=None):
     os.makedirs(out, exist_ok=True)
     plt = pyplot()
     for name in wanted:
-        for kind, content in render(plt, name, data[name]).items():
-            write_whole(os.path.join(out, f"{name}.{kind}"), content)
+        write_whole(os.path.join(out, f"{name}.svg"), render(plt, name, data[name]))
     for name in FIGURES:
-        for kind in KINDS:
-            path = os.path.join(out, f"{name}.{kind}")
-            if name not in data and stored_digest(path):
-                os.unlink(path)
-                print(f"removed {os.path.relpath(path)}: no data for it any more", file=sys.stderr)
-    print(f"Wrote {', '.join(wanted) or 'no figure'} (.svg, .png) to "
-          f"{os.path.relpath(out)}.", file=sys.stderr)
+        path = os.path.join(out, f"{name}.svg")
+        if name not in data and stored_digest(path):
+            os.unlink(path)
+            print(f"removed {os.path.relpath(path)}: no data for it any more", file=sys.stderr)
+    print(f"Wrote {', '.join(wanted) or 'no figure'} (.svg) to {os.path.relpath(out)}.",
+          file=sys.stderr)
 
 
 def write_tables(files, paths):
@@ -70,14 +65,13 @@ def stale(files, out, paths):
     """What does not show what the files say: figures of a folder, and tables of markdown files."""
     found, data = [], figure_data(files)
     for name in FIGURES:
-        for kind in KINDS:
-            path = os.path.join(out, f"{name}.{kind}")
-            if name in data:
-                if stored_digest(path) != digest(name, data[name]):
-                    found.append(f"{os.path.relpath(path)} is "
-                                 f"{'stale' if os.path.exists(path) else 'missing'}")
-            elif os.path.exists(path):
-                found.append(f"{os.path.relpath(path)} shows what the files no longer have")
+        path = os.path.join(out, f"{name}.svg")
+        if name in data:
+            if stored_digest(path) != digest(name, data[name]):
+                found.append(f"{os.path.relpath(path)} is "
+                             f"{'stale' if os.path.exists(path) else 'missing'}")
+        elif os.path.exists(path):
+            found.append(f"{os.path.relpath(path)} shows what the files no longer have")
     for path in paths:
         found += [f"the table {name} of {os.path.relpath(path)} is stale"
                   for name in renewed(path, files)[1]]

@@ -1,12 +1,12 @@
 """Tables of what two GPUs make of the ladder's steps, or of their kernels."""
 
 from ladder import course
-from ladder.figures.data.missing import Missing
-from ladder.figures.data.pair import HEADS, Pair
+from ladder.figures.measured import Missing
+from ladder.figures.two_gpus import HEADS, Pair
 from ladder.figures.names import PAPER_GRID, number
 from ladder.figures.tables import markdown, without
 from ladder.text import NO_VALUE, time_text
-from ladder.workload import LADDER_LENGTH
+from ladder.bench.workload import LADDER_LENGTH
 
 
 def two_gpus_table(files, name):

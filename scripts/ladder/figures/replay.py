@@ -11,7 +11,7 @@ ping_pong no faster than overlap: 05_flash_v2/hopper/log.md, section 14.
 """
 
 from ladder.console import BAD_USAGE, Stop
-from ladder.traces import LOADS, STORES
+from ladder.bench.traces import LOADS, STORES
 
 # Of one SM, per cycle. NVIDIA's H100 white paper: 989.4 TFLOP/s of dense bf16 by 132 SMs at
 # 1.83 GHz.

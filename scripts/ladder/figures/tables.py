@@ -4,12 +4,12 @@ import math
 import statistics
 
 from ladder import course
-from ladder.figures.data import figure_data
+from ladder.figures.gallery import figure_data
 from ladder.figures.names import (PAPER_GRID, PEER_NAMES, PEERS, length_text, number, per_head,
                                   point_text, whole_bytes)
 from ladder.records import requested, total
 from ladder.text import rate_text, ratio_text, time_text
-from ladder.workload import HIDDEN, LADDER_LENGTH, TOKENS
+from ladder.bench.workload import HIDDEN, LADDER_LENGTH, TOKENS
 
 
 def markdown(header, rows, right=()):

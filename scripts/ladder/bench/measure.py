@@ -1,0 +1,268 @@
+"""Runs what the grid asks for and fills the results file."""
+
+import itertools
+import os
+import shlex
+import signal
+import statistics
+import sys
+import time
+
+from ladder.console import BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Progress, Stop
+from ladder.course import ROOFLINE_EXTRA
+from ladder.files import file_of
+from ladder.bench.grid import key, plan
+from ladder.bench.inputs import loaded
+from ladder.bench.machine import Clocks, machine
+from ladder.programs import json_lines, programs_in, run_quietly, rungs
+from ladder.bench.pytorch import Pytorch
+from ladder.bench.results import Results
+from ladder.steps import DIRECTIONS, ladder_of
+from ladder.bench.traces import write_traces
+from ladder.bench.workload import LADDER_LENGTH, TOKENS
+
+
+class Pace:
+    """How long what is left will take, from how long its like took."""
+
+    def __init__(self):
+        self.took = {}
+
+    def note(self, one, seconds):
+        self.took.setdefault((one.rung, one.variant), []).append(seconds)
+
+    def left(self, ones):
+        every = list(itertools.chain(*self.took.values()))
+        if not every:
+            return ""
+        mean = statistics.fmean(every)
+        seconds = sum(statistics.fmean(self.took.get((one.rung, one.variant), [mean]))
+                      for one in ones)
+        return (f", about {seconds / 60:.0f} min left" if seconds >= 90
+                else f", about {seconds:.0f} s left")
+
+
+class Bench:
+    def __init__(self, options, programs, ladder, steps, results):
+        self.options, self.programs, self.results = options, programs, results
+        self.ladder, self.steps = ladder, steps
+        self.device = "sim" if options.sim else "gpu"
+        self.progress = Progress()
+        self.pace = Pace()
+        self.failures = []
+        self.stopped = False
+        self.started = time.monotonic()
+
+    def go(self):
+        groups = plan(self.options, self.ladder, self.steps)
+        left = [one for _, ones, _ in groups for one in ones if self.wanted(one)]
+        left = list(dict.fromkeys(left))
+        self.count = len(left)
+        self.left = left
+        self.new = 0
+        self.next_save = 0
+        self.clocks = None if self.options.sim else Clocks()
+        pytorch = Pytorch(self.options, self.progress)
+        compared = self.ladder.beside_peers().values()
+        # Of some steps again: the others' ceilings stay.
+        afresh = self.options.again and not (self.options.rung or self.options.variant)
+        try:
+            if pytorch.why and not self.options.sim:
+                self.say(f"no peers and no ceilings: {pytorch.why}")
+            elif not self.options.sim and (
+                    afresh or "matmul_e4m3_tflops" not in (self.results.ceilings or {})):
+                self.progress.at("measuring the ceilings")
+                known = {} if afresh else self.results.ceilings or {}
+                self.results.ceilings = {**(pytorch.ceilings() or {}), **known} or None
+            if self.options.again:
+                self.results.forget(key(shlex.join(one.words(self.device))) for one in left)
+                if not pytorch.why:
+                    self.results.forget((name, direction, *point)
+                                        for point, _, _ in groups if point
+                                        for name in self.options.peers for direction in DIRECTIONS)
+            for point, ones, left_out in groups:
+                for one, why in left_out:
+                    self.skip(one, None, why)
+                # The peers just before what is compared with them.
+                last = [one for one in ones if one.rung in compared]
+                for one in ones:
+                    if one not in last:
+                        self.run(one)
+                if point and not self.over():
+                    self.ask_peers(pytorch, point, [one for one in last if self.wanted(one)])
+                for one in last:
+                    self.run(one)
+                if self.over():
+                    self.stopped = True
+                    break
+        finally:
+            pytorch.stop()
+            if self.clocks:
+                self.clocks.stop()
+            self.progress.clear()
+            self.save()
+
+    def save(self):
+        began = time.monotonic()
+        self.results.save(self.clocks.report() if self.clocks else None)
+        now = time.monotonic()
+        # As often as costs a twentieth of the time: a run that is killed loses little.
+        self.next_save = now + 20 * (now - began)
+
+    def over(self):
+        minutes = self.options.minutes
+        return minutes is not None and time.monotonic() - self.started > 60 * minutes
+
+    def wanted(self, one):
+        if self.options.again:
+            return True
+        name = key(shlex.join(one.words(self.device)))
+        # What failed for any reason but lack of memory is tried again.
+        return not self.results.has(name) and self.results.skipped.get(name, {}).get(
+            "status") not in (NO_DEVICE, BAD_USAGE)
+
+    def wants_dram(self, one):
+        """Where a figure or a table shows it: reading the counters costs about as much time again
+        as the rest of a run."""
+        if self.options.no_dram or one.causal or one.batch * one.seqlen != TOKENS or (
+                "full" in one.options or "--block-q" in one.options):
+            return False
+        name = one.rung, one.variant
+        return (self.options.axes or one.seqlen == LADDER_LENGTH or name in ROOFLINE_EXTRA or any(
+            self.ladder.stands_for_its_rung(step) for step in self.steps
+            if (step.rung, step.variant) == name))
+
+    def say(self, text):
+        self.progress.clear()
+        print(text, file=sys.stderr, flush=True)
+
+    def skip(self, one, status, why):
+        command = shlex.join(one.words(self.device))
+        if not self.results.has(key(command)):
+            self.results.skipped[key(command)] = {**one.workload(), "command": command,
+                                                  "status": status, "reason": why}
+
+    def run(self, one):
+        if one not in self.left or self.over():
+            return
+        done = self.count - len(self.left) + 1
+        what = f"[{done}/{self.count}{self.pace.left(self.left)}] {one.text()}"
+        self.left.remove(one)
+        words_of = one.words(self.device)
+        if not self.options.sim:
+            words_of += ["--time", f"{self.options.time:g}"]
+            if self.wants_dram(one):
+                words_of.append("--dram")
+        began = time.monotonic()
+        status, out, message = run_quietly(
+            [self.programs[one.rung].path, *loaded(words_of[1:]), "--json"], what, self.progress)
+        self.pace.note(one, time.monotonic() - began)
+        message = message.removeprefix(f"{one.rung}: ")
+        try:
+            records = json_lines(out, one.rung)
+        except Stop as stop:
+            records, status, message = [], WRONG_RESULT, str(stop)
+        if status in (NO_DEVICE, BAD_USAGE) and not records:
+            self.skip(one, status, message)
+            self.say(f"{one.text()}: left out: {message}")
+            return
+        if status != GOOD or not records or any(r.get("pass") is False for r in records):
+            ended = signal.Signals(-status).name if status < 0 else f"status {status}"
+            message = message or ("wrong result" if records else "it reported nothing")
+            self.failures.append(one)
+            self.say(f"{one.text()}: failed ({ended}): {message}")
+        command = shlex.join(words_of)
+        if not records:
+            self.skip(one, status, message)
+            return
+        self.results.add_run(command, records)
+        self.new += 1
+        if time.monotonic() > self.next_save:
+            self.save()
+
+    def ask_peers(self, pytorch, point, beside):
+        """beside: what is measured right after them."""
+        if pytorch.why:
+            return
+        for direction in DIRECTIONS:
+            names = {name: f"pytorch {name} {direction} {' '.join(map(str, point))}"
+                     for name in self.options.peers}
+            # The same order as peer_key's.
+            missing = [name for name in names if self.options.again or (
+                not self.results.has((name, direction, *point))
+                and names[name] not in self.results.skipped)]
+            if not missing:
+                continue
+            self.progress.at(f"[{self.count - len(self.left)}/{self.count}"
+                             f"{self.pace.left(self.left)}] PyTorch, {direction}, N "
+                             f"{point.seqlen}, d {point.head_dim}")
+            lines = pytorch.ask({"direction": direction, "backends": missing, **{
+                name: getattr(point, name) for name in ("head_dim", "causal", "seqlen", "batch",
+                                                        "heads")}})
+            if lines is None:
+                self.say(f"PyTorch ended, going on without: {pytorch.why}")
+                return
+            for record in lines[:-1]:
+                self.results.add_peer({**record, "beside": sorted(
+                    {f"{one.rung} {one.variant}" for one in beside})})
+            for name, why in lines[-1]["left_out"].items():
+                self.say(f"pytorch {name}, {direction}, N {point.seqlen}, d {point.head_dim}: left "
+                         f"out: {why}")
+                self.results.skipped[names[name]] = {
+                    "rung": "pytorch", "variant": name, "direction": direction,
+                    **point._asdict(), "command": names[name], "status": None, "reason": why}
+
+
+def find_steps(options):
+    """The programs by name, the ladder on the device, and the steps of it that were asked for."""
+    programs = programs_in(options.bin)
+    missing = [rung for rung in rungs() if rung not in programs]
+    if missing and not options.rung:
+        print(f"{os.path.relpath(options.bin)} lacks {', '.join(missing)}: measuring the others",
+              file=sys.stderr)
+    device = "sim" if options.sim else "gpu"
+    ladder = ladder_of(programs.values(), device)
+    if not ladder.steps:
+        raise Stop("the programs were built without CUDA; --sim counts on the sim", NO_DEVICE)
+    chosen = [step for step in ladder.steps
+              if (not options.rung or any(step.rung.startswith(rung) for rung in options.rung))
+              and (not options.variant or step.variant in options.variant)]
+    if not chosen:
+        there = ", ".join(f"{step.rung} {step.variant}" for step in ladder.steps)
+        raise Stop(f"--rung and --variant leave nothing; there are {there}", BAD_USAGE)
+    return programs, ladder, chosen
+
+
+def bench(options):
+    programs, ladder, steps = find_steps(options)
+    about = machine(options.sim, options.commit)
+    path = os.path.abspath(options.out or file_of(about["gpu"]))
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    results = Results(path, about)
+    results.load()
+    results.add_steps(ladder.steps)
+    results.save()  # finds out now whether it can be written
+    kept = len(results.runs)
+    work = Bench(options, programs, ladder, steps, results)
+    try:
+        work.go()
+    except (KeyboardInterrupt, SystemExit):
+        print(f"\nscripts/bench.py: interrupted; {os.path.relpath(path)} has what was measured; "
+              "run again to go on", file=sys.stderr)
+        raise
+    if options.sim:
+        write_traces(programs, os.path.dirname(path))
+    notes = [f"{work.new} runs new, {kept} were there"]
+    peers_there = sum(map(bool, results.peers.values()))
+    if peers_there:
+        notes.append(f"{peers_there} of peers")
+    if results.skipped:
+        notes.append(f"{len(results.skipped)} skipped, with reasons")
+    print(f"Wrote {os.path.relpath(path)}: {', '.join(notes)}.", file=sys.stderr)
+    if work.stopped and work.left:
+        print(f"Stopped after {options.minutes:g} minutes with {len(work.left)} runs to go: run "
+              "again to go on.", file=sys.stderr)
+    if work.failures:
+        print(f"{len(work.failures)} failed: see above.", file=sys.stderr)
+        return WRONG_RESULT
+    return GOOD

@@ -1,0 +1,98 @@
+"""The file that scripts/bench.py writes."""
+
+import json
+import os
+
+from ladder.console import BAD_USAGE, Stop
+from ladder.files import item_a_line, write_whole
+from ladder.bench.grid import key
+from ladder.bench.machine import merged
+
+
+def peer_key(record):
+    return tuple(record[name] for name in ("variant", "direction", "batch", "heads", "seqlen",
+                                           "head_dim", "causal", "dtype"))
+
+
+class Results:
+    """What is measured so far; save() writes all of it or nothing."""
+
+    def __init__(self, path, machine):
+        self.path = path
+        self.machine = machine
+        self.ceilings = None
+        self.steps, self.runs, self.peers, self.skipped = [], {}, {}, {}
+        self.kept, self.commits_before = set(), []  # what was in the file and was not remeasured
+
+    def load(self):
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                data = json.load(file)
+            commands, records = data["commands"], data["records"]
+            if len(commands) != len(records):
+                raise ValueError("commands and records differ in number")
+            for command, record in zip(commands, records):
+                self.runs.setdefault(key(command), (command, []))[1].append(record)
+            self.peers = {peer_key(record): record for record in data["peers"]}
+            self.skipped = {key(one["command"]): one for one in data["skipped"]}
+            self.steps, self.ceilings = data["steps"], data["ceilings"]
+            before = data["machine"]
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise Stop(f"cannot read {os.path.relpath(self.path)}: {error.strerror}",
+                       BAD_USAGE) from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Stop(f"{os.path.relpath(self.path)} was not written by this script ({error}); --out "
+                       "names another", BAD_USAGE) from None
+        if before["gpu"] != self.machine["gpu"]:
+            raise Stop(f"{os.path.relpath(self.path)} was measured on {before['gpu']}, and this is "
+                       f"{self.machine['gpu']}; --out names another file", BAD_USAGE)
+        self.kept = {*self.runs, *self.peers}
+        self.commits_before = [c for c in (before["commit"] or "").split(", ") if c]
+        self.machine["clocks"] = merged(before["clocks"], self.machine["clocks"])
+
+    def add_steps(self, steps):
+        """In the ladder's order; a step of which there are records stays, though its program has
+        gone."""
+        now = [step.registered() for step in steps]
+        names = {(step.rung, step.variant) for step in steps}
+        gone = [step for step in self.steps if (step["rung"], step["variant"]) not in names]
+        self.steps = sorted(gone + now, key=lambda step: step["rung"])
+
+    def has(self, name):
+        return bool(self.runs.get(name) or self.peers.get(name))
+
+    def forget(self, names):
+        """They are measured again: if that is interrupted, they are missing rather than old. They
+        keep their places."""
+        for name in names:
+            for of in (self.runs, self.peers):
+                if name in of:
+                    of[name] = None
+            self.kept.discard(name)
+
+    def add_run(self, command, records):
+        self.runs[key(command)] = (command, records)
+        self.skipped.pop(key(command), None)
+        self.kept.discard(key(command))
+
+    def add_peer(self, record):
+        self.peers[peer_key(record)] = record
+        self.kept.discard(peer_key(record))
+
+    def commits(self):
+        """Those that what is in the file was measured at."""
+        before = self.commits_before if self.kept else []
+        return ", ".join(dict.fromkeys([*before, *filter(None, [self.machine["commit"]])])) or None
+
+    def save(self, clocks=None):
+        pairs = [(run[0], record) for run in self.runs.values() if run for record in run[1]]
+        write_whole(self.path, item_a_line({
+            "machine": {**self.machine, "commit": self.commits(),
+                        "clocks": merged(self.machine["clocks"], clocks)},
+            "ceilings": self.ceilings, "steps": self.steps,
+            "commands": [command for command, _ in pairs],
+            "records": [record for _, record in pairs],
+            "peers": [record for record in self.peers.values() if record],
+            "skipped": list(self.skipped.values())}))

@@ -1,0 +1,246 @@
+"""PyTorch's scaled_dot_product_attention, timed as our kernels are.
+
+PyTorch is imported where it is needed alone: whoever imports this module may do without."""
+
+import collections
+import contextlib
+import functools
+import math
+import statistics
+import time
+import warnings
+
+from ladder.console import NO_DEVICE, Stop
+
+BACKENDS = {"math": "MATH", "efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION",
+            "cudnn": "CUDNN_ATTENTION"}
+
+# What a program says and a peer cannot.
+NOT_KNOWN = ["model_read_bytes", "model_write_bytes", "requested_read_bytes",
+             "requested_write_bytes", "distinct_read_bytes", "distinct_write_bytes",
+             "sram_read_bytes", "sram_write_bytes", "sram_operand_bytes", "matmul_flops",
+             "exp_count", "other_flops", "barriers", "bank_conflicts", "dram_read_bytes",
+             "dram_write_bytes", "l2_bytes", "l1_bytes", "workspace_bytes", "kernels", "errors",
+             "pass"]
+
+Timing = collections.namedtuple("Timing", "median least most samples")  # in ms
+
+
+class Point(collections.namedtuple("Point", "direction head_dim causal seqlen batch heads")):
+    """One workload."""
+
+    def text(self):
+        return (f"{self.direction}, d {self.head_dim}, {'causal, ' if self.causal else ''}"
+                f"N {self.seqlen}")
+
+    def flops(self):
+        forward = 4 * self.seqlen**2 * self.head_dim * self.heads * self.batch
+        return forward * (0.5 if self.causal else 1) * (2.5 if self.direction == "bwd" else 1)
+
+
+class Unavailable(Exception):
+    """Cannot be measured, and why."""
+
+
+def import_torch():
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: one of its libraries is missing
+        raise Stop(f"PyTorch is missing ({error}). To install: python3 -m pip install torch",
+                   NO_DEVICE) from None
+    if not torch.cuda.is_available():
+        raise Stop(f"PyTorch {torch.__version__} finds no CUDA GPU", NO_DEVICE)
+    return torch
+
+
+# ---- timing, as common/machine/gpu times our kernels ----
+
+
+def sample(budget_ms, batch, clock_ms):
+    """Times of repeated runs in ms, by the rule of common/machine/gpu/sampling.h: ours and theirs
+    must be equally warm. batch() makes some runs and returns their times.
+
+    It warms up for the budget, and on while batches get faster, at most twice as long. Then it
+    samples for the budget, and on until three batches in turn have moved the median of all samples
+    by 0.2% at most, at most three times as long."""
+    start = clock_ms()
+    last = statistics.median(batch())
+    while clock_ms() - start < 2 * budget_ms:
+        now = statistics.median(batch())
+        if now > 0.99 * last and clock_ms() - start >= budget_ms:
+            break
+        last = now
+    samples, before, stable = [], 0, 0
+    start = clock_ms()
+    while not samples or clock_ms() - start < budget_ms or (
+            stable < 3 and clock_ms() - start < 3 * budget_ms):
+        samples += batch()
+        now = statistics.median(samples)
+        stable = stable + 1 if abs(now - before) <= 0.002 * now else 0
+        before = now
+    return samples
+
+
+class Gpu:
+    def __init__(self, torch):
+        self.torch = torch
+        properties = torch.cuda.get_device_properties(0)
+        l2 = getattr(properties, "L2_cache_size", 64 << 20)
+        self.flush = torch.empty(2 * l2, dtype=torch.uint8, device="cuda")
+
+    def time(self, run, budget_ms):
+        """Batches of flush, event, run, event, each queued without a wait of the host in between."""
+        once = self.batch(run, 2)[0][-1]  # how many runs make a batch
+        size = min(max(int(20 / max(once, 1e-3)), 3), 50)
+        _, queueing_ms, span_ms = self.batch(run, size)
+        # Python may be slower than a short kernel. Then the GPU waits before each batch until it
+        # is queued, so that no gap between launches is measured.
+        head_start_ms = queueing_ms if queueing_ms > 0.5 * span_ms else 0
+        samples = sample(budget_ms, lambda: self.batch(run, size, head_start_ms)[0],
+                         lambda: 1000 * time.monotonic())
+        return Timing(statistics.median(samples), min(samples), max(samples), len(samples))
+
+    def batch(self, run, size, head_start_ms=0):
+        """Each run's time; the host's time to queue them all; the GPU's from first to last."""
+        cuda = self.torch.cuda
+        events = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(size)]
+        if head_start_ms:
+            cuda._sleep(int(head_start_ms * 2e6))  # in clock cycles, of which a ms has 2e6 at most
+        started = time.perf_counter()
+        for begin, end in events:
+            self.flush.zero_()
+            begin.record()
+            run()
+            end.record()
+        queueing_ms = 1000 * (time.perf_counter() - started)
+        cuda.synchronize()
+        return ([begin.elapsed_time(end) for begin, end in events], queueing_ms,
+                events[0][0].elapsed_time(events[-1][1]))
+
+
+# ---- what is measured ----
+
+
+class Peer:
+    """A backend of scaled_dot_product_attention."""
+
+    def __init__(self, name, gpu, options, progress):
+        self.name = name
+        self.gpu = gpu
+        self.options = options
+        self.progress = progress
+
+    def measure(self, point, what):
+        self.progress.at(what)
+        problem = None
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            try:
+                self.require_memory(point)
+                timing = self.time(point)
+            except Exception as error:  # whatever a backend may throw: the others go on
+                problem = reason(self.gpu.torch, error, warned)
+        with contextlib.suppress(RuntimeError):  # of a GPU that the backend has brought down
+            self.gpu.torch.cuda.empty_cache()  # our programs need memory too
+        # Raised only here, because an exception keeps the frames of the one that it follows, and
+        # so would keep that backend's tensors.
+        if problem:
+            raise Unavailable(problem)
+        return self.record(point, timing)
+
+    def time(self, point):
+        torch = self.gpu.torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        from torch.nn.functional import scaled_dot_product_attention
+
+        torch.manual_seed(self.options.seed)
+        backward = point.direction == "bwd"
+        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[self.options.dtype]
+        make = functools.partial(torch.randn, point.batch, point.heads, point.seqlen,
+                                 point.head_dim, device="cuda", dtype=dtype)
+        q, k, v = (make(requires_grad=backward) for _ in range(3))
+        attention = functools.partial(scaled_dot_product_attention, q, k, v,
+                                      is_causal=point.causal)
+        with sdpa_kernel(getattr(SDPBackend, BACKENDS[self.name])):
+            if not backward:
+                with torch.no_grad():
+                    return self.gpu.time(attention, self.options.time)
+            o, do = attention(), make()
+            return self.gpu.time(
+                lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True),
+                self.options.time)
+
+    def require_memory(self, point):
+        if self.name != "math":
+            return
+        # In fp32, also for bf16: S and P, a mask, and where rows see no key a copy; backward, the
+        # gradients of both. An estimate, so that most runs that cannot fit are not begun.
+        each = 24 if point.direction == "bwd" else 16
+        need = each * point.batch * point.heads * point.seqlen**2
+        free, _ = self.gpu.torch.cuda.mem_get_info()
+        if need > free:
+            raise Unavailable(f"needs about {need / 1e9:.0f} GB for S and P, and {free / 1e9:.0f} "
+                              "are free")
+
+    def record(self, point, timing):
+        torch, options = self.gpu.torch, self.options
+        record = {
+            "rung": "pytorch", "variant": self.name, "direction": point.direction,
+            "device": "gpu", "device_name": torch.cuda.get_device_name(0), "dtype": options.dtype,
+            "input": "normal", "seed": options.seed, "batch": point.batch, "heads": point.heads,
+            "kv_heads": point.heads, "seqlen": point.seqlen, "seqlen_kv": point.seqlen,
+            "head_dim": point.head_dim, "causal": point.causal,
+            "scale": 1 / math.sqrt(point.head_dim), "deterministic": False, "settings": {},
+            "block_q": None, "block_kv": None, "warps": None, "stages": None, "smem_bytes": None,
+            "time_ms": timing.median, "time_ms_min": timing.least, "time_ms_max": timing.most,
+            "samples": timing.samples, "tflops": point.flops() / timing.median * 1e-9}
+        return {**record, **dict.fromkeys(NOT_KNOWN), "version": version(torch)}
+
+
+def reason(torch, error, warned):
+    """A line that says why a backend did not run."""
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return "the GPU's memory is used up"
+    # PyTorch raises that there is no kernel and warns why; it also warns that the backends that
+    # were not asked for are disabled.
+    texts = [str(w.message).partition(" (Triggered internally")[0].strip() for w in warned]
+    why = [text for text in texts if "not used because" not in text and "disabled" not in text]
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return "; ".join([first, *why[:2]])
+
+
+def version(torch):
+    parts = [f"PyTorch {torch.__version__}", f"CUDA {torch.version.cuda}"]
+    cudnn = torch.backends.cudnn.version()
+    if cudnn:  # 91900 is 9.19.0
+        parts.append(f"cuDNN {cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}")
+    return ", ".join(parts)
+
+
+def e4m3_product(torch, size):
+    """Runs cuBLAS on e4m3 numbers; None where the GPU has no such products."""
+    if torch.cuda.get_device_capability() < (8, 9):
+        return None
+    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16).to(torch.float8_e4m3fn)
+            for _ in range(2))
+    one = torch.ones((), device="cuda")
+    return functools.partial(torch._scaled_mm, a, b.t(), scale_a=one, scale_b=one,
+                             out_dtype=torch.bfloat16, use_fast_accum=True)
+
+
+def ceilings(gpu, options):
+    """What the roofs of a roofline are: cuBLAS on a large matrix product, and a device copy. And
+    that product of e4m3 numbers, null where the GPU has none."""
+    torch = gpu.torch
+    size, copied = 8192, 1 << 30
+    a, b, c = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    product = gpu.time(functools.partial(torch.mm, a, b, out=c), options.time)
+    run_e4m3 = e4m3_product(torch, size)
+    e4m3 = run_e4m3 and 2 * size**3 / gpu.time(run_e4m3, options.time).median * 1e-9
+    source, target = (torch.empty(copied, device="cuda", dtype=torch.uint8) for _ in range(2))
+    copy = gpu.time(functools.partial(target.copy_, source), options.time)
+    return {"matmul_tflops": 2 * size**3 / product.median * 1e-9,
+            "matmul": f"bf16, {size}×{size}×{size}, cuBLAS, {version(torch)}",
+            "matmul_e4m3_tflops": e4m3,
+            "copy_bytes_per_s": 2 * copied / copy.median * 1e3,
+            "copy": f"{copied >> 20} MiB on the device, bytes read and written"}

@@ -1,0 +1,151 @@
+"""scripts/explore: runs steps with --trace and writes a page, or a trace for Perfetto."""
+
+import json
+import os
+import shlex
+import sys
+import tempfile
+import webbrowser
+
+from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop
+from ladder.explore import perfetto
+from ladder.explore.page import page_of
+from ladder.explore.pane import pane_of
+from ladder.explore.trace import Trace
+from ladder.files import ROOT, write_whole
+from ladder.programs import json_lines, programs_in, run_quietly
+from ladder.steps import ladder_of
+
+DEFAULT_STEPS = ["04", "05/mma"]
+SMALL = ["--seqlen", "256", "--heads", "1", "--head-dim", "64"]
+SMALL_TILES = (64, 64)
+NOT_PASSED_ON = ("--variant", "--device", "--trace", "--save", "--json", "--list")
+LARGEST = 64 << 20  # bytes of a page: browsers slow down long before
+
+
+class Asked:
+    """What the command line says."""
+
+    def __init__(self, words):
+        self.steps, self.options, self.traces = [], [], []
+        self.out, self.perfetto, self.bin, self.open = None, None, None, True
+        words = list(words)
+        while words:
+            word = words.pop(0)
+            name, equals, value = word.partition("=")
+            if name in ("--out", "--perfetto", "--traced", "--bin"):
+                if not equals and not words:
+                    raise Stop(f"{name} needs a value", BAD_USAGE)
+                value = value if equals else words.pop(0)
+                if name == "--traced":
+                    self.traces.append(value)
+                else:
+                    setattr(self, name[2:], value)
+            elif word == "--no-open":
+                self.open = False
+            elif word.startswith("-") or self.options:
+                self.options.append(word)
+            else:
+                self.steps.append(word)
+        for option in self.options:
+            if option.partition("=")[0] in NOT_PASSED_ON:
+                raise Stop(f"{option}: a step is named without it, as 05/mma; what a program's "
+                           "other options are, its --help says", BAD_USAGE)
+        if len(self.steps) > 2 or len(self.traces) > 2 or (self.steps and self.traces):
+            raise Stop("one or two steps, or one or two traces", BAD_USAGE)
+
+
+def explore(words):
+    asked = Asked(words)
+    progress = Progress()
+    status = GOOD
+    if asked.traces:
+        runs = [(Trace(path), [], path) for path in asked.traces]
+    else:
+        runs = []
+        for program, step in chosen(asked):
+            run, failed = traced(program, step, asked.options, progress)
+            runs.append(run)
+            status = status or failed
+    if asked.perfetto:
+        write(asked.perfetto, json.dumps(perfetto.events_of(runs)), progress)
+        return status
+    panes = []
+    for trace, records, command in runs:
+        progress.at("putting the trace in order")
+        panes.append(pane_of(trace, records, command))
+    page = page_of(panes)
+    if len(page) > LARGEST:
+        raise Stop(f"a page of {len(page) >> 20} MiB would be more than a browser takes: a smaller "
+                   "--seqlen, fewer --heads", BAD_USAGE)
+    out = asked.out or os.path.join(ROOT, "build/explore.html")
+    if not asked.out:
+        os.makedirs(os.path.dirname(out), exist_ok=True)
+    write(out, page, progress)
+    if asked.open and sys.stdout.isatty():
+        show(out)
+    return status
+
+
+def write(path, text, progress):
+    progress.clear()
+    write_whole(path, text)
+    print(os.path.relpath(path))
+
+
+def show(path):
+    """Opens the page where there is a screen to open it on."""
+    if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open("file://" + os.path.abspath(path))
+
+
+# ---- running ----
+
+def chosen(asked):
+    """[(Program, Step)] that the command line names."""
+    programs = programs_in(asked.bin or os.path.join(ROOT, "build/bin"))
+    ladder = ladder_of(programs.values(), "sim")
+    found = []
+    for name in asked.steps or DEFAULT_STEPS:
+        rung, _, variant = name.partition("/")
+        steps = [step for step in ladder.steps if rung in (step.rung, step.rung[:2])]
+        if variant:
+            steps = [step for step in steps if step.variant == variant]
+        elif steps:
+            last = ladder.last_portable(steps[0].rung)
+            steps = [last] if last else steps[-1:]
+        if not steps:
+            known = "\n".join(f"  {rung}: " + ", ".join(
+                f"{rung[:2]}/{step.variant}" for step in ladder.of(rung))
+                for rung in ladder.rungs())
+            raise Stop(f"there is no step {name}. The steps:\n{known}", BAD_USAGE)
+        found.append((programs[steps[0].rung], steps[0]))
+    return found
+
+
+def options_of(step, options):
+    if options:
+        return ["--check", "off", *options]
+    tiles = SMALL_TILES in step.tiles_for(64)
+    return [*SMALL, *(["--block-q", "64", "--block-kv", "64"] if tiles else []), "--check", "off"]
+
+
+def traced(program, step, options, progress):
+    """((Trace, what the program printed, the command), status) of a run; status is WRONG_RESULT
+    where it ended with a fault."""
+    command = ["--variant", step.variant, "--device", "sim", *options_of(step, options)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        status, said, message = run_quietly([program.path, *command, "--json", "--trace", path],
+                                            f"running {step.rung} {step.variant}", progress)
+        progress.clear()
+        if not os.path.exists(path):
+            raise Stop(f"{step.rung} {step.variant} wrote no trace: {message}", status or BAD_USAGE)
+        progress.at("reading the trace")
+        trace = Trace(path)
+    records = [] if trace.fault else json_lines(said, step.rung)
+    if status:
+        print(f"{step.rung} {step.variant}: {message}", file=sys.stderr)
+    elif "no source lines" in message:
+        print(message, file=sys.stderr)
+    return (trace, records, shlex.join([step.rung, *command])), WRONG_RESULT if status else GOOD

@@ -1,0 +1,198 @@
+"""A trace, read and put in order: what each warp did, as common/harness/trace_file.h writes it."""
+
+import gzip
+import json
+import os
+
+from ladder.console import BAD_USAGE, Stop
+from ladder.files import ROOT
+from ladder.bench.traces import LOADS, STORES
+
+AMOUNTS = ("matmul_flops", "exps", "other_flops", "sram_read", "sram_write")
+# What a warp, or a thread of it, may stop at.
+WAITS = ("__syncthreads", "mbarrier_wait", "named_barrier_sync", "cp_async_wait", "wgmma_wait",
+         "tma_store_wait")
+SIGNALS = ("mbarrier_arrive", "named_barrier_arrive", "cp_async_commit")
+COPIES = (*LOADS, *STORES)
+BOUNDS = (*WAITS, *SIGNALS, *COPIES, "wgmma", "exit", "round")
+
+
+class Event:
+    """What a warp did at one line. `ranges` are bytes of HBM's array `array`, `shared` is
+    [[array, 1 if written, ranges]]; ranges are [begin, bytes, step, count]."""
+
+    def __init__(self, line):
+        self.what = line["do"]
+        self.launch, self.block, self.warp = line["launch"], line["block"], line["warp"]
+        self.line, self.since = line.get("line", ""), line.get("from", "")
+        self.name, self.barrier = line.get("name", ""), line.get("barrier", "")
+        self.number, self.amount = line.get("number", 0), line.get("amount", 0)
+        self.direction = self.what if self.what in ("read", "write") else ""
+        self.array = self.name if self.direction else ""
+        self.bytes, self.ranges = line.get("bytes", 0), line.get("ranges", [])
+        self.shared = line.get("shared", [])
+        self.amounts = [line.get(name, 0) for name in AMOUNTS]
+        self.source = None         # the event that read what this one stores
+        self.tile = None           # [first row, past the last, first key, past the last] of S
+        self.order = [0, 0]        # from, to
+        self.model = None          # the same in a model's cycles
+        self.lands = None          # the event that waits for what this one started
+        self.awaits = None         # the key of what it waits for
+
+    def key(self):
+        return self.what, self.name, self.line, self.since
+
+    def absorb(self, other):
+        """Adds an event that is one with this one."""
+        self.bytes += other.bytes
+        self.ranges = union(self.ranges, other.ranges)
+        for array, written, ranges in other.shared:
+            for mine in self.shared:
+                if mine[:2] == [array, written]:
+                    mine[2] = union(mine[2], ranges)
+                    break
+            else:
+                self.shared.append([array, written, ranges])
+        self.amounts = [mine + its for mine, its in zip(self.amounts, other.amounts)]
+
+
+class Trace:
+    """Of a run: `head` (rung, variant, shapes), `arrays` {name: bytes}, `launches`, `events` in
+    order, `fault` or None, and `lines`, the ones that events and accesses of Hopper's engines have
+    (see replay)."""
+
+    def __init__(self, path):
+        self.arrays, self.launches, self.events, self.fault, self.lines = {}, [], [], None, []
+        self.plan = {}
+        opened = gzip.open if path.endswith(".gz") else open
+        try:
+            with opened(path, "rt", encoding="utf-8") as file:
+                self.head = json.loads(file.readline())
+                for text in file:
+                    self.add(json.loads(text))
+        except (OSError, ValueError) as error:
+            raise Stop(f"cannot read the trace {path}: {error}", BAD_USAGE) from None
+        if not self.launches:
+            raise Stop(f"{path} is a trace without kernels", BAD_USAGE)
+        self.events = merged(self.events)
+
+    def add(self, line):
+        if "do" in line:
+            self.events.append(Event(line))
+        elif "event" in line:
+            self.lines.append(line)
+        elif "launch" in line and "kernel" in line:
+            self.launches.append(line)
+        elif "arrays" in line:
+            self.arrays = line.pop("arrays")
+            self.plan = line
+        elif "fault" in line:
+            self.fault = line
+
+    def rows_of(self, array):
+        """How many rows an array has: those of Q or of K, whichever its bytes can be shared out
+        to."""
+        head = self.head
+        queries = head["batch"] * head["heads"] * head["seqlen"]
+        keys = head["batch"] * head["kv_heads"] * head["seqlen_kv"]
+        of_keys = array.lstrip("d")[:1] in ("K", "V")
+        for rows in (keys, queries) if of_keys else (queries, keys):
+            if self.arrays[array] % rows == 0:
+                return rows
+        return 1
+
+    def blocks(self):
+        """(launch, block) → its events, in order."""
+        found = {}
+        for event in self.events:
+            found.setdefault((event.launch, event.block), []).append(event)
+        return found
+
+
+def bytes_of(ranges):
+    return sum(size * count for _, size, _, count in ranges)
+
+
+def pieces(ranges):
+    return [(begin + i * step, begin + i * step + size)
+            for begin, size, step, count in ranges for i in range(count)]
+
+
+def union(some, others):
+    """Ranges that hold what either has."""
+    if not some or not others:
+        return some or others
+    joined = []
+    for begin, end in sorted(pieces(some) + pieces(others)):
+        if joined and begin <= joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], end)
+        else:
+            joined.append([begin, end])
+    runs = []
+    for begin, end in joined:
+        last = runs[-1] if runs else None
+        if last and last[1] == end - begin:
+            step = begin - (last[0] + (last[3] - 1) * last[2])
+            if last[3] == 1 or step == last[2]:
+                last[2], last[3] = step, last[3] + 1
+                continue
+        runs.append([begin, end - begin, 0, 1])
+    return runs
+
+
+def merged(events):
+    """A warp's events at one line between two waits are one, wherever the compiler put them; and a
+    copy by the engine is one with what it reads or writes of HBM."""
+    kept, seen, accesses, last = [], {}, {}, {}
+    for event in events:
+        place = (event.launch, event.block, event.warp)
+        if event.what in COPIES and same_copy(last.get(place), event):
+            # Another box of the same tile, whose accesses may have been told with the first one's.
+            last[place].absorb(event)
+            last[place].amount += event.amount
+            box = accesses.pop(place, None)
+            if box:
+                last[place].absorb(box)
+                kept.remove(box)
+            continue
+        if event.what in COPIES and place in accesses:
+            access = accesses.pop(place)
+            last[place] = access
+            access.what, access.name, access.barrier = event.what, event.name, event.barrier
+            access.number, access.amount = event.number, event.amount
+            access.absorb(event)
+            seen.pop(place, None)
+            continue
+        if event.what in BOUNDS:
+            last[place] = event
+            seen.pop(place, None)
+            accesses.pop(place, None)
+            if event.what != "round":
+                kept.append(event)
+            continue
+        if event.direction:
+            accesses[place] = event
+        elif event.what == "store" and event.line:
+            read = accesses.get(place)
+            if read and read.direction == "read" and read.line == event.line:
+                event.source = read
+        before = seen.setdefault(place, {}).get(event.key())
+        if before:
+            before.absorb(event)
+            before.source = before.source or event.source
+            if event.direction:
+                accesses[place] = before
+        else:
+            seen[place][event.key()] = event
+            kept.append(event)
+    return kept
+
+
+def same_copy(before, event):
+    return before and (before.what, before.name, before.barrier, before.number) == (
+        event.what, event.name, event.barrier, event.number)
+
+
+def short(path):
+    """A place in the source as readers know it."""
+    return os.path.relpath(path, ROOT) if os.path.isabs(path) else path

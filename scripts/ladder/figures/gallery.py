@@ -1,0 +1,112 @@
+"""Every figure: what it shows, and how that is drawn.
+
+A figure's first function is of the files, and of `missing`, which is told of each series that they
+do not have: it returns plain data, or raises Missing. The second draws the data with matplotlib.
+"""
+
+import functools
+import hashlib
+import inspect
+import io
+import json
+import re
+import sys
+
+from ladder.figures import names, style
+from ladder.figures.errors import draw_error, draw_fp8_error, error, fp8_error
+from ladder.figures.measured import Missing
+from ladder.figures.memory import (block_size, draw_block_size, draw_traffic, draw_workspace,
+                                   traffic, workspace)
+from ladder.figures.names import PAPER_GRID
+from ladder.figures.pipeline import access, draw_access, draw_pipeline, pipeline
+from ladder.figures.pipeline_measured import draw_pipeline_measured, pipeline_measured
+from ladder.figures.rates import (draw_roofline, draw_speedup, draw_tflops, roofline, speedup,
+                                  tflops)
+from ladder.figures.shared_roof import draw_shared_roof, shared_roof
+from ladder.figures.two_gpus import draw_two_gpus, two_gpus
+
+FIGURES = {
+    "speedup": (speedup, draw_speedup),
+    "tflops_fwd": (functools.partial(tflops, direction="fwd"), draw_tflops),
+    "tflops_bwd": (functools.partial(tflops, direction="bwd"), draw_tflops),
+    "tflops_both": (functools.partial(tflops, direction="both"), draw_tflops),
+    "traffic": (traffic, draw_traffic),
+    "roofline": (roofline, draw_roofline),
+    "two_gpus": (two_gpus, draw_two_gpus),
+    "workspace": (workspace, draw_workspace),
+    "block_size": (block_size, draw_block_size),
+    "access": (access, draw_access),
+    "pipeline": (functools.partial(pipeline, name="pipeline"), draw_pipeline),
+    "pipeline_measured": (pipeline_measured, draw_pipeline_measured),
+    "pipeline_bwd": (functools.partial(pipeline, name="pipeline_bwd"), draw_pipeline),
+    "shared_roof": (shared_roof, draw_shared_roof),
+    "error": (error, draw_error),
+    "fp8_error": (fp8_error, draw_fp8_error),
+}
+OF_TIMES = ("speedup", "tflops_fwd", "tflops_bwd", "tflops_both", "roofline", "two_gpus",
+            "shared_roof")
+
+
+def rounded(value):
+    """Six digits: what a figure can show, and the same on every machine."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(one) for one in value]
+    return value
+
+
+def figure_data(files, say=lambda text: None):
+    """{name: data} of what can be drawn; says what is left out."""
+    found = {}
+    if files.gpu.of_other_types:
+        say(f"all figures: left out of them: {files.gpu.of_other_types} records that are not "
+            f"{files.gpu.dtype}")
+    for name, (build, _) in FIGURES.items():
+        notes = []
+        try:
+            if name in OF_TIMES and not files.gpu.there:
+                raise Missing(f"needs times, which a GPU gives: {PAPER_GRID}")
+            found[name] = rounded(build(files, notes.append))
+        except Missing as why:
+            notes = notes if notes and str(why) == "nothing to show" else [*notes, str(why)]
+            say(f"{name} is left out: {'; '.join(dict.fromkeys(notes))}")
+            continue
+        for note in dict.fromkeys(notes):
+            say(f"{name}: left out of it: {note}")
+    return found
+
+
+def digest(name, data):
+    """Of the data and of the code that draws it."""
+    text = json.dumps([name, data, drawing_code(name)], sort_keys=True, ensure_ascii=False)
+    return "ladder-sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.cache
+def drawing_code(name):
+    """The figure's own file, what all of them share, and how numbers on axes are written."""
+    own = sys.modules[FIGURES[name][1].__module__]
+    return [inspect.getsource(module) for module in (own, style, names)]
+
+
+def render(plt, name, data):
+    """The SVG, with the digest inside."""
+    figure = FIGURES[name][1](plt, data)
+    out = io.BytesIO()
+    figure.savefig(out, format="svg", metadata={
+        "Date": None, "Creator": None, "Title": data["title"], "Description": digest(name, data)})
+    plt.close(figure)
+    return out.getvalue()
+
+
+def stored_digest(path):
+    """The digest in an SVG, None where there is none."""
+    try:
+        with open(path, "rb") as file:
+            found = re.search(rb"ladder-sha256:[0-9a-f]{64}", file.read())
+    except OSError:
+        return None
+    return found and found[0].decode()

@@ -1,0 +1,286 @@
+"""Tests of scripts/clock.py without a GPU: the marks fit the kernels, and what they say is worked
+out right.
+
+Run alone: python3 scripts/tests/clock_test.py [c++]
+"""
+
+import array
+import contextlib
+import importlib
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import unittest.mock
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.realpath(os.path.join(HERE, "../.."))
+SCRIPTS = os.path.join(ROOT, "scripts")
+CXX = "c++"
+sys.path.insert(0, SCRIPTS)
+sys.path.insert(0, HERE)
+sys.dont_write_bytecode = True
+
+from ladder import clock  # noqa: E402  (it lies in scripts)
+from ladder.console import NO_DEVICE, Stop  # noqa: E402
+from ladder.files import machine_of  # noqa: E402
+from base import SECONDS  # noqa: E402
+
+clock_script = importlib.import_module("clock")
+
+
+def source(variant):
+    with open(os.path.join(ROOT, clock.source_of(variant)), encoding="utf-8") as file:
+        return file.read()
+
+
+class Planting(unittest.TestCase):
+    def test_a_mark_of_each_kind_is_in_each_loop(self):
+        for variant in clock.VARIANTS:
+            planted = clock.with_marks(source(variant), variant)
+            late = "step" if variant == "producer" else "step - 1"
+            for what in range(len(clock.MARKS)):
+                step = late if what in (clock.O_ISSUED, clock.O_DONE) else "step"
+                self.assertEqual(planted.count(f"    mark({step}, {what});\n"), 1, variant)
+            self.assertEqual(planted.count("mark("), len(clock.MARKS), variant)
+
+    def test_all_else_stays(self):
+        for variant in clock.VARIANTS:
+            lines = clock.with_marks(source(variant), variant).split("\n")
+            gone = [line for line in source(variant).split("\n") if line not in lines]
+            self.assertEqual([line.split()[0] for line in gone],
+                             ["constexpr", "2", "for_each_row(m,", "if", "});"], variant)
+
+    def test_what_is_issued_first_is_marked_first(self):
+        found = clock.with_marks(source("ping_pong"), "ping_pong")
+        loop = found[found.index("  for (int step = 1;"):]
+        order = ["begin_turn();", "mark(step, 0);", "start_scores();", "mark(step, 1);",
+                 "start_output();", "mark(step - 1, 5);", "end_turn();", "wgmma_wait<1>(S);",
+                 "mark(step, 2);", "softmax(step * Bc);", "mark(step, 3);",
+                 "wgmma_wait<0>(O_sum, P);", "mark(step - 1, 6);", "P = as_operand<T>(S);",
+                 "mark(step, 4);"]
+        places = [loop.index(f"    {line}\n") for line in order]
+        self.assertEqual(places, sorted(places))
+
+    def test_a_line_that_is_gone_is_named(self):
+        for line in ("    softmax(step * Bc);\n", clock.WRITES_LSE[1] + "\n"):
+            text = source("overlap")
+            self.assertEqual(text.count(line), 1)
+            with self.assertRaises(Stop) as stop:
+                clock.with_marks(text.replace(line, ""), "overlap")
+            self.assertIn(f"overlap: the line '{line.strip()}' stands no times in",
+                          str(stop.exception))
+
+    def test_a_line_that_stands_twice_is_named(self):
+        line = "    K.wait();\n"
+        with self.assertRaises(Stop) as stop:
+            clock.with_marks(source("producer").replace(line, 2 * line), "producer")
+        self.assertIn("'K.wait();' stands 2 times in the consumers' loop of "
+                      "05_flash_v2/hopper/producer.cu", str(stop.exception))
+
+    def test_a_line_before_the_loop_does_not_count(self):
+        line = "    wgmma_wait<1>(S);\n"
+        text = source("overlap").replace(line, "").replace("  Q.wait();\n", "  Q.wait();\n" + line)
+        with self.assertRaises(Stop) as stop:
+            clock.with_marks(text, "overlap")
+        self.assertIn("stands no times in the consumers' loop", str(stop.exception))
+
+    def test_the_copies_compile_for_the_sim(self):
+        with tempfile.TemporaryDirectory() as folder:
+            clock.plant(folder)
+            running = [subprocess.Popen(
+                [CXX, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
+                 "-Wno-missing-field-initializers", "-Wno-unknown-pragmas", "-DLADDER_SIM",
+                 "-I", os.path.join(ROOT, "common"), "-x", "c++",
+                 os.path.join(folder, clock.source_of(variant))], stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8")
+                for variant in clock.VARIANTS]
+            for process in running:
+                said, _ = process.communicate(timeout=SECONDS)
+                self.assertEqual(process.returncode, 0, said)
+
+    def test_a_copy_that_would_be_the_same_stays(self):
+        with tempfile.TemporaryDirectory() as folder:
+            clock.plant(folder)
+            path = os.path.join(folder, clock.source_of("overlap"))
+            os.utime(path, (1, 1))
+            clock.plant(folder)
+            self.assertEqual(os.stat(path).st_mtime, 1)
+
+
+def words(first, step, parts, late, cycles=70000, nanoseconds=40000):
+    """A consumer's 64 rows: step 0 begins at `first`, each takes `step` cycles, and its marks are
+    so far from its begin; P·V's two, where they come late, from the next one's."""
+    found = []
+    for number in range(clock.STEPS):
+        found += [first + step * (number + (late and what >= clock.O_ISSUED)) + part
+                  for what, part in enumerate(parts)]
+    return [*found, cycles, nanoseconds] + [0] * (clock.ROWS - clock.WORDS)
+
+
+# Begins, S issued, S done, softmax done, P ready, P·V issued, done.
+IN_TURN = [0, 10, 100, 200, 220, 230, 300]  # then waits for 20
+OVERLAPPED = [0, 10, 100, 200, 240, 20, 210]
+
+
+class Reading(unittest.TestCase):
+    def write(self, values, descr="<f4"):
+        header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': (1, 1, {len(values)}), }}"
+        header = header.encode().ljust(117) + b"\n"
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "lse.npy")
+        with open(path, "wb") as file:
+            file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
+                       + array.array("f", values).tobytes())
+        return path
+
+    def blocks(self, *consumers, block_q, seqlen):
+        values = [float(word) for of in consumers for word in of]
+        return clock.blocks_of(clock.read_lse(self.write(values)), seqlen, block_q)
+
+    def test_rows_become_blocks(self):
+        one = words(1000, 320, IN_TURN, False)
+        two = words(2000, 320, IN_TURN, False, cycles=123)
+        blank = [float("nan")] * 64
+        # Two heads of 192 rows: a block of 128 each, and rows of one that is not whole.
+        found = self.blocks(one, two, blank, two, one, blank, block_q=128, seqlen=192)
+        self.assertEqual(len(found), 2)
+        self.assertEqual(found[0].consumers[0][1], [1320 + part for part in IN_TURN])
+        self.assertEqual(found[0].consumers[1][7][clock.START], 2000 + 7 * 320)
+        self.assertEqual([block.cycles for block in found], [70000, 123])
+
+    def test_lengths_in_turn(self):
+        found = clock.statistics_of(self.blocks(
+            words(1000, 320, IN_TURN, False), words(1000, 320, IN_TURN, False), block_q=128,
+            seqlen=128), "producer")
+        self.assertEqual(found["cycles"], {"S": 100, "S_issue": 10, "softmax": 100, "rest": 20,
+                                           "O": 80, "O_issue": 10, "O_wait": 70, "wait": 20,
+                                           "step": 320})
+        # Both do the same at the same time: products for 100 + 80 of 320, softmaxes for 100.
+        self.assertEqual((found["products"], found["products_of_two"]), (0.5625, 0.5625))
+        self.assertEqual((found["softmax"], found["two_softmaxes"]), (0.3125, 0.3125))
+        self.assertEqual((found["blocks"], found["consumers"]), (1, 2))
+        self.assertEqual((found["sm_ghz"], found["block_cycles"]), (1.75, 70000))
+        self.assertEqual(found["shown"][0][0], [1000 + part for part in IN_TURN])
+
+    def test_lengths_overlapped(self):
+        # The second consumer half a step later.
+        found = clock.statistics_of(self.blocks(
+            words(1000, 320, OVERLAPPED, True), words(1160, 320, OVERLAPPED, True), block_q=128,
+            seqlen=128), "overlap")
+        self.assertEqual(found["cycles"], {"S": 100, "S_issue": 10, "softmax": 100, "rest": 30,
+                                           "O": 200, "O_issue": 10, "O_wait": 10, "wait": 80,
+                                           "step": 320})
+        # Each has a product from 0 to 210 of 320, so two from 160 to 210 and from 0 to 50.
+        self.assertEqual((found["products"], found["products_of_two"]), (1, 0.3125))
+        self.assertEqual((found["softmax"], found["two_softmaxes"]), (0.625, 0))
+
+    def test_the_block_of_the_median_step_is_shown(self):
+        blocks = self.blocks(*(words(first, step, IN_TURN, False)
+                               for first, step in ((1, 330), (2, 350), (3, 340))), block_q=64,
+                             seqlen=192)
+        self.assertEqual([block.step() for block in blocks], [330, 350, 340])
+        self.assertEqual(clock.statistics_of(blocks, "producer")["shown"][0][0][clock.START], 3)
+
+    def test_what_are_no_marks(self):
+        with self.assertRaises(Stop):
+            clock.statistics_of(self.blocks([8.25] * 64, block_q=64, seqlen=64), "producer")
+        with self.assertRaises(Stop):
+            clock.read_lse(self.write([1.0], descr="<f8"))
+
+
+# In the place of both programs: takes the time that stands in its name, and saves marks.
+PROGRAM = f'''\
+#!{sys.executable}
+import json, os, struct, sys
+given = dict(zip(sys.argv[1:], sys.argv[2:]))
+with open(os.environ["CLOCK_LOG"], "a") as file:
+    print(os.environ.get("LADDER_CLOCK_LAUNCHES"), *sys.argv[1:], file=file)
+if "--save" in given:
+    with open(given["--save"] + "/lse.npy", "wb") as file:
+        file.write(open(os.environ["CLOCK_LSE"], "rb").read())
+ms = 2 if "marked" in sys.argv[0] else 1
+print(json.dumps({{"time_ms": ms, "tflops": 500 / ms, "block_q": 64, "block_kv": 128}}))
+'''
+
+
+class Measuring(unittest.TestCase):
+    def test_the_whole(self):
+        with tempfile.TemporaryDirectory() as folder:
+            def at(name):
+                return os.path.join(folder, name)
+
+            os.mkdir(at("bin"))
+            for path in (at("bin/05_flash_v2"), at("marked")):
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(PROGRAM)
+                os.chmod(path, 0o755)
+            one = [float(word) for word in words(1000, 320, OVERLAPPED, True)]
+            lse = Reading.write(self, one * (clock.SEQLEN // clock.ROWS))
+            options = clock_script.parse(["--bin", at("bin"), "--out", at("clock.json"), "--warm",
+                                          "100", "--commit", "abc"])
+            with unittest.mock.patch.dict(os.environ, CLOCK_LOG=at("log"), CLOCK_LSE=lse), \
+                    unittest.mock.patch.multiple(
+                        clock, need_hopper=lambda: None, build=lambda *_: at("marked"),
+                        machine=lambda _, given: {"gpu": "GPU", "commit": given}), \
+                    contextlib.redirect_stdout(io.StringIO()) as said:
+                self.assertEqual(clock.measure(options), 0)
+            with open(at("log"), encoding="utf-8") as file:
+                log = file.read().splitlines()
+            with open(at("clock.json"), encoding="utf-8") as file:
+                found = json.load(file)
+            self.assertIsNone(machine_of(at("clock.json")))  # it is none of bench.py's
+        # Of each kernel two rounds without and with marks, and then those that are kept.
+        self.assertEqual(len(log), 6 * 5)
+        self.assertEqual([line.split()[0] for line in log[:5]], ["None"] * 4 + ["50"])
+        self.assertIn("--variant producer --batch 4 --heads 16 --seqlen 4096 --head-dim 128 "
+                      "--dtype bf16 --check off", log[0])
+        self.assertEqual(found["measured_on"]["commit"], "abc")
+        self.assertEqual([(one["variant"], one["head_dim"]) for one in found["steps"]],
+                         [(v, d) for d in (128, 64) for v in clock.VARIANTS])
+        last = found["steps"][-1]
+        self.assertEqual((last["tflops"], last["tflops_marked"], last["blocks"]), (500, 250, 64))
+        self.assertEqual(last["cycles"]["step"], 320)
+        self.assertIn("ping_pong, d 64: 500.0 TFLOP/s, with marks 250.0; a step of 320 cycles at "
+                      "1.750 GHz", said.getvalue())
+
+
+class Command(unittest.TestCase):
+    def run_script(self, *options, path="/nowhere"):
+        return subprocess.run([sys.executable, os.path.join(SCRIPTS, "clock.py"), *options],
+                              env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL,
+                              capture_output=True, encoding="utf-8", timeout=SECONDS)
+
+    def test_without_a_gpu(self):
+        done = self.run_script()
+        self.assertEqual((done.returncode, done.stdout, done.stderr),
+                         (NO_DEVICE, "",
+                          "scripts/clock.py: needs a Hopper GPU, and there is none\n"))
+
+    def test_with_another_gpu(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "nvidia-smi")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("#!/bin/sh\necho 'NVIDIA A100, 8.0'\n")
+            os.chmod(path, 0o755)
+            done = self.run_script(path=folder)
+        self.assertEqual((done.returncode, done.stderr), (
+            NO_DEVICE, "scripts/clock.py: needs a Hopper GPU, and this is an NVIDIA A100\n"))
+
+    def test_help(self):
+        done = self.run_script("--help")
+        self.assertEqual(done.returncode, 0)
+        self.assertLessEqual(max(map(len, done.stdout.splitlines())), 100)
+        for name in ("--out", "--bin", "--commit", "Exit status"):
+            self.assertIn(name, done.stdout)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        CXX = sys.argv.pop(1)
+    unittest.main()

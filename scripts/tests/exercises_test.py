@@ -1,0 +1,264 @@
+"""Tests of scripts/exercise: each exercise of the lessons is there; right numbers are taken and wrong
+ones are not; each solution, applied to a copy and built, is right, and the rung as it is, is not.
+
+Run alone: python3 scripts/tests/exercises_test.py build/bin
+"""
+
+import concurrent.futures
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.path.join(ROOT, "build/bin")
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+sys.dont_write_bytecode = True
+
+from ladder.console import Stop  # noqa: E402  (it lies in scripts)
+from ladder.exercises.cases import quick_cases, run_case  # noqa: E402
+from ladder.exercises.every import EXERCISES  # noqa: E402
+from ladder.exercises.kinds import (Change, Experiment, Numbers, check_change,  # noqa: E402
+                                    check_experiment, check_numbers, number_of, patches)
+from ladder.exercises.lab import Lab, patched  # noqa: E402
+from ladder.exercises.lessons import written  # noqa: E402
+
+CODE = {number: exercise for number, exercise in EXERCISES.items()
+        if isinstance(exercise, (Change, Experiment))}
+
+
+def check(lab, exercise, program):
+    return (check_change if isinstance(exercise, Change) else check_experiment)(
+        lab, exercise, program)
+
+
+def new_lab(folder):
+    # -O1 compiles sooner.
+    return Lab(os.path.dirname(BIN), folder, "-O1")
+
+
+class Listing(unittest.TestCase):
+    def test_the_lessons_and_the_checks_have_the_same_exercises(self):
+        self.assertEqual(set(written()), set(EXERCISES))
+
+    def test_each_has_a_task_an_answer_and_hints(self):
+        for number, task in written().items():
+            with self.subTest(number):
+                self.assertTrue(task.title and task.task and task.answer)
+                self.assertNotIn("$", task.task)  # formulas are turned into text
+                self.assertGreaterEqual(len(EXERCISES[number].hints), 1)
+
+    def test_the_suites_cases_are_found(self):
+        names = [name for name, _ in quick_cases()]
+        self.assertGreater(len(names), 10)
+        self.assertIn("blind_rows", names)
+        self.assertNotIn("many_rounds", names)
+        with open(os.path.join(ROOT, "common/tests/suite_test.cpp"), encoding="utf-8") as file:
+            suite = file.read()
+        for name in names:
+            self.assertIn(f'{{"{name}", ', suite)
+
+
+class Answers(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.lab = new_lab(folder.name)
+
+    def test_right_numbers_are_taken_and_stand_in_the_lesson(self):
+        tasks = written()
+        for number, exercise in EXERCISES.items():
+            if not isinstance(exercise, Numbers):
+                continue
+            with self.subTest(number):
+                right = [how(self.lab) for _, how, _ in exercise.answers]
+                verdict = check_numbers(self.lab, exercise, right)
+                self.assertEqual(tuple(verdict), (True, "Right."))
+                for value, (what, _, _) in zip(right, exercise.answers):
+                    if value > 1000:  # those below may be written out, or be to a few digits
+                        text = f"{value:,.0f}"
+                        self.assertTrue(text in tasks[number].answer or
+                                        text.replace(",", "") in tasks[number].answer, what)
+
+    def test_wrong_numbers_are_not(self):
+        for number, exercise in EXERCISES.items():
+            if not isinstance(exercise, Numbers):
+                continue
+            right = [how(self.lab) for _, how, _ in exercise.answers]
+            for i, (what, _, _) in enumerate(exercise.answers):
+                for off, size in ((1.1, "large"), (0.9, "small")):
+                    wrong = list(right)
+                    wrong[i] = right[i] * off if right[i] else off - 1
+                    with self.subTest(f"{number}: {what}"):
+                        verdict = check_numbers(self.lab, exercise, wrong)
+                        self.assertFalse(verdict.good)
+                        self.assertIn(f"{what}: ", verdict.line)
+                        self.assertIn(f"too {size}", verdict.line)
+
+    def test_numbers_as_one_writes_them(self):
+        self.assertEqual([number_of(text) for text in ("4,944,000", "4944000", "2.5", "x", "nan")],
+                         [4944000, 4944000, 2.5, None, None])
+
+
+class Code(unittest.TestCase):
+    """All solutions are built at once, by as many compilers as there are cores, in setUpClass."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        jobs = [(exercise.file, number, patch) for number, exercise in CODE.items()
+                for patch in patches(number, exercise)]
+
+        def build(job):
+            file, number, patch = job
+            lab = new_lab(os.path.join(folder.name, patch))
+            lab.apply(number, file, patch)
+            return lab, lab.compile(number, file)
+
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            cls.solved = {patch: made for (*_, patch), made in zip(jobs, pool.map(build, jobs))}
+        lab = new_lab(os.path.join(folder.name, "unchanged"))
+        cls.unchanged = {file: (lab, lab.unchanged(number, file))
+                         for file, number in {file: number for file, number, _ in jobs}.items()}
+
+    def test_each_solution_is_right(self):
+        for number, exercise in CODE.items():
+            for patch in patches(number, exercise):
+                with self.subTest(patch):
+                    lab, program = self.solved[patch]
+                    verdict = check(lab, exercise, program)
+                    self.assertTrue(verdict.good, verdict.line)
+                    if isinstance(exercise, Experiment):
+                        self.assertEqual(verdict.line, f"Seen: {exercise.outcomes[patch][1]}.")
+
+    def test_the_rung_as_it_is_is_not(self):
+        for number, exercise in CODE.items():
+            with self.subTest(number):
+                lab, program = self.unchanged[exercise.file]
+                verdict = check(lab, exercise, program)
+                self.assertFalse(verdict.good)
+                self.assertRegex(verdict.line, r"^Not yet: .*\.$")
+                if isinstance(exercise, Change):
+                    self.assertRegex(verdict.line, r"case \w+ .*predicted are")
+
+    def test_what_is_wrong_is_named(self):
+        """A change half made: the kernel without its formula; and one that gives wrong results."""
+        lab, _ = self.solved["00.6"]
+        path = lab.scratch("00.6", CODE["00.6"].file)
+        with open(path, encoding="utf-8") as file:
+            whole = file.read()
+        for old, new, said in (("seen += p.keys(i)", "seen += p.N_kv", "traffic() says"),
+                               ("j < p.keys(i)", "j + 1 < p.keys(i)", "traffic() says"),
+                               ("o = fmaf(float(P[row + j])", "o = fmaf(1 + float(P[row + j])",
+                                "o is wrong: its error is"),
+                               ("T(o)", "T(o", "it does not compile: ")):
+            with self.subTest(said), open(path, "w", encoding="utf-8") as file:
+                self.assertIn(old, whole)
+                file.write(whole.replace(old, new))
+                file.flush()
+                try:
+                    line = check(lab, CODE["00.6"],
+                                 lab.compile("00.6", CODE["00.6"].file)).line
+                except Stop as stop:
+                    line = str(stop)
+                self.assertIn(said, line)
+                self.assertEqual(len(line.splitlines()), 1)
+
+    def test_a_sound_program_has_nothing_wrong_without_a_prediction(self):
+        lab, program = self.unchanged[CODE["03.6"].file]
+        for case in quick_cases():
+            self.assertIsNone(run_case(lab, program, case, lambda record: {}))
+
+
+class Patches(unittest.TestCase):
+    PATCH = "--- a\n+++ a\n@@ -1,2 +1,2 @@\n one\n-two\n+zwei\n@@ -9 +9 @@\n-nine\n"
+
+    def test_hunks_are_found_wherever_they_stand(self):
+        self.assertEqual(patched("zero\none\ntwo\nnine\n", self.PATCH, "x"), "zero\none\nzwei\n")
+
+    def test_a_patch_that_does_not_fit_is_an_error(self):
+        for text, times in (("one\nnine\n", 0), ("one\ntwo\none\ntwo\nnine\n", 2)):
+            with self.assertRaisesRegex(Stop, f"x.patch does not fit: its lines stand {times}"):
+                patched(text, self.PATCH, "x")
+
+
+class Command(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def exercise(self, *words, status=0):
+        done = subprocess.run([os.path.join(ROOT, "scripts/exercise"), *words, "--folder",
+                               self.folder, "--build", os.path.dirname(BIN)],
+                              stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+                              cwd=self.folder)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done.stdout if status in (0, 1) else done.stderr
+
+    def test_without_a_number_all_are_listed(self):
+        lines = self.exercise().splitlines()
+        self.assertEqual([line.split()[0] for line in lines], list(EXERCISES))
+
+    def test_a_task_and_its_copy(self):
+        path = os.path.join(self.folder, "03.6/03_online_softmax/attention.cu")
+        self.assertIn("03.6/03_online_softmax/attention.cu", self.exercise("03.6"))
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("// mine\n")
+        self.exercise("03.6")  # keeps what the reader has
+        with open(path, encoding="utf-8") as file:
+            self.assertIn("// mine", file.read())
+        self.exercise("03.6", "--restart")
+        with open(path, encoding="utf-8") as file, open(
+                os.path.join(ROOT, "03_online_softmax/attention.cu"), encoding="utf-8") as rung:
+            self.assertEqual(file.read(), rung.read())
+
+    def test_hints_one_by_one(self):
+        hints = EXERCISES["01.1"].hints
+        for shown in (1, 2, 3, 3):
+            out = self.exercise("01.1", "--hint")
+            self.assertEqual([hint in out for hint in hints],
+                             [i < shown for i in range(len(hints))])
+        self.exercise("01.1", "--restart")
+        self.assertNotIn(hints[1], self.exercise("01.1", "--hint"))
+
+    def test_numbers(self):
+        self.assertEqual(self.exercise("01.1", "498,000", "240000"), "Right.\n")
+        self.assertEqual(self.exercise("01.1", "498,000", "1", status=1),
+                         "Not yet: bytes of `mma`: 1 is too small.\n")
+
+    def test_solution(self):
+        self.assertIn("4,944,000", self.exercise("00.1", "--solution"))
+        out = self.exercise("01.3", "--solution")
+        self.assertEqual(out.count("\n-    __syncthreads();"), 2)
+
+    def test_bad_usage(self):
+        for words, why in ((("09.1",), "there is no exercise 09.1"),
+                           (("01.1", "5"), "asks for 2 numbers"),
+                           (("00.1", "many"), "'many' is not a number"),
+                           (("00.6", "5"), "asks for code, not for a number"),
+                           (("00.1", "--check"), "there is nothing to build"),
+                           (("00.6", "--check"), "there is no copy yet"),
+                           (("02.4", "--check"), "an answer in words"),
+                           (("--hint",), "which exercise?"),
+                           (("00.1", "5", "--hint"), "give numbers, or one of")):
+            with self.subTest(words):
+                self.assertIn(why, self.exercise(*words, status=2))
+
+    def test_without_a_build_it_says_so(self):
+        done = subprocess.run([os.path.join(ROOT, "scripts/exercise"), "00.1", "1", "--build",
+                               self.folder], stdin=subprocess.DEVNULL, capture_output=True,
+                              encoding="utf-8")
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("00_naive is not built yet: scripts/run builds it", done.stderr)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        BIN = os.path.abspath(sys.argv.pop(1))
+    if not os.path.exists(os.path.join(BIN, "00_naive")):
+        sys.exit(f"{sys.argv[0]}: no programs in {BIN}; give the folder that has them")
+    unittest.main()

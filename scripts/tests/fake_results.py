@@ -1,0 +1,167 @@
+"""What bench.py --grid paper,long would write on some GPU: made up, after the shape of real ones.
+
+python3 scripts/tests/fake_results.py FILE [FILE] writes it, to see figures of; and another GPU's,
+which belongs into the same folder.
+"""
+
+import json
+import sys
+
+from base import listed
+from ladder.figures.measured import flops
+from ladder.files import item_a_line, write_whole
+
+# TFLOP/s at large N, what a step requests (bytes for each of N² and for each of N·d) and keeps.
+STEPS = {
+    ("00_naive", "naive"): (1.3, 518, 8, "square"),
+    ("01_tiled_matmul", "tile"): (2.8, 40, 8, "square"),
+    ("01_tiled_matmul", "mma"): (60, 13, 8, "square"),
+    ("02_safe_softmax", "safe"): (53, 15, 8, "square"),
+    ("03_online_softmax", "softmax"): (60, 13, 8, "square"),
+    ("03_online_softmax", "two_pass"): (5.7, 380, 8, "none"),
+    ("03_online_softmax", "one_pass"): (5.7, 256, 8, "none"),
+    ("03_online_softmax", "one_pass_tile"): (190, 8, 8, "none"),
+    ("04_flash_v1", "flash_v1"): (60, 3, 20, "line"),
+    ("05_flash_v2", "swap"): (140, 4, 8, "line"),
+    ("05_flash_v2", "defer"): (150, 4, 8, "none"),
+    ("05_flash_v2", "mma"): (280, 2, 8, "none"),
+    ("05_flash_v2", "sm90"): (520, 2, 8, "none"),
+    ("06_backward", "stored"): (50, 30, 20, "square"),
+    ("06_backward", "mma"): (200, 6, 30, "line"),
+    ("06_backward", "deterministic"): (150, 7, 30, "line"),
+    ("06_backward", "wgmma"): (280, 6, 30, "line"),
+    ("06_backward", "tma"): (300, 6, 30, "line"),
+    ("06_backward", "producer"): (320, 6, 30, "line"),
+    ("06_backward", "transposed"): (360, 6, 30, "line"),
+    ("06_backward", "bulk_add"): (410, 6, 30, "line"),
+    ("06_backward", "sm90"): (420, 6, 30, "line"),
+}
+DEFAULTS = {"00_naive": "naive", "01_tiled_matmul": "mma", "02_safe_softmax": "safe",
+            "03_online_softmax": "one_pass_tile", "04_flash_v1": "flash_v1",
+            "05_flash_v2": "sm90", "06_backward": "sm90"}
+# What runs on one architecture alone.
+HOPPER = ("wgmma", "tma", "producer", "transposed", "bulk_add", "sm90")
+ASIDES = [("06_backward", "deterministic")]
+COLOURS = {rung: f"#{40 * i:02x}5a5a" for i, rung in enumerate(DEFAULTS)}
+PEERS = {"flash": 310, "cudnn": 470, "efficient": 150, "math": 15}
+NAME, OTHER = "NVIDIA F200 80GB", "NVIDIA F100 40GB"
+COPY = 3.0e12  # bytes a second
+OTHERS_COPY = 2.0e12
+
+
+def registered(rung, variant):
+    """What the file's `steps` say of a step."""
+    line = listed(
+        rung, variant, default=DEFAULTS[rung] == variant, by_name_only=(rung, variant) in ASIDES,
+        colour=COLOURS[rung], backward=rung == "06_backward",
+        exact_architecture=variant in HOPPER)
+    del line["device"], line["after"]
+    return line
+
+
+def fake_record(rung, variant, direction, batch, heads, n, d, causal, kind="normal", tile=None):
+    rate, square, line, kept = STEPS[rung, variant]
+    if direction == "fwd" and rung.startswith("06"):
+        rate *= 1.3
+    rate *= n / (n + 500) * (0.8 if causal else 1) * (1.2 if d == 128 else 1)
+    if tile:
+        rate, square = rate * tile / 256, square * 256 / tile
+    record = {"rung": rung, "variant": variant, "direction": direction, "device": "gpu",
+              "device_name": NAME, "dtype": "bf16", "input": kind, "seed": 0, "batch": batch,
+              "heads": heads, "kv_heads": heads, "seqlen": n, "seqlen_kv": n, "head_dim": d,
+              "causal": causal, "scale": d**-0.5, "block_q": 64, "block_kv": tile or 64,
+              "warps": 4, "stages": 2, "smem_bytes": 1000}
+    time_ms = flops(record) / rate * 1e-9
+    asked = int(batch * heads * (square * n * n + line * n * d))
+    workspace = {"square": 4 * n * n, "line": 4 * n * d, "none": 0}[kept] * batch * heads
+    dram = [None, None] if causal else [asked // 10 + batch * heads * 6 * n * d,
+                                        batch * heads * 2 * n * d]
+    error = {"max": 1e-3, "rel": 1e-3, "tolerance": 4e-3, "nonfinite": 0}
+    names = ["o"] if direction == "fwd" else ["dq", "dk", "dv"]
+    return {**record, "time_ms": time_ms, "time_ms_min": time_ms, "time_ms_max": time_ms,
+            "samples": 50, "tflops": rate, "model_read_bytes": asked, "model_write_bytes": 0,
+            "requested_read_bytes": None, "requested_write_bytes": None,
+            "distinct_read_bytes": None, "distinct_write_bytes": None,
+            "dram_read_bytes": dram[0], "dram_write_bytes": dram[1], "workspace_bytes": workspace,
+            "kernels": [{"name": name, "time_ms": time_ms * part, "dram_read_bytes": dram[0],
+                         "dram_write_bytes": 0 if dram[0] else None, "arrays": {}}
+                        for name, part in (("first", 0.75), ("second", 0.25))],
+            "errors": {name: error for name in names}, "pass": True}
+
+
+def fake_results():
+    commands, records, skipped = [], [], []
+    seen_peers = []
+
+    def add(rung, variant, batch, heads, n, d, causal, more="", **changes):
+        command = (f"{rung} --device gpu --variant {variant} --batch {batch} --heads {heads} "
+                   f"--seqlen {n} --head-dim {d} --dtype bf16{' --causal' if causal else ''}{more}")
+        workload = {"rung": rung, "variant": variant, "batch": batch, "heads": heads, "seqlen": n,
+                    "head_dim": d, "causal": causal, "dtype": "bf16", "command": command}
+        if STEPS[rung, variant][3] == "square" and 4 * heads * batch * n * n > 80e9:
+            gib = 4 * heads * batch * n * n / 2**30
+            skipped.append({**workload, "status": 3, "reason":
+                            f"{rung} needs {gib:.1f} GiB of GPU memory: there are 79.1"})
+        elif STEPS[rung, variant][0] < 10 and n > 4096:
+            skipped.append({**workload, "status": None, "reason": "slow: made up"})
+        else:
+            for direction in ["fwd", "bwd"] if rung.startswith("06") else ["fwd"]:
+                commands.append(command)
+                records.append(fake_record(rung, variant, direction, batch, heads, n, d, causal,
+                                           **changes))
+
+    for n in (512, 1024, 2048, 4096, 8192, 16384):
+        for d in (64, 128):
+            for causal in (False, True):
+                batch, heads = 16384 // n, 2048 // d
+                for rung, variant in STEPS:
+                    add(rung, variant, batch, heads, n, d, causal, " --check off")
+                for backend, rate in PEERS.items():
+                    for direction in ("fwd", "bwd"):
+                        record = {"rung": "pytorch", "variant": backend, "direction": direction,
+                                  "batch": batch, "heads": heads, "seqlen": n, "seqlen_kv": n,
+                                  "head_dim": d, "causal": causal, "dtype": "bf16",
+                                  "version": "PyTorch 0.0", "beside": [
+                                      " ".join(step) for step in STEPS if step[0][:2] in "05 06"]}
+                        tflops = rate * n / (n + 300) * (0.8 if direction == "bwd" else 1) * (
+                            0.7 if causal else 1)
+                        seen_peers.append({**record, "tflops": tflops,
+                                           "time_ms": flops(record) / tflops * 1e-9})
+    for n in (4096, 8192, 16384, 32768, 65536):
+        for causal in (False, True):
+            for rung, variant in STEPS:
+                add(rung, variant, 1, 16, n, 128, causal, " --check off")
+    for rung, variant in STEPS:
+        for kind in ("normal", "outliers"):
+            add(rung, variant, 1, 2, 1024, 64, False, f" --check full --input {kind}", kind=kind)
+    for d in (64, 128):
+        for tile in (64, 128, 256):
+            add("04_flash_v1", "flash_v1", 8, 2048 // d, 2048, d, False,
+                f" --block-q 64 --block-kv {tile} --check off", tile=tile)
+    return {"machine": {"gpu": NAME, "driver": "1.2", "memory_bytes": 80 * 2**30, "clocks":
+                        {"sm_mhz": {"min": 1200, "median": 1500, "max": 1980}}, "cuda": "12.8",
+                        "commit": "0" * 12, "date": "2001-02-03"},
+            "ceilings": {"matmul_tflops": 700, "copy_bytes_per_s": COPY},
+            "steps": [registered(*step) for step in STEPS], "commands": commands,
+            "records": records, "peers": seen_peers, "skipped": skipped}
+
+
+def of_another(results):
+    """The same, measured earlier on another GPU, of a smaller bandwidth: what keeps S and P in HBM
+    takes longer by as much, all else as long."""
+    results = json.loads(json.dumps(results))
+    results["machine"] |= {"gpu": OTHER, "commit": "1" * 12, "date": "2001-01-01"}
+    results["ceilings"]["copy_bytes_per_s"] = OTHERS_COPY
+    for record in results["records"]:
+        record["device_name"] = OTHER
+        if STEPS[record["rung"], record["variant"]][3] == "square":
+            for one in (record, *record["kernels"]):
+                one["time_ms"] *= COPY / OTHERS_COPY
+            record["tflops"] *= OTHERS_COPY / COPY
+    return results
+
+
+if __name__ == "__main__":
+    made_up = fake_results()
+    for path, of in zip(sys.argv[1:], (made_up, of_another(made_up))):
+        write_whole(path, item_a_line(of))

@@ -1,0 +1,335 @@
+"""Tests of scripts/mutate: its rules on texts, and the whole of it on a toy of a tree.
+
+Run alone: python3 scripts/tests/mutate_test.py
+"""
+
+import contextlib
+import functools
+import io
+import json
+import os
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.realpath(os.path.join(HERE, "../.."))
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+sys.dont_write_bytecode = True
+
+from ladder.console import Stop  # noqa: E402  (they lie in scripts)
+from ladder.mutate import judge, known, main  # noqa: E402
+from ladder.mutate.judge import Suites  # noqa: E402
+from ladder.mutate.plant import Garden, with_mutants  # noqa: E402
+from ladder.mutate.rules import key, masked, mutants  # noqa: E402
+
+
+def changes(body):
+    """{rule: {(was, now)}} of a kernel with that body."""
+    found = {}
+    text = "__global__ void kernel(int n) {\n" + body + "\n}\n"
+    for m in mutants("a.cu", text):
+        found.setdefault(m.rule, set()).add((m.was, m.now))
+    return found
+
+
+@functools.lru_cache(None)
+def of_file(file):
+    with open(os.path.join(ROOT, file), encoding="utf-8") as source:
+        return mutants(file, source.read())
+
+
+class Rules(unittest.TestCase):
+    def test_operators(self):
+        self.assertEqual(changes("x = a + b * c % d;\ny = a <= b;")["operator"],
+                         {("+", "-"), ("*", "+"), ("%", "(nothing)"), ("<=", "<")})
+        # What has no two operands, or is a template's, is none.
+        self.assertNotIn("operator", changes("f<T, 32>(-a, *p, x->y);"))
+
+    def test_statements(self):
+        self.assertEqual(changes("f(a,\n  b);\nif (n) return;\nx[i].y = 2;\nint z = 3;\nauto q = g();"
+                                 "\nTile<T, 8> t{s};\ncp_async_wait<0>();")["statement"],
+                         {("f(a, b);", "(left out)"), ("return;", "(left out)"),
+                          ("x[i].y = 2;", "(left out)"), ("cp_async_wait<0>();", "(left out)")})
+
+    def test_guards_and_their_parts(self):
+        found = changes("if (i < n && (j > 0 || k)) f();\ng(a && b, c);")
+        self.assertEqual(found["guard"], {("i < n && (j > 0 || k)", "true"),
+                                          ("i < n && (j > 0 || k)", "false")})
+        self.assertEqual(found["conjunct"], {
+            ("i < n", "true"), ("(j > 0 || k)", "true"), ("j > 0", "false"), ("k", "false"),
+            ("a", "true"), ("b", "true")})
+
+    def test_numbers_and_calls(self):
+        found = changes("float m = -INFINITY, l = 0;\nm = max(m, f<3>(16));\natomicAdd(p, 1);")
+        self.assertEqual(found["number"], {("-INFINITY", "0"), ("0", "1"), ("16", "17"), ("1", "2")})
+        self.assertEqual(found["call"], {("max", "min"), ("atomicAdd", "plain_add")})
+
+    def test_statements_moved_over_what_orders(self):
+        found = changes("a[i] = 1;\n__syncthreads();  // all\nfor (int k = 0; k < n; ++k) s += a[k];\n"
+                        "const auto go = [&] { cp_async_commit(); };\ngo();\nif (n) Q.release();\n"
+                        "return;")["moved"]
+        self.assertEqual(found, {
+            ("__syncthreads();", "(before a[i] = 1;)"),
+            ("__syncthreads();", "(after for (int k = 0; k < n; ++k) s += a[k];)"),
+            ("go();", "(before const auto go = [&] { cp_async_commit(); };)"),
+            ("go();", "(after if (n) Q.release();)")})  # not past the return
+
+    def test_not_over_what_nothing_orders(self):
+        declared = "const auto w = smem.take<float>(n);\nAccumulator<16, 8> S;\nauto m = fill_rows<16>(0);\n"
+        for statements, swapped in (
+                ("__syncthreads();\nm = max(m, row_max(S));", False),  # in registers
+                ("__syncthreads();\nm = max(m, max_over_warps(w));", True),
+                ("__syncthreads();\nmul_rows(S, w + n);", True),
+                ("__syncthreads();\nm = w[n];", True),
+                ("wgmma_wait<0>(S);\nm = row_max(S);", True),  # that it waits for
+                ("wgmma_wait<0>(S);\nm = m + m;", False),
+                ("Q.wait();\nif (n) return;", True),
+                ("cp_async_commit();\nm = w[n];", False),  # starts nothing
+                ("cp_async_commit();\ncp_async_wait<0>();", True),
+                ("cp_async_wait<0>();\n__syncthreads();", True),
+                ("K.wait();\nV.wait();", False),
+                ("K.fill(n);\nK.acquire();", False),  # sooner
+                ("K.acquire();\nK.fill(n);", True),
+                ("if (n == 0) begin_turn();\nK.wait();", False)):
+            found = changes(declared + "f();\n{\n" + statements + "\n}")
+            self.assertEqual("moved" in found, swapped, statements)
+
+    def test_variables_exchanged(self):
+        found = changes("const int row = n, j = 2;\nfloat sum = 0;\nfor (int k = 0; k < row; ++k) "
+                        "sum += x[k];\nauto& same = sum;\nf(same, sum);\nsmem.take<T>(j);\n"
+                        "{ const float other = sum; }\nf([](int i) { return i; }, row);\n"
+                        "Q.free[k].wait(p.N);\nbool a = 0;\nconst bool b = 1;\na = b;")["variable"]
+        names = {was: {now for one, now in found if one == was} for was, _ in found}
+        self.assertEqual(names, {"row": {"j", "k"}, "k": {"j"}, "j": {"n"}, "p.N": {"p.N_kv"},
+                                 "Q.free": {"Q.full"}, "b": {"a"}})
+
+    def test_roundings_and_padded_sizes(self):
+        text = ("template <class T, int D>\n__global__ void f(Hbm<T> O, Problem p, float a) {\n"
+                "  auto m = fill_rows<16>(0);\n  float tile[D], s = p.scale * a;\n"
+                "  O[p.d] = T(a > 0 ? s * D : a);\n  s = T(s);\n  m = max(m, a);\n  Tile<T, D> t;\n"
+                "  Chunk<T> q[D / 8];\n  n = pack<T>(a, s);\n}\n")
+        found = [(m.rule, m.line[:5], m.was) for m in mutants("a.cu", text)]
+        self.assertEqual([one for one in found if one[0] == "rounding"], [
+            ("rounding", "float", "p.scale"), ("rounding", "float", "a"), ("rounding", "O[p.d", "s"),
+            ("rounding", "O[p.d", "a"), ("rounding", "m = m", "m"), ("rounding", "m = m", "a")])
+        self.assertEqual([one for one in found if one[0] == "padded"],
+                         [("padded", "O[p.d", "p.d"), ("padded", "O[p.d", "D")])
+
+    def test_checks_run_on_the_host(self):
+        text = ("int f(int a) const {\n  if (a < 3 && a > 1) fault(a);\n}\n"
+                "A::A(int a) {\n  b = a;\n}\nconstexpr int k = 1 + 2;\n")
+        self.assertEqual([(m.rule, m.was, m.now) for m in mutants("common/machine/sim/a.cpp", text)],
+                         [("check", "a < 3", "true"), ("check", "a < 3 && a > 1", "false"),
+                          ("check", "a > 1", "true")])
+        self.assertEqual([(m.rule, m.was, m.now) for m in mutants("common/harness/a.cpp", text)
+                          if m.rule in ("guard", "statement")],
+                         [("guard", "a < 3 && a > 1", "false"), ("guard", "a < 3 && a > 1", "true"),
+                          ("statement", "fault(a);", "(left out)"), ("statement", "b = a;", "(left out)")])
+        self.assertEqual(mutants("a.cpp", text), [])
+
+    def test_only_what_runs_on_the_device_and_is_no_constant(self):
+        self.assertEqual(mutants("a.cu", "int host(int a) { return a + 1; }"), [])
+        self.assertEqual(changes("constexpr int k = 2 + 3;\nstatic_assert(k == 5);\n"
+                                 "if constexpr (k > 3) {}\n// a + b\n#pragma unroll 2\n"), {})
+        self.assertEqual(len(masked('f("a + b");  // c\n')), len('f("a + b");  // c\n'))
+
+    def test_the_same_key_wherever_the_line_stands(self):
+        body = "__device__ int f(int a) { return a + 1; }"
+        one = mutants("a.h", body + "\n")
+        moved = mutants("a.h", "// more\n\n" + body + "  // why\n")
+        self.assertEqual([key(m) for m in one], [key(m) for m in moved])
+        self.assertEqual(len({key(m) for m in one}), len(one))
+
+    def test_planted_with_no_number_the_text_is_what_it_was(self):
+        text = "__global__ void f(int n) {\n  if (n < 3 && n > 1) g(n + 1);\n}\n"
+        numbered = dict(enumerate(mutants("a.cu", text)))
+        planted, whose = with_mutants(text, numbered, "/a.cu")
+        self.assertIn("#line 1 \"/a.cu\"\n", planted)
+        for m in numbered.values():  # all are there, nested as they stand
+            self.assertNotIn("{was}", planted)
+        lines = planted[planted.index("#line"):].split("\n")[1:]
+        self.assertEqual(len(lines), text.count("\n") + 1)
+        own = {}  # what is whose: by this a mutant that does not compile is known
+        for line, begin, end, number in whose:
+            own[number] = own.get(number, "") + lines[line - 1][begin - 1:end - 1]
+        for number, m in numbered.items():
+            self.assertRegex(own[number], rf"\bM?{number}\b")
+
+    def test_every_source_of_the_tree_has_some(self):
+        for file in Suites(ROOT).files():
+            if "cublas" not in file and file not in Suites(ROOT).checks:
+                self.assertGreater(len(of_file(file)), 5, file)
+
+
+class Known(unittest.TestCase):
+    def load(self, entries):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(entries, file)
+            file.flush()
+            return known.load(file.name)
+
+    def test_what_is_left_out_stands_for_any(self):
+        m = mutants("a.h", "__device__ int f(int a) { return a + 1; }\n")[0]
+        self.assertEqual((m.was, m.now), ("+", "-"))
+        for entry in ({"was": "+"}, {"line": m.line}, {"file": "a.h", "was": "+", "now": "-"}):
+            self.assertEqual(known.reason_for([{**entry, "reason": "why"}], m), "why")
+        for entry in ({"was": "-"}, {"line": "f"}, {"file": "b.h", "was": "+"},
+                      {"was": "+", "nth": 1}):
+            self.assertIsNone(known.reason_for([{**entry, "reason": "why"}], m))
+            self.assertEqual(len(known.stale([{**entry, "reason": "why"}], [m])), 1)
+
+    def test_an_entry_must_say_what_and_why(self):
+        for entry in ({"was": "+"}, {"was": "+", "reason": " "}, {"file": "a", "reason": "why"},
+                      {"was": "+", "lin": "x", "reason": "why"}):
+            self.assertRaises(Stop, self.load, [entry])
+
+    def test_the_list_is_sound_and_every_entry_answers_to_something(self):
+        every = [m for file in Suites(ROOT).files() for m in of_file(file)]
+        self.assertEqual(known.stale(known.load(), every), [])
+
+
+# A toy: sums of a row, of which the tests see the first three alone.
+KERNEL = """\
+#include <cstdlib>
+#include "tile/word.h"
+#define __global__
+__global__ void sum(const int* x, int* out, int n) {
+  int total = 0;
+  for (int i = 0; i < n; ++i) {
+    if (x[i] > 100) total = 100;  // no test has so much
+    total = total + twice(x[i]);
+  }
+  out[0] = total;
+  while (n != 0) {
+    n = n / 2;
+    std::getenv("");  // so that the compiler must leave a loop that never ends
+  }
+}
+const char* step = R"(.name = "toy")";
+"""
+WORD = """\
+#pragma once
+#define __device__
+inline __device__ int twice(int x) { return x * 2; }
+"""
+TESTS = """\
+#include <gtest/gtest.h>
+void sum(const int*, int*, int);
+int of(const int (&x)[3], int n) { int out = 0; sum(x, &out, n); return out; }
+const auto name = [](const auto& info) { return info.param; };
+struct Sim : testing::TestWithParam<std::string> {};
+TEST_P(Sim, IsRight) { EXPECT_EQ(of({1, 2, 3}, 3), 12); EXPECT_EQ(of({7, 8, 9}, 0), 0); }
+INSTANTIATE_TEST_SUITE_P(, Sim, testing::Values("toy_three"), name);
+struct Schedules : testing::TestWithParam<std::string> {};
+TEST_P(Schedules, GiveTheSame) { EXPECT_EQ(of({5, 0, 4}, 2), 10); }
+INSTANTIATE_TEST_SUITE_P(, Schedules, testing::Values("toy"), name);
+"""
+CMAKE = """\
+cmake_minimum_required(VERSION 3.24)
+project(toy CXX)
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+find_package(GTest REQUIRED)
+file(WRITE ${CMAKE_BINARY_DIR}/stub.cpp "#include \\"${LADDER_PLANTED}/00_toy/attention.cu\\"\\n")
+add_executable(00_toy_test ${CMAKE_BINARY_DIR}/stub.cpp tests.cpp)
+target_include_directories(00_toy_test PRIVATE ${LADDER_PLANTED}/common common)
+target_link_libraries(00_toy_test GTest::gtest_main)
+"""
+
+
+class Toy(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = os.path.realpath(folder.name)
+        self.known = self.write("known.json", "[]")
+        self.addCleanup(setattr, judge, "PATIENCE", judge.PATIENCE)
+        judge.PATIENCE = 2
+        for path, text in (("00_toy/attention.cu", KERNEL), ("common/tile/word.h", WORD),
+                           ("tests.cpp", TESTS), ("CMakeLists.txt", CMAKE)):
+            self.write(path, text)
+
+    def write(self, path, text):
+        path = os.path.join(self.root, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def mutate(self, *arguments):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            status = main.main(list(arguments), self.root, self.known)
+        return status, out.getvalue()
+
+    def states(self):
+        with open(os.path.join(self.root, "build/mutate/results.json"), encoding="utf-8") as file:
+            return {tuple(one.split("\t")[1:4]): what for one, what in json.load(file).items()}
+
+    def test_finds_survivors_goes_on_and_believes_the_list(self):
+        status, said = self.mutate("--count", "0")
+        self.assertEqual(status, 1, said)
+        states = self.states()
+        state = {where: what["state"] for where, what in states.items()}
+        loop = "for (int i = 0; i < n; ++i) {"
+        guard = "if (x[i] > 100) total = 100;"
+        self.assertEqual(state[loop, "<", "<="], "found")
+        self.assertEqual(state["inline __device__ int twice(int x) { return x * 2; }", "*", "+"],
+                         "found")
+        self.assertEqual(state[guard, "x[i] > 100", "false"], "survived")
+        self.assertEqual(state[guard, "x[i] > 100", "true"], "found")
+        self.assertEqual(state[guard, "total = 100;", "(left out)"], "not reached")
+        hang = states["n = n / 2;", "n = n / 2;", "(left out)"]
+        self.assertEqual(hang, {**hang, "state": "found", "by": "00_toy_test: no end within 2 s of a core's "
+                                                          "time"})
+        with open(os.path.join(self.root, "00_toy/attention.cu"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), KERNEL)
+        self.assertIn("Survived:", said)
+        self.assertIn("x[i] > 100 → false", said)
+
+        # Nothing is tried a second time, and what the list explains is no hole.
+        at = os.path.join(self.root, "build/mutate/results.json")
+        before = os.stat(at).st_mtime_ns
+        holes = [where for where, what in state.items() if what in ("survived", "not reached")]
+        with open(self.known, "w", encoding="utf-8") as file:
+            json.dump([{"line": line, "was": was, "now": now, "reason": "a toy's"}
+                       for line, was, now in holes], file)
+        status, said = self.mutate("--count", "0")
+        self.assertEqual(status, 0, said)
+        self.assertIn("a toy's", said)
+        self.assertEqual(os.stat(at).st_mtime_ns, before)
+
+    def test_takes_out_what_the_compiler_names(self):
+        garden = Garden(self.root, enumerate(mutants("00_toy/attention.cu", KERNEL)))
+        garden.write()
+        path = os.path.join(self.root, "00_toy/attention.cu")
+        line, begin, _, number = next(one for one in garden.whose["00_toy/attention.cu"]
+                                      if garden.rule(one[3]) == "operator")
+        all_of_them = set(garden.numbered)
+        # By the column; what a declaration that fails takes with it stays for another round.
+        self.assertTrue(garden.take_out(f"{path}:{line}:{begin}: error: no\n"
+                                        f"{path}:8:1: error: 'x' was not declared in this scope\n"))
+        self.assertEqual(all_of_them - set(garden.numbered), {number})
+        self.assertFalse(garden.take_out(f"{path}:1:1: error: no\n"))
+        self.assertTrue(garden.take_out(f"{path}:8:1: error: 'x' was not declared in this scope\n"))
+        self.assertGreater(len(garden.unfit), 1)
+
+    def test_a_sample_is_the_seeds(self):
+        said = [self.mutate("--list", "--count", "4", "--seed", seed)[1] for seed in "0011"]
+        self.assertEqual(said[0], said[1])
+        self.assertEqual(said[2], said[3])
+        self.assertNotEqual(said[0], said[2])
+        self.assertRegex(said[0], r"\n4 of \d+\n$")
+        self.assertRegex(self.mutate("--list", "--count", "0", "--kind", "guard")[1],
+                         r"\nguard +2\n2 of 2\n$")
+
+    def test_refuses(self):
+        self.assertRaises(Stop, self.mutate, "--count", "-1")
+        self.assertRaises(Stop, self.mutate, "--only", "nowhere")
+        self.assertRaises(Stop, self.mutate, "--kind", "guard,gard")
+        self.assertRaises(Stop, self.mutate, "--jobs", "0")
+
+
+if __name__ == "__main__":
+    unittest.main()
