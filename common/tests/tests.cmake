@@ -36,10 +36,6 @@ ladder_test(quantised_test SOURCES ${tests}/harness/quantised_test.cpp LABELS as
 ladder_test(npy_test SOURCES ${tests}/harness/npy_test.cpp LABELS asan)
 ladder_test(options_test SOURCES ${tests}/harness/options_test.cpp LABELS asan)
 ladder_test(steps_test SOURCES ${tests}/harness/steps_test.cpp LABELS asan)
-add_executable(npy_fuzz ${tests}/harness/npy_fuzz.cpp)
-target_link_libraries(npy_fuzz PRIVATE ladder_harness)
-add_test(NAME npy_fuzz COMMAND npy_fuzz ${tests}/harness/npy_corpus --iterations 50000)
-set_tests_properties(npy_fuzz PROPERTIES LABELS asan)
 
 if(LADDER_GPU)
   ladder_test(float16_test SOURCES ${tests}/float16_test.cu)
@@ -181,7 +177,7 @@ endfunction()
 ladder_part(sim sim_test races_test hopper_faults_test gpu_test broken_test broken_reference_test
   broken_reference.misses_the_last_key broken_reference.forgets_D)
 ladder_part(tile tile_test over_warps_test hopper_test fp8_test float8_test float16_test registers)
-ladder_part(harness cli options_test steps_test npy_test npy_fuzz reference_test quantised_test
+ladder_part(harness cli options_test steps_test npy_test reference_test quantised_test
   sampling_test)
 ladder_part(scripts scripts lessons diff peers bench toy exercises mutate clock claims explore
   explore_page plots)

@@ -607,8 +607,10 @@ class Places(Case):
 
     def test_a_full_disk(self):
         self.assert_bad(TINY, 2, "cannot write", preexec_fn=self.FULL)
-        self.assert_bad(f"{TINY} --trace t", 2, "cannot write", save="", preexec_fn=self.FULL)
-        self.assertFalse(os.path.exists(self.path("t")))
+        for name in ("t", "t.gz"):
+            self.assert_bad(f"{TINY} --trace {name}", 2, "cannot write", save="",
+                            preexec_fn=self.FULL)
+            self.assertFalse(os.path.exists(self.path(name)))
         self.good(f"{TINY} --save before")
         before = read_npy(self.path("before", "o.npy"))
         done = self.execute(f"{TINY} --save before --seed 9", preexec_fn=self.FULL)
