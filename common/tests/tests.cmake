@@ -69,7 +69,8 @@ foreach(source 01_tiled_matmul/tile.cu 01_tiled_matmul/attention.cu 06_backward/
 endforeach()
 add_custom_command(OUTPUT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
   COMMAND Python3::Interpreter -B ${tests}/mistakes.py ${CMAKE_BINARY_DIR}/planted
-  DEPENDS ${planted_sources} ${tests}/mistakes.py)
+  DEPENDS ${planted_sources} ${tests}/mistakes.py
+    ${CMAKE_SOURCE_DIR}/scripts/ladder/mutate/plant.py)
 # 06's `stored` names 02's forward pass.
 add_library(planted OBJECT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
   ${CMAKE_BINARY_DIR}/stubs/02_safe_softmax/attention.cu.cpp)
