@@ -40,8 +40,8 @@ ladder_test(steps_test SOURCES ${tests}/harness/steps_test.cpp LABELS asan)
 if(LADDER_GPU)
   ladder_test(float16_test SOURCES ${tests}/float16_test.cu)
   ladder_test(gpu_test SOURCES ${tests}/gpu_test.cu LABELS gpu LOCK gpu)
-  add_test(NAME registers COMMAND Python3::Interpreter ${tests}/registers_test.py
-    ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} -v)
+  add_test(NAME machine_code COMMAND Python3::Interpreter ${tests}/tile/machine_code_test.py
+    ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
 endif()
 
 # Files of kernels and tests, compiled for both machines.
@@ -177,7 +177,7 @@ function(ladder_part name)
 endfunction()
 ladder_part(sim sim_test races_test hopper_faults_test gpu_test broken_test broken_reference_test
   broken_reference.misses_the_last_key broken_reference.forgets_D)
-ladder_part(tile tile_test over_warps_test hopper_test fp8_test float8_test float16_test registers)
+ladder_part(tile tile_test over_warps_test hopper_test fp8_test float8_test float16_test machine_code)
 ladder_part(harness cli options_test steps_test npy_test reference_test quantised_test
   sampling_test)
 ladder_part(scripts scripts lessons diff peers bench toy exercises mutate clock claims explore
