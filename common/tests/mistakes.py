@@ -9,14 +9,12 @@ gone there, and its test fails: the source has moved on, and so must this table.
 import collections
 import json
 import os
-import re
 import sys
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 
-from ladder.mutate.plant import with_mutants, write_if_new  # noqa: E402  (it lies in scripts)
-from ladder.mutate.rules import Mutant  # noqa: E402
+from ladder.mutate.plant import change, with_mutants, write_if_new  # noqa: E402  (it lies in scripts)
 
 TABLE = os.path.join(ROOT, "common/tests/mistakes.h")
 
@@ -107,16 +105,6 @@ MISTAKES = {
 }
 
 
-def mutant(source, text, m):
-    """The mistake as scripts/mutate would plant it; None where its text is no longer there."""
-    begin = text.find(m.was)
-    if begin < 0:
-        return None
-    now = re.sub("([{}])", r"\1\1", m.now)  # but for what is filled in
-    now = now.replace("WAS", "{was}").replace("ON", "ladder::mutant::on({id})")
-    return Mutant(source, "mistake", "", m.was, "", 0, begin, begin + len(m.was), now, None, None)
-
-
 def plant(folder):
     rows = []
     for source, mistakes in MISTAKES.items():
@@ -124,10 +112,10 @@ def plant(folder):
             text = file.read()
         planted = {}
         for number, m in enumerate(mistakes, len(rows)):
-            planted[number] = mutant(source, text, m)
-            gone = "" if planted[number] else f"'{m.was}' is no longer in {source}"
+            gone = "" if m.was in text else f"'{m.was}' is no longer in {source}"
+            if not gone:
+                planted[number] = change(source, text.index(m.was), m.was, m.now)
             rows.append(f"{{{', '.join(map(json.dumps, (m.name, *m.step, m.how, m.says, gone)))}}},\n")
-        planted = {number: one for number, one in planted.items() if one}
         write_if_new(os.path.join(folder, source + ".cpp"),
                      with_mutants(text, planted, os.path.join(ROOT, source), TABLE)[0])
     write_if_new(os.path.join(folder, "mistakes.inc"), "".join(rows))

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 
 from ladder.console import WRONG_RESULT, Stop
-from ladder.mutate.rules import key
+from ladder.mutate.rules import Mutant, key
 
 SWITCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "switch.h")
 # What is compiled again and again must compile fast, and then not run too slowly.
@@ -49,6 +49,14 @@ def with_mutants(text, numbered, path, header=SWITCH):
                         for number, m in sorted(numbered.items()) if m.operator)
     once = "#pragma once\n" if path.endswith(".h") else ""
     return f'{once}#include "{header}"\n{operators}\n#line 1 "{path}"\n' + "".join(parts), whose
+
+
+def change(file, begin, was, now):
+    """A mutant that puts `now` in the place of `was`. In it WAS stands for that, and ON for whether
+    the mutant is the one that is made."""
+    now = re.sub("([{}])", r"\1\1", now)  # but for what is filled in
+    now = now.replace("WAS", "{was}").replace("ON", "ladder::mutant::on({id})")
+    return Mutant(file, "change", "", was, "", 0, begin, begin + len(was), now, None, None)
 
 
 def write_if_new(path, text):
