@@ -1,6 +1,6 @@
 #!/bin/sh
 # ptxas.sh OBJECT COMMAND…: compiles, and keeps what ptxas says of registers in OBJECT.ptxas, where
-# registers_test reads it; all else is shown.
+# machine_code_test reads it; all else is shown.
 object=$1
 shift
 "$@" -Xptxas=-v 2>"$object.ptxas"

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <iterator>
 #include <stdexcept>
+#include <utility>
 
 #include "rung.h"
 
@@ -121,6 +122,7 @@ void AtomicFile::take_slot() {
 }
 
 AtomicFile::~AtomicFile() {
+  if (gzip_) pclose(gzip_);
   if (file_) std::fclose(file_);
   remove_temporary();
 }
@@ -139,11 +141,24 @@ void AtomicFile::remove_temporary() {
 
 void AtomicFile::write(const void* data, size_t bytes) {
   if (!file_) throw std::logic_error("written after finish(): " + path_);
-  if (std::fwrite(data, 1, bytes, file_) != bytes) fail();
+  if (std::fwrite(data, 1, bytes, gzip_ ? gzip_ : file_) != bytes) fail();
+}
+
+void AtomicFile::compress() {
+  std::signal(SIGPIPE, SIG_IGN);  // where gzip cannot write, this program reports it
+  // A child's standard output is what this one's is when it starts.
+  std::fflush(stdout);
+  const int out = dup(STDOUT_FILENO);
+  dup2(fileno(file_), STDOUT_FILENO);
+  gzip_ = popen("exec gzip -n", "w");
+  dup2(out, STDOUT_FILENO);
+  close(out);
+  if (!gzip_) fail();
 }
 
 void AtomicFile::finish() {
   if (!file_) return;
+  if (gzip_ && pclose(std::exchange(gzip_, nullptr)) != 0) errno = EIO, fail();
   if (std::fflush(file_) != 0) fail();
   // Without fsync a full disk may show only after the rename. Pipes and devices cannot sync.
   if (slot_ >= 0 && fsync(fileno(file_)) != 0) fail();

@@ -27,6 +27,9 @@ class AtomicFile {
   void write(const void* data, size_t bytes);
   void write(const std::string& text) { write(text.data(), text.size()); }
 
+  /// From now on what is written goes through gzip, the program.
+  void compress();
+
   /// Brings every byte to the disk and closes the temporary file; nothing can be written after.
   /// Throws Error(bad_usage) when the disk is full.
   void finish();
@@ -42,7 +45,8 @@ class AtomicFile {
   std::string path_;    // as given, for messages
   std::string target_;  // the same with symbolic links followed
   std::FILE* file_ = nullptr;
-  int slot_ = -1;  // of the table of temporary names; -1: written in place
+  std::FILE* gzip_ = nullptr;  // after compress(): a pipe to it
+  int slot_ = -1;              // of the table of temporary names; -1: written in place
 };
 
 /// Creates a folder where there is none; its parent must exist. Throws Error(bad_usage) when that

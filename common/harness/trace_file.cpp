@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <functional>
-#include <optional>
 
-#include "harness/gzip.h"
 #include "harness/source_lines.h"
 
 namespace ladder {
@@ -116,9 +114,8 @@ void write_event(const Write& write, const WorkEvent& e, const std::vector<std::
 
 void write_trace(AtomicFile& file, const std::string& path, const Variant& variant,
                  const Outputs& run, Device& device) {
-  std::optional<Gzip> gzip;
-  if (path.ends_with(".gz")) gzip.emplace([&](const std::string& bytes) { file.write(bytes); });
-  const Write write = [&](const std::string& text) { gzip ? gzip->write(text) : file.write(text); };
+  if (path.ends_with(".gz")) file.compress();
+  const Write write = [&](const std::string& text) { file.write(text); };
   write_head(write, variant, run.problem);
   write_accesses(write, device.take_trace());
   write_async(write, device.take_async_trace());
@@ -132,7 +129,6 @@ void write_trace(AtomicFile& file, const std::string& path, const Variant& varia
         fmt::format("{{\"fault\": {}, \"launch\": {}, \"block\": {}, \"thread\": {}, \"line\": "
                     "{}}}\n",
                     quoted(f.message), f.launch, f.block, f.thread, quoted(place(lines, f.site))));
-  if (gzip) gzip->finish();
   file.commit();
 }
 

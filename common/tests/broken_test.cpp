@@ -92,10 +92,10 @@ TEST_P(Mistakes, AreCaught) {
   if (*m.gone)
     FAIL() << "This mistake cannot be planted any more: " << m.gone
            << ".\nIf the source is right as it is now, give common/tests/mistakes.py its text.";
-  making = number_of_mistake(m.name);
+  mutant::active = number_of_mistake(m.name);
   std::string fault;
   const auto how = caught(variant(m.rung, m.step), &fault);
-  making = -1;
+  mutant::active = -1;
   std::string all;
   for (const std::string& h : how) all += (all.empty() ? "" : ", ") + h;
   printf("%s: caught by %s%s%s\n", m.name, all.empty() ? "nothing" : all.c_str(),
@@ -117,7 +117,7 @@ TEST(Broken, RacesBetweenBlocksAreFoundInEveryOrderOnOneThread) {
   Options options;
   options.problem = kProblems[1];
   for (const auto& [name, does] : races) {
-    const Mistake& m = kMistakes[making = number_of_mistake(name)];
+    const Mistake& m = kMistakes[mutant::active = number_of_mistake(name)];
     for (const Schedule& schedule : kSchedules) {
       SCOPED_TRACE(testing::Message() << name << ", order " << static_cast<int>(schedule.order));
       try {
@@ -131,7 +131,7 @@ TEST(Broken, RacesBetweenBlocksAreFoundInEveryOrderOnOneThread) {
       }
     }
   }
-  making = -1;
+  mutant::active = -1;
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <ostream>
 #include <string_view>
 
+#include "../../scripts/ladder/mutate/switch.h"
+
 namespace ladder {
 
 struct Mistake {
@@ -34,10 +36,11 @@ inline int number_of_mistake(std::string_view name) {
   std::abort();
 }
 
-/// The mistake that is made; −1: none.
-inline int making = [] {
-  const char* const name = std::getenv("LADDER_MISTAKE");
-  return name ? number_of_mistake(name) : -1;
+/// What LADDER_MISTAKE chooses.
+inline const bool mistake_chosen = [] {
+  if (const char* const name = std::getenv("LADDER_MISTAKE"))
+    mutant::active = number_of_mistake(name);
+  return true;
 }();
 
 }  // namespace ladder

@@ -1,8 +1,8 @@
 """Mistakes of the kind that one makes, each a change to a sound source, that the tests must find.
 
-`mistakes.py FOLDER` writes, as part of the build, a copy of each source with all its mistakes in it:
-LADDER_MISTAKE, or a test, chooses one while the program runs, or none. Beside them it writes
-mistakes.inc, the table for the tests. A mistake whose text is no longer in its source is said to be
+`mistakes.py FOLDER` writes, as part of the build, a copy of each source with all its mistakes in it,
+planted as scripts/mutate does: LADDER_MISTAKE, or a test, chooses one while the program runs, or
+none. Beside them it writes mistakes.inc, the table for the tests. A mistake whose text is no longer in its source is said to be
 gone there, and its test fails: the source has moved on, and so must this table.
 """
 
@@ -11,7 +11,12 @@ import json
 import os
 import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+
+from ladder.mutate.plant import change, with_mutants, write_if_new  # noqa: E402  (it lies in scripts)
+
+TABLE = os.path.join(ROOT, "common/tests/mistakes.h")
 
 # The steps whose sources have mistakes.
 TILE, PIPELINE = ("01_tiled_matmul", "tile"), ("01_tiled_matmul", "pipeline")
@@ -100,34 +105,20 @@ MISTAKES = {
 }
 
 
-def write(path, text):
-    """Only where it changes: what is built from it then stays."""
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            if file.read() == text:
-                return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-
-
 def plant(folder):
-    rows, number = [], 0
+    rows = []
     for source, mistakes in MISTAKES.items():
         with open(os.path.join(ROOT, source), encoding="utf-8") as file:
             text = file.read()
-        for m in mistakes:
-            found = m.was in text
-            now = m.now.replace("WAS", m.was).replace("ON", f"(ladder::making == {number})")
-            text = text.replace(m.was, now, 1)
-            strings = (m.name, *m.step, m.how, m.says,
-                       "" if found else f"'{m.was}' is no longer in {source}")
-            rows.append(f"{{{', '.join(map(json.dumps, strings))}}},\n")
-            number += 1
-        path = os.path.join(ROOT, source)
-        write(os.path.join(folder, source + ".cpp"),
-              f'#include "tests/mistakes.h"\n#line 1 "{path}"\n{text}')
-    write(os.path.join(folder, "mistakes.inc"), "".join(rows))
+        planted = {}
+        for number, m in enumerate(mistakes, len(rows)):
+            gone = "" if m.was in text else f"'{m.was}' is no longer in {source}"
+            if not gone:
+                planted[number] = change(source, text.index(m.was), m.was, m.now)
+            rows.append(f"{{{', '.join(map(json.dumps, (m.name, *m.step, m.how, m.says, gone)))}}},\n")
+        write_if_new(os.path.join(folder, source + ".cpp"),
+                     with_mutants(text, planted, os.path.join(ROOT, source), TABLE)[0])
+    write_if_new(os.path.join(folder, "mistakes.inc"), "".join(rows))
 
 
 if __name__ == "__main__":

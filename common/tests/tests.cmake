@@ -36,16 +36,12 @@ ladder_test(quantised_test SOURCES ${tests}/harness/quantised_test.cpp LABELS as
 ladder_test(npy_test SOURCES ${tests}/harness/npy_test.cpp LABELS asan)
 ladder_test(options_test SOURCES ${tests}/harness/options_test.cpp LABELS asan)
 ladder_test(steps_test SOURCES ${tests}/harness/steps_test.cpp LABELS asan)
-add_executable(npy_fuzz ${tests}/harness/npy_fuzz.cpp)
-target_link_libraries(npy_fuzz PRIVATE ladder_harness)
-add_test(NAME npy_fuzz COMMAND npy_fuzz ${tests}/harness/npy_corpus --iterations 50000)
-set_tests_properties(npy_fuzz PROPERTIES LABELS asan)
 
 if(LADDER_GPU)
   ladder_test(float16_test SOURCES ${tests}/float16_test.cu)
   ladder_test(gpu_test SOURCES ${tests}/gpu_test.cu LABELS gpu LOCK gpu)
-  add_test(NAME registers COMMAND Python3::Interpreter ${tests}/registers_test.py
-    ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} -v)
+  add_test(NAME machine_code COMMAND Python3::Interpreter ${tests}/tile/machine_code_test.py
+    ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
 endif()
 
 # Files of kernels and tests, compiled for both machines.
@@ -73,7 +69,8 @@ foreach(source 01_tiled_matmul/tile.cu 01_tiled_matmul/attention.cu 06_backward/
 endforeach()
 add_custom_command(OUTPUT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
   COMMAND Python3::Interpreter -B ${tests}/mistakes.py ${CMAKE_BINARY_DIR}/planted
-  DEPENDS ${planted_sources} ${tests}/mistakes.py)
+  DEPENDS ${planted_sources} ${tests}/mistakes.py
+    ${CMAKE_SOURCE_DIR}/scripts/ladder/mutate/plant.py)
 # 06's `stored` names 02's forward pass.
 add_library(planted OBJECT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
   ${CMAKE_BINARY_DIR}/stubs/02_safe_softmax/attention.cu.cpp)
@@ -154,8 +151,8 @@ function(ladder_part name)
 endfunction()
 ladder_part(sim sim_test races_test hopper_faults_test gpu_test broken_test broken_reference_test
   broken_reference.misses_the_last_key broken_reference.forgets_D)
-ladder_part(tile tile_test over_warps_test hopper_test fp8_test float8_test float16_test registers)
-ladder_part(harness cli options_test steps_test npy_test npy_fuzz reference_test quantised_test
+ladder_part(tile tile_test over_warps_test hopper_test fp8_test float8_test float16_test machine_code)
+ladder_part(harness cli options_test steps_test npy_test reference_test quantised_test
   sampling_test)
 ladder_part(scripts scripts lessons diff peers bench toy exercises mutate clock claims explore
   explore_page plots)

@@ -10,6 +10,7 @@ import array
 import bisect
 import json
 import os
+import re
 import statistics
 import struct
 import tempfile
@@ -17,7 +18,7 @@ import tempfile
 from ladder.console import GOOD, NO_DEVICE, WRONG_RESULT, Progress, Stop
 from ladder.files import ROOT, item_a_line, write_whole
 from ladder.bench.machine import Clocks, machine, output_of
-from ladder.mutate.plant import check_tools, run_logged
+from ladder.mutate.plant import change, check_tools, run_logged, with_mutants, write_if_new
 from ladder.programs import json_lines, programs_in, run_quietly
 from ladder.bench.workload import paper_batch, paper_heads
 
@@ -65,130 +66,94 @@ inline int times_to_launch() {
   return times;
 }
 """
-MARK = f"""\
-  const auto mark = [&](int step, int what) {{
+# [(line, what stands in its place, WAS being the line)]: in the whole file, and in the loop of each.
+EVERYWHERE = [
+    ("constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup\n",
+     FUNCTIONS + "WAS"),
+    (", kLn2 = 0.693147181f;\n", ";\n"),
+    ("2 * shared_bytes<Mbarrier>(consumers) + 4 * shared_bytes<Mbarrier>(kStages);\n",
+     f"shared_bytes<int>({ROWS} * consumers) + WAS"),
+    ("  if (threadIdx.x == 0) fence_mbarrier_init();\n", f"""\
+  auto marks = smem.take<int>("marks", {ROWS} * kConsumers);
+  if (threadIdx.x == 0) marks[{ROWS - 1}] = cycles_now(), marks[{ROWS - 2}] = nanoseconds_now();
+WAS"""),
+    ("  const bool first_thread = threadIdx.x % kWarpgroup == 0;\n", f"""\
+WAS  const auto mark = [&](int step, int what) {{
     if (first_thread && static_cast<unsigned>(step - {FIRST}) < {STEPS}u)
       marks[{ROWS} * consumer + {len(MARKS)} * (step - {FIRST}) + what] = cycles_now();
   }};
-"""
-BLOCK_END = f"""\
+"""),
+    ("  named_barrier_sync(kOwn + consumer, kWarpgroup);\n", f"""\
   if (first_thread) {{
     marks[{ROWS} * consumer + {CYCLES}] = cycles_now();
     marks[{ROWS} * consumer + {NANOSECONDS}] = nanoseconds_now();
   }}
-"""
-# In the place of LSE, after the consumer's barrier.
-OUT = f"""\
+WAS"""),
+    # In the place of LSE, after the consumer's barrier.
+    ("""\
+  for_each_row(m, l, [&](int i, float max, float sum) {
+    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
+  });
+""", f"""\
   const int word = static_cast<int>(threadIdx.x) % kWarpgroup;
   if (word < {WORDS} && tile_row + word < p.N)
     LSE[p.q_row(bh) + tile_row + word] = static_cast<float>(
         marks[{ROWS} * consumer + word] - marks[{ROWS} - (word == {NANOSECONDS} ? 2 : 1)]);
-"""
-LOOP, ALL = "the consumers' loop", "the file"
-
-
-def line_of_marks(*marks):
-    return "".join(f"    mark({step}, {what});\n" for step, what in marks)
-
-
-BARRIERS = "2 * shared_bytes<Mbarrier>(consumers) + 4 * shared_bytes<Mbarrier>(kStages)"
-WRITES_LSE = ["  for_each_row(m, l, [&](int i, float max, float sum) {",
-              "    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + "
-              "logf(sum) : -INFINITY;",
-              "  });"]
-LAUNCH = ('  launch("attention", attention<T, D, kConsumers, Bc>, '
-          "dim3(ceil_div(p.N, Br) * p.B * p.H),")
-
-
-def edits(variant):
-    """[(where, line, what comes before it, after it)]. None after: it takes the line's place."""
-    found = [
-        (ALL, '#include "machine/hopper.h"', "#include <cstdlib>\n\n", ""),
-        (ALL, "constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup",
-         FUNCTIONS, ""),
-        (ALL, "constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;",
-         "constexpr float kLog2e = 1.44269504f;\n", None),
-        (ALL, f"         {BARRIERS};",
-         f"         {BARRIERS} + shared_bytes<int>({ROWS} * consumers);\n", None),
-        (ALL, "  if (threadIdx.x == 0) fence_mbarrier_init();",
-         f'  auto marks = smem.take<int>("marks", {ROWS} * kConsumers);\n'
-         f"  if (threadIdx.x == 0) marks[{ROWS - 1}] = cycles_now(), "
-         f"marks[{ROWS - 2}] = nanoseconds_now();\n", ""),
-        (ALL, "  const bool first_thread = threadIdx.x % kWarpgroup == 0;", "", MARK),
-        (ALL, "  named_barrier_sync(kOwn + consumer, kWarpgroup);", BLOCK_END, ""),
-        (ALL, WRITES_LSE[0], OUT, None),
-        (ALL, WRITES_LSE[1], "", None),
-        (ALL, LAUNCH,
-         "  for (int launches = times_to_launch(); launches > 0; --launches)\n", ""),
-    ]
-    if variant == "producer":
-        return found + [
-            (LOOP, "    K.wait();", "", line_of_marks(("step", START))),
-            (LOOP, "    wgmma_wait<0>(S);", line_of_marks(("step", S_ISSUED)),
-             line_of_marks(("step", S_DONE))),
-            (LOOP, "    mul_rows(O_sum, alpha);", line_of_marks(("step", SOFTMAX_DONE)), ""),
-            (LOOP, "    auto P = as_operand<T>(S);", "", line_of_marks(("step", READY))),
-            (LOOP, "    wgmma_wait<0>(O_sum, P);", line_of_marks(("step", O_ISSUED)),
-             line_of_marks(("step", O_DONE))),
-        ]
-    return found + [
-        (LOOP, "    start_scores();", line_of_marks(("step", START)),
-         line_of_marks(("step", S_ISSUED))),
-        (LOOP, "    start_output();", "", line_of_marks(("step - 1", O_ISSUED))),
-        (LOOP, "    wgmma_wait<1>(S);", "", line_of_marks(("step", S_DONE))),
-        (LOOP, "    softmax(step * Bc);", "", line_of_marks(("step", SOFTMAX_DONE))),
-        (LOOP, "    wgmma_wait<0>(O_sum, P);", "", line_of_marks(("step - 1", O_DONE))),
-        (LOOP, "    P = as_operand<T>(S);", "", line_of_marks(("step", READY))),
-    ]
+"""),
+    ('  launch("attention", attention<T, D, kConsumers, Bc>, '
+     "dim3(ceil_div(p.N, Br) * p.B * p.H),\n",
+     "  for (int launches = times_to_launch(); launches > 0; --launches)\nWAS"),
+]
+PRODUCER_LOOP = [
+    ("K.wait();", f"WAS mark(step, {START});"),
+    ("wgmma_wait<0>(S);", f"mark(step, {S_ISSUED}); WAS mark(step, {S_DONE});"),
+    ("mul_rows(O_sum, alpha);", f"mark(step, {SOFTMAX_DONE}); WAS"),
+    ("auto P = as_operand<T>(S);", f"WAS mark(step, {READY});"),
+    ("wgmma_wait<0>(O_sum, P);", f"mark(step, {O_ISSUED}); WAS mark(step, {O_DONE});"),
+]
+OVERLAP_LOOP = [
+    ("start_scores();", f"mark(step, {START}); WAS mark(step, {S_ISSUED});"),
+    ("start_output();", f"WAS mark(step - 1, {O_ISSUED});"),
+    ("wgmma_wait<1>(S);", f"WAS mark(step, {S_DONE});"),
+    ("softmax(step * Bc);", f"WAS mark(step, {SOFTMAX_DONE});"),
+    ("wgmma_wait<0>(O_sum, P);", f"WAS mark(step - 1, {O_DONE});"),
+    ("P = as_operand<T>(S);", f"WAS mark(step, {READY});"),
+]
 
 
 def source_of(variant):
     return f"{RUNG}/hopper/{variant}.cu"
 
 
-def place_of(lines, variant, where, line):
-    """The number of a line that stands just once where it is looked for."""
-    begin, end = 0, len(lines)
-    if where == LOOP:
-        first = 0 if variant == "producer" else 1
-        begin = place_of(lines, variant, ALL,
-                         f"  for (int step = {first}; step < steps; ++step) {{")
-        end = lines.index("  }", begin)
-    found = [at for at in range(begin, end) if lines[at] == line]
-    if len(found) != 1:
-        raise Stop(f"{variant}: the line '{line.strip()}' stands {len(found) or 'no'} times in "
-                   f"{where} of {source_of(variant)}, where one is to be marked: adapt "
-                   "scripts/ladder/clock.py", WRONG_RESULT)
-    return found[0]
+def place_of(text, variant, line, begin=0, end=None):
+    """Where a line, or its end, is that stands just once between two places."""
+    found = re.compile(("^" if line[0] == " " else "") + re.escape(line), re.M).finditer(
+        text, begin, len(text) if end is None else end)
+    places = [one.start() for one in found]
+    if len(places) != 1:
+        raise Stop(f"{variant}: the line '{line.strip()}' stands {len(places) or 'no'} times where "
+                   f"one of {source_of(variant)} is to be marked: adapt scripts/ladder/clock.py",
+                   WRONG_RESULT)
+    return places[0]
 
 
 def with_marks(text, variant):
     """The text of a kernel with its marks."""
-    lines = text.split("\n")
-    changes = {}
-    for where, line, before, after in edits(variant):
-        at = place_of(lines, variant, where, line)
-        changes[at] = before + ("" if after is None else line + "\n" + after)
-    end = place_of(lines, variant, ALL, WRITES_LSE[0]) + 2
-    if lines[end] != WRITES_LSE[2]:
-        raise Stop(f"{variant}: LSE is not written as it was: adapt scripts/ladder/clock.py",
-                   WRONG_RESULT)
-    changes[end] = ""
-    return "".join(changes.get(at, line + "\n") for at, line in enumerate(lines))[:-1]
+    first, in_loop = (0, PRODUCER_LOOP) if variant == "producer" else (1, OVERLAP_LOOP)
+    begin = place_of(text, variant, f"  for (int step = {first}; step < steps; ++step) {{\n")
+    end = text.index("\n  }\n", begin) + 1
+    places = [(place_of(text, variant, was), was, now) for was, now in EVERYWHERE]
+    places += [(place_of(text, variant, f"    {was}\n", begin, end) + 4, was, now)
+               for was, now in in_loop]
+    planted = {number: change(source_of(variant), *one) for number, one in enumerate(places)}
+    return with_mutants(text, planted, os.path.join(ROOT, source_of(variant)), "cstdlib")[0]
 
 
 def plant(folder):
-    """Writes the copies into a folder, each only where it changes: what is built then stays."""
     for variant in VARIANTS:
         with open(os.path.join(ROOT, source_of(variant)), encoding="utf-8") as source:
-            planted = with_marks(source.read(), variant)
-        path = os.path.join(folder, source_of(variant))
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as copy:
-                if copy.read() == planted:
-                    continue
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        write_whole(path, planted)
+            write_if_new(os.path.join(folder, source_of(variant)),
+                         with_marks(source.read(), variant))
 
 
 def build(folder, progress):

@@ -10,14 +10,14 @@ import shutil
 import subprocess
 
 from ladder.console import WRONG_RESULT, Stop
-from ladder.mutate.rules import key
+from ladder.mutate.rules import Mutant, key
 
 SWITCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "switch.h")
 # What is compiled again and again must compile fast, and then not run too slowly.
 FLAGS = "-O1 -w"
 
 
-def with_mutants(text, numbered, path):
+def with_mutants(text, numbered, path, header=SWITCH):
     """The text of a source with the mutants of {number: mutant} in it, and which of it is whose:
     [(line, begin, end, number)], counted from 1."""
     edits = []  # place, rank among those of a place, length of what goes, text that comes, whose
@@ -48,7 +48,26 @@ def with_mutants(text, numbered, path):
     operators = "".join(f"static constexpr ladder::mutant::{m.operator} M{number}{{{number}}}; "
                         for number, m in sorted(numbered.items()) if m.operator)
     once = "#pragma once\n" if path.endswith(".h") else ""
-    return f'{once}#include "{SWITCH}"\n{operators}\n#line 1 "{path}"\n' + "".join(parts), whose
+    return f'{once}#include "{header}"\n{operators}\n#line 1 "{path}"\n' + "".join(parts), whose
+
+
+def change(file, begin, was, now):
+    """A mutant that puts `now` in the place of `was`. In it WAS stands for that, and ON for whether
+    the mutant is the one that is made."""
+    now = re.sub("([{}])", r"\1\1", now)  # but for what is filled in
+    now = now.replace("WAS", "{was}").replace("ON", "ladder::mutant::on({id})")
+    return Mutant(file, "change", "", was, "", 0, begin, begin + len(was), now, None, None)
+
+
+def write_if_new(path, text):
+    """Writes a file only where it changes: what is built from it then stays."""
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            if file.read() == text:
+                return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def advanced(line, column, text):
@@ -82,14 +101,7 @@ class Garden:
                 text = source.read()
             mine = {n: m for n, m in self.numbered.items() if m.file == file}
             planted, self.whose[file] = with_mutants(text, mine, os.path.join(self.root, file))
-            path = os.path.join(self.planted, file)
-            if os.path.exists(path):
-                with open(path, encoding="utf-8") as source:
-                    if source.read() == planted:
-                        continue
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "w", encoding="utf-8") as copy:
-                copy.write(planted)
+            write_if_new(os.path.join(self.planted, file), planted)
 
     def build(self, targets, progress, jobs=1, note=lambda unfit: None):
         """Builds programs. What the compiler refuses of a mutant is the end of that mutant: a

@@ -1,6 +1,6 @@
-// What scripts/mutate writes into its copies of kernels and words, so that one build holds many
-// mutants: each is a choice made while the program runs, by the number in LADDER_MUTANT. Where the
-// compiler needs a constant it gets the sound one. Needs no other header of the project.
+// What scripts/mutate and mistakes.py write into their copies of sources, so that one build holds
+// many mutants: each is a choice made while the program runs, by the number in LADDER_MUTANT. Where
+// the compiler needs a constant it gets the sound one. Needs no other header of the project.
 #pragma once
 
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 namespace ladder::mutant {
 
-inline const int active = [] {
+inline int active = [] {
   const char* const number = std::getenv("LADDER_MUTANT");
   return number ? std::atoi(number) : -1;
 }();

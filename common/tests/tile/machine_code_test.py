@@ -1,0 +1,165 @@
+"""Holds what the compiler makes of the kernels to what the lessons say of it.
+
+The Hopper steps have few registers to spare, so a small change can spill some, or make a product of
+a warpgroup wait (ptxas says so in a message, C75xx, and the overlap is gone), without a wrong result.
+In the steps with a scheduling barrier the softmax must stay under the product. And a kernel over
+Hbm<T> must be the kernel over raw T* __restrict__, instruction by instruction.
+
+Run alone: python3 common/tests/tile/machine_code_test.py BUILD CUDA NVCC (such as build 13.0 nvcc)
+"""
+
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.."))
+BUILD, BUILT_BY, NVCC = os.path.join(ROOT, "build"), "13.0", "nvcc"
+CUDA = "13.0"  # other compilers may spill a little, and nobody measured what that costs
+SECONDS = 600  # how long to wait for a tool: a limit is for what hangs
+PADDED = 4  # head sizes that a kernel is compiled for, for each of two types
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def output_of(*command):
+    return subprocess.run(command, check=True, timeout=SECONDS, stdout=subprocess.PIPE,
+                          encoding="utf-8").stdout
+
+
+def hopper_steps():
+    """The sources of the steps for Hopper alone."""
+    steps = [json.loads(line) for rung in ("05_flash_v2", "06_backward")
+             for line in output_of(os.path.join(BUILD, "bin", rung), "--list").splitlines()]
+    return sorted({f"{step['rung']}/hopper/{step['variant']}.cu" for step in steps
+                   if step["exact_architecture"]})
+
+
+def built(source):
+    """A source's object."""
+    return os.path.join(BUILD, f"CMakeFiles/rung_{source.split('/')[0]}_gpu.dir/{source}.o")
+
+
+def report(source):
+    """What ptxas said of a source's kernels for Hopper."""
+    said = read(built(source) + ".ptxas").split("ptxas info    : Compiling entry function")
+    return "".join(part for part in said if " for 'sm_" not in part or " for 'sm_90a'" in part)
+
+
+def complaints(text):
+    """What is wrong with a report of ptxas."""
+    found = re.findall(r"C75\d\d.*", text)
+    functions = re.findall(r"Function properties for (\w+)\n\s+(\d+) bytes stack frame, "
+                           r"(\d+) bytes spill stores, (\d+) bytes spill loads", text)
+    found += [(name, *numbers) for name, *numbers in functions if numbers != ["0"] * 3]
+    for kind in ("6__half", "13__nv_bfloat16"):
+        if sum(kind in name for name, *_ in functions) < PADDED:
+            found.append(f"too few kernels of {kind}")
+    return found
+
+
+class HopperTest(unittest.TestCase):
+    """Of what was built for Hopper, by a compiler whose output is known."""
+
+    def setUp(self):
+        if not BUILT_BY.startswith(CUDA):
+            self.skipTest(f"the budgets are known for CUDA {CUDA}, this is {BUILT_BY}")
+        self.steps = hopper_steps()
+        self.assertGreaterEqual(len(self.steps), 12)
+        if "sm_90a" not in report(self.steps[0]):
+            self.skipTest("built for other GPUs than Hopper's")
+
+    def test_nothing_is_spilled_and_no_product_waits(self):
+        for source in self.steps:
+            with self.subTest(source):
+                self.assertEqual(complaints(report(source)), [])
+
+    def test_the_softmax_runs_under_the_product(self):
+        cuobjdump = shutil.which("cuobjdump") or shutil.which("cuobjdump", path=":".join(
+            [os.path.dirname(NVCC), "/usr/local/cuda/bin"]))
+        if not cuobjdump:
+            self.skipTest("no cuobjdump: the CUDA Toolkit has it")
+        with_barrier = [source for source in self.steps if re.search(
+            r"^ *scheduling_barrier\(\);", read(os.path.join(ROOT, source)), re.M)]
+        self.assertGreaterEqual(len(with_barrier), 2)
+        for source in with_barrier:
+            code = output_of(cuobjdump, "-sass", "-arch", "sm_90a", built(source))
+            kernels = code.split("Function : ")[1:]
+            self.assertEqual(len(kernels), 2 * PADDED)
+            for kernel in kernels:
+                self.check_order(kernel)
+
+    def check_order(self, kernel):
+        # Exponentials before, between and after the waits, which leave so many groups of products
+        # under way: [66, "0x1", 66, "0x0", 0], say.
+        found = [0]
+        for what in re.findall(r"MUFU\.EX2|WARPGROUP\.DEPBAR\.LE gsb0, 0x\d", kernel):
+            if what == "MUFU.EX2":
+                found[-1] += 1
+            else:
+                found += [what[-3:], 0]
+        # Behind the wait for S and before that for P·V as many as the first softmax has, which
+        # stands before the loop.
+        at = found.index("0x1")
+        self.assertGreater(found[at - 1], 0, found)
+        self.assertEqual(found[at + 1:at + 3], [found[at - 1], "0x0"], found)
+        self.assertEqual(sum(found[at + 3::2]), 0, found)
+
+
+class ReportTest(unittest.TestCase):
+    def test_what_is_wrong_with_a_report_is_found(self):
+        def text(kernels=PADDED, stack=0, stores=0, loads=0, more=""):
+            return more + "".join(
+                f"ptxas info    : Function properties for _ZN6ladder13key_gradientsI{kind}Li{i}EE\n"
+                f"    {stack if i == 3 else 0} bytes stack frame, {stores if i == 3 else 0} bytes "
+                f"spill stores, {loads if i == 3 else 0} bytes spill loads\n"
+                for kind in ("6__half", "13__nv_bfloat16") for i in range(kernels))
+
+        self.assertEqual(complaints(text()), [])
+        serialized = ("ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async "
+                      "instructions are serialized\n")
+        for wrong in (text(stack=8), text(stores=4), text(loads=4), text(PADDED - 1),
+                      text(more=serialized)):
+            self.assertNotEqual(complaints(wrong), [])
+
+
+class PointerTest(unittest.TestCase):
+    HBM = re.compile(r"\bHbm<([^<>]+)>")
+
+    def ptx(self, source):
+        """Its kernels' instructions; declarations and names are left out."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "attention.cu")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(source)
+            output_of(NVCC, "-ptx", "-arch=sm_90a", "-std=c++20", "--expt-relaxed-constexpr",
+                      "-I", os.path.join(ROOT, "common"), "-o", path + ".ptx", path)
+            listing = read(path + ".ptx")
+        bodies = re.findall(r"\.entry (\w+)\(.*?\n\{\n(.*?)\n\}\n", listing, re.DOTALL)
+        return [[line for line in body.replace(symbol, "KERNEL").splitlines()
+                 if line.strip() and not line.strip().startswith((".", "//"))]
+                for symbol, body in bodies]
+
+    def test_an_hbm_is_a_restricted_pointer(self):
+        if not shutil.which(NVCC):
+            self.skipTest("no nvcc")
+        source = read(min(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/attention.cu"))))
+        ours = self.ptx(source)
+        self.assertGreaterEqual(len(ours), 3)
+        self.assertEqual(ours, self.ptx(self.HBM.sub(r"\1* __restrict__", source)))
+        # That the comparison can fail: a plain pointer may alias.
+        self.assertNotEqual(ours, self.ptx(self.HBM.sub(r"\1*", source)))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 3 and not sys.argv[1].startswith("-"):
+        BUILD, BUILT_BY, NVCC = (sys.argv.pop(1) for _ in range(3))
+    unittest.main()
