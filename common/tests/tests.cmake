@@ -27,11 +27,11 @@ function(ladder_test name)
 endfunction()
 
 foreach(name sim_test races_test hopper_faults_test)
-  ladder_test(${name} SOURCES ${tests}/${name}.cpp LABELS asan DEFINITIONS LADDER_SIM)
+  ladder_test(${name} SOURCES ${tests}/sim/${name}.cpp LABELS asan DEFINITIONS LADDER_SIM)
   target_compile_options(${name} PRIVATE -Wno-unknown-pragmas)
 endforeach()
-ladder_test(sampling_test SOURCES ${tests}/sampling_test.cpp LABELS asan)
-ladder_test(float8_test SOURCES ${tests}/float8_test.cpp LABELS asan)
+ladder_test(sampling_test SOURCES ${tests}/gpu/sampling_test.cpp LABELS asan)
+ladder_test(float8_test SOURCES ${tests}/tile/float8_test.cpp LABELS asan)
 ladder_test(quantised_test SOURCES ${tests}/harness/quantised_test.cpp LABELS asan)
 ladder_test(npy_test SOURCES ${tests}/harness/npy_test.cpp LABELS asan)
 ladder_test(options_test SOURCES ${tests}/harness/options_test.cpp LABELS asan)
@@ -42,15 +42,15 @@ add_test(NAME npy_fuzz COMMAND npy_fuzz ${tests}/harness/npy_corpus --iterations
 set_tests_properties(npy_fuzz PROPERTIES LABELS asan)
 
 if(LADDER_GPU)
-  ladder_test(float16_test SOURCES ${tests}/float16_test.cu)
-  ladder_test(gpu_test SOURCES ${tests}/gpu_test.cu LABELS gpu LOCK gpu)
+  ladder_test(float16_test SOURCES ${tests}/tile/float16_test.cu)
+  ladder_test(gpu_test SOURCES ${tests}/gpu/gpu_test.cu LABELS gpu LOCK gpu)
   add_test(NAME registers COMMAND Python3::Interpreter ${tests}/registers_test.py
     ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} -v)
 endif()
 
 # Files of kernels and tests, compiled for both machines.
 foreach(name tile_test over_warps_test hopper_test fp8_test)
-  ladder_kernels(${name}_kernels ${tests}/${name}.cu)
+  ladder_kernels(${name}_kernels ${tests}/tile/${name}.cu)
   target_compile_options(${name}_kernels_sim PRIVATE ${compiles_sooner})
   add_executable(${name} ${${name}_kernels_objects})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
@@ -112,7 +112,7 @@ set_target_properties(broken_rung PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BI
 file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/broken/bin)
 file(CREATE_LINK ../broken_rung ${CMAKE_BINARY_DIR}/broken/bin/01_tiled_matmul SYMBOLIC)
 
-add_library(suite OBJECT ${tests}/suite_test.cpp)
+add_library(suite OBJECT ${tests}/suite/suite_test.cpp)
 target_compile_options(suite PRIVATE ${compiles_sooner})
 target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
 function(ladder_rung_tests rung objects)
