@@ -54,7 +54,7 @@ class Listing(unittest.TestCase):
         self.assertGreater(len(names), 10)
         self.assertIn("blind_rows", names)
         self.assertNotIn("many_rounds", names)
-        with open(os.path.join(ROOT, "common/tests/suite_test.cpp"), encoding="utf-8") as file:
+        with open(os.path.join(ROOT, "common/tests/suite/suite_test.cpp"), encoding="utf-8") as file:
             suite = file.read()
         for name in names:
             self.assertIn(f'{{"{name}", ', suite)

@@ -7,7 +7,7 @@ import re
 from ladder.console import BAD_USAGE, Stop
 from ladder.files import ROOT
 
-SUITE = os.path.join(ROOT, "common/tests/suite_test.cpp")
+SUITE = os.path.join(ROOT, "common/tests/suite/suite_test.cpp")
 LONGEST = 300  # keys and queries of a case that is quick
 ORDER = ("B", "H", "Hk", "N", "N_kv", "d")
 
@@ -19,7 +19,7 @@ def quick_cases():
         table = re.search(r"kCases\[\] = \{\n(.*?)\n\};", file.read(), re.DOTALL)
     lines = re.findall(r'\{"(\w+)", ([^}]*)\}', table[1]) if table else []
     if not lines:
-        raise Stop("common/tests/suite_test.cpp has no table kCases any more", BAD_USAGE)
+        raise Stop("common/tests/suite/suite_test.cpp has no table kCases any more", BAD_USAGE)
     found = []
     for name, text in lines:
         values = [value.strip() for value in text.split(",")]

@@ -5,11 +5,11 @@
 
 #include <cmath>
 
-#include "device_test.h"
 #include "float16.h"
 #include "machine/cublas.h"
 #include "machine/device.h"
 #include "machine/machine.h"
+#include "tests/device_test.h"
 
 namespace ladder::gpu {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "device_test.h"
+#include "tests/device_test.h"
 #include "tile/columns.h"
 #include "tile/rows.h"
 #include "tile/stages.h"

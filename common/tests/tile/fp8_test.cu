@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "device_test.h"
 #include "float16.h"
 #include "float8.h"
 #include "harness/quantised.h"
 #include "machine/sim/fp8_sums.h"
+#include "tests/device_test.h"
 #include "tile/fp8.h"
 #include "tile/rows.h"
 #include "tile/warpgroup.h"

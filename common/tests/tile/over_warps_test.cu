@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "device_test.h"
+#include "tests/device_test.h"
 #include "tile/over_warps.h"
 
 namespace ladder::MACHINE {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "device_test.h"
+#include "tests/device_test.h"
 #include "tile/columns.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
