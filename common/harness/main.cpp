@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -117,10 +116,9 @@ void print(const std::string& text) {
     throw Error(Exit::bad_usage, fmt::format("standard output: {}", std::strerror(errno)));
 }
 
-/// Runs and reports one variant. `workload` may be null.
-int run_one(const Options& options, Workload* workload) {
-  const auto device = open_device(options);
-  const Variant variant = choose_variant(options, device->info());
+/// Runs and reports one variant.
+int run_one(Device& device, const Options& options, Workload& workload) {
+  const Variant variant = choose_variant(options, device.info());
   Saved saved(options, variant);
   std::optional<AtomicFile> trace;
   if (!options.sim.trace_file.empty()) trace.emplace(options.sim.trace_file);
@@ -128,15 +126,15 @@ int run_one(const Options& options, Workload* workload) {
   Outputs outputs;
   std::vector<Report> reports;
   try {
-    reports = run_variant(*device, variant, options, &outputs, workload);
+    reports = run_variant(device, variant, options, &outputs, &workload);
   } catch (const Error& e) {
     // Where a fault ends the run, the trace shows where.
     if (trace && e.status == Exit::wrong_result)
-      write_trace(*trace, options.sim.trace_file, variant, outputs, *device);
+      write_trace(*trace, options.sim.trace_file, variant, outputs, device);
     throw;
   }
   saved.write(outputs.problem, outputs);
-  if (trace) write_trace(*trace, options.sim.trace_file, variant, outputs, *device);
+  if (trace) write_trace(*trace, options.sim.trace_file, variant, outputs, device);
 
   const char* no_colour = std::getenv("NO_COLOR");
   const bool colour = isatty(STDOUT_FILENO) && !(no_colour && *no_colour);
@@ -152,31 +150,6 @@ int run_one(const Options& options, Workload* workload) {
   return static_cast<int>(pass ? Exit::good : Exit::wrong_result);
 }
 
-/// Runs several variants, each in a process of its own, so that none can disturb another; they
-/// share what does not depend on the variant. The status of the first that is not good.
-int run_each(const std::vector<Options>& each) {
-  std::vector<Variant> chosen;
-  for (const Options& one : each)
-    for (const Variant& v : variants())
-      if (v.name == one.variant) chosen.push_back(v);
-  Workload workload;
-  prepare(workload, each.front(), chosen);
-  int worst = 0;
-  for (const Options& one : each) {
-    if (!one.json && &one != &each.front()) print("\n");
-    std::fflush(stdout);
-    const pid_t child = fork();
-    if (child < 0) throw Error(Exit::no_device, fmt::format("fork: {}", std::strerror(errno)));
-    if (child == 0) return run_one(one, &workload);
-    int status = 0;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
-    const int ended = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    if (worst == 0) worst = ended;
-  }
-  return worst;
-}
-
 int run(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "--list") == 0) {
     list_variants();
@@ -184,8 +157,15 @@ int run(int argc, char** argv) {
   }
   const auto options = parse_options(argc, argv, rung_name());
   if (!options) return 0;
+  const auto device = open_device(*options);
+  Workload workload;
+  int worst = 0;
   const std::vector<Options> each = each_variant(*options);
-  return each.size() == 1 ? run_one(*options, nullptr) : run_each(each);
+  for (const Options& one : each) {
+    if (!one.json && &one != &each.front()) print("\n");
+    worst = std::max(worst, run_one(*device, one, workload));
+  }
+  return worst;
 }
 
 }  // namespace

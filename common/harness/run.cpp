@@ -109,17 +109,6 @@ const GradientReference& gradients_of(Workload& workload, const Options& options
 
 }  // namespace
 
-void prepare(Workload& workload, Options options, const std::vector<Variant>& variants) {
-  inputs_of(workload, options,
-            std::ranges::any_of(variants, [](const Variant& v) { return bool(v.backward); }));
-  if (options.check == Check::off) return;
-  const Progress progress("computing the float64 reference");
-  for (const Variant& v : variants) {
-    reference_of(workload, options, v.rounding);
-    if (v.backward) gradients_of(workload, options, v.rounding);
-  }
-}
-
 std::unique_ptr<Device> open_device(const Options& options) {
   if (!options.baseline.empty() && options.device == DeviceChoice::automatic) {
     try {

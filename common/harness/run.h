@@ -61,9 +61,6 @@ struct Workload {
   std::map<Rounding, GradientReference> gradient_references;
 };
 
-/// All that these variants need of it, for runs in processes of their own.
-void prepare(Workload& workload, Options options, const std::vector<Variant>& variants);
-
 /// Plans, runs, verifies and times one variant: a report of the forward pass, then one of the
 /// backward pass where there is one, then one of the baseline where --baseline asks for it.
 /// `outputs` (may be null) receives what the variant computed; `workload` (may be null) has or

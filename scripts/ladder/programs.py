@@ -5,7 +5,6 @@ import glob
 import json
 import os
 import re
-import signal
 import subprocess
 
 from ladder.console import BAD_USAGE, WRONG_RESULT, Stop
@@ -86,10 +85,8 @@ def programs_in(folder):
 
 def run_quietly(command, what, progress=None):
     """Runs a program to its end: status (negative for a signal), stdout, last lines of stderr."""
-    # A group of its own, to end with the processes that it starts.
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
-                          start_new_session=True) as process:
+                          stderr=subprocess.PIPE, encoding="utf-8", errors="replace") as process:
         try:
             while True:
                 if progress:
@@ -100,7 +97,7 @@ def run_quietly(command, what, progress=None):
                 except subprocess.TimeoutExpired:
                     continue
         except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
             raise
     # An error is a line or a few; what ends in an ellipsis is progress.
     lines = [line.rstrip() for line in err.splitlines()]
