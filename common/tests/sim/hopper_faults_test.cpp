@@ -1,6 +1,7 @@
 // What the sim finds in kernels for Hopper: each mistake is planted in a small kernel and must be
 // told with who and where.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -153,28 +154,31 @@ class HopperFaults : public ::testing::Test {
           << "mistake " << mistake << ": no \"" << part << "\" in: " << message;
   }
 
-  std::string traced() {
-    std::string all;
-    for (const TraceEvent& e : device_->take_trace())
-      all += e.array + (e.write ? " write " : " read ") + std::to_string(e.begin) + " to " +
-             std::to_string(e.end) + ", ";
-    return all;
-  }
-  /// Events of the last run, a warp's in a line: what, name, number, amount, barrier, what was
-  /// counted.
-  std::map<int, std::string> events() {
+  /// Of the last run: what of HBM was touched; and what each warp asked of barriers and engines, as
+  /// what, name, number, amount, barrier, and in brackets what its first lane counted before.
+  struct Told {
+    std::string accesses;
     std::map<int, std::string> of;
-    for (const AsyncEvent& e : device_->take_async_trace()) {
-      std::string& line = of[e.warp];
-      line += e.event + (e.name.empty() ? "" : " " + e.name);
-      if (e.event != "exit") line += " " + std::to_string(e.number);
-      if (e.amount) line += " " + std::to_string(e.amount);
+  };
+  Told told() {
+    const std::set<std::string> other = {"read",  "write",      "compute",        "store",
+                                         "round", "__syncwarp", "__shfl_xor_sync"};
+    Told told;
+    for (const TraceEvent& e : device_->take_trace().events) {
+      if (e.what == "read" || e.what == "write")
+        for (const Strided& r : e.ranges)
+          told.accesses += fmt::format("{} {} {}+{}, ", e.name, e.what, r.begin, r.bytes);
+      if (other.contains(e.what)) continue;
+      std::string& line = told.of[e.warp];
+      line += e.what + (e.name.empty() ? "" : " " + e.name);
+      if (e.what != "exit") line += fmt::format(" {}", e.number);
+      if (e.amount) line += fmt::format(" {}", e.amount);
       if (!e.barrier.empty()) line += " " + e.barrier;
-      if (e.exps || e.other_flops)
-        line += " (" + std::to_string(e.exps) + ", " + std::to_string(e.other_flops) + ")";
+      if (e.lane_exps || e.lane_other_flops)
+        line += fmt::format(" ({}, {})", e.lane_exps, e.lane_other_flops);
       line += "; ";
     }
-    return of;
+    return told;
   }
 
   std::unique_ptr<Device> device_;
@@ -1002,14 +1006,14 @@ TEST_F(HopperFaults, ProductsOfE4m3) {
 TEST_F(HopperFaults, TracesShowBulkCopies) {
   options({.trace_file = "unused: the device only records"});
   EXPECT_EQ(said(pipeline, kNone, 256), "no fault");
-  EXPECT_EQ(traced(), "X read 0 to 16384, out write 0 to 4, ");
+  EXPECT_EQ(told().accesses, "X read 0+8192, X read 8192+8192, out write 0+4, ");
   EXPECT_EQ(said(store_out, kNone), "no fault");
-  EXPECT_EQ(traced(), "Y write 0 to 8192, ");
+  EXPECT_EQ(told().accesses, "Y write 0+8192, ");
   number_out();
   EXPECT_EQ(said(load_floats, kNone), "no fault");
-  EXPECT_EQ(traced(), "out read 512 to 768, out write 0 to 256, ");
+  EXPECT_EQ(told().accesses, "out read 512+256, out write 0+128, out write 128+128, ");
   EXPECT_EQ(said(add_floats, kNone), "no fault");
-  EXPECT_EQ(traced(), "out read 0 to 256, out write 0 to 256, ");
+  EXPECT_EQ(told().accesses, "out read 0+256, out write 0+256, ");
 }
 
 TEST_F(HopperFaults, TracesTellWhoWaitsForWhat) {
@@ -1017,25 +1021,26 @@ TEST_F(HopperFaults, TracesTellWhoWaitsForWhat) {
        {Schedule::Order::forward, Schedule::Order::reverse, Schedule::Order::random}) {
     options({.schedule = {order, 3}, .trace_file = "in memory"});
     EXPECT_EQ(said(pipeline, kNone, 256), "no fault");
-    auto of = events();
+    auto of = told().of;
     EXPECT_EQ(of[4],  // the producer
-              "mbarrier_wait free[0] -1; mbarrier_arrive full[0] 0; tma_load X 0 8192 full[0]; "
+              "__syncthreads 0; mbarrier_wait free[0] -1; mbarrier_arrive full[0] 0; tma_load X 0 "
+              "8192 full[0]; "
               "mbarrier_wait free[0] 0; mbarrier_arrive full[0] 1; tma_load X 1 8192 full[0]; "
               "exit; ");
     for (int warp = 0; warp < 4; ++warp)
       EXPECT_EQ(of[warp],
-                "mbarrier_wait full[0] 0; wgmma stage 0 524288; wgmma_wait 1; "
+                "__syncthreads 0; mbarrier_wait full[0] 0; wgmma stage 0 524288; wgmma_wait 1; "
                 "mbarrier_arrive free[0] 0; mbarrier_wait full[0] 1; wgmma stage 1 524288; "
                 "wgmma_wait 2; mbarrier_arrive free[0] 1; exit; ");
-    EXPECT_EQ(of[5], "exit; ");
+    EXPECT_EQ(of[5], "__syncthreads 0; exit; ");
 
     number_out();
     EXPECT_EQ(said(load_floats, kNone), "no fault");
-    EXPECT_EQ(events()[0],
+    EXPECT_EQ(told().of[0],
               "mbarrier_arrive full[0] 0; bulk_load out 0 256 full[0]; "
-              "mbarrier_wait full[0] 0; exit; ");
+              "__syncthreads 0; mbarrier_wait full[0] 0; exit; ");
     EXPECT_EQ(said(add_floats, kNone), "no fault");
-    EXPECT_EQ(events()[0], "bulk_add out 0 256; tma_store_wait 1; exit; ");
+    EXPECT_EQ(told().of[0], "__syncthreads 0; bulk_add out 0 256; tma_store_wait 1; exit; ");
   }
 }
 
@@ -1078,19 +1083,17 @@ TEST_F(HopperFaults, TracesTellWhatWasCountedBetween) {
   options({.trace_file = "in memory"});
   EXPECT_EQ(said(work, kNone), "no fault");
   const std::string begin =
-      "wgmma A 0 524288 (0, 5); wgmma B 0 524288; wgmma_wait 1 (1, 0); named_barrier_sync 3 0 (2, "
-      "0); ";
-  auto of = events();
-  EXPECT_EQ(of[0], begin +
-                       "named_barrier_sync 3 1; tma_store Y 0 8192; tma_store_wait 1; "
-                       "exit (0, 2); ");
+      "__syncthreads 0 (0, 3); wgmma A 0 524288 (0, 2); wgmma B 0 524288; wgmma_wait 1 (1, 0); ";
+  const std::string barriers = "named_barrier_sync 3 0 (2, 0); named_barrier_sync 3 1; ";
+  auto of = told().of;
+  EXPECT_EQ(of[0], begin + barriers + "tma_store Y 0 8192; tma_store_wait 1; exit (0, 2); ");
   // Another lane than the first tells what it alone does, in its turn, and not what it counted.
-  EXPECT_EQ(of[1], begin + "mbarrier_arrive done[0] 0; named_barrier_sync 3 1; exit (0, 2); ");
-  EXPECT_EQ(of[2], begin + "named_barrier_sync 3 1; exit (0, 2); ");
+  EXPECT_EQ(of[1], begin + "mbarrier_arrive done[0] 0; " + barriers + "exit (0, 2); ");
+  EXPECT_EQ(of[2], begin + barriers + "exit (0, 2); ");
   // Without --trace there is nothing.
   options({});
   EXPECT_EQ(said(work, kNone), "no fault");
-  EXPECT_TRUE(events().empty());
+  EXPECT_TRUE(told().of.empty());
 }
 
 }  // namespace
