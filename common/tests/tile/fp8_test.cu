@@ -1,4 +1,4 @@
-// e4m3 on both machines: conversions, tiles as the copy engine lays them out, products of a
+// e4m3 on both machines: conversions, tiles as TMA lays them out, products of a
 // warpgroup, and how the tensor cores add up products. On the gpu that the chip does all this as
 // the sim does, bit for bit.
 
