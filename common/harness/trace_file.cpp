@@ -36,24 +36,6 @@ void write_head(const Write& write, const Variant& variant, const Problem& p) {
                   variant.rung, variant.name, p.B, p.H, p.Hk, p.N, p.N_kv, p.d, p.causal));
 }
 
-void write_accesses(const Write& write, const std::vector<TraceEvent>& events) {
-  for (const TraceEvent& e : events)
-    write(fmt::format(
-        "{{\"kernel\": \"{}\", \"block\": {}, \"step\": {}, \"array\": \"{}\", "
-        "\"op\": \"{}\", \"begin\": {}, \"end\": {}}}\n",
-        e.kernel, e.block, e.step, e.array, e.write ? "write" : "read", e.begin, e.end));
-}
-
-void write_async(const Write& write, const std::vector<AsyncEvent>& events) {
-  for (const AsyncEvent& e : events)
-    write(
-        fmt::format("{{\"kernel\": \"{}\", \"block\": {}, \"warp\": {}, \"event\": \"{}\", "
-                    "\"name\": \"{}\", \"barrier\": \"{}\", \"number\": {}, \"amount\": {}, "
-                    "\"exps\": {}, \"other_flops\": {}}}\n",
-                    e.kernel, e.block, e.warp, e.event, e.name, e.barrier, e.number, e.amount,
-                    e.exps, e.other_flops));
-}
-
 void write_run(const Write& write, const Outputs& run) {
   std::string arrays;
   for (const auto& [name, bytes] : run.arrays)
@@ -64,7 +46,7 @@ void write_run(const Write& write, const Outputs& run) {
                   arrays, run.plan.block_q, run.plan.block_kv, run.plan.warps, run.plan.stages));
 }
 
-void write_launch(const Write& write, size_t number, const WorkTrace::Launch& l) {
+void write_launch(const Write& write, size_t number, const Trace::Launch& l) {
   std::string shared;
   for (const auto& s : l.shared)
     shared += fmt::format("{}[{}, {}, {}]", shared.empty() ? "" : ", ", quoted(s.array), s.begin,
@@ -80,7 +62,7 @@ std::string place(const std::vector<std::string>& lines, int site) {
   return site < 0 ? "" : lines[static_cast<size_t>(site)];
 }
 
-void write_event(const Write& write, const WorkEvent& e, const std::vector<std::string>& lines) {
+void write_event(const Write& write, const TraceEvent& e, const std::vector<std::string>& lines) {
   std::string out = fmt::format("{{\"do\": {}, \"launch\": {}, \"block\": {}, \"warp\": {}",
                                 quoted(e.what), e.launch, e.block, e.warp);
   const auto text = [&](const char* key, const std::string& value) {
@@ -107,6 +89,8 @@ void write_event(const Write& write, const WorkEvent& e, const std::vector<std::
   number("other_flops", e.other_flops);
   number("sram_read", e.sram_read);
   number("sram_write", e.sram_write);
+  number("lane_exps", e.lane_exps);
+  number("lane_other_flops", e.lane_other_flops);
   write(out + "}\n");
 }
 
@@ -117,14 +101,12 @@ void write_trace(AtomicFile& file, const std::string& path, const Variant& varia
   if (path.ends_with(".gz")) file.compress();
   const Write write = [&](const std::string& text) { file.write(text); };
   write_head(write, variant, run.problem);
-  write_accesses(write, device.take_trace());
-  write_async(write, device.take_async_trace());
   write_run(write, run);
-  const WorkTrace work = device.take_work();
-  const auto lines = source_lines(work.sites);
-  for (size_t i = 0; i < work.launches.size(); ++i) write_launch(write, i, work.launches[i]);
-  for (const WorkEvent& e : work.events) write_event(write, e, lines);
-  if (const auto& f = work.fault; !f.message.empty())
+  const Trace trace = device.take_trace();
+  const auto lines = source_lines(trace.sites);
+  for (size_t i = 0; i < trace.launches.size(); ++i) write_launch(write, i, trace.launches[i]);
+  for (const TraceEvent& e : trace.events) write_event(write, e, lines);
+  if (const auto& f = trace.fault; !f.message.empty())
     write(
         fmt::format("{{\"fault\": {}, \"launch\": {}, \"block\": {}, \"thread\": {}, \"line\": "
                     "{}}}\n",

@@ -13,12 +13,11 @@ namespace ladder {
 
 /// Writes and commits a trace; compressed where `path` ends in .gz. JSON, an object a line:
 ///   the run           rung, variant and shapes
-///   runs of accesses  TraceEvent's keys; it alone has "op"
-///   asynchronous      AsyncEvent's keys; it alone has "event"
 ///   the arrays        {"arrays": {name: bytes}, "block_q", "block_kv", "warps", "stages"}
-///   launches          WorkTrace::Launch's keys; "launch" is its number, "shared" has
+///   launches          Trace::Launch's keys; "launch" is its number, "shared" has
 ///                     [name, begin, bytes]
-///   work              WorkEvent's keys, those that are 0 or empty left out; it alone has "do", its
+///   events            TraceEvent's keys, those that are 0 or empty left out; it alone has "do",
+///   its
 ///                     `what`. "line" and "from" are places in the source; ranges are [begin,
 ///                     bytes, step, count], and of shared memory [array, 1 if written, ranges]
 ///   a fault           {"fault": message, "launch", "block", "thread", "line"}, if there was one

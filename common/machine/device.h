@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "machine/trace.h"
 #include "rung.h"
 
 namespace ladder {
@@ -39,7 +40,7 @@ struct Counts {
   int64_t sram_operands = 0;  // of sram_read: what products read, or ldmatrix for them
   int64_t matmul_flops = 0;   // executed, padding and masked halves included
   int64_t exps = 0;
-  int64_t other_flops = 0;     // of the words of common/tile, which state theirs
+  int64_t other_flops = 0;     // of the functions of common/tile, which state theirs
   int64_t barriers = 0;        // times that a block passed a __syncthreads, over all blocks
   int64_t bank_conflicts = 0;  // extra passes of collectives over shared memory
 
@@ -118,98 +119,6 @@ struct SimOptions {
   std::string trace_file;           // --trace
 };
 
-/// One run of accesses, for --trace: between two barriers of a block, bytes [begin, end) of an
-/// array were read or written.
-struct TraceEvent {
-  std::string kernel;
-  int64_t block;  // x + gridDim.x·(y + gridDim.y·z)
-  int64_t step;   // barriers that the block has passed
-  std::string array;
-  bool write;
-  int64_t begin, end;
-};
-
-/// What a thread asked of Hopper's asynchronous engines or of a barrier, for --trace. What a whole
-/// warp does is recorded once, by its first lane. A thread's events are in program order, those of
-/// a block in one of the orders that are possible: an event that waits stands where it began to
-/// wait.
-struct AsyncEvent {
-  std::string kernel;
-  int64_t block;
-  int warp;           // of the block
-  std::string event;  // tma_load, bulk_load, tma_store, bulk_add, tma_store_wait, mbarrier_arrive,
-                      // mbarrier_wait, named_barrier_arrive, named_barrier_sync, wgmma, wgmma_wait,
-                      // exit
-  /// The array that is copied; the barrier, as K_full[1] or, a named one, by its number; of a
-  /// product, told when its group is committed, the shared array of the right operand.
-  std::string name;
-  std::string barrier;  // that a load reports to
-  /// For an mbarrier the phase that a load or an arrival counts for, or whose end is waited for (-1
-  /// is over from the start). For a named barrier how often it was complete before. For products
-  /// and stores their group, the first being 0; a wait is for all groups below the number.
-  int64_t number = 0;
-  int64_t amount = 0;  // bytes of a copy; FLOPs of a product
-  /// Counted by the warp's first lane since its previous event; 0 where another lane reports.
-  int64_t exps = 0, other_flops = 0;
-};
-
-/// `count` runs of `bytes` bytes, `step` bytes from the start of one to the next's.
-struct Strided {
-  int64_t begin, bytes, step, count;
-};
-
-/// What a warp did at one line of its kernel, for --trace, or one thread of it at a barrier. What
-/// its lanes do at the same line is one event; so are rounds of a loop in which nothing is waited
-/// for, up to some size. All that the sim counts is recorded once, so that sums over the events are
-/// the run's counts.
-struct WorkEvent {
-  int launch;     // of WorkTrace::launches
-  int64_t block;  // as of TraceEvent
-  int warp;
-  int64_t order;  // among all of the run
-  /// read, write: of the array `name`; compute: what is counted between two of the others; a
-  /// collective's or AsyncEvent's own name; __syncthreads, cp_async_commit, cp_async_wait; zeros
-  /// to shared memory; store, to the array `name` there; round, between two events' worth of a
-  /// loop's rounds.
-  std::string what;
-  std::string name, barrier;       // as of AsyncEvent
-  int64_t number = 0, amount = 0;  // too; of __syncthreads as `step` of TraceEvent
-  int site = -1;                   // of WorkTrace::sites; -1: unknown
-  int from = -1;                   // of a compute event: it lies between that and `site`
-  int64_t bytes = 0;               // requested of HBM, every lane's
-  std::vector<Strided> ranges;     // the same bytes, each once
-  struct Touch {
-    std::string array;
-    bool write;
-    std::vector<Strided> ranges;  // from the start of the block's shared memory
-  };
-  std::vector<Touch> shared;  // what it touched of shared memory
-  int64_t matmul_flops = 0, exps = 0, other_flops = 0, sram_read = 0, sram_write = 0;
-};
-
-/// All that is recorded of a run in this way.
-struct WorkTrace {
-  struct Launch {
-    std::string kernel;
-    int grid[3], block[3];
-    struct Shared {
-      std::string array;
-      int64_t begin, bytes;
-    };
-    std::vector<Shared> shared;  // arrays that its first block took
-  };
-  std::vector<Launch> launches;
-  std::vector<WorkEvent> events;
-  /// The addresses of the calls that lead to a place in a kernel, the innermost first.
-  std::vector<std::vector<uintptr_t>> sites;
-  struct Fault {
-    std::string message;  // empty: there was none
-    int launch = -1;
-    int64_t block = 0;
-    int thread = 0, site = -1;
-  } fault;
-};
-
 class Device {
  public:
   virtual ~Device() = default;
@@ -245,13 +154,8 @@ class Device {
                 "the counters are a GPU's; the sim counts requested and distinct bytes");
   }
 
-  /// What was traced since the last call, in the order it happened; only on the sim with
-  /// SimOptions::trace_file set.
-  virtual std::vector<TraceEvent> take_trace() { return {}; }
-  /// The same for Hopper's engines and barriers.
-  virtual std::vector<AsyncEvent> take_async_trace() { return {}; }
-  /// What warps did, line by line.
-  virtual WorkTrace take_work() { return {}; }
+  /// What was traced since the last call; only on the sim with SimOptions::trace_file set.
+  virtual Trace take_trace() { return {}; }
 };
 
 /// The GPU, or Error(no_device) with the reason there is none.

@@ -8,14 +8,22 @@
 #include <functional>
 #include <optional>
 #include <random>
+#include <type_traits>
 #include <vector>
 
+#include "float16.h"
+#include "float8.h"
 #include "harness/tensor.h"
 #include "machine/device.h"
 #include "machine/machine.h"
 
 namespace ladder::MACHINE {
 namespace {
+
+template <class T>
+using OnHost =
+    std::conditional_t<sizeof(T) == 1, ladder::e4m3,
+                       std::conditional_t<std::is_same_v<T, fp16>, ladder::fp16, ladder::bf16>>;
 
 template <class T>
 constexpr DType kType = std::is_same_v<T, fp16> ? DType::fp16 : DType::bf16;
@@ -60,9 +68,28 @@ class DeviceTest : public ::testing::Test {
     for (float& v : values) v = uniform(random_);
     return {rows, columns, round_all(kType<T>, values)};
   }
+  /// Of e4m3 integers from −8 to 8, whose sums are exact however they are added up.
+  template <class T>
+  Matrix random_operand(int rows, int columns) {
+    if constexpr (sizeof(T) == 2) return random_matrix<T>(rows, columns);
+    std::vector<float> values(static_cast<size_t>(rows) * static_cast<size_t>(columns));
+    for (float& v : values) v = static_cast<float>(random_() % 17) - 8;
+    return {rows, columns, round_all(DType::fp16, values)};
+  }
+  template <class T>
+  Array& upload_as(const char* name, const Matrix& m) {
+    if constexpr (sizeof(T) == 2) return upload(name, m);
+    std::vector<uint8_t> codes;
+    for (const float x : widen_all(m.elements)) codes.push_back(ladder::e4m3(x).bits);
+    return upload(name, codes);
+  }
   Array& upload(const char* name, const Matrix& m) {
-    Array& array = make(name, m.elements.bytes());
-    device_->upload(array, m.elements.bits.data());
+    return upload(name, m.elements.bits);
+  }
+  template <class X>
+  Array& upload(const char* name, const std::vector<X>& values) {
+    Array& array = make(name, std::ssize(values) * int64_t{sizeof(X)});
+    device_->upload(array, values.data());
     return array;
   }
   Array& make(const char* name, int64_t bytes) {
@@ -77,6 +104,28 @@ class DeviceTest : public ::testing::Test {
   template <class T>
   Matrix matrix(const Array& array, int rows, int columns) {
     return {rows, columns, {kType<T>, values<uint16_t>(array)}};
+  }
+  /// The largest error of `got`, rows × columns, which should be the sums of term(i, j, k).
+  static double worst_sum(const std::vector<float>& got, int rows, int columns, int inner,
+                          auto term) {
+    double worst = 0;
+    for (int i = 0; i < rows; ++i)
+      for (int j = 0; j < columns; ++j) {
+        double sum = 0;
+        for (int k = 0; k < inner; ++k) sum += term(i, j, k);
+        worst = worse(worst, std::abs(got[static_cast<size_t>(i * columns + j)] - sum));
+      }
+    return worst;
+  }
+  /// By how much `c`, rounded to T, is further from fp32 than rounding explains.
+  template <class T>
+  static double worst_rounding(const Matrix& c, const std::vector<float>& in_fp32) {
+    double worst = -INFINITY;
+    for (int i = 0; i < c.rows * c.columns; ++i) {
+      const double got = in_fp32[static_cast<size_t>(i)], difference = c.elements[i] - got;
+      worst = worse(worst, std::abs(difference) - rounding<T>(got));
+    }
+    return worst;
   }
   /// Runs one kernel. On the sim: what it counts.
   std::optional<Counts> run(const std::function<void()>& work) {

@@ -1,5 +1,5 @@
 // Words for a pipeline on Hopper: a ring of stages in shared memory (with two of them, double
-// buffering), which a producer fills through the copy engine, TMA, and consumers empty.
+// buffering), which a producer fills through TMA and consumers empty.
 //
 //   Ring<n>             place in a ring of n stages
 //   Stages<Tile, n>     the ring: tiles, their barriers, and where this thread is

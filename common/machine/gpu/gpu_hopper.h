@@ -85,7 +85,7 @@ __device__ __forceinline__ void fence_mbarrier_init() {
   LADDER_SM90A("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 /// Orders this thread's ordinary accesses to shared memory before later ones of the asynchronous
-/// proxy, which are those of the copy engine and wgmma (PTX ISA: “Async proxy”).
+/// proxy, which are those of TMA and wgmma (PTX ISA: “Async proxy”).
 __device__ __forceinline__ void fence_proxy_async() {
   LADDER_SM90A("fence.proxy.async.shared::cta;" ::: "memory");
 }

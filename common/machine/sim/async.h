@@ -1,4 +1,4 @@
-// What runs beside the threads of a block on Hopper: barriers, the copy engine, the products of
+// What runs beside the threads of a block on Hopper: barriers, TMA, the products of
 // warpgroups. An asynchronous operation ends as late as it can, when no thread can go on without
 // it: so a read of its result, or an overwrite of its source, that comes too early is caught. In
 // reverse schedules it ends as early as it can, in random ones at either time.
@@ -7,7 +7,7 @@
 #include "machine/sim/barriers.h"
 #include "machine/sim/block.h"
 #include "machine/sim/block_memory.h"
-#include "machine/sim/copy_engine.h"
+#include "machine/sim/tma.h"
 #include "machine/sim/wgmma_engine.h"
 
 namespace ladder::sim {
@@ -26,7 +26,7 @@ class Async {
   Async(const Async&) = delete;
 
   Barriers barriers;
-  CopyEngine copies;
+  Tma copies;
   WgmmaEngine wgmmas;
 
   /// What the running thread wrote so far, wgmmas and TMA stores may read and loads overwrite.

@@ -2,10 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <tuple>
-#include <utility>
-
 #include "machine/sim/fault.h"
 
 namespace ladder::sim {
@@ -33,8 +29,6 @@ void Block::start(const Launch& launch, int64_t index, void (*entry)(void*), voi
   ended_ = 0;
   random_ = (launch.schedule.seed + 1) * 0x9e3779b97f4a7c15 ^ static_cast<uint64_t>(index);
   tracing_ = launch.trace;
-  step_ = 0;
-  accesses_.clear();  // a fault may have left some
   if (tracing_) recorder_->start_block(index, launch.threads());
   blockIdx = block_index(launch, index);
   blockDim = launch.block;
@@ -49,7 +43,6 @@ void Block::start(const Launch& launch, int64_t index, void (*entry)(void*), voi
     thread.index = {i % launch.block.x, i / launch.block.x % launch.block.y,
                     i / launch.block.x / launch.block.y};
     thread.state = Thread::State::ready;
-    thread.exps = thread.other_flops = 0;
     fibers_[t]->start(entry, argument);
   }
 }
@@ -112,66 +105,8 @@ void Block::end_trace(const BlockMemory& memory) {
   if (tracing_) recorder_->end_block(memory.regions());
 }
 
-WorkTrace Block::take_work() {
-  return recorder_ ? recorder_->take() : WorkTrace{};
-}
-
-// ------------------------------------------------------------------------------------------- trace
-
-void Block::trace_access(const Array* array, bool write, int64_t begin, int64_t end) {
-  recorder_->access(array, write, begin, end, __builtin_return_address(0));
-  if (!accesses_.empty()) {
-    Access& last = accesses_.back();
-    if (last.array == array && last.write == write && begin >= last.begin && begin <= last.end) {
-      last.end = std::max(last.end, end);
-      return;
-    }
-  }
-  accesses_.push_back({array, write, begin, end});
-}
-
-void Block::start_charging() {
-  charged_exps_ = counts.exps;
-  charged_other_flops_ = counts.other_flops;
-  recorder_->runs(running_);
-}
-
-void Block::charge() {
-  Thread& self = threads_[static_cast<size_t>(running_)];
-  self.exps += counts.exps - std::exchange(charged_exps_, counts.exps);
-  self.other_flops += counts.other_flops - std::exchange(charged_other_flops_, counts.other_flops);
-  recorder_->runs(running_);
-}
-
-void Block::trace_event(const char* event, const std::string& name, int64_t number, int64_t amount,
-                        const std::string& barrier, bool alone) {
-  if (!tracing_) return;
-  recorder_->event(event, name, number, amount, barrier, alone);
-  if (!alone && lane() != 0) return;
-  async_trace.push_back(
-      {launch_->kernel, index_, running_ / 32, event, name, barrier, number, amount});
-  if (lane() != 0) return;
-  charge();
-  Thread& self = threads_[static_cast<size_t>(running_)];
-  async_trace.back().exps = std::exchange(self.exps, 0);
-  async_trace.back().other_flops = std::exchange(self.other_flops, 0);
-}
-
-void Block::close_trace_step() {
-  if (!tracing_) return;
-  std::sort(accesses_.begin(), accesses_.end(), [](const Access& a, const Access& b) {
-    return std::tie(a.array->name, a.write, a.begin) < std::tie(b.array->name, b.write, b.begin);
-  });
-  const size_t first = trace.size();
-  for (const Access& a : accesses_) {
-    if (trace.size() > first && trace.back().array == a.array->name &&
-        trace.back().write == a.write && a.begin <= trace.back().end)
-      trace.back().end = std::max(trace.back().end, a.end);
-    else
-      trace.push_back({launch_->kernel, index_, step_, a.array->name, a.write, a.begin, a.end});
-  }
-  accesses_.clear();
-  ++step_;
+Trace Block::take_trace() {
+  return recorder_ ? recorder_->take() : Trace{};
 }
 
 }  // namespace ladder::sim

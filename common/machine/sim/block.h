@@ -52,7 +52,6 @@ class Block {
     State state = State::ready;
     const char* waits_at = "";  // the barrier or collective it waits at
     std::source_location where;
-    int64_t exps = 0, other_flops = 0;  // since its last event, when tracing
   };
 
   /// `worker`: the number of the worker whose block it is.
@@ -71,9 +70,9 @@ class Block {
     running_ = t;
     threadIdx = thread.index;
     Fiber& fiber = *fibers_[static_cast<size_t>(t)];
-    if (tracing_) start_charging();
+    if (tracing_) recorder_->runs(t);
     fiber.resume();
-    if (tracing_) charge();
+    if (tracing_) recorder_->runs(t);
     if (fiber.overflowed()) [[unlikely]]
       fault_in(t, "stack overflow (local arrays too large for the sim)");
     return true;
@@ -82,8 +81,6 @@ class Block {
   Recorder* recorder() { return tracing_ ? recorder_.get() : nullptr; }
   /// Reports what the block that is done, or was stopped, did.
   void end_trace(const BlockMemory& memory);
-  /// Ends the step of the trace that lies between two barriers.
-  void close_trace_step();
 
   // Called on fibers, of the thread that runs.
   int running() const { return running_; }
@@ -129,32 +126,23 @@ class Block {
   void trace_refusal(const Launch& launch, const std::string& message) const;
 
   bool tracing() const { return tracing_; }
-  void trace_access(const Array* array, bool write, int64_t begin, int64_t end);
   /// By a thread that does it for itself.
   void trace_event(const char* event, const std::string& name, int64_t number, int64_t amount = 0,
-                   const std::string& barrier = "", bool alone = true);
+                   const std::string& barrier = "") {
+    if (tracing_) [[unlikely]]
+      recorder_->event(event, name, number, amount, barrier, true);
+  }
   /// By each thread of a warp that does it as a whole.
   void trace_event_of_warp(const char* event, const std::string& name, int64_t number) {
-    if (tracing_) trace_event(event, name, number, 0, "", false);
-  }
-  /// The same for what AsyncEvent does not list.
-  void trace_wait(const char* what, int64_t number) {
     if (tracing_) [[unlikely]]
-      recorder_->event(what, "", number, 0, "", false);
+      recorder_->event(event, name, number, 0, "", false);
   }
-  void trace_syncthreads() { trace_wait("__syncthreads", step_); }
 
   // Of all blocks of the kernel that the worker has run. HBM's bytes are counted with the arrays.
   Counts counts;
-  std::vector<TraceEvent> trace;
-  std::vector<AsyncEvent> async_trace;
-  WorkTrace take_work();
+  Trace take_trace();
 
  private:
-  void start_charging();
-  /// Adds what was counted since the last call of either to the running thread's.
-  void charge();
-
   const int worker_;
   const Launch* launch_ = nullptr;
   int64_t index_ = 0;
@@ -166,14 +154,6 @@ class Block {
   int ended_ = 0;
   uint64_t random_ = 0;
   bool tracing_ = false;
-  int64_t step_ = 0;  // of the trace
-  struct Access {
-    const Array* array;
-    bool write;
-    int64_t begin, end;
-  };
-  std::vector<Access> accesses_;                        // of the running step
-  int64_t charged_exps_ = 0, charged_other_flops_ = 0;  // that some thread has been charged with
   std::unique_ptr<Recorder> recorder_;
 };
 

@@ -81,7 +81,7 @@ class BlockMemory {
   /// no such barrier since.
   void check_read_by_others(const SharedPlace& place, int64_t bytes, int element, int thread) const;
 
-  // Loads by the copy engine, likewise; their bytes come by data(). `what` names them in faults.
+  // Loads by TMA, likewise; their bytes come by data(). `what` names them in faults.
   void begin_load(const char* what, const SharedPlace& place, int64_t bytes, int element);
   /// `floats`: threads read them one by one, and of each it is noted, see check_read_by_others.
   void end_load(int64_t at, int64_t bytes, bool floats);

@@ -81,6 +81,7 @@ void Worker::run_block(const Launch& launch, int64_t index) {
   meetings_.resize(static_cast<size_t>((n + 31) / 32));
   for (auto& m : meetings_) m.clear();
   at_barrier_ = 0;
+  barriers_passed_ = 0;
   failure_ = nullptr;
   block_.start(launch, index, &Worker::thread_main, this);
   memory_.start(launch.shared_bytes, n, block_.recorder());
@@ -117,7 +118,6 @@ void Worker::run_block(const Launch& launch, int64_t index) {
     if (!progress && !(async_ && async_->deliver())) deadlock();
   }
   if (async_) async_->end_block();
-  block_.close_trace_step();
 }
 
 bool Worker::run_warp(int warp, const std::vector<int>& lanes) {
@@ -194,7 +194,7 @@ void Worker::syncthreads(std::source_location where) {
                     "a branch that not all threads take",
                     place(where), place(barrier_where_)));
   }
-  block_.trace_syncthreads();
+  block_.trace_event_of_warp("__syncthreads", "", barriers_passed_);
   if (++at_barrier_ < block_.threads()) return block_.wait("__syncthreads", where);
   at_barrier_ = 0;
   ++counts().barriers;
@@ -202,7 +202,7 @@ void Worker::syncthreads(std::source_location where) {
     memory_.publish(t);
     block_.wake(t);
   }
-  block_.close_trace_step();
+  ++barriers_passed_;
   barrier_passed_ = true;
   block_.yield();
 }
@@ -384,13 +384,6 @@ void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes
     for (size_t i = 1; i < wanted; ++i)
       helpers.push_back(std::async(std::launch::async, work, std::ref(*workers_[i])));
     work(*workers_[0]);
-  }
-  for (auto& w : workers_) {
-    Block& b = w->block();
-    trace_.insert(trace_.end(), b.trace.begin(), b.trace.end());
-    b.trace.clear();
-    async_trace_.insert(async_trace_.end(), b.async_trace.begin(), b.async_trace.end());
-    b.async_trace.clear();
   }
   const auto first = std::min_element(failures.begin(), failures.end(),
                                       [](const auto& a, const auto& b) { return a.k < b.k; });

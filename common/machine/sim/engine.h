@@ -84,6 +84,7 @@ class Worker {
   ThreadCopies copies_{block_, memory_};
   std::optional<Async> async_;
   int at_barrier_ = 0;
+  int64_t barriers_passed_ = 0;  // by the block
   std::source_location barrier_where_;
   bool barrier_passed_ = false;                 // since the scheduler last chose among all warps
   std::vector<std::vector<Meeting>> meetings_;  // of each warp, those that lanes wait in
@@ -120,9 +121,7 @@ class Sim : public Device {
               const std::function<void()>& body);
   static Sim& current();
 
-  std::vector<TraceEvent> take_trace() override { return std::move(trace_); }
-  std::vector<AsyncEvent> take_async_trace() override { return std::move(async_trace_); }
-  WorkTrace take_work() override { return workers_.front()->block().take_work(); }
+  Trace take_trace() override { return workers_.front()->block().take_trace(); }
 
  private:
   SimOptions options_;
@@ -131,8 +130,6 @@ class Sim : public Device {
   std::vector<std::unique_ptr<Tracked>> arrays_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<KernelReport> reports_;
-  std::vector<TraceEvent> trace_;
-  std::vector<AsyncEvent> async_trace_;
 };
 
 }  // namespace ladder::sim

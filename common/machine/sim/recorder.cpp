@@ -90,7 +90,7 @@ void Recorder::start_launch(const std::string& kernel, const int (&grid)[3], con
                             const void* function) {
   kernel_ = function;
   direct_.clear();
-  work_.launches.push_back(
+  trace_.launches.push_back(
       {kernel, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, {}});
 }
 
@@ -104,7 +104,7 @@ void Recorder::start_block(int64_t index, int threads) {
 }
 
 void Recorder::end_block(const std::vector<BlockMemory::Region>& regions) {
-  auto& shared = work_.launches.back().shared;
+  auto& shared = trace_.launches.back().shared;
   if (shared.empty())
     for (const auto& r : regions) shared.push_back({r.name, r.begin, r.bytes});
   runs(thread_);
@@ -117,23 +117,23 @@ void Recorder::end_block(const std::vector<BlockMemory::Region>& regions) {
   std::vector<Event*> events;
   for (auto& of_warp : warps_)
     for (Event& e : of_warp) events.push_back(&e);
-  std::sort(events.begin(), events.end(),
-            [](const Event* a, const Event* b) { return a->told.order < b->told.order; });
+  std::stable_sort(events.begin(), events.end(),
+                   [](const Event* a, const Event* b) { return a->told.order < b->told.order; });
   for (Event* const e : events) {
     e->told.ranges = e->ranges.strided();
     for (auto& t : e->touches) e->told.shared.push_back({t.array, t.write, t.ranges.strided()});
-    work_.events.push_back(std::move(e->told));
+    trace_.events.push_back(std::move(e->told));
   }
   warps_.clear();
 }
 
-WorkTrace Recorder::take() {
-  WorkTrace work = std::move(work_);
-  work_ = {};
+Trace Recorder::take() {
+  Trace trace = std::move(trace_);
+  trace_ = {};
   sites_.clear();
   direct_.clear();
   order_ = 0;
-  return work;
+  return trace;
 }
 
 // ----------------------------------------------------------------------------------------- amounts
@@ -145,12 +145,13 @@ Recorder::Amounts Recorder::counted() const {
 
 void Recorder::runs(int thread) {
   const Amounts now = counted();
-  Amounts& mine = lane().pending;
-  mine.matmul_flops += now.matmul_flops - charged_.matmul_flops;
-  mine.exps += now.exps - charged_.exps;
-  mine.other_flops += now.other_flops - charged_.other_flops;
-  mine.sram_read += now.sram_read - charged_.sram_read;
-  mine.sram_write += now.sram_write - charged_.sram_write;
+  for (Amounts* const mine : {&lane().pending, &lane().between}) {
+    mine->matmul_flops += now.matmul_flops - charged_.matmul_flops;
+    mine->exps += now.exps - charged_.exps;
+    mine->other_flops += now.other_flops - charged_.other_flops;
+    mine->sram_read += now.sram_read - charged_.sram_read;
+    mine->sram_write += now.sram_write - charged_.sram_write;
+  }
   charged_ = now;
   thread_ = thread;
 }
@@ -189,22 +190,32 @@ int Recorder::site(const void* caller) {
   _Unwind_Backtrace(see_frame, &frames);
   const std::string key(reinterpret_cast<const char*>(frames.addresses.data()),
                         frames.addresses.size() * sizeof(uintptr_t));
-  const auto [entry, is_new] = sites_.try_emplace(key, static_cast<int>(work_.sites.size()));
-  if (is_new) work_.sites.push_back(frames.addresses);
+  const auto [entry, is_new] = sites_.try_emplace(key, static_cast<int>(trace_.sites.size()));
+  if (is_new) trace_.sites.push_back(frames.addresses);
   if (frames.direct) direct_[caller] = entry->second;
   return entry->second;
 }
 
 Recorder::Event& Recorder::append(const char* what, const void* key, int site) {
-  Event& e = events().emplace_back();
-  e.told.launch = static_cast<int>(work_.launches.size()) - 1;
+  auto& all = events();
+  // Other lanes may have gone past a barrier that this one has still to come to.
+  size_t at = lane().since;
+  while (at < all.size() && !all[at].bounds) ++at;
+  const int64_t order = at < all.size() ? all[at].told.order : order_++;
+  Event& e = *all.insert(all.begin() + static_cast<std::ptrdiff_t>(at), Event{});
+  const size_t first = static_cast<size_t>(thread_ / 32 * 32);
+  for (size_t t = first; t < std::min(first + 32, lanes_.size()); ++t) {
+    lanes_[t].since += lanes_[t].since > at;
+    lanes_[t].at += lanes_[t].at >= at;
+  }
+  e.told.launch = static_cast<int>(trace_.launches.size()) - 1;
   e.told.block = block_;
   e.told.warp = thread_ / 32;
-  e.told.order = order_++;
+  e.told.order = order;
   e.told.what = what;
   e.told.site = site;
   e.key = key;
-  lane().at = events().size() - 1;
+  lane().at = at;
   return e;
 }
 
@@ -220,9 +231,6 @@ Recorder::Event& Recorder::find(const char* what, const void* key, int site, int
         self.at = i;
         return all[i];
       }
-  // Another lane of the warp may have gone past a barrier that this one has still to come to.
-  for (size_t i = self.since; i < all.size(); ++i)
-    if (same(all[i])) return all[i];
   Event& e = append(what, key, site);
   e.told.from = from;
   return e;
@@ -242,15 +250,15 @@ void Recorder::bound(const char* what, const std::string& name, int64_t number, 
     e.bounds = true;
     e.told.name = name;
     e.told.number = number;
+    i = self.at;
   }
   self.at = i;
   self.since = i + 1;
   self.bytes = 0;
 }
 
-void Recorder::access(const Array* array, bool write, int64_t begin, int64_t end,
-                      const void* caller) {
-  const int here = site(caller);
+void Recorder::access(const Array* array, bool write, int64_t begin, int64_t end) {
+  const int here = site(__builtin_return_address(0));
   settle(here);
   const char* const what = write ? "write" : "read";
   Lane& self = lane();
@@ -351,14 +359,19 @@ void Recorder::event(const char* what, const std::string& name, int64_t number, 
   e.told.amount += amount;
   e.told.barrier = barrier;
   e.told.matmul_flops += flops;
+  if (thread_ % 32 == 0) {
+    const Amounts between = std::exchange(lane().between, {});
+    e.told.lane_exps = between.exps;
+    e.told.lane_other_flops = between.other_flops;
+  }
   absorb(e, lane());
   lane().site = here;
 }
 
 void Recorder::fault(const std::string& message, int thread, bool running) {
-  auto& f = work_.fault;
+  auto& f = trace_.fault;
   f.message = message;
-  f.launch = static_cast<int>(work_.launches.size()) - 1;
+  f.launch = static_cast<int>(trace_.launches.size()) - 1;
   f.block = block_;
   f.thread = thread;
   if (thread < 0) return;

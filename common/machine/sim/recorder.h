@@ -11,6 +11,7 @@
 
 #include "machine/device.h"
 #include "machine/sim/block_memory.h"
+#include "machine/trace.h"
 
 namespace ladder::sim {
 
@@ -44,7 +45,7 @@ class Recorder final : public Watcher {
   /// now.
   void runs(int thread);
 
-  void access(const Array* array, bool write, int64_t begin, int64_t end, const void* caller);
+  void access(const Array* array, bool write, int64_t begin, int64_t end);
   /// Whether accesses are those of a copy by the engine, which is one event however large.
   void copies(bool by_engine) { by_engine_ = by_engine; }
   /// What the thread read just now goes to shared memory, or zeros go there.
@@ -58,11 +59,11 @@ class Recorder final : public Watcher {
   /// Where the thread is now, or was last, if it does not run.
   void fault(const std::string& message, int thread, bool runs);
 
-  WorkTrace take();
+  Trace take();
 
  private:
   struct Event {
-    WorkEvent told;
+    TraceEvent told;
     const void* key = nullptr;  // the array or the word
     bool bounds = false;        // lanes go past it together
     Ranges ranges;
@@ -83,6 +84,7 @@ class Recorder final : public Watcher {
     int site = -1;                      // its
     int64_t bytes = 0;                  // of HBM, since the last that bounds
     Amounts pending;                    // counted since its last event
+    Amounts between;                    // since its last told by event()
     std::vector<Event::Touch> touches;  // of shared memory, likewise
   };
 
@@ -114,7 +116,7 @@ class Recorder final : public Watcher {
   std::vector<std::vector<Event>> warps_;
   std::unordered_map<const void*, int> direct_;  // callers that are the kernel itself
   std::unordered_map<std::string, int> sites_;
-  WorkTrace work_;
+  Trace trace_;
 };
 
 }  // namespace ladder::sim

@@ -26,13 +26,13 @@ void ThreadCopies::start(const SharedPlace& target, const char* source, int byte
 }
 
 void ThreadCopies::commit() {
-  block_.trace_wait("cp_async_commit", mine().group);
+  block_.trace_event_of_warp("cp_async_commit", "", mine().group);
   ++mine().group;
 }
 
 void ThreadCopies::wait(int groups_left) {
   const int ended = mine().group - groups_left;  // groups below this number
-  block_.trace_wait("cp_async_wait", ended);
+  block_.trace_event_of_warp("cp_async_wait", "", ended);
   std::vector<Copy>& copies = mine().copies;
   size_t kept = 0;
   for (const Copy& copy : copies) {

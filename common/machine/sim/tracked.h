@@ -136,7 +136,7 @@ inline void Tracked::read(Block& block, int64_t at, int element) {
   check_read<n>(block, at, element);
   counts_[static_cast<size_t>(block.worker())].read += n;
   if (block.tracing()) [[unlikely]]
-    block.trace_access(this, false, at, at + n);
+    block.recorder()->access(this, false, at, at + n);
 }
 
 template <int n>
@@ -144,7 +144,7 @@ inline void Tracked::write(Block& block, int64_t at, int element) {
   check_write<n>(block, at, element);
   counts_[static_cast<size_t>(block.worker())].write += n;
   if (block.tracing()) [[unlikely]]
-    block.trace_access(this, true, at, at + n);
+    block.recorder()->access(this, true, at, at + n);
 }
 
 template <int n>
@@ -154,8 +154,8 @@ inline void Tracked::add(Block& block, int64_t at, int element) {
   counts.read += n;
   counts.write += n;
   if (block.tracing()) [[unlikely]] {
-    block.trace_access(this, false, at, at + n);
-    block.trace_access(this, true, at, at + n);
+    block.recorder()->access(this, false, at, at + n);
+    block.recorder()->access(this, true, at, at + n);
   }
 }
 

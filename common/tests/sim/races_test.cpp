@@ -127,7 +127,7 @@ __global__ void add_at_once(Hbm<float> x, int times, std::optional<Access> last_
   tma_store_wait<0>();
 }
 
-TEST(Races, AdditionsByTheCopyEngineMeetAtomicOnesAndNothingElse) {
+TEST(Races, AdditionsByTmaMeetAtomicOnesAndNothingElse) {
   const auto work = [](std::optional<Access> last_does) {
     return [=](Array& x) {
       launch("add", add_at_once, dim3(5), dim3(1), 128, hbm<float>(x), 1, last_does);

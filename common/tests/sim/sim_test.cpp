@@ -1,12 +1,9 @@
 // The sim: CUDA's meaning, exact counts, and a fault for everything that CUDA forbids. Each fault
 // is planted in a small kernel and must name kernel, block, thread, array and index.
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <numeric>
 #include <set>
 #include <thread>
 
@@ -15,61 +12,10 @@
 #endif
 
 #include "harness/parallel.h"
-#include "machine/machine.h"
+#include "tests/sim/sim_test.h"
 
 namespace ladder::sim {
 namespace {
-
-/// Fails unless `said` has every one of `parts` in it.
-void expect_says(const std::string& said, std::initializer_list<std::string> parts) {
-  for (const std::string& part : parts)
-    EXPECT_NE(said.find(part), std::string::npos) << "no \"" << part << "\" in: " << said;
-}
-
-/// A sim with arrays of floats.
-class SimTest : public ::testing::Test {
- protected:
-  void options(const SimOptions& o) { device_ = open_sim(o); }
-  Device& device() {
-    if (!device_) device_ = open_sim({});
-    return *device_;
-  }
-  Array& array(const char* name, int64_t floats) { return *device().allocate(name, floats * 4); }
-  Array& array(const char* name, const std::vector<float>& values) {
-    Array& a = array(name, std::ssize(values));
-    device().upload(a, values.data());
-    return a;
-  }
-  std::vector<float> values(const Array& a) {
-    std::vector<float> v(static_cast<size_t>(a.bytes) / 4);
-    device().download(v.data(), a);
-    return v;
-  }
-  Counts run(const std::function<void()>& work) {
-    const auto reports = device().run("test", work);
-    EXPECT_EQ(reports.size(), 1u);
-    return reports.at(0).counts.value();
-  }
-  /// The message of the fault that `work` must end in.
-  std::string fault_of(const std::function<void()>& work) {
-    try {
-      device().run("test", work);
-    } catch (const Fault& fault) {
-      EXPECT_EQ(fault.status, Exit::wrong_result);
-      return fault.what();
-    }
-    return "no fault";
-  }
-
- private:
-  std::unique_ptr<Device> device_;
-};
-
-std::vector<float> iota(int n) {
-  std::vector<float> v(static_cast<size_t>(n));
-  std::iota(v.begin(), v.end(), 0.0f);
-  return v;
-}
 
 // ------------------------------------------------------------------------------------- what counts
 
@@ -118,8 +64,7 @@ __global__ void reverse_in_shared(Hbm<float> x) {
 }
 
 TEST_F(SimTest, SharedMemoryAndBarrier) {
-  for (const auto order :
-       {Schedule::Order::forward, Schedule::Order::reverse, Schedule::Order::random}) {
+  for (const auto order : kOrders) {
     options({.schedule = {order, 7}});
     Array& x = array("x", iota(64));
     const Counts c = run([&] {
@@ -142,8 +87,7 @@ __global__ void pass_barriers() {
 }
 
 TEST_F(SimTest, CountsTheBarriersOfEachBlockOnce) {
-  for (const auto order :
-       {Schedule::Order::forward, Schedule::Order::reverse, Schedule::Order::random}) {
+  for (const auto order : kOrders) {
     options({.schedule = {order, 7}});
     for (const unsigned threads : {1u, 31u, 96u}) {
       const Counts c = run([&] {
@@ -280,15 +224,18 @@ TEST_F(SimTest, TraceShowsWhoTouchedWhatBetweenBarriers) {
   Array& x = array("x", iota(64));
   device().run(
       "test", [&] { launch("reverse", reverse_in_shared, dim3(1), dim3(64), 256, hbm<float>(x)); });
-  EXPECT_TRUE(device().take_async_trace().empty());
-  const auto events = device().take_trace();
-  ASSERT_EQ(events.size(), 2u);
-  EXPECT_FALSE(events[0].write);
-  EXPECT_EQ(events[0].step, 0);
-  EXPECT_TRUE(events[1].write);
-  EXPECT_EQ(events[1].step, 1);
-  EXPECT_EQ(events[1].begin, 0);
-  EXPECT_EQ(events[1].end, 256);
+  // The second warp's, of both.
+  std::vector<std::string> what;
+  for (const TraceEvent& e : device().take_trace().events) {
+    if (e.warp == 0) continue;
+    what.push_back(e.what);
+    if (e.what != "read" && e.what != "write") continue;
+    EXPECT_EQ(e.name, "x");
+    ASSERT_EQ(e.ranges.size(), 1u);
+    EXPECT_EQ(e.ranges[0].begin, 128);
+    EXPECT_EQ(e.ranges[0].bytes, 128);
+  }
+  EXPECT_EQ(what, (std::vector<std::string>{"read", "store", "__syncthreads", "write"}));
 }
 
 __global__ void who_am_i(Hbm<float> x) {
@@ -318,336 +265,242 @@ static_assert(!std::is_convertible_v<SmemRef<fp16>&, float>);
 
 // ------------------------------------------------------------------------------------------ faults
 
-__global__ void write_at(Hbm<float> x, int64_t at) {
-  if (blockIdx.x == 2 && threadIdx.x == 3) x[at] = 1;
-}
-__global__ void read_at(Hbm<float> x, Hbm<float> y, int64_t at) {
-  if (blockIdx.x == 2 && threadIdx.x == 3) y[0] = x[at];
+/// Thread 3 of block 2 writes, or reads.
+__global__ void touch_at(Hbm<float> x, int64_t at) {
+  if (blockIdx.x != 2 || threadIdx.x != 3) return;
+  if (made("writes"))
+    x[at] = 1;
+  else if (x[at] > 0)
+    x[0] = 0;
 }
 
-TEST_F(SimTest, FaultsOutOfBounds) {
+TEST_F(SimTest, FaultsOutsideAnArrayAndWhereNobodyWrote) {
+  const auto expect = [&](const char* what, Array& x, int64_t at, const std::string& wanted) {
+    mistake = what;
+    expect_says(
+        fault_of([&] { launch("touch", touch_at, dim3(4), dim3(8), 0, hbm<float>(x), at); }),
+        "rung test, kernel touch, block (2,0,0), thread (3,0,0): " + wanted);
+  };
   Array& x = array("x", iota(10));
-  for (const int64_t at : {int64_t{10}, int64_t{-1}, int64_t{1} << 40}) {
-    const std::string said =
-        fault_of([&] { launch("write_at", write_at, dim3(4), dim3(8), 0, hbm<float>(x), at); });
-    expect_says(said, {"rung test", "kernel write_at", "block (2,0,0)", "thread (3,0,0)",
-                       ("write to x[" + std::to_string(at) + "]")});
-  }
-  Array& y = array("y", 1);
-  expect_says(fault_of([&] {
-                launch("read_at", read_at, dim3(4), dim3(8), 0, hbm<float>(x), hbm<float>(y),
-                       int64_t{10});
-              }),
-              {"kernel read_at, block (2,0,0), thread (3,0,0)", "read of x[10]"});
-}
-
-TEST_F(SimTest, FaultsReadOfWhatNobodyWrote) {
-  Array& x = array("x", 10);
-  Array& y = array("y", 1);
-  expect_says(fault_of([&] {
-                launch("read_at", read_at, dim3(4), dim3(8), 0, hbm<float>(x), hbm<float>(y),
-                       int64_t{6});
-              }),
-              {"block (2,0,0), thread (3,0,0): read of unwritten x[6]"});
-}
-
-TEST_F(SimTest, PoisonMakesContentsUnwrittenAgain) {
-  Array& x = array("x", iota(10));
-  Array& y = array("y", 1);
+  for (const int64_t at : {int64_t{10}, int64_t{-1}, int64_t{1} << 40})
+    expect("writes", x, at, "write to x[" + std::to_string(at) + "]");
+  expect("reads", x, 10, "read of x[10]");
+  expect("reads", array("y", 10), 6, "read of unwritten y[6]");
   device().poison(x);
-  expect_says(fault_of([&] {
-                launch("read_at", read_at, dim3(4), dim3(8), 0, hbm<float>(x), hbm<float>(y),
-                       int64_t{0});
-              }),
-              {"read of unwritten x[0]"});
+  expect("reads", x, 0, "read of unwritten x[0]");
   EXPECT_TRUE(std::isnan(values(x).at(0)));
 }
 
-__global__ void shared_at(int read, int write) {
-  SharedMemory smem;
-  const auto before = smem.take<float>("before", 8);
-  const auto tile = smem.take<float>("tile", 8);
-  const auto after = smem.take<float>("after", 8);
-  before[0] = after[0] = 0;
-  if (threadIdx.x != 5) return;
-  if (write >= -8) tile[write] = 1;
-  if (read >= -8) before[0] = tile[read];
-}
-
 TEST_F(SimTest, FaultsInSharedMemory) {
-  const auto said = [&](int read, int write) {
-    return fault_of([&] { launch("shared", shared_at, dim3(1), dim3(8), 384, read, write); });
+  const auto kernel = [] {
+    SharedMemory smem;
+    const auto before = smem.take<float>("before", 8);
+    const auto tile = smem.take<float>("tile", 8);
+    const auto after = smem.take<float>("after", 8);
+    before[0] = after[0] = 0;
+    if (threadIdx.x != 5) return;
+    if (made("writes past")) tile[8] = 1;
+    if (made("writes before")) tile[-1] = 1;
+    if (made("reads past")) before[0] = tile[8];
+    if (made("")) tile[3] = 1;
+    if (made("reads unwritten") || made("")) before[0] = tile[3];
   };
-  expect_says(said(-9, 8), {"block (0,0,0), thread (5,0,0): write to shared tile[8]"});
-  expect_says(said(-9, -1), {"write to shared tile[-1]"});
-  expect_says(said(8, -9), {"thread (5,0,0): read of shared tile[8]"});
-  expect_says(said(3, -9), {"read of unwritten shared tile[3]"});
-  EXPECT_EQ(said(3, 3), "no fault");
-}
-
-TEST_F(SimTest, FaultsMoreSharedMemoryThanLaunchedWith) {
-  expect_says(fault_of([&] { launch("shared", shared_at, dim3(1), dim3(8), 256, -9, -9); }),
-              {"kernel shared, block (0,0,0), thread (0,0,0)",
-               "more shared memory than the launch gave: after ends at byte 288 of "
-               "256"});
-}
-
-TEST_F(SimTest, FaultsMoreSharedMemoryThanThereIs) {
+  expect(8,
+         {{"writes past", "block (0,0,0), thread (5,0,0): write to shared tile[8]"},
+          {"writes before", "write to shared tile[-1]"},
+          {"reads past", "thread (5,0,0): read of shared tile[8]"},
+          {"reads unwritten", "read of unwritten shared tile[3]"},
+          {"", "no fault"}},
+         kernel);
+  const auto with_bytes = [&](int64_t bytes) {
+    return fault_of(
+        [&] { Sim::current().launch("shared", dim3(1), dim3(8), bytes, nullptr, kernel); });
+  };
+  expect_says(with_bytes(256),
+              "kernel shared, block (0,0,0), thread (0,0,0) … more shared memory than the launch "
+              "gave: after ends at byte 288 of 256");
   options({.sram_bytes = 300});
   expect_says(
-      fault_of([&] { launch("shared", shared_at, dim3(1), dim3(8), 384, -9, -9); }),
-      {"rung test, kernel shared", "384 bytes of shared memory for a block, more than the 300"});
-}
-
-__global__ void unequal_takes() {
-  SharedMemory smem;
-  smem.take<float>("a", threadIdx.x == 2 ? 4 : 8);
-}
-__global__ void takes_of_other_names() {
-  SharedMemory smem;
-  smem.take<float>(threadIdx.x == 2 ? "b" : "a", 8);
+      with_bytes(384),
+      "rung test, kernel shared … 384 bytes of shared memory for a block, more than the 300");
 }
 
 TEST_F(SimTest, FaultsThreadsThatTakeDifferentSharedMemory) {
-  expect_says(fault_of([&] { launch("takes", unequal_takes, dim3(1), dim3(4), 384); }),
-              {"thread (2,0,0)", "16 bytes of shared memory for a"});
-  expect_says(fault_of([&] { launch("takes", takes_of_other_names, dim3(1), dim3(4), 384); }),
-              {"thread (2,0,0)", "32 bytes of shared memory for b"});
-}
-
-__global__ void chunk_at(Hbm<float> x, int i) {
-  auto chunk = read_chunk(x);
-  if (threadIdx.x == 1) chunk[i] = chunk[i] + 1;
+  expect(4,
+         {{"size", "thread (2,0,0) … 16 bytes of shared memory for a"},
+          {"name", "thread (2,0,0) … 32 bytes of shared memory for b"}},
+         [] {
+           const bool other = threadIdx.x == 2;
+           SharedMemory smem;
+           smem.take<float>(other && made("name") ? "b" : "a", other && made("size") ? 4 : 8);
+         });
 }
 
 TEST_F(SimTest, FaultsOutsideAChunk) {
-  Array& x = array("x", iota(16));
-  const auto said = [&](int i) {
-    return fault_of([&] { launch("chunk", chunk_at, dim3(1), dim3(2), 0, hbm<float>(x), i); });
-  };
-  expect_says(said(8), {"block (0,0,0), thread (1,0,0): element 8 of a chunk, which has 8"});
-  expect_says(said(-1), {"element -1 of a chunk"});
-  EXPECT_EQ(said(7), "no fault");
-}
-
-__global__ void early_read(Hbm<const float> x, Hbm<float> y, bool wait) {
-  SharedMemory smem;
-  const auto s = smem.take<float>("stage", 8);
-  cp_async(s, x);
-  cp_async_commit();
-  cp_async(s + 4, x + 4);
-  cp_async_commit();
-  if (wait) cp_async_wait<1>();
-  y[0] = s[3];
-  cp_async_wait<0>();
-}
-
-TEST_F(SimTest, FaultsAsynchronousDataReadBeforeItsWait) {
-  Array& x = array("x", iota(8));
-  Array& y = array("y", 1);
-  const auto said = [&](bool wait) {
-    return fault_of([&] {
-      launch("early", early_read, dim3(1), dim3(1), 128, hbm<const float>(x), hbm<float>(y), wait);
-    });
-  };
-  expect_says(said(false), {"kernel early, block (0,0,0), thread (0,0,0)",
-                            "read before its asynchronous copy was waited for: shared stage[3]"});
-  EXPECT_EQ(said(true), "no fault");
-}
-
-__global__ void unwaited_copy(Hbm<const float> x, int mode) {
-  SharedMemory smem;
-  const auto s = smem.take<float>("stage", 8);
-  cp_async(s, x);
-  cp_async_commit();
-  if (mode == 0) return;
-  if (mode == 1) s[2] = 0;
-  if (mode == 2) cp_async(s, x + 4);
-  if (mode == 3) cp_async(s + 1, x);
-  if (mode == 4) cp_async(s + 8, x);
-  if (mode == 5) cp_async(s + 4, x + 8);
-  if (mode == 7) cp_async<8>(s + 4, x + 1);
-  cp_async_wait<0>();
+  const auto x = hbm<float>(array("x", iota(16)));
+  expect(2,
+         {{"past", "block (0,0,0), thread (1,0,0): element 8 of a chunk, which has 8"},
+          {"before", "element -1 of a chunk"},
+          {"", "no fault"}},
+         [&] {
+           auto chunk = read_chunk(x);
+           const int i = made("past") ? 8 : made("before") ? -1 : 7;
+           if (threadIdx.x == 1) chunk[i] = chunk[i] + 1;
+         });
 }
 
 TEST_F(SimTest, FaultsMisusedAsynchronousCopies) {
-  Array& x = array("x", iota(8));
-  const auto said = [&](int mode) {
-    return fault_of(
-        [&] { launch("copy", unwaited_copy, dim3(1), dim3(1), 128, hbm<const float>(x), mode); });
-  };
-  expect_says(said(0), {"ends with an asynchronous copy that was never waited for"});
-  expect_says(said(1), {"write under an asynchronous copy"});
-  expect_says(said(2), {"asynchronous copy onto one that was not waited for"});
-  expect_says(said(3), {"not aligned to 16 bytes"});
-  expect_says(said(4), {"asynchronous copy to shared stage"});
-  expect_says(said(5), {"read of x[8]"});
-  expect_says(said(7), {"asynchronous copy to stage not aligned to 8 bytes"});
-  EXPECT_EQ(said(6), "no fault");
-}
-
-__global__ void partial_barrier(int mode) {
-  const bool first = threadIdx.x < 32;
-  if (mode == 0) {
-    if (first) __syncthreads();
-  } else if (mode == 1) {
-    if (first)
-      __syncthreads();
-    else
-      __syncthreads();
-  } else if (mode == 2) {
-    if (threadIdx.x != 7) __syncwarp();
-  }
+  const auto x = hbm<float>(array("x", iota(8)));
+  expect(1,
+         {{"reads early",
+           "kernel planted, block (0,0,0), thread (0,0,0) … read before its asynchronous copy was "
+           "waited for: shared stage[3]"},
+          {"never waits", "ends with an asynchronous copy that was never waited for"},
+          {"writes under it", "write under an asynchronous copy"},
+          {"copies onto it", "asynchronous copy onto one that was not waited for"},
+          {"misaligned", "not aligned to 16 bytes"},
+          {"past shared", "asynchronous copy to shared stage"},
+          {"past array", "read of x[8]"},
+          {"8 bytes misaligned", "asynchronous copy to stage not aligned to 8 bytes"},
+          {"", "no fault"}},
+         [&] {
+           SharedMemory smem;
+           const auto s = smem.take<float>("stage", 8);
+           cp_async(s, x);
+           cp_async_commit();
+           if (made("never waits")) return;
+           if (made("writes under it")) s[2] = 0;
+           if (made("copies onto it")) cp_async(s, x + 4);
+           if (made("misaligned")) cp_async(s + 1, x);
+           if (made("past shared")) cp_async(s + 8, x);
+           if (made("past array")) cp_async(s + 4, x + 8);
+           if (made("8 bytes misaligned")) cp_async<8>(s + 4, x + 1);
+           if (made("") || made("reads early")) cp_async(s + 4, x + 4);
+           cp_async_commit();
+           if (made("")) cp_async_wait<1>();
+           if (made("") || made("reads early")) s[3] = float(s[3]) + 1;
+           cp_async_wait<0>();
+         });
 }
 
 TEST_F(SimTest, FaultsBarrierThatPartOfTheBlockNeverReaches) {
-  const auto said = [&](int mode) {
-    return fault_of([&] { launch("barrier", partial_barrier, dim3(2), dim3(64), 0, mode); });
-  };
-  expect_says(said(0), {"kernel barrier, block (0,0,0), thread (0,0,0)",
-                        "deadlock: waits at __syncthreads (sim_test.cpp:",
-                        "which thread (32,0,0) never reaches: it has ended"});
-  expect_says(said(1), {"a barrier in a branch that not all threads take"});
-  expect_says(said(2), {"deadlock: waits at __syncwarp", "thread (7,0,0) never reaches"});
-}
-
-// Both stand in one line.
-__global__ void barriers_beside_each_other() {
-  threadIdx.x ? __syncthreads() : __syncthreads();
-}
-
-__global__ void disagree(int mode) {
-  const int lane = static_cast<int>(threadIdx.x);
-  if (mode == 0) {
-    if (lane < 16)
-      __syncwarp();
-    else
-      __shfl_xor_sync(0xffffffff, 1.0f, 1);
-  } else if (mode == 1) {
-    __shfl_xor_sync(lane < 16 ? 0xffffffff : 0xffff0000, 1.0f, 1);
-  } else {
-    __shfl_xor_sync(0x0000ffff, 1.0f, 1);
-  }
-}
-
-TEST_F(SimTest, FaultsBarriersInTwoBranches) {
-  expect_says(
-      fault_of([&] { launch("beside", barriers_beside_each_other, dim3(1), dim3(2), 0); }),
-      {"__syncthreads at sim_test.cpp:", "while other threads wait at the one at sim_test.cpp:"});
+  expect(64,
+         {{"one warp",
+           "block (0,0,0), thread (0,0,0) … deadlock: waits at __syncthreads (sim_test.cpp: … "
+           "which thread (32,0,0) never reaches: it has ended"},
+          {"one lane missing", "deadlock: waits at __syncwarp … thread (7,0,0) never reaches"},
+          {"two branches", "a barrier in a branch that not all threads take"},
+          {"two in a line",
+           "__syncthreads at sim_test.cpp: … while other threads wait at the one at "
+           "sim_test.cpp:"}},
+         [] {
+           const bool first = threadIdx.x < 32;
+           if (made("one warp") && first) __syncthreads();
+           if (made("one lane missing") && threadIdx.x != 7) __syncwarp();
+           if (made("two in a line")) first ? __syncthreads() : __syncthreads();
+           if (!made("two branches")) return;
+           if (first)
+             __syncthreads();
+           else
+             __syncthreads();
+         });
 }
 
 TEST_F(SimTest, FaultsLanesThatDisagree) {
-  const auto said = [&](int mode) {
-    return fault_of([&] { launch("disagree", disagree, dim3(1), dim3(32), 0, mode); });
-  };
-  expect_says(said(0), {"kernel disagree, block (0,0,0), thread (16,0,0)",
-                        "lanes disagree: __shfl_xor_sync"});
-  expect_says(said(1), {"lanes disagree"});
-  expect_says(said(2), {"leaves out the caller"});
-}
-
-__global__ void undefined_on_the_gpu(Hbm<const fp16> x, int mode) {
-  SharedMemory smem;
-  const auto s = smem.take<fp16>("s", 256);
-  for (int i = 0; i < 8; ++i) s[8 * static_cast<int>(threadIdx.x) + i] = fp16(0.0f);
-  __syncthreads();
-  unsigned r[4] = {};
-  float c[4] = {};
-  if (mode == 0 && threadIdx.x < 16) __shfl_xor_sync(0xffff, 1.0f, 16);
-  if (mode == 1) ldmatrix_x4(r, s);
-  if (mode == 2) mma_m16n8k16<fp16>(c, r, 0, 0);
-  if (mode == 3) ldmatrix_x4(r, s + 4);
-  if (mode == 4) store_pair(s + 1, 0u);
-  if (mode == 5) cp_async(s, x + 4);
-  if (mode == 6) read_chunk(x + 1);
-  if (mode == 7) write_chunk(s + 4, read_chunk(x));
-}
-__global__ void store_from(Hbm<fp16> x, int at) {
-  SharedMemory smem;
-  const auto s = smem.take<fp16>("s", 16);
-  for (int i = 0; i < 16; ++i) s[i] = fp16(0.0f);
-  store_16_bytes(x, s + at);
-}
-__global__ void add_pair_at(Hbm<float> x, int i) {
-  atomic_add_pair(x + i, 1, 1);
-}
-__global__ void four_floats(Hbm<const float> x, int mode) {
-  SharedMemory smem;
-  const auto s = smem.take<float>("s", 8);
-  float four[4];
-  read_4(four, mode == 0 ? x + 2 : mode == 1 ? x + 8 : x + 4);
-  store_4(mode == 2 ? s + 2 : mode == 3 ? s + 8 : s + 4, four);
+  expect(32,
+         {{"on the collective", "block (0,0,0), thread (16,0,0) … lanes disagree: __shfl_xor_sync"},
+          {"on the mask", "lanes disagree"},
+          {"without themselves", "leaves out the caller"}},
+         [] {
+           const bool lower = threadIdx.x < 16;
+           if (made("on the collective") && lower) return __syncwarp();
+           const unsigned mask = made("without themselves")      ? 0x0000ffff
+                                 : made("on the mask") && !lower ? 0xffff0000
+                                                                 : 0xffffffff;
+           __shfl_xor_sync(mask, 1.0f, 1);
+         });
 }
 
 TEST_F(SimTest, FaultsWhatIsUndefinedOnTheGpu) {
-  Array& x = array("x", iota(8));
-  const auto said = [&](int mode, int threads) {
-    return fault_of([&] {
-      launch("undefined", undefined_on_the_gpu, dim3(1), dim3(threads), 512, hbm<const fp16>(x),
-             mode);
-    });
+  Array& array_of_x = array("x", iota(8));
+  const auto x = hbm<fp16>(array_of_x);
+  const auto floats = hbm<float>(array_of_x);
+  const auto kernel = [&] {
+    SharedMemory smem;
+    const auto s = smem.take<fp16>("s", 256);
+    for (int i = 0; i < 8; ++i) s[8 * static_cast<int>(threadIdx.x) + i] = fp16(0.0f);
+    __syncthreads();
+    unsigned r[4] = {};
+    float c[4] = {};
+    if (made("shuffle") && threadIdx.x < 16) __shfl_xor_sync(0xffff, 1.0f, 16);
+    if (made("ldmatrix")) ldmatrix_x4(r, s);
+    if (made("mma")) mma_m16n8k16<fp16>(c, r, 0, 0);
+    if (made("ldmatrix's row")) ldmatrix_x4(r, s + 4);
+    if (made("pair")) store_pair(s + 1, 0u);
+    if (made("copy")) cp_async(s, x + 4);
+    if (made("chunk read")) read_chunk(x + 1);
+    if (made("chunk written")) write_chunk(s + 4, read_chunk(x));
   };
-  expect_says(said(0, 32), {"__shfl_xor_sync: lane 0 reads lane 16, which takes no part"});
-  expect_says(said(1, 31), {"ldmatrix.x4 in a warp of fewer than 32 threads"});
-  expect_says(said(2, 31), {"mma.m16n8k16 in a warp of fewer than 32 threads"});
-  expect_says(said(3, 32), {"ldmatrix.x4 of a row not aligned to 16 bytes"});
-  expect_says(said(4, 32), {"pair to shared s not aligned to 4 bytes"});
-  expect_says(said(5, 32), {"asynchronous copy from global memory not aligned to 16 bytes"});
-  expect_says(said(6, 32), {"read of a chunk not aligned to 16 bytes"});
-  expect_says(said(7, 32), {"write of a chunk to shared s not aligned to 16 bytes"});
-  EXPECT_EQ(said(8, 31), "no fault");
-  expect_says(fault_of([&] { launch("add", add_pair_at, dim3(1), dim3(1), 0, hbm<float>(x), 1); }),
-              {"atomic_add_pair: not aligned"});
-  const auto stored_from = [&](int at) {
-    return fault_of([&] { launch("store", store_from, dim3(1), dim3(1), 128, hbm<fp16>(x), at); });
-  };
-  EXPECT_EQ(stored_from(8), "no fault");
-  expect_says(stored_from(4), {"16-byte store from shared memory not aligned to 16 bytes"});
-
-  Array& floats = array("floats", iota(8));
-  const auto of_four = [&](int mode) {
-    return fault_of([&] {
-      launch("four", four_floats, dim3(1), dim3(1), 128, hbm<const float>(floats), mode);
-    });
-  };
-  expect_says(of_four(0), {"read of 4 floats not aligned to 16 bytes"});
-  expect_says(of_four(1), {"read of floats[8] (element of 4 bytes; the array has 8)"});
-  expect_says(of_four(2), {"store of 4 floats to shared s not aligned to 16 bytes"});
-  expect_says(of_four(3), {"write to shared s[8] (element of 4 bytes)"});
-  EXPECT_EQ(of_four(4), "no fault");
-}
-
-__global__ void power(Hbm<float> x) {
-  x[0] = exp2_fast(x[0]);
+  expect(31,
+         {{"ldmatrix", "ldmatrix.x4 in a warp of fewer than 32 threads"},
+          {"mma", "mma.m16n8k16 in a warp of fewer than 32 threads"},
+          {"", "no fault"}},
+         kernel);
+  expect(32,
+         {{"shuffle", "__shfl_xor_sync: lane 0 reads lane 16, which takes no part"},
+          {"ldmatrix's row", "ldmatrix.x4 of a row not aligned to 16 bytes"},
+          {"pair", "pair to shared s not aligned to 4 bytes"},
+          {"copy", "asynchronous copy from global memory not aligned to 16 bytes"},
+          {"chunk read", "read of a chunk not aligned to 16 bytes"},
+          {"chunk written", "write of a chunk to shared s not aligned to 16 bytes"}},
+         kernel);
+  expect(1,
+         {{"addition", "atomic_add_pair: not aligned"},
+          {"store", "16-byte store from shared memory not aligned to 16 bytes"},
+          {"read of 4", "read of 4 floats not aligned to 16 bytes"},
+          {"read of 4 past", "read of x[8] (element of 4 bytes; the array has 8)"},
+          {"store of 4", "store of 4 floats to shared s not aligned to 16 bytes"},
+          {"store of 4 past", "write to shared s[8] (element of 4 bytes)"},
+          {"", "no fault"}},
+         [&] {
+           SharedMemory smem;
+           const auto s = smem.take<float>("s", 8);
+           const auto halves = smem.take<fp16>("halves", 16);
+           for (int i = 0; i < 16; ++i) halves[i] = fp16(0.0f);
+           if (made("addition")) atomic_add_pair(floats + 1, 1, 1);
+           store_16_bytes(x + 8, halves + (made("store") ? 4 : 8));
+           float four[4];
+           read_4(four, floats + (made("read of 4") ? 2 : made("read of 4 past") ? 8 : 4));
+           store_4(s + (made("store of 4") ? 2 : made("store of 4 past") ? 8 : 4), four);
+         });
 }
 
 TEST_F(SimTest, FaultsThePowerOfANaN) {
-  Array& x = array("x", std::vector<float>{-INFINITY});
-  const auto work = [&] { launch("power", power, dim3(1), dim3(1), 0, hbm<float>(x)); };
-  EXPECT_EQ(fault_of(work), "no fault");
-  EXPECT_EQ(values(x).at(0), 0);
+  Array& array_of_x = array("x", std::vector<float>{-INFINITY});
+  const auto x = hbm<float>(array_of_x);
+  const auto kernel = [&] { x[0] = exp2_fast(x[0]); };
+  EXPECT_EQ(said(1, kernel), "no fault");
+  EXPECT_EQ(values(array_of_x).at(0), 0);
   const float nan = NAN;
-  device().upload(x, &nan);
-  expect_says(fault_of(work), {"kernel power", "thread (0,0,0): 2^NaN: did −∞ − (−∞) come up?"});
+  device().upload(array_of_x, &nan);
+  expect_says(said(1, kernel), "thread (0,0,0): 2^NaN: did −∞ − (−∞) come up?");
 }
 
 __global__ void nothing() {}
 
 TEST_F(SimTest, FaultsImpossibleLaunches) {
-  expect_says(fault_of([&] { launch("big", nothing, dim3(1), dim3(32, 33), 0); }),
-              {"kernel big: a block of (32,33,1) threads"});
-  expect_says(fault_of([&] { launch("tall", nothing, dim3(1, 65536), dim3(1), 0); }),
-              {"kernel tall: a grid of (1,65536,1) blocks"});
-  expect_says(fault_of([&] { launch("deep", nothing, dim3(1, 1, 65536), dim3(1), 0); }),
-              {"kernel deep: a grid of (1,1,65536) blocks"});
-  expect_says(fault_of([&] { launch("none", nothing, dim3(0), dim3(1), 0); }),
-              {"a grid of (0,1,1)"});
-  for (const dim3& grid : {dim3(1, 0), dim3(1, 1, 0), dim3(0x80000000u)})
-    expect_says(fault_of([&] { launch("none", nothing, grid, dim3(1), 0); }),
-                {"kernel none: a grid of ("});
-  for (const dim3& block : {dim3(0), dim3(1, 1, 65)})
-    expect_says(fault_of([&] { launch("none", nothing, dim3(1), block, 0); }),
-                {"kernel none: a block of ("});
+  const auto expect = [&](dim3 grid, dim3 block, const char* wanted) {
+    expect_says(fault_of([&] { launch("planted", nothing, grid, block, 0); }), wanted);
+  };
+  expect(dim3(1), dim3(32, 33), "kernel planted: a block of (32,33,1) threads");
+  expect(dim3(1), dim3(0), "a block of (0,1,1)");
+  expect(dim3(1), dim3(1, 1, 65), "a block of (1,1,65)");
+  expect(dim3(1, 65536), dim3(1), "kernel planted: a grid of (1,65536,1) blocks");
+  expect(dim3(1, 1, 65536), dim3(1), "a grid of (1,1,65536)");
+  expect(dim3(0), dim3(1), "a grid of (0,1,1)");
+  expect(dim3(1, 0), dim3(1), "a grid of (1,0,1)");
+  expect(dim3(1, 1, 0), dim3(1), "a grid of (1,1,0)");
+  expect(dim3(0x80000000u), dim3(1), "a grid of (2147483648,1,1)");
   EXPECT_THROW(launch("outside", nothing, dim3(1), dim3(1), 0), std::logic_error);
   EXPECT_THROW(device().allocate("huge", int64_t{1} << 60), Error);
 }
@@ -714,19 +567,19 @@ TEST_F(SimTest, ATraceAfterAFaultHasNothingOfIt) {
   const auto add = [&](int threads, int n) {
     launch("add_first", add_first, dim3(1), dim3(threads), 0, hbm<float>(x), hbm<float>(y), n);
   };
-  expect_says(fault_of([&] { add(33, 33); }), {"thread (32,0,0)", "x[32]"});
+  expect_says(fault_of([&] { add(33, 33); }), "thread (32,0,0) … x[32]");
   device().take_trace();
   run([&] { add(1, 1); });
-  const auto events = device().take_trace();
-  ASSERT_EQ(events.size(), 2u);
-  EXPECT_EQ(events[0].array + events[1].array, "xy");
-  EXPECT_EQ(events[0].end, 4);
+  const auto events = device().take_trace().events;
+  ASSERT_EQ(events.size(), 3u);  // x[0] is named at two places
+  EXPECT_EQ(events[0].name + events[1].name + events[2].name, "xxy");
+  EXPECT_EQ(events[0].bytes, 4);
 }
 
 TEST_F(SimTest, ARunAfterAFaultStartsClean) {
   Array& x = array("x", iota(10));
   Array& y = array("y", 10);
-  fault_of([&] { launch("write_at", write_at, dim3(4), dim3(8), 0, hbm<float>(x), int64_t{10}); });
+  EXPECT_NE(said(1, [&] { hbm<float>(x)[10] = 1; }), "no fault");
   const Counts c = run([&] {
     launch("add_first", add_first, dim3(1), dim3(32), 0, hbm<float>(x), hbm<float>(y), 10);
   });

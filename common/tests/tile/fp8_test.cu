@@ -1,6 +1,5 @@
-// e4m3 on both machines: conversions, tiles as the copy engine lays them out, products of a
-// warpgroup, and how the tensor cores add up products. On the gpu that the chip does all this as
-// the sim does, bit for bit.
+// e4m3 on both machines: conversions, products of what sums become, and how the tensor cores add up
+// products. On the gpu that the chip does all this as the sim does, bit for bit.
 
 #include <gtest/gtest.h>
 
@@ -16,10 +15,9 @@
 #include "float8.h"
 #include "harness/quantised.h"
 #include "machine/sim/fp8_sums.h"
-#include "tests/device_test.h"
+#include "tests/tile/warpgroup_test.h"
 #include "tile/fp8.h"
 #include "tile/rows.h"
-#include "tile/warpgroup.h"
 
 namespace ladder::sim {
 // The sim's half of SumsAreShortenedAsOnTheChip.
@@ -40,20 +38,7 @@ namespace {
 
 class CONVERSIONS : public DeviceTest {};
 
-class SUITE : public DeviceTest {
- protected:
-  void SetUp() override {
-    DeviceTest::SetUp();
-    if (!IsSkipped() && device().info().compute_capability / 10 != 9)
-      GTEST_SKIP() << device().info().name << " is no Hopper GPU";
-  }
-  /// Codes of e4m3 on the device.
-  Array& upload_codes(const char* name, const std::vector<uint8_t>& codes) {
-    Array& array = make(name, std::ssize(codes));
-    device().upload(array, codes.data());
-    return array;
-  }
-};
+class SUITE : public HopperTest {};
 
 constexpr int kThreads = 128;
 
@@ -128,9 +113,8 @@ __global__ void copy_chunks(Hbm<const e4m3> x, Hbm<e4m3> y) {
 TEST_F(CONVERSIONS, ChunksHaveEightBytes) {
   std::vector<uint8_t> codes(8 * kThreads);
   for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 7 % 251);
-  Array& x = make("x", std::ssize(codes));
+  Array& x = upload("x", codes);
   Array& y = make("y", std::ssize(codes));
-  device().upload(x, codes.data());
   const auto counts = run([&] {
     launch("copy", copy_chunks, dim3(1), dim3(kThreads), 0, hbm<const e4m3>(x), hbm<e4m3>(y));
   });
@@ -178,8 +162,8 @@ TEST_F(CONVERSIONS, ChunksThatAreNotThereAreZerosAndSharedMemoryKeepsTheOrder) {
 /// Rows of D numbers, 32·8/D of them in a warp: transformed; the largest of the block; and the rows
 /// as they were, times `factor`, rounded.
 template <int D, int kWarps>
-__global__ void words_for_e4m3(Hbm<const float> x, Hbm<float> transformed, Hbm<float> most,
-                               Hbm<e4m3> codes, float factor) {
+__global__ void functions_for_e4m3(Hbm<const float> x, Hbm<float> transformed, Hbm<float> most,
+                                   Hbm<e4m3> codes, float factor) {
   SharedMemory smem;
   const auto of_warps = smem.take<float>("of_warps", kWarps);
   const int at = static_cast<int>(threadIdx.x) * 8;
@@ -192,7 +176,7 @@ __global__ void words_for_e4m3(Hbm<const float> x, Hbm<float> transformed, Hbm<f
   for (int e = 0; e < 8; ++e) transformed[at + e] = mine[e];
 }
 
-TEST_F(CONVERSIONS, WordsForE4m3AreTheHosts) {
+TEST_F(CONVERSIONS, FunctionsForE4m3AreTheHosts) {
   const auto check = [&]<int D, int kWarps>() {
     SCOPED_TRACE(testing::Message() << "D " << D << ", " << kWarps << " warps");
     constexpr int n = kWarps * 256;
@@ -207,7 +191,7 @@ TEST_F(CONVERSIONS, WordsForE4m3AreTheHosts) {
     Array& codes = make("codes", n);
     device().upload(x, numbers.data());
     const auto counts = run([&] {
-      launch("words", words_for_e4m3<D, kWarps>, dim3(1), dim3(32 * kWarps),
+      launch("functions", functions_for_e4m3<D, kWarps>, dim3(1), dim3(32 * kWarps),
              shared_bytes<float>(kWarps), hbm<const float>(x), hbm<float>(transformed),
              hbm<float>(most), hbm<e4m3>(codes), 0.3f);
     });
@@ -263,227 +247,7 @@ TEST_F(CONVERSIONS, ColumnsAreAddedWhereTheyBelong) {
   check.template operator()<64, 256, 128>();
 }
 
-// ------------------------------------------------------------------------------------------ tiles
-
-/// Loads the tile at (column, row, head, batch), shows what it holds, and stores it to the same
-/// place.
-template <int R, int C>
-__global__ void copy_tile(const __grid_constant__ TensorMap from,
-                          const __grid_constant__ TensorMap to, Hbm<float> seen, int column,
-                          int row, int head, int batch) {
-  SharedMemory smem;
-  using Tile = SwizzledTile<e4m3, R, C>;
-  const Tile tile{smem.take<e4m3>("tile", Tile::kElements)};
-  const auto full = smem.take<Mbarrier>("full", 1);
-  if (threadIdx.x == 0) {
-    full[0].init(1);
-    fence_mbarrier_init();
-    full[0].arrive_expect_tx(Tile::kBytes);
-    tma_load(from, full[0], tile, column, row, head, batch);
-  }
-  __syncthreads();
-  full[0].wait(0);
-  for (int i = threadIdx.x; i < R * C; i += blockDim.x)
-    seen[i] = float(tile.data[tile.chunk(i / C, i % C / 16) + i % 16]);
-  if (threadIdx.x == 0) {
-    tma_store(to, tile, column, row, head, batch);
-    tma_store_commit();
-    tma_store_wait<0>();
-  }
-}
-
-TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes) {
-  const auto check = [&]<int R, int C>(int columns, int rows, int column, int row) {
-    SCOPED_TRACE(testing::Message() << "tile " << R << "×" << C << " from row " << row
-                                    << ", column " << column << " of " << rows << "×" << columns);
-    constexpr int kHeads = 3, kBatch = 2, kHead = 1, kInBatch = 1;
-    const int first = (kInBatch * kHeads + kHead) * rows;  // row of the array
-    std::vector<uint8_t> codes(static_cast<size_t>(kBatch * kHeads * rows * columns));
-    for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 5 % 0x7d + 1);
-    Array& A = upload_codes("A", codes);
-    Array& B = make("B", A.bytes);
-    Array& seen = make("seen", R * C * 4);
-    using Tile = SwizzledTile<e4m3, R, C>;
-    const auto map = [&](Array& array) {
-      return tensor_map<e4m3>(array, columns, rows, kHeads, kBatch, R, Tile::kPanelBytes);
-    };
-    const auto counts = run([&] {
-      launch("copy", copy_tile<R, C>, dim3(1), dim3(64),
-             shared_bytes<e4m3>(Tile::kElements) + shared_bytes<Mbarrier>(1), map(A), map(B),
-             hbm<float>(seen), column, row, kHead, kInBatch);
-    });
-    const auto code = [&](int i, int j) { return codes[static_cast<size_t>(i * columns + j)]; };
-    const auto s = values<float>(seen);
-    int wrong = 0;
-    for (int i = 0; i < R; ++i)
-      for (int j = 0; j < C; ++j) {
-        const bool inside = row + i < rows && column + j < columns;
-        const float expected =
-            inside ? float(ladder::e4m3::from_bits(code(first + row + i, column + j))) : 0;
-        wrong += s[static_cast<size_t>(i * C + j)] != expected;
-      }
-    EXPECT_EQ(wrong, 0) << "of the tile's elements";
-    const auto out = values<uint8_t>(B);
-    wrong = 0;
-    for (int i = 0; i < kBatch * kHeads * rows; ++i)
-      for (int j = 0; j < columns; ++j) {
-        const bool copied = i >= first + row && i < first + std::min(row + R, rows) &&
-                            j >= column && j < column + C;
-        wrong += out[static_cast<size_t>(i * columns + j)] != (copied ? code(i, j) : 0xff);
-      }
-    EXPECT_EQ(wrong, 0) << "of the array's elements";
-    if (!counts) return;
-    const int64_t inside =
-        std::max(0, std::min(R, rows - row)) * std::max(0, std::min(C, columns - column));
-    EXPECT_EQ(counts->hbm.requested_read, inside);
-    EXPECT_EQ(counts->hbm.requested_write, inside + R * C * 4);
-    EXPECT_EQ(counts->sram_write, Tile::kBytes);
-    EXPECT_EQ(counts->sram_read, inside + R * C);
-  };
-  check.template operator()<64, 64>(64, 128, 0, 64);
-  check.template operator()<64, 64>(48, 100, 0, 64);
-  check.template operator()<64, 64>(256, 70, 192, 0);
-  check.template operator()<128, 128>(128, 200, 0, 128);
-  check.template operator()<128, 128>(208, 40, 128, 0);
-  check.template operator()<32, 64>(16, 7, 0, 0);
-  check.template operator()<64, 256>(256, 65, 0, 64);
-  check.template operator()<64, 256>(160, 64, 0, 0);
-  check.template operator()<64, 192>(208, 65, 0, 1);
-  check.template operator()<64, 160>(400, 64, 160, 0);
-  check.template operator()<32, 224>(240, 40, 224, 8);
-  check.template operator()<16, 128>(128, 16, 0, 16);  // all of it past the end
-}
-
 // --------------------------------------------------------------------------------------- products
-
-enum class From { shared, registers, loaded };  // where A comes from; loaded: tile → registers
-
-/// Fills a tile from a row-major matrix by ordinary stores, columns past it with zeros.
-template <int R, int C>
-__device__ __forceinline__ void fill(const SwizzledTile<e4m3, R, C>& tile, Hbm<const e4m3> source) {
-  using Layout = SwizzledTile<e4m3, R, C>;
-  constexpr int kAll = Layout::kColumns * Layout::kPanels;
-  for (int i = threadIdx.x; i < R * kAll; i += kWarpgroup) {
-    const int r = i / kAll, c = i % kAll;
-    e4m3 x = e4m3(0.0f);
-    if (c < C) x = source[r * C + c];
-    tile.data[tile.chunk(r, c / 16) + c % 16] = x;
-  }
-}
-
-/// The warp's 16 rows of a row-major matrix, register by register as the PTX manual has them.
-template <int K>
-__device__ __forceinline__ void fill(Operand<e4m3, 16, K>& a, Hbm<const e4m3> A) {
-  for (int k = 0; k < K / 32; ++k)
-    for (int i = 0; i < 4; ++i) {
-      const int row = 16 * warp_id() + lane_id() / 4 + i % 2 * 8;
-      const int at = row * K + 32 * k + lane_id() % 4 * 4 + i / 2 * 16;
-      a.r[0][k][i] = pack<e4m3>(float(A[at]), float(A[at + 1]), float(A[at + 2]), float(A[at + 3]));
-    }
-}
-
-template <int N>
-__device__ __forceinline__ void show(Accumulator<16, N>& acc, Hbm<float> sums) {
-  for_each(acc, [&](int i, int j, float c) { sums[(16 * warp_id() + i) * N + j] = c; });
-}
-
-/// C = A·Bᵀ twice over: 64 × N of 64 × K and N × K. The first product overwrites what is there.
-template <int N, int K, From kFrom>
-__global__ void __launch_bounds__(kWarpgroup)
-    product_ABt(Hbm<const e4m3> A, Hbm<const e4m3> B, Hbm<float> sums) {
-  SharedMemory smem;
-  using TileA = SwizzledTile<e4m3, 64, K>;
-  using TileB = SwizzledTile<e4m3, N, K>;
-  const TileA tile_A{smem.take<e4m3>("A", TileA::kElements)};
-  const TileB tile_B{smem.take<e4m3>("B", TileB::kElements)};
-  fill(tile_A, A);
-  fill(tile_B, B);
-  fence_proxy_async();
-  __syncthreads();
-  Operand<e4m3, 16, K> a;
-  if constexpr (kFrom == From::loaded)
-    load(a, tile_A, 16 * warp_id());
-  else
-    fill(a, A);
-  Accumulator<16, N> acc;
-  for_each(acc, [](int, int, float& c) { c = 7; });
-  wgmma_fence(acc, a);
-  for (int scale_d = 0; scale_d < 2; ++scale_d) {
-    if constexpr (kFrom == From::shared)
-      wgmma_ABt(acc, tile_A, 0, tile_B, scale_d);
-    else
-      wgmma_ABt(acc, a, tile_B, scale_d);
-  }
-  wgmma_commit();
-  wgmma_wait<0>(acc, a);
-  show(acc, sums);
-}
-
-/// Integers from −8 to 8 as codes.
-std::vector<uint8_t> small_integers(int n, int seed) {
-  std::mt19937 random(static_cast<unsigned>(seed));
-  std::vector<uint8_t> codes(static_cast<size_t>(n));
-  for (uint8_t& code : codes)
-    code = ladder::e4m3(static_cast<float>(static_cast<int>(random() % 17) - 8)).bits;
-  return codes;
-}
-double value(const std::vector<uint8_t>& codes, int i) {
-  return float(ladder::e4m3::from_bits(codes[static_cast<size_t>(i)]));
-}
-
-// Sums of small integers need few bits, so they are exact however the tensor cores add.
-TEST_F(SUITE, ProductsAreRightAndCounted) {
-  const auto check = [&]<int N, int K, From kFrom>() {
-    SCOPED_TRACE(testing::Message() << "N " << N << ", K " << K << ", A from "
-                                    << (kFrom == From::shared   ? "shared memory"
-                                        : kFrom == From::loaded ? "a tile"
-                                                                : "registers"));
-    const auto a = small_integers(64 * K, N), b = small_integers(N * K, N + 1);
-    Array& A = upload_codes("A", a);
-    Array& B = upload_codes("B", b);
-    Array& sums = make("sums", 64 * N * 4);
-    const auto counts = run([&] {
-      launch("A·Bᵀ", product_ABt<N, K, kFrom>, dim3(1), dim3(kWarpgroup),
-             shared_bytes<e4m3>(SwizzledTile<e4m3, 64, K>::kElements) +
-                 shared_bytes<e4m3>(SwizzledTile<e4m3, N, K>::kElements),
-             hbm<const e4m3>(A), hbm<const e4m3>(B), hbm<float>(sums));
-    });
-    const auto c = values<float>(sums);
-    int wrong = 0;
-    for (int i = 0; i < 64; ++i)
-      for (int j = 0; j < N; ++j) {
-        double sum = 0;
-        for (int k = 0; k < K; ++k) sum += value(a, i * K + k) * value(b, j * K + k);
-        wrong += c[static_cast<size_t>(i * N + j)] != 2 * sum;
-      }
-    EXPECT_EQ(wrong, 0);
-    if (!counts) return;
-    const int64_t by_lanes = kFrom == From::loaded ? 64 * K : 0;
-    EXPECT_EQ(counts->matmul_flops, int64_t{2} * 2 * 64 * N * K);
-    EXPECT_EQ(counts->sram_read, 2 * K * (N + (kFrom == From::shared ? 64 : 0)) + by_lanes);
-    EXPECT_EQ(counts->sram_operands, counts->sram_read);
-    EXPECT_EQ(counts->bank_conflicts, 0);
-  };
-  check.template operator()<16, 32, From::shared>();
-  check.template operator()<32, 64, From::shared>();
-  check.template operator()<64, 128, From::shared>();
-  check.template operator()<128, 64, From::shared>();
-  check.template operator()<128, 256, From::shared>();
-  check.template operator()<160, 128, From::shared>();
-  check.template operator()<224, 64, From::shared>();
-  check.template operator()<256, 128, From::shared>();
-  check.template operator()<64, 192, From::shared>();
-  check.template operator()<128, 160, From::registers>();
-  check.template operator()<64, 224, From::loaded>();
-  check.template operator()<32, 32, From::registers>();
-  check.template operator()<64, 64, From::registers>();
-  check.template operator()<128, 128, From::registers>();
-  check.template operator()<256, 256, From::registers>();
-  check.template operator()<48, 32, From::loaded>();
-  check.template operator()<64, 64, From::loaded>();
-  check.template operator()<128, 128, From::loaded>();
-  check.template operator()<96, 256, From::loaded>();
-}
 
 /// C = A·Bᵀ, 64 × N of 64 × K and rows [kRow, kRow + N) of a tile of 2·N rows.
 template <int N, int K, int kRow>
@@ -507,24 +271,18 @@ __global__ void __launch_bounds__(kWarpgroup)
 
 TEST_F(SUITE, ProductsTakeSomeOfATilesRows) {
   const auto check = [&]<int N, int K, int kRow>() {
-    const auto a = small_integers(64 * K, N), b = small_integers(2 * N * K, kRow);
-    Array& A = upload_codes("A", a);
-    Array& B = upload_codes("B", b);
+    const Matrix a = random_operand<e4m3>(64, K), b = random_operand<e4m3>(2 * N, K);
+    Array& A = upload_as<e4m3>("A", a);
+    Array& B = upload_as<e4m3>("B", b);
     Array& sums = make("sums", 64 * N * 4);
     run([&] {
       launch("A·Bᵀ", product_of_rows<N, K, kRow>, dim3(1), dim3(kWarpgroup),
              shared_bytes<e4m3>(SwizzledTile<e4m3, 2 * N, K>::kElements), hbm<const e4m3>(A),
              hbm<const e4m3>(B), hbm<float>(sums));
     });
-    const auto c = values<float>(sums);
-    int wrong = 0;
-    for (int i = 0; i < 64; ++i)
-      for (int j = 0; j < N; ++j) {
-        double sum = 0;
-        for (int k = 0; k < K; ++k) sum += value(a, i * K + k) * value(b, (kRow + j) * K + k);
-        wrong += c[static_cast<size_t>(i * N + j)] != sum;
-      }
-    EXPECT_EQ(wrong, 0) << "N " << N << ", K " << K << ", from row " << kRow;
+    const auto term = [&](int i, int j, int k) { return a(i, k) * b(kRow + j, k); };
+    EXPECT_EQ(worst_sum(values<float>(sums), 64, N, K, term), 0)
+        << "N " << N << ", K " << K << ", from row " << kRow;
   };
   check.template operator()<64, 128, 64>();
   check.template operator()<32, 64, 8>();
@@ -560,31 +318,24 @@ __global__ void __launch_bounds__(kWarpgroup)
 
 TEST_F(SUITE, SumsAreTheNextOperandIfKeysArePermuted) {
   const auto check = [&]<int N, int K, bool permuted>() {
-    const auto p = small_integers(64 * K, 3), v = small_integers(K * N, 4);
-    Array& P = upload_codes("P", p);
-    Array& V = upload_codes("V", v);
+    const Matrix p = random_operand<e4m3>(64, K), v = random_operand<e4m3>(K, N);
+    Array& P = upload_as<e4m3>("P", p);
+    Array& V = upload_as<e4m3>("V", v);
     Array& sums = make("sums", 64 * N * 4);
     run([&] {
       launch("P·V", product_of_sums<N, K, permuted>, dim3(1), dim3(kWarpgroup),
              shared_bytes<e4m3>(SwizzledTile<e4m3, N, K>::kElements), hbm<const e4m3>(P),
              hbm<const e4m3>(V), hbm<float>(sums));
     });
-    const auto c = values<float>(sums);
-    int wrong = 0;
-    for (int i = 0; i < 64; ++i)
-      for (int j = 0; j < N; ++j) {
-        double sum = 0;
-        for (int k = 0; k < K; ++k) sum += value(p, i * K + k) * value(v, k * N + j);
-        wrong += c[static_cast<size_t>(i * N + j)] != sum;
-      }
-    return wrong;
+    return worst_sum(values<float>(sums), 64, N, K,
+                     [&](int i, int j, int k) { return p(i, k) * v(k, j); });
   };
   EXPECT_EQ((check.template operator()<64, 128, true>()), 0);
   EXPECT_EQ((check.template operator()<128, 64, true>()), 0);
   EXPECT_EQ((check.template operator()<32, 256, true>()), 0);
   EXPECT_EQ((check.template operator()<64, 160, true>()), 0);
   EXPECT_EQ((check.template operator()<128, 224, true>()), 0);
-  EXPECT_GT((check.template operator()<64, 128, false>()), 64 * 64 / 2);
+  EXPECT_GT((check.template operator()<64, 128, false>()), 0);
 }
 
 TEST_F(CONVERSIONS, EachColumnOfAnOperandStandsOnce) {
@@ -650,6 +401,10 @@ std::vector<uint8_t> random_codes(int n, int seed) {
 }
 
 #ifdef LADDER_SIM
+double value(const std::vector<uint8_t>& codes, int i) {
+  return float(ladder::e4m3::from_bits(codes[static_cast<size_t>(i)]));
+}
+
 /// Exponent of a number other than 0; of an e4m3 at least −6.
 int exponent(double x) {
   return std::ilogb(x);

@@ -8,11 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/device_test.h"
+#include "tests/tile/warpgroup_test.h"
 #include "tile/columns.h"
 #include "tile/rows.h"
 #include "tile/stages.h"
-#include "tile/warpgroup.h"
 
 namespace ladder::sim {
 // The sim's half of DescriptorsAreReadAsOnTheChip.
@@ -29,87 +28,90 @@ namespace {
 #define SUITE GpuHopper
 #endif
 
-class SUITE : public DeviceTest {
- protected:
-  void SetUp() override {
-    DeviceTest::SetUp();
-    if (!IsSkipped() && device().info().compute_capability / 10 != 9)
-      GTEST_SKIP() << device().info().name << " is no Hopper GPU";
-  }
-};
+class SUITE : public HopperTest {};
 
 // ------------------------------------------------------------------------------------ bulk copies
 
-/// Loads the tile at (0, row, head, batch), shows what it holds, and stores it to the same place.
+/// Loads the tile at (column, row, head, batch), shows it, and stores it to the same place.
 template <class T, int R, int C>
 __global__ void copy_tile(const __grid_constant__ TensorMap from,
-                          const __grid_constant__ TensorMap to, Hbm<float> seen, int row, int head,
-                          int batch) {
+                          const __grid_constant__ TensorMap to, Hbm<float> seen, int column,
+                          int row, int head, int batch) {
   SharedMemory smem;
   using CopiedTile = SwizzledTile<T, R, C>;
+  constexpr int kChunk = CopiedTile::kChunk;
   const CopiedTile tile{smem.take<T>("tile", CopiedTile::kElements)};
   const auto full = smem.take<Mbarrier>("full", 1);
   if (threadIdx.x == 0) {
     full[0].init(1);
     fence_mbarrier_init();
     full[0].arrive_expect_tx(CopiedTile::kBytes);
-    tma_load(from, full[0], tile, 0, row, head, batch);
+    tma_load(from, full[0], tile, column, row, head, batch);
   }
   __syncthreads();
   full[0].wait(0);
   for (int i = threadIdx.x; i < R * C; i += blockDim.x)
-    seen[i] = float(tile.data[tile.chunk(i / C, i % C / 8) + i % 8]);
+    seen[i] = float(tile.data[tile.chunk(i / C, i % C / kChunk) + i % kChunk]);
   if (threadIdx.x == 0 && head >= 0 && batch >= 0) {
-    tma_store(to, tile, 0, row, head, batch);
+    tma_store(to, tile, column, row, head, batch);
     tma_store_commit();
     tma_store_wait<0>();
   }
 }
 
 TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes) {
-  const auto check = [&]<class T, int R, int C>(int d, int rows, int row, int head = 1,
-                                                int batch = 1) {
+  const auto check = [&]<class T, int R, int C>(int d, int rows, int row, int column = 0,
+                                                int head = 1, int batch = 1) {
     SCOPED_TRACE(testing::Message()
                  << "tile " << R << "×" << C << " of d " << d << ", " << rows << " rows, from row "
-                 << row << ", head " << head << ", batch " << batch);
-    constexpr int kHeads = 3, kBatch = 2;
+                 << row << ", column " << column << ", head " << head << ", batch " << batch);
+    constexpr int kHeads = 3, kBatch = 2, kBytes = sizeof(T);
+    using CopiedTile = SwizzledTile<T, R, C>;
+    using Bits = std::conditional_t<kBytes == 1, uint8_t, uint16_t>;
     const bool exists = head >= 0 && head < kHeads && batch >= 0 && batch < kBatch;
     const int first = (batch * kHeads + head) * rows;  // row of the array
-    const Matrix a = random_matrix<T>(kBatch * kHeads * rows, d);
+    std::vector<Bits> a(static_cast<size_t>(kBatch * kHeads * rows * d));
+    for (size_t i = 0; i < a.size(); ++i)  // neighbours differ, and all are finite
+      a[i] = static_cast<Bits>(i * 40503 % (kBytes == 1 ? 0x7d : 0x7000) + 1);
+    const auto at = [&](int i, int j) { return static_cast<size_t>(i * d + j); };
     Array& A = upload("A", a);
     Array& B = make("B", A.bytes);
     Array& seen = make("seen", R * C * 4);
-    const auto map = [&](Array& array) { return tensor_map<T>(array, d, rows, kHeads, kBatch, R); };
+    const auto map = [&](Array& array) {
+      return tensor_map<T>(array, d, rows, kHeads, kBatch, R, CopiedTile::kPanelBytes);
+    };
     const auto counts = run([&] {
       launch("copy", copy_tile<T, R, C>, dim3(1), dim3(64),
-             shared_bytes<T>(SwizzledTile<T, R, C>::kElements) + shared_bytes<Mbarrier>(1), map(A),
-             map(B), hbm<float>(seen), row, head, batch);
+             shared_bytes<T>(CopiedTile::kElements) + shared_bytes<Mbarrier>(1), map(A), map(B),
+             hbm<float>(seen), column, row, head, batch);
     });
     const auto s = values<float>(seen);
     int wrong = 0;
     for (int i = 0; i < R; ++i)
       for (int j = 0; j < C; ++j) {
-        const bool inside = exists && row + i < rows && j < d;
-        wrong += s[static_cast<size_t>(i * C + j)] != (inside ? a(first + row + i, j) : 0);
+        const bool inside = exists && row + i < rows && column + j < d;
+        const float there =
+            inside ? float(OnHost<T>::from_bits(a[at(first + row + i, column + j)])) : 0;
+        wrong += s[static_cast<size_t>(i * C + j)] != there;
       }
     EXPECT_EQ(wrong, 0) << "of the tile's elements";
-    const auto out = values<uint16_t>(B);
+    const auto out = values<Bits>(B);
     wrong = 0;
     for (int i = 0; i < kBatch * kHeads * rows; ++i)
       for (int j = 0; j < d; ++j) {
-        const auto at = static_cast<size_t>(i * d + j);
-        const bool copied =
-            exists && i >= first + row && i < first + std::min(row + R, rows) && j < C;
-        wrong += out[at] != (copied ? a.elements.bits[at] : 0xffff);
+        const bool copied = exists && i >= first + row && i < first + std::min(row + R, rows) &&
+                            j >= column && j < column + C;
+        wrong += out[at(i, j)] != (copied ? a[at(i, j)] : static_cast<Bits>(-1));
       }
     EXPECT_EQ(wrong, 0) << "of the array's elements";
     if (!counts) return;
-    const int64_t inside = exists ? std::max(0, std::min(R, rows - row)) * std::min(C, d) * 2 : 0;
+    const int64_t inside =
+        exists ? std::max(0, std::min(R, rows - row)) * std::min(C, d - column) * kBytes : 0;
     EXPECT_EQ(counts->hbm.requested_read, inside);
     EXPECT_EQ(counts->hbm.distinct_read, inside);
     EXPECT_EQ(counts->hbm.requested_write, inside + R * C * 4);
-    EXPECT_EQ(counts->sram_write, R * std::max(C, 64) * 2);
-    EXPECT_EQ(counts->sram_read, inside + R * C * 2);
+    EXPECT_EQ(counts->sram_write, CopiedTile::kBytes);
+    EXPECT_EQ(counts->sram_read, inside + R * C * kBytes);
   };
   check.template operator()<fp16, 64, 64>(64, 128, 64);
   check.template operator()<fp16, 64, 64>(64, 100, 64);
@@ -122,10 +124,22 @@ TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes)
   check.template operator()<bf16, 64, 256>(184, 70, 64);
   check.template operator()<fp16, 64, 256>(256, 64, 64);  // all of it past the end
   // Of a head, and of a batch, that does not exist: not of what comes next in memory.
-  check.template operator()<fp16, 64, 64>(64, 64, 0, 3, 0);
-  check.template operator()<fp16, 64, 64>(64, 64, 0, 0, 2);
-  check.template operator()<fp16, 64, 64>(64, 64, 0, -1, 1);
-  check.template operator()<fp16, 64, 64>(64, 64, 0, 2, -1);
+  check.template operator()<fp16, 64, 64>(64, 64, 0, 0, 3, 0);
+  check.template operator()<fp16, 64, 64>(64, 64, 0, 0, 0, 2);
+  check.template operator()<fp16, 64, 64>(64, 64, 0, 0, -1, 1);
+  check.template operator()<fp16, 64, 64>(64, 64, 0, 0, 2, -1);
+  check.template operator()<e4m3, 64, 64>(64, 128, 64);
+  check.template operator()<e4m3, 64, 64>(48, 100, 64);
+  check.template operator()<e4m3, 64, 64>(256, 70, 0, 192);
+  check.template operator()<e4m3, 128, 128>(128, 200, 128);
+  check.template operator()<e4m3, 128, 128>(208, 40, 0, 128);
+  check.template operator()<e4m3, 32, 64>(16, 7, 0);
+  check.template operator()<e4m3, 64, 256>(256, 65, 64);
+  check.template operator()<e4m3, 64, 256>(160, 64, 0);
+  check.template operator()<e4m3, 64, 192>(208, 65, 1);
+  check.template operator()<e4m3, 64, 160>(400, 64, 0, 160);
+  check.template operator()<e4m3, 32, 224>(240, 40, 8, 224);
+  check.template operator()<e4m3, 16, 128>(128, 16, 16);  // all of it past the end
 }
 
 /// Each block loads n floats of its own, from X + x_at on, in two copies that one phase of a
@@ -181,11 +195,9 @@ TEST_F(SUITE, FloatsInARowAreLoadedAndAddedByAllBlocks) {
       SCOPED_TRACE(testing::Message() << blocks << " blocks, " << n << " floats each");
       const int x_at = 12, sums_at = 8;
       const auto x = random_floats(x_at + blocks * n), start = random_floats(sums_at + n + 8);
-      Array& X = make("X", std::ssize(x) * 4);
+      Array& X = upload("X", x);
       Array& seen = make("seen", blocks * n * 4);
-      Array& sums = make("sums", std::ssize(start) * 4);
-      device().upload(X, x.data());
-      device().upload(sums, start.data());
+      Array& sums = upload("sums", start);
       const auto counts = run([&] {
         launch("add", add_up, dim3(blocks), dim3(64),
                shared_bytes<float>(4) + shared_bytes<float>(n) + shared_bytes<Mbarrier>(1),
@@ -217,35 +229,7 @@ TEST_F(SUITE, FloatsInARowAreLoadedAndAddedByAllBlocks) {
 
 // --------------------------------------------------------------------------------------- products
 
-enum class From { shared, registers };
-
-/// Fills a tile from a row-major matrix by ordinary stores, columns past it with zeros.
-template <class T, int R, int C>
-__device__ __forceinline__ void fill(const SwizzledTile<T, R, C>& tile, Hbm<const T> source,
-                                     int columns) {
-  for (int i = threadIdx.x; i < R * 64 * tile.kPanels; i += kWarpgroup) {
-    const int r = i / (64 * tile.kPanels), c = i % (64 * tile.kPanels);
-    T x = T(0.0f);
-    if (c < columns) x = source[r * columns + c];
-    tile.data[tile.chunk(r, c / 8) + c % 8] = x;
-  }
-}
-
-/// The warp's 16 rows of a row-major matrix, register by register as the PTX manual has them.
-template <class T, int K>
-__device__ __forceinline__ void fill(Operand<T, 16, K>& a, Hbm<const T> A) {
-  for (int k = 0; k < K / 16; ++k)
-    for (int i = 0; i < 4; ++i) {
-      const int row = 16 * warp_id() + lane_id() / 4 + i % 2 * 8;
-      const int at = row * K + 16 * k + lane_id() % 4 * 2 + i / 2 * 8;
-      a.r[0][k][i] = pack<T>(float(A[at]), float(A[at + 1]));
-    }
-}
-
-template <class T, int N>
-__device__ __forceinline__ void show(Accumulator<16, N>& acc, Hbm<float> sums) {
-  for_each(acc, [&](int i, int j, float c) { sums[(16 * warp_id() + i) * N + j] = c; });
-}
+enum class From { shared, registers, loaded };  // of A; loaded: from a tile to registers
 
 /// C = A·Bᵀ twice over: 64 × N of 64 × K and N × K. The first product overwrites what is there.
 template <class T, int N, int K, From kFrom>
@@ -254,12 +238,15 @@ __global__ void __launch_bounds__(kWarpgroup)
   SharedMemory smem;
   const SwizzledTile<T, 64, K> tile_A{smem.take<T>("A", SwizzledTile<T, 64, K>::kElements)};
   const SwizzledTile<T, N, K> tile_B{smem.take<T>("B", SwizzledTile<T, N, K>::kElements)};
-  Operand<T, 16, K> a;
-  fill(a, A);
-  fill(tile_A, A, K);
-  fill(tile_B, B, K);
+  fill(tile_A, A);
+  fill(tile_B, B);
   fence_proxy_async();
   __syncthreads();
+  Operand<T, 16, K> a;
+  if constexpr (kFrom == From::loaded)
+    load(a, tile_A, 16 * warp_id());
+  else
+    fill(a, A);
   Accumulator<16, N> acc;
   for_each(acc, [](int, int, float& c) { c = 7; });
   wgmma_fence(acc, a);
@@ -271,7 +258,7 @@ __global__ void __launch_bounds__(kWarpgroup)
   }
   wgmma_commit();
   wgmma_wait<0>(acc);
-  show<T>(acc, sums);
+  show(acc, sums);
 }
 
 /// Columns of a tile that has so many columns of a matrix.
@@ -305,7 +292,7 @@ __global__ void __launch_bounds__(kWarpgroup)
   }
   wgmma_commit();
   wgmma_wait<0>(acc);
-  show<T>(acc, sums);
+  show(acc, sums);
 }
 
 /// C = Aᵀ·B twice over: 64 × N of K × 64, columns 64 to 127 of a tile, and columns
@@ -328,71 +315,55 @@ __global__ void __launch_bounds__(kWarpgroup)
   wgmma_AtB(acc, tile_A, 64, tile_B, 1, kColumn);
   wgmma_commit();
   wgmma_wait<0>(acc);
-  show<T>(acc, sums);
+  show(acc, sums);
 }
 
 TEST_F(SUITE, ProductsOfAWarpgroupAreRightAndCounted) {
-  // `at(a, b, i, j, k)`: the k-th term of C's element (i, j).
-  const auto check = [&](const std::string& what, DType type, int N, int K, From from,
-                         const Matrix& a, const Matrix& b, auto kernel, int64_t smem, auto launched,
-                         auto term) {
-    SCOPED_TRACE(testing::Message()
-                 << what << " " << (type == DType::fp16 ? "fp16" : "bf16") << ", N " << N << ", K "
-                 << K << (from == From::shared ? ", A from shared memory" : ", A from registers"));
-    Array& A = upload("A", a);
-    Array& B = upload("B", b);
+  // `term(i, j, k)`: the k-th term of C's element (i, j).
+  const auto check = [&]<class T>(const std::string& what, int N, int K, From from, const Matrix& a,
+                                  const Matrix& b, auto kernel, int tile_A, int tile_B, auto term) {
+    const char* const kFroms[] = {"shared memory", "registers", "a tile"};
+    SCOPED_TRACE(testing::Message() << what << ", " << sizeof(T) << " bytes, N " << N << ", K " << K
+                                    << ", A from " << kFroms[static_cast<int>(from)]);
+    Array& A = upload_as<T>("A", a);
+    Array& B = upload_as<T>("B", b);
     Array& sums = make("sums", 64 * N * 4);
-    const auto counts = run([&] { launched(kernel, smem, A, B, sums); });
-    const auto c = values<float>(sums);
-    double worst = 0;
-    for (int i = 0; i < 64; ++i)
-      for (int j = 0; j < N; ++j) {
-        double sum = 0;
-        for (int k = 0; k < K; ++k) sum += term(i, j, k);
-        worst = worse(worst, std::abs(c[static_cast<size_t>(i * N + j)] - 2 * sum));
-      }
-    EXPECT_LT(worst, 2e-3);
+    const auto counts = run([&] {
+      launch("product", kernel, dim3(1), dim3(kWarpgroup),
+             shared_bytes<T>(tile_A) + shared_bytes<T>(tile_B), hbm<const T>(A), hbm<const T>(B),
+             hbm<float>(sums));
+    });
+    const auto twice = [&](int i, int j, int k) { return 2 * term(i, j, k); };
+    EXPECT_LE(worst_sum(values<float>(sums), 64, N, K, twice), sizeof(T) == 1 ? 0 : 2e-3);
     if (!counts) return;
+    const int64_t rows_read = 2 * (N + (from == From::shared ? 64 : 0));
     EXPECT_EQ(counts->matmul_flops, int64_t{2} * 2 * 64 * N * K);
-    EXPECT_EQ(counts->sram_read, int64_t{2} * 2 * K * (N + (from == From::shared ? 64 : 0)));
+    EXPECT_EQ(counts->sram_read,
+              K * int64_t{sizeof(T)} * (rows_read + (from == From::loaded ? 64 : 0)));
     EXPECT_EQ(counts->sram_operands, counts->sram_read);
+    EXPECT_EQ(counts->bank_conflicts, 0);
   };
   const auto ABt = [&]<class T, int N, int K, From kFrom>() {
-    const Matrix a = random_matrix<T>(64, K), b = random_matrix<T>(N, K);
-    check(
-        "A·Bᵀ", kType<T>, N, K, kFrom, a, b, product_ABt<T, N, K, kFrom>,
-        shared_bytes<T>(SwizzledTile<T, 64, K>::kElements) +
-            shared_bytes<T>(SwizzledTile<T, N, K>::kElements),
-        [](auto kernel, int64_t smem, Array& A, Array& B, Array& sums) {
-          launch("A·Bᵀ", kernel, dim3(1), dim3(kWarpgroup), smem, hbm<const T>(A), hbm<const T>(B),
-                 hbm<float>(sums));
-        },
-        [&](int i, int j, int k) { return a(i, k) * b(j, k); });
+    const Matrix a = random_operand<T>(64, K), b = random_operand<T>(N, K);
+    check.template operator()<T>(
+        "A·Bᵀ", N, K, kFrom, a, b, product_ABt<T, N, K, kFrom>, SwizzledTile<T, 64, K>::kElements,
+        SwizzledTile<T, N, K>::kElements, [&](int i, int j, int k) { return a(i, k) * b(j, k); });
   };
   const auto AB = [&]<class T, int N, int K, From kFrom, int kColumn = 0>() {
     const Matrix a = random_matrix<T>(64, K), b = random_matrix<T>(K, kColumn + N);
-    check(
-        "A·B, B from column " + std::to_string(kColumn), kType<T>, N, K, kFrom, a, b,
-        product_AB<T, N, K, kFrom, kColumn>,
-        shared_bytes<T>(SwizzledTile < T, 64, kFrom == From::shared ? K : 64 > ::kElements) +
-            shared_bytes<T>(SwizzledTile<T, K, tile_columns(kColumn + N)>::kElements),
-        [](auto kernel, int64_t smem, Array& A, Array& B, Array& sums) {
-          launch("A·B", kernel, dim3(1), dim3(kWarpgroup), smem, hbm<const T>(A), hbm<const T>(B),
-                 hbm<float>(sums));
-        },
-        [&](int i, int j, int k) { return a(i, k) * b(k, kColumn + j); });
+    constexpr int kColumns = kFrom == From::shared ? K : 64;
+    check.template operator()<T>("A·B, B from column " + std::to_string(kColumn), N, K, kFrom, a, b,
+                                 product_AB<T, N, K, kFrom, kColumn>,
+                                 SwizzledTile<T, 64, kColumns>::kElements,
+                                 SwizzledTile<T, K, tile_columns(kColumn + N)>::kElements,
+                                 [&](int i, int j, int k) { return a(i, k) * b(k, kColumn + j); });
   };
   const auto AtB = [&]<class T, int N, int K, int kColumn = 0>() {
     const Matrix a = random_matrix<T>(K, 128), b = random_matrix<T>(K, kColumn + N);
-    check(
-        "Aᵀ·B, B from column " + std::to_string(kColumn), kType<T>, N, K, From::shared, a, b,
-        product_AtB<T, N, K, kColumn>,
-        shared_bytes<T>(SwizzledTile<T, K, 128>::kElements) +
-            shared_bytes<T>(SwizzledTile<T, K, tile_columns(kColumn + N)>::kElements),
-        [](auto kernel, int64_t smem, Array& A, Array& B, Array& sums) {
-          launch("Aᵀ·B", kernel, dim3(1), dim3(kWarpgroup), smem, hbm<const T>(A), hbm<const T>(B),
-                 hbm<float>(sums));
-        },
+    check.template operator()<T>(
+        "Aᵀ·B, B from column " + std::to_string(kColumn), N, K, From::shared, a, b,
+        product_AtB<T, N, K, kColumn>, SwizzledTile<T, K, 128>::kElements,
+        SwizzledTile<T, K, tile_columns(kColumn + N)>::kElements,
         [&](int i, int j, int k) { return a(k, 64 + i) * b(k, kColumn + j); });
   };
   ABt.template operator()<fp16, 16, 64, From::shared>();
@@ -410,6 +381,25 @@ TEST_F(SUITE, ProductsOfAWarpgroupAreRightAndCounted) {
   ABt.template operator()<fp16, 48, 64, From::registers>();
   ABt.template operator()<bf16, 160, 128, From::registers>();
   ABt.template operator()<fp16, 208, 32, From::registers>();
+  ABt.template operator()<e4m3, 16, 32, From::shared>();
+  ABt.template operator()<e4m3, 32, 64, From::shared>();
+  ABt.template operator()<e4m3, 64, 128, From::shared>();
+  ABt.template operator()<e4m3, 128, 64, From::shared>();
+  ABt.template operator()<e4m3, 128, 256, From::shared>();
+  ABt.template operator()<e4m3, 160, 128, From::shared>();
+  ABt.template operator()<e4m3, 224, 64, From::shared>();
+  ABt.template operator()<e4m3, 256, 128, From::shared>();
+  ABt.template operator()<e4m3, 64, 192, From::shared>();
+  ABt.template operator()<e4m3, 128, 160, From::registers>();
+  ABt.template operator()<e4m3, 64, 224, From::loaded>();
+  ABt.template operator()<e4m3, 32, 32, From::registers>();
+  ABt.template operator()<e4m3, 64, 64, From::registers>();
+  ABt.template operator()<e4m3, 128, 128, From::registers>();
+  ABt.template operator()<e4m3, 256, 256, From::registers>();
+  ABt.template operator()<e4m3, 48, 32, From::loaded>();
+  ABt.template operator()<e4m3, 64, 64, From::loaded>();
+  ABt.template operator()<e4m3, 128, 128, From::loaded>();
+  ABt.template operator()<e4m3, 96, 256, From::loaded>();
   AB.template operator()<fp16, 32, 64, From::shared>();
   AB.template operator()<bf16, 64, 128, From::shared>();
   AB.template operator()<fp16, 80, 64, From::shared>();
@@ -487,14 +477,11 @@ TEST_F(SUITE, SumsLeaveRoundedAndComeBackAsTheyLay) {
     constexpr int kSums = kGroups * 64 * N, kBlocks = 2;
     using Out = SwizzledTile<T, 64 * kGroups, tile_columns(N)>;
     const auto x = random_floats(kSums);
-    const std::vector<float> zeros(kSums);
-    Array& from = make("from", kSums * 4);
+    Array& from = upload("from", x);
     Array& rounded = make("rounded", kSums * 4);
     Array& rounded_before = make("rounded_before", kSums * 4);
-    Array& added = make("added", kSums * 4);
+    Array& added = upload("added", std::vector<float>(kSums));
     Array& sums = make("sums", kSums * 4);
-    device().upload(from, x.data());
-    device().upload(added, zeros.data());
     const auto out = run([&] {
       launch("out", sums_out<T, N>, dim3(kBlocks), dim3(kGroups * kWarpgroup),
              2 * shared_bytes<T>(Out::kElements) + shared_bytes<float>(kSums),
@@ -555,9 +542,8 @@ TEST_F(SUITE, SumsAreWrittenFromAColumnOn) {
     SCOPED_TRACE(testing::Message() << (kType<T> == DType::fp16 ? "fp16" : "bf16") << ", N " << N
                                     << " from column " << kColumn << " of " << C);
     const auto x = random_floats(64 * N);
-    Array& from = make("from", 64 * N * 4);
+    Array& from = upload("from", x);
     Array& seen = make("seen", 64 * C * 4);
-    device().upload(from, x.data());
     const auto counts = run([&] {
       launch("out", sums_to_columns<T, N, kColumn, C>, dim3(1), dim3(kWarpgroup),
              shared_bytes<T>(SwizzledTile<T, 64, C>::kElements), hbm<const float>(from),
@@ -636,7 +622,7 @@ __global__ void __launch_bounds__(2 * kWarpgroup, 1)
     if (lane_id() == 0) free[stage].arrive();
     if (++stage == kStages) stage = 0, round ^= 1;
   }
-  show<T>(acc, sums);
+  show(acc, sums);
   const Stage tile_C{smem_A};
   named_barrier_sync(1, kWarpgroup);  // all warps are done with it
   write(tile_C, acc, 16 * warp_id());
@@ -665,18 +651,9 @@ TEST_F(SUITE, ARingOfStagesFeedsAProduct) {
     });
     const auto in_fp32 = values<float>(sums);
     const Matrix c = matrix<T>(C, rows, 64);
-    double worst = 0, worst_rounded = 0;
-    for (int i = 0; i < 64; ++i)
-      for (int j = 0; j < 64; ++j) {
-        double sum = 0;
-        for (int k = 0; k < inner && i < rows; ++k) sum += a(i, k) * b(k, j);
-        const double got = in_fp32[static_cast<size_t>(i * 64 + j)];
-        worst = worse(worst, std::abs(got - sum));
-        if (i < rows)
-          worst_rounded = worse(worst_rounded, std::abs(c(i, j) - got) - rounding<T>(got));
-      }
-    EXPECT_LT(worst, 1e-3);
-    EXPECT_LT(worst_rounded, 1e-7);
+    const auto term = [&](int i, int j, int k) { return i < rows ? a(i, k) * b(k, j) : 0; };
+    EXPECT_LT(worst_sum(in_fp32, 64, 64, inner, term), 1e-3);
+    EXPECT_LT(worst_rounding<T>(c, in_fp32), 1e-7);
     if (!counts) return;
     const int64_t steps = ceil_div(inner, 64);
     EXPECT_EQ(counts->arrays.at("A").requested_read, 2 * rows * inner);
@@ -736,7 +713,7 @@ __global__ void __launch_bounds__(3 * kWarpgroup, 1)
     B.release();
   }
   A.wait();
-  show<T>(acc, sums);
+  show(acc, sums);
 }
 
 TEST_F(SUITE, StagesFeedTwoConsumers) {
@@ -753,15 +730,8 @@ TEST_F(SUITE, StagesFeedTwoConsumers) {
              tensor_map<T>(A, inner, rows, 1, 1, 64), tensor_map<T>(B, 64, inner, 1, 1, 64),
              hbm<float>(sums), inner);
     });
-    const auto c = values<float>(sums);
-    double worst = 0;
-    for (int i = 0; i < 128; ++i)
-      for (int j = 0; j < 64; ++j) {
-        double sum = 0;
-        for (int k = 0; k < inner && i < rows; ++k) sum += a(i, k) * b(k, j);
-        worst = worse(worst, std::abs(c[static_cast<size_t>(i * 64 + j)] - sum));
-      }
-    EXPECT_LT(worst, 1e-3);
+    const auto term = [&](int i, int j, int k) { return i < rows ? a(i, k) * b(k, j) : 0; };
+    EXPECT_LT(worst_sum(values<float>(sums), 128, 64, inner, term), 1e-3);
     if (!counts) return;
     const int64_t steps = ceil_div(inner, 64);
     EXPECT_EQ(counts->arrays.at("A").requested_read, 2 * rows * inner);
@@ -825,9 +795,8 @@ TEST_F(SUITE, AFloatComesWithEachRowOfAStage) {
     const auto start = random_floats(columns);  // of whole tiles, which bulk_load reads
     Array& A = upload("A", a);
     Array& B = upload("B", b);
-    Array& x = make("x", columns * 4);
+    Array& x = upload("x", start);
     Array& sums = make("sums", 128 * columns * 4);
-    device().upload(x, start.data());
     const auto counts = run([&] {
       launch("rows", rows_with_floats<T, n, kRows>, dim3(1), dim3(3 * kWarpgroup),
              shared_bytes<T>(128 * 64) + shared_bytes<T>(n * kRows * 64) +
@@ -836,15 +805,10 @@ TEST_F(SUITE, AFloatComesWithEachRowOfAStage) {
              tensor_map<T>(A, 64, 128, 1, 1, 128), tensor_map<T>(B, 64, rows, 1, 1, kRows),
              hbm<const float>(x), hbm<float>(sums), rows);
     });
-    const auto got = values<float>(sums);
-    double worst = 0;
-    for (int i = 0; i < 128; ++i)
-      for (int j = 0; j < columns; ++j) {
-        double sum = start[static_cast<size_t>(j)];
-        for (int k = 0; k < 64 && j < rows; ++k) sum += a(i, k) * b(j, k);
-        worst = worse(worst, std::abs(got[static_cast<size_t>(i * columns + j)] - sum));
-      }
-    EXPECT_LT(worst, 1e-4);
+    const auto term = [&](int i, int j, int k) {
+      return k == 64 ? double{start[static_cast<size_t>(j)]} : j < rows ? a(i, k) * b(j, k) : 0;
+    };
+    EXPECT_LT(worst_sum(values<float>(sums), 128, columns, 65, term), 1e-4);
     if (!counts) return;
     EXPECT_EQ(counts->arrays.at("B").requested_read, rows * 64 * 2);
     EXPECT_EQ(counts->arrays.at("x").requested_read, columns * 4);
@@ -919,7 +883,7 @@ __global__ void __launch_bounds__(kWarpgroup)
   wgmma_m64k16<fp16, transposed>(acc.r[0], a.r[0][0], descriptor + start, 0);
   wgmma_commit();
   wgmma_wait<0>(acc);
-  show<fp16>(acc, sums);
+  show(acc, sums);
 }
 
 std::vector<float> run_by_descriptor(Device& device, const std::vector<uint16_t>& memory,
@@ -936,8 +900,8 @@ std::vector<float> run_by_descriptor(Device& device, const std::vector<uint16_t>
   return out;
 }
 
-/// Swizzle mode 1 is 128 bytes, 2 is 64, 3 is 32: those that the words of common/tile use and the
-/// sim knows, the last two for operands as they stand.
+/// Swizzle mode 1 is 128 bytes, 2 is 64, 3 is 32: those that the functions of common/tile use and
+/// the sim knows, the last two for operands as they stand.
 uint64_t descriptor_bits(int start, int leading, int stride, int mode = 1) {
   return static_cast<uint64_t>(start >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(mode) << 62;

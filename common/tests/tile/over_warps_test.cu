@@ -1,4 +1,4 @@
-// The words for a block whose warps have split the keys, on both machines: what the warps put
+// The functions for a block whose warps have split the keys, on both machines: what the warps put
 // together is the sum, or the largest, of what each has, and on the sim what that counts.
 
 #include <gtest/gtest.h>
@@ -99,8 +99,7 @@ TEST_F(SUITE, SumsArePutTogetherWhereTheyExist) {
     std::vector<float> host;
     for (int i = 0; i < kRows * kPitch; ++i)
       host.push_back(static_cast<float>(before(i / kPitch, i % kPitch)));
-    Array& target = make("target", kRows * kPitch * 4);
-    device().upload(target, host.data());
+    Array& target = upload("target", host);
     const auto counts = run([&] {
       launch("sums", sums_over_warps<C>, dim3(1), dim3(kThreads),
              shared_bytes<float>(warp_sums_floats(kRows, C, kWarps)) + shared_bytes<float>(kRows),

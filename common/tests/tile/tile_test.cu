@@ -1,5 +1,5 @@
-// The words of common/tile on both machines: products against float64, the registers of a fragment
-// against the PTX manual, and on the sim what they count.
+// The functions of common/tile on both machines: products against float64, the registers of a
+// fragment against the PTX manual, and on the sim what they count.
 
 #include <gtest/gtest.h>
 
@@ -108,18 +108,11 @@ TEST_F(SUITE, ProductsOfTilesAreRightAndCounted) {
     });
     const auto in_fp32 = values<float>(sums);
     const Matrix c = matrix<T>(C, rows, columns);
-    double worst = 0, worst_rounded = 0;
-    for (int i = 0; i < rows; ++i)
-      for (int j = 0; j < columns; ++j) {
-        double sum = 0;
-        for (int k = 0; k < inner; ++k)
-          sum += (kForm == kAtB ? a(k, i) : a(i, k)) * (kForm == kABt ? b(j, k) : b(k, j));
-        const double got = in_fp32[static_cast<size_t>(i * columns + j)];
-        worst = worse(worst, std::abs(got - sum));
-        worst_rounded = worse(worst_rounded, std::abs(c(i, j) - got) - rounding<T>(got));
-      }
-    EXPECT_LT(worst, 1e-3);
-    EXPECT_LT(worst_rounded, 1e-7);
+    const auto term = [&](int i, int j, int k) {
+      return (kForm == kAtB ? a(k, i) : a(i, k)) * (kForm == kABt ? b(j, k) : b(k, j));
+    };
+    EXPECT_LT(worst_sum(in_fp32, rows, columns, inner, term), 1e-3);
+    EXPECT_LT(worst_rounding<T>(c, in_fp32), 1e-7);
     if (!counts) return;
 
     // A warp reads its rows of A and its columns of B once; padding is multiplied like the rest.
@@ -196,14 +189,8 @@ TEST_F(SUITE, FragmentsAreTheManualsAndNoOthers) {
         launch("fragments", product_of_fragments<T>, dim3(1), dim3(32), 0, hbm<const T>(A),
                hbm<const T>(B), hbm<float>(C), swap);
       });
-      const auto c = values<float>(C);
-      double worst = 0;
-      for (int i = 0; i < 16; ++i)
-        for (int j = 0; j < 8; ++j) {
-          double sum = 0;
-          for (int k = 0; k < 16; ++k) sum += a(i, k) * b(k, j);
-          worst = worse(worst, std::abs(c[static_cast<size_t>(8 * i + j)] - sum));
-        }
+      const double worst = worst_sum(values<float>(C), 16, 8, 16,
+                                     [&](int i, int j, int k) { return a(i, k) * b(k, j); });
       if (swap == 0)
         EXPECT_LT(worst, 1e-4);
       else
@@ -332,15 +319,16 @@ TEST_F(SUITE, PiecesCoverAProductOnce) {
   check.template operator()<16, 64, 16, 1>(1, 1);
 }
 
-// --------------------------------------------------------------------------------- words for rows
+// --------------------------------------------------------------------------------- functions for
+// rows
 
 constexpr int kQueries = 32, kKeys = 64, kHead = 64;
 constexpr int kBlindRow = 5;  // sees no key
 /// What the kernel below leaves of each row.
 enum RowValue { kMax, kSum, kInverse, kLarger, kPlus, kMinus, kTimes, kTwice, kPower, kRowValues };
 
-/// O = softmax(scale·Q·Kᵀ)·V of one tile by one warp, with what the words leave on the way: P, and
-/// of each row m, l and what the words from row to row make of l.
+/// O = softmax(scale·Q·Kᵀ)·V of one tile by one warp, with what the functions leave on the way: P,
+/// and of each row m, l and what those from row to row make of l.
 template <class T>
 __global__ void attention_of_a_tile(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V,
                                     Hbm<float> P_out, Hbm<float> O_out, Hbm<float> rows_out,
@@ -389,7 +377,7 @@ __global__ void attention_of_a_tile(Hbm<const T> Q, Hbm<const T> K, Hbm<const T>
   put(kPower, exp2(l - three));
 }
 
-TEST_F(SUITE, WordsForRowsMakeSoftmax) {
+TEST_F(SUITE, FunctionsOfRowsMakeSoftmax) {
   const auto check = [&]<class T>(int keys) {
     SCOPED_TRACE(testing::Message() << (kType<T> == DType::fp16 ? "fp16, " : "bf16, ") << keys);
     const Matrix q = random_matrix<T>(kQueries, kHead), k = random_matrix<T>(keys, kHead),
@@ -448,7 +436,7 @@ TEST_F(SUITE, WordsForRowsMakeSoftmax) {
     EXPECT_EQ(counts->matmul_flops, 2 * 2 * kElements * kHead);
     EXPECT_EQ(counts->exps, kElements + kQueries);
     // row_max, row_sum and mul_rows take one for each element, exp2_rows two; c·m, the inverse and
-    // seven of the words at the end one for each row.
+    // seven of the functions at the end one for each row.
     EXPECT_EQ(counts->other_flops, 5 * kElements + 8 * kQueries);
     EXPECT_EQ(counts->bank_conflicts, 0);
   };
@@ -516,7 +504,7 @@ __global__ void gradient_of_a_tile(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> 
   for_each(dP, [&](int i, int j, float ds) { out[i * kKeys + j] = ds; });
 }
 
-TEST_F(SUITE, WordsForElementsMakeSoftmaxsGradient) {
+TEST_F(SUITE, FunctionsOfElementsMakeSoftmaxsGradient) {
   const auto check = [&]<class T>() {
     const Matrix q = random_matrix<T>(kQueries, kHead), k = random_matrix<T>(kKeys, kHead),
                  v = random_matrix<T>(kKeys, kHead);
@@ -552,15 +540,16 @@ TEST_F(SUITE, WordsForElementsMakeSoftmaxsGradient) {
   check.template operator()<bf16>();
 }
 
-// ------------------------------------------------------------------------------ words for columns
+// ------------------------------------------------------------------------------ functions for
+// columns
 
 constexpr float kScale = 1.7f;
 
 /// M × N sums that are all their column's value, and 2^(kScale·S − another value for each), by one
 /// warp.
 template <int M, int N>
-__global__ void words_for_columns(Hbm<const float> S, Hbm<const float> value,
-                                  Hbm<const float> shift, Hbm<float> filled, Hbm<float> powers) {
+__global__ void functions_of_columns(Hbm<const float> S, Hbm<const float> value,
+                                     Hbm<const float> shift, Hbm<float> filled, Hbm<float> powers) {
   Accumulator<M, N> x, y;
   for_each(y, [&](int i, int j, float& s) { s = S[i * N + j]; });
   fill_columns(x, make_columns<N>([&](int j) { return value[j]; }));
@@ -569,28 +558,23 @@ __global__ void words_for_columns(Hbm<const float> S, Hbm<const float> value,
   for_each(y, [&](int i, int j, float s) { powers[i * N + j] = s; });
 }
 
-TEST_F(SUITE, WordsForColumnsTakeEachColumnsValue) {
+TEST_F(SUITE, FunctionsOfColumnsTakeEachColumnsValue) {
   const auto check = [&]<int M, int N>() {
     SCOPED_TRACE(testing::Message() << M << "×" << N);
     std::mt19937 random(M * N);
     std::uniform_real_distribution<float> uniform(-8, 8);
-    const auto upload_floats = [&](const char* name, std::vector<float>& x) -> Array& {
-      Array& array = make(name, std::ssize(x) * 4);
-      device().upload(array, x.data());
-      return array;
-    };
     std::vector<float> s(M * N), value(N), shift(N);
     for (auto* const all : {&s, &value, &shift})
       for (float& x : *all) x = uniform(random);
     s[N + 3] = -INFINITY;  // a key that a query does not see
     shift[5] = INFINITY;   // a query that sees none
-    Array& S = upload_floats("S", s);
-    Array& value_of = upload_floats("value", value);
-    Array& shift_of = upload_floats("shift", shift);
+    Array& S = upload("S", s);
+    Array& value_of = upload("value", value);
+    Array& shift_of = upload("shift", shift);
     Array& filled_sums = make("filled", M * N * 4);
     Array& powers = make("powers", M * N * 4);
     const auto counts = run([&] {
-      launch("columns", words_for_columns<M, N>, dim3(1), dim3(32), 0, hbm<const float>(S),
+      launch("columns", functions_of_columns<M, N>, dim3(1), dim3(32), 0, hbm<const float>(S),
              hbm<const float>(value_of), hbm<const float>(shift_of), hbm<float>(filled_sums),
              hbm<float>(powers));
     });
@@ -634,10 +618,9 @@ __global__ void copy_floats(Hbm<const float> source, Hbm<float> out, int count) 
 }
 
 TEST_F(SUITE, FloatsPastTheCountAreZerosAndAreNotRead) {
-  Array& source = make("source", kFloats * 4);
   std::vector<float> x(kFloats);
   std::iota(x.begin(), x.end(), 1.0f);
-  device().upload(source, x.data());
+  Array& source = upload("source", x);
   for (const int count : {0, 7, 32, 45, kFloats}) {
     SCOPED_TRACE(count);
     Array& out = make("out", kFloats * 4);

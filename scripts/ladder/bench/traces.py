@@ -11,8 +11,11 @@ from ladder.course import PIPELINED, TRACED
 from ladder.files import item_a_line, write_whole
 from ladder.programs import json_lines, run_quietly
 
-# What the copy engine is asked for: what an mbarrier waits for, and what the warp itself does.
+# What TMA is asked for: what an mbarrier waits for, and what the warp itself does.
 LOADS, STORES = ("tma_load", "bulk_load"), ("tma_store", "bulk_add")
+# What is asked of Hopper's engines and barriers.
+ASKED = (*LOADS, *STORES, "tma_store_wait", "mbarrier_arrive", "mbarrier_wait",
+         "named_barrier_arrive", "named_barrier_sync", "wgmma", "wgmma_wait", "exit")
 TRACE_OPTIONS = ["--device", "sim", "--heads", "1", "--seqlen", "512", "--head-dim", "64",
                  "--block-q", "64", "--block-kv", "64", "--check", "off"]
 
@@ -31,7 +34,8 @@ def trace_of(path, rung, variant, options, kernel=None):
                       if not kernel or any(k["name"] == kernel for k in record["kernels"]))
         with open(out, encoding="utf-8") as file:
             head, *lines = [json.loads(line) for line in file]
-        lines = [line for line in lines if "op" in line or "event" in line]
+        kernels = {line["launch"]: line["kernel"] for line in lines if "grid" in line}
+        lines = [{**line, "kernel": kernels[line["launch"]]} for line in lines if "do" in line]
     return {**head, "block_q": record["block_q"], "block_kv": record["block_kv"],
             "command": shlex.join([rung, *options])}, lines
 
@@ -41,18 +45,53 @@ def traced(path, rung, variant):
     "events": [[kernel, block, step, array, "r" or "w", first row, past the last row]]}."""
     head, lines = trace_of(path, rung, variant, TRACE_OPTIONS)
     rows = {"Q": head["seqlen"], "K": head["seqlen_kv"], "V": head["seqlen_kv"]}
+    lines = accesses(lines)
     size, kernels, events = {}, [], []
-    for event in lines:
-        size[event["array"]] = max(size.get(event["array"], 0), event["end"])
-        if event["kernel"] not in kernels:
-            kernels.append(event["kernel"])
+    for kernel, _, _, array, _, _, end in lines:
+        size[array] = max(size.get(array, 0), end)
+        if kernel not in kernels:
+            kernels.append(kernel)
     width = {name: max(1, end // rows.get(name, head["seqlen"])) for name, end in size.items()}
-    for event in lines:
-        row = width[event["array"]]
-        one = [kernels.index(event["kernel"]), event["block"], event["step"], event["array"],
-               event["op"][0], event["begin"] // row, -(-event["end"] // row)]
-        events.append(one)
+    for kernel, block, step, array, does, begin, end in lines:
+        row = width[array]
+        events.append([kernels.index(kernel), block, step, array, does[0], begin // row,
+                       -(-end // row)])
     return {**head, "kernels": kernels, "arrays": width, "events": events}
+
+
+def accesses(lines):
+    """[(kernel, block, step, array, "read" or "write", begin, end)]: what of HBM the blocks touched
+    between two of their barriers, of which a step is the number before."""
+    blocks, steps = {}, {}
+    for line in lines:
+        block = (line["launch"], line["kernel"], line["block"])
+        warp = (block, line["warp"])
+        if line["do"] == "__syncthreads":
+            steps[warp] = line.get("number", 0) + 1
+        elif line["do"] in ("read", "write"):
+            touched = blocks.setdefault(block, {}).setdefault(
+                (steps.get(warp, 0), line["name"], line["do"]), [])
+            touched += pieces(line["ranges"])
+    return [(kernel, block, step, array, does, *run)
+            for (_, kernel, block), touched in blocks.items()
+            for (step, array, does), runs in sorted(touched.items()) for run in joined(runs)]
+
+
+def pieces(ranges):
+    """[(begin, end)] of runs in the form [begin, bytes, step, count]."""
+    return [(begin + i * step, begin + i * step + size)
+            for begin, size, step, count in ranges for i in range(count)]
+
+
+def joined(runs):
+    """Those that overlap or touch as one; in order."""
+    found = []
+    for begin, end in sorted(runs):
+        if found and begin <= found[-1][1]:
+            found[-1][1] = max(found[-1][1], end)
+        else:
+            found.append([begin, end])
+    return found
 
 
 def pipelined(path, figure, rung, variant, kernel, options):
@@ -61,17 +100,24 @@ def pipelined(path, figure, rung, variant, kernel, options):
     …]}, as --trace has them. One warp stands for a warpgroup that multiplies; a copy's boxes are
     one."""
     head, lines = trace_of(path, rung, variant, options, kernel)
-    warps = warps_of(line for line in lines if "event" in line and line["block"] == 0
-                     and line["kernel"] == kernel)
+    warps = warps_of(line for line in lines if line["block"] == 0 and line["kernel"] == kernel)
     return {**head, "figure": figure, "kernel": kernel, "warps": list(warps.values())}
 
 
 def warps_of(lines):
-    """Warp → its events of a block, those that pipelined() keeps."""
-    warps = {}
+    """Warp → its events of a block, those that pipelined() keeps. What is counted between two of
+    them, by the warp's first lane, is the later one's."""
+    warps, counted = {}, {}
     for line in lines:
-        warps.setdefault(line["warp"], []).append([line[name] for name in (
-                "event", "name", "barrier", "number", "amount", "exps", "other_flops")])
+        amounts = counted.setdefault(line["warp"], [0, 0])
+        for i, name in enumerate(("lane_exps", "lane_other_flops")):
+            amounts[i] += line.get(name, 0)
+        if line["do"] in ASKED:
+            warps.setdefault(line["warp"], []).append(
+                [line["do"], *(line.get(name, default) for name, default in (
+                    ("name", ""), ("barrier", ""), ("number", 0), ("amount", 0))),
+                 *amounts])
+            amounts[:] = [0, 0]
     multiply = {warp // 4 for warp, events in warps.items() if any(e[0] == "wgmma" for e in events)}
     kept = {}
     for warp, events in sorted(warps.items()):

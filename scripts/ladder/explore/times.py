@@ -126,8 +126,9 @@ def put_in_model_time(trace):
     does not know take no time. The cycles in all, or None."""
     lines = {}
     for line in trace.lines:
-        lines.setdefault((line["kernel"], line["block"]), []).append(line)
-    modelled = {line["kernel"] for line in trace.lines if line["event"] == "wgmma"}
+        lines.setdefault((line["launch"], line["block"]), []).append(line)
+    modelled = {trace.launches[line["launch"]]["kernel"]
+                for line in trace.lines if line["do"] == "wgmma"}
     if not modelled or trace.fault:
         return None
     start, until, launch, model = 0.0, 0.0, None, {}
@@ -139,7 +140,7 @@ def put_in_model_time(trace):
             for event in events:
                 event.model = [start, start]
             continue
-        times = times_of(lines[kernel, block], PRODUCTS.get(kernel, {}))
+        times = times_of(lines[number, block], PRODUCTS.get(kernel, {}))
         if times is None:
             return None
         until = max(until, start + place_block(events, times, start))

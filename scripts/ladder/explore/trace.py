@@ -6,7 +6,7 @@ import os
 
 from ladder.console import BAD_USAGE, Stop
 from ladder.files import ROOT
-from ladder.bench.traces import LOADS, STORES
+from ladder.bench.traces import LOADS, STORES, joined, pieces
 
 AMOUNTS = ("matmul_flops", "exps", "other_flops", "sram_read", "sram_write")
 # What a warp, or a thread of it, may stop at.
@@ -58,8 +58,7 @@ class Event:
 
 class Trace:
     """Of a run: `head` (rung, variant, shapes), `arrays` {name: bytes}, `launches`, `events` in
-    order, `fault` or None, and `lines`, the ones that events and accesses of Hopper's engines have
-    (see replay)."""
+    order, `fault` or None, and `lines`, the events as they were read (for replay)."""
 
     def __init__(self, path):
         self.arrays, self.launches, self.events, self.fault, self.lines = {}, [], [], None, []
@@ -79,7 +78,6 @@ class Trace:
     def add(self, line):
         if "do" in line:
             self.events.append(Event(line))
-        elif "event" in line:
             self.lines.append(line)
         elif "launch" in line and "kernel" in line:
             self.launches.append(line)
@@ -113,23 +111,12 @@ def bytes_of(ranges):
     return sum(size * count for _, size, _, count in ranges)
 
 
-def pieces(ranges):
-    return [(begin + i * step, begin + i * step + size)
-            for begin, size, step, count in ranges for i in range(count)]
-
-
 def union(some, others):
     """Ranges that hold what either has."""
     if not some or not others:
         return some or others
-    joined = []
-    for begin, end in sorted(pieces(some) + pieces(others)):
-        if joined and begin <= joined[-1][1]:
-            joined[-1][1] = max(joined[-1][1], end)
-        else:
-            joined.append([begin, end])
     runs = []
-    for begin, end in joined:
+    for begin, end in joined(pieces(some) + pieces(others)):
         last = runs[-1] if runs else None
         if last and last[1] == end - begin:
             step = begin - (last[0] + (last[3] - 1) * last[2])

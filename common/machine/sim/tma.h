@@ -1,4 +1,4 @@
-// The copy engine (TMA): bulk copies between an array in HBM and shared memory, of boxes or of
+// TMA: bulk copies between an array in HBM and shared memory, of boxes or of
 // floats in a row, which it adds to what the array holds. They are started by one thread. A load
 // reports to an mbarrier, a store or an addition is waited for by its thread. They end as late as
 // the schedule lets them, so reading or overwriting their bytes too early is caught.
@@ -25,9 +25,9 @@ struct TensorMap {
   int box_rows = 0, box_bytes = 128, element = 2;
 };
 
-class CopyEngine {
+class Tma {
  public:
-  CopyEngine(Block& block, BlockMemory& memory, Barriers& barriers);
+  Tma(Block& block, BlockMemory& memory, Barriers& barriers);
 
   // Called on fibers. `at`: the box's first element in the map.
   void load(const TensorMap& map, const MbarrierPlace& barrier, const SharedPlace& target,

@@ -1,4 +1,4 @@
-#include "machine/sim/copy_engine.h"
+#include "machine/sim/tma.h"
 
 #include <fmt/format.h>
 
@@ -14,24 +14,24 @@ constexpr const char *kTmaLoad = "TMA load", *kTmaStore = "TMA store";
 
 }  // namespace
 
-CopyEngine::CopyEngine(Block& block, BlockMemory& memory, Barriers& barriers)
+Tma::Tma(Block& block, BlockMemory& memory, Barriers& barriers)
     : block_(block),
       memory_(memory),
       barriers_(barriers),
       stores_(static_cast<size_t>(block.threads())) {}
 
-void CopyEngine::end_thread() const {
+void Tma::end_thread() const {
   const std::vector<Store>& stores = stores_[static_cast<size_t>(block_.running())].under_way;
   if (!stores.empty())
     fault(fmt::format("ends with a {} that was never waited for",
                       std::holds_alternative<Box>(stores[0].what) ? kTmaStore : "bulk_add"));
 }
 
-void CopyEngine::end_block() const {
+void Tma::end_block() const {
   if (!loads_.empty()) barriers_.fault_of_load(*loads_.front().barrier, loads_.front().thread);
 }
 
-bool CopyEngine::deliver_load() {
+bool Tma::deliver_load() {
   if (loads_.empty()) return false;
   const Load load = loads_.front();
   loads_.pop_front();
@@ -39,7 +39,7 @@ bool CopyEngine::deliver_load() {
   return true;
 }
 
-bool CopyEngine::deliver_stores() {
+bool Tma::deliver_stores() {
   const auto waiting = std::find_if(stores_.begin(), stores_.end(),
                                     [](const Stores& stores) { return stores.done >= 0; });
   if (waiting == stores_.end()) return false;
@@ -49,7 +49,7 @@ bool CopyEngine::deliver_stores() {
 
 // ------------------------------------------------------------------------------------------ boxes
 
-CopyEngine::Piece CopyEngine::piece_of(const Box& box, int row) {
+Tma::Piece Tma::piece_of(const Box& box, int row) {
   const auto& [map, at, shared] = box;
   const int64_t r = int64_t{at[1]} + row;
   const bool inside = r >= 0 && r < map.extents[1] && at[2] >= 0 && at[2] < map.extents[2] &&
@@ -63,14 +63,14 @@ CopyEngine::Piece CopyEngine::piece_of(const Box& box, int row) {
 }
 
 template <class F>
-void CopyEngine::for_each_piece(const Box& box, F f) {
+void Tma::for_each_piece(const Box& box, F f) {
   for (int row = 0; row < box.map.box_rows; ++row) {
     const Piece piece = piece_of(box, row);
     for (int64_t i = 0; i < piece.bytes; i += 16) f(piece.at + i, box.place(row, piece.begin + i));
   }
 }
 
-void CopyEngine::check(const char* what, const TensorMap& map, const SharedPlace& place) {
+void Tma::check(const char* what, const TensorMap& map, const SharedPlace& place) {
   const auto [name, at, begin, end] = place;
   if (!map.array) fault(fmt::format("{}: a tensor map of nothing", what));
   if (at % (8 * map.box_bytes))
@@ -82,7 +82,7 @@ void CopyEngine::check(const char* what, const TensorMap& map, const SharedPlace
                       (end - begin) / map.element));
 }
 
-void CopyEngine::copy_in(const Box& box) {
+void Tma::copy_in(const Box& box) {
   for (int row = 0; row < box.map.box_rows; ++row) {
     const Piece piece = piece_of(box, row);
     char line[128] = {};
@@ -94,7 +94,7 @@ void CopyEngine::copy_in(const Box& box) {
   }
 }
 
-void CopyEngine::copy_out(const Box& box) {
+void Tma::copy_out(const Box& box) {
   for (int row = 0; row < box.map.box_rows; ++row) {
     const Piece piece = piece_of(box, row);
     if (!piece.bytes) continue;
@@ -109,11 +109,11 @@ void CopyEngine::copy_out(const Box& box) {
 // --------------------------------------------------------------------------------- floats in a row
 
 template <class F>
-void CopyEngine::for_each_piece(const Floats& floats, F f) {
+void Tma::for_each_piece(const Floats& floats, F f) {
   for (int64_t i = 0; i < floats.bytes(); i += 16) f(floats.at + i, floats.shared + i);
 }
 
-void CopyEngine::check(const char* what, const Floats& floats, const SharedPlace& place) {
+void Tma::check(const char* what, const Floats& floats, const SharedPlace& place) {
   const auto [name, at, begin, end] = place;
   if (floats.n < 1 || floats.n % 4)
     fault(fmt::format("{} of {} floats: their number is a positive multiple of 4", what, floats.n));
@@ -126,12 +126,12 @@ void CopyEngine::check(const char* what, const Floats& floats, const SharedPlace
                       name, (at - begin) / 4, (end - begin) / 4));
 }
 
-void CopyEngine::copy_in(const Floats& floats) {
+void Tma::copy_in(const Floats& floats) {
   std::memcpy(memory_.data() + floats.shared, static_cast<char*>(floats.of->data) + floats.at,
               static_cast<size_t>(floats.bytes()));
 }
 
-void CopyEngine::add(const Floats& floats) {
+void Tma::add(const Floats& floats) {
   auto* const sums = static_cast<float*>(floats.of->data) + floats.at / 4;
   for (int64_t i = 0; i < floats.n; ++i) {
     float x;
@@ -142,15 +142,15 @@ void CopyEngine::add(const Floats& floats) {
 
 // ------------------------------------------------------------------------------------------ loads
 
-void CopyEngine::load(const TensorMap& map, const MbarrierPlace& barrier, const SharedPlace& target,
-                      const int (&at)[4]) {
+void Tma::load(const TensorMap& map, const MbarrierPlace& barrier, const SharedPlace& target,
+               const int (&at)[4]) {
   Barriers::Barrier& b = barriers_.for_load(kTmaLoad, barrier);
   check(kTmaLoad, map, target);
   start_load(kTmaLoad, "tma_load", Box{map, {at[0], at[1], at[2], at[3]}, target.at}, b, target);
 }
 
-void CopyEngine::bulk_load(Tracked& array, int64_t at, const MbarrierPlace& barrier,
-                           const SharedPlace& target, int n) {
+void Tma::bulk_load(Tracked& array, int64_t at, const MbarrierPlace& barrier,
+                    const SharedPlace& target, int n) {
   Barriers::Barrier& b = barriers_.for_load("bulk_load", barrier);
   const Floats floats{&array, at, target.at, n};
   check("bulk_load", floats, target);
@@ -158,8 +158,8 @@ void CopyEngine::bulk_load(Tracked& array, int64_t at, const MbarrierPlace& barr
 }
 
 template <class What>
-void CopyEngine::start_load(const char* what, const char* event, const What& copy,
-                            Barriers::Barrier& barrier, const SharedPlace& target) {
+void Tma::start_load(const char* what, const char* event, const What& copy,
+                     Barriers::Barrier& barrier, const SharedPlace& target) {
   const int64_t bytes = copy.bytes();
   memory_.begin_load(what, target, bytes, copy.element());
   Recorder* const recorder = block_.recorder();
@@ -177,7 +177,7 @@ void CopyEngine::start_load(const char* what, const char* event, const What& cop
     end_load(load);
 }
 
-void CopyEngine::end_load(const Load& load) {
+void Tma::end_load(const Load& load) {
   std::visit(
       [&]<class What>(const What& copy) {
         copy_in(copy);
@@ -189,7 +189,7 @@ void CopyEngine::end_load(const Load& load) {
 
 // -------------------------------------------------------------------------- stores and additions
 
-void CopyEngine::store(const TensorMap& map, const SharedPlace& source, const int (&at)[4]) {
+void Tma::store(const TensorMap& map, const SharedPlace& source, const int (&at)[4]) {
   check(kTmaStore, map, source);
   for (const int i : at)
     if (i < 0) fault(fmt::format("TMA store to place {}: a box to store cannot start before 0", i));
@@ -197,7 +197,7 @@ void CopyEngine::store(const TensorMap& map, const SharedPlace& source, const in
               [&](int64_t to) { map.array->write<16>(block_, to, map.element); });
 }
 
-void CopyEngine::bulk_add(Tracked& array, int64_t at, const SharedPlace& source, int n) {
+void Tma::bulk_add(Tracked& array, int64_t at, const SharedPlace& source, int n) {
   const Floats floats{&array, at, source.at, n};
   check("bulk_add", floats, source);
   start_store("bulk_add", "bulk_add", floats, source,
@@ -205,8 +205,8 @@ void CopyEngine::bulk_add(Tracked& array, int64_t at, const SharedPlace& source,
 }
 
 template <class What, class Access>
-void CopyEngine::start_store(const char* what, const char* event, const What& copy,
-                             const SharedPlace& source, Access access) {
+void Tma::start_store(const char* what, const char* event, const What& copy,
+                      const SharedPlace& source, Access access) {
   Recorder* const recorder = block_.recorder();
   if (recorder) recorder->copies(true);
   for_each_piece(copy, [&](int64_t to, int64_t) { access(to); });
@@ -220,11 +220,11 @@ void CopyEngine::start_store(const char* what, const char* event, const What& co
   block_.trace_event(event, copy.array().name, mine().group, copy.bytes());
 }
 
-void CopyEngine::commit_stores() {
+void Tma::commit_stores() {
   ++mine().group;
 }
 
-void CopyEngine::wait_stores(int groups_left, std::source_location where) {
+void Tma::wait_stores(int groups_left, std::source_location where) {
   Stores& stores = mine();
   const int done = stores.group - groups_left;
   block_.trace_event("tma_store_wait", "", done);
@@ -236,7 +236,7 @@ void CopyEngine::wait_stores(int groups_left, std::source_location where) {
     end_stores(block_.running());
 }
 
-void CopyEngine::end_stores(int thread) {
+void Tma::end_stores(int thread) {
   Stores& stores = stores_[static_cast<size_t>(thread)];
   std::erase_if(stores.under_way, [&](const Store& store) {
     if (store.group >= stores.done) return false;

@@ -1,0 +1,79 @@
+// What --trace records of a run on the sim: everything that its warps did and that was counted.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ladder {
+
+/// `count` runs of `bytes` bytes, `step` bytes from the start of one to the next's.
+struct Strided {
+  int64_t begin, bytes, step, count;
+};
+
+/// What a warp did at one line of its kernel, or one thread of it at a barrier. What its lanes do
+/// at the same line is one event; so are rounds of a loop in which nothing is waited for, up to
+/// some size. All that the sim counts is recorded once: sums over the events are the run's counts.
+/// A warp's events are in program order, those of a block in one possible order, each at the place
+/// where it began: a wait stands where the warp began to wait.
+struct TraceEvent {
+  int launch;     // of Trace::launches
+  int64_t block;  // x + gridDim.x·(y + gridDim.y·z)
+  int warp;       // of the block
+  int64_t order;  // among all of the run
+  /// read, write: of the array `name`; compute: what is counted between two of the others; a
+  /// collective's own name; __syncthreads, cp_async_commit, cp_async_wait; zeros to shared memory;
+  /// store, to the array `name` there; round, between two events' worth of a loop's rounds; and
+  /// Hopper's tma_load, bulk_load, tma_store, bulk_add, tma_store_wait, mbarrier_arrive,
+  /// mbarrier_wait, named_barrier_arrive, named_barrier_sync, wgmma, wgmma_wait; exit.
+  std::string what;
+  /// The array that is copied; the barrier, as K_full[1] or, a named one, by its number; of a
+  /// product, told when its group is committed, the shared array of the right operand.
+  std::string name;
+  std::string barrier;  // that a load reports to
+  /// Of __syncthreads how many the block has passed. For an mbarrier the phase that a load or an
+  /// arrival counts for, or whose end is waited for (-1 is over from the start). For a named
+  /// barrier how often it was complete before. For products and stores their group, the first
+  /// being 0; a wait is for all groups below the number.
+  int64_t number = 0;
+  int64_t amount = 0;           // bytes of a copy; FLOPs of a product
+  int site = -1;                // of Trace::sites; -1: unknown
+  int from = -1;                // of a compute event: it lies between that and `site`
+  int64_t bytes = 0;            // requested of HBM, every lane's
+  std::vector<Strided> ranges;  // the same bytes, each once
+  struct Touch {
+    std::string array;
+    bool write;
+    std::vector<Strided> ranges;  // from the start of the block's shared memory
+  };
+  std::vector<Touch> shared;  // what it touched of shared memory
+  int64_t matmul_flops = 0, exps = 0, other_flops = 0, sram_read = 0, sram_write = 0;
+  /// Of a wait, a signal or what an engine is asked for: what the warp's first lane alone counted
+  /// since the one before that it took part in.
+  int64_t lane_exps = 0, lane_other_flops = 0;
+};
+
+struct Trace {
+  struct Launch {
+    std::string kernel;
+    int grid[3], block[3];
+    struct Shared {
+      std::string array;
+      int64_t begin, bytes;
+    };
+    std::vector<Shared> shared;  // arrays that its first block took
+  };
+  std::vector<Launch> launches;
+  std::vector<TraceEvent> events;
+  /// The addresses of the calls that lead to a place in a kernel, the innermost first.
+  std::vector<std::vector<uintptr_t>> sites;
+  struct Fault {
+    std::string message;  // empty: there was none
+    int launch = -1;
+    int64_t block = 0;
+    int thread = 0, site = -1;
+  } fault;
+};
+
+}  // namespace ladder
