@@ -376,6 +376,19 @@ TEST(AtomicFile, AppearsWithCommitAndNotBefore) {
   EXPECT_EQ(folder.names(), (std::vector<std::string>{"x"}));
 }
 
+TEST(AtomicFile, IsGoneIfItIsNotCommittedAndTakesNothingOnceFinished) {
+  const Folder folder;
+  for (const bool compressed : {false, true}) {
+    AtomicFile file(folder / "x");
+    if (compressed) file.compress();
+    file.write("half of it");
+    if (compressed) continue;
+    file.finish();
+    EXPECT_THROW(file.write("more"), std::logic_error);
+  }
+  EXPECT_TRUE(folder.names().empty());
+}
+
 TEST(AtomicFile, WritesThroughALink) {
   const Folder folder;
   put(folder / "x", "old");

@@ -6,7 +6,7 @@
 #include <ostream>
 #include <string_view>
 
-#include "../../scripts/ladder/mutate/switch.h"
+#include "../../../scripts/ladder/mutate/switch.h"
 
 namespace ladder {
 
