@@ -122,7 +122,7 @@ void AtomicFile::take_slot() {
 }
 
 AtomicFile::~AtomicFile() {
-  if (gzip_) pclose(gzip_);
+  if (gzip_) close_gzip();
   if (file_) std::fclose(file_);
   remove_temporary();
 }
@@ -145,7 +145,9 @@ void AtomicFile::write(const void* data, size_t bytes) {
 }
 
 void AtomicFile::compress() {
-  std::signal(SIGPIPE, SIG_IGN);  // where gzip cannot write, this program reports it
+  struct sigaction ignore = {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &ignore, &on_broken_pipe_);  // where gzip cannot write, this program says so
   // A child's standard output is what this one's is when it starts.
   std::fflush(stdout);
   const int out = dup(STDOUT_FILENO);
@@ -156,9 +158,15 @@ void AtomicFile::compress() {
   if (!gzip_) fail();
 }
 
+int AtomicFile::close_gzip() {
+  const int status = pclose(std::exchange(gzip_, nullptr));
+  sigaction(SIGPIPE, &on_broken_pipe_, nullptr);
+  return status;
+}
+
 void AtomicFile::finish() {
   if (!file_) return;
-  if (gzip_ && pclose(std::exchange(gzip_, nullptr)) != 0) errno = EIO, fail();
+  if (gzip_ && close_gzip() != 0) errno = EIO, fail();
   if (std::fflush(file_) != 0) fail();
   // Without fsync a full disk may show only after the rename. Pipes and devices cannot sync.
   if (slot_ >= 0 && fsync(fileno(file_)) != 0) fail();

@@ -2,6 +2,7 @@
 // full.
 #pragma once
 
+#include <csignal>
 #include <cstddef>
 #include <cstdio>
 #include <string>
@@ -41,12 +42,14 @@ class AtomicFile {
   [[noreturn]] void fail() const;  // with errno
   void take_slot();
   void remove_temporary();
+  int close_gzip();
 
   std::string path_;    // as given, for messages
   std::string target_;  // the same with symbolic links followed
   std::FILE* file_ = nullptr;
-  std::FILE* gzip_ = nullptr;  // after compress(): a pipe to it
-  int slot_ = -1;              // of the table of temporary names; -1: written in place
+  std::FILE* gzip_ = nullptr;             // after compress(): a pipe to it
+  struct sigaction on_broken_pipe_ = {};  // and what SIGPIPE did before
+  int slot_ = -1;                         // of the table of temporary names; -1: written in place
 };
 
 /// Creates a folder where there is none; its parent must exist. Throws Error(bad_usage) when that

@@ -23,7 +23,7 @@ bool in_a_rung(const std::string& file) {
          file.rfind("/usr/", 0) != 0;
 }
 
-/// The name as a word of a shell's command.
+/// The name quoted for a shell.
 std::string quoted(std::string name) {
   for (size_t at = 0; (at = name.find('\'', at)) != std::string::npos; at += 4)
     name.replace(at, 1, "'\\''");

@@ -35,6 +35,7 @@ ladder_test(float8_test SOURCES ${tests}/tile/float8_test.cpp LABELS asan)
 ladder_test(quantised_test SOURCES ${tests}/harness/quantised_test.cpp LABELS asan)
 ladder_test(npy_test SOURCES ${tests}/harness/npy_test.cpp LABELS asan)
 ladder_test(options_test SOURCES ${tests}/harness/options_test.cpp LABELS asan)
+ladder_test(report_test SOURCES ${tests}/harness/report_test.cpp LABELS asan)
 ladder_test(steps_test SOURCES ${tests}/harness/steps_test.cpp LABELS asan)
 
 if(LADDER_GPU)
@@ -68,8 +69,8 @@ foreach(source 01_tiled_matmul/tile.cu 01_tiled_matmul/attention.cu 06_backward/
   list(APPEND planted_sources ${CMAKE_SOURCE_DIR}/${source})
 endforeach()
 add_custom_command(OUTPUT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
-  COMMAND Python3::Interpreter -B ${tests}/mistakes.py ${CMAKE_BINARY_DIR}/planted
-  DEPENDS ${planted_sources} ${tests}/mistakes.py
+  COMMAND Python3::Interpreter -B ${tests}/suite/mistakes.py ${CMAKE_BINARY_DIR}/planted
+  DEPENDS ${planted_sources} ${tests}/suite/mistakes.py
     ${CMAKE_SOURCE_DIR}/scripts/ladder/mutate/plant.py)
 # 06's `stored` names 02's forward pass.
 add_library(planted OBJECT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
@@ -78,7 +79,7 @@ target_include_directories(planted PRIVATE ${CMAKE_BINARY_DIR}/planted)
 target_compile_definitions(planted PRIVATE LADDER_SIM)
 target_compile_options(planted PRIVATE -w -g1 -gdwarf-4 ${compiles_sooner})
 target_link_libraries(planted PUBLIC ladder_flags)
-add_library(planted_tests OBJECT ${tests}/broken_test.cpp ${tests}/harness/reference_test.cpp)
+add_library(planted_tests OBJECT ${tests}/suite/broken_test.cpp ${tests}/harness/reference_test.cpp)
 target_include_directories(planted_tests PRIVATE ${CMAKE_BINARY_DIR}/planted)
 target_compile_options(planted_tests PRIVATE ${compiles_sooner})
 target_link_libraries(planted_tests PUBLIC ladder_flags GTest::gtest)
@@ -152,7 +153,7 @@ endfunction()
 ladder_part(sim sim_test races_test hopper_faults_test gpu_test broken_test broken_reference_test
   broken_reference.misses_the_last_key broken_reference.forgets_D)
 ladder_part(tile tile_test over_warps_test hopper_test fp8_test float8_test float16_test machine_code)
-ladder_part(harness cli options_test steps_test npy_test reference_test quantised_test
+ladder_part(harness cli options_test report_test steps_test npy_test reference_test quantised_test
   sampling_test)
 ladder_part(scripts scripts lessons diff peers bench toy exercises mutate clock claims explore
   explore_page plots)

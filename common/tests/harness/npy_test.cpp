@@ -19,6 +19,7 @@
 #include <functional>
 #include <iterator>
 #include <random>
+#include <sstream>
 #include <stdexcept>
 
 #include "rung.h"
@@ -165,34 +166,14 @@ const std::pair<std::string, const char*> kBad[] = {
     {npy(header_of("<f2", "(2,)"), std::string("\x00\x00\x00\xfc", 4)), "-inf at [1]"},
 };
 
-const char* const kBadHeaders[] = {
-    "",
-    "\n",
-    "hello",
-    "{",
-    "{}",
-    "{'descr'",
-    "{'descr': ",
-    "{'descr: '<f4'}",
-    "{'descr': <f4, 'fortran_order': False, 'shape': (6,)}",
-    "{'descr': '<f4', 'fortran_order': False}",
-    "{'descr': '<f4', 'shape': (6,)}",
-    "{'fortran_order': False, 'shape': (6,)}",
-    "{'descr': '<f4', 'fortran_order': 0, 'shape': (6,)}",
-    "{'descr': '<f4', 'fortran_order': False, 'shape': [6]}",
-    "{'descr': '<f4', 'fortran_order': False, 'shape': (6)}",
-    "{'descr': '<f4', 'fortran_order': False, 'shape': 6}",
-    "{'descr': '<f4', 'fortran_order': False, 'shape': (-6,)}",
-    "{'descr': '<f4', 'fortran_order': False, 'shape': (6.0,)}",
-    "{'descr': '<f4', 'fortran_order': False, 'shape': (six,)}",
-    "{'descr': '<f4', 'fortran_order': False, 'shape': (2 3)}",
-    "{'descr': '<f4', 'fortran_order': False, 'shape': (6,}",
-    "{'descr': '<f4', 'fortran_order': False, 'shape': (6,)",
-    "{'descr': '<f4', 'fortran_order': False, 'shape': (6,)} 1",
-    "{'descr': '<f4', 'fortran_order': False, 'shape': (6,), 'shape': (6,)}",
-    "{'descr': '<f4', 'fortran_order': False, 'shape': (6,), 'more': 1}",
-    "{'descr': '<f4' 'fortran_order': False, 'shape': (6,)}",
-};
+const char* const kNoDictionaries[] = {"", "\n", "hello", "{", "{}", "{'descr'", "{'descr': "};
+const std::string kDictionary = "{'descr': '<f4', 'fortran_order': False, 'shape': (6,)}";
+// Of which, each by itself, this is replaced by that.
+constexpr const char* kBadChanges =
+    "'descr' -> 'descr|'<f4' -> <f4|'<f4', -> '<f4'|'descr': '<f4',  -> |"
+    "'fortran_order': False,  -> |, 'shape': (6,) -> |False -> 0|(6,) -> [6]|(6,) -> (6)|"
+    "(6,) -> 6|(6,) -> (-6,)|(6,) -> (6.0,)|(6,) -> (six,)|(6,) -> (2 3)|(6,) -> (6,|} -> |"
+    "} -> } 1|} -> , 'shape': (6,)}|} -> , 'more': 1}";
 
 TEST(Npy, ReadsEveryVersionAndWayToWrite) {
   for (const std::string& file : kGood) {
@@ -208,7 +189,14 @@ TEST(Npy, ReadsEveryVersionAndWayToWrite) {
 
 TEST(Npy, RefusesAllElse) {
   for (const auto& [file, word] : kBad) expect_bad(file, word);
-  for (const char* header : kBadHeaders) expect_bad(npy(header, kValues), "malformed header");
+  for (const char* header : kNoDictionaries) expect_bad(npy(header, kValues), "malformed header");
+  std::istringstream changes(kBadChanges);
+  for (std::string change; std::getline(changes, change, '|');) {
+    const size_t arrow = change.find(" -> ");
+    std::string header = kDictionary;
+    header.replace(header.find(change.substr(0, arrow)), arrow, change.substr(arrow + 4));
+    expect_bad(npy(header, kValues), "malformed header");
+  }
   for (size_t size = 1; size < kGood[0].size(); ++size)
     expect_bad(kGood[0].substr(0, size), "truncated");
 }
@@ -374,6 +362,19 @@ TEST(AtomicFile, AppearsWithCommitAndNotBefore) {
   }
   EXPECT_EQ(file_content(folder / "x"), "new");
   EXPECT_EQ(folder.names(), (std::vector<std::string>{"x"}));
+}
+
+TEST(AtomicFile, IsGoneIfItIsNotCommittedAndTakesNothingOnceFinished) {
+  const Folder folder;
+  for (const bool compressed : {false, true}) {
+    AtomicFile file(folder / "x");
+    if (compressed) file.compress();
+    file.write("half of it");
+    if (compressed) continue;
+    file.finish();
+    EXPECT_THROW(file.write("more"), std::logic_error);
+  }
+  EXPECT_TRUE(folder.names().empty());
 }
 
 TEST(AtomicFile, WritesThroughALink) {

@@ -46,16 +46,16 @@ def includes(root, file):
 
 
 class Suites:
-    """Which tests there are for which file: for a rung's the suite of its steps, for a word's its
-    own tests and then the suites of the rungs that use it."""
+    """Which tests there are for which file: for a rung's the suite of its steps, for a header of
+    common/tile its own tests and then the suites of the rungs that use it."""
 
     def __init__(self, root):
         self.root = root
         self.rungs = sorted(os.path.relpath(path, root) for path in
                             glob.glob(os.path.join(root, "[0-9][0-9]_*", "**/*.cu"), recursive=True))
-        self.words = sorted(os.path.relpath(path, root) for path in
+        self.tile_tests = sorted(os.path.relpath(path, root) for path in
                             glob.glob(os.path.join(root, "common/tests/*_test.cu")))
-        self.uses = {file: includes(root, file) for file in self.rungs + self.words}
+        self.uses = {file: includes(root, file) for file in self.rungs + self.tile_tests}
         self.headers = self.found("common/tile/*.h")
         self.checks = self.found("common/machine/sim/*.h") + \
             self.found("common/machine/sim/*.cpp") + self.found("common/harness/reference.cpp")
@@ -66,18 +66,18 @@ class Suites:
                       for path in glob.glob(os.path.join(self.root, pattern)))
 
     def files(self):
-        """All that mutants are planted in: kernels, words, and what checks them."""
+        """All that mutants are planted in: kernels, common/tile, and what checks them."""
         return self.rungs + self.headers + self.checks
 
     def of(self, file):
-        """[(program, filter, longest)] for a mutant of the file, in the order to try them. A word
-        has tests of its own, so of its many users' those alone that take less than a second."""
+        """[(program, filter, longest)] for a mutant of the file, in the order to try them. A
+        header has tests of its own, so of its many users' those alone that take less than a second."""
         if file in self.checks:
             own = TESTS_OF_REFERENCE if "reference" in file else TESTS_OF_SIM
             return [(program, "*", float("inf")) for program in own] + [("broken_test", "*", 5)]
         if file in self.rungs:
             return [(*suite, float("inf")) for suite in self.of_step(file)]
-        own = [(os.path.basename(test)[:-3], "Sim*", float("inf")) for test in self.words
+        own = [(os.path.basename(test)[:-3], "Sim*", float("inf")) for test in self.tile_tests
                if file in self.uses[test]]
         return own + [(*suite, 1) for rung in reversed(self.rungs) if file in self.uses[rung]
                       for suite in self.of_step(rung)]

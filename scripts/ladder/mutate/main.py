@@ -1,4 +1,4 @@
-"""scripts/mutate: plants mistakes in kernels, words and checks: do the tests find them?"""
+"""scripts/mutate: plants mistakes in kernels, common/tile and checks: do the tests find them?"""
 
 import collections
 import hashlib

@@ -6,13 +6,13 @@
 #include <ostream>
 #include <string_view>
 
-#include "../../scripts/ladder/mutate/switch.h"
+#include "../../../scripts/ladder/mutate/switch.h"
 
 namespace ladder {
 
 struct Mistake {
   const char *name, *rung, *step;
-  const char *how, *says;  // one of the ways in which it must be caught, and a fault's words
+  const char *how, *says;  // one of the ways in which it must be caught, and what a fault says
   const char* gone;        // why it cannot be made, if so
 };
 inline void PrintTo(const Mistake& m, std::ostream* out) {

@@ -11,12 +11,12 @@ import json
 import os
 import sys
 
-ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
+ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.."))
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 
 from ladder.mutate.plant import change, with_mutants, write_if_new  # noqa: E402  (it lies in scripts)
 
-TABLE = os.path.join(ROOT, "common/tests/mistakes.h")
+TABLE = os.path.join(ROOT, "common/tests/suite/mistakes.h")
 
 # The steps whose sources have mistakes.
 TILE, PIPELINE = ("01_tiled_matmul", "tile"), ("01_tiled_matmul", "pipeline")

@@ -1,0 +1,92 @@
+// What the program reports of a run, on a GPU too, where there is none.
+#include "harness/report.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace ladder {
+namespace {
+
+Report on_the_gpu(const std::string& variant, double ms) {
+  Report r{.rung = "01_test", .variant = variant, .direction = "fwd"};
+  r.options.problem = {.H = 4, .Hk = 2, .N = 1024, .N_kv = 512, .causal = true};
+  r.device = {.kind = DeviceKind::gpu, .name = "a \"GPU\"\n"};
+  r.plan = {.block_q = 64, .block_kv = 32, .warps = 4, .smem_bytes = 40960};
+  r.plan.settings = {{"scale", "tile"}};
+  r.kernels = {{.name = "scores", .time_ms = ms / 4}, {.name = "output", .time_ms = ms / 2}};
+  r.kernels[0].dram = DramCounts{100, 50, 700, 800};
+  r.model = Traffic{{"scores", {{"Q", 1000, 0}, {"S", 0, 2'500'000}}}, {"output", {{"S", 30, 5}}}};
+  r.timing = Timing{ms, ms / 2, 2000 * ms, 7};
+  r.dram = DramCounts{1500, 50, 7000, 800};
+  r.workspace_bytes = 999'600;
+  r.errors = {{.name = "o", .max = 0.5, .tolerance = 1, .compared = "all"},
+              {.name = "lse", .max = 0.5, .tolerance = 1, .compared = "all"},
+              {.name = "o_full", .max = 0.5, .tolerance = INFINITY, .compared = "all"}};
+  return r;
+}
+
+void expect_in(const std::string& text, std::initializer_list<const char*> parts) {
+  for (const char* part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << text << "\nlacks\n" << part;
+}
+
+TEST(Report, JsonOfARunOnTheGpu) {
+  const Report r = on_the_gpu("tile", 2);
+  // 4 · 1024 · 512 · 64 · 4 FLOPs, half of them hidden, in 2 ms.
+  expect_in(to_json(r),
+            {"\"device_name\": \"a \\\"GPU\\\"\\u000a\"", "\"tflops\": 0.134217728",
+             "\"time_ms\": 2, \"time_ms_min\": 1, \"time_ms_max\": 4000, \"samples\": 7",
+             "\"settings\": {\"scale\": \"tile\"}, \"block_q\": 64, \"block_kv\": 32",
+             "\"warps\": 4, \"stages\": null, \"smem_bytes\": 40960",
+             "\"model_read_bytes\": 1030, \"model_write_bytes\": 2500005, "
+             "\"requested_read_bytes\": null",
+             "\"dram_read_bytes\": 1500, \"dram_write_bytes\": 50, \"l2_bytes\": 7000",
+             "{\"name\": \"scores\", \"time_ms\": 0.5, \"model_read_bytes\": 1000",
+             "\"arrays\": {\"Q\": {\"read\": 1000, \"write\": 0}, \"S\": {\"read\": 0, ",
+             "\"o_full\": {\"max\": 0.5, \"rel\": 0, \"rms\": 0, \"tolerance\": null",
+             "\"pass\": true}"});
+}
+
+TEST(Report, PassesOnlyIfEveryTensorDoes) {
+  Report r = on_the_gpu("tile", 2);
+  EXPECT_TRUE(r.pass());
+  (*r.errors)[1].max = 1.5;
+  EXPECT_FALSE(r.pass());
+  (*r.errors)[1] = {.name = "lse", .max = NAN, .tolerance = 1, .nonfinite = 3};
+  EXPECT_FALSE(r.pass());
+  expect_in(to_json(r), {"\"lse\": {\"max\": null", "\"nonfinite\": 3", "\"pass\": false"});
+  expect_in(to_table(r, true), {"\033[32mpass\033[0m", "\033[31mFAIL\033[0m", ", 3 not finite"});
+  r.errors = {};
+  EXPECT_TRUE(r.pass());
+  expect_in(to_json(r), {"\"errors\": null, \"pass\": null"});
+}
+
+TEST(Report, TableOfARunOnTheGpu) {
+  Report r = on_the_gpu("tile", 2);
+  expect_in(
+      to_table(r, false),
+      {"01_test · tile · forward · a ", "heads 4 (2 of K and V), seqlen 1024 × 512", "fp16, causal",
+       "tiles of 64 rows of Q × 32 of K and V, 4 warps, 41.0 kB", "scale=tile", "DRAM read",
+       "scores                      500 µs       1.00 kB       2.50 MB         100 B",
+       "all                        2.00 ms", "1.50 kB", "0.134 TFLOP/s (median of 7 runs, 1.00 ms",
+       "to 4.00 s", "in all 7.00 kB passed L2 and 800 B L1", "workspace 1.00 MB",
+       "lse   pass: max error 5.00e-01", "o_full: max error 5.00e-01, relative 0.00e+00"});
+  r.dram = {};
+  r.direction = "bwd";
+  expect_in(to_table(r, false), {"backward", "distinct read", "–", "by the formula that the sim"});
+  EXPECT_EQ(r.flops(), 2.5 * on_the_gpu("tile", 2).flops());
+}
+
+TEST(Report, RateOfTheProductsAgainstABaselines) {
+  Report baseline = on_the_gpu("cublas", 1);
+  baseline.model = {};
+  baseline.kernels.push_back({.name = "another", .time_ms = 1});
+  EXPECT_EQ(baseline_text(on_the_gpu("tile", 2), baseline),
+            "rate of tile's products against cublas's: scores 0.50, output 0.50, both 0.50 "
+            "(1.50 ms against 750 µs)\n");
+  expect_in(to_json(baseline), {"\"smem_bytes\": null", "\"model_read_bytes\": null"});
+}
+
+}  // namespace
+}  // namespace ladder
