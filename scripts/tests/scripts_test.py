@@ -18,10 +18,8 @@ import textwrap
 import time
 import unittest
 
-from base import listed
-from base import SECONDS
-
-SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts")
+from base import ROOT, SCRIPTS, SECONDS, listed, program, read, write
+from ladder.text import bytes_text, rate_text, time_text
 
 # The ladder at its full length: the longest names decide whether the table fits.
 FULL_LADDER = {
@@ -77,16 +75,17 @@ class ScriptTest(unittest.TestCase):
         self.environment["PYTHONDONTWRITEBYTECODE"] = "1"
 
     def write(self, path, text, mode=0o644):
-        path = os.path.join(self.root, path)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(path, mode)
-        return path
+        return write(self.root, path, text=text, mode=mode)
 
     def read(self, path):
-        with open(os.path.join(self.root, path), encoding="utf-8") as file:
-            return file.read()
+        return read(self.root, path)
+
+    def called(self):
+        """What the fakes were asked to do."""
+        return self.read("called") if os.path.exists(os.path.join(self.root, "called")) else ""
+
+    def fits(self, result):
+        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
 
     def command(self, *words, **more):
         return subprocess.run(words, cwd=self.root, env=self.environment, stdin=subprocess.DEVNULL,
@@ -122,11 +121,9 @@ class LadderTest(ScriptTest):
         of shell; `probe` is what it does when it is asked whether there is a GPU."""
         self.write(f"{rung}/attention.cu", "")
         devices = ["sim", "gpu"] if gpu else ["sim"]
-        steps = "\n".join(json.dumps(listed(rung, variant, device,
-                                             default=variant == variants[-1],
-                                             exact_architecture=variant == "sm90",
-                                             by_name_only=variant == "aside"))
-                          for variant in variants for device in devices)
+        steps = [listed(rung, variant, device, default=variant == variants[-1],
+                        exact_architecture=variant == "sm90", by_name_only=variant == "aside")
+                 for variant in variants for device in devices]
         cases = []
         for variant in variants:
             for device in ("sim", "gpu"):
@@ -143,11 +140,10 @@ class LadderTest(ScriptTest):
                 cases.append(f"*'--variant {variant} --device {device} --json')\n{told}\n;;")
         if not gpu:
             probe = f"echo '{rung}: no GPU answers: no driver' >&2; exit 3"
-        self.write(f"build/bin/{rung}", "\n".join([
-            "#!/bin/sh", f"echo {rung} \"$*\" >>'{self.root}/called'", 'case "$*" in',
-            f"--list)\ncat <<'LIST'\n{steps}\nLIST\n;;", f"*'--check off --json')\n{probe}\n;;",
-            *cases, SEVERAL, f"*) echo '{rung}: unexpected arguments:' \"$*\" >&2; exit 2;;", "esac", ""]),
-            0o755)
+        program(os.path.join(self.bin, rung), steps, "\n".join([
+            f"echo {rung} \"$*\" >>'{self.root}/called'", 'case "$*" in',
+            f"*'--check off --json')\n{probe}\n;;", *cases, SEVERAL,
+            f"*) echo '{rung}: unexpected arguments:' \"$*\" >&2; exit 2;;", "esac"]))
 
     def full_ladder(self, gpu=False, change=lambda rung, variant, device: {}):
         for rung, variants in FULL_LADDER.items():
@@ -170,13 +166,8 @@ class LadderTest(ScriptTest):
                 return line.split()
         self.fail(f"no row {start} in:\n{result.stdout}\n{result.stderr}")
 
-    def called(self):
-        with open(os.path.join(self.root, "called"), encoding="utf-8") as file:
-            return file.read()
-
     def read_results(self):
-        with open(self.results, encoding="utf-8") as file:
-            return json.load(file)
+        return json.loads(read(self.results))
 
     # ---- what runs ----
 
@@ -244,7 +235,7 @@ class LadderTest(ScriptTest):
         self.assertEqual(result.returncode, 1)
         row, = (line for line in result.stdout.splitlines() if line.startswith("01 naive"))
         self.assertRegex(row, " 2.00× more .*✗$")
-        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+        self.fits(result)
         self.assertIn("01_tiled_matmul naive on the sim failed (status 1):\n  no", result.stdout)
         self.assertNotIn("All results are right", " ".join(result.stdout.split()))
 
@@ -307,7 +298,7 @@ class LadderTest(ScriptTest):
         self.assertIn("DRAM: bytes that HBM served", " ".join(self.ladder().stdout.split()))
         result = self.ladder("--all")
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+        self.fits(result)
         self.assertIn("DRAM: what HBM served", result.stdout)
         rows = [line.split() for line in result.stdout.splitlines() if line.startswith("03_")]
         self.assertIn("one_pass_tile", [row[1] for row in rows])
@@ -477,14 +468,14 @@ class LadderTest(ScriptTest):
             "requested_read_bytes": 987_654_321_098, "model_read_bytes": 987_654_321_098})
         for options in ([], ["--all"]):
             result = self.ladder(*options)
-            self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+            self.fits(result)
             self.assertNotIn("…", result.stdout)
         long = "a_step_with_a_name_that_is_far_too_long_for_any_table_of_one_hundred_columns"
         self.rung("03_online_softmax", [long], runs={
             (long, "sim"): (1, [], "03_online_softmax: " + "a reason " * 40)})
         for options in ([], ["--all"]):
             result = self.ladder(*options)
-            self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+            self.fits(result)
 
     def test_against_00(self):
         self.rung()
@@ -521,9 +512,6 @@ class LadderTest(ScriptTest):
         self.assertIn("00_naive --list says other things", result.stderr)
 
     def test_units(self):
-        sys.path.insert(0, SCRIPTS)
-        # The one under test, not a copy: only its pure functions are used here.
-        from ladder.text import bytes_text, rate_text, time_text
         for count, text in ((None, "–"), (0, "0 B"), (999, "999 B"), (1000, "1.00 kB"),
                             (65_536, "65.5 kB"), (999_999, "1.00 MB"), (17_315_000_000, "17.3 GB"),
                             (2 * 10**15, "2000 TB")):
@@ -583,41 +571,34 @@ class LadderTest(ScriptTest):
         self.assertEqual(sorted(os.listdir(os.path.join(self.root, "build"))),
                          ["bin", "results.json"])
 
-    def interrupt(self, number, status):
-        self.rung()
-        self.assertEqual(self.ladder().returncode, 0)
-        with open(self.results, encoding="utf-8") as file:
-            before = file.read()
+    def test_interrupted(self):
         pid_file = os.path.join(self.root, "pid")
-        self.rung()
-        self.rung("01_tiled_matmul", ["b"], runs={
-            ("b", "sim"): f"echo $$ >'{pid_file}.part'; mv '{pid_file}.part' '{pid_file}'\n"
-                          "exec sleep 60"})
-        with subprocess.Popen(self.COMMAND, cwd=self.root, env=self.environment,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, encoding="utf-8",
-                              start_new_session=True) as process:
-            wait_for(pid_file)
-            if number == signal.SIGINT:  # as a terminal does: everyone in the foreground
-                os.killpg(process.pid, number)
-            else:
-                process.send_signal(number)
-            out, err = process.communicate(timeout=SECONDS)
-        self.assertEqual(process.returncode, status)
-        self.assertNotIn("Traceback", err)
-        self.assertEqual(out, "")
-        with open(self.results, encoding="utf-8") as file:
-            self.assertEqual(file.read(), before)
-        self.assertEqual(sorted(os.listdir(os.path.join(self.root, "build"))),
-                         ["bin", "results.json"])
-        with open(pid_file, encoding="utf-8") as file, self.assertRaises(ProcessLookupError):
-            os.kill(int(file.read()), 0)
-
-    def test_ctrl_c(self):
-        self.interrupt(signal.SIGINT, 130)
-
-    def test_terminated(self):
-        self.interrupt(signal.SIGTERM, 143)
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            self.rung()
+            self.rung("01_tiled_matmul", ["b"])
+            self.assertEqual(self.ladder().returncode, 0)
+            before = read(self.results)
+            self.rung("01_tiled_matmul", ["b"], runs={
+                ("b", "sim"): f"echo $$ >'{pid_file}.part'; mv '{pid_file}.part' '{pid_file}'\n"
+                              "exec sleep 60"})
+            with subprocess.Popen(self.COMMAND, cwd=self.root, env=self.environment,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, encoding="utf-8",
+                                  start_new_session=True) as process:
+                wait_for(pid_file)
+                if number == signal.SIGINT:  # as a terminal does: everyone in the foreground
+                    os.killpg(process.pid, number)
+                else:
+                    process.send_signal(number)
+                out, err = process.communicate(timeout=SECONDS)
+            self.assertEqual((process.returncode, out), (status, ""))
+            self.assertNotIn("Traceback", err)
+            self.assertEqual(read(self.results), before)
+            self.assertEqual(sorted(os.listdir(os.path.join(self.root, "build"))),
+                             ["bin", "results.json"])
+            with self.assertRaises(ProcessLookupError):
+                os.kill(int(read(pid_file)), 0)
+            os.unlink(pid_file)
 
     def test_a_reader_that_has_seen_enough(self):
         self.full_ladder()
@@ -655,13 +636,6 @@ class ReadyTest(ScriptTest):
     def tool(self, name, text="exit 0"):
         self.write(f"path/{name}",
                    f"#!/bin/sh\necho {name} \"$*\" >>'{self.root}/called'\n{text}\n", 0o755)
-
-    def called(self):
-        path = os.path.join(self.root, "called")
-        if not os.path.exists(path):
-            return ""
-        with open(path, encoding="utf-8") as file:
-            return file.read()
 
     def tools(self, *leave_out, cmake_version="3.25.1"):
         """A machine with everything but."""
@@ -851,7 +825,7 @@ class ReadyTest(ScriptTest):
             result = self.command(shutil.which("bash"), f"scripts/{script}", "--help")
             self.assertEqual(result.returncode, 0)
             self.assertIn(f"Usage: scripts/{script}", result.stdout)
-            self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+            self.fits(result)
 
     # ---- figures ----
 
@@ -1021,19 +995,12 @@ class ReadyTest(ScriptTest):
         result = self.command("bash", "scripts/run")
         self.assertEqual((result.returncode, result.stderr), (0, "a.cu:3: warning: unused\n"))
 
-    def test_about_how_long_a_build_will_take(self):
+    def test_how_far_a_build_is(self):
         self.tools()
-        steps = ["Building CXX object a.o", "Building CXX object stubs/01/tile.cu.o",
-                 "Building CUDA object 01/tile.cu.o", "Linking CXX executable 01"]
-        self.write("log.todo", "".join(f"[0/4] {step}\n" for step in steps))
-        for done, said in ((0, " 0/4, 60 s so far"),
-                           # 1.5 + 6 + 15 + 0.3 = 22.8 in all, of which 7.5 took a minute
-                           (2, " 2/4, about 130 s"), (3, " 3/4, about 1 s"), (4, " 4/4, 60 s so far")):
-            self.write("log", "[0/2] Re-checking globs\n" + "".join(f"[{i + 1}/4] {step}\na warning\n"
-                                      for i, step in enumerate(steps[:done])))
-            self.assertEqual(self.ready("steps_done log 60").stdout, said)
-        os.unlink(os.path.join(self.root, "log.todo"))
-        self.assertEqual(self.ready("steps_done log 60").stdout, "")
+        self.write("log", "-- Configuring\n[1/4] Building a.o\na.cu:3: warning [7/9]\n"
+                          "[2/4] Linking\n")
+        result = self.ready("quietly building here bash -c 'cp log here; sleep 3.5'")
+        self.assertEqual((result.returncode, result.stderr), (0, "building [2/4], 2 s\n"))
 
     def test_a_build_that_fails_shows_the_compilers_words_alone(self):
         self.tools()
@@ -1086,8 +1053,7 @@ class ReadyTest(ScriptTest):
             self.write("go_on", "")
             first.communicate(timeout=SECONDS)
             second.communicate(timeout=SECONDS)
-        with open(os.path.join(self.root, "builds"), encoding="utf-8") as file:
-            builds = [line.split() for line in file]
+        builds = [line.split() for line in self.read("builds").splitlines()]
         self.assertEqual([what for _, what in builds], ["begins", "ends"] * 2)
         self.assertEqual([builds[0][0], builds[2][0]], [builds[1][0], builds[3][0]])
         self.assertNotEqual(builds[0][0], builds[2][0])
@@ -1137,7 +1103,7 @@ class PortableTest(unittest.TestCase):
 
     @staticmethod
     def scripts():
-        root = os.path.dirname(SCRIPTS)
+        root = ROOT
         for place in (".ci/*", "scripts/*", "scripts/ladder/*.sh", "common/**/*.sh"):
             paths = glob.glob(os.path.join(root, place), recursive=True)
             for path in filter(os.path.isfile, paths):

@@ -12,7 +12,8 @@ import sys
 import tempfile
 import unittest
 
-ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
+from base import ROOT
+
 COMPILER = None
 
 
