@@ -101,7 +101,10 @@ has_header() {
 #endif" -E "${includes[@]}"
 }
 
-python_has() { "$1" -c "import importlib.util as u, sys; sys.exit(sys.version_info < (3, 9) or not u.find_spec('$2'))" 2>/dev/null; }
+python_has() { # PYTHON MODULE
+  "$1" -c "import importlib.util as u, sys
+sys.exit(sys.version_info < (3, 9) or not u.find_spec('$2'))" 2>/dev/null
+}
 
 # The system's own python3 is asked too: another one that comes first on PATH need not see the
 # system's packages.

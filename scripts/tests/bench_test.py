@@ -463,7 +463,8 @@ class BenchUnit(unittest.TestCase):
                  if one.variant == "fp8" and one.options == ("--check", "off")]
         self.assertEqual(
             sorted(one[2:7] for _, one in found),
-            sorted((16384 // n, 2048 // d, n, d, causal) for n in (512, 1024, 2048, 4096, 8192, 16384)
+            sorted((16384 // n, 2048 // d, n, d, causal)
+                   for n in (512, 1024, 2048, 4096, 8192, 16384)
                    for d in (64, 128, 256) for causal in (False, True)))
         # At a size that is nobody else's it is measured beside nothing.
         self.assertEqual({one.head_dim for point, one in found if not point}, {256})
