@@ -37,8 +37,8 @@ ACCESS_NOTE = ("04 fetches a tile of Q while it works on the one before. Its O i
                "and at the end the output.")
 
 # A pipeline's figure. `own`: arrays of which each consumer has stages of its own. Of a panel's
-# title what a consumer has. What the boxes of a consumer's arithmetic are called, {} being the step.
-# The legend: of products, of that arithmetic, and what a wait is for.
+# title what a consumer has. What the boxes of a consumer's arithmetic are called, {} being the
+# step. The legend: of products, of that arithmetic, and what a wait is for.
 PIPELINES = {
     "pipeline": {
         "what": "two tiles of Q in one block", "own": ["Q"],
@@ -266,5 +266,6 @@ CLAIMS_NOTE = (
     "measured on an A100, against the plain attention of their day. PyTorch's plain one here "
     "computes in fp32 inside, whatever the inputs, so the ratios over it are large; 02 keeps to "
     "16 bits and the tensor cores. A range is over N = 512 … 16k, d = 64 and 128, causal or not, "
-    "unless the row says otherwise, where both sides could be measured. “Up to 9×” for FlashAttention-2 and "
-    "“2–7×” for FlashAttention are secondary literature's; neither paper has them.")
+    "unless the row says otherwise, where both sides could be measured. “Up to 9×” for "
+    "FlashAttention-2 and “2–7×” for FlashAttention are secondary literature's; neither paper has "
+    "them.")

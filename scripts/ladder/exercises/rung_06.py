@@ -70,7 +70,8 @@ EXERCISES = {
         "softmax_gradient needs O and dO: two parameters more, and a[\"O\"] in launch_backward.",
         "traffic: P and dP are read once, O and dO once."]),
     "8": Numbers([("bytes of a step", lambda lab: lab.run(
-        "06_backward --variant sm90 --heads 1 --seqlen 128 --check off")["sram_operand_bytes"], 0)], [
+        "06_backward --variant sm90 --heads 1 --seqlen 128 --check off")["sram_operand_bytes"],
+        0)], [
         "A product of 64 rows and N columns, 16 terms each, reads 32·N bytes of its right operand, "
         "and 2,048 of its left one unless that is in registers.",
         "A consumer: Sᵀ and dPᵀ are 64 × 128 with 64 terms, dV and dK 64 × 64 with 128, and dQ for "

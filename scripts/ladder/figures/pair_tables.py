@@ -61,7 +61,8 @@ def about_the_pair(pair):
             f"{measured}. ×: how much faster the {second} is. A copy in HBM is {pair.copy:.2f} "
             f"times as fast there ({copies[0] / 1e12:.2f} → {copies[1] / 1e12:.2f} TB/s), a cuBLAS "
             f"product {pair.matmul:.2f} times ({matmuls[0]:.0f} → {matmuls[1]:.0f} TFLOP/s). HBM: "
-            f"the part of the time on the {first} that the DRAM bytes take at the rate of its copy.")
+            f"the part of the time on the {first} that the DRAM bytes take at the rate of its "
+            "copy.")
 
 
 def which(pair, rows, changed):
