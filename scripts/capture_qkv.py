@@ -3,10 +3,10 @@
 
 The text is that of the files given, by default the repository's Markdown. The model has 4 layers of
 causal attention with 2 heads of 64, and sees 256 characters. It trains until its loss on the last
-tenth of the text, which it does not train on, stops falling, or a limit is reached; the best weights
-are kept. The first window of that tenth then passes through it, and q.npy, k.npy, v.npy (batch 1,
-heads 2, seqlen 256, head-dim 64; fp16) and capture.json, which says how they came about, are
-written, all or none.
+tenth of the text, which it does not train on, stops falling, or a limit is reached; the best
+weights are kept. The first window of that tenth then passes through it, and q.npy, k.npy, v.npy
+(batch 1, heads 2, seqlen 256, head-dim 64; fp16) and capture.json, which says how they came about,
+are written, all or none.
 
 q is saved as the layer makes it, before it is scaled: O = softmax(q·kᵀ/√64)·v, with a causal mask.
     build/bin/00_naive --load scripts/captured --causal
@@ -169,7 +169,8 @@ def main():
     parser.add_argument("--out", default=os.path.join(ROOT, "scripts/captured"), metavar="DIR",
                         help="where to write (default: scripts/captured)")
     parser.add_argument("--steps", type=int, default=2000, help="at most (default 2000)")
-    parser.add_argument("--seconds", type=float, default=60, help="of training at most (default 60)")
+    parser.add_argument("--seconds", type=float, default=60,
+                        help="of training at most (default 60)")
     parser.add_argument("--layer", type=int, choices=range(LAYERS), default=2,
                         help="to capture, from 0 (default 2)")
     parser.add_argument("--seed", type=int, default=0, help="(default 0)")
@@ -217,8 +218,8 @@ def main():
     except OSError as error:
         stop(f"cannot write to {options.out}: {error.strerror}")
     write_all({os.path.join(options.out, name): content for name, content in files.items()})
-    print(f"Wrote {', '.join(files)} to {os.path.relpath(options.out)}: layer {options.layer} after "
-          f"{result['best_step']} steps, validation loss {result['validation_loss']:.3f}.")
+    print(f"Wrote {', '.join(files)} to {os.path.relpath(options.out)}: layer {options.layer} "
+          f"after {result['best_step']} steps, validation loss {result['validation_loss']:.3f}.")
 
 
 if __name__ == "__main__":

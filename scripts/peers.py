@@ -24,8 +24,8 @@ import json
 import sys
 
 from ladder.console import GOOD, WRONG_RESULT, Parser, Progress, run_command
-from ladder.bench.sdpa import (BACKENDS, Gpu, Peer, Point, Unavailable, ceilings, import_torch, reason,
-                         version)
+from ladder.bench.sdpa import (BACKENDS, Gpu, Peer, Point, Unavailable, ceilings, import_torch,
+                               reason, version)
 from ladder.text import NO_VALUE, rate_text
 from ladder.bench.workload import length, lengths, paper_batch, paper_heads, positive
 

@@ -29,7 +29,7 @@ def printable(text):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, for a command whose help is laid out by hand, and whose messages are printable."""
+    """argparse's, for a command with help laid out by hand, and with printable messages."""
 
     def __init__(self, **more):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **more)
@@ -52,7 +52,8 @@ class Progress:
         if now - self.started < 2:
             return
         if self.live:
-            print(f"\r\033[K{what}, {now - self.started:.0f} s", end="", file=sys.stderr, flush=True)
+            print(f"\r\033[K{what}, {now - self.started:.0f} s", end="", file=sys.stderr,
+                  flush=True)
         elif self.shown != what and now - self.last >= 2:
             print(f"{what} ...", file=sys.stderr, flush=True)
             self.last = now

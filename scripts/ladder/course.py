@@ -36,9 +36,9 @@ LOOPS = {("04_flash_v1", "flash_v1"): "K and V outside, Q and O inside",
 ACCESS_NOTE = ("04 fetches a tile of Q while it works on the one before. Its O is the fp32 one, "
                "and at the end the output.")
 
-# A pipeline's figure. `own`: arrays of which each consumer has stages of its own. Of a panel's title
-# what a consumer has. What the boxes of a consumer's arithmetic are called, {} being the step. The
-# legend: of products, of that arithmetic, and what a wait is for.
+# A pipeline's figure. `own`: arrays of which each consumer has stages of its own. Of a panel's
+# title what a consumer has. What the boxes of a consumer's arithmetic are called, {} being the
+# step. The legend: of products, of that arithmetic, and what a wait is for.
 PIPELINES = {
     "pipeline": {
         "what": "two tiles of Q in one block", "own": ["Q"],
@@ -101,8 +101,8 @@ QUANTISED = {
                ("V + 1, 16k keys", None, "shifted_v")],
     # It is timed at these head sizes, of which the last only here.
     "head_dims": [64, 128, 256],
-    # FlashAttention-3's own kernel, of inputs in e4m3 already, on an H200 of another day: TFLOP/s by
-    # head size and mask, and cuBLAS's in that run.
+    # FlashAttention-3's own kernel, of inputs in e4m3 already, on an H200 of another day: TFLOP/s
+    # by head size and mask, and cuBLAS's in that run.
     "released": {"lengths": [512, 1024, 2048, 4096, 8192, 16384], "matmul": 1285,
                  "tflops": {(64, False): [338, 441, 575, 606, 647, 664],
                             (64, True): [191, 300, 451, 535, 607, 630],
@@ -117,13 +117,13 @@ CAPTIONS = {
     "tflops_both": "Both together: what a training step pays for attention.",
     "traffic": "HBM traffic: what the kernels ask for, each byte once, and what DRAM served.",
     "roofline": "Each rung at its own intensity, under the ceilings that were measured.",
-    "two_gpus": "From one GPU to another: what waits for HBM follows its bandwidth, what computes does "
-                "not.",
+    "two_gpus": "From one GPU to another: what waits for HBM follows its bandwidth, what computes "
+                "does not.",
     "workspace": "Memory beyond inputs and outputs: S and P grow with N², the rest with N or not "
                  "at all.",
     "block_size": "04 against its tile of keys: the larger, the fewer visits of Q and O.",
-    "access": "The two loop orders: 04 streams all of Q and O past each tile of K and V, 05 all of K "
-              "and V past each tile of Q.",
+    "access": "The two loop orders: 04 streams all of Q and O past each tile of K and V, 05 all of "
+              "K and V past each tile of Q.",
     "pipeline": "Copies, tensor cores and consumers side by side: the order is the sim's, the time "
                 "a model's.",
     "pipeline_measured": "The gain of products under softmaxes, measured: four steps of a block by "
@@ -265,6 +265,7 @@ CLAIMS_NOTE = (
     "[3] Shah et al. 2024, [arXiv 2407.08608](https://arxiv.org/abs/2407.08608). [1] and [2] "
     "measured on an A100, against the plain attention of their day. PyTorch's plain one here "
     "computes in fp32 inside, whatever the inputs, so the ratios over it are large; 02 keeps to "
-    "16 bits and the tensor cores. A range is over N = 512 … 16k, d = 64 and 128, causal or not, unless the row "
-    "says otherwise, where both sides could be measured. “Up to 9×” for FlashAttention-2 and "
-    "“2–7×” for FlashAttention are secondary literature's; neither paper has them.")
+    "16 bits and the tensor cores. A range is over N = 512 … 16k, d = 64 and 128, causal or not, "
+    "unless the row says otherwise, where both sides could be measured. “Up to 9×” for "
+    "FlashAttention-2 and “2–7×” for FlashAttention are secondary literature's; neither paper has "
+    "them.")

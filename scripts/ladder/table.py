@@ -126,7 +126,8 @@ def cells(run, record, base):
     # The first step has no backward pass to compare with.
     ratio = asked / base if asked is not None and base and not backward else None
     return [run.rung, variant, record.get("device", run.device), time_text(record.get("time_ms")),
-            rate_text(record.get("tflops")), bytes_text(asked), bytes_text(total(record, "distinct")),
+            rate_text(record.get("tflops")), bytes_text(asked),
+            bytes_text(total(record, "distinct")),
             bytes_text(total(record, "dram")), ratio_text(ratio),
             bytes_text(record.get("workspace_bytes")), error_text(record)]
 

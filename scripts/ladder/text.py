@@ -4,7 +4,8 @@ NO_VALUE = "–"
 
 
 def in_units(value, units, step=1000.0):
-    """Three digits (fewer of a whole number of the smallest unit) and the first of the units that leaves fewer than four before the point."""
+    """Three digits (fewer of a whole number of the smallest unit) and the first of the units that
+    leaves fewer than four before the point."""
     if value is None:
         return NO_VALUE
     for unit in units:

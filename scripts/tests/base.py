@@ -40,5 +40,19 @@ def listed(rung, variant, device="sim", **changes):
     """A line of a program's --list."""
     return {"rung": rung, "variant": variant, "device": device, "default": False,
             "by_name_only": False, "idea": "an idea", "summary": "a step", "colour": "#123456",
-            "after": "", "backward": False, "deterministic": False, "needs": "8.0", "exact_architecture": False,
-            "tiles": [], "grid_limit": [0, 0], "settings": [], **changes}
+            "after": "", "backward": False, "deterministic": False, "needs": "8.0",
+            "exact_architecture": False, "tiles": [], "grid_limit": [0, 0], "settings": [],
+            **changes}
+
+
+def program(path, steps, body=""):
+    """A program that lists these steps, and for all else does what `body`, lines of shell, says."""
+    lines = "\n".join(map(json.dumps, steps))
+    return write(path, mode=0o755, text=f"""\
+#!/bin/sh
+if [ "$*" = --list ]; then cat <<'LIST'
+{lines}
+LIST
+exit; fi
+{body}
+""")

@@ -16,7 +16,7 @@ import time
 import unittest
 import unittest.mock
 
-from base import ROOT, SCRIPTS, SECONDS, argument, listed, read, write
+from base import ROOT, SCRIPTS, SECONDS, argument, listed, program, read, write
 import bench
 import fake_torch
 from ladder import files, programs, steps
@@ -29,12 +29,7 @@ NAME = "NVIDIA Fake 80GB"
 # A program of ours: what it is told comes from the environment, and what it is asked goes to a log.
 PROGRAM = '''\
 import json, os, sys, time
-rung, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
-steps = json.loads(os.environ["FAKE_STEPS"])[rung]
-if arguments == ["--list"]:
-    for step in steps:
-        print(json.dumps(step))
-    sys.exit()
+rung, *arguments = sys.argv[1:]
 with open(os.environ["FAKE_LOG"], "a") as file:
     print(rung, *arguments, file=file)
 given = dict(zip(arguments, arguments[1:]))
@@ -80,8 +75,8 @@ class Fake(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = os.path.realpath(folder.name)
-        for rung in self.STEPS:
-            self.write(f"bin/{rung}", f"#!{sys.executable} -S\n{PROGRAM}", 0o755)
+        self.write("program.py", PROGRAM)
+        self.programs("bin", ("sim", "gpu"))
         self.write("path/nvidia-smi", NVIDIA_SMI, 0o755)
         fake_torch.install(os.path.join(self.root, "python"))
         self.log = os.path.join(self.root, "log")
@@ -89,14 +84,18 @@ class Fake(unittest.TestCase):
         self.environment = {
             **os.environ, "PATH": f"{self.root}/path:{os.environ['PATH']}",
             "PYTHONPATH": os.path.join(self.root, "python"), "PYTHONDONTWRITEBYTECODE": "1",
-            "FAKE_STEPS": json.dumps({rung: [
-                listed(rung, step, device, default=step == steps[-1],
-                       backward=rung == "06_backward", tiles=[[128, 64, 128], [128, 64, 64]])
-                for step in steps for device in ("sim", "gpu")]
-                for rung, steps in self.STEPS.items()}), "FAKE_LOG": self.log, "FAKE_GPU": NAME}
+            "FAKE_LOG": self.log, "FAKE_GPU": NAME}
 
     def write(self, path, text, mode=0o644):
         write(self.root, path, text=text, mode=mode)
+
+    def programs(self, folder, devices):
+        for rung, names in self.STEPS.items():
+            program(os.path.join(self.root, folder, rung), [
+                listed(rung, step, device, default=step == names[-1],
+                       backward=rung == "06_backward", tiles=[[128, 64, 128], [128, 64, 64]])
+                for step in names for device in devices],
+                f"exec {sys.executable} -S '{self.root}/program.py' {rung} \"$@\"")
 
     def command(self, *options):
         return [os.path.join(SCRIPTS, "bench.py"), "--bin", "bin", "--out", "out.json", "--time",
@@ -343,8 +342,7 @@ class FilesOfGpus(Fake):
             shutil.copy(os.path.join(SCRIPTS, name), path)
         shutil.copytree(os.path.join(SCRIPTS, "ladder"), os.path.join(self.root, "scripts/ladder"),
                         ignore=shutil.ignore_patterns("__pycache__"))
-        os.makedirs(os.path.join(self.root, "build"))
-        shutil.move(os.path.join(self.root, "bin"), os.path.join(self.root, "build/bin"))
+        self.programs("build/bin", ("sim", "gpu"))
         os.makedirs(os.path.join(self.root, "00_naive"))
         self.write("python/matplotlib/__init__.py", "")
         for tool in ("cmake", "ctest", "ninja"):
@@ -390,10 +388,7 @@ class FilesOfGpus(Fake):
         self.assertEqual(self.data()["machine"]["commit"], "new")
 
     def test_without_a_gpu_the_newest_file_is_shown(self):
-        # No program has a step for one.
-        self.environment["FAKE_STEPS"] = json.dumps({
-            rung: [step for step in of if step["device"] == "sim"]
-            for rung, of in json.loads(self.environment["FAKE_STEPS"]).items()})
+        self.programs("build/bin", ["sim"])
         self.assertEqual(self.figures(self.H100), "h100.json --readme\n")
         self.assertEqual(self.there(), ["h100.json", "sim.json"])
 
@@ -468,7 +463,8 @@ class BenchUnit(unittest.TestCase):
                  if one.variant == "fp8" and one.options == ("--check", "off")]
         self.assertEqual(
             sorted(one[2:7] for _, one in found),
-            sorted((16384 // n, 2048 // d, n, d, causal) for n in (512, 1024, 2048, 4096, 8192, 16384)
+            sorted((16384 // n, 2048 // d, n, d, causal)
+                   for n in (512, 1024, 2048, 4096, 8192, 16384)
                    for d in (64, 128, 256) for causal in (False, True)))
         # At a size that is nobody else's it is measured beside nothing.
         self.assertEqual({one.head_dim for point, one in found if not point}, {256})

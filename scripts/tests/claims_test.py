@@ -14,9 +14,8 @@ import sys
 import tempfile
 import unittest
 
-from base import SECONDS
+from base import ROOT, SECONDS, argument
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.path.join(ROOT, "build/bin")
 
 STEPS = {
@@ -208,8 +207,7 @@ class Lse(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        BIN = os.path.abspath(sys.argv.pop(1))
+    BIN = argument(BIN)
     for program in ("04_flash_v1", "05_flash_v2"):
         if not glob.glob(os.path.join(BIN, program)):
             sys.exit(f"{sys.argv[0]}: no {program} in {BIN}; give the folder that has it")

@@ -4,7 +4,6 @@ Run alone: python3 scripts/tests/diff_test.py
 """
 
 import glob
-import json
 import os
 import pty
 import re
@@ -14,7 +13,7 @@ import sys
 import tempfile
 import unittest
 
-from base import ROOT, SCRIPTS, SECONDS, listed, write
+from base import ROOT, SCRIPTS, SECONDS, listed, program, write
 
 SCRIPT = os.path.join(SCRIPTS, "diff")
 ESCAPE = re.compile(r"\033\[[0-9;]*m")
@@ -49,13 +48,13 @@ class DiffTest(unittest.TestCase):
                      ("sm90", "last"))
         self.program("02_third", ("last", ""))
 
-    def write(self, path, text, mode=0o644):
-        write(self.root, path, text=text, mode=mode)
+    def write(self, path, text):
+        write(self.root, path, text=text)
 
     def program(self, rung, *steps):
         """One that lists these: (step, the one that it follows)."""
-        lines = "\n".join(json.dumps(listed(rung, step, after=after)) for step, after in steps)
-        self.write(f"build/bin/{rung}", f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\n", 0o755)
+        program(os.path.join(self.root, "build/bin", rung),
+                [listed(rung, step, after=after) for step, after in steps])
 
     def diff(self, *words, cwd=None, **environment):
         return subprocess.run([os.path.join(self.root, "scripts/diff"), *words],

@@ -1,5 +1,6 @@
-"""Tests of scripts/exercise: each exercise of the lessons is there; right numbers are taken and wrong
-ones are not; each solution, applied to a copy and built, is right, and the rung as it is, is not.
+"""Tests of scripts/exercise: each exercise of the lessons is there; right numbers are taken and
+wrong ones are not; each solution, applied to a copy and built, is right, and the rung as
+it is, is not.
 
 Run alone: python3 scripts/tests/exercises_test.py build/bin
 """
@@ -11,19 +12,16 @@ import sys
 import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BIN = os.path.join(ROOT, "build/bin")
-sys.path.insert(0, os.path.join(ROOT, "scripts"))
-sys.dont_write_bytecode = True
-
-from ladder.console import Stop  # noqa: E402  (it lies in scripts)
-from ladder.exercises.cases import quick_cases, run_case  # noqa: E402
-from ladder.exercises.every import EXERCISES  # noqa: E402
-from ladder.exercises.kinds import (Change, Experiment, Numbers, check_change,  # noqa: E402
+from base import ROOT, argument, read, write
+from ladder.console import Stop
+from ladder.exercises.cases import quick_cases, run_case
+from ladder.exercises.every import EXERCISES
+from ladder.exercises.kinds import (Change, Experiment, Numbers, check_change,
                                     check_experiment, check_numbers, number_of, patches)
-from ladder.exercises.lab import Lab, patched  # noqa: E402
-from ladder.exercises.lessons import written  # noqa: E402
+from ladder.exercises.lab import Lab, patched
+from ladder.exercises.lessons import written
 
+BIN = os.path.join(ROOT, "build/bin")
 CODE = {number: exercise for number, exercise in EXERCISES.items()
         if isinstance(exercise, (Change, Experiment))}
 
@@ -54,8 +52,7 @@ class Listing(unittest.TestCase):
         self.assertGreater(len(names), 10)
         self.assertIn("blind_rows", names)
         self.assertNotIn("many_rounds", names)
-        with open(os.path.join(ROOT, "common/tests/suite/suite_test.cpp"), encoding="utf-8") as file:
-            suite = file.read()
+        suite = read(ROOT, "common/tests/suite/suite_test.cpp")
         for name in names:
             self.assertIn(f'{{"{name}", ', suite)
 
@@ -148,17 +145,15 @@ class Code(unittest.TestCase):
         """A change half made: the kernel without its formula; and one that gives wrong results."""
         lab, _ = self.solved["00.6"]
         path = lab.scratch("00.6", CODE["00.6"].file)
-        with open(path, encoding="utf-8") as file:
-            whole = file.read()
+        whole = read(path)
         for old, new, said in (("seen += p.keys(i)", "seen += p.N_kv", "traffic() says"),
                                ("j < p.keys(i)", "j + 1 < p.keys(i)", "traffic() says"),
                                ("o = fmaf(float(P[row + j])", "o = fmaf(1 + float(P[row + j])",
                                 "o is wrong: its error is"),
                                ("T(o)", "T(o", "it does not compile: ")):
-            with self.subTest(said), open(path, "w", encoding="utf-8") as file:
+            with self.subTest(said):
                 self.assertIn(old, whole)
-                file.write(whole.replace(old, new))
-                file.flush()
+                write(path, text=whole.replace(old, new))
                 try:
                     line = check(lab, CODE["00.6"],
                                  lab.compile("00.6", CODE["00.6"].file)).line
@@ -206,15 +201,11 @@ class Command(unittest.TestCase):
     def test_a_task_and_its_copy(self):
         path = os.path.join(self.folder, "03.6/03_online_softmax/attention.cu")
         self.assertIn("03.6/03_online_softmax/attention.cu", self.exercise("03.6"))
-        with open(path, "a", encoding="utf-8") as file:
-            file.write("// mine\n")
+        write(path, text=read(path) + "// mine\n")
         self.exercise("03.6")  # keeps what the reader has
-        with open(path, encoding="utf-8") as file:
-            self.assertIn("// mine", file.read())
+        self.assertIn("// mine", read(path))
         self.exercise("03.6", "--restart")
-        with open(path, encoding="utf-8") as file, open(
-                os.path.join(ROOT, "03_online_softmax/attention.cu"), encoding="utf-8") as rung:
-            self.assertEqual(file.read(), rung.read())
+        self.assertEqual(read(path), read(ROOT, "03_online_softmax/attention.cu"))
 
     def test_hints_one_by_one(self):
         hints = EXERCISES["01.1"].hints
@@ -257,8 +248,7 @@ class Command(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        BIN = os.path.abspath(sys.argv.pop(1))
+    BIN = argument(BIN)
     if not os.path.exists(os.path.join(BIN, "00_naive")):
         sys.exit(f"{sys.argv[0]}: no programs in {BIN}; give the folder that has them")
     unittest.main()

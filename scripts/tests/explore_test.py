@@ -17,15 +17,12 @@ import sys
 import tempfile
 import unittest
 
+from base import ROOT, read
 import browser
-
-ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
-sys.path.insert(0, os.path.join(ROOT, "scripts"))
-
-from ladder.explore.pane import COUNTERS, pane_of  # noqa: E402  (they lie in scripts)
-from ladder.explore.trace import Trace, pieces, union  # noqa: E402
-from ladder.programs import programs_in  # noqa: E402
-from ladder.steps import ladder_of  # noqa: E402
+from ladder.explore.pane import COUNTERS, pane_of
+from ladder.explore.trace import Trace, pieces, union
+from ladder.programs import programs_in
+from ladder.steps import ladder_of
 
 BIN = ""
 BROKEN = "../broken/bin"  # a program with mistakes to choose, as tests.cmake builds it
@@ -106,13 +103,11 @@ class TraceTest(unittest.TestCase):
                     path, _, line = event.line.rpartition(":")
                     # The rung's own, or that of a forward pass which the step names.
                     self.assertRegex(os.path.relpath(path, ROOT), r"^\d\d_\w+/")
-                    with open(path, encoding="utf-8") as file:
-                        self.assertLessEqual(int(line), len(file.readlines()))
+                    self.assertLessEqual(int(line), len(read(path).splitlines()))
 
     def test_a_line_is_the_one_that_does_it(self):
         trace, _ = self.trace("00_naive", "--device sim --seqlen 32 --heads 1 --check off")
-        with open(os.path.join(ROOT, "00_naive/attention.cu"), encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = read(ROOT, "00_naive/attention.cu").splitlines()
 
         def text(event):
             return lines[int(event.line.rpartition(":")[2]) - 1]
@@ -167,8 +162,7 @@ class CommandTest(unittest.TestCase):
         self.out = os.path.join(folder.name, "page.html")
 
     def page(self):
-        with open(self.out, encoding="utf-8") as file:
-            return file.read()
+        return read(self.out)
 
     def test_the_default_page_needs_nothing_else(self):
         explore("--out", self.out)
@@ -198,8 +192,7 @@ class CommandTest(unittest.TestCase):
         quoted = {}
         for path in [os.path.join(ROOT, "README.md"),
                      *glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/**/README.md"), recursive=True)]:
-            with open(path, encoding="utf-8") as file:
-                found = re.findall(r"^\$ (scripts/explore.*)$", file.read(), re.M)
+            found = re.findall(r"^\$ (scripts/explore.*)$", read(path), re.M)
             quoted |= {command: os.path.relpath(path, ROOT) for command in found}
         rungs = {step.rung for step in ladder_of(programs_in(BIN).values(), "sim").steps}
         self.assertEqual({path.split(os.sep)[0] for path in quoted.values()} & rungs, rungs)
@@ -222,8 +215,7 @@ class PerfettoTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "perfetto.json")
             explore(*words, "--perfetto", path)
-            with open(path, encoding="utf-8") as file:
-                data = json.load(file)
+            data = json.loads(read(path))
         self.assertIn("not", data["otherData"]["clock"])  # measured, or a time
         return data["traceEvents"]
 

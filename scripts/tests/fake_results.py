@@ -86,7 +86,7 @@ def fake_record(rung, variant, direction, batch, heads, n, d, causal, kind="norm
             "kernels": [{"name": name, "time_ms": time_ms * part, "dram_read_bytes": dram[0],
                          "dram_write_bytes": 0 if dram[0] else None, "arrays": {}}
                         for name, part in (("first", 0.75), ("second", 0.25))],
-            "errors": {name: error for name in names}, "pass": True}
+            "errors": {name: error for name in [*names, "lse"]}, "pass": True}
 
 
 def fake_results():

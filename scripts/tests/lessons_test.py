@@ -21,9 +21,8 @@ import sys
 import tempfile
 import unittest
 
-from base import SECONDS
+from base import ROOT, SECONDS, argument, read
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.path.join(ROOT, "build/bin")
 
 OURS = re.compile(r"(?:^|[\s;|&(])(?:build/bin/|scripts/)|^(?:python3|echo) ")
@@ -162,11 +161,6 @@ def lessons():
     found = [os.path.join(ROOT, "README.md"),
              *sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/**/README.md"), recursive=True))]
     return [path for path in found if os.path.exists(path)]
-
-
-def read(path):
-    with open(path, encoding="utf-8") as file:
-        return file.read()
 
 
 # ---- the tests ----
@@ -404,8 +398,7 @@ class Comparison(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        BIN = os.path.abspath(sys.argv.pop(1))
+    BIN = argument(BIN)
     if not glob.glob(os.path.join(BIN, "[0-9][0-9]_*")):
         sys.exit(f"{sys.argv[0]}: no programs in {BIN}; give the folder that has them")
     add_tests()

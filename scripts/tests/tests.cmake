@@ -1,7 +1,7 @@
-# The tests of the scripts and of the lessons. -v: scripts/test reads the reasons of what was skipped.
+# The tests of the scripts and of the lessons. -v: scripts/test reads why something was skipped.
 function(ladder_script_test name file)
-  add_test(NAME ${name} COMMAND Python3::Interpreter ${CMAKE_SOURCE_DIR}/scripts/tests/${file}_test.py
-    ${ARGN} -v)
+  add_test(NAME ${name} COMMAND Python3::Interpreter
+    ${CMAKE_SOURCE_DIR}/scripts/tests/${file}_test.py ${ARGN} -v)
 endfunction()
 foreach(name scripts diff mutate)
   ladder_script_test(${name} ${name})
@@ -12,7 +12,8 @@ endforeach()
 foreach(name toy clock)
   ladder_script_test(${name} ${name} ${CMAKE_CXX_COMPILER})
 endforeach()
-ladder_script_test(explore explore ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} TraceTest CommandTest PerfettoTest)
+ladder_script_test(explore explore ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}
+  TraceTest CommandTest PerfettoTest)
 ladder_script_test(explore_page explore ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} PageTest)
 set_tests_properties(explore_page PROPERTIES SKIP_REGULAR_EXPRESSION "not run here: ")
 set_tests_properties(exercises PROPERTIES PROCESSORS 2)  # it builds

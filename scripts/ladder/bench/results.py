@@ -43,8 +43,8 @@ class Results:
             raise Stop(f"cannot read {os.path.relpath(self.path)}: {error.strerror}",
                        BAD_USAGE) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Stop(f"{os.path.relpath(self.path)} was not written by this script ({error}); --out "
-                       "names another", BAD_USAGE) from None
+            raise Stop(f"{os.path.relpath(self.path)} was not written by this script ({error}); "
+                       "--out names another", BAD_USAGE) from None
         if before["gpu"] != self.machine["gpu"]:
             raise Stop(f"{os.path.relpath(self.path)} was measured on {before['gpu']}, and this is "
                        f"{self.machine['gpu']}; --out names another file", BAD_USAGE)

@@ -89,7 +89,7 @@ class Gpu:
         self.flush = torch.empty(2 * l2, dtype=torch.uint8, device="cuda")
 
     def time(self, run, budget_ms):
-        """Batches of flush, event, run, event, each queued without a wait of the host in between."""
+        """Batches of flush, event, run, event, queued without a wait of the host in between."""
         once = self.batch(run, 2)[0][-1]  # how many runs make a batch
         size = min(max(int(20 / max(once, 1e-3)), 3), 50)
         _, queueing_ms, span_ms = self.batch(run, size)

@@ -30,7 +30,8 @@ def lengths(text):
         thousands = word[-1:] in ("k", "K")
         number = word[:-1] if thousands else word
         if not number.isdecimal() or int(number) == 0:
-            raise argparse.ArgumentTypeError(f"{word!r} is not a positive number such as 512 or 16k")
+            raise argparse.ArgumentTypeError(
+                f"{word!r} is not a positive number such as 512 or 16k")
         found.append(int(number) * (1024 if thousands else 1))
     return found
 

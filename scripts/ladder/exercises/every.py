@@ -1,5 +1,5 @@
-"""All exercises by number, such as 03.2: those of the modules rung_00, rung_01, …; of the lesson in a
-folder of a rung, such as 05/hopper.1, those of rung_05_hopper."""
+"""All exercises by number, such as 03.2: those of the modules rung_00, rung_01, …; of the lesson in
+a folder of a rung, such as 05/hopper.1, those of rung_05_hopper."""
 
 import importlib
 import os

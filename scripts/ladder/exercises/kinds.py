@@ -1,7 +1,7 @@
 """What an exercise asks for, and how an answer is checked.
 
-The task and the answer in full stand in the lesson, under "Exercises", and are read from there. Here
-is what the lesson does not have: hints, and the check.
+The task and the answer in full stand in the lesson, under "Exercises", and are read from there.
+Here is what the lesson does not have: hints, and the check.
 """
 
 import collections
@@ -11,11 +11,12 @@ from ladder.exercises.cases import quick_cases, run_case
 
 # answers: [(what is asked for, function of a Lab that works it out, relative tolerance)].
 Numbers = collections.namedtuple("Numbers", "answers hints")
-# A change to a file, after which a step still passes the suite's cases and requests what `predicted`
-# says: a function of a record of --json giving {(kernel, array): (read, write)} in bytes.
+# A change to a file, after which a step still passes the suite's cases and requests what
+# `predicted` says: a function of a record of --json giving {(kernel, array): (read, write)}
+# in bytes.
 Change = collections.namedtuple("Change", "file predicted hints")
-# A mistake made on purpose. outcomes: {name of its patch: (function of a Lab and a program that says
-# whether it shows, what has been seen then)}.
+# A mistake made on purpose. outcomes: {name of its patch: (function of a Lab and a program that
+# says whether it shows, what has been seen then)}.
 Experiment = collections.namedtuple("Experiment", "file outcomes hints")
 # A question answered in words: there is nothing to check.
 Words = collections.namedtuple("Words", "hints")

@@ -46,8 +46,8 @@ class Lab:
     # ---- running ----
 
     def start(self, program, options):
-        """A Run on the sim, with --json; one of each is made. A program built here runs the step that
-        was built, unless the options name one."""
+        """A Run on the sim, with --json; one of each is made. A program built here runs the step
+        that was built, unless the options name one."""
         if program in self.step_of and "--variant" not in options:
             options = ["--variant", self.step_of[program], *options]
         key = program, tuple(options)
@@ -206,7 +206,7 @@ def patched(text, patch, name):
         old = "".join(line[1:] + "\n" for line in lines if line[:1] in " -")
         new = "".join(line[1:] + "\n" for line in lines if line[:1] in " +")
         if text.count(old) != 1:
-            raise Stop(f"scripts/ladder/exercises/patches/{name}.patch does not fit: its lines stand "
-                       f"{text.count(old)} times in the file", BAD_USAGE)
+            raise Stop(f"scripts/ladder/exercises/patches/{name}.patch does not fit: its "
+                       f"lines stand {text.count(old)} times in the file", BAD_USAGE)
         text = text.replace(old, new)
     return text

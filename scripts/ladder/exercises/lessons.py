@@ -9,7 +9,8 @@ from ladder.files import ROOT
 
 Written = collections.namedtuple("Written", "title task answer lesson")
 
-ONE = re.compile(r"^\*\*(\d+)\. (.*?)\*\*(.*?)^<details><summary>Answer</summary>\n(.*?)^</details>",
+ONE = re.compile(r"^\*\*(\d+)\. (.*?)\*\*(.*?)"
+                 r"^<details><summary>Answer</summary>\n(.*?)^</details>",
                  re.MULTILINE | re.DOTALL)
 
 

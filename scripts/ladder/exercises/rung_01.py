@@ -15,7 +15,7 @@ def of_unwritten_bytes(lab, program):
 
 
 def depends_on_the_order(lab, program):
-    """Wrong, or not the same under two orders of threads, with no access that is wrong by itself."""
+    """Wrong, or not the same under two orders of threads, and no access is wrong by itself."""
     runs = [lab.start(program, ["--schedule", order]) for order in ("forward", "reverse")]
     return all(run.records for run in runs) and (
         any(run.status for run in runs)
@@ -48,10 +48,12 @@ EXERCISES = {
         ("FLOPs needed", lambda lab: 3 * 4 * 100 * 50 * 40, 0)], [
         "Two products of 2·N·N_kv·d each are needed, for three heads.",
         "`tile` rounds N, N_kv and d up to multiples of 16.",
-        "`mma` makes 128 × 128 of S with an inner length of 64, and 128 × 64 of O with one of 64."]),
+        "`mma` makes 128 × 128 of S with an inner length of 64, and 128 × 64 of O with one of "
+        "64."]),
     "3": Experiment("01_tiled_matmul/tile.cu", {
         "01.3.first": (of_unwritten_bytes,
-                       "without the first barrier the sim faults: a byte is read that nobody wrote"),
+                       "without the first barrier the sim faults: a byte is read that nobody "
+                       "wrote"),
         "01.3.second": (depends_on_the_order,
                         "without the second barrier every access is right by itself, but the "
                         "result is wrong, or changes with the order of the threads")}, [

@@ -35,8 +35,8 @@ EXERCISES = {
     "2": Numbers([("the sum", lambda lab: math.exp(0), 0), ("P", lambda lab: 1 / math.exp(0), 0)], [
         "The largest of one logit is that logit.", "What is left in the exponent?"]),
     "3": Experiment("02_safe_softmax/attention.cu", {
-        "02.3": (every_row_is_zero, "every exponential has become 0, each row is taken for one that "
-                                    "sees no key, and O = 0: a relative error of 1")}, [
+        "02.3": (every_row_is_zero, "every exponential has become 0, each row is taken for one "
+                                    "that sees no key, and O = 0: a relative error of 1")}, [
         "The line belongs after `m = warp_max(m);`.",
         "The smallest number that fp32 has is about 1.4e-45, which is e to the -103. Which of the "
         "two shifts goes beyond?"]),

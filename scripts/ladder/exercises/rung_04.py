@@ -52,7 +52,8 @@ EXERCISES = {
                 "And what would S take of a thread's registers?"]),
     "5": Numbers([("keys at d = 64", lambda lab: round(keys_where_level(64)), 0.03),
                   ("keys at d = 128", lambda lab: round(keys_where_level(128)), 0.03)], [
-        "This rung takes about 10d/Bc bytes for each element of S.", "Set it equal to 3d/64 + 12."]),
+        "This rung takes about 10d/Bc bytes for each element of S.",
+        "Set it equal to 3d/64 + 12."]),
     "6": Change("04_flash_v1/attention.cu", first_visit_reads_no_output, [
         "A Spread begins as zeros, so at the first tile of keys nothing has to be loaded into it.",
         "Then nobody reads what `initialise` wrote to O_fp32. Take it out there too, the parameter "

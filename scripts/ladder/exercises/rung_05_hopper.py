@@ -44,7 +44,8 @@ def output_of_vanishing_weights(lab):
 EXERCISES = {
     "1": Numbers([("bytes requested", lambda lab: requested(lab.run(
         f"05_flash_v2 --variant sm90 {HEAD}")), 0)], [
-        "How many tiles of 192 rows are 512?", "Q, O and LSE once, K and V once for each tile of Q.",
+        "How many tiles of 192 rows are 512?",
+        "Q, O and LSE once, K and V once for each tile of Q.",
         "And a counter of 4 bytes: cleared once, read and written once for each tile."]),
     "2": Numbers([("units", lambda lab: units(lab, "sm90"), 0)], [
         "A consumer has 64 rows, and ends where its last row does.",

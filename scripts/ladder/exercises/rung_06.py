@@ -47,7 +47,8 @@ def reads_P_and_dP_once(record):
 EXERCISES = {
     "1": Numbers([("bytes of the backward pass", lambda lab: requested(lab.run(
         f"06_backward --variant mma {SMALL}")), 0)], [
-        "50 keys are one tile: Tc = 1.", "A head takes (12d + 8)·N·Tc + 14·N·d + 8·N_kv·d + 12·N."]),
+        "50 keys are one tile: Tc = 1.",
+        "A head takes (12d + 8)·N·Tc + 14·N·d + 8·N_kv·d + 12·N."]),
     "2": Numbers([("the largest N, a multiple of 128", longest_where_stored_requests_less, 0)], [
         "For `stored` (18 + 10d/128)·N² + 6·N·d, for `mma` (12d + 8)·N²/128 and terms in N.",
         "28·N² + 768·N against 12.06·N² + 2828·N."]),
@@ -69,7 +70,8 @@ EXERCISES = {
         "softmax_gradient needs O and dO: two parameters more, and a[\"O\"] in launch_backward.",
         "traffic: P and dP are read once, O and dO once."]),
     "8": Numbers([("bytes of a step", lambda lab: lab.run(
-        "06_backward --variant sm90 --heads 1 --seqlen 128 --check off")["sram_operand_bytes"], 0)], [
+        "06_backward --variant sm90 --heads 1 --seqlen 128 --check off")["sram_operand_bytes"],
+        0)], [
         "A product of 64 rows and N columns, 16 terms each, reads 32·N bytes of its right operand, "
         "and 2,048 of its left one unless that is in registers.",
         "A consumer: Sᵀ and dPᵀ are 64 × 128 with 64 terms, dV and dK 64 × 64 with 128, and dQ for "

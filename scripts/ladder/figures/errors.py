@@ -79,7 +79,8 @@ def fp8_error(files, missing):
     look = files.look(course.QUANTISED["step"])
     return {"title": "Root mean square error of O against float64, FP8 and fp16 (sim)",
             "panels": [{"title": title, "rows": [
-                {**look, "label": text.replace("`", ""), "rms": errors[i]} for text, errors in rows]}
+                {**look, "label": text.replace("`", ""), "rms": errors[i]}
+                for text, errors in rows]}
                 for i, (title, _, _) in enumerate(course.QUANTISED["inputs"])]}
 
 
@@ -120,8 +121,8 @@ def draw_fp8_error(plt, data):
     from matplotlib.ticker import LogLocator
     panels = data["panels"]
     rows = len(panels[0]["rows"])
-    figure, grid = plt.subplots(1, len(panels), figsize=(2.4 + 2.6 * len(panels), 1.5 + 0.24 * rows),
-                                squeeze=False, sharey=True)
+    figure, grid = plt.subplots(1, len(panels), squeeze=False, sharey=True,
+                                figsize=(2.4 + 2.6 * len(panels), 1.5 + 0.24 * rows))
     for axis, panel in zip(grid.flat, panels):
         least = min(row["rms"] for row in panel["rows"]) / 2
         for i, row in enumerate(panel["rows"]):

@@ -1,4 +1,4 @@
-"""Tables of the lessons: a rung's steps one after the other, and a step beside others at every N."""
+"""Tables of the lessons: a rung's steps in turn, and a step beside others at every N."""
 
 import itertools
 import math
@@ -100,7 +100,8 @@ def ratios_table(files, name):
             turn = "each point in turn" if gpu.in_turn(way, other, step) else "in another run"
             text += (f" Against {name_of(other)}, {turn}: geometric mean {mean:.3f} of "
                      f"{len(of)} points, worst {worst:.3f} ({point_text(*point)}, N = "
-                     f"{length_text(n)}), {sum(ratio >= 1 for ratio in of.values())} are 1 or more.")
+                     f"{length_text(n)}), {sum(ratio >= 1 for ratio in of.values())} are 1 or "
+                     "more.")
     return [*lines, "", text]
 
 

@@ -58,10 +58,11 @@ def about_the_pair(pair):
     measured = "; ".join(f"the {gpu.machine['gpu']} on {gpu.machine['date']}, commit "
                          f"{gpu.machine['commit']}" for gpu in pair.gpus)
     return (f"N = {LADDER_LENGTH:,}, 16k tokens in all, {pair.first.dtype}, no mask; as measured: "
-            f"{measured}. ×: how much faster the {second} is. A copy in HBM is {pair.copy:.2f} times "
-            f"as fast there ({copies[0] / 1e12:.2f} → {copies[1] / 1e12:.2f} TB/s), a cuBLAS product "
-            f"{pair.matmul:.2f} times ({matmuls[0]:.0f} → {matmuls[1]:.0f} TFLOP/s). HBM: the part "
-            f"of the time on the {first} that the DRAM bytes take at the rate of its copy.")
+            f"{measured}. ×: how much faster the {second} is. A copy in HBM is {pair.copy:.2f} "
+            f"times as fast there ({copies[0] / 1e12:.2f} → {copies[1] / 1e12:.2f} TB/s), a cuBLAS "
+            f"product {pair.matmul:.2f} times ({matmuls[0]:.0f} → {matmuls[1]:.0f} TFLOP/s). HBM: "
+            f"the part of the time on the {first} that the DRAM bytes take at the rate of its "
+            "copy.")
 
 
 def which(pair, rows, changed):

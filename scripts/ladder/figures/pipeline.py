@@ -65,8 +65,8 @@ def merged(boxes):
 
 
 def pipeline(files, missing, name):
-    """Boxes [lane, kind, text, consumer or None, from, to]; lanes from the top: stages of tiles, the
-    tensor cores, the consumers."""
+    """Boxes [lane, kind, text, consumer or None, from, to]; lanes from the top: stages of tiles,
+    the tensor cores, the consumers."""
     about = course.PIPELINES[name]
     traces = [trace for trace in files.pipelines if trace["figure"] == name]
     panels = [pipeline_panel(trace, about) for trace in traces]

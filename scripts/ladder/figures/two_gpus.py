@@ -86,8 +86,8 @@ def two_gpus(files, missing):
         if rows:
             panels.append({"title": f"d = {d}", "rows": rows})
     gpus = " and ".join(gpu.machine["gpu"] for gpu in pair.gpus)
-    return {"title": f"From one GPU to another: {gpus}, {files.gpu.dtype}, N = {LADDER_LENGTH}, 16k "
-                     "tokens in all", "names": pair.names(),
+    return {"title": f"From one GPU to another: {gpus}, {files.gpu.dtype}, N = {LADDER_LENGTH}, "
+                     "16k tokens in all", "names": pair.names(),
             "copy": pair.copy, "matmul": pair.matmul,
             "panels": need(panels, "no step was measured on both: " + PAPER_GRID)}
 
@@ -126,9 +126,10 @@ def draw_two_gpus(plt, data):
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
         axis.set_title(panel["title"], pad=28)
         axis.set_xlabel(f"time on the {first} over time on the {second}")
-    figure.text(0.012, 0.02, f"Filled: measured. Hollow, and the number at the right: the part of the "
-                f"time on the {first} that the step's DRAM bytes take at a copy's rate, and\nwhat is "
-                "gained if that part follows the copy and all else takes as long as before.",
+    figure.text(0.012, 0.02, f"Filled: measured. Hollow, and the number at the right: the part of "
+                f"the time on the {first} that the step's DRAM bytes take at a copy's rate, "
+                "and\nwhat is gained if that part follows the copy and all else takes as long as "
+                "before.",
                 fontsize=8, color="#555555", linespacing=1.35)
     margins(figure, left=1.45, right=0.6, bottom=1.0, top=1.1, across=1.95)
     title_of(figure, data["title"])
