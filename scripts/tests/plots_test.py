@@ -6,6 +6,7 @@ The programs of that folder, if they are there, must still count what sim.json s
 """
 
 import copy
+import inspect
 import json
 import os
 import re
@@ -26,7 +27,7 @@ from ladder.figures.measured import Files
 from ladder.figures.memory import names_of
 from ladder.figures.names import PEER_NAMES
 from ladder.figures.pages import TABLES, course_files, need_places, renewed
-from ladder.figures.pipeline import LANES
+from ladder.figures.pipeline import LANES, box_colour
 from ladder.figures.pipeline_measured import panel as clock_panel
 from ladder.files import newest_measured
 from ladder.programs import programs_in
@@ -311,6 +312,8 @@ class Figures(Made):
             for path in (draw.__code__.co_filename, gallery.style.__file__,
                          gallery.names.__file__):
                 self.assertIn(read(path), code, name)
+        self.assertIn(inspect.getsource(inspect.getmodule(box_colour)),
+                      gallery.drawing_code("pipeline_measured"))  # in another figure's colours
 
     def test_what_is_missing_is_said_and_left_out(self):
         self.results["peers"] = [p for p in self.results["peers"] if p["variant"] != "cudnn"]

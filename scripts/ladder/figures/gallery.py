@@ -87,9 +87,13 @@ def digest(name, data):
 
 @functools.cache
 def drawing_code(name):
-    """The figure's own file, what all of them share, and how numbers on axes are written."""
-    own = sys.modules[FIGURES[name][1].__module__]
-    return [inspect.getsource(module) for module in (own, style, names)]
+    """The figure's own file and those of other figures that it draws with, what all of them share,
+    and how numbers on axes are written."""
+    own = FIGURES[name][1].__globals__.values()
+    used = {value.__module__ for value in own if inspect.isfunction(value)}
+    drawing = {draw.__module__ for _, draw in FIGURES.values()}
+    return [inspect.getsource(sys.modules[module]) for module in sorted(used & drawing)] + [
+        inspect.getsource(module) for module in (style, names)]
 
 
 def render(plt, name, data):
