@@ -31,8 +31,8 @@ stop_monitor() {
 }
 
 # quietly WHAT LOG COMMAND...: the command's output goes to LOG, progress to stderr once it has
-# taken two seconds: on a terminal a line that is rewritten, else a line every half minute. Of a
-# build it says how many of Ninja's steps are done.
+# taken two seconds: on a terminal a line that is rewritten, else a line every half minute. Where
+# LOG.todo lists Ninja's steps, with how many are done and about how long the rest will take.
 quietly() {
   local what=$1 log=$2 status=0
   shift 2
@@ -54,14 +54,35 @@ monitor() {
     seconds=$SECONDS
     if ((seconds < 2)); then continue; fi
     if [[ ! -t 2 ]] && ((seconds - last < 30)); then continue; fi
-    progress=$(sed -n 's|^\(\[[0-9]*/[0-9]*]\) .*|\1|p' "$2" | tail -n 1)
+    progress=$(steps_done "$2" "$seconds")
     if [[ -t 2 ]]; then
-      printf '\r\033[K%s' "$1${progress:+ $progress}, $seconds s" >&2
+      printf '\r\033[K%s%s' "$1" "${progress:-, $seconds s}" >&2
     else
-      say "$1${progress:+ $progress}, $seconds s"
+      say "$1${progress:- ...}"
       last=$seconds
     fi
   done
+}
+
+# steps_done LOG SECONDS: " 40/80, about 50 s" of a build; nothing where LOG is of something else. A
+# kernel takes nvcc ten times and the host's compiler four times as long as an ordinary file.
+steps_done() {
+  [[ -e $1.todo ]] || return 0
+  awk -v seconds="$2" '
+    function work(step) {
+      return step ~ /Building CUDA/ ? 15 : step ~ /stubs/ ? 6 : step ~ /Building/ ? 1.5 : 0.3
+    }
+    !/^\[[0-9]+\/[0-9]+\]/ || /Re-(checking|running)/ { next }
+    FNR == NR { all += work($0); steps++; next }
+    { finished += work($0); count++ }
+    END {
+      if (!steps) exit
+      printf " %d/%d", count, steps
+      left = finished ? seconds * (all - finished) / finished : 0
+      if (finished > all / 20 && left > 0)
+        printf ", about %d s", (left < 20 ? left + 1 : int(left / 10 + 1) * 10)
+      else printf ", %d s so far", seconds
+    }' "$1.todo" "$1" 2>/dev/null
 }
 
 # ---- what is needed ----
@@ -271,7 +292,11 @@ build() {
   local log=$build_dir/build.log
   alone "$build_dir/.lock"
   configure "$1"
+
+  # What there is to do, for the progress: from a copy, as Ninja would first renew build.ninja.
   export NINJA_STATUS='[%f/%t] '
+  cp "$build_dir/build.ninja" "$log.ninja" 2>/dev/null &&
+    ninja -C "$build_dir" -f build.log.ninja -n "${targets[@]}" >"$log.todo" 2>&1 || true
   if ! quietly "building" "$log" \
     cmake --build "$build_dir" ${targets[0]:+--target "${targets[@]}"} -j "$(cores)"; then
     compilers_words "$log"
@@ -310,7 +335,7 @@ configure() { # PRESET
   fi
   if [[ $gpu ]]; then options+=("-DLADDER_GPU_FOUND=$gpu"); fi
   if [[ $cuda && $1 == default ]]; then options+=("-DLADDER_CUDA=$cuda"); fi
-  rm -f "$stamp"
+  rm -f "$stamp" "$log.todo"
   if ! quietly "configuring" "$log" cmake -S "$root" --preset "$1" "${options[@]}"; then
     rm -f "$root"/build/.ready* # look again the next time: perhaps something was removed
     sed -n '/CMake Error/,$p' "$log" >&2

@@ -962,12 +962,20 @@ class ReadyTest(ScriptTest):
         result = self.command("bash", "scripts/run")
         self.assertEqual((result.returncode, result.stderr), (0, "a.cu:3: warning: unused\n"))
 
-    def test_how_far_a_build_is(self):
+    def test_about_how_long_a_build_will_take(self):
         self.tools()
-        self.write("log", "-- Configuring\n[1/4] Building a.o\na.cu:3: warning [7/9]\n"
-                          "[2/4] Linking\n")
-        result = self.ready("quietly building here bash -c 'cp log here; sleep 3.5'")
-        self.assertEqual((result.returncode, result.stderr), (0, "building [2/4], 2 s\n"))
+        steps = ["Building CXX object a.o", "Building CXX object stubs/01/tile.cu.o",
+                 "Building CUDA object 01/tile.cu.o", "Linking CXX executable 01"]
+        self.write("log.todo", "".join(f"[0/4] {step}\n" for step in steps))
+        for done, said in ((0, " 0/4, 60 s so far"),
+                           # 1.5 + 6 + 15 + 0.3 = 22.8 in all, of which 7.5 took a minute
+                           (2, " 2/4, about 130 s"), (3, " 3/4, about 1 s"),
+                           (4, " 4/4, 60 s so far")):
+            self.write("log", "[0/2] Re-checking globs\n" + "".join(
+                f"[{i + 1}/4] {step}\na warning\n" for i, step in enumerate(steps[:done])))
+            self.assertEqual(self.ready("steps_done log 60").stdout, said)
+        os.unlink(os.path.join(self.root, "log.todo"))
+        self.assertEqual(self.ready("steps_done log 60").stdout, "")
 
     def test_a_build_that_fails_shows_the_compilers_words_alone(self):
         self.tools()
