@@ -54,6 +54,7 @@ foreach(name tile_test over_warps_test hopper_test fp8_test)
   target_link_libraries(${name} PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
   gtest_discover_tests(${name} TEST_PREFIX ${name}. TEST_FILTER "Sim*" PROPERTIES LABELS asan)
   if(LADDER_GPU)
+    target_compile_options(${name}_kernels_gpu PRIVATE $<$<CONFIG:Release>:-Xcompiler=-O1>)
     gtest_discover_tests(${name} TEST_PREFIX ${name}. TEST_FILTER "Gpu*" TEST_LIST ${name}_gpu
       PROPERTIES LABELS gpu RESOURCE_LOCK gpu)
   endif()

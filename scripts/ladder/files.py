@@ -1,6 +1,7 @@
 """Where things are, and files that are written whole or not at all."""
 
 import contextlib
+import functools
 import glob
 import json
 import os
@@ -16,11 +17,17 @@ RESULTS = os.path.join(ROOT, "scripts/results")
 # ---- what is measured: a file a GPU, and sim.json ----
 
 
+@functools.lru_cache(maxsize=8)
+def parsed(text):
+    """JSON, not to be changed: results are large, and read again and again."""
+    return json.loads(text)
+
+
 def machine_of(path):
     """Whose measurements these are, as the file says; None where it holds none, or is not there."""
     try:
         with open(path, encoding="utf-8") as file:
-            data = json.load(file)
+            data = parsed(file.read())
     except FileNotFoundError:
         return None
     except OSError as error:

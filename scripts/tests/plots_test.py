@@ -9,6 +9,7 @@ import copy
 import inspect
 import json
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -49,6 +50,7 @@ class Made(unittest.TestCase):
     def setUpClass(cls):
         cls.fake = fake_results()
         cls.other = of_another(cls.fake)
+        cls.made = pickle.dumps((cls.fake, cls.other))  # copied ten times as fast as by copy
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -63,7 +65,7 @@ class Made(unittest.TestCase):
     def as_it_was(self):
         for name in ("sim.json", "traces.json", "clock.json"):
             shutil.copy(os.path.join(RESULTS, name), self.root)
-        self.results, self.others = copy.deepcopy(self.fake), copy.deepcopy(self.other)
+        self.results, self.others = pickle.loads(self.made)
 
     def files(self):
         write(self.path, text=self.results)

@@ -1,11 +1,10 @@
 """The files of scripts/bench.py: what was measured, what was counted, and of which steps."""
 
 import functools
-import json
 import os
 
 from ladder.console import BAD_USAGE, Stop
-from ladder.files import newest_measured
+from ladder.files import newest_measured, parsed
 from ladder.programs import Step
 from ladder.steps import Ladder
 from ladder.bench.workload import HIDDEN, TOKENS
@@ -76,7 +75,7 @@ class Measured:
         self.machine, self.ceilings = {}, None
         self.dtype, self.of_other_types = "", 0
         self.entries, self.peers, self.skipped, self.steps = [], [], [], {}
-        self.defaults = {}
+        self.defaults, self.points = {}, {}
         if not self.there:
             return
         data = read_json(path)
@@ -110,7 +109,11 @@ class Measured:
         return [e for e in self.entries if e.is_paper() and e.time_ms is not None]
 
     def paper(self, direction="fwd", n=None, d=None, causal=None):
-        return [e for e in self.of_paper if e.direction == direction and e.is_paper(n, d, causal)]
+        wanted = (direction, n, d, causal)
+        if wanted not in self.points:
+            self.points[wanted] = [e for e in self.of_paper if e.direction == direction
+                                   and e.is_paper(n, d, causal)]
+        return self.points[wanted]
 
     def plain(self, direction="fwd", **wanted):
         return [e for e in self.find(direction, **wanted)
@@ -140,7 +143,7 @@ class Measured:
 def read_json(path):
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
+            return parsed(file.read())
     except OSError as error:
         raise Stop(f"cannot read {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
     except ValueError as error:
