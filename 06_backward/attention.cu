@@ -148,7 +148,7 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 /// A row that sees no key has LSE = −∞: +∞ in its place makes its P 0,
 /// as the mask does once more; without it exp would first give ∞. D/8 lanes per row.
 template <class T, int D>
-__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> D_rows,
+__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> delta,
                         Hbm<float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
   constexpr int kLanes = D / 8;
   const int64_t row = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
@@ -164,7 +164,7 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, H
   }
   for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
   if (first) {
-    D_rows[row] = sum;
+    delta[row] = sum;
     LSE_log2e[row] = lse == -INFINITY ? INFINITY : lse * kLog2e;
   }
 }
@@ -173,7 +173,7 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, H
 template <class T, int D, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
-                  Hbm<const float> D_rows, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Hbm<T> dK,
+                  Hbm<const float> delta, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Hbm<T> dK,
                   Hbm<T> dV, Problem p) {
   constexpr int kBackwardWarps = backward_warps(Br), kBackwardThreads = 32 * kBackwardWarps;
   constexpr int kStages = backward_stages(D);
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const auto dO_stages = smem.take<T>("dO", kStages * Br * D);
   const Tile<T, Br, Bc> tile_P{smem.take<T>("P", Br * Bc)};
   const Tile<T, Br, Bc> tile_dS{smem.take<T>("dS", Br * Bc)};
-  const auto D_stages = smem.take<float>("D", kStages * Br);
+  const auto delta_stages = smem.take<float>("D", kStages * Br);
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
       copy_async<kBackwardThreads>(tile_Q, Q + at * p.d, p.d, rows, p.d, thread);
       copy_async<kBackwardThreads>(tile_dO, dO + at * p.d, p.d, rows, p.d, thread);
-      copy_async<kBackwardThreads, Br>(D_stages + stage * Br, D_rows + at, rows, thread);
+      copy_async<kBackwardThreads, Br>(delta_stages + stage * Br, delta + at, rows, thread);
       copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, rows, thread);
     }
     cp_async_commit();
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     __syncthreads();  // this step's tiles are complete, and all warps are done with the last step's
     if (kStages == 2) start_copies(next, 1 - stage);
     const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
-    const auto D_tile = D_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
+    const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
 
     Accumulator<kRows, of_S.kColumns> S;
 #pragma unroll 2
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       mma_ABt(dP, g, tile_V, of_S.column, k);
     }
     auto dS = dP;
-    sub_rows(dS, make_rows<kRows>([&](int i) -> float { return D_tile[of_S.row + i]; }));
+    sub_rows(dS, make_rows<kRows>([&](int i) -> float { return delta_tile[of_S.row + i]; }));
     mul(dS, P);
     write(tile_dS, dS, of_S.row, of_S.column);
     __syncthreads();  // P and dS are complete
@@ -359,15 +359,15 @@ void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
   const auto LSE = hbm<const float>(a["LSE"]);
-  const auto D_rows = hbm<float>(a["D"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
+  const auto delta = hbm<float>(a["D"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
   const auto dQ_sum = hbm<float>(a["dQ_sum"]);
   const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
 
   launch("prepare", prepare<T, D>, dim3(ceil_div(rows * (D / 8), kElementwise)), dim3(kElementwise),
-         0, O, dO, LSE, D_rows, LSE_log2e, dQ_sum, p);
+         0, O, dO, LSE, delta, LSE_log2e, dQ_sum, p);
   launch("key_gradients", key_gradients<T, D, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
-         dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, D_rows, LSE_log2e, dQ_sum, dK,
+         dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, delta, LSE_log2e, dQ_sum, dK,
          dV, p);
   launch("convert", convert<T>, dim3(ceil_div(rows * p.d / 8, kElementwise)), dim3(kElementwise), 0,
          dQ_sum, dQ, p);

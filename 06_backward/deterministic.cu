@@ -72,7 +72,7 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 /// A row that sees no key has LSE = −∞: +∞ in its place makes its P 0,
 /// as the mask does once more; without it exp would first give ∞. D/8 lanes per row.
 template <class T, int D>
-__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> D_rows,
+__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> delta,
                         Hbm<float> LSE_log2e, Problem p) {
   constexpr int kLanes = D / 8;
   const int64_t row = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
@@ -87,7 +87,7 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, H
   }
   for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
   if (first) {
-    D_rows[row] = sum;
+    delta[row] = sum;
     LSE_log2e[row] = lse == -INFINITY ? INFINITY : lse * kLog2e;
   }
 }
@@ -96,7 +96,7 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, H
 template <class T, int D, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
-                  Hbm<const float> D_rows, Hbm<const float> LSE_log2e, Hbm<T> dK, Hbm<T> dV,
+                  Hbm<const float> delta, Hbm<const float> LSE_log2e, Hbm<T> dK, Hbm<T> dV,
                   Problem p) {
   constexpr int kBackwardWarps = backward_warps(Br), kBackwardThreads = 32 * kBackwardWarps;
   constexpr int kStages = backward_stages(D);
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const auto dO_stages = smem.take<T>("dO", kStages * Br * D);
   const Tile<T, Br, Bc> tile_P{smem.take<T>("P", Br * Bc)};
   const Tile<T, Br, Bc> tile_dS{smem.take<T>("dS", Br * Bc)};
-  const auto D_stages = smem.take<float>("D", kStages * Br);
+  const auto delta_stages = smem.take<float>("D", kStages * Br);
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
       copy_async<kBackwardThreads>(tile_Q, Q + at * p.d, p.d, rows, p.d, thread);
       copy_async<kBackwardThreads>(tile_dO, dO + at * p.d, p.d, rows, p.d, thread);
-      copy_async<kBackwardThreads, Br>(D_stages + stage * Br, D_rows + at, rows, thread);
+      copy_async<kBackwardThreads, Br>(delta_stages + stage * Br, delta + at, rows, thread);
       copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, rows, thread);
     }
     cp_async_commit();
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     __syncthreads();  // this step's tiles are complete, and all warps are done with the last step's
     if (kStages == 2) start_copies(next, 1 - stage);
     const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
-    const auto D_tile = D_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
+    const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
 
     Accumulator<kRows, of_S.kColumns> S;
 #pragma unroll 2
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       mma_ABt(dP, g, tile_V, of_S.column, k);
     }
     auto dS = dP;
-    sub_rows(dS, make_rows<kRows>([&](int i) -> float { return D_tile[of_S.row + i]; }));
+    sub_rows(dS, make_rows<kRows>([&](int i) -> float { return delta_tile[of_S.row + i]; }));
     mul(dS, P);
     write(tile_dS, dS, of_S.row, of_S.column);
     __syncthreads();  // P and dS are complete
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
 template <class T, int D, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads)
     query_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
-                    Hbm<const float> D_rows, Hbm<const float> LSE_log2e, Hbm<T> dQ, Problem p) {
+                    Hbm<const float> delta, Hbm<const float> LSE_log2e, Hbm<T> dQ, Problem p) {
   constexpr int kRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
   const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
@@ -243,10 +243,10 @@ __global__ void __launch_bounds__(kThreads)
   SharedMemory smem;
   const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)}, tile_dO{smem.take<T>("dO", Br * D)};
   const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)}, tile_V{smem.take<T>("V", Bc * D)};
-  const auto D_tile = smem.take<float>("D", Br), LSE_tile = smem.take<float>("LSE_log2e", Br);
+  const auto delta_tile = smem.take<float>("D", Br), LSE_tile = smem.take<float>("LSE_log2e", Br);
   copy_async<kThreads>(tile_Q, Q + at * p.d, p.d, p.N - block_row, p.d, thread);
   copy_async<kThreads>(tile_dO, dO + at * p.d, p.d, p.N - block_row, p.d, thread);
-  copy_async<kThreads, Br>(D_tile, D_rows + at, p.N - block_row, thread);
+  copy_async<kThreads, Br>(delta_tile, delta + at, p.N - block_row, thread);
   copy_async<kThreads, Br>(LSE_tile, LSE_log2e + at, p.N - block_row, thread);
   cp_async_commit();
 
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(kThreads)
         if (key + j >= p.keys(row + i)) x = 0;
       });
     auto dS = dP;
-    sub_rows(dS, make_rows<kRows>([&](int i) -> float { return D_tile[warp_row + i]; }));
+    sub_rows(dS, make_rows<kRows>([&](int i) -> float { return delta_tile[warp_row + i]; }));
     mul(dS, P);
     mma_AB(dQ_sum, as_operand<T>(dS), tile_K, 0, 0);
     __syncthreads();  // all warps are done with K and V
@@ -307,18 +307,18 @@ void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
   const auto LSE = hbm<const float>(a["LSE"]);
-  const auto D_rows = hbm<float>(a["D"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
+  const auto delta = hbm<float>(a["D"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
   const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
 
   launch("prepare", prepare<T, D>, dim3(ceil_div(rows * (D / 8), kElementwise)), dim3(kElementwise),
-         0, O, dO, LSE, D_rows, LSE_log2e, p);
+         0, O, dO, LSE, delta, LSE_log2e, p);
   launch("key_gradients", key_gradients<T, D, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
-         dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, D_rows, LSE_log2e, dK, dV, p);
+         dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, delta, LSE_log2e, dK, dV, p);
   constexpr TileSize tile = query_tile(D);
   launch("query_gradients", query_gradients<T, D, tile.block_q, tile.block_kv>,
          dim3(ceil_div(p.N, tile.block_q) * p.B * p.H), dim3(kThreads), query_smem_bytes(D), Q, K,
-         V, dO, D_rows, LSE_log2e, dQ, p);
+         V, dO, delta, LSE_log2e, dQ, p);
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {

@@ -55,7 +55,7 @@ EXERCISES = {
     "3": Experiment("06_backward/attention.cu", {
         "06.3": (dv_alone_is_right, "dq and dk are wrong and dv is right: dV comes before the "
                                     "softmax's derivative")}, [
-        "It is the line with D_tile in it.", "Which of the three gradients goes through dS?"]),
+        "It is the line with delta_tile in it.", "Which of the three gradients goes through dS?"]),
     "4": Words(["The softmax of one element is 1 whatever its logit is.",
                 "D and dP are sums of the same products. In which order does each step add them?"]),
     "5": Numbers([("P", lambda lab: math.exp(0 - 0), 0)], [
