@@ -64,7 +64,7 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 /// −D = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − D; LSE in units of ln
 /// 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows there, of
 /// which those past p.N have LSE = +∞, which makes their P 0. So has a row that sees no key, whose
-/// LSE is −∞. D/8 lanes per row.
+/// LSE is −∞. D/8 lanes per row: those of a tile fill whole blocks.
 template <class T, int D>
 __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                         Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum, int rows,
@@ -74,17 +74,17 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
   const int row = static_cast<int>(at % rows);
-  const bool inside = head < int64_t{p.B} * p.H, real = inside && row < p.N;
+  const bool real = row < p.N;
   const float lse = real && column == 0 ? LSE[head * p.N + row] : -INFINITY;
   float sum = 0;
-  if (inside) write_chunk(dQ_sum + (at * D + column), Chunk<float>{});
+  write_chunk(dQ_sum + (at * D + column), Chunk<float>{});
   if (real && column < p.d) {
     const int64_t from = (head * p.N + row) * p.d + column;
     const auto o = read_chunk(O + from), g = read_chunk(dO + from);
     for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
   }
   for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
-  if (inside && column == 0) {
+  if (column == 0) {
     minus_delta[at] = -sum;
     LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
   }

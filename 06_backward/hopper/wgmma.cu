@@ -205,8 +205,7 @@ __global__ void __launch_bounds__(kWarpgroup* kConsumersBackward, 1)
     }
     stage = kStages - 1 - stage;  // where there are two, the other one
   }
-  cp_async_wait<0>();  // redundant: every tile of keys has a step, and that waited for all
-  __syncthreads();     // all warps are done with K and V
+  __syncthreads();  // all warps are done with K and V
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
