@@ -45,8 +45,8 @@ from ladder.console import GOOD, WRONG_RESULT, Parser, run_command
 from ladder.figures.gallery import FIGURES
 from ladder.figures.make import draw, stale, write_tables
 from ladder.figures.measured import Files
-from ladder.figures.pages import course_files, need_places
-from ladder.files import RESULTS, newest_measured
+from ladder.figures.pages import need_places
+from ladder.files import RESULTS, course_pages, newest_measured
 
 
 def parse(arguments=None):
@@ -72,7 +72,7 @@ def plot(options):
     files = Files(options.file or newest_measured() or os.path.join(RESULTS, "sim.json"))
     pages = [options.readme] if options.readme else []
     if options.readme is True:
-        pages = course_files()
+        pages = course_pages()
         need_places(pages)
     if options.check:
         found = stale(files, options.out, pages)

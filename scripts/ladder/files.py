@@ -14,6 +14,12 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 RESULTS = os.path.join(ROOT, "scripts/results")
 
 
+def course_pages():
+    """README, the lessons with what lies beside them, and the page of what was measured."""
+    return [path for pattern in ("README.md", "[0-9][0-9]_*/**/*.md", "scripts/results/README.md")
+            for path in sorted(glob.glob(os.path.join(ROOT, pattern), recursive=True))]
+
+
 # ---- what is measured: a file a GPU, and sim.json ----
 
 

@@ -6,7 +6,6 @@ With the word `pictures` instead it takes those that the README shows.
 The browser's tests are skipped where there is no Chromium.
 """
 
-import glob
 import gzip
 import json
 import os
@@ -21,6 +20,7 @@ from base import ROOT, read
 import browser
 from ladder.explore.pane import COUNTERS, pane_of
 from ladder.explore.trace import Trace, pieces, union
+from ladder.files import course_pages
 from ladder.programs import programs_in
 from ladder.steps import ladder_of
 
@@ -190,8 +190,7 @@ class CommandTest(unittest.TestCase):
         """Each lesson has something to open; that it says so is all that the lessons' own test
         sees of it."""
         quoted = {}
-        for path in [os.path.join(ROOT, "README.md"),
-                     *glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/**/README.md"), recursive=True)]:
+        for path in course_pages():
             found = re.findall(r"^\$ (scripts/explore.*)$", read(path), re.M)
             quoted |= {command: os.path.relpath(path, ROOT) for command in found}
         rungs = {step.rung for step in ladder_of(programs_in(BIN).values(), "sim").steps}

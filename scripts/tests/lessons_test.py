@@ -22,6 +22,7 @@ import tempfile
 import unittest
 
 from base import ROOT, SECONDS, argument, read
+from ladder.files import course_pages
 
 BIN = os.path.join(ROOT, "build/bin")
 
@@ -156,13 +157,6 @@ def commands(first_line, lines):
     return found
 
 
-def lessons():
-    """The top level's README, the rungs', and those of folders in a rung."""
-    found = [os.path.join(ROOT, "README.md"),
-             *sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/**/README.md"), recursive=True))]
-    return [path for path in found if os.path.exists(path)]
-
-
 # ---- the tests ----
 
 
@@ -203,7 +197,7 @@ class Lessons(unittest.TestCase):
 
 def add_tests():
     count = 0
-    for path in lessons():
+    for path in course_pages():
         name = re.sub(r"\W+", "_", os.path.relpath(path, ROOT).removesuffix(".md"))
         for first_line, lines in fences(read(path), "console"):
             for command in commands(first_line, lines):
@@ -220,7 +214,7 @@ def add_tests():
 
 class Excerpts(unittest.TestCase):
     def test_code_shown_is_in_the_rung(self):
-        for path in lessons():
+        for path in course_pages():
             rung = os.path.relpath(path, ROOT).split(os.sep)[0]
             sources = [read(source).splitlines() for source in sorted(
                 glob.glob(os.path.join(ROOT, rung, "**/*.cu"), recursive=True))]
@@ -233,7 +227,7 @@ class Excerpts(unittest.TestCase):
     def test_code_shown_is_in_common(self):
         headers = [read(header).splitlines() for header in sorted(
             glob.glob(os.path.join(ROOT, "common/**/*.h"), recursive=True))]
-        for path in lessons():
+        for path in course_pages():
             for first_line, lines in fences(read(path), "cpp"):
                 with self.subTest(f"{os.path.relpath(path, ROOT)}:{first_line}"):
                     self.assertTrue(any(self.holds(header, lines) for header in headers),
@@ -269,7 +263,7 @@ class Links(unittest.TestCase):
 
     def test_they_lead_somewhere(self):
         count = 0
-        for path in [*lessons(), os.path.join(ROOT, "common/README.md")]:
+        for path in [*course_pages(), os.path.join(ROOT, "common/README.md")]:
             text = re.sub(r"```.*?```", "", read(path), flags=re.DOTALL)
             for link in re.findall(r"\]\(([^)\s]+)\)", text):
                 if re.match(r"\w+:", link):

@@ -27,10 +27,10 @@ from ladder.figures.make import stale
 from ladder.figures.measured import Files
 from ladder.figures.memory import names_of
 from ladder.figures.names import PEER_NAMES
-from ladder.figures.pages import TABLES, course_files, need_places, renewed
+from ladder.figures.pages import TABLES, need_places, renewed
 from ladder.figures.pipeline import LANES, box_colour
 from ladder.figures.pipeline_measured import panel as clock_panel
-from ladder.files import newest_measured
+from ladder.files import course_pages, newest_measured
 from ladder.programs import programs_in
 from ladder.steps import ladder_of
 from ladder.text import rate_text
@@ -1024,7 +1024,7 @@ class Committed(unittest.TestCase):
     """What lies in scripts/results, and what shows it."""
 
     def test_figures_and_tables_are_fresh(self):
-        found = stale(Files(newest_measured()), os.path.join(RESULTS, "figures"), course_files())
+        found = stale(Files(newest_measured()), os.path.join(RESULTS, "figures"), course_pages())
         self.assertEqual(found, [], "scripts/plot.py --readme renews them")
 
     def test_what_is_stale_is_noticed(self):

@@ -1,11 +1,10 @@
 """Exercises as the lessons have them: title, task and answer."""
 
 import collections
-import glob
 import os
 import re
 
-from ladder.files import ROOT
+from ladder.files import ROOT, course_pages
 
 Written = collections.namedtuple("Written", "title task answer lesson")
 
@@ -15,10 +14,10 @@ ONE = re.compile(r"^\*\*(\d+)\. (.*?)\*\*(.*?)"
 
 
 def written():
-    """{"03.2": Written} of what stands under "## Exercises" in each rung's lesson, and in those of
-    folders of a rung: "05/hopper.1"."""
+    """{"03.2": Written} of what stands under "## Exercises" in each lesson, by its folder:
+    "05/hopper.1". Two lessons in one folder count on."""
     found = {}
-    for path in sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/**/README.md"), recursive=True)):
+    for path in course_pages():
         with open(path, encoding="utf-8") as file:
             text = file.read()
         section = re.search(r"^## Exercises\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)

@@ -1,6 +1,5 @@
 """Tables between markers in markdown files: <!-- NAME:begin --> and <!-- NAME:end -->."""
 
-import glob
 import os
 import re
 
@@ -25,12 +24,6 @@ TABLES = {"ladder": lambda files, _: ladder_table(files),
           **dict.fromkeys(course.STEP_TABLES, steps_table),
           **dict.fromkeys(course.RATIO_TABLES, ratios_table),
           **dict.fromkeys(course.TWO_GPUS_TABLES, two_gpus_table)}
-
-
-def course_files():
-    """The README and the lessons."""
-    return [path for pattern in ("README.md", "[0-9][0-9]_*/README.md", "[0-9][0-9]_*/*/README.md")
-            for path in sorted(glob.glob(os.path.join(ROOT, pattern)))]
 
 
 def tables_in(path, text):
