@@ -6,7 +6,9 @@
 //   hbm<T>(array)       an array of the harness as a kernel's parameter
 //   Smem<T>             shared memory, taken by name: SharedMemory smem; then smem.take<T>("K", n)
 //   shared_bytes<T>(n)  what that takes of the bytes of a launch
-//   launch(...)         kernel<<<grid, block, shared>>>(...) with every error checked
+//   launch(...)         kernel<<<grid, block, shared>>>(...) with every error checked;
+//                       launch<Start::early> for a kernel whose blocks may start before the kernel
+//                       before it has ended: let_next_kernel_start, wait_for_kernel_before
 //   cp_async(...)       16 bytes (4, 8) from global to shared memory, asynchronously; with
 //                       cp_async_commit and cp_async_wait<n>
 //   fp16, bf16, e4m3    __half, __nv_bfloat16 and __nv_fp8_e4m3, or their equivalents

@@ -299,7 +299,7 @@ class Gpu : public Device {
 }  // namespace
 
 void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 block,
-                   int64_t shared_bytes, void** arguments) {
+                   int64_t shared_bytes, void** arguments, Start start) {
   const auto require = [&](cudaError_t error) {
     if (error == cudaSuccess) return;
     std::string file = name.where.file_name();
@@ -332,8 +332,21 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
     observer->occupancies[name.name] = o;
   }
   launch_as(name.name, [&] {
-    require(cudaLaunchKernel(kernel, grid, block, arguments, static_cast<size_t>(shared_bytes),
-                             nullptr));
+    bool start_early = false;
+    if (start == Start::early) {
+      // Code for 8.0 has no wait_for_kernel_before(), on whatever GPU it runs.
+      cudaFuncAttributes attributes;
+      require(cudaFuncGetAttributes(&attributes, kernel));
+      start_early = attributes.ptxVersion >= 90;
+    }
+    cudaLaunchAttribute early{.id = cudaLaunchAttributeProgrammaticStreamSerialization};
+    early.val.programmaticStreamSerializationAllowed = 1;
+    const cudaLaunchConfig_t config{.gridDim = grid,
+                                    .blockDim = block,
+                                    .dynamicSmemBytes = static_cast<size_t>(shared_bytes),
+                                    .attrs = &early,
+                                    .numAttrs = start_early ? 1u : 0u};
+    require(cudaLaunchKernelExC(&config, kernel, arguments));
   });
 }
 

@@ -208,8 +208,21 @@ __device__ __forceinline__ void atomic_add_pair(float* target, float a, float b)
 /// For the sim's count of other FLOPs.
 __device__ __forceinline__ void count_flops(int) {}
 
+/// From here on, once every block of this kernel has come to it, a kernel that may start early may.
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+/// Waits until the kernel before this one has ended and what it wrote is to be seen.
+__device__ __forceinline__ void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /// Launches a kernel on the default stream and checks every error; does not wait.
-template <class... P, class... A>
+template <Start start = Start::after, class... P, class... A>
 void launch(KernelName name, void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
             A&&... arguments) {
   std::tuple<std::remove_cvref_t<P>...> parameters(std::forward<A>(arguments)...);
@@ -217,7 +230,7 @@ void launch(KernelName name, void (*kernel)(P...), dim3 grid, dim3 block, int64_
       [&](auto&... parameter) {
         void* pointers[] = {const_cast<void*>(static_cast<const void*>(&parameter))...};
         launch_erased(name, reinterpret_cast<const void*>(kernel), grid, block, shared_bytes,
-                      pointers);
+                      pointers, start);
       },
       parameters);
 }

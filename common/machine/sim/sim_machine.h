@@ -557,8 +557,13 @@ void store_16_bytes(Hbm<T> target, Smem<T> source) {
 
 // ------------------------------------------------------------------------------------------ launch
 
+/// On the sim a kernel starts when the one before it has ended.
+enum class Start { after, early };
+inline void let_next_kernel_start() {}
+inline void wait_for_kernel_before() {}
+
 /// Runs a kernel on every block of the grid and waits. `name` stands in faults and reports.
-template <class... P, class... A>
+template <Start = Start::after, class... P, class... A>
 void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
             A&&... arguments) {
   const std::tuple<std::remove_cvref_t<P>...> parameters(std::forward<A>(arguments)...);

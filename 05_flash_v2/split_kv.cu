@@ -1,0 +1,367 @@
+// 05 · Decoding: few queries, many keys, and the keys split among blocks (Flash-Decoding).
+//
+//   build/bin/05_flash_v2 --variant split_kv --seqlen 1 --seqlen-kv 4096 --heads 8 --kv-heads 2
+//
+//   for each part of the keys, one block each:
+//     m, l, O of that part alone, as `mma` has them before it divides by l
+//   for each row (merge):
+//     m = max over parts m_s,   l = Σ_s exp(m_s − m)·l_s,   O = Σ_s exp(m_s − m)·O_s / l
+//
+// Since `mma`: a grid over parts of the keys, because one block a head would leave most SMs idle; a
+// tile whose rows are the queries of all heads that share a head of K and V, so that these are read
+// once; warps that split a tile's keys where there are few rows; and a second kernel that merges
+// the parts by 03's rule.
+
+#include <algorithm>
+#include <string>
+
+#include "machine/machine.h"
+#include "rung.h"
+#include "tile/over_warps.h"
+#include "tile/rows.h"
+#include "tile/tile.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kRows = 16;   // rows of Q of a warp
+constexpr int kStages = 2;  // of a tile of K and one of V each
+constexpr int kAtOnce = 8;  // parts that a warp of merge adds up at once
+constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+
+/// Compiled tiles: heads up to …, Br, Bc.
+constexpr TileSize kTiles[] = {{64, 16, 128}, {64, 64, 128}, {128, 16, 64},
+                               {128, 64, 64}, {256, 16, 32}, {256, 64, 16}};
+/// How many parts the keys of a head are split into.
+constexpr const char* kSplits = "splits";
+const Setting kSettings[] = {
+    {kSplits,
+     {"auto", "1", "2", "4", "8", "16", "32", "64"},
+     "parts of the keys, a block each; auto: so that the last wave of blocks is full"}};
+
+/// Warps side by side, which split a tile's keys: those that its rows leave.
+constexpr int across(int Br, int Bc) {
+  return kWarps * kRows / Br < Bc / 16 ? kWarps * kRows / Br : Bc / 16;
+}
+/// Floats from one row of O to the next in shared memory: rows start in different banks.
+constexpr int pitch(int D) {
+  return D + 8;
+}
+
+int64_t smem_bytes(int D, int Br, int Bc) {
+  return shared_bytes<fp16>(Br * D) + shared_bytes<fp16>(2 * kStages * Bc * D) +
+         shared_bytes<float>(across(Br, Bc) * Br) + shared_bytes<float>(Br) +
+         shared_bytes<float>(Br * pitch(D));
+}
+
+/// The query heads that share a head of K and V have their queries one after the other in HBM: the
+/// rows of its tiles.
+constexpr int rows_of_head(const Problem& p) {
+  return p.H / p.Hk * p.N;
+}
+/// The most keys that a row of the tile sees that begins at `row`.
+constexpr int keys_of_tile(const Problem& p, int row, int Br) {
+  const int end = row + Br < rows_of_head(p) ? row + Br : rows_of_head(p);
+  // A tile that reaches into another head has the last query of the one before.
+  return p.keys(row / p.N == (end - 1) / p.N ? (end - 1) % p.N : p.N - 1);
+}
+
+/// m, l and O of one part of the keys, O not yet divided by l; m in units of ln 2. Arrays of
+/// (part, row). grid: (tiles of rows · parts · B·Hk).
+template <class T, int D, int Br, int Bc>
+__global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
+    attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<float> O_parts,
+              Hbm<float> m_parts, Hbm<float> l_parts, int parts, Problem p) {
+  constexpr int kAcross = across(Br, Bc), kDown = Br / kRows;
+  constexpr int kKeys = Bc / kAcross;  // of a tile, a warp's
+  static_assert(kAcross * kDown <= kWarps);
+  const int rows = rows_of_head(p), tiles = ceil_div(rows, Br);
+  // Tiles of the same keys come one after the other, and find them in L2.
+  const int64_t index = blockIdx.x, bh = index / tiles / parts;  // of the B·Hk heads
+  const int block_row = static_cast<int>(index % tiles) * Br;
+  const int part = static_cast<int>(index / tiles % parts);
+  const int warp_row = warp_id() % kDown * kRows, row = block_row + warp_row;
+  const int number = warp_id() / kDown, warp_key = number * kKeys;  // of the warps across
+  const int thread = threadIdx.x;
+  const auto K_head = K + bh * p.N_kv * p.d;
+  const auto V_head = V + bh * p.N_kv * p.d;
+  const int keys = keys_of_tile(p, block_row, Br);
+  const int least = p.keys(0);  // that every row sees
+  const float c = p.scale * kLog2e;
+
+  // This part's tiles of keys; parts differ by one tile at most.
+  const int64_t steps = ceil_div(keys, Bc);
+  const int first = static_cast<int>(steps * part / parts);
+  const int last = static_cast<int>(steps * (part + 1) / parts);
+
+  SharedMemory smem;
+  const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
+  const auto stages = smem.take<T>("K and V", 2 * kStages * Bc * D);
+  const auto warp_m = smem.take<float>("rowmax", kAcross * Br);
+  const auto warp_l = smem.take<float>("rowsum", Br);
+  const auto warp_O = smem.take<float>("partial O", Br * pitch(D));
+  const auto tile_K = [&](int step) {
+    return Tile<T, Bc, D>{stages + step % kStages * (2 * Bc * D)};
+  };
+  const auto tile_V = [&](int step) {
+    return Tile<T, Bc, D>{stages + (step % kStages * (2 * Bc * D) + Bc * D)};
+  };
+  const auto start_copies = [&](int step) {
+    const int64_t key = int64_t{step} * Bc;
+    if (step < last) {
+      copy_async<kThreads>(tile_K(step), K_head + key * p.d, p.d, keys - key, p.d, thread);
+      copy_async<kThreads>(tile_V(step), V_head + key * p.d, p.d, keys - key, p.d, thread);
+    }
+    cp_async_commit();  // an empty group too: the wait below counts groups
+  };
+
+  let_next_kernel_start();
+
+  auto m = fill_rows<kRows>(-INFINITY), l = fill_rows<kRows>(0);
+  Accumulator<kRows, D> O_sum;
+  if (number == 0)  // 16 short rows are too few for all threads
+    copy_async<32>(Tile<T, kRows, D>{tile_Q.data + warp_row * D}, Q + (bh * rows + row) * p.d, p.d,
+                   rows - row, p.d, lane_id());
+  for (int ahead = 0; ahead < kStages - 1; ++ahead) start_copies(first + ahead);
+  for (int step = first; step < last; ++step) {
+    cp_async_wait<kStages - 2>();
+    __syncthreads();  // this step's tiles have arrived, and nobody reads the last step's any more
+    start_copies(step + kStages - 1);
+    if (number >= kAcross) continue;  // a warp that has no keys
+    const int key = step * Bc + warp_key;
+
+    Accumulator<kRows, kKeys> S;
+#pragma unroll
+    for (int k = 0; k < D; k += 16) {
+      Operand<T, kRows, 16> q;
+      load(q, tile_Q, warp_row, k);
+      mma_ABt(S, q, tile_K(step), warp_key, k);
+    }
+    if (key + kKeys > least)
+      for_each(S, [&](int i, int j, float& s) {
+        if (key + j >= p.keys((row + i) % p.N)) s = -INFINITY;
+      });
+
+    const auto m_new = max(m, c * row_max(S));
+    const auto shift = finite_or_zero(m_new);
+    const auto alpha = exp2(m - shift);
+    exp2_rows(S, c, shift);  // S is P from here on
+    l = alpha * l + row_sum_in_lane(S);
+    m = m_new;
+    mul_rows(O_sum, alpha);
+    mma_AB(O_sum, as_operand<T>(S), tile_V(step), warp_key, 0);
+  }
+  cp_async_wait<0>();
+  l = sum_over_lanes(l);
+
+  // The warps across bring what they have to the largest of their maxima; then each in turn hands
+  // it to the first.
+  if constexpr (kAcross > 1) {
+    if (number < kAcross) write(warp_m + (number * Br + warp_row), m);
+    __syncthreads();
+    const auto m_old = m;
+    m = make_rows<kRows>([&](int i) {
+      float largest = warp_m[warp_row + i];
+      for (int w = 1; w < kAcross; ++w) largest = fmaxf(largest, warp_m[w * Br + warp_row + i]);
+      return largest;
+    });
+    const auto alpha = exp2(m_old - finite_or_zero(m));
+    l = alpha * l;
+    mul_rows(O_sum, alpha);
+    for (int w = 1; w < kAcross; ++w) {
+      if (number == w) {
+        write(warp_l + warp_row, l);
+        write(warp_O + warp_row * pitch(D), pitch(D), O_sum);
+      }
+      __syncthreads();
+      if (number == 0) {
+        l = l + make_rows<kRows>([&](int i) -> float { return warp_l[warp_row + i]; });
+        for_each(O_sum,
+                 [&](int i, int j, float& o) { o += warp_O[(warp_row + i) * pitch(D) + j]; });
+      }
+      __syncthreads();  // before these are written again
+    }
+  }
+  if (number > 0) return;
+
+  const int64_t to = (int64_t{part} * p.B * p.Hk + bh) * rows + row;
+  for_each_pair(O_sum, [&](int i, int j, float a, float b) {
+    if (row + i >= rows || j >= p.d) return;
+    O_parts[(to + i) * p.d + j] = a;
+    O_parts[(to + i) * p.d + j + 1] = b;
+  });
+  for_each_row(m, l, [&](int i, float max, float sum) {
+    if (row + i >= rows) return;
+    m_parts[to + i] = max;
+    l_parts[to + i] = sum;
+  });
+}
+
+/// O and LSE of one row from its parts, by 03's rule. The warps share out the parts, so many at
+/// once that their loads are under way together; then their results are merged. grid: (B·H·N).
+template <class T, int D>
+__global__ void __launch_bounds__(kThreads)
+    merge(Hbm<const float> O_parts, Hbm<const float> m_parts, Hbm<const float> l_parts, Hbm<T> O,
+          Hbm<float> LSE, int parts, Problem p) {
+  const int64_t row = blockIdx.x, rows = int64_t{p.B} * p.H * p.N;
+  const int lane = lane_id();
+  SharedMemory smem;
+  const auto warp_m = smem.take<float>("m", kWarps);
+  const auto warp_l = smem.take<float>("l", kWarps);
+  const auto warp_O = smem.take<float>("O", kWarps * D);
+  wait_for_kernel_before();
+
+  float m = -INFINITY, l = 0, o[D / 32] = {};
+  for (int first = kAtOnce * warp_id(); first < parts; first += kAtOnce * kWarps) {
+    float m_part = -INFINITY, l_part = 0, O_part[kAtOnce][D / 32] = {};  // m and l: a part a lane
+    if (lane < kAtOnce && first + lane < parts) {
+      m_part = m_parts[(first + lane) * rows + row];
+      l_part = l_parts[(first + lane) * rows + row];
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+      for (int e = 0; e < D / 32; ++e)
+        if (first + i < parts && lane + 32 * e < p.d)
+          O_part[i][e] = O_parts[((first + i) * rows + row) * p.d + lane + 32 * e];
+
+    const float m_new = fmaxf(m, warp_max(m_part)), shift = m_new == -INFINITY ? 0 : m_new;
+    const float alpha = exp2_fast(m - shift), weight = exp2_fast(m_part - shift);
+    m = m_new;
+    l = alpha * l + weight * l_part;
+#pragma unroll
+    for (int e = 0; e < D / 32; ++e) o[e] *= alpha;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float w = __shfl_sync(0xffffffff, weight, i);
+#pragma unroll
+      for (int e = 0; e < D / 32; ++e) o[e] += w * O_part[i][e];
+    }
+  }
+  l = warp_sum(l);
+  if (lane == 0) warp_m[warp_id()] = m, warp_l[warp_id()] = l;
+  for (int e = 0; e < D / 32; ++e) warp_O[warp_id() * D + lane + 32 * e] = o[e];
+  __syncthreads();
+
+  m = -INFINITY, l = 0;
+  for (int w = 0; w < kWarps; ++w) m = fmaxf(m, warp_m[w]);
+  const float shift = m == -INFINITY ? 0 : m;  // a row that sees no key
+  for (int w = 0; w < kWarps; ++w) l += exp2_fast(warp_m[w] - shift) * warp_l[w];
+  const float inverse = l > 0 ? 1 / l : 0;
+  for (int column = threadIdx.x; column < p.d; column += kThreads) {
+    float sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += exp2_fast(warp_m[w] - shift) * warp_O[w * D + column];
+    O[row * p.d + column] = T(sum * inverse);
+  }
+  if (threadIdx.x == 0) LSE[row] = l > 0 ? m * kLn2 + logf(l) : -INFINITY;
+}
+
+/// Parts of the keys, so that the last wave of blocks is full: of every number of parts the time of
+/// its waves, each as long as its longest part, which has kStart tiles' time of start and end too.
+int choose_parts(int64_t blocks, int64_t steps, int64_t places) {
+  constexpr int64_t kStart = 3, kMost = 128;
+  int64_t best = 1, least = 0;
+  for (int64_t parts = 1; parts <= std::min(steps, kMost); ++parts) {
+    const int64_t time = ceil_div(blocks * parts, places) * (ceil_div(steps, parts) + kStart);
+    if (parts == 1 || time < least) best = parts, least = time;
+  }
+  return static_cast<int>(best);
+}
+
+int64_t tiles_of_rows(const Problem& p, int Br) {
+  return ceil_div(rows_of_head(p), Br) * p.B * p.Hk;
+}
+
+Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
+  const int D = padded_head_dim(p.d);
+  Plan plan{.head_dim = D, .warps = kWarps, .stages = kStages};
+  TileRequest wanted = request;
+  if (wanted.block_q == 0) wanted.block_q = rows_of_head(p) <= kRows ? kRows : 4 * kRows;
+  choose_tile(plan, kTiles, wanted, device.sram_bytes,
+              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
+  plan.settings = choose_settings(kSettings, request.settings);
+  const int64_t rows = int64_t{p.B} * p.H * p.N;
+  int64_t parts;
+  if (const std::string& splits = plan.settings.at(kSplits); splits != "auto") {
+    parts = std::stoi(splits);
+  } else {
+    // The sim plans as for an H100.
+    const int64_t multiprocessors = device.multiprocessors > 0 ? device.multiprocessors : 132;
+    constexpr int64_t kReserved = 1024;  // bytes of shared memory that a block takes beside its own
+    const int64_t places =
+        multiprocessors * ((device.sram_bytes + kReserved) / (plan.smem_bytes + kReserved));
+    const int64_t blocks = tiles_of_rows(p, plan.block_q), steps = ceil_div(p.N_kv, plan.block_kv);
+    parts = choose_parts(blocks, steps, places);
+    plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(parts) + " parts of " +
+                 std::to_string(steps) + " tiles of keys: " + std::to_string(blocks * parts) +
+                 " blocks, and the GPU has " + "places for " + std::to_string(places);
+  }
+  plan.workspace = {{"O_parts", parts * rows * p.d * 4},
+                    {"m_parts", parts * rows * 4},
+                    {"l_parts", parts * rows * 4}};
+  return plan;
+}
+
+/// The plan's number of parts.
+int parts_of(const Problem& p, const Plan& plan) {
+  return static_cast<int>(plan.workspace.back().bytes / (int64_t{p.B} * p.H * p.N * 4));
+}
+
+void forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const int parts = parts_of(p, plan);
+  const auto LSE = hbm<float>(a["LSE"]);
+  with_tile<kTiles>(p, plan, [&]<class T, int D, int Br, int Bc>() {
+    launch("attention", attention<T, D, Br, Bc>, dim3(tiles_of_rows(p, Br) * parts), dim3(kThreads),
+           plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]), hbm<const T>(a["V"]),
+           hbm<float>(a["O_parts"]), hbm<float>(a["m_parts"]), hbm<float>(a["l_parts"]), parts, p);
+  });
+  with_type_and_head_dim(p, [&]<class T, int D>() {
+    launch<Start::early>("merge", merge<T, D>, dim3(p.B * p.H * p.N), dim3(kThreads),
+                         2 * shared_bytes<float>(kWarps) + shared_bytes<float>(kWarps * D),
+                         hbm<const float>(a["O_parts"]), hbm<const float>(a["m_parts"]),
+                         hbm<const float>(a["l_parts"]), hbm<T>(a["O"]), LSE, parts, p);
+  });
+}
+
+/// Requested bytes: each tile of rows reads Q once a part, and K and V once in all.
+Traffic traffic(const Problem& p, const Plan& plan) {
+  const int64_t parts = parts_of(p, plan);
+  const int64_t rows = int64_t{p.B} * p.H * p.N;
+  int64_t keys = 0;  // rows of K, and of V, that the tiles of a head read
+  for (int row = 0; row < rows_of_head(p); row += plan.block_q)
+    keys += keys_of_tile(p, row, plan.block_q);
+  const int64_t q = rows * p.d * kIoBytes, k = int64_t{p.B} * p.Hk * keys * p.d * kIoBytes;
+  const int64_t O_parts = parts * rows * p.d * 4, m_parts = parts * rows * 4;
+  return {{"attention",
+           {{"Q", parts * q, 0},
+            {"K", k, 0},
+            {"V", k, 0},
+            {"O_parts", 0, O_parts},
+            {"m_parts", 0, m_parts},
+            {"l_parts", 0, m_parts}}},
+          {"merge",
+           {{"O_parts", O_parts, 0},
+            {"m_parts", m_parts, 0},
+            {"l_parts", m_parts, 0},
+            {"O", 0, q},
+            {"LSE", 0, rows * 4}}}};
+}
+
+const Register step{{.rung = "05_flash_v2",
+                     .name = "split_kv",
+                     .idea = "keys split",
+                     .summary = "decoding: the keys split among blocks, and their parts merged",
+                     .colour = "#0072B2",
+                     .after = "mma",
+                     .aside = true,
+                     .has_lse = true,
+                     .tiles = kTiles,
+                     .settings = kSettings,
+                     .plan = plan,
+                     .forward = forward,
+                     .traffic = traffic}};
+
+}  // namespace
+}  // namespace ladder::MACHINE
