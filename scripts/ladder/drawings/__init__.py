@@ -8,10 +8,11 @@ DRAWINGS = {
     "hero": "The two loop orders side by side, tile by tile: 04 carries O to HBM and back for every "
             "tile of K and V, 05 writes it once",
     "levels": "A GPU's memories, from HBM over L2 and shared memory to the registers of a warp, "
-              "with size, rate and delay; and what an SM consists of",
+              "with size, rate and latency; and what an SM consists of",
     "loop_nests": "Four loop nests side by side: 00 goes through S three times, 03 once per row, 04 "
                   "has K and V outside and Q inside, 05 Q outside and K and V inside",
-    "coalescing": "A thread a row touches 32 sectors in one load, a warp a row touches 2",
+    "coalescing": "A thread a row: one load of a warp touches 32 sectors for 64 bytes; a warp a row: "
+                  "16 sectors for 512 bytes",
     "matmul_tiles": "A block's tile of S, and the tiles of Q and K that go through shared memory, "
                     "slice by slice of d",
     "mma_fragments": "Which lane of a warp holds which elements of A, B and C of an mma m16n8k16",
