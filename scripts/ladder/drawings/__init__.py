@@ -43,6 +43,6 @@ DRAWINGS = {
                          "on chip",
     "backward_nest": "06's loops: a tile of K and V stays, tiles of Q and dO stream past, dK and dV "
                      "are summed in registers, dQ in HBM",
-    "dq_sum": "Three ways for dQ out of a block: atomics an element, transposed in registers, or a "
-              "bulk add by TMA from shared memory",
+    "dq_sum": "Three ways for dQ out of a block: each thread adds two floats at a time, TMA adds "
+              "whole pieces from shared memory, or a kernel of its own sums dQ in registers",
 }

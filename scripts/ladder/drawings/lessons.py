@@ -430,7 +430,7 @@ def causal_tiles():
     pen.arrow(20, 340, 20, 92, "hot", wide=2)
     pen.text(20, 366, "the last rows see the most keys: their blocks start first", "hot-ink", 12,
              "start")
-    pen.text(500, 70, "the two masked tiles of a row, by warps", "bold", 13, "start")
+    pen.text(500, 70, "the two masked tiles, by warp", "bold", 13, "start")
     for w in range(4):
         for c in range(2):
             see = 64 * c < 32 * (w + 1)
@@ -441,7 +441,7 @@ def causal_tiles():
         pen.text(550, 113 + 50 * w, f"warp {w}", "", 12, "end")
     pen.line((560, 84), (760, 284), wide=2)
     pen.lines(500, 312, ["Right of the line nothing is seen: these",
-                         "elements become −∞, and exp makes them 0.",
+                         "elements become −∞, their exp is 0.",
                          "A warp whose rows see the whole tile",
                          "spends nothing on the mask."], "", 12.5, step=19)
     pen.legend(404, chip="full: no mask needed", stream="on the diagonal: computed, masked",
