@@ -47,9 +47,9 @@ def hero():
             pen.text(x + wide / 2, y + high / 2 + 4, text, "on bold", 12, style=at(tick))
 
     biggest = requested_v1()[-1]
-    for x, name, where, total in ((20, "FlashAttention", "K, V outside, Q inside: one block a head",
+    for x, name, where, total in ((20, "04: FlashAttention", "K, V outside, Q inside: one block a head",
                                    requested_v1()),
-                                  (420, "FlashAttention-2", "Q outside, K, V inside: a block a tile",
+                                  (420, "05: FlashAttention-2", "Q outside, K, V inside: a block a tile",
                                    requested_v2())):
         v1 = x == 20
         pen.text(x, 30, name, "bold", 18, "start")

@@ -118,16 +118,16 @@ def ping_pong():
     for i in range(7):
         x = left + unit * (i + 1)
         pen.arrow(x - 1, 278 if i % 2 == 0 else 312, x - 1, 310 if i % 2 == 0 else 278, "hot", wide=1.5)
-    pen.text(20, 388, "Arrow: a named barrier hands the turn on. Drawn with both equally long, and "
-             "without what PV still runs under one's own softmax.", "faint", 12, "start")
+    pen.text(20, 388, "Arrow: a named barrier hands the turn on. Drawn with both equally long; that PV "
+             "also runs under its own softmax is left out.", "faint", 12, "start")
     return pen
 
 
 def fp8_scales():
     pen = Pen(430, "FP8: what has a scale, and where it goes")
-    tiles = [("Q̂", 54, 92, "w0", 4, "64 rows a scale: s_Q", "goes into the exponent's factor"),
-             ("K̂", 240, 92, "w1", 2, "128 keys a scale: s_K", "goes into the exponent's factor"),
-             ("V̂ᵀ", 422, 92, "w3", 2, "128 keys a scale: s_V", "goes into O's rescaling")]
+    tiles = [("Q̂", 54, 92, "w0", 4, "a consumer's 64 rows: s_Q", "goes into the exponent's factor"),
+             ("K̂", 240, 92, "w1", 2, "a tile, 128 keys: s_K", "goes into the exponent's factor"),
+             ("V̂ᵀ", 422, 92, "w3", 2, "a tile, 128 keys: s_V", "goes into O's rescaling")]
     for name, x, y, kind, count, below, use in tiles:
         pen.text(x + 60, y - 16, name, "bold", 15)
         if name == "V̂ᵀ":
