@@ -691,7 +691,7 @@ class TwoGpus(Made):
                      "not the same in both files: 05 `defer`."):
             self.assertIn(part, text)
         self.assertNotIn("| 05 `defer` |", "\n".join(lines))
-        self.assertTrue(picture.endswith("(../scripts/results/figures/two_gpus.svg)"))
+        self.assertTrue(picture.endswith("(scripts/results/figures/two_gpus.svg)"))
         self.assertIn("two_gpus: left out of it: d = 64: 05 defer, which is not the same",
                       self.said()[1])
         *lines, text = self.table("two_gpus_kernels")
