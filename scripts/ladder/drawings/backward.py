@@ -7,55 +7,48 @@ def backward_products():
     pen = Pen(470, "06: five products for one tile of S, and where their operands are")
     rows = [("S = Q Kᵀ", "Q: shared", "K: shared", "P = exp(S − LSE)", "P → shared"),
             ("dP = dO Vᵀ", "dO: shared", "V: shared", "dS = P ∘ (dP − D)", "dS → shared"),
-            ("dV += Pᵀ dO", "Pᵀ: shared", "dO: shared", "", "dV: registers, all steps"),
-            ("dK += dSᵀ Q", "dSᵀ: shared", "Q: shared", "", "dK: registers, all steps"),
-            ("dQ += dS K", "dS: shared", "K: shared", "", "dQ: added up in HBM")]
-    turned = [("Sᵀ = K Qᵀ", "", "", "", ""), ("dPᵀ = V dOᵀ", "", "", "", ""),
-              ("Pᵀ: registers", "", "", "", ""), ("dSᵀ: registers", "", "", "", ""),
-              ("dS: shared", "", "", "", "")]
+            ("dV += Pᵀ dO", "Pᵀ: shared", "dO: shared", "", "dV: registers"),
+            ("dK += dSᵀ Q", "dSᵀ: shared", "Q: shared", "", "dK: registers"),
+            ("dQ += dS K", "dS: shared", "K: shared", "", "dQ: HBM, added")]
+    turned = ["Sᵀ = K Qᵀ", "dPᵀ = V dOᵀ", "Pᵀ: registers", "dSᵀ: registers", "dS: shared"]
     for x, text in ((20, "product"), (150, "left operand"), (262, "right operand"), (374, "then"),
                     (520, "result")):
         pen.text(x, 62, text, "faint", 12, "start")
-    pen.text(718, 48, "on Hopper,", "w0-ink bold", 12)
-    pen.text(718, 64, "transposed", "w0-ink bold", 12)
+    pen.lines(718, 48, ["on Hopper,", "transposed"], "w0-ink bold", 12, "middle", 16)
     for i, (product, left, right, then, result) in enumerate(rows):
         y = 76 + 58 * i
         pen.text(20, y + 28, product, "bold", 15, "start")
         for x, text in ((150, left), (262, right)):
-            fresh = text[0] in "Q" or text.startswith("dO")
-            made = text[0] == "P" or text.startswith("dS")
-            pen.box(x, y + 5, 104, 36, "stream" if fresh else "w2" if made else "chip", text, 13)
-        if then:
-            pen.text(374, y + 28, then, "", 13, "start")
-        pen.box(500, y + 5, 140, 36, "w2" if i < 2 else "sum" if i < 4 else "hot", result.replace(
-            ", all steps", "").replace("added up in HBM", "HBM, added"), 13)
-        pen.box(656, y + 5, 124, 36, "w0" if 1 < i < 4 else "idle", turned[i][0], 13)
+            kind = ("stream" if text.startswith(("Q", "dO")) else
+                    "w2" if text.startswith(("P", "dS")) else "chip")
+            pen.box(x, y + 5, 104, 36, kind, text, 13)
+        pen.text(374, y + 28, then, "", 13, "start")
+        pen.box(500, y + 5, 140, 36, "w2" if i < 2 else "sum" if i < 4 else "hot", result, 13)
+        pen.box(656, y + 5, 124, 36, "w0" if 1 < i < 4 else "idle", turned[i], 13)
     pen.legend(386, chip="stays: the block's tile of keys", stream="streams past: tiles of queries",
                w2="P and dS, through shared memory")
     pen.legend(410, sum="summed over all steps", hot="every block adds to it",
                w0="transposed: left operand for nothing")
-    pen.text(20, 446, "Forward there are two products a tile, backward five: S once more, since P was not "
-             "stored. LSE and D: a number a row.", "", 12, "start")
+    pen.text(20, 446, "Forward there are two products a tile, backward five: S once more, "
+             "since P was not stored. LSE and D: a number a row.", "", 12, "start")
     return pen
 
 
 def backward_nest():
     pen = Pen(440, "06: K and V outside, Q and dO inside; sums over keys leave through HBM")
     pen.place(20, 50, 430, 340, "HBM, one head")
-    columns = (("K, V", 40, lambda r: f"w{r}", "K V"), ("Q, dO", 160, lambda r: "stream" if r == 1 else "hbm", "Q dO"),
-               ("LSE, D", 250, lambda r: "stream" if r == 1 else "hbm", ""),
-               ("dQ", 350, lambda r: "hot" if r == 1 else "hbm", "dQ"))
-    for name, x, kind, text in columns:
-        wide = 40 if name == "LSE, D" else 76
-        pen.tiles(x, 100, 4, 1, wide, 50, lambda r, c, kind=kind: kind(r),
+    for name, x, wide, kind, text in (
+            ("K, V", 40, 76, lambda r, c: f"w{r}", "K V"),
+            ("Q, dO", 160, 76, lambda r, c: "stream" if r == 1 else "hbm", "Q dO"),
+            ("LSE, D", 250, 40, lambda r, c: "stream" if r == 1 else "hbm", ""),
+            ("dQ", 350, 76, lambda r, c: "hot" if r == 1 else "hbm", "dQ")):
+        pen.tiles(x, 100, 4, 1, wide, 50, kind,
                   lambda r, c, text=text: f"{text} {r + 1}" if text else "", 12)
         pen.text(x + wide / 2, 92, name, "bold", 13)
     pen.arrow(312, 104, 312, 298, "stream", wide=3)
-    pen.text(78, 318, "a block", "bold", 12)
-    pen.text(78, 333, "each", "bold", 12)
+    pen.lines(78, 318, ["a block", "each"], "bold", 12, "middle", 15)
     pen.text(236, 318, "the loop", "stream-ink bold", 12)
-    pen.text(388, 318, "fp32: every", "hot-ink bold", 12)
-    pen.text(388, 333, "block adds", "hot-ink bold", 12)
+    pen.lines(388, 318, ["fp32: every", "block adds"], "hot-ink bold", 12, "middle", 15)
     pen.text(40, 364, "before: D = rowsum(dO ∘ O), dQ = 0; after: dQ · scale", "faint", 12,
              "start")
     pen.place(510, 50, 270, 340, "block 3, on chip", "w2")
@@ -65,25 +58,28 @@ def backward_nest():
     pen.box(528, 238, 234, 44, "sum", "dK 3, dV 3", 14, "in registers, written once")
     pen.box(528, 290, 234, 44, "hot", "dS K, for dQ 2", 14, "out at every step")
     pen.arrow(526, 312, 432, 184, "hot", wide=2.5)
-    pen.text(645, 360, "one side's sums must leave: of the three", "faint", 12)
-    pen.text(645, 376, "gradients, dQ alone is a sum over keys", "faint", 12)
-    pen.legend(420, "stream", w2="one block's own", sum="summed in registers", hot="added up in HBM")
+    pen.lines(645, 360, ["one side's sums must leave: of the three",
+                         "gradients, dQ alone is a sum over keys"], "faint", 12, "middle", 16)
+    pen.legend(420, "stream", w2="one block's own", sum="summed in registers", hot="added in HBM")
     return pen
 
 
 def dq_sum():
     pen = Pen(420, "06 on Hopper: dQ's way out of a block")
-    ways = [("wgmma to transposed", "atomics",
-             [("dQ in registers", "w0"), ("each thread: two floats", "hot"),
-              ("L2 adds them", "hbm")],
-             ["16 instructions a thread and", "step, and the threads wait", "until their SM has sent them."]),
-            ("bulk_add, sm90", "TMA adds",
-             [("dQ in registers", "w0"), ("shared memory", "chip"), ("one lane a warp: TMA", "stream"),
-              ("L2 adds them", "hbm")],
-             ["One instruction for thousands of", "floats; the warps go on. Shared", "memory has 64 KB a step more."]),
-            ("06's deterministic", "no addition in HBM",
-             [("a block a tile of Q", "w0"), ("sums in registers", "sum"), ("written once", "hbm")],
-             ["A kernel of its own for dQ, which", "computes S and dP once more:", "seven products, same bits always."])]
+    ways = [
+        ("wgmma to transposed", "atomics",
+         [("dQ in registers", "w0"), ("each thread: two floats", "hot"), ("L2 adds them", "hbm")],
+         ["16 instructions a thread and", "step, and the threads wait",
+          "until their SM has sent them."]),
+        ("bulk_add, sm90", "TMA adds",
+         [("dQ in registers", "w0"), ("shared memory", "chip"), ("one lane a warp: TMA", "stream"),
+          ("L2 adds them", "hbm")],
+         ["One instruction for thousands of", "floats; the warps go on. Shared",
+          "memory has 64 KB a step more."]),
+        ("06's deterministic", "no addition in HBM",
+         [("a block a tile of Q", "w0"), ("sums in registers", "sum"), ("written once", "hbm")],
+         ["A kernel of its own for dQ, which", "computes S and dP once more:",
+          "seven products, same bits always."])]
     for i, (name, idea, boxes, notes) in enumerate(ways):
         x = 20 + 262 * i
         pen.text(x, 62, name, "bold", 14, "start")

@@ -47,10 +47,10 @@ def hero():
             pen.text(x + wide / 2, y + high / 2 + 4, text, "on bold", 12, style=at(tick))
 
     biggest = requested_v1()[-1]
-    for x, name, where, total in ((20, "04: FlashAttention", "K, V outside, Q inside: one block a head",
-                                   requested_v1()),
-                                  (420, "05: FlashAttention-2", "Q outside, K, V inside: a block a tile",
-                                   requested_v2())):
+    for x, name, where, total in (
+            (20, "04: FlashAttention", "K, V outside, Q inside: one block a head", requested_v1()),
+            (420, "05: FlashAttention-2", "Q outside, K, V inside: a block a tile",
+             requested_v2())):
         v1 = x == 20
         pen.text(x, 30, name, "bold", 18, "start")
         pen.text(x, 52, where, "faint", 13, "start")
@@ -96,6 +96,6 @@ def hero():
             if tick < last:
                 pen.text(x + 350, 350, f"{count:,} B", "on bold", 14, "end", style=at(tick))
         pen.text(x + 350, 350, f"{total[-1]:,} B", f"bold end e{last}", 14, "end")
-    pen.text(20, 412, f"One head, N = {N}, d = {D}, 16 bits, tiles of 64. 04 carries O (fp32), l and m "
-             "to HBM and back at every step.", "faint", 12, "start")
+    pen.text(20, 412, f"One head, N = {N}, d = {D}, 16 bits, tiles of 64. 04 carries O (fp32), l "
+             "and m to HBM and back at every step.", "faint", 12, "start")
     return pen

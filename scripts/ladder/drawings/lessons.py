@@ -7,52 +7,39 @@ from ladder.drawings.pen import Pen
 
 def loop_nests():
     pen = Pen(500, "Four loop nests: what is inside decides what goes to HBM")
-    nests = [
-        ("00", "three kernels",
-         [("all i, j at once", ["S = q·k", "!write S"]),
-          ("all rows i at once", ["read S twice", "P = exp S / l", "!write P"]),
-          ("all i, c at once", ["read P", "O = Σ P·v"])],
-         ["S and P lie in HBM:", "N × N elements each"]),
-        ("03", "online softmax",
-         [("32 rows of Q: a warp", [("32 keys at a time", ["read K, V", "S = QKᵀ", "m, l, O"])]),
-          ], ["nothing N × N; each warp", "reads all of K and V"]),
-        ("04", "FlashAttention",
-         [("tile of K, V (one block)", [("tile of Q", ["read Q, O, l, m", "S = QKᵀ", "combine",
-                                                      "!write O, l, m"])])],
-         ["K and V read once,", "O, l, m at every step"]),
-        ("05", "FlashAttention-2",
-         [("tile of Q: a block each", [("tile of K, V", ["read K, V", "S = QKᵀ", "m, l, O"])])],
-         ["O written once, K and V", "read by every block"]),
-    ]
-    for column, (rung, name, loops, cost) in enumerate(nests):
-        x, y = 20 + 194 * column, 78
-        pen.text(x, 58, f"{rung}  {name}", "bold", 14, "start")
-        for head, inside in loops:
-            nested = isinstance(inside[0], tuple)
-            high = 20 * len(inside) + 30 if not nested else 210
-            pen.box(x, y, 178, high, "hbm" if rung == "00" else "chip", round_=6)
-            pen.text(x + 10, y + 18, head, "bold", 12, "start")
-            if nested:
-                what, steps = inside[0]
-                pen.box(x + 14, y + 30, 154, 20 * len(steps) + 32, "stream", round_=6)
-                pen.text(x + 24, y + 48, what, "bold", 12, "start")
-                pen.lines(x + 34, y + 70, steps, size=12, step=20)
-                pen.text(x + 10, y + high - 30, {"03": "O / l → HBM", "04": "K, V stay meanwhile",
-                                                 "05": "O / l, LSE → HBM"}[rung], "", 12, "start")
-                pen.text(x + 10, y + high - 10, {"03": "Q, m, l, O stay on chip",
-                                                 "04": "",
-                                                 "05": "Q, m, l, O stay meanwhile"}[rung], "", 12,
-                         "start")
-            else:
-                pen.lines(x + 22, y + 38, inside, size=12, step=20)
-            y += high + 8
-        # The order in which a 4 × 4 matrix S is gone through.
-        for r in range(4):
-            for c in range(4):
-                place = {"00": "123", "03": f"{c + 1}", "04": f"{4 * c + r + 1}", "05": f"{c + 1}"}
-                pen.box(x + 34 + 26 * c, 350 + 18 * r, 26, 18,
-                        {"00": "hbm", "03": f"w{r}", "04": "w0", "05": f"w{r}"}[rung],
-                        place[rung], 10, round_=0)
+    kernels = [("all i, j at once", ["S = q·k", "!write S"]),
+               ("all rows i at once", ["read S twice", "P = exp S / l", "!write P"]),
+               ("all i, c at once", ["read P", "O = Σ P·v"])]
+    recurrence = ["read K, V", "S = QKᵀ", "m, l, O"]
+    nests = [("03  online softmax", "32 rows of Q: a warp", "32 keys at a time", recurrence,
+              ["O / l → HBM", "Q, m, l, O stay on chip"]),
+             ("04  FlashAttention", "tile of K, V (one block)", "tile of Q",
+              ["read Q, O, l, m", "S = QKᵀ", "combine", "!write O, l, m"], ["K, V stay meanwhile"]),
+             ("05  FlashAttention-2", "tile of Q: a block each", "tile of K, V", recurrence,
+              ["O / l, LSE → HBM", "Q, m, l, O stay meanwhile"])]
+    pen.text(20, 58, "00  three kernels", "bold", 14, "start")
+    for (head, inside), y in zip(kernels, (78, 156, 254)):
+        pen.box(20, y, 178, 20 * len(inside) + 30, "hbm", round_=6)
+        pen.text(30, y + 18, head, "bold", 12, "start")
+        pen.lines(42, y + 38, inside, size=12, step=20)
+    for i, (name, outer, inner, inside, after) in enumerate(nests):
+        x = 214 + 194 * i
+        pen.text(x, 58, name, "bold", 14, "start")
+        pen.box(x, 78, 178, 210, "chip", round_=6)
+        pen.text(x + 10, 96, outer, "bold", 12, "start")
+        pen.box(x + 14, 108, 154, 20 * len(inside) + 32, "stream", round_=6)
+        pen.text(x + 24, 126, inner, "bold", 12, "start")
+        pen.lines(x + 34, 148, inside, size=12, step=20)
+        pen.lines(x + 10, 258, after, size=12, step=20)
+    # The order in which a 4 × 4 matrix S is gone through.
+    for i, (cost, kind, when) in enumerate((
+            (["S and P lie in HBM:", "N × N elements each"], "hbm", "123"),
+            (["nothing N × N; each warp", "reads all of K and V"], "w{r}", "{c}"),
+            (["K and V read once,", "O, l, m at every step"], "w0", "{n}"),
+            (["O written once, K and V", "read by every block"], "w{r}", "{c}"))):
+        x = 20 + 194 * i
+        pen.tiles(x + 34, 350, 4, 4, 26, 18, lambda r, c, kind=kind: kind.format(r=r),
+                  lambda r, c, when=when: when.format(c=c + 1, n=4 * c + r + 1), 10)
         pen.text(x + 28, 390, "rows", "faint", 11, "end")
         pen.text(x + 86, 344, "keys", "faint", 11)
         pen.lines(x, 438, cost, "", 12, step=17)
@@ -63,7 +50,7 @@ def loop_nests():
 
 def levels():
     pen = Pen(430, "Where data lives, and what an SM is made of")
-    rows = [("registers", "one thread's; 256 KB an SM", "at hand for every instruction", "chip", 200),
+    rows = [("registers", "one thread's; 256 KB an SM", "at hand at once", "chip", 200),
             ("shared memory", "one block's; 164 KB an SM", "23 cycles · 19 TB/s", "chip", 250),
             ("L2 cache", "all SMs'; 40 MB", "200 cycles · 7 TB/s", "sum", 300),
             ("HBM", "all SMs'; 40 to 80 GB", "290 cycles · 1.5 to 2 TB/s", "hbm", 350)]
@@ -86,16 +73,15 @@ def levels():
         pen.box(x + 90, y + 56, 74, 22, "w1", "tensor core", 11)
         pen.box(x + 90, y + 84, 74, 22, "w3", "special: exp", 11)
     pen.box(414, 330, 352, 28, "chip", "shared memory and L1, one for the four quarters", 12)
-    pen.text(590, 380, "A block runs on one SM, its warps spread over the quarters;", "faint", 12)
-    pen.text(590, 396, "a warp is 32 threads that go together.", "faint", 12)
+    pen.lines(590, 380, ["A block runs on one SM, its warps spread over the quarters;", "a warp is 32 threads that go together."], "faint", 12, "middle", 16)
     return pen
 
 
 def matmul_tiles():
     pen = Pen(440, "01: a block's tile of S, and the tiles of Q and K that it needs")
     pen.place(20, 50, 456, 376, "HBM")
-    kind = lambda r, c: "stream" if r == 1 else "hbm"  # noqa: E731
-    pen.tiles(60, 230, 4, 4, 38, 38, kind, lambda r, c: f"step {c}" if r == 1 else "", 11)
+    pen.tiles(60, 230, 4, 4, 38, 38, lambda r, c: "stream" if r == 1 else "hbm",
+              lambda r, c: f"step {c}" if r == 1 else "", 11)
     pen.text(136, 222, "Q", "bold", 15)
     pen.text(136, 402, "N × d", "faint")
     pen.tiles(300, 72, 4, 4, 38, 32, lambda r, c: "stream" if c == 2 else "hbm",
@@ -149,46 +135,33 @@ def coalescing():
     return pen
 
 
-def fragment(pen, x, y, rows, pairs, wide, high, lane_of, kind_of, text="{}"):
-    """A matrix of 8 × 8 pieces, a box for each pair of elements with the lane that holds it."""
-    for r in range(rows):
-        for c in range(pairs):
-            pen.box(x + c * wide, y + r * high, wide, high, kind_of(r, c),
-                    text.format(lane_of(r, c)), 10, round_=0)
-
-
 def mma_fragments():
     pen = Pen(504, "mma.m16n8k16: which lane of the warp holds which elements")
-    mine = lambda lane, kind: f"{kind}" if lane == 5 else "idle"  # noqa: E731
     row_lane = lambda r, c: r % 8 * 4 + c % 4  # noqa: E731
+    column_lane = lambda r, c: c * 4 + r % 4  # noqa: E731
     for x, name, pairs, kind in ((30, "A, 16 × 16: a[0] … a[3]", 8, "w0"),
                                  (590, "C, 16 × 8: c[0] … c[3]", 4, "w1")):
         wide = 36 if pairs == 8 else 42
         pen.text(x, 58, name, "bold", 14, "start")
-        fragment(pen, x, 84, 16, pairs, wide, 20, row_lane,
-                 lambda r, c, kind=kind: mine(row_lane(r, c), kind))
+        pen.tiles(x, 84, 16, pairs, wide, 20,
+                  lambda r, c, kind=kind: kind if row_lane(r, c) == 5 else "idle",
+                  lambda r, c: str(row_lane(r, c)), 10)
         for r in (0, 8):
             for c in range(0, pairs, 4):
-                pen.line((x + c * wide, 84 + 20 * r), (x + (c + 4) * wide, 84 + 20 * r),
-                         (x + (c + 4) * wide, 84 + 20 * r + 160), (x + c * wide, 244 + 20 * r),
-                         (x + c * wide, 84 + 20 * r), wide=2)
-                if pairs == 8:
-                    register = f"a[{r // 8 + c // 2}]"
-                else:
-                    register = f"c[{r // 4}], c[{r // 4 + 1}]"
+                pen.frame(x + c * wide, 84 + 20 * r, 4 * wide, 160)
+                register = (f"a[{r // 8 + c // 2}]" if pairs == 8 else
+                            f"c[{r // 4}], c[{r // 4 + 1}]")
                 pen.text(x + (c + 2) * wide, 79 if r == 0 else 418, register, "faint", 11)
     pen.text(360, 58, "B, 16 × 8: b0, b1", "bold", 14, "start")
-    column_lane = lambda r, c: c * 4 + r % 4  # noqa: E731
-    fragment(pen, 360, 84, 8, 8, 24, 40, column_lane,
-             lambda r, c: mine(column_lane(r, c), "w2"))
+    pen.tiles(360, 84, 8, 8, 24, 40, lambda r, c: "w2" if column_lane(r, c) == 5 else "idle",
+              lambda r, c: str(column_lane(r, c)), 10)
     for r in (0, 4):
-        pen.line((360, 84 + 40 * r), (552, 84 + 40 * r), (552, 244 + 40 * r), (360, 244 + 40 * r),
-                 (360, 84 + 40 * r), wide=2)
+        pen.frame(360, 84 + 40 * r, 192, 160)
         pen.text(556, 168 + 40 * r, f"b{r // 4}", "faint", 11, "start")
-    pen.lines(30, 446, ["A box is two neighbours: side by side in A and C, one above the other in B; "
-                        "its number is the lane.",
-                        "Lane 5 is coloured: row ⌊5/4⌋ = 1, columns 2 · (5 mod 4) = 2 and 3 of each "
-                        "8 × 8 piece; in B column 1, rows 2 and 3.",
+    pen.lines(30, 446, ["A box is two neighbours: side by side in A and C, one above the other "
+                        "in B; its number is the lane.",
+                        "Lane 5 is coloured: row ⌊5/4⌋ = 1, columns 2 · (5 mod 4) = 2 and 3 of "
+                        "each 8 × 8 piece; in B column 1, rows 2 and 3.",
                         "C has A's layout: rounded to 16 bits, sums become the left operand of the "
                         "next product without a move."], "", 12.5, step=20)
     return pen
@@ -209,8 +182,8 @@ def swizzle():
     pen.text(50, 360, "8 passes", "hot-ink bold", 15, "start")
     pen.text(450, 338, "each in a bank group of its own:", "", 13, "start")
     pen.text(450, 360, "1 pass", "sum-ink bold", 15, "start")
-    pen.text(20, 388, "Columns: bank groups, 4 of the 32 banks each. A chunk is 16 bytes, 8 elements. "
-             "ldmatrix reads one from each of 8 rows.", "faint", 12, "start")
+    pen.text(20, 388, "Columns: bank groups, 4 of the 32 banks each. A chunk is 16 bytes, 8 "
+             "elements. ldmatrix reads one from each of 8 rows.", "faint", 12, "start")
     return pen
 
 
@@ -245,11 +218,11 @@ def safe_softmax():
     pen = Pen(380, "02: three passes over each row of S")
     row = [1, 3, 2, 5, 4, 0, 2, 1]
     top, total = max(row), sum(math.exp(x - max(row)) for x in row)
-    passes = [("1  maximum", "m = max S", [f"{x}" for x in row], f"m = {top}", "stream"),
+    passes = [("1  maximum", "m = max S", map(str, row), f"m = {top}", "stream"),
               ("2  sum", "l = Σ exp(S − m)", [f"{math.exp(x - top):.3f}" for x in row],
                f"l = {total:.3f}", "stream"),
-              ("3  normalise", "P = exp(S − m) / l", [f"{math.exp(x - top) / total:.3f}" for x in row],
-               "Σ P = 1", "sum")]
+              ("3  normalise", "P = exp(S − m) / l",
+               [f"{math.exp(x - top) / total:.3f}" for x in row], "Σ P = 1", "sum")]
     for i, (name, formula, values, result, kind) in enumerate(passes):
         y = 70 + 92 * i
         pen.text(20, y + 4, name, "bold", 14, "start")
@@ -270,9 +243,9 @@ def merge():
     (ma, la), (mb, lb) = part(a), part(b)
     m, l = max(ma, mb), la * math.exp(ma - max(ma, mb)) + lb
     pen = Pen(400, "Two parts of a row, merged")
-    for x, xs, m_part, l_part, kind, name in ((40, a, ma, la, "w0", "A"), (450, b, mb, lb, "w1", "B")):
-        pen.text(x, 62, f"part {name}: keys {'1 to 3' if name == 'A' else '4 and 5'}", "bold", 14,
-                 "start")
+    for x, xs, m_part, l_part, kind, name in ((40, a, ma, la, "w0", "part A: keys 1 to 3"),
+                                              (450, b, mb, lb, "w1", "part B: keys 4 and 5")):
+        pen.text(x, 62, name, "bold", 14, "start")
         for i, value in enumerate(xs):
             pen.box(x + 100 * i, 74, 100, 34, kind, str(value), 14, round_=0)
         pen.box(x, 140, 300, 62, kind)
@@ -320,11 +293,10 @@ def fused():
     return pen
 
 
-def column_of_tiles(pen, x, name, kind, y=96, tiles=4, high=52, wide=70):
+def column_of_tiles(pen, x, name, kind, wide=70):
     """An array in HBM, cut into tiles of rows."""
-    pen.tiles(x, y, tiles, 1, wide, high, kind,
-              lambda r, c: f"{name[0]} {r + 1}", 12)
-    pen.text(x + wide / 2, y - 8, name, "bold", 13)
+    pen.tiles(x, 96, 4, 1, wide, 52, kind, lambda r, c: f"{name[0]} {r + 1}", 12)
+    pen.text(x + wide / 2, 88, name, "bold", 13)
 
 
 def flash_v1():
@@ -335,19 +307,16 @@ def flash_v1():
     column_of_tiles(pen, 262, "Q", lambda r, c: "stream" if r == 2 else "hbm")
     column_of_tiles(pen, 370, "O, l, m", lambda r, c: "hot" if r == 2 else "hbm", wide=90)
     pen.arrow(212, 122, 212, 296, "chip", wide=3)
-    pen.text(212, 322, "outer", "chip-ink bold", 12)
-    pen.text(212, 337, "loop", "chip-ink bold", 12)
+    pen.lines(212, 322, ["outer", "loop"], "chip-ink bold", 12, "middle", 15)
     pen.arrow(350, 100, 350, 304, "stream", wide=3)
-    pen.text(350, 322, "inner", "stream-ink bold", 12)
-    pen.text(350, 337, "loop", "stream-ink bold", 12)
+    pen.lines(350, 322, ["inner", "loop"], "stream-ink bold", 12, "middle", 15)
     pen.place(540, 50, 240, 330, "one block, on chip", "chip")
     pen.box(560, 84, 200, 48, "chip", "K 2 and V 2", 14, "stay for the inner loop")
     pen.box(560, 142, 200, 44, "stream", "Q 3", 14, "then Q 4, then Q 1 …")
     pen.box(560, 196, 200, 48, "hbm", "S, P", 14, "Br × Bc, forgotten")
     pen.box(560, 254, 200, 66, "hot", "O 3, l 3, m 3", 14, "read, updated, written")
     pen.arrow(462, 222, 558, 286, "hot", both=True, wide=3)
-    pen.text(660, 342, "fp32, normalised each time", "faint", 12)
-    pen.text(660, 360, "again for every tile of K and V", "faint", 12)
+    pen.lines(660, 342, ["fp32, normalised each time", "again for every tile of K and V"], "faint", 12, "middle", 18)
     pen.legend(404, "chip", "stream", hot="read and written at every inner step")
     return pen
 
@@ -361,61 +330,51 @@ def flash_v2():
     column_of_tiles(pen, 130, "O, LSE", lambda r, c: f"w{r}", wide=90)
     pen.arrow(254, 100, 254, 304, "stream", wide=3)
     pen.text(254, 322, "the loop", "stream-ink bold", 12)
-    pen.text(75, 322, "a block", "bold", 12)
-    pen.text(75, 337, "each", "bold", 12)
-    pen.text(175, 322, "written", "bold", 12)
-    pen.text(175, 337, "once", "bold", 12)
+    pen.lines(75, 322, ["a block", "each"], "bold", 12, "middle", 15)
+    pen.lines(175, 322, ["written", "once"], "bold", 12, "middle", 15)
     pen.place(540, 50, 240, 330, "block 3, on chip", "w2")
     pen.box(560, 84, 200, 48, "w2", "Q 3", 14, "stays to the end")
     pen.box(560, 142, 200, 44, "stream", "K 2 and V 2", 14, "then K 3 and V 3 …")
     pen.box(560, 196, 200, 48, "hbm", "S, P", 14, "Br × Bc, forgotten")
     pen.box(560, 254, 200, 66, "w2", "O, l, m", 14, "in registers to the end")
     pen.arrow(434, 174, 556, 164, "stream", wide=2.5)
-    pen.text(660, 342, "O unnormalised; at the end", "faint", 12)
-    pen.text(660, 360, "O / l and LSE = m + ln l", "faint", 12)
+    pen.lines(660, 342, ["O unnormalised; at the end", "O / l and LSE = m + ln l"], "faint", 12, "middle", 18)
     pen.legend(404, "stream", w2="one block's own: no block waits for another")
     return pen
 
 
-def split(name, rows, notes):
-    """One tile of S, shared out among four warps."""
-    pen = Pen(360, name)
-    pen.box(150, 96, 300, 44, "stream" if rows else "hbm", "" if not rows else "K: all keys to each warp")
-    pen.box(70, 150, 64, 176, "hbm" if rows else "stream", "" if rows else "Q: all")
+def warps_keys():
+    pen = Pen(360, "04: the warps split the keys of a tile of S")
+    pen.text(300, 80, "keys", "faint")
+    pen.text(58, 242, "rows", "faint", 13, "end")
+    pen.box(70, 150, 64, 176, "stream", "Q: all")
     for w in range(4):
-        if rows:
-            pen.box(70, 150 + 44 * w, 64, 44, f"w{w}", "Q", 13, round_=0)
-            pen.box(150, 150 + 44 * w, 300, 44, f"w{w}", f"warp {w}: Br/4 × Bc", 14, round_=0)
-        else:
-            pen.box(150 + 75 * w, 96, 75, 44, f"w{w}", "K", 13, round_=0)
-            pen.box(150 + 75 * w, 150, 75, 176, f"w{w}", f"warp {w}", 14, "Br × Bc/4", round_=0)
-    pen.text(300, 68, "keys", "faint")
-    pen.text(52, 242, "rows", "faint", 13, "end")
-    if rows:
-        pen.arrow(150, 84, 450, 84, "hbm")
-        pen.box(500, 150, 120, 176, "hbm", "")
-        for w in range(4):
-            pen.box(500, 150 + 44 * w, 120, 44, f"w{w}", "m, l, O", 13, round_=0)
-            pen.arrow(454, 172 + 44 * w, 496, 172 + 44 * w, f"w{w}")
-    else:
-        pen.line((150, 238 - 44), (450, 238 - 44), kind="hot", wide=2.5)
-        pen.text(458, 190, "one row", "hot-ink bold", 12, "start")
-        pen.box(500, 222, 130, 60, "hot", "shared memory", 13, "maxima, sums, O")
-        pen.arrow(454, 252, 496, 252, "hot", wide=2.5)
-    pen.lines(650 if rows else 648, 160, notes, "", 13, step=21)
+        pen.box(150 + 75 * w, 96, 75, 44, f"w{w}", "K", 13, round_=0)
+        pen.box(150 + 75 * w, 150, 75, 176, f"w{w}", f"warp {w}", 14, "Br × Bc/4", round_=0)
+    pen.line((150, 194), (450, 194), kind="hot", wide=2.5)
+    pen.text(458, 190, "one row", "hot-ink bold", 12, "start")
+    pen.box(500, 222, 130, 60, "hot", "shared memory", 13, "maxima, sums, O")
+    pen.arrow(454, 252, 496, 252, "hot", wide=2.5)
+    pen.lines(648, 160, ["Every row needs", "all four warps:", "add through", "shared memory,",
+                         "two barriers", "for the statistics", "and two for every",
+                         "16 rows of O."], "", 13, step=21)
     return pen
 
 
-def warps_keys():
-    return split("04: the warps split the keys of a tile of S", False,
-                 ["Every row needs", "all four warps:", "add through", "shared memory,", "two barriers",
-                  "for the statistics", "and two for every", "16 rows of O."])
-
-
 def warps_rows():
-    return split("05: the warps split the rows of a tile of S", True,
-                 ["Every row is", "one warp's own:", "nothing to add,", "nothing to wait for.", "",
-                  "P stays in the", "warp's registers."])
+    pen = Pen(360, "05: the warps split the rows of a tile of S")
+    pen.text(300, 80, "keys", "faint")
+    pen.text(58, 242, "rows", "faint", 13, "end")
+    pen.box(150, 96, 300, 44, "stream", "K: all keys to each warp")
+    for w in range(4):
+        y = 150 + 44 * w
+        pen.box(70, y, 64, 44, f"w{w}", "Q", 13, round_=0)
+        pen.box(150, y, 300, 44, f"w{w}", f"warp {w}: Br/4 × Bc", 14, round_=0)
+        pen.box(500, y, 120, 44, f"w{w}", "m, l, O", 13, round_=0)
+        pen.arrow(454, y + 22, 496, y + 22, f"w{w}")
+    pen.lines(650, 160, ["Every row is", "one warp's own:", "nothing to add,", "nothing to wait for.",
+                         "", "P stays in the", "warp's registers."], "", 13, step=21)
+    return pen
 
 
 def causal_tiles():
@@ -460,11 +419,9 @@ def split_kv():
         pen.arrow(x + 70, 200, x + 70, 228, f"w{s}")
         pen.box(x, 230, 140, 50, "hbm", "m, l, O", 13, "fp32, unnormalised")
         pen.arrow(x + 70, 282, 470 + (x - 391) * 0.35, 326)
-    pen.text(88, 172, "read by all", "faint", 12)
-    pen.text(88, 188, "blocks", "faint", 12)
+    pen.lines(88, 172, ["read by all", "blocks"], "faint", 12, "middle", 16)
     pen.arrow(88, 122, 88, 156, "chip")
-    pen.text(88, 252, "workspace", "faint", 12)
-    pen.text(88, 268, "in HBM", "faint", 12)
+    pen.lines(88, 252, ["workspace", "in HBM"], "faint", 12, "middle", 16)
     pen.box(330, 328, 280, 46, "sum", "merge: a second kernel", 14, "03's rule, then O / l")
     pen.text(20, 346, "One block a head would leave", "faint", 12, "start")
     pen.text(20, 363, "most SMs idle.", "faint", 12, "start")

@@ -1,5 +1,6 @@
 """Every drawing as SVG, and which of those in scripts/results are stale."""
 
+import glob
 import os
 
 from ladder.drawings import DRAWINGS, backward, hero, hopper, lessons
@@ -26,16 +27,9 @@ def write_drawings():
 
 def stale_drawings():
     """Lines that say which are missing, not as they would be drawn, or not drawn any more."""
-    found, wanted = [], drawn()
-    for path, svg in wanted.items():
-        try:
-            with open(path, encoding="utf-8") as file:
-                if file.read() == svg:
-                    continue
-        except FileNotFoundError:
-            pass
-        found.append(f"{os.path.relpath(path)} is stale or missing")
-    for name in sorted(os.listdir(FOLDER) if os.path.isdir(FOLDER) else []):
-        if os.path.join(FOLDER, name) not in wanted:
-            found.append(f"{os.path.relpath(os.path.join(FOLDER, name))} is drawn by nothing")
-    return found
+    wanted, there = drawn(), {}
+    for path in glob.glob(os.path.join(FOLDER, "*")):
+        with open(path, encoding="utf-8") as file:
+            there[path] = file.read()
+    return [f"{os.path.relpath(path)} is stale" for path in sorted({*wanted, *there})
+            if wanted.get(path) != there.get(path)]

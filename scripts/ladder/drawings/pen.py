@@ -115,17 +115,14 @@ class Pen:
                  class_=kind if kind == "rule" else f"{kind}-line", stroke_width=wide,
                  stroke_dasharray=dash)
 
-    def bracket(self, x, y, length, text, side="top", size=12):
-        """How long something is: a bracket above it, below, or to its left or right."""
-        if side in ("top", "bottom"):
-            s = 6 if side == "top" else -6
-            self.line((x, y), (x, y - s), (x + length, y - s), (x + length, y), kind="hbm")
-            self.text(x + length / 2, y - 11 if s > 0 else y + 19, text, "faint", size)
-        else:
-            s = 6 if side == "left" else -6
-            self.line((x, y), (x - s, y), (x - s, y + length), (x, y + length), kind="hbm")
-            self.text(x - 11 if s > 0 else x + 11, y + length / 2 + 4, text, "faint", size,
-                      "end" if s > 0 else "start")
+    def frame(self, x, y, wide, high):
+        self.add("rect", x=x, y=y, width=wide, height=high, class_="rule", stroke_width=2)
+
+    def bracket(self, x, y, length, text, below=False):
+        """How wide something is: a bracket above it, or below."""
+        s = -6 if below else 6
+        self.line((x, y), (x, y - s), (x + length, y - s), (x + length, y), kind="hbm")
+        self.text(x + length / 2, y + 19 if below else y - 11, text, "faint", 12)
 
     def legend(self, y, *kinds, **texts):
         """What the colours mean: their usual words, or others."""
