@@ -115,8 +115,8 @@ def ping_pong():
     for i in range(7):
         x = left + unit * (i + 1)
         pen.arrow(x - 1, 278 + 34 * (i % 2), x - 1, 310 - 32 * (i % 2), "hot", wide=1.5)
-    pen.text(20, 388, "Arrow: a named barrier hands the turn on. Drawn with both equally long; that "
-             "PV also runs under its own softmax is left out.", "faint", 12, "start")
+    pen.text(20, 388, "Arrow: a named barrier hands the turn on. Drawn with both equally long; "
+             "that PV also runs under its own softmax is left out.", "faint", 12, "start")
     return pen
 
 

@@ -73,7 +73,7 @@ def levels():
         pen.box(x + 90, y + 56, 74, 22, "w1", "tensor core", 11)
         pen.box(x + 90, y + 84, 74, 22, "w3", "special: exp", 11)
     pen.box(414, 330, 352, 28, "chip", "shared memory and L1, one for the four quarters", 12)
-    pen.lines(590, 380, ["A block runs on one SM, its warps spread over the quarters;", "a warp is 32 threads that go together."], "faint", 12, "middle", 16)
+    pen.text(590, 388, "A block runs on one SM, its warps spread over the quarters.", "faint", 12)
     return pen
 
 
@@ -106,30 +106,25 @@ def matmul_tiles():
 
 def coalescing():
     pen = Pen(420, "One load of a warp: how many sectors of 32 bytes it touches")
-    for x, name, kind in ((20, "a thread a row (00)", 0), (420, "a warp a row (warp_rows)", 1)):
+    for r in range(8):
+        y = 94 + 26 * r
+        for x in (78, 478):
+            pen.tiles(x, y, 1, 4, 72, 20, "hbm")
+        pen.box(78, y, 12, 20, f"w{r % 4}", round_=0)
+        pen.text(70, y + 15, f"lane {r}", "faint", 11, "end")
+    pen.tiles(478, 94, 1, 8, 36, 20, lambda r, c: f"w{c % 4}", lambda r, c: str(c))
+    pen.text(470, 109, "lanes", "faint", 11, "end")
+    pen.text(772, 110, "…", "", 14)
+    pen.text(70, 312, "…", "", 14, "end")
+    for x, name, what, kind, result in (
+            (20, "a thread a row (00)", "32 lanes in 32 rows of S, 2 bytes each", "hot",
+             "32 sectors, 1,024 bytes moved for 64"),
+            (420, "a warp a row (warp_rows)", "32 lanes side by side in a row, 16 bytes each",
+             "sum", "16 sectors, 512 bytes moved for 512")):
         pen.text(x, 58, name, "bold", 14, "start")
-        for r in range(8):
-            y = 94 + 26 * r
-            for c in range(4):
-                pen.box(x + 58 + 72 * c, y, 70, 20, "hbm", round_=1)
-            if kind:
-                if r == 0:
-                    for lane in range(8):
-                        pen.box(x + 58 + 36 * lane - lane % 2 * 1.0, y, 35, 20, f"w{lane % 4}",
-                                f"{lane}", 11, round_=1)
-            else:
-                pen.box(x + 58, y, 12, 20, f"w{r % 4}", round_=1)
-                pen.text(x + 50, y + 15, f"lane {r}", "faint", 11, "end")
-        if kind:
-            pen.text(x + 50, 109, "lanes", "faint", 11, "end")
-            pen.text(x + 352, 110, "…", "", 14)
-        else:
-            pen.text(x + 50, 312, "…", "", 14, "end")
-        pen.bracket(x + 58, 94, 70, "a sector: 32 bytes")
-    pen.text(20, 334, "32 lanes in 32 rows of S, 2 bytes each", "", 13, "start")
-    pen.text(20, 354, "32 sectors, 1,024 bytes moved for 64", "hot-ink bold", 14, "start")
-    pen.text(420, 334, "32 lanes side by side in one row, 16 bytes each", "", 13, "start")
-    pen.text(420, 354, "16 sectors, 512 bytes moved for 512", "sum-ink bold", 14, "start")
+        pen.bracket(x + 58, 94, 72, "a sector: 32 bytes")
+        pen.text(x, 334, what, "", 13, "start")
+        pen.text(x, 354, result, f"{kind}-ink bold", 14, "start")
     pen.text(20, 396, "A row of boxes is a row of S in HBM; a box is a sector, the least that HBM "
              "reads or writes.", "faint", 12, "start")
     return pen
@@ -169,19 +164,19 @@ def mma_fragments():
 
 def swizzle():
     pen = Pen(400, "Eight rows of a tile in shared memory, and chunk 3 of each")
-    for x, name, place in ((50, "plain: chunk c at place c", lambda r, c: c),
-                           (450, "swizzled: chunk c at place c XOR r", lambda r, c: c ^ r)):
+    for x, name, at, result, kind, passes in (
+            (50, "plain: chunk c at place c", lambda r, c: c, "one bank group has all eight:",
+             "hot", "8 passes"),
+            (450, "swizzled: chunk c at place c XOR r", lambda r, c: c ^ r,
+             "each in a bank group of its own:", "sum", "1 pass")):
         pen.text(x, 62, name, "bold", 14, "start")
-        pen.tiles(x, 92, 8, 8, 40, 26, lambda r, c, at=place: "stream" if at(r, c) == 3 else "idle",
-                  lambda r, c, at=place: str(at(r, c)), 13)
-        for c in range(8):
-            pen.text(x + 20 + 40 * c, 86, f"{c}", "faint", 11)
-        for r in range(8):
-            pen.text(x - 8, 110 + 26 * r, f"row {r}", "faint", 11, "end")
-    pen.text(50, 338, "one bank group has all eight:", "", 13, "start")
-    pen.text(50, 360, "8 passes", "hot-ink bold", 15, "start")
-    pen.text(450, 338, "each in a bank group of its own:", "", 13, "start")
-    pen.text(450, 360, "1 pass", "sum-ink bold", 15, "start")
+        pen.tiles(x, 92, 8, 8, 40, 26, lambda r, c, at=at: "stream" if at(r, c) == 3 else "idle",
+                  lambda r, c, at=at: str(at(r, c)), 13)
+        for i in range(8):
+            pen.text(x + 20 + 40 * i, 86, f"{i}", "faint", 11)
+            pen.text(x - 8, 110 + 26 * i, f"row {i}", "faint", 11, "end")
+        pen.text(x, 338, result, "", 13, "start")
+        pen.text(x, 360, passes, f"{kind}-ink bold", 15, "start")
     pen.text(20, 388, "Columns: bank groups, 4 of the 32 banks each. A chunk is 16 bytes, 8 "
              "elements. ldmatrix reads one from each of 8 rows.", "faint", 12, "start")
     return pen
@@ -316,7 +311,8 @@ def flash_v1():
     pen.box(560, 196, 200, 48, "hbm", "S, P", 14, "Br × Bc, forgotten")
     pen.box(560, 254, 200, 66, "hot", "O 3, l 3, m 3", 14, "read, updated, written")
     pen.arrow(462, 222, 558, 286, "hot", both=True, wide=3)
-    pen.lines(660, 342, ["fp32, normalised each time", "again for every tile of K and V"], "faint", 12, "middle", 18)
+    pen.lines(660, 342, ["fp32, normalised each time", "again for each tile of K, V"], "faint", 12,
+              "middle", 18)
     pen.legend(404, "chip", "stream", hot="read and written at every inner step")
     return pen
 
@@ -338,7 +334,8 @@ def flash_v2():
     pen.box(560, 196, 200, 48, "hbm", "S, P", 14, "Br × Bc, forgotten")
     pen.box(560, 254, 200, 66, "w2", "O, l, m", 14, "in registers to the end")
     pen.arrow(434, 174, 556, 164, "stream", wide=2.5)
-    pen.lines(660, 342, ["O unnormalised; at the end", "O / l and LSE = m + ln l"], "faint", 12, "middle", 18)
+    pen.lines(660, 342, ["O unnormalised; at the end", "O / l and LSE = m + ln l"], "faint", 12,
+              "middle", 18)
     pen.legend(404, "stream", w2="one block's own: no block waits for another")
     return pen
 
@@ -372,8 +369,8 @@ def warps_rows():
         pen.box(150, y, 300, 44, f"w{w}", f"warp {w}: Br/4 × Bc", 14, round_=0)
         pen.box(500, y, 120, 44, f"w{w}", "m, l, O", 13, round_=0)
         pen.arrow(454, y + 22, 496, y + 22, f"w{w}")
-    pen.lines(650, 160, ["Every row is", "one warp's own:", "nothing to add,", "nothing to wait for.",
-                         "", "P stays in the", "warp's registers."], "", 13, step=21)
+    pen.lines(650, 160, ["Every row is", "one warp's own:", "nothing to add,",
+                         "nothing to wait for.", "", "P stays in the", "warp's registers."], "", 13, step=21)
     return pen
 
 
