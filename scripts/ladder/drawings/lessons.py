@@ -370,7 +370,8 @@ def warps_rows():
         pen.box(500, y, 120, 44, f"w{w}", "m, l, O", 13, round_=0)
         pen.arrow(454, y + 22, 496, y + 22, f"w{w}")
     pen.lines(650, 160, ["Every row is", "one warp's own:", "nothing to add,",
-                         "nothing to wait for.", "", "P stays in the", "warp's registers."], "", 13, step=21)
+                         "nothing to wait for.", "", "P stays in the", "warp's registers."],
+              "", 13, step=21)
     return pen
 
 
