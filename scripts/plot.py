@@ -23,6 +23,8 @@ and said.
   error         each step against float64
   fp8_error     FP8 beside fp16, with and without each of its settings
 
+Without --out and --only it also draws the shapes of scripts/results/drawings, which need no data.
+
 What is compared, where no rule gives it, stands in scripts/ladder/course.py.
 
 --readme renews the tables as well: in README.md and the lessons, wherever there are markers for one
@@ -42,6 +44,7 @@ import os
 import sys
 
 from ladder.console import GOOD, WRONG_RESULT, Parser, run_command
+from ladder.drawings.make import stale_drawings, write_drawings
 from ladder.figures.gallery import FIGURES
 from ladder.figures.make import draw, stale, write_tables
 from ladder.figures.measured import Files
@@ -54,7 +57,7 @@ def parse(arguments=None):
     parser = Parser(prog="scripts/plot.py", description=description, epilog=epilog)
     parser.add_argument("file", nargs="?", metavar="FILE",
                         help="(default the newest in scripts/results, or else its sim.json)")
-    parser.add_argument("--out", metavar="DIR", default=os.path.join(RESULTS, "figures"),
+    parser.add_argument("--out", metavar="DIR",
                         help="where figures go (default scripts/results/figures)")
     parser.add_argument("--only", metavar="NAME,...", type=lambda text: text.split(","),
                         help="these figures alone")
@@ -69,19 +72,23 @@ def parse(arguments=None):
 
 
 def plot(options):
+    out = options.out or os.path.join(RESULTS, "figures")
+    drawings = not (options.out or options.only)
     files = Files(options.file or newest_measured() or os.path.join(RESULTS, "sim.json"))
     pages = [options.readme] if options.readme else []
     if options.readme is True:
         pages = course_pages()
         need_places(pages)
     if options.check:
-        found = stale(files, options.out, pages)
+        found = stale(files, out, pages) + (stale_drawings() if drawings else [])
         for line in found:
             print(line)
         if found:
             print("scripts/plot.py --readme renews them", file=sys.stderr)
         return WRONG_RESULT if found else GOOD
-    draw(files, options.out, options.only)
+    if drawings:
+        write_drawings()
+    draw(files, out, options.only)
     write_tables(files, pages)
     return GOOD
 

@@ -3,7 +3,7 @@ function(ladder_script_test name file)
   add_test(NAME ${name} COMMAND Python3::Interpreter
     ${CMAKE_SOURCE_DIR}/scripts/tests/${file}_test.py ${ARGN} -v)
 endfunction()
-foreach(name scripts diff mutate)
+foreach(name scripts diff mutate drawings)
   ladder_script_test(${name} ${name})
 endforeach()
 foreach(name lessons peers bench exercises claims plots)

@@ -13,7 +13,7 @@ NOT_YET = "not measured yet"
 
 
 def claims_table(files):
-    rows = [[claim["claim"], claim["source"], claim["how"], *JUDGES[claim["kind"]](files, claim)]
+    rows = [[f'<a id="{claim["id"]}"></a>{claim["claim"]}', claim["source"], claim["how"], *JUDGES[claim["kind"]](files, claim)]
             for claim in course.CLAIMS]
     lines = markdown(["claim", "where", "measured here as", "ours", "reproduced"], rows)
     if files.gpu.there:

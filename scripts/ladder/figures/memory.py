@@ -80,16 +80,18 @@ def workspace(files, missing):
     portable = [step for step in files.order if not files.about[step].exact_architecture]
     there = {e.step for e in files.gpu.entries} | {e.step for e in files.sim.entries
                                                    if e.step in portable}
-    every = [step for step in files.order if step in there]
+    every, steps = [step for step in files.order if step in there], []
     for way in ("fwd", "bwd"):
         entries = files.gpu.plain(way, head_dim=d, causal=False) + [
             e for e in files.sim.plain(way, head_dim=d, causal=False) if e.step in portable]
-        steps = [(step, of) for step, of in files.steps_of(entries) if way == files.own_way(step)]
-        for together, known in alike(steps, lambda e: per_head(e, e.workspace_bytes)):
-            lengths = sorted(known)
-            lines.append({**files.look(together[0]), "x": lengths,
-                          "label": ", ".join(names_of(together, every)),
-                          "y": [known[n] for n in lengths]})
+        steps += [(step, of) for step, of in files.steps_of(entries) if way == files.own_way(step)]
+    # A counter for all heads together is nothing for each of them.
+    for together, known in alike(steps, lambda e: per_head(
+            e, e.workspace_bytes if e.workspace_bytes > 64 else 0)):
+        lengths = sorted(known)
+        lines.append({**files.look(together[0]), "x": lengths,
+                      "label": ", ".join(names_of(together, every)),
+                      "y": [known[n] for n in lengths]})
     for one in files.gpu.skipped:
         needs = re.search(r"needs ([\d.]+) GiB", one["reason"])
         step = (one["rung"], one["variant"])
@@ -119,6 +121,9 @@ def names_of(steps, every):
             found.append(f"{number(rung)} from {mine[0]} on")
         elif len(mine) > 2 and mine == its[its.index(mine[0]):][:len(mine)]:
             found.append(f"{number(rung)} {mine[0]} to {mine[-1]}")
+        elif len(its) < 2 * len(mine):
+            found.append(f"{number(rung)} without "
+                         f"{', '.join(variant for variant in its if variant not in mine)}")
         else:
             found.append(f"{number(rung)} {', '.join(mine)}")
     return found
@@ -194,16 +199,18 @@ def slopes(axis, first, last, bottom):
 
 
 def draw_workspace(plt, data):
-    figure, axis = plt.subplots(figsize=(9.4, 5.4))
-    margins(figure, left=0.95, right=2.4, top=0.6)
+    figure, axis = plt.subplots(figsize=(10.3, 5.4))
+    margins(figure, left=0.95, right=3.3, top=0.6)
     positive = [y for line in data["lines"] for y in line["y"] if y > 0]
-    floor = min(positive) / 6
+    floor = min(positive) / 8  # where nothing is drawn, which the logarithm does not have
     lengths = {n for line in data["lines"] for n in line["x"]} | {m["x"] for m in data["marks"]}
     length_axis(axis, lengths)
     byte_axis(axis)
     limit = data["memory_bytes"] and data["memory_bytes"] / data["heads"]
     top = max(positive + [m["y"] for m in data["marks"]] + ([limit] if limit else []))
-    axis.set_ylim(floor / 1.5, top * 3)
+    axis.set_ylim(floor / 2, top * 12)
+    axis.set_yticks([floor, *(10.0**e for e in range(3, 13) if floor < 10.0**e < top * 12)])
+    axis.yaxis.set_major_formatter(lambda y, _: byte_tick(y) if y > floor else "0")
     if limit:
         axis.axhline(limit, color=INK, lw=1, ls=(0, (5, 2)))
         axis.text(min(lengths), limit * 1.15, f"all of the {data['gpu']}'s "
@@ -214,10 +221,8 @@ def draw_workspace(plt, data):
         shown = [max(y, floor) for y in line["y"]]
         axis.plot(line["x"], shown, color=line["colour"],
                   marker=marker(line))
-        text = line["label"] + ("" if any(line["y"]) else ": nothing")
-        ends.append((line["x"][-1], shown[-1], text if len(text) < 26 else text.replace(
-            ", ", ",\n"), ink(line), "bold"))
-    spread(axis, ends, 24)
+        ends.append((line["x"][-1], shown[-1], line["label"], ink(line), "bold"))
+    spread(axis, ends, 13)
     for mark in data["marks"]:
         axis.plot(mark["x"], mark["y"], marker="x", color=mark["colour"], ls="",
                   markersize=10, mew=2.2, zorder=5)

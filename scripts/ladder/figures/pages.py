@@ -40,13 +40,22 @@ def tables_in(path, text):
     return names
 
 
+def relinked(text, path):
+    """Links of a table, which are from the project's root, as they have to be in a page of it."""
+    folder = os.path.relpath(os.path.dirname(os.path.abspath(path)), ROOT)
+    if folder.startswith(os.pardir):
+        return text
+    return re.sub(r"(\]\()((?!https?:|#)[^)]+)", lambda match: match[1] + os.path.relpath(
+        match[2], folder), text)
+
+
 def renewed(path, files):
     """A file's text with its tables made anew, and the names of those that differ."""
     with open(path, encoding="utf-8") as file:
         text = file.read()
     differ = []
     for name in tables_in(path, text):
-        new = "\n".join(["", *TABLES[name](files, name), "", ""])
+        new = relinked("\n".join(["", *TABLES[name](files, name), "", ""]), path)
         whole = re.sub(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)",
                        lambda match: match[1] + new + match[2], text, flags=re.DOTALL)
         if whole != text:

@@ -39,7 +39,7 @@ def two_gpus_table(files, name):
         [[line, *(cell for d in HEADS for cell in cells(pair, of.get(d)))]
          for line, of in rows.items()], range(1, 1 + 3 * len(HEADS)))
     picture = [] if about["kernels"] else ["", (
-        f"![{course.CAPTIONS['two_gpus']}](../scripts/results/figures/two_gpus.svg)")]
+        f"![{course.CAPTIONS['two_gpus']}](scripts/results/figures/two_gpus.svg)")]
     return [*lines, "", about_the_pair(pair) + which(pair, rows, changed), *picture]
 
 

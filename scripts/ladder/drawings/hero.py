@@ -1,0 +1,101 @@
+"""The animated drawing at the top of README: CSS alone, so that it plays as an image."""
+
+from ladder.drawings.pen import Pen
+
+TICK, TICKS, HOLD = 0.8, 18, 5  # seconds a tick; ticks of work, and of rest at the end
+TILES, N, D = 4, 256, 64        # tiles of 64 × 64 of one head
+TILE = N // TILES * D * 2       # bytes of a tile in 16 bits
+LM = N // TILES * 4 * 2         # of l and m of a tile's rows
+
+
+def requested_v1():
+    """Bytes that 04 has requested from HBM after each tick: set-up, 16 steps, the end."""
+    total = [2 * TILES * TILE + TILES * LM]
+    for step in range(TILES * TILES):
+        kv = 2 * TILE if step % TILES == 0 else 0
+        total.append(total[-1] + kv + TILE + 2 * 2 * TILE + 2 * LM)
+    return [*total, total[-1] + 3 * TILES * TILE + TILES * LM + N * 4]
+
+
+def requested_v2():
+    """05's, four blocks at once: after Q with the first K and V, each further K and V, and O."""
+    total = [TILES * 3 * TILE]
+    for _ in range(TILES - 1):
+        total.append(total[-1] + TILES * 2 * TILE)
+    return [*total, total[-1] + TILES * TILE + N * 4]
+
+
+def hero():
+    period = TICK * (TICKS + HOLD)
+    share = 100 / (TICKS + HOLD)
+    pen = Pen(430, css=(
+        f".on,.end{{opacity:0;animation:{period:.1f}s step-end infinite}}"
+        f".on{{animation-name:on}}"
+        f"@keyframes on{{0%{{opacity:1}}{share:.4f}%,100%{{opacity:0}}}}"
+        + "".join(f".e{t}{{animation-name:e{t}}}@keyframes e{t}"
+                  f"{{0%{{opacity:0}}{t * share:.4f}%,100%{{opacity:1}}}}" for t in range(TICKS))
+        + "@media (prefers-reduced-motion:reduce){.on{animation:none;opacity:0}"
+          ".end{animation:none;opacity:1}}"))
+
+    def at(tick):
+        """Seen during one tick only."""
+        return f"animation-delay:{tick * TICK - period * (tick > 0):.1f}s"
+
+    def flash(x, y, wide, high, kind, tick, text=""):
+        pen.box(x, y, wide, high, f"{kind} on", "", style=at(tick))
+        if text:
+            pen.text(x + wide / 2, y + high / 2 + 4, text, "on bold", 12, style=at(tick))
+
+    biggest = requested_v1()[-1]
+    for x, name, where, total in (
+            (20, "04: FlashAttention", "K, V outside, Q inside: one block a head", requested_v1()),
+            (420, "05: FlashAttention-2", "Q outside, K, V inside: a block a tile",
+             requested_v2())):
+        v1 = x == 20
+        pen.text(x, 30, name, "bold", 18, "start")
+        pen.text(x, 52, where, "faint", 13, "start")
+        left, top, cell = x + 62, 112, 52
+        for i in range(TILES):
+            pen.box(left + cell * i, 70, cell - 4, 32, "hbm", f"K,V {i + 1}", 12)
+            pen.box(x, top + cell * i, 50, cell - 4, "hbm", f"Q {i + 1}", 12)
+            pen.box(left + cell * TILES + 12, top + cell * i, 62, cell - 4, "hbm", f"O {i + 1}", 12)
+            for j in range(TILES):
+                pen.box(left + cell * j, top + cell * i, cell - 4, cell - 4, "idle")
+        for i in range(TILES):
+            for j in range(TILES):
+                tick = 1 + j * TILES + i if v1 else 1 + j
+                pen.box(left + cell * j, top + cell * i, cell - 4, cell - 4,
+                        f"{'w0' if v1 else f'w{i}'} end e{tick}")
+        for j in range(TILES):
+            for i in range(TILES):
+                o = (left + cell * TILES + 12, top + cell * i, 62, cell - 4)
+                q = (x, top + cell * i, 50, cell - 4)
+                if v1:
+                    tick = 1 + j * TILES + i
+                    flash(left + cell * j, 70, cell - 4, 32, "chip", tick, f"K,V {j + 1}")
+                    flash(*q, "stream", tick, f"Q {i + 1}")
+                    flash(*o, "hot", tick, f"⇄ O {i + 1}")
+                else:
+                    flash(*q, f"w{i}", 1 + j, f"Q {i + 1}")
+                    if i == 0:
+                        flash(left + cell * j, 70, cell - 4, 32, "stream", 1 + j, f"K,V {j + 1}")
+        for i in range(TILES):
+            pen.box(left + cell * TILES + 12, top + cell * i, 62, cell - 4,
+                    f"sum end e{17 if v1 else 5}")
+            pen.text(left + cell * TILES + 43, top + cell * i + 28, f"O {i + 1}",
+                     f"bold end e{17 if v1 else 5}", 12)
+        # HBM's bytes: a bar that grows, and the number of each tick.
+        pen.text(x, 350, "requested from HBM", "", 14, "start")
+        pen.box(x, 360, 350, 20, "idle")
+        for tick, count in enumerate(total):
+            before = total[tick - 1] if tick else 0
+            pen.box(x + 350 * before / biggest, 360, 350 * (count - before) / biggest, 20,
+                    f"{'hot' if v1 else 'sum'} end e{tick}", round_=0)
+        last = len(total) - 1
+        for tick, count in enumerate(total):
+            if tick < last:
+                pen.text(x + 350, 350, f"{count:,} B", "on bold", 14, "end", style=at(tick))
+        pen.text(x + 350, 350, f"{total[-1]:,} B", f"bold end e{last}", 14, "end")
+    pen.text(20, 412, f"One head, N = {N}, d = {D}, 16 bits, tiles of 64. 04 carries O (fp32), l "
+             "and m to HBM and back at every step.", "faint", 12, "start")
+    return pen

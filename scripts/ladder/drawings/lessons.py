@@ -1,0 +1,426 @@
+"""Drawings of 00 to 05: memories, tiles, loops and softmaxes."""
+
+import math
+
+from ladder.drawings.pen import Pen
+
+
+def loop_nests():
+    pen = Pen(500, "Four loop nests: what is inside decides what goes to HBM")
+    kernels = [("all i, j at once", ["S = q·k", "!write S"]),
+               ("all rows i at once", ["read S twice", "P = exp S / l", "!write P"]),
+               ("all i, c at once", ["read P", "O = Σ P·v"])]
+    recurrence = ["read K, V", "S = QKᵀ", "m, l, O"]
+    nests = [("03  online softmax", "32 rows of Q: a warp", "32 keys at a time", recurrence,
+              ["O / l → HBM", "Q, m, l, O stay on chip"]),
+             ("04  FlashAttention", "tile of K, V (one block)", "tile of Q",
+              ["read Q, O, l, m", "S = QKᵀ", "combine", "!write O, l, m"], ["K, V stay meanwhile"]),
+             ("05  FlashAttention-2", "tile of Q: a block each", "tile of K, V", recurrence,
+              ["O / l, LSE → HBM", "Q, m, l, O stay meanwhile"])]
+    pen.text(20, 58, "00  three kernels", "bold", 14, "start")
+    for (head, inside), y in zip(kernels, (78, 156, 254)):
+        pen.box(20, y, 178, 20 * len(inside) + 30, "hbm", round_=6)
+        pen.text(30, y + 18, head, "bold", 12, "start")
+        pen.lines(42, y + 38, inside, size=12, step=20)
+    for i, (name, outer, inner, inside, after) in enumerate(nests):
+        x = 214 + 194 * i
+        pen.text(x, 58, name, "bold", 14, "start")
+        pen.box(x, 78, 178, 210, "chip", round_=6)
+        pen.text(x + 10, 96, outer, "bold", 12, "start")
+        pen.box(x + 14, 108, 154, 20 * len(inside) + 32, "stream", round_=6)
+        pen.text(x + 24, 126, inner, "bold", 12, "start")
+        pen.lines(x + 34, 148, inside, size=12, step=20)
+        pen.lines(x + 10, 258, after, size=12, step=20)
+    # The order in which a 4 × 4 matrix S is gone through.
+    for i, (cost, kind, when) in enumerate((
+            (["S and P lie in HBM:", "N × N elements each"], "hbm", "123"),
+            (["nothing N × N; each warp", "reads all of K and V"], "w{r}", "{c}"),
+            (["K and V read once,", "O, l, m at every step"], "w0", "{n}"),
+            (["O written once, K and V", "read by every block"], "w{r}", "{c}"))):
+        x = 20 + 194 * i
+        pen.tiles(x + 34, 350, 4, 4, 26, 18, lambda r, c, kind=kind: kind.format(r=r),
+                  lambda r, c, when=when: when.format(c=c + 1, n=4 * c + r + 1), 10)
+        pen.text(x + 28, 390, "rows", "faint", 11, "end")
+        pen.text(x + 86, 344, "keys", "faint", 11)
+        pen.lines(x, 438, cost, "", 12, step=17)
+    pen.text(20, 484, "Squares: tiles of S, and when each is worked on. A colour is a worker: "
+             "a warp in 03, a block in 04 and 05; equal numbers at once.", "faint", 11, "start")
+    return pen
+
+
+def levels():
+    pen = Pen(430, "Where data lives, and what an SM is made of")
+    rows = [("registers", "one thread's; 256 KB an SM", "at hand at once", "chip", 200),
+            ("shared memory", "one block's; 164 KB an SM", "23 cycles · 19 TB/s", "chip", 250),
+            ("L2 cache", "all SMs'; 40 MB", "200 cycles · 7 TB/s", "sum", 300),
+            ("HBM", "all SMs'; 40 to 80 GB", "290 cycles · 1.5 to 2 TB/s", "hbm", 350)]
+    for i, (name, who, speed, kind, wide) in enumerate(rows):
+        y = 52 + 88 * i
+        pen.box(195 - wide / 2, y, wide, 66, kind)
+        pen.text(195, y + 21, name, "bold", 14)
+        pen.text(195, y + 40, who, "", 12)
+        pen.text(195, y + 57, speed, "faint", 12)
+        if i:
+            pen.arrow(195, y - 1, 195, y - 21, both=True)
+    pen.text(195, 416, "published figures of an A100", "faint", 12)
+    pen.place(400, 52, 380, 352, "one SM of 108 (A100) or 132 (H100)", "chip")
+    for i in range(4):
+        x, y = 414 + 180 * (i % 2), 82 + 122 * (i // 2)
+        pen.box(x, y, 172, 114, "hbm", round_=5)
+        pen.box(x + 8, y + 8, 156, 20, "w2", "scheduler: a warp a cycle", 11)
+        pen.box(x + 8, y + 32, 156, 20, "chip", "registers, 64 KB", 11)
+        pen.box(x + 8, y + 56, 74, 50, "w0", "arithmetic", 11, "fp32")
+        pen.box(x + 90, y + 56, 74, 22, "w1", "tensor core", 11)
+        pen.box(x + 90, y + 84, 74, 22, "w3", "special: exp", 11)
+    pen.box(414, 330, 352, 28, "chip", "shared memory and L1, one for the four quarters", 12)
+    pen.text(590, 388, "A block runs on one SM, its warps spread over the quarters.", "faint", 12)
+    return pen
+
+
+def matmul_tiles():
+    pen = Pen(440, "01: a block's tile of S, and the tiles of Q and K that it needs")
+    pen.place(20, 50, 456, 376, "HBM")
+    pen.tiles(60, 230, 4, 4, 38, 38, lambda r, c: "stream" if r == 1 else "hbm",
+              lambda r, c: f"step {c}" if r == 1 else "", 11)
+    pen.text(136, 222, "Q", "bold", 15)
+    pen.text(136, 402, "N × d", "faint")
+    pen.tiles(300, 72, 4, 4, 38, 32, lambda r, c: "stream" if c == 2 else "hbm",
+              lambda r, c: f"step {r}" if c == 2 else "", 11)
+    pen.text(288, 140, "Kᵀ", "bold", 15, "end")
+    pen.tiles(300, 230, 4, 4, 38, 38, lambda r, c: "sum" if (r, c) == (1, 2) else "hbm",
+              lambda r, c: "16²" if (r, c) == (1, 2) else "")
+    pen.text(376, 402, "S, N × N", "faint")
+    pen.arrow(214, 287, 372, 287, "stream")
+    pen.arrow(395, 202, 395, 264, "stream")
+    pen.place(500, 82, 262, 300, "one block, on chip", "chip")
+    pen.box(520, 116, 90, 66, "chip", "tile of Q", 13, "16 × 16")
+    pen.box(650, 116, 90, 66, "chip", "tile of K", 13, "16 × 16")
+    pen.text(630, 202, "shared memory, both new at each step", "faint", 12)
+    pen.arrow(565, 212, 607, 250)
+    pen.arrow(695, 212, 653, 250)
+    pen.box(585, 254, 90, 52, "sum", "tile of S", 13, "registers")
+    pen.lines(516, 330, ["256 threads, one sum each.", "An element fetched once is read",
+                         "by 16 threads: HBM reads / 16."], "", 12, step=18)
+    return pen
+
+
+def coalescing():
+    pen = Pen(420, "One load of a warp: how many sectors of 32 bytes it touches")
+    for r in range(8):
+        y = 94 + 26 * r
+        for x in (78, 478):
+            pen.tiles(x, y, 1, 4, 72, 20, "hbm")
+        pen.box(78, y, 12, 20, f"w{r % 4}", round_=0)
+        pen.text(70, y + 15, f"lane {r}", "faint", 11, "end")
+    pen.tiles(478, 94, 1, 8, 36, 20, lambda r, c: f"w{c % 4}", lambda r, c: str(c))
+    pen.text(470, 109, "lanes", "faint", 11, "end")
+    pen.text(772, 110, "…", "", 14)
+    pen.text(70, 312, "…", "", 14, "end")
+    for x, name, what, kind, result in (
+            (20, "a thread a row (00)", "32 lanes in 32 rows of S, 2 bytes each", "hot",
+             "32 sectors, 1,024 bytes moved for 64"),
+            (420, "a warp a row (warp_rows)", "32 lanes side by side in a row, 16 bytes each",
+             "sum", "16 sectors, 512 bytes moved for 512")):
+        pen.text(x, 58, name, "bold", 14, "start")
+        pen.bracket(x + 58, 94, 72, "a sector: 32 bytes")
+        pen.text(x, 334, what, "", 13, "start")
+        pen.text(x, 354, result, f"{kind}-ink bold", 14, "start")
+    pen.text(20, 396, "A row of boxes is a row of S in HBM; a box is a sector, the least that HBM "
+             "reads or writes.", "faint", 12, "start")
+    return pen
+
+
+def mma_fragments():
+    pen = Pen(504, "mma.m16n8k16: which lane of the warp holds which elements")
+    row_lane = lambda r, c: r % 8 * 4 + c % 4  # noqa: E731
+    column_lane = lambda r, c: c * 4 + r % 4  # noqa: E731
+    for x, name, pairs, kind in ((30, "A, 16 × 16: a[0] … a[3]", 8, "w0"),
+                                 (590, "C, 16 × 8: c[0] … c[3]", 4, "w1")):
+        wide = 36 if pairs == 8 else 42
+        pen.text(x, 58, name, "bold", 14, "start")
+        pen.tiles(x, 84, 16, pairs, wide, 20,
+                  lambda r, c, kind=kind: kind if row_lane(r, c) == 5 else "idle",
+                  lambda r, c: str(row_lane(r, c)), 10)
+        for r in (0, 8):
+            for c in range(0, pairs, 4):
+                pen.frame(x + c * wide, 84 + 20 * r, 4 * wide, 160)
+                register = (f"a[{r // 8 + c // 2}]" if pairs == 8 else
+                            f"c[{r // 4}], c[{r // 4 + 1}]")
+                pen.text(x + (c + 2) * wide, 79 if r == 0 else 418, register, "faint", 11)
+    pen.text(360, 58, "B, 16 × 8: b0, b1", "bold", 14, "start")
+    pen.tiles(360, 84, 8, 8, 24, 40, lambda r, c: "w2" if column_lane(r, c) == 5 else "idle",
+              lambda r, c: str(column_lane(r, c)), 10)
+    for r in (0, 4):
+        pen.frame(360, 84 + 40 * r, 192, 160)
+        pen.text(556, 168 + 40 * r, f"b{r // 4}", "faint", 11, "start")
+    pen.lines(30, 446, ["A box is two neighbours: side by side in A and C, one above the other "
+                        "in B; its number is the lane.",
+                        "Lane 5 is coloured: row ⌊5/4⌋ = 1, columns 2 · (5 mod 4) = 2 and 3 of "
+                        "each 8 × 8 piece; in B column 1, rows 2 and 3.",
+                        "C has A's layout: rounded to 16 bits, sums become the left operand of the "
+                        "next product without a move."], "", 12.5, step=20)
+    return pen
+
+
+def swizzle():
+    pen = Pen(400, "Eight rows of a tile in shared memory, and chunk 3 of each")
+    for x, name, at, result, kind, passes in (
+            (50, "plain: chunk c at place c", lambda r, c: c, "one bank group has all eight:",
+             "hot", "8 passes"),
+            (450, "swizzled: chunk c at place c XOR r", lambda r, c: c ^ r,
+             "each in a bank group of its own:", "sum", "1 pass")):
+        pen.text(x, 62, name, "bold", 14, "start")
+        pen.tiles(x, 92, 8, 8, 40, 26, lambda r, c, at=at: "stream" if at(r, c) == 3 else "idle",
+                  lambda r, c, at=at: str(at(r, c)), 13)
+        for i in range(8):
+            pen.text(x + 20 + 40 * i, 86, f"{i}", "faint", 11)
+            pen.text(x - 8, 110 + 26 * i, f"row {i}", "faint", 11, "end")
+        pen.text(x, 338, result, "", 13, "start")
+        pen.text(x, 360, passes, f"{kind}-ink bold", 15, "start")
+    pen.text(20, 388, "Columns: bank groups, 4 of the 32 banks each. A chunk is 16 bytes, 8 "
+             "elements. ldmatrix reads one from each of 8 rows.", "faint", 12, "start")
+    return pen
+
+
+def cp_async_groups():
+    pen = Pen(400, "cp.async: copies in groups, three stages, and wait<1>")
+    left, wide = 130, 105
+    for step in range(5):
+        x = left + wide * (step + 1)
+        pen.line((x + 8, 70), (x + 8, 296), kind="hot", dash="4 3", wide=1.5)
+        pen.text(x + 8, 312, "wait<1>", "hot-ink mono", 11)
+        pen.text(x + 8, 328, f"{step} is there,", "", 11)
+        pen.text(x + 8, 343, f"{step + 1} perhaps not", "faint", 11)
+    for step in range(-1, 5):
+        pen.text(left + wide * (step + 1.5), 62, "before" if step < 0 else f"step {step}", "faint")
+    for g in range(6):
+        start = left + (40 * g if g < 2 else wide * (g - 1) + 26)
+        end = left + wide * (g + 1)
+        y = 78 + 34 * g
+        pen.text(left - 12, y + 17, f"group {g}", "", 13, "end")
+        pen.box(start, y, min(end, left + 6 * wide) - start - 12, 24, "stream",
+                f"→ stage {g % 3}", 12)
+        if g < 5:
+            pen.box(end + 26, y, wide - 30, 24, "chip", "multiply", 12)
+    pen.lines(20, 368, ["A commit closes a group. wait<n> returns when at most the n newest groups "
+                        "are under way: with n = 1 all but one are there.",
+                        "Then a barrier, the next copies start into the stage just left, and the "
+                        "block multiplies."], "", 12, step=18)
+    return pen
+
+
+def safe_softmax():
+    pen = Pen(380, "02: three passes over each row of S")
+    row = [1, 3, 2, 5, 4, 0, 2, 1]
+    top, total = max(row), sum(math.exp(x - max(row)) for x in row)
+    passes = [("1  maximum", "m = max S", map(str, row), f"m = {top}", "stream"),
+              ("2  sum", "l = Σ exp(S − m)", [f"{math.exp(x - top):.3f}" for x in row],
+               f"l = {total:.3f}", "stream"),
+              ("3  normalise", "P = exp(S − m) / l",
+               [f"{math.exp(x - top) / total:.3f}" for x in row], "Σ P = 1", "sum")]
+    for i, (name, formula, values, result, kind) in enumerate(passes):
+        y = 70 + 92 * i
+        pen.text(20, y + 4, name, "bold", 14, "start")
+        pen.text(20, y + 24, formula, "", 13, "start")
+        for j, value in enumerate(values):
+            pen.box(180 + 58 * j, y - 16, 58, 36, kind, value, 13, round_=0)
+        pen.arrow(180, y + 32, 644, y + 32, kind)
+        pen.text(414, y + 48, "reads the row of S" if i < 2 else
+                 "reads the row of S once more, and writes the row of P", "faint", 12)
+        pen.box(672, y - 16, 108, 36, "chip", result, 14)
+    pen.legend(364, stream="S, from HBM", sum="P, to HBM", chip="stays in registers")
+    return pen
+
+
+def merge():
+    a, b = [1, 3, 2], [5, 4]
+    part = lambda xs: (max(xs), sum(math.exp(x - max(xs)) for x in xs))  # noqa: E731
+    (ma, la), (mb, lb) = part(a), part(b)
+    m, l = max(ma, mb), la * math.exp(ma - max(ma, mb)) + lb
+    pen = Pen(400, "Two parts of a row, merged")
+    for x, xs, m_part, l_part, kind, name in ((40, a, ma, la, "w0", "part A: keys 1 to 3"),
+                                              (450, b, mb, lb, "w1", "part B: keys 4 and 5")):
+        pen.text(x, 62, name, "bold", 14, "start")
+        for i, value in enumerate(xs):
+            pen.box(x + 100 * i, 74, 100, 34, kind, str(value), 14, round_=0)
+        pen.box(x, 140, 300, 62, kind)
+        pen.text(x + 150, 164, f"m = {m_part},   l = Σ exp(s − {m_part}) = {l_part:.3f}", "", 14)
+        pen.text(x + 150, 188, f"o = Σ exp(s − {m_part}) · v", "", 14)
+        pen.arrow(x + 150, 110, x + 150, 138)
+        pen.arrow(x + 150, 204, 400 + (x - 190) * 0.4, 272)
+    pen.text(230, 250, f"× e^({ma} − {m}) = {math.exp(ma - m):.3f}", "hot-ink bold", 14, "end")
+    pen.text(580, 250, "× e^0 = 1", "bold", 14, "start")
+    pen.box(170, 274, 460, 62, "sum")
+    pen.text(400, 298, f"m = max({ma}, {mb}) = {m},   l = {la:.3f} · {math.exp(ma - m):.3f} + "
+             f"{lb:.3f} = {l:.3f}", "", 14)
+    pen.text(400, 322, f"o = {math.exp(ma - m):.3f} · o of A + o of B", "", 14)
+    pen.lines(40, 362, ["Each part is scaled to the common maximum, then added: so parts may "
+                        "be merged in any order.",
+                        "At the end O = o / l, once."], "", 13, step=20)
+    return pen
+
+
+def fused():
+    pen = Pen(420, "03: one pass, nothing N × N")
+    pen.place(20, 50, 300, 352, "HBM")
+    pen.box(180, 62, 90, 34, "chip", "Q")
+    pen.box(180, 356, 90, 34, "sum", "O")
+    for name, x in (("K", 76), ("V", 180)):
+        pen.tiles(x, 128, 6, 1, 90, 34, lambda r, c: "stream" if r == 2 else "hbm",
+                  lambda r, c, name=name: f"{name}, 32 keys", 12)
+        pen.text(x + 45, 121, name, "bold", 14)
+    pen.arrow(50, 130, 50, 330, "stream", wide=3)
+    pen.place(400, 50, 380, 352, "one warp, on chip", "chip")
+    pen.arrow(272, 80, 418, 100, "chip", wide=2.5)
+    pen.arrow(272, 212, 418, 166, "stream", wide=2.5)
+    pen.box(420, 80, 150, 46, "chip", "32 rows of Q", 13, "to the end")
+    pen.box(420, 138, 150, 46, "stream", "32 keys: K, V", 13, "then the next 32")
+    pen.box(630, 104, 130, 54, "hbm", "S, then P", 13, "32 × 32, forgotten")
+    pen.arrow(574, 132, 626, 132)
+    pen.arrow(695, 162, 695, 206)
+    pen.box(420, 210, 340, 124, "sum")
+    pen.lines(436, 234, ["m′ = max(m, rowmax S)", "α = exp(m − m′),  P = exp(S − m′)",
+                         "l ← α · l + rowsum P", "O ← α · O + P · V"], "", 14, step=23)
+    pen.text(436, 324, "m, l and O stay in registers; α rescales them", "faint", 12, "start")
+    pen.arrow(480, 338, 274, 373, "sum", wide=2.5)
+    pen.text(500, 360, "once, at the end: O / l", "", 13, "start")
+    pen.text(500, 384, "Each warp goes through all of K and V.", "faint", 12, "start")
+    return pen
+
+
+def column_of_tiles(pen, x, name, kind, wide=70):
+    """An array in HBM, cut into tiles of rows."""
+    pen.tiles(x, 96, 4, 1, wide, 52, kind, lambda r, c: f"{name[0]} {r + 1}", 12)
+    pen.text(x + wide / 2, 88, name, "bold", 13)
+
+
+def flash_v1():
+    pen = Pen(420, "04: K and V outside, Q inside — O goes back and forth")
+    pen.place(20, 50, 470, 330, "HBM, one head")
+    column_of_tiles(pen, 40, "K", lambda r, c: "chip" if r == 1 else "hbm")
+    column_of_tiles(pen, 126, "V", lambda r, c: "chip" if r == 1 else "hbm")
+    column_of_tiles(pen, 262, "Q", lambda r, c: "stream" if r == 2 else "hbm")
+    column_of_tiles(pen, 370, "O, l, m", lambda r, c: "hot" if r == 2 else "hbm", wide=90)
+    pen.arrow(212, 122, 212, 296, "chip", wide=3)
+    pen.lines(212, 322, ["outer", "loop"], "chip-ink bold", 12, "middle", 15)
+    pen.arrow(350, 100, 350, 304, "stream", wide=3)
+    pen.lines(350, 322, ["inner", "loop"], "stream-ink bold", 12, "middle", 15)
+    pen.place(540, 50, 240, 330, "one block, on chip", "chip")
+    pen.box(560, 84, 200, 48, "chip", "K 2 and V 2", 14, "stay for the inner loop")
+    pen.box(560, 142, 200, 44, "stream", "Q 3", 14, "then Q 4, then Q 1 …")
+    pen.box(560, 196, 200, 48, "hbm", "S, P", 14, "Br × Bc, forgotten")
+    pen.box(560, 254, 200, 66, "hot", "O 3, l 3, m 3", 14, "read, updated, written")
+    pen.arrow(462, 222, 558, 286, "hot", both=True, wide=3)
+    pen.lines(660, 342, ["fp32, normalised each time", "again for each tile of K, V"], "faint", 12,
+              "middle", 18)
+    pen.legend(404, "chip", "stream", hot="read and written at every inner step")
+    return pen
+
+
+def flash_v2():
+    pen = Pen(420, "05: Q outside, K and V inside — O is written once")
+    pen.place(20, 50, 470, 330, "HBM, one head")
+    column_of_tiles(pen, 40, "Q", lambda r, c: f"w{r}")
+    column_of_tiles(pen, 278, "K", lambda r, c: "stream" if r == 1 else "hbm")
+    column_of_tiles(pen, 360, "V", lambda r, c: "stream" if r == 1 else "hbm")
+    column_of_tiles(pen, 130, "O, LSE", lambda r, c: f"w{r}", wide=90)
+    pen.arrow(254, 100, 254, 304, "stream", wide=3)
+    pen.text(254, 322, "the loop", "stream-ink bold", 12)
+    pen.lines(75, 322, ["a block", "each"], "bold", 12, "middle", 15)
+    pen.lines(175, 322, ["written", "once"], "bold", 12, "middle", 15)
+    pen.place(540, 50, 240, 330, "block 3, on chip", "w2")
+    pen.box(560, 84, 200, 48, "w2", "Q 3", 14, "stays to the end")
+    pen.box(560, 142, 200, 44, "stream", "K 2 and V 2", 14, "then K 3 and V 3 …")
+    pen.box(560, 196, 200, 48, "hbm", "S, P", 14, "Br × Bc, forgotten")
+    pen.box(560, 254, 200, 66, "w2", "O, l, m", 14, "in registers to the end")
+    pen.arrow(434, 174, 556, 164, "stream", wide=2.5)
+    pen.lines(660, 342, ["O unnormalised; at the end", "O / l and LSE = m + ln l"], "faint", 12,
+              "middle", 18)
+    pen.legend(404, "stream", w2="one block's own: no block waits for another")
+    return pen
+
+
+def warps_keys():
+    pen = Pen(360, "04: the warps split the keys of a tile of S")
+    pen.text(300, 80, "keys", "faint")
+    pen.text(58, 242, "rows", "faint", 13, "end")
+    pen.box(70, 150, 64, 176, "stream", "Q: all")
+    for w in range(4):
+        pen.box(150 + 75 * w, 96, 75, 44, f"w{w}", "K", 13, round_=0)
+        pen.box(150 + 75 * w, 150, 75, 176, f"w{w}", f"warp {w}", 14, "Br × Bc/4", round_=0)
+    pen.line((150, 194), (450, 194), kind="hot", wide=2.5)
+    pen.text(458, 190, "one row", "hot-ink bold", 12, "start")
+    pen.box(500, 222, 130, 60, "hot", "shared memory", 13, "maxima, sums, O")
+    pen.arrow(454, 252, 496, 252, "hot", wide=2.5)
+    pen.lines(648, 160, ["Every row needs", "all four warps:", "add through", "shared memory,",
+                         "two barriers", "for the statistics", "and two for every",
+                         "16 rows of O."], "", 13, step=21)
+    return pen
+
+
+def warps_rows():
+    pen = Pen(360, "05: the warps split the rows of a tile of S")
+    pen.text(300, 80, "keys", "faint")
+    pen.text(58, 242, "rows", "faint", 13, "end")
+    pen.box(150, 96, 300, 44, "stream", "K: all keys to each warp")
+    for w in range(4):
+        y = 150 + 44 * w
+        pen.box(70, y, 64, 44, f"w{w}", "Q", 13, round_=0)
+        pen.box(150, y, 300, 44, f"w{w}", f"warp {w}: Br/4 × Bc", 14, round_=0)
+        pen.box(500, y, 120, 44, f"w{w}", "m, l, O", 13, round_=0)
+        pen.arrow(454, y + 22, 496, y + 22, f"w{w}")
+    pen.lines(650, 160, ["Every row is", "one warp's own:", "nothing to add,",
+                         "nothing to wait for.", "", "P stays in the", "warp's registers."],
+              "", 13, step=21)
+    return pen
+
+
+def causal_tiles():
+    pen = Pen(420, "Causal mask: full, masked and skipped tiles (Br = 128, Bc = 64)")
+    kind = lambda r, c: "chip" if c < 2 * r else "stream" if c < 2 * r + 2 else "idle"  # noqa: E731
+    pen.tiles(80, 84, 4, 8, 44, 66, kind,
+              lambda r, c: {"chip": "full", "stream": "", "idle": "skip"}[kind(r, c)], 12)
+    pen.line((80, 84), (432, 348), wide=2)
+    pen.text(256, 70, "keys, 64 a tile", "faint")
+    for r in range(4):
+        pen.text(70, 121 + 66 * r, f"Q {r + 1}", "", 13, "end")
+    pen.arrow(20, 340, 20, 92, "hot", wide=2)
+    pen.text(20, 366, "the last rows see the most keys: their blocks start first", "hot-ink", 12,
+             "start")
+    pen.text(500, 70, "the two masked tiles, by warp", "bold", 13, "start")
+    for w in range(4):
+        for c in range(2):
+            see = 64 * c < 32 * (w + 1)
+            masked = 64 * c + 64 > 32 * w + 1
+            pen.box(560 + 100 * c, 84 + 50 * w, 100, 50,
+                    "idle" if not see else "stream" if masked else "chip",
+                    "" if see and masked else "all seen" if see else "none seen", 12, round_=0)
+        pen.text(550, 113 + 50 * w, f"warp {w}", "", 12, "end")
+    pen.line((560, 84), (760, 284), wide=2)
+    pen.lines(500, 312, ["Right of the line nothing is seen: these",
+                         "elements become −∞, their exp is 0.",
+                         "A warp whose rows see the whole tile",
+                         "spends nothing on the mask."], "", 12.5, step=19)
+    pen.legend(404, chip="full: no mask needed", stream="on the diagonal: computed, masked",
+               idle="skipped: not even read")
+    return pen
+
+
+def split_kv():
+    pen = Pen(400, "Decoding: few queries, many keys, so the keys are split among blocks")
+    pen.box(40, 70, 96, 50, "chip", "Q", 14, "few rows")
+    for s in range(4):
+        x = 160 + 154 * s
+        pen.box(x, 70, 140, 50, f"w{s}", "K, V", 13, f"keys of split {s + 1}")
+        pen.arrow(x + 70, 122, x + 70, 150, f"w{s}")
+        pen.box(x, 152, 140, 46, f"w{s}", f"block {s + 1}", 13, "03's loop")
+        pen.arrow(x + 70, 200, x + 70, 228, f"w{s}")
+        pen.box(x, 230, 140, 50, "hbm", "m, l, O", 13, "fp32, unnormalised")
+        pen.arrow(x + 70, 282, 470 + (x - 391) * 0.35, 326)
+    pen.lines(88, 172, ["read by all", "blocks"], "faint", 12, "middle", 16)
+    pen.arrow(88, 122, 88, 156, "chip")
+    pen.lines(88, 252, ["workspace", "in HBM"], "faint", 12, "middle", 16)
+    pen.box(330, 328, 280, 46, "sum", "merge: a second kernel", 14, "03's rule, then O / l")
+    pen.text(20, 346, "One block a head would leave", "faint", 12, "start")
+    pen.text(20, 363, "most SMs idle.", "faint", 12, "start")
+    return pen

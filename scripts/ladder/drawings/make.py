@@ -1,0 +1,35 @@
+"""Every drawing as SVG, and which of those in scripts/results are stale."""
+
+import glob
+import os
+
+from ladder.drawings import DRAWINGS, backward, hero, hopper, lessons
+from ladder.files import RESULTS, write_whole
+
+FOLDER = os.path.join(RESULTS, "drawings")
+
+
+def drawn():
+    """{path: SVG} of all."""
+    found = {}
+    for name, about in DRAWINGS.items():
+        draw = next(getattr(room, name) for room in (lessons, hopper, backward, hero)
+                    if hasattr(room, name))
+        found[os.path.join(FOLDER, f"{name}.svg")] = draw().svg(about)
+    return found
+
+
+def write_drawings():
+    os.makedirs(FOLDER, exist_ok=True)
+    for path, svg in drawn().items():
+        write_whole(path, svg)
+
+
+def stale_drawings():
+    """Lines that say which are missing, not as they would be drawn, or not drawn any more."""
+    wanted, there = drawn(), {}
+    for path in glob.glob(os.path.join(FOLDER, "*")):
+        with open(path, encoding="utf-8") as file:
+            there[path] = file.read()
+    return [f"{os.path.relpath(path)} is stale" for path in sorted({*wanted, *there})
+            if wanted.get(path) != there.get(path)]
