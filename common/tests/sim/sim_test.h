@@ -82,13 +82,17 @@ class SimTest : public ::testing::Test {
     return fault_of(
         [&] { Sim::current().launch("planted", dim3(1), dim3(threads), 512, nullptr, kernel); });
   }
-  /// Each mistake of such a kernel, and what must be said of it; of "" that it is "no fault".
-  using Mistakes = std::vector<std::pair<const char*, const char*>>;
+  /// A mistake of a kernel and what must be said of it; of "" that it is "no fault".
+  struct Mistake {
+    std::string_view what;
+    std::string says, in_reverse = "";  // in_reverse: instead, in that order of threads
+  };
+  using Mistakes = std::vector<Mistake>;
   void expect(int threads, const Mistakes& mistakes, const std::function<void()>& kernel) {
-    for (const auto& [what, wanted] : mistakes) {
-      SCOPED_TRACE(what);
-      mistake = what;
-      expect_says(said(threads, kernel), wanted);
+    for (const Mistake& m : mistakes) {
+      SCOPED_TRACE(m.what);
+      mistake = m.what;
+      expect_says(said(threads, kernel), m.says);
     }
   }
 
