@@ -81,11 +81,10 @@ const Parameter& argument(const Parameter& value) {
 }
 /// Runs one kernel; of an Array it takes the elements. On the sim: what it counts.
 template <class... P>
-std::optional<Counts> run_kernel(Device& device, void (*kernel)(P...), int blocks, int threads,
+std::optional<Counts> run_kernel(Device& device, void (*kernel)(P...), dim3 grid, dim3 block,
                                  int64_t shared_bytes, auto&&... arguments) {
   const auto work = [&] {
-    launch("test", kernel, dim3(static_cast<unsigned>(blocks)),
-           dim3(static_cast<unsigned>(threads)), shared_bytes, argument<P>(arguments)...);
+    launch("test", kernel, grid, block, shared_bytes, argument<P>(arguments)...);
   };
   return device.run("test", work).at(0).counts;
 }
@@ -176,9 +175,9 @@ class DeviceTest : public ::testing::Test {
   }
   /// run_kernel() on this device.
   template <class... P>
-  std::optional<Counts> run(void (*kernel)(P...), int blocks, int threads, int64_t shared_bytes,
+  std::optional<Counts> run(void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
                             auto&&... arguments) {
-    return run_kernel(*device_, kernel, blocks, threads, shared_bytes, arguments...);
+    return run_kernel(*device_, kernel, grid, block, shared_bytes, arguments...);
   }
 
   Device& device() {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "machine/machine.h"
+#include "tests/device_test.h"
 
 namespace ladder::sim {
 
@@ -67,6 +68,11 @@ class SimTest : public ::testing::Test {
     EXPECT_EQ(reports.size(), 1u);
     return reports.at(0).counts.value();
   }
+  template <class... P>
+  Counts run(void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
+             auto&&... arguments) {
+    return *run_kernel(device(), kernel, grid, block, shared_bytes, arguments...);
+  }
   /// The message of the fault that `work` ends in.
   std::string fault_of(const std::function<void()>& work) {
     try {
@@ -76,6 +82,11 @@ class SimTest : public ::testing::Test {
       return fault.what();
     }
     return "no fault";
+  }
+  template <class... P>
+  std::string fault_of(void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
+                       auto&&... arguments) {
+    return fault_of([&] { run_kernel(device(), kernel, grid, block, shared_bytes, arguments...); });
   }
   /// The same of a kernel of one block, with 512 bytes of shared memory.
   std::string said(int threads, const std::function<void()>& kernel) {
