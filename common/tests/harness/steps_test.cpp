@@ -115,7 +115,7 @@ TEST_F(Steps, TheDefaultIsTheOneMarkedThatTheDeviceRuns) {
 TEST_F(Steps, ThatDoNotFollowOneAnotherAreRefused) {
   const auto refusal_of = [](std::initializer_list<std::array<const char*, 2>> steps) {
     variants().clear();
-    for (const auto& [name, after] : steps) add(name, after).is_default = variants().size() == 1;
+    for (const auto& [name, after] : steps) add(name, after).is_default = variants().empty();
     return refusal();
   };
   expect_holds(refusal_of({{"first", ""}, {"second", "frist"}}),

@@ -213,12 +213,12 @@ TEST_F(CONVERSIONS, ColumnsAreAddedWhereTheyBelong) {
 
 // --------------------------------------------------------------------------------------- products
 
-/// C = A·Bᵀ, 64 × N of 64 × K and rows [kRow, kRow + N) of a tile of 2·N rows.
-template <int N, int K, int kRow>
+/// C = start + A·Bᵀ, 64 × N of 64 × K and rows [kRow, kRow + N) of a tile of R.
+template <int N, int K, int R, int kRow>
 __global__ void __launch_bounds__(kWarpgroup)
-    product_of_rows(Hbm<const e4m3> A, Hbm<const e4m3> B, Hbm<float> sums) {
+    product_of_rows(Hbm<const e4m3> A, Hbm<const e4m3> B, Hbm<float> sums, float start) {
   SharedMemory smem;
-  using TileB = SwizzledTile<e4m3, 2 * N, K>;
+  using TileB = SwizzledTile<e4m3, R, K>;
   const TileB tile_B{smem.take<e4m3>("B", TileB::kElements)};
   fill(tile_B, B);
   fence_proxy_async();
@@ -226,8 +226,9 @@ __global__ void __launch_bounds__(kWarpgroup)
   Operand<e4m3, 16, K> a;
   fill(a, A);
   Accumulator<16, N> acc;
+  for_each(acc, [&](int, int, float& c) { c = start; });
   wgmma_fence(acc, a);
-  wgmma_ABt(acc, a, tile_B, 0, kRow);
+  wgmma_ABt(acc, a, tile_B, 1, kRow);
   wgmma_commit();
   wgmma_wait<0>(acc, a);
   show(acc, sums);
@@ -237,9 +238,9 @@ TEST_F(SUITE, ProductsTakeSomeOfATilesRows) {
   const auto check = [&]<int N, int K, int kRow>(Case<e4m3, N, K, kRow>) {
     const Matrix a = random_operand<e4m3>(64, K), b = random_operand<e4m3>(2 * N, K);
     Array& sums = make("sums", 64 * N * 4);
-    run(product_of_rows<N, K, kRow>, 1, kWarpgroup,
+    run(product_of_rows<N, K, 2 * N, kRow>, 1, kWarpgroup,
         shared_bytes<e4m3>(SwizzledTile<e4m3, 2 * N, K>::kElements), upload_as<e4m3>("A", a),
-        upload_as<e4m3>("B", b), sums);
+        upload_as<e4m3>("B", b), sums, 0.0f);
     const auto term = [&](int i, int j, int k) { return a(i, k) * b(kRow + j, k); };
     EXPECT_EQ(worst_sum(results<float>(sums, N), 64, K, term), 0)
         << "N " << N << ", K " << K << ", from row " << kRow;
@@ -304,35 +305,16 @@ TEST_F(CONVERSIONS, EachColumnOfAnOperandStandsOnce) {
 
 // ------------------------------------------------------------------------------------------- sums
 
-constexpr int kN = 64, kK = 64;  // of e4m3_product
+constexpr int kN = 64, kK = 64;  // of run_product()
 
-/// sums = start + A·Bᵀ, 64 × kN, in two steps of 32 products.
-__global__ void __launch_bounds__(kWarpgroup)
-    product_from(Hbm<const e4m3> A, Hbm<const e4m3> B, Hbm<float> sums, float start) {
-  SharedMemory smem;
-  using TileB = SwizzledTile<e4m3, kN, kK>;
-  const TileB tile_B{smem.take<e4m3>("B", TileB::kElements)};
-  fill(tile_B, B);
-  fence_proxy_async();
-  __syncthreads();
-  Operand<e4m3, 16, kK> a;
-  fill(a, A);
-  Accumulator<16, kN> acc;
-  for_each(acc, [&](int, int, float& c) { c = start; });
-  wgmma_fence(acc, a);
-  wgmma_ABt(acc, a, tile_B);
-  wgmma_commit();
-  wgmma_wait<0>(acc, a);
-  show(acc, sums);
-}
-
+/// Sums of products, 64 × kN, in two steps of 32.
 std::vector<float> run_product(Device& device, const std::vector<uint8_t>& a,
                                const std::vector<uint8_t>& b, float start) {
   const Buffer A(device, "A", std::ssize(a)), B(device, "B", std::ssize(b)),
       sums(device, "sums", 64 * kN * 4);
   device.upload(*A.array(), a.data());
   device.upload(*B.array(), b.data());
-  run_kernel(device, product_from, 1, kWarpgroup,
+  run_kernel(device, product_of_rows<kN, kK, kN, 0>, 1, kWarpgroup,
              shared_bytes<e4m3>(SwizzledTile<e4m3, kN, kK>::kElements), *A.array(), *B.array(),
              *sums.array(), start);
   std::vector<float> out(64 * kN);
