@@ -107,11 +107,9 @@ TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes)
   };
   const Case<fp16, 64, 64> square;
   check(square, 64, 128, 64);
-  check(square, 64, 100, 64);
   check(square, 40, 7, 0);
   check(Case<fp16, 64, 32>{}, 8, 65, 64);
   check(Case<bf16, 64, 32>{}, 32, 64, 0);
-  check(Case<bf16, 128, 128>{}, 128, 200, 128);
   check(Case<bf16, 128, 128>{}, 80, 130, 0);
   check(Case<fp16, 176, 128>{}, 128, 500, 176);
   check(Case<bf16, 64, 256>{}, 184, 70, 64);
@@ -119,15 +117,11 @@ TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes)
   // Of a head, and of a batch, that does not exist: not of what comes next in memory.
   for (const auto& [head, batch] : {std::pair{3, 0}, {0, 2}, {-1, 1}, {2, -1}})
     check(square, 64, 64, 0, 0, head, batch);
-  check(Case<e4m3, 64, 64>{}, 64, 128, 64);
   check(Case<e4m3, 64, 64>{}, 48, 100, 64);
   check(Case<e4m3, 64, 64>{}, 256, 70, 0, 192);
   check(Case<e4m3, 128, 128>{}, 128, 200, 128);
-  check(Case<e4m3, 128, 128>{}, 208, 40, 0, 128);
   check(Case<e4m3, 32, 64>{}, 16, 7, 0);
-  check(Case<e4m3, 64, 256>{}, 256, 65, 64);
   check(Case<e4m3, 64, 256>{}, 160, 64, 0);
-  check(Case<e4m3, 64, 192>{}, 208, 65, 1);
   check(Case<e4m3, 64, 160>{}, 400, 64, 0, 160);
   check(Case<e4m3, 32, 224>{}, 240, 40, 8, 224);
   check(Case<e4m3, 16, 128>{}, 128, 16, 16);  // all of it past the end
