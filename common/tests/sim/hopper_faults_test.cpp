@@ -110,8 +110,7 @@ class HopperFaults : public SimTest {
   Array *X_ = nullptr, *Y_ = nullptr, *out_ = nullptr;
 };
 
-// ------------------------------------------------------------------------------ a product's
-// registers
+// --------------------------------------------------------------------------- a product's registers
 
 /// sums = A·B twice over with A from registers, all ones.
 __global__ void multiply(TensorMap, TensorMap, Hbm<float> out) {
@@ -234,8 +233,7 @@ TEST_F(HopperFaults, ABlockKnowsNothingOfTheOneBefore) {
               "block (1,0,0) … wgmma of shared B[0] (element of 2 bytes), " + kUnfenced);
 }
 
-// ---------------------------------------------------------------------------------- a ring of
-// stages
+// -------------------------------------------------------------------------------- a ring of stages
 
 /// out[0] = the sum of products of two rounds through one stage, which a producer (warpgroup 1)
 /// fills and a consumer (warpgroup 0) multiplies with itself.
@@ -448,8 +446,7 @@ TEST_F(HopperFaults, Stores) {
            "TMA store: a box of 64 rows × 128 bytes at shared stage[-4096] ends past"}});
 }
 
-// ---------------------------------------------------------------------------------- floats in a
-// row
+// --------------------------------------------------------------------------------- floats in a row
 
 /// x = 64 floats of out, from 128 on.
 __global__ void load_floats(TensorMap, TensorMap, Hbm<float> out) {

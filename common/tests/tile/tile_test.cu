@@ -133,8 +133,7 @@ TEST_F(SUITE, ProductsOfTilesAreRightAndCounted) {
              Case<bf16, 256>{});
 }
 
-// ------------------------------------------------------------------------------------ the
-// registers
+// ----------------------------------------------------------------------------------- the registers
 
 /// C = A·B, 16 × 8 of 16 × 16 and 16 × 8, each fragment put together element by element as the PTX
 /// manual draws it (“Matrix Fragments for mma.m16n8k16 with floating point type”). `swap` exchanges
@@ -261,8 +260,7 @@ TEST_F(SUITE, WithoutTheSwizzleBanksConflict) {
   check(Case<fp16, 64>{}, 13, 8, 4 * 7);
 }
 
-// ---------------------------------------------------------------------------------- pieces of
-// warps
+// --------------------------------------------------------------------------------- pieces of warps
 
 /// Where each warp's piece begins.
 template <class Piece>
@@ -297,8 +295,7 @@ TEST_F(SUITE, PiecesCoverAProductOnce) {
   check(Case<fp16, 16, 64, 16, 1>{}, 1, 1);
 }
 
-// --------------------------------------------------------------------------------- functions for
-// rows
+// ------------------------------------------------------------------------------ functions for rows
 
 constexpr int kQueries = 32, kKeys = 64, kHead = 64;
 constexpr int kBlindRow = 5;  // sees no key
@@ -479,8 +476,7 @@ TEST_F(SUITE, FunctionsOfElementsMakeSoftmaxsGradient) {
   check_each(check, Case<fp16, 16, 32>{}, Case<fp16, 32, 64>{});
 }
 
-// ------------------------------------------------------------------------------ functions for
-// columns
+// --------------------------------------------------------------------------- functions for columns
 
 constexpr float kScale = 1.7f;
 
@@ -526,8 +522,7 @@ TEST_F(SUITE, FunctionsOfColumnsTakeEachColumnsValue) {
              Case<fp16, 16, 112>{}, Case<fp16, 16, 128>{}, Case<fp16, 32, 64>{});
 }
 
-// ---------------------------------------------------------------------------- floats of a tile's
-// rows
+// ------------------------------------------------------------------------- floats of a tile's rows
 
 constexpr int kFloats = 80;  // more than the threads that copy them
 
@@ -556,8 +551,7 @@ TEST_F(SUITE, FloatsPastTheCountAreZerosAndAreNotRead) {
   }
 }
 
-// ------------------------------------------------------------------------------ the order of
-// blocks
+// ----------------------------------------------------------------------------- the order of blocks
 
 __global__ void list_work(Hbm<int> head, Hbm<int> tile, WorkList list) {
   const Work w = longest_first(blockIdx.x, list);
