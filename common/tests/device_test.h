@@ -39,12 +39,55 @@ inline double worse(double a, double b) {
   return std::isnan(a) || a >= b ? a : b;
 }
 
+/// A row-major matrix of a kernel's results.
+template <class T>
+struct Results {
+  std::vector<T> all;
+  int columns = 1;
+  T operator()(int i, int j) const { return all[static_cast<size_t>(i * columns + j)]; }
+};
+
+/// Of how many of rows × columns elements (i, j) `is` is true.
+int count_where(int rows, int columns, auto is) {
+  int n = 0;
+  for (int i = 0; i < rows; ++i)
+    for (int j = 0; j < columns; ++j) n += is(i, j);
+  return n;
+}
+
+/// Makes `check`, a lambda with template parameters, go through cases: types of Case<...>.
+template <class T, int... n>
+struct Case {};
+void check_each(auto check, auto... cases) {
+  (check(cases), ...);
+}
+
 /// A row-major matrix on the host, its elements rounded to a type.
 struct Matrix {
   int rows = 0, columns = 0;
   Tensor elements;
   double operator()(int i, int j) const { return elements[int64_t{i} * columns + j]; }
 };
+
+template <class T>
+std::type_identity<T> element_of(Hbm<T>);
+template <class Parameter>
+auto argument(Array& array) {
+  return hbm<typename decltype(element_of(std::declval<Parameter>()))::type>(array);
+}
+template <class Parameter>
+const Parameter& argument(const Parameter& value) {
+  return value;
+}
+/// Runs one kernel; of an Array it takes the elements. On the sim: what it counts.
+template <class... P>
+std::optional<Counts> run_kernel(Device& device, void (*kernel)(P...), dim3 grid, dim3 block,
+                                 int64_t shared_bytes, auto&&... arguments) {
+  const auto work = [&] {
+    launch("test", kernel, grid, block, shared_bytes, argument<P>(arguments)...);
+  };
+  return device.run("test", work).at(0).counts;
+}
 
 /// A test that runs kernels of the machine it is compiled for.
 class DeviceTest : public ::testing::Test {
@@ -102,18 +145,21 @@ class DeviceTest : public ::testing::Test {
     return all;
   }
   template <class T>
+  Results<T> results(const Array& array, int columns) {
+    return {values<T>(array), columns};
+  }
+  template <class T>
   Matrix matrix(const Array& array, int rows, int columns) {
     return {rows, columns, {kType<T>, values<uint16_t>(array)}};
   }
   /// The largest error of `got`, rows × columns, which should be the sums of term(i, j, k).
-  static double worst_sum(const std::vector<float>& got, int rows, int columns, int inner,
-                          auto term) {
+  static double worst_sum(const Results<float>& got, int rows, int inner, auto term) {
     double worst = 0;
     for (int i = 0; i < rows; ++i)
-      for (int j = 0; j < columns; ++j) {
+      for (int j = 0; j < got.columns; ++j) {
         double sum = 0;
         for (int k = 0; k < inner; ++k) sum += term(i, j, k);
-        worst = worse(worst, std::abs(got[static_cast<size_t>(i * columns + j)] - sum));
+        worst = worse(worst, std::abs(got(i, j) - sum));
       }
     return worst;
   }
@@ -127,9 +173,11 @@ class DeviceTest : public ::testing::Test {
     }
     return worst;
   }
-  /// Runs one kernel. On the sim: what it counts.
-  std::optional<Counts> run(const std::function<void()>& work) {
-    return device_->run("test", work).at(0).counts;
+  /// run_kernel() on this device.
+  template <class... P>
+  std::optional<Counts> run(void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
+                            auto&&... arguments) {
+    return run_kernel(*device_, kernel, grid, block, shared_bytes, arguments...);
   }
 
   Device& device() {

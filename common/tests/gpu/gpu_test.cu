@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <numeric>
+#include <string>
 
 #include "float16.h"
 #include "machine/cublas.h"
@@ -13,12 +16,6 @@
 
 namespace ladder::gpu {
 namespace {
-
-/// Fails unless `said` has every one of `parts` in it.
-void expect_says(const std::string& said, std::initializer_list<std::string> parts) {
-  for (const std::string& part : parts)
-    EXPECT_NE(said.find(part), std::string::npos) << "no \"" << part << "\" in: " << said;
-}
 
 __global__ void add_one(Hbm<float> x) {
   x[threadIdx.x] = x[threadIdx.x] + 1;
@@ -39,51 +36,33 @@ __global__ void tile_copy(Hbm<const float> x, Hbm<float> y) {
   for (int c = 0; c < 4; ++c) y[4 * threadIdx.x + c] = b[(4 * threadIdx.x + c + 64) % 128];
 }
 
-class GpuMachine : public ::testing::Test {
- protected:
-  void SetUp() override {
-    try {
-      device_ = open_gpu();
-    } catch (const Error& e) {
-      GTEST_SKIP() << e.what();
-    }
-  }
-  std::unique_ptr<Device> device_;
-};
+class GpuMachine : public DeviceTest {};
 
 TEST_F(GpuMachine, FailedLaunchNamesKernelAndPlace) {
-  const Buffer x(*device_, "x", 4096);
+  const auto x = hbm<float>(make("x", 4096));
   try {
-    device_->run("test", [&] {
-      launch("add_one", add_one, dim3(1), dim3(2048), 0, hbm<float>(*x.array()));
-    });
+    device().run("test", [&] { launch("add_one", add_one, dim3(1), dim3(2048), 0, x); });
     FAIL() << "a block of 2048 threads was launched";
   } catch (const Error& e) {
     EXPECT_EQ(e.status, Exit::wrong_result);
-    expect_says(e.what(), {"kernel add_one (gpu_test.cu:", "block (2048,1,1)"});
+    for (const char* part : {"kernel add_one (gpu_test.cu:", "block (2048,1,1)"})
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
   }
 }
 
 TEST_F(GpuMachine, AllocationsArePoisoned) {
-  const Buffer x(*device_, "x", 400);
-  std::vector<float> host(100);
-  device_->download(host.data(), *x.array());
-  for (const float v : host) EXPECT_TRUE(std::isnan(v));
+  for (const float v : values<float>(make("x", 400))) EXPECT_TRUE(std::isnan(v));
 }
 
 TEST_F(GpuMachine, AsynchronousCopyFillsWithZeros) {
-  const Buffer x(*device_, "x", 512), y(*device_, "y", 512);
-  std::vector<float> host(128);
-  for (int i = 0; i < 128; ++i) host[i] = static_cast<float>(i);
-  device_->upload(*x.array(), host.data());
-  device_->run("test", [&] {
-    launch("copy", tile_copy, dim3(1), dim3(32), 128 + 512, hbm<const float>(*x.array()),
-           hbm<float>(*y.array()));
-  });
-  device_->download(host.data(), *y.array());
-  EXPECT_EQ(host[0], 64);
-  EXPECT_EQ(host[16], 0);
-  EXPECT_EQ(host[127], 63);
+  std::vector<float> numbers(128);
+  std::iota(numbers.begin(), numbers.end(), 0.0f);
+  Array& y = make("y", 512);
+  run(tile_copy, 1, 32, 128 + 512, upload("x", numbers), y);
+  const auto got = values<float>(y);
+  EXPECT_EQ(got[0], 64);
+  EXPECT_EQ(got[16], 0);
+  EXPECT_EQ(got[127], 63);
 }
 
 // Batches of products, B transposed or not, with rows of C and A longer than their columns.
@@ -95,30 +74,26 @@ TEST_F(GpuMachine, CublasMakesProducts) {
   } catch (const Error& e) {
     GTEST_SKIP() << e.what();
   }
-  std::vector<Buffer> buffers;
   std::map<std::string, std::vector<ladder::fp16>> host;
-  Arrays arrays;
-  const auto make = [&](const char* name, int64_t elements) {
-    buffers.emplace_back(*device_, name, elements * 2);
-    arrays.add(buffers.back().array());
-    auto& values = host[name];
+  std::map<std::string, Array*> arrays;
+  const auto fill = [&](const char* name, int64_t elements) {
     for (int64_t i = 0; i < elements; ++i)
-      values.emplace_back(static_cast<float>((i * 7 + name[0]) % 31) / 16 - 1);
-    device_->upload(*buffers.back().array(), values.data());
+      host[name].emplace_back(static_cast<float>((i * 7 + name[0]) % 31) / 16 - 1);
+    arrays[name] = &upload(name, host[name]);
   };
   const int64_t q = int64_t{p.B} * p.H * p.N, kv = int64_t{p.B} * p.Hk * p.N_kv;
-  make("Q", q * p.d);
-  make("K", kv * p.d);
-  make("V", kv * p.d);
-  make("O", q * p.d);
-  make("S", q * pitch);
-  make("P", q * pitch);
+  fill("Q", q * p.d);
+  fill("K", kv * p.d);
+  fill("V", kv * p.d);
+  fill("O", q * p.d);
+  fill("S", q * pitch);
+  fill("P", q * pitch);
 
   const int64_t rows = int64_t{p.H} / p.Hk * p.N, k = int64_t{p.N_kv} * p.d;
   const auto batch = [&](const char* name, int64_t row, int64_t stride) {
-    return MatrixBatch{&arrays[name], row, stride};
+    return MatrixBatch{arrays[name], row, stride};
   };
-  const auto kernels = device_->run("test", [&] {
+  const auto kernels = device().run("test", [&] {
     cublas_product("scores", p.dtype, true, rows, p.N_kv, p.d, p.scale, batch("Q", p.d, rows * p.d),
                    batch("K", p.d, k), batch("S", pitch, rows * pitch), p.B * p.Hk);
     cublas_product("output", p.dtype, false, rows, p.d, p.N_kv, 1, batch("P", pitch, rows * pitch),
@@ -127,7 +102,7 @@ TEST_F(GpuMachine, CublasMakesProducts) {
   ASSERT_EQ(kernels.size(), 2u);
   EXPECT_EQ(kernels[0].name, "scores");
   EXPECT_EQ(kernels[1].name, "output");
-  for (const char* name : {"S", "O"}) device_->download(host[name].data(), arrays[name]);
+  for (const char* name : {"S", "O"}) host[name] = values<ladder::fp16>(*arrays[name]);
   const auto at = [&](const char* name, int64_t i) -> double {
     return float(host[name][static_cast<size_t>(i)]);
   };
@@ -155,10 +130,10 @@ TEST_F(GpuMachine, CublasMakesProducts) {
 // that it wrote there, to be written back later.
 TEST_F(GpuMachine, DramCountsACopy) {
   for (const int64_t bytes : {int64_t{16} << 20, int64_t{512} << 20}) {
-    const Buffer x(*device_, "x", bytes), y(*device_, "y", bytes);
+    const Buffer x(device(), "x", bytes), y(device(), "y", bytes);
     DramReport report;
     try {
-      report = device_->dram([&] {
+      report = device().dram([&] {
         for (const char* name : {"copy", "again"})
           launch(name, copy_all, dim3(static_cast<unsigned>(bytes / 4 / 256)), dim3(256), 0,
                  hbm<const float>(*x.array()), hbm<float>(*y.array()));
@@ -180,7 +155,7 @@ TEST_F(GpuMachine, DramCountsACopy) {
     printf("both: DRAM %lld read, %lld written\n", static_cast<long long>(report.all.read),
            static_cast<long long>(report.all.write));
     // What fits L2 is read from HBM by the first copy alone.
-    if (2 * bytes < device_->info().l2_bytes)
+    if (2 * bytes < device().info().l2_bytes)
       EXPECT_LT(report.all.read, bytes + bytes / 2);
     else
       EXPECT_GT(report.all.read, bytes + bytes / 2);
@@ -190,14 +165,12 @@ TEST_F(GpuMachine, DramCountsACopy) {
 // No assertion on time: it prints what a kernel of a few microseconds seems to take when every run
 // is queued behind the last, and when the host waits in between.
 TEST_F(GpuMachine, QueuedLaunchesBesideWaitingOnes) {
-  const Buffer x(*device_, "x", 4096);
-  device_->upload(*x.array(), std::vector<float>(1024).data());
+  const auto x = hbm<float>(upload("x", std::vector<float>(1024)));
   const auto work = [&] {
-    for (int i = 0; i < 3; ++i)
-      launch("add_one", add_one, dim3(1), dim3(1024), 0, hbm<float>(*x.array()));
+    for (int i = 0; i < 3; ++i) launch("add_one", add_one, dim3(1), dim3(1024), 0, x);
   };
   for (const bool queued : {true, false}) {
-    const auto t = device_->time(work, {.budget_ms = 20, .flush_l2 = false, .queued = queued});
+    const auto t = device().time(work, {.budget_ms = 20, .flush_l2 = false, .queued = queued});
     ASSERT_TRUE(t.has_value());
     EXPECT_GT(t->median_ms, 0);
     printf("three small kernels, %s: %.4f ms\n", queued ? "queued" : "waited for", t->median_ms);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -111,60 +112,46 @@ TEST_F(Steps, TheDefaultIsTheOneMarkedThatTheDeviceRuns) {
   EXPECT_EQ(chosen(DeviceKind::gpu, 90, options), "alone");
 }
 
-TEST_F(Steps, OneThatFollowsNoStepThatIsThereIsRefused) {
-  add("first", "").is_default = true;
-  add("second", "frist");
-  expect_holds(refusal(), {"second follows frist, which is not there"});
-}
-
-TEST_F(Steps, TwoThatFollowTheSameOneAreRefusedUnlessOneIsAnAside) {
-  add("first", "").is_default = true;
-  add("second", "first");
-  Variant& third = add("third", "first");
-  expect_holds(refusal(), {"second and third both follow first", "aside"});
-  third.aside = true;
+TEST_F(Steps, ThatDoNotFollowOneAnotherAreRefused) {
+  const auto refusal_of = [](std::initializer_list<std::array<const char*, 2>> steps) {
+    variants().clear();
+    for (const auto& [name, after] : steps) add(name, after).is_default = variants().empty();
+    return refusal();
+  };
+  expect_holds(refusal_of({{"first", ""}, {"second", "frist"}}),
+               {"second follows frist, which is not there"});
+  expect_holds(refusal_of({{"first", ""}, {"second", "third"}, {"third", "second"}}),
+               {"from second no way leads back"});
+  expect_holds(refusal_of({{"first", "first"}}), {"from first no way leads back"});
+  expect_holds(refusal_of({{"first", ""}, {"first", ""}}), {"two are called first"});
+  expect_holds(refusal_of({{"first", ""}, {"second", "first"}, {"third", "first"}}),
+               {"second and third both follow first", "aside"});
+  variants().back().aside = true;
   EXPECT_EQ(refusal(), "none: first third second ");
   add("also_first", "");
   expect_holds(refusal(), {"also_first and first both follow none"});
-}
-
-TEST_F(Steps, ACircleIsRefused) {
-  add("first", "").is_default = true;
-  add("second", "third");
-  add("third", "second");
-  expect_holds(refusal(), {"from second no way leads back"});
   variants().clear();
-  add("first", "first").is_default = true;
-  expect_holds(refusal(), {"from first no way leads back"});
-}
-
-TEST_F(Steps, TwoOfANameAreRefused) {
-  add("first", "").is_default = true;
-  add("first", "", DeviceKind::gpu).is_default = true;
+  for (const DeviceKind device : {DeviceKind::sim, DeviceKind::gpu})
+    add("first", "", device).is_default = true;
   EXPECT_EQ(refusal(), "none: first first ");
-  add("first", "");
-  expect_holds(refusal(), {"two are called first"});
 }
 
 TEST_F(Steps, AForwardPassIsOfAnotherStepOfThisRungOrAnEarlierOne) {
-  const auto nothing = [](const Problem&, const Plan&, const Arrays&) {};
-  Variant first, lent, second, third;
-  first.rung = second.rung = third.rung = kRung;
-  first.name = "first";
-  first.is_default = true;
+  const auto add_step = [](const char* rung, const char* name, const char* after) {
+    Variant v;
+    v.rung = rung;
+    v.name = name;
+    v.after = after;
+    return v;
+  };
+  Variant first = add_step(kRung, "first", ""), second = add_step(kRung, "second", "first"),
+          third = add_step(kRung, "third", "second"), lent = add_step("04_test", "first", "");
+  first.is_default = lent.has_lse = true;
   first.tiles = kSmall;
-  first.forward = nothing;
-  second.name = "second";
-  second.after = "first";
-  second.forward_of = "05_test/first";
-  third.name = "third";
-  third.after = "second";
-  third.forward_of = "04_test/first";
-  lent.rung = "04_test";
-  lent.name = "first";
   lent.tiles = kWide;
-  lent.has_lse = true;
-  lent.forward = nothing;
+  first.forward = lent.forward = [](const Problem&, const Plan&, const Arrays&) {};
+  second.forward_of = "05_test/first";
+  third.forward_of = "04_test/first";
 
   // In any order; and another device's is none.
   add_variant(third);

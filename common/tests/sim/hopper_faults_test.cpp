@@ -18,6 +18,13 @@ namespace {
 using Stage = SwizzledTile<fp16, 64, 64>;
 constexpr int kElements = Stage::kElements;
 
+const std::string kUsedEarly = "uses an accumulator of a wgmma before the wgmma_wait() for it";
+const std::string kReadEarly = "read before its asynchronous copy was waited for: shared ";
+const std::string kBeingCopied = "the target of a copy that was not waited for";
+const std::string kUnfenced = "written with no fence_proxy_async() since";
+const std::string kStillReads =
+    "write under a wgmma or TMA store that was not waited for and still reads shared ";
+
 class HopperFaults : public SimTest {
  protected:
   HopperFaults() { options({}); }
@@ -41,12 +48,27 @@ class HopperFaults : public SimTest {
     });
   }
   template <class Kernel>
-  void expect(Kernel kernel, int threads, const Mistakes& mistakes) {
-    for (const auto& [what, wanted] : mistakes) {
-      SCOPED_TRACE(what);
-      const std::string message = said(kernel, what, threads);
+  void expect(Kernel kernel, int threads, const Mistakes& mistakes, Schedule::Order order = {}) {
+    for (const Mistake& m : mistakes) {
+      SCOPED_TRACE(testing::Message() << m.what << ", order " << static_cast<int>(order));
+      const std::string message = said(kernel, m.what, threads);
       expect_says(message, "rung test, kernel planted, block (0,0,0), thread (");
-      expect_says(message, wanted);
+      if (m.in_reverse.empty() || order == Schedule::Order::forward)
+        expect_says(message, m.says);
+      else if (order == Schedule::Order::reverse)
+        expect_says(message, m.in_reverse);
+    }
+  }
+  /// In every order of threads, with out[i] = i: the kernel ends with out[0] = right, and mistakes
+  /// are found. One that says different things forward and in reverse may say either at random.
+  template <class Kernel>
+  void expect_in_every_order(Kernel kernel, int threads, float right, const Mistakes& mistakes) {
+    for (const auto order : kOrders) {
+      options({.schedule = {order, 3}});
+      number_out();
+      EXPECT_EQ(said(kernel, "", threads), "no fault");
+      EXPECT_EQ(first_of_out(), right);
+      expect(kernel, threads, mistakes, order);
     }
   }
   /// out[i] = i.
@@ -88,8 +110,7 @@ class HopperFaults : public SimTest {
   Array *X_ = nullptr, *Y_ = nullptr, *out_ = nullptr;
 };
 
-// ------------------------------------------------------------------------------ a product's
-// registers
+// --------------------------------------------------------------------------- a product's registers
 
 /// sums = A·B twice over with A from registers, all ones.
 __global__ void multiply(TensorMap, TensorMap, Hbm<float> out) {
@@ -147,14 +168,16 @@ __global__ void multiply(TensorMap, TensorMap, Hbm<float> out) {
 TEST_F(HopperFaults, RegistersOfAProduct) {
   EXPECT_EQ(said(multiply), "no fault");
   EXPECT_EQ(first_of_out(), 128);
+  const std::string of_0 = "thread (0,0,0): " + kUsedEarly;
+  const std::string disagree = "lanes of a warpgroup disagree on a wgmma";
+  const std::string other_wgmmas =
+      "lanes of a warpgroup disagree at wgmma_wait() on which wgmmas they have issued";
   expect(
       multiply, 128,
       {{"no wait", "ends with a wgmma that was never waited for"},
-       {"no commit", "uses an accumulator of a wgmma before the wgmma_wait() for it"},
-       {"reads before wait",
-        "thread (0,0,0): uses an accumulator of a wgmma before the wgmma_wait() for it"},
-       {"waits for other",
-        "thread (0,0,0): uses an accumulator of a wgmma before the wgmma_wait() for it"},
+       {"no commit", kUsedEarly},
+       {"reads before wait", of_0},
+       {"waits for other", of_0},
        {"writes before wait",
         "thread (37,0,0): accumulator of a wgmma m64n64k16, row 17, column 27: other code wrote"},
        {"scales between",
@@ -165,38 +188,24 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
         "thread (5,0,0): wgmma: its accumulator changed since the last wgmma_fence() of it"},
        {"writes operand before wait",
         "thread (37,0,0): left operand of a wgmma: other code wrote to its registers"},
-       {"other accumulator", "lanes of a warpgroup disagree on a wgmma"},
-       {"other tile", "lanes of a warpgroup disagree on a wgmma: its descriptors"},
-       {"other group", "lanes of a warpgroup disagree on a wgmma: its descriptors"},
-       {"other count",
-        "lanes of a warpgroup disagree at wgmma_wait() on which wgmmas they have issued"},
+       {"other accumulator", disagree},
+       {"other tile", disagree + ": its descriptors"},
+       {"other group", disagree + ": its descriptors"},
+       {"other count", other_wgmmas},
        {"other shape", "wgmma m64n32k16 on the accumulator of an m64n64k16 not waited for"},
-       {"other wait",
-        "lanes of a warpgroup disagree at wgmma_wait() on which wgmmas they have issued"},
+       {"other wait", other_wgmmas},
        {"part of warpgroup",
         "deadlock: 32 of 128 threads have ended … thread (0,0,0) and 95 after it for wgmma_wait, "
-        "where 32 of 128 threads are missing (warpgroup.h:"}});
+        "where 32 of 128 threads are missing (warpgroup.h:"},
+       {"no proxy fence", "wgmma of shared B[77] (element of 2 bytes), " + kUnfenced},
+       {"stores before wait", "thread (3,0,0): " + kStillReads + "B[130]"},
+       {"stores under second wgmma", "thread (3,0,0): " + kStillReads + "B[130]"},
+       {"unwritten", "wgmma of shared B[0] (element of 2 bytes), which nobody wrote"},
+       {"past the end", "wgmma of shared memory at byte"}});
   expect(multiply, 96, {{"", "wgmma by a warpgroup of fewer than 128 threads"}});
-}
-
-TEST_F(HopperFaults, SharedMemoryOfAProduct) {
+  options({.schedule = {Schedule::Order::reverse, 0}});
   expect(multiply, 128,
-         {{"no proxy fence",
-           "wgmma of shared B[77] (element of 2 bytes), written with no fence_proxy_async() since"},
-          {"stores before wait",
-           "thread (3,0,0): write under a wgmma or TMA store that was not waited for and still "
-           "reads shared B[130]"}});
-  for (const auto order : {Schedule::Order::forward, Schedule::Order::reverse}) {
-    options({.schedule = {order, 0}});
-    expect(multiply, 128,
-           {{"stores under second wgmma",
-             "thread (3,0,0): write under a wgmma or TMA store that was not waited for and still "
-             "reads shared B[130]"}});
-  }
-  options({});
-  expect(multiply, 128,
-         {{"unwritten", "wgmma of shared B[0] (element of 2 bytes), which nobody wrote"},
-          {"past the end", "wgmma of shared memory at byte"}});
+         {{"stores under second wgmma", "thread (3,0,0): " + kStillReads + "B[130]"}});
 }
 
 /// Block 0 writes B before it uses anything of Hopper's, and fences nothing. In block 1 thread 1
@@ -221,12 +230,10 @@ __global__ void multiply_in_second_block(TensorMap, TensorMap, Hbm<float>) {
 TEST_F(HopperFaults, ABlockKnowsNothingOfTheOneBefore) {
   options({.threads = 1});
   expect_says(said(multiply_in_second_block, "", 128, 2),
-              "block (1,0,0) … wgmma of shared B[0] (element of 2 bytes), written with no "
-              "fence_proxy_async() since");
+              "block (1,0,0) … wgmma of shared B[0] (element of 2 bytes), " + kUnfenced);
 }
 
-// ---------------------------------------------------------------------------------- a ring of
-// stages
+// -------------------------------------------------------------------------------- a ring of stages
 
 /// out[0] = the sum of products of two rounds through one stage, which a producer (warpgroup 1)
 /// fills and a consumer (warpgroup 0) multiplies with itself.
@@ -293,68 +300,49 @@ __global__ void pipeline(TensorMap X, TensorMap, Hbm<float> out) {
 }
 
 TEST_F(HopperFaults, RingOfStages) {
-  for (const auto order : kOrders) {
-    options({.schedule = {order, 3}});
-    EXPECT_EQ(said(pipeline, "", 256), "no fault");
-    EXPECT_EQ(first_of_out(), 128);
-    if (order == Schedule::Order::reverse) {  // the producer goes first
-      expect(pipeline, 256,
-             {{"reads before barrier",
-               "read before its asynchronous copy was waited for: shared stage["},
-              {"multiplies before barrier",
-               "wgmma of shared stage[0] (element of 2 bytes), the target of a copy that was not "
-               "waited for"},
-              {"early phase",
-               "deadlock … thread (0,0,0) and 127 after it for mbarrier full[0], the end of phase "
-               "1 (parity 1), where 1 of 1 arrivals"}});
-    } else if (order == Schedule::Order::forward) {  // the consumer
-      expect(
-          pipeline, 256,
-          {{"reads before barrier", "read of unwritten shared stage["},
-           {"multiplies before barrier",
-            "wgmma of shared stage[0] (element of 2 bytes), which nobody wrote"},
-           {"early phase", "wgmma of shared stage[0] (element of 2 bytes), which nobody wrote"}});
-    }
-    expect(
-        pipeline, 256,
-        {{"too many bytes",
-          "deadlock: 127 of 256 threads have ended, the others wait: thread (0,0,0) and 127 after "
-          "it for mbarrier full[0], the end of phase 0 (parity 0), where 0 of 1 arrivals and 16 "
-          "bytes are missing (hopper_faults_test.cpp: … ; thread (128,0,0) for mbarrier free[0], "
-          "the end of phase 0 (parity 0), where 4 of 4 arrivals and 0 bytes are missing"},
-         {"too few bytes",
-          "mbarrier full[0], the end of phase 0 (parity 0), where 0 of 1 arrivals and -16 bytes "
-          "are missing"},
-         {"too few arrivals",
-          "mbarrier full[0], the end of phase 0 (parity 0), where 1 of 2 arrivals and 0 bytes are "
-          "missing"},
-         {"too many arrivals",
-          "thread (128,0,0): arrives at mbarrier full[0] in phase 0, where all 1 have"},
-         {"loads under wgmma",
-          "thread (128,0,0): TMA load onto shared stage[0], which a wgmma or TMA store not waited "
-          "for still reads"},
-         {"loads twice",
-          "TMA load onto shared stage[0], the target of a copy that was not waited for"},
-         {"loads onto ordinary stores",
-          "TMA load onto shared stage[8], which was written with no fence_proxy_async()"},
-         {"no init", "mbarrier full[0] is used before its init"},
-         {"count of 0", "mbarrier full[0]: a count of 0"},
-         {"count too large", "mbarrier full[0]: a count of 1048576"},
-         {"barrier before the first", "mbarrier full[-1] of 1"},
-         {"megabyte", "mbarrier full[0]: 1056768 bytes promised, and less than 2²⁰ is"},
-         {"negative bytes", "mbarrier full[0]: -8192 bytes promised"},
-         {"init twice", "mbarrier full[0] initialised a second time"},
-         {"no init fence", "TMA load to mbarrier full[0] without fence_mbarrier_init()"},
-         {"misaligned", "shared stage[64] not aligned to 1024 bytes"},
-         {"box too large",
-          "TMA load: a box of 64 rows × 128 bytes at shared stage[4608] ends past its 8192 "
-          "elements"},
-         {"parity of round", "waits for parity 2 of mbarrier full[0]: it is 0 or 1"}});
-    expect(pipeline, 256,
-           {{"nobody waits", order == Schedule::Order::forward
-                                 ? "thread (128,0,0) for mbarrier free[0], the end of phase 0"
-                                 : "mbarrier free[0], the end of phase 0"}});
-  }
+  // Forward the consumer goes first, in reverse the producer.
+  const std::string in_phase_0 = "mbarrier full[0], the end of phase 0 (parity 0), where ";
+  const std::string of_free = "mbarrier free[0], the end of phase 0";
+  expect_in_every_order(
+      pipeline, 256, 128,
+      {{"reads before barrier", "read of unwritten shared stage[", kReadEarly + "stage["},
+       {"multiplies before barrier",
+        "wgmma of shared stage[0] (element of 2 bytes), which nobody wrote",
+        "wgmma of shared stage[0] (element of 2 bytes), " + kBeingCopied},
+       {"early phase", "wgmma of shared stage[0] (element of 2 bytes), which nobody wrote",
+        "deadlock … thread (0,0,0) and 127 after it for mbarrier full[0], the end of phase 1 "
+        "(parity 1), where 1 of 1 arrivals"},
+       {"too many bytes",
+        "deadlock: 127 of 256 threads have ended, the others wait: thread (0,0,0) and 127 after "
+        "it for " +
+            in_phase_0 +
+            "0 of 1 arrivals and 16 bytes are missing "
+            "(hopper_faults_test.cpp: … ; thread (128,0,0) for " +
+            of_free + " (parity 0), where 4 of 4 arrivals and 0 bytes are missing"},
+       {"too few bytes", in_phase_0 + "0 of 1 arrivals and -16 bytes are missing"},
+       {"too few arrivals", in_phase_0 + "1 of 2 arrivals and 0 bytes are missing"},
+       {"too many arrivals",
+        "thread (128,0,0): arrives at mbarrier full[0] in phase 0, where all 1 have"},
+       {"loads under wgmma",
+        "thread (128,0,0): TMA load onto shared stage[0], which a wgmma or TMA store not waited "
+        "for still reads"},
+       {"loads twice", "TMA load onto shared stage[0], " + kBeingCopied},
+       {"loads onto ordinary stores",
+        "TMA load onto shared stage[8], which was written with no fence_proxy_async()"},
+       {"no init", "mbarrier full[0] is used before its init"},
+       {"count of 0", "mbarrier full[0]: a count of 0"},
+       {"count too large", "mbarrier full[0]: a count of 1048576"},
+       {"barrier before the first", "mbarrier full[-1] of 1"},
+       {"megabyte", "mbarrier full[0]: 1056768 bytes promised, and less than 2²⁰ is"},
+       {"negative bytes", "mbarrier full[0]: -8192 bytes promised"},
+       {"init twice", "mbarrier full[0] initialised a second time"},
+       {"no init fence", "TMA load to mbarrier full[0] without fence_mbarrier_init()"},
+       {"misaligned", "shared stage[64] not aligned to 1024 bytes"},
+       {"box too large",
+        "TMA load: a box of 64 rows × 128 bytes at shared stage[4608] ends past its 8192 "
+        "elements"},
+       {"parity of round", "waits for parity 2 of mbarrier full[0]: it is 0 or 1"},
+       {"nobody waits", "thread (128,0,0) for " + of_free, of_free}});
   options({});
   // The second wait asks for the phase before, finds it over, and multiplies the first round's
   // data again or what is being copied.
@@ -402,60 +390,24 @@ __global__ void pipeline_of_stages(TensorMap X, TensorMap, Hbm<float> out) {
 }
 
 TEST_F(HopperFaults, Stages) {
-  for (const auto order : kOrders) {
-    options({.schedule = {order, 3}});
-    EXPECT_EQ(said(pipeline_of_stages, "", 256), "no fault");
-    EXPECT_EQ(first_of_out(), 192);
-    if (order == Schedule::Order::reverse) {  // the producer goes first
-      expect(pipeline_of_stages, 256,
-             {{"fills without acquire",
-               "thread (128,0,0): TMA load onto shared K[0], the target of a copy that was not "
-               "waited for"},
-              {"multiplies without wait",
-               "wgmma of shared K[0] (element of 2 bytes), the target of a copy that was not "
-               "waited for"}});
-    } else if (order == Schedule::Order::forward) {  // the consumer
-      expect(pipeline_of_stages, 256,
-             {{"fills without acquire",
-               "thread (128,0,0): arrives at mbarrier K_full[0] in phase 0, where all 1 have"},
-              {"multiplies without wait",
-               "wgmma of shared K[0] (element of 2 bytes), which nobody wrote"}});
-    } else {
-      EXPECT_NE(said(pipeline_of_stages, "fills without acquire", 256), "no fault");
-      EXPECT_NE(said(pipeline_of_stages, "multiplies without wait", 256), "no fault");
-    }
-    expect(pipeline_of_stages, 256,
-           {{"forgets release",
-             "deadlock: 127 of 256 threads have ended, the others wait: thread (0,0,0) and 127 "
-             "after it for mbarrier K_full[0], the end of phase 1 (parity 1), where 1 of 1 "
-             "arrivals and 0 bytes are missing … ; thread (128,0,0) for mbarrier K_free[0], the "
-             "end of phase 0 (parity 0), where 1 of 4 arrivals and 0 bytes are missing"},
-            {"stages without init", "mbarrier [0] of 0"}});
-    // Found whether or not the producer comes to overwrite the stage in time.
-    for (const char* const what : {"releases under wgmma", "releases under second wgmma"})
-      expect(pipeline_of_stages, 256,
-             {{what,
-               "releases shared K[0] (element of 2 bytes), which a wgmma not waited for still "
-               "reads"}});
-  }
-}
-
-__global__ void load_and_leave(TensorMap X, TensorMap, Hbm<float>) {
-  SharedMemory smem;
-  const Stage stage{smem.take<fp16>("stage", kElements)};
-  const auto full = smem.take<Mbarrier>("full", 1);
-  full[0].init(1);
-  fence_mbarrier_init();
-  full[0].arrive_expect_tx(Stage::kBytes);
-  tma_load(X, full[0], stage, 0, 0, 0, 0);
-}
-
-TEST_F(HopperFaults, LoadThatNobodyWaitsFor) {
-  for (const auto order : {Schedule::Order::forward, Schedule::Order::reverse}) {
-    options({.schedule = {order, 0}});
-    expect(load_and_leave, 1,
-           {{"", "the block ends with a load to mbarrier full[0] that nobody waited for"}});
-  }
+  // Found whether or not the producer comes to overwrite the stage in time.
+  const std::string releases =
+      "releases shared K[0] (element of 2 bytes), which a wgmma not waited for still reads";
+  expect_in_every_order(
+      pipeline_of_stages, 256, 192,
+      {{"fills without acquire",
+        "thread (128,0,0): arrives at mbarrier K_full[0] in phase 0, where all 1 have",
+        "thread (128,0,0): TMA load onto shared K[0], " + kBeingCopied},
+       {"multiplies without wait", "wgmma of shared K[0] (element of 2 bytes), which nobody wrote",
+        "wgmma of shared K[0] (element of 2 bytes), " + kBeingCopied},
+       {"forgets release",
+        "deadlock: 127 of 256 threads have ended, the others wait: thread (0,0,0) and 127 after it "
+        "for mbarrier K_full[0], the end of phase 1 (parity 1), where 1 of 1 arrivals and 0 bytes "
+        "are missing … ; thread (128,0,0) for mbarrier K_free[0], the end of phase 0 (parity 0), "
+        "where 1 of 4 arrivals and 0 bytes are missing"},
+       {"stages without init", "mbarrier [0] of 0"},
+       {"releases under wgmma", releases},
+       {"releases under second wgmma", releases}});
 }
 
 // ------------------------------------------------------------------------------------------ stores
@@ -482,25 +434,19 @@ __global__ void store_out(TensorMap, TensorMap Y, Hbm<float>) {
 
 TEST_F(HopperFaults, Stores) {
   EXPECT_EQ(said(store_out), "no fault");
-  expect(
-      store_out, 128,
-      {{"store without proxy fence",
-        "thread (0,0,0): TMA store of shared stage[0] (element of 2 bytes), written with no "
-        "fence_proxy_async() since"},
-       {"overwrites source",
-        "write under a wgmma or TMA store that was not waited for and still reads shared stage[3]"},
-       {"stores before row 0", "TMA store to place -8: a box to store cannot start before 0"},
-       {"no store wait", "ends with a TMA store that was never waited for"},
-       {"other thread overwrites source",
-        "thread (32,0,0): write under a wgmma or TMA store that was not waited for and still reads "
-        "shared stage[3]"},
-       {"map of nothing", "TMA store: a tensor map of nothing"},
-       {"before shared",
-        "TMA store: a box of 64 rows × 128 bytes at shared stage[-4096] ends past"}});
+  expect(store_out, 128,
+         {{"store without proxy fence",
+           "thread (0,0,0): TMA store of shared stage[0] (element of 2 bytes), " + kUnfenced},
+          {"overwrites source", kStillReads + "stage[3]"},
+          {"stores before row 0", "TMA store to place -8: a box to store cannot start before 0"},
+          {"no store wait", "ends with a TMA store that was never waited for"},
+          {"other thread overwrites source", "thread (32,0,0): " + kStillReads + "stage[3]"},
+          {"map of nothing", "TMA store: a tensor map of nothing"},
+          {"before shared",
+           "TMA store: a box of 64 rows × 128 bytes at shared stage[-4096] ends past"}});
 }
 
-// ---------------------------------------------------------------------------------- floats in a
-// row
+// --------------------------------------------------------------------------------- floats in a row
 
 /// x = 64 floats of out, from 128 on.
 __global__ void load_floats(TensorMap, TensorMap, Hbm<float> out) {
@@ -541,50 +487,34 @@ __global__ void load_floats(TensorMap, TensorMap, Hbm<float> out) {
 }
 
 TEST_F(HopperFaults, LoadsOfFloats) {
-  for (const auto order : kOrders) {
-    options({.schedule = {order, 3}});
-    expect(load_floats, 128, {{"", "read of unwritten out[128] (element of 4 bytes;"}});
-    number_out();
-    EXPECT_EQ(said(load_floats), "no fault");
-    EXPECT_EQ(first_of_out(), 128);
-    expect(load_floats, 128,
-           {{"reads before barrier", "read before its asynchronous copy was waited for: shared x["},
-            {"stores before wait",
-             "write under an asynchronous copy that was not waited for: shared x["}});
-    if (order == Schedule::Order::forward)
-      expect(load_floats, 128,
-             {{"early phase", "read before its asynchronous copy was waited for: shared x["}});
-    else if (order == Schedule::Order::reverse)  // the phase is over when they come
-      expect(load_floats, 128, {{"early phase", "deadlock … the end of phase 1 (parity 1)"}});
-    expect(load_floats, 128,
-           {{"too many bytes",
-             "mbarrier full[0], the end of phase 0 (parity 0), where 0 of 1 arrivals and 16 bytes "
-             "are missing"},
-            {"too few bytes",
-             "mbarrier full[0], the end of phase 0 (parity 0), where 0 of 1 arrivals and -16 bytes "
-             "are missing"},
-            {"loads twice",
-             "bulk_load onto shared x[60], the target of a copy that was not waited for"},
-            {"loads onto ordinary stores",
-             "bulk_load onto shared x[8], which was written with no fence_proxy_async() since"},
-            {"no init", "mbarrier full[0] is used before its init"},
-            {"no init fence", "bulk_load to mbarrier full[0] without fence_mbarrier_init()"},
-            {"nobody waits",
-             "thread (0,0,0): the block ends with a load to mbarrier full[0] that nobody waited"},
-            {"no syncwarp",
-             "releases shared x[ … of the block read with no __syncwarp or barrier since"},
-            {"source misaligned", "bulk_load: out[130] not aligned to 16 bytes"},
-            {"target misaligned", "bulk_load: shared x[1] not aligned to 16 bytes"},
-            {"before shared", "bulk_load: 64 floats at shared x[-4] end past its 64"},
-            {"62 floats", "bulk_load of 62 floats: their number is a positive multiple"},
-            {"no floats", "bulk_load of 0 floats: their number is a positive multiple"},
-            {"past shared", "bulk_load: 68 floats at shared x[0] end past its 64 elements"},
-            {"past array", "read of out[4096] (element of 4 bytes; the array has 4096)"},
-            {"before array", "read of out[-4] (element of 4 bytes; the array has 4096)"},
-            {"adds too early",
-             "bulk_add of shared x[0] (element of 4 bytes), the target of a copy that was not "
-             "waited for"}});
-  }
+  expect(load_floats, 128, {{"", "read of unwritten out[128] (element of 4 bytes;"}});
+  const std::string in_phase_0 = "mbarrier full[0], the end of phase 0 (parity 0), where 0 of 1 ";
+  expect_in_every_order(
+      load_floats, 128, 128,
+      {{"reads before barrier", kReadEarly + "x["},
+       {"stores before wait",
+        "write under an asynchronous copy that was not waited for: shared x["},
+       // In reverse the phase is over when they come.
+       {"early phase", kReadEarly + "x[", "deadlock … the end of phase 1 (parity 1)"},
+       {"too many bytes", in_phase_0 + "arrivals and 16 bytes are missing"},
+       {"too few bytes", in_phase_0 + "arrivals and -16 bytes are missing"},
+       {"loads twice", "bulk_load onto shared x[60], " + kBeingCopied},
+       {"loads onto ordinary stores", "bulk_load onto shared x[8], which was " + kUnfenced},
+       {"no init", "mbarrier full[0] is used before its init"},
+       {"no init fence", "bulk_load to mbarrier full[0] without fence_mbarrier_init()"},
+       {"nobody waits",
+        "thread (0,0,0): the block ends with a load to mbarrier full[0] that nobody waited"},
+       {"no syncwarp",
+        "releases shared x[ … of the block read with no __syncwarp or barrier since"},
+       {"source misaligned", "bulk_load: out[130] not aligned to 16 bytes"},
+       {"target misaligned", "bulk_load: shared x[1] not aligned to 16 bytes"},
+       {"before shared", "bulk_load: 64 floats at shared x[-4] end past its 64"},
+       {"62 floats", "bulk_load of 62 floats: their number is a positive multiple"},
+       {"no floats", "bulk_load of 0 floats: their number is a positive multiple"},
+       {"past shared", "bulk_load: 68 floats at shared x[0] end past its 64 elements"},
+       {"past array", "read of out[4096] (element of 4 bytes; the array has 4096)"},
+       {"before array", "read of out[-4] (element of 4 bytes; the array has 4096)"},
+       {"adds too early", "bulk_add of shared x[0] (element of 4 bytes), " + kBeingCopied}});
 }
 
 // Who takes the phase before for the one to come reads too early if the copy ends late, and waits
@@ -633,37 +563,24 @@ __global__ void add_floats(TensorMap, TensorMap, Hbm<float> out) {
 }
 
 TEST_F(HopperFaults, AdditionsOfFloats) {
-  for (const auto order : kOrders) {
-    options({.schedule = {order, 3}});
-    expect(add_floats, 128, {{"", "read of unwritten out[0] (element of 4 bytes; the array has"}});
-    number_out();
-    EXPECT_EQ(said(add_floats), "no fault");
-    EXPECT_EQ(first_of_out(), 2);
-    expect(
-        add_floats, 128,
-        {{"store without proxy fence",
-          "thread (0,0,0): bulk_add of shared x[7] (element of 4 bytes), written with no "
-          "fence_proxy_async() since"},
-         {"adds unwritten", "bulk_add of shared x[9] (element of 4 bytes), which nobody wrote"}});
-    for (const char* const what :
-         {"overwrites source", "no commit"})  // the next wait is not for it
-      expect(add_floats, 128,
-             {{what,
-               "write under a wgmma or TMA store that was not waited for and still reads "
-               "shared x[3]"}});
-    expect(
-        add_floats, 128,
-        {{"loads under addition",
-          "bulk_load onto shared x[12], which a wgmma or TMA store not waited for still reads"},
-         {"no store wait", "ends with a bulk_add that was never waited for"},
-         {"source misaligned", "bulk_add: shared x[1] not aligned to 16 bytes"},
-         {"target misaligned", "bulk_add: out[2] not aligned to 16 bytes"},
-         {"62 floats", "bulk_add of 62 floats: their number is a positive multiple"},
-         {"no floats", "bulk_add of -4 floats: their number is a positive multiple"},
-         {"past shared", "bulk_add: 68 floats at shared x[0] end past its 64"},
-         {"past array", "atomic addition to out[4096] (element of 4 bytes; the array has 4096)"},
-         {"before array", "atomic addition to out[-4] (element of 4 bytes; the array has 4096)"}});
-  }
+  expect(add_floats, 128, {{"", "read of unwritten out[0] (element of 4 bytes; the array has"}});
+  expect_in_every_order(
+      add_floats, 128, 2,
+      {{"store without proxy fence",
+        "thread (0,0,0): bulk_add of shared x[7] (element of 4 bytes), " + kUnfenced},
+       {"adds unwritten", "bulk_add of shared x[9] (element of 4 bytes), which nobody wrote"},
+       {"overwrites source", kStillReads + "x[3]"},
+       {"no commit", kStillReads + "x[3]"},  // the next wait is not for it
+       {"loads under addition",
+        "bulk_load onto shared x[12], which a wgmma or TMA store not waited for still reads"},
+       {"no store wait", "ends with a bulk_add that was never waited for"},
+       {"source misaligned", "bulk_add: shared x[1] not aligned to 16 bytes"},
+       {"target misaligned", "bulk_add: out[2] not aligned to 16 bytes"},
+       {"62 floats", "bulk_add of 62 floats: their number is a positive multiple"},
+       {"no floats", "bulk_add of -4 floats: their number is a positive multiple"},
+       {"past shared", "bulk_add: 68 floats at shared x[0] end past its 64"},
+       {"past array", "atomic addition to out[4096] (element of 4 bytes; the array has 4096)"},
+       {"before array", "atomic addition to out[-4] (element of 4 bytes; the array has 4096)"}});
 }
 
 /// Adds 64 floats in two groups, waits for the first, and then overwrites it.
@@ -682,14 +599,8 @@ __global__ void add_in_groups(TensorMap, TensorMap, Hbm<float> out) {
 }
 
 TEST_F(HopperFaults, GroupsOfAdditions) {
-  for (const auto order : kOrders) {
-    options({.schedule = {order, 3}});
-    number_out();
-    EXPECT_EQ(said(add_in_groups, "", 1), "no fault");
-    EXPECT_EQ(first_of_out(), 2);
-    expect(add_in_groups, 1,
-           {{"overwrites the second", "that was not waited for and still reads shared x[32]"}});
-  }
+  expect_in_every_order(add_in_groups, 1, 2,
+                        {{"overwrites the second", "still reads shared x[32]"}});
 }
 
 /// What a wgmma still owns is not stored as four either.
@@ -712,7 +623,7 @@ __global__ void store_sums(TensorMap, TensorMap, Hbm<float>) {
 TEST_F(HopperFaults, SumsAsTheyLie) {
   EXPECT_EQ(said(store_sums), "no fault");
   expect(store_sums, 128,
-         {{"reads before wait", "uses an accumulator of a wgmma before the wgmma_wait() for it"},
+         {{"reads before wait", kUsedEarly},
           {"misaligned", "store of 4 floats to shared sums not aligned to 16 bytes"}});
 }
 
@@ -827,15 +738,9 @@ __global__ void multiply_e4m3(TensorMap B_of, TensorMap, Hbm<float> out) {
   for (auto& piece : a.r[0])
     for (unsigned& four : piece) four = pack<e4m3>(1, 1, 1, 1);
   Accumulator<16, 64> acc;
-  if (made("no fence"))
-    wgmma_fence(a);
-  else if (made("no fence of operand"))
-    wgmma_fence(acc);
-  else
-    wgmma_fence(acc, a);
+  wgmma_fence(acc, a);
   wgmma_ABt(acc, a, B);
   wgmma_commit();
-  if (made("no wait")) return;
   if (made("reads before wait")) a = as_permuted_operand<e4m3>(acc);
   if (made("writes before wait") && thread == 37) acc.r[0][3][1] = 0;
   if (made("writes operand before wait") && thread == 37) a.r[0][1][3] = 0;
@@ -855,13 +760,9 @@ TEST_F(HopperFaults, ProductsOfE4m3) {
           {"past the end",
            "a box of 64 rows × 64 bytes at shared B[4608] ends past its 8192 elements"},
           {"multiplies before barrier", "wgmma of shared B[0] (element of 1 bytes), the target"},
-          {"no fence", "wgmma without a wgmma_fence() of its accumulator before"},
-          {"no fence of operand", "wgmma without a wgmma_fence() of its left operand before"},
-          {"no wait", "ends with a wgmma that was never waited for"},
-          {"reads before wait", "uses an accumulator of a wgmma before the wgmma_wait() for it"},
+          {"reads before wait", kUsedEarly},
           {"writes before wait", "accumulator of a wgmma m64n64k32, row 17, column 27"},
-          {"writes operand before wait",
-           "thread (37,0,0): left operand of a wgmma: other code wrote to its registers"},
+          {"writes operand before wait", "thread (37,0,0): left operand of a wgmma: other code"},
           {"stores before wait", "thread (3,0,0): write under a wgmma"}});
 }
 

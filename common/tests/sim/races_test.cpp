@@ -2,14 +2,11 @@
 // another block of the same kernel touched, and lanes that read what another lane copied with no
 // barrier in between.
 
-#include <gtest/gtest.h>
-
-#include <numeric>
-#include <optional>
-#include <random>
+#include <fmt/format.h>
 
 #include "machine/hopper.h"
 #include "machine/sim/touches.h"
+#include "tests/sim/sim_test.h"
 
 namespace ladder::sim {
 namespace {
@@ -21,38 +18,34 @@ const SimOptions kSims[] = {
     {.schedule = {Schedule::Order::forward, 0}, .threads = 4},
 };
 
-/// What a launch says on each of kSims: the fault, or that there was none. Its array x has 64
+/// What a kernel says on each of kSims: the fault, or that there was none. Its array x has 64
 /// floats, 0, 1, 2, …
-std::vector<std::string> said(const std::function<void(Array& x)>& work) {
+template <class First, class... P>
+std::vector<std::string> said(void (*kernel)(First, P...), int blocks, int threads,
+                              const P&... arguments) {
   std::vector<std::string> all;
   for (const SimOptions& options : kSims) {
     const auto device = open_sim(options);
     Array& x = *device->allocate("x", 256);
-    std::vector<float> values(64);
-    std::iota(values.begin(), values.end(), 0.0f);
-    device->upload(x, values.data());
-    std::string what = "no fault";
+    device->upload(x, iota(64).data());
+    std::string& what = all.emplace_back("no fault");
     try {
-      device->run("test", [&] { work(x); });
+      run_kernel(*device, kernel, blocks, threads, 128, x, arguments...);
     } catch (const Fault& fault) {
       what = fault.what();
     }
-    all.push_back(what);
   }
   return all;
 }
 
-void expect_no_fault(const std::function<void(Array& x)>& work) {
-  for (const std::string& what : said(work)) EXPECT_EQ(what, "no fault");
-}
 /// Each message has one of the texts in it.
-void expect_fault(const std::function<void(Array& x)>& work,
-                  const std::vector<std::string>& texts) {
-  for (const std::string& what : said(work))
+void expect_any(const std::vector<std::string>& said, const std::vector<std::string>& texts) {
+  for (const std::string& what : said)
     EXPECT_TRUE(std::any_of(texts.begin(), texts.end(),
                             [&](const auto& text) { return what.find(text) != std::string::npos; }))
         << "none of \"" << texts.front() << "\" and its like in: " << what;
 }
+const std::vector<std::string> kNoFault = {"no fault"};
 
 // ----------------------------------------------------------------------------------- of two blocks
 
@@ -75,26 +68,19 @@ TEST(Races, BetweenTwoBlocksAreFoundInEveryOrder) {
   const char* const does[] = {"reads", "writes", "adds atomically to"};
   const char* const did[] = {"read", "wrote", "added to atomically"};
   const auto text = [&](int second, Access doing, Access done) {
-    return "rung test, kernel two, block (" + std::to_string(second) +
-           ",0,0), thread (5,0,0): " + does[static_cast<int>(doing)] +
-           " x[7] (element of 4 bytes; the array has 64), which block (" +
-           std::to_string(1 - second) + ",0,0) " + did[static_cast<int>(done)] +
-           " in the same kernel";
+    return fmt::format(
+        "rung test, kernel test, block ({},0,0), thread (5,0,0): {} x[7] (element of 4 bytes; the "
+        "array has 64), which block ({},0,0) {} in the same kernel",
+        second, does[static_cast<int>(doing)], 1 - second, did[static_cast<int>(done)]);
   };
   for (const Access a : {Access::read, Access::write, Access::add})
     for (const Access b : {Access::read, Access::write, Access::add}) {
       SCOPED_TRACE(std::string(does[static_cast<int>(a)]) + ", " + does[static_cast<int>(b)]);
-      const auto work = [&](int other) {
-        return [=](Array& x) {
-          launch("two", two_blocks, dim3(2), dim3(8), 0, hbm<float>(x),
-                 TwoTouches{{a, b}, {7, other}});
-        };
-      };
-      expect_no_fault(work(6));  // the other half of the same 8 bytes
-      if (a == b && a != Access::write)
-        expect_no_fault(work(7));
-      else
-        expect_fault(work(7), {text(1, b, a), text(0, a, b)});
+      // 6 is the other half of the same 8 bytes.
+      expect_any(said(two_blocks, 2, 8, TwoTouches{{a, b}, {7, 6}}), kNoFault);
+      const bool may_meet = a == b && a != Access::write;
+      expect_any(said(two_blocks, 2, 8, TwoTouches{{a, b}, {7, 7}}),
+                 may_meet ? kNoFault : std::vector{text(1, b, a), text(0, a, b)});
     }
 }
 
@@ -107,11 +93,9 @@ __global__ void add_then_read(Hbm<float> x) {
 }
 
 TEST(Races, AtomicAdditionsMeetAndNothingElseMeetsThem) {
-  expect_no_fault([](Array& x) { launch("add", add_all, dim3(9), dim3(33), 0, hbm<float>(x)); });
-  expect_no_fault(
-      [](Array& x) { launch("add", add_then_read, dim3(1), dim3(1), 0, hbm<float>(x)); });
-  expect_fault([](Array& x) { launch("add", add_then_read, dim3(3), dim3(1), 0, hbm<float>(x)); },
-               {"x[3]"});
+  expect_any(said(add_all, 9, 33), kNoFault);
+  expect_any(said(add_then_read, 1, 1), kNoFault);
+  expect_any(said(add_then_read, 3, 1), {"x[3]"});
 }
 
 /// Each block adds 1 to x[4] … x[35], all at once and so many times, but for the last, where it is
@@ -128,28 +112,20 @@ __global__ void add_at_once(Hbm<float> x, int times, std::optional<Access> last_
 }
 
 TEST(Races, AdditionsByTmaMeetAtomicOnesAndNothingElse) {
-  const auto work = [](std::optional<Access> last_does) {
-    return [=](Array& x) {
-      launch("add", add_at_once, dim3(5), dim3(1), 128, hbm<float>(x), 1, last_does);
-    };
-  };
-  expect_no_fault(work({}));
-  expect_no_fault(work(Access::add));
+  const auto with = [](std::optional<Access> last) { return said(add_at_once, 5, 1, 1, last); };
+  expect_any(with({}), kNoFault);
+  expect_any(with(Access::add), kNoFault);
   // Whoever comes second; four floats are looked at in cells of two.
-  expect_fault(work(Access::write),
-               {"block (4,0,0), thread (0,0,0): writes x[7]", "adds atomically to x[6]"});
-  expect_fault(work(Access::read),
-               {"block (4,0,0), thread (0,0,0): reads x[7]", "adds atomically to x[6]"});
+  const std::string who = "block (4,0,0), thread (0,0,0): ", other = "adds atomically to x[6]";
+  expect_any(with(Access::write), {who + "writes x[7]", other});
+  expect_any(with(Access::read), {who + "reads x[7]", other});
 
   // None is lost where several OS threads add at a time.
   const auto device = open_sim({.threads = 4});
   Array& x = *device->allocate("x", 256);
-  device->upload(x, std::vector<float>(64).data());
-  device->run("test", [&] {
-    launch("add", add_at_once, dim3(100), dim3(1), 128, hbm<float>(x), 4000,
-           std::optional<Access>());
-  });
   std::vector<float> sums(64);
+  device->upload(x, sums.data());
+  run_kernel(*device, add_at_once, 100, 1, 128, x, 4000, std::optional<Access>());
   device->download(sums.data(), x);
   for (size_t i = 0; i < 64; ++i) EXPECT_EQ(sums[i], i >= 4 && i < 36 ? 400000 : 0);
 }
@@ -167,8 +143,8 @@ __global__ void beside(Hbm<float> x) {
 }
 
 TEST(Races, NeighboursAreNone) {
-  expect_no_fault([](Array& x) { launch("own", in_place, dim3(128), dim3(1), 0, hbm<bf16>(x)); });
-  expect_no_fault([](Array& x) { launch("own", beside, dim3(32), dim3(1), 0, hbm<float>(x)); });
+  expect_any(said(in_place, 128, 1), kNoFault);
+  expect_any(said(beside, 32, 1), kNoFault);
 }
 
 /// Blocks 1 to 3 read x[9], of a chunk that block 0 writes.
@@ -180,9 +156,8 @@ __global__ void chunk_and_element(Hbm<float> x) {
 }
 
 TEST(Races, WideAccessesTouchEachOfTheirElements) {
-  expect_fault(
-      [](Array& x) { launch("wide", chunk_and_element, dim3(4), dim3(1), 0, hbm<float>(x)); },
-      {"x[9]", "x[8] (element of 4 bytes; the array has 64), which block ("});
+  expect_any(said(chunk_and_element, 4, 1),
+             {"x[9]", "x[8] (element of 4 bytes; the array has 64), which block ("});
 }
 
 __global__ void all_write(Hbm<float> x) {
@@ -190,20 +165,16 @@ __global__ void all_write(Hbm<float> x) {
 }
 
 TEST(Races, EndWithTheKernelAndWithTheBlock) {
-  expect_no_fault([](Array& x) {
-    for (int i = 0; i < 3; ++i) launch("one", all_write, dim3(1), dim3(64), 0, hbm<float>(x));
-  });
-  expect_fault([](Array& x) { launch("two", all_write, dim3(2), dim3(1), 0, hbm<float>(x)); },
-               {"x[0]"});
-  // A run after a fault begins anew.
+  expect_any(said(all_write, 1, 64), kNoFault);
+  expect_any(said(all_write, 2, 1), {"x[0]"});
+  // A launch after another, and a run after a fault, begins anew.
   const auto device = open_sim({.threads = 1});
   Array& x = *device->allocate("x", 256);
-  device->upload(x, std::vector<float>(64).data());
-  const auto blocks = [&](int n) {
-    return [&, n] { launch("again", all_write, dim3(n), dim3(1), 0, hbm<float>(x)); };
-  };
-  EXPECT_THROW(device->run("test", blocks(2)), Fault);
-  EXPECT_NO_THROW(device->run("test", blocks(1)));
+  device->upload(x, iota(64).data());
+  EXPECT_THROW(run_kernel(*device, all_write, 2, 1, 0, x), Fault);
+  EXPECT_NO_THROW(device->run("test", [&] {
+    for (int i = 0; i < 3; ++i) launch("one", all_write, dim3(1), dim3(64), 0, hbm<float>(x));
+  }));
 }
 
 // Touches against a list of all that was done, at random.
@@ -231,15 +202,13 @@ TEST(Races, AreThoseOfAPlainList) {
                (done.access != access || access == Access::write);
       };
       const auto found = touches.note(block, access, at, n);
-      ASSERT_EQ(found.has_value(), std::any_of(list.begin(), list.end(), against))
-          << "round " << round << ", step " << step;
+      const auto is_found = [&](const Done& done) {
+        return against(done) && done.block == found->block && done.access == found->access;
+      };
+      SCOPED_TRACE(testing::Message() << "round " << round << ", step " << step);
+      ASSERT_EQ(found.has_value(), std::any_of(list.begin(), list.end(), against));
       if (found) {
-        ASSERT_TRUE(std::any_of(list.begin(), list.end(),
-                                [&](const Done& done) {
-                                  return against(done) && done.block == found->block &&
-                                         done.access == found->access;
-                                }))
-            << "round " << round << ", step " << step;
+        ASSERT_TRUE(std::any_of(list.begin(), list.end(), is_found));
         ++conflicts;
         break;
       }
@@ -275,25 +244,21 @@ __global__ void copies(Hbm<float> x, Between between, Then then) {
 }
 
 TEST(Copies, AnotherLaneSeesThemAfterABarrierAndNotAfterAShuffle) {
-  const auto work = [](Between between, Then then) {
-    return [=](Array& x) {
-      launch("copies", copies, dim3(1), dim3(2), 128, hbm<float>(x), between, then);
-    };
-  };
+  const auto with = [](Between between, Then then) { return said(copies, 1, 2, between, then); };
   for (const Then then : {Then::read_own, Then::read_next, Then::write_next, Then::copy_to_next}) {
-    expect_no_fault(work(Between::warp, then));
-    expect_no_fault(work(Between::block, then));
+    expect_any(with(Between::warp, then), kNoFault);
+    expect_any(with(Between::block, then), kNoFault);
   }
-  expect_no_fault(work(Between::nothing, Then::read_own));
+  expect_any(with(Between::nothing, Then::read_own), kNoFault);
   const std::string who = " of the block copied and waited for, but with no __syncwarp or barrier";
-  expect_fault(work(Between::shuffle, Then::read_next),
-               {"thread (0,0,0): read of shared s[7] (element of 4 bytes), which thread 1" + who,
-                "thread (1,0,0): read of shared s[3] (element of 4 bytes), which thread 0" + who});
-  expect_fault(work(Between::shuffle, Then::write_next), {"write to shared s["});
-  expect_fault(work(Between::shuffle, Then::copy_to_next), {"asynchronous copy onto shared s["});
+  expect_any(with(Between::shuffle, Then::read_next),
+             {"thread (0,0,0): read of shared s[7] (element of 4 bytes), which thread 1" + who,
+              "thread (1,0,0): read of shared s[3] (element of 4 bytes), which thread 0" + who});
+  expect_any(with(Between::shuffle, Then::write_next), {"write to shared s["});
+  expect_any(with(Between::shuffle, Then::copy_to_next), {"asynchronous copy onto shared s["});
   // Before the neighbour has waited, or has even begun.
-  expect_fault(work(Between::nothing, Then::read_next),
-               {who, "read of unwritten shared s", "read before its asynchronous copy"});
+  expect_any(with(Between::nothing, Then::read_next),
+             {who, "read of unwritten shared s", "read before its asynchronous copy"});
 }
 
 }  // namespace

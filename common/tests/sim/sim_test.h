@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "machine/machine.h"
+#include "tests/device_test.h"
 
 namespace ladder::sim {
 
@@ -67,6 +68,11 @@ class SimTest : public ::testing::Test {
     EXPECT_EQ(reports.size(), 1u);
     return reports.at(0).counts.value();
   }
+  template <class... P>
+  Counts run(void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
+             auto&&... arguments) {
+    return *run_kernel(device(), kernel, grid, block, shared_bytes, arguments...);
+  }
   /// The message of the fault that `work` ends in.
   std::string fault_of(const std::function<void()>& work) {
     try {
@@ -77,18 +83,27 @@ class SimTest : public ::testing::Test {
     }
     return "no fault";
   }
+  template <class... P>
+  std::string fault_of(void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
+                       auto&&... arguments) {
+    return fault_of([&] { run_kernel(device(), kernel, grid, block, shared_bytes, arguments...); });
+  }
   /// The same of a kernel of one block, with 512 bytes of shared memory.
   std::string said(int threads, const std::function<void()>& kernel) {
     return fault_of(
         [&] { Sim::current().launch("planted", dim3(1), dim3(threads), 512, nullptr, kernel); });
   }
-  /// Each mistake of such a kernel, and what must be said of it; of "" that it is "no fault".
-  using Mistakes = std::vector<std::pair<const char*, const char*>>;
+  /// A mistake of a kernel and what must be said of it; of "" that it is "no fault".
+  struct Mistake {
+    std::string_view what;
+    std::string says, in_reverse = "";  // in_reverse: instead, in that order of threads
+  };
+  using Mistakes = std::vector<Mistake>;
   void expect(int threads, const Mistakes& mistakes, const std::function<void()>& kernel) {
-    for (const auto& [what, wanted] : mistakes) {
-      SCOPED_TRACE(what);
-      mistake = what;
-      expect_says(said(threads, kernel), wanted);
+    for (const Mistake& m : mistakes) {
+      SCOPED_TRACE(m.what);
+      mistake = m.what;
+      expect_says(said(threads, kernel), m.says);
     }
   }
 

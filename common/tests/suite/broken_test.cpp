@@ -107,33 +107,5 @@ TEST_P(Mistakes, AreCaught) {
 INSTANTIATE_TEST_SUITE_P(, Mistakes, ::testing::ValuesIn(mistakes_in_steps()),
                          [](const auto& mistake) { return std::string(mistake.param.name); });
 
-// One OS thread runs block after block, and then even a plain addition gives the right sum: what
-// finds these is that the sim knows which block touched what.
-TEST(Broken, RacesBetweenBlocksAreFoundInEveryOrderOnOneThread) {
-  const std::pair<const char*, const char*> races[] = {
-      {"tile_makes_rows_of_the_block_before", " writes P["},
-      {"backward_adds_to_dQ_plainly", " reads dQ_sum["},
-      {"counter_counts_plainly", " reads next[0]"},
-  };
-  Options options;
-  options.problem = kProblems[1];
-  for (const auto& [name, does] : races) {
-    const Mistake& m = kMistakes[mutant::active = number_of_mistake(name)];
-    for (const Schedule& schedule : kSchedules) {
-      SCOPED_TRACE(testing::Message() << name << ", order " << static_cast<int>(schedule.order));
-      try {
-        const auto device = open_sim({.schedule = schedule, .threads = 1});
-        run_variant(*device, variant(m.rung, m.step), options, nullptr);
-        ADD_FAILURE() << "no fault";
-      } catch (const Error& e) {
-        const std::string said = e.what();
-        EXPECT_NE(said.find(does), std::string::npos) << said;
-        EXPECT_NE(said.find("wrote in the same kernel"), std::string::npos) << said;
-      }
-    }
-  }
-  mutant::active = -1;
-}
-
 }  // namespace
 }  // namespace ladder

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 
@@ -19,20 +20,18 @@
 namespace ladder {
 namespace {
 
-/// What a case has made inputs for, see MadeInputs.
-enum class Made {
-  nothing,
-  logits_far_below_0,
-  logits_rising,
-  queries_of_0,
-  logits_as_stored,
-  sums,
-  shares_of_43,
-  tiles_that_cancel,
-  tiles_that_rise,
-  sums_that_rise,
-  six_keys
+struct Case;
+
+/// Inputs that hardly come up where they are drawn.
+struct MadeInputs {
+  using Elements = std::function<float(int row, int column)>;  // rows counted over all heads
+  float scale;                                                 // 0: the case's
+  Elements Q, K, V, dO;                                        // none: drawn
+  bool tight = false;  // leaves room for the output's own rounding alone
 };
+using Maker = MadeInputs(const Case& c);
+Maker logits_far_below_0, logits_rising, queries_of_0, logits_as_stored, sums, shares_of_43,
+    tiles_that_cancel, tiles_that_rise, sums_that_rise, six_keys;
 
 struct Case {
   const char* name;
@@ -40,8 +39,8 @@ struct Case {
   bool causal = false;
   DType dtype = DType::fp16;
   Input input = Input::normal;
-  float scale = 1;            // in units of 1/√d
-  Made made = Made::nothing;  // in the place of what would be drawn
+  float scale = 1;        // in units of 1/√d
+  Maker* made = nullptr;  // makes what would else be drawn
 };
 
 constexpr DType bf = DType::bf16;
@@ -81,21 +80,19 @@ constexpr Case kCases[] = {
     {"large_logits", 1, 2, 1, 113, 128, 64, false, fp, Input::normal, 50},
     {"large_logits_bf16", 1, 2, 2, 130, 150, 40, true, bf, Input::normal, 50},
     {"large_logits_outliers", 1, 2, 2, 65, 66, 128, true, bf, Input::outliers, 20},
-    {"far_below_zero", 1, 2, 1, 70, 66, 64, true, fp, Input::normal, 1, Made::logits_far_below_0},
-    {"far_below_zero_bf16", 1, 2, 2, 150, 150, 40, true, bf, Input::normal, 1,
-     Made::logits_far_below_0},
+    {"far_below_zero", 1, 2, 1, 70, 66, 64, true, fp, Input::normal, 1, logits_far_below_0},
+    {"far_below_zero_bf16", 1, 2, 2, 150, 150, 40, true, bf, Input::normal, 1, logits_far_below_0},
     {"far_below_zero_unmasked", 1, 1, 1, 130, 200, 128, false, fp, Input::normal, 1,
-     Made::logits_far_below_0},
-    {"rising", 1, 1, 1, 33, 390, 64, false, fp, Input::normal, 1, Made::logits_rising},
-    {"zero_queries", 1, 2, 1, 66, 66, 40, true, fp, Input::normal, 1, Made::queries_of_0},
-    {"logits_as_stored", 1, 1, 1, 3, 15, 16, false, bf, Input::normal, 1, Made::logits_as_stored},
-    {"sums", 1, 1, 1, 4, 64, 16, false, fp, Input::normal, 1, Made::sums},
-    {"shares_of_43", 1, 1, 1, 2, 43, 16, false, bf, Input::normal, 1, Made::shares_of_43},
-    {"tiles_that_cancel", 1, 1, 1, 3, 300, 16, false, bf, Input::normal, 1,
-     Made::tiles_that_cancel},
-    {"tiles_that_rise", 1, 1, 1, 3, 557, 16, false, bf, Input::normal, 1, Made::tiles_that_rise},
-    {"sums_that_rise", 1, 1, 1, 2, 525, 16, false, bf, Input::normal, 1, Made::sums_that_rise},
-    {"six_keys", 1, 1, 1, 2, 6, 16, false, bf, Input::normal, 1, Made::six_keys},
+     logits_far_below_0},
+    {"rising", 1, 1, 1, 33, 390, 64, false, fp, Input::normal, 1, logits_rising},
+    {"zero_queries", 1, 2, 1, 66, 66, 40, true, fp, Input::normal, 1, queries_of_0},
+    {"logits_as_stored", 1, 1, 1, 3, 15, 16, false, bf, Input::normal, 1, logits_as_stored},
+    {"sums", 1, 1, 1, 4, 64, 16, false, fp, Input::normal, 1, sums},
+    {"shares_of_43", 1, 1, 1, 2, 43, 16, false, bf, Input::normal, 1, shares_of_43},
+    {"tiles_that_cancel", 1, 1, 1, 3, 300, 16, false, bf, Input::normal, 1, tiles_that_cancel},
+    {"tiles_that_rise", 1, 1, 1, 3, 557, 16, false, bf, Input::normal, 1, tiles_that_rise},
+    {"sums_that_rise", 1, 1, 1, 2, 525, 16, false, bf, Input::normal, 1, sums_that_rise},
+    {"six_keys", 1, 1, 1, 2, 6, 16, false, bf, Input::normal, 1, six_keys},
 };
 
 /// Whether a case makes each of the choices of which all triples must come up: a mistake may need
@@ -136,192 +133,180 @@ Options options_of(const Case& c) {
   return o;
 }
 
-/// A folder of inputs that hardly come up where they are drawn.
-///
+/// x is the sum of three numbers of the I/O type: the first, second or third of them.
+float piece(const Case& c, float x, int which) {
+  const auto first = static_cast<float>(rounded(c.dtype, x));
+  return which == 0 ? first : piece(c, x - first, which - 1);
+}
+
 /// Logits far below 0, all of them, from −256 down: who takes 0 for a maximum, in a row's first key
 /// even, finds that all exponentials, their sum and the output underflow. Each row of Q is one
 /// number over and over and so is each of K, and the scale is 8/d, so that every logit is a product
 /// of few bits, exact also where S is stored: nothing blurs what comes out.
-///
+MadeInputs logits_far_below_0(const Case& c) {
+  return {.scale = 8.0f / static_cast<float>(c.d),
+          .Q = [](int i, int) { return i % 3 ? 8.0f : 16.0f; },
+          .K = [](int j, int) { return -4 - static_cast<float>(j * 7 % 5) / 32; }};
+}
+
 /// Logits that rise from key to key, in all by 2^27 in P, though within no step by much: who keeps
 /// a maximum for too long has P overflow.
-///
+MadeInputs logits_rising(const Case& c) {
+  return {.scale = 8.0f / static_cast<float>(c.d),
+          .Q = [](int i, int) { return i % 3 ? 1.0f : 0.5f; },
+          .K = [](int j, int) { return static_cast<float>(j) * 0.006f; }};
+}
+
 /// Queries of 0, as padding is: all keys weigh the same, and the query that sees but one has LSE =
 /// 0, which nobody must take for a query that sees none.
-///
-/// The others are for who rounds to the I/O type once more than the algorithm must. What it must
-/// round, it finds to be a number of the I/O type already (to some 2⁻²⁴), so that the tolerance is
-/// half a unit in the last place; and what it must not round is close to half-way between two such
-/// numbers, which moves an output by two halves or more.
-///
-/// Logits as stored: S is 58.75 for 11 keys, 55.25 for one and 49 for 3, exactly, and of the 3 the
-/// P. Not so q·k, the scale, the scale times log₂e, the exponentials with a maximum and without,
-/// their sums, the inverses of these, and LSE. O is of the 3 keys, whose small weight a large V
-/// makes up for.
-///
-/// Sums: P is 1/64, from logits whose exponentials are no fp16. Of the four queries the first two
-/// have D = 4098/512, no fp16, where dP is that too, or 4098 ± 2 of them; the others dS = ±1,
-/// with dQ and dK (in a column or two) that are fp16 with the scale and not before.
-///
-/// Shares of 43: P is 1/43. O = 224 from a sum of 43 times that, and dS = ±224 from a P and a dP −
-/// D none of which is a bf16.
-///
-/// Tiles that cancel: P is 1/300, and O = 1 of sums that are thirty times as large until the last
-/// tile: who rounds these, or what they weigh, is wrong by as much.
-///
-/// Tiles that rise: 256 keys, 256 more and the last 45 have P in proportions that are bf16s, about
-/// 2⁻¹⁸ : 2⁻⁹ : 1, but not so that of the first to the second, by which O is scaled in between. The
-/// first keys make O twenty times what it is in the end.
-///
-/// Sums that rise: of the keys only those in the middle have a V, and their P is 1, which is all
-/// that P is rounded of. The first query also sees 256 keys before them, the second 256 after, with
-/// a P of 0.502, no bf16, and with them the sum, O's divisor, is none.
-///
-/// Six keys: so few that one lane has all of a row. S is 0 and, for five keys without a V,
-/// −1.6015625, so that the sum is 2.008, no bf16, and P = 1/2.008 is one to within 2⁻¹⁵.
-class MadeInputs {
- public:
-  explicit MadeInputs(const Case& c) : c_(c) {
-    std::string name = testing::TempDir() + "/ladder_suite_test_XXXXXX";
-    if (!mkdtemp(name.data())) throw std::runtime_error("mkdtemp");
-    folder_ = name;
-    draw_into("/k.npy", Stream::K);  // for those that make none
-    draw_into("/v.npy", Stream::V);
-    switch (c.made) {
-      case Made::nothing:
-        break;
-      case Made::logits_far_below_0:
-        scale_ = 8.0f / static_cast<float>(c.d);
-        Q([](int i, int) { return i % 3 ? 8.0f : 16.0f; });
-        K([](int j, int) { return -4 - static_cast<float>(j * 7 % 5) / 32; });
-        break;
-      case Made::logits_rising:
-        scale_ = 8.0f / static_cast<float>(c.d);
-        Q([](int i, int) { return i % 3 ? 1.0f : 0.5f; });
-        K([](int j, int) { return static_cast<float>(j) * 0.006f; });
-        break;
-      case Made::queries_of_0:
-        Q([](int, int) { return 0.0f; });
-        break;
-      case Made::logits_as_stored:
-        scale_ = 1.51995f;
-        Q([](int, int column) { return column < 3 ? 1.0f : 0.0f; });
-        K([&](int j, int column) {
-          const float S = j % 5 == 0 ? 49 : j == 7 ? 55.25f : 58.75f;
-          return column < 3 ? piece(S / scale_, column) : 0;
-        });
-        V([](int j, int) { return j % 5 == 0 ? 0x1p16f : 0; });
-        dO([](int, int) { return 1.0f; });
-        break;
-      case Made::sums:
-        scale_ = 1205 / 1204.5f;
-        Q([](int i, int column) {
-          return column < 3 ? 1.0f : column == 3 && i >= 2 ? 1202.0f + static_cast<float>(i) : 0;
-        });
-        K([&](int j, int column) {
-          const float sign = j % 2 ? -1 : 1, odd = static_cast<float>(j / 2 % 2);
-          return column < 3                    ? piece(7.0625f / scale_, column)
-                 : column == 8                 ? 1024.0f
-                 : column == 9 || column == 10 ? sign * (1204 + odd) / 64
-                                               : 0;
-        });
-        V([](int j, int column) {
-          return column == 8    ? 4094.0f
-                 : column == 9  ? 4.0f
-                 : column == 10 ? (j % 2 ? -2.0f : 2)
-                                : 0;
-        });
-        dO([](int i, int column) {
-          if (i >= 2) return column == 10 ? 32.0f : 0;
-          return column >= 8 && column < 10 + i ? 0x1p-9f : 0;
-        });
-        break;
-      case Made::shares_of_43:
-        scale_ = 1;
-        Q([](int i, int column) { return i == 0 && column == 0 ? 1.0f : 0; });
-        K([](int j, int column) { return j == 0 && column == 8 ? 1.0f : 0; });
-        V([](int j, int column) {
-          const float sign = j < 21 ? 1 : j < 42 ? -1 : 0;
-          return column == 0 ? sign * 9600 : column == 1 ? sign * 32 : 224;  // 9632 = 43·224
-        });
-        dO([](int i, int column) { return i == 0 && column < 2 ? 1.0f : 0; });
-        break;
-      case Made::tiles_that_cancel:
-        scale_ = 1;
-        Q([](int, int) { return 0.0f; });
-        K([](int, int) { return 1.0f; });
-        V([](int j, int) { return j < 256 ? 34.0f : -191.0f; });
-        break;
-      case Made::tiles_that_rise: {
-        scale_ = 1;
-        const float first = 0x1.fep-18f, second = 0x1.fcp-9f;  // 255/254·2⁻⁹ is their proportion
-        const float large = 473088, most = -19.375f;           // of the first and the last keys
-        const float rest = 45 + 256 * (second + first) - 256 * first * large - 42 * most;
-        Q([](int, int column) { return column < 3 ? 1.0f : 0; });
-        K([&](int j, int column) {
-          const float share = j < 256 ? first : j < 512 ? second : 1;
-          return column < 3 ? piece(std::log(share), column) : 0;
-        });
-        V([&](int j, int) {
-          return j < 256 ? large : j < 512 ? 0 : j < 554 ? most : piece(rest, j - 554);
-        });
-        break;
-      }
-      case Made::six_keys:
-        scale_ = 1;
-        Q([](int, int column) { return column == 0 ? 1.0f : 0; });
-        K([](int j, int column) { return j > 0 && column == 0 ? -1.6015625f : 0; });
-        V([](int j, int) { return j > 0 ? 0.0f : 4; });
-        break;
-      case Made::sums_that_rise: {
-        scale_ = 1;
-        const float share = 0.5019140625f, sum = 13 + 256 * share;
-        Q([](int i, int column) { return column / 3 == i && column < 6 ? 1.0f : 0; });
-        K([&](int j, int column) {
-          const bool before = j < 256, after = j >= 269, first = column < 3;
-          const float S = before || after ? (before == first ? std::log(share) : -60) : 0;
-          return column < 6 ? piece(S, column % 3) : 0;
-        });
-        V([&](int j, int) { return j >= 256 && j < 259 ? piece(sum * 1.9921875f, j - 256) : 0; });
-        break;
-      }
-    }
-  }
-  ~MadeInputs() { std::filesystem::remove_all(folder_); }
-  MadeInputs(const MadeInputs&) = delete;
+MadeInputs queries_of_0(const Case&) {
+  return {.scale = 0, .Q = [](int, int) { return 0.0f; }};
+}
 
-  void take_into(Options& o) const {
-    o.load = folder_;
-    if (scale_ > 0) o.problem.scale = scale_;
-  }
+// The others are for who rounds to the I/O type once more than the algorithm must. What it must
+// round, it finds to be a number of the I/O type already (to some 2⁻²⁴), so that the tolerance is
+// half a unit in the last place; and what it must not round is close to half-way between two such
+// numbers, which moves an output by two halves or more.
 
- private:
-  void Q(auto value) const { write("/q.npy", c_.H, c_.N, value); }
-  void K(auto value) const { write("/k.npy", c_.Hk, c_.N_kv, value); }
-  void V(auto value) const { write("/v.npy", c_.Hk, c_.N_kv, value); }
-  void dO(auto value) const { write("/do.npy", c_.H, c_.N, value); }
-  /// value(row, column) of each of the rows, counted over all heads.
-  void write(const char* file, int heads, int rows, auto value) const {
+/// S is 58.75 for 11 keys, 55.25 for one and 49 for 3, exactly, and of the 3 the P. Not so q·k, the
+/// scale, the scale times log₂e, the exponentials with a maximum and without, their sums, the
+/// inverses of these, and LSE. O is of the 3 keys, whose small weight a large V makes up for.
+MadeInputs logits_as_stored(const Case& c) {
+  const auto K = [c](int j, int column) {
+    const float S = j % 5 == 0 ? 49 : j == 7 ? 55.25f : 58.75f;
+    return column < 3 ? piece(c, S / 1.51995f, column) : 0;
+  };
+  return {.scale = 1.51995f,
+          .Q = [](int, int column) { return column < 3 ? 1.0f : 0.0f; },
+          .K = K,
+          .V = [](int j, int) { return j % 5 == 0 ? 0x1p16f : 0; },
+          .dO = [](int, int) { return 1.0f; },
+          .tight = true};
+}
+
+/// P is 1/64, from logits whose exponentials are no fp16. Of the four queries the first two have
+/// D = 4098/512, no fp16, where dP is that too, or 4098 ± 2 of them; the others dS = ±1, with dQ
+/// and dK (in a column or two) that are fp16 with the scale and not before.
+MadeInputs sums(const Case& c) {
+  const float scale = 1205 / 1204.5f;
+  const auto Q = [](int i, int column) {
+    return column < 3 ? 1.0f : column == 3 && i >= 2 ? 1202.0f + static_cast<float>(i) : 0;
+  };
+  const auto K = [=](int j, int column) {
+    const float sign = j % 2 ? -1 : 1, odd = static_cast<float>(j / 2 % 2);
+    return column < 3                    ? piece(c, 7.0625f / scale, column)
+           : column == 8                 ? 1024.0f
+           : column == 9 || column == 10 ? sign * (1204 + odd) / 64
+                                         : 0;
+  };
+  const auto V = [](int j, int column) {
+    const float last = j % 2 ? -2 : 2;
+    return column == 8 ? 4094 : column == 9 ? 4 : column == 10 ? last : 0;
+  };
+  const auto dO = [](int i, int column) {
+    if (i >= 2) return column == 10 ? 32.0f : 0;
+    return column >= 8 && column < 10 + i ? 0x1p-9f : 0;
+  };
+  return {scale, Q, K, V, dO, true};
+}
+
+/// P is 1/43. O = 224 from a sum of 43 times that, and dS = ±224 from a P and a dP − D none of
+/// which is a bf16.
+MadeInputs shares_of_43(const Case&) {
+  const auto V = [](int j, int column) {
+    const float sign = j < 21 ? 1 : j < 42 ? -1 : 0;
+    return column == 0 ? sign * 9600 : column == 1 ? sign * 32 : 224;  // 9632 = 43·224
+  };
+  return {.scale = 1,
+          .Q = [](int i, int column) { return i == 0 && column == 0 ? 1.0f : 0; },
+          .K = [](int j, int column) { return j == 0 && column == 8 ? 1.0f : 0; },
+          .V = V,
+          .dO = [](int i, int column) { return i == 0 && column < 2 ? 1.0f : 0; },
+          .tight = true};
+}
+
+/// P is 1/300, and O = 1 of sums that are thirty times as large until the last tile: who rounds
+/// these, or what they weigh, is wrong by as much.
+MadeInputs tiles_that_cancel(const Case&) {
+  return {.scale = 1,
+          .Q = [](int, int) { return 0.0f; },
+          .K = [](int, int) { return 1.0f; },
+          .V = [](int j, int) { return j < 256 ? 34.0f : -191.0f; },
+          .dO = {},
+          .tight = true};
+}
+
+/// 256 keys, 256 more and the last 45 have P in proportions that are bf16s, about 2⁻¹⁸ : 2⁻⁹ : 1,
+/// but not so that of the first to the second, by which O is scaled in between. The first keys make
+/// O twenty times what it is in the end.
+MadeInputs tiles_that_rise(const Case& c) {
+  const float first = 0x1.fep-18f, second = 0x1.fcp-9f;  // 255/254·2⁻⁹ is their proportion
+  const float large = 473088, most = -19.375f;           // of the first and the last keys
+  const float rest = 45 + 256 * (second + first) - 256 * first * large - 42 * most;
+  const auto K = [=](int j, int column) {
+    const float share = j < 256 ? first : j < 512 ? second : 1;
+    return column < 3 ? piece(c, std::log(share), column) : 0;
+  };
+  const auto V = [=](int j, int) {
+    return j < 256 ? large : j < 512 ? 0 : j < 554 ? most : piece(c, rest, j - 554);
+  };
+  return {1, [](int, int column) { return column < 3 ? 1.0f : 0; }, K, V, {}, true};
+}
+
+/// Of the keys only those in the middle have a V, and their P is 1, which is all that P is rounded
+/// of. The first query also sees 256 keys before them, the second 256 after, with a P of 0.502, no
+/// bf16, and with them the sum, O's divisor, is none.
+MadeInputs sums_that_rise(const Case& c) {
+  const float share = 0.5019140625f, sum = 13 + 256 * share;
+  const auto K = [=](int j, int column) {
+    const bool before = j < 256, after = j >= 269, first = column < 3;
+    const float S = before || after ? (before == first ? std::log(share) : -60) : 0;
+    return column < 6 ? piece(c, S, column % 3) : 0;
+  };
+  const auto V = [=](int j, int) {
+    return j >= 256 && j < 259 ? piece(c, sum * 1.9921875f, j - 256) : 0;
+  };
+  const auto Q = [](int i, int column) { return column / 3 == i && column < 6 ? 1.0f : 0; };
+  return {1, Q, K, V, {}, true};
+}
+
+/// So few keys that one lane has all of a row. S is 0 and, for five keys without a V, −1.6015625,
+/// so that the sum is 2.008, no bf16, and P = 1/2.008 is one to within 2⁻¹⁵.
+MadeInputs six_keys(const Case&) {
+  return {.scale = 1,
+          .Q = [](int, int column) { return column == 0 ? 1.0f : 0; },
+          .K = [](int j, int column) { return j > 0 && column == 0 ? -1.6015625f : 0; },
+          .V = [](int j, int) { return j > 0 ? 0.0f : 4; },
+          .dO = {},
+          .tight = true};
+}
+
+/// Runs a case, with the inputs that are made for it.
+std::vector<Report> run_case(Device& device, const Variant& v, const Case& c, Options o,
+                             Outputs* out = nullptr) {
+  if (!c.made) return run_variant(device, v, o, out);
+  const MadeInputs made = c.made(c);
+  o.load = testing::TempDir() + "/ladder_suite_test_XXXXXX";
+  if (!mkdtemp(o.load.data())) throw std::runtime_error("mkdtemp");
+  if (made.scale > 0) o.problem.scale = made.scale;
+  const auto write = [&](const char* name, int heads, int rows, const MadeInputs::Elements& value,
+                         Stream stream) {
     std::vector<float> values;
-    for (int row = 0; row < c_.B * heads * rows; ++row)
-      for (int column = 0; column < c_.d; ++column) values.push_back(value(row, column));
-    write_npy(folder_ + file, {c_.B, heads, rows, c_.d}, values, NpyType::float32);
-  }
-  void draw_into(const char* file, Stream stream) const {
-    const int64_t size = int64_t{c_.B} * c_.Hk * c_.N_kv * c_.d;
-    write_npy(folder_ + file, {c_.B, c_.Hk, c_.N_kv, c_.d},
-              widen_all(draw(c_.dtype, size, Input::normal, 0, stream)), NpyType::float32);
-  }
-  /// x is the sum of three numbers of the I/O type: the first, second or third of them.
-  float piece(float x, int which) const {
-    const auto first = static_cast<float>(rounded(c_.dtype, x));
-    return which == 0 ? first : piece(x - first, which - 1);
-  }
-
-  Case c_;
-  float scale_ = 0;  // 0: the case's
-  std::string folder_;
-};
+    for (int row = 0; row < c.B * heads * rows && value; ++row)
+      for (int column = 0; column < c.d; ++column) values.push_back(value(row, column));
+    if (!value)
+      values =
+          widen_all(draw(c.dtype, int64_t{c.B} * heads * rows * c.d, Input::normal, 0, stream));
+    write_npy(o.load + name, {c.B, heads, rows, c.d}, values, NpyType::float32);
+  };
+  write("/q.npy", c.H, c.N, made.Q, Stream::Q);
+  write("/k.npy", c.Hk, c.N_kv, made.K, Stream::K);
+  write("/v.npy", c.Hk, c.N_kv, made.V, Stream::V);
+  if (made.dO) write("/do.npy", c.H, c.N, made.dO, Stream::dO);
+  const auto reports = run_variant(device, v, o, out);
+  std::filesystem::remove_all(o.load);
+  return reports;
+}
 
 struct Param {
   DeviceKind device;
@@ -338,11 +323,10 @@ std::vector<Param> params(DeviceKind device) {
   DeviceInfo info;
   info.sram_bytes = SimOptions{}.sram_bytes;
   for (const Variant& v : variants_for(device)) {
-    // Inputs for who rounds once more leave room for the output's own rounding alone. The tensor
-    // cores' sums of e4m3 have fewer bits than that.
+    // The tensor cores' sums of e4m3 have fewer bits than what is tight needs.
     const bool coarse = device == DeviceKind::gpu && v.plan({}, info, {}).quantisation.has_value();
     for (const Case& c : kCases)
-      if (!coarse || c.made < Made::logits_as_stored) all.push_back({device, v, c});
+      if (!coarse || !c.made || !c.made(c).tight) all.push_back({device, v, c});
   }
   return all;
 }
@@ -381,7 +365,6 @@ class GpuTest : public ::testing::Test {
 };
 class GpuSettings : public GpuTest {};
 class GpuBits : public GpuTest {};
-class GpuTiming : public GpuTest {};
 class GpuLarge : public GpuTest {};
 
 bool all_pass(const std::vector<Report>& reports) {
@@ -442,10 +425,8 @@ class Suite : public ::testing::TestWithParam<Param> {
     const auto& [kind, variant, shape] = GetParam();
     Options o = options_of(shape);
     o.sim = sim;
-    std::optional<MadeInputs> inputs;
-    if (shape.made != Made::nothing) inputs.emplace(shape).take_into(o);
     Outputs out;
-    const auto reports = run_variant(device, variant, o, &out);
+    const auto reports = run_case(device, variant, shape, o, &out);
     EXPECT_EQ(reports.size(), variant.backward ? 2u : 1u);
     check(kind, variant, reports);
     expect_blind_rows_are_zero(o.problem, out);
@@ -585,9 +566,7 @@ void check_settings(Device& device, const Variant& v) {
                                     << request.block_q << " " << request.block_kv);
     Options o = options_of(c);
     o.tile = request;
-    std::optional<MadeInputs> inputs;
-    if (c.made != Made::nothing) inputs.emplace(c).take_into(o);
-    for (const Report& r : run_variant(device, v, o, nullptr)) {
+    for (const Report& r : run_case(device, v, c, o)) {
       for (const auto& [name, value] : request.settings) EXPECT_EQ(r.plan.settings.at(name), value);
       if (v.device == DeviceKind::sim) expect_formula_is_count(r);
       expect_pass(*r.errors);
@@ -598,8 +577,7 @@ void check_settings(Device& device, const Variant& v) {
   // And for who rounds what is computed with some value alone; on the sim, see params().
   for (const Settings& settings : each)
     for (const Case& c : kCases)
-      if (v.device == DeviceKind::sim &&
-          (c.made == Made::tiles_that_cancel || c.made == Made::six_keys))
+      if (v.device == DeviceKind::sim && (c.made == tiles_that_cancel || c.made == six_keys))
         check(c, {.settings = settings});
   // And its larger tiles, which no shortage of shared memory brings up.
   for (const TileSize& tile : v.tiles)
@@ -679,40 +657,6 @@ TEST_F(GpuBits, TwoRunsGiveTheSameBits) {
     run_variant(*device_, v, o, &first);
     run_variant(*device_, v, o, &second);
     expect_same_bits(first, second, v.deterministic);
-  }
-}
-
-// No assertion on how long: it prints what a rung seems to take at N = 512 when every run is queued
-// behind the last, and when the host waits in between and the gaps between launches show.
-TEST_F(GpuTiming, QueuedLaunchesBesideWaitingOnes) {
-  Options o;
-  o.problem = {.H = 32, .Hk = 32, .N = 512, .N_kv = 512, .dtype = bf};
-  const Problem& p = o.problem;
-  const Variant v = choose_variant(o, device_->info());
-  const Plan plan = v.plan(p, device_->info(), {});
-  std::vector<Buffer> buffers;
-  Arrays arrays;
-  const auto make = [&](const std::string& name, int64_t bytes) {
-    buffers.emplace_back(*device_, name, bytes);
-    arrays.add(buffers.back().array());
-  };
-  const Inputs inputs = make_inputs(o, false);
-  for (const auto& [name, tensor] :
-       {std::pair("Q", &inputs.Q), std::pair("K", &inputs.K), std::pair("V", &inputs.V)}) {
-    make(name, tensor->bytes());
-    device_->upload(*buffers.back().array(), tensor->bits.data());
-  }
-  make("O", inputs.Q.bytes());
-  make("LSE", int64_t{p.B} * p.H * p.N * 4);
-  for (const auto& array : plan.workspace) make(array.name, array.bytes);
-  for (const bool queued : {true, false}) {
-    const auto t =
-        device_->time([&] { v.forward(p, plan, arrays); }, {.budget_ms = 20, .queued = queued});
-    ASSERT_TRUE(t.has_value());
-    EXPECT_GT(t->median_ms, 0);
-    EXPECT_GT(t->samples, 0);
-    printf("%s %s at N = 512, %s: %.4f ms, median of %d\n", v.rung.c_str(), v.name.c_str(),
-           queued ? "queued" : "waited for", t->median_ms, t->samples);
   }
 }
 

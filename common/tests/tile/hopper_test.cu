@@ -60,8 +60,8 @@ __global__ void copy_tile(const __grid_constant__ TensorMap from,
 }
 
 TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes) {
-  const auto check = [&]<class T, int R, int C>(int d, int rows, int row, int column = 0,
-                                                int head = 1, int batch = 1) {
+  const auto check = [&]<class T, int R, int C>(Case<T, R, C>, int d, int rows, int row,
+                                                int column = 0, int head = 1, int batch = 1) {
     SCOPED_TRACE(testing::Message()
                  << "tile " << R << "×" << C << " of d " << d << ", " << rows << " rows, from row "
                  << row << ", column " << column << ", head " << head << ", batch " << batch);
@@ -70,40 +70,32 @@ TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes)
     using Bits = std::conditional_t<kBytes == 1, uint8_t, uint16_t>;
     const bool exists = head >= 0 && head < kHeads && batch >= 0 && batch < kBatch;
     const int first = (batch * kHeads + head) * rows;  // row of the array
-    std::vector<Bits> a(static_cast<size_t>(kBatch * kHeads * rows * d));
-    for (size_t i = 0; i < a.size(); ++i)  // neighbours differ, and all are finite
-      a[i] = static_cast<Bits>(i * 40503 % (kBytes == 1 ? 0x7d : 0x7000) + 1);
-    const auto at = [&](int i, int j) { return static_cast<size_t>(i * d + j); };
-    Array& A = upload("A", a);
+    Results<Bits> a{std::vector<Bits>(static_cast<size_t>(kBatch * kHeads * rows * d)), d};
+    for (size_t i = 0; i < a.all.size(); ++i)  // neighbours differ, and all are finite
+      a.all[i] = static_cast<Bits>(i * 40503 % (kBytes == 1 ? 0x7d : 0x7000) + 1);
+    Array& A = upload("A", a.all);
     Array& B = make("B", A.bytes);
     Array& seen = make("seen", R * C * 4);
     const auto map = [&](Array& array) {
       return tensor_map<T>(array, d, rows, kHeads, kBatch, R, CopiedTile::kPanelBytes);
     };
-    const auto counts = run([&] {
-      launch("copy", copy_tile<T, R, C>, dim3(1), dim3(64),
-             shared_bytes<T>(CopiedTile::kElements) + shared_bytes<Mbarrier>(1), map(A), map(B),
-             hbm<float>(seen), column, row, head, batch);
-    });
-    const auto s = values<float>(seen);
-    int wrong = 0;
-    for (int i = 0; i < R; ++i)
-      for (int j = 0; j < C; ++j) {
-        const bool inside = exists && row + i < rows && column + j < d;
-        const float there =
-            inside ? float(OnHost<T>::from_bits(a[at(first + row + i, column + j)])) : 0;
-        wrong += s[static_cast<size_t>(i * C + j)] != there;
-      }
-    EXPECT_EQ(wrong, 0) << "of the tile's elements";
-    const auto out = values<Bits>(B);
-    wrong = 0;
-    for (int i = 0; i < kBatch * kHeads * rows; ++i)
-      for (int j = 0; j < d; ++j) {
-        const bool copied = exists && i >= first + row && i < first + std::min(row + R, rows) &&
-                            j >= column && j < column + C;
-        wrong += out[at(i, j)] != (copied ? a[at(i, j)] : static_cast<Bits>(-1));
-      }
-    EXPECT_EQ(wrong, 0) << "of the array's elements";
+    const auto counts = run(copy_tile<T, R, C>, 1, 64,
+                            shared_bytes<T>(CopiedTile::kElements) + shared_bytes<Mbarrier>(1),
+                            map(A), map(B), seen, column, row, head, batch);
+    const auto in_tile = results<float>(seen, C);
+    const auto is_wrong = [&](int i, int j) {
+      const bool inside = exists && row + i < rows && column + j < d;
+      return in_tile(i, j) !=
+             (inside ? float(OnHost<T>::from_bits(a(first + row + i, column + j))) : 0);
+    };
+    EXPECT_EQ(count_where(R, C, is_wrong), 0) << "of the tile's elements";
+    const auto out = results<Bits>(B, d);
+    const auto is_miscopied = [&](int i, int j) {
+      const bool copied = exists && i >= first + row && i < first + std::min(row + R, rows) &&
+                          j >= column && j < column + C;
+      return out(i, j) != (copied ? a(i, j) : static_cast<Bits>(-1));
+    };
+    EXPECT_EQ(count_where(kBatch * kHeads * rows, d, is_miscopied), 0) << "of the array's elements";
     if (!counts) return;
     const int64_t inside =
         exists ? std::max(0, std::min(R, rows - row)) * std::min(C, d - column) * kBytes : 0;
@@ -113,33 +105,26 @@ TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes)
     EXPECT_EQ(counts->sram_write, CopiedTile::kBytes);
     EXPECT_EQ(counts->sram_read, inside + R * C * kBytes);
   };
-  check.template operator()<fp16, 64, 64>(64, 128, 64);
-  check.template operator()<fp16, 64, 64>(64, 100, 64);
-  check.template operator()<bf16, 64, 64>(40, 7, 0);
-  check.template operator()<fp16, 64, 32>(8, 65, 64);
-  check.template operator()<bf16, 64, 32>(32, 64, 0);
-  check.template operator()<bf16, 128, 128>(128, 200, 128);
-  check.template operator()<fp16, 128, 128>(80, 130, 0);
-  check.template operator()<fp16, 176, 128>(128, 500, 176);
-  check.template operator()<bf16, 64, 256>(184, 70, 64);
-  check.template operator()<fp16, 64, 256>(256, 64, 64);  // all of it past the end
+  const Case<fp16, 64, 64> square;
+  check(square, 64, 128, 64);
+  check(square, 40, 7, 0);
+  check(Case<fp16, 64, 32>{}, 8, 65, 64);
+  check(Case<bf16, 64, 32>{}, 32, 64, 0);
+  check(Case<bf16, 128, 128>{}, 80, 130, 0);
+  check(Case<fp16, 176, 128>{}, 128, 500, 176);
+  check(Case<bf16, 64, 256>{}, 184, 70, 64);
+  check(Case<bf16, 64, 256>{}, 256, 64, 64);  // all of it past the end
   // Of a head, and of a batch, that does not exist: not of what comes next in memory.
-  check.template operator()<fp16, 64, 64>(64, 64, 0, 0, 3, 0);
-  check.template operator()<fp16, 64, 64>(64, 64, 0, 0, 0, 2);
-  check.template operator()<fp16, 64, 64>(64, 64, 0, 0, -1, 1);
-  check.template operator()<fp16, 64, 64>(64, 64, 0, 0, 2, -1);
-  check.template operator()<e4m3, 64, 64>(64, 128, 64);
-  check.template operator()<e4m3, 64, 64>(48, 100, 64);
-  check.template operator()<e4m3, 64, 64>(256, 70, 0, 192);
-  check.template operator()<e4m3, 128, 128>(128, 200, 128);
-  check.template operator()<e4m3, 128, 128>(208, 40, 0, 128);
-  check.template operator()<e4m3, 32, 64>(16, 7, 0);
-  check.template operator()<e4m3, 64, 256>(256, 65, 64);
-  check.template operator()<e4m3, 64, 256>(160, 64, 0);
-  check.template operator()<e4m3, 64, 192>(208, 65, 1);
-  check.template operator()<e4m3, 64, 160>(400, 64, 0, 160);
-  check.template operator()<e4m3, 32, 224>(240, 40, 8, 224);
-  check.template operator()<e4m3, 16, 128>(128, 16, 16);  // all of it past the end
+  for (const auto& [head, batch] : {std::pair{3, 0}, {0, 2}, {-1, 1}, {2, -1}})
+    check(square, 64, 64, 0, 0, head, batch);
+  check(Case<e4m3, 64, 64>{}, 48, 100, 64);
+  check(Case<e4m3, 64, 64>{}, 256, 70, 0, 192);
+  check(Case<e4m3, 128, 128>{}, 128, 200, 128);
+  check(Case<e4m3, 32, 64>{}, 16, 7, 0);
+  check(Case<e4m3, 64, 256>{}, 160, 64, 0);
+  check(Case<e4m3, 64, 160>{}, 400, 64, 0, 160);
+  check(Case<e4m3, 32, 224>{}, 240, 40, 8, 224);
+  check(Case<e4m3, 16, 128>{}, 128, 16, 16);  // all of it past the end
 }
 
 /// Each block loads n floats of its own, from X + x_at on, in two copies that one phase of a
@@ -198,22 +183,20 @@ TEST_F(SUITE, FloatsInARowAreLoadedAndAddedByAllBlocks) {
       Array& X = upload("X", x);
       Array& seen = make("seen", blocks * n * 4);
       Array& sums = upload("sums", start);
-      const auto counts = run([&] {
-        launch("add", add_up, dim3(blocks), dim3(64),
-               shared_bytes<float>(4) + shared_bytes<float>(n) + shared_bytes<Mbarrier>(1),
-               hbm<const float>(X), hbm<float>(seen), hbm<float>(sums), n, x_at, sums_at);
-      });
+      const auto counts =
+          run(add_up, blocks, 64,
+              shared_bytes<float>(4) + shared_bytes<float>(n) + shared_bytes<Mbarrier>(1), X, seen,
+              sums, n, x_at, sums_at);
       EXPECT_EQ(values<float>(seen), std::vector<float>(x.begin() + x_at, x.end()));
-      const auto got = values<float>(sums);
-      int wrong = 0;
-      for (int i = 0; i < std::ssize(start); ++i) {
+      const auto got = results<float>(sums, 1);
+      const auto is_wrong = [&](int i, int) {
         const int in_block = i - sums_at;
         double sum = start[static_cast<size_t>(i)];
         for (int b = 0; b < blocks && in_block >= 0 && in_block < n; ++b)
           sum += (in_block % 3 == 0 ? 2 : 1) * x[static_cast<size_t>(x_at + b * n + in_block)];
-        wrong += !(std::abs(got[static_cast<size_t>(i)] - sum) < 1e-5);
-      }
-      EXPECT_EQ(wrong, 0) << "sums";
+        return !(std::abs(got(i, 0) - sum) < 1e-5);
+      };
+      EXPECT_EQ(count_where(static_cast<int>(start.size()), 1, is_wrong), 0) << "sums";
       if (!counts) continue;
       const int64_t bytes = int64_t{4} * n, changed = (n + 2) / 3 * 4;
       const HbmCounts& of_sums = counts->arrays.at("sums");
@@ -229,29 +212,52 @@ TEST_F(SUITE, FloatsInARowAreLoadedAndAddedByAllBlocks) {
 
 // --------------------------------------------------------------------------------------- products
 
-enum class From { shared, registers, loaded };  // of A; loaded: from a tile to registers
+enum Form { kABt, kAB, kAtB };
+enum From { kShared, kRegisters, kLoaded };  // of A; loaded: from a tile to registers
 
-/// C = A·Bᵀ twice over: 64 × N of 64 × K and N × K. The first product overwrites what is there.
-template <class T, int N, int K, From kFrom>
+/// Columns of a tile that has so many columns of a matrix.
+constexpr int tile_columns(int n) {
+  return n <= 32 ? 32 : (n + 63) / 64 * 64;
+}
+
+template <class T, int kForm, int N, int K, int kFrom, int kColumn>
+using TileA = std::conditional_t<kForm == kAtB, SwizzledTile<T, K, 128>,
+                                 SwizzledTile<T, 64, kFrom == kRegisters ? 64 : K>>;
+template <class T, int kForm, int N, int K, int kFrom, int kColumn>
+using TileB = std::conditional_t<kForm == kABt, SwizzledTile<T, N, K>,
+                                 SwizzledTile<T, K, tile_columns(kColumn + N)>>;
+
+/// C = A·Bᵀ, A·B or Aᵀ·B twice over, 64 × N; of Aᵀ columns 64 to 127 of a tile, of B columns
+/// [kColumn, kColumn + N). The first product overwrites what is there.
+template <class T, int kForm, int N, int K, int kFrom, int kColumn>
 __global__ void __launch_bounds__(kWarpgroup)
-    product_ABt(Hbm<const T> A, Hbm<const T> B, Hbm<float> sums) {
+    product(Hbm<const T> A, Hbm<const T> B, Hbm<float> sums) {
+  using OfA = TileA<T, kForm, N, K, kFrom, kColumn>;
+  using OfB = TileB<T, kForm, N, K, kFrom, kColumn>;
   SharedMemory smem;
-  const SwizzledTile<T, 64, K> tile_A{smem.take<T>("A", SwizzledTile<T, 64, K>::kElements)};
-  const SwizzledTile<T, N, K> tile_B{smem.take<T>("B", SwizzledTile<T, N, K>::kElements)};
-  fill(tile_A, A);
-  fill(tile_B, B);
+  const OfA tile_A{smem.take<T>("A", OfA::kElements)};
+  const OfB tile_B{smem.take<T>("B", OfB::kElements)};
+  if constexpr (kFrom != kRegisters) fill(tile_A, A, kForm == kAtB ? 128 : K);
+  fill(tile_B, B, kForm == kABt ? K : kColumn + N);
   fence_proxy_async();
   __syncthreads();
   Operand<T, 16, K> a;
-  if constexpr (kFrom == From::loaded)
-    load(a, tile_A, 16 * warp_id());
-  else
-    fill(a, A);
+  if constexpr (kFrom == kLoaded) load(a, tile_A, 16 * warp_id());
+  if constexpr (kFrom == kRegisters) fill(a, A);
   Accumulator<16, N> acc;
   for_each(acc, [](int, int, float& c) { c = 7; });
-  wgmma_fence(acc, a);
+  if constexpr (kFrom == kShared)
+    wgmma_fence(acc);
+  else
+    wgmma_fence(acc, a);
   for (int scale_d = 0; scale_d < 2; ++scale_d) {
-    if constexpr (kFrom == From::shared)
+    if constexpr (kForm == kAtB)
+      wgmma_AtB(acc, tile_A, 64, tile_B, scale_d, kColumn);
+    else if constexpr (kForm == kAB && kFrom == kShared)
+      wgmma_AB(acc, tile_A, 0, tile_B, scale_d);
+    else if constexpr (kForm == kAB)
+      wgmma_AB(acc, a, tile_B, scale_d, kColumn);
+    else if constexpr (kFrom == kShared)
       wgmma_ABt(acc, tile_A, 0, tile_B, scale_d);
     else
       wgmma_ABt(acc, a, tile_B, scale_d);
@@ -261,191 +267,91 @@ __global__ void __launch_bounds__(kWarpgroup)
   show(acc, sums);
 }
 
-/// Columns of a tile that has so many columns of a matrix.
-constexpr int tile_columns(int n) {
-  return n <= 32 ? 32 : (n + 63) / 64 * 64;
-}
-
-/// C = A·B twice over: 64 × N of 64 × K and columns [kColumn, kColumn + N) of B.
-template <class T, int N, int K, From kFrom, int kColumn>
-__global__ void __launch_bounds__(kWarpgroup)
-    product_AB(Hbm<const T> A, Hbm<const T> B, Hbm<float> sums) {
-  constexpr int C = tile_columns(kColumn + N);
-  constexpr int KA = kFrom == From::shared ? K : 64;  // A's tile has 32, 64, 128, … columns
-  SharedMemory smem;
-  const SwizzledTile<T, 64, KA> tile_A{smem.take<T>("A", SwizzledTile<T, 64, KA>::kElements)};
-  const SwizzledTile<T, K, C> tile_B{smem.take<T>("B", SwizzledTile<T, K, C>::kElements)};
-  Operand<T, 16, K> a;
-  fill(a, A);
-  if constexpr (kFrom == From::shared) fill(tile_A, A, K);
-  fill(tile_B, B, kColumn + N);
-  fence_proxy_async();
-  __syncthreads();
-  Accumulator<16, N> acc;
-  for_each(acc, [](int, int, float& c) { c = 7; });
-  wgmma_fence(acc, a);
-  for (int scale_d = 0; scale_d < 2; ++scale_d) {
-    if constexpr (kFrom == From::shared)
-      wgmma_AB(acc, tile_A, 0, tile_B, scale_d);
-    else
-      wgmma_AB(acc, a, tile_B, scale_d, kColumn);
-  }
-  wgmma_commit();
-  wgmma_wait<0>(acc);
-  show(acc, sums);
-}
-
-/// C = Aᵀ·B twice over: 64 × N of K × 64, columns 64 to 127 of a tile, and columns
-/// [kColumn, kColumn + N) of B.
-template <class T, int N, int K, int kColumn>
-__global__ void __launch_bounds__(kWarpgroup)
-    product_AtB(Hbm<const T> A, Hbm<const T> B, Hbm<float> sums) {
-  constexpr int C = tile_columns(kColumn + N);
-  SharedMemory smem;
-  const SwizzledTile<T, K, 128> tile_A{smem.take<T>("A", SwizzledTile<T, K, 128>::kElements)};
-  const SwizzledTile<T, K, C> tile_B{smem.take<T>("B", SwizzledTile<T, K, C>::kElements)};
-  fill(tile_A, A, 128);
-  fill(tile_B, B, kColumn + N);
-  fence_proxy_async();
-  __syncthreads();
-  Accumulator<16, N> acc;
-  for_each(acc, [](int, int, float& c) { c = 7; });
-  wgmma_fence(acc);
-  wgmma_AtB(acc, tile_A, 64, tile_B, 0, kColumn);
-  wgmma_AtB(acc, tile_A, 64, tile_B, 1, kColumn);
-  wgmma_commit();
-  wgmma_wait<0>(acc);
-  show(acc, sums);
-}
+template <class T, int N, int K, int kFrom>
+using ABt = Case<T, kABt, N, K, kFrom, 0>;
+template <class T, int N, int K, int kFrom, int kColumn = 0>
+using AB = Case<T, kAB, N, K, kFrom, kColumn>;
+template <class T, int N, int K, int kColumn = 0>
+using AtB = Case<T, kAtB, N, K, kShared, kColumn>;
 
 TEST_F(SUITE, ProductsOfAWarpgroupAreRightAndCounted) {
-  // `term(i, j, k)`: the k-th term of C's element (i, j).
-  const auto check = [&]<class T>(const std::string& what, int N, int K, From from, const Matrix& a,
-                                  const Matrix& b, auto kernel, int tile_A, int tile_B, auto term) {
-    const char* const kFroms[] = {"shared memory", "registers", "a tile"};
-    SCOPED_TRACE(testing::Message() << what << ", " << sizeof(T) << " bytes, N " << N << ", K " << K
-                                    << ", A from " << kFroms[static_cast<int>(from)]);
+  const auto check = [&]<class T, int kForm, int N, int K, int kFrom, int kColumn>(
+                         Case<T, kForm, N, K, kFrom, kColumn>) {
+    const char* const of_form[] = {"A·Bᵀ", "A·B", "Aᵀ·B"};
+    const char* const from[] = {"shared memory", "registers", "a tile"};
+    SCOPED_TRACE(testing::Message()
+                 << of_form[kForm] << ", " << sizeof(T) << " bytes, N " << N << ", K " << K
+                 << ", A from " << from[kFrom] << ", B from column " << kColumn);
+    const Matrix a = kForm == kAtB ? random_operand<T>(K, 128) : random_operand<T>(64, K);
+    const Matrix b = kForm == kABt ? random_operand<T>(N, K) : random_operand<T>(K, kColumn + N);
     Array& A = upload_as<T>("A", a);
     Array& B = upload_as<T>("B", b);
     Array& sums = make("sums", 64 * N * 4);
-    const auto counts = run([&] {
-      launch("product", kernel, dim3(1), dim3(kWarpgroup),
-             shared_bytes<T>(tile_A) + shared_bytes<T>(tile_B), hbm<const T>(A), hbm<const T>(B),
-             hbm<float>(sums));
-    });
-    const auto twice = [&](int i, int j, int k) { return 2 * term(i, j, k); };
-    EXPECT_LE(worst_sum(values<float>(sums), 64, N, K, twice), sizeof(T) == 1 ? 0 : 2e-3);
+    const auto counts = run(product<T, kForm, N, K, kFrom, kColumn>, 1, kWarpgroup,
+                            shared_bytes<T>(TileA<T, kForm, N, K, kFrom, kColumn>::kElements) +
+                                shared_bytes<T>(TileB<T, kForm, N, K, kFrom, kColumn>::kElements),
+                            A, B, sums);
+    const auto term = [&](int i, int j, int k) {
+      return 2 * (kForm == kAtB ? a(k, 64 + i) : a(i, k)) *
+             (kForm == kABt ? b(j, k) : b(k, kColumn + j));
+    };
+    EXPECT_LE(worst_sum(results<float>(sums, N), 64, K, term), sizeof(T) == 1 ? 0 : 2e-3);
     if (!counts) return;
-    const int64_t rows_read = 2 * (N + (from == From::shared ? 64 : 0));
+    const int64_t rows_read = 2 * (N + (kFrom == kShared ? 64 : 0)) + (kFrom == kLoaded ? 64 : 0);
     EXPECT_EQ(counts->matmul_flops, int64_t{2} * 2 * 64 * N * K);
-    EXPECT_EQ(counts->sram_read,
-              K * int64_t{sizeof(T)} * (rows_read + (from == From::loaded ? 64 : 0)));
+    EXPECT_EQ(counts->sram_read, K * int64_t{sizeof(T)} * rows_read);
     EXPECT_EQ(counts->sram_operands, counts->sram_read);
     EXPECT_EQ(counts->bank_conflicts, 0);
   };
-  const auto ABt = [&]<class T, int N, int K, From kFrom>() {
-    const Matrix a = random_operand<T>(64, K), b = random_operand<T>(N, K);
-    check.template operator()<T>(
-        "A·Bᵀ", N, K, kFrom, a, b, product_ABt<T, N, K, kFrom>, SwizzledTile<T, 64, K>::kElements,
-        SwizzledTile<T, N, K>::kElements, [&](int i, int j, int k) { return a(i, k) * b(j, k); });
-  };
-  const auto AB = [&]<class T, int N, int K, From kFrom, int kColumn = 0>() {
-    const Matrix a = random_matrix<T>(64, K), b = random_matrix<T>(K, kColumn + N);
-    constexpr int kColumns = kFrom == From::shared ? K : 64;
-    check.template operator()<T>("A·B, B from column " + std::to_string(kColumn), N, K, kFrom, a, b,
-                                 product_AB<T, N, K, kFrom, kColumn>,
-                                 SwizzledTile<T, 64, kColumns>::kElements,
-                                 SwizzledTile<T, K, tile_columns(kColumn + N)>::kElements,
-                                 [&](int i, int j, int k) { return a(i, k) * b(k, kColumn + j); });
-  };
-  const auto AtB = [&]<class T, int N, int K, int kColumn = 0>() {
-    const Matrix a = random_matrix<T>(K, 128), b = random_matrix<T>(K, kColumn + N);
-    check.template operator()<T>(
-        "Aᵀ·B, B from column " + std::to_string(kColumn), N, K, From::shared, a, b,
-        product_AtB<T, N, K, kColumn>, SwizzledTile<T, K, 128>::kElements,
-        SwizzledTile<T, K, tile_columns(kColumn + N)>::kElements,
-        [&](int i, int j, int k) { return a(k, 64 + i) * b(k, kColumn + j); });
-  };
-  ABt.template operator()<fp16, 16, 64, From::shared>();
-  ABt.template operator()<fp16, 32, 32, From::shared>();
-  ABt.template operator()<bf16, 64, 64, From::shared>();
-  ABt.template operator()<bf16, 80, 128, From::shared>();
-  ABt.template operator()<fp16, 96, 64, From::shared>();
-  ABt.template operator()<bf16, 112, 64, From::shared>();
-  ABt.template operator()<fp16, 128, 128, From::shared>();
-  ABt.template operator()<bf16, 144, 64, From::shared>();
-  ABt.template operator()<bf16, 176, 128, From::shared>();
-  ABt.template operator()<fp16, 192, 64, From::shared>();
-  ABt.template operator()<fp16, 224, 64, From::shared>();
-  ABt.template operator()<bf16, 256, 256, From::shared>();
-  ABt.template operator()<fp16, 48, 64, From::registers>();
-  ABt.template operator()<bf16, 160, 128, From::registers>();
-  ABt.template operator()<fp16, 208, 32, From::registers>();
-  ABt.template operator()<e4m3, 16, 32, From::shared>();
-  ABt.template operator()<e4m3, 32, 64, From::shared>();
-  ABt.template operator()<e4m3, 64, 128, From::shared>();
-  ABt.template operator()<e4m3, 128, 64, From::shared>();
-  ABt.template operator()<e4m3, 128, 256, From::shared>();
-  ABt.template operator()<e4m3, 160, 128, From::shared>();
-  ABt.template operator()<e4m3, 224, 64, From::shared>();
-  ABt.template operator()<e4m3, 256, 128, From::shared>();
-  ABt.template operator()<e4m3, 64, 192, From::shared>();
-  ABt.template operator()<e4m3, 128, 160, From::registers>();
-  ABt.template operator()<e4m3, 64, 224, From::loaded>();
-  ABt.template operator()<e4m3, 32, 32, From::registers>();
-  ABt.template operator()<e4m3, 64, 64, From::registers>();
-  ABt.template operator()<e4m3, 128, 128, From::registers>();
-  ABt.template operator()<e4m3, 256, 256, From::registers>();
-  ABt.template operator()<e4m3, 48, 32, From::loaded>();
-  ABt.template operator()<e4m3, 64, 64, From::loaded>();
-  ABt.template operator()<e4m3, 128, 128, From::loaded>();
-  ABt.template operator()<e4m3, 96, 256, From::loaded>();
-  AB.template operator()<fp16, 32, 64, From::shared>();
-  AB.template operator()<bf16, 64, 128, From::shared>();
-  AB.template operator()<fp16, 80, 64, From::shared>();
-  AB.template operator()<fp16, 128, 64, From::shared>();
-  AB.template operator()<bf16, 240, 64, From::shared>();
-  AB.template operator()<bf16, 32, 176, From::registers>();
-  AB.template operator()<fp16, 64, 128, From::registers>();
-  AB.template operator()<bf16, 96, 80, From::registers>();
-  AB.template operator()<fp16, 128, 176, From::registers>();
-  AB.template operator()<bf16, 128, 128, From::registers>();
-  AB.template operator()<bf16, 192, 112, From::registers>();
-  AB.template operator()<fp16, 256, 64, From::registers>();
-  AB.template operator()<fp16, 64, 64, From::registers, 64>();
-  AB.template operator()<bf16, 32, 128, From::registers, 64>();
-  AB.template operator()<bf16, 128, 80, From::registers, 128>();
-  AB.template operator()<fp16, 96, 64, From::registers, 128>();
-  AtB.template operator()<fp16, 64, 64>();
-  AtB.template operator()<bf16, 128, 80>();
-  AtB.template operator()<fp16, 176, 32>();
-  AtB.template operator()<bf16, 256, 64>();
-  AtB.template operator()<bf16, 64, 64, 64>();
-  AtB.template operator()<fp16, 32, 128, 64>();
-  AtB.template operator()<fp16, 128, 80, 128>();
-  AtB.template operator()<bf16, 96, 64, 128>();
+  // Each of wgmma's widths, 16 to 256, comes up.
+  check_each(check, ABt<fp16, 16, 64, kShared>{}, ABt<fp16, 32, 32, kShared>{},
+             ABt<bf16, 80, 128, kShared>{}, ABt<bf16, 112, 64, kShared>{},
+             ABt<bf16, 144, 64, kShared>{}, ABt<fp16, 176, 128, kShared>{},
+             ABt<fp16, 224, 64, kShared>{}, ABt<bf16, 256, 256, kShared>{},
+             ABt<fp16, 48, 64, kRegisters>{}, ABt<bf16, 160, 128, kRegisters>{},
+             ABt<fp16, 208, 32, kRegisters>{});
+  check_each(check, ABt<e4m3, 16, 32, kShared>{}, ABt<e4m3, 128, 256, kShared>{},
+             ABt<e4m3, 160, 128, kShared>{}, ABt<e4m3, 224, 64, kShared>{},
+             ABt<e4m3, 256, 128, kShared>{}, ABt<e4m3, 64, 192, kShared>{},
+             ABt<e4m3, 32, 32, kRegisters>{}, ABt<e4m3, 128, 160, kRegisters>{},
+             ABt<e4m3, 256, 256, kRegisters>{}, ABt<e4m3, 48, 32, kLoaded>{},
+             ABt<e4m3, 64, 224, kLoaded>{}, ABt<e4m3, 96, 256, kLoaded>{});
+  check_each(check, AB<fp16, 32, 64, kShared>{}, AB<bf16, 64, 128, kShared>{},
+             AB<fp16, 128, 64, kShared>{}, AB<bf16, 240, 64, kShared>{},
+             AB<bf16, 32, 176, kRegisters>{}, AB<fp16, 64, 128, kRegisters>{},
+             AB<bf16, 96, 80, kRegisters>{}, AB<bf16, 192, 112, kRegisters>{},
+             AB<fp16, 256, 64, kRegisters>{}, AB<fp16, 64, 64, kRegisters, 64>{},
+             AB<bf16, 128, 80, kRegisters, 128>{}, AB<fp16, 96, 64, kRegisters, 128>{});
+  check_each(check, AtB<fp16, 64, 64>{}, AtB<bf16, 128, 80>{}, AtB<fp16, 176, 32>{},
+             AtB<bf16, 256, 64>{}, AtB<bf16, 64, 64, 64>{}, AtB<fp16, 128, 80, 128>{},
+             AtB<bf16, 96, 64, 128>{});
 }
 
 // ---------------------------------------------------------------------------------- sums to memory
 
 constexpr int kGroups = 2;  // warpgroups, with 64 rows of sums each
 
-/// The rows of sums that each warpgroup has of `from` leave in all ways: rounded, through a tile,
-/// to T by write() as they are and after as_operand(); and as they lie, added to what is there.
-template <class T, int N>
+/// The rows of sums that each warpgroup has of `from` leave in all ways: rounded to T, to columns
+/// [kColumn, kColumn + N) of a tile of zeros; after as_operand(), to its first columns; and as they
+/// lie, added to what is there.
+template <class T, int N, int kColumn>
 __global__ void __launch_bounds__(kGroups* kWarpgroup)
     sums_out(Hbm<const float> from, Hbm<float> rounded, Hbm<float> rounded_before,
              Hbm<float> added) {
-  using Out = SwizzledTile<T, 64 * kGroups, tile_columns(N)>;
+  constexpr int C = tile_columns(kColumn + N), kThreads = kGroups * kWarpgroup;
+  using Out = SwizzledTile<T, 64 * kGroups, C>;
   SharedMemory smem;
   const Out tile{smem.take<T>("tile", Out::kElements)};
   const Out tile_before{smem.take<T>("tile_before", Out::kElements)};
   const auto all_sums = smem.take<float>("sums", kGroups * 64 * N);
+  for (int i = threadIdx.x; i < Out::kElements; i += kThreads)
+    tile.data[i] = tile_before.data[i] = T(0.0f);
   const int group = warpgroup_id();
   const auto sums = all_sums + group * 64 * N;
   Accumulator<16, N> acc;
   for_each(acc, [&](int i, int j, float& x) { x = from[(16 * warp_id() + i) * N + j]; });
-  write(tile, acc, 16 * warp_id());
+  __syncthreads();
+  write(tile, acc, 16 * warp_id(), kColumn);
   write(tile_before, as_operand<T>(acc), 16 * warp_id());
   write_as_they_lie(all_sums + warp_id() * 16 * N, acc);
   fence_proxy_async();
@@ -456,8 +362,8 @@ __global__ void __launch_bounds__(kGroups* kWarpgroup)
     tma_store_wait<0>();
   }
   if (blockIdx.x != 0) return;
-  for (int i = threadIdx.x; i < kGroups * 64 * N; i += kGroups * kWarpgroup) {
-    const int at = tile.chunk(i / N, i % N / 8) + i % 8;
+  for (int i = threadIdx.x; i < kGroups * 64 * C; i += kThreads) {
+    const int at = tile.chunk(i / C, i % C / 8) + i % 8;
     rounded[i] = float(tile.data[at]);
     rounded_before[i] = float(tile_before.data[at]);
   }
@@ -472,105 +378,40 @@ __global__ void __launch_bounds__(kGroups* kWarpgroup)
 }
 
 TEST_F(SUITE, SumsLeaveRoundedAndComeBackAsTheyLay) {
-  const auto check = [&]<class T, int N>() {
-    SCOPED_TRACE(testing::Message() << (kType<T> == DType::fp16 ? "fp16" : "bf16") << ", N " << N);
-    constexpr int kSums = kGroups * 64 * N, kBlocks = 2;
-    using Out = SwizzledTile<T, 64 * kGroups, tile_columns(N)>;
-    const auto x = random_floats(kSums);
-    Array& from = upload("from", x);
-    Array& rounded = make("rounded", kSums * 4);
-    Array& rounded_before = make("rounded_before", kSums * 4);
-    Array& added = upload("added", std::vector<float>(kSums));
-    Array& sums = make("sums", kSums * 4);
-    const auto out = run([&] {
-      launch("out", sums_out<T, N>, dim3(kBlocks), dim3(kGroups * kWarpgroup),
-             2 * shared_bytes<T>(Out::kElements) + shared_bytes<float>(kSums),
-             hbm<const float>(from), hbm<float>(rounded), hbm<float>(rounded_before),
-             hbm<float>(added));
-    });
-    const auto in = run([&] {
-      launch("in", sums_in<N>, dim3(1), dim3(kGroups * kWarpgroup), 0, hbm<const float>(added),
-             hbm<float>(sums));
-    });
-    const auto once = values<float>(rounded), before = values<float>(rounded_before);
-    const auto back = values<float>(sums);
-    int wrong = 0, otherwise = 0, not_back = 0;
-    for (size_t i = 0; i < x.size(); ++i) {
-      wrong += !(std::abs(once[i] - x[i]) <= rounding<T>(x[i]) + 1e-7);
-      otherwise += before[i] != once[i];
-      not_back += back[i] != kBlocks * x[i];
-    }
-    EXPECT_EQ(wrong, 0) << "are not what was rounded";
-    EXPECT_EQ(otherwise, 0) << "differ if they are rounded before";
-    EXPECT_EQ(not_back, 0) << "come back as others";
-    if (!out) return;
-    EXPECT_EQ(out->sram_write, kBlocks * kSums * (2 * 2 + 4));
-    EXPECT_EQ(out->arrays.at("added").requested_write, kBlocks * kSums * 4);
-    EXPECT_EQ(in->arrays.at("added").requested_read, kSums * 4);
-  };
-  const auto every_N = [&]<class T>() {
-    check.template operator()<T, 32>();
-    check.template operator()<T, 64>();
-    check.template operator()<T, 96>();
-    check.template operator()<T, 128>();
-  };
-  every_N.template operator()<fp16>();
-  every_N.template operator()<bf16>();
-}
-
-/// A warpgroup's sums, 64 × N of `from`, rounded to columns [kColumn, kColumn + N) of a tile of so
-/// many columns and zeros elsewhere.
-template <class T, int N, int kColumn, int C>
-__global__ void __launch_bounds__(kWarpgroup)
-    sums_to_columns(Hbm<const float> from, Hbm<float> seen) {
-  using Out = SwizzledTile<T, 64, C>;
-  SharedMemory smem;
-  const Out tile{smem.take<T>("tile", Out::kElements)};
-  for (int i = threadIdx.x; i < 64 * C; i += kWarpgroup)
-    tile.data[tile.chunk(i / C, i % C / 8) + i % 8] = T(0.0f);
-  Accumulator<16, N> acc;
-  for_each(acc, [&](int i, int j, float& x) { x = from[(16 * warp_id() + i) * N + j]; });
-  __syncthreads();
-  write(tile, acc, 16 * warp_id(), kColumn);
-  __syncthreads();
-  for (int i = threadIdx.x; i < 64 * C; i += kWarpgroup)
-    seen[i] = float(tile.data[tile.chunk(i / C, i % C / 8) + i % 8]);
-}
-
-TEST_F(SUITE, SumsAreWrittenFromAColumnOn) {
-  const auto check = [&]<class T, int N, int kColumn, int C>() {
+  const auto check = [&]<class T, int N, int kColumn>(Case<T, N, kColumn>) {
     SCOPED_TRACE(testing::Message() << (kType<T> == DType::fp16 ? "fp16" : "bf16") << ", N " << N
-                                    << " from column " << kColumn << " of " << C);
-    const auto x = random_floats(64 * N);
-    Array& from = upload("from", x);
-    Array& seen = make("seen", 64 * C * 4);
-    const auto counts = run([&] {
-      launch("out", sums_to_columns<T, N, kColumn, C>, dim3(1), dim3(kWarpgroup),
-             shared_bytes<T>(SwizzledTile<T, 64, C>::kElements), hbm<const float>(from),
-             hbm<float>(seen));
-    });
-    const auto got = values<float>(seen);
-    int wrong = 0, touched = 0;
-    for (int i = 0; i < 64; ++i)
-      for (int j = 0; j < C; ++j) {
-        const float y = got[static_cast<size_t>(i * C + j)];
-        if (j < kColumn || j >= kColumn + N) {
-          touched += y != 0;
-          continue;
-        }
-        const float sum = x[static_cast<size_t>(i * N + j - kColumn)];
-        wrong += !(std::abs(y - sum) <= rounding<T>(sum) + 1e-7);
-      }
-    EXPECT_EQ(wrong, 0) << "are not what was rounded";
-    EXPECT_EQ(touched, 0) << "elsewhere";
-    if (!counts) return;
-    EXPECT_EQ(counts->sram_write, 64 * (C + N) * 2);
+                                    << " from column " << kColumn);
+    constexpr int kRows = kGroups * 64, kBlocks = 2, kThreads = kGroups * kWarpgroup;
+    constexpr int C = tile_columns(kColumn + N), kElements = SwizzledTile<T, kRows, C>::kElements;
+    const Results<float> x{random_floats(kRows * N), N};
+    Array& from = upload("from", x.all);
+    Array& rounded = make("rounded", kRows * C * 4);
+    Array& rounded_before = make("rounded_before", kRows * C * 4);
+    Array& added = upload("added", std::vector<float>(kRows * N));
+    Array& sums = make("sums", kRows * N * 4);
+    const auto out = run(sums_out<T, N, kColumn>, kBlocks, kThreads,
+                         2 * shared_bytes<T>(kElements) + shared_bytes<float>(kRows * N), from,
+                         rounded, rounded_before, added);
+    const auto in = run(sums_in<N>, 1, kThreads, 0, added, sums);
+    const auto once = results<float>(rounded, C), back = results<float>(sums, N);
+    const auto is_wrong = [&](int i, int j) {
+      if (j < kColumn || j >= kColumn + N) return once(i, j) != 0;
+      const float sum = x(i, j - kColumn);
+      return !(std::abs(once(i, j) - sum) <= rounding<T>(sum) + 1e-7);
+    };
+    EXPECT_EQ(count_where(kRows, C, is_wrong), 0) << "are not what was rounded";
+    const auto before = results<float>(rounded_before, C);
+    const auto differs = [&](int i, int j) { return before(i, j) != once(i, j + kColumn); };
+    EXPECT_EQ(count_where(kRows, N, differs), 0) << "differ if they are rounded before";
+    const auto is_another = [&](int i, int j) { return back(i, j) != kBlocks * x(i, j); };
+    EXPECT_EQ(count_where(kRows, N, is_another), 0) << "come back as others";
+    if (!out) return;
+    EXPECT_EQ(out->sram_write, kBlocks * (2 * 2 * (kElements + kRows * N) + 4 * kRows * N));
+    EXPECT_EQ(out->arrays.at("added").requested_write, kBlocks * kRows * N * 4);
+    EXPECT_EQ(in->arrays.at("added").requested_read, kRows * N * 4);
   };
-  check.template operator()<fp16, 64, 64, 128>();
-  check.template operator()<bf16, 64, 0, 128>();
-  check.template operator()<bf16, 32, 64, 128>();
-  check.template operator()<fp16, 128, 128, 256>();
-  check.template operator()<bf16, 96, 64, 192>();
+  check_each(check, Case<fp16, 32, 0>{}, Case<fp16, 96, 0>{}, Case<bf16, 128, 0>{},
+             Case<fp16, 64, 64>{}, Case<bf16, 32, 64>{}, Case<bf16, 96, 64>{});
 }
 
 // ------------------------------------------------------------------------------------- a pipeline
@@ -625,21 +466,19 @@ __global__ void __launch_bounds__(3 * kWarpgroup, 1)
 }
 
 TEST_F(SUITE, StagesFeedTwoConsumers) {
-  const auto check = [&]<class T>(int rows, int inner) {
+  const auto check = [&]<class T>(Case<T>, int rows, int inner) {
     SCOPED_TRACE(testing::Message() << rows << " rows, inner " << inner);
     const Matrix a = random_matrix<T>(rows, inner), b = random_matrix<T>(inner, 64);
     Array& A = upload("A", a);
     Array& B = upload("B", b);
     Array& sums = make("sums", 128 * 64 * 4);
-    const auto counts = run([&] {
-      launch("two_consumers", two_consumers<T>, dim3(1), dim3(3 * kWarpgroup),
-             shared_bytes<T>(3 * 2 * 64 * 64) + shared_bytes<T>(3 * 64 * 64) +
-                 2 * shared_bytes<Mbarrier>(3 * 2) + 2 * shared_bytes<Mbarrier>(3),
-             tensor_map<T>(A, inner, rows, 1, 1, 64), tensor_map<T>(B, 64, inner, 1, 1, 64),
-             hbm<float>(sums), inner);
-    });
+    const auto counts = run(two_consumers<T>, 1, 3 * kWarpgroup,
+                            shared_bytes<T>(3 * 2 * 64 * 64) + shared_bytes<T>(3 * 64 * 64) +
+                                2 * shared_bytes<Mbarrier>(3 * 2) + 2 * shared_bytes<Mbarrier>(3),
+                            tensor_map<T>(A, inner, rows, 1, 1, 64),
+                            tensor_map<T>(B, 64, inner, 1, 1, 64), sums, inner);
     const auto term = [&](int i, int j, int k) { return i < rows ? a(i, k) * b(k, j) : 0; };
-    EXPECT_LT(worst_sum(values<float>(sums), 128, 64, inner, term), 1e-3);
+    EXPECT_LT(worst_sum(results<float>(sums, 64), 128, inner, term), 1e-3);
     if (!counts) return;
     const int64_t steps = ceil_div(inner, 64);
     EXPECT_EQ(counts->arrays.at("A").requested_read, 2 * rows * inner);
@@ -648,8 +487,8 @@ TEST_F(SUITE, StagesFeedTwoConsumers) {
     EXPECT_EQ(counts->sram_write, steps * 3 * 8192);
   };
   for (const int inner : {8, 64, 200, 512, 1000}) {  // up to 16 tiles through 3 stages
-    check.template operator()<fp16>(128, inner);
-    check.template operator()<bf16>(100, inner);
+    check(Case<fp16>{}, 128, inner);
+    check(Case<bf16>{}, 100, inner);
   }
 }
 
@@ -696,7 +535,7 @@ __global__ void __launch_bounds__(3 * kWarpgroup, 1)
 }
 
 TEST_F(SUITE, AFloatComesWithEachRowOfAStage) {
-  const auto check = [&]<class T, int n, int kRows>(int rows) {
+  const auto check = [&]<class T, int n, int kRows>(Case<T, n, kRows>, int rows) {
     SCOPED_TRACE(testing::Message() << n << " stages of " << kRows << " rows, " << rows << " rows");
     const int steps = static_cast<int>(ceil_div(rows, kRows)), columns = steps * kRows;
     const Matrix a = random_matrix<T>(128, 64), b = random_matrix<T>(rows, 64);
@@ -705,18 +544,16 @@ TEST_F(SUITE, AFloatComesWithEachRowOfAStage) {
     Array& B = upload("B", b);
     Array& x = upload("x", start);
     Array& sums = make("sums", 128 * columns * 4);
-    const auto counts = run([&] {
-      launch("rows", rows_with_floats<T, n, kRows>, dim3(1), dim3(3 * kWarpgroup),
-             shared_bytes<T>(128 * 64) + shared_bytes<T>(n * kRows * 64) +
-                 shared_bytes<float>(n * kRows) + 2 * shared_bytes<Mbarrier>(1) +
-                 2 * shared_bytes<Mbarrier>(n),
-             tensor_map<T>(A, 64, 128, 1, 1, 128), tensor_map<T>(B, 64, rows, 1, 1, kRows),
-             hbm<const float>(x), hbm<float>(sums), rows);
-    });
+    const auto counts = run(rows_with_floats<T, n, kRows>, 1, 3 * kWarpgroup,
+                            shared_bytes<T>(128 * 64) + shared_bytes<T>(n * kRows * 64) +
+                                shared_bytes<float>(n * kRows) + 2 * shared_bytes<Mbarrier>(1) +
+                                2 * shared_bytes<Mbarrier>(n),
+                            tensor_map<T>(A, 64, 128, 1, 1, 128),
+                            tensor_map<T>(B, 64, rows, 1, 1, kRows), x, sums, rows);
     const auto term = [&](int i, int j, int k) {
       return k == 64 ? double{start[static_cast<size_t>(j)]} : j < rows ? a(i, k) * b(j, k) : 0;
     };
-    EXPECT_LT(worst_sum(values<float>(sums), 128, columns, 65, term), 1e-4);
+    EXPECT_LT(worst_sum(results<float>(sums, columns), 128, 65, term), 1e-4);
     if (!counts) return;
     EXPECT_EQ(counts->arrays.at("B").requested_read, rows * 64 * 2);
     EXPECT_EQ(counts->arrays.at("x").requested_read, columns * 4);
@@ -726,10 +563,9 @@ TEST_F(SUITE, AFloatComesWithEachRowOfAStage) {
     EXPECT_EQ(counts->sram_read, counts->sram_operands + 256 * columns);
   };
   for (const int rows : {1, 64, 128, 200, 1000}) {
-    check.template operator()<fp16, 2, 64>(rows);
-    check.template operator()<bf16, 3, 64>(rows);
-    check.template operator()<fp16, 1, 128>(rows);
-    check.template operator()<bf16, 2, 128>(rows);
+    check(Case<bf16, 3, 64>{}, rows);
+    check(Case<fp16, 1, 128>{}, rows);
+    check(Case<bf16, 2, 128>{}, rows);
   }
 }
 
@@ -755,10 +591,7 @@ __global__ void turns(Hbm<float> out, int rounds) {
 
 TEST_F(SUITE, NamedBarriersTakeTurns) {
   Array& out = make("out", 4);
-  run([&] {
-    launch("turns", turns, dim3(1), dim3(2 * kWarpgroup), shared_bytes<float>(1), hbm<float>(out),
-           5);
-  });
+  run(turns, 1, 2 * kWarpgroup, shared_bytes<float>(1), out, 5);
   float x = 1;
   for (int i = 0; i < 5; ++i) x = 2 * (x + 1);
   EXPECT_EQ(values<float>(out)[0], x);
@@ -798,14 +631,19 @@ std::vector<float> run_by_descriptor(Device& device, const std::vector<uint16_t>
                                      uint64_t descriptor, bool transposed) {
   const Buffer M(device, "memory", std::ssize(memory) * 2), sums(device, "sums", 64 * kColumns * 4);
   device.upload(*M.array(), memory.data());
-  device.run("test", [&] {
-    launch("by_descriptor", transposed ? by_descriptor<true> : by_descriptor<false>, dim3(1),
-           dim3(kWarpgroup), shared_bytes<fp16>(std::ssize(memory)), hbm<const fp16>(*M.array()),
-           hbm<float>(*sums.array()), descriptor, static_cast<int>(memory.size()));
-  });
+  run_kernel(device, transposed ? by_descriptor<true> : by_descriptor<false>, 1, kWarpgroup,
+             shared_bytes<fp16>(std::ssize(memory)), *M.array(), *sums.array(), descriptor,
+             static_cast<int>(memory.size()));
   std::vector<float> out(64 * kColumns);
   device.download(out.data(), *sums.array());
   return out;
+}
+
+/// The largest difference; NaN if one is.
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i) most = worse(most, std::abs(a[i] - b[i]));
+  return most;
 }
 
 /// Swizzle mode 1 is 128 bytes, 2 is 64, 3 is 32: those that the functions of common/tile use and
@@ -823,9 +661,7 @@ TEST_F(SUITE, AnotherDescriptorGivesOtherNumbers) {
                              transposed);
   };
   const auto differ = [](const std::vector<float>& a, const std::vector<float>& b) {
-    double most = 0;
-    for (size_t i = 0; i < a.size(); ++i) most = worse(most, std::abs(a[i] - b[i]));
-    return !(most <= 1);
+    return !(largest_difference(a, b) <= 1);
   };
   const auto right = sums(false, 16, 1024);
   EXPECT_FALSE(differ(right, sums(false, 4096, 1024))) << "the leading offset does not count";
@@ -867,8 +703,7 @@ TEST_F(SUITE, DescriptorsAreReadAsOnTheChip) {
           const uint64_t bits = descriptor_bits(start, leading, stride, mode);
           const auto chip = run_by_descriptor(device(), m.elements.bits, bits, transposed);
           const auto said = sim::sums_by_descriptor(*sim, m.elements.bits, bits, transposed);
-          double most = 0;
-          for (size_t i = 0; i < chip.size(); ++i) most = worse(most, std::abs(chip[i] - said[i]));
+          const double most = largest_difference(chip, said);
           // Not transposed, steps of 16 columns are in use.
           if (stride % (mode == 3 ? 256 : 1024 / mode) || leading % 1024 ||
               (start % 1024 && transposed)) {

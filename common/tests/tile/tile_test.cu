@@ -42,7 +42,7 @@ enum Form { kABt, kAB, kAtB };
 /// C = A·Bᵀ, A·B or Aᵀ·B through tiles of kRows × kWidth (of Aᵀ: kWidth × kRows) and
 /// kWidth × kWidth, of which `rows` × `inner`, … are there. C leaves as the accumulators are, and
 /// rounded to T through a tile.
-template <class T, int kWidth, Form kForm>
+template <class T, int kWidth, int kForm>
 __global__ void product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Hbm<float> sums, int rows,
                         int columns, int inner) {
   constexpr int kInner = kWidth < 32 ? kWidth : 32;
@@ -87,13 +87,11 @@ __global__ void product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Hbm<float> sum
 }
 
 TEST_F(SUITE, ProductsOfTilesAreRightAndCounted) {
-  const auto check = [&]<class T, int kWidth, Form kForm>(int rows, int columns, int inner) {
+  const auto check = [&]<class T, int kWidth, int kForm>(Case<T, kWidth, kForm>, int rows,
+                                                         int columns, int inner) {
     SCOPED_TRACE(testing::Message()
-                 << (kType<T> == DType::fp16 ? "fp16" : "bf16") << ", width " << kWidth
-                 << (kForm == kABt  ? ", A·Bᵀ "
-                     : kForm == kAB ? ", A·B "
-                                    : ", Aᵀ·B ")
-                 << rows << "×" << columns << "×" << inner);
+                 << (kType<T> == DType::fp16 ? "fp16" : "bf16") << ", width " << kWidth << ", form "
+                 << kForm << ", " << rows << "×" << columns << "×" << inner);
     const Matrix a = kForm == kAtB ? random_matrix<T>(inner, rows) : random_matrix<T>(rows, inner);
     const Matrix b =
         kForm == kABt ? random_matrix<T>(columns, inner) : random_matrix<T>(inner, columns);
@@ -101,18 +99,14 @@ TEST_F(SUITE, ProductsOfTilesAreRightAndCounted) {
     Array& B = upload("B", b);
     Array& C = make("C", rows * columns * 2);
     Array& sums = make("sums", rows * columns * 4);
-    const auto counts = run([&] {
-      launch("product", product<T, kWidth, kForm>, dim3(1), dim3(kThreads),
-             product_smem<kWidth, T>(), hbm<const T>(A), hbm<const T>(B), hbm<T>(C),
-             hbm<float>(sums), rows, columns, inner);
-    });
-    const auto in_fp32 = values<float>(sums);
-    const Matrix c = matrix<T>(C, rows, columns);
+    const auto counts = run(product<T, kWidth, kForm>, 1, kThreads, product_smem<kWidth, T>(), A, B,
+                            C, sums, rows, columns, inner);
+    const auto in_fp32 = results<float>(sums, columns);
     const auto term = [&](int i, int j, int k) {
       return (kForm == kAtB ? a(k, i) : a(i, k)) * (kForm == kABt ? b(j, k) : b(k, j));
     };
-    EXPECT_LT(worst_sum(in_fp32, rows, columns, inner, term), 1e-3);
-    EXPECT_LT(worst_rounding<T>(c, in_fp32), 1e-7);
+    EXPECT_LT(worst_sum(in_fp32, rows, inner, term), 1e-3);
+    EXPECT_LT(worst_rounding<T>(matrix<T>(C, rows, columns), in_fp32.all), 1e-7);
     if (!counts) return;
 
     // A warp reads its rows of A and its columns of B once; padding is multiplied like the rest.
@@ -126,27 +120,20 @@ TEST_F(SUITE, ProductsOfTilesAreRightAndCounted) {
     EXPECT_EQ(counts->arrays.at("B").requested_read, 2 * columns * inner);
     EXPECT_EQ(counts->arrays.at("C").requested_write, 2 * rows * columns);
   };
-  const auto whole_and_ragged = [&]<class T, int kWidth>() {
-    check.template operator()<T, kWidth, kABt>(kRows, kWidth, kWidth);
-    check.template operator()<T, kWidth, kAB>(kRows, kWidth, kWidth);
-    check.template operator()<T, kWidth, kAtB>(kRows, kWidth, kWidth);
-    check.template operator()<T, kWidth, kABt>(29, kWidth - 8, kWidth - 24);
-    check.template operator()<T, kWidth, kAB>(1, 8, kWidth - 8);
-    check.template operator()<T, kWidth, kAtB>(24, kWidth - 8, kWidth - 3);
-    check.template operator()<T, kWidth, kAtB>(8, 8, 1);
+  const auto whole_and_ragged = [&]<class T, int kWidth>(Case<T, kWidth>) {
+    check(Case<T, kWidth, kABt>{}, kRows, kWidth, kWidth);
+    check(Case<T, kWidth, kAB>{}, kRows, kWidth, kWidth);
+    check(Case<T, kWidth, kAtB>{}, kRows, kWidth, kWidth);
+    check(Case<T, kWidth, kABt>{}, 29, kWidth - 8, kWidth - 24);
+    check(Case<T, kWidth, kAB>{}, 1, 8, kWidth - 8);
+    check(Case<T, kWidth, kAtB>{}, 24, kWidth - 8, kWidth - 3);
+    check(Case<T, kWidth, kAtB>{}, 8, 8, 1);
   };
-  const auto every_width = [&]<class T>() {
-    whole_and_ragged.template operator()<T, 32>();
-    whole_and_ragged.template operator()<T, 64>();
-    whole_and_ragged.template operator()<T, 128>();
-    whole_and_ragged.template operator()<T, 256>();
-  };
-  every_width.template operator()<fp16>();
-  every_width.template operator()<bf16>();
+  check_each(whole_and_ragged, Case<fp16, 32>{}, Case<bf16, 64>{}, Case<fp16, 128>{},
+             Case<bf16, 256>{});
 }
 
-// ------------------------------------------------------------------------------------ the
-// registers
+// ----------------------------------------------------------------------------------- the registers
 
 /// C = A·B, 16 × 8 of 16 × 16 and 16 × 8, each fragment put together element by element as the PTX
 /// manual draws it (“Matrix Fragments for mma.m16n8k16 with floating point type”). `swap` exchanges
@@ -179,17 +166,14 @@ __global__ void product_of_fragments(Hbm<const T> A, Hbm<const T> B, Hbm<float> 
 }
 
 TEST_F(SUITE, FragmentsAreTheManualsAndNoOthers) {
-  const auto check = [&]<class T>() {
+  const auto check = [&]<class T>(Case<T>) {
     const Matrix a = random_matrix<T>(16, 16), b = random_matrix<T>(16, 8);
     Array& A = upload("A", a);
     Array& B = upload("B", b);
     Array& C = make("C", 16 * 8 * 4);
     for (int swap = 0; swap <= 5; ++swap) {
-      run([&] {
-        launch("fragments", product_of_fragments<T>, dim3(1), dim3(32), 0, hbm<const T>(A),
-               hbm<const T>(B), hbm<float>(C), swap);
-      });
-      const double worst = worst_sum(values<float>(C), 16, 8, 16,
+      run(product_of_fragments<T>, 1, 32, 0, A, B, C, swap);
+      const double worst = worst_sum(results<float>(C, 8), 16, 16,
                                      [&](int i, int j, int k) { return a(i, k) * b(k, j); });
       if (swap == 0)
         EXPECT_LT(worst, 1e-4);
@@ -197,8 +181,7 @@ TEST_F(SUITE, FragmentsAreTheManualsAndNoOthers) {
         EXPECT_GT(worst, 0.1) << "exchange " << swap << " of two registers went unnoticed";
     }
   };
-  check.template operator()<fp16>();
-  check.template operator()<bf16>();
+  check_each(check, Case<fp16>{}, Case<bf16>{});
 }
 
 /// Four 8 × 8 matrices, whose rows of 16 bytes lie one after the other; what each lane receives.
@@ -217,22 +200,20 @@ __global__ void load_matrices(Hbm<const fp16> matrices, Hbm<unsigned> registers)
 }
 
 TEST_F(SUITE, LdmatrixGivesEachLaneWhatTheManualSays) {
-  Matrix numbered{32, 8, {DType::fp16, std::vector<uint16_t>(256)}};
-  for (int i = 0; i < 256; ++i) numbered.elements.bits[static_cast<size_t>(i)] = i;
-  Array& matrices = upload("matrices", numbered);
+  std::vector<uint16_t> numbers(256);
+  std::iota(numbers.begin(), numbers.end(), uint16_t{0});
+  Array& matrices = upload("matrices", numbers);
   Array& registers = make("registers", 4 * 32 * 4);
   for (const bool transposed : {false, true}) {
-    run([&] {
-      launch("load", transposed ? load_matrices<true> : load_matrices<false>, dim3(1), dim3(32),
-             shared_bytes<fp16>(256), hbm<const fp16>(matrices), hbm<unsigned>(registers));
-    });
-    const auto got = values<unsigned>(registers);
+    run(transposed ? load_matrices<true> : load_matrices<false>, 1, 32, shared_bytes<fp16>(256),
+        matrices, registers);
+    const auto got = results<unsigned>(registers, 32);
     for (int m = 0; m < 4; ++m)
       for (int lane = 0; lane < 32; ++lane) {
         const unsigned row = lane / 4, column = 2 * (lane % 4);
         const unsigned low = 64 * m + (transposed ? 8 * column + row : 8 * row + column);
         const unsigned high = low + (transposed ? 8 : 1);
-        EXPECT_EQ(got[static_cast<size_t>(32 * m + lane)], low | high << 16)
+        EXPECT_EQ(got(m, lane), low | high << 16)
             << "matrix " << m << ", lane " << lane << (transposed ? ", transposed" : "");
       }
   }
@@ -251,23 +232,20 @@ __global__ void load_plainly(Hbm<const fp16> A, Hbm<unsigned> out, int rows, int
 }
 
 TEST_F(SUITE, WithoutTheSwizzleBanksConflict) {
-  const auto check = [&]<int kWidth>(int rows, int columns, int conflicts) {
+  const auto check = [&]<int kWidth>(Case<fp16, kWidth>, int rows, int columns, int conflicts) {
     SCOPED_TRACE(testing::Message() << "width " << kWidth << ", " << rows << "×" << columns);
     const Matrix a = random_matrix<fp16>(16, kWidth);
     Array& A = upload("A", a);
     Array& out = make("out", 4 * 32 * 4);
-    const auto counts = run([&] {
-      launch("load", load_plainly<kWidth>, dim3(1), dim3(32), shared_bytes<fp16>(16 * kWidth),
-             hbm<const fp16>(A), hbm<unsigned>(out), rows, columns);
-    });
+    const auto counts =
+        run(load_plainly<kWidth>, 1, 32, shared_bytes<fp16>(16 * kWidth), A, out, rows, columns);
     const Matrix pairs = matrix<fp16>(out, 4 * 32, 2);
-    for (int e = 0; e < 4; ++e)
-      for (int lane = 0; lane < 32; ++lane)
-        for (int half = 0; half < 2; ++half) {
-          const int i = lane / 4 + e % 2 * 8, c = 2 * (lane % 4) + half + e / 2 * 8;
-          EXPECT_EQ(pairs(32 * e + lane, half), i < rows && c < columns ? a(i, c) : 0)
-              << "row " << i << ", column " << c;
-        }
+    const auto is_wrong = [&](int at, int half) {
+      const int e = at / 32, lane = at % 32;
+      const int i = lane / 4 + e % 2 * 8, c = 2 * (lane % 4) + half + e / 2 * 8;
+      return pairs(at, half) != (i < rows && c < columns ? a(i, c) : 0);
+    };
+    EXPECT_EQ(count_where(4 * 32, 2, is_wrong), 0);
     if (!counts) return;
     EXPECT_EQ(counts->bank_conflicts, conflicts);
     EXPECT_EQ(counts->arrays.at("A").requested_read, 2 * rows * columns);
@@ -275,15 +253,14 @@ TEST_F(SUITE, WithoutTheSwizzleBanksConflict) {
   };
   // Of four matrices, each read in 1 pass at best; rows 64 bytes apart meet four at a time, rows
   // 128 bytes or a multiple apart all eight.
-  check.template operator()<32>(16, 32, 4 * 3);
-  check.template operator()<64>(16, 64, 4 * 7);
-  check.template operator()<128>(16, 128, 4 * 7);
-  check.template operator()<256>(16, 256, 4 * 7);
-  check.template operator()<64>(13, 8, 4 * 7);
+  check(Case<fp16, 32>{}, 16, 32, 4 * 3);
+  check(Case<fp16, 64>{}, 16, 64, 4 * 7);
+  check(Case<fp16, 128>{}, 16, 128, 4 * 7);
+  check(Case<fp16, 256>{}, 16, 256, 4 * 7);
+  check(Case<fp16, 64>{}, 13, 8, 4 * 7);
 }
 
-// ---------------------------------------------------------------------------------- pieces of
-// warps
+// --------------------------------------------------------------------------------- pieces of warps
 
 /// Where each warp's piece begins.
 template <class Piece>
@@ -295,32 +272,30 @@ __global__ void place_pieces(Hbm<int> places) {
 }
 
 TEST_F(SUITE, PiecesCoverAProductOnce) {
-  const auto check = [&]<int R, int C, int M, int warps>(int down, int across) {
+  const auto check = [&]<int R, int C, int M, int warps>(Case<fp16, R, C, M, warps>, int down,
+                                                         int across) {
     SCOPED_TRACE(testing::Message() << R << "×" << C << ", " << warps << " warps");
     using Part = Piece<R, C, M, warps>;
     EXPECT_EQ(Part::kRows, R / down);
     EXPECT_EQ(Part::kColumns, C / across);
     Array& places = make("places", 2 * warps * 4);
-    run([&] {
-      launch("pieces", place_pieces<Part>, dim3(1), dim3(32 * warps), 0, hbm<int>(places));
-    });
-    const auto at = values<int>(places);
+    run(place_pieces<Part>, 1, 32 * warps, 0, places);
+    const auto at = results<int>(places, 2);
     std::vector<int> times(R * C);
-    for (size_t w = 0; w < warps; ++w)
+    for (int w = 0; w < warps; ++w)
       for (int i = 0; i < Part::kRows; ++i)
         for (int j = 0; j < Part::kColumns; ++j)
-          ++times.at(static_cast<size_t>((at[2 * w] + i) * C + at[2 * w + 1] + j));
+          ++times.at(static_cast<size_t>((at(w, 0) + i) * C + at(w, 1) + j));
     EXPECT_EQ(times, std::vector<int>(R * C, 1));
   };
-  check.template operator()<128, 64, 32, 4>(4, 1);
-  check.template operator()<128, 64, 32, 8>(4, 2);
-  check.template operator()<64, 128, 32, 8>(2, 4);
-  check.template operator()<32, 256, 16, 4>(2, 2);
-  check.template operator()<16, 64, 16, 1>(1, 1);
+  check(Case<fp16, 128, 64, 32, 4>{}, 4, 1);
+  check(Case<fp16, 128, 64, 32, 8>{}, 4, 2);
+  check(Case<fp16, 64, 128, 32, 8>{}, 2, 4);
+  check(Case<fp16, 32, 256, 16, 4>{}, 2, 2);
+  check(Case<fp16, 16, 64, 16, 1>{}, 1, 1);
 }
 
-// --------------------------------------------------------------------------------- functions for
-// rows
+// ------------------------------------------------------------------------------ functions for rows
 
 constexpr int kQueries = 32, kKeys = 64, kHead = 64;
 constexpr int kBlindRow = 5;  // sees no key
@@ -378,7 +353,7 @@ __global__ void attention_of_a_tile(Hbm<const T> Q, Hbm<const T> K, Hbm<const T>
 }
 
 TEST_F(SUITE, FunctionsOfRowsMakeSoftmax) {
-  const auto check = [&]<class T>(int keys) {
+  const auto check = [&]<class T>(Case<T>, int keys) {
     SCOPED_TRACE(testing::Message() << (kType<T> == DType::fp16 ? "fp16, " : "bf16, ") << keys);
     const Matrix q = random_matrix<T>(kQueries, kHead), k = random_matrix<T>(keys, kHead),
                  v = random_matrix<T>(keys, kHead);
@@ -388,46 +363,41 @@ TEST_F(SUITE, FunctionsOfRowsMakeSoftmax) {
     Array& P = make("P", kQueries * kKeys * 4);
     Array& O = make("O", kQueries * kHead * 4);
     Array& rows = make("rows", kQueries * kRowValues * 4);
-    const auto counts = run([&] {
-      launch("attention", attention_of_a_tile<T>, dim3(1), dim3(32),
-             shared_bytes<T>(kQueries * kHead) + 2 * shared_bytes<T>(kKeys * kHead),
-             hbm<const T>(Q), hbm<const T>(K), hbm<const T>(V), hbm<float>(P), hbm<float>(O),
-             hbm<float>(rows), keys);
-    });
-    const auto p_out = values<float>(P), o_out = values<float>(O), row_out = values<float>(rows);
+    const auto counts = run(attention_of_a_tile<T>, 1, 32,
+                            shared_bytes<T>(kQueries * kHead) + 2 * shared_bytes<T>(kKeys * kHead),
+                            Q, K, V, P, O, rows, keys);
+    const auto p_out = results<float>(P, kKeys), o_out = results<float>(O, kHead),
+               row_out = results<float>(rows, kRowValues);
     double worst_p = 0, worst_o = 0;
     for (int i = 0; i < kQueries; ++i) {
       const bool blind = i == kBlindRow;
-      std::vector<double> s(static_cast<size_t>(keys));
-      double m = -INFINITY, l = 0;
-      for (size_t j = 0; j < s.size(); ++j) {
-        for (int c = 0; c < kHead; ++c) s[j] += q(i, c) * k(static_cast<int>(j), c);
-        if (!blind) m = std::max(m, s[j]);
+      double s[kKeys] = {}, m = -INFINITY, l = 0;
+      for (int j = 0; j < keys && !blind; ++j) {
+        for (int c = 0; c < kHead; ++c) s[j] += q(i, c) * k(j, c);
+        m = std::max(m, s[j]);
       }
-      for (double& x : s) l += x = blind ? 0 : std::exp(0.125 * (x - m));
-      for (int j = 0; j < kKeys; ++j) {
-        const double p = j < keys && !blind ? s[static_cast<size_t>(j)] / l : 0;
-        worst_p = worse(worst_p, std::abs(p_out[static_cast<size_t>(i * kKeys + j)] - p));
-      }
+      for (int j = 0; j < keys && !blind; ++j) l += s[j] = std::exp(0.125 * (s[j] - m));
+      for (int j = 0; j < kKeys; ++j)
+        worst_p = worse(worst_p, std::abs(p_out(i, j) - (blind ? 0 : s[j] / l)));
       for (int c = 0; c < kHead; ++c) {
         double o = 0;
-        for (int j = 0; j < keys && !blind; ++j) o += s[static_cast<size_t>(j)] / l * v(j, c);
-        worst_o = worse(worst_o, std::abs(o_out[static_cast<size_t>(i * kHead + c)] - o));
+        for (int j = 0; j < keys && !blind; ++j) o += s[j] / l * v(j, c);
+        worst_o = worse(worst_o, std::abs(o_out(i, c) - o));
       }
-      const float* row = &row_out[static_cast<size_t>(i * kRowValues)];
+      const auto row = [&](RowValue what) { return double{row_out(i, what)}; };
       if (blind)
-        EXPECT_EQ(row[kMax], -INFINITY);
+        EXPECT_EQ(row(kMax), -INFINITY);
       else
-        EXPECT_NEAR(row[kMax], m, 1e-4);
-      EXPECT_NEAR(row[kSum], l, 1e-4 * l);
-      const double sum = row[kSum];
-      EXPECT_NEAR(row[kInverse], blind ? 0 : 1 / sum, 1e-6);
-      EXPECT_EQ(row[kLarger], std::max(sum, 3.0));
-      EXPECT_NEAR(row[kPlus], sum + 3, 1e-5);
-      EXPECT_NEAR(row[kMinus], sum - 3, 1e-5);
-      EXPECT_NEAR(row[kTimes], sum * 3, 1e-5 * sum);
-      EXPECT_NEAR(row[kTwice], sum * 2, 1e-5 * sum);
-      EXPECT_NEAR(row[kPower], std::exp2(row[kMinus]), 1e-5 * std::exp2(row[kMinus]));
+        EXPECT_NEAR(row(kMax), m, 1e-4);
+      EXPECT_NEAR(row(kSum), l, 1e-4 * l);
+      const double sum = row(kSum);
+      EXPECT_NEAR(row(kInverse), blind ? 0 : 1 / sum, 1e-6);
+      EXPECT_EQ(row(kLarger), std::max(sum, 3.0));
+      EXPECT_NEAR(row(kPlus), sum + 3, 1e-5);
+      EXPECT_NEAR(row(kMinus), sum - 3, 1e-5);
+      EXPECT_NEAR(row(kTimes), sum * 3, 1e-5 * sum);
+      EXPECT_NEAR(row(kTwice), sum * 2, 1e-5 * sum);
+      EXPECT_NEAR(row(kPower), std::exp2(row(kMinus)), 1e-5 * std::exp2(row(kMinus)));
     }
     EXPECT_LT(worst_p, 1e-5);
     EXPECT_LT(worst_o, rounding<T>(1));  // P, a row of which adds up to 1, was rounded to T
@@ -440,10 +410,8 @@ TEST_F(SUITE, FunctionsOfRowsMakeSoftmax) {
     EXPECT_EQ(counts->other_flops, 5 * kElements + 8 * kQueries);
     EXPECT_EQ(counts->bank_conflicts, 0);
   };
-  for (const int keys : {64, 41, 1}) {
-    check.template operator()<fp16>(keys);
-    check.template operator()<bf16>(keys);
-  }
+  for (const int keys : {64, 41, 1})
+    check_each([&](auto type) { check(type, keys); }, Case<fp16>{}, Case<bf16>{});
 }
 
 /// Of 16 rows of lane numbers, one lane has x instead in one row. What all lanes say of it.
@@ -462,15 +430,13 @@ TEST_F(SUITE, WhatOneLaneHasAboveAllLanesLearn) {
   Array& votes = make("votes", 64 * 32 * 4);
   Array& maxima = make("maxima", 64 * 32 * 4);
   for (const float x : {8.5f, INFINITY, 8.0f, -INFINITY, NAN}) {
-    run([&] {
-      launch("above", one_is_above, dim3(1), dim3(32), 0, hbm<int>(votes), hbm<float>(maxima), x);
-    });
+    run(one_is_above, 1, 32, 0, votes, maxima, x);
     EXPECT_EQ(values<int>(votes), std::vector<int>(64 * 32, x > 8)) << x;
-    const auto m = values<float>(maxima);
-    for (int i = 0; i < 64 * 32 && x > 8; ++i) {  // only the four lanes of the row
-      const int lane = i / 64, mine = i % 32;
-      EXPECT_EQ(m[static_cast<size_t>(i)], lane / 4 == mine / 4 ? x : -(mine / 4 * 4)) << i;
-    }
+    const auto m = results<float>(maxima, 32);
+    const auto is_wrong = [&](int i, int lane) {  // only the four lanes of the row have it
+      return m(i, lane) != (i / 8 == lane / 4 ? x : -(lane / 4 * 4));
+    };
+    EXPECT_EQ(x > 8 ? count_where(64, 32, is_wrong) : 0, 0) << x;
   }
 }
 
@@ -492,16 +458,13 @@ __global__ void gradient_of_a_tile(Hbm<const float> P, Hbm<const float> dP, Hbm<
 }
 
 TEST_F(SUITE, FunctionsOfElementsMakeSoftmaxsGradient) {
-  const auto check = [&]<int M, int N>() {
+  const auto check = [&]<int M, int N>(Case<fp16, M, N>) {
     const std::vector<float> p = widen_all(random_matrix<fp16>(M, N).elements),
                              dp = widen_all(random_matrix<fp16>(M, N).elements);
     Array& P = upload("P", p);
     Array& dP = upload("dP", dp);
     Array& dS = make("dS", M * N * 4);
-    const auto counts = run([&] {
-      launch("gradient", gradient_of_a_tile<M, N>, dim3(1), dim3(32), 0, hbm<const float>(P),
-             hbm<const float>(dP), hbm<float>(dS));
-    });
+    const auto counts = run(gradient_of_a_tile<M, N>, 1, 32, 0, P, dP, dS);
     std::vector<float> right(M * N);
     for (size_t i = 0; i < right.size(); ++i)
       right[i] = (dp[i] - row_value(static_cast<int>(i) / N)) * p[i];
@@ -510,12 +473,10 @@ TEST_F(SUITE, FunctionsOfElementsMakeSoftmaxsGradient) {
     EXPECT_EQ(counts->other_flops, 2 * M * N);  // one each for sub_rows and mul
     EXPECT_EQ(counts->exps, 0);
   };
-  check.template operator()<16, 32>();
-  check.template operator()<32, 64>();
+  check_each(check, Case<fp16, 16, 32>{}, Case<fp16, 32, 64>{});
 }
 
-// ------------------------------------------------------------------------------ functions for
-// columns
+// --------------------------------------------------------------------------- functions for columns
 
 constexpr float kScale = 1.7f;
 
@@ -533,51 +494,35 @@ __global__ void functions_of_columns(Hbm<const float> S, Hbm<const float> value,
 }
 
 TEST_F(SUITE, FunctionsOfColumnsTakeEachColumnsValue) {
-  const auto check = [&]<int M, int N>() {
+  const auto check = [&]<int M, int N>(Case<fp16, M, N>) {
     SCOPED_TRACE(testing::Message() << M << "×" << N);
     std::mt19937 random(M * N);
     std::uniform_real_distribution<float> uniform(-8, 8);
-    std::vector<float> s(M * N), value(N), shift(N);
-    for (auto* const all : {&s, &value, &shift})
-      for (float& x : *all) x = uniform(random);
-    s[N + 3] = -INFINITY;  // a key that a query does not see
-    shift[5] = INFINITY;   // a query that sees none
-    Array& S = upload("S", s);
-    Array& value_of = upload("value", value);
-    Array& shift_of = upload("shift", shift);
+    Results<float> s{std::vector<float>(M * N), N}, value{std::vector<float>(N), N}, shift = value;
+    for (auto* const one : {&s, &value, &shift})
+      for (float& x : one->all) x = uniform(random);
+    s.all[N + 3] = -INFINITY;  // a key that a query does not see
+    shift.all[5] = INFINITY;   // a query that sees none
     Array& filled_sums = make("filled", M * N * 4);
     Array& powers = make("powers", M * N * 4);
-    const auto counts = run([&] {
-      launch("columns", functions_of_columns<M, N>, dim3(1), dim3(32), 0, hbm<const float>(S),
-             hbm<const float>(value_of), hbm<const float>(shift_of), hbm<float>(filled_sums),
-             hbm<float>(powers));
-    });
-    const auto filled = values<float>(filled_sums), power = values<float>(powers);
-    int wrong = 0, wrong_powers = 0;
-    for (size_t i = 0; i < M; ++i)
-      for (size_t j = 0; j < N; ++j) {
-        const float x = s[i * N + j];
-        wrong += filled[i * N + j] != value[j];
-        const double right = std::exp2(double{kScale} * x - shift[j]), got = power[i * N + j];
-        wrong_powers += !(std::abs(got - right) <= 1e-5 * right);
-      }
-    EXPECT_EQ(wrong, 0);
-    EXPECT_EQ(wrong_powers, 0);
+    const auto counts =
+        run(functions_of_columns<M, N>, 1, 32, 0, upload("S", s.all), upload("value", value.all),
+            upload("shift", shift.all), filled_sums, powers);
+    const auto filled = results<float>(filled_sums, N), power = results<float>(powers, N);
+    const auto is_wrong = [&](int i, int j) {
+      const double right = std::exp2(double{kScale} * s(i, j) - shift(0, j));
+      return filled(i, j) != value(0, j) || !(std::abs(power(i, j) - right) <= 1e-5 * right);
+    };
+    EXPECT_EQ(count_where(M, N, is_wrong), 0);
     if (!counts) return;
     EXPECT_EQ(counts->other_flops, 2 * M * N);
     EXPECT_EQ(counts->exps, M * N);
   };
-  check.template operator()<16, 32>();
-  check.template operator()<16, 64>();
-  check.template operator()<16, 80>();
-  check.template operator()<16, 96>();
-  check.template operator()<16, 112>();
-  check.template operator()<16, 128>();
-  check.template operator()<32, 64>();
+  check_each(check, Case<fp16, 16, 32>{}, Case<fp16, 16, 80>{}, Case<fp16, 16, 96>{},
+             Case<fp16, 16, 112>{}, Case<fp16, 16, 128>{}, Case<fp16, 32, 64>{});
 }
 
-// ---------------------------------------------------------------------------- floats of a tile's
-// rows
+// ------------------------------------------------------------------------- floats of a tile's rows
 
 constexpr int kFloats = 80;  // more than the threads that copy them
 
@@ -598,21 +543,16 @@ TEST_F(SUITE, FloatsPastTheCountAreZerosAndAreNotRead) {
   for (const int count : {0, 7, 32, 45, kFloats}) {
     SCOPED_TRACE(count);
     Array& out = make("out", kFloats * 4);
-    const auto counts = run([&] {
-      launch("floats", copy_floats, dim3(1), dim3(32), shared_bytes<float>(kFloats),
-             hbm<const float>(source), hbm<float>(out), count);
-    });
+    const auto counts = run(copy_floats, 1, 32, shared_bytes<float>(kFloats), source, out, count);
     std::vector<float> right(x);
     std::fill(right.begin() + count, right.end(), 0.0f);
     EXPECT_EQ(values<float>(out), right);
     if (!counts) continue;
-    const auto read = counts->arrays.find("source");
-    EXPECT_EQ(read == counts->arrays.end() ? 0 : read->second.requested_read, 4 * count);
+    EXPECT_EQ(counts->hbm.requested_read, 4 * count);
   }
 }
 
-// ------------------------------------------------------------------------------ the order of
-// blocks
+// ----------------------------------------------------------------------------- the order of blocks
 
 __global__ void list_work(Hbm<int> head, Hbm<int> tile, WorkList list) {
   const Work w = longest_first(blockIdx.x, list);
@@ -626,10 +566,7 @@ TEST_F(SUITE, WorkComesGroupByGroupAndLongestFirst) {
     const int n = list.heads * list.tiles;
     Array& head_of = make("head", n * 4);
     Array& tile_of = make("tile", n * 4);
-    run([&] {
-      launch("list_work", list_work, dim3(n), dim3(1), 0, hbm<int>(head_of), hbm<int>(tile_of),
-             list);
-    });
+    run(list_work, n, 1, 0, head_of, tile_of, list);
     const auto head = values<int>(head_of), tile = values<int>(tile_of);
     std::vector<std::pair<int, int>> wanted, got;
     for (int first = 0; first < list.heads; first += group)
