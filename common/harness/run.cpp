@@ -20,7 +20,7 @@ void require_memory(const Variant& variant, const MemoryNeed& need, const Device
                   (need.io + need.workspace) / kGiB,
                   device.kind == DeviceKind::gpu
                       ? "GPU memory"
-                      : "memory (a third of the host's: the sim keeps notes of each byte)",
+                      : "memory (a third of the host's: the simulator tracks every byte)",
                   need.io / kGiB);
   if (need.workspace > 0) what += fmt::format(", {:.1f} for its workspace", need.workspace / kGiB);
   if (variant.rounding == Rounding::S_and_P_stored)

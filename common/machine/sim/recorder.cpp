@@ -96,7 +96,7 @@ void Recorder::start_launch(const std::string& kernel, const int (&grid)[3], con
 
 void Recorder::start_block(int64_t index, int threads) {
   block_ = index;
-  by_engine_ = false;  // a fault may have left it
+  by_tma_ = false;  // a fault may have left it
   lanes_.assign(static_cast<size_t>(threads), {});
   warps_.clear();
   warps_.resize(static_cast<size_t>((threads + 31) / 32));
@@ -262,7 +262,7 @@ void Recorder::access(const Array* array, bool write, int64_t begin, int64_t end
   settle(here);
   const char* const what = write ? "write" : "read";
   Lane& self = lane();
-  if (self.bytes >= kBytesOfRound && !by_engine_) {
+  if (self.bytes >= kBytesOfRound && !by_tma_) {
     // Where the lane has been here before, a loop has come round.
     const auto& all = events();
     for (size_t i = self.since; i <= self.at && i < all.size(); ++i)
