@@ -236,8 +236,7 @@ const Requirement kTiles{"with tile sizes to choose from",
 const Requirement kDeterministic{"whose gradients have the same bits on every run",
                                  [](const Variant& v) { return v.deterministic; }};
 const Requirement kSettings{"with settings", [](const Variant& v) { return !v.settings.empty(); }};
-const Requirement kBaseline{"with a library baseline",
-                            [](const Variant& v) { return v.baseline; }};
+const Requirement kBaseline{"with a library baseline", [](const Variant& v) { return v.baseline; }};
 
 /// How an option's value is read and, where it has one, shown in the JSON.
 struct Access {

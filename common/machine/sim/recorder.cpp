@@ -138,7 +138,7 @@ Trace Recorder::take() {
 
 // ----------------------------------------------------------------------------------------- amounts
 
-Recorder::Amounts Recorder::counted() const {
+Amounts Recorder::counted() const {
   return {counts_.matmul_flops, counts_.exps, counts_.other_flops, counts_.sram_read,
           counts_.sram_write};
 }
@@ -146,11 +146,8 @@ Recorder::Amounts Recorder::counted() const {
 void Recorder::runs(int thread) {
   const Amounts now = counted();
   for (Amounts* const mine : {&lane().pending, &lane().between}) {
-    mine->matmul_flops += now.matmul_flops - charged_.matmul_flops;
-    mine->exps += now.exps - charged_.exps;
-    mine->other_flops += now.other_flops - charged_.other_flops;
-    mine->sram_read += now.sram_read - charged_.sram_read;
-    mine->sram_write += now.sram_write - charged_.sram_write;
+    mine->add(now);
+    mine->add(charged_, -1);
   }
   charged_ = now;
   thread_ = thread;
@@ -165,12 +162,7 @@ void Recorder::settle(int site) {
 }
 
 void Recorder::absorb(Event& e, Lane& lane) {
-  const Amounts p = std::exchange(lane.pending, {});
-  e.told.matmul_flops += p.matmul_flops;
-  e.told.exps += p.exps;
-  e.told.other_flops += p.other_flops;
-  e.told.sram_read += p.sram_read;
-  e.told.sram_write += p.sram_write;
+  e.told.add(std::exchange(lane.pending, {}));
   for (auto& t : lane.touches) {
     const auto same = find_touch(e.touches, t.array_begin, t.write);
     if (same == e.touches.end())

@@ -75,9 +75,6 @@ class Recorder final : public Watcher {
     };
     std::vector<Touch> touches;
   };
-  struct Amounts {
-    int64_t matmul_flops = 0, exps = 0, other_flops = 0, sram_read = 0, sram_write = 0;
-  };
   struct Lane {
     size_t since = 0;                   // index of the first event after the last that bounds
     size_t at = 0;                      // of its last event
