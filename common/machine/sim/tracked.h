@@ -94,15 +94,16 @@ inline void Tracked::check(Block& block, int64_t at, int element) {
                                                    : access == Access::read ? kReadHere
                                                                             : kWrittenHere));
   constexpr W all = same | repeat<sizeof(W)>(kAddedHere);
-  constexpr W shared = repeat<sizeof(W)>(access == Access::read ? kShared : 0);
+  // The mark that another block may have been here too; of writes one that `all` rules out.
+  constexpr W shared = repeat<sizeof(W)>(adds ? 0 : access == Access::read ? kShared : kAddedHere);
   const W seen = __atomic_load_n(reinterpret_cast<W*>(shadow_ + at), __ATOMIC_RELAXED);
-  if ((seen & all) == same && (adds || (shared && (seen & shared) == shared) ||
-                               touches_.only(block.number(), at))) [[likely]]
-    return;
-  constexpr W written = repeat<sizeof(W)>(kWritten);
-  if (access != Access::write && (seen & written) != written)
-    fail("read of unwritten", at, element);
-  note(block, access, at, n, element);
+  if ((seen & all) != same || ((seen & shared) != shared && !touches_.only(block.number(), at)))
+      [[unlikely]] {
+    constexpr W written = repeat<sizeof(W)>(kWritten);
+    if (access != Access::write && (seen & written) != written)
+      fail("read of unwritten", at, element);
+    note(block, access, at, n, element);
+  }
 }
 
 template <Access access, int n>

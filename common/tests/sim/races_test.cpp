@@ -252,7 +252,7 @@ TEST(Races, AreThoseOfAPlainList) {
 
 // ------------------------------------------------------------------------------- lanes of one warp
 
-enum class Between { nothing, shuffle, warp, block };
+enum class Between { nothing, shuffle, warp, block, mbarrier };
 enum class Then { read_own, read_next, write_next, copy_to_next };
 
 /// Each lane copies 16 bytes, waits for them and then touches its own or its neighbour's.
@@ -260,12 +260,19 @@ __global__ void copies(Hbm<float> x, Between between, Then then) {
   SharedMemory smem;
   const auto s = smem.take<float>("s", 8);
   const int lane = static_cast<int>(threadIdx.x), next = 1 - lane;
+  const auto arrived = smem.take<Mbarrier>("arrived", 1);
+  if (lane == 0) arrived[0].init(2);
+  __syncwarp();
   cp_async(s + 4 * lane, x + 4 * lane);
   cp_async_commit();
   cp_async_wait<0>();
   if (between == Between::shuffle) __shfl_xor_sync(0xffffffff, 0.0f, 1);
   if (between == Between::warp) __syncwarp();
   if (between == Between::block) __syncthreads();
+  if (between == Between::mbarrier) {
+    arrived[0].arrive();
+    arrived[0].wait(0);
+  }
   if (then == Then::read_own) x[32 + lane] = s[4 * lane + 3];
   if (then == Then::read_next) x[32 + lane] = s[4 * next + 3];
   if (then == Then::write_next) s[4 * next + 3] = 0;
@@ -277,12 +284,13 @@ __global__ void copies(Hbm<float> x, Between between, Then then) {
 TEST(Copies, AnotherLaneSeesThemAfterABarrierAndNotAfterAShuffle) {
   const auto work = [](Between between, Then then) {
     return [=](Array& x) {
-      launch("copies", copies, dim3(1), dim3(2), 128, hbm<float>(x), between, then);
+      launch("copies", copies, dim3(1), dim3(2), 256, hbm<float>(x), between, then);
     };
   };
   for (const Then then : {Then::read_own, Then::read_next, Then::write_next, Then::copy_to_next}) {
     expect_no_fault(work(Between::warp, then));
     expect_no_fault(work(Between::block, then));
+    expect_no_fault(work(Between::mbarrier, then));
   }
   expect_no_fault(work(Between::nothing, Then::read_own));
   const std::string who = " of the block copied and waited for, but with no __syncwarp or barrier";
