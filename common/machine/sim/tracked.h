@@ -110,11 +110,12 @@ template <Access access, int n>
 inline void Tracked::touch(Block& block, int64_t at, int element) {
   check<access, n>(block, at, element);
   WorkerCounts& counts = counts_[static_cast<size_t>(block.worker())];
-  for (const bool write : {false, true}) {
-    if (access == (write ? Access::read : Access::write)) continue;
-    (write ? counts.write : counts.read) += n;
-    if (block.tracing()) [[unlikely]]
-      block.recorder()->access(this, write, at, at + n);
+  if (access != Access::write) counts.read += n;
+  if (access != Access::read) counts.write += n;
+  if (block.tracing()) [[unlikely]] {
+    // Two calls: the recorder tells events apart by where they are reported.
+    if (access != Access::write) block.recorder()->access(this, false, at, at + n);
+    if (access != Access::read) block.recorder()->access(this, true, at, at + n);
   }
 }
 
