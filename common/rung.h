@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "quantisation.h"
+
 namespace ladder {
 
 /// What a program's exit status means; an Error carries the one it ends the program with.
@@ -147,32 +149,6 @@ struct TileRequest {
   }
 };
 
-/// How a step makes Q, K, V and P into numbers of e4m3: x ≈ scale·e4m3(x/scale), where the scale
-/// lets the largest |x| of those that share it be 448, e4m3's largest.
-struct Quantisation {
-  enum class Scope { tile, head, tensor };
-  Scope scope = Scope::tile;  // what shares a scale
-  int tile_q = 64;            // rows of a tile of Q
-  int tile_kv = 128;          // of K and of V
-  bool hadamard = false;      // rows of Q and K, padded, go through hadamard() before
-  int p_exponent = 0;         // P is scaled by 2^p_exponent
-  bool two_level = false;     // sums of P·V of a tile are added to O in fp32
-};
-
-/// The scale of numbers whose largest is so large. (Next to nothing becomes nothing.)
-constexpr float e4m3_scale(float largest) {
-  return largest > 1e-30f ? largest / 448 : 1;
-}
-/// 1/√n for n = 32, 64, 128 and 256.
-constexpr float hadamard_factor(int n) {
-  return n == 32 ? 0.176776695f : n == 64 ? 0.125f : n == 128 ? 0.0883883476f : 0.0625f;
-}
-/// Whether hadamard() turns the sign of column c: fixed, and as if drawn at random.
-constexpr bool hadamard_sign(int c) {
-  const uint32_t x = (static_cast<uint32_t>(c) + 1) * 0x9e3779b9u;
-  return ((x ^ x >> 15) * 0x85ebca77u) >> 31;
-}
-
 /// Everything that a run's counts depend on, fixed before it starts. 0 means: this rung has none.
 struct Plan {
   int block_q = 0;   // Br, rows of Q in a tile
@@ -208,8 +184,8 @@ enum class Rounding {
   on_chip          // P (and dS) as matrix operands, and the outputs
 };
 
-/// The N up to which scripts/bench.py's grids have a step, by the work of the FlashAttention-2
-/// paper's workload at that N; 0: at every N.
+/// Longest N that scripts/bench.py measures of a step, in the FlashAttention-2 paper's workload; 0:
+/// no limit.
 struct GridLimit {
   int full = 0;    // without a mask
   int causal = 0;  // with it
@@ -242,7 +218,7 @@ struct Variant {
   std::span<const Setting> settings = {};  // that --set takes
   GridLimit grid_limit = {};               // of a step that is slow
 
-  // Where this step sends a reader who meets its limits. Empty: it has no such limit.
+  // The rung named in the error when this limit is met. Empty: it has no such limit.
   std::string max_subtracted_by = {};  // the rung that subtracts the row maximum
   std::string less_memory = {};        // the one that stores neither S nor P
 

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -21,14 +20,9 @@
 namespace ladder {
 namespace {
 
-// What a signal handler may touch: memory that never moves, and flags that are lock-free.
-struct Slot {
-  std::atomic<bool> taken = false;
-  std::atomic<bool> armed = false;  // path is complete and may be unlinked
-  char path[PATH_MAX] = {};
-};
-Slot slots[16];
-static_assert(std::atomic<bool>::is_always_lock_free);
+// The names of temporary files, where a signal handler may read them; null: free.
+std::atomic<char*> temporaries[16];
+static_assert(std::atomic<char*>::is_always_lock_free);
 
 extern "C" void end_by_signal(int signal) {
   remove_temporary_files();
@@ -82,8 +76,8 @@ std::string follow_links(const std::string& path) {
 }  // namespace
 
 void remove_temporary_files() noexcept {
-  for (Slot& slot : slots)
-    if (slot.armed) unlink(slot.path);
+  for (const char* const path : temporaries)
+    if (path) unlink(path);
 }
 
 AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(follow_links(path)) {
@@ -94,7 +88,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(follow_li
     fd = open(target_.c_str(), O_WRONLY | O_CLOEXEC);  // fails for a folder, as it should
   } else {
     take_slot();
-    fd = open(slots[slot_].path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    fd = open(temporaries[slot_], O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   }
   if (fd >= 0) file_ = fdopen(fd, "w");
   if (!file_) {
@@ -109,16 +103,11 @@ void AtomicFile::take_slot() {
   // Unique among processes that share the folder, in other containers too.
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   const std::string name = fmt::format("{}.ladder-{}-{:x}.tmp", folder_of(target_), getpid(), now);
-  if (name.size() >= PATH_MAX) {
-    errno = ENAMETOOLONG;
-    fail();
-  }
-  for (int i = 0; i < static_cast<int>(std::size(slots)) && slot_ < 0; ++i)
-    if (!slots[i].taken.exchange(true)) slot_ = i;
+  // Before the file exists: an interruption between the two must find the name.
+  char* const path = strdup(name.c_str());
+  for (int i = 0; i < static_cast<int>(std::size(temporaries)) && slot_ < 0; ++i)
+    if (char* none = nullptr; temporaries[i].compare_exchange_strong(none, path)) slot_ = i;
   if (slot_ < 0) throw std::logic_error("too many files are being written at once");
-  std::memcpy(slots[slot_].path, name.c_str(), name.size() + 1);
-  // Armed before the file exists: an interruption between the two must find the name.
-  slots[slot_].armed = true;
 }
 
 AtomicFile::~AtomicFile() {
@@ -133,9 +122,8 @@ void AtomicFile::fail() const {
 
 void AtomicFile::remove_temporary() {
   if (slot_ < 0) return;
-  unlink(slots[slot_].path);  // fails, as it should, after a rename
-  slots[slot_].armed = false;
-  slots[slot_].taken = false;
+  unlink(temporaries[slot_]);  // fails, as it should, after a rename
+  std::free(temporaries[slot_].exchange(nullptr));
   slot_ = -1;
 }
 
@@ -178,7 +166,7 @@ void AtomicFile::finish() {
 void AtomicFile::commit() {
   finish();
   if (slot_ < 0) return;
-  if (std::rename(slots[slot_].path, target_.c_str()) != 0) fail();
+  if (std::rename(temporaries[slot_], target_.c_str()) != 0) fail();
   remove_temporary();
 }
 

@@ -1,7 +1,6 @@
 // The program of a rung: options in, report out. Which rung it is, its steps say.
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include <string_view>
 
 #include "harness/atomic_file.h"
+#include "harness/json.h"
 #include "harness/npy.h"
 #include "harness/options.h"
 #include "harness/run.h"
@@ -34,25 +34,23 @@ void list_variants() {
     const auto by_default =
         std::find_if(all.rbegin(), all.rend(), [](const Variant& v) { return v.is_default; });
     for (const Variant& v : all) {
-      std::string tiles;
-      for (const TileSize& t : v.tiles)
-        tiles += fmt::format("{}[{}, {}, {}]", tiles.empty() ? "" : ", ", t.max_d, t.block_q,
-                             t.block_kv);
-      std::string settings;
-      for (const Setting& s : v.settings)
-        settings += fmt::format("{}[\"{}\", [\"{}\"]]", settings.empty() ? "" : ", ", s.name,
-                                fmt::join(s.values, "\", \""));
-      fmt::print(
-          "{{\"rung\": \"{}\", \"variant\": \"{}\", \"device\": \"{}\", \"default\": {}, "
-          "\"by_name_only\": {}, \"idea\": \"{}\", \"summary\": \"{}\", \"colour\": \"{}\", "
-          "\"after\": \"{}\", \"backward\": {}, "
-          "\"deterministic\": {}, "
-          "\"needs\": \"{}\", \"exact_architecture\": {}, \"tiles\": [{}], "
-          "\"grid_limit\": [{}, {}], \"settings\": [{}]}}\n",
-          v.rung, v.name, kind == DeviceKind::gpu ? "gpu" : "sim", v.name == by_default->name,
-          by_name_only(v), v.idea, v.summary, v.colour, v.after, v.backward != nullptr,
-          v.deterministic, v.needed_capability(), v.exact_architecture, tiles, v.grid_limit.full,
-          v.grid_limit.causal, settings);
+      json::Members m;
+      m.add("rung", v.rung).add("variant", v.name);
+      m.add("device", kind == DeviceKind::gpu ? "gpu" : "sim");
+      m.add("default", v.name == by_default->name).add("by_name_only", by_name_only(v));
+      m.add("idea", v.idea).add("summary", v.summary).add("colour", v.colour);
+      m.add("after", v.after).add("backward", v.backward != nullptr);
+      m.add("deterministic", v.deterministic).add("needs", v.needed_capability());
+      m.add("exact_architecture", v.exact_architecture);
+      m.raw("tiles", json::array(v.tiles, [](const TileSize& t) {
+              return json::list(t.max_d, t.block_q, t.block_kv);
+            }));
+      m.raw("grid_limit", json::list(v.grid_limit.full, v.grid_limit.causal));
+      m.raw("settings", json::array(v.settings, [](const Setting& s) {
+              const auto values = json::array(s.values, [](auto x) { return json::value(x); });
+              return fmt::format("[{}, {}]", json::value(s.name), values);
+            }));
+      fmt::print("{}\n", m.object());
     }
   }
 }

@@ -1,9 +1,7 @@
 #include "harness/npy.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +10,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <stdexcept>
 #include <string_view>
@@ -249,27 +249,6 @@ void append_values(const std::string& name, const Header& header, const unsigned
   }
 }
 
-/// An open file descriptor with an owner.
-struct Descriptor {
-  int fd;
-  ~Descriptor() {
-    if (fd >= 0) close(fd);
-  }
-};
-
-/// Reads up to `bytes` bytes; fewer at the end of the file.
-size_t read_some(const std::string& path, int fd, unsigned char* data, size_t bytes) {
-  size_t done = 0;
-  while (done < bytes) {
-    const ssize_t n = read(fd, data + done, bytes - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) bad(path, fmt::format("cannot be read: {}", std::strerror(errno)));
-    if (n == 0) break;
-    done += static_cast<size_t>(n);
-  }
-  return done;
-}
-
 void check_host_memory(const std::string& path, const Header& header) {
   constexpr double kGiB = 1 << 30;
   const double there =
@@ -298,34 +277,34 @@ NpyArray parse_npy(const std::string& name, const unsigned char* data, size_t si
 }
 
 NpyArray read_npy(const std::string& path) {
-  // O_NONBLOCK: opening a pipe must not wait for someone to write to it.
-  const Descriptor file{open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
-  if (file.fd < 0) bad(path, fmt::format("cannot be opened: {}", std::strerror(errno)));
-  struct stat status = {};
-  if (fstat(file.fd, &status) != 0)
-    bad(path, fmt::format("cannot be read: {}", std::strerror(errno)));
-  if (!S_ISREG(status.st_mode)) bad(path, "is not a regular file");
-
-  const uint64_t file_size = static_cast<uint64_t>(status.st_size);
-  std::vector<unsigned char> chunk(std::min<uint64_t>(file_size, kMaxHeader + 12));
-  const size_t size = read_some(path, file.fd, chunk.data(), chunk.size());
-  const Header header = parse_header(path, chunk.data(), size, file_size);
+  namespace fs = std::filesystem;
+  std::error_code error;
+  // Before it is opened: opening a pipe would wait for someone to write to it.
+  if (const auto status = fs::status(path, error);
+      fs::exists(status) && !fs::is_regular_file(status))
+    bad(path, "is not a regular file");
+  std::ifstream file(path, std::ios::binary);
+  if (!file) bad(path, fmt::format("cannot be opened: {}", std::strerror(errno)));
+  const uint64_t file_size = fs::file_size(path, error);
+  if (error) bad(path, fmt::format("cannot be read: {}", error.message()));
+  std::vector<unsigned char> chunk;
+  const auto read = [&](uint64_t bytes) {
+    chunk.resize(bytes);
+    file.read(reinterpret_cast<char*>(chunk.data()), static_cast<std::streamsize>(bytes));
+    if (!file) bad(path, "cannot be read as far as its size says: was it truncated meanwhile?");
+  };
+  read(std::min<uint64_t>(file_size, kMaxHeader + 12));
+  const Header header = parse_header(path, chunk.data(), chunk.size(), file_size);
   check_host_memory(path, header);
 
   // In pieces: the file and its widened copy together may not fit where the copy alone does.
   NpyArray array;
   array.shape = header.shape;
   array.values.reserve(static_cast<size_t>(header.count));
-  if (lseek(file.fd, static_cast<off_t>(header.offset), SEEK_SET) < 0)
-    bad(path, fmt::format("cannot be read: {}", std::strerror(errno)));
-  const uint64_t bytes = file_size - header.offset;
-  chunk.resize(std::min<uint64_t>(bytes, 1 << 20));
-  for (uint64_t done = 0; done < bytes;) {
-    const size_t piece = std::min<uint64_t>(bytes - done, chunk.size());
-    if (read_some(path, file.fd, chunk.data(), piece) < piece)
-      bad(path, "was truncated while it was read");
-    append_values(path, header, chunk.data(), piece, array);
-    done += piece;
+  file.seekg(static_cast<std::streamoff>(header.offset));
+  for (uint64_t left = file_size - header.offset; left > 0; left -= chunk.size()) {
+    read(std::min<uint64_t>(left, 1 << 20));
+    append_values(path, header, chunk.data(), chunk.size(), array);
   }
   return array;
 }

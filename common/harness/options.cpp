@@ -236,8 +236,7 @@ const Requirement kTiles{"with tile sizes to choose from",
 const Requirement kDeterministic{"whose gradients have the same bits on every run",
                                  [](const Variant& v) { return v.deterministic; }};
 const Requirement kSettings{"with settings", [](const Variant& v) { return !v.settings.empty(); }};
-const Requirement kBaseline{"that a library's version stands beside",
-                            [](const Variant& v) { return v.baseline; }};
+const Requirement kBaseline{"with a library baseline", [](const Variant& v) { return v.baseline; }};
 
 /// How an option's value is read and, where it has one, shown in the JSON.
 struct Access {
@@ -308,7 +307,7 @@ const OptionSpec kOptions[] = {
      read<&TileRequest::settings>, About::run, &kSettings},
     {"deterministic", nullptr, "gradients with the same bits on every run (default: no)",
      read<&Options::deterministic>, About::run, &kDeterministic},
-    {"baseline", "NAME", "also time a library's version on the GPU (default: none)", read_baseline,
+    {"baseline", "NAME", "also time a library baseline on the GPU (default: none)", read_baseline,
      About::run, &kBaseline},
     {"check", "HOW", "full, sampled or off (default: full if under about 1 s, else sampled)",
      read<&Options::check>},

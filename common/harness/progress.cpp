@@ -4,40 +4,28 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
-#include <mutex>
-#include <thread>
 
 #include "host_cores.h"
 
 namespace ladder {
 
-struct Progress::Impl {
-  std::mutex mutex;
-  std::condition_variable ended;
-  bool over = false;
-  std::thread thread;
-};
-
-Progress::Progress(const std::string& step) : impl_(new Impl) {
+Progress::Progress(const std::string& step) {
   if (host_cores() == 1) return;  // a program with one core has one thread, for debuggers and qemu
-  impl_->thread = std::thread([impl = impl_, step] {
-    const auto begin = std::chrono::steady_clock::now();
+  thread_ = std::thread([this, step] {
     const bool terminal = isatty(STDERR_FILENO);
-    std::unique_lock lock(impl->mutex);
-    auto next = begin + std::chrono::seconds(2);
+    std::unique_lock lock(mutex_);
+    int seconds = 2;
     bool shown = false;
-    while (!impl->ended.wait_until(lock, next, [&] { return impl->over; })) {
-      const auto passed = std::chrono::steady_clock::now() - begin;
-      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(passed).count();
+    for (auto next = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+         !ended_.wait_until(lock, next, [&] { return over_; });
+         ++seconds, next += std::chrono::seconds(1)) {
       if (terminal)
         fmt::print(stderr, "\r{} … {} s\033[K", step, seconds);
       else if (!shown)
         fmt::print(stderr, "{} …\n", step);
       std::fflush(stderr);
       shown = true;
-      next += std::chrono::seconds(1);
     }
     if (shown && terminal) fmt::print(stderr, "\r\033[K");
   });
@@ -45,12 +33,11 @@ Progress::Progress(const std::string& step) : impl_(new Impl) {
 
 Progress::~Progress() {
   {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->over = true;
+    const std::lock_guard lock(mutex_);
+    over_ = true;
   }
-  impl_->ended.notify_one();
-  if (impl_->thread.joinable()) impl_->thread.join();
-  delete impl_;
+  ended_.notify_one();
+  if (thread_.joinable()) thread_.join();
 }
 
 }  // namespace ladder

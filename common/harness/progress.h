@@ -1,7 +1,10 @@
 // Says on stderr what a long step is at, once it has taken two seconds.
 #pragma once
 
+#include <condition_variable>
+#include <mutex>
 #include <string>
+#include <thread>
 
 namespace ladder {
 
@@ -14,8 +17,10 @@ class Progress {
   Progress(const Progress&) = delete;
 
  private:
-  struct Impl;
-  Impl* impl_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool over_ = false;
+  std::thread thread_;
 };
 
 }  // namespace ladder

@@ -104,42 +104,55 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std:
                      const std::optional<Quantisation>& quantisation)
     : p_(p), rows_(std::move(rows)) {
   const auto heads = static_cast<size_t>(p.B) * static_cast<size_t>(p.H);
+  std::optional<QuantisedAttention> quantised;
   if (quantisation) {
-    // The same without it is what the result is compared with beside; its inputs go on from here.
+    // What the result is compared with beside: the same without it.
     full_o_ = Reference(p, in, rounding, rows_).o_;
-    compute_quantised(QuantisedAttention(p, *quantisation, in));
-    return;
+    quantised.emplace(p, *quantisation, in);
+    plain_lse_.resize(heads * rows_.size());
   }
+  const auto columns = quantised ? static_cast<size_t>(quantised->Q().columns) : d();
+  // Element c of a row of Q, K or V: as given, or as quantised.
+  const auto element = [&](const Tensor& given, auto rows_of, int64_t row, size_t c) -> double {
+    if (!quantised) return given[row * p.d + static_cast<int64_t>(c)];
+    const QuantisedRows& rows = ((*quantised).*rows_of)();
+    return double{rows.values[static_cast<size_t>(row * rows.columns) + c]} *
+           rows.scales[static_cast<size_t>(row)];
+  };
   o_.resize(heads * rows_.size() * d());
   plain_o_.resize(o_.size());
   lse_.resize(heads * rows_.size());
   std::atomic<int64_t> overflowing{0};
 
   const auto N_kv = static_cast<size_t>(p.N_kv);
-  std::vector<double> Kt(N_kv * d()), V(N_kv * d());
+  std::vector<double> Kt(N_kv * columns), V(N_kv * d());
   for (size_t head = 0; head < heads; ++head) {
-    const int64_t first = p.kv_row(static_cast<int>(head)) * p.d;
+    const int64_t first = p.kv_row(static_cast<int>(head));
     // K transposed, so that the loops below run over neighbours and vectorise.
     parallel_for_blocks(p.N_kv, 64, [&](int64_t row) {
       const auto j = static_cast<size_t>(row);
-      for (size_t c = 0; c < d(); ++c) {
-        const int64_t at = first + static_cast<int64_t>(j * d() + c);
-        Kt[c * N_kv + j] = in.K[at];
-        V[j * d() + c] = in.V[at];
-      }
+      for (size_t c = 0; c < columns; ++c)
+        Kt[c * N_kv + j] = element(in.K, &QuantisedAttention::K, first + row, c);
+      for (size_t c = 0; c < d(); ++c)
+        V[j * d() + c] = element(in.V, &QuantisedAttention::V, first + row, c);
     });
     parallel_for(std::ssize(rows_), [&](int64_t r) {
       const int i = rows_[static_cast<size_t>(r)];
       const size_t at = head * rows_.size() + static_cast<size_t>(r);
+      if (quantised) {
+        const QuantisedAttention::Row plain = quantised->row(static_cast<int>(head), i);
+        for (size_t c = 0; c < d(); ++c) plain_o_[at * d() + c] = rounded(p.dtype, plain.o[c]);
+        plain_lse_[at] = plain.lse;
+      }
       const auto keys = static_cast<size_t>(p.keys(i));
       if (keys == 0) {  // sees no key: O = 0, LSE = −∞
         lse_[at] = -kInf;
         return;
       }
       std::vector<double> s(keys, 0.0), stored(keys);
-      const int64_t q = (p.q_row(static_cast<int>(head)) + i) * p.d;
-      for (size_t c = 0; c < d(); ++c) {
-        const double qc = in.Q[q + static_cast<int64_t>(c)];
+      const int64_t q_row = p.q_row(static_cast<int>(head)) + i;
+      for (size_t c = 0; c < columns; ++c) {
+        const double qc = element(in.Q, &QuantisedAttention::Q, q_row, c);
         const double* k = &Kt[c * N_kv];
         for (size_t j = 0; j < keys; ++j) s[j] += qc * k[j];
       }
@@ -163,6 +176,7 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std:
       lse_[at] = m + std::log(l);
       weighted(
           &o_[at * d()], [&](size_t j) { return e[j]; }, l);
+      if (quantised) return;
 
       double* plain = &plain_o_[at * d()];
       for (size_t j = 0; j < keys; ++j) stored[j] = rounded(p.dtype, s[j]);
@@ -185,47 +199,6 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std:
     });
   }
   overflowing_ = overflowing;
-}
-
-void Reference::compute_quantised(const QuantisedAttention& attention) {
-  const Problem& p = p_;
-  const auto heads = static_cast<size_t>(p.B) * static_cast<size_t>(p.H);
-  const auto columns = static_cast<size_t>(attention.Q().columns);
-  o_.resize(heads * rows_.size() * d());
-  plain_o_.resize(o_.size());
-  lse_.resize(heads * rows_.size());
-  plain_lse_.resize(lse_.size());
-  const auto value = [](const QuantisedRows& rows, int64_t row, size_t c) {
-    return double{rows.values[static_cast<size_t>(row * rows.columns) + c]} *
-           rows.scales[static_cast<size_t>(row)];
-  };
-  for (size_t head = 0; head < heads; ++head)
-    parallel_for(std::ssize(rows_), [&](int64_t r) {
-      const int i = rows_[static_cast<size_t>(r)], h = static_cast<int>(head);
-      const size_t at = head * rows_.size() + static_cast<size_t>(r);
-      const QuantisedAttention::Row plain = attention.row(h, i);
-      for (size_t c = 0; c < d(); ++c) plain_o_[at * d() + c] = rounded(p.dtype, plain.o[c]);
-      plain_lse_[at] = plain.lse;
-      lse_[at] = -kInf;
-      const auto keys = static_cast<size_t>(p.keys(i));
-      if (keys == 0) return;
-      std::vector<double> s(keys);
-      for (size_t j = 0; j < keys; ++j) {
-        double sum = 0;
-        for (size_t c = 0; c < columns; ++c)
-          sum += value(attention.Q(), p.q_row(h) + i, c) *
-                 value(attention.K(), p.kv_row(h) + static_cast<int64_t>(j), c);
-        s[j] = sum * p.scale;
-      }
-      const double m = *std::max_element(s.begin(), s.end());
-      double l = 0;
-      for (double& x : s) l += x = std::exp(x - m);
-      lse_[at] = m + std::log(l);
-      for (size_t j = 0; j < keys; ++j)
-        for (size_t c = 0; c < d(); ++c)
-          o_[at * d() + c] +=
-              s[j] / l * value(attention.V(), p.kv_row(h) + static_cast<int64_t>(j), c);
-    });
 }
 
 TensorError Reference::check_o(const Tensor& O) const {

@@ -23,8 +23,6 @@ struct TensorError {
   bool pass() const { return nonfinite == 0 && max <= tolerance; }
 };
 
-class QuantisedAttention;
-
 /// Attention in float64 over the inputs as rounded, for all query rows or a sample of every head's,
 /// and `plain`: the same with the roundings to the I/O type that the algorithm cannot avoid.
 class Reference {
@@ -54,7 +52,6 @@ class Reference {
     return static_cast<size_t>(head) * rows_.size() + row;
   }
   size_t d() const { return static_cast<size_t>(p_.d); }
-  void compute_quantised(const QuantisedAttention& attention);
 
   Problem p_;
   std::vector<int> rows_;

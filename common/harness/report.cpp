@@ -5,90 +5,29 @@
 #include <algorithm>
 #include <cmath>
 
+#include "harness/json.h"
+
 namespace ladder {
 namespace {
 
-// -------------------------------------------------------------------------------------------- JSON
-
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\')
-      (out += '\\') += c;
-    else if (static_cast<unsigned char>(c) < 0x20)
-      out += fmt::format("\\u{:04x}", static_cast<int>(c));
-    else
-      out += c;
-  }
-  return out + "\"";
-}
-std::string value(const std::string& text) {
-  return quoted(text);
-}
-std::string value(const char* text) {
-  return quoted(text);
-}
-std::string value(bool b) {
-  return b ? "true" : "false";
-}
-std::string value(int64_t n) {
-  return fmt::format("{}", n);
-}
-std::string value(int n) {
-  return fmt::format("{}", n);
-}
-std::string value(double x) {
-  return std::isfinite(x) ? fmt::format("{:.9g}", x) : "null";
-}
-template <class T>
-std::string value(const std::optional<T>& x) {
-  return x ? value(*x) : "null";
-}
-
-/// The members of an object, in the order they are added.
-class Members {
- public:
-  template <class T>
-  Members& add(const char* key, const T& x) {
-    return raw(key, value(x));
-  }
-  Members& raw(const std::string& key, const std::string& json) {
-    text_ += fmt::format("{}{}: {}", text_.empty() ? "" : ", ", quoted(key), json);
-    return *this;
-  }
-  std::string object() const { return fmt::format("{{{}}}", text_); }
-
- private:
-  std::string text_;
-};
+using json::Members;
 
 std::optional<int> or_null(int n) {
   return n ? std::optional(n) : std::nullopt;
 }
 
-// ------------------------------------------------------------------------------------ sums of
-// counts
-
-HbmCounts model_of(const KernelTraffic& kernel) {
-  HbmCounts sum;
-  for (const auto& a : kernel.arrays) {
-    sum.requested_read += a.read;
-    sum.requested_write += a.write;
+/// The formula's bytes of the kernel of that name; empty: of all.
+std::optional<HbmCounts> model_of(const Report& r, const std::string& kernel = "") {
+  if (!r.model) return {};
+  std::optional<HbmCounts> sum;
+  for (const auto& k : *r.model) {
+    if (!kernel.empty() && k.kernel != kernel) continue;
+    if (!sum) sum.emplace();
+    for (const auto& a : k.arrays) {
+      sum->requested_read += a.read;
+      sum->requested_write += a.write;
+    }
   }
-  return sum;
-}
-
-std::optional<HbmCounts> model_of(const Report& r, const std::string& kernel) {
-  if (!r.model) return {};
-  for (const auto& k : *r.model)
-    if (k.kernel == kernel) return model_of(k);
-  return {};
-}
-
-std::optional<HbmCounts> model_of(const Report& r) {
-  if (!r.model) return {};
-  HbmCounts sum;
-  for (const auto& k : *r.model) sum += model_of(k);
   return sum;
 }
 
@@ -104,32 +43,32 @@ std::optional<Counts> sum_of(const Report& r) {
 /// The byte counts that the object and each of its kernels have.
 void add_counts(Members& m, const std::optional<HbmCounts>& model, const std::optional<Counts>& c,
                 const std::optional<DramCounts>& dram) {
-  const auto of = [](const auto& from, auto get) {
-    return from ? std::optional<int64_t>(get(*from)) : std::nullopt;
+  const auto add = [&](const char* key, const auto& from, auto member) {
+    m.add(key, from ? std::optional<int64_t>((*from).*member) : std::nullopt);
   };
-  m.add("model_read_bytes", of(model, [](const HbmCounts& h) { return h.requested_read; }));
-  m.add("model_write_bytes", of(model, [](const HbmCounts& h) { return h.requested_write; }));
-  m.add("requested_read_bytes", of(c, [](const Counts& x) { return x.hbm.requested_read; }));
-  m.add("requested_write_bytes", of(c, [](const Counts& x) { return x.hbm.requested_write; }));
-  m.add("distinct_read_bytes", of(c, [](const Counts& x) { return x.hbm.distinct_read; }));
-  m.add("distinct_write_bytes", of(c, [](const Counts& x) { return x.hbm.distinct_write; }));
-  m.add("sram_read_bytes", of(c, [](const Counts& x) { return x.sram_read; }));
-  m.add("sram_write_bytes", of(c, [](const Counts& x) { return x.sram_write; }));
-  m.add("sram_operand_bytes", of(c, [](const Counts& x) { return x.sram_operands; }));
-  m.add("matmul_flops", of(c, [](const Counts& x) { return x.matmul_flops; }));
-  m.add("exp_count", of(c, [](const Counts& x) { return x.exps; }));
-  m.add("other_flops", of(c, [](const Counts& x) { return x.other_flops; }));
-  m.add("barriers", of(c, [](const Counts& x) { return x.barriers; }));
-  m.add("bank_conflicts", of(c, [](const Counts& x) { return x.bank_conflicts; }));
-  m.add("dram_read_bytes", of(dram, [](const DramCounts& d) { return d.read; }));
-  m.add("dram_write_bytes", of(dram, [](const DramCounts& d) { return d.write; }));
-  m.add("l2_bytes", of(dram, [](const DramCounts& d) { return d.l2; }));
-  m.add("l1_bytes", of(dram, [](const DramCounts& d) { return d.l1; }));
+  const HbmCounts* const hbm = c ? &c->hbm : nullptr;
+  add("model_read_bytes", model, &HbmCounts::requested_read);
+  add("model_write_bytes", model, &HbmCounts::requested_write);
+  add("requested_read_bytes", hbm, &HbmCounts::requested_read);
+  add("requested_write_bytes", hbm, &HbmCounts::requested_write);
+  add("distinct_read_bytes", hbm, &HbmCounts::distinct_read);
+  add("distinct_write_bytes", hbm, &HbmCounts::distinct_write);
+  add("sram_read_bytes", c, &Counts::sram_read);
+  add("sram_write_bytes", c, &Counts::sram_write);
+  add("sram_operand_bytes", c, &Counts::sram_operands);
+  add("matmul_flops", c, &Counts::matmul_flops);
+  add("exp_count", c, &Counts::exps);
+  add("other_flops", c, &Counts::other_flops);
+  add("barriers", c, &Counts::barriers);
+  add("bank_conflicts", c, &Counts::bank_conflicts);
+  add("dram_read_bytes", dram, &DramCounts::read);
+  add("dram_write_bytes", dram, &DramCounts::write);
+  add("l2_bytes", dram, &DramCounts::l2);
+  add("l1_bytes", dram, &DramCounts::l1);
 }
 
 std::string kernels_json(const Report& r) {
-  std::string list;
-  for (const auto& k : r.kernels) {
+  return json::array(r.kernels, [&](const KernelReport& k) {
     Members arrays;
     if (k.counts) {
       for (const auto& [name, c] : k.counts->arrays)
@@ -148,10 +87,8 @@ std::string kernels_json(const Report& r) {
     Members m;
     m.add("name", k.name).add("time_ms", k.time_ms);
     add_counts(m, model_of(r, k.name), k.counts, k.dram);
-    m.raw("arrays", arrays.object());
-    list += (list.empty() ? "" : ", ") + m.object();
-  }
-  return fmt::format("[{}]", list);
+    return m.raw("arrays", arrays.object()).object();
+  });
 }
 
 // ------------------------------------------------------------------------------------------- table
@@ -213,7 +150,7 @@ std::string to_json(const Report& r) {
   for (const auto& [key, json] : settings_as_json(r.options)) m.raw(key, json);
   m.add("deterministic", r.deterministic);
   Members settings;
-  for (const auto& [name, chosen] : r.plan.settings) settings.add(name.c_str(), chosen);
+  for (const auto& [name, chosen] : r.plan.settings) settings.add(name, chosen);
   m.raw("settings", settings.object());
   m.add("block_q", or_null(r.plan.block_q)).add("block_kv", or_null(r.plan.block_kv));
   m.add("warps", or_null(r.plan.warps)).add("stages", or_null(r.plan.stages));

@@ -20,7 +20,7 @@ void require_memory(const Variant& variant, const MemoryNeed& need, const Device
                   (need.io + need.workspace) / kGiB,
                   device.kind == DeviceKind::gpu
                       ? "GPU memory"
-                      : "memory (a third of the host's: the sim keeps notes of each byte)",
+                      : "memory (a third of the host's: the simulator tracks every byte)",
                   need.io / kGiB);
   if (need.workspace > 0) what += fmt::format(", {:.1f} for its workspace", need.workspace / kGiB);
   if (variant.rounding == Rounding::S_and_P_stored)
@@ -90,46 +90,39 @@ std::vector<int> checked_rows(const Options& options) {
 }
 
 const Reference& reference_of(Workload& workload, const Options& options, Rounding rounding) {
-  auto& known = workload.references;
-  if (!known.contains(rounding))
-    known.try_emplace(rounding, options.problem, workload.inputs, rounding, checked_rows(options));
-  return known.at(rounding);
+  return workload.references
+      .try_emplace(rounding, options.problem, workload.inputs, rounding, checked_rows(options))
+      .first->second;
 }
 
 const GradientReference& gradients_of(Workload& workload, const Options& options,
                                       Rounding rounding) {
   const Problem& p = options.problem;
-  auto& known = workload.gradient_references;
-  if (!known.contains(rounding))
-    known.try_emplace(
-        rounding, p, workload.inputs, rounding,
-        is_full(options, full_gradients_are_quick(p)) ? all_gradients(p) : sampled_gradients(p));
-  return known.at(rounding);
+  const bool full = is_full(options, full_gradients_are_quick(p));
+  return workload.gradient_references
+      .try_emplace(rounding, p, workload.inputs, rounding,
+                   full ? all_gradients(p) : sampled_gradients(p))
+      .first->second;
 }
 
 }  // namespace
 
 std::unique_ptr<Device> open_device(const Options& options) {
-  if (!options.baseline.empty() && options.device == DeviceChoice::automatic) {
-    try {
-      return open_gpu();
-    } catch (const Error& e) {
+  const bool automatic = options.device == DeviceChoice::automatic;
+  if (options.device == DeviceChoice::sim) return open_sim(options.sim);
+  if (automatic && !options.sim_option.empty()) {
+    fmt::print(stderr, "running on the sim: --{} is for the sim\n", options.sim_option);
+    return open_sim(options.sim);
+  }
+  try {
+    return open_gpu();
+  } catch (const Error& e) {
+    if (!automatic) throw;
+    if (!options.baseline.empty())
       throw Error(e.status, fmt::format("--baseline {} needs a GPU; leave it out to run on the sim "
                                         "({})",
                                         options.baseline, e.what()));
-    }
-  }
-  if (options.device == DeviceChoice::gpu) return open_gpu();
-  if (options.device == DeviceChoice::automatic) {
-    if (!options.sim_option.empty()) {
-      fmt::print(stderr, "running on the sim: --{} is for the sim\n", options.sim_option);
-      return open_sim(options.sim);
-    }
-    try {
-      return open_gpu();
-    } catch (const Error& e) {
-      fmt::print(stderr, "running on the sim: {}\n", e.what());
-    }
+    fmt::print(stderr, "running on the sim: {}\n", e.what());
   }
   return open_sim(options.sim);
 }

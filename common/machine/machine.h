@@ -1,6 +1,6 @@
 // What kernels are written against. The same source is compiled twice: by nvcc for the gpu, where
 // these names are CUDA's own or thin aliases, and by the host compiler for the sim, where they
-// check and count. MACHINE is the namespace of whichever it is, so that both fit in one program.
+// check and count. MACHINE is `gpu` or `sim`, a namespace each: both link into one program.
 //
 //   Hbm<T>              global memory: Q[i] reads, S[i] = x writes, Q + n points n elements on
 //   hbm<T>(array)       an array of the harness as a kernel's parameter

@@ -12,12 +12,24 @@ struct Strided {
   int64_t begin, bytes, step, count;
 };
 
+/// What the sim counts of what threads do, HBM apart.
+struct Amounts {
+  int64_t matmul_flops = 0, exps = 0, other_flops = 0, sram_read = 0, sram_write = 0;
+  void add(const Amounts& other, int64_t times = 1) {
+    matmul_flops += times * other.matmul_flops;
+    exps += times * other.exps;
+    other_flops += times * other.other_flops;
+    sram_read += times * other.sram_read;
+    sram_write += times * other.sram_write;
+  }
+};
+
 /// What a warp did at one line of its kernel, or one thread of it at a barrier. What its lanes do
 /// at the same line is one event; so are rounds of a loop in which nothing is waited for, up to
 /// some size. All that the sim counts is recorded once: sums over the events are the run's counts.
 /// A warp's events are in program order, those of a block in one possible order, each at the place
 /// where it began: a wait stands where the warp began to wait.
-struct TraceEvent {
+struct TraceEvent : Amounts {
   int launch;     // of Trace::launches
   int64_t block;  // x + gridDim.x·(y + gridDim.y·z)
   int warp;       // of the block
@@ -48,7 +60,6 @@ struct TraceEvent {
     std::vector<Strided> ranges;  // from the start of the block's shared memory
   };
   std::vector<Touch> shared;  // what it touched of shared memory
-  int64_t matmul_flops = 0, exps = 0, other_flops = 0, sram_read = 0, sram_write = 0;
   /// Of a wait, a signal or what an engine is asked for: what the warp's first lane alone counted
   /// since the one before that it took part in.
   int64_t lane_exps = 0, lane_other_flops = 0;

@@ -1,12 +1,5 @@
-// Words for the columns of an accumulator, where a product is computed transposed: rows of S are
-// columns of Sᵀ.
-//
-//   Columns<N>            one fp32 value for each of N columns
-//   make_columns          columns from a function of the column
-//   fill_columns          every element becomes its column's value
-//   exp2_columns          S_ij ← 2^(c·S_ij − shift_j)
-//
-// On the sim they count FLOPs like the words for rows.
+// Functions of the columns of an accumulator, for a product that is computed transposed: rows of S
+// are columns of Sᵀ. On the sim they count FLOPs as the functions of rows do.
 #pragma once
 
 #include "tile/tile.h"

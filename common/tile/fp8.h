@@ -1,12 +1,5 @@
-// Words for making numbers of e4m3: 8 neighbours of a row of an array are a thread's.
-//
-//   hadamard      a row, turned so that one large number is spread over all
-//   widen         8 numbers of the I/O type → float
-//   largest       of 8 numbers, by magnitude
-//   block_max     over the threads of a block
-//   rounded       8 numbers times a factor → e4m3
-//
-// On the sim they count FLOPs: one per element and operation.
+// Quantising to e4m3. A thread has 8 neighbouring elements of a row.
+// On the sim each function counts one FLOP per element and operation.
 #pragma once
 
 #include <array>

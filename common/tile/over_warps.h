@@ -1,18 +1,6 @@
-// Words for a block whose warps have split the keys: each has its own columns of S, so that a row's
-// maximum and sum, and the sums for O, are put together through shared memory.
-//
-//   Row                            the value of one row, where each row has a thread; with the
-//                                  words that Rows has: max, exp2, +, −, ·, …
-//   WarpRows<M, kWarps>            M rows' values of each warp, in shared memory
-//   write                          a warp's rows → its part of them, or to shared memory
-//   max_over_warps                 → Rows, or the Row of one thread
-//   sum_over_warps                 → the Row of one thread; WarpSums → Spread
-//   WarpSums<R, C, kWarps>         sums of R × C of each warp, in shared memory
-//   Spread<R, C, kThreads>         R × C fp32 values, dealt out to the threads of a block
-//   load, store                    Spread ↔ HBM
-//   mul_rows, add                  every element times its row's value, plus another's
-//
-// On the sim each of them counts one FLOP per element (or row) and operation.
+// For a block whose warps have split the keys: each has its own columns of S, so that a row's
+// maximum and sum, and the sums for O, are combined through shared memory.
+// On the sim each function counts one FLOP per element (or row) and operation.
 #pragma once
 
 #include "tile/rows.h"
@@ -20,8 +8,7 @@
 
 namespace ladder::MACHINE {
 
-/// The value of one row, for the thread that has it: what Rows<M> is for a warp. Each operation
-/// counts one FLOP, exponentials excepted.
+/// The value of one row, for the thread that has it: what Rows<M> is for a warp.
 struct Row {
   float x;
   __device__ __forceinline__ operator float() const { return x; }
@@ -97,7 +84,7 @@ __device__ __forceinline__ Row sum_over_warps(const WarpRows<M, kWarps>& of, int
 }
 
 /// R × C fp32 values of a block, each in one thread: thread t has the elements t, t + kThreads, …
-/// in row-major order. The words for it skip what lies past `rows` or `columns`.
+/// in row-major order. Functions of it skip what lies past `rows` or `columns`.
 template <int R, int C, int kThreads>
 struct Spread {
   static_assert(kThreads % C == 0 || C % kThreads == 0);

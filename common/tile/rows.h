@@ -1,22 +1,4 @@
-// Words for the rows of an accumulator, from 03 on: what softmax does to S and to O.
-//
-//   Rows<M>               one fp32 value for each of a warp's M rows: m, l, …
-//   row_max, row_sum      accumulator → rows
-//   row_max_in_lane, max_over_lanes, row_sum_in_lane, sum_over_lanes   the same in two steps
-//   any_above             whether any row's value is above a number
-//   max, exp2, +, −, ·    row by row
-//   finite_or_zero        row by row: −∞ becomes 0
-//   fill_rows             rows of one value; and every element becomes its row's value
-//   mul_rows, sub_rows    every element times, or minus, its row's value
-//   mul                   every element times that of another accumulator
-//   add_columns           some columns plus those of another, scaled
-//   exp2_rows             S_ij ← 2^(c·S_ij − shift_i)
-//   as_operand            accumulator → left operand of the next product, rounded to T
-//   as_permuted_operand   the same of 8-bit numbers, its columns in the order of column_at()
-//   make_rows             rows from a function of the row
-//   rows_of               16 rows of an operand
-//   for_each_row          every value with its row, each row in one lane
-//
+// Functions of the rows of an accumulator, from 03 on: what softmax does to S and to O.
 // On the sim they count FLOPs: one per element (or row) and operation, exponentials excepted.
 #pragma once
 

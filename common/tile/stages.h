@@ -1,9 +1,5 @@
-// Words for a pipeline on Hopper: a ring of stages in shared memory (with two of them, double
-// buffering), which a producer fills through TMA and consumers empty.
-//
-//   Ring<n>             place in a ring of n stages
-//   Stages<Tile, n>     the ring: tiles, their barriers, and where this thread is
-//   StagesWithRows<Tile, n, rows>   and with each tile a float for each of its rows
+// A pipeline on Hopper: a ring of stages in shared memory (with two stages, double buffering),
+// which a producer fills through TMA and consumers empty.
 //
 //                              full
 //   producer, one thread     ─────────→   consumers, whole warps
@@ -68,7 +64,7 @@ struct Stages {
     tma_load(map, full[number()], tile(), c0, c1, c2, c3);
     next_share();
   }
-  /// Marks it as full, though nothing is copied, and goes on to the next.
+  /// Signals "full" without a copy (end of work), and goes on to the next.
   __device__ __forceinline__ void fill_with_nothing() {
     full[number()].arrive();
     next_share();

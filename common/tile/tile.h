@@ -1,22 +1,7 @@
-// The words that kernels are written in from 01 on. A block works on tiles: pieces of a matrix in
-// shared memory. A warp multiplies them on the tensor cores, its operands and accumulators spread
-// over the registers of its 32 lanes as the PTX manual lays them out.
-//
-//   Tile<T, R, C>         R × C elements in shared memory, swizzled
-//   copy_in               HBM → tile, through registers, by many threads together
-//   copy_async            HBM → tile, asynchronously
-//   copy_out              tile → HBM, by many threads together
-//   Operand<T, M, K>      left operand of a product in registers
-//   Accumulator<M, N>     fp32 sums in registers
-//   Piece<R, C, M, w>     which rows and columns of an R × C product are this warp's
-//   load, load_transposed tile → operand
-//   mma_ABt, mma_AB       accumulator += operand · tileᵀ, operand · tile
-//   for_each              every element of an accumulator with its row and column
-//   for_each_pair         every pair of neighbours in a row
-//   write                 accumulator → tile, rounded to the tile's type
-//   warp_max, warp_sum    over the 32 lanes of a warp
-//
-// All are called by whole warps. Blocks are one-dimensional.
+// Building blocks for kernels, used from rung 01 (common/README.md lists them). A block works on
+// tiles: pieces of a matrix in shared memory. A warp multiplies them on the tensor cores, its
+// operands and accumulators spread over the registers of its 32 lanes as the PTX manual says.
+// All functions are called by whole warps. Blocks are one-dimensional.
 #pragma once
 
 #include "machine/machine.h"
@@ -90,15 +75,12 @@ __device__ __forceinline__ void copy_in(const Tile<T, R, C, L>& tile,
   }
 }
 
-/// Starts copying rows [0, R) × columns [0, C) from `source`, whose rows are `pitch` elements
-/// apart, in 16-byte pieces shared out among `kThreads` threads of which the caller is number
-/// `thread`. Pieces past `rows` or `columns` (a multiple of 8) are zeros and are not read.
+/// The same asynchronously: complete after cp_async_wait and a barrier.
 template <int kThreads, class T, int R, int C>
 __device__ __forceinline__ void copy_async(const Tile<T, R, C>& tile,
                                            std::type_identity_t<Hbm<const T>> source, int pitch,
                                            int rows, int columns, int thread) {
   constexpr int kChunks = Tile<T, R, C>::kChunks;
-  // A thread keeps its column and goes down kStep rows at a time.
   constexpr int kStep = kThreads / kChunks;
   static_assert(kThreads % kChunks == 0 && R % kStep == 0);
   const int first = thread / kChunks, c = thread % kChunks;
@@ -157,7 +139,7 @@ struct Accumulator {
 };
 
 /// Where the calling warp's piece begins in an R × C product that kWarps warps compute together:
-/// R / M pieces of M rows, one below the other, and beside each as many more as warps allow.
+/// warps tile the product, R / M of them down and the others across.
 template <int R, int C, int M, int kWarps>
 struct Piece {
   static constexpr int kDown = R / M, kAcross = kWarps / kDown;

@@ -1,18 +1,9 @@
-// Words for Hopper: tiles that bulk tensor copies fill, and products by a warpgroup of 128 threads.
+// For Hopper: tiles that TMA fills, and products by a warpgroup of 128 threads.
 //
-//   SwizzledTile<T, R, C>      R × C elements in shared memory as tma_load lays them out
-//   copy_async, copy_out       HBM → tile, tile → HBM, by many threads together
-//   tma_load, tma_store        map → tile, tile → map
-//   wgmma_ABt, _AB, _AtB       sums (+)= A·Bᵀ, A·B, Aᵀ·B, asynchronously
-//   wgmma_fence, wgmma_commit, wgmma_wait
-//   load                       a warp's 16 rows of a tile → left operand of a product
-//   write                      a warp's 16 rows of sums → tile, rounded to T
-//   write_as_they_lie, read_as_they_lie   a warp's sums → shared memory, HBM → its sums
-//
-// A warpgroup computes 64 rows of sums, each of its warps 16 of them: the warp's share is an
-// Accumulator<16, N>, and a left operand in registers its Operand<T, 16, K>, so the words for rows
-// and operands work on them as before. From a product until the wait for it, these registers, and
-// the tiles it reads, belong to the product: other code must not read or write them, and the
+// A warpgroup computes 64 rows of sums, each of its warps 16 of them: a warp's share is an
+// Accumulator<16, N>, and a left operand in registers its Operand<T, 16, K>, so the functions of
+// rows and operands work on them as before. From a product until the wait for it, these registers,
+// and the tiles it reads, belong to the product: other code must not read or write them, and the
 // operand must stay in scope.
 #pragma once
 

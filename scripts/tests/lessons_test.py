@@ -322,17 +322,17 @@ class Ideas(unittest.TestCase):
         self.assertTrue(seen)
 
 
-class Words(unittest.TestCase):
-    def test_every_word_of_common_tile_is_listed_and_no_other(self):
+class Functions(unittest.TestCase):
+    def test_every_function_of_common_tile_is_listed_and_no_other(self):
         defined = set()
         for header in glob.glob(os.path.join(ROOT, "common/tile/*.h")):
             text = read(header)
             defined |= set(re.findall(r"^struct (\w+)", text, re.MULTILINE))
-            # A function's name comes after its type; members, indented, are no words.
+            # A function's name comes after its type; members, indented, are not listed.
             defined |= set(re.findall(r"^__device__ __forceinline__ [^()=;]*?\b(\w+)\(", text,
                                       re.MULTILINE))
         readme = read(os.path.join(ROOT, "common/README.md"))
-        tables = readme[readme.index("| word "):readme.index("On the sim each word")]
+        tables = readme[readme.index("| function "):readme.index("On the sim each function")]
         listed = set(re.findall(r"`([a-zA-Z]\w*)(?:<[^`]*>)?`", tables))
         self.assertEqual(defined, listed)
 

@@ -13,10 +13,18 @@
 
 #include <array>
 #include <cmath>
+#include <functional>
 #include <vector>
 
 namespace ladder::gpu {
 namespace {
+
+/// Calls a function of CUPTI, whose name is without the underscore, with a structure that has these
+/// members, and returns that structure.
+#define LADDER_CUPTI(function, ...) \
+  Cupti::instance().call(           \
+      #function,                    \
+      CUpti_##function##_Params{.structSize = CUpti_##function##_Params_STRUCT_SIZE, __VA_ARGS__})
 
 /// In the order of DramCounts; they fit one pass, so that no kernel has to run again.
 constexpr std::array kMetrics = {"dram__bytes_read.sum", "dram__bytes_write.sum",
@@ -35,19 +43,15 @@ class Cupti {
   }
   const std::string& path() const { return path_; }
 
-  /// CUPTI's functions take one structure of parameters each, whose first member is its size.
   template <class Params>
-  void call(const char* name, Params& params) const {
-    const auto function = find<CUptiResult(Params*)>(name);
-    if (!function) fail(fmt::format("{} has no {}; a newer CUPTI does", path_, name));
-    const CUptiResult result = function(&params);
+  Params call(const std::string& function, Params params) const {
+    const std::string name = "cupti" + without_underscores(function);
+    const auto f = find<CUptiResult(Params*)>(name.c_str());
+    if (!f) fail(fmt::format("{} has no {}; a newer CUPTI does", path_, name));
+    const CUptiResult result = f(&params);
     if (result != CUPTI_SUCCESS)
       fail(fmt::format("{}: {}; {}", name, name_of(result), way_out(result)));
-  }
-  /// For cleaning up after an error: a second error is not news.
-  template <class Params>
-  void try_call(const char* name, Params& params) const noexcept {
-    if (const auto function = find<CUptiResult(Params*)>(name)) function(&params);
+    return params;
   }
 
  private:
@@ -67,10 +71,14 @@ class Cupti {
           "CUPTI is not there ({}); it comes with the CUDA Toolkit, and LD_LIBRARY_PATH "
           "can name its folder",
           why));
-    CUpti_Profiler_Initialize_Params params{CUpti_Profiler_Initialize_Params_STRUCT_SIZE};
-    call("cuptiProfilerInitialize", params);
+    call("Profiler_Initialize",
+         CUpti_Profiler_Initialize_Params{CUpti_Profiler_Initialize_Params_STRUCT_SIZE});
   }
 
+  static std::string without_underscores(std::string name) {
+    std::erase(name, '_');
+    return name;
+  }
   template <class Function>
   Function* find(const char* name) const noexcept {
     return reinterpret_cast<Function*>(dlsym(library_, name));
@@ -119,7 +127,6 @@ CUcontext current_context() {
 }  // namespace
 
 struct Counters::Session {
-  const Cupti& cupti = Cupti::instance();
   std::string source;
   CUpti_Profiler_Host_Object* host = nullptr;    // knows metrics
   CUpti_RangeProfiler_Object* target = nullptr;  // counts
@@ -139,170 +146,115 @@ struct Counters::Session {
   ~Session() { close(); }
 
   void open_host() {
-    CUpti_Device_GetChipName_Params chip{CUpti_Device_GetChipName_Params_STRUCT_SIZE};
     int device = 0;
     cudaGetDevice(&device);
-    chip.deviceIndex = static_cast<size_t>(device);
-    cupti.call("cuptiDeviceGetChipName", chip);
-    source = fmt::format("{}, chip {}", cupti.path(), chip.pChipName);
-
-    CUpti_Profiler_Host_Initialize_Params init{CUpti_Profiler_Host_Initialize_Params_STRUCT_SIZE};
-    init.profilerType = CUPTI_PROFILER_TYPE_RANGE_PROFILER;
-    init.pChipName = chip.pChipName;
-    cupti.call("cuptiProfilerHostInitialize", init);
-    host = init.pHostObject;
-
-    CUpti_Profiler_Host_ConfigAddMetrics_Params add{
-        CUpti_Profiler_Host_ConfigAddMetrics_Params_STRUCT_SIZE};
-    add.pHostObject = host;
-    add.ppMetricNames = metrics();
-    add.numMetrics = kMetrics.size();
-    cupti.call("cuptiProfilerHostConfigAddMetrics", add);
-
-    CUpti_Profiler_Host_GetConfigImageSize_Params size{
-        CUpti_Profiler_Host_GetConfigImageSize_Params_STRUCT_SIZE};
-    size.pHostObject = host;
-    cupti.call("cuptiProfilerHostGetConfigImageSize", size);
-    config.resize(size.configImageSize);
-    CUpti_Profiler_Host_GetConfigImage_Params image{
-        CUpti_Profiler_Host_GetConfigImage_Params_STRUCT_SIZE};
-    image.pHostObject = host;
-    image.configImageSize = config.size();
-    image.pConfigImage = config.data();
-    cupti.call("cuptiProfilerHostGetConfigImage", image);
-
-    CUpti_Profiler_Host_GetNumOfPasses_Params passes{
-        CUpti_Profiler_Host_GetNumOfPasses_Params_STRUCT_SIZE};
-    passes.configImageSize = config.size();
-    passes.pConfigImage = config.data();
-    cupti.call("cuptiProfilerHostGetNumOfPasses", passes);
-    if (passes.numOfPasses != 1)
-      fail(fmt::format("{} counts these metrics in {} passes, not in one; ncu can do that",
-                       chip.pChipName, passes.numOfPasses));
+    const char* const chip =
+        LADDER_CUPTI(Device_GetChipName, .deviceIndex = static_cast<size_t>(device)).pChipName;
+    source = fmt::format("{}, chip {}", Cupti::instance().path(), chip);
+    host = LADDER_CUPTI(Profiler_Host_Initialize,
+                        .profilerType = CUPTI_PROFILER_TYPE_RANGE_PROFILER, .pChipName = chip)
+               .pHostObject;
+    LADDER_CUPTI(Profiler_Host_ConfigAddMetrics, .pHostObject = host, .ppMetricNames = metrics(),
+                 .numMetrics = kMetrics.size());
+    config.resize(
+        LADDER_CUPTI(Profiler_Host_GetConfigImageSize, .pHostObject = host).configImageSize);
+    LADDER_CUPTI(Profiler_Host_GetConfigImage, .pHostObject = host,
+                 .configImageSize = config.size(), .pConfigImage = config.data());
+    const size_t passes =
+        LADDER_CUPTI(Profiler_Host_GetNumOfPasses, .configImageSize = config.size(),
+                     .pConfigImage = config.data())
+            .numOfPasses;
+    if (passes != 1)
+      fail(fmt::format("{} counts these metrics in {} passes, not in one; ncu can do that", chip,
+                       passes));
   }
 
   void open_target(size_t ranges) {
-    CUpti_RangeProfiler_Enable_Params enable{CUpti_RangeProfiler_Enable_Params_STRUCT_SIZE};
-    enable.ctx = current_context();
-    cupti.call("cuptiRangeProfilerEnable", enable);
-    target = enable.pRangeProfilerObject;
-
-    CUpti_RangeProfiler_GetCounterDataSize_Params size{
-        CUpti_RangeProfiler_GetCounterDataSize_Params_STRUCT_SIZE};
-    size.pRangeProfilerObject = target;
-    size.pMetricNames = metrics();
-    size.numMetrics = kMetrics.size();
-    size.maxNumOfRanges = ranges;
-    size.maxNumRangeTreeNodes = static_cast<uint32_t>(ranges);
-    cupti.call("cuptiRangeProfilerGetCounterDataSize", size);
-    counts.resize(size.counterDataSize);
-    CUpti_RangeProfiler_CounterDataImage_Initialize_Params image{
-        CUpti_RangeProfiler_CounterDataImage_Initialize_Params_STRUCT_SIZE};
-    image.pRangeProfilerObject = target;
-    image.counterDataSize = counts.size();
-    image.pCounterData = counts.data();
-    cupti.call("cuptiRangeProfilerCounterDataImageInitialize", image);
-
+    target = LADDER_CUPTI(RangeProfiler_Enable, .ctx = current_context()).pRangeProfilerObject;
+    counts.resize(LADDER_CUPTI(RangeProfiler_GetCounterDataSize, .pRangeProfilerObject = target,
+                               .pMetricNames = metrics(), .numMetrics = kMetrics.size(),
+                               .maxNumOfRanges = ranges, .maxNumRangeTreeNodes = uint32_t(ranges))
+                      .counterDataSize);
+    LADDER_CUPTI(RangeProfiler_CounterDataImage_Initialize, .pRangeProfilerObject = target,
+                 .counterDataSize = counts.size(), .pCounterData = counts.data());
     // Ranges that we push and pop, none inside another, in a pass that we run.
-    CUpti_RangeProfiler_SetConfig_Params set{CUpti_RangeProfiler_SetConfig_Params_STRUCT_SIZE};
-    set.pRangeProfilerObject = target;
-    set.configSize = config.size();
-    set.pConfig = config.data();
-    set.counterDataImageSize = counts.size();
-    set.pCounterDataImage = counts.data();
-    set.range = CUPTI_UserRange;
-    set.replayMode = CUPTI_UserReplay;
-    set.maxRangesPerPass = ranges;
-    set.numNestingLevels = 1;
-    set.minNestingLevel = 1;
-    set.passIndex = 0;
-    set.targetNestingLevel = 1;
-    cupti.call("cuptiRangeProfilerSetConfig", set);
-
-    CUpti_RangeProfiler_Start_Params start{CUpti_RangeProfiler_Start_Params_STRUCT_SIZE};
-    start.pRangeProfilerObject = target;
-    cupti.call("cuptiRangeProfilerStart", start);
+    LADDER_CUPTI(RangeProfiler_SetConfig, .pRangeProfilerObject = target,
+                 .configSize = config.size(), .pConfig = config.data(),
+                 .counterDataImageSize = counts.size(), .pCounterDataImage = counts.data(),
+                 .range = CUPTI_UserRange, .replayMode = CUPTI_UserReplay,
+                 .maxRangesPerPass = ranges, .numNestingLevels = 1, .minNestingLevel = 1,
+                 .passIndex = 0, .targetNestingLevel = 1);
+    LADDER_CUPTI(RangeProfiler_Start, .pRangeProfilerObject = target);
     started = true;
   }
 
+  /// A second error is not news.
+  static void quietly(const std::function<void()>& work) noexcept {
+    try {
+      work();
+    } catch (const Error&) {
+    }
+  }
   void close() noexcept {
-    CUpti_RangeProfiler_PopRange_Params pop{CUpti_RangeProfiler_PopRange_Params_STRUCT_SIZE};
-    pop.pRangeProfilerObject = target;
-    if (in_range) cupti.try_call("cuptiRangeProfilerPopRange", pop);
-    CUpti_RangeProfiler_Stop_Params stop{CUpti_RangeProfiler_Stop_Params_STRUCT_SIZE};
-    stop.pRangeProfilerObject = target;
-    if (started) cupti.try_call("cuptiRangeProfilerStop", stop);
-    CUpti_RangeProfiler_Disable_Params disable{CUpti_RangeProfiler_Disable_Params_STRUCT_SIZE};
-    disable.pRangeProfilerObject = target;
-    if (target) cupti.try_call("cuptiRangeProfilerDisable", disable);
-    CUpti_Profiler_Host_Deinitialize_Params deinit{
-        CUpti_Profiler_Host_Deinitialize_Params_STRUCT_SIZE};
-    deinit.pHostObject = host;
-    if (host) cupti.try_call("cuptiProfilerHostDeinitialize", deinit);
+    quietly([&] {
+      if (in_range) LADDER_CUPTI(RangeProfiler_PopRange, .pRangeProfilerObject = target);
+    });
+    quietly([&] {
+      if (started) LADDER_CUPTI(RangeProfiler_Stop, .pRangeProfilerObject = target);
+    });
+    quietly([&] {
+      if (target) LADDER_CUPTI(RangeProfiler_Disable, .pRangeProfilerObject = target);
+    });
+    quietly([&] {
+      if (host) LADDER_CUPTI(Profiler_Host_Deinitialize, .pHostObject = host);
+    });
   }
 };
 
 Counters::Counters(int ranges) : session_(new Session(static_cast<size_t>(ranges))) {}
 
 void Counters::begin(const std::string& range) {
-  CUpti_RangeProfiler_PushRange_Params push{CUpti_RangeProfiler_PushRange_Params_STRUCT_SIZE};
-  push.pRangeProfilerObject = session_->target;
-  push.pRangeName = range.c_str();
-  session_->cupti.call("cuptiRangeProfilerPushRange", push);
+  LADDER_CUPTI(RangeProfiler_PushRange, .pRangeProfilerObject = session_->target,
+               .pRangeName = range.c_str());
   session_->in_range = true;
 }
 
 void Counters::end() {
-  CUpti_RangeProfiler_PopRange_Params pop{CUpti_RangeProfiler_PopRange_Params_STRUCT_SIZE};
-  pop.pRangeProfilerObject = session_->target;
   session_->in_range = false;
-  session_->cupti.call("cuptiRangeProfilerPopRange", pop);
+  LADDER_CUPTI(RangeProfiler_PopRange, .pRangeProfilerObject = session_->target);
 }
 
 std::map<std::string, DramCounts> Counters::read() {
   Session& s = *session_;
-  CUpti_RangeProfiler_Stop_Params stop{CUpti_RangeProfiler_Stop_Params_STRUCT_SIZE};
-  stop.pRangeProfilerObject = s.target;
   s.started = false;
-  s.cupti.call("cuptiRangeProfilerStop", stop);
-  CUpti_RangeProfiler_DecodeData_Params decode{CUpti_RangeProfiler_DecodeData_Params_STRUCT_SIZE};
-  decode.pRangeProfilerObject = s.target;
-  s.cupti.call("cuptiRangeProfilerDecodeData", decode);
-  if (!stop.isAllPassSubmitted || decode.numOfRangeDropped)
-    fail(fmt::format("CUPTI lost {} ranges{}", decode.numOfRangeDropped,
-                     stop.isAllPassSubmitted ? "" : " and wants another pass"));
+  const bool all =
+      LADDER_CUPTI(RangeProfiler_Stop, .pRangeProfilerObject = s.target).isAllPassSubmitted;
+  const size_t dropped =
+      LADDER_CUPTI(RangeProfiler_DecodeData, .pRangeProfilerObject = s.target).numOfRangeDropped;
+  if (!all || dropped)
+    fail(fmt::format("CUPTI lost {} ranges{}", dropped, all ? "" : " and wants another pass"));
 
-  CUpti_RangeProfiler_GetCounterDataInfo_Params info{
-      CUpti_RangeProfiler_GetCounterDataInfo_Params_STRUCT_SIZE};
-  info.pCounterDataImage = s.counts.data();
-  info.counterDataImageSize = s.counts.size();
-  s.cupti.call("cuptiRangeProfilerGetCounterDataInfo", info);
+  const size_t ranges =
+      LADDER_CUPTI(RangeProfiler_GetCounterDataInfo, .pCounterDataImage = s.counts.data(),
+                   .counterDataImageSize = s.counts.size())
+          .numTotalRanges;
   std::map<std::string, DramCounts> counts;
-  for (size_t i = 0; i < info.numTotalRanges; ++i) {
-    CUpti_RangeProfiler_CounterData_GetRangeInfo_Params range{
-        CUpti_RangeProfiler_CounterData_GetRangeInfo_Params_STRUCT_SIZE};
-    range.pCounterDataImage = s.counts.data();
-    range.counterDataImageSize = s.counts.size();
-    range.rangeIndex = i;
-    range.rangeDelimiter = "/";
-    s.cupti.call("cuptiRangeProfilerCounterDataGetRangeInfo", range);
-
+  for (size_t i = 0; i < ranges; ++i) {
+    const std::string name =
+        LADDER_CUPTI(RangeProfiler_CounterData_GetRangeInfo, .pCounterDataImage = s.counts.data(),
+                     .counterDataImageSize = s.counts.size(), .rangeIndex = i,
+                     .rangeDelimiter = "/")
+            .rangeName;
     std::array<double, kMetrics.size()> values{};
-    CUpti_Profiler_Host_EvaluateToGpuValues_Params evaluate{
-        CUpti_Profiler_Host_EvaluateToGpuValues_Params_STRUCT_SIZE};
-    evaluate.pHostObject = s.host;
-    evaluate.pCounterDataImage = s.counts.data();
-    evaluate.counterDataImageSize = s.counts.size();
-    evaluate.rangeIndex = i;
-    evaluate.ppMetricNames = s.metrics();
-    evaluate.numMetrics = kMetrics.size();
-    evaluate.pMetricValues = values.data();
-    s.cupti.call("cuptiProfilerHostEvaluateToGpuValues", evaluate);
+    LADDER_CUPTI(Profiler_Host_EvaluateToGpuValues, .pHostObject = s.host,
+                 .pCounterDataImage = s.counts.data(), .counterDataImageSize = s.counts.size(),
+                 .rangeIndex = i, .ppMetricNames = s.metrics(), .numMetrics = kMetrics.size(),
+                 .pMetricValues = values.data());
     for (size_t m = 0; m < values.size(); ++m)
       if (!std::isfinite(values[m]))
-        fail(fmt::format("CUPTI gave no number for {} of {}", kMetrics[m], range.rangeName));
-    counts[range.rangeName] = {std::llround(values[0]), std::llround(values[1]),
-                               std::llround(values[2]), std::llround(values[3])};
+        fail(fmt::format("CUPTI gave no number for {} of {}", kMetrics[m], name));
+    counts[name] = {std::llround(values[0]), std::llround(values[1]), std::llround(values[2]),
+                    std::llround(values[3])};
   }
   return counts;
 }

@@ -1,7 +1,5 @@
-// Hopper's instructions, under the names that sim/sim_hopper.h gives their likeness: bulk tensor
-// copies and the barriers they report to, asynchronous products of a warpgroup, named barriers,
-// registers handed from one warpgroup to another. Documented in the PTX ISA manual, whose sections
-// are named.
+// Hopper's instructions, under the same names as the simulated versions in sim/sim_hopper.h.
+// Documented in the PTX ISA manual, whose sections are named.
 //
 // They exist for the architecture sm_90a and no other. Compiled for another, a kernel that uses
 // them traps; the harness offers it only where the code for sm_90a runs.
@@ -30,8 +28,7 @@ TensorMap tensor_map(const Array& array, int d, int64_t rows, int64_t heads, int
   return encode_tensor_map(array, element, {d, rows, heads, batch}, box_rows, box_bytes);
 }
 
-/// The device's SMs: a persistent kernel, whose blocks take one piece of work after another, starts
-/// as many blocks.
+/// Number of SMs, which is the number of blocks of a persistent kernel.
 inline int multiprocessors() {
   int device = 0, count = 0;
   cudaGetDevice(&device);
@@ -101,7 +98,7 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
 }
 
 /// Changes how many registers each thread of the warpgroup has to n, a multiple of 8 from 24 to 256
-/// (PTX ISA: “setmaxnreg”). inc waits until so many have been given back.
+/// (PTX ISA: “setmaxnreg”). inc waits until there are enough free ones.
 template <int n>
 __device__ __forceinline__ void setmaxnreg_inc() {
   static_assert(n >= 24 && n <= 256 && n % 8 == 0);

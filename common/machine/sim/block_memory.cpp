@@ -21,20 +21,19 @@ void BlockMemory::start(int64_t bytes, int threads, Watcher* watcher) {
   std::fill_n(bytes_.begin(), bytes, static_cast<char>(0xff));
   std::fill_n(shadow_.begin(), bytes, watched_);
   regions_.clear();
-  takes_.assign(static_cast<size_t>(threads), 0);
-  copied_.resize(static_cast<size_t>(threads));
-  for (auto& ranges : copied_) ranges.clear();
-  read_.resize(static_cast<size_t>(threads));
-  for (auto& ranges : read_) ranges.clear();
+  threads_.resize(static_cast<size_t>(threads));
+  for (OfThread& t : threads_) {
+    t.takes = 0;
+    for (auto* const ranges : {&t.copied, &t.read, &t.writes}) ranges->clear();
+  }
   if (!tells_writers_apart_) return;
   tells_writers_apart_ = false;
   std::fill(readers_.begin(), readers_.end(), uint16_t{0});
-  writes_.clear();
   early_writes_.clear();
 }
 
 int64_t BlockMemory::take(int thread, const char* name, int64_t bytes) {
-  const auto k = static_cast<size_t>(takes_[static_cast<size_t>(thread)]++);
+  const auto k = static_cast<size_t>(of(thread).takes++);
   if (k < regions_.size()) {
     const Region& r = regions_[k];
     if (r.name != name || r.bytes != bytes)
@@ -76,7 +75,7 @@ void BlockMemory::rare_read(const SharedPlace& place, int n, int element, int th
     if (seen & kOneThreads) check_copier("read of", place + (i - place.at), element, thread);
     floats |= seen & kFloats;
   }
-  if (floats) read_[static_cast<size_t>(thread)].push_back({place.at, place.at + n});
+  if (floats) of(thread).read.push_back({place.at, place.at + n});
   if (watcher_) watcher_->touch(place, n, false);
 }
 
@@ -97,18 +96,18 @@ void BlockMemory::rare_write(const SharedPlace& place, int n, int element, int t
 
 void BlockMemory::check_copier(const char* what, const SharedPlace& place, int element,
                                int thread) const {
-  const auto copied = [&](const std::vector<Range>& ranges) {
-    return std::any_of(ranges.begin(), ranges.end(), [&](const Range& range) {
+  const auto copied = [&](const OfThread& by) {
+    return std::any_of(by.copied.begin(), by.copied.end(), [&](const Range& range) {
       return place.at >= range.first && place.at < range.second;
     });
   };
-  if (copied(copied_[static_cast<size_t>(thread)])) return;
-  const auto copier = std::find_if(copied_.begin(), copied_.end(), copied);
+  if (copied(threads_[static_cast<size_t>(thread)])) return;
+  const auto copier = std::find_if(threads_.begin(), threads_.end(), copied);
   fault(fmt::format(
       "{} shared {}[{}] (element of {} bytes), which thread {} of the block copied "
       "and waited for, but with no __syncwarp or barrier since: a collective alone "
       "orders no memory",
-      what, place.name, (place.at - place.begin) / element, element, copier - copied_.begin()));
+      what, place.name, (place.at - place.begin) / element, element, copier - threads_.begin()));
 }
 
 // -------------------------------------------------------------------------- asynchronous accesses
@@ -133,24 +132,24 @@ void BlockMemory::end_copy(int64_t at, const char* source, int64_t bytes, int th
   else
     std::memset(bytes_.data() + at, 0, n);
   std::memset(shadow_.data() + at, kWritten | kOrdinary | kOneThreads | watched_, n);
-  copied_[static_cast<size_t>(thread)].push_back({at, at + bytes});
+  of(thread).copied.push_back({at, at + bytes});
   if (tells_writers_apart_) note_write(thread, at, bytes);
 }
 
 void BlockMemory::publish(int thread) {
-  auto& ranges = copied_[static_cast<size_t>(thread)];
+  auto& ranges = of(thread).copied;
   for (const auto& [begin, end] : ranges)
     for (int64_t i = begin; i < end; ++i)
       shadow_[static_cast<size_t>(i)] &= static_cast<uint8_t>(~kOneThreads);
   ranges.clear();
-  read_[static_cast<size_t>(thread)].clear();
+  of(thread).read.clear();
 }
 
 void BlockMemory::check_read_by_others(const SharedPlace& place, int64_t bytes, int element,
                                        int thread) const {
-  const int end = std::min(thread / 32 * 32 + 32, static_cast<int>(read_.size()));
+  const int end = std::min(thread / 32 * 32 + 32, static_cast<int>(threads_.size()));
   for (int other = thread / 32 * 32; other < end; ++other)
-    for (const auto& [begin, last] : read_[static_cast<size_t>(other)])
+    for (const auto& [begin, last] : threads_[static_cast<size_t>(other)].read)
       if (other != thread && begin >= place.at && begin < place.at + bytes)
         fault(
             fmt::format("releases shared {}[{}] (element of {} bytes), which thread {} of the "
@@ -207,13 +206,12 @@ void BlockMemory::end_async_read(int64_t at) {
 
 void BlockMemory::tell_writers_apart() {
   tells_writers_apart_ = true;
-  writes_.assign(takes_.size(), {});
   for (int64_t i = 0; i < launched_bytes_; ++i)
     if (shadow_[static_cast<size_t>(i)] & kOrdinary) early_writes_.push_back({i, i + 1});
 }
 
 void BlockMemory::note_write(int thread, int64_t at, int64_t bytes) {
-  auto& mine = writes_[static_cast<size_t>(thread)];
+  auto& mine = of(thread).writes;
   if (!mine.empty() && mine.back().second == at) {
     mine.back().second += bytes;
     return;
@@ -232,7 +230,7 @@ void BlockMemory::fence_proxy(int thread) {
         shadow_[static_cast<size_t>(i)] &= static_cast<uint8_t>(~kOrdinary);
     ranges.clear();
   };
-  clear(writes_[static_cast<size_t>(thread)]);
+  clear(of(thread).writes);
   clear(early_writes_);
 }
 

@@ -112,16 +112,19 @@ class BlockMemory {
   std::vector<char> bytes_;
   std::vector<uint8_t> shadow_;
   Watcher* watcher_ = nullptr;
-  uint8_t watched_ = 0;                     // kWatched where there is a watcher
-  int64_t launched_bytes_ = 0;              // that the block has, of the capacity
-  std::vector<Region> regions_;             // in the order taken; every thread must take the same
-  std::vector<int> takes_;                  // by each thread, so far
-  std::vector<uint16_t> readers_;           // of each 16 bytes: wgmmas and TMA stores under way
-  std::vector<std::vector<Range>> copied_;  // by each thread, and not published
-  std::vector<std::vector<Range>> read_;    // likewise, of floats
+  uint8_t watched_ = 0;            // kWatched where there is a watcher
+  int64_t launched_bytes_ = 0;     // that the block has, of the capacity
+  std::vector<Region> regions_;    // in the order taken; every thread must take the same
+  std::vector<uint16_t> readers_;  // of each 16 bytes: wgmmas and TMA stores under way
+  struct OfThread {
+    int takes = 0;                    // of arrays, so far
+    std::vector<Range> copied, read;  // not published; `read`: floats
+    std::vector<Range> writes;        // since its last proxy fence
+  };
+  std::vector<OfThread> threads_;
+  OfThread& of(int thread) { return threads_[static_cast<size_t>(thread)]; }
   bool tells_writers_apart_ = false;
-  std::vector<std::vector<Range>> writes_;  // of each thread, since its last proxy fence
-  std::vector<Range> early_writes_;         // before they were told apart
+  std::vector<Range> early_writes_;  // before they were told apart
 };
 
 template <int n>

@@ -96,7 +96,7 @@ void Recorder::start_launch(const std::string& kernel, const int (&grid)[3], con
 
 void Recorder::start_block(int64_t index, int threads) {
   block_ = index;
-  by_engine_ = false;  // a fault may have left it
+  by_tma_ = false;  // a fault may have left it
   lanes_.assign(static_cast<size_t>(threads), {});
   warps_.clear();
   warps_.resize(static_cast<size_t>((threads + 31) / 32));
@@ -138,7 +138,7 @@ Trace Recorder::take() {
 
 // ----------------------------------------------------------------------------------------- amounts
 
-Recorder::Amounts Recorder::counted() const {
+Amounts Recorder::counted() const {
   return {counts_.matmul_flops, counts_.exps, counts_.other_flops, counts_.sram_read,
           counts_.sram_write};
 }
@@ -146,11 +146,8 @@ Recorder::Amounts Recorder::counted() const {
 void Recorder::runs(int thread) {
   const Amounts now = counted();
   for (Amounts* const mine : {&lane().pending, &lane().between}) {
-    mine->matmul_flops += now.matmul_flops - charged_.matmul_flops;
-    mine->exps += now.exps - charged_.exps;
-    mine->other_flops += now.other_flops - charged_.other_flops;
-    mine->sram_read += now.sram_read - charged_.sram_read;
-    mine->sram_write += now.sram_write - charged_.sram_write;
+    mine->add(now);
+    mine->add(charged_, -1);
   }
   charged_ = now;
   thread_ = thread;
@@ -165,12 +162,7 @@ void Recorder::settle(int site) {
 }
 
 void Recorder::absorb(Event& e, Lane& lane) {
-  const Amounts p = std::exchange(lane.pending, {});
-  e.told.matmul_flops += p.matmul_flops;
-  e.told.exps += p.exps;
-  e.told.other_flops += p.other_flops;
-  e.told.sram_read += p.sram_read;
-  e.told.sram_write += p.sram_write;
+  e.told.add(std::exchange(lane.pending, {}));
   for (auto& t : lane.touches) {
     const auto same = find_touch(e.touches, t.array_begin, t.write);
     if (same == e.touches.end())
@@ -262,7 +254,7 @@ void Recorder::access(const Array* array, bool write, int64_t begin, int64_t end
   settle(here);
   const char* const what = write ? "write" : "read";
   Lane& self = lane();
-  if (self.bytes >= kBytesOfRound && !by_engine_) {
+  if (self.bytes >= kBytesOfRound && !by_tma_) {
     // Where the lane has been here before, a loop has come round.
     const auto& all = events();
     for (size_t i = self.since; i <= self.at && i < all.size(); ++i)

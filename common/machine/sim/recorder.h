@@ -46,8 +46,8 @@ class Recorder final : public Watcher {
   void runs(int thread);
 
   void access(const Array* array, bool write, int64_t begin, int64_t end);
-  /// Whether accesses are those of a copy by the engine, which is one event however large.
-  void copies(bool by_engine) { by_engine_ = by_engine; }
+  /// Whether accesses are TMA's, whose copy is one event however large.
+  void copies(bool by_tma) { by_tma_ = by_tma; }
   /// What the thread read just now goes to shared memory, or zeros go there.
   void copy(const SharedPlace& target, int64_t bytes, bool zeros);
   void touch(const SharedPlace& place, int64_t bytes, bool write) override;
@@ -64,7 +64,7 @@ class Recorder final : public Watcher {
  private:
   struct Event {
     TraceEvent told;
-    const void* key = nullptr;  // the array or the word
+    const void* key = nullptr;  // the array or the name of the function
     bool bounds = false;        // lanes go past it together
     Ranges ranges;
     struct Touch {
@@ -74,9 +74,6 @@ class Recorder final : public Watcher {
       Ranges ranges;
     };
     std::vector<Touch> touches;
-  };
-  struct Amounts {
-    int64_t matmul_flops = 0, exps = 0, other_flops = 0, sram_read = 0, sram_write = 0;
   };
   struct Lane {
     size_t since = 0;                   // index of the first event after the last that bounds
@@ -111,7 +108,7 @@ class Recorder final : public Watcher {
   const void* kernel_ = nullptr;
   int64_t block_ = 0, order_ = 0;
   int thread_ = 0;
-  bool by_engine_ = false;
+  bool by_tma_ = false;
   std::vector<Lane> lanes_;
   std::vector<std::vector<Event>> warps_;
   std::unordered_map<const void*, int> direct_;  // callers that are the kernel itself

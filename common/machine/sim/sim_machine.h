@@ -1,4 +1,5 @@
-// The sim's side of machine.h: CUDA's words with CUDA's meaning, checked and counted.
+// The sim's side of machine.h: CUDA's constructs with CUDA's meaning, checked and counted. What a
+// function does is said in gpu_machine.h; here, what it counts and where it faults.
 #pragma once
 
 #define MACHINE sim
@@ -36,8 +37,27 @@ inline void check_waited_for(float x) {
 
 // ---------------------------------------------------------------------------------- global memory
 
-template <class T>
-class HbmRef;
+/// An element of a writable array: reads when its value is used, writes when assigned. Only as long
+/// as it has no name: `auto x = S[i]` is a copy on the gpu, and would be read late here; the sim
+/// refuses to compile uses of such an x. Say `float x = S[i]`.
+template <class T, class Pointer>
+class Ref {
+ public:
+  Ref(const Pointer& array, int64_t i) : array_(array), i_(i) {}
+  operator T() && { return array_.load(i_); }
+  explicit operator float() && requires(!std::is_same_v<T, float>) {
+    return static_cast<float>(array_.load(i_));
+  }
+  Ref& operator=(T x) {
+    array_.store(i_, x);
+    return *this;
+  }
+  Ref& operator=(const Ref& other) { return *this = other.array_.load(other.i_); }
+
+ private:
+  Pointer array_;
+  int64_t i_;
+};
 
 /// A pointer into a tracked array. Copying and offsetting are free; [] reads or writes and counts.
 template <class T>
@@ -55,7 +75,7 @@ class Hbm {
     if constexpr (std::is_const_v<T>)
       return load(i);
     else
-      return HbmRef<T>(*this, i);
+      return Ref<T, Hbm>(*this, i);
   }
   Hbm operator+(int64_t n) const {
     Hbm moved = *this;
@@ -64,12 +84,12 @@ class Hbm {
   }
 
   Value load(int64_t i) const {
-    array_->read<sizeof(T)>(worker->block(), (origin_ + i) * static_cast<int64_t>(sizeof(T)));
+    array_->read<sizeof(T)>(worker->block(), byte(i));
     return data()[i];
   }
   void store(int64_t i, Value x) const {
     if constexpr (std::is_same_v<T, float>) check_waited_for(x);
-    array_->write<sizeof(T)>(worker->block(), (origin_ + i) * static_cast<int64_t>(sizeof(T)));
+    array_->write<sizeof(T)>(worker->block(), byte(i));
     data()[i] = x;
   }
   T* data() const { return static_cast<T*>(array_->data) + origin_; }
@@ -79,16 +99,14 @@ class Hbm {
   /// Checks and counts a read or write of n bytes at element i, for wider accesses.
   template <int n>
   void count_read(int64_t i) const {
-    array_->read<n>(worker->block(), (origin_ + i) * static_cast<int64_t>(sizeof(T)), sizeof(T));
+    array_->read<n>(worker->block(), byte(i), sizeof(T));
   }
   template <int n>
   void count_write(int64_t i) const {
-    array_->write<n>(worker->block(), (origin_ + i) * static_cast<int64_t>(sizeof(T)), sizeof(T));
+    array_->write<n>(worker->block(), byte(i), sizeof(T));
   }
   /// The same for an atomic addition to element i.
-  void count_add(int64_t i) const {
-    array_->add<sizeof(T)>(worker->block(), (origin_ + i) * static_cast<int64_t>(sizeof(T)));
-  }
+  void count_add(int64_t i) const { array_->add<sizeof(T)>(worker->block(), byte(i)); }
 
  private:
   template <class U>
@@ -97,27 +115,8 @@ class Hbm {
   int64_t origin_ = 0;  // element that [0] is
 };
 
-/// An element of a writable array: reads when its value is used, writes when assigned. Only as long
-/// as it has no name: `auto x = S[i]` is a copy on the gpu, and would be read late here; the sim
-/// refuses to compile uses of such an x. Say `float x = S[i]`.
 template <class T>
-class HbmRef {
- public:
-  HbmRef(const Hbm<T>& array, int64_t i) : array_(array), i_(i) {}
-  operator T() && { return array_.load(i_); }
-  explicit operator float() && requires(!std::is_same_v<T, float>) {
-    return static_cast<float>(array_.load(i_));
-  }
-  HbmRef& operator=(T x) {
-    array_.store(i_, x);
-    return *this;
-  }
-  HbmRef& operator=(const HbmRef& other) { return *this = other.array_.load(other.i_); }
-
- private:
-  Hbm<T> array_;
-  int64_t i_;
-};
+using HbmRef = Ref<T, Hbm<T>>;
 
 template <class T>
 Hbm<T> hbm(Array& array) {
@@ -126,9 +125,6 @@ Hbm<T> hbm(Array& array) {
 
 // ---------------------------------------------------------------------------------- shared memory
 
-template <class T>
-class SmemRef;
-
 /// A pointer into the block's shared memory, bound to the region it was taken as.
 template <class T>
 class Smem {
@@ -136,7 +132,7 @@ class Smem {
   Smem() = default;
   Smem(const char* name, int64_t begin, int64_t end)
       : name_(name), at_(begin), begin_(begin), end_(end) {}
-  SmemRef<T> operator[](int64_t i) const { return SmemRef<T>(*this, i); }
+  Ref<T, Smem> operator[](int64_t i) const { return {*this, i}; }
   Smem operator+(int64_t n) const {
     Smem moved = *this;
     moved.at_ += n * static_cast<int64_t>(sizeof(T));
@@ -169,25 +165,8 @@ class Smem {
   int64_t at_ = 0, begin_ = 0, end_ = 0;  // bytes in the block's shared memory
 };
 
-/// As HbmRef.
 template <class T>
-class SmemRef {
- public:
-  SmemRef(const Smem<T>& array, int64_t i) : array_(array), i_(i) {}
-  operator T() && { return array_.load(i_); }
-  explicit operator float() && requires(!std::is_same_v<T, float>) {
-    return static_cast<float>(array_.load(i_));
-  }
-  SmemRef& operator=(T x) {
-    array_.store(i_, x);
-    return *this;
-  }
-  SmemRef& operator=(const SmemRef& other) { return *this = other.array_.load(other.i_); }
-
- private:
-  Smem<T> array_;
-  int64_t i_;
-};
+using SmemRef = Ref<T, Smem<T>>;
 
 /// The block's dynamic shared memory, handed out front to back. Every thread of a block must take
 /// the same pieces in the same order.
@@ -207,8 +186,13 @@ inline void check_aligned(const void* p, const char* what, uintptr_t bytes = 16)
     fault(std::string(what) + " not aligned to " + std::to_string(bytes) + " bytes");
 }
 
-/// Starts a copy of 16 bytes (or 4 or 8) from global to shared memory (cp.async). Where `valid` is
-/// false zeros are written and the source is not touched.
+template <class T>
+void check_aligned(const Smem<T>& place, const char* what, int bytes) {
+  if (place.byte(0) % bytes)
+    fault(std::string(what) + " shared " + place.place(0).name + " not aligned to " +
+          std::to_string(bytes) + " bytes");
+}
+
 template <int bytes = 16, class T, class U>
 void cp_async(Smem<T> target, Hbm<U> source, bool valid = true) {
   static_assert(std::is_same_v<T, std::remove_const_t<U>>);
@@ -220,11 +204,9 @@ void cp_async(Smem<T> target, Hbm<U> source, bool valid = true) {
                          valid ? reinterpret_cast<const char*>(source.data()) : nullptr, bytes,
                          sizeof(T));
 }
-/// Closes the group that this thread's copies since the last commit belong to.
 inline void cp_async_commit() {
   worker->copies().commit();
 }
-/// Waits until at most `groups` of this thread's groups are still under way.
 template <int groups>
 void cp_async_wait() {
   worker->copies().wait(groups);
@@ -321,7 +303,6 @@ T atomicAdd(Hbm<T> target, T x) {
   target.count_add(0);
   return add_atomically(*target.data(), x);
 }
-/// Two neighbours; the first aligned to 8 bytes.
 inline void atomic_add_pair(Hbm<float> target, float a, float b) {
   if (reinterpret_cast<uintptr_t>(target.data()) % 8 != 0) fault("atomic_add_pair: not aligned");
   atomicAdd(target, a);
@@ -353,21 +334,19 @@ inline float exp2_fast(float x, bool counted = true) {
     fault("2^NaN: did −∞ − (−∞) come up?");
   return std::exp2(x);
 }
-/// Counts FLOPs that are not a matmul's; words of common/tile call it.
+/// Counts FLOPs that are not a matmul's; functions of common/tile call it.
 inline void count_flops(int n) {
   worker->counts().other_flops += n;
 }
 
 // ---------------------------------------------------------------- tensor cores and their operands
 
-/// Two floats rounded to T in one register, `low` in the lower half.
 template <class T>
 unsigned pack(float low, float high) {
   check_waited_for(low);
   check_waited_for(high);
   return T(low).bits | static_cast<unsigned>(T(high).bits) << 16;
 }
-/// Four floats rounded to e4m3 in one register, the first in its lowest byte.
 template <class T>
 unsigned pack(float x0, float x1, float x2, float x3) {
   static_assert(std::is_same_v<T, e4m3>);
@@ -466,15 +445,12 @@ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b
   });
 }
 
-/// Stores a pair of elements to shared memory, 4 bytes at once.
 template <class T>
 void store_pair(Smem<T> target, unsigned pair) {
   struct Pair {
     unsigned x;
   };
-  if (target.byte(0) % 4)
-    fault(std::string("store of a pair to shared ") + target.place(0).name +
-          " not aligned to 4 bytes");
+  check_aligned(target, "store of a pair to", 4);
   target.template store_as<Pair>(0, Pair{pair});
 }
 inline void store_pair(Smem<float> target, float low, float high) {
@@ -483,7 +459,6 @@ inline void store_pair(Smem<float> target, float low, float high) {
   };
   target.store_as<Pair>(0, Pair{low, high});
 }
-/// Four floats, read from global or stored to shared memory as one access of 16 aligned bytes.
 inline void read_4(float (&x)[4], Hbm<const float> source) {
   check_aligned(source.data(), "read of 4 floats");
   source.count_read<16>(0);
@@ -493,14 +468,10 @@ inline void store_4(Smem<float> target, const float (&x)[4]) {
   struct Four {
     float x[4];
   };
-  if (target.byte(0) % 16)
-    fault(std::string("store of 4 floats to shared ") + target.place(0).name +
-          " not aligned to 16 bytes");
+  check_aligned(target, "store of 4 floats to", 16);
   for (const float f : x) check_waited_for(f);
   target.store_as<Four>(0, Four{x[0], x[1], x[2], x[3]});
 }
-/// Eight neighbours in global memory, read or written as one access of 16 aligned bytes (of e4m3:
-/// 8). To shared memory they can be written too.
 template <class T>
 struct alignas(sizeof(T) == 1 ? 8 : 16) Chunk {
   T x[8];
@@ -521,7 +492,6 @@ Chunk<std::remove_const_t<T>> read_chunk(Hbm<T> source) {
   std::memcpy(&chunk.x, source.data(), sizeof(chunk.x));
   return chunk;
 }
-/// The same of 16-bit numbers; where `valid` is false zeros, and the source is not touched.
 template <class T>
 Chunk<std::remove_const_t<T>> read_chunk(Hbm<T> source, bool valid) {
   static_assert(sizeof(T) == 2);
@@ -536,13 +506,10 @@ void write_chunk(Hbm<T> target, const Chunk<T>& chunk) {
 }
 template <class T>
 void write_chunk(Smem<T> target, const Chunk<T>& chunk) {
-  if (target.byte(0) % int{alignof(Chunk<T>)})
-    fault(std::string("write of a chunk to shared ") + target.place(0).name + " not aligned to " +
-          std::to_string(alignof(Chunk<T>)) + " bytes");
+  check_aligned(target, "write of a chunk to", alignof(Chunk<T>));
   target.store_as(0, chunk);
 }
 
-/// Copies 16 bytes from shared to global memory. Both must be aligned to 16 bytes.
 template <class T>
 void store_16_bytes(Hbm<T> target, Smem<T> source) {
   struct Bytes {

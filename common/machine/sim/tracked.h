@@ -34,15 +34,23 @@ class Tracked : public Array {
   Tracked(const std::string& name, int64_t bytes, int workers);
   Tracked(const Tracked&) = delete;
 
-  /// Checks and counts an access of n bytes at byte offset `at` by the thread of a block that runs.
-  /// Faults count in elements of `element` bytes.
+  /// Checks and counts an access of n bytes at byte offset `at` by the thread of a block that runs:
+  /// an atomic addition, or several next to each other, is a read and a write. Faults count in
+  /// elements of `element` bytes.
+  template <Access access, int n>
+  void touch(Block& block, int64_t at, int element = n);
   template <int n>
-  void read(Block& block, int64_t at, int element = n);
+  void read(Block& block, int64_t at, int element = n) {
+    touch<Access::read, n>(block, at, element);
+  }
   template <int n>
-  void write(Block& block, int64_t at, int element = n);
-  /// Of an atomic addition, or of several next to each other: a read and a write.
+  void write(Block& block, int64_t at, int element = n) {
+    touch<Access::write, n>(block, at, element);
+  }
   template <int n>
-  void add(Block& block, int64_t at, int element = n);
+  void add(Block& block, int64_t at, int element = n) {
+    touch<Access::add, n>(block, at, element);
+  }
 
   void forget();                   // contents become poison that nobody wrote
   void mark_written();             // by the host
@@ -54,18 +62,9 @@ class Tracked : public Array {
   /// Notes an access of which the shadow does not say at a glance that all is well. Faults where
   /// another block was at these bytes and must not have been.
   void note(Block& block, Access access, int64_t at, int n, int element);
-  void check(int64_t at, int64_t n, int element, const char* what) const {
-    if (at < 0 || at + n > bytes) [[unlikely]]
-      fail(what, at, element);
-  }
-
-  // And note what a kernel reads or writes for the first time.
-  template <int n>
-  void check_read(Block& block, int64_t at, int element);
-  template <int n>
-  void check_write(Block& block, int64_t at, int element);
-  template <int n>
-  void check_add(Block& block, int64_t at, int element);
+  /// And notes what a kernel touches for the first time.
+  template <Access access, int n>
+  void check(Block& block, int64_t at, int element);
 
   struct alignas(64) WorkerCounts {
     int64_t read = 0, write = 0;
@@ -79,83 +78,44 @@ class Tracked : public Array {
 // Of most accesses the shadow says at a glance that nothing is new and nothing wrong: the block
 // alone was here and did the same before, or several blocks were and all did the same.
 
-template <int n>
-inline void Tracked::check_read(Block& block, int64_t at, int element) {
+template <Access access, int n>
+inline void Tracked::check(Block& block, int64_t at, int element) {
   if constexpr (n == 16) {
-    check_read<8>(block, at, element);
-    check_read<8>(block, at + 8, element);
-  } else {
-    check(at, n, element, "read of");
-    using W = typename Word<n>::type;
-    const W seen = __atomic_load_n(reinterpret_cast<W*>(shadow_ + at), __ATOMIC_RELAXED);
-    constexpr W same = repeat<n>(kWritten | kReadHere), all = same | repeat<n>(kAddedHere);
-    if ((seen & all) != same || ((seen & repeat<n>(kShared)) != repeat<n>(kShared) &&
-                                 !touches_.only(block.number(), at))) [[unlikely]] {
-      if ((seen & repeat<n>(kWritten)) != repeat<n>(kWritten))
-        fail("read of unwritten", at, element);
-      note(block, Access::read, at, n, element);
-    }
+    check<access, 8>(block, at, element);
+    check<access, 8>(block, at + 8, element);
+    return;
+  }
+  constexpr const char* kWhat[] = {"read of", "write to", "atomic addition to"};
+  if (at < 0 || at + n > bytes) [[unlikely]]
+    fail(kWhat[static_cast<int>(access)], at, element);
+  using W = typename Word<n == 16 ? 8 : n>::type;
+  constexpr bool adds = access == Access::add;
+  constexpr W same = repeat<sizeof(W)>(kWritten | (adds                     ? kAddedHere | kShared
+                                                   : access == Access::read ? kReadHere
+                                                                            : kWrittenHere));
+  constexpr W all = same | repeat<sizeof(W)>(kAddedHere);
+  // The mark that another block may have been here too; of writes one that `all` rules out.
+  constexpr W shared = repeat<sizeof(W)>(adds ? 0 : access == Access::read ? kShared : kAddedHere);
+  const W seen = __atomic_load_n(reinterpret_cast<W*>(shadow_ + at), __ATOMIC_RELAXED);
+  if ((seen & all) != same || ((seen & shared) != shared && !touches_.only(block.number(), at)))
+      [[unlikely]] {
+    constexpr W written = repeat<sizeof(W)>(kWritten);
+    if (access != Access::write && (seen & written) != written)
+      fail("read of unwritten", at, element);
+    note(block, access, at, n, element);
   }
 }
 
-template <int n>
-inline void Tracked::check_write(Block& block, int64_t at, int element) {
-  if constexpr (n == 16) {
-    check_write<8>(block, at, element);
-    check_write<8>(block, at + 8, element);
-  } else {
-    check(at, n, element, "write to");
-    using W = typename Word<n>::type;
-    const W seen = __atomic_load_n(reinterpret_cast<W*>(shadow_ + at), __ATOMIC_RELAXED);
-    constexpr W same = repeat<n>(kWritten | kWrittenHere), all = same | repeat<n>(kAddedHere);
-    if ((seen & all) != same || !touches_.only(block.number(), at)) [[unlikely]]
-      note(block, Access::write, at, n, element);
-  }
-}
-
-template <int n>
-inline void Tracked::check_add(Block& block, int64_t at, int element) {
-  if constexpr (n == 16) {
-    check_add<8>(block, at, element);
-    check_add<8>(block, at + 8, element);
-  } else {
-    check(at, n, element, "atomic addition to");
-    using W = typename Word<n>::type;
-    const W seen = __atomic_load_n(reinterpret_cast<W*>(shadow_ + at), __ATOMIC_RELAXED);
-    constexpr W same = repeat<n>(kWritten | kAddedHere | kShared);
-    if ((seen & same) != same) [[unlikely]] {
-      if ((seen & repeat<n>(kWritten)) != repeat<n>(kWritten))
-        fail("read of unwritten", at, element);
-      note(block, Access::add, at, n, element);
-    }
-  }
-}
-
-template <int n>
-inline void Tracked::read(Block& block, int64_t at, int element) {
-  check_read<n>(block, at, element);
-  counts_[static_cast<size_t>(block.worker())].read += n;
-  if (block.tracing()) [[unlikely]]
-    block.recorder()->access(this, false, at, at + n);
-}
-
-template <int n>
-inline void Tracked::write(Block& block, int64_t at, int element) {
-  check_write<n>(block, at, element);
-  counts_[static_cast<size_t>(block.worker())].write += n;
-  if (block.tracing()) [[unlikely]]
-    block.recorder()->access(this, true, at, at + n);
-}
-
-template <int n>
-inline void Tracked::add(Block& block, int64_t at, int element) {
-  check_add<n>(block, at, element);
+template <Access access, int n>
+inline void Tracked::touch(Block& block, int64_t at, int element) {
+  check<access, n>(block, at, element);
   WorkerCounts& counts = counts_[static_cast<size_t>(block.worker())];
-  counts.read += n;
-  counts.write += n;
+  if (access != Access::write) counts.read += n;
+  if (access != Access::read) counts.write += n;
   if (block.tracing()) [[unlikely]] {
-    block.recorder()->access(this, false, at, at + n);
-    block.recorder()->access(this, true, at, at + n);
+    // Two calls: the recorder tells events apart by where they are reported.
+    if (access != Access::write) block.recorder()->access(this, false, at, at + n);
+    if (access != Access::read) block.recorder()->access(this, true, at, at + n);
   }
 }
 

@@ -238,7 +238,7 @@ const Refusal kRefused[] = {
     {kNaive, "--block-q 64", "00_test does not take --block-q, which needs a step with tile sizes"},
     {kTiled, "--block-kv 64", "--block-kv, which needs a step with tile sizes to choose from"},
     {kFlash, "--deterministic", "needs a step whose gradients have the same bits on every run"},
-    {kFlash, "--baseline library", "needs a step that a library's version stands beside"},
+    {kFlash, "--baseline library", "needs a step with a library baseline"},
     {kNaive, "--baseline", "does not take --baseline"},
     {kNaive, "--set scale=tile", "does not take --set, which needs a step with settings"},
     // What this step has not.

@@ -30,7 +30,7 @@ std::vector<std::string> said(void (*kernel)(First, P...), int blocks, int threa
     device->upload(x, iota(64).data());
     std::string& what = all.emplace_back("no fault");
     try {
-      run_kernel(*device, kernel, blocks, threads, 128, x, arguments...);
+      run_kernel(*device, kernel, blocks, threads, 256, x, arguments...);
     } catch (const Fault& fault) {
       what = fault.what();
     }
@@ -221,7 +221,7 @@ TEST(Races, AreThoseOfAPlainList) {
 
 // ------------------------------------------------------------------------------- lanes of one warp
 
-enum class Between { nothing, shuffle, warp, block };
+enum class Between { nothing, shuffle, warp, block, mbarrier };
 enum class Then { read_own, read_next, write_next, copy_to_next };
 
 /// Each lane copies 16 bytes, waits for them and then touches its own or its neighbour's.
@@ -229,12 +229,19 @@ __global__ void copies(Hbm<float> x, Between between, Then then) {
   SharedMemory smem;
   const auto s = smem.take<float>("s", 8);
   const int lane = static_cast<int>(threadIdx.x), next = 1 - lane;
+  const auto arrived = smem.take<Mbarrier>("arrived", 1);
+  if (lane == 0) arrived[0].init(2);
+  __syncwarp();
   cp_async(s + 4 * lane, x + 4 * lane);
   cp_async_commit();
   cp_async_wait<0>();
   if (between == Between::shuffle) __shfl_xor_sync(0xffffffff, 0.0f, 1);
   if (between == Between::warp) __syncwarp();
   if (between == Between::block) __syncthreads();
+  if (between == Between::mbarrier) {
+    arrived[0].arrive();
+    arrived[0].wait(0);
+  }
   if (then == Then::read_own) x[32 + lane] = s[4 * lane + 3];
   if (then == Then::read_next) x[32 + lane] = s[4 * next + 3];
   if (then == Then::write_next) s[4 * next + 3] = 0;
@@ -248,6 +255,7 @@ TEST(Copies, AnotherLaneSeesThemAfterABarrierAndNotAfterAShuffle) {
   for (const Then then : {Then::read_own, Then::read_next, Then::write_next, Then::copy_to_next}) {
     expect_any(with(Between::warp, then), kNoFault);
     expect_any(with(Between::block, then), kNoFault);
+    expect_any(with(Between::mbarrier, then), kNoFault);
   }
   expect_any(with(Between::nothing, Then::read_own), kNoFault);
   const std::string who = " of the block copied and waited for, but with no __syncwarp or barrier";

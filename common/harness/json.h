@@ -1,0 +1,78 @@
+// JSON, as the programs write it.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <concepts>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ladder::json {
+
+inline std::string value(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\')
+      (out += '\\') += c;
+    else if (static_cast<unsigned char>(c) < 0x20)
+      out += fmt::format("\\u{:04x}", static_cast<int>(c));
+    else
+      out += c;
+  }
+  return out + "\"";
+}
+inline std::string value(const char* text) {
+  return value(std::string_view(text));
+}
+/// Whole numbers, and true and false.
+std::string value(std::integral auto x) {
+  return fmt::format("{}", x);
+}
+/// null for what is not finite.
+inline std::string value(double x) {
+  return std::isfinite(x) ? fmt::format("{:.9g}", x) : "null";
+}
+template <class T>
+std::string value(const std::optional<T>& x) {
+  return x ? value(*x) : "null";
+}
+
+/// An array of to_json(x) for each x.
+template <class Range, class F>
+std::string array(const Range& range, F to_json) {
+  std::string text;
+  for (const auto& x : range) text += (text.empty() ? "" : ", ") + to_json(x);
+  return fmt::format("[{}]", text);
+}
+/// An array of values.
+std::string list(const auto&... values) {
+  std::string text;
+  ((text += (text.empty() ? "" : ", ") + value(values)), ...);
+  return fmt::format("[{}]", text);
+}
+
+/// The members of an object, in the order they are added.
+class Members {
+ public:
+  template <class T>
+  Members& add(std::string_view key, const T& x) {
+    return raw(key, value(x));
+  }
+  /// Left out where it is 0 or empty.
+  template <class T>
+  Members& add_if_any(std::string_view key, const T& x) {
+    return x == T{} ? *this : add(key, x);
+  }
+  Members& raw(std::string_view key, const std::string& json) {
+    text_ += fmt::format("{}{}: {}", text_.empty() ? "" : ", ", value(key), json);
+    return *this;
+  }
+  std::string object() const { return fmt::format("{{{}}}", text_); }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace ladder::json
