@@ -54,7 +54,7 @@ class Suites:
         self.rungs = sorted(os.path.relpath(path, root) for path in
                             glob.glob(os.path.join(root, "[0-9][0-9]_*", "**/*.cu"), recursive=True))
         self.tile_tests = sorted(os.path.relpath(path, root) for path in
-                            glob.glob(os.path.join(root, "common/tests/*_test.cu")))
+                            glob.glob(os.path.join(root, "common/tests/*/*_test.cu")))
         self.uses = {file: includes(root, file) for file in self.rungs + self.tile_tests}
         self.headers = self.found("common/tile/*.h")
         self.checks = self.found("common/machine/sim/*.h") + \
