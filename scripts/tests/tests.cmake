@@ -3,7 +3,7 @@ function(ladder_script_test name file)
   add_test(NAME ${name} COMMAND Python3::Interpreter
     ${CMAKE_SOURCE_DIR}/scripts/tests/${file}_test.py ${ARGN} -v)
 endfunction()
-foreach(name scripts diff mutate)
+foreach(name run ready style diff mutate)
   ladder_script_test(${name} ${name})
 endforeach()
 foreach(name lessons peers bench exercises claims plots)
@@ -18,6 +18,6 @@ ladder_script_test(explore_page explore ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} PageTe
 set_tests_properties(explore_page PROPERTIES SKIP_REGULAR_EXPRESSION "not run here: ")
 set_tests_properties(exercises PROPERTIES PROCESSORS 2)  # it builds
 # The longest first, or they would run alone at the end.
-set_tests_properties(plots lessons explore explore_page bench scripts PROPERTIES COST 50)
+set_tests_properties(plots lessons explore explore_page bench run PROPERTIES COST 50)
 set_tests_properties(exercises PROPERTIES COST 100)
-set_tests_properties(mutate peers diff PROPERTIES COST 20)
+set_tests_properties(mutate peers ready diff PROPERTIES COST 20)
