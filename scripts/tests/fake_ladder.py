@@ -11,7 +11,7 @@ STEPS = {
     "01_tiled_matmul": ["tile", "mma"],
     "02_safe_softmax": ["three_loops"],
     "03_online_softmax": ["softmax", "two_pass", "one_pass", "one_pass_tile"],
-    "04_flash_v1": ["flash"],
+    "04_flash_v1": ["flash_v1"],
     "05_flash_v2": ["swap", "defer", "mma", "sm90"],
     "06_backward": ["stored", "mma", "sm90"],
 }
