@@ -1,4 +1,4 @@
-"""What the tests of the scripts share: places, limits, and commands run in a folder of their own."""
+"""What the tests of the scripts share: places, limits, and commands run in their own folder."""
 
 import json
 import os

@@ -103,7 +103,8 @@ class DiffTest(Scratch):
         self.write(FIRST, "\n".join(lines))
         self.write(LAST, "\n".join(["first", *lines[:30], *lines[31:]]))
         for context, hunks in (
-                ([], ["@@ -1,3 +1,4 @@", "@@ -28,7 +29,6 @@"]), (["-U", "99"], ["@@ -1,40 +1,40 @@"]),
+                ([], ["@@ -1,3 +1,4 @@", "@@ -28,7 +29,6 @@"]),
+                (["-U", "99"], ["@@ -1,40 +1,40 @@"]),
                 (["-U", "0"], ["@@ -0,0 +1,1 @@", "@@ -31,1 +31,0 @@"])):
             made = self.diff(*context, "00", "01").stdout.splitlines()
             self.assertEqual([line for line in made if line.startswith("@@")], hunks)

@@ -1,5 +1,5 @@
-"""What bench.py --grid paper,long would write on some GPU: made up, after the shape of real ones; and
-tests over it.
+"""What bench.py --grid paper,long would write on some GPU: made up, after the shape of real ones;
+and tests over it.
 
 python3 scripts/tests/fake_results.py FILE [FILE] writes it, to see figures of; and another GPU's,
 which belongs into the same folder.

@@ -1,5 +1,5 @@
-"""Tests of scripts/plot.py's figures: over measurements that are made up, beside the sim's real ones,
-and of what is committed in scripts/results.
+"""Tests of scripts/plot.py's figures: over measurements that are made up, beside the sim's real
+ones, and of what is committed in scripts/results.
 
 Run alone: python3 scripts/tests/plots_test.py [build/bin]
 The programs of that folder, if they are there, must still count what sim.json says.

@@ -53,7 +53,8 @@ class Machine(Scratch):
 
     def makes(self, name):
         """Shell that makes a tool."""
-        return f"printf '#!/bin/sh\\n' >'{self.root}/path/{name}'; chmod +x '{self.root}/path/{name}'"
+        path = self.at("path", name)
+        return f"printf '#!/bin/sh\\n' >'{path}'; chmod +x '{path}'"
 
     def ready(self, script="ready", status=0):
         return self.run_it("bash", "-ec", f"source scripts/ladder/ready.sh; {script}",

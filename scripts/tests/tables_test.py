@@ -1,5 +1,5 @@
-"""Tests of the tables that scripts/plot.py writes into markdown files: over measurements that are made
-up, beside the sim's real ones.
+"""Tests of the tables that scripts/plot.py writes into markdown files: over measurements that are
+made up, beside the sim's real ones.
 
 Run alone: python3 scripts/tests/tables_test.py
 """
