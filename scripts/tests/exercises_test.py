@@ -35,13 +35,6 @@ def new_lab(folder, optimise=None):
     return Lab(os.path.dirname(BIN), folder, optimise)
 
 
-class Unchecked(Lab):
-    """Counts are the same without the float64 reference, which takes longer than the sim."""
-
-    def start(self, program, options):
-        return super().start(program, [*options, "--check", "off"])
-
-
 class Listing(unittest.TestCase):
     def test_the_lessons_and_the_checks_have_the_same_exercises(self):
         self.assertEqual(set(written()), set(EXERCISES))
@@ -67,7 +60,7 @@ class Answers(unittest.TestCase):
     def test_right_numbers_are_taken_and_wrong_ones_are_not(self):
         tasks = written()
         with tempfile.TemporaryDirectory() as folder:
-            lab = Unchecked(os.path.dirname(BIN), folder)
+            lab = new_lab(folder)
             for number, exercise in EXERCISES.items():
                 if isinstance(exercise, Numbers):
                     with self.subTest(number):
