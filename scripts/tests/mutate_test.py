@@ -42,7 +42,8 @@ class Rules(unittest.TestCase):
 
     def test_statements(self):
         self.assertEqual(changes("f(a,\n  b);\nif (n) return;\nx[i].y = 2;\nint z = 3;\n"
-                                 "auto q = g();\nTile<T, 8> t{s};\ncp_async_wait<0>();")["statement"],
+                                 "auto q = g();\nTile<T, 8> t{s};\n"
+                                 "cp_async_wait<0>();")["statement"],
                          {("f(a, b);", "(left out)"), ("return;", "(left out)"),
                           ("x[i].y = 2;", "(left out)"), ("cp_async_wait<0>();", "(left out)")})
 

@@ -9,7 +9,7 @@ import json
 import os
 import unittest
 
-from base import read
+from base import read, write
 from fake_results import ASIDES, COLOURS, MadeUp, like
 from ladder import course
 from ladder.figures import gallery, shared_roof
@@ -345,7 +345,8 @@ class Figures(MadeUp):
 
         def points():
             return {(panel["title"], point["label"]): point["y"]
-                    for panel in self.said()[0]["shared_roof"]["panels"] for point in panel["points"]}
+                    for panel in self.said()[0]["shared_roof"]["panels"]
+                    for point in panel["points"]}
 
         for step in ("mma", "sm90"):
             measured, = self.records(rung="06_backward", variant=step, direction="bwd", batch=1,
