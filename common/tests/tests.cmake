@@ -156,8 +156,7 @@ ladder_part(sim sim_test races_test hopper_faults_test gpu_test broken_test brok
 ladder_part(tile tile_test over_warps_test hopper_test fp8_test float8_test float16_test machine_code)
 ladder_part(harness cli options_test report_test steps_test npy_test reference_test quantised_test
   sampling_test)
-ladder_part(scripts scripts lessons diff peers bench toy exercises mutate clock claims explore
-  explore_page plots)
+ladder_part(scripts ${script_tests})
 add_dependencies(tests_harness 06_backward)
 add_dependencies(tests_scripts programs broken_rung)
 # A test that no part has would run only with all others.

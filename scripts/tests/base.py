@@ -1,14 +1,23 @@
-"""What the tests of the scripts share: places, limits, and what they make up."""
+"""What the tests of the scripts share: places, limits, and commands run in their own folder."""
 
 import json
 import os
+import pty
+import shutil
+import signal
+import subprocess
 import sys
+import tempfile
+import time
+import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SCRIPTS = os.path.join(ROOT, "scripts")
 RESULTS = os.path.join(SCRIPTS, "results")
 # A limit is for what hangs. A machine may be under load, or be slow: so minutes.
 SECONDS = 600
+# What a person may have set, and a test sets by itself.
+SETTINGS = ("NO_COLOR", "COLUMNS", "CXX", "CUDACXX", "CMAKE_PREFIX_PATH", "CI", "LADDER_CUDA")
 
 sys.path.insert(0, SCRIPTS)
 sys.dont_write_bytecode = True
@@ -36,6 +45,14 @@ def write(*path, text, mode=0o644):
     return path
 
 
+def wait_for(path):
+    end = time.monotonic() + SECONDS
+    while not os.path.exists(path):
+        if time.monotonic() > end:
+            raise TimeoutError(path)
+        time.sleep(0.02)
+
+
 def listed(rung, variant, device="sim", **changes):
     """A line of a program's --list."""
     return {"rung": rung, "variant": variant, "device": device, "default": False,
@@ -56,3 +73,87 @@ LIST
 exit; fi
 {body}
 """)
+
+
+class Scratch(unittest.TestCase):
+    """A test in a folder of its own, self.root, and an environment of its own."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = os.path.realpath(folder.name)
+        self.environment = {name: value for name, value in os.environ.items()
+                            if name not in SETTINGS}
+        self.environment |= {"TERM": "xterm", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def at(self, *path):
+        return os.path.join(self.root, *path)
+
+    def write(self, path, text, mode=0o644):
+        return write(self.root, path, text=text, mode=mode)
+
+    def read(self, path):
+        return read(self.root, path)
+
+    def copy_scripts(self, *names):
+        """These commands, and what they are made of."""
+        os.makedirs(self.at("scripts"), exist_ok=True)
+        for name in names:
+            shutil.copy(os.path.join(SCRIPTS, name), self.at("scripts"))
+        shutil.copytree(os.path.join(SCRIPTS, "ladder"), self.at("scripts/ladder"),
+                        ignore=shutil.ignore_patterns("__pycache__"))
+
+    def called(self, clear=True):
+        """What stand-ins were asked since the last time: they write it to the file `called`."""
+        said = self.read("called") if os.path.exists(self.at("called")) else ""
+        if clear:
+            self.write("called", "")
+        return said
+
+    def run_it(self, *words, status=0, cwd=None, **environment):
+        """Runs a command, which ends with this status (None: any)."""
+        result = subprocess.run(words, cwd=cwd or self.root,
+                                env={**self.environment, **environment},
+                                stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+                                timeout=SECONDS)
+        if status is not None:
+            self.assertEqual(result.returncode, status, result.stdout + result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+        return result
+
+    def stopped(self, words, number, until, status):
+        """What a command said that was sent a signal once there was a file `until`."""
+        with subprocess.Popen(words, cwd=self.root, env=self.environment, encoding="utf-8",
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, start_new_session=True) as process:
+            wait_for(until)
+            if number == signal.SIGINT:  # as a terminal does: to everyone in the foreground
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+            out, err = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, status, err)
+        self.assertNotIn("Traceback", err)
+        return out, err
+
+    def on_a_terminal(self, *words, **environment):
+        """What a command writes to a terminal."""
+        try:
+            ours, theirs = pty.openpty()
+        except OSError as error:  # a container without /dev/pts
+            self.skipTest(f"no terminals here: {error}")
+        with subprocess.Popen(words, cwd=self.root, stdin=theirs, stdout=theirs,
+                              stderr=subprocess.DEVNULL,
+                              env={**self.environment, **environment}):
+            os.close(theirs)
+            out = b""
+            try:
+                while part := os.read(ours, 65536):
+                    out += part
+            except OSError:  # how Linux says that nobody has the terminal open any more
+                pass
+        os.close(ours)
+        return out.decode().replace("\r\n", "\n")
+
+    def fits(self, text):
+        self.assertLessEqual(max(map(len, text.splitlines())), 100)

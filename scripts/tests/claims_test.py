@@ -45,16 +45,11 @@ def run(step, *options):
     return result
 
 
-def requested(result):
-    return result["requested_read_bytes"] + result["requested_write_bytes"]
+def both_ways(kind):
+    return lambda result: result[f"{kind}_read_bytes"] + result[f"{kind}_write_bytes"]
 
 
-def distinct(result):
-    return result["distinct_read_bytes"] + result["distinct_write_bytes"]
-
-
-def shared(result):
-    return result["sram_read_bytes"] + result["sram_write_bytes"]
+requested, distinct, shared = map(both_ways, ("requested", "distinct", "sram"))
 
 
 def saved_lse(step, folder, *options):
@@ -62,27 +57,19 @@ def saved_lse(step, folder, *options):
     run(step, *options, "--save", folder)
     with open(os.path.join(folder, "lse.npy"), "rb") as file:
         data = file.read()
-    wide = data[6] > 1
-    start = (12 if wide else 10) + int.from_bytes(data[8:12 if wide else 10], "little")
-    values = array.array("f", data[start:])
+    header = 12 if data[6] > 1 else 10
+    values = array.array("f", data[header + int.from_bytes(data[8:header], "little"):])
     if sys.byteorder == "big":
         values.byteswap()
     return list(values)
 
 
 class EqualTiles(unittest.TestCase):
-    def setUp(self):
-        self.of = {step: run(step, *TILE) for step in STEPS}
-
     def each(self, count):
-        return [count(self.of[step]) for step in STEPS]
+        """Of 04, then of 05's steps swap, defer and mma."""
+        return [count(run(step, *TILE)) for step in STEPS]
 
-    def test_tiles_are_equal(self):
-        for step, result in self.of.items():
-            with self.subTest(step):
-                self.assertEqual((result["block_q"], result["block_kv"]), (64, 64))
-
-    def test_requested_bytes(self):
+    def test_bytes_requested(self):
         flash_v1, swap, defer, mma = self.each(requested)
         self.assertLess(swap, flash_v1)
         self.assertLess(defer, swap)  # l and m are not stored
@@ -92,27 +79,33 @@ class EqualTiles(unittest.TestCase):
         # Per pair of a query and a key: 10·d/Bc + 16/Bc for 04, 4·d/Br for 05. The rest grows
         # with N, and doubling N tells them apart: f(2N) − 2·f(N) = 2·a·N².
         def pair_bytes(step):
-            twice = run(step, *TILE, "--seqlen", str(2 * N))
-            return (requested(twice) - 2 * requested(self.of[step])) / (2 * N * N)
+            once, twice = (requested(run(step, *TILE, "--seqlen", str(n))) for n in (N, 2 * N))
+            return (twice - 2 * once) / (2 * N * N)
 
-        self.assertEqual(pair_bytes("04"), (10 * D + 16) / 64)
-        for step in ("swap", "defer", "mma"):
-            with self.subTest(step):
-                self.assertEqual(pair_bytes(step), 4 * D / 64)
+        self.assertEqual([pair_bytes(step) for step in STEPS],
+                         [(10 * D + 16) / 64] + [4 * D / 64] * 3)
 
-    def test_distinct_bytes(self):
-        flash_v1, swap, defer, mma = self.each(distinct)
-        self.assertEqual(flash_v1, 24 * N * D + 36 * N)
-        self.assertEqual(swap, 8 * N * D + 20 * N)
-        self.assertEqual(defer, 8 * N * D + 4 * N)
-        self.assertEqual(mma, defer)
+    def test_what_is_known_by_a_formula(self):
+        rows = N * (N // 64)  # and steps
+        line, twice = 8 * N * D + 4 * N, N * N + 2 * rows
+        for what, expected in (
+                (lambda result: (result["block_q"], result["block_kv"]), [(64, 64)] * 4),
+                (distinct, [24 * N * D + 36 * N, 8 * N * D + 20 * N, line, line]),
+                # One for each element of S, and for each row and step α and β, or α in each of the
+                # four warps that share the row, or α.
+                (lambda result: result["exp_count"], [twice, twice, N * N + 4 * rows,
+                                                      N * N + rows]),
+                (lambda result: result["matmul_flops"], [4 * N * N * D] * 4),
+                (lambda result: result["workspace_bytes"], [4 * N * D + 8 * N, 8 * N, 0, 0])):
+            self.assertEqual(self.each(what), expected)
 
     def test_shared_memory_bytes(self):
         flash_v1, swap, defer, mma = self.each(shared)
         self.assertLess(defer, swap)
         self.assertLess(2 * mma, min(flash_v1, swap, defer))
         # K and V arrive at every step of `swap`, at 04's only Q: reads are equal, writes are not.
-        self.assertEqual(self.of["swap"]["sram_read_bytes"], self.of["04"]["sram_read_bytes"])
+        reads = self.each(lambda result: result["sram_read_bytes"])
+        self.assertEqual(reads[0], reads[1])
         self.assertGreater(swap, flash_v1)
 
     def test_other_flops(self):
@@ -123,21 +116,6 @@ class EqualTiles(unittest.TestCase):
         tiles = N // 64
         self.assertEqual(swap - defer, tiles * tiles * 64 * D - tiles * (64 * D + 4 * 64))
         self.assertLess(mma, defer)
-
-    def test_exponentials(self):
-        # One for each element of S, and for each row and step α and β, or α in each of the four
-        # warps that share the row, or α.
-        rows = N * (N // 64)
-        self.assertEqual(self.each(lambda result: result["exp_count"]),
-                         [N * N + 2 * rows, N * N + 2 * rows, N * N + 4 * rows, N * N + rows])
-
-    def test_matmul_flops_are_the_same(self):
-        self.assertEqual(self.each(lambda result: result["matmul_flops"]), [4 * N * N * D] * 4)
-
-    def test_workspace(self):
-        flash_v1, swap, defer, mma = self.each(lambda result: result["workspace_bytes"])
-        self.assertEqual((flash_v1, swap), (4 * N * D + 8 * N, 8 * N))
-        self.assertEqual((defer, mma), (0, 0))
 
 
 class Tiles(unittest.TestCase):

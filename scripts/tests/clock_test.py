@@ -17,32 +17,24 @@ import tempfile
 import unittest
 import unittest.mock
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.realpath(os.path.join(HERE, "../.."))
-SCRIPTS = os.path.join(ROOT, "scripts")
-CXX = "c++"
-sys.path.insert(0, SCRIPTS)
-sys.path.insert(0, HERE)
-sys.dont_write_bytecode = True
-
-from ladder import clock  # noqa: E402  (it lies in scripts)
-from ladder.console import NO_DEVICE, Stop  # noqa: E402
-from ladder.files import machine_of  # noqa: E402
-from base import SECONDS  # noqa: E402
+from base import ROOT, SCRIPTS, SECONDS, Scratch, argument, read
+from ladder import clock
+from ladder.console import NO_DEVICE, Stop
+from ladder.files import machine_of
 
 clock_script = importlib.import_module("clock")
+CXX = "c++"
 
 
 def source(variant):
-    with open(os.path.join(ROOT, clock.source_of(variant)), encoding="utf-8") as file:
-        return file.read()
+    return read(ROOT, clock.source_of(variant))
 
 
 class Planting(unittest.TestCase):
     def test_the_marks_of_a_step_in_the_order_of_the_loop(self):
-        overlapped = """mark(step, 0); start_scores(); mark(step, 1); start_output(); mark(step - 1, 5);
-            wgmma_wait<1>(S); mark(step, 2); softmax(step * Bc); mark(step, 3); wgmma_wait<0>(O_sum, P);
-            mark(step - 1, 6); P = as_operand<T>(S); mark(step, 4);"""
+        overlapped = """mark(step, 0); start_scores(); mark(step, 1); start_output();
+            mark(step - 1, 5); wgmma_wait<1>(S); mark(step, 2); softmax(step * Bc); mark(step, 3);
+            wgmma_wait<0>(O_sum, P); mark(step - 1, 6); P = as_operand<T>(S); mark(step, 4);"""
         in_turn = """K.wait(); mark(step, 0); mark(step, 1); wgmma_wait<0>(S); mark(step, 2);
             mark(step, 3); mul_rows(O_sum, alpha); auto P = as_operand<T>(S); mark(step, 4);
             mark(step, 5); wgmma_wait<0>(O_sum, P); mark(step, 6);"""
@@ -64,7 +56,8 @@ class Planting(unittest.TestCase):
                 ("producer", producer.replace("    K.wait();\n", 2 * "    K.wait();\n"),
                  "'K.wait();' stands 2 times where one of 05_flash_v2/hopper/producer.cu"),
                 # What stands before the loop does not count.
-                ("overlap", overlap.replace(wait, "").replace("  Q.wait();\n", "  Q.wait();\n" + wait),
+                ("overlap", overlap.replace(wait, "").replace("  Q.wait();\n",
+                                                              "  Q.wait();\n" + wait),
                  "'wgmma_wait<1>(S);' stands no times")):
             with self.assertRaises(Stop) as stop:
                 clock.with_marks(text, variant)
@@ -100,21 +93,21 @@ IN_TURN = [0, 10, 100, 200, 220, 230, 300]  # then waits for 20
 OVERLAPPED = [0, 10, 100, 200, 240, 20, 210]
 
 
-class Reading(unittest.TestCase):
-    def write(self, values, descr="<f4"):
+class Marks(Scratch):
+    def lse(self, values, descr="<f4"):
+        """A file as --save writes it."""
         header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': (1, 1, {len(values)}), }}"
         header = header.encode().ljust(117) + b"\n"
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        path = os.path.join(folder.name, "lse.npy")
-        with open(path, "wb") as file:
+        with open(self.at("saved.npy"), "wb") as file:
             file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
                        + array.array("f", values).tobytes())
-        return path
+        return self.at("saved.npy")
 
+
+class Reading(Marks):
     def blocks(self, *consumers, block_q, seqlen):
         values = [float(word) for of in consumers for word in of]
-        return clock.blocks_of(clock.read_lse(self.write(values)), seqlen, block_q)
+        return clock.blocks_of(clock.read_lse(self.lse(values)), seqlen, block_q)
 
     def test_rows_become_blocks(self):
         one = words(1000, 320, IN_TURN, False)
@@ -164,7 +157,7 @@ class Reading(unittest.TestCase):
         with self.assertRaises(Stop):
             clock.statistics_of(self.blocks([8.25] * 64, block_q=64, seqlen=64), "producer")
         with self.assertRaises(Stop):
-            clock.read_lse(self.write([1.0], descr="<f8"))
+            clock.read_lse(self.lse([1.0], descr="<f8"))
 
 
 # In the place of both programs: takes the time that stands in its name, and saves marks.
@@ -182,32 +175,23 @@ print(json.dumps({{"time_ms": ms, "tflops": 500 / ms, "block_q": 64, "block_kv":
 '''
 
 
-class Measuring(unittest.TestCase):
+class Measuring(Marks):
     def test_the_whole(self):
-        with tempfile.TemporaryDirectory() as folder:
-            def at(name):
-                return os.path.join(folder, name)
-
-            os.mkdir(at("bin"))
-            for path in (at("bin/05_flash_v2"), at("marked")):
-                with open(path, "w", encoding="utf-8") as file:
-                    file.write(PROGRAM)
-                os.chmod(path, 0o755)
-            one = [float(word) for word in words(1000, 320, OVERLAPPED, True)]
-            lse = Reading.write(self, one * (clock.SEQLEN // clock.ROWS))
-            options = clock_script.parse(["--bin", at("bin"), "--out", at("clock.json"), "--warm",
-                                          "100", "--commit", "abc"])
-            with unittest.mock.patch.dict(os.environ, CLOCK_LOG=at("log"), CLOCK_LSE=lse), \
-                    unittest.mock.patch.multiple(
-                        clock, need_hopper=lambda: None, build=lambda *_: at("marked"),
-                        machine=lambda _, given: {"gpu": "GPU", "commit": given}), \
-                    contextlib.redirect_stdout(io.StringIO()) as said:
-                self.assertEqual(clock.measure(options), 0)
-            with open(at("log"), encoding="utf-8") as file:
-                log = file.read().splitlines()
-            with open(at("clock.json"), encoding="utf-8") as file:
-                found = json.load(file)
-            self.assertIsNone(machine_of(at("clock.json")))  # it is none of bench.py's
+        for path in ("bin/05_flash_v2", "marked"):
+            self.write(path, PROGRAM, 0o755)
+        one = [float(word) for word in words(1000, 320, OVERLAPPED, True)]
+        lse = self.lse(one * (clock.SEQLEN // clock.ROWS))
+        options = clock_script.parse(["--bin", self.at("bin"), "--out", self.at("clock.json"),
+                                      "--warm", "100", "--commit", "abc"])
+        with unittest.mock.patch.dict(os.environ, CLOCK_LOG=self.at("called"), CLOCK_LSE=lse), \
+                unittest.mock.patch.multiple(
+                    clock, need_hopper=lambda: None, build=lambda *_: self.at("marked"),
+                    machine=lambda _, given: {"gpu": "GPU", "commit": given}), \
+                contextlib.redirect_stdout(io.StringIO()) as said:
+            self.assertEqual(clock.measure(options), 0)
+        log = self.called().splitlines()
+        found = json.loads(self.read("clock.json"))
+        self.assertIsNone(machine_of(self.at("clock.json")))  # it is none of bench.py's
         # Of each kernel two rounds without and with marks, and then those that are kept.
         self.assertEqual(len(log), 6 * 5)
         self.assertEqual([line.split()[0] for line in log[:5]], ["None"] * 4 + ["50"])
@@ -223,37 +207,23 @@ class Measuring(unittest.TestCase):
                       "1.750 GHz", said.getvalue())
 
 
-class Command(unittest.TestCase):
-    def run_script(self, *options, path="/nowhere"):
-        return subprocess.run([sys.executable, os.path.join(SCRIPTS, "clock.py"), *options],
-                              env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL,
-                              capture_output=True, encoding="utf-8", timeout=SECONDS)
-
-    def test_without_a_gpu(self):
-        done = self.run_script()
-        self.assertEqual((done.returncode, done.stdout, done.stderr),
-                         (NO_DEVICE, "",
-                          "scripts/clock.py: needs a Hopper GPU, and there is none\n"))
-
-    def test_with_another_gpu(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "nvidia-smi")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write("#!/bin/sh\necho 'NVIDIA A100, 8.0'\n")
-            os.chmod(path, 0o755)
-            done = self.run_script(path=folder)
-        self.assertEqual((done.returncode, done.stderr), (
-            NO_DEVICE, "scripts/clock.py: needs a Hopper GPU, and this is an NVIDIA A100\n"))
+class Command(Scratch):
+    def test_what_it_needs(self):
+        for gpu, said in (("", "needs a Hopper GPU, and there is none"),
+                          ("NVIDIA A100, 8.0", "needs a Hopper GPU, and this is an NVIDIA A100")):
+            if gpu:
+                self.write("path/nvidia-smi", f"#!/bin/sh\necho '{gpu}'\n", 0o755)
+            done = self.run_it(sys.executable, os.path.join(SCRIPTS, "clock.py"),
+                               PATH=self.at("path"), status=NO_DEVICE)
+            self.assertEqual((done.stdout, done.stderr), ("", f"scripts/clock.py: {said}\n"))
 
     def test_help(self):
-        done = self.run_script("--help")
-        self.assertEqual(done.returncode, 0)
-        self.assertLessEqual(max(map(len, done.stdout.splitlines())), 100)
+        said = self.run_it(sys.executable, os.path.join(SCRIPTS, "clock.py"), "--help").stdout
+        self.fits(said)
         for name in ("--out", "--bin", "--commit", "Exit status"):
-            self.assertIn(name, done.stdout)
+            self.assertIn(name, said)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        CXX = sys.argv.pop(1)
+    CXX = argument() or CXX
     unittest.main()

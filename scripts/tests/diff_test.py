@@ -3,147 +3,85 @@
 Run alone: python3 scripts/tests/diff_test.py
 """
 
-import glob
 import os
-import pty
 import re
 import shutil
 import subprocess
-import sys
-import tempfile
 import unittest
 
-from base import ROOT, SCRIPTS, SECONDS, listed, program, write
+from base import ROOT, SCRIPTS, Scratch, listed, program
 
-SCRIPT = os.path.join(SCRIPTS, "diff")
 ESCAPE = re.compile(r"\033\[[0-9;]*m")
+FIRST, THIRD = "00_first/attention.cu", "02_third/attention.cu"
+ZIG, ALPHA, LAST = ("01_second/zig.cu", "01_second/alpha.cu", "01_second/attention.cu")
 
 
-def source(variant, *lines, more=""):
-    return "\n".join([*lines, "const Register r{{" + more, f'  .name = "{variant}"}}}};', ""])
-
-
-class DiffTest(unittest.TestCase):
+class DiffTest(Scratch):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = os.path.realpath(folder.name)
-        os.mkdir(os.path.join(self.root, "scripts"))
-        shutil.copy(SCRIPT, os.path.join(self.root, "scripts"))
-        shutil.copytree(os.path.join(SCRIPTS, "ladder"), os.path.join(self.root, "scripts/ladder"),
-                        ignore=shutil.ignore_patterns("__pycache__"))
-        self.environment = {name: value for name, value in os.environ.items()
-                            if name not in ("NO_COLOR", "COLUMNS")}
-        self.environment["TERM"] = "xterm"
-        self.environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        super().setUp()
+        self.copy_scripts("diff")
         # No variant is called as its file, nor do the files' names follow the steps' order.
-        self.write("00_first/attention.cu", source("only", "a", "b", "c"))
-        self.write("01_second/zig.cu", source("early", "a", "b", "c"))
-        self.write("01_second/alpha.cu", source("late", "a", "B", "c"))
-        self.write("01_second/attention.cu", source("last", "a", "B", "c", "d"))
-        self.write("01_second/sm90.cu", source("sm90", "a", "tma"))
-        self.write("02_third/attention.cu", source("last", "a", "B", "c", "e"))
-        self.program("00_first", ("only", ""))
-        self.program("01_second", ("early", ""), ("late", "early"), ("last", "late"),
-                     ("sm90", "last"))
-        self.program("02_third", ("last", ""))
+        for path, variant, lines in ((FIRST, "only", "a b c"), (ZIG, "early", "a b c"),
+                                     (ALPHA, "late", "a B c"), (LAST, "last", "a B c d"),
+                                     ("01_second/sm90.cu", "sm90", "a tma"),
+                                     (THIRD, "last", "a B c e")):
+            self.source(path, variant, lines)
+        self.steps("00_first", only="")
+        self.steps("01_second", early="", late="early", last="late", sm90="last")
+        self.steps("02_third", last="")
 
-    def write(self, path, text):
-        write(self.root, path, text=text)
+    def source(self, path, variant, lines, more=""):
+        self.write(path, "\n".join([*lines.split(), "const Register r{{" + more,
+                                    f'  .name = "{variant}"}}}};', ""]))
 
-    def program(self, rung, *steps):
-        """One that lists these: (step, the one that it follows)."""
-        program(os.path.join(self.root, "build/bin", rung),
-                [listed(rung, step, after=after) for step, after in steps])
+    def steps(self, rung, **after):
+        """A program that lists these: each with the one that it follows."""
+        program(self.at("build/bin", rung),
+                [listed(rung, step, after=before) for step, before in after.items()])
 
-    def diff(self, *words, cwd=None, **environment):
-        return subprocess.run([os.path.join(self.root, "scripts/diff"), *words],
-                              cwd=cwd or self.root, env={**self.environment, **environment},
-                              stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-                              timeout=SECONDS)
+    def diff(self, *words, **more):
+        return self.run_it(self.at("scripts/diff"), *words, **more)
 
-    def on_a_terminal(self, *words, **environment):
-        try:
-            main, other = pty.openpty()
-        except OSError as error:  # a container without /dev/pts
-            self.skipTest(f"no pseudo-terminal: {error}")
-        with subprocess.Popen([os.path.join(self.root, "scripts/diff"), *words], cwd=self.root,
-                              env={**self.environment, **environment}, stdin=other, stdout=other,
-                              stderr=other) as process:
-            os.close(other)
-            out = b""
-            try:
-                while part := os.read(main, 65536):
-                    out += part
-            except OSError:  # how Linux says that nobody has the terminal open any more
-                pass
-        os.close(main)
-        self.assertEqual(process.returncode, 0, out)
-        return out.decode().replace("\r\n", "\n")
+    def stat(self):
+        return [line.split() for line in self.diff("--stat").stdout.splitlines()]
 
-    # ---- which files ----
+    def check_names(self, cases):
+        for names, path in cases:
+            for name in names.split():
+                self.assertIn(f"\n+++ {path}\n", self.diff("00", name).stdout, name)
 
     def test_names_of_rungs_and_steps(self):
-        zig, alpha, last = ("01_second/zig.cu", "01_second/alpha.cu", "01_second/attention.cu")
-        for name, path in (("01", last), ("01_second", last), ("01_second/", last), ("01/", last),
-                           ("01/attention", last), ("01_second/attention.cu", last),
-                           ("01/last", last), ("01_second/last", last),
-                           ("01/zig", zig), ("01_second/zig.cu", zig), ("01/early", zig),
-                           ("01/alpha", alpha), ("01/late", alpha),
-                           ("01/sm90", "01_second/sm90.cu")):
-            with self.subTest(name):
-                result = self.diff("00", name)
-                self.assertEqual(result.returncode, 0, result.stderr)
-                self.assertIn(f"\n+++ {path}\n", result.stdout)
+        self.check_names((
+            ("01 01_second/ 01/attention 01_second/attention.cu 01/last", LAST),
+            ("01/zig 01_second/zig.cu 01/early", ZIG), ("01/alpha 01/late", ALPHA)))
+        # A file of a name comes before a variant of it.
+        self.source("01_second/late.cu", "zig", "x")
+        self.check_names((("01/late", "01_second/late.cu"), ("01/zig", ZIG)))
 
-    def test_a_file_of_a_name_comes_before_a_variant_of_it(self):
-        self.write("01_second/late.cu", source("zig", "x"))
-        self.assertIn("+++ 01_second/late.cu", self.diff("00", "01/late").stdout)
-        self.assertIn("+++ 01_second/zig.cu", self.diff("00", "01/zig").stdout)
-
-    def test_what_is_unknown_is_status_2_with_what_is_known(self):
-        for name in ("07", "01/nosuch", "nosuch", "0", "1_second", "00/last", "/zig"):
-            with self.subTest(name):
-                result = self.diff("00", name)
-                self.assertEqual((result.returncode, result.stdout), (2, ""))
-                self.assertIn(f"there is no {name}. The rungs and their steps:\n", result.stderr)
-                self.assertIn("  00_first            00 (only)\n"
-                              "  01_second           01/alpha (late), 01 (last), 01/sm90, "
-                              "01/zig (early)\n", result.stderr)
-
-    def test_bad_usage_is_status_2(self):
-        for words in ((), ("00",), ("00", "01", "02"), ("--stat", "00", "01"), ("--nosuch",),
-                      ("-U", "-1", "00", "01"), ("-U", "x", "00", "01")):
-            with self.subTest(words):
-                result = self.diff(*words)
-                self.assertEqual((result.returncode, result.stdout), (2, ""))
-                self.assertIn("scripts/diff: error", result.stderr)
-
-    def test_a_file_that_cannot_be_read(self):
-        with open(os.path.join(self.root, "02_third/attention.cu"), "wb") as file:
-            file.write(b"\xff")
-        result = self.diff("00", "01")
-        self.assertEqual(result.returncode, 2)
-        self.assertIn("cannot read 02_third/attention.cu", result.stderr)
-
-    def test_from_any_folder(self):
-        self.assertEqual(self.diff("00", "01", cwd="/").stdout, self.diff("00", "01").stdout)
-
-    def test_help(self):
-        result = self.diff("--help", COLUMNS="100")
-        self.assertEqual(result.returncode, 0)
+    def test_what_it_refuses(self):
+        for name in ("07", "01/nosuch", "0", "1_second", "00/last", "/zig"):
+            said = self.diff("00", name, status=2).stderr
+            self.assertIn(f"there is no {name}. The rungs and their steps:\n", said)
+            self.assertIn("  00_first            00 (only)\n  01_second           01/alpha (late), "
+                          "01 (last), 01/sm90, 01/zig (early)\n", said)
+        for words in ("", "00", "00 01 02", "--stat 00 01", "--nosuch", "-U -1 00 01"):
+            result = self.diff(*words.split(), status=2)
+            self.assertIn("scripts/diff: error", result.stderr)
+            self.assertEqual(result.stdout, "")
+        said = self.diff("--help", COLUMNS="100").stdout
         for word in ("scripts/diff 02 03", "--context", "--stat", "Exit status"):
-            self.assertIn(word, result.stdout)
-        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+            self.assertIn(word, said)
+        self.fits(said)
+        with open(self.at(THIRD), "wb") as file:
+            file.write(b"\xff")
+        self.assertIn(f"cannot read {THIRD}", self.diff("00", "01", status=2).stderr)
 
     # ---- unified ----
 
     def test_unified(self):
-        result = self.diff("01/zig", "01/alpha")
-        self.assertEqual(result.returncode, 0)
-        self.assertEqual(result.stdout, "\n".join([
-            "--- 01_second/zig.cu",
-            "+++ 01_second/alpha.cu",
+        expected = "\n".join([
+            f"--- {ZIG}",
+            f"+++ {ALPHA}",
             "@@ -1,5 +1,5 @@",
             " a",
             "-b",
@@ -152,61 +90,63 @@ class DiffTest(unittest.TestCase):
             " const Register r{{",
             '-  .name = "early"}};',
             '+  .name = "late"}};',
-            "01_second/zig.cu → 01_second/alpha.cu, lines: 2 added, 2 removed, 3 kept",
-            ""]))
+            f"{ZIG} → {ALPHA}, lines: 2 added, 2 removed, 3 kept",
+            ""])
+        # From any folder, and in a locale without the arrow.
+        for more in ({}, {"cwd": "/"}, {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}):
+            self.assertEqual(self.diff("01/zig", "01/alpha", **more).stdout, expected)
+        self.assertEqual(self.diff("01", "01/last").stdout,
+                         f"{LAST} → {LAST}, lines: 0 added, 0 removed, 6 kept\n")
 
     def test_hunks_and_context(self):
         lines = [str(i) for i in range(40)]
-        self.write("00_first/attention.cu", "\n".join(lines))
-        self.write("01_second/attention.cu", "\n".join(["first", *lines[:30], *lines[31:]]))
-        result = self.diff("00", "01")
-        self.assertEqual([line for line in result.stdout.splitlines() if line.startswith("@@")],
-                         ["@@ -1,3 +1,4 @@", "@@ -28,7 +29,6 @@"])
-        result = self.diff("-U", "0", "00", "01")
-        self.assertEqual(result.stdout.splitlines()[2:],
-                         ["@@ -0,0 +1,1 @@", "+first", "@@ -31,1 +31,0 @@", "-30",
-                          "00_first/attention.cu → 01_second/attention.cu, lines: 1 added, "
-                          "1 removed, 39 kept"])
-        result = self.diff("-U", "99", "00", "01")
-        self.assertEqual(result.stdout.count("@@ -"), 1)
+        self.write(FIRST, "\n".join(lines))
+        self.write(LAST, "\n".join(["first", *lines[:30], *lines[31:]]))
+        for context, hunks in (
+                ([], ["@@ -1,3 +1,4 @@", "@@ -28,7 +29,6 @@"]),
+                (["-U", "99"], ["@@ -1,40 +1,40 @@"]),
+                (["-U", "0"], ["@@ -0,0 +1,1 @@", "@@ -31,1 +31,0 @@"])):
+            made = self.diff(*context, "00", "01").stdout.splitlines()
+            self.assertEqual([line for line in made if line.startswith("@@")], hunks)
+            self.assertIn("1 added, 1 removed, 39 kept", made[-1])
 
-    def test_the_same_file(self):
-        result = self.diff("01", "01/last")
-        self.assertEqual((result.returncode, result.stdout), (
-            0, "01_second/attention.cu → 01_second/attention.cu, lines: 0 added, 0 removed, "
-               "6 kept\n"))
+    def test_what_is_only_indented_otherwise_is_kept(self):
+        self.write(FIRST, "a\nb\nc\n")
+        self.write(LAST, "a\nloop\n  b\nend\nc\n")
+        self.assertEqual(self.diff("00", "01").stdout.splitlines()[3:], [
+            " a", "+loop", "   b", "+end", " c",
+            f"{FIRST} → {LAST}, lines: 2 added, 0 removed, 3 kept"])
 
     def test_diff_and_patch_agree(self):
         """The hunks are what `patch` reads."""
         if not shutil.which("patch"):
             self.skipTest("patch is missing")
-        rungs = sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*", "attention.cu")))[:3]
-        for old, new in zip(rungs, rungs[1:]):
-            names = [os.path.basename(os.path.dirname(path)) for path in (old, new)]
-            made = subprocess.run([sys.executable, SCRIPT, *names], capture_output=True, check=True)
-            patched = os.path.join(self.root, "patched")
-            shutil.copy(old, patched)
-            body = made.stdout[:made.stdout.rindex(b"\n", 0, -1) + 1]  # without the closing line
-            subprocess.run(["patch", "--silent", "--ignore-whitespace", patched], input=body,
-                           check=True, capture_output=True)
-            with open(patched, "rb") as got, open(new, "rb") as expected:
+        for old, new in (("00_naive", "01_tiled_matmul"), ("01_tiled_matmul", "02_safe_softmax")):
+            made = self.run_it(os.path.join(SCRIPTS, "diff"), old, new).stdout
+            patched, wanted = self.at("patched"), os.path.join(ROOT, new, "attention.cu")
+            shutil.copy(os.path.join(ROOT, old, "attention.cu"), patched)
+            body = made[:made.rindex("\n", 0, -1) + 1]  # without the closing line
+            subprocess.run(["patch", "--silent", "--ignore-whitespace", patched], check=True,
+                           input=body.encode(), capture_output=True)
+            with open(patched, "rb") as got, open(wanted, "rb") as expected:
                 self.assertEqual([line.lstrip() for line in got],
                                  [line.lstrip() for line in expected])
 
-    def test_what_is_only_indented_otherwise_is_kept(self):
-        self.write("00_first/attention.cu", "a\nb\nc\n")
-        self.write("01_second/attention.cu", "a\nloop\n  b\nend\nc\n")
-        result = self.diff("00", "01")
-        self.assertEqual(result.stdout.splitlines()[3:], [
-            " a", "+loop", "   b", "+end", " c",
-            "00_first/attention.cu → 01_second/attention.cu, lines: 2 added, 0 removed, 3 kept"])
+    def test_06_holds_05(self):
+        """06's attention.cu adds the backward pass; of 05's no more goes or changes than the head
+        comment and the registration."""
+        made = self.run_it(os.path.join(SCRIPTS, "diff"), "-U", "0", "05", "06").stdout
+        removed = [line for line in made.splitlines()[2:] if line.startswith("-")]
+        self.assertLessEqual(len(removed), 25, "\n".join(removed))
+        for line in removed:
+            self.assertRegex(line, r"^-(//|const Register|  +\.\w+ = )",
+                             "neither comment nor registration")
 
     # ---- the whole ladder ----
 
     def test_stat(self):
-        result = self.diff("--stat")
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual([line.split() for line in result.stdout.splitlines()], [
+        """Asides, a folder of the rung, and what is no step, come after the rung's own."""
+        self.assertEqual(self.stat(), [
             ["from", "to", "added", "removed", "kept"],
             ["00", "01/zig", "1", "1", "4"],
             ["01/zig", "01/alpha", "2", "2", "3"],
@@ -214,79 +154,50 @@ class DiffTest(unittest.TestCase):
             ["00", "01", "3", "2", "3"],
             ["01", "01/sm90", "2", "4", "2"],
             ["01", "02", "1", "1", "5"]])
-
-    def test_stat_of_what_comes_after_the_rung(self):
-        """Asides, a folder of the rung, and what is no step."""
-        self.write("01_second/aside.cu", source("aside", "a", "aside"))
-        self.write("01_second/vendor.cu", source("vendor", "a", more=".baseline = true,"))
-        self.write("01_second/fast/two.cu", source("second", "a", "tma", "x"))
-        self.write("01_second/fast/one.cu", source("one", "a", "tma"))
-        self.write("01_second/fast/deeper/no.cu", source("no", "a"))
-        self.program("01_second", ("early", ""), ("late", "early"), ("last", "late"),
-                     ("aside", "last"), ("sm90", "last"), ("one", "sm90"), ("second", "one"))
-        self.assertEqual([line.split()[:2] for line in self.diff("--stat").stdout.splitlines()], [
+        self.source("01_second/aside.cu", "aside", "a aside")
+        self.source("01_second/vendor.cu", "vendor", "a", more=".baseline = true,")
+        self.source("01_second/fast/two.cu", "second", "a tma x")
+        self.source("01_second/fast/one.cu", "one", "a tma")
+        self.source("01_second/fast/deeper/no.cu", "no", "a")
+        self.steps("01_second", early="", late="early", last="late", aside="last", sm90="last",
+                   one="sm90", second="one")
+        self.assertEqual([line[:2] for line in self.stat()], [
             ["from", "to"], ["00", "01/zig"], ["01/zig", "01/alpha"], ["01/alpha", "01"],
             ["00", "01"], ["01", "01/aside"], ["01", "01/sm90"], ["01/sm90", "01/one"],
             ["01/one", "01/two"], ["01", "02"]])
-        for name, path in (("01/two", "01_second/fast/two.cu"),
-                           ("01/fast/two", "01_second/fast/two.cu"),
-                           ("01_second/fast/two.cu", "01_second/fast/two.cu"),
-                           ("01/second", "01_second/fast/two.cu"),
-                           ("01/aside", "01_second/aside.cu")):
-            with self.subTest(name):
-                self.assertIn(f"\n+++ {path}\n", self.diff("00", name).stdout)
-        self.assertEqual(self.diff("00", "01/vendor").returncode, 2)
+        self.check_names((("01/two 01/fast/two 01_second/fast/two.cu 01/second",
+                           "01_second/fast/two.cu"), ("01/aside", "01_second/aside.cu")))
+        self.diff("00", "01/vendor", status=2)
 
     def test_stat_asks_the_programs(self):
-        self.program("01_second", ("early", ""), ("gone", "early"))
-        result = self.diff("--stat")
-        self.assertEqual((result.returncode, result.stdout), (2, ""))
-        self.assertIn("01_second lists gone, which no file registers: scripts/run", result.stderr)
-        shutil.rmtree(os.path.join(self.root, "build"))
-        result = self.diff("--stat")
-        self.assertEqual((result.returncode, result.stdout), (2, ""))
-        self.assertIn("no folder build/bin: scripts/run builds the programs", result.stderr)
-        self.assertEqual(self.diff("00", "01").returncode, 0)
+        self.steps("01_second", early="", gone="early")
+        self.assertIn("01_second lists gone, which no file registers: scripts/run",
+                      self.diff("--stat", status=2).stderr)
+        shutil.rmtree(self.at("build"))
+        self.assertIn("no folder build/bin: scripts/run builds the programs",
+                      self.diff("--stat", status=2).stderr)
+        self.diff("00", "01")
 
-    def test_06_holds_05(self):
-        """06's attention.cu adds the backward pass; of 05's no more goes or changes than the head
-        comment and the registration."""
-        made = subprocess.run([sys.executable, SCRIPT, "-U", "0", "05", "06"], capture_output=True,
-                              encoding="utf-8", check=True).stdout
-        removed = [line for line in made.splitlines()[2:] if line.startswith("-")]
-        self.assertLessEqual(len(removed), 25, "\n".join(removed))
-        for line in removed:
-            self.assertRegex(line, r"^-(//|const Register|  +\.\w+ = )",
-                             "neither comment nor registration")
-
-    # ---- colour ----
+    # ---- who reads it ----
 
     def test_colour_on_a_terminal_alone(self):
+        script = self.at("scripts/diff")
         for words in (("00", "01"), ("--stat",)):
-            self.assertNotIn("\033", self.diff(*words).stdout)
-            colour = self.on_a_terminal(*words)
+            plain = self.diff(*words).stdout
+            self.assertNotIn("\033", plain)
+            colour = self.on_a_terminal(script, *words, NO_COLOR="")
             self.assertIn("\033[", colour)
-            self.assertEqual(ESCAPE.sub("", colour), self.diff(*words).stdout)
+            self.assertEqual(ESCAPE.sub("", colour), plain)
             for off in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-                self.assertNotIn("\033", self.on_a_terminal(*words, **off))
-            self.assertIn("\033", self.on_a_terminal(*words, NO_COLOR=""))
-        colour = self.on_a_terminal("00", "01")
+                self.assertNotIn("\033", self.on_a_terminal(script, *words, **off))
+        colour = self.on_a_terminal(script, "00", "01")
         self.assertIn("\033[31m-b\033[0m\n", colour)
         self.assertIn("\033[32m+B\033[0m\n", colour)
 
-    # ---- what goes wrong ----
-
     def test_a_reader_that_has_seen_enough(self):
-        self.write("00_first/attention.cu", "x\n" * 100_000)
-        result = subprocess.run(["bash", "-c", "scripts/diff 00 01 | head -n 1"], cwd=self.root,
-                                env=self.environment, capture_output=True, encoding="utf-8",
-                                timeout=SECONDS)
-        self.assertEqual((result.stdout, result.stderr), ("--- 00_first/attention.cu\n", ""))
-
-    def test_a_locale_without_the_arrow(self):
-        result = self.diff("00", "01", LC_ALL="C", PYTHONIOENCODING="ascii")
-        self.assertEqual(result.returncode, 0)
-        self.assertIn("→", result.stdout)
+        self.write(FIRST, "x\n" * 100_000)
+        result = self.run_it("bash", "-c", "scripts/diff 00 01 | head -n 1")
+        self.assertEqual((result.stdout, result.stderr), (f"--- {FIRST}\n", ""))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,20 @@
-"""What bench.py --grid paper,long would write on some GPU: made up, after the shape of real ones.
+"""What bench.py --grid paper,long would write on some GPU: made up, after the shape of real ones;
+and tests over it.
 
 python3 scripts/tests/fake_results.py FILE [FILE] writes it, to see figures of; and another GPU's,
 which belongs into the same folder.
 """
 
 import json
+import os
+import pickle
+import shutil
 import sys
 
-from base import listed
-from ladder.figures.measured import flops
+from base import RESULTS, SCRIPTS, Scratch, listed
+from ladder.figures.gallery import figure_data
+from ladder.figures.measured import Files, flops
+from ladder.figures.pages import TABLES, renewed
 from ladder.files import item_a_line, write_whole
 
 # TFLOP/s at large N, what a step requests (bytes for each of N² and for each of N·d) and keeps.
@@ -159,6 +165,83 @@ def of_another(results):
                 one["time_ms"] *= COPY / OTHERS_COPY
             record["tflops"] *= OTHERS_COPY / COPY
     return results
+
+
+def like(record, **wanted):
+    return all(record[name] == value for name, value in wanted.items())
+
+
+class MadeUp(Scratch):
+    """Measurements that are made up, self.results and, of another GPU, self.others, beside the
+    sim's real ones."""
+
+    EVERY = "".join(f"{name}\n<!-- {name}:begin -->\nold\n<!-- {name}:end -->\n" for name in TABLES)
+
+    @classmethod
+    def setUpClass(cls):
+        results = fake_results()
+        cls.made = pickle.dumps((results, of_another(results)))  # copied ten times as fast
+
+    def setUp(self):
+        super().setUp()
+        self.path = self.at("gpu.json")
+        self.as_it_was()
+
+    def as_it_was(self):
+        for name in ("sim.json", "traces.json", "clock.json"):
+            shutil.copy(os.path.join(RESULTS, name), self.root)
+        self.results, self.others = pickle.loads(self.made)
+
+    def files(self):
+        self.write("gpu.json", self.results)
+        self.write("other.json", self.others)
+        return Files(self.path)
+
+    def edit(self, name, change):
+        """Changes a file of JSON beside the results."""
+        data = json.loads(self.read(name))
+        change(data)
+        self.write(name, data)
+
+    def plot(self, *words, status=0):
+        result = self.run_it(os.path.join(SCRIPTS, "plot.py"), *words, status=None)
+        if result.returncode == 3 and "matplotlib is missing" in result.stderr and not \
+                os.environ.get("CI"):
+            self.skipTest(result.stderr.strip())
+        self.assertEqual(result.returncode, status, result.stderr)
+        return result
+
+    def said(self, files=None):
+        """The figures' data, and what is said of those that lack some."""
+        lines = []
+        return figure_data(files or self.files(), lines.append), "\n".join(lines)
+
+    def table(self, name):
+        return TABLES[name](self.files(), name)
+
+    def readme(self, files=None):
+        return renewed(self.write("README.md", self.EVERY), files or self.files())[0]
+
+    def records(self, **wanted):
+        return [r for r in self.results["records"] if like(r, **wanted)]
+
+    def drop(self, keep):
+        """Keeps the records, with their commands, for which `keep` holds."""
+        pairs = [(c, r) for c, r in zip(self.results["commands"], self.results["records"])
+                 if keep(c, r)]
+        self.results["commands"], self.results["records"] = map(list, zip(*pairs))
+
+    def drop_step(self, rung, variant):
+        self.drop(lambda _, r: (r["rung"], r["variant"]) != (rung, variant))
+
+    def add_fp16(self, faster=1):
+        """All that was measured, in fp16 too, and first."""
+        for words in ("commands", "records", "peers"):
+            more = json.loads(json.dumps(self.results[words]).replace("bf16", "fp16"))
+            for record in more if words != "commands" else []:
+                record["time_ms"] = record["time_ms"] and record["time_ms"] / faster
+                record["tflops"] = record["tflops"] and record["tflops"] * faster
+            self.results[words] = more + self.results[words]
 
 
 if __name__ == "__main__":

@@ -1,23 +1,22 @@
 # The tests of the scripts and of the lessons. -v: scripts/test reads why something was skipped.
+set(script_tests)
 function(ladder_script_test name file)
   add_test(NAME ${name} COMMAND Python3::Interpreter
     ${CMAKE_SOURCE_DIR}/scripts/tests/${file}_test.py ${ARGN} -v)
+  set(script_tests ${script_tests} ${name} PARENT_SCOPE)
 endfunction()
-foreach(name scripts diff mutate drawings)
+foreach(name run ready style diff mutate plots tables pipeline drawings)
   ladder_script_test(${name} ${name})
 endforeach()
-foreach(name lessons peers bench exercises claims plots)
+foreach(name lessons peers bench grid exercises claims results explore explore_page)
   ladder_script_test(${name} ${name} ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 endforeach()
 foreach(name toy clock)
   ladder_script_test(${name} ${name} ${CMAKE_CXX_COMPILER})
 endforeach()
-ladder_script_test(explore explore ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}
-  TraceTest CommandTest PerfettoTest)
-ladder_script_test(explore_page explore ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} PageTest)
 set_tests_properties(explore_page PROPERTIES SKIP_REGULAR_EXPRESSION "not run here: ")
 set_tests_properties(exercises PROPERTIES PROCESSORS 2)  # it builds
 # The longest first, or they would run alone at the end.
-set_tests_properties(plots lessons explore explore_page bench scripts PROPERTIES COST 50)
+set_tests_properties(plots results lessons explore explore_page bench run PROPERTIES COST 50)
 set_tests_properties(exercises PROPERTIES COST 100)
-set_tests_properties(mutate peers diff PROPERTIES COST 20)
+set_tests_properties(mutate peers ready diff PROPERTIES COST 20)

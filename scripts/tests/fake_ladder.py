@@ -1,0 +1,49 @@
+"""A ladder whose programs are made up, in a folder of its own: see fake_program.py."""
+
+import os
+import sys
+
+from base import Scratch, listed, program
+
+# At its full length: the longest names decide whether a table fits.
+STEPS = {
+    "00_naive": ["naive"],
+    "01_tiled_matmul": ["tile", "mma"],
+    "02_safe_softmax": ["three_loops"],
+    "03_online_softmax": ["softmax", "two_pass", "one_pass", "one_pass_tile"],
+    "04_flash_v1": ["flash_v1"],
+    "05_flash_v2": ["swap", "defer", "mma", "sm90"],
+    "06_backward": ["stored", "mma", "sm90"],
+}
+FAKE_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fake_program.py")
+
+
+class FakeLadder(Scratch):
+    """BIN has programs that list STEPS. What they do otherwise than well, `tell` says."""
+
+    BIN = "build/bin"
+
+    def setUp(self):
+        super().setUp()
+        os.makedirs(self.at(self.BIN))
+        self.told = {}
+        self.tell(probe={"status": 3, "err": "00_naive: no GPU answers: no driver"})
+
+    def tell(self, told=None, **more):
+        self.told |= {**(told or {}), **more}
+        self.write("told.json", self.told)
+
+    def rung(self, rung="00_naive", variants=("naive",), gpu=False, **changes):
+        self.write(f"{rung}/attention.cu", "")
+        steps = [listed(rung, variant, device, default=variant == variants[-1],
+                        exact_architecture=variant == "sm90", by_name_only=variant == "aside",
+                        backward=rung.startswith("06"), **changes)
+                 for variant in variants for device in (("sim", "gpu") if gpu else ("sim",))]
+        program(self.at(self.BIN, rung), steps,
+                f"exec '{sys.executable}' -S -E '{FAKE_PROGRAM}' '{self.root}' {rung} \"$@\"")
+
+    def ladder(self, steps=None, gpu=False, **changes):
+        for rung, variants in (steps or STEPS).items():
+            self.rung(rung, variants, gpu, **changes)
+        if gpu:
+            self.tell(probe={})

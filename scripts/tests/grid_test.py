@@ -1,0 +1,201 @@
+"""Tests of what scripts/bench.py measures, and of the files that it writes.
+
+Run alone: python3 scripts/tests/grid_test.py [build/bin]
+"""
+
+import json
+import os
+import pathlib
+import unittest
+import unittest.mock
+
+from base import ROOT, Scratch, argument, listed, read
+import bench
+import fake_ladder
+from ladder import files, programs, steps
+from ladder.bench import grid, results
+from ladder.console import Stop
+
+BIN = os.path.join(ROOT, "build/bin")
+STEPS = {**fake_ladder.STEPS, "06_backward": ["stored", "mma", "aside", "sm90"]}
+SLOW = ["naive", "tile", "two_pass", "one_pass"]
+
+
+class BenchUnit(unittest.TestCase):
+    def ladder(self):
+        tiles = [[64, 64, 64], [64, 64, 128], [128, 64, 32]]
+        every = [programs.Step(**listed(
+            rung, variant, "gpu", default=variant == variants[-1], by_name_only=variant == "aside",
+            backward=rung == "06_backward", exact_architecture=variant == "sm90", tiles=tiles,
+            grid_limit=[4096, 2048] if variant in SLOW else [0, 0]))
+            for rung, variants in STEPS.items() for variant in variants]
+        return steps.Ladder(every)
+
+    def plan(self, *words):
+        ladder = self.ladder()
+        return grid.plan(bench.parse(list(words)), ladder, ladder.steps)
+
+    def test_the_papers_grid(self):
+        groups = self.plan("--grid", "paper")
+        points = [point for point, _, _ in groups if point]
+        self.assertEqual(len(set(points)), 2 * 2 * 6)
+        for point in points:
+            self.assertEqual((point.batch * point.seqlen, point.heads * point.head_dim),
+                             (16384, 2048))
+        for step in self.ladder().steps:
+            points_of = {point for point, ones, _ in groups for one in ones
+                         if point and (one.rung, one.variant) == (step.rung, step.variant)}
+            left_out = {point for point, _, out in groups
+                        for one, _ in out if (one.rung, one.variant) == (step.rung, step.variant)}
+            self.assertEqual((points_of | left_out, points_of & left_out), (set(points), set()))
+            # The rungs' defaults and mma are measured everywhere, the slow ones aside.
+            if step.variant == "mma" or step.default and step.variant not in SLOW:
+                self.assertFalse(left_out)
+            if step.variant == "naive":
+                self.assertEqual(max(point.seqlen for point in points_of), 4096)
+        extra = [one for point, ones, _ in groups if not point for one in ones]
+        # The tiles that each head size has, of the one step that is timed against them.
+        self.assertEqual([(one.rung, one.head_dim, one.options[1], one.options[3])
+                          for one in extra if "--block-q" in one.options],
+                         [("04_flash_v1", 64, "64", "64"), ("04_flash_v1", 64, "64", "128"),
+                          ("04_flash_v1", 128, "64", "32")])
+        self.assertEqual(sum("full" in one.options for one in extra), 2 * len(self.ladder().steps))
+        # A step that is never the default is measured where a step's gain is shown, and no more.
+        self.assertEqual({(one.seqlen, one.causal) for _, ones, _ in groups for one in ones
+                          if one.variant == "aside" and "full" not in one.options},
+                         {(1024, False), (2048, False), (4096, False), (2048, True)})
+
+    def test_numbers_of_8_bits_are_timed_at_every_length_and_with_wide_heads(self):
+        eight_bits = programs.Step(**listed("05_flash_v2", "fp8", "gpu", by_name_only=True,
+                                            exact_architecture=True))
+        ladder = steps.Ladder([*self.ladder().steps, eight_bits])
+        groups = grid.plan(bench.parse(["--grid", "paper"]), ladder, ladder.steps)
+        found = [(point, one) for point, ones, _ in groups for one in ones
+                 if one.variant == "fp8" and one.options == ("--check", "off")]
+        self.assertEqual(
+            sorted(one[2:7] for _, one in found),
+            sorted((16384 // n, 2048 // d, n, d, causal)
+                   for n in (512, 1024, 2048, 4096, 8192, 16384)
+                   for d in (64, 128, 256) for causal in (False, True)))
+        # At a size that is nobody else's it is measured beside nothing.
+        self.assertEqual({one.head_dim for point, one in found if not point}, {256})
+        self.assertEqual({one.variant for _, ones, _ in groups for one in ones
+                          if one.head_dim == 256}, {"fp8"})
+        # They are what the axes measure alone.
+        axes = grid.plan(bench.parse(["--head-dim", "256"]), ladder, [eight_bits])
+        self.assertEqual({one for _, ones, _ in axes for one in ones},
+                         {one for _, one in found if one.head_dim == 256})
+
+    def test_long_sequences(self):
+        points = {point for point, _, _ in self.plan("--grid", "long")}
+        self.assertEqual({(p.batch, p.heads, p.head_dim) for p in points}, {(1, 16, 128)})
+        self.assertEqual(max(p.seqlen for p in points), 65536)
+        at_64k = {one.variant for p, ones, _ in self.plan("--grid", "long") if p.seqlen == 65536
+                  for one in ones}
+        self.assertLessEqual({"mma", "three_loops"}, at_64k)
+        self.assertNotIn("naive", at_64k)
+
+    def test_axes_have_no_caps(self):
+        (_, ones, left_out), = self.plan("--seqlen", "16k", "--head-dim", "64", "--causal", "yes")
+        self.assertEqual((len(ones), left_out), (len(self.ladder().steps), []))
+
+    def test_what_is_compared_with_pytorch(self):
+        ladder = self.ladder()
+        self.assertEqual(ladder.beside_peers(), {"fwd": "05_flash_v2", "bwd": "06_backward"})
+        self.assertEqual([ladder.last_portable(rung).variant for rung in ladder.rungs()],
+                         ["naive", "mma", "three_loops", "one_pass_tile", "flash_v1", "mma", "mma"])
+
+    def test_keys(self):
+        self.assertEqual(grid.key("a --time 40 --seqlen 5 --dram --json"), "a --seqlen 5")
+        self.assertNotEqual(grid.key("a --seqlen 5"), grid.key("a --seqlen 5 --causal"))
+
+    def test_tiles_of_a_program(self):
+        path = os.path.join(BIN, "04_flash_v1")
+        if not os.access(path, os.X_OK):
+            self.skipTest(f"{path} is not built")
+        step = programs.Program(path).steps()[0]
+        self.assertIn((64, 64), step.tiles_for(64))
+        # A head is padded to the next size that there are tiles for.
+        self.assertEqual(step.tiles_for(40), step.tiles_for(64))
+
+
+class FileTest(Scratch):
+    def setUp(self):
+        super().setUp()
+        self.path = self.at("out.json")
+
+    def results(self, commit=None):
+        file = results.Results(self.path, {"gpu": None, "clocks": None, "commit": commit})
+        file.load()
+        return file
+
+    def test_a_file_is_written_whole_or_not_at_all(self):
+        file = self.results()
+        file.save()
+        before = read(self.path)
+        file.peers["x"] = {"a": 1}
+        with unittest.mock.patch("os.replace", side_effect=OSError(28, "No space left")):
+            with self.assertRaisesRegex(Stop, "No space left"):
+                file.save()
+        self.assertEqual(read(self.path), before)
+        self.assertEqual(os.listdir(self.root), ["out.json"])
+
+    def test_several_files_are_written_all_or_none(self):
+        one, two = (os.path.join(self.root, name) for name in ("one", "two"))
+
+        def there():
+            return [pathlib.Path(path).read_bytes() for path in (one, two)]
+
+        files.write_all({one: "é", two: b"\xff"})
+        self.assertEqual(there(), ["é".encode(), b"\xff"])
+        with self.assertRaisesRegex(Stop, "cannot write .*nosuch"):
+            files.write_all({one: "new", os.path.join(self.root, "nosuch/two"): "new"})
+        self.assertEqual(there(), ["é".encode(), b"\xff"])
+        self.assertEqual(sorted(os.listdir(self.root)), ["one", "two"])
+
+    def test_commits_are_those_of_what_is_left_in_the_file(self):
+        for commit, lengths, expected in (("aaa", (1, 2), "aaa"), ("bbb", (1,), "aaa, bbb"),
+                                          ("bbb", (1, 2), "bbb")):
+            file = self.results(commit)
+            for n in lengths:
+                file.add_run(f"rung --seqlen {n}", [{}])
+            file.save()
+            self.assertEqual(json.loads(read(self.path))["machine"]["commit"], expected)
+
+    def test_names_of_files(self):
+        def name(gpu):
+            return os.path.basename(files.file_of(gpu, self.root))
+
+        for gpu, expected in (("NVIDIA H100 80GB HBM3", "h100"), (None, "sim"),
+                              ("NVIDIA A100-SXM4-80GB", "a100"),
+                              ("NVIDIA GeForce RTX 4090", "4090")):
+            self.assertEqual(name(gpu), f"{expected}.json")
+        # Another GPU of that number has a name at its full length.
+        self.write("h100.json", {"machine": {"gpu": "NVIDIA H100 PCIe"}})
+        self.assertEqual(name("NVIDIA H100 PCIe"), "h100.json")
+        self.assertEqual(name("NVIDIA H100 80GB HBM3"), "nvidia-h100-80gb-hbm3.json")
+
+    def test_the_newest_file_by_its_own_date(self):
+        def newest(**but):
+            return os.path.basename(files.newest_measured(self.root, **but) or "none")
+
+        for name, text in (("sim.json", {"machine": {"gpu": None, "date": "2030-01-01"}}),
+                           ("traces.json", {"traces": []}), ("list.json", []),
+                           ("none.json", "no JSON")):
+            self.write(name, text)
+        self.assertEqual(newest(), "none")
+        # The first is the last to be written; of a day the last by name.
+        for name, gpu, date, age, expected in (
+                ("z1.json", "X", "2026-03-31", 0, "z1.json"),
+                ("a1.json", "X", "2026-04-01", 9, "a1.json"),
+                ("b1.json", "X", "2026-04-01", 5, "b1.json"),
+                ("y1.json", "Y", "2026-03-30", 0, "b1.json")):
+            path = self.write(name, {"machine": {"gpu": gpu, "date": date}})
+            os.utime(path, (1_000_000 - age, 1_000_000 - age))
+            self.assertEqual(newest(), expected)
+        self.assertEqual((newest(but="X"), newest(but="Y")), ("y1.json", "b1.json"))
+
+
+if __name__ == "__main__":
+    BIN = argument(BIN)
+    unittest.main()

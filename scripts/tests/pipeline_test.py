@@ -1,0 +1,218 @@
+"""Tests of the figures of pipelines: the replay of what happens in a block, and the boxes that
+scripts/clock.py's marks become.
+
+Run alone: python3 scripts/tests/pipeline_test.py
+"""
+
+import json
+import unittest
+
+from base import RESULTS, read
+from ladder import clock, course
+from ladder.console import Stop
+from ladder.figures import replay
+from ladder.figures.pipeline_measured import panel as clock_panel
+
+FORWARD = course.PRODUCTS["attention"]
+
+
+def event(kind, name="", number=0, amount=0, barrier="", exps=0, flops=0):
+    return [kind, name, barrier, number, amount, exps, flops]
+
+
+class Pipeline(unittest.TestCase):
+    """The replay of what happens in a block: of small cases worked out by hand, and of the traces
+    that are committed, where what the figure is to show must be there."""
+
+    def test_a_copy_a_product_and_a_softmax(self):
+        producer = [event("mbarrier_arrive", "K_full[0]"),
+                    event("tma_load", "K", amount=32 * 5120, barrier="K_full[0]"),
+                    event("mbarrier_wait", "K_free[0]"),
+                    event("tma_load", "K", 1, amount=5120, barrier="K_full[0]"), event("exit")]
+        consumer = [event("mbarrier_wait", "K_full[0]"),
+                    event("wgmma", "K", amount=4096 * 100),
+                    event("wgmma_wait", number=1),
+                    event("mbarrier_arrive", "K_free[0]", exps=16),
+                    event("mbarrier_wait", "K_full[0]", 1, flops=10), event("exit")]
+        played = replay.replay([producer, consumer], FORWARD)
+        landed = 32 * 132 + 500
+        self.assertEqual(played["products"], [[0, "S", 0, landed, landed + 100]])
+        free = landed + 100 + 16 * 128 / 16
+        self.assertEqual(played["copies"], [["K", 0, 0, landed, free],
+                                            ["K", 0, free, free + 132 + 500, None]])
+        self.assertEqual(played["consumers"], [[
+            ["tile", None, 0, landed], ["sums", None, landed, landed + 100],
+            ["softmax", 0, landed + 100, free], ["scale", 0, free, free + 10],
+            ["tile", None, free + 10, free + 632]]])
+        self.assertEqual(played["end"], free + 632)
+
+    def test_products_queue_and_softmaxes_share(self):
+        played = replay.replay([[event("wgmma", "K", amount=4096 * 100),
+                                 event("wgmma_wait", number=1), event("exit", exps=cycles // 8)]
+                                for cycles in (160, 80)], FORWARD)
+        self.assertEqual(played["products"], [[0, "S", 0, 0, 100], [1, "S", 0, 100, 200]])
+        # The first has 60 of its 160 cycles left when the second begins, and at half the rate needs
+        # 120 for them; then the second has 20 of 80 left, and all of the units.
+        self.assertEqual([spans[-1] for spans in played["consumers"]],
+                         [["softmax", 0, 100, 320], ["softmax", 0, 200, 340]])
+
+    def test_copies_queue_and_stores_do_not(self):
+        for load, store in (("tma_load", "tma_store"), ("bulk_load", "bulk_add")):
+            played = replay.replay([
+                [event(load, "K", amount=5120, barrier="K_full[0]"),
+                 event(store, "O", amount=10 * 5120),
+                 event("tma_load", "V", amount=5120, barrier="V_full[0]"),
+                 event("tma_store_wait", number=1), event("exit", flops=1)],
+                [event("mbarrier_wait", "V_full[0]"), event("wgmma", "V", amount=4096)]], FORWARD)
+            self.assertEqual([copied[:4] for copied in played["copies"]],
+                             [["K", 0, 0, 132 + 500], ["V", 0, 0, 2 * 132 + 500]])
+            self.assertEqual(played["products"], [[0, "O", 0, 764, 765]])
+            self.assertEqual(played["end"], 1320 + 1)
+
+    def test_turns(self):
+        first = [event("named_barrier_sync", "4"), event("wgmma", "V", amount=4096),
+                 event("named_barrier_arrive", "5", flops=30), event("exit")]
+        second = [event("named_barrier_arrive", "4"), event("named_barrier_sync", "5"),
+                  event("wgmma", "V", amount=4096), event("exit"), event("exit")]
+        played = replay.replay([first, second], FORWARD)
+        self.assertEqual(played["products"], [[0, "O", 0, 0, 1], [1, "O", 0, 30, 31]])
+        self.assertEqual(played["consumers"][1], [["turn", None, 0, 30]])
+
+    def test_what_never_comes(self):
+        waits = [event("mbarrier_wait", "K_full[0]"), event("mbarrier_arrive", "K_full[0]")]
+        with self.assertRaisesRegex(Stop, r"warps \[1\] wait for ever"):
+            replay.replay([[event("wgmma", "K", amount=1)], waits], FORWARD)
+
+    # What a consumer has to have before what, and the products that read a tile.
+    ORDER = {"attention": (("S", "softmax"), ("softmax", "O")),
+             "key_gradients": (("S", "softmax"), ("softmax", "scale"), ("dP", "scale"),
+                               ("softmax", "dV"), ("scale", "dK"), ("scale", "dQ"))}
+    READ_BY = {"attention": {"K": ("S",), "V": ("O",)},
+               "key_gradients": {"Q": ("S", "dK"), "dO": ("dP", "dV")}}
+
+    def test_the_committed_traces(self):
+        pipelines = json.loads(read(RESULTS, "traces.json"))["pipelines"]
+        self.assertEqual([(trace["figure"], trace["head_dim"]) for trace in pipelines],
+                         [("pipeline", 128), ("pipeline", 64),
+                          ("pipeline_bwd", 128), ("pipeline_bwd", 64)])
+        for trace in pipelines:
+            with self.subTest(figure=trace["figure"], head_dim=trace["head_dim"]):
+                self.check(trace)
+
+    def check(self, trace):
+        kernel, forward = trace["kernel"], trace["kernel"] == "attention"
+        played = replay.replay(trace["warps"], course.PRODUCTS[kernel])
+        consumers = range(len(played["consumers"]))
+        rows, keys, d = trace["block_q"], trace["block_kv"], trace["head_dim"]
+        if forward:  # two tiles of Q
+            self.assertEqual(len(consumers), rows // 64)
+            steps = 2 * -(-trace["seqlen_kv"] // keys)
+            flops = 2 * 2 * rows * trace["seqlen_kv"] * d  # of all products of a kind
+        else:
+            steps = trace["seqlen"] // rows
+            self.assertEqual((len(consumers), keys, trace["seqlen_kv"], steps), (2, 128, 128, 3))
+            flops = steps * 2 * rows * keys * d
+
+        # Each consumer has each product once a step; the tensor cores do all FLOPs, one product at
+        # a time.
+        names = [name for of in course.PRODUCTS[kernel].values() for name in of]
+        at = {(who, what, step): (begin, until)
+              for who, what, step, begin, until in played["products"]}
+        every = {(who, what, step) for who in consumers for what in names for step in range(steps)}
+        self.assertEqual(set(at), every)
+        self.assertEqual(len(played["products"]), len(every))
+        for what in names:
+            self.assertAlmostEqual(replay.MATMUL_FLOPS * sum(
+                until - begin for (_, name, _), (begin, until) in at.items() if name == what),
+                flops, msg=what)
+        in_turn = sorted(at.values())
+        for before, after in zip(in_turn, in_turn[1:]):
+            self.assertLessEqual(before[1], after[0])
+
+        # Nothing begins before what it needs is there.
+        at.update({(who, what, step): (begin, until)
+                   for who in consumers for what, step, begin, until in played["consumers"][who]
+                   if what in ("softmax", "scale")})
+        copies = {}
+        for array, _, issued, landed, freed in played["copies"]:
+            copies.setdefault(array, []).append((issued, landed, freed))
+        if not forward:
+            self.assertEqual({array: len(of) for array, of in copies.items()}, {
+                "K": 1, "V": 1, "Q": steps, "dO": steps, "LSE_log2e": steps, "minus_delta": steps})
+        for who in consumers:
+            for step in range(steps):
+                for first, then in self.ORDER[kernel]:
+                    for other in consumers if then == "dQ" else [who]:  # needs the dS of both
+                        self.assertLessEqual(at[other, first, step][1], at[who, then, step][0])
+                for array, products in self.READ_BY[kernel].items():
+                    _, landed, freed = copies[array][step]
+                    for begin, until in (at[who, product, step] for product in products):
+                        self.assertLessEqual(landed, begin)
+                        self.assertLessEqual(until, freed)
+                    if step + 2 < steps:  # two stages
+                        self.assertGreaterEqual(copies[array][step + 2][0], freed)
+
+        # The point of it: backward, P is worked out under dP.
+        if not forward:
+            self.assertTrue(any(at[who, "softmax", step][0] < at[who, "dP", step][1]
+                                for who in consumers for step in range(steps)))
+            return
+
+        # Forward, from the second step on softmaxes run under the consumer's own product PV of the
+        # step before, and as far as they outlast it, under another's.
+        def under(mine, others):
+            return any(mine[0] < until and begin < mine[1] for begin, until in others)
+
+        others = [at[place] for place in every if place[0] != 0]
+        outlast = 0
+        for step in range(1, steps // 2):
+            for who in consumers:
+                self.assertTrue(under(at[who, "softmax", step], [at[who, "O", step - 1]]))
+            begin, until = at[0, "O", step - 1][1], at[0, "softmax", step][1]
+            if until > begin + 1e-6:
+                outlast += 1
+                self.assertTrue(under((begin, until), others), step)
+        self.assertEqual(outlast > 0, d == 64)  # at d = 128 a softmax is as long as a product
+
+
+class ClockTest(unittest.TestCase):
+    """Marks as boxes: consumers of 8 steps of 320 cycles, the second one 160 later."""
+
+    def boxes(self, variant, parts, late):
+        shown = [[[1000 + 160 * who + 320 * (step + (late and what >= clock.O_ISSUED)) + part
+                   for what, part in enumerate(parts)] for step in range(clock.STEPS)]
+                 for who in (0, 1)]
+        panel = clock_panel({"variant": variant, "shown": shown, "block_q": 128, "block_kv": 128,
+                             "head_dim": 128, "cycles": {"step": 4096}, "sm_ghz": 1.5,
+                             "tflops": 500, "tflops_marked": 490}, 640)
+        self.assertIn("4,096 cycles, 50% of them the tensor cores'; 1.50 GHz; 490 TFLOP/s, "
+                      "500 without the marks", panel["said"])
+        return panel
+
+    def test_in_turn(self):
+        # Begins, S issued, S done, softmax done, P ready, P·V issued, done.
+        panel = self.boxes("producer", [0, 10, 100, 200, 220, 230, 300], False)
+        first = [box for box in panel["boxes"] if box[0] == 0 and box[4] <= 320]
+        self.assertEqual(first, [[0, "S", "S14", 0, 100], [0, "O", "O14", 220, 300],
+                                 [0, "softmax", "P14", 100, 200], [0, "rest", "", 200, 220]])
+        # Of the second consumer: half of step 13's, cut off where the panel begins.
+        self.assertIn([1, "O", "O13", 60, 140], panel["boxes"])
+        self.assertIn([1, "softmax", "P13", 0, 40], panel["boxes"])
+        self.assertEqual(panel["idle"][:2], [[140, 160], [300, 320]])
+
+    def test_done_under_the_softmax(self):
+        panel = self.boxes("overlap", [0, 10, 100, 200, 240, 20, 210], True)
+        first = [box for box in panel["boxes"] if box[0] == 0 and box[4] <= 320]
+        # P·V is step 13's. It is not done before S is; then nobody asks until the softmax is done.
+        self.assertEqual(first, [[0, "S", "S14", 0, 100], [0, "O", "O13", 10, 100],
+                                 [0, "perhaps", "", 100, 210], [0, "softmax", "P14", 100, 200],
+                                 [0, "rest", "", 210, 240]])
+        self.assertEqual(panel["idle"], [])
+
+    def test_waited_for_after_the_softmax(self):
+        panel = self.boxes("overlap", [0, 10, 100, 200, 300, 20, 280], True)
+        self.assertIn([0, "O", "O13", 10, 280], panel["boxes"])
+
+
+if __name__ == "__main__":
+    unittest.main()
