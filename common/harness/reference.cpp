@@ -115,9 +115,9 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std:
   // Element c of a row of Q, K or V: as given, or as quantised.
   const auto element = [&](const Tensor& given, auto rows_of, int64_t row, size_t c) -> double {
     if (!quantised) return given[row * p.d + static_cast<int64_t>(c)];
-    const QuantisedRows& rows = ((*quantised).*rows_of)();
-    return double{rows.values[static_cast<size_t>(row * rows.columns) + c]} *
-           rows.scales[static_cast<size_t>(row)];
+    const QuantisedRows& from = ((*quantised).*rows_of)();
+    return double{from.values[static_cast<size_t>(row * from.columns) + c]} *
+           from.scales[static_cast<size_t>(row)];
   };
   o_.resize(heads * rows_.size() * d());
   plain_o_.resize(o_.size());

@@ -66,7 +66,7 @@ inline int times_to_launch() {
   return times;
 }
 """
-# [(line, what stands in its place, WAS being the line)]: in the whole file, and in the loop of each.
+# [(line, what stands in its place, WAS being the line)]: in the whole file, and in each's loop.
 EVERYWHERE = [
     ("constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup\n",
      FUNCTIONS + "WAS"),

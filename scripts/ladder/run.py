@@ -196,7 +196,7 @@ def next_steps(steps):
         first, second = (f"{step.rung[:2]}/{step.variant}" for step in sim[:2])
         lines.append((f"scripts/diff {first[:2]} {second}", "what the next step changes"))
     lines.append(("scripts/run --all", f"all columns and all steps ({others} more)"))
-    return [f"{'' if i else 'Next:':6}{what:26}{why}" for i, (what, why) in enumerate(lines)]
+    return [f"{'' if i else 'Next:':6}{what:<25} {why}" for i, (what, why) in enumerate(lines)]
 
 
 def ladder(options):

@@ -1,6 +1,7 @@
 """Prints the compute capability of the first GPU that answers, such as 90, or nothing.
 
-Asked of the driver itself: nvidia-smi may be missing where programs run, or be there where they do not.
+Asked of the driver itself: nvidia-smi may be missing where programs run, or be there where they do
+not.
 """
 
 import ctypes

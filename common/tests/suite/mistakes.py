@@ -1,9 +1,10 @@
 """Mistakes of the kind that one makes, each a change to a sound source, that the tests must find.
 
-`mistakes.py FOLDER` writes, as part of the build, a copy of each source with all its mistakes in it,
-planted as scripts/mutate does: LADDER_MISTAKE, or a test, chooses one while the program runs, or
-none. Beside them it writes mistakes.inc, the table for the tests. A mistake whose text is no longer in its source is said to be
-gone there, and its test fails: the source has moved on, and so must this table.
+`mistakes.py FOLDER` writes, as part of the build, a copy of each source with all its mistakes in
+it, planted as scripts/mutate does: LADDER_MISTAKE, or a test, chooses one while the program runs,
+or none. Beside them it writes mistakes.inc, the table for the tests. A mistake whose text is no
+longer in its source is said to be gone there, and its test fails: the source has moved on, and so
+must this table.
 """
 
 import collections
@@ -14,7 +15,7 @@ import sys
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.."))
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 
-from ladder.mutate.plant import change, with_mutants, write_if_new  # noqa: E402  (it lies in scripts)
+from ladder.mutate.plant import change, with_mutants, write_if_new  # noqa: E402  (in scripts)
 
 TABLE = os.path.join(ROOT, "common/tests/suite/mistakes.h")
 
@@ -27,7 +28,8 @@ REFERENCE = ("", "")
 WRONG, FAULT, BITS, FORMULA = "wrong result", "fault", "different bits", "formula is not count"
 
 # `was`, where it stands first in the source, becomes `now`, WAS in it being that; ON is whether the
-# mistake is chosen. `how`: one of the ways in which it must be caught, `says`: what the fault must say.
+# mistake is chosen. `how`: one of the ways in which it must be caught, `says`: what the fault must
+# say.
 Mistake = collections.namedtuple("Mistake", "name step was now how says", defaults=[""])
 
 MISTAKES = {
@@ -46,15 +48,16 @@ MISTAKES = {
     "01_tiled_matmul/attention.cu": [
         Mistake("pipeline_waits_for_a_stage_too_few", PIPELINE, "cp_async_wait<kStages - 2>",
                 "(ON ? cp_async_wait<kStages - 1> : WAS)", FAULT),
-        Mistake("pipeline_no_barrier_in_the_loop", PIPELINE, "__syncthreads();  // this step's tiles",
-                "if (!ON) WAS", FAULT),
-        Mistake("pipeline_no_barrier_after_the_loop", PIPELINE, "cp_async_wait<0>();\n  __syncthreads();",
-                "cp_async_wait<0>();\n  if (!ON) __syncthreads();", BITS),
+        Mistake("pipeline_no_barrier_in_the_loop", PIPELINE,
+                "__syncthreads();  // this step's tiles", "if (!ON) WAS", FAULT),
+        Mistake("pipeline_no_barrier_after_the_loop", PIPELINE,
+                "cp_async_wait<0>();\n  __syncthreads();", "cp_async_wait<0>();\n  if (!ON) __syncthreads();", BITS),
         Mistake("pipeline_loads_past_the_end", PIPELINE, "g.rows - row, g.inner - k",
                 "g.rows - row + ON, g.inner - k", FAULT),
     ],
     "06_backward/stored.cu": [
-        Mistake("stored_forgets_D", STORED, "float(ds[e]) - D", "float(ds[e]) - (ON ? 0 : D)", WRONG),
+        Mistake("stored_forgets_D", STORED, "float(ds[e]) - D",
+                "float(ds[e]) - (ON ? 0 : D)", WRONG),
         Mistake("stored_forgets_the_group", STORED, "p.H / p.Hk * p.N",
                 "(ON ? 1 : p.H / p.Hk) * p.N", WRONG),
         Mistake("stored_formula_counts_blocks_of_queries", STORED, '{"Q", q * key_blocks',
@@ -115,7 +118,8 @@ def plant(folder):
             gone = "" if m.was in text else f"'{m.was}' is no longer in {source}"
             if not gone:
                 planted[number] = change(source, text.index(m.was), m.was, m.now)
-            rows.append(f"{{{', '.join(map(json.dumps, (m.name, *m.step, m.how, m.says, gone)))}}},\n")
+            fields = map(json.dumps, (m.name, *m.step, m.how, m.says, gone))
+            rows.append(f"{{{', '.join(fields)}}},\n")
         write_if_new(os.path.join(folder, source + ".cpp"),
                      with_mutants(text, planted, os.path.join(ROOT, source), TABLE)[0])
     write_if_new(os.path.join(folder, "mistakes.inc"), "".join(rows))

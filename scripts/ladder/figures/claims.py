@@ -13,8 +13,8 @@ NOT_YET = "not measured yet"
 
 
 def claims_table(files):
-    rows = [[f'<a id="{claim["id"]}"></a>{claim["claim"]}', claim["source"], claim["how"], *JUDGES[claim["kind"]](files, claim)]
-            for claim in course.CLAIMS]
+    rows = [[f'<a id="{claim["id"]}"></a>{claim["claim"]}', claim["source"], claim["how"],
+             *JUDGES[claim["kind"]](files, claim)] for claim in course.CLAIMS]
     lines = markdown(["claim", "where", "measured here as", "ours", "reproduced"], rows)
     if files.gpu.there:
         lines += ["", f"Ours are times on an {at_the_machine(files)}, where the row does not say "

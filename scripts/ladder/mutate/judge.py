@@ -29,7 +29,8 @@ TESTS_OF_SIM = ("sim_test", "races_test", "hopper_faults_test", "tile_test", "ov
                 "hopper_test", "fp8_test")
 NO_CHECKS = r"/(?:fiber|recorder|mapped)\."
 # A step's own tests.
-OF_STEP = "Sim.*/{0}_*:Schedules.*/{0}:Verification.*/{0}:SmallerSharedMemory.*/{0}:EachSetting.*/{0}"
+OF_STEP = ("Sim.*/{0}_*:Schedules.*/{0}:Verification.*/{0}:SmallerSharedMemory.*/{0}:"
+           "EachSetting.*/{0}")
 
 
 def includes(root, file):
@@ -51,10 +52,8 @@ class Suites:
 
     def __init__(self, root):
         self.root = root
-        self.rungs = sorted(os.path.relpath(path, root) for path in
-                            glob.glob(os.path.join(root, "[0-9][0-9]_*", "**/*.cu"), recursive=True))
-        self.tile_tests = sorted(os.path.relpath(path, root) for path in
-                            glob.glob(os.path.join(root, "common/tests/*/*_test.cu")))
+        self.rungs = self.found("[0-9][0-9]_*/**/*.cu")
+        self.tile_tests = self.found("common/tests/*/*_test.cu")
         self.uses = {file: includes(root, file) for file in self.rungs + self.tile_tests}
         self.headers = self.found("common/tile/*.h")
         self.checks = self.found("common/machine/sim/*.h") + \
@@ -63,15 +62,16 @@ class Suites:
 
     def found(self, pattern):
         return sorted(os.path.relpath(path, self.root)
-                      for path in glob.glob(os.path.join(self.root, pattern)))
+                      for path in glob.glob(os.path.join(self.root, pattern),
+                                        recursive=True))
 
     def files(self):
         """All that mutants are planted in: kernels, common/tile, and what checks them."""
         return self.rungs + self.headers + self.checks
 
     def of(self, file):
-        """[(program, filter, longest)] for a mutant of the file, in the order to try them. A
-        header has tests of its own, so of its many users' those alone that take less than a second."""
+        """[(program, filter, longest)] for a mutant of the file, in the order to try them. A header
+        has tests of its own, so of its many users' those alone that take less than a second."""
         if file in self.checks:
             own = TESTS_OF_REFERENCE if "reference" in file else TESTS_OF_SIM
             return [(program, "*", float("inf")) for program in own] + [("broken_test", "*", 5)]
@@ -198,8 +198,8 @@ class Judge:
         with tempfile.TemporaryFile() as out:
             flags = out.fileno()
             with subprocess.Popen([os.path.join(self.bin, program), f"--gtest_filter={tests}",
-                                   "--gtest_brief=1", *more], stdin=subprocess.DEVNULL, stdout=flags,
-                                  stderr=flags, env=environment,
+                                   "--gtest_brief=1", *more], stdin=subprocess.DEVNULL,
+                                  stdout=flags, stderr=flags, env=environment,
                                   preexec_fn=lambda: set_limits(limit, mine)) as process:
                 try:
                     end, waited = time.monotonic() + 3600 + 100 * limit, False

@@ -23,8 +23,8 @@ def load(path=PATH):
         if not entry.get("reason", "").strip():
             raise Stop(f"{os.path.relpath(path)}: an entry without a reason: {entry}", BAD_USAGE)
         if set(entry) - {*FIELDS, "reason"} or not {"line", "was"} & set(entry):
-            raise Stop(f"{os.path.relpath(path)}: an entry has reason, file, line, was, now and nth, "
-                       f"line or was at least: {entry}", BAD_USAGE)
+            raise Stop(f"{os.path.relpath(path)}: an entry has reason, file, line, was, now "
+                       f"and nth, line or was at least: {entry}", BAD_USAGE)
     return entries
 
 

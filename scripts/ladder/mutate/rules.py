@@ -7,8 +7,8 @@ import re
 
 from ladder.mutate.names import KEYWORDS, TYPE, Names, parameters_before
 
-# A change: the text [begin, end) of a file becomes `planted`, which has both what was there, as {was},
-# and what the mistake makes of it; the mutant's number takes the place of {id} and chooses.
+# A change: the text [begin, end) of a file becomes `planted`, which has both what was there, as
+# {was}, and what the mistake makes of it; the mutant's number takes the place of {id} and chooses.
 # `was` and `now` say it to people, `line` is the line that it begins in, less its comment, `nth`
 # tells apart what is the same in all of these. `operator`: the type of M{id}, if there is one.
 # `inserted`: (where, whether before what begins there, text) of a second change, or None.
@@ -263,7 +263,8 @@ def call(text):
 
 SYNCHRONISES = re.compile(
     r"\b(?:__sync(?:threads|warp)\w*|named_barrier_\w+"
-    r"|cp_async_(?:wait|commit)\w*|wgmma_(?:wait|commit|fence)\w*|tma_store_(?:wait|commit)\w*|fence_\w+)\b"
+    r"|cp_async_(?:wait|commit)\w*|wgmma_(?:wait|commit|fence)\w*|tma_store_(?:wait|commit)\w*"
+    r"|fence_\w+)\b"
     r"|[.>](?:wait|acquire|release|arrive\w*)\(")
 OPENS_BLOCK = re.compile(r"(?:[)\];{}]|\b(?:else|do|mutable|const|noexcept)|->\s*[\w:<>&]+)\s*$")
 DECLARES = re.compile(rf"(?:const|constexpr|auto|using|static|struct|static_assert|typename)\b"
@@ -275,9 +276,9 @@ DECLARES = re.compile(rf"(?:const|constexpr|auto|using|static|struct|static_asse
 STARTS = re.compile(r"copy_async|cp_async|tma_|bulk_|wgmma_(?!fence)|wait")
 # What works on registers alone, its own or those of a warp's lanes.
 ON_REGISTERS = set("""any_above as_operand as_permuted_operand ceil_div exp2 exp2_columns exp2_rows
-fill_rows finite_or_zero for_each if inverse_or_zero keys kv_row make_rows max max_over_lanes min mul
-mul_rows q_row row_max row_max_in_lane row_sum row_sum_in_lane sees static_cast sub_rows sum_over_lanes
-wgmma_fence""".split())
+fill_rows finite_or_zero for_each if inverse_or_zero keys kv_row make_rows max max_over_lanes min
+mul mul_rows q_row row_max row_max_in_lane row_sum row_sum_in_lane sees static_cast sub_rows
+sum_over_lanes wgmma_fence""".split())
 IN_MEMORY = re.compile(r"Hbm|Mbarrier|Smem|Stages|SwizzledTile|Tile|WarpRows|WarpSums")
 # Who has the tensor cores: it orders no memory, and if it is wrong that only costs time.
 TURN = re.compile(r"(?:if \([^()]*\) )?(?:begin|end)_turn\(")
