@@ -2,8 +2,8 @@
 
 The Hopper steps have few registers to spare, so a small change can spill some, or make a product of
 a warpgroup wait (ptxas says so in a message, C75xx, and the overlap is gone), without a wrong
-result. In the steps with a scheduling barrier the softmax must stay under the product. And a kernel over
-Hbm<T> must be the kernel over raw T* __restrict__, instruction by instruction.
+result. In the steps with a scheduling barrier the softmax must stay under the product. And a
+kernel over Hbm<T> must be the kernel over raw T* __restrict__, instruction by instruction.
 
 Run alone: python3 common/tests/tile/machine_code_test.py BUILD CUDA NVCC (such as build 13.0 nvcc)
 """

@@ -252,7 +252,8 @@ def draw_roofline(plt, data):
     grid[0][0].set_ylabel("TFLOP/s")
     figure.text(0.012, 0.006, "Hollow: by the bytes that the kernels request. Filled: by those "
                 "that DRAM served; the line between them is what the caches keep away from it. A "
-                "hollow mark may lie above the roof,\nwhich is DRAM's: what is requested again, L2 serves.",
+                "hollow mark may lie above the roof,\nwhich is DRAM's: what is requested again, L2 "
+                "serves.",
                 fontsize=8, color="#555555")
     title_of(figure, data["title"])
     return figure
