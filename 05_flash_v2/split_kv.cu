@@ -34,12 +34,10 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 /// Compiled tiles: heads up to …, Br, Bc.
 constexpr TileSize kTiles[] = {{64, 16, 128}, {64, 64, 128}, {128, 16, 64},
                                {128, 64, 64}, {256, 16, 32}, {256, 64, 16}};
-/// How many parts the keys of a head are split into.
+/// How many parts the keys of a head are split into; auto: so that the last wave of blocks is full.
 constexpr const char* kSplits = "splits";
 const Setting kSettings[] = {
-    {kSplits,
-     {"auto", "1", "2", "4", "8", "16", "32", "64"},
-     "parts of the keys, a block each; auto: so that the last wave of blocks is full"}};
+    {kSplits, {"auto", "1", "2", "4", "8", "16", "32", "64"}, "parts of the keys, a block each"}};
 
 /// Warps side by side, which split a tile's keys: those that its rows leave.
 constexpr int across(int Br, int Bc) {

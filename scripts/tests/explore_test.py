@@ -26,9 +26,8 @@ SMALL = "--device sim --seqlen 256 --heads 1 --head-dim 64 --block-q 64 --block-
 
 def explore(*words, status=0, programs=None, mistake=""):
     """Runs scripts/explore; what it wrote is at the path that it prints."""
-    command = [os.path.join(ROOT, "scripts/explore"), "--no-open", *words]
-    if "--traced" not in words:
-        command += ["--bin", programs or BIN]
+    at = [] if "--traced" in words else ["--bin", programs or BIN]
+    command = [os.path.join(ROOT, "scripts/explore"), "--no-open", *at, *words]
     result = subprocess.run(command, cwd=ROOT, env={**os.environ, "LADDER_MISTAKE": mistake},
                             capture_output=True, encoding="utf-8", timeout=300)
     assert result.returncode == status, (command, result)
