@@ -49,9 +49,11 @@ constexpr int pitch(int D) {
 }
 
 int64_t smem_bytes(int D, int Br, int Bc) {
+  const int warps = across(Br, Bc);
   return shared_bytes<fp16>(Br * D) + shared_bytes<fp16>(2 * kStages * Bc * D) +
-         shared_bytes<float>(across(Br, Bc) * Br) + shared_bytes<float>(Br) +
-         shared_bytes<float>(Br * pitch(D));
+         (warps > 1 ? shared_bytes<float>(warps * Br) + shared_bytes<float>(Br) +
+                          shared_bytes<float>(Br * pitch(D))
+                    : 0);
 }
 
 /// The query heads that share a head of K and V have their queries one after the other in HBM: the
@@ -97,9 +99,6 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   SharedMemory smem;
   const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
   const auto stages = smem.take<T>("K and V", 2 * kStages * Bc * D);
-  const auto warp_m = smem.take<float>("rowmax", kAcross * Br);
-  const auto warp_l = smem.take<float>("rowsum", Br);
-  const auto warp_O = smem.take<float>("partial O", Br * pitch(D));
   const auto tile_K = [&](int step) {
     return Tile<T, Bc, D>{stages + step % kStages * (2 * Bc * D)};
   };
@@ -157,6 +156,9 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   // The warps across bring what they have to the largest of their maxima; then each in turn hands
   // it to the first.
   if constexpr (kAcross > 1) {
+    const auto warp_m = smem.take<float>("rowmax", kAcross * Br);
+    const auto warp_l = smem.take<float>("rowsum", Br);
+    const auto warp_O = smem.take<float>("partial O", Br * pitch(D));
     if (number < kAcross) write(warp_m + (number * Br + warp_row), m);
     __syncthreads();
     const auto m_old = m;
@@ -355,6 +357,7 @@ const Register step{{.rung = "05_flash_v2",
                      .after = "mma",
                      .aside = true,
                      .has_lse = true,
+                     .decoding = true,
                      .tiles = kTiles,
                      .settings = kSettings,
                      .plan = plan,

@@ -206,7 +206,8 @@ struct Variant {
   bool is_default = false;
 
   Rounding rounding = Rounding::on_chip;
-  bool has_lse = false;  // writes LSE
+  bool has_lse = false;   // writes LSE
+  bool decoding = false;  // for few queries: bench.py's grids, of long sequences, leave it out
   /// Whether its gradients have the same bits on every run: what --deterministic asks for.
   bool deterministic = false;
   int min_compute_capability = 80;

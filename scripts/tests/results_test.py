@@ -93,7 +93,8 @@ class OfTheCode(unittest.TestCase):
         self.assertGreater(checked, 20)
 
     def test_sim_json_has_every_step(self):
-        steps = [(s.rung, s.variant) for s in ladder_of(programs_in(BIN).values(), "sim").steps]
+        steps = [(s.rung, s.variant) for s in ladder_of(programs_in(BIN).values(), "sim").steps
+                 if not s.decoding]
         there = {(r["rung"], r["variant"]) for r in self.sim["records"]}
         self.assertEqual(set(steps) - there, set(), "scripts/bench.py --sim adds them")
         self.assertEqual([(s["rung"], s["variant"]) for s in self.sim["steps"]], steps)

@@ -222,6 +222,7 @@ def find_steps(options):
               file=sys.stderr)
     device = "sim" if options.sim else "gpu"
     ladder = ladder_of(programs.values(), device)
+    ladder.steps = [step for step in ladder.steps if not step.decoding]
     if not ladder.steps:
         raise Stop("the programs were built without CUDA; --sim counts on the sim", NO_DEVICE)
     chosen = [step for step in ladder.steps
