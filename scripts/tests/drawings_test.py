@@ -46,6 +46,10 @@ class Drawings(unittest.TestCase):
                 self.assertTrue(0 <= left and left + length <= wide and
                                 size <= float(text.get("y")) <= high - 4, (name, text.text))
 
+    def test_each_is_shown(self):
+        pages = "".join(map(read, course_pages()))
+        self.assertEqual([n for n in PATHS if f"drawings/{n}.svg" not in pages], [])
+
     def test_text_is_large_enough(self):
         for name, path in PATHS.items():
             sizes = re.findall(r'font-size="([\d.]+)"', read(path))
