@@ -263,7 +263,7 @@ class Links(unittest.TestCase):
 
     def test_they_lead_somewhere(self):
         count = 0
-        for path in [*course_pages(), os.path.join(ROOT, "common/README.md")]:
+        for path in [*course_pages(), *glob.glob(os.path.join(ROOT, "common/*.md"))]:
             text = re.sub(r"```.*?```", "", read(path), flags=re.DOTALL)
             for link in re.findall(r"\]\(([^)\s]+)\)", text):
                 if re.match(r"\w+:", link):
