@@ -14,9 +14,10 @@ import unittest
 from base import ROOT, Scratch, read
 from ladder.console import Stop
 from ladder.mutate import judge, known, main
+from ladder.mutate.code import masked
 from ladder.mutate.judge import Suites
 from ladder.mutate.plant import Garden, with_mutants
-from ladder.mutate.rules import key, masked, mutants
+from ladder.mutate.rules import key, mutants
 
 
 def changes(body):

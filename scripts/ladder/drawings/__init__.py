@@ -21,7 +21,7 @@ DRAWINGS = {
     "flash_v1": "04: K and V stay in shared memory, Q streams past, O, l and m go to HBM and back",
     "warps_keys": "04's warps: each has a quarter of the keys, so that a row needs all four",
     "warps_rows": "05's warps: each has a quarter of the rows, and all keys",
-    "flash_v2": "05: a tile of Q stays in shared memory, K and V stream past, and O is written once",
+    "flash_v2": "05: a tile of Q stays on chip, K and V stream past, and O is written once",
     "causal_tiles": "Tiles of S under the causal mask: full, masked on the diagonal, and skipped",
     "wgmma_fragments":
         "A warpgroup's sums: 16 of 64 rows for each warp, and which lane holds which",

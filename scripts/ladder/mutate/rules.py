@@ -1,11 +1,10 @@
 """Finds what could be changed in a source of kernels: one small mistake each."""
 
-import bisect
 import collections
-import functools
 import re
 
-from ladder.mutate.names import KEYWORDS, TYPE, Names, parameters_before
+from ladder.mutate.code import Code, Spans, bodies, closing, constants, host_bodies
+from ladder.mutate.names import KEYWORDS, TYPE
 
 # A change: the text [begin, end) of a file becomes `planted`, which has both what was there, as
 # {was}, and what the mistake makes of it; the mutant's number takes the place of {id} and chooses.
@@ -19,119 +18,6 @@ Mutant = collections.namedtuple(
 def key(mutant):
     """What tells a mutant from all others, and stays the same while the lines around it change."""
     return "\t".join([mutant.file, mutant.line, mutant.was, mutant.now, str(mutant.nth)])
-
-
-# ---- the text, and where in it ----
-
-
-class Code(str):
-    """The masked text of a source, as the rules take it. `whole`: the text itself."""
-
-    def __new__(cls, whole):
-        code = super().__new__(cls, masked(whole))
-        code.whole = whole
-        return code
-
-    @functools.cached_property
-    def names(self):
-        return Names(self)
-
-    def one_line(self, begin, end):
-        """What stands there, on one line, without comments and the preprocessor's lines."""
-        here = zip(self.whole[begin:end], self[begin:end], self.quoted[begin:end])
-        return " ".join("".join(whole if quoted else kept for whole, kept, quoted in here).split())
-
-    @functools.cached_property
-    def quoted(self):
-        marks = bytearray(len(self))
-        for found in PATTERN.finditer(self.whole):
-            if found[0][0] in "\"'":
-                marks[found.start():found.end()] = b"\1" * len(found[0])
-        return marks
-
-
-PATTERN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])*\''
-                     r'|^[ \t]*#(?:[^\n\\]|\\.|\\\n)*', re.S | re.M)
-
-
-def masked(text):
-    """The text with comments, literals and the preprocessor's lines as spaces."""
-    return PATTERN.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
-
-
-def closing(text, at):
-    """Where the bracket that opens at `at` closes."""
-    pairs = {"(": ")", "[": "]", "{": "}"}
-    open_ones = []
-    for i in range(at, len(text)):
-        if text[i] in pairs:
-            open_ones.append(pairs[text[i]])
-        elif open_ones and text[i] == open_ones[-1]:
-            open_ones.pop()
-            if not open_ones:
-                return i
-    raise ValueError(f"a bracket that never closes: {text[at:at + 40]!r}")
-
-
-def bodies(text):
-    """[begin, end) of the bodies of what runs on the device."""
-    found = []
-    for start in re.finditer(r"\b__(?:global|device)__\b", text):
-        at, depth = start.end(), 0
-        while at < len(text) and not (depth == 0 and text[at] in "{;"):
-            depth += {"(": 1, ")": -1}.get(text[at], 0)
-            at += 1
-        if at < len(text) and text[at] == "{" and not (found and at < found[-1][1]):
-            found.append((at + 1, closing(text, at)))
-    return found
-
-
-def host_bodies(text):
-    """[begin, end) of the bodies of all functions."""
-    found = []
-    for begin, end in sorted(text.names.blocks):
-        inside = found and begin < found[-1][1]
-        if not inside and parameters_before(text, begin, text.names.opens):
-            found.append((begin + 1, end))
-    return found
-
-
-def constants(text):
-    """[begin, end) of what the compiler must know: there is no choosing while the program runs."""
-    found = []
-    for start in re.finditer(r"\b(?:constexpr|static_assert|using|template)\b", text):
-        if start[0] == "constexpr" and re.search(r"\bif\s*$", text[:start.start()]):
-            begin = text.index("(", start.end())
-            found.append((start.start(), closing(text, begin)))
-            continue
-        at, depth = start.end(), 0
-        while at < len(text) and not (depth == 0 and text[at] in ";{"):
-            depth += {"(": 1, ")": -1}.get(text[at], 0)
-            at += 1
-        # What a constant is initialised with, in braces; not the body of a function.
-        if text[at:at + 1] == "{" and start[0] == "constexpr" and ")" not in text[start.end():at]:
-            at = closing(text, at)
-        found.append((start.start(), at))
-    # The arguments of a template: the one < that has no space before it.
-    for start in re.finditer(r"(?<=\w)<(?=[^\s=<])", text):
-        at, depth = start.end(), 1
-        while at < len(text) and depth and text[at] not in ";{":
-            depth += {"<": 1, ">": -1}.get(text[at], 0)
-            at = closing(text, at) + 1 if text[at] == "(" else at + 1
-        found.append((start.start(), at))
-    return found
-
-
-class Spans:
-    """[begin, end) in order, to look places up in."""
-
-    def __init__(self, spans):
-        self.spans = sorted(spans)
-        self.begins = [begin for begin, _ in self.spans]
-
-    def __contains__(self, at):
-        before = self.spans[:bisect.bisect_right(self.begins, at)]
-        return any(at < end for _, end in before)
 
 
 # ---- the rules: each yields (begin, end, now, planted) and, of an operator, its type ----
