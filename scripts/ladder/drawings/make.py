@@ -3,7 +3,7 @@
 import glob
 import os
 
-from ladder.drawings import DRAWINGS, backward, hero, hopper, lessons
+from ladder.drawings import DRAWINGS, backward, hero, hopper, products, softmax
 from ladder.files import RESULTS, write_whole
 
 FOLDER = os.path.join(RESULTS, "drawings")
@@ -13,7 +13,7 @@ def drawn():
     """{path: SVG} of all."""
     found = {}
     for name, about in DRAWINGS.items():
-        draw = next(getattr(room, name) for room in (lessons, hopper, backward, hero)
+        draw = next(getattr(room, name) for room in (products, softmax, hopper, backward, hero)
                     if hasattr(room, name))
         found[os.path.join(FOLDER, f"{name}.svg")] = draw().svg(about)
     return found
