@@ -144,9 +144,9 @@ int64_t backward_smem_bytes(int D, int Br, int Bc) {
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
-/// D = rowsum(dO∘O), which dS takes from dP; LSE in units of ln 2; and dQ's sums, 0 to begin with.
-/// A row that sees no key has LSE = −∞: +∞ in its place makes its P 0,
-/// as the mask does once more; without it exp would first give ∞. D/8 lanes per row.
+/// delta = rowsum(dO∘O), which dS takes from dP; LSE in units of ln 2; and dQ's sums, 0 to begin
+/// with. A row that sees no key has LSE = −∞: +∞ in its place makes its P 0, as the mask does once
+/// more; without it exp would first give ∞. D/8 lanes per row.
 template <class T, int D>
 __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> delta,
                         Hbm<float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {

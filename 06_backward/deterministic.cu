@@ -68,7 +68,7 @@ int64_t query_smem_bytes(int D) {
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
-/// D = rowsum(dO∘O), which dS takes from dP; and LSE in units of ln 2.
+/// delta = rowsum(dO∘O), which dS takes from dP; and LSE in units of ln 2.
 /// A row that sees no key has LSE = −∞: +∞ in its place makes its P 0,
 /// as the mask does once more; without it exp would first give ∞. D/8 lanes per row.
 template <class T, int D>

@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
 
     l = sum_over_lanes(l);
     mul_rows(O_sum, inverse_or_zero(l));
-    // Through this stage of Q, from where the copy engine takes it.
+    // Through this stage of Q, from where TMA takes it.
     write(Q.tile(), O_sum, warp_row);
     fence_proxy_async();
     named_barrier_sync(kOwn + consumer, kWarpgroup);

@@ -1,4 +1,4 @@
-// 05 on Hopper, step 2: copies by the copy engine, TMA (Shah et al. 2024, FlashAttention-3, §2.2).
+// 05 on Hopper, step 2: copies by TMA (Shah et al. 2024, FlashAttention-3, §2.2).
 //
 //   build/bin/05_flash_v2 --variant tma --seqlen 512 --causal
 //
@@ -11,7 +11,7 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `wgmma`: the copies. One thread names a box of an array, and the copy engine fetches it,
+// Since `wgmma`: the copies. One thread names a box of an array, and TMA fetches it,
 // lays it out as the products want it, fills what is past the end with zeros, and says at a barrier
 // in shared memory when the last byte has arrived. O leaves the same way.
 
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, D <= 128 ? 2 : 1)
 
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
-  // Through the warpgroup's tile of Q, from where the copy engine takes it.
+  // Through the warpgroup's tile of Q, from where TMA takes it.
   write(tile_Q, O_sum, warp_row);
   fence_proxy_async();
   named_barrier_sync(kOwn + warpgroup, kWarpgroup);
@@ -186,7 +186,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 const Register step{{.rung = "05_flash_v2",
                      .name = "tma",
                      .idea = "copies by TMA",
-                     .summary = "and its copies by the copy engine",
+                     .summary = "and its copies by TMA",
                      .colour = "#0072B2",
                      .after = "wgmma",
                      .has_lse = true,

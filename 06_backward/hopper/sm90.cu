@@ -59,10 +59,10 @@ struct PieceOf_dQ {
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
-/// −D = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − D; LSE in units of ln
-/// 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows there, of
-/// which those past p.N have LSE = +∞, which makes their P 0. So has a row that sees no key, whose
-/// LSE is −∞. D/8 lanes per row: those of a tile fill whole blocks.
+/// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
+/// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
+/// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that sees no
+/// key, whose LSE is −∞. D/8 lanes per row: those of a tile fill whole blocks.
 template <class T, int D>
 __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                         Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum, int rows,

@@ -46,9 +46,9 @@ struct PieceOf_dQ {
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
-/// −D = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − D; LSE in units of ln
-/// 2; and dQ's sums, 0 to begin with. A row that sees no key has LSE = −∞: +∞ in its place makes
-/// its P 0, as the mask does once more; without it exp would first give ∞. D/8 lanes per row.
+/// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
+/// of ln 2; and dQ's sums, 0 to begin with. A row that sees no key has LSE = −∞: +∞ in its place
+/// makes its P 0, as the mask does once more; without it exp would first give ∞. D/8 lanes per row.
 template <class T, int D>
 __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                         Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,

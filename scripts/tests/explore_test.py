@@ -238,7 +238,7 @@ class PerfettoTest(unittest.TestCase):
 
     def test_two_steps(self):
         asynchronous, flows = self.check(self.events("04", "05/sm90"))
-        self.assertTrue({"tensor cores", "copy engine: loads", "asynchronous copies"} <=
+        self.assertTrue({"tensor cores", "TMA: loads", "asynchronous copies"} <=
                         {category for category, _ in asynchronous})
         self.assertTrue(any("K_full" in name for _, name, _ in flows))
 

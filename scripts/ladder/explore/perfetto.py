@@ -10,8 +10,8 @@ from ladder.explore.times import put_in_model_time, put_in_order
 from ladder.explore.trace import short
 from ladder.bench.traces import LOADS, STORES
 
-ENGINES = {**dict.fromkeys(LOADS, "copy engine: loads"),
-           **dict.fromkeys(STORES, "copy engine: stores"),
+ENGINES = {**dict.fromkeys(LOADS, "TMA: loads"),
+           **dict.fromkeys(STORES, "TMA: stores"),
            "wgmma": "tensor cores", "read": "asynchronous copies"}
 
 

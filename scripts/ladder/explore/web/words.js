@@ -20,7 +20,7 @@ function fromTo(run, i) {
   return rows ? (rows[0] === rows[1] ? `, row ${rows[0]}` : `, rows ${rows[0]} to ${rows[1]}`) : "";
 }
 
-// What the copy engine is asked for.
+// What TMA is asked for.
 const LOADS = ["tma_load", "bulk_load"], STORES = ["tma_store", "bulk_add"];
 
 /// What an event is, without who does it and where.
@@ -40,11 +40,11 @@ function deed(run, i) {
       into + also;
     case "write": return `writes ${exactly(c.bytes[i], "B")} of ${name}${fromTo(run, i)}${also}`;
     case "tma_load":
-    case "bulk_load": return `has the copy engine load ${exactly(c.bytes[i], "B")} of ${name}` +
+    case "bulk_load": return `has TMA load ${exactly(c.bytes[i], "B")} of ${name}` +
       `${fromTo(run, i)}, for ${barrier}`;
-    case "tma_store": return `has the copy engine store ${exactly(c.bytes[i], "B")} of ${name}` +
+    case "tma_store": return `has TMA store ${exactly(c.bytes[i], "B")} of ${name}` +
       fromTo(run, i);
-    case "bulk_add": return `has the copy engine add ${exactly(c.bytes[i], "B")} to ${name}` +
+    case "bulk_add": return `has TMA add ${exactly(c.bytes[i], "B")} to ${name}` +
       fromTo(run, i);
     case "wgmma": return `starts a product with ${name} by its warpgroup: ` +
       exactly(c.amount[i], "matmul FLOPs");
