@@ -2,7 +2,6 @@
 include(GoogleTest)
 # Python's tests run with -v: scripts/test reads the reasons of what was skipped.
 set(tests ${CMAKE_SOURCE_DIR}/common/tests)
-set(compiles_sooner $<$<CONFIG:Release>:-O1>)
 
 # A GoogleTest program from one file; its cases are ctest's. Labels: as given. LOCK: what only one
 # test may use at a time.
@@ -48,13 +47,11 @@ endif()
 # Files of kernels and tests, compiled for both machines.
 foreach(name tile_test over_warps_test hopper_test fp8_test)
   ladder_kernels(${name}_kernels ${tests}/tile/${name}.cu)
-  target_compile_options(${name}_kernels_sim PRIVATE ${compiles_sooner})
   add_executable(${name} ${${name}_kernels_objects})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${name} PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
   gtest_discover_tests(${name} TEST_PREFIX ${name}. TEST_FILTER "Sim*" PROPERTIES LABELS asan)
   if(LADDER_GPU)
-    target_compile_options(${name}_kernels_gpu PRIVATE $<$<CONFIG:Release>:-Xcompiler=-O1>)
     gtest_discover_tests(${name} TEST_PREFIX ${name}. TEST_FILTER "Gpu*" TEST_LIST ${name}_gpu
       PROPERTIES LABELS gpu RESOURCE_LOCK gpu)
   endif()
