@@ -199,6 +199,14 @@ class Command(Scratch):
         self.assertEqual(self.exercise("01.1", "498,000", "1", status=1),
                          "Not yet: bytes of `mma`: 1 is too small.\n")
 
+    def test_words_in_any_order(self):
+        for options in (["--build", os.path.dirname(BIN)], [f"--build={os.path.dirname(BIN)}"]):
+            for words in ([*options, "01.1", "498,000", "240000"],
+                          ["01.1", *options, "498,000", "240000"],
+                          ["01.1", "498,000", *options, "240000"]):
+                self.assertEqual(self.exercise(*words), "Right.\n", words)
+        self.assertIn("1. ", self.exercise("--hint", "01.1"))
+
     def test_solution(self):
         self.assertIn("4,944,000", self.exercise("00.1", "--solution"))
         out = self.exercise("01.3", "--solution")
