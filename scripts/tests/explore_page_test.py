@@ -88,10 +88,10 @@ class PageTest(unittest.TestCase):
 
     def test_a_count_that_is_not_the_programs_is_said(self):
         self.open("#t=0")
-        self.value("(() => { const run = explorer.panes[0].run;"
-                   "run.columns.bytes[run.columns.bytes.findIndex(n => n > 0)] += 2;"
-                   "run.columns.matmul[run.n - 1] += 1;"
-                   "explorer.useClock('order'); explorer.seek(explorer.last) })()")
+        self.value("(() => { const { events } = explorer.panes[0].run;"
+                   "events.find(e => e.bytes).bytes += 2;"
+                   "events.find(e => e.counts.matmul).counts.matmul += 1;"
+                   "explorer.useClock('order', 4); explorer.seek(explorer.last) })()")
         self.browser.drawn()
         self.assertEqual(self.verdicts()[1], "= the program's counts")
         self.assertRegex(self.verdicts()[0], "^not the program's count: requested.*matmul")
@@ -261,43 +261,44 @@ class PageTest(unittest.TestCase):
         for _ in range(4):
             self.browser.press("e")
             self.browser.drawn()
-            chosen.append(self.value("explorer.panes[1].selected"))
+            chosen.append(self.value("explorer.panes[1].selected.index"))
         self.assertEqual(len(set(chosen)), 4)
-        self.assertEqual(self.value("explorer.panes[0].selected"), -1)
+        self.assertIsNone(self.value("explorer.panes[0].selected"))
         self.assertIn("Chosen: ", self.value("explorer.panes[1].find('.event').textContent"))
         self.browser.press("Escape")
-        self.assertEqual(self.value("explorer.panes[1].selected"), -1)
+        self.assertIsNone(self.value("explorer.panes[1].selected"))
 
     def test_the_fragment_is_the_moment(self):
         self.open("#t=0")
-        self.value("explorer.seek(333); explorer.setSpan(70); explorer.panes[1].select(500)")
-        kept = self.fragment()
-        before = self.value("[explorer.now, explorer.span, explorer.panes[1].selected]")
+        self.value("explorer.useClock('order', 2); explorer.seek(333); explorer.setSpan(70);"
+                   "explorer.panes[1].stepSm(1); explorer.panes[1].select("
+                   "explorer.panes[1].run.events[500])")
+        state = ("[explorer.now, explorer.span, explorer.sms, explorer.panes[1].sm,"
+                 "explorer.panes[1].selected.index]")
+        kept, before = self.fragment(), self.value(state)
         self.open(kept)
         self.browser.drawn()
-        self.assertEqual(self.value("[explorer.now, explorer.span, explorer.panes[1].selected]"),
-                         before)
-        self.assertEqual(before, [333, 70, 500])
+        self.assertEqual(self.value(state), before)
+        self.assertEqual(before, [333, 70, 2, 1, 500])
 
     def test_a_wait_tells_who_is_missing(self):
         """A click on a wait of a warp that is early."""
         self.open("#t=0")
         wait = self.value("""(() => {
-          const pane = explorer.panes[0], c = pane.clock, run = pane.run;
-          for (let i = 0; i < run.n; ++i)
-            if (run.what(i) === '__syncthreads' && c.to[i] - c.from[i] > 3)
-              return [i, c.from[i]]; })()""")
-        self.value(f"explorer.seek({wait[1] + 1})")
+          const e = explorer.panes[0].run.events.find(e =>
+            e.what === '__syncthreads' && e.to - e.from > 3);
+          explorer.seek(e.from + 1);
+          return e.index; })()""")
         self.browser.drawn()
         x, y = self.value(f"""(() => {{
-          const pane = explorer.panes[0], t = pane.timeline, i = {wait[0]}, c = pane.clock;
+          const t = explorer.panes[0].timeline, e = explorer.panes[0].run.events[{wait}];
           const r = t.canvas.getBoundingClientRect();
-          return [r.left + t.gutter + ((c.from[i] + c.to[i]) / 2 - t.from) * t.scale,
-                  r.top + t.warpY(pane.run.columns.warp[i] + 0.5)]; }})()""")
+          return [r.left + t.gutter + ((e.from + e.to) / 2 - t.from) * t.scale,
+                  r.top + t.warpY(e.warp) + t.rowHeight / 2]; }})()""")
         self.browser.mouse("mousePressed", x, y)
         self.browser.mouse("mouseReleased", x, y)
         self.browser.drawn()
-        self.assertEqual(self.value("explorer.panes[0].selected"), wait[0])
+        self.assertEqual(self.value("explorer.panes[0].selected.index"), wait)
         told = self.value("explorer.panes[0].find('.event').textContent")
         self.assertRegex(told, r"__syncthreads number \d+\. Arrived: warp \d.*Missing: warp \d")
         self.value("explorer.seek(explorer.last)")
@@ -353,7 +354,7 @@ class PageTest(unittest.TestCase):
         self.assertIn("read of unwritten shared", fault["message"])
         self.assertIn(fault["message"], self.alert())
         self.assertEqual(self.value("explorer.now"),
-                         self.value(f"explorer.panes[0].clock.from[{fault['event']}]"))
+                         self.value(f"explorer.panes[0].run.events[{fault['event']}].from"))
         self.assertGreater(self.value("explorer.now"), 0)
         self.assertIn("fmaf", self.value("explorer.panes[0].find('.source li.fault').textContent"))
         self.assertTrue(self.value("""(() => { const line = explorer.panes[0].find('li.fault')

@@ -56,7 +56,7 @@ def counted(trace):
             found[name] += amount
         if event.direction:
             found["requested" + event.direction.capitalize()] += event.bytes
-            place = event.launch, event.array, event.direction
+            place = event.launch, event.name, event.direction
             seen.setdefault(place, set()).update(pieces(event.ranges))
     for (_, _, direction), ranges in seen.items():
         until = 0
@@ -101,7 +101,7 @@ class TraceTest(Scratch):
             return lines[int(event.line.rpartition(":")[2]) - 1]
         for event in trace.events:
             if event.direction:
-                self.assertIn(event.array + "[", text(event))
+                self.assertIn(event.name + "[", text(event))
         self.assertTrue(any("fmaf" in text(event) for event in trace.events if event.amounts[0]))
 
     def test_tiles_of_s(self):
@@ -110,7 +110,8 @@ class TraceTest(Scratch):
             trace, records = self.trace(rung, SMALL + " --causal")
             pane = pane_of(trace, records, "")
             tiles = set()
-            for first_row, last_row, first_key, last_key in pane["tiles"].values():
+            found = [event["tile"] for event in pane["events"] if "tile" in event]
+            for first_row, last_row, first_key, last_key in found:
                 tiles |= {(row // 64, key // 64) for row in range(first_row, last_row, 16)
                           for key in range(first_key, last_key, 16)}
             self.assertEqual(len(tiles), expected, rung)

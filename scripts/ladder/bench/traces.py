@@ -1,12 +1,14 @@
 """The sim's traces, reduced to what figures show."""
 
+import collections
+import gzip
 import json
 import os
 import shlex
 import sys
 import tempfile
 
-from ladder.console import WRONG_RESULT, Stop
+from ladder.console import BAD_USAGE, WRONG_RESULT, Stop
 from ladder.course import PIPELINED, TRACED
 from ladder.files import item_a_line, write_whole
 from ladder.programs import json_lines, run_quietly
@@ -18,6 +20,26 @@ ASKED = (*LOADS, *STORES, "tma_store_wait", "mbarrier_arrive", "mbarrier_wait",
          "named_barrier_arrive", "named_barrier_sync", "wgmma", "wgmma_wait", "exit")
 TRACE_OPTIONS = ["--device", "sim", "--heads", "1", "--seqlen", "512", "--head-dim", "64",
                  "--block-q", "64", "--block-kv", "64", "--check", "off"]
+
+# What a file has, as common/harness/trace_file.h writes it: head (rung, variant, shapes), plan
+# (arrays, tiles), launches, lines (what each warp did) and fault, or None.
+Traced = collections.namedtuple("Traced", "head plan launches lines fault")
+
+
+def read_trace(path):
+    opened = gzip.open if path.endswith(".gz") else open
+    try:
+        with opened(path, "rt", encoding="utf-8") as file:
+            head, *lines = [json.loads(line) for line in file]
+    except (OSError, ValueError) as error:
+        raise Stop(f"cannot read the trace {path}: {error}", BAD_USAGE) from None
+
+    def having(name):
+        return [line for line in lines if name in line]
+    if not having("kernel"):
+        raise Stop(f"{path} is a trace without kernels", BAD_USAGE)
+    return Traced(head, having("arrays")[0], having("kernel"), having("do"),
+                  next(iter(having("fault")), None))
 
 
 def trace_of(path, rung, variant, options, kernel=None):
@@ -32,11 +54,9 @@ def trace_of(path, rung, variant, options, kernel=None):
             raise Stop(f"{rung}: no trace (status {status}): {message}", WRONG_RESULT)
         record = next(record for record in json_lines(said, rung)
                       if not kernel or any(k["name"] == kernel for k in record["kernels"]))
-        with open(out, encoding="utf-8") as file:
-            head, *lines = [json.loads(line) for line in file]
-        kernels = {line["launch"]: line["kernel"] for line in lines if "grid" in line}
-        lines = [{**line, "kernel": kernels[line["launch"]]} for line in lines if "do" in line]
-    return {**head, "block_q": record["block_q"], "block_kv": record["block_kv"],
+        trace = read_trace(out)
+    lines = [{**line, "kernel": trace.launches[line["launch"]]["kernel"]} for line in trace.lines]
+    return {**trace.head, "block_q": record["block_q"], "block_kv": record["block_kv"],
             "command": shlex.join([rung, *options])}, lines
 
 

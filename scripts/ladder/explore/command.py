@@ -19,6 +19,9 @@ from ladder.steps import ladder_of
 DEFAULT_STEPS = ["04", "05/mma"]
 SMALL = ["--seqlen", "256", "--heads", "1", "--head-dim", "64"]
 SMALL_TILES = (64, 64)
+# Of a step that decodes: a query of each of four heads, which share one of K and V, in two groups.
+DECODING = ["--seqlen", "1", "--seqlen-kv", "1024", "--heads", "8", "--kv-heads", "2",
+            "--head-dim", "64", "--set", "splits=4"]
 NOT_PASSED_ON = ("--variant", "--device", "--trace", "--save", "--json", "--list")
 LARGEST = 64 << 20  # bytes of a page: browsers slow down long before
 
@@ -126,6 +129,8 @@ def chosen(asked):
 def options_of(step, options):
     if options:
         return ["--check", "off", *options]
+    if step.decoding:
+        return [*DECODING, "--check", "off"]
     tiles = SMALL_TILES in step.tiles_for(64)
     return [*SMALL, *(["--block-q", "64", "--block-kv", "64"] if tiles else []), "--check", "off"]
 

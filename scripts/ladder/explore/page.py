@@ -10,7 +10,7 @@ from ladder.files import ROOT
 
 FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")
 SCRIPTS = ("data.js", "replay.js", "words.js", "paint.js", "memory.js", "scores.js", "shared.js",
-           "timeline.js", "source.js", "pane.js", "app.js")
+           "sms.js", "timeline.js", "source.js", "pane.js", "app.js")
 
 
 def part(name):

@@ -19,7 +19,7 @@ def events_of(runs):
     """{"traceEvents": …, "otherData": …} of [(Trace, records, command)]."""
     events, clocks, processes = [], [], 0
     for trace, _, command in runs:
-        meetings, _ = put_in_order(trace)
+        meetings = put_in_order(trace)
         model = put_in_model_time(trace) is not None
         clocks.append(f"{command}: " + ("cycles of a model, not measured" if model
                                         else "the order of the trace, not time"))
@@ -77,7 +77,7 @@ def meta(process, thread, what, name):
 
 
 def title(event):
-    return f"{event.what} {event.array or event.name}".strip()
+    return f"{event.what} {event.name}".strip()
 
 
 def arguments(event):

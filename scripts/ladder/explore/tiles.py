@@ -1,9 +1,11 @@
 """Which pieces of S the events of a trace make: found by following rows of Q and K into shared
-memory and on to the products that meet them there. No kernel says it."""
+memory and on to the products that meet them there; and so what shared memory holds. No kernel says
+it."""
 
 from ladder.explore.trace import bytes_of, pieces
 
 PIECE = 64  # bytes of shared memory that are followed as one
+COMPUTED = " in shared memory"  # after an array's name: what did not come from HBM
 
 
 class Rows:
@@ -16,6 +18,13 @@ class Rows:
         if other is None or other.array != self.array:
             return self
         return Rows(self.array, min(self.first, other.first), max(self.last, other.last))
+
+
+ZEROS = Rows(COMPUTED, 0, 1)  # past an array's last row: neither read nor computed
+
+
+def computed(rows):
+    return rows.array.endswith(COMPUTED)
 
 
 def put_tiles(trace):
@@ -41,20 +50,18 @@ def follow(event, held, seen, width):
     """held: place in shared memory → Rows that are there. seen: [Rows] that the warp has read,
     the last to be read at the end."""
     reads = {}
-    if event.direction == "read":
+    if event.direction == "read" and event.ranges:
         source = pieces(event.ranges)
-        if source:
-            rows = rows_of(event.array, source[0][0], source[-1][1], width)
-            reads[event.array] = rows
+        reads[event.name] = rows_of(event.name, source[0][0], source[-1][1], width)
     for name, written, ranges in event.shared:
-        places = [place for begin, end in pieces(ranges)
-                  for place in range(begin // PIECE, -(-end // PIECE))]
         if written:
-            fill(event, held, name, places, ranges, width)
+            fill(event, held, name, pieces(ranges), width)
             continue
-        for place in places:
-            rows = held.get(place) or Rows(name + " in shared memory", 0, 1)
-            reads[rows.array] = rows.joined(reads.get(rows.array))
+        for begin, end in pieces(ranges):
+            for place in range(begin // PIECE, -(-end // PIECE)):
+                rows = held.get(place) or Rows(name + COMPUTED, 0, 1)
+                if rows is not ZEROS:
+                    reads[rows.array] = rows.joined(reads.get(rows.array))
     for array, rows in reads.items():
         before = next((one for one in seen if one.array == array), None)
         if before:
@@ -65,32 +72,42 @@ def follow(event, held, seen, width):
         event.tile = tile_of(seen)
 
 
-def fill(event, held, name, places, ranges, width):
-    """What is written comes from HBM where the event reads as many bytes there, place by place;
-    else it was computed."""
-    event = event.source or event
+def fill(event, held, name, places, width):
+    """Says what is where in shared memory, to `held` and in event.fills."""
+    for begin, end, rows in contents(event.source or event, name, places, width):
+        last = event.fills[-1] if event.fills else None
+        what = ([""] if rows is ZEROS else [None] if computed(rows)
+                else [rows.array, rows.first, rows.last - 1])
+        if last and last[1] == begin and last[2] == what[0]:
+            last[1] = end
+            last[3:] = [min(last[3], what[1]), max(last[4], what[2])] if what[1:] else []
+        else:
+            event.fills.append([begin, end, *what])
+        for place in range(begin // PIECE, -(-end // PIECE)):
+            partial = begin > place * PIECE or end < (place + 1) * PIECE
+            held[place] = rows.joined(held.get(place)) if partial and rows is not ZEROS else rows
+
+
+def contents(event, name, places, width):
+    """[(begin, end, Rows)] of what is written to `places`. It comes from HBM where the event reads
+    as many bytes there, place by place; else it was computed."""
     if event.direction != "read" or not event.ranges:
-        for place in places:
-            held[place] = Rows(name + " in shared memory", 0, 1)
-        return
-    if bytes_of(event.ranges) != bytes_of(ranges):
-        source = pieces(event.ranges)
-        for place in places:
-            held[place] = rows_of(event.array, source[0][0], source[-1][1], width)
-        return
-    source = iter(pieces(event.ranges))
+        rows = ZEROS if event.what == "zeros" else Rows(name + COMPUTED, 0, 1)
+        return [(*place, rows) for place in places]
+    source = pieces(event.ranges)
+    if bytes_of(event.ranges) != sum(end - begin for begin, end in places):
+        rows = rows_of(event.name, source[0][0], source[-1][1], width)
+        return [(*place, rows) for place in places]
+    found, left = [], iter(source)
     begin = end = 0
-    for first, last in pieces(ranges):
+    for first, last in places:
         while first < last:
             if begin == end:
-                begin, end = next(source)
+                begin, end = next(left)
             size = min(last - first, end - begin)
-            rows = rows_of(event.array, begin, begin + size, width)
-            for place in range(first // PIECE, -(-(first + size) // PIECE)):
-                there = held.get(place)
-                partial = first % PIECE or (first + size) % PIECE
-                held[place] = rows.joined(there) if partial and there else rows
+            found.append((first, first + size, rows_of(event.name, begin, begin + size, width)))
             first, begin = first + size, begin + size
+    return found
 
 
 def tile_of(seen):
@@ -104,6 +121,6 @@ def tile_of(seen):
         if rows.array == other:
             q, k = (last, rows) if last.array == "Q" else (rows, last)
             return [q.first, q.last, k.first, k.last]
-        if rows.array.endswith("in shared memory") or rows.array in ("S", "P"):
+        if computed(rows) or rows.array in ("S", "P"):
             return None
     return None

@@ -1,8 +1,8 @@
 """When things happen: in the order of the trace, and in the time of the figures' model.
 
 The order is what the program fixes: each event of a warp takes one tick, a wait ends when the last
-thing that it waits for is there, and blocks come one after the other, as the sim runs them. That is
-an order and no time.
+thing that it waits for is there, and blocks come one after the other, as the sim runs them; the page
+puts them side by side on SMs. That is an order and no time.
 """
 
 from ladder.console import Stop
@@ -46,7 +46,7 @@ def own_groups(events):
     started, groups, parts = {}, {}, {}
     starts = {"wgmma": "wgmma_wait", **dict.fromkeys(STORES, "tma_store_wait")}
     for event in events:
-        if event.what == "read" and any(written for _, written, _ in event.shared):
+        if event.what == "read" and event.copies():
             started.setdefault(event.warp, []).append(event)
         elif event.what == "cp_async_commit":
             for one in started.pop(event.warp, []):
@@ -111,11 +111,11 @@ def order_block(events, start):
 
 
 def put_in_order(trace):
-    """Gives every event its ticks. (launch, block) → its meetings; the number of ticks."""
+    """Gives every event its ticks. (launch, block) → its meetings."""
     now, meetings = 0, {}
     for place, events in trace.blocks().items():
         now, meetings[place] = order_block(events, now)
-    return meetings, max(now, 1)
+    return meetings
 
 
 # ---- the model's time ----

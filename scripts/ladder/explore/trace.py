@@ -1,12 +1,9 @@
-"""A trace, read and put in order: what each warp did, as common/harness/trace_file.h writes it."""
+"""A trace as the explorer needs it: what each warp did, a line of the source at a time."""
 
-import gzip
-import json
 import os
 
-from ladder.console import BAD_USAGE, Stop
 from ladder.files import ROOT
-from ladder.bench.traces import LOADS, STORES, joined, pieces
+from ladder.bench.traces import LOADS, STORES, joined, pieces, read_trace
 
 AMOUNTS = ("matmul_flops", "exps", "other_flops", "sram_read", "sram_write")
 # What a warp, or a thread of it, may stop at.
@@ -28,16 +25,20 @@ class Event:
         self.name, self.barrier = line.get("name", ""), line.get("barrier", "")
         self.number, self.amount = line.get("number", 0), line.get("amount", 0)
         self.direction = self.what if self.what in ("read", "write") else ""
-        self.array = self.name if self.direction else ""
         self.bytes, self.ranges = line.get("bytes", 0), line.get("ranges", [])
         self.shared = line.get("shared", [])
         self.amounts = [line.get(name, 0) for name in AMOUNTS]
         self.source = None         # the event that read what this one stores
         self.tile = None           # [first row, past the last, first key, past the last] of S
+        self.fills = []            # [begin, end, array, first row, last] of shared memory
         self.order = [0, 0]        # from, to
         self.model = None          # the same in a model's cycles
         self.lands = None          # the event that waits for what this one started
         self.awaits = None         # the key of what it waits for
+
+    def copies(self):
+        """Whether it reads HBM into shared memory, by TMA or not."""
+        return self.direction == "read" and any(written for _, written, _ in self.shared)
 
     def key(self):
         return self.what, self.name, self.line, self.since
@@ -57,35 +58,19 @@ class Event:
 
 
 class Trace:
-    """Of a run: `head` (rung, variant, shapes), `arrays` {name: bytes}, `launches`, `events` in
-    order, `fault` or None, and `lines`, the events as they were read (for replay)."""
+    """A run: what read_trace() has of it, `events` in order, and `arrays` {name: bytes}."""
 
     def __init__(self, path):
-        self.arrays, self.launches, self.events, self.fault, self.lines = {}, [], [], None, []
-        self.plan = {}
-        opened = gzip.open if path.endswith(".gz") else open
-        try:
-            with opened(path, "rt", encoding="utf-8") as file:
-                self.head = json.loads(file.readline())
-                for text in file:
-                    self.add(json.loads(text))
-        except (OSError, ValueError) as error:
-            raise Stop(f"cannot read the trace {path}: {error}", BAD_USAGE) from None
-        if not self.launches:
-            raise Stop(f"{path} is a trace without kernels", BAD_USAGE)
-        self.events = merged(self.events)
+        self.head, self.plan, self.launches, self.lines, self.fault = read_trace(path)
+        self.arrays = self.plan.pop("arrays")
+        self.events = merged([Event(line) for line in self.lines])
 
-    def add(self, line):
-        if "do" in line:
-            self.events.append(Event(line))
-            self.lines.append(line)
-        elif "launch" in line and "kernel" in line:
-            self.launches.append(line)
-        elif "arrays" in line:
-            self.arrays = line.pop("arrays")
-            self.plan = line
-        elif "fault" in line:
-            self.fault = line
+    def parts_of(self, array):
+        """How many partial results of each row an array has (05's split_kv): 1 of all others."""
+        if not array.endswith("_parts"):
+            return 1
+        queries = self.head["batch"] * self.head["heads"] * self.head["seqlen"]
+        return self.arrays["l_parts"] // (queries * 4)
 
     def rows_of(self, array):
         """How many rows an array has: those of Q or of K, whichever its bytes can be shared out
@@ -93,6 +78,7 @@ class Trace:
         head = self.head
         queries = head["batch"] * head["heads"] * head["seqlen"]
         keys = head["batch"] * head["kv_heads"] * head["seqlen_kv"]
+        queries *= self.parts_of(array)
         of_keys = array.lstrip("d")[:1] in ("K", "V")
         for rows in (keys, queries) if of_keys else (queries, keys):
             if self.arrays[array] % rows == 0:

@@ -1,14 +1,16 @@
 // The clock that all panes share, and what moves it.
 
+const SMS = [1, 2, 4, 8, 16, 132];  // the last as on an H100
+
 const explorer = {
-  panes: [], now: 0, last: 1, clock: "order", span: 60, pan: 0, playing: false, speed: 1,
-  shown: 0, most: 1,
+  panes: [], now: 0, first: 0, last: 1, clock: "order", sms: 4, span: 60, pan: 0, playing: false,
+  speed: 1, shown: 0, most: 1, each: false,
 
   async start() {
     readPalette();
     const data = await unpack(document.getElementById("data"));
     const main = document.getElementById("panes");
-    this.panes = data.map((one, i) => new Pane(new Run(one), i));
+    this.panes = data.map((one) => new Pane(new Run(one)));
     main.replaceChildren(...this.panes.map((pane) => pane.element));
     for (const pane of this.panes) pane.start();
     this.controls();
@@ -22,48 +24,65 @@ const explorer = {
   // ---- the moment ----
 
   seek(now, quiet) {
-    this.now = Math.min(this.last, Math.max(0, now));
+    this.now = Math.min(this.last, Math.max(this.first, now));
     this.redraw();
     if (!quiet) this.announceSoon();
   },
   /// To the next moment, or the one before, at which something begins.
   step(by) {
     this.pause();
-    let next = by > 0 ? this.last : 0;
-    for (const { clock } of this.panes) {
-      const at = countUpTo(clock.begins, this.now);
-      if (by > 0 && at < clock.begins.length) next = Math.min(next, clock.begins[at]);
+    let next = by > 0 ? this.last : this.first;
+    for (const { run: { begins } } of this.panes) {
+      const at = countUpTo(begins, this.now);
+      if (by > 0 && at < begins.length) next = Math.min(next, begins[at]);
       let k = at - 1;
-      while (k >= 0 && clock.begins[k] >= this.now) --k;
-      if (by < 0 && k >= 0) next = Math.max(next, clock.begins[k]);
+      while (k >= 0 && begins[k] >= this.now) --k;
+      if (by < 0 && k >= 0) next = Math.max(next, begins[k]);
     }
     this.seek(next);
   },
   setSpan(span) {
-    this.span = Math.min(Math.max(span, 8), this.last * 1.7);
-    this.redraw();
+    this.span = Math.min(Math.max(span, 8), this.last - this.first);
+    this.panTo(this.pan);
   },
   zoom(by) { this.setSpan(this.span * by); },
-  panTo(pan) { this.pan = Math.max(-this.last, Math.min(this.last, pan)); this.redraw(); },
+  /// By how much the window is ahead of the moment, no further than there is something.
+  panTo(pan) {
+    const least = this.first - this.now + this.span * 0.6;
+    const most = this.last - this.now - this.span * 0.4;
+    this.pan = pan > 0 ? Math.min(pan, Math.max(0, most)) : Math.max(pan, Math.min(0, least));
+    this.redraw();
+  },
 
-  useClock(name) {
+  useClock(name, sms) {
     const share = this.now / this.last;
     this.clock = name;
-    for (const pane of this.panes) pane.useClock(name), pane.chosenBlock = null;
-    this.last = Math.max(...this.panes.map((pane) => pane.clock.last));
-    this.most = Math.max(...this.panes.map((pane) => pane.most));
-    this.span = Math.max(8, Math.min(this.last, name === "model" ? this.last / 2 : 48));
+    this.sms = sms;
+    for (const pane of this.panes) pane.schedule();
+    this.first = least(this.panes, (pane) => pane.run.first);
+    this.last = most(this.panes, (pane) => pane.run.last);
+    this.most = most(this.panes, (pane) => pane.most);
     this.pan = 0;
+    this.now = Math.round(share * this.last);
+    this.setSpan(name === "model" ? this.last / 2 : 48);
     const scrubber = document.getElementById("scrubber");
+    scrubber.min = this.first;
     scrubber.max = this.last;
     document.getElementById("clock").value = name;
-    document.getElementById("clock-note").textContent = name === "model"
-      ? "Clock: cycles of the figures' model, not measured. Blocks of a kernel run side by side; " +
-        "kernels that it does not know take no time."
+    document.getElementById("sms").value = sms;
+    document.getElementById("clock-note").textContent = (name === "model"
+      ? "Clock: cycles of the figures' model, not measured; kernels that it does not know take no " +
+        "time. "
       : "Clock: the order of the trace, not time. A warp's event is one tick, a wait lasts until " +
-        "what it waits for is there, blocks come one after the other.";
-    this.now = Math.round(share * this.last);
+        "what it waits for is there. ") + "An SM takes one block after the other." +
+      (this.first < 0 ? " Before 0 kernels set things up." : "");
     this.legends();
+  },
+  showEach() {
+    this.each = !this.each;
+    for (const button of document.querySelectorAll(".each")) {
+      button.setAttribute("aria-pressed", this.each);
+    }
     this.redraw();
   },
 
@@ -73,7 +92,7 @@ const explorer = {
     if (this.playing) return;
     if (this.now >= this.last) this.now = 0;
     this.playing = true;
-    this.panes.forEach((pane) => { pane.selected = -1; });
+    this.panes.forEach((pane) => { pane.selected = null; });
     this.button();
     let before = performance.now(), shown = before;
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -152,12 +171,13 @@ const explorer = {
     if (this.writing || this.playing) return;
     this.writing = setTimeout(() => {
       this.writing = null;
-      const parts = { t: Math.round(this.now), clock: this.clock, span: Math.round(this.span) };
+      const parts = { t: Math.round(this.now), clock: this.clock, sms: this.sms,
+                      span: Math.round(this.span) };
       if (this.pan) parts.pan = Math.round(this.pan);
       if (this.shown) parts.pane = this.shown + 1;
       this.panes.forEach((pane, i) => {
-        if (pane.selected >= 0) parts["event" + (i + 1)] = pane.selected;
-        if (pane.chosenBlock) parts["block" + (i + 1)] = pane.chosenBlock;
+        if (pane.selected) parts["event" + (i + 1)] = pane.selected.index;
+        if (pane.sm) parts["sm" + (i + 1)] = pane.sm;
       });
       this.written = "#" + new URLSearchParams(parts);
       if (this.written !== location.hash) history.replaceState(null, "", this.written);
@@ -166,22 +186,22 @@ const explorer = {
   fromFragment() {
     if (location.hash && location.hash === this.written) return;
     const parts = new URLSearchParams(location.hash.slice(1));
-    const model = this.panes.every((pane) => pane.run.clocks.model);
-    this.useClock(parts.get("clock") === "model" && model ? "model" : "order");
     const number = (name, otherwise) => Number.isFinite(parseFloat(parts.get(name)))
       ? parseFloat(parts.get(name)) : otherwise;
+    this.useClock(parts.get("clock") === "model" && this.hasModel() ? "model" : "order",
+                  SMS.includes(number("sms")) ? number("sms") : 4);
     if (parts.has("span")) this.setSpan(number("span", this.span));
     this.pan = number("pan", 0);
     this.show(Math.min(this.panes.length, Math.max(1, number("pane", this.firstShown() + 1))) - 1);
     this.panes.forEach((pane, i) => {
-      const event = number("event" + (i + 1), -1);
-      pane.selected = event < pane.run.n ? event : -1;
-      const block = parts.get("block" + (i + 1));
-      pane.chosenBlock = pane.run.blocks.has(block) ? block : null;
+      pane.selected = pane.run.events[number("event" + (i + 1), -1)] || null;
+      const sm = pane.selected ? pane.selected.block.sm : number("sm" + (i + 1), 0);
+      pane.sm = Math.min(Math.max(0, sm), pane.run.lanes - 1);
     });
     const faulty = this.panes.find((pane) => pane.run.fault);
     this.seek(number("t", faulty ? faulty.faultAt() : 0), true);
   },
+  hasModel() { return this.panes.every((pane) => pane.run.model); },
   firstShown() {
     return Math.max(0, this.panes.findIndex((pane) => pane.run.fault));
   },
@@ -204,7 +224,8 @@ const explorer = {
     on("to-end", "click", () => { this.pause(); this.seek(this.last); });
     on("scrubber", "input", (event) => { this.pause(); this.seek(Number(event.target.value)); });
     on("speed", "change", (event) => { this.speed = Number(event.target.value); });
-    on("clock", "change", (event) => this.useClock(event.target.value));
+    on("clock", "change", (event) => this.useClock(event.target.value, this.sms));
+    on("sms", "change", (event) => this.useClock(this.clock, Number(event.target.value)));
     on("theme", "click", () => this.useTheme(
       document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
     on("help-button", "click", () => this.toggleHelp());
@@ -213,8 +234,9 @@ const explorer = {
     dark.addEventListener("change", () => this.useTheme(dark.matches ? "dark" : "light"));
     const clock = document.getElementById("clock");
     clock.add(new Option("order", "order"));
-    if (this.panes.every((pane) => pane.run.clocks.model)) clock.add(new Option("model", "model"));
+    if (this.hasModel()) clock.add(new Option("model", "model"));
     else document.getElementById("clock-choice").hidden = true;
+    for (const n of SMS) document.getElementById("sms").add(new Option(n, n));
     this.panes.forEach((pane, i) => {
       const tab = document.createElement("button");
       tab.textContent = pane.run.title;
@@ -234,13 +256,14 @@ const explorer = {
     const keys = [["space", "play, pause"], ["← →", "one step back, on"],
                   ["shift ← →", "a twentieth back, on"], ["Home End", "to the start, the end"],
                   ["W S", "zoom the warps in, out"], ["A D", "pan them"], ["T", "light, dark"],
-                  ["C", "order, model's time"], ["1 2", "left, right step, for E"],
+                  ["C", "order, model's time"], ["B", "the next SM"],
+                  ["G", "each warp of a warpgroup"], ["1 2", "left, right step, for B and E"],
                   ["E", "choose the next event at work"], ["Esc", "choose none"]];
     const kinds = { copy: "copies HBM to shared memory", read: "reads HBM", write: "writes HBM",
                     shared: "shared memory", product: "multiplies", softmax: "exponentials",
                     arithmetic: "other arithmetic", exchange: "lanes exchange", signal: "arrives",
                     wait: "waits" };
-    const tiles = { product: "S: made", now: "S: at work", softmax: "S: made, then masked",
+    const tiles = { product: "S: made", ink: "S: at work", softmax: "S: made, then masked",
                     line: "S, hatched: skipped" };
     const swatch = ([kind, what]) =>
       `<span class="legend"><i style="background: var(--${kind})"></i>${what}</span>`;
@@ -272,12 +295,14 @@ const explorer = {
         "a": () => this.panTo(this.pan - this.span / 8),
         "d": () => this.panTo(this.pan + this.span / 8),
         "t": () => document.getElementById("theme").click(),
-        "c": () => this.panes.every((pane) => pane.run.clocks.model) &&
-          this.useClock(this.clock === "model" ? "order" : "model"),
+        "c": () => this.hasModel() &&
+          this.useClock(this.clock === "model" ? "order" : "model", this.sms),
+        "b": () => this.panes[this.shown].stepSm(event.shiftKey ? -1 : 1),
+        "g": () => this.showEach(),
         "?": () => this.toggleHelp(),
         "1": () => this.show(0), "2": () => this.show(this.panes.length - 1),
         "e": () => this.panes[this.shown].chooseNext(),
-        "Escape": () => { this.panes.forEach((pane) => { pane.selected = -1; }); this.redraw(); },
+        "Escape": () => { this.panes.forEach((pane) => { pane.selected = null; }); this.redraw(); },
       };
       const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
       if (!action || (typing && event.key !== "Escape")) return;

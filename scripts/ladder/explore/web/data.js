@@ -6,96 +6,113 @@ async function unpack(element) {
   return JSON.parse(await new Response(stream).text());
 }
 
-/// A step's run: its events in columns, sorted by when they begin in the order of the trace.
+/// A step's run: its events as scripts/ladder/explore/pane.py describes them, and their blocks.
 class Run {
   constructor(data) {
     Object.assign(this, data);
-    this.n = data.columns.begin.length;
-    this.columns = {};
-    for (const [name, deltas] of Object.entries(data.columns)) {
-      const values = new Float64Array(this.n);
-      for (let i = 0, sum = 0; i < this.n; ++i) values[i] = sum += deltas[i];
-      this.columns[name] = values;
-    }
-    const head = this.head;
-    this.queries = head.seqlen * head.heads * head.batch;
-    this.byName = new Map(this.arrays.map((array, i) => [array.name, i]));
-    this.findPlaces();
-    this.clocks = { order: this.clockOf("begin", "end", this.ticks) };
-    if (this.cycles) this.clocks.model = this.clockOf("modelBegin", "modelEnd", this.cycles);
-  }
-
-  /// What belongs together: the events of each block, those that wait at a meeting.
-  findPlaces() {
-    const { launch, block, warp, meeting } = this.columns;
-    this.blocks = new Map();
-    this.waiters = this.barriers.map(() => []);
-    for (let i = 0; i < this.n; ++i) {
-      const key = this.place(i);
-      let of = this.blocks.get(key);
-      if (!of) {
-        of = { key, launch: launch[i], block: block[i], warps: 0, events: [] };
-        this.blocks.set(key, of);
+    this.arrayOf = new Map(this.arrays.map((array) => [array.name, array]));
+    this.waiters = this.meetings.map(() => []);
+    this.blocks = [];  // in the order in which they were started
+    const known = new Map();
+    for (const launch of this.launches) launch.blocks = [], launch.multiplies = false;
+    this.events.forEach((e, index) => {
+      const key = e.launch + ":" + e.block, launch = this.launches[e.launch];
+      let block = known.get(key);
+      if (!block) {
+        block = { key, launch, number: e.block, events: [], warps: 0 };
+        known.set(key, block);
+        launch.blocks.push(block);
       }
-      of.events.push(i);
-      of.warps = Math.max(of.warps, warp[i] + 1);
-      if (meeting[i] >= 0) this.waiters[meeting[i]].push(i);
+      Object.assign(e, { run: this, index, launch, block, counts: e.counts || {} });
+      block.events.push(e);
+      block.warps = Math.max(block.warps, e.warp + 1);
+      launch.multiplies ||= e.counts.matmul > 0;
+      if (e.awaits !== undefined) this.waiters[e.awaits].push(e);
+    });
+    for (const { blocks } of this.launches) {
+      this.blocks.push(...blocks);
+      for (const block of blocks) this.describe(block);
     }
-    for (const of of this.blocks.values()) {
-      of.inGroups = of.events.some((i) => this.whats[this.columns.what[i]] === "wgmma");
+    for (const { blocks } of this.launches) this.nameParts(blocks);
+  }
+
+  /// How a block's warps are grouped, and what it works on: rows of Q and K, or what it writes.
+  describe(block) {
+    const tiles = block.events.filter((e) => e.tile).map((e) => e.tile);
+    const hull = (first, last) => [least(tiles, (tile) => tile[first]),
+                                   most(tiles, (tile) => tile[last]) - 1];
+    block.inGroups = block.events.some((e) => e.what === "wgmma");
+    if (tiles.length) {
+      block.Q = hull(0, 1), block.K = hull(2, 3);
+      block.work = `Q ${range(block.Q)}, K ${range(block.K)}`;
+    } else {
+      const written = block.events.filter((e) => e.write && this.arrayOf.get(e.name).rows > 1);
+      const rows = written.filter((e) => e.name === written[0].name).map((e) => rowsOf(e));
+      block.work = rows.length ? `${written[0].name} ` +
+        range([least(rows, ([first]) => first), most(rows, ([, last]) => last)]) : "";
     }
   }
 
-  place(i) {
-    return this.columns.launch[i] + ":" + this.columns.block[i];
+  /// Where the keys of a head are split among blocks, which write partial results.
+  nameParts(blocks) {
+    const splits = this.arrays.some((array) => array.parts > 1);
+    for (const block of splits ? blocks : []) {
+      const same = blocks.filter((one) => block.Q && one.Q && one.Q[0] === block.Q[0])
+        .sort((a, b) => a.K[0] - b.K[0]);
+      if (same.length < 2) continue;
+      block.part = `part ${same.indexOf(block)} of ${same.length}`;
+    }
   }
 
-  /// A clock: when events begin and end, in what order they come, and when it ends.
-  clockOf(begin, end, last) {
-    const order = Uint32Array.from({ length: this.n }, (_, i) => i);
-    const from = this.columns[begin], to = this.columns[end];
-    order.sort((a, b) => from[a] - from[b] || a - b);
-    const begins = Float64Array.from(order, (i) => from[i]);
-    // What is started is under way until the first wait for it is over.
-    const over = this.waiters.map((waiters) =>
-      waiters.reduce((least, i) => Math.min(least, to[i]), Infinity));
-    const until = (i) => {
-      const meeting = this.columns.lands[i];
-      return meeting >= 0 && over[meeting] < Infinity ? Math.max(over[meeting], from[i]) : to[i];
-    };
-    const spans = new Map();  // of the blocks
-    for (const [key, { events }] of this.blocks) {
-      const span = [Infinity, 0];
-      for (const i of events) {
-        span[0] = Math.min(span[0], from[i]);
-        span[1] = Math.max(span[1], to[i]);
+  /// Gives the events their times, e.from and e.to, and until when what they start is under way,
+  /// e.until. An SM has one block at a time and takes the next when that is done; a kernel starts
+  /// when the one before has ended. At 0 the first kernel with a product starts: those before it
+  /// set things up.
+  schedule(clock, sms) {
+    let start = 0, zero = null;
+    for (const launch of this.launches) {
+      const free = Array(sms).fill(start);
+      if (launch.multiplies && zero === null) zero = start;
+      for (const block of launch.blocks) {
+        block.sm = free.indexOf(Math.min(...free));
+        const by = free[block.sm] - least(block.events, (e) => e[clock][0]);
+        for (const e of block.events) e.from = e[clock][0] + by, e.to = e[clock][1] + by;
+        block.from = free[block.sm];
+        block.to = free[block.sm] = most(block.events, (e) => e.to);
       }
-      spans.set(key, span);
+      start = Math.max(...free);
     }
-    return { from, to, order, begins, until, last, spans };
-  }
-
-  what(i) { return this.whats[this.columns.what[i]]; }
-  kind(i) { return this.kinds[this.columns.kind[i]]; }
-  name(i) { return this.names[this.columns.name[i]]; }
-  rowsOf(i) {
-    const array = this.arrays[this.byName.get(this.name(i))];
-    const ranges = this.ranges[i];
-    if (!array || !ranges) return null;
-    const width = array.bytes / array.rows;
-    const at = ranges.length - 4;
-    const end = ranges[at] + (ranges[at + 3] - 1) * ranges[at + 2] + ranges[at + 1];
-    return [Math.floor(ranges[0] / width), Math.ceil(end / width) - 1];
+    zero ||= 0;
+    for (const one of [...this.events, ...this.blocks]) one.from -= zero, one.to -= zero;
+    this.first = 0 - zero;
+    this.last = Math.max(start - zero, 1);
+    this.lanes = Math.max(1, most(this.blocks, (block) => block.sm + 1));
+    const over = this.waiters.map((waiters) => least(waiters, (e) => e.to));
+    for (const e of this.events) {
+      e.until = e.lands !== undefined && over[e.lands] < Infinity
+        ? Math.max(over[e.lands], e.from) : e.to;
+    }
+    this.order = [...this.events].sort((a, b) => a.from - b.from || a.index - b.index);
+    this.begins = this.order.map((e) => e.from);
   }
 }
 
-/// Calls f(begin, end) for each piece of [begin, bytes, step, count, …].
+const least = (all, f) => all.reduce((so, one) => Math.min(so, f(one)), Infinity);
+const most = (all, f) => all.reduce((so, one) => Math.max(so, f(one)), -Infinity);
+
+/// The rows of its array that an event touches, first and last, or null.
+function rowsOf(e) {
+  const array = e.run.arrayOf.get(e.name);
+  if (!array || !e.ranges) return null;
+  const width = array.bytes / array.rows, [begin, size, step, count] = e.ranges.at(-1);
+  return [Math.floor(e.ranges[0][0] / width),
+          Math.ceil((begin + (count - 1) * step + size) / width) - 1];
+}
+
+/// Calls f(begin, end) for each piece of [[begin, bytes, step, count], …].
 function eachPiece(ranges, f) {
-  for (let r = 0; r < ranges.length; r += 4) {
-    for (let k = 0; k < ranges[r + 3]; ++k) {
-      const begin = ranges[r] + k * ranges[r + 2];
-      f(begin, begin + ranges[r + 1]);
-    }
+  for (const [begin, bytes, step, count] of ranges) {
+    for (let k = 0; k < count; ++k) f(begin + k * step, begin + k * step + bytes);
   }
 }
 

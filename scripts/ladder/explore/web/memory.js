@@ -5,11 +5,9 @@ class MemoryView {
     this.pane = pane;
     this.figures = pane.run.arrays.map((array, index) => {
       const figure = document.createElement("figure");
-      figure.innerHTML = "<figcaption></figcaption><canvas></canvas>";
+      figure.innerHTML = `<figcaption><b>${array.name}</b> ` +
+        `<span>${scaled(array.bytes, "B")}</span></figcaption><canvas></canvas>`;
       const canvas = figure.querySelector("canvas");
-      figure.querySelector("figcaption").innerHTML =
-        `<b></b> <span>${scaled(array.bytes, "B")}</span>`;
-      figure.querySelector("b").textContent = array.name;
       canvas.setAttribute("role", "img");
       figure.classList.toggle("small", array.bytes < 4096);
       figure.style.flexGrow = array.bytes < 4096 ? 0.4 : 1;
@@ -57,10 +55,10 @@ class MemoryView {
     const column = Math.min(map.columns - 1, Math.floor(x * map.columns));
     const cell = row * map.columns + column, size = map.inRow[row];
     const per = map.array.rows / map.rows, first = Math.floor(row * per);
-    const last = Math.max(first, Math.ceil((row + 1) * per) - 1);
+    const rows = [first, Math.max(first, Math.ceil((row + 1) * per) - 1)];
     const times = (bytes) =>
       (bytes / size).toLocaleString("en", { maximumFractionDigits: 1 }) + "×";
-    return `${map.array.name}, ${first === last ? "row " + first : `rows ${first} to ${last}`}: ` +
+    return `${map.array.name}, ${rowsInWords(map.array, rows)}: ` +
       `${scaled(size, "B")} here, read ${times(map.read[cell])}, ` +
       `written ${times(map.written[cell])}`;
   }

@@ -1,7 +1,7 @@
 // What has happened up to a moment. Every figure on the page is counted here, event by event; the
 // program's own counts are only compared with, at the end.
 
-const MAP_ROWS = 128, MAP_COLUMNS = 16, SCORES = 128, SNAPSHOTS = 40;
+const MAP_ROWS = 128, MAP_COLUMNS = 16, SCORES = 128;
 
 /// The most parts, up to `most`, that n can be shared out to evenly, if that is not very few.
 function parts(n, most) {
@@ -10,9 +10,8 @@ function parts(n, most) {
 }
 
 class Replay {
-  constructor(run, clock) {
+  constructor(run) {
     this.run = run;
-    this.clock = run.clocks[clock];
     this.maps = run.arrays.map((array) => {
       const width = array.bytes / array.rows;
       const rows = parts(array.rows, MAP_ROWS);
@@ -34,195 +33,130 @@ class Replay {
     this.scoreColumns = parts(head.seqlen_kv, SCORES);
     this.scores = new Uint16Array(this.heads * this.scoreRows * this.scoreColumns);
     this.scoresAt = new Float64Array(this.scores.length);
-    this.buffers = [this.scores, this.scoresAt];
-    for (const m of this.maps) this.buffers.push(m.read, m.written, m.readAt, m.writtenAt, m.seen);
-    this.snapshots = [];
-    this.every = Math.max(1, Math.ceil(run.n / SNAPSHOTS));
     this.clear();
   }
 
   clear() {
-    for (const buffer of this.buffers) buffer.fill(0);
-    for (const m of this.maps) m.readAt.fill(-Infinity), m.writtenAt.fill(-Infinity);
+    for (const m of this.maps) {
+      for (const cells of [m.read, m.written, m.seen]) cells.fill(0);
+      for (const cells of [m.readAt, m.writtenAt]) cells.fill(-Infinity);
+    }
+    this.scores.fill(0);
     this.scoresAt.fill(-Infinity);
     this.done = 0;  // events
-    this.launch = -1;
+    this.launch = null;
     this.counts = { requestedRead: 0, requestedWrite: 0, distinctRead: 0, distinctWrite: 0,
                     matmul: 0, exps: 0, other: 0, sramRead: 0, sramWrite: 0 };
   }
 
   /// To the moment at which what has begun is all that begins until `now`.
   seek(now) {
-    const wanted = countUpTo(this.clock.begins, now);
-    if (wanted < this.done) {
-      const snapshot = this.snapshots[Math.floor(wanted / this.every)];
-      if (snapshot && snapshot.done <= wanted) this.restore(snapshot);
-      else this.clear();
-    }
-    while (this.done < wanted) {
-      if (this.done % this.every === 0 && !this.snapshots[this.done / this.every]) this.save();
-      this.apply(this.clock.order[this.done++]);
-    }
+    const wanted = countUpTo(this.run.begins, now);
+    if (wanted < this.done) this.clear();
+    while (this.done < wanted) this.apply(this.run.order[this.done++]);
   }
 
-  save() {
-    this.snapshots[this.done / this.every] = {
-      done: this.done, launch: this.launch, counts: { ...this.counts },
-      buffers: this.buffers.map((buffer) => buffer.slice()) };
-  }
-  restore(snapshot) {
-    this.done = snapshot.done;
-    this.launch = snapshot.launch;
-    this.counts = { ...snapshot.counts };
-    this.buffers.forEach((buffer, i) => buffer.set(snapshot.buffers[i]));
-  }
-
-  apply(i) {
-    const { columns, ranges, tiles } = this.run;
-    if (columns.launch[i] !== this.launch) {  // distinct bytes are those of each kernel
-      this.launch = columns.launch[i];
+  apply(e) {
+    if (e.launch !== this.launch) {  // distinct bytes are those of each kernel
+      this.launch = e.launch;
       for (const m of this.maps) m.seen.fill(0);
     }
-    const counts = this.counts;
-    counts.matmul += columns.matmul[i];
-    counts.exps += columns.exps[i];
-    counts.other += columns.other[i];
-    counts.sramRead += columns.sramRead[i];
-    counts.sramWrite += columns.sramWrite[i];
-    if (ranges[i]) this.access(i, ranges[i]);
-    if (tiles[i]) this.score(tiles[i], this.clock.from[i]);
+    for (const [name, amount] of Object.entries(e.counts)) this.counts[name] += amount;
+    if (e.ranges) this.access(e);
+    if (e.tile) this.score(e.tile, e.from);
   }
 
-  access(i, ranges) {
-    const { columns } = this.run, writes = columns.direction[i] === 2;
-    const map = this.maps[this.run.byName.get(this.run.name(i))];
-    const bytes = columns.bytes[i], now = this.clock.from[i];
+  access(e) {
+    const map = this.maps[this.run.arrays.indexOf(this.run.arrayOf.get(e.name))];
     let touched = 0, fresh = 0;
-    const bit = writes ? 2 : 1, seen = map.seen;
-    eachPiece(ranges, (begin, end) => {
+    const bit = e.write ? 2 : 1, seen = map.seen;
+    eachPiece(e.ranges, (begin, end) => {
       touched += end - begin;
       for (let at = begin >> 1; at < end >> 1; ++at) {
         if (!(seen[at] & bit)) seen[at] |= bit, fresh += 2;
       }
     });
-    this.counts[writes ? "requestedWrite" : "requestedRead"] += bytes;
-    this.counts[writes ? "distinctWrite" : "distinctRead"] += fresh;
+    this.counts[e.write ? "requestedWrite" : "requestedRead"] += e.bytes;
+    this.counts[e.write ? "distinctWrite" : "distinctRead"] += fresh;
     // Where lanes asked for the same bytes, each piece was asked for so many times.
-    const times = bytes / touched, amount = writes ? map.written : map.read;
-    const when = writes ? map.writtenAt : map.readAt;
+    const times = e.bytes / touched, amount = e.write ? map.written : map.read;
+    const when = e.write ? map.writtenAt : map.readAt;
     const perCell = map.width / map.columns;
-    eachPiece(ranges, (begin, end) => {
+    eachPiece(e.ranges, (begin, end) => {
       while (begin < end) {
         const row = Math.floor(begin / map.width), inRow = begin - row * map.width;
         const column = Math.min(map.columns - 1, Math.floor(inRow / perCell));
         const next = Math.min(end, row * map.width + Math.max((column + 1) * perCell, inRow + 1));
         const cell = Math.floor(row * map.rows / map.array.rows) * map.columns + column;
         amount[cell] += (next - begin) * times;
-        when[cell] = now;
+        when[cell] = e.from;
         begin = next;
       }
     });
   }
 
+  /// A tile may have rows of several heads of Q, which share one of K and V.
   score([firstRow, lastRow, firstKey, lastKey], now) {
-    const head = this.run.head, N = head.seqlen, keys = head.seqlen_kv;
-    const index = Math.floor(firstRow / N);
-    const group = head.heads / head.kv_heads;
+    const { seqlen: N, seqlen_kv: keys, heads, kv_heads } = this.run.head;
     const of = Math.floor(firstKey / keys);  // head of K
-    if (Math.floor(index / head.heads) * head.kv_heads +
-        Math.floor(index % head.heads / group) !== of) return;  // different heads never meet
     const cells = (first, last, size, n) =>
-      [Math.floor(first * n / size), Math.max(Math.ceil(last * n / size), 1)];
-    const [r0, r1] = cells(firstRow - index * N, Math.min(lastRow - index * N, N), N,
-                           this.scoreRows);
-    const [k0, k1] = cells(firstKey - of * keys, Math.min(lastKey - of * keys, keys), keys,
-                           this.scoreColumns);
-    for (let r = r0; r < r1; ++r) {
-      for (let k = k0; k < k1; ++k) {
-        const cell = (index * this.scoreRows + r) * this.scoreColumns + k;
-        ++this.scores[cell];
-        this.scoresAt[cell] = now;
+      [Math.floor(Math.max(first, 0) * n / size), Math.ceil(Math.min(last, size) * n / size)];
+    const [k0, k1] = cells(firstKey - of * keys, lastKey - of * keys, keys, this.scoreColumns);
+    for (let head = Math.floor(firstRow / N); head * N < lastRow; ++head) {
+      const its = Math.floor(head / heads) * kv_heads +
+        Math.floor(head % heads * kv_heads / heads);
+      if (its !== of) continue;  // different heads never meet
+      const [r0, r1] = cells(firstRow - head * N, lastRow - head * N, N, this.scoreRows);
+      for (let r = r0; r < r1; ++r) {
+        for (let k = k0; k < k1; ++k) {
+          const cell = (head * this.scoreRows + r) * this.scoreColumns + k;
+          ++this.scores[cell];
+          this.scoresAt[cell] = now;
+        }
       }
     }
   }
 
-  /// The last event that has begun; -1 before the first.
-  get last() { return this.done ? this.clock.order[this.done - 1] : -1; }
+  /// The last event that has begun, if there is one.
+  get last() { return this.run.order[this.done - 1]; }
 }
 
+const CELL = 64;  // bytes of shared memory
+
 /// What is in a block's shared memory at a moment: cells of each array, of which each knows what
-/// event filled it and with which rows.
-function sharedContents(run, block, clock, now) {
-  const regions = run.launches[block.launch].shared.map(([name, begin, bytes]) => {
-    let size = 64;  // of a cell; tiles begin at multiples of larger powers of two
-    while (bytes / size > 512) size *= 2;
-    return { name, begin, bytes, size, cells: Array(Math.ceil(bytes / size)).fill(null),
-             reading: null };
-  });
-  for (const i of block.events) {
-    if (clock.from[i] > now) continue;
-    for (const [name, written, ranges] of run.shared[i] || []) {
-      const region = regions.find((r) => ranges[0] >= r.begin && ranges[0] < r.begin + r.bytes);
-      if (!region) continue;
-      if (!written) {
-        if (clock.to[i] > now || clock.from[i] === now) {
-          region.reading = [ranges[0] - region.begin, ranges[0] + ranges[1] - region.begin];
-        }
-        continue;
+/// rows are in it, or that it was computed.
+function sharedContents(block, now) {
+  const regions = block.launch.shared.map(([name, begin, bytes]) =>
+    ({ name, begin, bytes, cells: Array(Math.ceil(bytes / CELL)).fill(null), reading: null }));
+  const regionAt = (at) => regions.find((r) => at >= r.begin && at < r.begin + r.bytes);
+  for (const e of block.events) {
+    if (e.from > now) continue;
+    for (const [begin, end] of e.reads || []) {
+      const region = regionAt(begin);
+      if (region && (e.to > now || e.from === now)) {
+        region.reading = [begin - region.begin, end - region.begin];
       }
-      fillCells(run, i, region, ranges, clock.until(i) > now && run.columns.lands[i] >= 0);
+    }
+    const underWay = e.until > now && e.lands !== undefined, together = fillOf(e);
+    for (const [begin, end, name, first, last] of e.fills || []) {
+      const region = regionAt(begin);
+      if (!region) continue;
+      const stop = Math.min(Math.ceil((end - region.begin) / CELL), region.cells.length);
+      for (let at = Math.floor((begin - region.begin) / CELL); at < stop; ++at) {
+        const there = region.cells[at], row = name && [first, last];
+        const goesOn = there && there.name === name && there.together === together && name;
+        region.cells[at] = { name, together, underWay, row: goesOn ? hull(row, there.row) : row };
+      }
     }
   }
   return regions;
 }
 
 /// What was filled together: where it is not told by a barrier, the copies of a group.
-function fillOf(run, i) {
-  const meeting = run.columns.lands[i];
-  if (meeting < 0) return "";
-  const [name, number] = run.barriers[meeting];
+function fillOf(e) {
+  if (e.lands === undefined) return "";
+  const [name, number] = e.run.meetings[e.lands];
   return name.replace(/ of warp .*/, "") + number;
 }
 
-function fillCells(run, event, region, ranges, underWay) {
-  const size = region.size, fill = fillOf(run, event);
-  const i = run.sources[event] ?? event;
-  const source = run.columns.direction[i] === 1 && run.ranges[i];
-  const array = source && run.arrays[run.byName.get(run.name(i))];
-  const width = array && array.bytes / array.rows;
-  const rows = [];  // bytes of HBM in the order in which they go to shared memory
-  if (source) eachPiece(source, (begin, end) => rows.push([begin, end]));
-  let piece = 0, used = 0;
-  const fits = source && total(source) === total(ranges);
-  eachPiece(ranges, (begin, end) => {
-    let at = begin - region.begin;
-    const stop = end - region.begin;
-    while (at < stop) {
-      const cell = Math.min(region.cells.length - 1, Math.floor(at / size));
-      let step = Math.min(stop - at, Math.max((cell + 1) * size - at, 1));
-      let row = null;
-      if (fits) {
-        const [from, to] = rows[piece];
-        step = Math.min(step, to - from - used);
-        row = [Math.floor((from + used) / width), Math.floor((from + used + step - 1) / width)];
-        used += step;
-        if (used === to - from) used = 0, ++piece;
-      } else if (source) {
-        row = [Math.floor(rows[0][0] / width), Math.floor((rows[rows.length - 1][1] - 1) / width)];
-      }
-      const before = region.cells[cell];
-      const goesOn = before && row && before.row && before.name === run.name(i) &&
-        before.fill === fill && (before.event === i || fill);
-      region.cells[cell] = {
-        event: i, name: row ? run.name(i) : null, fill, underWay,
-        row: goesOn ? [Math.min(row[0], before.row[0]), Math.max(row[1], before.row[1])] : row };
-      at += step;
-    }
-  });
-}
-
-function total(ranges) {
-  let sum = 0;
-  for (let r = 0; r < ranges.length; r += 4) sum += ranges[r + 1] * ranges[r + 3];
-  return sum;
-}
+const hull = ([a, b], [c, d]) => [Math.min(a, c), Math.max(b, d)];

@@ -1,11 +1,15 @@
 // The tiles of S of one head: made, at work, to come; hidden by the mask, and never made at all.
 
+// Colour and opacity.
+const LOOKS = { "made": ["product", 0.6], "at work": ["ink", 1], "masked": ["softmax", 0.8],
+                "skipped": ["card", 1], "to come": ["faint", 1] };
+
 class ScoresView {
   constructor(pane, canvas, note) {
     this.pane = pane;
     this.canvas = canvas;
     this.note = note;
-    this.known = Object.keys(pane.run.tiles).length > 0;
+    this.known = pane.run.events.some((e) => e.tile);
     hover(canvas, (x, y) => this.told(x, y));
   }
 
@@ -33,28 +37,25 @@ class ScoresView {
       this.note.textContent = "no product of Q and K in this trace";
       return;
     }
-    const image = new Cells(columns, rows), counts = { made: 0, masked: 0, skipped: 0 };
-    const looks = { "made": ["product", 0.6], "at work": ["now", 1], "masked": ["softmax", 0.8],
-                    "skipped": ["card", 1], "to come": ["faint", 1] };
+    const image = new Cells(columns, rows), counts = {};
     for (let row = 0; row < rows; ++row) {
       for (let column = 0; column < columns; ++column) {
         const state = this.stateOf(row, column, now, glow);
-        if (state === "made" || state === "at work") counts.made++;
-        if (state === "masked") counts.masked++;
-        if (state === "skipped") counts.skipped++;
-        image.put(row * columns + column, ...looks[state]);
+        counts[state] = (counts[state] || 0) + 1;
+        image.put(row * columns + column, ...LOOKS[state]);
       }
     }
     image.draw(context, 0, 0, side, side);
     this.hatchSkipped(context, side, rows, columns, now, glow);
     context.strokeStyle = palette.line;
     context.strokeRect(0.5, 0.5, side - 1, side - 1);
-    const all = rows * columns, share = (n) => `${Math.round(100 * n / all)}%`;
+    const share = (...states) => Math.round(100 / (rows * columns) *
+      states.reduce((sum, state) => sum + (counts[state] || 0), 0)) + "%";
     this.note.textContent = (replay.heads > 1 ? `head ${head}: ` : "") +
-      `${share(counts.made + counts.masked)} made`;
+      `${share("made", "at work", "masked")} made`;
     this.canvas.setAttribute("aria-label",
-      `Tiles of S of head ${head}: ${share(counts.made)} made, ` +
-      `${share(counts.masked)} made in vain, ${share(counts.skipped)} skipped`);
+      `Tiles of S of head ${head}: ${share("made", "at work")} made, ` +
+      `${share("masked")} made in vain, ${share("skipped")} skipped`);
   }
 
   /// Diagonal lines through what no block will make.

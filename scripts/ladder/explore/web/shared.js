@@ -14,19 +14,18 @@ class SharedView {
     });
   }
 
-  draw(block, clock, now) {
+  draw(block, now) {
     const { context, width, height } = sheet(this.canvas);
     this.hits = [];
-    const run = this.pane.run;
-    const taken = block ? run.launches[block.launch].shared : [];
+    const taken = block ? block.launch.shared : [];
     if (!taken.length) {
       this.note.textContent = block ? "this kernel uses none" : "";
       this.canvas.setAttribute("aria-label", "Shared memory: none");
       return;
     }
     const all = taken.reduce((sum, [, , bytes]) => sum + bytes, 0);
-    this.note.textContent = `${scaled(all, "B")} of block ${block.block}`;
-    const regions = sharedContents(run, block, clock, now);
+    this.note.textContent = `${scaled(all, "B")} of block ${block.number}`;
+    const regions = sharedContents(block, now);
     // Barriers and the like are small: they come last, side by side.
     const large = regions.filter((r) => r.bytes >= 256);
     const small = regions.filter((r) => r.bytes < 256);
@@ -56,15 +55,16 @@ class SharedView {
   }
 
   strip(context, region, x, y, width, height) {
-    const w = width * region.size / region.bytes;
+    const w = width * CELL / region.bytes;
     context.fillStyle = palette.soft;
     context.fillText(textThatFits(context, region.name, x - 6), 0, y + height / 2);
     context.fillStyle = palette.faint;
     context.fillRect(x, y, width, height);
     this.hits.push({ x: 0, y, width: x, height, text: this.size(region) });
     for (const segment of segmentsOf(region)) {
-      const from = x + segment.first * w, size = Math.min((segment.last + 1) * w, width) - segment.first * w;
-      const colour = segment.name === null ? palette.shared : palette.copy;
+      const from = x + segment.first * w;
+      const size = Math.min((segment.last + 1) * w, width) - segment.first * w;
+      const colour = segment.name ? palette.copy : palette.shared;
       context.fillStyle = colour;
       context.globalAlpha = segment.underWay ? 0.18 : 0.5;
       context.fillRect(from, y, size - 1, height);
@@ -74,8 +74,8 @@ class SharedView {
       const text = textThatFits(context, this.words(segment), size - 6);
       if (text.length > 2) context.fillText(text, from + 3, y + height / 2);
       this.hits.push({ x: from, y, width: size, height, text: `${region.name}, bytes ` +
-        `${exactly(segment.first * region.size)} to ` +
-        `${exactly(Math.min((segment.last + 1) * region.size, region.bytes) - 1)}: ` +
+        `${exactly(segment.first * CELL)} to ` +
+        `${exactly(Math.min((segment.last + 1) * CELL, region.bytes) - 1)}: ` +
         this.words(segment) +
         (segment.underWay ? ", on its way" : "") });
     }
@@ -90,10 +90,8 @@ class SharedView {
   }
 
   size(region) { return `${region.name}: ${exactly(region.bytes, "B")}`; }
-  words(segment) {
-    if (segment.name === null) return "computed";
-    const [first, last] = segment.row;
-    return first === last ? `${segment.name} ${first}` : `${segment.name} ${first}–${last}`;
+  words({ name, row }) {
+    return name ? `${name} ${range(row)}` : name === "" ? "zeros" : "computed";
   }
 }
 
@@ -103,16 +101,12 @@ function segmentsOf(region) {
   region.cells.forEach((cell, i) => {
     const last = segments[segments.length - 1];
     if (!cell) return;
-    const together = last && last.last === i - 1 && last.name === cell.name &&
-      last.underWay === cell.underWay && last.fill === cell.fill;
-    if (!together) {
-      segments.push({ first: i, last: i, name: cell.name, row: cell.row && [...cell.row],
-                      underWay: cell.underWay, fill: cell.fill });
-    } else {
+    if (last && last.last === i - 1 && last.name === cell.name &&
+        last.underWay === cell.underWay && last.together === cell.together) {
       last.last = i;
-      if (cell.row) {
-        last.row = [Math.min(last.row[0], cell.row[0]), Math.max(last.row[1], cell.row[1])];
-      }
+      if (cell.name) last.row = hull(last.row, cell.row);
+    } else {
+      segments.push({ ...cell, first: i, last: i });
     }
   });
   return segments;

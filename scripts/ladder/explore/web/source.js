@@ -32,25 +32,20 @@ class SourceView {
 
   /// current: the event that began last; others: those of the other warps.
   draw(current, others) {
-    const c = this.pane.run.columns;
-    if (current < 0 || c.file[current] < 0) return;
-    this.show(c.file[current]);
+    if (!current || current.file < 0) return;
+    this.show(current.file);
     for (const line of this.marked) line.classList.remove("now", "near");
     this.marked = [];
     const mark = (first, last, name) => {
-      for (let line = first; line <= last; ++line) {
-        const item = this.lines[line - 1];
-        if (item) item.classList.add(name), this.marked.push(item);
+      for (const item of [...this.lines].slice(first - 1, last)) {
+        item.classList.add(name);
+        this.marked.push(item);
       }
     };
-    for (const i of others) if (c.file[i] === this.file) mark(c.line[i], c.line[i], "near");
-    let first = c.line[current], last = first;
-    if (c.fromFile[current] === this.file) {  // what is computed lies between two places
-      first = Math.min(first, c.fromLine[current]);
-      last = Math.max(last, c.fromLine[current]);
-    }
-    mark(first, last, "now");
-    this.scrollTo(c.line[current]);
+    for (const e of others) if (e.file === this.file) mark(e.line, e.line, "near");
+    // What is computed lies between two places.
+    mark(Math.min(current.line, current.since), Math.max(current.line, current.since), "now");
+    this.scrollTo(current.line);
   }
 
   /// Where the run ended.

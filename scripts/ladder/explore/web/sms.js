@@ -1,0 +1,70 @@
+// The blocks on their SMs, a row each, over the whole time: which run side by side, and which wait
+// for their turn.
+
+class SmsView {
+  constructor(pane, canvas, note) {
+    this.pane = pane;
+    this.canvas = canvas;
+    this.note = note;
+    hover(canvas, (x, y) => this.words(this.blockAt(x, y)));
+    canvas.addEventListener("click", (event) => {
+      const block = this.blockAt(event.offsetX, event.offsetY);
+      if (block) pane.goTo(block);
+    });
+  }
+
+  words(block) {
+    return block ? `SM ${block.sm}: ${this.pane.name(block)}, ${exactly(block.from)} to ` +
+      exactly(block.to) : "";
+  }
+
+  draw(shown, now) {
+    const { run } = this.pane, { context, width, height } = sheet(this.canvas);
+    this.x = (t) => (t - explorer.first) / (explorer.last - explorer.first) * width;
+    this.h = height / run.lanes;
+    const gap = this.h > 4 ? 1 : 0;
+    context.font = "10px system-ui, sans-serif";
+    for (const block of run.blocks) {
+      const x = this.x(block.from), y = block.sm * this.h;
+      const w = Math.max(1, this.x(block.to) - x - gap), h = this.h - gap;
+      context.fillStyle = block.launch.multiplies ? palette.accent : palette.soft;
+      context.globalAlpha = block.to <= now ? 0.25 : block.from <= now ? 0.75 : 0.45;
+      context.fillRect(x, y, w, h);
+      context.globalAlpha = 1;
+      context.fillStyle = palette.ink;
+      const text = h > 9 && this.labels(block).find((one) =>
+        context.measureText(one).width < w - 6);
+      if (text) context.fillText(text, x + 3, y + h / 2);
+      if (block === shown) {
+        context.strokeStyle = palette.ink;
+        context.strokeRect(x + 0.5, y + 0.5, Math.max(2, w - 1), Math.max(2, h - 1));
+      }
+    }
+    context.fillStyle = palette.now;
+    context.fillRect(Math.min(width - 2, this.x(now)), 0, 2, height);
+    const atWork = run.blocks.filter((block) => block.from <= now && block.to > now);
+    this.note.textContent = `${atWork.length} at work on ${explorer.sms} ` +
+      `SM${explorer.sms > 1 ? "s" : ""}` + this.why();
+    this.note.title = this.note.textContent;
+    this.canvas.setAttribute("aria-label", "Blocks at work: " +
+      (atWork.map((block) => this.words(block)).join("; ") || "none"));
+  }
+
+  /// From the longest to the shortest.
+  labels(block) {
+    const { kernel } = block.launch, does = block.part || block.work;
+    return [this.pane.name(block), does ? `${kernel}: ${does}` : kernel, does, kernel];
+  }
+
+  /// Of an order that surprises.
+  why() {
+    const { blocks } = this.pane.run.launches.find((launch) => launch.multiplies) || { blocks: [] };
+    return blocks.length > 1 && blocks[0].Q && blocks[1].Q && blocks[0].Q[0] > blocks[1].Q[0]
+      ? "; the last rows of Q first: under a mask they have the most keys" : "";
+  }
+
+  blockAt(px, py) {
+    return this.pane.run.blocks.find((block) => block.sm === Math.floor(py / this.h) &&
+      px >= this.x(block.from) - 1 && px <= this.x(block.to) + 1);
+  }
+}
