@@ -4,15 +4,18 @@ count, the command, and what it writes for Perfetto.
 Run alone: python3 scripts/tests/explore_test.py BUILD_DIR/bin
 """
 
+import functools
 import gzip
 import json
 import os
 import re
+import shlex
 import subprocess
 import tempfile
 import unittest
 
 from base import ROOT, Scratch, argument, read
+from ladder.explore.command import Asked, chosen, options_of
 from ladder.explore.pane import COUNTERS, pane_of
 from ladder.explore.trace import Trace, pieces, union
 from ladder.files import course_pages
@@ -20,8 +23,7 @@ from ladder.programs import programs_in
 from ladder.steps import ladder_of
 
 BIN = ""
-# As scripts/explore runs its steps by default.
-SMALL = "--device sim --seqlen 256 --heads 1 --head-dim 64 --block-q 64 --block-kv 64 --check off"
+SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-kv 64 --seqlen 128"
 
 
 def explore(*words, status=0, programs=None, mistake=""):
@@ -34,12 +36,21 @@ def explore(*words, status=0, programs=None, mistake=""):
     return result
 
 
-def run(rung, *options):
-    """What a program prints, without any trace."""
-    command = [os.path.join(BIN, rung), *" ".join(options).split(), "--json"]
+@functools.lru_cache(maxsize=None)
+def run(rung, options):
+    """What a program prints."""
+    command = [os.path.join(BIN, rung), *options.split(), "--json"]
     result = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300)
     assert result.returncode == 0, (command, result)
     return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def traced(rung, options):
+    """The trace of a run, and what the program prints beside it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        records = run(rung, f"{options} --trace {path}")
+        return Trace(path), records
 
 
 def sums(records):
@@ -66,23 +77,27 @@ def counted(trace):
     return found
 
 
-class TraceTest(Scratch):
+def tiles_of(rung, options):
+    """The 16 × 16 pieces of S that a run makes, as the page has them."""
+    found = [event["tile"] for event in pane_of(*traced(rung, options), "")["events"]
+             if "tile" in event]
+    return {(row, key) for first_row, last_row, first_key, last_key in found
+            for row in range(first_row // 16, -(-last_row // 16))
+            for key in range(first_key // 16, -(-last_key // 16))}
+
+
+class TraceTest(unittest.TestCase):
     """What a trace says, added up, is what the program counts."""
 
-    def trace(self, rung, *options, name="trace.json"):
-        path = self.at(name)
-        records = run(rung, *options, "--trace", path)
-        return Trace(path), records
-
     def test_every_step(self):
-        programs = programs_in(BIN)
-        steps = ladder_of(programs.values(), "sim").steps
+        steps = ladder_of(programs_in(BIN).values(), "sim").steps
         self.assertGreaterEqual(len(steps), 18)
         for step in steps:
             with self.subTest(rung=step.rung, step=step.variant):
-                options = (f"--variant {step.variant} --device sim --seqlen 80 --heads 1 "
+                length = 40 if step.rung < "02" else 80  # a thread for each row of S takes long
+                options = (f"--variant {step.variant} --device sim --seqlen {length} --heads 1 "
                            "--head-dim 64 --check off --causal")
-                trace, records = self.trace(step.rung, options)
+                trace, records = traced(step.rung, options)
                 self.assertEqual(counted(trace), sums(records))
                 if step.default:
                     self.assertEqual(sums(records), sums(run(step.rung, options)))
@@ -92,9 +107,10 @@ class TraceTest(Scratch):
                     # The rung's own, or that of a forward pass which the step names.
                     self.assertRegex(os.path.relpath(path, ROOT), r"^\d\d_\w+/")
                     self.assertLessEqual(int(line), len(read(path).splitlines()))
+                self.assertEqual(len(pane_of(trace, records, "")["events"]), len(trace.events))
 
     def test_a_line_is_the_one_that_does_it(self):
-        trace, _ = self.trace("00_naive", "--device sim --seqlen 32 --heads 1 --check off")
+        trace, _ = traced("00_naive", "--device sim --seqlen 16 --heads 1 --check off")
         lines = read(ROOT, "00_naive/attention.cu").splitlines()
 
         def text(event):
@@ -105,34 +121,24 @@ class TraceTest(Scratch):
         self.assertTrue(any("fmaf" in text(event) for event in trace.events if event.amounts[0]))
 
     def test_tiles_of_s(self):
-        """Under the mask 05 skips what lies above it, and 04 makes it all."""
-        for rung, expected in (("04_flash_v1", 16), ("05_flash_v2", 10)):
-            trace, records = self.trace(rung, SMALL + " --causal")
-            pane = pane_of(trace, records, "")
-            tiles = set()
-            found = [event["tile"] for event in pane["events"] if "tile" in event]
-            for first_row, last_row, first_key, last_key in found:
-                tiles |= {(row // 64, key // 64) for row in range(first_row, last_row, 16)
-                          for key in range(first_key, last_key, 16)}
-            self.assertEqual(len(tiles), expected, rung)
-            self.assertTrue(rung[:2] == "04" or all(key <= row for row, key in tiles))
+        """Under the mask 05 skips what lies above it, and 04 makes it all. split_kv has the heads
+        that share K and V in one tile, and rows of zeros below them."""
+        every = {(row, key) for row in range(8) for key in range(8)}
+        self.assertEqual(tiles_of("04_flash_v1", SMALL + " --causal"), every)
+        self.assertEqual(tiles_of("05_flash_v2", SMALL + " --causal"),
+                         {(row, key) for row, key in every if key // 4 <= row // 4})
+        decoding = ("--variant split_kv --device sim --check off --seqlen 1 --seqlen-kv 512 "
+                    "--heads 8 --kv-heads 1 --head-dim 64 --set splits=4")
+        self.assertEqual(tiles_of("05_flash_v2", decoding), {(0, key) for key in range(32)})
 
     def test_reversed_and_shuffled(self):
         for schedule in ("reverse", "random:3"):
             for rung, variant in (("01_tiled_matmul", "tile"), ("05_flash_v2", "sm90"),
                                   ("06_backward", "sm90")):
-                options = (f"--variant {variant} --device sim --seqlen 72 --check off "
+                options = (f"--variant {variant} --device sim --seqlen 40 --heads 2 --check off "
                            f"--schedule {schedule}")
-                trace, records = self.trace(rung, options)
+                trace, records = traced(rung, options)
                 self.assertEqual(counted(trace), sums(records), (rung, schedule))
-
-    def test_compressed(self):
-        self.trace("04_flash_v1", SMALL)
-        self.trace("04_flash_v1", SMALL, name="trace.json.gz")
-        plain, packed = self.read("trace.json"), self.at("trace.json.gz")
-        with gzip.open(packed, "rt", encoding="utf-8") as file:
-            self.assertEqual(file.read(), plain)
-        self.assertLess(os.path.getsize(packed), len(plain) / 5)
 
     def test_union_of_ranges(self):
         self.assertEqual(union([[0, 4, 16, 2]], [[4, 4, 16, 2]]), [[0, 8, 16, 2]])
@@ -168,22 +174,32 @@ class CommandTest(Scratch):
 
     def test_what_the_lessons_say(self):
         """Each lesson has something to open; that it says so is all that the lessons' own test
-        sees of it."""
+        sees of it. The programs take what it asks of them; and of a page with most events that a
+        lesson asks for, the size."""
         quoted = {}
         for path in course_pages():
-            found = re.findall(r"^\$ (scripts/explore.*)$", read(path), re.M)
+            found = re.findall(r"^\$ scripts/explore(.*)$", read(path), re.M)
             quoted |= {command: os.path.relpath(path, ROOT) for command in found}
         rungs = {step.rung for step in ladder_of(programs_in(BIN).values(), "sim").steps}
         self.assertEqual({path.split(os.sep)[0] for path in quoted.values()} & rungs, rungs)
         for command, path in quoted.items():
             with self.subTest(lesson=path, command=command):
-                explore(*command.split()[1:], "--out", self.out)
-                self.assertLess(os.path.getsize(self.out), 2_000_000)
+                asked = Asked([*shlex.split(command), "--bin", BIN])
+                for program, step in chosen(asked):
+                    self.assertTrue(run(step.rung, " ".join([
+                        "--device sim --variant", step.variant, *options_of(step, asked.options)])))
+        explore(*next(one for one in quoted if "06/producer" in one).split(), "--out", self.out)
+        self.assertLess(os.path.getsize(self.out), 2_000_000)
 
     def test_a_trace_from_before(self):
-        path = self.out + ".json.gz"
-        run("02_safe_softmax", "--device sim --seqlen 48 --check off --trace", path)
-        explore("--traced", path, "--out", self.out)
+        """Written compressed, it is the same, and smaller."""
+        path, options = self.out + ".json", "--device sim --seqlen 32 --check off --trace "
+        for suffix in ("", ".gz"):
+            run("02_safe_softmax", options + path + suffix)
+        with gzip.open(path + ".gz", "rt", encoding="utf-8") as file:
+            self.assertEqual(file.read(), read(path))
+        self.assertLess(os.path.getsize(path + ".gz"), os.path.getsize(path) / 5)
+        explore("--traced", path + ".gz", "--out", self.out)
         self.assertIn("02 safe", read(self.out))
 
 
@@ -238,13 +254,14 @@ class PerfettoTest(unittest.TestCase):
         return asynchronous, flows
 
     def test_two_steps(self):
-        asynchronous, flows = self.check(self.events("04", "05/sm90"))
+        asynchronous, flows = self.check(
+            self.events("04", "05/sm90", *"--seqlen 128 --heads 1 --head-dim 64".split()))
         self.assertTrue({"tensor cores", "TMA: loads", "asynchronous copies"} <=
                         {category for category, _ in asynchronous})
         self.assertTrue(any("K_full" in name for _, name, _ in flows))
 
     def test_the_check_can_fail(self):
-        events = self.events("00", "--seqlen", "16", "--heads", "1")
+        events = self.events("02", "--seqlen", "16", "--heads", "1")
         broken = [event | {"ts": -1} if event["ph"] == "X" else event for event in events]
         with self.assertRaises(AssertionError):
             self.check(broken)
