@@ -20,6 +20,45 @@ from explore_test import SMALL, explore, sums
 BIN = ""
 BROKEN = "../broken/bin"  # a program with mistakes to choose, as tests.cmake builds it
 NO_BROWSER = "there is no Chromium (Debian's package chromium)"
+# Of what can be seen or used: that which is cut off at a side of the screen or, where nothing
+# scrolls, anywhere. What lies in a part that scrolls is that part's.
+OFF_SCREEN = """(() => {
+  const off = [], scrolls = e => e && e !== document.body &&
+    (/auto|scroll/.test(getComputedStyle(e).overflowY) ? e : scrolls(e.parentElement));
+  for (const e of document.querySelectorAll('header *, main *, footer *')) {
+    if (e.closest('svg, option, .source, .hidden-text') || !e.checkVisibility()) continue;
+    const r = e.getBoundingClientRect(), inner = scrolls(e.parentElement);
+    const name = e.tagName + '.' + (e.className || e.id);
+    if (r.width < 1 && r.height < 1) continue;
+    if (r.left < -0.5 || r.right > innerWidth + 0.5) off.push(name);
+    if (!inner && (r.top < -0.5 || r.bottom > innerHeight + 0.5)) off.push(name);
+    if (e.matches('button, select, input, canvas, .event, .source') &&
+        (r.width < 20 || r.height < 18)) off.push('small ' + name);
+  }
+  for (const pane of document.querySelectorAll('.pane'))
+    if (innerWidth > 900 && pane.scrollHeight > pane.clientHeight) off.push('pane');
+  const page = document.documentElement;
+  if (page.scrollWidth > innerWidth || page.scrollHeight > innerHeight) off.push('page');
+  return off; })()"""
+
+
+def difference(one, other):
+    """How far apart two colours are (CIE76), at least, for those who see all colours and for those
+    without red or green cones (Viénot, Brettel and Mollon, 1999)."""
+    kinds = ([[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+             [[.11238, .88762, 0], [.11238, .88762, 0], [.00401, -.00401, 1]],
+             [[.29275, .70725, 0], [.29275, .70725, 0], [-.02234, .02234, 1]])
+
+    def lab(rgb, kind):
+        linear = [(c / 255 + .055) ** 2.4 / 1.055 ** 2.4 if c > 10 else c / 255 / 12.92
+                  for c in rgb]
+        seen = [sum(k * c for k, c in zip(row, linear)) for row in kind]
+        x, y, z = (sum(k * c for k, c in zip(row, seen)) for row in (
+            (.4339, .3762, .1899), (.2126, .7152, .0722), (.0178, .1096, .8726)))
+        x, y, z = (max(c, 1e-4) ** (1 / 3) for c in (x, y, z))
+        return 116 * y, 500 * (x - y), 200 * (y - z)
+    return min(sum((a - b) ** 2 for a, b in zip(lab(one, kind), lab(other, kind))) ** .5
+               for kind in kinds)
 
 
 @unittest.skipUnless(browser.find(), NO_BROWSER)
@@ -31,49 +70,87 @@ class PageTest(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
-        cls.page = os.path.join(cls.folder.name, "page.html")
-        explore("--out", cls.page)
+        cls.page = cls.made("page", "04", "05/mma", *SMALL.split()[4:])
         cls.browser = browser.Browser()
         cls.browser.__enter__()
         cls.addClassCleanup(cls.browser.__exit__)
+
+    @classmethod
+    def made(cls, name, *words, **how):
+        page = os.path.join(cls.folder.name, name + ".html")
+        cls.said = explore(*words, "--out", page, **how).stderr
+        return page
 
     def setUp(self):
         self.browser.errors.clear()
         self.addCleanup(lambda: self.assertEqual(self.browser.errors, []))
 
     def open(self, fragment="", page=None, width=1280, height=800, mobile=False, **media):
+        """Loads a page, unless it is there and as a fragment can say."""
+        page = page or self.page
         self.browser.size(width, height, 2 if mobile else 1, mobile)
         self.browser.prefer(**({"colour": "light", "motion": "no-preference"} | media))
-        self.browser.open(page or self.page, fragment)
+        if page == PageTest.there:
+            self.value(f"history.replaceState(null, '', '{fragment or '#'}');"
+                       "explorer.written = null; explorer.fromFragment();"
+                       "document.activeElement.blur()")
+        else:
+            self.browser.open(page, fragment)
+        PageTest.there = page
+        self.browser.drawn()
+
+    there = None
+
+    def leave(self):
+        PageTest.there = None
 
     def value(self, expression):
         return self.browser.value(expression)
 
+    def do(self, expression):
+        """Something that is drawn thereafter."""
+        self.value(expression + "; 0")
+        self.browser.drawn()
+
+    def press(self, *keys, **how):
+        for key in keys:
+            self.browser.press(key, **how)
+        self.browser.drawn()
+
     def text(self, name):
         return self.value(f"document.getElementById('{name}').textContent")
 
+    def of_panes(self, expression):
+        return self.value(f"explorer.panes.map(pane => {expression})")
+
+    def label(self, view, pane=0):
+        return self.of_panes(f"pane.find('{view} canvas').getAttribute('aria-label')")[pane]
+
     def counts(self):
-        return self.value("explorer.panes.map(pane => pane.replay.counts)")
+        return self.of_panes("pane.replay.counts")
+
+    def verdicts(self):
+        return self.of_panes("pane.find('.verdict').textContent")
 
     # ---- what it counts ----
 
     def test_played_to_the_end_it_has_what_the_programs_count(self):
+        self.addCleanup(self.leave)
         self.open("#t=0")
-        self.assertEqual(self.value("explorer.now"), 0)
-        self.value("document.getElementById('speed').value = '4';"
-                   "document.getElementById('speed').dispatchEvent(new Event('change'))")
+        self.do("document.getElementById('speed').value = '4';"
+                "document.getElementById('speed').dispatchEvent(new Event('change'))")
         self.browser.press(" ")
         self.browser.wait_for("explorer.now > 0 && explorer.playing")
-        self.value("explorer.seek(explorer.last * 0.8)")  # it takes long
+        self.value("explorer.seek(explorer.last * 0.97)")  # it takes long
         self.assertTrue(self.value("explorer.playing"))
         self.browser.wait_for("explorer.now >= explorer.last && !explorer.playing")
         self.browser.drawn()
         expected = [sums(explore_test.run("04_flash_v1", SMALL)),
-                    sums(explore_test.run("05_flash_v2", "--variant mma", SMALL))]
+                    sums(explore_test.run("05_flash_v2", "--variant mma " + SMALL))]
         self.assertEqual(self.counts(), expected)
-        shown = self.value("explorer.panes.map(pane => Object.fromEntries([...pane.element"
-                           ".querySelectorAll('[data-counter]')].map(cell => [cell.dataset"
-                           ".counter, [Number(cell.dataset.value), cell.title]])))")
+        shown = self.of_panes("Object.fromEntries([...pane.element.querySelectorAll("
+                              "'[data-counter]')].map(cell => [cell.dataset.counter, "
+                              "[Number(cell.dataset.value), cell.title]]))")
         for pane, counts in zip(shown, expected):
             both = {"requested": counts["requestedRead"] + counts["requestedWrite"],
                     "distinct": counts["distinctRead"] + counts["distinctWrite"],
@@ -82,129 +159,176 @@ class PageTest(unittest.TestCase):
             for name, (value, title) in pane.items():
                 self.assertEqual(int(re.sub(r"\D", "", title)), both[name])
         self.assertEqual(self.verdicts(), ["= the program's counts"] * 2)
-
-    def verdicts(self):
-        return self.value("explorer.panes.map(pane => pane.find('.verdict').textContent)")
-
-    def test_a_count_that_is_not_the_programs_is_said(self):
-        self.open("#t=0")
-        self.value("(() => { const { events } = explorer.panes[0].run;"
-                   "events.find(e => e.bytes).bytes += 2;"
-                   "events.find(e => e.counts.matmul).counts.matmul += 1;"
-                   "explorer.useClock('order', 4); explorer.seek(explorer.last) })()")
-        self.browser.drawn()
+        # Back and forth it is the same; and a count that is not the program's is said.
+        self.do("explorer.seek(explorer.last / 3 | 0)")
+        third = self.counts()
+        self.assertTrue(0 < third[0]["requestedRead"] < expected[0]["requestedRead"])
+        self.do("explorer.seek(explorer.last)")
+        self.do("explorer.seek(explorer.last / 3 | 0)")
+        self.assertEqual(self.counts(), third)
+        self.do("(() => { const { events } = explorer.panes[0].run;"
+                "events.find(e => e.bytes).bytes += 2;"
+                "events.find(e => e.counts.matmul).counts.matmul += 1;"
+                "explorer.useClock('order', 4); explorer.seek(explorer.last) })()")
         self.assertEqual(self.verdicts()[1], "= the program's counts")
         self.assertRegex(self.verdicts()[0], "^not the program's count: requested.*matmul")
 
-    def test_back_and_forth_is_the_same(self):
-        self.open("#t=0")
-        at = self.value("explorer.last / 3 | 0")
+    def test_blocks_run_side_by_side(self):
+        """In waves, as many at once as there are SMs, and on one after the other; kernels never."""
+        self.open()
+        ends = {}
+        for sms in (1, 4):
+            self.do(f"explorer.useClock('order', {sms}); explorer.seek(explorer.last)")
+            self.assertEqual(self.verdicts(), ["= the program's counts"] * 2)
+            for run in self.of_panes("pane.run.launches.map(launch => launch.blocks.map("
+                                     "({ sm, from, to }) => [from, to, sm]))"):
+                before = run[0][0][0]
+                for blocks in run:
+                    self.assertEqual({sm for *_, sm in blocks}, set(range(min(sms, len(blocks)))))
+                    self.assertEqual(blocks[0][0], before)  # that is, when the last kernel ended
+                    for sm in range(sms):
+                        mine = sorted(block[:2] for block in blocks if block[2] == sm)
+                        self.assertTrue(all(a[1] == b[0] for a, b in zip(mine, mine[1:])))
+                        # No SM is done with the kernel while a block has not begun.
+                        if mine:
+                            self.assertGreaterEqual(mine[-1][1], max(block[0] for block in blocks))
+                    before = max(end for _, end, _ in blocks)
+            ends[sms] = self.of_panes("pane.run.last - pane.run.first")
+        self.assertEqual(ends[1][1], 2 * ends[4][1])  # 05 has two blocks, 04 one for its products
+        self.assertGreater(ends[4][0], ends[1][0] / 2)
+        self.do("explorer.seek(10)")
+        self.assertRegex(self.label(".sms", 1), r"^Blocks at work: SM 0: attention, block 0 of 2: "
+                         r"Q 64–127, K 0–127, .*; SM 1: attention, block 1 of 2: Q 0–63, K 0–127")
+        self.assertIn("last rows of Q first", self.of_panes("pane.find('.sms small').title")[1])
+        self.press("2", "b")
+        self.assertIn("block 1 of 2: Q 0–63", self.label(".timeline", 1))
 
-        def there():
-            self.value(f"explorer.seek({at})")
-            self.browser.drawn()
-            return self.counts()
-        first = there()
-        self.assertGreater(first[0]["requestedRead"], 0)
-        self.value("explorer.seek(explorer.last)")
+    def test_it_starts_after_what_sets_things_up(self):
+        self.open()
+        self.assertEqual(self.value("explorer.now"), 0)
+        for pane in (0, 1):
+            self.assertIn("of attention, block 0", self.label(".timeline", pane))
+        self.assertEqual(self.of_panes("pane.run.first < 0"), [True, False])
+        self.assertIn("Before 0", self.text("clock-note"))
+        self.do("explorer.seek(-1e9)")
+        self.assertIn("of initialise", self.label(".timeline"))
+        self.assertEqual(self.value("[explorer.now, Number(document.getElementById('scrubber')"
+                                    ".min)]"), [self.value("explorer.panes[0].run.first")] * 2)
+
+    def test_a_wait_tells_who_is_missing_and_no_time_is_blank(self):
+        """At the start, in the middle and at the end warps are at work left and right in the
+        window. A click on a wait of a warp that is early says who is missing."""
+        self.open()
+        for moment in ("0", "explorer.last / 2", "explorer.last"):
+            self.do(f"explorer.seek({moment})")
+            for pane in (0, 1):
+                empty = self.value(f"""(() => {{
+                  const t = explorer.panes[{pane}].timeline, at = f => {{
+                    const t0 = t.from + (t.until - t.from) * f;
+                    return t.blocks.some(b => b.from <= t0 && b.to >= t0); }};
+                  return [0.02, 0.25, 0.5, 0.75, 0.95].filter(f => !at(f)); }})()""")
+                self.assertEqual(empty, [], (moment, pane))
+        wait = self.value("""(() => {
+          const e = explorer.panes[0].run.events.find(e =>
+            e.what === '__syncthreads' && e.to - e.from > 3);
+          explorer.seek(e.from + 1);
+          return e.index; })()""")
         self.browser.drawn()
-        self.assertNotEqual(self.counts(), first)
-        self.assertEqual(there(), first)
+        self.mouse(*self.value(f"""(() => {{
+          const t = explorer.panes[0].timeline, e = explorer.panes[0].run.events[{wait}];
+          const r = t.canvas.getBoundingClientRect();
+          return [r.left + t.gutter + ((e.from + e.to) / 2 - t.from) * t.scale,
+                  r.top + t.warpY(e.warp) + t.rowHeight / 2]; }})()"""))
+        self.assertEqual(self.of_panes("pane.selected?.index"), [wait, None])
+        self.assertRegex(self.of_panes("pane.find('.event').textContent")[0],
+                         r"__syncthreads number \d+\. Arrived: warp \d.*Missing: warp \d")
+        self.do("explorer.seek(explorer.last)")
+        self.assertIn("Missing: nobody", self.of_panes("pane.find('.event').textContent")[0])
+        self.browser.wait_for("document.getElementById('live').textContent"
+                              ".includes('Missing: nobody')")
+
+    def mouse(self, x, y, to=None):
+        self.browser.mouse("mousePressed", x, y)
+        if to:
+            self.browser.mouse("mouseMoved", *to)
+        self.browser.mouse("mouseReleased", *(to or (x, y)))
+        self.browser.drawn()
 
     def test_the_models_time(self):
         for rung in ("06_backward", "05_flash_v2"):  # the last one goes on below
-            page = os.path.join(self.folder.name, f"model_{rung}.html")
-            explore(f"{rung}/sm90", "--out", page)
-            self.open("#clock=model&t=1e9", page)
-            self.browser.drawn()
-            counted = explore_test.run(rung, "--variant sm90 --device sim --seqlen 256 --heads 1 "
-                                             "--check off")
+            small = "--seqlen 128 --heads 1 --head-dim 64"
+            self.open("#clock=model&t=1e9",
+                      self.made("model_" + rung, f"{rung}/sm90", *small.split()))
+            counted = explore_test.run(rung, f"--variant sm90 --device sim --check off {small}")
             self.assertEqual(self.counts(), [sums(counted)], rung)
         self.assertIn("not measured", self.text("clock-note"))
-        self.browser.press("c")
-        self.browser.drawn()
+        self.press("c")
         self.assertIn("not time", self.text("clock-note"))
         self.assertEqual(self.verdicts(), ["= the program's counts"])
+        # Warpgroups are rows that can be read, and so are warps.
+        rows = "[pane.timeline.rows.map(row => row[1]), pane.timeline.rowHeight >= 10]"
+        groups = self.of_panes(rows)[0]
+        self.assertEqual(groups, [[f"warpgroup {i}" for i in range(len(groups[0]))], True])
+        self.press("g")
+        self.assertEqual(self.of_panes(rows)[0],
+                         [[f"warp {i}" for i in range(4 * len(groups[0]))], True])
+        self.assertEqual(self.value("document.querySelector('.each').ariaPressed"), "true")
+
+    def test_decoding(self):
+        """Parts of the keys are named, and so is what merges them."""
+        self.open("#t=10", self.made("split", "05/split_kv"))
+        self.assertEqual(self.value("explorer.panes[0].run.blocks.filter(b => b.part).map("
+                                    "b => [b.part, ...b.Q, ...b.K])"), [
+            [f"part {part} of 4", 4 * head, 4 * head + 3, key, key + 255]
+            for head in (0, 1) for part, key in enumerate(range(1024 * head, 1024 * head + 1024,
+                                                                256))])
+        self.assertRegex(self.label(".sms"), r"SM 2: attention, block 2 of 8, part 2 of 4: "
+                                             r"Q 0–3, K 512–767,")
+        self.do("explorer.seek(explorer.last)")
+        self.assertEqual(self.verdicts(), ["= the program's counts"])
+        self.assertRegex(self.label(".timeline"), "merge, block 4 of 8: O 4")
+        self.assertEqual(self.value("explorer.panes[0].replay.scores.every(n => n === 1)"), True)
+        self.assertRegex(self.value("explorer.panes[0].memory.told(5, 0.2, 0.3)"),
+                         r"^O_parts, part 1, row \d: .* read 1×")
 
     # ---- what it looks like ----
 
-    # Of what can be seen or used: that which is cut off at a side of the screen or, where nothing
-    # scrolls, anywhere. What lies in a part that scrolls is that part's.
-    OFF_SCREEN = """(() => {
-      const off = [], scrolls = e => e && e !== document.body &&
-        (/auto|scroll/.test(getComputedStyle(e).overflowY) ? e : scrolls(e.parentElement));
-      for (const e of document.querySelectorAll('header *, main *, footer *')) {
-        if (e.closest('svg, option, .source, .hidden-text') || !e.checkVisibility()) continue;
-        const r = e.getBoundingClientRect(), inner = scrolls(e.parentElement);
-        const name = e.tagName + '.' + (e.className || e.id);
-        if (r.width < 1 && r.height < 1) continue;
-        if (r.left < -0.5 || r.right > innerWidth + 0.5) off.push(name);
-        if (!inner && (r.top < -0.5 || r.bottom > innerHeight + 0.5)) off.push(name);
-      }
-      for (const e of document.querySelectorAll('button, select, input, canvas, .event, .source')) {
-        const r = e.getBoundingClientRect();
-        const small = r.width < 20 || r.height < 18;
-        if (e.checkVisibility() && small) off.push('small ' + e.className + e.id);
-      }
-      for (const pane of document.querySelectorAll('.pane'))
-        if (innerWidth > 900 && pane.scrollHeight > pane.clientHeight) off.push('pane');
-      const page = document.documentElement;
-      if (page.scrollWidth > innerWidth || page.scrollHeight > innerHeight) off.push('page');
-      return off; })()"""
-
     def check_screen(self, width, height, mobile):
         for colour in ("light", "dark"):
-            self.open("#t=300", width=width, height=height, mobile=mobile, colour=colour)
-            picture = self.browser.picture()
-            scale = 2 if mobile else 1
-            self.assertEqual(picture[:8], b"\x89PNG\r\n\x1a\n")
-            self.assertEqual(struct.unpack(">II", picture[16:24]), (width * scale, height * scale))
+            self.open("#t=100", width=width, height=height, mobile=mobile, colour=colour)
             self.assertEqual(self.value("document.documentElement.dataset.theme"), colour)
-            self.assertEqual(self.value(self.OFF_SCREEN), [])
+            self.assertEqual(self.value(OFF_SCREEN), [])
             # Each canvas has something on it: more than one colour.
             plain = self.value("""[...document.querySelectorAll('canvas')].filter(c =>
                 c.checkVisibility()).filter(c => new Set(new Uint32Array(c.getContext('2d')
                 .getImageData(0, 0, c.width, c.height).data.buffer)).size < 2 &&
                 !c.closest('.maps')).length""")
             self.assertEqual(plain, 0)
-        return picture
+            # What S is coloured with can be told apart, by the colour-blind too.
+            looks = self.value("Object.entries(LOOKS).map(([state, look]) => "
+                               "[state, mixed(...look)])")
+            for state, one in looks:
+                for other, two in looks:
+                    if state < other and {state, other} != {"skipped", "to come"}:  # hatched
+                        self.assertGreater(difference(one, two), 20, (colour, state, other))
 
     def test_all_is_on_a_screen(self):
         self.check_screen(1280, 800, False)
-
-    def test_all_is_on_a_phone(self):
-        self.check_screen(390, 844, True)
-        self.assertEqual(self.value("[...document.querySelectorAll('.pane')].map(pane => "
-                                    "pane.checkVisibility())"), [True, False])
-        self.value("document.querySelectorAll('.tabs button')[1].click()")
-        self.browser.drawn()
-        self.assertEqual(self.value(self.OFF_SCREEN), [])
-        self.assertIn("pane=2", self.fragment())
-
-    def test_what_is_off_screen_is_seen(self):
-        self.open()
         for style in (".maps canvas { height: 300px !important }",
                       "footer { transform: translateY(80px) }",
                       "#panes { min-width: 1320px }",
                       "#play { min-width: 0; min-height: 0; width: 8px; padding: 0 }"):
-            self.value("(() => { const s = document.createElement('style'); s.id = 'broken'; "
-                       f"s.textContent = {json.dumps(style)}; document.head.append(s) }})()")
-            self.browser.drawn()
-            self.assertNotEqual(self.value(self.OFF_SCREEN), [], style)
+            self.do("(() => { const s = document.createElement('style'); s.id = 'broken'; "
+                    f"s.textContent = {json.dumps(style)}; document.head.append(s) }})()")
+            self.assertNotEqual(self.value(OFF_SCREEN), [], style)
             self.value("document.getElementById('broken').remove()")
-        self.browser.drawn()
-        self.assertEqual(self.value(self.OFF_SCREEN), [])
 
-    def test_what_is_in_shared_memory(self):
-        """At the end the last tile of K and V, in the tile of Q the O that leaves through it."""
-        self.open("#t=1e9")
-        self.browser.drawn()
-        told = self.value("explorer.panes[1].find('.smem canvas').getAttribute('aria-label')")
-        self.assertEqual(told, "Shared memory. Q: computed; K: K 192–255; V: V 192–255")
-        self.value("explorer.seek(3)")
-        self.browser.drawn()
-        told = self.value("explorer.panes[1].find('.smem canvas').getAttribute('aria-label')")
-        self.assertEqual(told, "Shared memory. Q: Q 192–255; K: K 0–63; V: nothing yet")
+    def test_all_is_on_a_phone(self):
+        self.check_screen(390, 844, True)
+        self.assertEqual(self.of_panes("pane.element.checkVisibility()"), [True, False])
+        self.do("document.querySelectorAll('.tabs button')[1].click()")
+        self.assertEqual(self.value(OFF_SCREEN), [])
+        self.assertIn("pane=2", self.fragment())
 
     # ---- how it is used ----
 
@@ -216,21 +340,39 @@ class PageTest(unittest.TestCase):
         self.open("#t=0")
         steps = []
         for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "End", "Home"):
-            self.browser.press(key)
-            self.browser.drawn()
+            self.press(key)
             steps.append(self.value("explorer.now"))
         self.assertEqual(steps[0], 1)
         self.assertGreater(steps[1], steps[0])
         self.assertEqual(steps[2:], [steps[0], self.value("explorer.last"), 0])
-        span = self.value("explorer.span")
-        self.browser.press("w")
-        self.assertLess(self.value("explorer.span"), span)
-        self.browser.press("d")
+        # Zoom is to be seen, and has keys and buttons.
+        self.assertIn("Zoom", self.of_panes("pane.find('.timeline h3').innerText")[1])
+        spans = [self.value("explorer.span")]
+        for change in ('explorer.panes[1].find("[aria-label=\'Zoom in\']").click()',
+                       'explorer.panes[1].find("[aria-label=\'Zoom out\']").click()'):
+            self.do(change)
+            spans.append(self.value("explorer.span"))
+        self.press("w")
+        spans.append(self.value("explorer.span"))
+        self.assertTrue(spans[1] < spans[0] == spans[2] > spans[3], spans)
+        self.press("d")
         self.assertGreater(self.value("explorer.pan"), 0)
-        self.browser.press("t")
-        self.assertEqual(self.value("document.documentElement.dataset.theme"), "dark")
-        self.browser.press("ArrowRight", shift=True)
+        for theme in ("dark", "light"):
+            self.press("t")
+            self.assertEqual(self.value("document.documentElement.dataset.theme"), theme)
+        self.press("ArrowRight", shift=True)
         self.assertAlmostEqual(self.value("explorer.now"), self.value("explorer.last / 20"))
+        # Of the events at work each press of E chooses the next; 1 and 2 say whose.
+        self.do("explorer.seek(40)")
+        self.press("2")
+        chosen = set()
+        for _ in range(4):
+            self.press("e")
+            chosen.add(self.value("explorer.panes[1].selected.index"))
+        self.assertEqual(len(chosen), 4)
+        self.assertIn("Chosen: ", self.of_panes("pane.find('.event').textContent")[1])
+        self.press("Escape")
+        self.assertEqual(self.of_panes("pane.selected"), [None, None])
 
     def test_all_by_keyboard(self):
         """Tab reaches each control, in the order in which they stand, and all have a name."""
@@ -241,115 +383,68 @@ class PageTest(unittest.TestCase):
                              "e.closest('label'))).map(e => e.outerHTML)")
         self.assertEqual(unnamed, [])
         reached = []
-        for _ in range(30):
+        for _ in range(40):
             self.browser.press("Tab")
             reached.append(self.value("document.activeElement.id || "
                                       "document.activeElement.getAttribute('aria-label') || ''"))
             if reached[-1].startswith("Arrays in HBM"):
                 self.assertRegex(self.text("tip"), r"Q: [\d,]+ B read, 0 B written so far\. K: ")
-        for control in ("help-button", "theme", "play", "scrubber", "speed"):
+        for control in ("help-button", "theme", "play", "scrubber", "speed", "sms", "The next SM",
+                        "Zoom in"):
             self.assertIn(control, reached)
         self.assertEqual([name for name in reached if name.startswith("Tiles of S")][:2],
-                         [self.value(f"explorer.panes[{i}].find('.scores canvas')"
-                                     ".getAttribute('aria-label')") for i in (0, 1)])
-
-    def test_a_wait_is_chosen_by_keys(self):
-        """Of those at work: each press of E chooses the next; 1 and 2 say whose."""
-        self.open("#t=300")
-        self.browser.press("2")
-        chosen = []
-        for _ in range(4):
-            self.browser.press("e")
-            self.browser.drawn()
-            chosen.append(self.value("explorer.panes[1].selected.index"))
-        self.assertEqual(len(set(chosen)), 4)
-        self.assertIsNone(self.value("explorer.panes[0].selected"))
-        self.assertIn("Chosen: ", self.value("explorer.panes[1].find('.event').textContent"))
-        self.browser.press("Escape")
-        self.assertIsNone(self.value("explorer.panes[1].selected"))
+                         [self.label(".scores", pane) for pane in (0, 1)])
 
     def test_the_fragment_is_the_moment(self):
         self.open("#t=0")
-        self.value("explorer.useClock('order', 2); explorer.seek(333); explorer.setSpan(70);"
-                   "explorer.panes[1].stepSm(1); explorer.panes[1].select("
-                   "explorer.panes[1].run.events[500])")
-        state = ("[explorer.now, explorer.span, explorer.sms, explorer.panes[1].sm,"
-                 "explorer.panes[1].selected.index]")
+        self.value("explorer.useClock('order', 1); explorer.seek(99); explorer.setSpan(70);"
+                   "explorer.panes[1].select(explorer.panes[1].run.events[300])")
+        state = "[explorer.now, explorer.span, explorer.sms, explorer.panes[1].selected.index]"
         kept, before = self.fragment(), self.value(state)
+        self.assertEqual(before, [99, 70, 1, 300])
+        self.leave()
         self.open(kept)
-        self.browser.drawn()
         self.assertEqual(self.value(state), before)
-        self.assertEqual(before, [333, 70, 2, 1, 500])
-
-    def test_a_wait_tells_who_is_missing(self):
-        """A click on a wait of a warp that is early."""
-        self.open("#t=0")
-        wait = self.value("""(() => {
-          const e = explorer.panes[0].run.events.find(e =>
-            e.what === '__syncthreads' && e.to - e.from > 3);
-          explorer.seek(e.from + 1);
-          return e.index; })()""")
-        self.browser.drawn()
-        x, y = self.value(f"""(() => {{
-          const t = explorer.panes[0].timeline, e = explorer.panes[0].run.events[{wait}];
-          const r = t.canvas.getBoundingClientRect();
-          return [r.left + t.gutter + ((e.from + e.to) / 2 - t.from) * t.scale,
-                  r.top + t.warpY(e.warp) + t.rowHeight / 2]; }})()""")
-        self.browser.mouse("mousePressed", x, y)
-        self.browser.mouse("mouseReleased", x, y)
-        self.browser.drawn()
-        self.assertEqual(self.value("explorer.panes[0].selected.index"), wait)
-        told = self.value("explorer.panes[0].find('.event').textContent")
-        self.assertRegex(told, r"__syncthreads number \d+\. Arrived: warp \d.*Missing: warp \d")
-        self.value("explorer.seek(explorer.last)")
-        self.browser.drawn()
-        self.assertIn("Missing: nobody", self.value("explorer.panes[0].find('.event').textContent"))
-        self.assertIn("Missing: nobody", self.live())
-
-    def live(self):
-        self.browser.wait_for("document.getElementById('live').textContent"
-                              ".includes('Missing: nobody')")
-        return self.value("document.getElementById('live').textContent")
+        # What shared memory holds at the end: the last tile of K and V, and in the tile of Q the O
+        # that leaves through it.
+        self.do("explorer.seek(explorer.last)")
+        self.assertEqual(self.label(".smem", 1),
+                         "Shared memory. Q: computed; K: K 64–127; V: V 64–127")
+        self.do("explorer.seek(3)")
+        self.assertEqual(self.label(".smem", 1),
+                         "Shared memory. Q: Q 64–127; K: K 0–63; V: nothing yet")
 
     def test_dragging_pans_and_hovering_tells_units(self):
-        self.open("#t=400")
-        box = self.value("(() => { const r = explorer.panes[0].timeline.canvas"
-                         ".getBoundingClientRect(); return [r.left, r.top, r.width, r.height] })()")
-        x, y = box[0] + box[2] * 0.7, box[1] + box[3] * 0.5
-        self.browser.mouse("mousePressed", x, y)
-        self.browser.mouse("mouseMoved", x - 60, y)
-        self.browser.mouse("mouseReleased", x - 60, y)
-        self.browser.drawn()
+        self.open("#t=100&span=20")
+        left, top, width, height = self.value(
+            "(() => { const r = explorer.panes[0].timeline.canvas"
+            ".getBoundingClientRect(); return [r.left, r.top, r.width, r.height] })()")
+        x, y = left + width * 0.7, top + height * 0.5
+        self.mouse(x, y, to=(x - 90, y))
         self.assertGreater(self.value("explorer.pan"), 2)
         x, y = self.value("(() => { const r = explorer.panes[1].find('.maps canvas')"
                           ".getBoundingClientRect(); return [r.left + 20, r.top + 20] })()")
         self.browser.mouse("mouseMoved", x, y)
         self.browser.drawn()
-        self.assertRegex(self.value("document.getElementById('tip').textContent"),
-                         r"^Q, rows \d+ to \d+: [\d.]+ k?B here, read [\d.]+×, written 0×$")
+        self.assertRegex(self.text("tip"),
+                         r"^Q, rows? \d+(?: to \d+)?: [\d.]+ k?B here, read [\d.]+×, written 0×$")
 
     def test_reduced_motion_plays_in_steps(self):
         self.open("#t=0", motion="reduce")
-        self.value("(() => { const draw = explorer.draw; explorer.drawn = 0;"
-                   "explorer.draw = function () { ++this.drawn; draw.call(this) } })()")
+        self.value("(() => { explorer.usual = explorer.draw; explorer.drawn = 0;"
+                   "explorer.draw = function () { ++this.drawn; this.usual() } })()")
         self.browser.press(" ")
         self.browser.wait_for("explorer.now > explorer.last / 30 * 1.2")
         self.browser.press(" ")
-        self.assertLess(self.value("explorer.drawn"), 8)
+        self.assertLess(self.value("explorer.draw = explorer.usual; explorer.drawn"), 8)
 
     # ---- faults ----
 
-    def alert(self):
-        return self.value("document.querySelector('[role=alert]').textContent")
-
     def test_a_missing_barrier(self):
-        page = os.path.join(self.folder.name, "fault.html")
-        result = explore("01/tile", "01/mma", "--seqlen", "32", "--heads", "1", "--out", page,
-                         status=1, programs=os.path.join(BIN, BROKEN),
-                         mistake="tile_no_first_barrier")
-        self.assertIn("read of unwritten shared", result.stderr)
-        self.open(page=page)
-        self.browser.drawn()
+        self.open(page=self.made("fault", "01/tile", "01/mma", "--seqlen", "32", "--heads", "1",
+                                 status=1, programs=os.path.join(BIN, BROKEN),
+                                 mistake="tile_no_first_barrier"))
+        self.assertIn("read of unwritten shared", self.said)
         fault = self.value("explorer.panes[0].run.fault")
         self.assertIn("read of unwritten shared", fault["message"])
         self.assertIn(fault["message"], self.alert())
@@ -361,18 +456,16 @@ class PageTest(unittest.TestCase):
             .getBoundingClientRect();
             const box = explorer.panes[0].find('.source').getBoundingClientRect();
             return line.top >= box.top - 1 && line.bottom <= box.bottom + 1 })()"""))
-        self.assertEqual(self.verdicts()[0], "ended with a fault")
-        self.value("explorer.seek(explorer.last)")
-        self.browser.drawn()
-        self.assertEqual(self.verdicts()[1], "= the program's counts")
+        self.do("explorer.seek(explorer.last)")
+        self.assertEqual(self.verdicts(), ["ended with a fault", "= the program's counts"])
+
+    def alert(self):
+        return self.value("document.querySelector('[role=alert]').textContent")
 
     def test_too_little_shared_memory(self):
         """A launch that is refused has no block: the fault is at the launch."""
-        page = os.path.join(self.folder.name, "refused.html")
-        result = explore("01/tile", "--sram", "512", "--seqlen", "32", "--out", page, status=1)
-        self.assertIn("--sram", result.stderr)
-        self.open(page=page)
-        self.browser.drawn()
+        self.open(page=self.made("refused", "01/tile", "--sram", "512", "--seqlen", "32", status=1))
+        self.assertIn("--sram", self.said)
         self.assertIn("shared memory", self.alert())
 
     def test_the_readmes_picture(self):

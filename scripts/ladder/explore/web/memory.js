@@ -31,9 +31,9 @@ class MemoryView {
       const picture = (amount, when, name, x) => {
         const image = new Cells(map.columns, map.rows);
         amount.forEach((bytes, cell) => {
-          if (bytes <= 0) return image.put(cell, "faint", 1);
           const times = bytes / map.inRow[Math.floor(cell / map.columns)];
-          image.put(cell, name, when[cell] > now - glow ? 1 : strength(times, explorer.most));
+          image.put(cell, mixed(name, bytes <= 0 ? 0 : when[cell] > now - glow ? 1
+            : strength(times, explorer.most)));
         });
         image.draw(context, x, 0, w, height);
       };

@@ -1,14 +1,19 @@
 // Drawing: canvases that are sharp at any pixel density, and the page's colours for them.
 
-let palette = {};
+const COLOURS = ["paper", "card", "line", "ink", "soft", "faint", "accent", "now", "bad", "read",
+                 "write", "copy", "product", "softmax", "arithmetic", "shared", "exchange", "wait",
+                 "signal", "exit"];
+let palette = {}, rgb = {};  // as CSS says it; red, green and blue
 function readPalette() {
   const style = getComputedStyle(document.documentElement);
-  palette = {};
-  for (const name of ["paper", "card", "line", "ink", "soft", "faint", "accent", "now", "bad",
-                      "read", "write", "copy", "product", "softmax", "arithmetic", "shared",
-                      "exchange", "wait", "signal", "exit"]) {
+  for (const name of COLOURS) {
     palette[name] = style.getPropertyValue("--" + name).trim();
+    rgb[name] = [1, 3, 5].map((k) => parseInt(palette[name].slice(k, k + 2), 16));
   }
+}
+/// The parts of a colour over that of what is empty.
+function mixed(name, opacity) {
+  return rgb[name].map((part, k) => part * opacity + rgb.faint[k] * (1 - opacity));
 }
 
 /// A context whose unit is a CSS pixel, cleared, with the canvas's size in those.
@@ -34,22 +39,15 @@ class Cells {
     this.context = this.canvas.getContext("2d");
     this.image = this.context.createImageData(columns, rows);
   }
-  put(cell, name, opacity) {
-    const over = rgb(name), under = rgb("faint"), at = 4 * cell;
-    for (let k = 0; k < 3; ++k) {
-      this.image.data[at + k] = over[k] * opacity + under[k] * (1 - opacity);
-    }
-    this.image.data[at + 3] = 255;
+  put(cell, colour) {
+    this.image.data.set(colour, 4 * cell);
+    this.image.data[4 * cell + 3] = 255;
   }
   draw(context, x, y, width, height) {
     this.context.putImageData(this.image, 0, 0);
     context.imageSmoothingEnabled = false;
     context.drawImage(this.canvas, x, y, width, height);
   }
-}
-function rgb(name) {
-  const hex = palette[name];
-  return [1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16));
 }
 
 function hatch(context, x, y, width, height, colour) {

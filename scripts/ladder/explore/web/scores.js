@@ -38,11 +38,13 @@ class ScoresView {
       return;
     }
     const image = new Cells(columns, rows), counts = {};
+    const colours = Object.fromEntries(Object.entries(LOOKS)
+      .map(([state, look]) => [state, mixed(...look)]));
     for (let row = 0; row < rows; ++row) {
       for (let column = 0; column < columns; ++column) {
         const state = this.stateOf(row, column, now, glow);
         counts[state] = (counts[state] || 0) + 1;
-        image.put(row * columns + column, ...LOOKS[state]);
+        image.put(row * columns + column, colours[state]);
       }
     }
     image.draw(context, 0, 0, side, side);
