@@ -69,7 +69,7 @@ def pane_of(trace, records, command):
     head = trace.head
     return {
         "title": f"{head['rung'][:2]} {head['variant']}", "command": command, "head": head,
-        "plan": trace.plan, "model": model is not None, "launches": trace.launches,
+        "plan": trace.plan, "model": model, "launches": trace.launches,
         "arrays": [{"name": name, "bytes": size, "rows": trace.rows_of(name),
                     "parts": trace.parts_of(name)} for name, size in trace.arrays.items()],
         "events": told, "meetings": all_meetings, "fault": fault_of(trace, events, files),

@@ -20,7 +20,7 @@ def events_of(runs):
     events, clocks, processes = [], [], 0
     for trace, _, command in runs:
         meetings = put_in_order(trace)
-        model = put_in_model_time(trace) is not None
+        model = put_in_model_time(trace)
         clocks.append(f"{command}: " + ("cycles of a model, not measured" if model
                                         else "the order of the trace, not time"))
         for (launch, block), of_block in trace.blocks().items():

@@ -15,33 +15,35 @@ BOUNDS = (*WAITS, *SIGNALS, *COPIES, "wgmma", "exit", "round")
 
 
 class Event:
-    """What a warp did at one line. `ranges` are bytes of HBM's array `array`, `shared` is
+    """What a warp did at one line. `ranges` are bytes of HBM's array `name`, `shared` is
     [[array, 1 if written, ranges]]; ranges are [begin, bytes, step, count]."""
 
     def __init__(self, line):
-        self.what = line["do"]
-        self.launch, self.block, self.warp = line["launch"], line["block"], line["warp"]
-        self.line, self.since = line.get("line", ""), line.get("from", "")
-        self.name, self.barrier = line.get("name", ""), line.get("barrier", "")
-        self.number, self.amount = line.get("number", 0), line.get("amount", 0)
+        def has(name, otherwise):
+            return line.get(name, otherwise)
+        self.what, self.launch, self.block, self.warp = (
+            line[name] for name in ("do", "launch", "block", "warp"))
+        self.line, self.since, self.name, self.barrier = (
+            has(name, "") for name in ("line", "from", "name", "barrier"))
+        self.number, self.amount, self.bytes = (
+            has(name, 0) for name in ("number", "amount", "bytes"))
         self.direction = self.what if self.what in ("read", "write") else ""
-        self.bytes, self.ranges = line.get("bytes", 0), line.get("ranges", [])
-        self.shared = line.get("shared", [])
-        self.amounts = [line.get(name, 0) for name in AMOUNTS]
+        self.ranges, self.shared = has("ranges", []), has("shared", [])
+        self.amounts = [has(name, 0) for name in AMOUNTS]
         self.source = None         # the event that read what this one stores
         self.tile = None           # [first row, past the last, first key, past the last] of S
         self.fills = []            # [begin, end, array, first row, last] of shared memory
         self.order = [0, 0]        # from, to
         self.model = None          # the same in a model's cycles
-        self.lands = None          # the event that waits for what this one started
+        self.lands = None          # what waits for what this one started
         self.awaits = None         # the key of what it waits for
 
     def copies(self):
         """Whether it reads HBM into shared memory, by TMA or not."""
         return self.direction == "read" and any(written for _, written, _ in self.shared)
 
-    def key(self):
-        return self.what, self.name, self.line, self.since
+    def place(self):
+        return self.launch, self.block, self.warp
 
     def absorb(self, other):
         """Adds an event that is one with this one."""
@@ -116,54 +118,44 @@ def union(some, others):
 def merged(events):
     """A warp's events at one line between two waits are one, wherever the compiler put them; and a
     copy by the engine is one with what it reads or writes of HBM."""
-    kept, seen, accesses, last = [], {}, {}, {}
+    kept, seen, accesses, last = [], {}, {}, {}  # by warp: by key; the last access; the last bound
     for event in events:
-        place = (event.launch, event.block, event.warp)
-        if event.what in COPIES and same_copy(last.get(place), event):
-            # Another box of the same tile, whose accesses may have been told with the first one's.
-            last[place].absorb(event)
-            last[place].amount += event.amount
-            box = accesses.pop(place, None)
-            if box:
-                last[place].absorb(box)
-                kept.remove(box)
-            continue
-        if event.what in COPIES and place in accesses:
-            access = accesses.pop(place)
-            last[place] = access
-            access.what, access.name, access.barrier = event.what, event.name, event.barrier
-            access.number, access.amount = event.number, event.amount
-            access.absorb(event)
-            seen.pop(place, None)
-            continue
+        warp = event.place()
+        access, before = accesses.get(warp), last.get(warp)
+        asked = event.what, event.name, event.barrier, event.number
         if event.what in BOUNDS:
-            last[place] = event
-            seen.pop(place, None)
-            accesses.pop(place, None)
+            seen[warp], accesses[warp] = {}, None
+        if event.what in COPIES and before and asked == (before.what, before.name, before.barrier,
+                                                         before.number):
+            # Another box of the same tile, whose accesses may have been told with the first one's.
+            before.absorb(event)
+            before.amount += event.amount
+            if access:
+                before.absorb(access)
+                kept.remove(access)
+        elif event.what in COPIES and access:
+            last[warp] = access
+            access.what, access.name, access.barrier, access.number = asked
+            access.amount = event.amount
+            access.absorb(event)
+        elif event.what in BOUNDS:
+            last[warp] = event
             if event.what != "round":
                 kept.append(event)
-            continue
-        if event.direction:
-            accesses[place] = event
-        elif event.what == "store" and event.line:
-            read = accesses.get(place)
-            if read and read.direction == "read" and read.line == event.line:
-                event.source = read
-        before = seen.setdefault(place, {}).get(event.key())
-        if before:
-            before.absorb(event)
-            before.source = before.source or event.source
-            if event.direction:
-                accesses[place] = before
         else:
-            seen[place][event.key()] = event
-            kept.append(event)
+            if (event.what == "store" and event.line and access and access.direction == "read" and
+                    access.line == event.line):
+                event.source = access
+            one = seen.setdefault(warp, {}).setdefault(
+                (event.what, event.name, event.line, event.since), event)
+            if one is event:
+                kept.append(event)
+            else:
+                one.absorb(event)
+                one.source = one.source or event.source
+            if event.direction:
+                accesses[warp] = one
     return kept
-
-
-def same_copy(before, event):
-    return before and (before.what, before.name, before.barrier, before.number) == (
-        event.what, event.name, event.barrier, event.number)
 
 
 def short(path):
