@@ -1,6 +1,25 @@
 // The clock that all panes share, and what moves it.
 
-const SMS = [1, 2, 4, 8, 16, 132];  // the last as on an H100
+// Keys: as they are shown, what they do, and how: of explorer, and whether shift is held.
+const KEYS = [
+  ["space", "play, pause", { " ": (x) => x.playing ? x.pause() : x.play() }],
+  ["← →", "one step back, on; with shift a twentieth",
+   { ArrowLeft: (x, far) => x.go(-1, far), ArrowRight: (x, far) => x.go(1, far) }],
+  ["Home End", "to the start, the end", { Home: (x) => x.seek(0), End: (x) => x.seek(x.last) }],
+  ["W S", "zoom the warps in, out", { w: (x) => x.zoom(0.8), s: (x) => x.zoom(1.25) }],
+  ["A D", "pan them", { a: (x) => x.panTo(x.pan - x.span / 8),
+                        d: (x) => x.panTo(x.pan + x.span / 8) }],
+  ["T", "light, dark", { t: (x) => x.otherTheme() }],
+  ["C", "order, model's time", { c: (x) => x.otherClock() }],
+  ["B", "the next SM; with shift the one before",
+   { b: (x, back) => x.panes[x.shown].stepSm(back ? -1 : 1) }],
+  ["G", "each warp of a warpgroup", { g: (x) => x.showEach() }],
+  ["1 2", "left, right step, for B and E",
+   { 1: (x) => x.show(0), 2: (x) => x.show(x.panes.length - 1) }],
+  ["E", "choose the next event at work", { e: (x) => x.panes[x.shown].chooseNext() }],
+  ["Esc", "choose none", { Escape: (x) => x.chooseNone() }],
+  ["?", "this", { "?": (x) => x.toggleHelp() }],
+];
 
 const explorer = {
   panes: [], now: 0, first: 0, last: 1, clock: "order", sms: 4, span: 60, pan: 0, playing: false,
@@ -14,7 +33,7 @@ const explorer = {
     main.replaceChildren(...this.panes.map((pane) => pane.element));
     for (const pane of this.panes) pane.start();
     this.controls();
-    this.keys();
+    this.listen();
     this.fromFragment();
     new ResizeObserver(() => this.redraw()).observe(main);
     addEventListener("hashchange", () => this.fromFragment());
@@ -24,7 +43,7 @@ const explorer = {
   // ---- the moment ----
 
   seek(now, quiet) {
-    this.now = Math.min(this.last, Math.max(this.first, now));
+    this.now = clamp(now, this.first, this.last);
     this.redraw();
     if (!quiet) this.announceSoon();
   },
@@ -42,7 +61,7 @@ const explorer = {
     this.seek(next);
   },
   setSpan(span) {
-    this.span = Math.min(Math.max(span, 8), this.last - this.first);
+    this.span = clamp(span, 8, this.last - this.first);
     this.panTo(this.pan);
   },
   zoom(by) { this.setSpan(this.span * by); },
@@ -92,7 +111,7 @@ const explorer = {
     if (this.playing) return;
     if (this.now >= this.last) this.now = 0;
     this.playing = true;
-    this.panes.forEach((pane) => { pane.selected = null; });
+    this.chooseNone();
     this.button();
     let before = performance.now(), shown = before;
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -146,13 +165,12 @@ const explorer = {
     this.fragmentSoon();
   },
   legends() {
-    const swatch = (colour, opacity) =>
-      `<i style="background: var(--${colour}); opacity: ${opacity}"></i>`;
-    const most = Math.round(this.most);
+    const swatch = (colour, opacity, words = "") =>
+      `<i style="background: var(--${colour}); opacity: ${opacity}"></i>${words}`;
     for (const pane of this.panes) {
-      pane.find(".legend").innerHTML = `${swatch("read", 0.16)}1× to ${swatch("read", 0.7)}` +
-        `${most.toLocaleString("en")}× read ${swatch("write", 0.5)}written ${swatch("read", 1)}` +
-        `${swatch("write", 1)}now`;
+      pane.find(".legend").innerHTML = swatch("read", 0.16, "1× to ") +
+        swatch("read", 0.7, `${exactly(this.most)}× read `) + swatch("write", 0.5, "written ") +
+        swatch("read", 1) + swatch("write", 1, "now");
     }
   },
 
@@ -188,23 +206,20 @@ const explorer = {
     const parts = new URLSearchParams(location.hash.slice(1));
     const number = (name, otherwise) => Number.isFinite(parseFloat(parts.get(name)))
       ? parseFloat(parts.get(name)) : otherwise;
+    const faulty = this.panes.findIndex((pane) => pane.run.fault);
     this.useClock(parts.get("clock") === "model" && this.hasModel() ? "model" : "order",
-                  SMS.includes(number("sms")) ? number("sms") : 4);
+                  document.querySelector(`#sms [value="${number("sms")}"]`) ? number("sms") : 4);
     if (parts.has("span")) this.setSpan(number("span", this.span));
     this.pan = number("pan", 0);
-    this.show(Math.min(this.panes.length, Math.max(1, number("pane", this.firstShown() + 1))) - 1);
+    this.show(clamp(number("pane", Math.max(faulty, 0) + 1), 1, this.panes.length) - 1);
     this.panes.forEach((pane, i) => {
       pane.selected = pane.run.events[number("event" + (i + 1), -1)] || null;
       const sm = pane.selected ? pane.selected.block.sm : number("sm" + (i + 1), 0);
-      pane.sm = Math.min(Math.max(0, sm), pane.run.lanes - 1);
+      pane.sm = clamp(sm, 0, pane.run.lanes - 1);
     });
-    const faulty = this.panes.find((pane) => pane.run.fault);
-    this.seek(number("t", faulty ? faulty.faultAt() : 0), true);
+    this.seek(number("t", faulty < 0 ? 0 : this.panes[faulty].faultAt()), true);
   },
   hasModel() { return this.panes.every((pane) => pane.run.model); },
-  firstShown() {
-    return Math.max(0, this.panes.findIndex((pane) => pane.run.fault));
-  },
 
   // ---- controls ----
 
@@ -226,89 +241,69 @@ const explorer = {
     on("speed", "change", (event) => { this.speed = Number(event.target.value); });
     on("clock", "change", (event) => this.useClock(event.target.value, this.sms));
     on("sms", "change", (event) => this.useClock(this.clock, Number(event.target.value)));
-    on("theme", "click", () => this.useTheme(
-      document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+    on("theme", "click", () => this.otherTheme());
     on("help-button", "click", () => this.toggleHelp());
     const dark = matchMedia("(prefers-color-scheme: dark)");
     this.useTheme(dark.matches ? "dark" : "light");
     dark.addEventListener("change", () => this.useTheme(dark.matches ? "dark" : "light"));
-    const clock = document.getElementById("clock");
-    clock.add(new Option("order", "order"));
-    if (this.hasModel()) clock.add(new Option("model", "model"));
-    else document.getElementById("clock-choice").hidden = true;
-    for (const n of SMS) document.getElementById("sms").add(new Option(n, n));
-    this.panes.forEach((pane, i) => {
-      const tab = document.createElement("button");
-      tab.textContent = pane.run.title;
-      tab.onclick = () => this.show(i);
-      document.getElementById("tabs").append(tab);
-    });
+    document.getElementById("clock-choice").hidden = !this.hasModel();
+    const tabs = document.getElementById("tabs");
+    tabs.innerHTML = this.panes.map((pane) => `<button>${pane.run.title}</button>`).join("");
+    [...tabs.children].forEach((tab, i) => { tab.onclick = () => this.show(i); });
     this.fillHelp();
   },
 
+  otherTheme() {
+    this.useTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+  },
+  otherClock() {
+    if (this.hasModel()) this.useClock(this.clock === "model" ? "order" : "model", this.sms);
+  },
   useTheme(name) {
     document.documentElement.dataset.theme = name;
     readPalette();
     this.redraw();
   },
 
+  listen() {
+    const actions = Object.assign({}, ...KEYS.map(([, , action]) => action));
+    addEventListener("keydown", (event) => {
+      const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+      if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.target.matches("button") && event.key === " ") return;
+      if (event.target.matches("select") && event.key !== "Escape") return;
+      event.preventDefault();
+      action(this, event.shiftKey);
+    });
+  },
+  go(by, far) {
+    if (far) this.seek(this.now + by * this.last / 20);
+    else this.step(by);
+  },
+  chooseNone() {
+    this.panes.forEach((pane) => { pane.selected = null; });
+    this.redraw();
+  },
+
   fillHelp() {
-    const keys = [["space", "play, pause"], ["← →", "one step back, on"],
-                  ["shift ← →", "a twentieth back, on"], ["Home End", "to the start, the end"],
-                  ["W S", "zoom the warps in, out"], ["A D", "pan them"], ["T", "light, dark"],
-                  ["C", "order, model's time"], ["B", "the next SM"],
-                  ["G", "each warp of a warpgroup"], ["1 2", "left, right step, for B and E"],
-                  ["E", "choose the next event at work"], ["Esc", "choose none"]];
     const kinds = { copy: "copies HBM to shared memory", read: "reads HBM", write: "writes HBM",
                     shared: "shared memory", product: "multiplies", softmax: "exponentials",
                     arithmetic: "other arithmetic", exchange: "lanes exchange", signal: "arrives",
                     wait: "waits" };
     const tiles = { product: "S: made", ink: "S: at work", softmax: "S: made, then masked",
                     line: "S, hatched: skipped" };
-    const swatch = ([kind, what]) =>
-      `<span class="legend"><i style="background: var(--${kind})"></i>${what}</span>`;
-    document.getElementById("legend").innerHTML = Object.entries(kinds).map(swatch).join("");
+    const swatches = (all) => Object.entries(all).map(([kind, what]) =>
+      `<span class="legend"><i style="background: var(--${kind})"></i>${what}</span>`);
+    document.getElementById("legend").innerHTML = swatches(kinds).join("");
     document.getElementById("help").innerHTML =
-      keys.map(([key, what]) => `<p><kbd>${key}</kbd> ${what}</p>`).join("") +
-      [...Object.entries(kinds), ...Object.entries(tiles)]
-        .map((one) => `<p>${swatch(one)}</p>`).join("");
+      [...KEYS.map(([key, what]) => `<kbd>${key}</kbd> ${what}`), ...swatches(kinds),
+       ...swatches(tiles)].map((one) => `<p>${one}</p>`).join("");
   },
   toggleHelp() {
     const help = document.getElementById("help");
     help.hidden = !help.hidden;
     document.getElementById("help-button").setAttribute("aria-expanded", !help.hidden);
     this.redraw();
-  },
-
-  keys() {
-    addEventListener("keydown", (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const typing = event.target.matches("select");
-      if (event.target.matches("button") && event.key === " ") return;
-      const leap = this.last / 20;
-      const actions = {
-        " ": () => this.playing ? this.pause() : this.play(),
-        "ArrowLeft": () => event.shiftKey ? this.seek(this.now - leap) : this.step(-1),
-        "ArrowRight": () => event.shiftKey ? this.seek(this.now + leap) : this.step(1),
-        "Home": () => this.seek(0), "End": () => this.seek(this.last),
-        "w": () => this.zoom(1 / 1.25), "s": () => this.zoom(1.25),
-        "a": () => this.panTo(this.pan - this.span / 8),
-        "d": () => this.panTo(this.pan + this.span / 8),
-        "t": () => document.getElementById("theme").click(),
-        "c": () => this.hasModel() &&
-          this.useClock(this.clock === "model" ? "order" : "model", this.sms),
-        "b": () => this.panes[this.shown].stepSm(event.shiftKey ? -1 : 1),
-        "g": () => this.showEach(),
-        "?": () => this.toggleHelp(),
-        "1": () => this.show(0), "2": () => this.show(this.panes.length - 1),
-        "e": () => this.panes[this.shown].chooseNext(),
-        "Escape": () => { this.panes.forEach((pane) => { pane.selected = null; }); this.redraw(); },
-      };
-      const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
-      if (!action || (typing && event.key !== "Escape")) return;
-      event.preventDefault();
-      action();
-    });
   },
 };
 

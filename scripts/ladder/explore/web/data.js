@@ -97,6 +97,7 @@ class Run {
   }
 }
 
+const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 const least = (all, f) => all.reduce((so, one) => Math.min(so, f(one)), Infinity);
 const most = (all, f) => all.reduce((so, one) => Math.max(so, f(one)), -Infinity);
 

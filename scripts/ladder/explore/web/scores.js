@@ -2,7 +2,7 @@
 
 // Colour and opacity.
 const LOOKS = { "made": ["product", 0.6], "at work": ["ink", 1], "masked": ["softmax", 0.8],
-                "skipped": ["card", 1], "to come": ["faint", 1] };
+                "skipped": ["card", 1], "hatched": ["soft", 0.6], "to come": ["faint", 1] };
 
 class ScoresView {
   constructor(pane, canvas, note) {
@@ -44,11 +44,11 @@ class ScoresView {
       for (let column = 0; column < columns; ++column) {
         const state = this.stateOf(row, column, now, glow);
         counts[state] = (counts[state] || 0) + 1;
-        image.put(row * columns + column, colours[state]);
+        const line = state === "skipped" && (row + columns - column) % 8 === 0;
+        image.put(row * columns + column, colours[line ? "hatched" : state]);
       }
     }
     image.draw(context, 0, 0, side, side);
-    this.hatchSkipped(context, side, rows, columns, now, glow);
     context.strokeStyle = palette.line;
     context.strokeRect(0.5, 0.5, side - 1, side - 1);
     const share = (...states) => Math.round(100 / (rows * columns) *
@@ -58,30 +58,6 @@ class ScoresView {
     this.canvas.setAttribute("aria-label",
       `Tiles of S of head ${head}: ${share("made", "at work")} made, ` +
       `${share("masked")} made in vain, ${share("skipped")} skipped`);
-  }
-
-  /// Diagonal lines through what no block will make.
-  hatchSkipped(context, side, rows, columns, now, glow) {
-    context.strokeStyle = palette.soft;
-    context.globalAlpha = 0.5;
-    context.beginPath();
-    const step = 7;
-    for (let start = -side; start < side; start += step) {
-      let from = null;
-      for (let x = Math.max(0, start); x <= Math.min(side, side + start); x += 1) {
-        const y = x - start;  // down to the right
-        const inside = x < side && y < side && this.stateOf(
-          Math.floor(y / side * rows), Math.floor(x / side * columns), now, glow) === "skipped";
-        if (inside && from === null) from = x;
-        if (!inside && from !== null) {
-          context.moveTo(from, from - start);
-          context.lineTo(x, y);
-          from = null;
-        }
-      }
-    }
-    context.stroke();
-    context.globalAlpha = 1;
   }
 
   stateOf(row, column, now, glow) {
