@@ -70,13 +70,11 @@ def explore(words):
             run, failed = traced(program, step, asked.options, progress)
             runs.append(run)
             status = status or failed
+    progress.at("putting the trace in order")
+    panes = [pane_of(*run) for run in runs]
     if asked.perfetto:
-        write(asked.perfetto, json.dumps(perfetto.events_of(runs)), progress)
+        write(asked.perfetto, json.dumps(perfetto.events_of(panes)), progress)
         return status
-    panes = []
-    for trace, records, command in runs:
-        progress.at("putting the trace in order")
-        panes.append(pane_of(trace, records, command))
     page = page_of(panes)
     if len(page) > LARGEST:
         raise Stop(f"a page of {len(page) >> 20} MiB would be more than a browser takes: a smaller "

@@ -4,7 +4,7 @@ import os
 
 from ladder.explore.times import put_in_model_time, put_in_order
 from ladder.explore.tiles import put_tiles
-from ladder.explore.trace import SIGNALS, WAITS, short
+from ladder.explore.trace import SIGNALS, WAITS
 from ladder.files import ROOT
 
 # What the page compares at the end: its own name → the program's.
@@ -49,7 +49,8 @@ class Files:
         return (self.numbers.setdefault(path, len(self.numbers)), int(line)) if path else (-1, 0)
 
     def all(self):
-        return [{"path": short(path), "text": text_of(path)} for path in self.numbers]
+        return [{"path": os.path.relpath(path, ROOT) if os.path.isabs(path) else path,
+                 "text": text_of(path)} for path in self.numbers]
 
 
 def pane_of(trace, records, command):

@@ -6,81 +6,65 @@ the trace or, where there is one, the model's time, a tick or a cycle as a micro
 measured, and the trace's own first words say so.
 """
 
-from ladder.explore.times import put_in_model_time, put_in_order
-from ladder.explore.trace import short
 from ladder.bench.traces import LOADS, STORES
 
 ENGINES = {**dict.fromkeys(LOADS, "TMA: loads"),
            **dict.fromkeys(STORES, "TMA: stores"),
            "wgmma": "tensor cores", "read": "asynchronous copies"}
+CLOCKS = {"model": "cycles of a model, not measured", "order": "the order of the trace, not time"}
 
 
-def events_of(runs):
-    """{"traceEvents": …, "otherData": …} of [(Trace, records, command)]."""
-    events, clocks, processes = [], [], 0
-    for trace, _, command in runs:
-        meetings = put_in_order(trace)
-        model = put_in_model_time(trace)
-        clocks.append(f"{command}: " + ("cycles of a model, not measured" if model
-                                        else "the order of the trace, not time"))
-        for (launch, block), of_block in trace.blocks().items():
-            processes += 1
-            kernel = trace.launches[launch]["kernel"]
-            name = f"{trace.head['rung'][:2]} {trace.head['variant']} {kernel} block {block}"
-            events += block_events(processes, name, of_block, meetings[launch, block],
-                                   "model" if model else "order")
-    return {"traceEvents": events, "displayTimeUnit": "ns",
+def events_of(panes):
+    """{"traceEvents": …, "otherData": …} of what pane_of() makes."""
+    found, clocks, threads = [], [], {}
+    for pane in panes:
+        clock = "model" if pane["model"] else "order"
+        clocks.append(f"{pane['command']}: {CLOCKS[clock]}")
+        events = [{**event, "from": event[clock][0], "to": max(event[clock])}
+                  for event in pane["events"]]
+        over = {}  # when somebody first knew that a meeting was complete
+        for event in events:
+            meeting = event.get("awaits")
+            over[meeting] = min(over.get(meeting, event["to"]), event["to"])
+        for event in events:
+            block = len(clocks), event["launch"], event["block"]
+            if block not in threads:
+                threads[block] = {"pid": len(threads) + 1}
+                kernel = pane["launches"][event["launch"]]["kernel"]
+                found.append({"ph": "M", "name": "process_name", **threads[block], "args": {
+                    "name": f"{pane['title']} {kernel} block {event['block']}"}})
+            if event["file"] >= 0:
+                event["line"] = f"{pane['files'][event['file']]['path']}:{event['line']}"
+            event["at"] = {**threads[block], "tid": event["warp"]}
+            if (*block, event["warp"]) not in threads:
+                threads[(*block, event["warp"])] = event["at"]
+                found.append({"ph": "M", "name": "thread_name", **event["at"],
+                              "args": {"name": f"warp {event['warp']}"}})
+        for i, event in enumerate(events):
+            found += work_of(event, f"{len(clocks)}.{i}", over)
+            meeting = pane["meetings"][event["awaits"]] if "awaits" in event else [None, None, []]
+            for number in meeting[2]:
+                part = events[number]
+                if part["warp"] == event["warp"] or part["from"] > event["to"]:
+                    continue
+                flow = {"cat": "who is waited for", "name": str(meeting[0]),
+                        "id": f"{len(clocks)}.{number}.{i}"}
+                found.append({"ph": "s", "ts": part["from"], **part["at"], **flow})
+                found.append({"ph": "f", "bp": "e", "ts": event["to"], **event["at"], **flow})
+    return {"traceEvents": found, "displayTimeUnit": "ns",
             "otherData": {"clock": "; ".join(clocks)}}
 
 
-def block_events(process, name, events, meetings, clock):
-    def begin(event):
-        return getattr(event, clock)[0]
-
-    def end(event):
-        return max(getattr(event, clock)[1], begin(event))
-
-    found = [meta(process, None, "process_name", name)]
-    warps = sorted({event.warp for event in events})
-    found += [meta(process, warp, "thread_name", f"warp {warp}") for warp in warps]
-    over = {}  # when somebody first knew that a meeting was complete
-    for event in events:
-        if event.awaits:
-            over[event.awaits] = min(over.get(event.awaits, end(event)), end(event))
-    numbers = {}
-    for event in events:
-        numbers[id(event)] = len(numbers)
-        found.append({"ph": "X", "pid": process, "tid": event.warp, "ts": begin(event),
-                      "dur": end(event) - begin(event), "name": title(event), "cat": "warp",
-                      "args": arguments(event)})
-        if event.lands and event.what in ENGINES:
-            track = {"cat": ENGINES[event.what], "id": f"{process}.{numbers[id(event)]}",
-                     "pid": process, "tid": event.warp, "name": title(event)}
-            until = max(over.get(event.lands, end(event)), begin(event))
-            found.append({"ph": "b", "ts": begin(event), **track})
-            found.append({"ph": "e", "ts": until, **track})
-    for event in events:
-        meeting = meetings.get(event.awaits) if event.awaits else None
-        for part in meeting.parts if meeting else []:
-            if part.warp == event.warp or begin(part) > end(event):
-                continue
-            flow = {"cat": "who is waited for", "pid": process, "name": str(event.awaits[0]),
-                    "id": f"{process}.{numbers[id(part)]}.{numbers[id(event)]}"}
-            found.append({"ph": "s", "tid": part.warp, "ts": begin(part), **flow})
-            found.append({"ph": "f", "bp": "e", "tid": event.warp, "ts": end(event), **flow})
-    return found
-
-
-def meta(process, thread, what, name):
-    event = {"ph": "M", "pid": process, "name": what, "args": {"name": name}}
-    return event if thread is None else {**event, "tid": thread}
-
-
-def title(event):
-    return f"{event.what} {event.name}".strip()
-
-
-def arguments(event):
-    said = {"line": short(event.line), "bytes": event.bytes or event.amount,
-            "matmul FLOPs": event.amounts[0], "exponentials": event.amounts[1]}
-    return {name: value for name, value in said.items() if value}
+def work_of(event, number, over):
+    """What the warp does, and what it starts beside itself."""
+    name, counts = f"{event['what']} {event.get('name', '')}".strip(), event.get("counts", {})
+    said = {"line": event["line"], "bytes": event["bytes"] or event["amount"],
+            "matmul FLOPs": counts.get("matmul"), "exponentials": counts.get("exps")}
+    work = [{"ph": "X", **event["at"], "ts": event["from"], "dur": event["to"] - event["from"],
+             "name": name, "cat": "warp",
+             "args": {what: value for what, value in said.items() if value}}]
+    if "lands" in event and event["what"] in ENGINES:
+        track = {"cat": ENGINES[event["what"]], "id": number, "name": name, **event["at"]}
+        until = max(over.get(event["lands"], event["to"]), event["from"])
+        work += [{"ph": "b", "ts": event["from"], **track}, {"ph": "e", "ts": until, **track}]
+    return work

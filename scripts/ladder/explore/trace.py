@@ -1,8 +1,5 @@
 """A trace as the explorer needs it: what each warp did, a line of the source at a time."""
 
-import os
-
-from ladder.files import ROOT
 from ladder.bench.traces import LOADS, STORES, joined, pieces, read_trace
 
 AMOUNTS = ("matmul_flops", "exps", "other_flops", "sram_read", "sram_write")
@@ -156,8 +153,3 @@ def merged(events):
             if event.direction:
                 accesses[warp] = one
     return kept
-
-
-def short(path):
-    """A place in the source as readers know it."""
-    return os.path.relpath(path, ROOT) if os.path.isabs(path) else path
