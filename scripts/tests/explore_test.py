@@ -15,7 +15,7 @@ import tempfile
 import unittest
 
 from base import ROOT, Scratch, argument, read
-from ladder.explore.command import Asked, chosen, options_of
+from ladder.explore.command import asked_of, chosen, options_of
 from ladder.explore.pane import COUNTERS, pane_of
 from ladder.explore.trace import Trace, pieces, union
 from ladder.files import course_pages
@@ -164,7 +164,7 @@ class CommandTest(Scratch):
     def test_bad_words(self):
         for words, told in (
                 (["07"], "there is no step 07"), (["05/none"], "05/mma"),
-                (["00", "01", "02"], "one or two steps"), (["--out"], "--out needs a value"),
+                (["00", "01", "02"], "one or two steps"), (["--out"], "--out: expected one argument"),
                 (["00", "--json"], "--json"), (["00", "--seqlen", "0"], "--seqlen"),
                 (["--traced", os.path.join(ROOT, "README.md")], "README.md")):
             result = explore("--out", self.out, *words, status=2)
@@ -184,7 +184,7 @@ class CommandTest(Scratch):
         self.assertEqual({path.split(os.sep)[0] for path in quoted.values()} & rungs, rungs)
         for command, path in quoted.items():
             with self.subTest(lesson=path, command=command):
-                asked = Asked([*shlex.split(command), "--bin", BIN])
+                asked = asked_of([*shlex.split(command), "--bin", BIN])
                 for program, step in chosen(asked):
                     self.assertTrue(run(step.rung, " ".join([
                         "--device sim --variant", step.variant, *options_of(step, asked.options)])))

@@ -1,5 +1,6 @@
 """scripts/explore: runs steps with --trace and writes a page, or a trace for Perfetto."""
 
+import argparse
 import json
 import os
 import shlex
@@ -18,7 +19,7 @@ from ladder.steps import ladder_of
 
 DEFAULT_STEPS = ["04", "05/mma"]
 SMALL = ["--seqlen", "256", "--heads", "1", "--head-dim", "64"]
-SMALL_TILES = (64, 64)
+SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
 # Of a step that decodes: a query of each of four heads, which share one of K and V, in two groups.
 DECODING = ["--seqlen", "1", "--seqlen-kv", "1024", "--heads", "8", "--kv-heads", "2",
             "--head-dim", "64", "--set", "splits=4"]
@@ -26,50 +27,36 @@ NOT_PASSED_ON = ("--variant", "--device", "--trace", "--save", "--json", "--list
 LARGEST = 64 << 20  # bytes of a page: browsers slow down long before
 
 
-class Asked:
-    """What the command line says."""
-
-    def __init__(self, words):
-        self.steps, self.options, self.traces = [], [], []
-        self.out, self.perfetto, self.bin, self.open = None, None, None, True
-        words = list(words)
-        while words:
-            word = words.pop(0)
-            name, equals, value = word.partition("=")
-            if name in ("--out", "--perfetto", "--traced", "--bin"):
-                if not equals and not words:
-                    raise Stop(f"{name} needs a value", BAD_USAGE)
-                value = value if equals else words.pop(0)
-                if name == "--traced":
-                    self.traces.append(value)
-                else:
-                    setattr(self, name[2:], value)
-            elif word == "--no-open":
-                self.open = False
-            elif word.startswith("-") or self.options:
-                self.options.append(word)
-            else:
-                self.steps.append(word)
-        for option in self.options:
-            if option.partition("=")[0] in NOT_PASSED_ON:
-                raise Stop(f"{option}: a step is named without it, as 05/mma; what a program's "
-                           "other options are, its --help says", BAD_USAGE)
-        if len(self.steps) > 2 or len(self.traces) > 2 or (self.steps and self.traces):
-            raise Stop("one or two steps, or one or two traces", BAD_USAGE)
+def asked_of(words):
+    """What the command line says. The steps come first, and what is not for this script is for the
+    programs."""
+    own = argparse.ArgumentParser("scripts/explore", add_help=False, allow_abbrev=False,
+                                  usage="%(prog)s [STEP [STEP]] [options] [program options]")
+    for name in ("--out", "--perfetto", "--bin"):
+        own.add_argument(name)
+    own.add_argument("--traced", action="append", default=[])
+    own.add_argument("--no-open", action="store_true")
+    asked, words = own.parse_known_args(words)
+    first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
+    asked.steps, asked.options = words[:first], words[first:]
+    for option in asked.options:
+        if option.partition("=")[0] in NOT_PASSED_ON:
+            raise Stop(f"{option}: a step is named without it, as 05/mma; what a program's "
+                       "other options are, its --help says", BAD_USAGE)
+    if len(asked.steps) > 2 or len(asked.traced) > 2 or (asked.steps and asked.traced):
+        raise Stop("one or two steps, or one or two traces", BAD_USAGE)
+    return asked
 
 
 def explore(words):
-    asked = Asked(words)
+    asked = asked_of(words)
     progress = Progress()
     status = GOOD
-    if asked.traces:
-        runs = [(Trace(path), [], path) for path in asked.traces]
-    else:
-        runs = []
-        for program, step in chosen(asked):
-            run, failed = traced(program, step, asked.options, progress)
-            runs.append(run)
-            status = status or failed
+    runs = [(Trace(path), [], path) for path in asked.traced]
+    for program, step in [] if runs else chosen(asked):
+        run, failed = traced(program, step, asked.options, progress)
+        runs.append(run)
+        status = status or failed
     progress.at("putting the trace in order")
     panes = [pane_of(*run) for run in runs]
     if asked.perfetto:
@@ -83,7 +70,7 @@ def explore(words):
     if not asked.out:
         os.makedirs(os.path.dirname(out), exist_ok=True)
     write(out, page, progress)
-    if asked.open and sys.stdout.isatty():
+    if sys.stdout.isatty() and not asked.no_open:
         show(out)
     return status
 
@@ -125,12 +112,11 @@ def chosen(asked):
 
 
 def options_of(step, options):
-    if options:
-        return ["--check", "off", *options]
-    if step.decoding:
-        return [*DECODING, "--check", "off"]
-    tiles = SMALL_TILES in step.tiles_for(64)
-    return [*SMALL, *(["--block-q", "64", "--block-kv", "64"] if tiles else []), "--check", "off"]
+    if not options and step.decoding:
+        options = DECODING
+    elif not options:
+        options = SMALL + (SMALL_TILES if (64, 64) in step.tiles_for(64) else [])
+    return ["--check", "off", *options]
 
 
 def traced(program, step, options, progress):

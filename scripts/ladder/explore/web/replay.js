@@ -126,7 +126,10 @@ const CELL = 64;  // bytes of shared memory
 /// What is in a block's shared memory at a moment: cells of each array, of which each knows what
 /// rows are in it, or that it was computed.
 function sharedContents(block, now) {
-  const regions = block.launch.shared.map(([name, begin, bytes]) =>
+  const holds = ([, begin, bytes]) => block.events.some(({ fills }) =>
+    fills && fills.some(([at]) => at >= begin && at < begin + bytes));
+  block.arrays ||= block.launch.shared.filter(holds);
+  const regions = block.arrays.map(([name, begin, bytes]) =>
     ({ name, begin, bytes, cells: Array(Math.ceil(bytes / CELL)).fill(null), reading: null }));
   const regionAt = (at) => regions.find((r) => at >= r.begin && at < r.begin + r.bytes);
   for (const e of block.events) {

@@ -24,31 +24,13 @@ class SharedView {
       return;
     }
     const all = taken.reduce((sum, [, , bytes]) => sum + bytes, 0);
-    this.note.textContent = `${scaled(all, "B")} of block ${block.number}`;
-    const regions = sharedContents(block, now);
-    // Barriers and the like are small: they come last, side by side.
-    const large = regions.filter((r) => r.bytes >= 256);
-    const small = regions.filter((r) => r.bytes < 256);
-    const lines = large.length + (small.length ? 1 : 0), gap = 3;
-    const h = Math.min(32, (height - gap * (lines - 1)) / lines), label = 74;
-    large.forEach((region, i) =>
-      this.strip(context, region, label, i * (h + gap), width - label, h, label));
-    if (small.length) {
-      const y = large.length * (h + gap);
-      context.fillStyle = palette.soft;
-      context.fillText(textThatFits(context, "small", label - 4), 0, y + h / 2);
-      const w = (width - label) / small.length;
-      small.forEach((region, i) => {
-        const x = label + i * w, filled = region.cells.some(Boolean);
-        context.fillStyle = filled ? palette.shared : palette.faint;
-        context.globalAlpha = filled ? 0.45 : 1;
-        context.fillRect(x, y, w - 2, h);
-        context.globalAlpha = 1;
-        context.fillStyle = palette.ink;
-        context.fillText(textThatFits(context, region.name, w - 8), x + 3, y + h / 2);
-        this.hits.push({ x, y, width: w, height: h, text: this.size(region) });
-      });
-    }
+    const regions = sharedContents(block, now), label = 74, gap = regions.length > 6 ? 1 : 3;
+    const h = Math.min(32, (height + gap) / regions.length - gap);
+    regions.forEach((region, i) =>
+      this.strip(context, region, label, i * (h + gap), width - label, h));
+    const others = taken.filter((one) => !block.arrays.includes(one)).map(([name]) => name);
+    this.note.textContent = `${scaled(all, "B")} of block ${block.number}` +
+      (others.length ? `, with ${others.join(", ")}` : "");
     const words = regions.map((r) => `${r.name}: ` +
       (segmentsOf(r).map((s) => this.words(s)).join(", ") || "nothing yet"));
     this.canvas.setAttribute("aria-label", "Shared memory. " + words.join("; "));

@@ -1,22 +1,18 @@
 // The warps of an SM's blocks and the engines beside them, a row each, around the moment that is
 // shown.
 
-const ENGINES = [["read", "cp.async"], ["tma_load", "TMA loads"],
-                 ["bulk_load", "TMA loads"], ["tma_store", "TMA stores"],
-                 ["bulk_add", "TMA additions"], ["wgmma", "tensor cores"]];
+const ENGINES = { read: "cp.async", tma_load: "TMA", bulk_load: "TMA", tma_store: "TMA stores",
+                  bulk_add: "TMA additions", wgmma: "tensor cores" };
 
 /// The rows of a block's engines, [what, array or null, label]: loads have one for each array.
 function engineRows(block) {
-  const rows = [];
-  for (const [what, label] of ENGINES) {
-    const started = block.events.filter((e) => e.what === what && e.lands !== undefined);
-    if (LOADS.includes(what)) {
-      for (const name of new Set(started.map((e) => e.name))) rows.push([what, name, `TMA ${name}`]);
-    } else if (started.length) {
-      rows.push([what, null, label]);
-    }
+  const rows = new Map();
+  for (const e of block.events.filter((e) => ENGINES[e.what] && e.lands !== undefined)) {
+    const name = LOADS.includes(e.what) ? e.name : null, label = ENGINES[e.what];
+    rows.set(`${e.what} ${name}`, [e.what, name, name ? `${label} ${name}` : label]);
   }
-  return rows;
+  const order = Object.keys(ENGINES);
+  return [...rows.values()].sort(([a], [b]) => order.indexOf(a) - order.indexOf(b));
 }
 
 /// The rows of a block's warps, [warp, label]. Where four are a warpgroup, the one that does most
