@@ -289,7 +289,7 @@ class PageTest(unittest.TestCase):
         self.assertRegex(self.label(".timeline"), "merge, block 4 of 8: O 4")
         self.assertEqual(self.value("explorer.panes[0].replay.scores.every(n => n === 1)"), True)
         self.assertRegex(self.value("explorer.panes[0].memory.told(5, 0.2, 0.3)"),
-                         r"^O_parts, part 1, row \d: .* read 1×")
+                         r"^O_parts, part 1, row 1: .* read 1×")
 
     # ---- what it looks like ----
 

@@ -1,8 +1,8 @@
 """When things happen: in the order of the trace, and in the time of the figures' model.
 
 The order is what the program fixes: each event of a warp takes one tick, a wait ends when the last
-thing that it waits for is there, and blocks come one after the other, as the sim runs them; the page
-puts them side by side on SMs. That is an order and no time.
+thing that it waits for is there, and blocks come one after the other, as the sim runs them (the
+page puts them side by side on SMs). That is an order and no time.
 """
 
 import collections

@@ -89,11 +89,10 @@ const explorer = {
     scrubber.max = this.last;
     document.getElementById("clock").value = name;
     document.getElementById("sms").value = sms;
-    document.getElementById("clock-note").textContent = (name === "model"
-      ? "Clock: cycles of the figures' model, not measured; kernels that it does not know take no " +
-        "time. "
-      : "Clock: the order of the trace, not time. A warp's event is one tick, a wait lasts until " +
-        "what it waits for is there. ") + "An SM takes one block after the other." +
+    document.getElementById("clock-note").textContent = "Clock: " + (name === "model"
+      ? "cycles of the figures' model, not measured; kernels unknown to it take no time. "
+      : "the order of the trace, not time. A warp's event is one tick, a wait lasts until what it " +
+        "waits for is there. ") + "An SM takes one block after the other." +
       (this.first < 0 ? " Before 0 kernels set things up." : "");
     this.legends();
   },

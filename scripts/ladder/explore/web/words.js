@@ -15,7 +15,8 @@ const range = ([first, last]) => first === last ? `${first}` : `${first}–${las
 function rowsInWords(array, [first, last]) {
   let part = "";
   if (array.parts > 1) {
-    const each = array.rows / array.parts, whose = [first, last].map((row) => Math.floor(row / each));
+    const each = array.rows / array.parts;
+    const whose = [first, last].map((row) => Math.floor(row / each));
     part = `part${whose[0] === whose[1] ? "" : "s"} ${range(whose)}, `;
     [first, last] = whose[0] === whose[1] ? [first % each, last % each] : [0, each - 1];
   }
