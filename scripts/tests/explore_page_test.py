@@ -487,7 +487,7 @@ def take_pictures(folder):
         one.size(1280, 800, 1.5)
         for colour in ("light", "dark"):
             one.prefer(colour=colour)
-            one.open(page, "#t=233")
+            one.open(page, "#t=40")
             with open(os.path.join(folder, f"picture-{colour}.png"), "wb") as file:
                 file.write(one.picture())
 
