@@ -32,6 +32,14 @@ function sheet(canvas) {
   return { context, width, height };
 }
 
+/// A canvas of a pane with a note in its title; told(x, y) says what is at a place of it.
+class View {
+  constructor(pane, canvas, note) {
+    Object.assign(this, { pane, canvas, note });
+    hover(canvas, (x, y) => this.told(x, y));
+  }
+}
+
 /// A picture of a pixel a cell, to be drawn at any size without seams.
 class Cells {
   constructor(columns, rows) {

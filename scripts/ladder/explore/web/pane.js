@@ -59,7 +59,7 @@ class Pane {
     this.scores = new ScoresView(this, ...parts(".scores"));
     this.shared = new SharedView(this, ...parts(".smem"));
     this.sms = new SmsView(this, ...parts(".sms"));
-    this.timeline = new Timeline(this, this.find(".timeline canvas"));
+    this.timeline = new Timeline(this, ...parts(".timeline"));
     this.source = new SourceView(this, this.find(".source"), this.find(".below small"));
     for (const view of [".scores", ".smem", ".sms"]) {
       const [canvas] = parts(view);
@@ -163,8 +163,6 @@ class Pane {
     this.source.draw(current, atWork);
     if (run.fault && !this.selected && now >= this.faultAt()) this.source.drawFault(run.fault);
     this.tell(current, now);
-    const note = this.find(".timeline small");
-    note.textContent = note.title = block ? `SM ${block.sm}: ${this.name(block)}` : "";
   }
 
   /// The head whose S is shown: the one that the block worked on last.

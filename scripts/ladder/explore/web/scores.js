@@ -4,17 +4,12 @@
 const LOOKS = { "made": ["product", 0.6], "at work": ["ink", 1], "masked": ["softmax", 0.8],
                 "skipped": ["card", 1], "hatched": ["soft", 0.6], "to come": ["faint", 1] };
 
-class ScoresView {
-  constructor(pane, canvas, note) {
-    this.pane = pane;
-    this.canvas = canvas;
-    this.note = note;
-    this.known = pane.run.events.some((e) => e.tile);
-    hover(canvas, (x, y) => this.told(x, y));
-  }
-
+class ScoresView extends View {
   /// What will have been made at the end: what is not will be skipped.
-  setFinal(replay) { this.final = replay.scores.slice(); }
+  setFinal(replay) {
+    this.final = replay.scores.slice();
+    this.known = this.final.some(Boolean);
+  }
 
   hidden(row, column, replay) {
     const { head } = this.pane.run;

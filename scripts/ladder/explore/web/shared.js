@@ -1,17 +1,11 @@
 // A block's shared memory: its arrays by name, in each the stages that are there and the rows that
 // they hold.
 
-class SharedView {
-  constructor(pane, canvas, note) {
-    this.pane = pane;
-    this.canvas = canvas;
-    this.note = note;
-    this.hits = [];
-    hover(canvas, (x, y) => {
-      const hit = this.hits.find((h) =>
-        x >= h.x && x < h.x + h.width && y >= h.y && y < h.y + h.height);
-      return hit ? hit.text : "";
-    });
+class SharedView extends View {
+  told(x, y) {
+    const hit = this.hits.find((h) =>
+      x >= h.x && x < h.x + h.width && y >= h.y && y < h.y + h.height);
+    return hit ? hit.text : "";
   }
 
   draw(block, now) {

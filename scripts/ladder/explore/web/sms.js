@@ -1,17 +1,16 @@
 // The blocks on their SMs, a row each, over the whole time: which run side by side, and which wait
 // for their turn.
 
-class SmsView {
-  constructor(pane, canvas, note) {
-    this.pane = pane;
-    this.canvas = canvas;
-    this.note = note;
-    hover(canvas, (x, y) => this.words(this.blockAt(x, y)));
-    canvas.addEventListener("click", (event) => {
+class SmsView extends View {
+  constructor(...parts) {
+    super(...parts);
+    this.canvas.addEventListener("click", (event) => {
       const block = this.blockAt(event.offsetX, event.offsetY);
-      if (block) pane.goTo(block);
+      if (block) this.pane.goTo(block);
     });
   }
+
+  told(x, y) { return this.words(this.blockAt(x, y)); }
 
   words(block) {
     return block ? `SM ${block.sm}: ${this.pane.name(block)}, ${exactly(block.from)} to ` +

@@ -29,43 +29,37 @@ function warpRows(block) {
 
 const LEAST = 10;  // pixels of a warp's row
 
-class Timeline {
-  constructor(pane, canvas) {
-    this.pane = pane;
-    this.canvas = canvas;
-    hover(canvas, (x, y) => {
-      const e = this.eventAt(x, y);
-      return e ? sentence(e) + this.lasts(e) : "";
-    });
-    this.listen();
-  }
-
-  lasts(e) {
-    return ` · ${exactly(e.from)} to ${exactly(e.to)} ` + (explorer.clock === "model"
-      ? `(${exactly(e.to - e.from)} cycles of the model)` : "in the order");
-  }
-
-  listen() {
+class Timeline extends View {
+  constructor(...parts) {
+    super(...parts);
+    const { canvas } = this;
     let held = null;
-    this.canvas.addEventListener("pointerdown", (event) => {
+    canvas.addEventListener("pointerdown", (event) => {
       held = { x: event.offsetX, pan: explorer.pan, moved: false };
-      this.canvas.setPointerCapture(event.pointerId);
+      canvas.setPointerCapture(event.pointerId);
     });
-    this.canvas.addEventListener("pointermove", (event) => {
+    canvas.addEventListener("pointermove", (event) => {
       if (!held) return;
       const by = event.offsetX - held.x;
       if (Math.abs(by) > 3) held.moved = true;
       if (held.moved) explorer.panTo(held.pan - by / this.scale);
     });
-    this.canvas.addEventListener("pointerup", (event) => {
+    canvas.addEventListener("pointerup", (event) => {
       if (held && !held.moved) this.pane.select(this.eventAt(event.offsetX, event.offsetY));
       held = null;
     });
-    this.canvas.addEventListener("pointercancel", () => { held = null; });
-    this.canvas.addEventListener("wheel", (event) => {
+    canvas.addEventListener("pointercancel", () => { held = null; });
+    canvas.addEventListener("wheel", (event) => {
       event.preventDefault();
       explorer.zoom(event.deltaY > 0 ? 1.2 : 1 / 1.2);
     }, { passive: false });
+  }
+
+  told(x, y) {
+    const e = this.eventAt(x, y);
+    return !e ? "" : `${sentence(e)} · ${exactly(e.from)} to ${exactly(e.to)} ` +
+      (explorer.clock === "model" ? `(${exactly(e.to - e.from)} cycles of the model)`
+        : "in the order");
   }
 
   layout(height) {
@@ -92,6 +86,8 @@ class Timeline {
     const { context, width, height } = sheet(this.canvas);
     this.canvas.setAttribute("aria-label", "Warps and engines" +
       (block ? ` of ${this.pane.name(block)}` : ": none"));
+    const name = block ? `SM ${block.sm}: ${this.pane.name(block)}` : "";
+    this.note.textContent = this.note.title = name;
     if (!block) return;
     this.layout(height);
     this.gutter = Math.min(92, width * 0.25);
