@@ -203,71 +203,55 @@ class CommandTest(Scratch):
         self.assertIn("02 safe", read(self.out))
 
 
-class PerfettoTest(unittest.TestCase):
+class PerfettoTest(Scratch):
     """What is written for Perfetto, by the rules of Chrome's trace event format."""
 
-    def events(self, *words):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "perfetto.json")
-            explore(*words, "--perfetto", path)
-            data = json.loads(read(path))
-        self.assertIn("not", data["otherData"]["clock"])  # measured, or a time
-        return data["traceEvents"]
-
     def check(self, events):
-        """Faults where the format is broken."""
-        asynchronous, flows, threads = {}, {}, set()
+        """Faults where the format is broken. (category, name, id) → two events that belong
+        together."""
+        pairs, slices, threads = {}, {}, set()
         for event in events:
-            phase = event["ph"]
+            phase, place = event["ph"], (event["pid"], event.get("tid"))
             self.assertIn(phase, "XMbesf")
             self.assertIsInstance(event["pid"], int)
             self.assertTrue(event["name"])
             if phase == "M":
                 self.assertIn(event["name"], ("process_name", "thread_name"))
                 self.assertTrue(event["args"]["name"])
-                threads.add((event["pid"], event.get("tid")))
+                threads.add(place)
                 continue
-            self.assertIsInstance(event["ts"], (int, float))
             self.assertGreaterEqual(event["ts"], 0)
-            self.assertIn((event["pid"], event["tid"]), threads)
+            self.assertIn(place, threads)
             if phase == "X":
                 self.assertGreaterEqual(event["dur"], 0)
-            elif phase in "be":
-                key = (event["cat"], event["id"])
-                asynchronous.setdefault(key, []).append(event)
+                slices.setdefault(place, []).append((event["ts"], event["ts"] + event["dur"]))
             else:
-                flows.setdefault((event["cat"], event["name"], event["id"]), []).append(event)
-        for pair in asynchronous.values():
-            self.assertEqual([event["ph"] for event in pair], ["b", "e"])
-            self.assertEqual(pair[0]["name"], pair[1]["name"])
+                pairs.setdefault((event["cat"], event["name"], event["id"]), []).append(event)
+        for pair in pairs.values():
+            self.assertIn([event["ph"] for event in pair], (["b", "e"], ["s", "f"]))
             self.assertLessEqual(pair[0]["ts"], pair[1]["ts"])
-        for pair in flows.values():
-            self.assertEqual([event["ph"] for event in pair], ["s", "f"])
-            self.assertLessEqual(pair[0]["ts"], pair[1]["ts"])
-            self.assertEqual(pair[1]["bp"], "e")
+            self.assertEqual(pair[1].get("bp"), "e" if pair[1]["ph"] == "f" else None)
         # A slice of a thread begins before the one around it ends, or when it does.
-        for place in {(event["pid"], event["tid"]) for event in events if event["ph"] == "X"}:
-            mine = sorted((event["ts"], event["ts"] + event["dur"]) for event in events
-                          if event["ph"] == "X" and (event["pid"], event["tid"]) == place)
+        for mine in map(sorted, slices.values()):
             for (_, end), (begin, _) in zip(mine, mine[1:]):
                 self.assertLessEqual(end, begin + 1e-6)
-        return asynchronous, flows
+        return pairs
 
     def test_two_steps(self):
-        asynchronous, flows = self.check(
-            self.events("04", "05/sm90", *"--seqlen 128 --heads 1 --head-dim 64".split()))
+        path = self.at("perfetto.json")
+        explore("04", "05/sm90", *"--seqlen 128 --heads 1 --head-dim 64 --perfetto".split(), path)
+        data = json.loads(read(path))
+        self.assertIn("not", data["otherData"]["clock"])  # measured, or a time
+        events = data["traceEvents"]
+        pairs = self.check(events)
         self.assertTrue({"tensor cores", "TMA: loads", "asynchronous copies"} <=
-                        {category for category, _ in asynchronous})
-        self.assertTrue(any("K_full" in name for _, name, _ in flows))
-
-    def test_the_check_can_fail(self):
-        events = self.events("02", "--seqlen", "16", "--heads", "1")
-        broken = [event | {"ts": -1} if event["ph"] == "X" else event for event in events]
-        with self.assertRaises(AssertionError):
-            self.check(broken)
-        with self.assertRaises(AssertionError):
-            self.check(events + [{"ph": "b", "cat": "c", "id": "1", "name": "n", "ts": 0,
-                                  **{k: events[-1][k] for k in ("pid", "tid")}}])
+                        {category for category, _, _ in pairs})
+        self.assertTrue(any("K_full" in name for _, name, _ in pairs))
+        for broken in ([event | {"ts": -1} if event["ph"] == "X" else event for event in events],
+                       events + [{"ph": "b", "cat": "c", "id": "1", "name": "n", "ts": 0,
+                                  **{key: events[-1][key] for key in ("pid", "tid")}}]):
+            with self.assertRaises(AssertionError):
+                self.check(broken)
 
 
 if __name__ == "__main__":

@@ -18,39 +18,22 @@ AMOUNTS = ("matmul", "exps", "other", "sramRead", "sramWrite")  # those of an ev
 def kind_of(event):
     """What the page colours an event as."""
     matmul, exps, other, *_ = event.amounts
-    if event.what in WAITS:
-        return "wait"
-    if event.what in SIGNALS:
-        return "signal"
-    if event.what == "exit":
-        return "exit"
-    if event.direction == "read":
-        return "copy" if event.copies() else "read"
-    if event.direction == "write":
-        return "write"
+    if event.what in (*WAITS, *SIGNALS, "exit"):
+        return "wait" if event.what in WAITS else "signal" if event.what in SIGNALS else "exit"
+    if event.direction:
+        return "copy" if event.copies() else event.direction
     if matmul or event.what == "wgmma":
         return "product"
-    if exps:
-        return "softmax"
-    if other:
-        return "arithmetic"
+    if exps or other:
+        return "softmax" if exps else "arithmetic"
     return "exchange" if event.what.startswith("__") else "shared"
 
 
-class Files:
-    """The sources that events are in, numbered in the order in which they come."""
-
-    def __init__(self):
-        self.numbers = {}
-
-    def place(self, text):
-        """(number of the file, line) of "file:line"; (-1, 0) of nothing."""
-        path, _, line = text.rpartition(":")
-        return (self.numbers.setdefault(path, len(self.numbers)), int(line)) if path else (-1, 0)
-
-    def all(self):
-        return [{"path": os.path.relpath(path, ROOT) if os.path.isabs(path) else path,
-                 "text": text_of(path)} for path in self.numbers]
+def place(text, files):
+    """(number of the file, line) of "file:line"; (-1, 0) of nothing. Files are numbered in the
+    order in which they come."""
+    path, _, line = text.rpartition(":")
+    return (files.setdefault(path, len(files)), int(line)) if path else (-1, 0)
 
 
 def pane_of(trace, records, command):
@@ -61,7 +44,7 @@ def pane_of(trace, records, command):
     put_tiles(trace)
     events = sorted(trace.events, key=lambda event: event.order[0])
     number = {id(event): i for i, event in enumerate(events)}
-    files, all_meetings, of_key = Files(), [], {}
+    files, all_meetings, of_key = {}, [], {}
     for (launch, block), found in meetings.items():
         for key, meeting in found.items():
             of_key[launch, block, key] = len(all_meetings)
@@ -74,15 +57,16 @@ def pane_of(trace, records, command):
         "arrays": [{"name": name, "bytes": size, "rows": trace.rows_of(name),
                     "parts": trace.parts_of(name)} for name, size in trace.arrays.items()],
         "events": told, "meetings": all_meetings, "fault": fault_of(trace, events, files),
-        "files": files.all(),
+        "files": [{"path": os.path.relpath(path, ROOT) if os.path.isabs(path) else path,
+                   "text": text_of(path)} for path in files],
         "counted": {mine: sum(record[its] for record in records)
                     for mine, its in COUNTERS.items()} if records else None}
 
 
 def told_of(event, files, of_key):
     """An event as the page has it: without what it has not."""
-    file, line = files.place(event.line)
-    since_file, since = files.place(event.since)
+    file, line = place(event.line, files)
+    since_file, since = place(event.since, files)
     told = {
         "launch": event.launch, "block": event.block, "warp": event.warp, "what": event.what,
         "kind": kind_of(event), "order": event.order, "file": file, "line": line,
@@ -114,7 +98,7 @@ def fault_of(trace, events, files):
     fault = trace.fault
     if not fault:
         return None
-    file, line = files.place(fault["line"])
+    file, line = place(fault["line"], files)
     of_warp = [i for i, event in enumerate(events)
                if (event.launch, event.block, event.warp) ==
                (fault["launch"], fault["block"], fault["thread"] // 32)]

@@ -35,11 +35,8 @@ def put_tiles(trace):
     for events in trace.blocks().values():
         held, seen = {}, {}
         for event in events:
-            follow(event, held, seen.setdefault(group_of(event), []), width)
-
-
-def group_of(event):
-    return event.warp // 4 if event.what == "wgmma" else event.warp
+            warps = event.warp // 4 if event.what == "wgmma" else event.warp
+            follow(event, held, seen.setdefault(warps, {}), width)
 
 
 def rows_of(array, begin, end, width):
@@ -47,8 +44,8 @@ def rows_of(array, begin, end, width):
 
 
 def follow(event, held, seen, width):
-    """held: place in shared memory → Rows that are there. seen: [Rows] that the warp has read,
-    the last to be read at the end."""
+    """held: place in shared memory → Rows that are there. seen: array → Rows that the warp has
+    read, the last to be read at the end."""
     reads = {}
     if event.direction == "read" and event.ranges:
         source = pieces(event.ranges)
@@ -63,13 +60,11 @@ def follow(event, held, seen, width):
                 if rows is not ZEROS:
                     reads[rows.array] = rows.joined(reads.get(rows.array))
     for array, rows in reads.items():
-        before = next((one for one in seen if one.array == array), None)
-        if before:
-            seen.remove(before)
         # What passes in pieces, such as columns of the same rows, continues where it was.
-        seen.append(rows)
+        seen.pop(array, None)
+        seen[array] = rows
     if event.amounts[0]:
-        event.tile = tile_of(seen)
+        event.tile = tile_of(list(seen.values()))
 
 
 def fill(event, held, name, places, width):

@@ -40,11 +40,10 @@ class MemoryView {
       const onlyWritten = !twice && map.written.some(Boolean);
       if (!onlyWritten) picture(map.read, map.readAt, "read", 0);
       if (twice || onlyWritten) picture(map.written, map.writtenAt, "write", width - w);
-      let read = 0, written = 0;
-      for (const bytes of map.read) read += bytes;
-      for (const bytes of map.written) written += bytes;
-      canvas.setAttribute("aria-label", `${map.array.name}: ${exactly(read, "B")} read, ` +
-        `${exactly(written, "B")} written so far`);
+      const [read, written] = [map.read, map.written].map((cells) =>
+        exactly(cells.reduce((sum, bytes) => sum + bytes, 0), "B"));
+      canvas.setAttribute("aria-label",
+                          `${map.array.name}: ${read} read, ${written} written so far`);
     });
   }
 
