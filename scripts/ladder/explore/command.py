@@ -20,7 +20,7 @@ from ladder.steps import ladder_of
 DEFAULT_STEPS = ["04", "05/mma"]
 SMALL = ["--seqlen", "256", "--heads", "1", "--head-dim", "64"]
 SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
-# Of a step that decodes: a query of each of four heads, which share one of K and V, in two groups.
+# Of a step that decodes: a query of each of eight heads, four of which share one of K and V.
 DECODING = ["--seqlen", "1", "--seqlen-kv", "1024", "--heads", "8", "--kv-heads", "2",
             "--head-dim", "64", "--set", "splits=4"]
 NOT_PASSED_ON = ("--variant", "--device", "--trace", "--save", "--json", "--list")
