@@ -16,19 +16,14 @@ from base import ROOT, Scratch, argument, read, write
 from ladder.console import Stop
 from ladder.exercises.cases import quick_cases, run_case
 from ladder.exercises.every import EXERCISES
-from ladder.exercises.kinds import (Change, Experiment, Numbers, check_change,
-                                    check_experiment, check_numbers, number_of, patches)
+from ladder.exercises.kinds import (CODE, Change, Experiment, Mask, Numbers, check_code,
+                                    check_numbers, number_of, patches)
 from ladder.exercises.lab import Lab, patched
 from ladder.exercises.lessons import written
+from ladder.exercises.masks import wrong_mask
 
 BIN = os.path.join(ROOT, "build/bin")
-CODE = {number: exercise for number, exercise in EXERCISES.items()
-        if isinstance(exercise, (Change, Experiment))}
-
-
-def check(lab, exercise, program):
-    return (check_change if isinstance(exercise, Change) else check_experiment)(
-        lab, exercise, program)
+IN_CODE = {number: exercise for number, exercise in EXERCISES.items() if type(exercise) in CODE}
 
 
 def new_lab(folder, optimise=None):
@@ -91,13 +86,13 @@ class Code(unittest.TestCase):
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        jobs = [(exercise.file, number, patch) for number, exercise in CODE.items()
+        jobs = [(exercise.file, number, patch) for number, exercise in IN_CODE.items()
                 for patch in patches(number, exercise)]
 
         def build(job):
             file, number, patch = job
             # -O0 compiles sooner than the build does, for what runs once.
-            once = isinstance(CODE[number], Experiment)
+            once = isinstance(IN_CODE[number], Experiment)
             lab = new_lab(os.path.join(folder.name, patch), "-O0" if once else None)
             lab.apply(number, file, patch)
             return lab, lab.compile(number, file)
@@ -109,29 +104,31 @@ class Code(unittest.TestCase):
                          for file, number in {file: number for file, number, _ in jobs}.items()}
 
     def test_each_solution_is_right(self):
-        for number, exercise in CODE.items():
+        for number, exercise in IN_CODE.items():
             for patch in patches(number, exercise):
                 with self.subTest(patch):
                     lab, program = self.solved[patch]
-                    verdict = check(lab, exercise, program)
+                    verdict = check_code(lab, exercise, program)
                     self.assertTrue(verdict.good, verdict.line)
                     if isinstance(exercise, Experiment):
                         self.assertEqual(verdict.line, f"Seen: {exercise.outcomes[patch][1]}.")
 
     def test_the_rung_as_it_is_is_not(self):
-        for number, exercise in CODE.items():
+        for number, exercise in IN_CODE.items():
             with self.subTest(number):
                 lab, program = self.unchanged[exercise.file]
-                verdict = check(lab, exercise, program)
+                verdict = check_code(lab, exercise, program)
                 self.assertFalse(verdict.good)
                 self.assertRegex(verdict.line, r"^Not yet: .*\.$")
                 if isinstance(exercise, Change):
                     self.assertRegex(verdict.line, r"case \w+ .*predicted are")
+                if isinstance(exercise, Mask):
+                    self.assertRegex(verdict.line, r"query \d+ has an LSE of .* should see have")
 
     def test_what_is_wrong_is_named(self):
         """A change half made: the kernel without its formula; and one that gives wrong results."""
         lab, _ = self.solved["00.6"]
-        path = lab.scratch("00.6", CODE["00.6"].file)
+        path = lab.scratch("00.6", IN_CODE["00.6"].file)
         whole = read(path)
         for old, new, said in (("seen += p.keys(i)", "seen += p.N_kv", "traffic() says"),
                                    ("o = fmaf(float(P[row + j])", "o = fmaf(1 + float(P[row + j])",
@@ -141,15 +138,29 @@ class Code(unittest.TestCase):
                 self.assertIn(old, whole)
                 write(path, text=whole.replace(old, new))
                 try:
-                    line = check(lab, CODE["00.6"],
-                                 lab.compile("00.6", CODE["00.6"].file)).line
+                    line = check_code(lab, IN_CODE["00.6"],
+                                 lab.compile("00.6", IN_CODE["00.6"].file)).line
                 except Stop as stop:
                     line = str(stop)
                 self.assertIn(said, line)
                 self.assertEqual(len(line.splitlines()), 1)
 
+    def test_what_is_wrong_with_a_mask_is_named(self):
+        def causal(j, last):
+            return True
+
+        exercise = IN_CODE["05.7"]
+        for of, sees, said in (
+                (self.solved["05.7"], exercise.sees, None),
+                (self.solved["05.7"], lambda j, last: j > last - 97, "query 96 has an LSE of"),
+                (self.unchanged[exercise.file], causal, None),
+                # It reads the tiles that no row of a block sees, too.
+                (self.unchanged["05_flash_v2/rows.cu"], causal, "is right, but 44,800 bytes of K")):
+            wrong = wrong_mask(*of, sees)
+            self.assertTrue(said in wrong if said else wrong is None, wrong)
+
     def test_a_sound_program_has_nothing_wrong_without_a_prediction(self):
-        lab, program = self.unchanged[CODE["03.6"].file]
+        lab, program = self.unchanged[IN_CODE["03.6"].file]
         for case in quick_cases()[:5]:
             self.assertIsNone(run_case(lab, program, case, lambda record: {}))
 

@@ -8,6 +8,7 @@ import collections
 import math
 
 from ladder.exercises.cases import quick_cases, run_case
+from ladder.exercises.masks import wrong_mask
 
 # answers: [(what is asked for, function of a Lab that works it out, relative tolerance)].
 Numbers = collections.namedtuple("Numbers", "answers hints")
@@ -15,6 +16,9 @@ Numbers = collections.namedtuple("Numbers", "answers hints")
 # `predicted` says: a function of a record of --json giving {(kernel, array): (read, write)}
 # in bytes.
 Change = collections.namedtuple("Change", "file predicted hints")
+# A change of the mask: sees(j, last) says whether a query whose last key under the causal mask is
+# `last` sees key j. Tiles in which no row sees a key are not to be read.
+Mask = collections.namedtuple("Mask", "file sees hints")
 # A mistake made on purpose. outcomes: {name of its patch: (function of a Lab and a program that
 # says whether it shows, what has been seen then)}.
 Experiment = collections.namedtuple("Experiment", "file outcomes hints")
@@ -65,8 +69,24 @@ def check_change(lab, exercise, program):
                          "was predicted.")
 
 
+def check_mask(lab, exercise, program):
+    wrong = wrong_mask(lab, program, exercise.sees)
+    if wrong:
+        return Verdict(False, f"Not yet: {wrong}.")
+    return Verdict(True, "Right: each query has the keys it should see, and no tile besides theirs "
+                         "is read.")
+
+
 def check_experiment(lab, exercise, program):
     for shows, seen in exercise.outcomes.values():
         if shows(lab, program):
             return Verdict(True, f"Seen: {seen}.")
     return Verdict(False, "Not yet: nothing is to be seen of the mistake.")
+
+
+CODE = {Change: check_change, Mask: check_mask, Experiment: check_experiment}
+
+
+def check_code(lab, exercise, program):
+    """A Verdict on a program built from the reader's file."""
+    return CODE[type(exercise)](lab, exercise, program)

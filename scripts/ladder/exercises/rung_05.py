@@ -1,11 +1,12 @@
 """Hints and checks of 05's exercises."""
 
-from ladder.exercises.kinds import Change, Experiment, Numbers
+from ladder.exercises.kinds import Change, Experiment, Mask, Numbers
 from ladder.exercises.rung_00 import SMALL
 from ladder.exercises.rung_03 import skips_what_nobody_sees
 from ladder.records import requested
 
 LONG = "--heads 1 --seqlen 1024 --head-dim 128 --check off"
+WINDOW, SINKS = 96, 4
 MASKED = "05_flash_v2 --variant mma --heads 1 --seqlen 128 --seqlen-kv 1024"
 
 
@@ -62,4 +63,20 @@ EXERCISES = {
         "The loop ends at `keys`, and so do the copies. What is `keys` in attention.cu?",
         "The block's last row is min(block_row + Br, p.N) - 1.",
         "traffic() is then that of attention.cu: sum the keys of the tiles' last rows."]),
+    "7": Mask("05_flash_v2/attention.cu", lambda j, last: j > last - WINDOW, [
+        "p.keys(row + i) is one more than the last key that row i sees. The first is kWindow "
+        "before that.",
+        "Which tiles need the mask now? The window of a warp's last row begins last.",
+        "The loop begins at the tile in which the window of the block's first row does, rounded "
+        "down to a multiple of Bc. Where does the first copy of K come from, and how many rows?",
+        "The key where a window begins may be negative: max(…, 0), with both of type int; in "
+        "traffic() std::max, and row is an int64_t: static_cast<int>(row).",
+        "traffic(): rows counts the keys from the loop's beginning to its end."]),
+    "8": Mask("05_flash_v2/attention.cu",
+              lambda j, last: j > last - WINDOW or j < SINKS, [
+        "First the mask alone: no tile before the window may be left out until O is right.",
+        "Then the loop: key 0, then the window's first tile, but not tile 0 again. A variable "
+        "`next` serves the loop and the copy of the next K.",
+        "max(first, Bc) wants two values of one type: Bc is an int.",
+        "traffic(): one tile more, where the window does not begin in tile 0."]),
 }
