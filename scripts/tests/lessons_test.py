@@ -1,13 +1,14 @@
 """Holds the lessons to the programs: runs the commands that README.md and those of the rungs quote
-in ```console blocks and compares what they print, and looks up their ```cuda excerpts in the rung
-and their ```cpp excerpts in common.
+in ```console blocks and compares what they print, and looks up their ```cuda excerpts in the rung,
+their ```cpp excerpts in common, and their ```diff excerpts in what scripts/diff shows.
 
 Run alone: python3 scripts/tests/lessons_test.py build/bin
 
 A line that starts with "$ " is a command (one ending in a backslash goes on in the next line); the
 lines up to the next command are its stdout and stderr. Integers and byte figures must be equal,
-other numbers to one significant digit, times and rates not at all. A line "…" stands for any lines,
-"…" within a line for any text. A command must succeed, unless "$ echo $?" after it says otherwise.
+other numbers to two significant digits, times and rates not at all. A line "…" stands for any
+lines, "…" within a line for any text. A command must succeed, unless "$ echo $?" after it says
+otherwise.
 """
 
 import functools
@@ -73,11 +74,11 @@ def pattern(line):
 
 
 def close(a, b):
-    """Equal to one significant digit, or closer than half a unit in it (7.49 and 7.51)."""
-    if a == b or f"{a:.0e}" == f"{b:.0e}":
+    """Equal to two significant digits, or closer than half a unit in them (7.549 and 7.551)."""
+    if a == b or f"{a:.1e}" == f"{b:.1e}":
         return True
     smaller = min(abs(a), abs(b))
-    return smaller > 0 and abs(a - b) <= 0.5 * 10 ** math.floor(math.log10(smaller))
+    return smaller > 0 and abs(a - b) < 0.05 * 10 ** math.floor(math.log10(smaller))
 
 
 def same_line(expected, actual):
@@ -224,6 +225,29 @@ class Excerpts(unittest.TestCase):
                                     "no .cu of the rung has these lines:\n" +
                                     "\n".join(lines))
 
+    def test_differences_shown_are_the_scripts(self):
+        """Of two steps that the page names: (`scripts/diff 04 05/swap`); or, in an answer to an
+        exercise, of its solution."""
+        for path in course_pages():
+            text = read(path)
+            rung = os.path.relpath(path, ROOT)[:2]
+            sources = [read(patch).splitlines() for patch in sorted(glob.glob(
+                os.path.join(ROOT, f"scripts/ladder/exercises/patches/{rung}.*")))]
+            if "```diff" in text:
+                sources += [self.difference(*pair) for pair in
+                            re.findall(r"scripts/diff (\d\d\S*) (\d\d[^\s`)]*)", text)]
+            for first_line, lines in fences(text, "diff"):
+                with self.subTest(f"{os.path.relpath(path, ROOT)}:{first_line}"):
+                    self.assertTrue(any(self.holds(source, lines) for source in sources),
+                                    "no difference named has these lines:\n" + "\n".join(lines))
+
+    @staticmethod
+    @functools.lru_cache(maxsize=None)
+    def difference(old, new):
+        return subprocess.run([os.path.join(ROOT, "scripts/diff"), old, new], check=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              encoding="utf-8").stdout.splitlines()
+
     def test_code_shown_is_in_common(self):
         headers = [read(header).splitlines() for header in sorted(
             glob.glob(os.path.join(ROOT, "common/**/*.h"), recursive=True))]
@@ -358,10 +382,12 @@ class Comparison(unittest.TestCase):
         self.assert_different("read 2.05 kB", "read 2.06 kB")
         self.assert_different("read 2.05 kB", "read 2.05 MB")
 
-    def test_errors_to_one_digit(self):
-        self.assert_same("error 7.56e-04", "error 7.91e-04")
-        self.assert_same("error 7.51e-04", "error 7.49e-04")
-        self.assert_same("error 9.6e-04", "error 1.02e-03")
+    def test_errors_to_two_digits(self):
+        self.assert_same("error 7.56e-04", "error 7.64e-04")
+        self.assert_same("error 7.549e-04", "error 7.551e-04")
+        self.assert_same("error 9.97e-04", "error 1.00e-03")
+        for second in "5.46e-04", "5.66e-04":
+            self.assert_different("error 5.56e-04", f"error {second}")
         self.assert_different("error 7.56e-04", "error 7.56e-03")
         self.assert_different("error 7.5e-04", "error 5.5e-04")
         self.assert_different("error 0.0", "error 7e-04")

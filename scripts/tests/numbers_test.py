@@ -1,0 +1,170 @@
+"""Holds the numbers in the lessons' text, formulas and hand-made tables to numbers.txt, digit by
+digit, and works out the equations among them.
+
+numbers.txt has a line a section. A number without a mark is also in the page's own checked parts:
+its consoles, its code, its generated tables, an equation that is worked out here. One marked ! is
+nowhere else: a size, a limit of CUDA's, something quoted or derived. Such a number deserves a look
+when it is new; none may be a measurement. After an edit of the text:
+
+  python3 scripts/tests/numbers_test.py --write     and look at `git diff scripts/tests/numbers.txt`
+"""
+
+import math
+import os
+import re
+import sys
+import unittest
+
+from base import ROOT, SCRIPTS, read, write
+from ladder.files import course_pages
+
+LOCK = os.path.join(SCRIPTS, "tests/numbers.txt")
+NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
+GENERATED = re.compile(r"<!-- (\w+):begin -->.*?<!-- \1:end -->", re.DOTALL)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+CHECKED = ("console", "cuda", "cpp")  # by lessons_test; other fences are text
+
+
+def lessons():
+    return [path for path in course_pages()
+            if not re.search(r"(?:notes|results/README)\.md$", path)]
+
+
+def numbers(text):
+    return [found.replace(",", "") for found in NUMBER.findall(text.replace("{,}", ","))]
+
+
+# ---- equations ----
+
+REPLACED = [(r"\{,\}", ""), (r"\\[,;]|\\(?:left|right|mathrm\w*)\b", " "),
+            (r"\\(?:cdot|times)\b", "*"), ("−", "-"),
+            (r"\\[td]?frac(\d)(\d)", r"((\1)/(\2))"),
+            (r"\\[td]?frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))"),
+            (r"\\sqrt\{([^{}]*)\}", r"math.sqrt(\1)"), (r"\\ln ?(\d+)", r"math.log(\1)"),
+            (r"\be\^", "math.e^"), (r"\^\{([^{}]*)\}", r"**(\1)"), (r"\^(\d)", r"**\1"),
+            (r"(\d)\s*\(", r"\1*(")]
+
+
+def value(tex):
+    """Of a formula without variables, or None."""
+    for old, new in REPLACED:
+        tex = re.sub(old, new, tex)
+    tex = tex.strip()
+    if not re.fullmatch(r"(?:[\d.+*/() -]|math\.(?:e|sqrt|log)\b)+", tex):
+        return None
+    try:
+        return float(eval(tex, {"__builtins__": {}, "math": math}))  # of the signs above alone
+    except (SyntaxError, TypeError, ZeroDivisionError):
+        return None
+
+
+def formulas(text):
+    """Inline ones, and the lines of those set apart."""
+    shown = [line for language, block in FENCE.findall(text) if language == "math"
+             for line in re.split(r"\\\\|\n\n", block)]
+    return shown + re.findall(r"\$([^$]+)\$", FENCE.sub("", text))
+
+
+def equations(text):
+    """[(left, right)] of all that have a value on both sides, as they are written."""
+    found = []
+    for formula in formulas(text):
+        sides = re.split(r"=|\\approx\b", re.sub(r"\s+|&", " ", formula))
+        found += [(a, b) for a, b in zip(sides, sides[1:])
+                  if value(a) is not None and value(b) is not None]
+    return found
+
+
+def holds(left, right):
+    """Within half a unit of the last place of the right side, where that is a number."""
+    a, b = value(left), value(right)
+    written = re.fullmatch(r"\s*-?[\d{},]+(?:\.(\d+))?\s*(?:\\cdot\s*(10\^.*))?", right)
+    if not written:
+        return math.isclose(a, b)
+    unit = 10.0 ** -len(written[1] or "") * (value(written[2]) if written[2] else 1)
+    return abs(a - b) <= unit * 0.5000001
+
+
+# ---- pages ----
+
+
+def prose(text):
+    """Without what is checked elsewhere, addresses, and the list of sources."""
+    text = GENERATED.sub("", text)
+    text = FENCE.sub(lambda block: "" if block[1] in (*CHECKED, "diff") else block[2], text)
+    text = re.sub(r"^## Sources.*?(?=^## |\Z)", "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"\]\([^)]*\)|<(?:img|source)[^>]*>", "]", text)
+
+
+def checked_numbers(text):
+    found = [block[0] for block in GENERATED.finditer(text)]
+    found += [block for language, block in FENCE.findall(GENERATED.sub("", text))
+              if language in CHECKED]
+    found += [f"{a} {b}" for a, b in equations(text)]
+    return set(numbers(" ".join(found)))
+
+
+def locked(path):
+    """The lines of numbers.txt for a page."""
+    text = read(path)
+    known = checked_numbers(text)
+    lines = [os.path.relpath(path, ROOT)]
+    for section in re.split(r"^#+ (?=.*\n)", prose(text), flags=re.MULTILINE)[1:]:
+        title, _, body = section.partition("\n")
+        marked = [number if number in known else number + "!" for number in numbers(body)]
+        if marked:
+            lines.append(f"  {title}: {' '.join(marked)}")
+    return lines
+
+
+class Numbers(unittest.TestCase):
+    def test_each_stands_in_the_list(self):
+        listed = read(LOCK).splitlines()
+        for path in lessons():
+            wanted = locked(path)
+            with self.subTest(wanted[0]):
+                begin = listed.index(wanted[0])
+                end = next((i for i in range(begin + 1, len(listed))
+                            if not listed[i].startswith(" ")), len(listed))
+                self.assertEqual(listed[begin:end], wanted, "(see this file's head)")
+
+    def test_the_list_has_no_other_page(self):
+        listed = [line for line in read(LOCK).splitlines() if not line.startswith(" ")]
+        self.assertEqual(listed, [os.path.relpath(path, ROOT) for path in lessons()])
+
+    def test_equations_hold(self):
+        count = 0
+        for path in lessons():
+            for left, right in equations(read(path)):
+                count += 1
+                with self.subTest(f"{os.path.relpath(path, ROOT)}: {left} = {right}"):
+                    self.assertTrue(holds(left, right), f"{value(left)} and {value(right)}")
+        self.assertGreater(count, 20)
+
+
+class Itself(unittest.TestCase):
+    def test_every_changed_digit_is_seen(self):
+        for path in lessons():
+            for line in prose(read(path)).splitlines():
+                for found in re.finditer(r"\d", line):
+                    at = found.start()
+                    changed = f"{line[:at]}{(int(found[0]) + 1) % 10}{line[at + 1:]}"
+                    self.assertNotEqual(numbers(line), numbers(changed), line)
+
+    def test_values(self):
+        for tex, right in ((r"4 \cdot 32{,}768 \cdot 9", 1179648), (r"\frac{128}{1024}", 0.125),
+                           (r"e^{-1}", math.exp(-1)), (r"\frac12 + 2^{-3}", 0.625),
+                           ("4 N", None), ("m", None), ("3(2 + 1)", 9)):
+            self.assertEqual(value(tex), right, tex)
+        self.assertEqual([holds("2/3", right) for right in ("0.667", "0.668", "0.67")],
+                         [True, False, True])
+        self.assertEqual([holds("e^{-80}", right) for right in
+                          (r"1.8 \cdot 10^{-35}", r"1.9 \cdot 10^{-35}", r"1.8 \cdot 10^{-34}")],
+                         [True, False, False])
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        write(LOCK, text="\n".join(line for path in lessons() for line in locked(path)) + "\n")
+    else:
+        unittest.main()
