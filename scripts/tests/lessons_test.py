@@ -13,6 +13,7 @@ otherwise.
 
 import functools
 import glob
+import importlib.util
 import json
 import math
 import os
@@ -269,6 +270,27 @@ class Excerpts(unittest.TestCase):
                 return False
             at += len(run)
         return True
+
+
+class Python(unittest.TestCase):
+    """Examples run where the modules that they import are there, and print what they say."""
+
+    def test_each_runs(self):
+        found = [(path, *block) for path in course_pages()
+                 for block in fences(read(path), "python")]
+        self.assertTrue(found)
+        for path, first_line, lines in found:
+            with self.subTest(f"{os.path.relpath(path, ROOT)}:{first_line}"):
+                text = "\n".join(lines)
+                for module in re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE):
+                    if not importlib.util.find_spec(module):
+                        self.skipTest(f"there is no Python module {module}")
+                done = subprocess.run([sys.executable, "-c", text], timeout=SECONDS,
+                                      stdin=subprocess.DEVNULL, capture_output=True,
+                                      encoding="utf-8")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(done.stdout.splitlines(),
+                                 re.findall(r"^print\(.*\)  # (.*)", text, re.MULTILINE))
 
 
 class Links(unittest.TestCase):
