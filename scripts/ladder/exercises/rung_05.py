@@ -74,7 +74,8 @@ EXERCISES = {
         "traffic(): rows counts the keys from the loop's beginning to its end."]),
     "8": Mask("05_flash_v2/attention.cu",
               lambda j, last: j > last - WINDOW or j < SINKS, [
-        "First the mask alone: no tile before the window may be left out until O is right.",
+        "Begin with your window: your copy is the rung's file again. First the mask alone: leave "
+        "no tile out until O is right.",
         "Then the loop: key 0, then the window's first tile, but not tile 0 again. A variable "
         "`next` serves the loop and the copy of the next K.",
         "max(first, Bc) wants two values of one type: Bc is an int.",
