@@ -297,14 +297,18 @@ class Links(unittest.TestCase):
     """Links within the repository lead to a file, and to a heading of it."""
 
     @staticmethod
-    def headings(path):
-        """As GitHub calls them: lower case, spaces as dashes, no other signs."""
+    def name_of(heading):
+        """As GitHub calls it: lower case, spaces as dashes, no other signs."""
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.lstrip("#").strip().lower())
+        return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+    @classmethod
+    def headings(cls, path):
         found, fenced = set(), False
         for line in read(path).splitlines():
             fenced ^= line.startswith("```")
             if line.startswith("#") and not fenced:
-                text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line.lstrip("#").strip().lower())
-                found.add(re.sub(r"[^\w\- ]", "", text).replace(" ", "-"))
+                found.add(cls.name_of(line))
         return found
 
     def test_they_lead_somewhere(self):
@@ -322,6 +326,43 @@ class Links(unittest.TestCase):
                     if heading:
                         self.assertIn(heading, self.headings(target))
         self.assertGreater(count, 50)
+
+
+class Glossary(unittest.TestCase):
+    """Every term is in its place in the alphabet, and is to be found where the glossary says."""
+
+    PATH = os.path.join(ROOT, "common/GLOSSARY.md")
+    ROW = re.compile(r"^\| (?:\*\*(.+?)\*\*|`(.+?)`) \| .* \| \[.*?\]\((.*?)\) \|$", re.MULTILINE)
+
+    def test_each_term_is_where_it_says(self):
+        text = read(self.PATH)
+        rows = [(bold or code, link) for bold, code, link in self.ROW.findall(text)]
+        self.assertEqual(len(rows), len(re.findall(r"^\| ", text, re.MULTILINE)) - 1)  # the head
+        terms = [term.lower() for term, _ in rows]
+        self.assertEqual(terms, sorted(terms))
+        for term, link in rows:
+            file, _, heading = link.partition("#")
+            path = os.path.join(os.path.dirname(self.PATH), file)
+            page = self.section(path, heading) if heading else read(path)
+            page = re.sub(r"[*`${}\\]", "", page)
+            page += page.replace("_", " ") + page.replace("_", "")
+            for word in re.findall(r"[\w.-]+", re.sub(r" \(.*\)", "", term)):
+                with self.subTest(f"{term}: {link}"):
+                    # The beginning of a long word; a symbol by itself.
+                    self.assertRegex(page, f"(?i){re.escape(word[:5])}" if len(word) > 3 else
+                                     rf"(?<![A-Za-z]){re.escape(word)}(?![A-Za-z])")
+
+    @staticmethod
+    def section(path, heading):
+        """The text under a heading, those below it included."""
+        lines = re.sub(r"^```.*?^```", lambda fence: fence[0].replace("\n#", "\n "), read(path),
+                       flags=re.DOTALL | re.MULTILINE).splitlines()
+        begin = next(i for i, line in enumerate(lines)
+                     if line.startswith("#") and Links.name_of(line) == heading)
+        depth = len(lines[begin].split()[0])
+        end = next((i for i in range(begin + 1, len(lines))
+                    if re.match(f"#{{1,{depth}}} ", lines[i])), len(lines))
+        return "\n".join(lines[begin:end])
 
 
 class HeadComments(unittest.TestCase):
