@@ -171,8 +171,25 @@ Variant choose_variant(const Options& options, const DeviceInfo& device) {
 
 Plans plan_run(const Variant& variant, const Options& options, const DeviceInfo& device) {
   const Problem& p = options.problem;
-  return {variant.plan(p, device, options.tile),
-          variant.backward ? variant.backward_plan(p, device) : Plan{}};
+  const auto plans = [&](const Variant& v) -> Plans {
+    return {v.plan(p, device, options.tile), v.backward ? v.backward_plan(p, device) : Plan{}};
+  };
+  try {
+    return plans(variant);
+  } catch (const Error& e) {
+    // Where another step has room, it is named.
+    std::string others;
+    for (const Variant& v : variants_for(device.kind)) {
+      if (!v.runs_on(device)) continue;
+      try {
+        plans(v);
+        others += (others.empty() ? "" : ", ") + v.name;
+      } catch (const Error&) {
+      }
+    }
+    throw Error(e.status, fmt::format("{}; steps that fit: {}", e.what(),
+                                      others.empty() ? "none of this rung's" : others));
+  }
 }
 
 MemoryNeed memory_need(const Variant& variant, const Problem& p, const Plans& plans) {

@@ -300,6 +300,11 @@ class Rung(Case):
         # One that was asked for does not give way.
         asked = f"--block-q {best['block_q']} --block-kv {best['block_kv']}"
         self.assert_bad(f"{short} {asked}", 2, asked, needs, "sizes that fit: ")
+        # Nor does a step: it names those that do.
+        variant, others = {"04": ("flash_v1", "none of this rung's"),
+                           "05": ("swap", "rows, mma, split_kv")}[RUNG[:2]]
+        self.assert_bad(f"{SMALL} --variant {variant} --head-dim 256 --sram 101376", 2,
+                        f"sizes that fit: none; steps that fit: {others}")
 
     def test_the_baseline_is_one_object_more(self):
         if RUNG[:2] != "01":
