@@ -89,11 +89,10 @@ def holds(left, right):
 
 
 def prose(text):
-    """Without what is checked elsewhere, addresses, and the list of sources."""
+    """Without what is checked elsewhere, links within the repository among it."""
     text = GENERATED.sub("", text)
     text = FENCE.sub(lambda block: "" if block[1] in (*CHECKED, "diff") else block[2], text)
-    text = re.sub(r"^## Sources.*?(?=^## |\Z)", "", text, flags=re.DOTALL | re.MULTILINE)
-    return re.sub(r"\]\([^)]*\)|<(?:img|source)[^>]*>", "]", text)
+    return re.sub(r"\]\((?!https:)[^)]*\)", "]", text)
 
 
 def checked_numbers(text):
