@@ -272,6 +272,24 @@ class Excerpts(unittest.TestCase):
         return True
 
 
+class Formulas(unittest.TestCase):
+    """As GitHub reads them: Markdown comes first, and takes a backslash from a sign after it."""
+
+    def test_each_is_read_as_one(self):
+        for path in course_pages():
+            text = re.sub(r"^```.*?^```|`[^`\n]*`", lambda code: re.sub(r"[^\n]", "c", code[0]),
+                          read(path), flags=re.DOTALL | re.MULTILINE)
+            with self.subTest(os.path.relpath(path, ROOT)):
+                self.assertEqual(text.count("$") % 2, 0)
+                for before, formula, after in re.findall(r"(.?)\$([^$]*)\$(?=(.?))", text):
+                    self.assertEqual(formula, formula.strip())
+                    self.assertFalse(before.isalnum() or after.isalnum(), formula)
+                    self.assertNotRegex(formula, r"\\[^A-Za-z]|\n\n")
+                for row in re.findall(r"^\|.*", text, re.MULTILINE):
+                    for cell in row.split("|"):
+                        self.assertEqual(cell.count("$") % 2, 0, row)
+
+
 class Python(unittest.TestCase):
     """Examples run where the modules that they import are there, and print what they say."""
 
