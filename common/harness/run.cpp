@@ -187,8 +187,8 @@ Plans plan_run(const Variant& variant, const Options& options, const DeviceInfo&
       } catch (const Error&) {
       }
     }
-    throw Error(e.status, fmt::format("{}; steps that fit: {}", e.what(),
-                                      others.empty() ? "none of this rung's" : others));
+    if (others.empty()) throw;
+    throw Error(e.status, fmt::format("{}; steps that fit: {}", e.what(), others));
   }
 }
 

@@ -92,7 +92,7 @@ class Code(unittest.TestCase):
         def build(job):
             file, number, patch = job
             # -O0 compiles sooner than the build does, for what runs once.
-            once = isinstance(IN_CODE[number], Experiment)
+            once = not isinstance(IN_CODE[number], Change)
             lab = new_lab(os.path.join(folder.name, patch), "-O0" if once else None)
             lab.apply(number, file, patch)
             return lab, lab.compile(number, file)
