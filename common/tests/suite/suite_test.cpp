@@ -31,7 +31,7 @@ struct MadeInputs {
 };
 using Maker = MadeInputs(const Case& c);
 Maker logits_far_below_0, logits_rising, queries_of_0, logits_as_stored, sums, shares_of_43,
-    tiles_that_cancel, tiles_that_rise, sums_that_rise, six_keys;
+    tiles_that_cancel, tiles_that_rise, sums_that_rise, six_keys, keys_far_above;
 
 struct Case {
   const char* name;
@@ -93,6 +93,8 @@ constexpr Case kCases[] = {
     {"tiles_that_rise", 1, 1, 1, 3, 557, 16, false, bf, Input::normal, 1, tiles_that_rise},
     {"sums_that_rise", 1, 1, 1, 2, 525, 16, false, bf, Input::normal, 1, sums_that_rise},
     {"six_keys", 1, 1, 1, 2, 6, 16, false, bf, Input::normal, 1, six_keys},
+    {"keys_far_above", 1, 2, 1, 8, 200, 64, false, fp, Input::normal, 1, keys_far_above},
+    {"keys_far_above_wide", 1, 1, 1, 8, 200, 256, false, bf, Input::normal, 1, keys_far_above},
 };
 
 /// Whether a case makes each of the choices of which all triples must come up: a mistake may need
@@ -279,6 +281,15 @@ MadeInputs six_keys(const Case&) {
           .V = [](int j, int) { return j > 0 ? 0.0f : 4; },
           .dO = {},
           .tight = true};
+}
+
+/// Every 16 keys are those that one query in eight sees far above all others, by more than P could
+/// be: where warps or blocks have some of the keys each, every one of them has a row's maximum once
+/// and else has to give way to another's.
+MadeInputs keys_far_above(const Case&) {
+  return {.scale = 1,
+          .Q = [](int i, int column) { return column == i % 8 ? 200.0f : 0; },
+          .K = [](int j, int column) { return column == j / 16 % 8 ? 1.0f : 0; }};
 }
 
 /// Runs a case, with the inputs that are made for it.
