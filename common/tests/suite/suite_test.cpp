@@ -31,7 +31,7 @@ struct MadeInputs {
 };
 using Maker = MadeInputs(const Case& c);
 Maker logits_far_below_0, logits_rising, queries_of_0, logits_as_stored, sums, shares_of_43,
-    tiles_that_cancel, tiles_that_rise, sums_that_rise, six_keys, keys_far_above;
+    tiles_that_cancel, tiles_that_rise, sums_that_rise, six_keys, keys_far_above, parts_that_rise;
 
 struct Case {
   const char* name;
@@ -251,6 +251,30 @@ MadeInputs tiles_that_rise(const Case& c) {
   };
   const auto V = [=](int j, int) {
     return j < 256 ? large : j < 512 ? 0 : j < 554 ? most : piece(c, rest, j - 554);
+  };
+  return {1, [](int, int column) { return column < 3 ? 1.0f : 0; }, K, V, {}, true};
+}
+
+/// The same where warps or blocks split the keys: the first 32 of 128 have the smallest P, the
+/// others a larger one, in the next 128 larger still; then come 256 whose P is 1, and some between.
+/// Again all are bf16s, but not so by what O is scaled where warps have to agree on a maximum, or
+/// parts.
+MadeInputs parts_that_rise(const Case& c) {
+  const float first = 0x1.fep-18f, second = 0x1.fcp-9f, third = 0x1.0ap-4f;
+  const float large = 0x1.4p23f, most = -19.125f;  // of the first and of those whose P is 1
+  const auto share = [=](int j) {
+    if (j >= 256) return j < 512 ? 1 : 0x1.1ap-2f;
+    return j % 128 < 32 ? first : j < 128 ? second : third;
+  };
+  float sum = 0;
+  for (int j = 0; j < c.N_kv; ++j) sum += share(j);
+  const float rest = sum - 64 * first * large - 253 * most;
+  const auto K = [=](int j, int column) {
+    return column < 3 ? piece(c, std::log(share(j)), column) : 0;
+  };
+  const auto V = [=](int j, int) {
+    if (share(j) == 1) return j < 509 ? most : piece(c, rest, j - 509);
+    return share(j) == first ? large : 0;
   };
   return {1, [](int, int column) { return column < 3 ? 1.0f : 0; }, K, V, {}, true};
 }
@@ -586,10 +610,14 @@ void check_settings(Device& device, const Variant& v) {
   for (const Settings& settings : each)
     for (const Case& c : kShapes) check(c, {.settings = settings});
   // And for who rounds what is computed with some value alone; on the sim, see params().
-  for (const Settings& settings : each)
+  for (const Settings& settings : each) {
     for (const Case& c : kCases)
-      if (v.device == DeviceKind::sim && (c.made == tiles_that_cancel || c.made == six_keys))
-        check(c, {.settings = settings});
+      for (const Maker* made : {tiles_that_cancel, tiles_that_rise, six_keys})
+        if (v.device == DeviceKind::sim && c.made == made) check(c, {.settings = settings});
+    if (v.device == DeviceKind::sim && v.decoding)
+      check({"parts_that_rise", 1, 1, 1, 3, 557, 16, false, bf, Input::normal, 1, parts_that_rise},
+            {.settings = settings});
+  }
   // And its larger tiles, which no shortage of shared memory brings up.
   for (const TileSize& tile : v.tiles)
     for (const Settings& settings : {Settings{}, other})
