@@ -31,7 +31,7 @@ struct MadeInputs {
 };
 using Maker = MadeInputs(const Case& c);
 Maker logits_far_below_0, logits_rising, queries_of_0, logits_as_stored, sums, shares_of_43,
-    tiles_that_cancel, tiles_that_rise, sums_that_rise, six_keys;
+    tiles_that_cancel, tiles_that_rise, sums_that_rise, six_keys, keys_far_above, parts_that_rise;
 
 struct Case {
   const char* name;
@@ -93,6 +93,8 @@ constexpr Case kCases[] = {
     {"tiles_that_rise", 1, 1, 1, 3, 557, 16, false, bf, Input::normal, 1, tiles_that_rise},
     {"sums_that_rise", 1, 1, 1, 2, 525, 16, false, bf, Input::normal, 1, sums_that_rise},
     {"six_keys", 1, 1, 1, 2, 6, 16, false, bf, Input::normal, 1, six_keys},
+    {"keys_far_above", 1, 2, 1, 8, 200, 64, false, fp, Input::normal, 1, keys_far_above},
+    {"keys_far_above_wide", 1, 1, 1, 8, 200, 256, false, bf, Input::normal, 1, keys_far_above},
 };
 
 /// Whether a case makes each of the choices of which all triples must come up: a mistake may need
@@ -253,6 +255,30 @@ MadeInputs tiles_that_rise(const Case& c) {
   return {1, [](int, int column) { return column < 3 ? 1.0f : 0; }, K, V, {}, true};
 }
 
+/// The same where warps or blocks split the keys: the first 32 of 128 have the smallest P, the
+/// others a larger one, in the next 128 larger still; then come 256 whose P is 1, and some between.
+/// Again all are bf16s, but not so by what O is scaled where warps have to agree on a maximum, or
+/// parts.
+MadeInputs parts_that_rise(const Case& c) {
+  const float first = 0x1.fep-18f, second = 0x1.fcp-9f, third = 0x1.0ap-4f;
+  const float large = 0x1.4p23f, most = -19.125f;  // of the first and of those whose P is 1
+  const auto share = [=](int j) {
+    if (j >= 256) return j < 512 ? 1 : 0x1.1ap-2f;
+    return j % 128 < 32 ? first : j < 128 ? second : third;
+  };
+  float sum = 0;
+  for (int j = 0; j < c.N_kv; ++j) sum += share(j);
+  const float rest = sum - 64 * first * large - 253 * most;
+  const auto K = [=](int j, int column) {
+    return column < 3 ? piece(c, std::log(share(j)), column) : 0;
+  };
+  const auto V = [=](int j, int) {
+    if (share(j) == 1) return j < 509 ? most : piece(c, rest, j - 509);
+    return share(j) == first ? large : 0;
+  };
+  return {1, [](int, int column) { return column < 3 ? 1.0f : 0; }, K, V, {}, true};
+}
+
 /// Of the keys only those in the middle have a V, and their P is 1, which is all that P is rounded
 /// of. The first query also sees 256 keys before them, the second 256 after, with a P of 0.502, no
 /// bf16, and with them the sum, O's divisor, is none.
@@ -279,6 +305,15 @@ MadeInputs six_keys(const Case&) {
           .V = [](int j, int) { return j > 0 ? 0.0f : 4; },
           .dO = {},
           .tight = true};
+}
+
+/// Every 16 keys are those that one query in eight sees far above all others, by more than P could
+/// be: where warps or blocks have some of the keys each, every one of them has a row's maximum once
+/// and else has to give way to another's.
+MadeInputs keys_far_above(const Case&) {
+  return {.scale = 1,
+          .Q = [](int i, int column) { return column == i % 8 ? 200.0f : 0; },
+          .K = [](int j, int column) { return column == j / 16 % 8 ? 1.0f : 0; }};
 }
 
 /// Runs a case, with the inputs that are made for it.
@@ -575,10 +610,14 @@ void check_settings(Device& device, const Variant& v) {
   for (const Settings& settings : each)
     for (const Case& c : kShapes) check(c, {.settings = settings});
   // And for who rounds what is computed with some value alone; on the sim, see params().
-  for (const Settings& settings : each)
+  for (const Settings& settings : each) {
     for (const Case& c : kCases)
-      if (v.device == DeviceKind::sim && (c.made == tiles_that_cancel || c.made == six_keys))
-        check(c, {.settings = settings});
+      for (const Maker* made : {tiles_that_cancel, tiles_that_rise, six_keys})
+        if (v.device == DeviceKind::sim && c.made == made) check(c, {.settings = settings});
+    if (v.device == DeviceKind::sim && v.decoding)
+      check({"parts_that_rise", 1, 1, 1, 3, 557, 16, false, bf, Input::normal, 1, parts_that_rise},
+            {.settings = settings});
+  }
   // And its larger tiles, which no shortage of shared memory brings up.
   for (const TileSize& tile : v.tiles)
     for (const Settings& settings : {Settings{}, other})
