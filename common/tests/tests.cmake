@@ -131,7 +131,9 @@ endfunction()
 
 # What is the same for every rung.
 add_test(NAME cli COMMAND Python3::Interpreter ${tests}/harness/cli_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Options Traces Files Places Interrupted -v)
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Options Traces -v)
+add_test(NAME cli_files COMMAND Python3::Interpreter ${tests}/harness/cli_files_test.py
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward -v)
 include(${CMAKE_SOURCE_DIR}/scripts/tests/tests.cmake)
 
 # ladder_part(NAME TEST...): a part of scripts/test besides rungs and steps. Target tests_NAME builds
@@ -151,8 +153,8 @@ endfunction()
 ladder_part(sim sim_test races_test hopper_faults_test gpu_test broken_test broken_reference_test
   broken_reference.misses_the_last_key broken_reference.forgets_D)
 ladder_part(tile tile_test over_warps_test hopper_test fp8_test float8_test float16_test machine_code)
-ladder_part(harness cli options_test report_test steps_test npy_test reference_test quantised_test
-  sampling_test)
+ladder_part(harness cli cli_files options_test report_test steps_test npy_test reference_test
+  quantised_test sampling_test)
 ladder_part(scripts ${script_tests})
 add_dependencies(tests_harness 06_backward)
 add_dependencies(tests_scripts programs broken_rung)

@@ -128,7 +128,8 @@ class Tables(MadeUp):
                                      "training_beside_others"), expected):
                 found = re.findall(rf"Against ([\w-]+), ({turn}|{apart}):", self.table(name)[-1])
                 self.assertEqual(found, list(zip(("cuDNN", "FlashAttention-2"), wanted)))
-            self.assertIn(f"alternating in one run{readme} on the NVIDIA", self.readme())
+            self.assertIn(f"alternating in one run{readme} on the NVIDIA",
+                          "\n".join(self.table("peers")))
 
         check([turn], [turn, turn], [turn, turn], readme="")
         # One point of one direction; and a file from before this was noted.
@@ -187,7 +188,7 @@ class Tables(MadeUp):
     def test_claims_are_judged(self):
         def verdict(claim):
             return next(line.rstrip(" |").rpartition("| ")[2]
-                        for line in self.readme().splitlines() if claim in line)
+                        for line in self.table("claims") if claim in line)
 
         def scale(rung, factor, keep=lambda r: True):
             for r in self.records(rung=rung):
@@ -231,7 +232,7 @@ class Tables(MadeUp):
                                "4.0e-04) | **no** |"),
                 (no_fp16, "| not measured yet | not measured yet |")):
             self.edit("sim.json", change)
-            self.assertIn(verdict, next(line for line in self.readme().splitlines()
+            self.assertIn(verdict, next(line for line in self.table("claims")
                                         if "fp16 RMSE" in line))
 
     def test_two_gpus(self):

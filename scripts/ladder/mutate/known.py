@@ -39,4 +39,9 @@ def reason_for(entries, mutant):
 
 def stale(entries, mutants):
     """The entries that no mutant of the tree answers to any more."""
-    return [entry for entry in entries if not any(reason_for([entry], m) for m in mutants)]
+    by_line = {}
+    for m in mutants:
+        by_line.setdefault(m.line, []).append(m)
+    return [entry for entry in entries
+            if not any(reason_for([entry], m)
+                       for m in (by_line.get(entry["line"], ()) if "line" in entry else mutants))]

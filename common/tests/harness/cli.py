@@ -1,0 +1,191 @@
+"""What the tests of a rung's program share: the command line BIN_DIR RUNG, a folder of their own,
+and what the program printed and saved. Python's standard library only."""
+
+import ast
+import glob
+import json
+import math
+import os
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SECONDS = 600  # how long to wait for a program: a limit is for what hangs
+if len(sys.argv) < 3:
+    sys.exit(f"{sys.argv[0]} BIN_DIR RUNG [unittest's options]")
+BIN_DIR, RUNG = os.path.abspath(sys.argv.pop(1)), sys.argv.pop(1)
+
+# Small workloads whose sizes all differ; every rung takes well under a second for them.
+SMALL = "--device sim --batch 2 --heads 4 --kv-heads 2 --seqlen 40 --seqlen-kv 24 --head-dim 16"
+TINY = "--device sim --heads 2 --seqlen 3 --seqlen-kv 5 --head-dim 8"
+SIZES = "batch heads kv_heads seqlen seqlen_kv head_dim".split()
+
+MODEL = "model_read_bytes model_write_bytes".split()
+COUNTED = """requested_read_bytes requested_write_bytes distinct_read_bytes distinct_write_bytes
+sram_read_bytes sram_write_bytes sram_operand_bytes matmul_flops exp_count other_flops barriers
+bank_conflicts""".split()
+DRAM = "dram_read_bytes dram_write_bytes l2_bytes l1_bytes".split()
+TIMES = "time_ms time_ms_min time_ms_max samples tflops".split()
+KEYS = {str: "rung variant direction device device_name dtype input".split(),
+        int: ["seed", *SIZES, "workspace_bytes"], bool: "causal deterministic pass".split(),
+        float: ["scale"], dict: ["settings", "errors"], list: ["kernels"]}
+
+
+def steps():
+    """What --list says of the sim: one object for each variant."""
+    listed = subprocess.run([os.path.join(BIN_DIR, RUNG), "--list"], stdout=subprocess.PIPE,
+                            check=True, text=True).stdout
+    return [step for step in map(json.loads, listed.splitlines()) if step["device"] == "sim"]
+
+
+def has_gpu():
+    return bool(glob.glob("/dev/nvidia[0-9]*"))
+
+
+def npy(shape, values=None, descr="<f2", version=1):
+    """The bytes of a .npy file; by default of small numbers that are not all alike."""
+    if values is None:
+        values = [(i * 7 % 13 - 6) / 8 for i in range(math.prod(shape))]
+    data = struct.pack(f"<{len(values)}{'e' if descr == '<f2' else 'f'}", *values)
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {tuple(shape)}, }}".encode()
+    length = struct.Struct("<H" if version == 1 else "<I")
+    header += b" " * (-(8 + length.size + len(header) + 1) % 64) + b"\n"
+    return b"\x93NUMPY" + bytes((version, 0)) + length.pack(len(header)) + header + data
+
+
+def read_npy(path):
+    """(descr, shape, bytes of the values) of a file of version 1."""
+    with open(path, "rb") as file:
+        content = file.read()
+    begin = 10 + struct.unpack("<H", content[8:10])[0]
+    header = ast.literal_eval(content[10:begin].decode())
+    return header["descr"], header["shape"], content[begin:]
+
+
+def values_of(saved):
+    descr, _, data = saved
+    return [x[0] for x in struct.iter_unpack({"<f2": "<e", "<f4": "<f"}[descr], data)]
+
+
+def to_bf16(x):
+    """x, a float32 value, rounded to nearest even in bf16."""
+    bits = struct.unpack("<I", struct.pack("<f", x))[0]
+    bits = bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000
+    return struct.unpack("<f", struct.pack("<I", bits))[0]
+
+
+def strict_json(line):
+    def refuse(constant):
+        raise ValueError(f"{constant} is not JSON")
+
+    return json.loads(line, parse_constant=refuse)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="ladder_cli_test_")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def put(self, content, *names):
+        os.makedirs(os.path.dirname(self.path(*names)), exist_ok=True)
+        with open(self.path(*names), "wb") as file:
+            file.write(content)
+
+    def command(self, arguments):
+        words = shlex.split(arguments) if isinstance(arguments, str) else arguments
+        return [os.path.join(BIN_DIR, RUNG), *words]
+
+    def put_inputs(self, shape_q, shape_kv=None, descr="<f2", version=1, **values):
+        """in/q.npy, k.npy, v.npy of these shapes; by name the values of some."""
+        for name, shape in zip("qkv", (shape_q, *[shape_kv or shape_q] * 2)):
+            self.put(npy(shape, values.get(name), descr, version), "in", f"{name}.npy")
+
+    def execute(self, arguments, **more):
+        """Runs the program in the test's folder."""
+        more.setdefault("stdout", subprocess.PIPE)
+        return subprocess.run(self.command(arguments), stderr=subprocess.PIPE, text=True,
+                              timeout=SECONDS, cwd=self.folder, **more)
+
+    def good(self, arguments):
+        done = self.execute(arguments)
+        self.assertEqual(done.returncode, 0, f"{arguments}\n{done.stderr}")
+        return done
+
+    def objects(self, arguments, status=0):
+        """What a run prints under --json."""
+        done = self.execute(arguments + " --json")
+        self.assertEqual(done.returncode, status, f"{arguments}\n{done.stderr}")
+        lines = done.stdout.split("\n")
+        self.assertEqual(lines.pop(), "", "the last line ends with a newline")
+        return [strict_json(line) for line in lines]
+
+    def saved(self, arguments):
+        """What read_npy says of every file that a run saves, by name without suffix."""
+        out = tempfile.mkdtemp(dir=self.folder)
+        self.good(f"{arguments} --save {out}")
+        return {name[:-len(".npy")]: read_npy(os.path.join(out, name)) for name in os.listdir(out)}
+
+    def assert_bad(self, arguments, status, *words, save=" --save out", **more):
+        """The program refuses: status and words as given, nothing on stdout, nothing saved."""
+        done = self.execute(arguments + save, **more)
+        self.assertEqual(done.returncode, status, f"{arguments}\n{done.stderr}")
+        for word in (f"{RUNG}: ", *words):
+            self.assertIn(word.lower(), done.stderr.lower(), f"{arguments}")
+        self.assertEqual(done.stdout or "", "", f"{arguments}")
+        self.assert_nothing_left()
+
+    def assert_nothing_left(self):
+        left = [os.path.join(folder, name) for folder, _, names in os.walk(self.folder)
+                for name in names if name.endswith(".tmp") or name.startswith(".")
+                or folder.endswith("out")]
+        self.assertEqual(left, [])
+
+    def check_object(self, o, device):
+        """Every key and its type; null exactly where nothing exists."""
+        def check(part, keys, *types):
+            for key in keys:
+                # A bool is an int in Python, and must not pass for one here.
+                ok = type(part[key]) in types or float in types and type(part[key]) is int
+                self.assertTrue(ok, f"{key} is {part[key]!r}, not one of {types}")
+
+        none = type(None)
+        for type_of, keys in KEYS.items():
+            check(o, keys, type_of)
+        check(o, "block_q block_kv warps stages smem_bytes".split(), int, none)
+        check(o, TIMES, none if device == "sim" else float)
+        self.assertTrue(o["kernels"])
+        for part in [o, *o["kernels"]]:
+            check(part, MODEL, int)
+            check(part, COUNTED, int if device == "sim" else none)
+            check(part, DRAM, none, *([int] if device == "gpu" else []))
+        for kernel in o["kernels"]:
+            check(kernel, ["name"], str)
+            check(kernel, ["time_ms"], none if device == "sim" else float)
+            for array in kernel["arrays"].values():
+                check(array, ("read", "write"), int)
+        for name, error in o["errors"].items():
+            check(error, ("max", "rel", "rms"), float)
+            check(error, ["nonfinite"], int)
+            check(error, ["tolerance"], none if name == "o_full" else float)  # has no tolerance
+            if name != "o_full":
+                self.assertLessEqual(error["max"], error["tolerance"])
+
+    def check_run(self, arguments, device):
+        backward = any(step["backward"] for step in steps())
+        objects = self.objects(arguments)
+        self.assertEqual([o["direction"] for o in objects], ["fwd", "bwd"][:1 + backward])
+        for o in objects:
+            self.check_object(o, device)
+            self.assertEqual((o["rung"], o["device"], o["pass"]), (RUNG, device, True))
+            self.assertEqual(sorted(o), sorted(objects[0]))
+            gradients = {"dO", "dQ", "dK", "dV"}
+            used = gradients & {name for kernel in o["kernels"] for name in kernel["arrays"]}
+            self.assertEqual(used, gradients if o["direction"] == "bwd" else set())
+        return objects

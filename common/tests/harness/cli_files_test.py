@@ -1,0 +1,200 @@
+"""Files that a program loads and saves: cli_files_test.py BIN_DIR RUNG [unittest's options].
+
+Which .npy files are no arrays is in npy_test.cpp.
+"""
+
+import contextlib
+import glob
+import hashlib
+import math
+import os
+import random
+import resource
+import signal
+import struct
+import subprocess
+import time
+import unittest
+
+from cli import Case, SECONDS, SIZES, SMALL, TINY, npy, read_npy, to_bf16, values_of
+
+
+class Files(Case):
+    def loaded(self, more=""):
+        return self.saved(f"--device sim --load in {more}")
+
+    def test_saved_files_have_the_types_and_shapes_of_the_contract(self):
+        shapes = {"o": (2, 4, 40, 16), "lse": (2, 4, 40), "dq": (2, 4, 40, 16),
+                  "dk": (2, 2, 24, 16), "dv": (2, 2, 24, 16)}
+        for dtype, descr in (("fp16", "<f2"), ("bf16", "<f4")):
+            for name, (saved_descr, shape, data) in self.saved(f"{SMALL} --dtype {dtype}").items():
+                self.assertEqual(shape, shapes[name])
+                self.assertEqual(saved_descr, "<f4" if name == "lse" else descr)
+                self.assertEqual(len(data), math.prod(shape) * int(saved_descr[2:]))
+
+    def test_shapes_come_from_the_files(self):
+        self.put_inputs((1, 4, 5, 24), (1, 2, 7, 24))
+        for o in self.objects("--device sim --load in --causal --dtype bf16"):
+            self.assertEqual([o[s] for s in SIZES], [1, 4, 2, 5, 7, 24])
+            self.assertAlmostEqual(o["scale"], 24**-0.5, places=6)
+            self.assertTrue(o["causal"])
+        self.assertEqual(self.objects("--device sim --load in --scale 0.5")[0]["scale"], 0.5)
+
+    def test_the_same_seed_gives_the_same_bits_and_replaces_the_files(self):
+        first = self.saved(f"{TINY} --seed 5")["o"]
+        for more in ("--seed 6", "--seed 5 --input outliers", "--seed 5"):
+            self.good(f"{TINY} --save out {more}")
+            again = read_npy(self.path("out", "o.npy"))
+            (self.assertEqual if more == "--seed 5" else self.assertNotEqual)(again, first)
+
+    def test_the_generator_is_the_same_on_every_platform(self):
+        # With one key, P is 1 and O is V: the input itself.
+        shape = "--device sim --heads 64 --seqlen 1 --seqlen-kv 1 --head-dim 256"
+        for arguments, digest in (("--seed 0", "4bfc954c162f86cd"),
+                                  ("--seed 123456789012345 --dtype bf16", "1aea145ffc3b498a"),
+                                  ("--seed 7 --input outliers", "476bd9f1cdfd019b")):
+            data = self.saved(f"{shape} {arguments}")["o"][2]
+            self.assertEqual(hashlib.sha256(data).hexdigest()[:16], digest, arguments)
+
+    def test_loaded_values_come_back_bit_for_bit(self):
+        rng = random.Random(1)
+        bits = [rng.randrange(0x7C00) | rng.choice((0, 0x8000)) for _ in range(64)]
+        # −0 becomes 0 when it is added to the accumulator's 0.
+        values = [struct.unpack("<e", struct.pack("<H", b))[0] or 0.0 for b in bits]
+        for descr in ("<f2", "<f4"):
+            self.put_inputs((1, 2, 1, 32), descr=descr, v=values)
+            self.assertEqual(self.loaded("--check off")["o"],
+                             ("<f2", (1, 2, 1, 32), struct.pack("<64e", *values)))
+
+    def test_float32_is_rounded_to_nearest_even(self):
+        for dtype, ulp, more in (("fp16", 2.0**-10, [2**-24 * 1.5, 65519.0]),
+                                 ("bf16", 2.0**-7, [1e-30, 1e30])):
+            values = [1 + ulp / 2, 1 + 3 * ulp / 2, 1 + ulp / 2 + 2**-20, -1 - ulp / 2, *more,
+                      1 / 3, 3.141592653589793] * 2
+            self.put_inputs((1, 2, 1, 8), descr="<f4", v=values)
+            found = self.loaded(f"--check off --dtype {dtype}")["o"][2]
+            self.assertEqual(found, struct.pack("<16e", *values) if dtype == "fp16" else
+                             struct.pack("<16f", *map(to_bf16, values)))
+
+    def test_what_was_saved_can_be_loaded(self):
+        self.good(f"{TINY} --seqlen-kv 3 --save in")
+        for saved, loaded in (("o", "q"), ("dk", "k"), ("dv", "v"), ("dq", "do")):
+            os.rename(self.path("in", f"{saved}.npy"), self.path("in", f"{loaded}.npy"))
+        for o in self.objects("--device sim --load in"):
+            self.assertEqual((o["input"], o["seqlen"], o["pass"]), ("load", 3, True))
+        from_half = self.loaded()
+        # The same numbers as float32, in versions 2.0 and 3.0 of the format.
+        values = {name: values_of(read_npy(self.path("in", f"{name}.npy"))) for name in "qkv"}
+        for version in (2, 3):
+            self.put_inputs((1, 2, 3, 8), descr="<f4", version=version, **values)
+            self.assertEqual(from_half, self.loaded())
+
+    def test_gradients_are_linear_in_do(self):
+        self.put_inputs((1, 2, 9, 8))
+        drawn = self.loaded()
+        self.assertEqual(drawn, self.loaded())  # from the seed
+        gradients = []
+        for factor in (1, 2, 0):
+            values = [factor * (i * 5 % 11 - 5) / 4 for i in range(144)]
+            self.put(npy((1, 2, 9, 8), values), "in", "do.npy")
+            out = self.loaded("--dtype bf16 --deterministic")
+            gradients.append(sum([values_of(out[g]) for g in ("dq", "dk", "dv")], []))
+        once, twice, none = gradients
+        self.assertTrue(any(once))
+        self.assertEqual(twice, [2 * x for x in once])
+        self.assertFalse(any(none))
+        self.assertNotEqual(drawn["dv"], self.loaded()["dv"])
+
+    def test_files_that_are_no_inputs(self):
+        many = (1, 2, 3, 8)
+        self.put_inputs(many)
+        self.put(npy(many), "in", "do.npy")
+        self.good("--device sim --load in --save before")
+        bad = [(name, None, "no such file") for name in "qkv"]
+        bad += [("q", npy(many)[:-1], "truncated"), ("do", b"hello", "not a .npy"),
+                ("v", npy(many, [math.inf] * 48), "inf"), ("do", npy(many, [math.nan] * 48), "nan"),
+                ("k", npy(many, [7e4] * 48, "<f4"), "too large for fp16; try --dtype bf16")]
+        shapes = {"dimension": [("q", (48,)), ("q", (1, 1, 2, 3, 8))],
+                  "divide": [("q", (1, 3, 3, 8)), ("q", (1, 1, 3, 8))],
+                  "agree": [("k", (1, 2, 4, 8)), ("v", (1, 2, 4, 8)), ("v", (1, 1, 3, 8)),
+                            ("q", (2, 2, 3, 8)), ("q", (1, 2, 3, 16)), ("do", (1, 2, 4, 8)),
+                            ("do", (1, 1, 3, 8)), ("do", (2, 2, 3, 8))]}
+        bad += [(name, npy(shape), word) for word in shapes for name, shape in shapes[word]]
+        for name, content, word in bad:
+            path = self.path("in", f"{name}.npy")
+            os.rename(path, path + ".good")
+            if content is not None:
+                self.put(content, path)
+            with self.subTest(name=name, word=word):
+                self.assert_bad("--device sim --load in", 2, f"{name}.npy", word)
+            os.rename(path + ".good", path)
+        for d in (12, 264):
+            self.put_inputs((1, 2, 3, d))
+            self.assert_bad("--load in", 2, str(d), "multiple of 8")
+        self.assert_bad("--load none_such", 2, "none_such", "no such file")
+
+
+class Places(Case):
+    """Where files cannot be written, or not to their end. More of it in npy_test.cpp."""
+
+    # Files of this process may hold 100 bytes; the header of an .npy file has 128.
+    FULL = staticmethod(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
+
+    def test_folders_that_cannot_be_written(self):
+        self.put(b"a file", "file")
+        for arguments in ("--save file", "--save none/such/out", "--trace none_such/trace",
+                          "--trace ."):
+            done = self.execute(f"{TINY} {arguments}")
+            self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+            self.assertIn(f"'{arguments.split()[-1]}'", done.stderr)
+        os.makedirs(self.path("taken", "o.npy"))
+        self.assertEqual(self.execute(f"{TINY} --save taken").returncode, 2)
+        self.assertEqual(os.listdir(self.path("taken")), ["o.npy"])
+
+    def test_a_full_disk(self):
+        self.assert_bad(TINY, 2, "cannot write", preexec_fn=self.FULL)
+        for name in ("t", "t.gz"):
+            self.assert_bad(f"{TINY} --trace {name}", 2, "cannot write", save="",
+                            preexec_fn=self.FULL)
+            self.assertFalse(os.path.exists(self.path(name)))
+        self.good(f"{TINY} --save before")
+        before = read_npy(self.path("before", "o.npy"))
+        done = self.execute(f"{TINY} --save before --seed 9", preexec_fn=self.FULL)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertEqual(len(os.listdir(self.path("before"))), 5)
+        self.assertEqual(read_npy(self.path("before", "o.npy")), before)
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "there is no /dev/full here")
+    def test_a_full_device(self):
+        self.assert_bad(f"{TINY} --trace /dev/full", 2, "/dev/full", "no space", save="")
+        for arguments in (f"{TINY} --json", TINY, "--help", "--version"):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = self.execute(arguments, stdout=full)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertIn("No space", done.stderr)
+
+
+class Interrupted(Case):
+    def test_a_signal_ends_the_program_and_leaves_no_file(self):
+        """More signals in npy_test.cpp."""
+        process = subprocess.Popen(
+            self.command("--device sim --seqlen 4096 --heads 4 --check off --save out --trace t"),
+            cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            # A shell in the background ignores SIGINT, and its children would inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+        with contextlib.ExitStack() as stack:
+            stack.callback(process.kill)
+            deadline = time.monotonic() + SECONDS
+            while time.monotonic() < deadline and not glob.glob(self.path("out", ".*")):
+                time.sleep(0.01)
+            self.assertTrue(glob.glob(self.path("out", ".*")))
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=SECONDS)
+        # By the signal itself: a shell makes 128 + n of that.
+        self.assertEqual((out, process.returncode), (b"", -signal.SIGINT))
+        self.assert_nothing_left()
+        self.assertFalse(os.path.exists(self.path("t")))
+
+
+if __name__ == "__main__":
+    unittest.main()
