@@ -238,7 +238,8 @@ class Program(Scratch):
             out, _ = self.stopped([*PEERS, *self.POINT], number, self.at("called"), status)
             self.assertEqual(out, "")
             os.unlink(self.at("called"))
-        result = self.run_it("bash", "-c", f"'{PEERS[0]}' peers --time 5 --json | head -n 1", FAKE="")
+        result = self.run_it("bash", "-c",
+                             f"'{PEERS[0]}' peers --time 5 --json | head -n 1", FAKE="")
         self.assertEqual(result.stdout.count("\n"), 1)
 
 

@@ -21,8 +21,8 @@ class Pytorch:
         self.errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "ladder.bench.peers", "--serve", "--dtype",
-             options.dtype, "--time", f"{options.time:g}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self.errors, encoding="utf-8",
+             options.dtype, "--time", f"{options.time:g}"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, encoding="utf-8",
             env={**os.environ, "PYTHONPATH": os.pathsep.join(
                 [os.path.join(ROOT, "scripts"), os.environ.get("PYTHONPATH", "")])})
         self.answer()
