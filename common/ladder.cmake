@@ -8,7 +8,7 @@ set(LADDER_CUDA $ENV{LADDER_CUDA} CACHE STRING
 option(LADDER_TESTS "The tests, which need GoogleTest" ON)
 option(LADDER_SANITIZE "Address and undefined-behaviour sanitizers" OFF)
 set(LADDER_PLANTED "" CACHE PATH
-  "Copies to compile in the place of some sources (scripts/mutate, scripts/clock.py)")
+  "Copies to compile in the place of some sources (scripts/mutate, scripts/figures clock)")
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)

@@ -184,7 +184,7 @@ enum class Rounding {
   on_chip          // P (and dS) as matrix operands, and the outputs
 };
 
-/// Longest N that scripts/bench.py measures of a step, in the FlashAttention-2 paper's workload; 0:
+/// Longest N that scripts/figures measures of a step, in the FlashAttention-2 paper's workload; 0:
 /// no limit.
 struct GridLimit {
   int full = 0;    // without a mask
@@ -207,7 +207,7 @@ struct Variant {
 
   Rounding rounding = Rounding::on_chip;
   bool has_lse = false;   // writes LSE
-  bool decoding = false;  // for few queries: bench.py's grids, of long sequences, leave it out
+  bool decoding = false;  // for few queries: no part of the grids that are measured
   /// Whether its gradients have the same bits on every run: what --deterministic asks for.
   bool deterministic = false;
   int min_compute_capability = 80;

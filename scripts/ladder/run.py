@@ -166,12 +166,12 @@ def plan(found, steps, given, gpu, counters):
                       if variant in (None, step.variant)]
         return [(f"scripts/run {shlex.join(given)}", options, None, chosen)]
 
-    captured = os.path.join(ROOT, "scripts/captured")
+    captured = os.path.join(ROOT, "scripts/results/captured")
     if os.path.exists(os.path.join(captured, "q.npy")):
         title = "q, k, v captured from a trained model"
         options = ["--load", os.path.relpath(captured)]
     else:
-        title = "random q, k, v (no capture in scripts/captured)"
+        title = "random q, k, v (none captured)"
         options = []
     paper = "the FlashAttention-2 paper's workload at N = 2k"
     if not every:

@@ -1,4 +1,4 @@
-"""Tests of scripts/bench.py, with programs and a PyTorch that stand in for the real ones.
+"""Tests of scripts/figures measure, with programs and a PyTorch that stand in for the real ones.
 
 Run alone: python3 scripts/tests/bench_test.py
 """
@@ -43,8 +43,8 @@ class Fake(FakeLadder):
             "FAKE_LOG": self.at("called"), "FAKE_GPU": NAME}
 
     def command(self, *options):
-        return [os.path.join(SCRIPTS, "bench.py"), "--bin", "bin", "--out", "out.json", "--time",
-                "5", "--commit", "abc", *options]
+        return [os.path.join(SCRIPTS, "figures"), "measure", "--bin", "bin", "--out",
+                "out.json", "--time", "5", "--commit", "abc", *options]
 
     def bench(self, *options, status=0, **environment):
         return self.run_it(*self.command(*options), status=status, **environment)
@@ -250,7 +250,7 @@ class FilesOfGpus(Fake):
 
     def setUp(self):
         super().setUp()
-        self.copy_scripts("bench.py", "peers.py", "figures")
+        self.copy_scripts("figures")
         self.write("python/matplotlib/__init__.py", "")
         for tool in ("cmake", "ctest", "ninja"):
             self.write(f"path/{tool}", "#!/bin/sh\nexit 0\n", 0o755)
@@ -258,7 +258,8 @@ class FilesOfGpus(Fake):
                    f"CXX= CMAKE_PREFIX_PATH= PATH={self.environment['PATH']}\n")
         self.write("common/machine/gpu/answers.py", "")
         self.write("CMakePresets.json", "{}")
-        self.write("scripts/plot.py", "import os, sys\nfrom ladder.files import newest_measured\n"
+        self.write("scripts/ladder/figures/command.py", "import os, sys\n"
+                   "from ladder.files import newest_measured\n"
                    "print(os.path.basename(newest_measured()), *sys.argv[1:])\n")
         self.write("scripts/results/h100.json", files.item_a_line({
             "machine": {"gpu": self.H100, "driver": "1", "memory_bytes": 1, "clocks": None,

@@ -1,12 +1,11 @@
-"""Tests of scripts/clock.py without a GPU: the marks fit the kernels, and what they say is worked
-out right.
+"""Tests of scripts/figures clock without a GPU: the marks fit the kernels, and what they say
+is worked out right.
 
 Run alone: python3 scripts/tests/clock_test.py [c++]
 """
 
 import array
 import contextlib
-import importlib
 import io
 import json
 import os
@@ -18,11 +17,10 @@ import unittest
 import unittest.mock
 
 from base import ROOT, SCRIPTS, SECONDS, Scratch, argument, read
-from ladder import clock
+from ladder.bench import clock, clock_command
 from ladder.console import NO_DEVICE, Stop
 from ladder.files import machine_of
 
-clock_script = importlib.import_module("clock")
 CXX = "c++"
 
 
@@ -181,7 +179,7 @@ class Measuring(Marks):
             self.write(path, PROGRAM, 0o755)
         one = [float(word) for word in words(1000, 320, OVERLAPPED, True)]
         lse = self.lse(one * (clock.SEQLEN // clock.ROWS))
-        options = clock_script.parse(["--bin", self.at("bin"), "--out", self.at("clock.json"),
+        options = clock_command.parse(["--bin", self.at("bin"), "--out", self.at("clock.json"),
                                       "--warm", "100", "--commit", "abc"])
         with unittest.mock.patch.dict(os.environ, CLOCK_LOG=self.at("called"), CLOCK_LSE=lse), \
                 unittest.mock.patch.multiple(
@@ -191,7 +189,7 @@ class Measuring(Marks):
             self.assertEqual(clock.measure(options), 0)
         log = self.called().splitlines()
         found = json.loads(self.read("clock.json"))
-        self.assertIsNone(machine_of(self.at("clock.json")))  # it is none of bench.py's
+        self.assertIsNone(machine_of(self.at("clock.json")))  # it is no measured grid's
         # Of each kernel two rounds without and with marks, and then those that are kept.
         self.assertEqual(len(log), 6 * 5)
         self.assertEqual([line.split()[0] for line in log[:5]], ["None"] * 4 + ["50"])
@@ -213,12 +211,12 @@ class Command(Scratch):
                           ("NVIDIA A100, 8.0", "needs a Hopper GPU, and this is an NVIDIA A100")):
             if gpu:
                 self.write("path/nvidia-smi", f"#!/bin/sh\necho '{gpu}'\n", 0o755)
-            done = self.run_it(sys.executable, os.path.join(SCRIPTS, "clock.py"),
-                               PATH=self.at("path"), status=NO_DEVICE)
-            self.assertEqual((done.stdout, done.stderr), ("", f"scripts/clock.py: {said}\n"))
+            done = self.run_it(sys.executable, "-m", "ladder.bench.clock_command",
+                               PATH=self.at("path"), PYTHONPATH=SCRIPTS, status=NO_DEVICE)
+            self.assertEqual((done.stdout, done.stderr), ("", f"scripts/figures clock: {said}\n"))
 
     def test_help(self):
-        said = self.run_it(sys.executable, os.path.join(SCRIPTS, "clock.py"), "--help").stdout
+        said = self.run_it(os.path.join(SCRIPTS, "figures"), "clock", "--help").stdout
         self.fits(said)
         for name in ("--out", "--bin", "--commit", "Exit status"):
             self.assertIn(name, said)

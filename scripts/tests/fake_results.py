@@ -1,4 +1,4 @@
-"""What bench.py --grid paper,long would write on some GPU: made up, after the shape of real ones;
+"""What scripts/figures measure would write on some GPU: made up, after the shape of real ones;
 and tests over it.
 
 python3 scripts/tests/fake_results.py FILE [FILE] writes it, to see figures of; and another GPU's,
@@ -204,7 +204,7 @@ class MadeUp(Scratch):
         self.write(name, data)
 
     def plot(self, *words, status=0):
-        result = self.run_it(os.path.join(SCRIPTS, "plot.py"), *words, status=None)
+        result = self.run_it(os.path.join(SCRIPTS, "figures"), "draw", *words, status=None)
         if result.returncode == 3 and "matplotlib is missing" in result.stderr and not \
                 os.environ.get("CI"):
             self.skipTest(result.stderr.strip())

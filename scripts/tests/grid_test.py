@@ -1,4 +1,4 @@
-"""Tests of what scripts/bench.py measures, and of the files that it writes.
+"""Tests of what scripts/figures measures, and of the files that it writes.
 
 Run alone: python3 scripts/tests/grid_test.py [build/bin]
 """
@@ -10,10 +10,9 @@ import unittest
 import unittest.mock
 
 from base import ROOT, Scratch, argument, listed, read
-import bench
 import fake_ladder
 from ladder import files, programs, steps
-from ladder.bench import grid, results
+from ladder.bench import command, grid, results
 from ladder.console import Stop
 
 BIN = os.path.join(ROOT, "build/bin")
@@ -33,7 +32,7 @@ class BenchUnit(unittest.TestCase):
 
     def plan(self, *words):
         ladder = self.ladder()
-        return grid.plan(bench.parse(list(words)), ladder, ladder.steps)
+        return grid.plan(command.parse(list(words)), ladder, ladder.steps)
 
     def test_the_papers_grid(self):
         groups = self.plan("--grid", "paper")
@@ -69,7 +68,7 @@ class BenchUnit(unittest.TestCase):
         eight_bits = programs.Step(**listed("05_flash_v2", "fp8", "gpu", by_name_only=True,
                                             exact_architecture=True))
         ladder = steps.Ladder([*self.ladder().steps, eight_bits])
-        groups = grid.plan(bench.parse(["--grid", "paper"]), ladder, ladder.steps)
+        groups = grid.plan(command.parse(["--grid", "paper"]), ladder, ladder.steps)
         found = [(point, one) for point, ones, _ in groups for one in ones
                  if one.variant == "fp8" and one.options == ("--check", "off")]
         self.assertEqual(
@@ -82,7 +81,7 @@ class BenchUnit(unittest.TestCase):
         self.assertEqual({one.variant for _, ones, _ in groups for one in ones
                           if one.head_dim == 256}, {"fp8"})
         # They are what the axes measure alone.
-        axes = grid.plan(bench.parse(["--head-dim", "256"]), ladder, [eight_bits])
+        axes = grid.plan(command.parse(["--head-dim", "256"]), ladder, [eight_bits])
         self.assertEqual({one for _, ones, _ in axes for one in ones},
                          {one for _, one in found if one.head_dim == 256})
 

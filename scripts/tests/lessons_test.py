@@ -33,7 +33,7 @@ NOT_RUN = [
     (r"--device[ =]gpu", "needs a GPU"),
     (r"^(?:sudo|apt-get|git)\b", "changes the machine"),
     (r"^scripts/(?:run .|test|figures|explore|bench\.py|plot\.py)", "has tests of its own"),
-    (r"^scripts/format\b", "needs a tool that not every machine has"),
+    (r"^scripts/tests/format\b", "needs a tool that not every machine has"),
     (r"scripts/(?:capture_qkv|peers)\b", "needs PyTorch"),
 ]
 

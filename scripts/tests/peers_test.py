@@ -1,4 +1,4 @@
-"""Tests of scripts/peers.py without PyTorch and without a GPU: a module stands in for torch.
+"""Tests of scripts/figures peers without PyTorch and without a GPU: a module stands in for torch.
 
 Run alone: python3 scripts/tests/peers_test.py [build/bin]
 The 00_naive of that folder, if it is there, says which keys a program's JSON has.
@@ -14,11 +14,10 @@ import warnings
 
 from base import ROOT, SCRIPTS, SECONDS, Scratch, argument
 import fake_torch
-import peers
-from ladder.bench import sdpa
+from ladder.bench import peers, sdpa
 
 BIN = os.path.join(ROOT, "build/bin")
-PEERS = os.path.join(SCRIPTS, "peers.py")
+PEERS = os.path.join(SCRIPTS, "figures"), "peers"
 
 
 class Unit(unittest.TestCase):
@@ -90,7 +89,7 @@ class Unit(unittest.TestCase):
 
 
 class Program(Scratch):
-    """scripts/peers.py, run."""
+    """scripts/figures peers, run."""
 
     POINT = ["--seqlen", "2k", "--head-dim", "64", "--no-causal", "--time", "5"]
 
@@ -100,7 +99,7 @@ class Program(Scratch):
         self.environment |= {"PYTHONPATH": self.at("python"), "FAKE_LOG": self.at("called")}
 
     def peers(self, *options, fake="", status=0, **environment):
-        result = self.run_it(PEERS, *options, status=status, FAKE=fake, **environment)
+        result = self.run_it(*PEERS, *options, status=status, FAKE=fake, **environment)
         if status:
             self.assertEqual(result.stdout, "")
         return result
@@ -113,9 +112,9 @@ class Program(Scratch):
                       ["--direction", "up"], ["--causal", "--no-causal"], ["--batch", "1,2"],
                       ["--time", "nan"], ["nosuch"]):
             with self.subTest(words):
-                self.assertIn("scripts/peers.py: error", self.peers(*words, status=2).stderr)
+                self.assertIn("scripts/figures peers: error", self.peers(*words, status=2).stderr)
         for fake, status, said in (
-                ("no GPU", 3, "scripts/peers.py: PyTorch 2.11.0 finds no CUDA GPU\n"),
+                ("no GPU", 3, "scripts/figures peers: PyTorch 2.11.0 finds no CUDA GPU\n"),
                 ("broken", 3, "libtorch_cuda.so"),
                 ("nothing", 1, "illegal memory access")):
             for options in ([], ["--json"]):
@@ -209,7 +208,7 @@ class Program(Scratch):
     # ---- at another script's service ----
 
     def serve(self, *questions, fake=""):
-        result = subprocess.run([PEERS, "--serve", "--time", "5"], cwd=self.root,
+        result = subprocess.run([*PEERS, "--serve", "--time", "5"], cwd=self.root,
                                 env={**self.environment, "FAKE": fake}, capture_output=True,
                                 input="".join(json.dumps(q) + "\n" for q in questions),
                                 encoding="utf-8", timeout=SECONDS, check=True)
@@ -236,10 +235,11 @@ class Program(Scratch):
     def test_stopping(self):
         self.environment["FAKE"] = "slow"
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-            out, _ = self.stopped([PEERS, *self.POINT], number, self.at("called"), status)
+            out, _ = self.stopped([*PEERS, *self.POINT], number, self.at("called"), status)
             self.assertEqual(out, "")
             os.unlink(self.at("called"))
-        result = self.run_it("bash", "-c", f"'{PEERS}' --time 5 --json | head -n 1", FAKE="")
+        result = self.run_it("bash", "-c",
+                             f"'{PEERS[0]}' peers --time 5 --json | head -n 1", FAKE="")
         self.assertEqual(result.stdout.count("\n"), 1)
 
 

@@ -1,5 +1,5 @@
 """Tests of the figures of pipelines: the replay of what happens in a block, and the boxes that
-scripts/clock.py's marks become.
+scripts/figures clock's marks become.
 
 Run alone: python3 scripts/tests/pipeline_test.py
 """
@@ -8,7 +8,8 @@ import json
 import unittest
 
 from base import RESULTS, read
-from ladder import clock, course
+from ladder import course
+from ladder.bench import clock
 from ladder.console import Stop
 from ladder.figures import replay
 from ladder.figures.pipeline_measured import panel as clock_panel

@@ -1,4 +1,4 @@
-"""Tests of scripts/plot.py's figures: over measurements that are made up, beside the sim's real
+"""Tests of the figures: over measurements that are made up, beside the sim's real
 ones.
 
 Run alone: python3 scripts/tests/plots_test.py
@@ -20,7 +20,7 @@ from ladder.figures.memory import names_of
 from ladder.figures.names import PEER_NAMES
 from ladder.figures.pipeline import LANES, box_colour
 
-PAPER = "scripts/bench.py --grid paper"
+PAPER = "scripts/figures measure --grid paper"
 
 
 class Figures(MadeUp):
@@ -241,10 +241,10 @@ class Figures(MadeUp):
         for name in ("sim.json", "traces.json", "clock.json"):
             os.unlink(self.at(name))
         said = self.said()[1]
-        for line in ("traffic: left out of it: no distinct bytes: scripts/bench.py --sim",
-                     *(f"{name} is left out: no traces: scripts/bench.py --sim"
+        for line in ("traffic: left out of it: no distinct bytes: scripts/figures measure --sim",
+                     *(f"{name} is left out: no traces: scripts/figures measure --sim"
                        for name in ("access", "pipeline", "pipeline_bwd")),
-                     "pipeline_measured is left out: no clock.json: scripts/clock.py",
+                     "pipeline_measured is left out: no clock.json: scripts/figures clock",
                      "error is left out: ", "block_size is left out: "):
             self.assertIn(line, said)
 
@@ -360,7 +360,7 @@ class Figures(MadeUp):
         # And of old counts, without what products read, none.
         self.write("sim.json", self.read("sim.json").replace("sram_operand_bytes", "other_bytes"))
         self.assertEqual(self.table("shared_roof"), [
-            "*Shared memory is not counted yet: `scripts/bench.py --sim` measures it.*"])
+            "*Shared memory is not counted yet: `scripts/figures measure --sim` measures it.*"])
 
 
 if __name__ == "__main__":

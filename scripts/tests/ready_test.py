@@ -296,9 +296,9 @@ class Building(Machine):
             self.assertIn(said, result.stderr)
             self.assertIn(f"--build {self.root}/build --target programs -j",
                           self.called(clear=False))
-            self.assertEqual(re.findall(r"^python3 (scripts/\S+ .*)$", self.called(), re.M), [
-                "scripts/bench.py --grid paper,long --again --time 25",
-                "scripts/bench.py --sim --again", "scripts/plot.py --readme"][:count])
+            self.assertEqual(re.findall(r"^python3 -m (ladder\S+ .*)$", self.called(), re.M), [
+                "ladder.bench.command --grid paper,long --again --time 25",
+                "ladder.bench.command --sim --again", "ladder.figures.command --readme"][:count])
 
 
 class Parts(Machine):

@@ -29,7 +29,7 @@ class Committed(Scratch):
 
     def test_figures_and_tables_are_fresh(self):
         found = stale(Files(newest_measured()), os.path.join(RESULTS, "figures"), course_pages())
-        self.assertEqual(found, [], "scripts/plot.py --readme renews them")
+        self.assertEqual(found, [], "scripts/figures draw --readme renews them")
 
     def test_what_is_stale_is_noticed(self):
         shutil.copytree(RESULTS, self.at("results"))
@@ -79,7 +79,7 @@ class OfTheCode(unittest.TestCase):
             program = os.path.join(BIN, words[0])
             if not os.path.exists(program):
                 self.fail(f"{words[0]} is gone: remove scripts/results/sim.json and run "
-                          "scripts/bench.py --sim")
+                          "scripts/figures measure --sim")
             out = subprocess.run([program, *words[1:], "--json"], stdin=subprocess.DEVNULL,
                                  capture_output=True, encoding="utf-8", timeout=SECONDS).stdout
             printed = [json.loads(line) for line in out.splitlines()]
@@ -87,7 +87,7 @@ class OfTheCode(unittest.TestCase):
             for now, before in zip(printed, records):
                 for name, value in before.items():
                     if COUNTS.fullmatch(name):
-                        self.assertEqual(now[name], value, f"{command}: {name}; scripts/bench.py "
+                        self.assertEqual(now[name], value, f"{command}: {name}; scripts/figures "
                                          "--sim --again counts anew")
             checked += 1
         self.assertGreater(checked, 20)
@@ -96,7 +96,7 @@ class OfTheCode(unittest.TestCase):
         steps = [(s.rung, s.variant) for s in ladder_of(programs_in(BIN).values(), "sim").steps
                  if not s.decoding]
         there = {(r["rung"], r["variant"]) for r in self.sim["records"]}
-        self.assertEqual(set(steps) - there, set(), "scripts/bench.py --sim adds them")
+        self.assertEqual(set(steps) - there, set(), "scripts/figures measure --sim adds them")
         self.assertEqual([(s["rung"], s["variant"]) for s in self.sim["steps"]], steps)
 
     def test_traces(self):
@@ -105,7 +105,7 @@ class OfTheCode(unittest.TestCase):
                 "pipelines": [traces.pipelined(os.path.join(BIN, one[1]), *one)
                               for one in course.PIPELINED]}
         for kind, of in anew.items():
-            self.assertEqual(of, self.traces[kind], "scripts/bench.py --sim traces anew")
+            self.assertEqual(of, self.traces[kind], "scripts/figures measure --sim traces anew")
 
 
 if __name__ == "__main__":

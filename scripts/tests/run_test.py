@@ -63,11 +63,12 @@ class RunTest(FakeLadder):
 
     def test_captured_tensors_if_there_are_any(self):
         self.rung()
-        self.assertIn("no capture in scripts/captured", self.table().stdout)
+        self.assertIn("none captured", self.table().stdout)
         self.assertNotIn("--load", self.called())
-        self.write("scripts/captured/q.npy", "")
+        self.write("scripts/results/captured/q.npy", "")
         self.assertIn("captured from a trained model", self.table().stdout)
-        self.assertIn("00_naive --load scripts/captured --variant naive --device sim --json",
+        self.assertIn("00_naive --load scripts/results/captured --variant naive --device sim "
+                      "--json",
                       self.called())
 
     def test_the_first_table_tells_the_story(self):

@@ -1,4 +1,4 @@
-"""Tests of the tables that scripts/plot.py writes into markdown files: over measurements that are
+"""Tests of the tables that scripts/figures writes into markdown files: over measurements that are
 made up, beside the sim's real ones.
 
 Run alone: python3 scripts/tests/tables_test.py
@@ -19,7 +19,7 @@ from ladder.figures.measured import Files
 from ladder.figures.pages import TABLES, need_places, renewed
 from ladder.text import rate_text
 
-PAPER = "scripts/bench.py --grid paper"
+PAPER = "scripts/figures measure --grid paper"
 
 
 class Pages(MadeUp):
@@ -76,7 +76,7 @@ class Pages(MadeUp):
 
     def test_bad_files(self):
         for text, why in (("no JSON", "is no JSON"), ('{"machine": 1}', "was not written by "
-                                                                        "scripts/bench.py")):
+                                                                        "scripts/figures measure")):
             self.write("gpu.json", text)
             self.assertIn(why, self.plot("gpu.json", "--check", status=2).stderr)
         self.assertIn("there is no nosuch.json",
@@ -302,7 +302,7 @@ class Fp8(MadeUp):
         data["commands"].pop()
         self.write("sim.json", data)
         self.assertEqual(self.table("fp8_error"), [
-            "*Errors of FP8 are not counted yet: `scripts/bench.py --sim` measures it.*"])
+            "*Errors of FP8 are not counted yet: `scripts/figures measure --sim` measures it.*"])
         self.assertIn("fp8_error is left out: no errors of FP8", self.said()[1])
 
     def add_fp8(self, causal, **changes):

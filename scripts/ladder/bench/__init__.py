@@ -1,1 +1,1 @@
-"""scripts/bench.py and scripts/peers.py: what is measured, and the file that it goes to."""
+"""What scripts/figures measures, and the file that it goes to."""

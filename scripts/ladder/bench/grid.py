@@ -1,4 +1,4 @@
-"""What scripts/bench.py measures: from options to commands, in order."""
+"""What scripts/figures measures: from options to commands, in order."""
 
 import collections
 import shlex

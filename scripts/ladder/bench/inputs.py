@@ -6,7 +6,7 @@ import struct
 
 from ladder.files import ROOT
 
-CAPTURED = "scripts/captured"  # tensors of a trained model
+CAPTURED = "scripts/results/captured"  # tensors of a trained model
 # 64 queries of 16k keys, one head of 64, N(0, 1), and 1 added to V: sums that grow with N.
 SHIFTED_V = "build/inputs/shifted_v"
 SHIFTED_SHAPE = {"q": (64, 0), "k": (16384, 0), "v": (16384, 1)}  # rows, mean

@@ -248,8 +248,8 @@ def bench(options):
     try:
         work.go()
     except (KeyboardInterrupt, SystemExit):
-        print(f"\nscripts/bench.py: interrupted; {os.path.relpath(path)} has what was measured; "
-              "run again to go on", file=sys.stderr)
+        print(f"\nscripts/figures measure: interrupted; {os.path.relpath(path)} has what was "
+              "measured; run again to go on", file=sys.stderr)
         raise
     if options.sim:
         write_traces(programs, os.path.dirname(path))

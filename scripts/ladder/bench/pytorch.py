@@ -1,4 +1,4 @@
-"""PyTorch's attention as scripts/bench.py asks for it, in a process of its own."""
+"""PyTorch's attention as scripts/figures measure asks for it, in a process of its own."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from ladder.files import ROOT
 
 
 class Pytorch:
-    """scripts/peers.py --serve; `why` says why there is none."""
+    """scripts/figures peers --serve; `why` says why there is none."""
 
     def __init__(self, options, progress):
         self.why, self.process, self.errors = None, None, None
@@ -20,9 +20,11 @@ class Pytorch:
         progress.at("starting PyTorch")
         self.errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self.process = subprocess.Popen(
-            [sys.executable, os.path.join(ROOT, "scripts/peers.py"), "--serve", "--dtype",
-             options.dtype, "--time", f"{options.time:g}"], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self.errors, encoding="utf-8")
+            [sys.executable, "-m", "ladder.bench.peers", "--serve", "--dtype",
+             options.dtype, "--time", f"{options.time:g}"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, encoding="utf-8",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(
+                [os.path.join(ROOT, "scripts"), os.environ.get("PYTHONPATH", "")])})
         self.answer()
 
     def answer(self):
@@ -41,7 +43,7 @@ class Pytorch:
         said = [line.strip() for line in self.errors if line.strip(" .\n")]
         said = [line for line in said if not line.endswith("...")]  # progress
         self.why = (said[-1] if said else f"it ended with status {status}").removeprefix(
-            "scripts/peers.py: ")
+            "scripts/figures peers: ")
         return None
 
     def ask(self, question):

@@ -1,4 +1,4 @@
-"""The file that scripts/bench.py writes."""
+"""The file that scripts/figures measure writes."""
 
 import json
 import os

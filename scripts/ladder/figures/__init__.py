@@ -1,1 +1,1 @@
-"""The figures, and the tables in markdown, from what scripts/bench.py wrote."""
+"""The figures, and the tables in markdown, from what scripts/figures measure wrote."""

@@ -43,8 +43,8 @@ def error(files, missing):
             panels.append({"title": title, "rows": rows,
                            "workload": f"N = {r['seqlen']}, d = {r['head_dim']}, {r['dtype']}"})
         else:
-            missing(f"no errors with --input {kind}: scripts/bench.py --sim")
-    need(panels, "no errors: scripts/bench.py --sim")
+            missing(f"no errors with --input {kind}: scripts/figures measure --sim")
+    need(panels, "no errors: scripts/figures measure --sim")
     return {"title": f"Largest error against float64: {panels[0]['workload']} ({where})",
             "panels": panels}
 
@@ -75,7 +75,7 @@ def quantised(files):
 
 def fp8_error(files, missing):
     rows = quantised(files)
-    need(rows, "no errors of FP8: scripts/bench.py --sim")
+    need(rows, "no errors of FP8: scripts/figures measure --sim")
     look = files.look(course.QUANTISED["step"])
     return {"title": "Root mean square error of O against float64, FP8 and fp16 (sim)",
             "panels": [{"title": title, "rows": [

@@ -109,7 +109,7 @@ def fp8_error_table(files, name):
     """A line a choice of settings: the root mean square error of O at each input."""
     rows = quantised(files)
     if not rows:
-        return without("Errors of FP8 are not counted yet", "scripts/bench.py --sim")
+        return without("Errors of FP8 are not counted yet", "scripts/figures measure --sim")
     lines = markdown(["", *(title for title, _, _ in course.QUANTISED["inputs"])],
                      [[text, *(f"{error:.1e}" for error in errors)] for text, errors in rows],
                      range(1, 1 + len(course.QUANTISED["inputs"])))
@@ -169,7 +169,7 @@ def shared_roof_table(files, name):
     """A line a step and head size: bytes of shared memory against the products' time."""
     counted = steps(files)
     if not counted:
-        return without("Shared memory is not counted yet", "scripts/bench.py --sim")
+        return without("Shared memory is not counted yet", "scripts/figures measure --sim")
     rows = [[f"{number(step[0])} `{step[1]}`", str(one["d"]), "{} × {}".format(*one["tile"]),
              f"{one['cycles']:,}", f"{one['operands']:,}", f"{one['of_operands']:.2f}",
              f"{one['every']:,}", f"{one['of_every']:.2f}"] for step, one in counted]

@@ -27,7 +27,7 @@ def need_matplotlib():
             os.environ["LADDER_PYTHON_TRIED"] = "1"
             sys.stdout.flush()
             sys.stderr.flush()
-            os.execv(system, [system, os.path.abspath(sys.argv[0]), *sys.argv[1:]])
+            os.execv(system, [system, "-m", "ladder.figures.command", *sys.argv[1:]])
     raise Stop(f"matplotlib is missing ({why}). Debian and Ubuntu: apt-get install "
                "python3-matplotlib; elsewhere: python3 -m pip install matplotlib", NO_DEVICE)
 

@@ -1,4 +1,4 @@
-"""The files of scripts/bench.py: what was measured, what was counted, and of which steps."""
+"""The files of scripts/figures measure: what was measured, what was counted, and of which steps."""
 
 import functools
 import os
@@ -92,7 +92,8 @@ class Measured:
             self.steps = {(s["rung"], s["variant"]): Step(device=device, **s)
                           for s in data["steps"]}
         except (KeyError, TypeError) as error:
-            raise Stop(f"{os.path.relpath(path)} was not written by scripts/bench.py ({error})",
+            raise Stop(f"{os.path.relpath(path)} was not written by scripts/figures measure "
+                       f"({error})",
                        BAD_USAGE) from None
         # A rung's default here is the last step that ran, and not for its name's sake alone: some
         # are for another GPU than this one.
@@ -159,7 +160,7 @@ class Files:
 
     def __init__(self, path):
         if not os.path.exists(path):
-            raise Stop(f"there is no {os.path.relpath(path)}: scripts/bench.py measures it, or "
+            raise Stop(f"there is no {os.path.relpath(path)}: scripts/figures measure makes it, or "
                        "counts it with --sim", BAD_USAGE)
         first = Measured(path)
         folder = os.path.dirname(os.path.abspath(path))
@@ -173,7 +174,7 @@ class Files:
         traces = os.path.join(folder, "traces.json")
         traced = read_json(traces) if os.path.exists(traces) else {}
         self.traces, self.pipelines = traced.get("traces", []), traced.get("pipelines", [])
-        clock = os.path.join(folder, "clock.json")  # of scripts/clock.py
+        clock = os.path.join(folder, "clock.json")  # of scripts/figures clock
         self.clock = read_json(clock) if os.path.exists(clock) else None
         # The ladder's order: the sim lacks what is for one GPU, and the other way round. What they
         # say of a step differently is the GPU's where there is one.

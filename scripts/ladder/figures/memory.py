@@ -46,10 +46,11 @@ def traffic(files, missing):
     source = files.gpu if files.gpu.paper() else files.sim
     how = "formula" if source is files.gpu else "sim"
     panel(f"requested ({how}): what kernels ask for", source,
-          lambda e: per_head(e, requested(e.record)), "nothing requested: scripts/bench.py --sim")
+          lambda e: per_head(e, requested(e.record)),
+          "nothing requested: scripts/figures measure --sim")
     panel("distinct (sim): each byte once a kernel", files.sim,
           lambda e: per_head(e, total(e.record, "distinct")),
-          "no distinct bytes: scripts/bench.py --sim")
+          "no distinct bytes: scripts/figures measure --sim")
     panel(f"DRAM ({gpu_name(files)}'s counters): what HBM served", files.gpu,
           lambda e: per_head(e, total(e.record, "dram")),
           f"no DRAM counters: {PAPER_GRID}, where they may be read (--dram)")
@@ -100,12 +101,12 @@ def workspace(files, missing):
             marks.append({**files.look(step), "label": label(step), "x": one["seqlen"],
                           "y": float(needs[1]) * 2**30 / (one["batch"] * one["heads"])})
     if not files.gpu.there:
-        missing("no GPU, so nothing runs out of memory: scripts/bench.py --grid long")
+        missing("no GPU, so nothing runs out of memory: scripts/figures measure --grid long")
     elif not marks:
-        missing("nothing ran out of memory: scripts/bench.py --grid long")
+        missing("nothing ran out of memory: scripts/figures measure --grid long")
     return {"title": f"Device memory beyond inputs and outputs, for each head of {d}",
             "memory_bytes": files.memory(), "gpu": gpu_name(files), "heads": 16, "lines": need(
-                lines, "no workspace: scripts/bench.py --sim"), "marks": marks}
+                lines, "no workspace: scripts/figures measure --sim"), "marks": marks}
 
 
 def names_of(steps, every):
@@ -153,7 +154,7 @@ def block_size(files, missing):
         panels.append({"title": f"traffic: requested, N = {counted[0]['n']} (sim)",
                        "unit": "bytes", "lines": counted})
     else:
-        missing("no traffic by tile size: scripts/bench.py --sim")
+        missing("no traffic by tile size: scripts/figures measure --sim")
     timed = lines(files.gpu, lambda e: e.time_ms, course.BLOCK_SIZE_TIMED)
     if timed:
         panels.append({"title": f"time, N = {timed[0]['n']}, 16k tokens ({gpu_text(files)})",

@@ -5,7 +5,7 @@ from ladder.text import bytes_text
 PEERS = ["flash", "cudnn", "efficient", "math"]
 PEER_NAMES = {"flash": "PyTorch, FlashAttention-2", "cudnn": "PyTorch, cuDNN",
               "efficient": "PyTorch, efficient", "math": "PyTorch, plain"}
-PAPER_GRID = "scripts/bench.py --grid paper"
+PAPER_GRID = "scripts/figures measure --grid paper"
 
 
 def number(rung):

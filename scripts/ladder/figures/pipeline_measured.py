@@ -1,8 +1,8 @@
-"""What the marks of scripts/clock.py say: three kernels under each other on one axis."""
+"""What the marks of scripts/figures clock say: three kernels under each other on one axis."""
 
 import textwrap
 
-from ladder.clock import FIRST, START, S_DONE, VARIANTS, spans
+from ladder.bench.clock import FIRST, START, S_DONE, VARIANTS, spans
 from ladder.figures import replay
 from ladder.figures.measured import need
 from ladder.figures.pipeline import CONSUMERS, box_colour
@@ -23,7 +23,7 @@ PERHAPS = " overlap and ping_pong wait for O after P: when it is done before, no
 
 def pipeline_measured(files, missing):
     """Boxes [consumer, kind, text, from, to], and where no consumer has a product under way."""
-    need(files.clock, "no clock.json: scripts/clock.py")
+    need(files.clock, "no clock.json: scripts/figures clock")
     clock = files.clock
     found = {one["variant"]: one for one in clock["steps"] if one["head_dim"] == HEAD_DIM}
     need(all(variant in found for variant in VARIANTS), f"no marks at d = {HEAD_DIM}")

@@ -84,7 +84,7 @@ def shared_roof(files, missing):
             panels.append({"title": f"d = {d}", "points": points, "peers": peers})
     return {"title": f"The roof of shared memory: the backward pass, {gpu_text(files)}",
             "matmul_tflops": roofs["matmul_tflops"], "flops": MATMUL_FLOPS, "bytes": SHARED_BYTES,
-            "panels": need(panels, "no counts of shared memory: scripts/bench.py --sim")}
+            "panels": need(panels, "no counts of shared memory: scripts/figures measure --sim")}
 
 
 def draw_shared_roof(plt, data):

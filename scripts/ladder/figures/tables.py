@@ -64,7 +64,7 @@ def ladder_table(files):
                 whole_bytes(per_head(sim, total(sim.record, "distinct")) if sim else None),
                 whole_bytes(dram), whole_bytes(size)])
     if not rows:
-        return without("The steps are not counted yet", "scripts/bench.py --sim")
+        return without("The steps are not counted yet", "scripts/figures measure --sim")
     lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
                       "requested", "distinct", "DRAM", "workspace"], rows, range(2, 10))
     about = (f"N = {n:,}, d = 64, not causal; bytes are those of one head: requested by the "

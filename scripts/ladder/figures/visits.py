@@ -24,7 +24,7 @@ def visits_tables(files):
         rows = [[f"{number(step[0])} `{step[1]}`", *cells(files, step, way)]
                 for step in files.order if counted(files, step, way)]
         if not rows:
-            return without("Visits are not counted yet", "scripts/bench.py --sim")
+            return without("Visits are not counted yet", "scripts/figures measure --sim")
         lines += markdown([title, *COLUMNS[way]], rows) + [""]
     return lines[:-1]
 

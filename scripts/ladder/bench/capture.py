@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Trains a small character-level GPT and saves q, k and v of one of its attention layers.
 
 The text is that of the files given, by default the repository's Markdown. The model has 4 layers of
@@ -9,7 +8,7 @@ weights are kept. The first window of that tenth then passes through it, and q.n
 are written, all or none.
 
 q is saved as the layer makes it, before it is scaled: O = softmax(q·kᵀ/√64)·v, with a causal mask.
-    build/bin/00_naive --load scripts/captured --causal
+    build/bin/00_naive --load scripts/results/captured --causal
 computes just that. Needs PyTorch; runs on a CUDA GPU if there is one, else on the CPU.
 """
 
@@ -26,7 +25,7 @@ import sys
 import time
 
 from ladder.console import BAD_USAGE, Parser, Stop, run_command
-from ladder.files import ROOT, write_all
+from ladder.files import RESULTS, ROOT, write_all
 
 LAYERS, HEADS, HEAD_DIM, CONTEXT = 4, 2, 64, 256
 WIDTH = HEADS * HEAD_DIM
@@ -166,8 +165,8 @@ def main():
     description, epilog = __doc__.split("\n\n", 1)
     parser = Parser(description=description, epilog=epilog)
     parser.add_argument("text", nargs="*", help="UTF-8 files (default: the repository's *.md)")
-    parser.add_argument("--out", default=os.path.join(ROOT, "scripts/captured"), metavar="DIR",
-                        help="where to write (default: scripts/captured)")
+    parser.add_argument("--out", default=os.path.join(RESULTS, "captured"), metavar="DIR",
+                        help="where to write (default: scripts/results/captured)")
     parser.add_argument("--steps", type=int, default=2000, help="at most (default 2000)")
     parser.add_argument("--seconds", type=float, default=60,
                         help="of training at most (default 60)")
@@ -200,7 +199,7 @@ def main():
     arrays = dict(zip("qkv", model.blocks[options.layer].captured))
 
     record = {
-        "command": shlex.join(["scripts/capture_qkv.py", *sys.argv[1:]]),
+        "command": shlex.join(["scripts/figures capture", *sys.argv[1:]]),
         "shape": list(arrays["q"].shape), "dtype": "fp16", "causal": True,
         "scale": "1/sqrt(64), not applied to q",
         "text": [os.path.relpath(path, ROOT) for path in paths], "characters": len(text),
@@ -223,4 +222,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(run_command("scripts/capture_qkv.py", main))
+    sys.exit(run_command("scripts/figures capture", main))

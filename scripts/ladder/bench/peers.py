@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Times PyTorch's scaled_dot_product_attention.
 
 Each backend (math, efficient, flash, cudnn) runs on the FlashAttention-2 paper's workload: 16k
@@ -6,13 +5,14 @@ tokens in all and hidden size 2048, so that batch = 16k / seqlen and heads = 204
 prints a table, or with --json the objects that our programs print, one a line, with rung "pytorch"
 and the backend as variant.
 
-scripts/bench.py measures them in turn with our programs, seconds apart, and keeps both in one file.
+scripts/figures measure takes them in turn with our programs, seconds apart, and keeps both in one
+file.
 
 FLOPs are counted as in the papers: forward 4·N²·d·heads·batch, halved if causal; backward 2.5×.
 
 Examples:
-  scripts/peers.py --backend flash,cudnn --seqlen 512,4k
-  scripts/bench.py --seqlen 4k --rung 05 --peers flash --out build/mine.json
+  scripts/figures peers --backend flash,cudnn --seqlen 512,4k
+  scripts/figures measure --seqlen 4k --rung 05 --peers flash --out build/mine.json
 
 Exit status: 0 good (a backend that cannot run is reported and left out), 1 nothing could be
 measured; 2 bad usage; 3 no PyTorch or no GPU.
@@ -40,7 +40,7 @@ def backends(text):
 
 def parse(arguments=None):
     description, epilog = __doc__.split("\n\n", 1)
-    parser = Parser(prog="scripts/peers.py", description=description, epilog=epilog)
+    parser = Parser(prog="scripts/figures peers", description=description, epilog=epilog)
     parser.add_argument("--seqlen", type=lengths, default=lengths("512,1k,2k,4k,8k,16k"),
                         metavar="N,...", help="(default 512,1k,2k,4k,8k,16k)")
     parser.add_argument("--head-dim", type=lengths, default=[64, 128], metavar="D,...",
@@ -64,8 +64,8 @@ def parse(arguments=None):
     parser.add_argument("--json", action="store_true",
                         help="one object a line on stdout, all else on stderr")
     parser.add_argument("--serve", action="store_true",
-                        help="for scripts/bench.py: points come on stdin as JSON objects, one a "
-                             "line; each is answered by its records and a line {\"done\", "
+                        help="for scripts/figures measure: points come on stdin as JSON objects, "
+                             "one a line; each is answered by its records and a line {\"done\", "
                              "\"left_out\"}")
     return parser.parse_args(arguments)
 
@@ -141,7 +141,7 @@ def run(options):
                 print(json.dumps(record, ensure_ascii=False), flush=True)
 
     if not any(results.values()):
-        print("scripts/peers.py: nothing could be measured", file=sys.stderr)
+        print("scripts/figures peers: nothing could be measured", file=sys.stderr)
         return WRONG_RESULT
     if not options.json:
         print(f"TFLOP/s: median, L2 flushed; {options.dtype}; {torch.cuda.get_device_name(0)}; "
@@ -163,4 +163,4 @@ def table(results, names):
 
 
 if __name__ == "__main__":
-    sys.exit(run_command("scripts/peers.py", lambda: run(parse())))
+    sys.exit(run_command("scripts/figures peers", lambda: run(parse())))

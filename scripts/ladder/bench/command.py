@@ -1,5 +1,4 @@
-#!/usr/bin/env python3
-"""Measures the ladder over a grid of workloads and writes one JSON file for scripts/plot.py.
+"""Measures the ladder over a grid of workloads and writes one JSON file for scripts/figures draw.
 
 Every program in build/bin runs with each of its steps; where PyTorch is there, its attention is
 measured at each point too, in turn with ours. What the file has already is kept, so a run that was
@@ -27,9 +26,9 @@ In the grids times are measured with --check off: checking N = 16k against float
 longer than all of the measurement. Each step's result is checked once, at N = 1k, in full.
 
 Examples:
-  scripts/bench.py --grid paper,long
-  scripts/bench.py --rung 05,06 --seqlen 2k,4k --head-dim 128 --causal
-  scripts/bench.py --sim
+  scripts/figures measure --grid paper,long
+  scripts/figures measure --rung 05,06 --seqlen 2k,4k --head-dim 128 --causal
+  scripts/figures measure --sim
 
 Exit status: 0 good (what was skipped included); 1 a program failed or gave a wrong result; 2 bad
 usage; 3 no GPU.
@@ -48,7 +47,7 @@ from ladder.bench.workload import length, lengths, positive, words
 
 def parse(arguments=None):
     description, epilog = __doc__.split("\n\n", 1)
-    parser = Parser(prog="scripts/bench.py", description=description, epilog=epilog)
+    parser = Parser(prog="scripts/figures measure", description=description, epilog=epilog)
     parser.add_argument("--grid", type=words, metavar="NAME,...",
                         help="quick, paper, long (default quick, unless axes are given)")
     parser.add_argument("--sim", action="store_true", help="count on the sim (see above)")
@@ -98,4 +97,4 @@ def parse(arguments=None):
 
 if __name__ == "__main__":
     # bench() says itself what an interrupted run has left.
-    sys.exit(run_command("scripts/bench.py", lambda: bench(parse()), interrupted=None))
+    sys.exit(run_command("scripts/figures measure", lambda: bench(parse()), interrupted=None))

@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
-"""Draws the figures from the file that scripts/bench.py wrote, as SVG.
+"""Draws the figures from the file that scripts/figures measure wrote, as SVG.
 
 FILE is what was measured on a GPU, by default in scripts/results the file with the newest date of
 its own; the sim's counts (sim.json) and traces (traces.json) are found beside it, and the marks of
-scripts/clock.py (clock.json). FILE may be sim.json itself. What the files do not have is left out
-and said.
+scripts/figures clock (clock.json). FILE may be sim.json itself. What the files do not have is left
+out and said.
 
   speedup       how much faster than the first each step is
   tflops_fwd, tflops_bwd, tflops_both
@@ -32,9 +31,9 @@ What is compared, where no rule gives it, stands in scripts/ladder/course.py.
 names what is stale: each figure carries a digest of its data.
 
 Examples:
-  scripts/plot.py
-  scripts/plot.py build/mine.json --out build/figures
-  scripts/plot.py --readme
+  scripts/figures draw
+  scripts/figures draw build/mine.json --out build/figures
+  scripts/figures draw --readme
 
 Exit status: 0 good (left out counts as good); 1 --check found something stale; 2 bad usage or no
 such file; 3 no matplotlib.
@@ -54,7 +53,7 @@ from ladder.files import RESULTS, course_pages, newest_measured
 
 def parse(arguments=None):
     description, epilog = __doc__.split("\n\n", 1)
-    parser = Parser(prog="scripts/plot.py", description=description, epilog=epilog)
+    parser = Parser(prog="scripts/figures draw", description=description, epilog=epilog)
     parser.add_argument("file", nargs="?", metavar="FILE",
                         help="(default the newest in scripts/results, or else its sim.json)")
     parser.add_argument("--out", metavar="DIR",
@@ -84,7 +83,7 @@ def plot(options):
         for line in found:
             print(line)
         if found:
-            print("scripts/plot.py --readme renews them", file=sys.stderr)
+            print("scripts/figures draw --readme renews them", file=sys.stderr)
         return WRONG_RESULT if found else GOOD
     if drawings:
         write_drawings()
@@ -94,4 +93,4 @@ def plot(options):
 
 
 if __name__ == "__main__":
-    sys.exit(run_command("scripts/plot.py", lambda: plot(parse())))
+    sys.exit(run_command("scripts/figures draw", lambda: plot(parse())))

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Measures when what happens in a step of 05's producer, overlap and ping_pong, on a Hopper GPU.
 
 Marks are planted into copies of the three kernels, in build/clock: the first thread of each
@@ -20,8 +19,8 @@ consumer, or two, have a product under way, and a softmax; the SM's clock; and t
 block whose step is the median one.
 
 Examples:
-  scripts/clock.py
-  scripts/clock.py --time 100 --rounds 1 --out build/clock.json
+  scripts/figures clock
+  scripts/figures clock --time 100 --rounds 1 --out build/clock.json
 
 Exit status: 0 good; 1 a program failed, or a kernel is no longer what is marked; 2 bad usage; 3 no
 Hopper GPU.
@@ -30,7 +29,7 @@ Hopper GPU.
 import os
 import sys
 
-from ladder.clock import measure
+from ladder.bench.clock import measure
 from ladder.console import Parser, run_command
 from ladder.files import RESULTS, ROOT
 from ladder.bench.workload import length, positive
@@ -38,7 +37,7 @@ from ladder.bench.workload import length, positive
 
 def parse(arguments=None):
     description, epilog = __doc__.split("\n\n", 1)
-    parser = Parser(prog="scripts/clock.py", description=description, epilog=epilog)
+    parser = Parser(prog="scripts/figures clock", description=description, epilog=epilog)
     parser.add_argument("--out", metavar="FILE", default=os.path.join(RESULTS, "clock.json"),
                         help="(default scripts/results/clock.json)")
     parser.add_argument("--time", type=positive, default=400, metavar="MS",
@@ -60,4 +59,4 @@ def parse(arguments=None):
 
 
 if __name__ == "__main__":
-    sys.exit(run_command("scripts/clock.py", lambda: measure(parse())))
+    sys.exit(run_command("scripts/figures clock", lambda: measure(parse())))

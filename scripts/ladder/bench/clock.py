@@ -42,7 +42,7 @@ assert WORDS <= ROWS - 2  # the first consumer's last two words are the block's 
 # ---- planting ----
 
 FUNCTIONS = """\
-// Marks, planted by scripts/clock.py.
+// Marks, planted by scripts/figures clock.
 #ifdef LADDER_SIM
 inline int cycles_now() { return 0; }
 inline int nanoseconds_now() { return 0; }
@@ -132,8 +132,8 @@ def place_of(text, variant, line, begin=0, end=None):
     places = [one.start() for one in found]
     if len(places) != 1:
         raise Stop(f"{variant}: the line '{line.strip()}' stands {len(places) or 'no'} times where "
-                   f"one of {source_of(variant)} is to be marked: adapt scripts/ladder/clock.py",
-                   WRONG_RESULT)
+                   f"one of {source_of(variant)} is to be marked: adapt "
+                   "scripts/ladder/bench/clock.py", WRONG_RESULT)
     return places[0]
 
 
@@ -381,7 +381,7 @@ def measure(options):
         if clocks:
             clocks.stop()
         progress.clear()
-    # Not "machine": that is what makes a file one of scripts/bench.py's.
+    # Not "machine": that is what makes a file one of scripts/figures measure's.
     write_whole(options.out, item_a_line({
         "measured_on": about, "workload": {"batch": paper_batch(SEQLEN), "seqlen": SEQLEN,
                                            "heads": {d: paper_heads(d) for d in HEAD_DIMS},
