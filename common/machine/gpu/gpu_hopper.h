@@ -183,12 +183,17 @@ __device__ __forceinline__ void bulk_add(float* target, const float* source, int
 template <class T>
 __device__ __forceinline__ uint64_t matrix_descriptor(const T* start, int leading, int stride,
                                                       int piece = 128) {
-  return (shared_address(start) & 0x3ffff) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
+  return shared_address(start) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32 |
          uint64_t{piece == 32   ? 3u
                   : piece == 64 ? 2u
                                 : 1u}
              << 62;
+}
+/// The descriptor of what starts so many bytes further on. In the lower half alone, where the start
+/// is: one addition, and all descriptors of a tile come from one.
+__device__ __forceinline__ uint64_t advanced(uint64_t descriptor, int bytes) {
+  return descriptor >> 32 << 32 | (static_cast<unsigned>(descriptor) + (bytes >> 4));
 }
 
 /// Keeps the order of the arithmetic before it and of the waits after it. ptxas moves arithmetic

@@ -142,6 +142,14 @@ uint64_t matrix_descriptor(Smem<T> start, int leading, int stride, int piece = 1
                                 : 1u}
              << 62;
 }
+/// Faults where the start leaves its 14 bits: on the chip it would run into the next field.
+inline uint64_t advanced(uint64_t descriptor, int bytes) {
+  const uint64_t start = (descriptor & 0x3fff) + static_cast<uint64_t>(bytes >> 4);
+  if (bytes % 16 || start > 0x3fff)
+    fault("wgmma: a matrix descriptor advanced by " + std::to_string(bytes) +
+          " bytes, which is no multiple of 16 or too far");
+  return (descriptor & ~uint64_t{0x3fff}) | start;
+}
 
 inline void wgmma_fence_instruction() {}
 /// Here everything is in the program's order.
