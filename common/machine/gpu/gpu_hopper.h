@@ -61,12 +61,13 @@ struct Mbarrier {
         : "memory");
   }
   /// Waits for the end of the phase of that parity: the running one or the one before it.
+  /// The hint lets a thread sleep until it comes, up to 10 ms, where it would wake to ask each time.
   __device__ __forceinline__ void wait(int parity) {
     LADDER_SM90A(
         "{\n"
         ".reg .pred done;\n"
         "again:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, 10000000;\n"
         "@done bra over;\n"
         "bra again;\n"
         "over:\n"
