@@ -8,6 +8,7 @@
 //   bulk_load, bulk_add        floats in a row, HBM → shared memory, and added to HBM from there
 //   tma_store_commit, tma_store_wait, tma_store_wait_read      groups of stores and additions
 //   named_barrier_sync, named_barrier_arrive, setmaxnreg_inc, setmaxnreg_dec
+//   stmatrix_x4                what ldmatrix_x4 reads, written
 //   multiprocessors            how many the device has
 //   scheduling_barrier         the compiler moves no arithmetic over it
 //   done_with                  nothing of this warp reads a part of shared memory any more: checked

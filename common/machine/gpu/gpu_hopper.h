@@ -173,6 +173,16 @@ __device__ __forceinline__ void bulk_add(float* target, const float* source, int
       : "memory");
 }
 
+/// Four 8×8 matrices of 16-bit elements to shared memory, each lane naming one row of 16 bytes: what
+/// ldmatrix_x4() would read (PTX ISA: “stmatrix”).
+template <class T>
+__device__ __forceinline__ void stmatrix_x4(T* row, const unsigned (&r)[4]) {
+  LADDER_SM90A("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   shared_address(row)),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
 // ------------------------------------------------------------------------- products of a warpgroup
 
 /// Where a wgmma finds a matrix in shared memory, swizzled by 128 bytes (PTX ISA: “Matrix

@@ -131,6 +131,28 @@ inline void bulk_add(Hbm<float> target, Smem<float> source, int n) {
   worker->async().copies.bulk_add(target.array(), target.byte(0), source.place(0), n);
 }
 
+template <class T>
+void stmatrix_x4(Smem<T> row, const unsigned (&r)[4]) {
+  static_assert(sizeof(T) == 2);
+  struct alignas(16) Row {
+    unsigned x[4];
+  };
+  struct Lane {
+    const unsigned* r;
+    int64_t at;
+    Row row;
+  } mine{r, row.byte(0), {}};
+  check_aligned(row, "stmatrix.x4 of a row of", 16);
+  whole_warp("stmatrix.x4", mine, [](Lane* const* lanes, unsigned) {
+    std::array<int64_t, 32> rows;
+    for (size_t l = 0; l < 32; ++l) rows[l] = lanes[l]->at;
+    count_conflicts(rows);
+    for (int l = 0; l < 32; ++l)
+      for (int j = 0; j < 4; ++j) lanes[l]->row.x[j] = lanes[l % 8 * 4 + j]->r[l / 8];
+  });
+  row.template store_as<Row>(0, mine.row);
+}
+
 // ------------------------------------------------------------------------- products of a warpgroup
 
 template <class T>
