@@ -104,6 +104,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   // for that, half the columns of all keys.
   constexpr int kColumns_dK = D / (Bc / kKeys == 1 ? 2 : 1);
   using Piece = PieceOf_dQ<Br, D>;
+  // dK of a step runs under the next step's exponentials, where there are registers for its operand.
+  constexpr bool kLate = D == 128;
   // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
   const auto [bh, tile] =
       longest_first(blockIdx.x, {.heads = p.B * p.Hk,
@@ -162,8 +164,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
 
   Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
   Accumulator<16, kColumns_dK> dK_sum, dV_sum;
+  Operand<T, 16, Br> dS_operand;
   auto Q_ahead = Q;                // where S is computed, a step before the rest
+  auto Q_behind = Q;               // where dK is, which may end in the next step
   const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
+    S = {};
     Q_ahead.wait();
     wgmma_fence(S);
     wgmma_ABt(S, tile_K, consumer_key, Q_ahead.tile(), 0);
@@ -196,23 +201,28 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
         if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
       });
     auto P_operand = as_operand<T>(P);
+    if (kLate) {
+      wgmma_wait<1>(dK_sum, dS_operand);  // the last step's
+      if (step > 0) Q_behind.release();
+    }
     wgmma_wait<0>(dP);
     auto& dS = dP;
     mul(dS, P);
-    auto dS_operand = as_operand<T>(dS);
+    dS_operand = as_operand<T>(dS);
     const TileS tile_dS{dS_stages + step % kStages_dS * TileS::kElements};
     if (Bc / kKeys > 1 || consumer == 0) write(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
     wgmma_AB(dV_sum, P_operand, dO.tile(), 1, column_dK);  // dV += Pᵀ·dO
     wgmma_commit();
-    wgmma_fence(dK_sum, dS_operand);
-    wgmma_AB(dK_sum, dS_operand, Q.tile(), 1, column_dK);  // dK += dSᵀ·Q
-    wgmma_commit();
     fence_proxy_async();
     if (first_lane) tma_store_wait_read<0>();                   // the last step's dQ
     named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // dS is complete
-    wgmma_wait<1>(dV_sum, P_operand);
-    dO.release();
+    wgmma_wait<0>(dV_sum, P_operand);
+    const auto start_dK = [&] {  // dK += dSᵀ·Q
+      wgmma_fence(dK_sum, dS_operand);
+      wgmma_AB(dK_sum, dS_operand, Q.tile(), 1, column_dK);
+      wgmma_commit();
+    };
 
 #pragma unroll
     for (int n = 0; n < Piece::kOfConsumer; ++n) {
@@ -221,17 +231,25 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       wgmma_fence(dQ);
       wgmma_AtB(dQ, tile_dS, piece.row(), tile_K, 0, piece.column());  // dQ = dS·K
       wgmma_commit();
-      if (kStages > 1 && step + 1 < steps) {
+      if (n==0) {wgmma_wait<1>(dV_sum, P_operand); dO.release();}
+      if (n + 1 < Piece::kOfConsumer) {
+        wgmma_wait<0>(dQ);
+        write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+      } else if (kStages > 1 && step + 1 < steps) {
         start_scores();  // of the next step
-        wgmma_wait<1>(dQ, dK_sum, dS_operand);
+        start_dK();
+        wgmma_wait<2>(dQ);
         write_as_they_lie(dQ_tile + piece.at(warp), dQ);
-        wgmma_wait<0>(S);
+        wgmma_wait<kLate ? 1 : 0>(S);
+        if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
       } else {
-        wgmma_wait<0>(dQ, dK_sum, dS_operand);
+        start_dK();
+        wgmma_wait<1>(dQ);
         write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+        if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
       }
     }
-    Q.release();
+    if (!kLate) Q_behind.release();
     fence_proxy_async();
     __syncwarp();
     if (first_lane) {
@@ -239,6 +257,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       bulk_add(dQ_at + at, dQ_tile + at, Piece::kOfConsumer * Piece::kOfWarp);
       tma_store_commit();
     }
+    Q.at.next();
     row += Br;
     dQ_at = dQ_at + Br * D;
     if (row >= p.N) {  // the next head
@@ -246,6 +265,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       dQ_at = dQ_at + first_row * D;
     }
   }
+  wgmma_wait<0>(dK_sum, dS_operand);
 
   // Through the tiles of K and V, from where TMA takes them.
   named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // both are done with them
