@@ -83,8 +83,9 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
   }
   for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
   if (column == 0) {
-    minus_delta[at] = -sum;
-    LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+    const int64_t place = place_of_column(at);
+    minus_delta[place] = -sum;
+    LSE_log2e[place] = lse == -INFINITY ? INFINITY : lse * kLog2e;
   }
 }
 
@@ -189,12 +190,12 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       wgmma_wait<0>(S);
     }
     dO.wait();
-    fill_columns(dP, make_columns<Br>([&](int j) -> float { return dO.of_rows()[j]; }));
+    fill_columns(dP, read_columns<Br>(dO.of_rows()));
     wgmma_fence(dP);
     wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
     wgmma_commit();
     auto& P = S;
-    exp2_columns(P, c, make_columns<Br>([&](int j) -> float { return Q.of_rows()[j]; }));
+    exp2_columns(P, c, read_columns<Br>(Q.of_rows()));
     if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;

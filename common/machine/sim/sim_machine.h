@@ -471,6 +471,14 @@ inline void read_4(float (&x)[4], Hbm<const float> source) {
   source.count_read<16>(0);
   std::memcpy(x, source.data(), sizeof(x));
 }
+inline void read_4(float (&x)[4], Smem<float> source) {
+  struct Four {
+    float x[4];
+  };
+  check_aligned(source, "read of 4 floats of", 16);
+  const Four four = source.load_as<Four>(0);
+  std::copy_n(four.x, 4, x);
+}
 inline void store_4(Smem<float> target, const float (&x)[4]) {
   struct Four {
     float x[4];
