@@ -105,8 +105,6 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   // for that, half the columns of all keys.
   constexpr int kColumns_dK = D / (Bc / kKeys == 1 ? 2 : 1);
   using Piece = PieceOf_dQ<Br, D>;
-  // dK of a step runs under the next step's exponentials, where there are registers for its operand.
-  constexpr bool kLate = D == 128;
   // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
   const auto [bh, tile] =
       longest_first(blockIdx.x, {.heads = p.B * p.Hk,
@@ -164,93 +162,92 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   const int first_seen = p.causal ? key + p.N - p.N_kv : -Bc;
 
   Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
+  auto &P = S, &dS = dP;
   Accumulator<16, kColumns_dK> dK_sum, dV_sum;
-  Operand<T, 16, Br> dS_operand;
-  auto Q_ahead = Q;                // where S is computed, a step before the rest
-  auto Q_behind = Q;               // where dK is, which may end in the next step
+  auto Q_ahead = Q;                // where S and P are computed, a step before the rest
   const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
-    S = {};
     Q_ahead.wait();
     wgmma_fence(S);
     wgmma_ABt(S, tile_K, consumer_key, Q_ahead.tile(), 0);
     wgmma_commit();
-    Q_ahead.at.next();
   };
   const int steps = group * static_cast<int>(ceil_div(p.N - first_row, Br));
+  int row_ahead = first_row;
+  const auto exponentials = [&] {  // P = exp(S - LSE)
+    exp2_columns(P, c, read_columns<Br>(Q_ahead.of_rows()));
+    if (row_ahead < first_seen + Bc - 1 || key + Bc > p.N_kv)
+      for_each(P, [&](int i, int j, float& x) {
+        i += consumer_key + warp_row;
+        if (row_ahead + j < first_seen + i || key + i >= p.N_kv) x = 0;
+      });
+    Q_ahead.at.next();
+    row_ahead += Br;
+    if (row_ahead >= p.N) row_ahead = first_row;  // the next head
+  };
   int row = first_row;
   auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + row) * D;
   KV_full[0].wait(0);
   if (kStages > 1) {
     start_scores();
     wgmma_wait<0>(S);
+    exponentials();
   }
   for (int step = 0; step < steps; ++step) {
     if (kStages == 1) {
       start_scores();
       wgmma_wait<0>(S);
+      exponentials();
     }
     dO.wait();
     fill_columns(dP, read_columns<Br>(dO.of_rows()));
     wgmma_fence(dP);
     wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
     wgmma_commit();
-    auto& P = S;
-    exp2_columns(P, c, read_columns<Br>(Q.of_rows()));
-    if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
-      for_each(P, [&](int i, int j, float& x) {
-        i += consumer_key + warp_row;
-        if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
-      });
     auto P_operand = as_operand<T>(P);
-    if (kLate) {
-      wgmma_wait<1>(dK_sum, dS_operand);  // the last step's
-      if (step > 0) Q_behind.release();
-    }
     wgmma_wait<0>(dP);
-    auto& dS = dP;
     mul(dS, P);
-    dS_operand = as_operand<T>(dS);
+    auto dS_operand = as_operand<T>(dS);
     const TileS tile_dS{dS_stages + step % kStages_dS * TileS::kElements};
     if (Bc / kKeys > 1 || consumer == 0) write(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
     wgmma_AB(dV_sum, P_operand, dO.tile(), 1, column_dK);  // dV += Pᵀ·dO
     wgmma_commit();
-    fence_proxy_async();
-    if (first_lane) tma_store_wait_read<0>();                   // the last step's dQ
-    named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // dS is complete
-    wgmma_wait<0>(dV_sum, P_operand);
-    const auto start_dK = [&] {  // dK += dSᵀ·Q
-      wgmma_fence(dK_sum, dS_operand);
-      wgmma_AB(dK_sum, dS_operand, Q.tile(), 1, column_dK);
-      wgmma_commit();
-    };
-
+    const bool ahead = kStages > 1 && step + 1 < steps;
+    const auto rest = [&]<bool ahead> {
+      if constexpr (ahead) start_scores();  // of the next step
+      wgmma_wait<ahead ? 1 : 0>(dV_sum, P_operand);
+      dO.release();
+      fence_proxy_async();
+      if (first_lane) tma_store_wait_read<0>();                   // the last step's dQ
+      named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // dS is complete
 #pragma unroll
-    for (int n = 0; n < Piece::kOfConsumer; ++n) {
-      const Piece piece{consumer * Piece::kOfConsumer + n};
-      Accumulator<16, Piece::kColumns> dQ;
-      wgmma_fence(dQ);
-      wgmma_AtB(dQ, tile_dS, piece.row(), tile_K, 0, piece.column());  // dQ = dS·K
-      wgmma_commit();
-      if (n==0) {wgmma_wait<1>(dV_sum, P_operand); dO.release();}
-      if (n + 1 < Piece::kOfConsumer) {
-        wgmma_wait<0>(dQ);
+      for (int n = 0; n < Piece::kOfConsumer; ++n) {
+        const Piece piece{consumer * Piece::kOfConsumer + n};
+        Accumulator<16, Piece::kColumns> dQ;
+        wgmma_fence(dQ);
+        wgmma_AtB(dQ, tile_dS, piece.row(), tile_K, 0, piece.column());  // dQ = dS·K
+        wgmma_commit();
+        if (n + 1 < Piece::kOfConsumer) {
+          wgmma_wait<0>(dQ);
+        } else {
+          wgmma_fence(dK_sum, dS_operand);
+          wgmma_AB(dK_sum, dS_operand, Q.tile(), 1, column_dK);  // dK += dSᵀ·Q
+          wgmma_commit();
+          if constexpr (ahead) {
+            wgmma_wait<2>(S);
+            exponentials();
+          }
+          wgmma_wait<1>(dQ);
+        }
         write_as_they_lie(dQ_tile + piece.at(warp), dQ);
-      } else if (kStages > 1 && step + 1 < steps) {
-        start_scores();  // of the next step
-        start_dK();
-        wgmma_wait<2>(dQ);
-        write_as_they_lie(dQ_tile + piece.at(warp), dQ);
-        wgmma_wait<kLate ? 1 : 0>(S);
-        if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
-      } else {
-        start_dK();
-        wgmma_wait<1>(dQ);
-        write_as_they_lie(dQ_tile + piece.at(warp), dQ);
-        if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
       }
-    }
-    if (!kLate) Q_behind.release();
+      wgmma_wait<0>(dK_sum, dS_operand);
+    };
+    if (ahead)
+      rest.template operator()<true>();
+    else
+      rest.template operator()<false>();
+    Q.release();
     fence_proxy_async();
     __syncwarp();
     if (first_lane) {
@@ -258,7 +255,6 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       bulk_add(dQ_at + at, dQ_tile + at, Piece::kOfConsumer * Piece::kOfWarp);
       tma_store_commit();
     }
-    Q.at.next();
     row += Br;
     dQ_at = dQ_at + Br * D;
     if (row >= p.N) {  // the next head
@@ -266,7 +262,6 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       dQ_at = dQ_at + first_row * D;
     }
   }
-  wgmma_wait<0>(dK_sum, dS_operand);
 
   // Through the tiles of K and V, from where TMA takes them.
   named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // both are done with them
