@@ -1,10 +1,11 @@
-// 06 on Hopper, step 6: S a step ahead (Shah et al. 2024, FlashAttention-3, §3.1 and Appendix B).
+// 06 on Hopper, step 6: S and P a step ahead (after Shah et al. 2024, FlashAttention-3, §3.1 and
+// Appendix B).
 //
 //   build/bin/06_backward --variant sm90 --seqlen 512 --causal
 //
-// Since `bulk_add`: the product S of the next step is started before this step's dQ is written out,
-// so that the tensor cores have something to do meanwhile; where there is one stage, at d = 256,
-// it cannot be.
+// Since `bulk_add`: the next step's S is started before this step's dQ, and its exponentials run
+// under dQ and dK, so that the tensor cores have something to do meanwhile; where there is one
+// stage, at d = 256, it cannot be. LSE and delta lie so that a lane reads four floats at once.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -174,7 +175,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   auto &P = S, &dS = dP;
   Accumulator<16, kColumns_dK> dK_sum, dV_sum;
   Operand<T, 16, Br> dS_operand;
-  auto Q_ahead = Q, Q_behind = Q;  // where S and P are computed, a step before the rest; where dK is
+  auto Q_ahead = Q,
+       Q_behind = Q;  // where S and P are computed, a step before the rest; where dK is
   int row_ahead = first_row;
   const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
     Q_ahead.wait();
@@ -194,10 +196,10 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     if (row_ahead >= p.N) row_ahead = first_row;  // the next head
   };
 
-  int row = first_row, stage_dS = 0;
-  bool any_behind = false;
+  int row = first_row;
   auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + row) * D;
-  const auto step = [&](auto with_next) {
+  // Of steps 1, 2, …; all but the last make S and P of the next one, where there are two stages.
+  const auto step = [&](int number, auto with_next) {
     constexpr bool kNext = decltype(with_next)::value;
     dO.wait();
     fill_columns(dP, read_columns<Br>(dO.of_rows()));
@@ -207,19 +209,17 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     auto P_operand = as_operand<T>(P);
     if (kLate) {
       wgmma_wait<1>(dK_sum, dS_operand);  // the last step's
-      if (any_behind) Q_behind.release();
-      any_behind = true;
+      if (number > 1) Q_behind.release();
     }
     wgmma_wait<0>(dP);
     mul(dS, P);
     dS_operand = as_operand<T>(dS);
-    const TileS tile_dS{dS_stages + stage_dS * TileS::kElements};
-    stage_dS = 1 - stage_dS;
+    const TileS tile_dS{dS_stages + number % kStages_dS * TileS::kElements};
     if (Bc / kKeys > 1 || consumer == 0) write(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
     wgmma_AB(dV_sum, P_operand, dO.tile(), 1, column_dK);  // dV += Pᵀ·dO
     wgmma_commit();
-    if constexpr (kNext) start_scores();
+    if constexpr (kNext) start_scores();  // under which consumers wait for each other
     wgmma_wait<kNext ? 1 : 0>(dV_sum, P_operand);
     dO.release();
     fence_proxy_async();
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
         wgmma_commit();
         if constexpr (kNext) {
           wgmma_wait<2>(S);
-          exponentials();
+          exponentials();  // under dQ and dK
         }
         wgmma_wait<1>(dQ);
       }
@@ -275,11 +275,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     exponentials();
   };
   scores();
-  for (int i = 1; i < steps; ++i) {
-    step(std::bool_constant<(kStages > 1)>{});
+  for (int number = 1; number < steps; ++number) {
+    step(number, std::bool_constant<(kStages > 1)>{});
     if (kStages == 1) scores();
   }
-  step(std::false_type{});
+  step(steps, std::false_type{});
   wgmma_wait<0>(dK_sum, dS_operand);
 
   // Through the tiles of K and V, from where TMA takes them.

@@ -24,7 +24,8 @@ __device__ __forceinline__ Columns<N> make_columns(F f) {
   return out;
 }
 
-/// Where column j's value stands so that a lane finds its four of each 16 columns next to each other.
+/// Where column j's value stands so that a lane finds its four of each 16 columns next to each
+/// other.
 __device__ __forceinline__ constexpr int64_t place_of_column(int64_t j) {
   return j / 16 * 16 + j % 8 / 2 * 4 + j % 16 / 8 * 2 + j % 2;
 }

@@ -115,8 +115,7 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, const SwizzledTi
 /// columns is the same, advanced.
 template <class T, int R, int C>
 __device__ __forceinline__ uint64_t by_rows(const SwizzledTile<T, R, C>& tile, int row) {
-  return matrix_descriptor(tile.data + tile.at(row, 0), 16, 8 * tile.kPanelBytes,
-                           tile.kPanelBytes);
+  return matrix_descriptor(tile.data + tile.at(row, 0), 16, 8 * tile.kPanelBytes, tile.kPanelBytes);
 }
 /// A descriptor of the first 16 rows × columns [column, …) of a tile, transposed. That of other
 /// rows is the same, advanced.

@@ -61,7 +61,8 @@ struct Mbarrier {
         : "memory");
   }
   /// Waits for the end of the phase of that parity: the running one or the one before it.
-  /// The hint lets a thread sleep until it comes, up to 10 ms, where it would wake to ask each time.
+  /// The hint lets a thread sleep until it comes, up to 10 ms, where it would wake to ask each
+  /// time.
   __device__ __forceinline__ void wait(int parity) {
     LADDER_SM90A(
         "{\n"
@@ -173,14 +174,14 @@ __device__ __forceinline__ void bulk_add(float* target, const float* source, int
       : "memory");
 }
 
-/// Four 8×8 matrices of 16-bit elements to shared memory, each lane naming one row of 16 bytes: what
-/// ldmatrix_x4() would read (PTX ISA: “stmatrix”).
+/// Four 8×8 matrices of 16-bit elements to shared memory, each lane naming one row of 16 bytes:
+/// what ldmatrix_x4() would read (PTX ISA: “stmatrix”).
 template <class T>
 __device__ __forceinline__ void stmatrix_x4(T* row, const unsigned (&r)[4]) {
-  LADDER_SM90A("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                   shared_address(row)),
-               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
+  LADDER_SM90A(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+      "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+      : "memory");
 }
 
 // ------------------------------------------------------------------------- products of a warpgroup

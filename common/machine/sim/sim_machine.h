@@ -378,8 +378,7 @@ void whole_warp(const char* word, Lane& mine, Compute compute) {
 inline void count_conflicts(const std::array<int64_t, 32>& rows) {
   for (size_t m = 0; m < 4; ++m) {
     int in_bank[8] = {}, passes = 1;  // rows of this matrix that start in each group of four banks
-    for (size_t i = 0; i < 8; ++i)
-      passes = std::max(passes, ++in_bank[rows[8 * m + i] / 16 % 8]);
+    for (size_t i = 0; i < 8; ++i) passes = std::max(passes, ++in_bank[rows[8 * m + i] / 16 % 8]);
     worker->counts().bank_conflicts += passes - 1;
   }
 }
