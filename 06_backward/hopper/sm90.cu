@@ -215,7 +215,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     mul(dS, P);
     dS_operand = as_operand<T>(dS);
     const TileS tile_dS{dS_stages + number % kStages_dS * TileS::kElements};
-    if (Bc / kKeys > 1 || consumer == 0) write(tile_dS, dS_operand, consumer_key + warp_row);
+    if (Bc / kKeys > 1 || consumer == 0)
+      write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
     wgmma_AB(dV_sum, P_operand, dO.tile(), 1, column_dK);  // dV += Pᵀ·dO
     wgmma_commit();

@@ -233,29 +233,42 @@ __device__ __forceinline__ void wgmma_AtB(Accumulator<16, N>& O, const SwizzledT
                                 k ? 1 : scale_d);
 }
 
-/// Writes to rows [row, row + 16) × columns [column, column + K) of a tile, row a multiple of 8 and
-/// column of 64.
-template <class T, int K, int R, int C>
-__device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile, const Operand<T, 16, K>& a,
-                                      int row, int column = 0) {
-  const int lane = lane_id();
-#pragma unroll
-  for (int k = 0; k < K / 16; ++k)
-    stmatrix_x4(tile.data + (tile.at(row, column) + tile.chunk(lane % 16, 2 * k + lane / 16)),
-                a.r[0][k]);
-}
-/// The same rounded to T.
+/// Rounds to T and writes to rows [row, row + 16) × columns [column, column + N) of a tile, column
+/// a multiple of 64.
 template <class T, int N, int R, int C>
 __device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile,
                                       const Accumulator<16, N>& acc, int row, int column = 0) {
-  Operand<T, 16, N> rounded;
+  const int lane = lane_id();
 #pragma unroll
   for (int j = 0; j < N / 8; ++j)
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      rounded.r[0][j / 2][j % 2 * 2 + half] =
-          pack<T>(acc.r[0][j][2 * half], acc.r[0][j][2 * half + 1]);
-  write(tile, rounded, row, column);
+      store_pair(tile.data + (tile.at(0, column) + tile.chunk(row + lane / 4 + 8 * half, j)) +
+                     lane % 4 * 2,
+                 pack<T>(acc.r[0][j][2 * half], acc.r[0][j][2 * half + 1]));
+}
+/// The same with what as_operand() has rounded already.
+template <class T, int K, int R, int C>
+__device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile, const Operand<T, 16, K>& a,
+                                      int row) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int j = 0; j < K / 8; ++j)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      store_pair(tile.data + tile.chunk(row + lane / 4 + 8 * half, j) + lane % 4 * 2,
+                 a.r[0][j / 2][j % 2 * 2 + half]);
+}
+/// The same by stmatrix, row a multiple of 8: a quarter of the instructions, and a few registers
+/// more, which not every kernel has.
+template <class T, int K, int R, int C>
+__device__ __forceinline__ void write_matrices(const SwizzledTile<T, R, C>& tile,
+                                               const Operand<T, 16, K>& a, int row) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int k = 0; k < K / 16; ++k)
+    stmatrix_x4(tile.data + (tile.at(row, 0) + tile.chunk(lane % 16, 2 * k + lane / 16)),
+                a.r[0][k]);
 }
 
 /// A warp's 16 × N sums as they lie in its registers: each lane's four of a piece together, and
