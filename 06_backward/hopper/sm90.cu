@@ -286,8 +286,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   // Through the tiles of K and V, from where TMA takes them.
   named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // both are done with them
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
-  write(tile_K, dK_sum, consumer_key + warp_row, column_dK);
-  write(tile_V, dV_sum, consumer_key + warp_row, column_dK);
+  write_matrices(tile_K, as_operand<T>(dK_sum), consumer_key + warp_row, column_dK);
+  write_matrices(tile_V, as_operand<T>(dV_sum), consumer_key + warp_row, column_dK);
   fence_proxy_async();
   named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);
   if (threadIdx.x == kWarpgroup) {

@@ -259,15 +259,16 @@ __device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile, const O
       store_pair(tile.data + tile.chunk(row + lane / 4 + 8 * half, j) + lane % 4 * 2,
                  a.r[0][j / 2][j % 2 * 2 + half]);
 }
-/// The same by stmatrix, row a multiple of 8: a quarter of the instructions, and a few registers
-/// more, which not every kernel has.
+/// To columns [column, …) of it by stmatrix, row a multiple of 8, column of 64: a quarter of the
+/// instructions, and a few registers more, which not every kernel has.
 template <class T, int K, int R, int C>
 __device__ __forceinline__ void write_matrices(const SwizzledTile<T, R, C>& tile,
-                                               const Operand<T, 16, K>& a, int row) {
+                                               const Operand<T, 16, K>& a, int row,
+                                               int column = 0) {
   const int lane = lane_id();
 #pragma unroll
   for (int k = 0; k < K / 16; ++k)
-    stmatrix_x4(tile.data + (tile.at(row, 0) + tile.chunk(lane % 16, 2 * k + lane / 16)),
+    stmatrix_x4(tile.data + (tile.at(row, column) + tile.chunk(lane % 16, 2 * k + lane / 16)),
                 a.r[0][k]);
 }
 
