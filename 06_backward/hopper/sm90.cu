@@ -275,12 +275,16 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     wgmma_wait<0>(S);
     exponentials();
   };
-  scores();
-  for (int number = 1; number < steps; ++number) {
-    step(number, std::bool_constant<(kStages > 1)>{});
-    if (kStages == 1) scores();
+  if constexpr (kStages > 1) {
+    scores();
+    for (int number = 1; number < steps; ++number) step(number, std::true_type{});
+    step(steps, std::false_type{});
+  } else {
+    for (int number = 1; number <= steps; ++number) {
+      scores();
+      step(number, std::false_type{});
+    }
   }
-  step(steps, std::false_type{});
   wgmma_wait<0>(dK_sum, dS_operand);
 
   // Through the tiles of K and V, from where TMA takes them.
