@@ -8,12 +8,13 @@
 //   bulk_load, bulk_add        floats in a row, HBM → shared memory, and added to HBM from there
 //   tma_store_commit, tma_store_wait, tma_store_wait_read      groups of stores and additions
 //   named_barrier_sync, named_barrier_arrive, setmaxnreg_inc, setmaxnreg_dec
+//   stmatrix_x4                what ldmatrix_x4 reads, written
 //   multiprocessors            how many the device has
 //   scheduling_barrier         the compiler moves no arithmetic over it
 //   done_with                  nothing of this warp reads a part of shared memory any more: checked
 //                              on the sim, nothing on the GPU
-//   matrix_descriptor, wgmma_m64k16, wgmma_m64k32, wgmma_fence_instruction, hold,
-//   wgmma_commit, wgmma_wait_instruction     what common/tile/warpgroup.h is made of
+//   matrix_descriptor, advanced, wgmma_m64k16, wgmma_m64k32, wgmma_fence_instruction,
+//   hold, wgmma_commit, wgmma_wait_instruction     what common/tile/warpgroup.h is made of
 #pragma once
 
 #include "machine/machine.h"

@@ -46,6 +46,10 @@ struct SwizzledTile {
   __device__ __forceinline__ static constexpr int at(int row, int column) {
     return column / kColumns * kPanel + row * kColumns + column % kColumns;
   }
+  /// The same in bytes.
+  __device__ __forceinline__ static constexpr int bytes(int row, int column) {
+    return at(row, column) * int{sizeof(T)};
+  }
   /// Where chunk c of row r starts, in elements.
   __device__ __forceinline__ static constexpr int chunk(int r, int c) {
     constexpr int kChunks = kColumns / kChunk;                       // of a panel's row
@@ -107,19 +111,18 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, const SwizzledTi
     tma_store(map, tile.data + i * tile.kPanel, c0 + tile.kColumns * i, c1, c2, c3);
 }
 
-/// A descriptor of rows [row, row + …) × 32 bytes from `column` on of a tile, as they stand.
+/// A descriptor of rows [row, row + …) × the first 32 bytes of a tile, as they stand. That of other
+/// columns is the same, advanced.
 template <class T, int R, int C>
-__device__ __forceinline__ uint64_t by_rows(const SwizzledTile<T, R, C>& tile, int row,
-                                            int column) {
-  return matrix_descriptor(tile.data + tile.at(row, column), 16, 8 * tile.kPanelBytes,
-                           tile.kPanelBytes);
+__device__ __forceinline__ uint64_t by_rows(const SwizzledTile<T, R, C>& tile, int row) {
+  return matrix_descriptor(tile.data + tile.at(row, 0), 16, 8 * tile.kPanelBytes, tile.kPanelBytes);
 }
-/// A descriptor of rows [row, row + 16) × columns [column, …) of a tile, transposed.
+/// A descriptor of the first 16 rows × columns [column, …) of a tile, transposed. That of other
+/// rows is the same, advanced.
 template <class T, int R, int C>
-__device__ __forceinline__ uint64_t by_columns(const SwizzledTile<T, R, C>& tile, int row,
-                                               int column) {
+__device__ __forceinline__ uint64_t by_columns(const SwizzledTile<T, R, C>& tile, int column) {
   static_assert(sizeof(T) == 2, "operands of 8 bits cannot be transposed");
-  return matrix_descriptor(tile.data + tile.at(row, column), tile.kPanel * int{sizeof(T)}, 1024);
+  return matrix_descriptor(tile.data + tile.at(0, column), tile.kPanel * int{sizeof(T)}, 1024);
 }
 
 /// Loads rows [row, row + 16), a multiple of 8, of a tile.
@@ -154,9 +157,10 @@ __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledT
                                           int row, const SwizzledTile<T, RB, C>& B, int scale_d = 1,
                                           int row_b = 0) {
   static_assert(N <= RB);
+  const uint64_t a = by_rows(A, row), b = by_rows(B, row_b);
 #pragma unroll
   for (int k = 0; k < C; k += 16)
-    wgmma_m64k16<T, false, false>(S.r[0], by_rows(A, row, k), by_rows(B, row_b, k),
+    wgmma_m64k16<T, false, false>(S.r[0], advanced(a, A.bytes(0, k)), advanced(b, B.bytes(0, k)),
                                   k ? 1 : scale_d);
 }
 /// The same with A from registers.
@@ -164,9 +168,10 @@ template <class T, int N, int C>
 requires(sizeof(T) == 2) __device__ __forceinline__
     void wgmma_ABt(Accumulator<16, N>& S, Operand<T, 16, C>& a, const SwizzledTile<T, N, C>& B,
                    int scale_d = 1) {
+  const uint64_t b = by_rows(B, 0);
 #pragma unroll
   for (int k = 0; k < C; k += 16)
-    wgmma_m64k16<T, false>(S.r[0], a.r[0][k / 16], by_rows(B, 0, k), k ? 1 : scale_d);
+    wgmma_m64k16<T, false>(S.r[0], a.r[0][k / 16], advanced(b, B.bytes(0, k)), k ? 1 : scale_d);
 }
 /// Of e4m3. There is no wgmma_AB of it: both operands must have the inner dimension's elements next
 /// to each other, so that A·B takes B stored as Bᵀ and is wgmma_ABt too.
@@ -174,9 +179,10 @@ template <int N, int RA, int C>
 __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledTile<e4m3, RA, C>& A,
                                           int row, const SwizzledTile<e4m3, N, C>& B,
                                           int scale_d = 1) {
+  const uint64_t a = by_rows(A, row), b = by_rows(B, 0);
 #pragma unroll
   for (int k = 0; k < C; k += 32)
-    wgmma_m64k32(S.r[0], by_rows(A, row, k), by_rows(B, 0, k), k ? 1 : scale_d);
+    wgmma_m64k32(S.r[0], advanced(a, A.bytes(0, k)), advanced(b, B.bytes(0, k)), k ? 1 : scale_d);
 }
 /// And with A from registers, B rows [row_b, row_b + N) of a tile.
 template <int N, int RB, int C>
@@ -184,9 +190,10 @@ __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, Operand<e4m3, 1
                                           const SwizzledTile<e4m3, RB, C>& B, int scale_d = 1,
                                           int row_b = 0) {
   static_assert(N <= RB);
+  const uint64_t b = by_rows(B, row_b);
 #pragma unroll
   for (int k = 0; k < C; k += 32)
-    wgmma_m64k32(S.r[0], a.r[0][k / 32], by_rows(B, row_b, k), k ? 1 : scale_d);
+    wgmma_m64k32(S.r[0], a.r[0][k / 32], advanced(b, B.bytes(0, k)), k ? 1 : scale_d);
 }
 /// O = scale_d·O + A·B, A from registers, B all rows and columns [column, column + N) of a tile,
 /// column a multiple of 64.
@@ -195,9 +202,10 @@ __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, Operand<T, 16, K
                                          const SwizzledTile<T, K, C>& B, int scale_d = 1,
                                          int column = 0) {
   static_assert(N <= C);
+  const uint64_t b = by_columns(B, column);
 #pragma unroll
   for (int k = 0; k < K; k += 16)
-    wgmma_m64k16<T, true>(O.r[0], a.r[0][k / 16], by_columns(B, k, column), k ? 1 : scale_d);
+    wgmma_m64k16<T, true>(O.r[0], a.r[0][k / 16], advanced(b, B.bytes(k, 0)), k ? 1 : scale_d);
 }
 /// The same with A rows [row, row + 64) of a tile.
 template <class T, int N, int K, int RA, int C>
@@ -205,9 +213,10 @@ __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, const SwizzledTi
                                          int row, const SwizzledTile<T, K, C>& B, int scale_d = 1,
                                          int column = 0) {
   static_assert(N <= C);
+  const uint64_t a = by_rows(A, row), b = by_columns(B, column);
 #pragma unroll
   for (int k = 0; k < K; k += 16)
-    wgmma_m64k16<T, false, true>(O.r[0], by_rows(A, row, k), by_columns(B, k, column),
+    wgmma_m64k16<T, false, true>(O.r[0], advanced(a, A.bytes(0, k)), advanced(b, B.bytes(k, 0)),
                                  k ? 1 : scale_d);
 }
 /// O = scale_d·O + Aᵀ·B: columns [column, column + 64) of a tile, transposed, times columns
@@ -217,9 +226,10 @@ __device__ __forceinline__ void wgmma_AtB(Accumulator<16, N>& O, const SwizzledT
                                           int column, const SwizzledTile<T, K, C>& B,
                                           int scale_d = 1, int column_b = 0) {
   static_assert(N <= C);
+  const uint64_t a = by_columns(A, column), b = by_columns(B, column_b);
 #pragma unroll
   for (int k = 0; k < K; k += 16)
-    wgmma_m64k16<T, true, true>(O.r[0], by_columns(A, k, column), by_columns(B, k, column_b),
+    wgmma_m64k16<T, true, true>(O.r[0], advanced(a, A.bytes(k, 0)), advanced(b, B.bytes(k, 0)),
                                 k ? 1 : scale_d);
 }
 
@@ -248,6 +258,18 @@ __device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile, const O
     for (int half = 0; half < 2; ++half)
       store_pair(tile.data + tile.chunk(row + lane / 4 + 8 * half, j) + lane % 4 * 2,
                  a.r[0][j / 2][j % 2 * 2 + half]);
+}
+/// To columns [column, …) of it by stmatrix, row a multiple of 8, column of 64: a quarter of the
+/// instructions, and a few registers more, which not every kernel has.
+template <class T, int K, int R, int C>
+__device__ __forceinline__ void write_matrices(const SwizzledTile<T, R, C>& tile,
+                                               const Operand<T, 16, K>& a, int row,
+                                               int column = 0) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int k = 0; k < K / 16; ++k)
+    stmatrix_x4(tile.data + (tile.at(row, column) + tile.chunk(lane % 16, 2 * k + lane / 16)),
+                a.r[0][k]);
 }
 
 /// A warp's 16 × N sums as they lie in its registers: each lane's four of a piece together, and

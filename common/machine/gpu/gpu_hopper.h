@@ -61,12 +61,14 @@ struct Mbarrier {
         : "memory");
   }
   /// Waits for the end of the phase of that parity: the running one or the one before it.
+  /// The hint lets a thread sleep until it comes, up to 10 ms, where it would wake to ask each
+  /// time.
   __device__ __forceinline__ void wait(int parity) {
     LADDER_SM90A(
         "{\n"
         ".reg .pred done;\n"
         "again:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, 10000000;\n"
         "@done bra over;\n"
         "bra again;\n"
         "over:\n"
@@ -172,6 +174,16 @@ __device__ __forceinline__ void bulk_add(float* target, const float* source, int
       : "memory");
 }
 
+/// Four 8×8 matrices of 16-bit elements to shared memory, each lane naming one row of 16 bytes:
+/// what ldmatrix_x4() would read (PTX ISA: “stmatrix”).
+template <class T>
+__device__ __forceinline__ void stmatrix_x4(T* row, const unsigned (&r)[4]) {
+  LADDER_SM90A(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+      "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+      : "memory");
+}
+
 // ------------------------------------------------------------------------- products of a warpgroup
 
 /// Where a wgmma finds a matrix in shared memory, swizzled by 128 bytes (PTX ISA: “Matrix
@@ -183,12 +195,17 @@ __device__ __forceinline__ void bulk_add(float* target, const float* source, int
 template <class T>
 __device__ __forceinline__ uint64_t matrix_descriptor(const T* start, int leading, int stride,
                                                       int piece = 128) {
-  return (shared_address(start) & 0x3ffff) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
+  return shared_address(start) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32 |
          uint64_t{piece == 32   ? 3u
                   : piece == 64 ? 2u
                                 : 1u}
              << 62;
+}
+/// The descriptor of what starts so many bytes further on. In the lower half alone, where the start
+/// is: one addition, and all descriptors of a tile come from one.
+__device__ __forceinline__ uint64_t advanced(uint64_t descriptor, int bytes) {
+  return descriptor >> 32 << 32 | (static_cast<unsigned>(descriptor) + (bytes >> 4));
 }
 
 /// Keeps the order of the arithmetic before it and of the waits after it. ptxas moves arithmetic

@@ -131,6 +131,28 @@ inline void bulk_add(Hbm<float> target, Smem<float> source, int n) {
   worker->async().copies.bulk_add(target.array(), target.byte(0), source.place(0), n);
 }
 
+template <class T>
+void stmatrix_x4(Smem<T> row, const unsigned (&r)[4]) {
+  static_assert(sizeof(T) == 2);
+  struct alignas(16) Row {
+    unsigned x[4];
+  };
+  struct Lane {
+    const unsigned* r;
+    int64_t at;
+    Row row;
+  } mine{r, row.byte(0), {}};
+  check_aligned(row, "stmatrix.x4 of a row of", 16);
+  whole_warp("stmatrix.x4", mine, [](Lane* const* lanes, unsigned) {
+    std::array<int64_t, 32> rows;
+    for (size_t l = 0; l < 32; ++l) rows[l] = lanes[l]->at;
+    count_conflicts(rows);
+    for (int l = 0; l < 32; ++l)
+      for (int j = 0; j < 4; ++j) lanes[l]->row.x[j] = lanes[l % 8 * 4 + j]->r[l / 8];
+  });
+  row.template store_as<Row>(0, mine.row);
+}
+
 // ------------------------------------------------------------------------- products of a warpgroup
 
 template <class T>
@@ -141,6 +163,14 @@ uint64_t matrix_descriptor(Smem<T> start, int leading, int stride, int piece = 1
                   : piece == 64 ? 2u
                                 : 1u}
              << 62;
+}
+/// Faults where the start leaves its 14 bits: on the chip it would run into the next field.
+inline uint64_t advanced(uint64_t descriptor, int bytes) {
+  const uint64_t start = (descriptor & 0x3fff) + static_cast<uint64_t>(bytes >> 4);
+  if (bytes % 16 || start > 0x3fff)
+    fault("wgmma: a matrix descriptor advanced by " + std::to_string(bytes) +
+          " bytes, which is no multiple of 16 or too far");
+  return (descriptor & ~uint64_t{0x3fff}) | start;
 }
 
 inline void wgmma_fence_instruction() {}

@@ -9,6 +9,7 @@
 #define __launch_bounds__(...)
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -373,6 +374,14 @@ void whole_warp(const char* word, Lane& mine, Compute compute) {
   collective(word, 0xffffffff, mine, compute);
 }
 
+/// Counts how often rows of the four matrices of an ldmatrix or stmatrix meet in a group of banks.
+inline void count_conflicts(const std::array<int64_t, 32>& rows) {
+  for (size_t m = 0; m < 4; ++m) {
+    int in_bank[8] = {}, passes = 1;  // rows of this matrix that start in each group of four banks
+    for (size_t i = 0; i < 8; ++i) passes = std::max(passes, ++in_bank[rows[8 * m + i] / 16 % 8]);
+    worker->counts().bank_conflicts += passes - 1;
+  }
+}
 /// Four 8×8 matrices of 16-bit elements (or pairs of 8-bit ones) from shared memory, each lane
 /// naming one row of 16 bytes. Layout: PTX ISA, “ldmatrix”: lane l receives elements 2·(l%4) and
 /// the next of row l/4 of each matrix, transposed: of column l/4.
@@ -390,19 +399,16 @@ void ldmatrix(const char* word, unsigned (&r)[4], Smem<T> row) {
   if (mine.at % 16) fault(std::string(word) + " of a row not aligned to 16 bytes");
   worker->counts().sram_operands += int{sizeof(Row)};
   whole_warp(word, mine, [](Lane* const* lanes, unsigned) {
-    for (int m = 0; m < 4; ++m) {
-      int in_bank[8] = {};  // rows of this matrix that start in each group of four banks
-      for (int i = 0; i < 8; ++i) ++in_bank[lanes[8 * m + i]->at / 16 % 8];
-      int passes = 1;
-      for (const int n : in_bank) passes = n > passes ? n : passes;
-      worker->counts().bank_conflicts += passes - 1;
+    std::array<int64_t, 32> rows;
+    for (size_t l = 0; l < 32; ++l) rows[l] = lanes[l]->at;
+    count_conflicts(rows);
+    for (int m = 0; m < 4; ++m)
       for (int l = 0; l < 32; ++l) {
         const int i = l / 4, j = 2 * (l % 4);
         const auto at = [&](int a, int b) -> unsigned { return lanes[8 * m + a]->row.x[b]; };
         lanes[l]->out[m] =
             transposed ? at(j, i) | at(j + 1, i) << 16 : at(i, j) | at(i, j + 1) << 16;
       }
-    }
   });
   for (int m = 0; m < 4; ++m) r[m] = mine.out[m];
 }
@@ -463,6 +469,14 @@ inline void read_4(float (&x)[4], Hbm<const float> source) {
   check_aligned(source.data(), "read of 4 floats");
   source.count_read<16>(0);
   std::memcpy(x, source.data(), sizeof(x));
+}
+inline void read_4(float (&x)[4], Smem<float> source) {
+  struct Four {
+    float x[4];
+  };
+  check_aligned(source, "read of 4 floats of", 16);
+  const Four four = source.load_as<Four>(0);
+  std::copy_n(four.x, 4, x);
 }
 inline void store_4(Smem<float> target, const float (&x)[4]) {
   struct Four {

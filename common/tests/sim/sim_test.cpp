@@ -14,6 +14,7 @@
 #endif
 
 #include "harness/parallel.h"
+#include "machine/hopper.h"
 #include "tests/sim/sim_test.h"
 
 namespace ladder::sim {
@@ -408,6 +409,8 @@ TEST_F(SimTest, FaultsWhatIsUndefinedOnTheGpu) {
     if (made("ldmatrix")) ldmatrix_x4(r, s);
     if (made("mma")) mma_m16n8k16<fp16>(c, r, 0, 0);
     if (made("ldmatrix's row")) ldmatrix_x4(r, s + 4);
+    if (made("stmatrix")) stmatrix_x4(s, r);
+    if (made("stmatrix's row")) stmatrix_x4(s + 4, r);
     if (made("pair")) store_pair(s + 1, 0u);
     if (made("copy")) cp_async(s, x + 4);
     if (made("chunk read")) read_chunk(x + 1);
@@ -415,12 +418,14 @@ TEST_F(SimTest, FaultsWhatIsUndefinedOnTheGpu) {
   };
   expect(31,
          {{"ldmatrix", "ldmatrix.x4 in a warp of fewer than 32 threads"},
+          {"stmatrix", "stmatrix.x4 in a warp of fewer than 32 threads"},
           {"mma", "mma.m16n8k16 in a warp of fewer than 32 threads"},
           {"", "no fault"}},
          kernel);
   expect(32,
          {{"shuffle", "__shfl_xor_sync: lane 0 reads lane 16, which takes no part"},
           {"ldmatrix's row", "ldmatrix.x4 of a row not aligned to 16 bytes"},
+          {"stmatrix's row", "stmatrix.x4 of a row of shared s not aligned to 16 bytes"},
           {"pair", "pair to shared s not aligned to 4 bytes"},
           {"copy", "asynchronous copy from global memory not aligned to 16 bytes"},
           {"chunk read", "read of a chunk not aligned to 16 bytes"},
