@@ -1,11 +1,10 @@
-// 06 on Hopper, step 6: S and P a step ahead (after Shah et al. 2024, FlashAttention-3, §3.1 and
-// Appendix B).
+// 06 on Hopper, step 6: S a step ahead (Shah et al. 2024, FlashAttention-3, §3.1 and Appendix B).
 //
 //   build/bin/06_backward --variant sm90 --seqlen 512 --causal
 //
-// Since `bulk_add`: the next step's S is started before this step's dQ, and its exponentials run
-// under dQ and dK, so that the tensor cores have something to do meanwhile; where there is one
-// stage, at d = 256, it cannot be. LSE and delta lie so that a lane reads four floats at once.
+// Since `bulk_add`: the product S of the next step is started before this step's dQ is written out,
+// so that the tensor cores have something to do meanwhile; where there is one stage, at d = 256,
+// it cannot be.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -29,23 +28,17 @@ constexpr int kKeys = 64;              // of a consumer
 constexpr int backward_stages(int D) {
   return D == 256 ? 1 : 2;
 }
-/// Of Q one more: a stage is free only once dK is done, when the next step has begun.
-constexpr int backward_stages_Q(int D) {
-  return D == 256 ? 1 : 3;
-}
 constexpr int kStages_dS = 2;
 /// Registers of a thread of a consumer, and of the producer.
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 constexpr int kAll = 1;  // the named barrier of all consumers
 
 int64_t backward_smem_bytes(int D, int Br, int Bc) {
-  const int columns = std::max(D, 64);
-  int64_t bytes = 2 * shared_bytes<fp16>(Bc * columns) + shared_bytes<fp16>(kStages_dS * Bc * Br) +
-                  shared_bytes<float>(Br * D) + shared_bytes<Mbarrier>(1);
-  for (const int stages : {backward_stages_Q(D), backward_stages(D)})
-    bytes += shared_bytes<fp16>(stages * Br * columns) + shared_bytes<float>(stages * Br) +
-             2 * shared_bytes<Mbarrier>(stages);
-  return bytes;
+  const int columns = std::max(D, 64), stages = backward_stages(D);
+  return 2 * shared_bytes<fp16>(Bc * columns) + 2 * shared_bytes<fp16>(stages * Br * columns) +
+         shared_bytes<fp16>(kStages_dS * Bc * Br) + shared_bytes<float>(Br * D) +
+         2 * shared_bytes<float>(stages * Br) + shared_bytes<Mbarrier>(1) +
+         4 * shared_bytes<Mbarrier>(stages);
 }
 
 /// A piece of a tile of dQ, 64 × kColumns, that a consumer makes at once: rows of the tile or,
@@ -90,9 +83,8 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
   }
   for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
   if (column == 0) {
-    const int64_t place = place_of_column(at);
-    minus_delta[place] = -sum;
-    LSE_log2e[place] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+    minus_delta[at] = -sum;
+    LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
   }
 }
 
@@ -112,7 +104,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   // for that, half the columns of all keys.
   constexpr int kColumns_dK = D / (Bc / kKeys == 1 ? 2 : 1);
   using Piece = PieceOf_dQ<Br, D>;
-  // dK of a step ends in the next one, where there are registers for its operand.
+  // dK of a step runs under the next step's exponentials, where there are registers for its
+  // operand.
   constexpr bool kLate = D == 128;
   // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
   const auto [bh, tile] =
@@ -130,8 +123,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   SharedMemory smem;
   const TileKV tile_K{smem.take<T>("K", TileKV::kElements)};
   const TileKV tile_V{smem.take<T>("V", TileKV::kElements)};
-  StagesWithRows<TileQ, backward_stages_Q(D), Br> Q{smem, "Q"};
-  StagesWithRows<TileQ, kStages, Br> dO{smem, "dO"};
+  StagesWithRows<TileQ, kStages, Br> Q{smem, "Q"}, dO{smem, "dO"};
   const auto dS_stages = smem.take<T>("dS", kStages_dS * TileS::kElements);
   const auto dQ_tile = smem.take<float>("dQ", Br * D);
   Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
@@ -172,60 +164,67 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   const int first_seen = p.causal ? key + p.N - p.N_kv : -Bc;
 
   Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
-  auto &P = S, &dS = dP;
   Accumulator<16, kColumns_dK> dK_sum, dV_sum;
   Operand<T, 16, Br> dS_operand;
-  auto Q_ahead = Q,
-       Q_behind = Q;  // where S and P are computed, a step before the rest; where dK is
-  int row_ahead = first_row;
+  auto Q_ahead = Q;                // where S is computed, a step before the rest
+  auto Q_behind = Q;               // where dK is, which may end in the next step
   const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
+    S = {};
     Q_ahead.wait();
     wgmma_fence(S);
     wgmma_ABt(S, tile_K, consumer_key, Q_ahead.tile(), 0);
     wgmma_commit();
-  };
-  const auto exponentials = [&] {  // P = exp(S - LSE)
-    exp2_columns(P, c, read_columns<Br>(Q_ahead.of_rows()));
-    if (row_ahead < first_seen + Bc - 1 || key + Bc > p.N_kv)
-      for_each(P, [&](int i, int j, float& x) {
-        i += consumer_key + warp_row;
-        if (row_ahead + j < first_seen + i || key + i >= p.N_kv) x = 0;
-      });
     Q_ahead.at.next();
-    row_ahead += Br;
-    if (row_ahead >= p.N) row_ahead = first_row;  // the next head
   };
-
+  const int steps = group * static_cast<int>(ceil_div(p.N - first_row, Br));
   int row = first_row;
   auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + row) * D;
-  // Of steps 1, 2, …; all but the last make S and P of the next one, where there are two stages.
-  const auto step = [&](int number, auto with_next) {
-    constexpr bool kNext = decltype(with_next)::value;
+  KV_full[0].wait(0);
+  if (kStages > 1) {
+    start_scores();
+    wgmma_wait<0>(S);
+  }
+  for (int step = 0; step < steps; ++step) {
+    if (kStages == 1) {
+      start_scores();
+      wgmma_wait<0>(S);
+    }
     dO.wait();
-    fill_columns(dP, read_columns<Br>(dO.of_rows()));
+    fill_columns(dP, make_columns<Br>([&](int j) -> float { return dO.of_rows()[j]; }));
     wgmma_fence(dP);
     wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
     wgmma_commit();
+    auto& P = S;
+    exp2_columns(P, c, make_columns<Br>([&](int j) -> float { return Q.of_rows()[j]; }));
+    if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
+      for_each(P, [&](int i, int j, float& x) {
+        i += consumer_key + warp_row;
+        if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
+      });
     auto P_operand = as_operand<T>(P);
     if (kLate) {
       wgmma_wait<1>(dK_sum, dS_operand);  // the last step's
-      if (number > 1) Q_behind.release();
+      if (step > 0) Q_behind.release();
     }
     wgmma_wait<0>(dP);
+    auto& dS = dP;
     mul(dS, P);
     dS_operand = as_operand<T>(dS);
-    const TileS tile_dS{dS_stages + number % kStages_dS * TileS::kElements};
+    const TileS tile_dS{dS_stages + step % kStages_dS * TileS::kElements};
     if (Bc / kKeys > 1 || consumer == 0)
       write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
     wgmma_AB(dV_sum, P_operand, dO.tile(), 1, column_dK);  // dV += Pᵀ·dO
     wgmma_commit();
-    if constexpr (kNext) start_scores();  // under which consumers wait for each other
-    wgmma_wait<kNext ? 1 : 0>(dV_sum, P_operand);
-    dO.release();
     fence_proxy_async();
     if (first_lane) tma_store_wait_read<0>();                   // the last step's dQ
     named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // dS is complete
+    wgmma_wait<0>(dV_sum, P_operand);
+    const auto start_dK = [&] {  // dK += dSᵀ·Q
+      wgmma_fence(dK_sum, dS_operand);
+      wgmma_AB(dK_sum, dS_operand, Q.tile(), 1, column_dK);
+      wgmma_commit();
+    };
 
 #pragma unroll
     for (int n = 0; n < Piece::kOfConsumer; ++n) {
@@ -234,25 +233,28 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       wgmma_fence(dQ);
       wgmma_AtB(dQ, tile_dS, piece.row(), tile_K, 0, piece.column());  // dQ = dS·K
       wgmma_commit();
+      if (n == 0) {
+        wgmma_wait<1>(dV_sum, P_operand);
+        dO.release();
+      }
       if (n + 1 < Piece::kOfConsumer) {
         wgmma_wait<0>(dQ);
+        write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+      } else if (kStages > 1 && step + 1 < steps) {
+        start_scores();  // of the next step
+        start_dK();
+        wgmma_wait<2>(dQ);
+        write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+        wgmma_wait<kLate ? 1 : 0>(S);
+        if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
       } else {
-        wgmma_fence(dK_sum, dS_operand);
-        wgmma_AB(dK_sum, dS_operand, Q.tile(), 1, column_dK);  // dK += dSᵀ·Q
-        wgmma_commit();
-        if constexpr (kNext) {
-          wgmma_wait<2>(S);
-          exponentials();  // under dQ and dK
-        }
+        start_dK();
         wgmma_wait<1>(dQ);
+        write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+        if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
       }
-      write_as_they_lie(dQ_tile + piece.at(warp), dQ);
     }
-    if (!kLate) {
-      wgmma_wait<0>(dK_sum, dS_operand);
-      Q_behind.release();
-    }
-    Q.at.next();
+    if (!kLate) Q_behind.release();
     fence_proxy_async();
     __syncwarp();
     if (first_lane) {
@@ -260,29 +262,12 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       bulk_add(dQ_at + at, dQ_tile + at, Piece::kOfConsumer * Piece::kOfWarp);
       tma_store_commit();
     }
+    Q.at.next();
     row += Br;
     dQ_at = dQ_at + Br * D;
     if (row >= p.N) {  // the next head
       row = first_row;
       dQ_at = dQ_at + first_row * D;
-    }
-  };
-
-  const int steps = group * static_cast<int>(ceil_div(p.N - first_row, Br));
-  KV_full[0].wait(0);
-  const auto scores = [&] {
-    start_scores();
-    wgmma_wait<0>(S);
-    exponentials();
-  };
-  if constexpr (kStages > 1) {
-    scores();
-    for (int number = 1; number < steps; ++number) step(number, std::true_type{});
-    step(steps, std::false_type{});
-  } else {
-    for (int number = 1; number <= steps; ++number) {
-      scores();
-      step(number, std::false_type{});
     }
   }
   wgmma_wait<0>(dK_sum, dS_operand);

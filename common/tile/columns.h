@@ -24,25 +24,6 @@ __device__ __forceinline__ Columns<N> make_columns(F f) {
   return out;
 }
 
-/// Where column j's value stands so that a lane finds its four of each 16 columns next to each
-/// other.
-__device__ __forceinline__ constexpr int64_t place_of_column(int64_t j) {
-  return j / 16 * 16 + j % 8 / 2 * 4 + j % 16 / 8 * 2 + j % 2;
-}
-/// Columns of values that stand so: 16 bytes at once.
-template <int N>
-__device__ __forceinline__ Columns<N> read_columns(Smem<float> values) {
-  Columns<N> out;
-#pragma unroll
-  for (int j = 0; j < N / 16; ++j) {
-    float x[4];
-    read_4(x, values + (16 * j + lane_id() % 4 * 4));
-    out.r[2 * j][0] = x[0], out.r[2 * j][1] = x[1];
-    out.r[2 * j + 1][0] = x[2], out.r[2 * j + 1][1] = x[3];
-  }
-  return out;
-}
-
 /// Every element becomes its column's value.
 template <int M, int N>
 __device__ __forceinline__ void fill_columns(Accumulator<M, N>& acc, const Columns<N>& columns) {
