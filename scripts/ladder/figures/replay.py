@@ -38,13 +38,23 @@ class Actor:
         self.left = None   # cycles of arithmetic before the next event, were it alone
         self.since = None  # when it began to wait
         self.ends = {}     # event that waits → [group, when that ends] of what it waits for
-        self.count = {}    # of products so far, by array, and of spans of arithmetic
+        self.count = {}    # of products and of spans of arithmetic so far, by name
         self.spans = []    # [what, number of the step or None, from, to]
         self.times = []    # of each event: from, to
 
     def number_of(self, what):
         self.count[what] = self.count.get(what, -1) + 1
         return self.count[what]
+
+    def product(self, array, names):
+        """Which of `names` the product that begins is, and its step: in turn, but where another by
+        the same array follows at once, the next step's first goes ahead of this step's last."""
+        what = min(names, key=lambda name: self.count.get(name, -1))
+        if len(names) > 1:
+            later = (name for event, name, *_ in self.events[self.at + 1:] if event == "wgmma")
+            if next(later, None) == array:
+                what = names[0]
+        return what, self.number_of(what)
 
     def begin_work(self, now):
         """The arithmetic before the next event, as long as it takes alone."""
@@ -102,9 +112,8 @@ class Block:
         if kind == "wgmma":
             start = max(self.now, self.tensor_free)
             self.tensor_free = start + amount / MATMUL_FLOPS
-            number_of_it, names = actor.number_of(name), self.called[name]
-            self.products.append([actor.number, names[number_of_it % len(names)],
-                                  number_of_it // len(names), start, self.tensor_free])
+            self.products.append([actor.number, *actor.product(name, self.called[name]),
+                                  start, self.tensor_free])
             actor.ends.setdefault("wgmma_wait", []).append((number, self.tensor_free))
             return
         queue = LOADS if kind in LOADS else STORES
