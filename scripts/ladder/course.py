@@ -117,6 +117,7 @@ CAPTIONS = {
     "tflops_both": "Both together: what a training step pays for attention.",
     "traffic": "HBM traffic: what the kernels ask for, each byte once, and what DRAM served.",
     "roofline": "Each rung at its own intensity, under the ceilings that were measured.",
+    "decode": "Decoding: the rate at which K and V are read, as a share of a device copy's.",
     "two_gpus": "From one GPU to another: what waits for HBM follows its bandwidth, what computes "
                 "does not.",
     "workspace": "Memory beyond inputs and outputs: S and P grow with N², the rest with N or not "

@@ -11,6 +11,8 @@ Grids (--grid, several with commas):
          128, causal or not; besides, times against the tile size, those of numbers of 8 bits with
          heads of 256, and each step's error against float64 (a quarter of an hour on an H200)
   long   batch 1, 16 heads of 128, N = 4k … 64k
+  decode one query of each head against caches of 8 MB to 2 GB: the steps for decoding alone, and
+         in each peer's record the rate of a device copy of that run (a minute)
 Or give axes (--seqlen, --head-dim, --batch, --heads, --causal): then only those.
 
 --sim counts instead of timing: one head, N = 128 … 2k, all steps, all tile sizes, and the traces
@@ -49,7 +51,7 @@ def parse(arguments=None):
     description, epilog = __doc__.split("\n\n", 1)
     parser = Parser(prog="scripts/figures measure", description=description, epilog=epilog)
     parser.add_argument("--grid", type=words, metavar="NAME,...",
-                        help="quick, paper, long (default quick, unless axes are given)")
+                        help="quick, paper, long, decode (default quick, unless axes are given)")
     parser.add_argument("--sim", action="store_true", help="count on the sim (see above)")
     parser.add_argument("--out", metavar="FILE",
                         help="(default scripts/results/GPU.json, such as h100.json; sim.json)")
@@ -86,7 +88,7 @@ def parse(arguments=None):
         parser.error("--grid and axes: give one of them")
     for name in options.grid or []:
         if name not in GRIDS:
-            parser.error(f"--grid {name}: there are quick, paper and long")
+            parser.error(f"--grid {name}: there are {', '.join(GRIDS)}")
     if options.sim and (options.grid or options.axes):
         parser.error("--sim has a grid of its own")
     for name in options.peers:

@@ -7,11 +7,15 @@ from ladder.course import BLOCK_SIZE_TIMED, QUANTISED
 from ladder.bench.inputs import CAPTURED, SHIFTED_V
 from ladder.bench.workload import HIDDEN, TOKENS, paper_batch, paper_heads
 
-GRIDS = ("quick", "paper", "long")
+GRIDS = ("quick", "paper", "long", "decode")
 # What a plot at one N shows comes first: an interrupted run leaves what is most useful.
 PAPER_LENGTHS = [2048, 4096, 1024, 8192, 512, 16384]
 HEAD_DIMS = [64, 128]
 LONG_LENGTHS = [16384, 65536, 32768, 8192, 4096]
+# One query of each head: batch, heads, those of K and V, keys.
+DECODE_CACHES = [(1, 32, 32, 4096), (1, 32, 8, 4096), (1, 32, 8, 32768), (1, 32, 8, 131072),
+                 (1, 64, 1, 32768), (16, 32, 32, 4096), (16, 32, 8, 4096), (16, 32, 8, 32768),
+                 (64, 32, 8, 8192)]
 SIM_LENGTHS = [128, 256, 512, 1024, 2048]
 CHECK_LENGTH = 1024
 
@@ -49,7 +53,12 @@ class Config(collections.namedtuple(
         return found
 
 
-Point = collections.namedtuple("Point", "batch heads seqlen head_dim causal dtype")
+class Point(collections.namedtuple("Point", "batch heads seqlen head_dim causal dtype kv_heads "
+                                   "seqlen_kv", defaults=(None, None))):
+    """A workload; the last two where they are not `heads` and `seqlen`."""
+
+    def key(self):
+        return tuple(value for value in self if value is not None)
 
 
 def key(command):
@@ -64,7 +73,9 @@ def key(command):
 
 
 def config(step, point, options=()):
-    return Config(step.rung, step.variant, *point, tuple(options))
+    cache = ("--kv-heads", point.kv_heads, "--seqlen-kv", point.seqlen_kv)
+    return Config(step.rung, step.variant, *point[:6],
+                  (*(map(str, cache) if point.seqlen_kv else ()), *options))
 
 
 def paper_point(n, d, causal, dtype, batch=None, heads=None):
@@ -111,6 +122,8 @@ def plan(options, ladder, steps):
     """What to run of the steps that were chosen, in order: [(point, [Config], [(Config, why)])];
     None for a point where no peer is measured."""
     dtype = options.dtype
+    decoding = [step for step in steps if step.decoding]
+    steps = [step for step in steps if not step.decoding]
     if options.sim:
         return plan_sim(steps, dtype)
     if options.axes:
@@ -133,6 +146,10 @@ def plan(options, ladder, steps):
             found.append((None, checks(steps, dtype) + [
                 one for d in HEAD_DIMS for one in tile_sizes(
                     timed, paper_point(2048, d, False, dtype), ["--check", "off"])], []))
+        elif grid == "decode":
+            points = [Point(batch, heads, 1, d, False, dtype, kv_heads, keys)
+                      for d in (128, 64) for batch, heads, kv_heads, keys in DECODE_CACHES]
+            found += unchecked(ladder_at(points, decoding))
         else:
             points = [Point(1, 16, n, 128, causal, dtype) for n in LONG_LENGTHS
                       for causal in (False, True)]

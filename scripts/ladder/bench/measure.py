@@ -15,6 +15,7 @@ from ladder.bench.grid import key, plan
 from ladder.bench.inputs import loaded
 from ladder.bench.machine import Clocks, machine
 from ladder.programs import json_lines, programs_in, run_quietly, rungs
+from ladder.bench import sdpa
 from ladder.bench.pytorch import Pytorch
 from ladder.bench.results import Results
 from ladder.steps import DIRECTIONS, ladder_of
@@ -77,7 +78,7 @@ class Bench:
             if self.options.again:
                 self.results.forget(key(shlex.join(one.words(self.device))) for one in left)
                 if not pytorch.why:
-                    self.results.forget((name, direction, *point)
+                    self.results.forget((name, direction, *point.key())
                                         for point, _, _ in groups if point
                                         for name in self.options.peers for direction in DIRECTIONS)
             for point, ones, left_out in groups:
@@ -184,12 +185,12 @@ class Bench:
         """beside: what is measured right after them."""
         if pytorch.why:
             return
-        for direction in DIRECTIONS:
-            names = {name: f"pytorch {name} {direction} {' '.join(map(str, point))}"
+        for direction in DIRECTIONS[:1] if point.seqlen_kv else DIRECTIONS:
+            names = {name: f"pytorch {name} {direction} {' '.join(map(str, point.key()))}"
                      for name in self.options.peers}
             # The same order as peer_key's.
             missing = [name for name in names if self.options.again or (
-                not self.results.has((name, direction, *point))
+                not self.results.has((name, direction, *point.key()))
                 and names[name] not in self.results.skipped)]
             if not missing:
                 continue
@@ -197,8 +198,7 @@ class Bench:
                              f"{self.pace.left(self.left)}] PyTorch, {direction}, N "
                              f"{point.seqlen}, d {point.head_dim}")
             lines = pytorch.ask({"direction": direction, "backends": missing, **{
-                name: getattr(point, name) for name in ("head_dim", "causal", "seqlen", "batch",
-                                                        "heads")}})
+                name: getattr(point, name) for name in sdpa.Point._fields[1:]}})
             if lines is None:
                 self.say(f"PyTorch ended, going on without: {pytorch.why}")
                 return
@@ -222,14 +222,17 @@ def find_steps(options):
               file=sys.stderr)
     device = "sim" if options.sim else "gpu"
     ladder = ladder_of(programs.values(), device)
+    # Those that decode have a grid of their own, and stand beside the ladder.
+    grids = options.grid or []
+    every = [step for step in ladder.steps if not step.decoding or "decode" in grids]
     ladder.steps = [step for step in ladder.steps if not step.decoding]
     if not ladder.steps:
         raise Stop("the programs were built without CUDA; --sim counts on the sim", NO_DEVICE)
-    chosen = [step for step in ladder.steps
+    chosen = [step for step in every
               if (not options.rung or any(step.rung.startswith(rung) for rung in options.rung))
               and (not options.variant or step.variant in options.variant)]
     if not chosen:
-        there = ", ".join(f"{step.rung} {step.variant}" for step in ladder.steps)
+        there = ", ".join(f"{step.rung} {step.variant}" for step in every)
         raise Stop(f"--rung and --variant leave nothing; there are {there}", BAD_USAGE)
     return programs, ladder, chosen
 

@@ -110,7 +110,7 @@ def serve(options):
             with contextlib.suppress(RuntimeError):
                 torch.cuda.empty_cache()
             continue
-        point = Point(*(question[name] for name in Point._fields))
+        point = Point(*(question.get(name) for name in Point._fields))
         peers = [Peer(name, gpu, options, progress) for name in question["backends"]]
         records, missing = measure(point, peers, point.text())
         for record in records.values():

@@ -10,8 +10,10 @@ from ladder.bench.machine import merged
 
 
 def peer_key(record):
-    return tuple(record[name] for name in ("variant", "direction", "batch", "heads", "seqlen",
-                                           "head_dim", "causal", "dtype"))
+    names = ["variant", "direction", "batch", "heads", "seqlen", "head_dim", "causal", "dtype"]
+    if record["seqlen_kv"] != record["seqlen"]:
+        names += ["kv_heads", "seqlen_kv"]
+    return tuple(record[name] for name in names)
 
 
 class Results:

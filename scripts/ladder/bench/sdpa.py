@@ -23,18 +23,26 @@ NOT_KNOWN = ["model_read_bytes", "model_write_bytes", "requested_read_bytes",
              "dram_write_bytes", "l2_bytes", "l1_bytes", "workspace_bytes", "kernels", "errors",
              "pass"]
 
+COPIED = 1 << 30  # bytes
+
 Timing = collections.namedtuple("Timing", "median least most samples")  # in ms
 
 
-class Point(collections.namedtuple("Point", "direction head_dim causal seqlen batch heads")):
-    """One workload."""
+class Point(collections.namedtuple("Point", "direction head_dim causal seqlen batch heads kv_heads "
+                                   "seqlen_kv", defaults=(None, None))):
+    """One workload; the last two where they are not `heads` and `seqlen`."""
 
     def text(self):
+        keys = f" of {self.seqlen_kv} keys" if self.seqlen_kv else ""
         return (f"{self.direction}, d {self.head_dim}, {'causal, ' if self.causal else ''}"
-                f"N {self.seqlen}")
+                f"N {self.seqlen}{keys}")
+
+    def cache(self):
+        """Heads and length of K and V."""
+        return self.kv_heads or self.heads, self.seqlen_kv or self.seqlen
 
     def flops(self):
-        forward = 4 * self.seqlen**2 * self.head_dim * self.heads * self.batch
+        forward = 4 * self.seqlen * self.cache()[1] * self.head_dim * self.heads * self.batch
         return forward * (0.5 if self.causal else 1) * (2.5 if self.direction == "bwd" else 1)
 
 
@@ -87,6 +95,7 @@ class Gpu:
         properties = torch.cuda.get_device_properties(0)
         l2 = getattr(properties, "L2_cache_size", 64 << 20)
         self.flush = torch.empty(2 * l2, dtype=torch.uint8, device="cuda")
+        self.copied = None
 
     def time(self, run, budget_ms):
         """Batches of flush, event, run, event, queued without a wait of the host in between."""
@@ -99,6 +108,15 @@ class Gpu:
         samples = sample(budget_ms, lambda: self.batch(run, size, head_start_ms)[0],
                          lambda: 1000 * time.monotonic())
         return Timing(statistics.median(samples), min(samples), max(samples), len(samples))
+
+    def copy_bytes_per_s(self, budget_ms):
+        """Of a copy of 1 GiB, read and written; measured once."""
+        if not self.copied:
+            source, target = (self.torch.empty(COPIED, device="cuda", dtype=self.torch.uint8)
+                              for _ in range(2))
+            copy = self.time(functools.partial(target.copy_, source), budget_ms)
+            self.copied = 2 * COPIED / copy.median * 1e3
+        return self.copied
 
     def batch(self, run, size, head_start_ms=0):
         """Each run's time; the host's time to queue them all; the GPU's from first to last."""
@@ -156,16 +174,20 @@ class Peer:
         torch.manual_seed(self.options.seed)
         backward = point.direction == "bwd"
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[self.options.dtype]
-        make = functools.partial(torch.randn, point.batch, point.heads, point.seqlen,
-                                 point.head_dim, device="cuda", dtype=dtype)
-        q, k, v = (make(requires_grad=backward) for _ in range(3))
+        def make(heads, rows, requires_grad=False):
+            return torch.randn(point.batch, heads, rows, point.head_dim, device="cuda",
+                               dtype=dtype, requires_grad=requires_grad)
+
+        queries, cache = (point.heads, point.seqlen), point.cache()
+        q, k, v = (make(*shape, requires_grad=backward) for shape in (queries, cache, cache))
+        shared = {"enable_gqa": True} if cache[0] != point.heads else {}
         attention = functools.partial(scaled_dot_product_attention, q, k, v,
-                                      is_causal=point.causal)
+                                      is_causal=point.causal, **shared)
         with sdpa_kernel(getattr(SDPBackend, BACKENDS[self.name])):
             if not backward:
                 with torch.no_grad():
                     return self.gpu.time(attention, self.options.time)
-            o, do = attention(), make()
+            o, do = attention(), make(*queries)
             return self.gpu.time(
                 lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True),
                 self.options.time)
@@ -176,7 +198,7 @@ class Peer:
         # In fp32, also for bf16: S and P, a mask, and where rows see no key a copy; backward, the
         # gradients of both. An estimate, so that most runs that cannot fit are not begun.
         each = 24 if point.direction == "bwd" else 16
-        need = each * point.batch * point.heads * point.seqlen**2
+        need = each * point.batch * point.heads * point.seqlen * point.cache()[1]
         free, _ = self.gpu.torch.cuda.mem_get_info()
         if need > free:
             raise Unavailable(f"needs about {need / 1e9:.0f} GB for S and P, and {free / 1e9:.0f} "
@@ -188,12 +210,14 @@ class Peer:
             "rung": "pytorch", "variant": self.name, "direction": point.direction,
             "device": "gpu", "device_name": torch.cuda.get_device_name(0), "dtype": options.dtype,
             "input": "normal", "seed": options.seed, "batch": point.batch, "heads": point.heads,
-            "kv_heads": point.heads, "seqlen": point.seqlen, "seqlen_kv": point.seqlen,
+            "kv_heads": point.cache()[0], "seqlen": point.seqlen, "seqlen_kv": point.cache()[1],
             "head_dim": point.head_dim, "causal": point.causal,
             "scale": 1 / math.sqrt(point.head_dim), "deterministic": False, "settings": {},
             "block_q": None, "block_kv": None, "warps": None, "stages": None, "smem_bytes": None,
             "time_ms": timing.median, "time_ms_min": timing.least, "time_ms_max": timing.most,
             "samples": timing.samples, "tflops": point.flops() / timing.median * 1e-9}
+        if point.seqlen_kv:  # decoding is judged by the rate of its own run
+            record["copy_bytes_per_s"] = self.gpu.copy_bytes_per_s(options.time)
         return {**record, **dict.fromkeys(NOT_KNOWN), "version": version(torch)}
 
 
@@ -232,15 +256,13 @@ def ceilings(gpu, options):
     """What the roofs of a roofline are: cuBLAS on a large matrix product, and a device copy. And
     that product of e4m3 numbers, null where the GPU has none."""
     torch = gpu.torch
-    size, copied = 8192, 1 << 30
+    size = 8192
     a, b, c = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     product = gpu.time(functools.partial(torch.mm, a, b, out=c), options.time)
     run_e4m3 = e4m3_product(torch, size)
     e4m3 = run_e4m3 and 2 * size**3 / gpu.time(run_e4m3, options.time).median * 1e-9
-    source, target = (torch.empty(copied, device="cuda", dtype=torch.uint8) for _ in range(2))
-    copy = gpu.time(functools.partial(target.copy_, source), options.time)
     return {"matmul_tflops": 2 * size**3 / product.median * 1e-9,
             "matmul": f"bf16, {size}×{size}×{size}, cuBLAS, {version(torch)}",
             "matmul_e4m3_tflops": e4m3,
-            "copy_bytes_per_s": 2 * copied / copy.median * 1e3,
-            "copy": f"{copied >> 20} MiB on the device, bytes read and written"}
+            "copy_bytes_per_s": gpu.copy_bytes_per_s(options.time),
+            "copy": f"{COPIED >> 20} MiB on the device, bytes read and written"}

@@ -10,6 +10,7 @@ out and said.
                 rate against N, PyTorch beside it (figures 4 to 6 of the FlashAttention-2 paper)
   traffic       HBM bytes against N: requested, distinct, and what DRAM served
   roofline      each rung at its own intensity, under the ceilings that were measured
+  decode        decoding's rate against the cache's bytes, PyTorch beside it
   two_gpus      each step on the GPU of the file and on another, of which a file is beside it
   workspace     memory beyond inputs and outputs against N, and where it runs out
   block_size    traffic and time against the tile of keys
@@ -77,7 +78,7 @@ def plot(options):
     pages = [options.readme] if options.readme else []
     if options.readme is True:
         pages = course_pages()
-        need_places(pages)
+        need_places(pages, files)
     if options.check:
         found = stale(files, out, pages) + (stale_drawings() if drawings else [])
         for line in found:

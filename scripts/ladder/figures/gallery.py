@@ -13,6 +13,7 @@ import re
 import sys
 
 from ladder.figures import names, style
+from ladder.figures.decode import decode, draw_decode, roofline
 from ladder.figures.errors import draw_error, draw_fp8_error, error, fp8_error
 from ladder.figures.measured import Missing
 from ladder.figures.memory import (block_size, draw_block_size, draw_traffic, draw_workspace,
@@ -20,8 +21,7 @@ from ladder.figures.memory import (block_size, draw_block_size, draw_traffic, dr
 from ladder.figures.names import PAPER_GRID
 from ladder.figures.pipeline import access, draw_access, draw_pipeline, pipeline
 from ladder.figures.pipeline_measured import draw_pipeline_measured, pipeline_measured
-from ladder.figures.rates import (draw_roofline, draw_speedup, draw_tflops, roofline, speedup,
-                                  tflops)
+from ladder.figures.rates import draw_roofline, draw_speedup, draw_tflops, speedup, tflops
 from ladder.figures.shared_roof import draw_shared_roof, shared_roof
 from ladder.figures.two_gpus import draw_two_gpus, two_gpus
 
@@ -32,6 +32,7 @@ FIGURES = {
     "tflops_both": (functools.partial(tflops, direction="both"), draw_tflops),
     "traffic": (traffic, draw_traffic),
     "roofline": (roofline, draw_roofline),
+    "decode": (decode, draw_decode),
     "two_gpus": (two_gpus, draw_two_gpus),
     "workspace": (workspace, draw_workspace),
     "block_size": (block_size, draw_block_size),
@@ -43,7 +44,7 @@ FIGURES = {
     "error": (error, draw_error),
     "fp8_error": (fp8_error, draw_fp8_error),
 }
-OF_TIMES = ("speedup", "tflops_fwd", "tflops_bwd", "tflops_both", "roofline", "two_gpus",
+OF_TIMES = ("speedup", "tflops_fwd", "tflops_bwd", "tflops_both", "roofline", "decode", "two_gpus",
             "shared_roof")
 
 
