@@ -114,6 +114,22 @@ class Bench(Fake):
         self.assertEqual({r["variant"]: len(r["beside"]) for r in self.data()["peers"]},
                          {"flash": 3, "cudnn": 0})
 
+    def test_decoding(self):
+        self.rung("05_flash_v2", ["swap", "mma", "split_kv"], gpu=True)
+        self.bench("--grid", "decode", "--peers", "flash,cudnn")
+        calls, data = self.calls(), self.data()
+        self.assertEqual(len(calls), 18)
+        self.assertIn("05_flash_v2 --device gpu --variant split_kv --batch 64 --heads 32 --seqlen "
+                      "1 --head-dim 128 --dtype bf16 --check off --kv-heads 8 --seqlen-kv 8192 "
+                      "--time 5 --json", calls)
+        self.assertEqual([(r["variant"], r["direction"], r["beside"]) for r in data["peers"]],
+                         [(peer, "fwd", ["05_flash_v2 split_kv"])
+                          for _ in range(18) for peer in ("flash", "cudnn")])
+        # It is no step of the ladder; and each point has been measured.
+        self.assertNotIn("split_kv", [step["variant"] for step in data["steps"]])
+        self.bench("--grid", "decode", "--peers", "flash,cudnn")
+        self.assertEqual((self.calls(), self.data()), ([], data))
+
     def test_what_is_there_is_kept(self):
         self.bench(*self.ONE)
         before = self.data()
@@ -215,7 +231,7 @@ class Bench(Fake):
         whole = self.data()
         for words, why in (
                 ((*self.ONE, "--grid", "paper"), "give one of them"),
-                (("--grid", "huge"), "there are quick, paper and long"),
+                (("--grid", "huge"), "there are quick, paper, long, decode"),
                 (("--sim", "--causal"), "a grid of its own"),
                 (("--peers", "fa3"), "there are math"),
                 (("--rung", "07"), "leave nothing; there are 00_naive naive, 04_flash_v1"),

@@ -37,7 +37,7 @@ class FakeLadder(Scratch):
         self.write(f"{rung}/attention.cu", "")
         steps = [listed(rung, variant, device, default=variant == variants[-1],
                         exact_architecture=variant == "sm90", by_name_only=variant == "aside",
-                        backward=rung.startswith("06"), **changes)
+                        backward=rung.startswith("06"), decoding=variant == "split_kv", **changes)
                  for variant in variants for device in (("sim", "gpu") if gpu else ("sim",))]
         program(self.at(self.BIN, rung), steps,
                 f"exec '{sys.executable}' -S -E '{FAKE_PROGRAM}' '{self.root}' {rung} \"$@\"")

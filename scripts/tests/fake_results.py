@@ -6,12 +6,14 @@ which belongs into the same folder.
 """
 
 import json
+import math
 import os
 import pickle
 import shutil
 import sys
 
 from base import RESULTS, SCRIPTS, Scratch, listed
+from ladder.bench.grid import DECODE_CACHES
 from ladder.figures.gallery import figure_data
 from ladder.figures.measured import Files, flops
 from ladder.figures.pages import TABLES, renewed
@@ -45,6 +47,7 @@ STEPS = {
 DEFAULTS = {"00_naive": "naive", "01_tiled_matmul": "mma", "02_safe_softmax": "safe",
             "03_online_softmax": "one_pass_tile", "04_flash_v1": "flash_v1",
             "05_flash_v2": "sm90", "06_backward": "sm90"}
+SQUARE = [step for step, of in STEPS.items() if of[3] == "square"]
 # What runs on one architecture alone.
 HOPPER = ("wgmma", "tma", "producer", "transposed", "bulk_add", "sm90")
 ASIDES = [("06_backward", "deterministic")]
@@ -53,6 +56,7 @@ PEERS = {"flash": 310, "cudnn": 470, "efficient": 150, "math": 15}
 NAME, OTHER = "NVIDIA F200 80GB", "NVIDIA F100 40GB"
 COPY = 3.0e12  # bytes a second
 OTHERS_COPY = 2.0e12
+DECODE_COPY = 4.0e12  # of another run
 
 
 def registered(rung, variant):
@@ -93,6 +97,12 @@ def fake_record(rung, variant, direction, batch, heads, n, d, causal, kind="norm
                          "dram_write_bytes": 0 if dram[0] else None, "arrays": {}}
                         for name, part in (("first", 0.75), ("second", 0.25))],
             "errors": {name: error for name in [*names, "lse"]}, "pass": True}
+
+
+def read_ms(shape):
+    """K and V at the rate of the copy."""
+    return 4e3 * math.prod(shape[name] for name in (
+        "batch", "kv_heads", "seqlen_kv", "head_dim")) / DECODE_COPY
 
 
 def fake_results():
@@ -137,6 +147,20 @@ def fake_results():
         for causal in (False, True):
             for rung, variant in STEPS:
                 add(rung, variant, 1, 16, n, 128, causal, " --check off")
+    for batch, heads, kv_heads, keys in DECODE_CACHES:
+        for d in (64, 128):
+            shape = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "seqlen": 1,
+                     "seqlen_kv": keys, "head_dim": d}
+            record = fake_record("05_flash_v2", "mma", "fwd", batch, heads, 1, d, False) | shape | {
+                "variant": "split_kv", "time_ms": 0.01 + read_ms(shape)}
+            record["tflops"] = flops(record) / record["time_ms"] * 1e-9
+            commands.append("05_flash_v2 --device gpu --variant split_kv --seqlen 1")
+            records.append(record)
+            seen_peers += [{**shape, "rung": "pytorch", "variant": peer, "direction": "fwd",
+                            "causal": False, "dtype": "bf16", "version": "PyTorch 0.0",
+                            "copy_bytes_per_s": DECODE_COPY, "time_ms": factor * record["time_ms"],
+                            "tflops": record["tflops"] / factor, "beside": []}
+                           for peer, factor in (("flash", 1.5), ("cudnn", 1.1))]
     for rung, variant in STEPS:
         for kind in ("normal", "outliers"):
             add(rung, variant, 1, 2, 1024, 64, False, f" --check full --input {kind}", kind=kind)
@@ -160,7 +184,7 @@ def of_another(results):
     results["ceilings"]["copy_bytes_per_s"] = OTHERS_COPY
     for record in results["records"]:
         record["device_name"] = OTHER
-        if STEPS[record["rung"], record["variant"]][3] == "square":
+        if (record["rung"], record["variant"]) in SQUARE:
             for one in (record, *record["kernels"]):
                 one["time_ms"] *= COPY / OTHERS_COPY
             record["tflops"] *= OTHERS_COPY / COPY

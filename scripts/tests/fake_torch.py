@@ -141,7 +141,7 @@ TORCH = {
         import torch
         from torch.nn import attention
 
-        def scaled_dot_product_attention(q, k, v, is_causal):
+        def scaled_dot_product_attention(q, k, v, is_causal, enable_gqa=False):
             fake = os.environ.get("FAKE", "")
             factor = attention.chosen
             if factor == 4:
@@ -161,7 +161,8 @@ TORCH = {
             if fake == "slow":
                 time.sleep(0.1)
             b, h, n, d = q.shape
-            ms = 4 * b * h * n * n * d * (0.5 if is_causal else 1) / (100e9 * factor)
+            assert k.shape == v.shape and enable_gqa == (k.shape[1] != h)
+            ms = 4 * b * h * n * k.shape[2] * d * (0.5 if is_causal else 1) / (100e9 * factor)
             torch.log(f"attention {factor} causal {is_causal}")
             out = torch.Tensor(q.shape, q.dtype)
             out.ms = ms

@@ -94,6 +94,20 @@ class BenchUnit(unittest.TestCase):
         self.assertLessEqual({"mma", "three_loops"}, at_64k)
         self.assertNotIn("naive", at_64k)
 
+    def test_decoding(self):
+        """The cases of the grid, of the steps that are for it alone; no other grid has them."""
+        split_kv = programs.Step(**listed("05_flash_v2", "split_kv", "gpu", decoding=True))
+        ladder = self.ladder()
+        groups = grid.plan(command.parse(["--grid", "paper,decode"]), ladder,
+                           [*ladder.steps, split_kv])
+        found = {one for _, ones, _ in groups for one in ones if one.variant == "split_kv"}
+        points = [point for point, ones, _ in groups if found & set(ones)]
+        self.assertEqual((len(found), len(points), {one.seqlen for one in found}), (18, 18, {1}))
+        self.assertEqual({point.head_dim for point in points}, {64, 128})
+        # From 8 MB to 2 GB.
+        sizes = [4 * p.batch * p.kv_heads * p.seqlen_kv * p.head_dim for p in points]
+        self.assertEqual((min(sizes), max(sizes)), (2**23, 2**31))
+
     def test_axes_have_no_caps(self):
         (_, ones, left_out), = self.plan("--seqlen", "16k", "--head-dim", "64", "--causal", "yes")
         self.assertEqual((len(ones), left_out), (len(self.ladder().steps), []))

@@ -232,6 +232,18 @@ class Program(Scratch):
         self.assertEqual(found[1:], [{"ceilings": None}])
         self.assertIn("no ceilings: the GPU's memory is used up", said)
 
+    def test_serving_what_decodes(self):
+        (_, flash, done), _ = self.serve({
+            "direction": "fwd", "backends": ["flash"], "head_dim": 64, "causal": False,
+            "seqlen": 1, "batch": 2, "heads": 8, "kv_heads": 2, "seqlen_kv": 4096})
+        self.assertEqual(done["left_out"], {})
+        self.assertEqual([flash[name] for name in ("heads", "kv_heads", "seqlen", "seqlen_kv")],
+                         [8, 2, 1, 4096])
+        self.assertAlmostEqual(flash["tflops"], 300, places=3)
+        self.assertAlmostEqual(flash["copy_bytes_per_s"] / 3e12, 1, places=5)
+        self.assertLessEqual({f"randn (2, {rows}, 64) bf16 False" for rows in ("8, 1", "2, 4096")},
+                             set(self.called().splitlines()))
+
     def test_stopping(self):
         self.environment["FAKE"] = "slow"
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):

@@ -84,6 +84,9 @@ class Figures(MadeUp):
                 (lambda: self.edit("traces.json", product), {"pipeline"}),
                 (lambda: self.edit("clock.json", lambda data: data["steps"][0]["cycles"].update(
                     step=4321)), {"pipeline_measured"}),
+                (lambda: times("split_kv", 2, "time_ms"), {"decode"}),
+                (lambda: self.records(variant="split_kv", batch=64)[0].update(tflops=1),
+                 {"roofline"}),
                 (lambda: next(r for r in self.others["records"] if like(
                     r, seqlen=2048, batch=8, causal=False)).update(time_ms=1), {"two_gpus"})):
             self.as_it_was()
@@ -263,6 +266,37 @@ class Figures(MadeUp):
                 else:
                     written.add(LANES[lane])
             self.assertEqual((read_rows, written), (rows, {"O"}))
+
+    def test_decoding(self):
+        data, said = self.said()
+        self.assertNotIn("decod", said)
+        lines = data["decode"]["lines"]
+        self.assertEqual(sum(len(line["ours"]["x"]) for line in lines.values()), 18)
+        shared = lines["batch 64, H/Hk = 4"]
+        self.assertEqual(shared["ours"]["x"], [2**30, 2**31])
+        # 2 GB in 10 µs and the time of the copy of that run, not of the file's ceilings.
+        share = (2**31 / 4e12) / (2**31 / 4e12 + 1e-5)
+        self.assertAlmostEqual(shared["ours"]["y"][1], share, places=5)
+        self.assertAlmostEqual(shared["cudnn"]["y"][1], share / 1.1, places=5)
+        found = {p["label"]: p for p in data["roofline"]["panels"][1]["points"]
+                 if p["label"].startswith("decoding")}
+        self.assertEqual([p["requested"] for p in found.values()], [1, 4, 64])
+        largest = found["decoding, H/Hk = 4"]
+        self.assertAlmostEqual(largest["y"], 4 * 4e12 * share * 1e-12, places=3)
+        table = "\n".join(self.table("decode"))
+        self.assertIn("| 64, 32 / 8, 8k | 547 (0.98) | 1.10 | 1.50 | 278 (0.96) | 1.10 | 1.50 |",
+                      table)
+        self.assertIn("cuDNN geometric mean 1.10, worst 1.10", table)
+        ratio = (1e-5 + 2**24 / 4e12) / (1e-5 + 2**26 / 4e12)
+        self.assertIn(f"{ratio:.2f} (batch 1, 4k, d = 128, 1/4 of the bytes)", table)
+        # Before it is measured nothing shows it.
+        self.drop(lambda _, r: r["variant"] != "split_kv")
+        data, said = self.said()
+        self.assertNotIn("decode", data)
+        self.assertIn("decode is left out: decoding is not measured", said)
+        self.assertNotIn("decoding", json.dumps(data["roofline"]))
+        self.assertEqual(self.table("decode"), [
+            "*Decoding is not measured yet: `scripts/figures measure --grid decode` measures it.*"])
 
     def test_two_gpus(self):
         about = self.said()[0]["two_gpus"]

@@ -69,10 +69,14 @@ class Pages(MadeUp):
                 ("<!-- peers:end -->\n<!-- peers:begin -->\n", "lacks the marker <!-- peers:end")):
             with self.assertRaisesRegex(Stop, why):
                 renewed(self.write("page.md", text), self.files())
-        need_places([self.write("page.md", "No table.\n"), self.write("whole.md", self.EVERY)])
+        need_places([self.write("page.md", "No table.\n"), self.write("whole.md", self.EVERY)],
+                    self.files())
         half = self.write("half.md", self.EVERY.replace("<!-- peers:begin -->", ""))
         with self.assertRaisesRegex(Stop, "no markdown file has the markers <!-- peers:begin -->"):
-            need_places([half])
+            need_places([half], self.files())
+        # What has no data needs no place.
+        self.results["peers"] = []
+        need_places([half], self.files())
 
     def test_bad_files(self):
         for text, why in (("no JSON", "is no JSON"), ('{"machine": 1}', "was not written by "
