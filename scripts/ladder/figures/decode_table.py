@@ -39,7 +39,8 @@ def decode_table(files, _):
     text = (f"`{step}`, {found[0]['record']['dtype']}, one query of each head, no mask, L2 "
             f"flushed, medians, on an {at_the_machine(files)}. The share is the rate at which K "
             "and V are read over that of a device copy in the same run, "
-            f"{found[0]['copy'] / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, each point in turn:")
+            f"{found[0]['copy'] / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, "
+            "each point in turn:")
     for name, of in zip(names, ratios.values()):
         if of:
             mean, (worst, at) = math.exp(statistics.fmean(math.log(one[0]) for one in of)), min(of)
