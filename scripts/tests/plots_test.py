@@ -279,9 +279,9 @@ class Figures(MadeUp):
         self.assertAlmostEqual(shared["ours"]["y"][1], share, places=5)
         self.assertAlmostEqual(shared["cudnn"]["y"][1], share / 1.1, places=5)
         found = {p["label"]: p for p in data["roofline"]["panels"][1]["points"]
-                 if p["label"].startswith("decoding")}
+                 if p["label"].startswith("decode")}
         self.assertEqual([p["requested"] for p in found.values()], [1, 4, 64])
-        largest = found["decoding, H/Hk = 4"]
+        largest = found["decode, H/Hk = 4"]
         self.assertAlmostEqual(largest["y"], 4 * 4e12 * share * 1e-12, places=3)
         table = "\n".join(self.table("decode"))
         self.assertIn("| 64, 32 / 8, 8k | 547 (0.98) | 1.10 | 1.50 | 278 (0.96) | 1.10 | 1.50 |",
@@ -294,7 +294,7 @@ class Figures(MadeUp):
         data, said = self.said()
         self.assertNotIn("decode", data)
         self.assertIn("decode is left out: decoding is not measured", said)
-        self.assertNotIn("decoding", json.dumps(data["roofline"]))
+        self.assertNotIn("decode", json.dumps(data["roofline"]))
         self.assertEqual(self.table("decode"), [
             "*Decoding is not measured yet: `scripts/figures measure --grid decode` measures it.*"])
 

@@ -70,7 +70,7 @@ def roofline(files, missing):
             rung = one["record"]["rung"]
             panel["points"].append({
                 **files.look(next(step for step in files.order if step[0] == rung)),
-                "label": f"decoding, H/Hk = {ratio}", "y": one["record"]["tflops"],
+                "label": f"decode, H/Hk = {ratio}", "y": one["record"]["tflops"],
                 "requested": ratio, "dram": None})
     return data
 
