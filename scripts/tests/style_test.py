@@ -6,7 +6,6 @@ Run alone: python3 scripts/tests/style_test.py
 import glob
 import os
 import re
-import subprocess
 import unittest
 
 from base import ROOT, read
@@ -62,13 +61,8 @@ class Portable(unittest.TestCase):
 class Width(unittest.TestCase):
     @staticmethod
     def sources():
-        """Python files that git knows or would add; without git, all that are there."""
-        listing = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-                                 cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True,
-                                 encoding="utf-8", check=False)
-        names = listing.stdout.splitlines() or [
-            os.path.relpath(path, ROOT) for folder in ("scripts", "common")
-            for path in glob.glob(os.path.join(ROOT, folder, "**"), recursive=True)]
+        names = [os.path.relpath(path, ROOT) for folder in ("scripts", "common")
+                 for path in glob.glob(os.path.join(ROOT, folder, "**"), recursive=True)]
         for name in names:
             path = os.path.join(ROOT, name)
             if os.path.isfile(path) and (name.endswith(".py") or os.path.dirname(name) == "scripts"
