@@ -75,7 +75,7 @@ add_library(planted OBJECT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
   ${CMAKE_BINARY_DIR}/stubs/02_safe_softmax/attention.cu.cpp)
 target_include_directories(planted PRIVATE ${CMAKE_BINARY_DIR}/planted)
 target_compile_definitions(planted PRIVATE LADDER_SIM)
-target_compile_options(planted PRIVATE -w -g1 -gdwarf-4 ${compiles_sooner})
+target_compile_options(planted PRIVATE -w ${compiles_sooner})
 target_link_libraries(planted PUBLIC ladder_flags)
 add_library(planted_tests OBJECT ${tests}/suite/broken_test.cpp ${tests}/harness/reference_test.cpp)
 target_include_directories(planted_tests PRIVATE ${CMAKE_BINARY_DIR}/planted)
@@ -98,7 +98,10 @@ add_test(NAME broken_reference.forgets_D
   COMMAND broken_reference_test --gtest_filter=Gradients.AreTheCentralDifferences/*)
 set_tests_properties(broken_reference.forgets_D PROPERTIES LABELS sim
   ENVIRONMENT LADDER_MISTAKE=reference_forgets_D PASS_REGULAR_EXPRESSION " FAILED TESTS")
-# And as a program, for the explorer to show where a fault happens.
+# And as a program, for the explorer to show where a fault happens: by the lines of this rung.
+set_source_files_properties(${CMAKE_BINARY_DIR}/planted/01_tiled_matmul/tile.cu.cpp
+  ${CMAKE_BINARY_DIR}/planted/01_tiled_matmul/attention.cu.cpp
+  PROPERTIES COMPILE_OPTIONS "-g1;-gdwarf-4")
 add_executable(broken_rung $<TARGET_OBJECTS:ladder_main>
   $<FILTER:$<TARGET_OBJECTS:planted>,INCLUDE,/01_tiled_matmul/>
   "$<FILTER:$<TARGET_OBJECTS:rung_01_tiled_matmul_sim>,EXCLUDE,/(attention|tile)[.]cu[.]>")
