@@ -59,6 +59,7 @@ Tma::Copy Tma::box(const char* what, const TensorMap& map, const SharedPlace& pl
     fault(fmt::format("{}: a box from column {} on, within 16 bytes: unknown to the sim", what,
                       at[0]));
   Copy copy{what, map.array, map.element, shared, bytes};
+  copy.pieces.reserve(static_cast<size_t>(bytes / 16));
   const auto inside = [&](int64_t i, int dimension) {
     return i >= 0 && i < map.extents[dimension];
   };
