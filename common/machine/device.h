@@ -32,27 +32,18 @@ struct HbmCounts {
 };
 
 /// What the sim counts of one kernel. Launches of the same name add up.
-struct Counts {
+struct Counts : Amounts {
   HbmCounts hbm;
   std::map<std::string, HbmCounts> arrays;  // hbm, split by array
-  int64_t sram_read = 0;                    // shared-memory bytes
-  int64_t sram_write = 0;
-  int64_t sram_operands = 0;  // of sram_read: what products read, or ldmatrix for them
-  int64_t matmul_flops = 0;   // executed, padding and masked halves included
-  int64_t exps = 0;
-  int64_t other_flops = 0;     // of the functions of common/tile, which state theirs
+  int64_t sram_operands = 0;   // of sram_read: what products read, or ldmatrix for them
   int64_t barriers = 0;        // times that a block passed a __syncthreads, over all blocks
   int64_t bank_conflicts = 0;  // extra passes of collectives over shared memory
 
   Counts& operator+=(const Counts& other) {
     hbm += other.hbm;
     for (const auto& [name, counts] : other.arrays) arrays[name] += counts;
-    sram_read += other.sram_read;
-    sram_write += other.sram_write;
+    add(other);
     sram_operands += other.sram_operands;
-    matmul_flops += other.matmul_flops;
-    exps += other.exps;
-    other_flops += other.other_flops;
     barriers += other.barriers;
     bank_conflicts += other.bank_conflicts;
     return *this;

@@ -14,7 +14,10 @@ struct Strided {
 
 /// What the sim counts of what threads do, HBM apart.
 struct Amounts {
-  int64_t matmul_flops = 0, exps = 0, other_flops = 0, sram_read = 0, sram_write = 0;
+  int64_t matmul_flops = 0;  // executed, padding and masked halves included
+  int64_t exps = 0;
+  int64_t other_flops = 0;                // of the functions of common/tile, which state theirs
+  int64_t sram_read = 0, sram_write = 0;  // shared-memory bytes
   void add(const Amounts& other, int64_t times = 1) {
     matmul_flops += times * other.matmul_flops;
     exps += times * other.exps;
@@ -68,7 +71,7 @@ struct TraceEvent : Amounts {
 struct Trace {
   struct Launch {
     std::string kernel;
-    int grid[3], block[3];
+    unsigned grid[3], block[3];
     struct Shared {
       std::string array;
       int64_t begin, bytes;

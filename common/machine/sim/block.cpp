@@ -88,13 +88,10 @@ void Block::trace_fault(int thread, const std::string& message, bool runs) const
 void Block::start_launch(const Launch& launch) {
   if (!launch.trace) return;
   if (!recorder_) recorder_ = std::make_unique<Recorder>(counts);
-  const auto three = [](const dim3& d, int(&to)[3]) {
-    to[0] = static_cast<int>(d.x), to[1] = static_cast<int>(d.y), to[2] = static_cast<int>(d.z);
-  };
-  int grid[3], block[3];
-  three(launch.grid, grid);
-  three(launch.block, block);
-  recorder_->start_launch(launch.kernel, grid, block, launch.function);
+  const auto [grid_x, grid_y, grid_z] = launch.grid;
+  const auto [block_x, block_y, block_z] = launch.block;
+  recorder_->start_launch(
+      {launch.kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, {}}, launch.function);
 }
 
 void Block::trace_refusal(const Launch& launch, const std::string& message) const {

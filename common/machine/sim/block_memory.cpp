@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "machine/sim/fault.h"
+#include "machine/sim/recorder.h"
 
 namespace ladder::sim {
 
@@ -14,9 +15,9 @@ BlockMemory::BlockMemory(int64_t capacity)
       shadow_(static_cast<size_t>(capacity)),
       readers_(static_cast<size_t>(capacity / 16 + 1)) {}
 
-void BlockMemory::start(int64_t bytes, int threads, Watcher* watcher) {
-  watcher_ = watcher;
-  watched_ = watcher ? uint8_t{kWatched} : uint8_t{0};
+void BlockMemory::start(int64_t bytes, int threads, Recorder* recorder) {
+  recorder_ = recorder;
+  watched_ = recorder ? uint8_t{kWatched} : uint8_t{0};
   launched_bytes_ = bytes;
   std::fill_n(bytes_.begin(), bytes, static_cast<char>(0xff));
   std::fill_n(shadow_.begin(), bytes, watched_);
@@ -76,7 +77,7 @@ void BlockMemory::rare_read(const SharedPlace& place, int n, int element, int th
     floats |= seen & kFloats;
   }
   if (floats) of(thread).read.push_back({place.at, place.at + n});
-  if (watcher_) watcher_->touch(place, n, false);
+  if (recorder_) recorder_->touch(place, n, false);
 }
 
 void BlockMemory::rare_write(const SharedPlace& place, int n, int element, int thread) {
@@ -91,7 +92,7 @@ void BlockMemory::rare_write(const SharedPlace& place, int n, int element, int t
     seen = kWritten | kOrdinary | watched_;
   }
   if (tells_writers_apart_) note_write(thread, place.at, n);
-  if (watcher_) watcher_->touch(place, n, true);
+  if (recorder_) recorder_->touch(place, n, true);
 }
 
 void BlockMemory::check_copier(const char* what, const SharedPlace& place, int element,

@@ -27,22 +27,15 @@ constexpr int64_t swizzled(int64_t at, int64_t line_bytes) {
   return at ^ (at >> 7 & (line_bytes / 16 - 1)) << 4;
 }
 
-/// Who is told of ordinary accesses.
-class Watcher {
- public:
-  virtual void touch(const SharedPlace& place, int64_t bytes, bool write) = 0;
-
- protected:
-  ~Watcher() = default;
-};
+class Recorder;
 
 class BlockMemory {
  public:
   explicit BlockMemory(int64_t capacity);
 
   /// For a block of that many threads, launched with so many bytes: poison that nobody wrote. The
-  /// watcher may be null.
-  void start(int64_t bytes, int threads, Watcher* watcher);
+  /// recorder, null where nothing is traced, is told of ordinary accesses.
+  void start(int64_t bytes, int threads, Recorder* recorder);
 
   struct Region {  // an array
     std::string name;
@@ -101,8 +94,8 @@ class BlockMemory {
   using Range = std::pair<int64_t, int64_t>;
 
   [[noreturn]] void fail(const char* what, const SharedPlace& place, int element) const;
-  // For n bytes some of which not every thread may read, or write: fault unless this one may. A
-  // watcher is told here too, so that it costs nothing where there is none.
+  // For n bytes some of which not every thread may read, or write: fault unless this one may. The
+  // recorder is told here too, so that it costs nothing where there is none.
   void rare_read(const SharedPlace& place, int n, int element, int thread);
   void rare_write(const SharedPlace& place, int n, int element, int thread);
   /// Faults where another thread's copy ended here and that thread came to no barrier since.
@@ -111,8 +104,8 @@ class BlockMemory {
 
   std::vector<char> bytes_;
   std::vector<uint8_t> shadow_;
-  Watcher* watcher_ = nullptr;
-  uint8_t watched_ = 0;            // kWatched where there is a watcher
+  Recorder* recorder_ = nullptr;
+  uint8_t watched_ = 0;            // kWatched where there is a recorder
   int64_t launched_bytes_ = 0;     // that the block has, of the capacity
   std::vector<Region> regions_;    // in the order taken; every thread must take the same
   std::vector<uint16_t> readers_;  // of each 16 bytes: wgmmas and TMA stores under way

@@ -1,7 +1,5 @@
 #include "machine/sim/fiber.h"
 
-#include <sys/mman.h>
-
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -10,12 +8,6 @@
 #ifdef LADDER_SANITIZE
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
-#endif
-
-#if defined(__x86_64__) || defined(__aarch64__)
-#define LADDER_SWITCH_IN_ASSEMBLY 1
-#else
-#include <ucontext.h>
 #endif
 
 namespace ladder::sim {
@@ -93,102 +85,34 @@ ladder_switch:
 #endif
 #endif
 
-struct Fiber::Impl {
-  char* stack = nullptr;
-  void (*entry)(void*) = nullptr;
-  void* argument = nullptr;
-#ifdef LADDER_SWITCH_IN_ASSEMBLY
-  void* here = nullptr;       // the fiber's stack pointer while it waits
-  void* scheduler = nullptr;  // the scheduler's while the fiber runs
-#else
-  ucontext_t here;
-  ucontext_t scheduler;
-#endif
-#ifdef LADDER_SANITIZE
-  void* fake_stack = nullptr;
-  void* scheduler_fake_stack = nullptr;
-  const void* scheduler_stack = nullptr;
-  size_t scheduler_stack_bytes = 0;
-#endif
-
-  void to_fiber() {
-#ifdef LADDER_SANITIZE
-    __sanitizer_start_switch_fiber(&scheduler_fake_stack, stack, kStackBytes);
-#endif
-#ifdef LADDER_SWITCH_IN_ASSEMBLY
-    ladder_switch(&scheduler, here);
-#else
-    swapcontext(&scheduler, &here);
-#endif
-#ifdef LADDER_SANITIZE
-    __sanitizer_finish_switch_fiber(scheduler_fake_stack, nullptr, nullptr);
-#endif
-  }
-
-  void to_scheduler([[maybe_unused]] bool for_good) {
-#ifdef LADDER_SANITIZE
-    __sanitizer_start_switch_fiber(for_good ? nullptr : &fake_stack, scheduler_stack,
-                                   scheduler_stack_bytes);
-#endif
-#ifdef LADDER_SWITCH_IN_ASSEMBLY
-    ladder_switch(&here, scheduler);
-#else
-    swapcontext(&here, &scheduler);
-#endif
-    arrived();
-  }
-
-  // First thing on the fiber's stack after every switch to it.
-  void arrived() {
-#ifdef LADDER_SANITIZE
-    __sanitizer_finish_switch_fiber(fake_stack, &scheduler_stack, &scheduler_stack_bytes);
-#endif
-  }
-};
-
 namespace {
 
-thread_local Fiber::Impl* starting = nullptr;  // the fiber whose first resume() is under way
-
-void first_frame() {
-  Fiber::Impl* self = starting;
-  self->arrived();
-  self->entry(self->argument);
-  std::abort();  // entry must end in finish()
-}
+thread_local Fiber* starting = nullptr;  // the fiber whose first resume() is under way
 
 }  // namespace
 
-Fiber::Fiber() : impl_(new Impl) {
-  void* p = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) {
-    delete impl_;
-    throw std::bad_alloc();
-  }
-  impl_->stack = static_cast<char*>(p);
-  std::memcpy(impl_->stack, &kCanary, sizeof kCanary);
+Fiber::Fiber() : stack_(kStackBytes) {
+  if (!stack()) throw std::bad_alloc();
+  std::memcpy(stack(), &kCanary, sizeof kCanary);
 }
 
 Fiber::~Fiber() {
 #ifdef LADDER_SANITIZE
-  __asan_unpoison_memory_region(impl_->stack, kStackBytes);
+  __asan_unpoison_memory_region(stack(), kStackBytes);
 #endif
-  munmap(impl_->stack, kStackBytes);
-  delete impl_;
 }
 
 void Fiber::start(void (*entry)(void*), void* argument) {
-  impl_->entry = entry;
-  impl_->argument = argument;
+  entry_ = entry;
+  argument_ = argument;
 #ifdef LADDER_SANITIZE
   // A fiber abandoned by a fault leaves its frames' redzones behind.
-  __asan_unpoison_memory_region(impl_->stack, kStackBytes);
-  impl_->fake_stack = nullptr;
+  __asan_unpoison_memory_region(stack(), kStackBytes);
+  fake_stack_ = nullptr;
 #endif
 #ifdef LADDER_SWITCH_IN_ASSEMBLY
   // What ladder_switch pops: zeros for the kept registers, then first_frame as return address.
-  auto top = reinterpret_cast<uintptr_t*>(impl_->stack + kStackBytes);
+  auto top = reinterpret_cast<uintptr_t*>(stack() + kStackBytes);
 #if defined(__x86_64__)
   *--top = 0;  // first_frame's own return address, and the alignment that the ABI wants of it
   *--top = reinterpret_cast<uintptr_t>(&first_frame);
@@ -198,32 +122,64 @@ void Fiber::start(void (*entry)(void*), void* argument) {
   std::memset(top, 0, 160);
   top[11] = reinterpret_cast<uintptr_t>(&first_frame);  // x30, the link register
 #endif
-  impl_->here = top;
+  here_ = top;
 #else
-  getcontext(&impl_->here);
-  impl_->here.uc_stack.ss_sp = impl_->stack;
-  impl_->here.uc_stack.ss_size = kStackBytes;
-  impl_->here.uc_link = nullptr;
-  makecontext(&impl_->here, first_frame, 0);
+  getcontext(&here_);
+  here_.uc_stack.ss_sp = stack();
+  here_.uc_stack.ss_size = kStackBytes;
+  here_.uc_link = nullptr;
+  makecontext(&here_, first_frame, 0);
 #endif
 }
 
-void Fiber::resume() {
-  starting = impl_;
-  impl_->to_fiber();
+void Fiber::first_frame() {
+  Fiber* const self = starting;
+  self->arrived();
+  self->entry_(self->argument_);
+  std::abort();  // entry must end in finish()
 }
 
-void Fiber::yield() {
-  impl_->to_scheduler(false);
+void Fiber::resume() {
+  starting = this;
+#ifdef LADDER_SANITIZE
+  __sanitizer_start_switch_fiber(&scheduler_fake_stack_, stack(), kStackBytes);
+#endif
+#ifdef LADDER_SWITCH_IN_ASSEMBLY
+  ladder_switch(&scheduler_, here_);
+#else
+  swapcontext(&scheduler_, &here_);
+#endif
+#ifdef LADDER_SANITIZE
+  __sanitizer_finish_switch_fiber(scheduler_fake_stack_, nullptr, nullptr);
+#endif
+}
+
+void Fiber::to_scheduler([[maybe_unused]] bool for_good) {
+#ifdef LADDER_SANITIZE
+  __sanitizer_start_switch_fiber(for_good ? nullptr : &fake_stack_, scheduler_stack_,
+                                 scheduler_stack_bytes_);
+#endif
+#ifdef LADDER_SWITCH_IN_ASSEMBLY
+  ladder_switch(&here_, scheduler_);
+#else
+  swapcontext(&here_, &scheduler_);
+#endif
+  arrived();
+}
+
+void Fiber::arrived() {
+#ifdef LADDER_SANITIZE
+  __sanitizer_finish_switch_fiber(fake_stack_, &scheduler_stack_, &scheduler_stack_bytes_);
+#endif
 }
 
 void Fiber::finish() {
-  impl_->to_scheduler(true);
+  to_scheduler(true);
   std::abort();  // a finished fiber is never resumed
 }
 
 bool Fiber::overflowed() const {
-  return std::memcmp(impl_->stack, &kCanary, sizeof kCanary) != 0;
+  return std::memcmp(stack(), &kCanary, sizeof kCanary) != 0;
 }
 
 }  // namespace ladder::sim

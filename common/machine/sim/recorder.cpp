@@ -83,15 +83,12 @@ std::vector<Strided> Ranges::strided() {
   return runs;
 }
 
-// ------------------------------------------------------------------------------ launches and
-// blocks
+// ------------------------------------------------------------------------------ launches, blocks
 
-void Recorder::start_launch(const std::string& kernel, const int (&grid)[3], const int (&block)[3],
-                            const void* function) {
+void Recorder::start_launch(Trace::Launch launch, const void* function) {
   kernel_ = function;
   direct_.clear();
-  trace_.launches.push_back(
-      {kernel, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, {}});
+  trace_.launches.push_back(std::move(launch));
 }
 
 void Recorder::start_block(int64_t index, int threads) {
@@ -100,7 +97,7 @@ void Recorder::start_block(int64_t index, int threads) {
   lanes_.assign(static_cast<size_t>(threads), {});
   warps_.clear();
   warps_.resize(static_cast<size_t>((threads + 31) / 32));
-  charged_ = counted();
+  charged_ = counts_;
 }
 
 void Recorder::end_block(const std::vector<BlockMemory::Region>& regions) {
@@ -138,18 +135,12 @@ Trace Recorder::take() {
 
 // ----------------------------------------------------------------------------------------- amounts
 
-Amounts Recorder::counted() const {
-  return {counts_.matmul_flops, counts_.exps, counts_.other_flops, counts_.sram_read,
-          counts_.sram_write};
-}
-
 void Recorder::runs(int thread) {
-  const Amounts now = counted();
   for (Amounts* const mine : {&lane().pending, &lane().between}) {
-    mine->add(now);
+    mine->add(counts_);
     mine->add(charged_, -1);
   }
-  charged_ = now;
+  charged_ = counts_;
   thread_ = thread;
 }
 

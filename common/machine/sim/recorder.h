@@ -31,12 +31,11 @@ class Ranges {
 
 /// For the one worker that there is when tracing. Everything is reported by the running thread, and
 /// the recorder is told first which one that is.
-class Recorder final : public Watcher {
+class Recorder {
  public:
   explicit Recorder(const Counts& counts) : counts_(counts) {}
 
-  void start_launch(const std::string& kernel, const int (&grid)[3], const int (&block)[3],
-                    const void* function);
+  void start_launch(Trace::Launch launch, const void* function);
   void start_block(int64_t index, int threads);
   /// Its events, and the shared arrays that it took.
   void end_block(const std::vector<BlockMemory::Region>& regions);
@@ -50,7 +49,7 @@ class Recorder final : public Watcher {
   void copies(bool by_tma) { by_tma_ = by_tma; }
   /// What the thread read just now goes to shared memory, or zeros go there.
   void copy(const SharedPlace& target, int64_t bytes, bool zeros);
-  void touch(const SharedPlace& place, int64_t bytes, bool write) override;
+  void touch(const SharedPlace& place, int64_t bytes, bool write);
   /// A collective, told by the lane that computes.
   void collective(const char* word, unsigned mask);
   /// What the thread asked of a barrier or an engine. `alone`: not told by each lane of its warp.
@@ -87,7 +86,6 @@ class Recorder final : public Watcher {
 
   Lane& lane() { return lanes_[static_cast<size_t>(thread_)]; }
   std::vector<Event>& events() { return warps_[static_cast<size_t>(thread_ / 32)]; }
-  Amounts counted() const;
   /// The return addresses from here up to the kernel, as a number.
   int site(const void* caller = nullptr);
   /// The event of the lane's round that is the same, or a new one.

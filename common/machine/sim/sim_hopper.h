@@ -134,13 +134,10 @@ inline void bulk_add(Hbm<float> target, Smem<float> source, int n) {
 template <class T>
 void stmatrix_x4(Smem<T> row, const unsigned (&r)[4]) {
   static_assert(sizeof(T) == 2);
-  struct alignas(16) Row {
-    unsigned x[4];
-  };
   struct Lane {
     const unsigned* r;
     int64_t at;
-    Row row;
+    std::array<unsigned, 4> row;
   } mine{r, row.byte(0), {}};
   check_aligned(row, "stmatrix.x4 of a row of", 16);
   whole_warp("stmatrix.x4", mine, [](Lane* const* lanes, unsigned) {
@@ -148,9 +145,9 @@ void stmatrix_x4(Smem<T> row, const unsigned (&r)[4]) {
     for (size_t l = 0; l < 32; ++l) rows[l] = lanes[l]->at;
     count_conflicts(rows);
     for (int l = 0; l < 32; ++l)
-      for (int j = 0; j < 4; ++j) lanes[l]->row.x[j] = lanes[l % 8 * 4 + j]->r[l / 8];
+      for (int j = 0; j < 4; ++j) lanes[l]->row[j] = lanes[l % 8 * 4 + j]->r[l / 8];
   });
-  row.template store_as<Row>(0, mine.row);
+  row.store_as(0, mine.row);
 }
 
 // ------------------------------------------------------------------------- products of a warpgroup

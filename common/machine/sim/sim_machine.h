@@ -388,10 +388,8 @@ inline void count_conflicts(const std::array<int64_t, 32>& rows) {
 template <bool transposed, class T>
 void ldmatrix(const char* word, unsigned (&r)[4], Smem<T> row) {
   static_assert(sizeof(T) == 2 || (sizeof(T) == 1 && !transposed));
-  struct Row {
-    uint16_t x[8];
-  };
-  struct alignas(16) Lane {
+  using Row = std::array<uint16_t, 8>;
+  struct Lane {
     Row row;
     int64_t at;
     unsigned out[4];
@@ -405,7 +403,7 @@ void ldmatrix(const char* word, unsigned (&r)[4], Smem<T> row) {
     for (int m = 0; m < 4; ++m)
       for (int l = 0; l < 32; ++l) {
         const int i = l / 4, j = 2 * (l % 4);
-        const auto at = [&](int a, int b) -> unsigned { return lanes[8 * m + a]->row.x[b]; };
+        const auto at = [&](int a, int b) -> unsigned { return lanes[8 * m + a]->row[b]; };
         lanes[l]->out[m] =
             transposed ? at(j, i) | at(j + 1, i) << 16 : at(i, j) | at(i, j + 1) << 16;
       }
@@ -453,17 +451,11 @@ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b
 
 template <class T>
 void store_pair(Smem<T> target, unsigned pair) {
-  struct Pair {
-    unsigned x;
-  };
   check_aligned(target, "store of a pair to", 4);
-  target.template store_as<Pair>(0, Pair{pair});
+  target.store_as(0, pair);
 }
 inline void store_pair(Smem<float> target, float low, float high) {
-  struct Pair {
-    float low, high;
-  };
-  target.store_as<Pair>(0, Pair{low, high});
+  target.store_as(0, std::array{low, high});
 }
 inline void read_4(float (&x)[4], Hbm<const float> source) {
   check_aligned(source.data(), "read of 4 floats");
@@ -471,20 +463,13 @@ inline void read_4(float (&x)[4], Hbm<const float> source) {
   std::memcpy(x, source.data(), sizeof(x));
 }
 inline void read_4(float (&x)[4], Smem<float> source) {
-  struct Four {
-    float x[4];
-  };
   check_aligned(source, "read of 4 floats of", 16);
-  const Four four = source.load_as<Four>(0);
-  std::copy_n(four.x, 4, x);
+  std::ranges::copy(source.load_as<std::array<float, 4>>(0), x);
 }
 inline void store_4(Smem<float> target, const float (&x)[4]) {
-  struct Four {
-    float x[4];
-  };
   check_aligned(target, "store of 4 floats to", 16);
   for (const float f : x) check_waited_for(f);
-  target.store_as<Four>(0, Four{x[0], x[1], x[2], x[3]});
+  target.store_as(0, std::to_array(x));
 }
 template <class T>
 struct alignas(sizeof(T) == 1 ? 8 : 16) Chunk {
@@ -526,13 +511,10 @@ void write_chunk(Smem<T> target, const Chunk<T>& chunk) {
 
 template <class T>
 void store_16_bytes(Hbm<T> target, Smem<T> source) {
-  struct Bytes {
-    char x[16];
-  };
   if (source.byte(0) % 16) fault("16-byte store from shared memory not aligned to 16 bytes");
   check_aligned(target.data(), "16-byte store to global memory");
   target.template count_write<16>(0);
-  const auto bytes = source.template load_as<Bytes>(0);
+  const auto bytes = source.template load_as<std::array<char, 16>>(0);
   std::memcpy(static_cast<void*>(target.data()), &bytes, sizeof(bytes));
 }
 

@@ -8,12 +8,6 @@
 #include "machine/sim/fault.h"
 
 namespace ladder::sim {
-namespace {
-
-constexpr const char *kTmaLoad = "TMA load", *kTmaStore = "TMA store";
-
-}  // namespace
-
 Tma::Tma(Block& block, BlockMemory& memory, Barriers& barriers)
     : block_(block),
       memory_(memory),
@@ -23,8 +17,7 @@ Tma::Tma(Block& block, BlockMemory& memory, Barriers& barriers)
 void Tma::end_thread() const {
   const std::vector<Store>& stores = stores_[static_cast<size_t>(block_.running())].under_way;
   if (!stores.empty())
-    fault(fmt::format("ends with a {} that was never waited for",
-                      std::holds_alternative<Box>(stores[0].what) ? kTmaStore : "bulk_add"));
+    fault(fmt::format("ends with a {} that was never waited for", stores[0].what));
 }
 
 void Tma::end_block() const {
@@ -33,7 +26,7 @@ void Tma::end_block() const {
 
 bool Tma::deliver_load() {
   if (loads_.empty()) return false;
-  const Load load = loads_.front();
+  const Load load = std::move(loads_.front());
   loads_.pop_front();
   end_load(load);
   return true;
@@ -47,177 +40,125 @@ bool Tma::deliver_stores() {
   return true;
 }
 
-// ------------------------------------------------------------------------------------------ boxes
+// ----------------------------------------------------------------------------- what is copied
 
-Tma::Piece Tma::piece_of(const Box& box, int row) {
-  const auto& [map, at, shared] = box;
-  const int64_t r = int64_t{at[1]} + row;
-  const bool inside = r >= 0 && r < map.extents[1] && at[2] >= 0 && at[2] < map.extents[2] &&
-                      at[3] >= 0 && at[3] < map.extents[3];
-  const int64_t first = std::max(at[0], 0);
-  const int64_t last = std::min(map.extents[0], int64_t{at[0]} + map.box_bytes / map.element);
-  if (!inside || last <= first) return {0, 0, 0};
-  const int64_t index =
-      ((at[3] * map.extents[2] + at[2]) * map.extents[1] + r) * map.extents[0] + first;
-  return {map.element * index, map.element * (first - at[0]), map.element * (last - first)};
-}
-
-template <class F>
-void Tma::for_each_piece(const Box& box, F f) {
-  for (int row = 0; row < box.map.box_rows; ++row) {
-    const Piece piece = piece_of(box, row);
-    for (int64_t i = 0; i < piece.bytes; i += 16) f(piece.at + i, box.place(row, piece.begin + i));
-  }
-}
-
-void Tma::check(const char* what, const TensorMap& map, const SharedPlace& place) {
-  const auto [name, at, begin, end] = place;
+Tma::Copy Tma::box(const char* what, const TensorMap& map, const SharedPlace& place,
+                   const int (&at)[4]) {
+  const auto& [name, shared, begin, end] = place;
+  const int64_t bytes = int64_t{map.box_rows} * map.box_bytes;
   if (!map.array) fault(fmt::format("{}: a tensor map of nothing", what));
-  if (at % (8 * map.box_bytes))
+  if (shared % (8 * map.box_bytes))
     fault(fmt::format("{}: shared {}[{}] not aligned to {} bytes", what, name,
-                      (at - begin) / map.element, 8 * map.box_bytes));
-  if (at < begin || at + int64_t{map.box_rows} * map.box_bytes > end)
+                      (shared - begin) / map.element, 8 * map.box_bytes));
+  if (shared < begin || shared + bytes > end)
     fault(fmt::format("{}: a box of {} rows × {} bytes at shared {}[{}] ends past its {} elements",
-                      what, map.box_rows, map.box_bytes, name, (at - begin) / map.element,
+                      what, map.box_rows, map.box_bytes, name, (shared - begin) / map.element,
                       (end - begin) / map.element));
-}
-
-void Tma::copy_in(const Box& box) {
-  for (int row = 0; row < box.map.box_rows; ++row) {
-    const Piece piece = piece_of(box, row);
-    char line[128] = {};
-    if (piece.bytes)
-      std::memcpy(line + piece.begin, static_cast<char*>(box.map.array->data) + piece.at,
-                  static_cast<size_t>(piece.bytes));
-    for (int64_t i = 0; i < box.map.box_bytes; i += 16)
-      std::memcpy(memory_.data() + box.place(row, i), line + i, 16);
+  const int64_t first = int64_t{at[0]} * map.element, width = map.extents[0] * map.element;
+  if (first % 16)
+    fault(fmt::format("{}: a box from column {} on, within 16 bytes: unknown to the sim", what,
+                      at[0]));
+  Copy copy{what, map.array, map.element, shared, bytes};
+  copy.pieces.reserve(static_cast<size_t>(bytes / 16));
+  const auto inside = [&](int64_t i, int dimension) {
+    return i >= 0 && i < map.extents[dimension];
+  };
+  for (int row = 0; row < map.box_rows; ++row) {
+    const int64_t r = int64_t{at[1]} + row;
+    if (!inside(r, 1) || !inside(at[2], 2) || !inside(at[3], 3)) continue;
+    const int64_t line = ((at[3] * map.extents[2] + at[2]) * map.extents[1] + r) * width + first;
+    for (int64_t i = 0; i < map.box_bytes; i += 16)
+      if (first + i >= 0 && first + i < width)
+        copy.pieces.push_back(
+            {line + i, swizzled(shared + int64_t{row} * map.box_bytes + i, map.box_bytes)});
   }
+  return copy;
 }
 
-void Tma::copy_out(const Box& box) {
-  for (int row = 0; row < box.map.box_rows; ++row) {
-    const Piece piece = piece_of(box, row);
-    if (!piece.bytes) continue;
-    char line[128];
-    for (int64_t i = 0; i < box.map.box_bytes; i += 16)
-      std::memcpy(line + i, memory_.data() + box.place(row, i), 16);
-    std::memcpy(static_cast<char*>(box.map.array->data) + piece.at, line + piece.begin,
-                static_cast<size_t>(piece.bytes));
-  }
-}
-
-// --------------------------------------------------------------------------------- floats in a row
-
-template <class F>
-void Tma::for_each_piece(const Floats& floats, F f) {
-  for (int64_t i = 0; i < floats.bytes(); i += 16) f(floats.at + i, floats.shared + i);
-}
-
-void Tma::check(const char* what, const Floats& floats, const SharedPlace& place) {
-  const auto [name, at, begin, end] = place;
-  if (floats.n < 1 || floats.n % 4)
-    fault(fmt::format("{} of {} floats: their number is a positive multiple of 4", what, floats.n));
-  if (at % 16)
-    fault(fmt::format("{}: shared {}[{}] not aligned to 16 bytes", what, name, (at - begin) / 4));
-  if (floats.at % 16)
-    fault(fmt::format("{}: {}[{}] not aligned to 16 bytes", what, floats.of->name, floats.at / 4));
-  if (at < begin || at + floats.bytes() > end)
-    fault(fmt::format("{}: {} floats at shared {}[{}] end past its {} elements", what, floats.n,
-                      name, (at - begin) / 4, (end - begin) / 4));
-}
-
-void Tma::copy_in(const Floats& floats) {
-  std::memcpy(memory_.data() + floats.shared, static_cast<char*>(floats.of->data) + floats.at,
-              static_cast<size_t>(floats.bytes()));
-}
-
-void Tma::add(const Floats& floats) {
-  auto* const sums = static_cast<float*>(floats.of->data) + floats.at / 4;
-  for (int64_t i = 0; i < floats.n; ++i) {
-    float x;
-    std::memcpy(&x, memory_.data() + floats.shared + 4 * i, 4);
-    add_atomically(sums[i], x);
-  }
+Tma::Copy Tma::floats(const char* what, Tracked& array, int64_t at, const SharedPlace& place,
+                      int n) {
+  const auto& [name, shared, begin, end] = place;
+  if (n < 1 || n % 4)
+    fault(fmt::format("{} of {} floats: their number is a positive multiple of 4", what, n));
+  if (shared % 16)
+    fault(
+        fmt::format("{}: shared {}[{}] not aligned to 16 bytes", what, name, (shared - begin) / 4));
+  if (at % 16) fault(fmt::format("{}: {}[{}] not aligned to 16 bytes", what, array.name, at / 4));
+  const int64_t bytes = int64_t{n} * 4;
+  if (shared < begin || shared + bytes > end)
+    fault(fmt::format("{}: {} floats at shared {}[{}] end past its {} elements", what, n, name,
+                      (shared - begin) / 4, (end - begin) / 4));
+  Copy copy{what, &array, 4, shared, bytes};
+  for (int64_t i = 0; i < bytes; i += 16) copy.pieces.push_back({at + i, shared + i});
+  return copy;
 }
 
 // ------------------------------------------------------------------------------------------ loads
 
 void Tma::load(const TensorMap& map, const MbarrierPlace& barrier, const SharedPlace& target,
                const int (&at)[4]) {
-  Barriers::Barrier& b = barriers_.for_load(kTmaLoad, barrier);
-  check(kTmaLoad, map, target);
-  start_load(kTmaLoad, "tma_load", Box{map, {at[0], at[1], at[2], at[3]}, target.at}, b, target);
+  Barriers::Barrier& b = barriers_.for_load("TMA load", barrier);
+  start_load("tma_load", {box("TMA load", map, target, at), &b, block_.running()}, target);
 }
 
 void Tma::bulk_load(Tracked& array, int64_t at, const MbarrierPlace& barrier,
                     const SharedPlace& target, int n) {
   Barriers::Barrier& b = barriers_.for_load("bulk_load", barrier);
-  const Floats floats{&array, at, target.at, n};
-  check("bulk_load", floats, target);
-  start_load("bulk_load", "bulk_load", floats, b, target);
+  start_load("bulk_load", {floats("bulk_load", array, at, target, n), &b, block_.running()},
+             target);
 }
 
-template <class What>
-void Tma::start_load(const char* what, const char* event, const What& copy,
-                     Barriers::Barrier& barrier, const SharedPlace& target) {
-  const int64_t bytes = copy.bytes();
-  memory_.begin_load(what, target, bytes, copy.element());
+void Tma::start_load(const char* event, Load load, const SharedPlace& target) {
+  memory_.begin_load(load.what, target, load.bytes, load.element);
   Recorder* const recorder = block_.recorder();
   if (recorder) recorder->copies(true);
-  for_each_piece(copy, [&](int64_t at, int64_t) {
-    copy.array().template read<16>(block_, at, copy.element());
-  });
-  block_.counts.sram_write += bytes;
-  if (recorder) recorder->copies(false), recorder->copy(target, bytes, false);
-  block_.trace_event(event, copy.array().name, barrier.phase, bytes, barrier.name);
-  const Load load{copy, &barrier, block_.running()};
+  for (const auto& piece : load.pieces) load.array->read<16>(block_, piece.at, load.element);
+  block_.counts.sram_write += load.bytes;
+  if (recorder) recorder->copies(false), recorder->copy(target, load.bytes, false);
+  block_.trace_event(event, load.array->name, load.barrier->phase, load.bytes, load.barrier->name);
   if (block_.late())
-    loads_.push_back(load);
+    loads_.push_back(std::move(load));
   else
     end_load(load);
 }
 
 void Tma::end_load(const Load& load) {
-  std::visit(
-      [&]<class What>(const What& copy) {
-        copy_in(copy);
-        barriers_.load_ended(*load.barrier, copy.shared, copy.bytes(), load.thread,
-                             std::is_same_v<What, Floats>);
-      },
-      load.what);
+  std::memset(memory_.data() + load.shared, 0, static_cast<size_t>(load.bytes));
+  const char* const data = static_cast<char*>(load.array->data);
+  for (const auto& piece : load.pieces)
+    std::memcpy(memory_.data() + piece.shared, data + piece.at, 16);
+  barriers_.load_ended(*load.barrier, load.shared, load.bytes, load.thread, load.element == 4);
 }
 
 // -------------------------------------------------------------------------- stores and additions
 
 void Tma::store(const TensorMap& map, const SharedPlace& source, const int (&at)[4]) {
-  check(kTmaStore, map, source);
+  const Copy copy = box("TMA store", map, source, at);
   for (const int i : at)
     if (i < 0) fault(fmt::format("TMA store to place {}: a box to store cannot start before 0", i));
-  start_store(kTmaStore, "tma_store", Box{map, {at[0], at[1], at[2], at[3]}, source.at}, source,
-              [&](int64_t to) { map.array->write<16>(block_, to, map.element); });
+  start_store("tma_store", {copy, false, mine().group}, source);
 }
 
 void Tma::bulk_add(Tracked& array, int64_t at, const SharedPlace& source, int n) {
-  const Floats floats{&array, at, source.at, n};
-  check("bulk_add", floats, source);
-  start_store("bulk_add", "bulk_add", floats, source,
-              [&](int64_t to) { array.add<16>(block_, to, 4); });
+  start_store("bulk_add", {floats("bulk_add", array, at, source, n), true, mine().group}, source);
 }
 
-template <class What, class Access>
-void Tma::start_store(const char* what, const char* event, const What& copy,
-                      const SharedPlace& source, Access access) {
+void Tma::start_store(const char* event, Store store, const SharedPlace& source) {
   Recorder* const recorder = block_.recorder();
   if (recorder) recorder->copies(true);
-  for_each_piece(copy, [&](int64_t to, int64_t) { access(to); });
+  for (const auto& piece : store.pieces)
+    if (store.adds)
+      store.array->add<16>(block_, piece.at, store.element);
+    else
+      store.array->write<16>(block_, piece.at, store.element);
   if (recorder) recorder->copies(false);
-  for_each_piece(copy, [&](int64_t, int64_t chunk) {
-    memory_.begin_async_read(what, chunk, copy.element());
-    if (recorder) recorder->touch({source.name, chunk, source.begin, source.end}, 16, false);
+  for (const auto& piece : store.pieces) {
+    memory_.begin_async_read(store.what, piece.shared, store.element);
+    if (recorder) recorder->touch({source.name, piece.shared, source.begin, source.end}, 16, false);
     block_.counts.sram_read += 16;
-  });
-  mine().under_way.push_back({copy, mine().group});
-  block_.trace_event(event, copy.array().name, mine().group, copy.bytes());
+  }
+  block_.trace_event(event, store.array->name, store.group, store.bytes);
+  mine().under_way.push_back(std::move(store));
 }
 
 void Tma::commit_stores() {
@@ -240,15 +181,18 @@ void Tma::end_stores(int thread) {
   Stores& stores = stores_[static_cast<size_t>(thread)];
   std::erase_if(stores.under_way, [&](const Store& store) {
     if (store.group >= stores.done) return false;
-    if (const Floats* const floats = std::get_if<Floats>(&store.what))
-      add(*floats);
-    else
-      copy_out(std::get<Box>(store.what));
-    std::visit(
-        [&](const auto& copy) {
-          for_each_piece(copy, [&](int64_t, int64_t chunk) { memory_.end_async_read(chunk); });
-        },
-        store.what);
+    for (const auto& piece : store.pieces) {
+      const char* const from = memory_.data() + piece.shared;
+      char* const to = static_cast<char*>(store.array->data) + piece.at;
+      if (store.adds) {
+        float x[4];
+        std::memcpy(x, from, 16);
+        for (int i = 0; i < 4; ++i) add_atomically(reinterpret_cast<float*>(to)[i], x[i]);
+      } else {
+        std::memcpy(to, from, 16);
+      }
+      memory_.end_async_read(piece.shared);
+    }
     return true;
   });
   stores.done = -1;

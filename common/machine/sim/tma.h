@@ -1,13 +1,12 @@
-// TMA: bulk copies between an array in HBM and shared memory, of boxes or of
-// floats in a row, which it adds to what the array holds. They are started by one thread. A load
-// reports to an mbarrier, a store or an addition is waited for by its thread. They end as late as
-// the schedule lets them, so reading or overwriting their bytes too early is caught.
+// TMA: bulk copies between an array in HBM and shared memory, of boxes or of floats in a row, which
+// it adds to what the array holds. They are started by one thread. A load reports to an mbarrier, a
+// store or an addition is waited for by its thread. They end as late as the schedule lets them, so
+// reading or overwriting their bytes too early is caught.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <source_location>
-#include <variant>
 #include <vector>
 
 #include "machine/sim/barriers.h"
@@ -50,39 +49,22 @@ class Tma {
   bool deliver_stores();
 
  private:
-  struct Box {
-    TensorMap map;
-    int at[4];
-    int64_t shared;  // first byte in shared memory
-    int element() const { return map.element; }
-    Tracked& array() const { return *map.array; }
-    int64_t bytes() const { return int64_t{map.box_rows} * map.box_bytes; }
-    /// Where byte `i` of a row of the box stands in shared memory, for 16 bytes that begin there.
-    int64_t place(int row, int64_t i) const {
-      return swizzled(shared + int64_t{row} * map.box_bytes + i, map.box_bytes);
-    }
+  struct Copy {
+    const char* what;  // its name in faults
+    Tracked* array;
+    int element;            // bytes
+    int64_t shared, bytes;  // where it begins in shared memory, and what it takes there
+    struct Piece {          // 16 bytes that lie within the array
+      int64_t at, shared;
+    };
+    std::vector<Piece> pieces = {};
   };
-  struct Floats {  // in a row
-    Tracked* of;
-    int64_t at;      // first byte in the array
-    int64_t shared;  // first byte in shared memory
-    int64_t n;
-    static int element() { return 4; }
-    Tracked& array() const { return *of; }
-    int64_t bytes() const { return n * 4; }
-  };
-  /// The part of a box's row that lies within the array: byte offsets in the array and in the row,
-  /// bytes. None where the row is past the end.
-  struct Piece {
-    int64_t at, begin, bytes;
-  };
-  struct Load {
-    std::variant<Box, Floats> what;
+  struct Load : Copy {
     Barriers::Barrier* barrier;
     int thread;  // that issued it
   };
-  struct Store {  // of a box, or an addition of floats
-    std::variant<Box, Floats> what;
+  struct Store : Copy {
+    bool adds;  // floats to what the array holds
     int group;
   };
   struct Stores {  // of one thread
@@ -91,25 +73,13 @@ class Tma {
     int done = -1;  // while it waits: groups below this number must have ended
   };
 
-  static Piece piece_of(const Box& box, int row);
-  /// Calls f(at in the array, at in shared memory) for each 16 bytes that are copied.
-  template <class F>
-  static void for_each_piece(const Box& box, F f);
-  template <class F>
-  static void for_each_piece(const Floats& floats, F f);
-  static void check(const char* what, const TensorMap& map, const SharedPlace& place);
-  static void check(const char* what, const Floats& floats, const SharedPlace& place);
-  void copy_in(const Box& box);
-  void copy_in(const Floats& floats);
-  void copy_out(const Box& box);
-  void add(const Floats& floats);
-  /// `what` is its name in faults, `event` in traces.
-  template <class What>
-  void start_load(const char* what, const char* event, const What& copy, Barriers::Barrier& barrier,
-                  const SharedPlace& target);
-  template <class What, class Access>
-  void start_store(const char* what, const char* event, const What& copy, const SharedPlace& source,
-                   Access access);
+  // Both fault where the copy is not allowed.
+  static Copy box(const char* what, const TensorMap& map, const SharedPlace& place,
+                  const int (&at)[4]);
+  static Copy floats(const char* what, Tracked& array, int64_t at, const SharedPlace& place, int n);
+  /// `event` is its name in traces.
+  void start_load(const char* event, Load load, const SharedPlace& target);
+  void start_store(const char* event, Store store, const SharedPlace& source);
   void end_load(const Load& load);
   void end_stores(int thread);
   Stores& mine() { return stores_[static_cast<size_t>(block_.running())]; }
