@@ -100,6 +100,7 @@ def drawing_code(name):
 def render(plt, name, data):
     """The SVG, with the digest inside."""
     figure = FIGURES[name][1](plt, data)
+    style.title_of(figure, data["title"])
     out = io.BytesIO()
     figure.savefig(out, format="svg", metadata={
         "Date": None, "Creator": None, "Title": data["title"], "Description": digest(name, data)})

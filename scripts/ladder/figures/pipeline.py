@@ -4,7 +4,7 @@ from ladder import course
 from ladder.figures import replay
 from ladder.figures.measured import need
 from ladder.figures.names import label, number
-from ladder.figures.style import INK, PANEL, READ, WRITE, darker, margins, title_of
+from ladder.figures.style import INK, PANEL, READ, WRITE, darker, margins
 
 LANES = ["Q", "K", "V", "O"]
 TILES = ["Q", "dO", "K", "V"]  # of a pipeline, from the top
@@ -190,7 +190,6 @@ def draw_access(plt, data):
                       borderaxespad=0.2)
     figure.text(0.012, 0.006, f"Rows 0 to N - 1 run downwards in each band. {data['note']}",
                 fontsize=8, color="#555555")
-    title_of(figure, data["title"])
     return figure
 
 
@@ -271,5 +270,4 @@ def draw_pipeline(plt, data):
                 f"the other, {copy:.0f} bytes a cycle, each {latency} cycles\nlate (assumed). All "
                 f"else takes no time. {data['note']}", fontsize=7.5, color="#555555", va="bottom",
                 linespacing=1.35)
-    title_of(figure, data["title"])
     return figure

@@ -6,7 +6,7 @@ from ladder.bench.clock import FIRST, START, S_DONE, VARIANTS, spans
 from ladder.figures import replay
 from ladder.figures.measured import need
 from ladder.figures.pipeline import CONSUMERS, box_colour
-from ladder.figures.style import INK, PANEL, darker, margins, title_of
+from ladder.figures.style import INK, PANEL, darker, margins
 
 HEAD_DIM = 128
 SHOWN = 4  # steps of the slowest
@@ -152,5 +152,4 @@ def draw_pipeline_measured(plt, data):
     note = textwrap.fill(data["note"], 180)
     figure.text(0.012, 0.07 / height, note, fontsize=7.5, color="#555555", va="bottom",
                 linespacing=1.35)
-    title_of(figure, data["title"])
     return figure
