@@ -188,7 +188,7 @@ class ClockTest(unittest.TestCase):
                              "head_dim": 128, "cycles": {"step": 4096}, "sm_ghz": 1.5,
                              "tflops": 500, "tflops_marked": 490}, 640)
         self.assertIn("4,096 cycles, 50% of them the tensor cores'; 1.50 GHz; 490 TFLOP/s, "
-                      "500 without the marks", panel["said"])
+                      "500 without the marks", panel["title"])
         return panel
 
     def test_in_turn(self):

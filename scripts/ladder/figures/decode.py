@@ -1,50 +1,47 @@
 """Decoding: how fast the cache of K and V is read, beside PyTorch and beside a copy."""
 
+from ladder.figures.markdown import at_the_machine, geometric_mean, markdown, without
 from ladder.figures.measured import Missing
-from ladder.figures.names import PEER_NAMES, gpu_text
+from ladder.figures.names import PEER_NAMES, gpu_text, length_text, library
 from ladder.figures.rates import roofline as roofline_of_rungs
-from ladder.figures.style import FAINT, INK, byte_tick, margins, title_of
+from ladder.figures.style import FAINT, INK, byte_tick, note, plots
+from ladder.text import NO_VALUE, three_digits
 
 DECODE_GRID = "scripts/figures measure --grid decode"
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8A6D00"]
+SHAPE = ("batch", "heads", "kv_heads", "seqlen_kv", "head_dim")
+BESIDE = ("cudnn", "flash")
 
 
 def points(files):
-    """[{batch, heads, …, record, times: {peer: ms}, share: {peer or "ours": of the copy's rate}}],
-    as they were measured."""
-    names = ("batch", "heads", "kv_heads", "seqlen_kv", "head_dim")
-
+    """[{batch, heads, …, shared: how many heads share one of K and V, bytes, record, times: {peer
+    or "ours": ms}, share: the same of the copy's rate}], as they were measured."""
     def decodes(record):
         return record["seqlen"] == 1 < record.get("seqlen_kv", 1)
 
     peers = {}
     for record in filter(decodes, files.gpu.peers):
-        peers.setdefault(tuple(record[name] for name in names), []).append(record)
+        peers.setdefault(tuple(record[name] for name in SHAPE), []).append(record)
     found = []
     for entry in files.gpu.plain(seqlen=1, causal=False):
-        at = tuple(entry.record[name] for name in names)
+        at = tuple(entry.record[name] for name in SHAPE)
         if not decodes(entry.record) or at not in peers:
             continue
-        one = dict(zip(names, at))
-        one["bytes"] = 4 * one["batch"] * one["kv_heads"] * one["seqlen_kv"] * one["head_dim"]
-        one["times"] = {"ours": entry.time_ms, **{r["variant"]: r["time_ms"] for r in peers[at]}}
-        copy = peers[at][0]["copy_bytes_per_s"]
-        one["share"] = {name: one["bytes"] / ms * 1e3 / copy for name, ms in one["times"].items()}
-        found.append({**one, "copy": copy, "record": entry.record})
+        batch, heads, kv_heads, keys, d = at
+        size, copy = 4 * batch * kv_heads * keys * d, peers[at][0]["copy_bytes_per_s"]
+        times = {"ours": entry.time_ms, **{r["variant"]: r["time_ms"] for r in peers[at]}}
+        found.append({**dict(zip(SHAPE, at)), "shared": heads // kv_heads, "bytes": size,
+                      "copy": copy, "record": entry.record, "times": times,
+                      "share": {name: size / ms * 1e3 / copy for name, ms in times.items()}})
     if not found:
         raise Missing(f"decoding is not measured: {DECODE_GRID}, where PyTorch is installed")
     return found
 
 
-def shared_by(one):
-    """How many heads share one of K and V."""
-    return one["heads"] // one["kv_heads"]
-
-
 def decode(files, missing):
     lines = {}
     for one in sorted(points(files), key=lambda one: one["bytes"]):
-        name = f"batch {one['batch']}, H/Hk = {shared_by(one)}"
+        name = f"batch {one['batch']}, H/Hk = {one['shared']}"
         for who in ("ours", "cudnn"):
             if who not in one["share"]:
                 missing(f"no {PEER_NAMES[who]} at every point: {DECODE_GRID}")
@@ -60,39 +57,87 @@ def roofline(files, missing):
     """The rungs', and decoding at its intensity H/Hk: of each the largest cache."""
     data = roofline_of_rungs(files, missing)
     try:
-        found = points(files)
+        found = sorted(points(files), key=lambda one: one["bytes"])
     except Missing:
         return data
     for panel in data["panels"]:
-        largest = {shared_by(one): one for one in sorted(found, key=lambda one: one["bytes"])
+        largest = {one["shared"]: one["record"] for one in found
                    if panel["title"].startswith(f"d = {one['head_dim']},")}
-        for ratio, one in sorted(largest.items()):
-            rung = one["record"]["rung"]
+        for ratio, record in sorted(largest.items()):
             panel["points"].append({
-                **files.look(next(step for step in files.order if step[0] == rung)),
-                "label": f"decode, H/Hk = {ratio}", "y": one["record"]["tflops"],
+                **files.look(next(step for step in files.order if step[0] == record["rung"])),
+                "label": f"decode, H/Hk = {ratio}", "y": record["tflops"],
                 "requested": ratio, "dram": None})
     return data
 
 
 def draw_decode(plt, data):
-    figure, axis = plt.subplots(figsize=(8.5, 4.6))
-    margins(figure, left=0.7, right=2.1, bottom=0.85, top=0.8)
+    figure, [(axis, _)] = plots(plt, [{}], (8.5, 4.6), {
+        "left": 0.7, "right": 2.1, "bottom": 0.85, "top": 0.8})
     axis.set_xscale("log")
     axis.xaxis.set_major_formatter(byte_tick)
     axis.axhline(1, color=FAINT, lw=1)
+    beside = {"marker": "o", "mfc": "none", "lw": 1, "ls": "--"}
     for (name, line), tint in zip(data["lines"].items(), COLOURS):
         axis.plot(line["ours"]["x"], line["ours"]["y"], color=tint, marker="o", label=name)
         if "cudnn" in line:
-            axis.plot(line["cudnn"]["x"], line["cudnn"]["y"], color=tint, marker="o", mfc="none",
-                      lw=1, ls="--")
-    axis.plot([], [], color=INK, lw=1, ls="--", marker="o", mfc="none", label=PEER_NAMES["cudnn"])
+            axis.plot(line["cudnn"]["x"], line["cudnn"]["y"], color=tint, **beside)
+    axis.plot([], [], color=INK, label=PEER_NAMES["cudnn"], **beside)
     axis.set_ylim(0, 1.15)
     axis.set_xlabel("bytes of K and V")
     axis.set_ylabel("share of the device copy's rate")
     axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1), frameon=False, fontsize=8)
-    figure.text(0.012, 0.012, "Each line: heads of 64 and 128. Where more heads share one of K and "
-                "V the same queries read fewer bytes, and\na cache of few bytes is over before "
-                "the copy's rate is reached.", fontsize=8, color="#555555")
-    title_of(figure, data["title"])
+    note(figure, "Each line: heads of 64 and 128. Where more heads share one of K and V the same "
+         "queries read fewer bytes, and\na cache of few bytes is over before the copy's rate is "
+         "reached.", 0.012)
     return figure
+
+
+def decode_table(files, _):
+    """A line a cache: the time, the share of the copy's rate, and peers' times over ours."""
+    try:
+        found = points(files)
+    except Missing:
+        return without("Decoding is not measured yet", DECODE_GRID)
+    rows, ratios = {}, {peer: [] for peer in BESIDE}
+    for one in found:
+        cache = (f"{one['batch']}, {one['heads']} / {one['kv_heads']}, "
+                 f"{length_text(one['seqlen_kv'])}")
+        ours = one["times"]["ours"]
+        cells = [f"{three_digits(1e3 * ours)} ({one['share']['ours']:.2f})"]
+        for peer in BESIDE:
+            ratio = one["times"][peer] / ours if peer in one["times"] else None
+            cells.append(f"{ratio:.2f}" if ratio else NO_VALUE)
+            ratios[peer] += [(ratio, f"{cache}, d = {one['head_dim']}")] if ratio else []
+        rows.setdefault(cache, {})[one["head_dim"]] = cells
+    heads = sorted({one["head_dim"] for one in found}, reverse=True)
+    lines = markdown(["batch, heads / of K and V, keys", *(text for d in heads for text in (
+        f"d = {d}: µs (share)", *(f"{library(peer)}'s / ours" for peer in BESIDE)))],
+        [[cache, *(text for d in heads for text in of.get(d, [NO_VALUE] * 3))]
+         for cache, of in rows.items()], range(1, 1 + 3 * len(heads)))
+    record = found[0]["record"]
+    text = (f"`{record['variant']}`, {record['dtype']}, one query of each head, no mask, L2 "
+            f"flushed, medians, on an {at_the_machine(files)}. The share is the rate at which K "
+            "and V are read over that of a device copy in the same run, "
+            f"{found[0]['copy'] / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, "
+            "each point in turn:")
+    for peer, of in ratios.items():
+        if of:
+            worst, at = min(of)
+            text += (f" {library(peer)} geometric mean {geometric_mean(one[0] for one in of):.2f}, "
+                     f"worst {worst:.2f} ({at}), {sum(one[0] >= 1 for one in of)} of {len(of)} are "
+                     "1 or more;")
+    return [*lines, "", text[:-1] + ".", *sharing(found), "",
+            "![Share of the copy's rate against the cache's bytes]"
+            "(scripts/results/figures/decode.svg)"]
+
+
+def sharing(found):
+    """GQA's effect: the same queries and keys with fewer heads of K and V."""
+    texts = [f"{other['times']['ours'] / one['times']['ours']:.2f} (batch {one['batch']}, "
+             f"{length_text(one['seqlen_kv'])}, d = {one['head_dim']}, 1/{other['shared']} of the "
+             "bytes)"
+             for one in found for other in found if one["shared"] == 1 < other["shared"] and all(
+                 one[name] == other[name] for name in SHAPE if name != "kv_heads")]
+    return ["", f"Where heads share K and V, the time over that without: {', '.join(texts)}."] \
+        if texts else []

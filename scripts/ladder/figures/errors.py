@@ -1,9 +1,13 @@
-"""Errors against float64."""
+"""Errors against float64; and what FP8 brings for its own."""
+
+import itertools
 
 from ladder import course
-from ladder.figures.measured import Measured, need
-from ladder.figures.names import PAPER_GRID, gpu_text, label
-from ladder.figures.style import INK, margins, marker, title_of
+from ladder.figures.markdown import at_the_machine, markdown, over_lengths, without
+from ladder.figures.measured import Measured, flops, need
+from ladder.figures.names import PAPER_GRID, POINTS, gpu_text, label, point_text
+from ladder.figures.style import INK, marker, plots, row_axis
+from ladder.text import NO_VALUE, rate_text
 from ladder.bench.grid import LOADED
 
 
@@ -88,55 +92,113 @@ def draw_error(plt, data):
     from matplotlib.ticker import LogLocator
     panels = data["panels"]
     most = max(len(panel["rows"]) for panel in panels)
-    figure, grid = plt.subplots(1, len(panels), figsize=(1 + 5 * len(panels), 1.4 + 0.24 * most),
-                                squeeze=False)
-    for axis, panel in zip(grid.flat, panels):
-        for i, row in enumerate(panel["rows"]):
+    figure, pairs = plots(plt, panels, (1 + 5 * len(panels), 1.4 + 0.24 * most), {
+        "left": 1.45, "right": 0.2, "bottom": 0.6, "top": 0.8, "across": 1.6})
+    for axis, panel in pairs:
+        rows = panel["rows"]
+        for i, row in enumerate(rows):
             tint = row["colour"]
             if row["max"] is None:
                 axis.text(row["tolerance"], i, "  not finite", va="center", fontsize=8,
                           color=tint, fontweight="bold")
             elif row["max"] > 0:
-                axis.plot([row["max"], row["tolerance"]], [i, i], color=tint, lw=0.9, alpha=0.5)
-                axis.plot(row["max"], i, marker=marker(row), color=tint,
-                          ls="", markersize=7)
+                line_to_mark(axis, row, i, row["max"], [row["max"], row["tolerance"]])
             axis.plot(row["tolerance"], i, marker="|", color=INK, ls="", markersize=11, mew=1.6)
-        axis.set_yticks(range(len(panel["rows"])), [row["label"] for row in panel["rows"]])
-        axis.set_ylim(len(panel["rows"]) - 0.4, -0.6)
+        row_axis(axis, rows)
         axis.set_xscale("log")
         axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0e}".replace("e-0", "e-")
-                                       .replace("e+00", ""))
+        axis.xaxis.set_major_formatter(short_power)
         axis.tick_params(axis="x", which="minor", length=0)
-        shown = [x for row in panel["rows"] for x in (row["max"], row["tolerance"]) if x]
+        shown = [x for row in rows for x in (row["max"], row["tolerance"]) if x]
         axis.set_xlim(min(shown) / 2, max(shown) * 2)
-        axis.set_title(panel["title"])
         axis.set_xlabel("max |out - reference|; the bar is the tolerance")
-    margins(figure, left=1.45, right=0.2, bottom=0.6, top=0.8, across=1.6)
-    title_of(figure, data["title"])
     return figure
+
+
+def line_to_mark(axis, row, y, x, ends):
+    axis.plot(ends, [y, y], color=row["colour"], lw=0.9, alpha=0.5)
+    axis.plot(x, y, marker=marker(row), color=row["colour"], ls="", markersize=7)
+
+
+def short_power(value, _=None):
+    return f"{value:.0e}".replace("e-0", "e-").replace("e+00", "")
 
 
 def draw_fp8_error(plt, data):
     from matplotlib.ticker import LogLocator
     panels = data["panels"]
-    rows = len(panels[0]["rows"])
-    figure, grid = plt.subplots(1, len(panels), squeeze=False, sharey=True,
-                                figsize=(2.4 + 2.6 * len(panels), 1.5 + 0.24 * rows))
-    for axis, panel in zip(grid.flat, panels):
-        least = min(row["rms"] for row in panel["rows"]) / 2
+    figure, pairs = plots(
+        plt, panels, (2.4 + 2.6 * len(panels), 1.5 + 0.24 * len(panels[0]["rows"])),
+        {"left": 1.75, "right": 0.2, "bottom": 0.6, "top": 0.8, "across": 0.2}, sharey=True)
+    for axis, panel in pairs:
+        least, most = (limit(row["rms"] for row in panel["rows"]) for limit in (min, max))
         for i, row in enumerate(panel["rows"]):
-            axis.plot([least, row["rms"]], [i, i], color=row["colour"], lw=0.9, alpha=0.5)
-            axis.plot(row["rms"], i, marker=marker(row), color=row["colour"], ls="", markersize=7)
+            line_to_mark(axis, row, i, row["rms"], [least / 2, row["rms"]])
             axis.text(row["rms"] * 1.25, i, f"{row['rms']:.1e}".replace("e-0", "e-"), va="center",
                       fontsize=7, color=INK)
-        axis.set_yticks(range(rows), [row["label"] for row in panels[0]["rows"]])
-        axis.set_ylim(rows - 0.4, -0.6)
+        row_axis(axis, panel["rows"])
         axis.set_xscale("log")
         axis.xaxis.set_major_locator(LogLocator(numticks=5))
-        axis.set_xlim(least, max(row["rms"] for row in panel["rows"]) * 6)
-        axis.set_title(panel["title"])
+        axis.set_xlim(least / 2, most * 6)
         axis.set_xlabel("RMSE")
-    margins(figure, left=1.75, right=0.2, bottom=0.6, top=0.8, across=0.2)
-    title_of(figure, data["title"])
     return figure
+
+
+def fp8_error_table(files, _):
+    """A line a choice of settings: the root mean square error of O at each input."""
+    rows = quantised(files)
+    if not rows:
+        return without("Errors of FP8 are not counted yet", "scripts/figures measure --sim")
+    titles = [title for title, *_ in course.QUANTISED["inputs"]]
+    lines = markdown(["", *titles], [[text, *(f"{error:.1e}" for error in errors)]
+                                     for text, errors in rows], range(1, 1 + len(titles)))
+    plain, best = rows[1][1], dict(rows)["all of these"]
+    return [*lines, "", (
+        "Root mean square error of O against float64 of the inputs as they were, all rows of 8 "
+        "heads of N = 1k, no mask. Captured: 2 heads of 256 × 64 of a small trained model, causal. "
+        "V + 1: 64 queries, 16k keys, one head of 64, N(0, 1), and 1 added to V. "
+        "One scale a tensor over all remedies: "
+        + ", ".join(f"{a / b:.3g}" for a, b in zip(plain, best)) + ". Counted on the sim.")]
+
+
+def fp8_times_table(files, _):
+    """A line a head size and mask: the rate of the step's attention alone, and with all that is
+    done before it. And the same over cuBLAS's, beside that of the kernel that was released."""
+    step, released = course.QUANTISED["step"], course.QUANTISED["released"]
+    cells, rates = {}, {}
+    for e in files.gpu.paper("fwd"):
+        alone = [k["time_ms"] for k in e.record["kernels"] if k["name"] == "attention"]
+        if e.step == step and alone and alone[0]:
+            at = (e.head_dim, e.causal), e.seqlen
+            rates[at] = flops(e.record) / alone[0] * 1e-9
+            cells[at] = f"{rate_text(rates[at])} · {rate_text(e.tflops)}"
+    lengths = sorted({n for _, n in cells})
+    if not lengths:
+        return without("Times of FP8 are not measured yet", PAPER_GRID)
+
+    def table(cells):
+        return over_lengths(lengths, [
+            [point_text(*point), *(cells.get((point, n), NO_VALUE) for n in lengths)]
+            for point in itertools.product(course.QUANTISED["head_dims"], (False, True))
+            # Heads that are wider than the others' where they were measured.
+            if point in POINTS or any(at == point for at, _ in cells)])
+
+    lines = [*table(cells), "", (
+        f"TFLOP/s of `{step[1]}`: its attention alone · with `quantise` before it. On the paper's "
+        f"workload, inputs {files.gpu.dtype}, on an {at_the_machine(files)}.")]
+    matmul = (files.gpu.ceilings or {}).get("matmul_e4m3_tflops")
+    if not matmul:
+        return lines
+
+    def theirs(point, n):
+        known = dict(zip(released["lengths"], released["tflops"].get(point, [])))
+        return f"{known[n] / released['matmul']:.2f}" if n in known else NO_VALUE
+
+    shares = {at: f"{rate / matmul:.2f} · {theirs(*at)}" for at, rate in rates.items()}
+    return [*lines, "", *table(shares), "", (
+        f"The attention alone as a share of cuBLAS's rate on e4m3 matrices of 8,192 × 8,192, "
+        f"{matmul:,.0f} TFLOP/s there: `{step[1]}` · FlashAttention-3's own kernel, of inputs that "
+        f"are in e4m3 already, on the same kind of GPU on another day, when cuBLAS had "
+        f"{released['matmul']:,}"
+        + ("." if all(point in released["tflops"] for point, _ in rates) else
+           f"; {NO_VALUE}: not known."))]

@@ -12,37 +12,30 @@ import json
 import re
 import sys
 
-from ladder.figures import names, style
-from ladder.figures.decode import decode, draw_decode, roofline
-from ladder.figures.errors import draw_error, draw_fp8_error, error, fp8_error
+from ladder.figures import (decode, errors, memory, names, pipeline, pipeline_measured, rates,
+                            shared_roof, style, two_gpus)
 from ladder.figures.measured import Missing
-from ladder.figures.memory import (block_size, draw_block_size, draw_traffic, draw_workspace,
-                                   traffic, workspace)
 from ladder.figures.names import PAPER_GRID
-from ladder.figures.pipeline import access, draw_access, draw_pipeline, pipeline
-from ladder.figures.pipeline_measured import draw_pipeline_measured, pipeline_measured
-from ladder.figures.rates import draw_roofline, draw_speedup, draw_tflops, speedup, tflops
-from ladder.figures.shared_roof import draw_shared_roof, shared_roof
-from ladder.figures.two_gpus import draw_two_gpus, two_gpus
 
 FIGURES = {
-    "speedup": (speedup, draw_speedup),
-    "tflops_fwd": (functools.partial(tflops, direction="fwd"), draw_tflops),
-    "tflops_bwd": (functools.partial(tflops, direction="bwd"), draw_tflops),
-    "tflops_both": (functools.partial(tflops, direction="both"), draw_tflops),
-    "traffic": (traffic, draw_traffic),
-    "roofline": (roofline, draw_roofline),
-    "decode": (decode, draw_decode),
-    "two_gpus": (two_gpus, draw_two_gpus),
-    "workspace": (workspace, draw_workspace),
-    "block_size": (block_size, draw_block_size),
-    "access": (access, draw_access),
-    "pipeline": (functools.partial(pipeline, name="pipeline"), draw_pipeline),
-    "pipeline_measured": (pipeline_measured, draw_pipeline_measured),
-    "pipeline_bwd": (functools.partial(pipeline, name="pipeline_bwd"), draw_pipeline),
-    "shared_roof": (shared_roof, draw_shared_roof),
-    "error": (error, draw_error),
-    "fp8_error": (fp8_error, draw_fp8_error),
+    "speedup": (rates.speedup, rates.draw_speedup),
+    **{f"tflops_{way}": (functools.partial(rates.tflops, direction=way), rates.draw_tflops)
+       for way in ("fwd", "bwd", "both")},
+    "traffic": (memory.traffic, memory.draw_traffic),
+    "roofline": (decode.roofline, rates.draw_roofline),
+    "decode": (decode.decode, decode.draw_decode),
+    "two_gpus": (two_gpus.two_gpus, two_gpus.draw_two_gpus),
+    "workspace": (memory.workspace, memory.draw_workspace),
+    "block_size": (memory.block_size, memory.draw_block_size),
+    "access": (pipeline.access, pipeline.draw_access),
+    "pipeline": (functools.partial(pipeline.pipeline, name="pipeline"), pipeline.draw_pipeline),
+    "pipeline_measured": (pipeline_measured.pipeline_measured,
+                          pipeline_measured.draw_pipeline_measured),
+    "pipeline_bwd": (functools.partial(pipeline.pipeline, name="pipeline_bwd"),
+                     pipeline.draw_pipeline),
+    "shared_roof": (shared_roof.shared_roof, shared_roof.draw_shared_roof),
+    "error": (errors.error, errors.draw_error),
+    "fp8_error": (errors.fp8_error, errors.draw_fp8_error),
 }
 OF_TIMES = ("speedup", "tflops_fwd", "tflops_bwd", "tflops_both", "roofline", "decode", "two_gpus",
             "shared_roof")
@@ -100,6 +93,7 @@ def drawing_code(name):
 def render(plt, name, data):
     """The SVG, with the digest inside."""
     figure = FIGURES[name][1](plt, data)
+    style.title_of(figure, data["title"])
     out = io.BytesIO()
     figure.savefig(out, format="svg", metadata={
         "Date": None, "Creator": None, "Title": data["title"], "Description": digest(name, data)})

@@ -2,8 +2,10 @@
 
 import functools
 import os
+import re
 
-from ladder.console import BAD_USAGE, Stop
+from ladder.console import BAD_USAGE, NO_DEVICE, Stop
+from ladder.figures.names import PAPER_GRID, POINTS
 from ladder.files import newest_measured, parsed
 from ladder.programs import Step
 from ladder.steps import Ladder
@@ -52,12 +54,10 @@ class Entry:
     def heads_in_all(self):
         return self.record["batch"] * self.record["heads"]
 
-    def is_paper(self, n=None, d=None, causal=None):
-        """The paper's workload, 16k tokens in all and hidden size 2048, at this point of it."""
-        r = self.record
-        return (r["batch"] * r["seqlen"] == TOKENS and r["heads"] * r["head_dim"] == HIDDEN
-                and not self.aside and self.input == "normal" and n in (None, r["seqlen"])
-                and d in (None, r["head_dim"]) and causal in (None, r["causal"]))
+
+def of_the_paper(r):
+    """The paper's workload: 16k tokens in all and hidden size 2048."""
+    return r["batch"] * r["seqlen"] == TOKENS and r["heads"] * r["head_dim"] == HIDDEN
 
 
 def flops(r):
@@ -71,87 +71,119 @@ class Measured:
     """One file of bench.py; empty where there is none. Of one I/O type: bf16 if it has it."""
 
     def __init__(self, path, dtype=None):
-        self.path, self.there = path, os.path.exists(path)
-        self.machine, self.ceilings = {}, None
-        self.dtype, self.of_other_types = "", 0
-        self.entries, self.peers, self.skipped, self.steps = [], [], [], {}
-        self.defaults, self.points = {}, {}
-        if not self.there:
-            return
-        data = read_json(path)
+        data = read_json(path, EMPTY)
+        self.path, self.there = path, data is not EMPTY
         try:
             self.machine, self.ceilings = data["machine"], data["ceilings"]
-            self.entries = [Entry(c, r) for c, r in zip(data["commands"], data["records"])]
-            self.peers, self.skipped = data["peers"], data["skipped"]
-            types = [e.dtype for e in self.entries]
+            entries = [Entry(c, r) for c, r in zip(data["commands"], data["records"])]
+            types = [e.dtype for e in entries]
             self.dtype = dtype or ("bf16" if "bf16" in types else next(iter(types), ""))
-            self.of_other_types = sum(dtype != self.dtype for dtype in types)
-            self.entries = [e for e in self.entries if e.dtype == self.dtype]
-            self.peers = [r for r in self.peers if r["dtype"] == self.dtype]
+            self.entries = [e for e in entries if e.dtype == self.dtype]
+            self.of_other_types = len(entries) - len(self.entries)
+            self.peers = [r for r in data["peers"] if r["dtype"] == self.dtype]
+            self.skipped = data["skipped"]
             device = "gpu" if self.machine["gpu"] else "sim"
             self.steps = {(s["rung"], s["variant"]): Step(device=device, **s)
                           for s in data["steps"]}
         except (KeyError, TypeError) as error:
             raise Stop(f"{os.path.relpath(path)} was not written by scripts/figures measure "
-                       f"({error})",
-                       BAD_USAGE) from None
+                       f"({error})", BAD_USAGE) from None
         # A rung's default here is the last step that ran, and not for its name's sake alone: some
         # are for another GPU than this one.
         ran = {e.step for e in self.entries}
         self.defaults = dict(key for key, step in self.steps.items()
                              if key in ran and not step.by_name_only)
 
-    def find(self, direction="fwd", **wanted):
-        return [e for e in self.entries if e.direction == direction
-                and all(e.record[name] == value for name, value in wanted.items())]
-
     @functools.cached_property
-    def of_paper(self):
-        return [e for e in self.entries if e.is_paper() and e.time_ms is not None]
+    def by_step(self):
+        found = {}
+        for e in self.entries:
+            found.setdefault((e.direction, *e.step), []).append(e)
+        return found
 
-    def paper(self, direction="fwd", n=None, d=None, causal=None):
-        wanted = (direction, n, d, causal)
-        if wanted not in self.points:
-            self.points[wanted] = [e for e in self.of_paper if e.direction == direction
-                                   and e.is_paper(n, d, causal)]
-        return self.points[wanted]
+    def find(self, direction="fwd", rung=None, variant=None, **wanted):
+        entries = self.by_step.get((direction, rung, variant), []) if variant else [
+            e for e in self.entries if e.direction == direction and rung in (None, e.step[0])]
+        return [e for e in entries
+                if all(e.record[name] == value for name, value in wanted.items())]
 
     def plain(self, direction="fwd", **wanted):
         return [e for e in self.find(direction, **wanted)
                 if not e.aside and e.input == "normal"]
 
-    def paper_peers(self, direction, backend, d, causal):
-        return sorted((r for r in self.peers if r["direction"] == direction
-                       and r["variant"] == backend and r["head_dim"] == d
-                       and r["causal"] == causal and r["batch"] * r["seqlen"] == TOKENS
-                       and r["heads"] * d == HIDDEN), key=lambda r: r["seqlen"])
+    @functools.cached_property
+    def of_paper(self):
+        return [e for e in self.entries if of_the_paper(e.record) and not e.aside
+                and e.input == "normal" and e.time_ms is not None]
+
+    def paper(self, direction="fwd", n=None, d=None, causal=None):
+        """What was timed of the paper's workload, or of this point of it."""
+        return [e for e in self.of_paper if e.direction == direction and n in (None, e.seqlen)
+                and d in (None, e.head_dim) and causal in (None, e.causal)]
+
+    @functools.cached_property
+    def lines(self):
+        found = {}
+        for one, r in sorted([*((e.step, e.record) for e in self.of_paper),
+                              *((r["variant"], r) for r in self.peers if of_the_paper(r))],
+                             key=lambda one: one[1]["seqlen"]):
+            at = r["direction"], one, r["head_dim"], r["causal"]
+            found.setdefault(at, {})[r["seqlen"]] = r
+        return found
+
+    def line(self, way, one, d, causal):
+        """{N: record} over the paper's workload, of a step or of one of PyTorch's backends."""
+        return self.lines.get((way, one, d, causal), {})
+
+    def rates(self, way, one, d, causal):
+        """{N: TFLOP/s}; `way` may be both, which is forward and backward together."""
+        if way != "both":
+            return {n: r["tflops"] for n, r in self.line(way, one, d, causal).items()}
+        forward, backward = (self.line(each, one, d, causal) for each in ("fwd", "bwd"))
+        return {n: (flops(forward[n]) + flops(r)) / (forward[n]["time_ms"] + r["time_ms"]) * 1e-9
+                for n, r in backward.items() if n in forward}
 
     def in_turn(self, way, backend, step):
         """Whether the step was measured right after the backend wherever the paper's workload has
         both; way: fwd, bwd or both."""
-        ways = ("fwd", "bwd") if way == "both" else (way,)
-        points = {(e.head_dim, e.causal, e.seqlen) for one in ways for e in self.paper(one)
-                  if e.step == step}
-        return all(" ".join(step) in r.get("beside", ()) for one in ways
-                   for d, causal in {point[:2] for point in points}
-                   for r in self.paper_peers(one, backend, d, causal)
-                   if (d, causal, r["seqlen"]) in points)
+        for one in ("fwd", "bwd") if way == "both" else (way,):
+            for point in POINTS:
+                ours = self.line(one, step, *point)
+                if any(n in ours and " ".join(step) not in r.get("beside", ())
+                       for n, r in self.line(one, backend, *point).items()):
+                    return False
+        return True
+
+    def roofs(self):
+        if not self.ceilings:
+            raise Missing(f"no ceilings were measured: {PAPER_GRID}, where PyTorch is installed")
+        return self.ceilings
+
+    def did_not_fit(self):
+        """[(step, what was skipped, GiB that it needs)]"""
+        for one in self.skipped:
+            needs = re.search(r"needs ([\d.]+) GiB", one["reason"])
+            if needs and one["status"] == NO_DEVICE:
+                yield (one["rung"], one["variant"]), one, float(needs[1])
 
     def is_default(self, step):
         return self.defaults.get(step[0]) == step[1]
 
 
-def read_json(path):
+EMPTY = {"machine": {"gpu": None}, "ceilings": None, "steps": [], "commands": [], "records": [],
+         "peers": [], "skipped": []}
+
+
+def read_json(path, missing=None):
     try:
         with open(path, encoding="utf-8") as file:
             return parsed(file.read())
+    except FileNotFoundError:
+        return missing
     except OSError as error:
         raise Stop(f"cannot read {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
     except ValueError as error:
         raise Stop(f"{os.path.relpath(path)} is no JSON: {error}", BAD_USAGE) from None
-
-
-NONE = os.devnull + "/none"
 
 
 class Files:
@@ -159,23 +191,17 @@ class Files:
     GPU's file; or the sim's alone."""
 
     def __init__(self, path):
-        if not os.path.exists(path):
+        first, folder = Measured(path), os.path.dirname(os.path.abspath(path))
+        if not first.there:
             raise Stop(f"there is no {os.path.relpath(path)}: scripts/figures measure makes it, or "
                        "counts it with --sim", BAD_USAGE)
-        first = Measured(path)
-        folder = os.path.dirname(os.path.abspath(path))
-        sim = os.path.join(folder, "sim.json")
-        if first.machine["gpu"] is None:
-            self.gpu, self.sim = Measured(NONE), first
-        else:
-            self.gpu, self.sim = first, Measured(sim)
-        other = self.gpu.there and newest_measured(folder, but=self.gpu.machine["gpu"])
-        self.other = Measured(other or NONE, self.gpu.dtype)
-        traces = os.path.join(folder, "traces.json")
-        traced = read_json(traces) if os.path.exists(traces) else {}
+        gpu = first.machine["gpu"]
+        self.gpu = first if gpu else Measured("")
+        self.sim = Measured(os.path.join(folder, "sim.json")) if gpu else first
+        self.other = Measured(gpu and newest_measured(folder, but=gpu) or "", self.gpu.dtype)
+        traced = read_json(os.path.join(folder, "traces.json"), {})
         self.traces, self.pipelines = traced.get("traces", []), traced.get("pipelines", [])
-        clock = os.path.join(folder, "clock.json")  # of scripts/figures clock
-        self.clock = read_json(clock) if os.path.exists(clock) else None
+        self.clock = read_json(os.path.join(folder, "clock.json"))  # of scripts/figures clock
         # The ladder's order: the sim lacks what is for one GPU, and the other way round. What they
         # say of a step differently is the GPU's where there is one.
         order = sorted([*self.sim.steps, *self.gpu.steps], key=lambda step: step[0])
@@ -183,10 +209,13 @@ class Files:
         self.order = list(self.about)
         self.ladder = Ladder(self.about.values())
 
-    def steps_of(self, entries):
-        """[(step, its entries)] in the ladder's order."""
-        found = [(step, [e for e in entries if e.step == step]) for step in self.order]
-        return [(step, of) for step, of in found if of]
+    def steps_of(self, entries, way=None):
+        """[(step, its entries)] in the ladder's order; of the steps that are about a direction."""
+        found = {step: [] for step in self.order if way in (None, self.own_way(step))}
+        for entry in entries:
+            if entry.step in found:
+                found[entry.step].append(entry)
+        return [(step, of) for step, of in found.items() if of]
 
     def base(self):
         """The step that all others are compared with."""

@@ -5,6 +5,9 @@ from ladder.text import bytes_text
 PEERS = ["flash", "cudnn", "efficient", "math"]
 PEER_NAMES = {"flash": "PyTorch, FlashAttention-2", "cudnn": "PyTorch, cuDNN",
               "efficient": "PyTorch, efficient", "math": "PyTorch, plain"}
+WAYS = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
+HEADS = (64, 128)
+POINTS = [(d, causal) for d in HEADS for causal in (False, True)]
 PAPER_GRID = "scripts/figures measure --grid paper"
 
 
@@ -18,6 +21,11 @@ def label(step, files=None):
     rung, variant = step
     alone = files and len(files.variants(rung)) == 1
     return rung.replace("_", " ") if alone else f"{number(rung)} {variant}"
+
+
+def library(backend):
+    """"cuDNN" of cudnn, which is used through PyTorch."""
+    return PEER_NAMES[backend].partition(", ")[2]
 
 
 def point_text(d, causal):

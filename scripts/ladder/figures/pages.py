@@ -6,22 +6,29 @@ import re
 from ladder import course
 from ladder.console import BAD_USAGE, Stop
 from ladder.figures.claims import claims_table
-from ladder.figures.decode_table import decode_table
-from ladder.figures.lesson_tables import (fp8_error_table, fp8_times_table, ratios_table,
-                                          shared_roof_table, steps_table)
-from ladder.figures.pair_tables import two_gpus_table
-from ladder.figures.tables import figure_list, ladder_table, peers_table
+from ladder.figures.decode import decode_table
+from ladder.figures.errors import fp8_error_table, fp8_times_table
+from ladder.figures.gallery import figure_data
+from ladder.figures.shared_roof import shared_roof_table
+from ladder.figures.tables import ladder_table, peers_table, ratios_table, steps_table
+from ladder.figures.two_gpus import two_gpus_table
 from ladder.figures.visits import visits_tables
 from ladder.files import ROOT
 
+
+def figure_list(files, _):
+    """Those that can be drawn, each with a line."""
+    lines = []
+    for name, data in figure_data(files).items():
+        lines += [f"**{data['title']}.** {course.CAPTIONS[name]}", "",
+                  f"![{course.CAPTIONS[name]}](scripts/results/figures/{name}.svg)", ""]
+    return lines[:-1]
+
+
 # How each is made, of the files and its name.
-TABLES = {"ladder": lambda files, _: ladder_table(files),
-          "peers": lambda files, _: peers_table(files),
-          "claims": lambda files, _: claims_table(files),
-          "figures": lambda files, _: figure_list(files),
-          "visits": lambda files, _: visits_tables(files),
-          "shared_roof": shared_roof_table, "decode": decode_table,
-          "fp8_error": fp8_error_table, "fp8_times": fp8_times_table,
+TABLES = {"ladder": ladder_table, "peers": peers_table, "claims": claims_table,
+          "figures": figure_list, "visits": visits_tables, "shared_roof": shared_roof_table,
+          "decode": decode_table, "fp8_error": fp8_error_table, "fp8_times": fp8_times_table,
           **dict.fromkeys(course.STEP_TABLES, steps_table),
           **dict.fromkeys(course.RATIO_TABLES, ratios_table),
           **dict.fromkeys(course.TWO_GPUS_TABLES, two_gpus_table)}

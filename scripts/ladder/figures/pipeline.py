@@ -4,7 +4,7 @@ from ladder import course
 from ladder.figures import replay
 from ladder.figures.measured import need
 from ladder.figures.names import label, number
-from ladder.figures.style import INK, PANEL, READ, WRITE, darker, margins, title_of
+from ladder.figures.style import INK, PANEL, READ, WRITE, darker, note, plots
 
 LANES = ["Q", "K", "V", "O"]
 TILES = ["Q", "dO", "K", "V"]  # of a pipeline, from the top
@@ -124,13 +124,29 @@ def stage_fills(copies, own, consumers, end):
     return fills
 
 
-def draw_access(plt, data):
+def rectangles(axis, boxes, **looks):
+    """Boxes: (left, right, top, bottom)."""
     from matplotlib.collections import PolyCollection
+    axis.add_collection(PolyCollection(
+        [[(left, top), (right, top), (right, bottom), (left, bottom)]
+         for left, right, top, bottom in boxes], zorder=2, **looks))
+
+
+def lane_axis(axis, ends, names):
+    """Lanes from the top, with the names [(y, text)]; returns their labels."""
+    axis.set_ylim(*ends)
+    axis.set_yticks(*zip(*names))
+    axis.tick_params(axis="y", length=0)
+    axis.spines["left"].set_visible(False)
+    return axis.get_yticklabels()
+
+
+def draw_access(plt, data):
     from matplotlib.patches import Patch
     panels = data["panels"]
-    figure, axes = plt.subplots(len(panels), 1, figsize=(11, 0.9 + 4 * len(panels)), squeeze=False)
-    margins(figure, left=0.45, right=0.25, bottom=0.8, top=0.8, down=1.0)
-    for axis, panel in zip(axes.flat, panels):
+    figure, pairs = plots(plt, panels, (11, 0.9 + 4 * len(panels)), {
+        "left": 0.45, "right": 0.25, "bottom": 0.8, "top": 0.8, "down": 1.0}, columns=1)
+    for axis, panel in pairs:
         rows, gap = panel["rows"], panel["rows"] * 0.12
         lane_top = [i * (rows + gap) for i in range(len(LANES))]
         for top in lane_top:
@@ -138,70 +154,56 @@ def draw_access(plt, data):
                                          zorder=0))
         # Where a step reads and writes the same rows, the write takes the later half of it.
         both = {}
-        for slot, lane, op, first, last in panel["boxes"]:
+        for slot, lane, op, *_ in panel["boxes"]:
             both.setdefault((slot, lane), set()).add(op)
-        for op, tint in (("r", READ), ("w", WRITE)):
-            shapes = []
-            for slot, lane, kind, first, last in panel["boxes"]:
-                if kind != op:
-                    continue
-                half = len(both[slot, lane]) == 2
-                left = slot + (0.5 if half and op == "w" else 0)
-                right = slot + (0.5 if half and op == "r" else 1)
-                top = lane_top[lane]
-                shapes.append([(left, top + first), (right, top + first), (right, top + last),
-                               (left, top + last)])
-            axis.add_collection(PolyCollection(shapes, facecolors=tint, edgecolors="none",
-                                               zorder=2))
-
-        def boundary(at):
-            axis.plot([at, at], [0, lane_top[-1] + rows], color=INK, lw=0.7, zorder=3)
-
-        if len(panel["blocks"]) > 1:
-            for number, block in enumerate(panel["blocks"]):
-                if number:
-                    boundary(block["at"])
-                axis.text(block["at"] + 0.3, -gap * 0.3, f"block {block['block']}", fontsize=7,
-                          va="bottom")
-        else:
+        for op, tint, earlier, later in (("r", READ, 0, 0.5), ("w", WRITE, 0.5, 1)):
+            rectangles(axis, [
+                (slot + earlier, slot + later, lane_top[lane] + first, lane_top[lane] + last)
+                if len(both[slot, lane]) == 2 else
+                (slot, slot + 1, lane_top[lane] + first, lane_top[lane] + last)
+                for slot, lane, kind, first, last in panel["boxes"] if kind == op],
+                facecolors=tint, edgecolors="none")
+        # A block's number where it begins, or a kernel's name in its middle; of one slot beside it,
+        # where nothing else is written.
+        starts = [(block["at"], f"block {block['block']}", block["at"] + 0.3, "left")
+                  for block in panel["blocks"]]
+        if len(starts) <= 1:
             ends = [kernel["at"] for kernel in panel["kernels"][1:]] + [panel["slots"]]
-            for i, (kernel, end) in enumerate(zip(panel["kernels"], ends)):
-                # A kernel of one slot has its name beside it, where nothing else is written.
-                short, first = end - kernel["at"] <= 1, i == 0
-                axis.text((0 if first else panel["slots"]) if short else (kernel["at"] + end) / 2,
-                          -gap * 0.3, kernel["name"], fontsize=7, va="bottom",
-                          ha=("left" if first else "right") if short else "center")
-                if i:
-                    boundary(kernel["at"])
+            starts = [(kernel["at"], kernel["name"], *(
+                ((kernel["at"] + end) / 2, "center") if end - kernel["at"] > 1 else
+                (panel["slots"], "right") if i else (0, "left")))
+                for i, (kernel, end) in enumerate(zip(panel["kernels"], ends))]
+        for i, (begin, text, x, align) in enumerate(starts):
+            if i:
+                axis.plot([begin, begin], [0, lane_top[-1] + rows], color=INK, lw=0.7, zorder=3)
+            axis.text(x, -gap * 0.3, text, fontsize=7, va="bottom", ha=align)
         axis.set_xlim(0, panel["slots"])
-        axis.set_ylim(lane_top[-1] + rows, -gap * 1.6)
-        axis.set_yticks([top + rows / 2 for top in lane_top], LANES)
-        axis.tick_params(axis="y", length=0, labelsize=11)
+        lane_axis(axis, (lane_top[-1] + rows, -gap * 1.6),
+                  [(top + rows / 2, name) for top, name in zip(lane_top, LANES)])
+        axis.tick_params(axis="y", labelsize=11)
         axis.grid(visible=False)
-        axis.spines["left"].set_visible(False)
         axis.spines["bottom"].set_visible(False)
         axis.set_title(panel["title"] + (
             " (one block does it all)" if len(panel["blocks"]) <= 1 else
             f" ({len(panel['blocks'])} blocks, which a GPU runs side by side, here one after the "
             "other)"))
         axis.set_xlabel("time: a step begins where a tile of Q, K or V arrives")
-    axes[0][0].legend(handles=[Patch(color=READ, label="read"), Patch(color=WRITE, label="write")],
-                      loc="lower right", bbox_to_anchor=(1, 1.0), ncol=2, frameon=False,
-                      borderaxespad=0.2)
-    figure.text(0.012, 0.006, f"Rows 0 to N - 1 run downwards in each band. {data['note']}",
-                fontsize=8, color="#555555")
-    title_of(figure, data["title"])
+    pairs[0][0].legend(handles=[Patch(color=READ, label="read"), Patch(color=WRITE, label="write")],
+                       loc="lower right", bbox_to_anchor=(1, 1.0), ncol=2, frameon=False,
+                       borderaxespad=0.2)
+    note(figure, f"Rows 0 to N - 1 run downwards in each band. {data['note']}", 0.006)
     return figure
 
 
 CONSUMERS = ["#0072B2", "#E69F00", "#009E73"]
 # Of a consumer's colour: products, and its arithmetic.
 SHARES = {"S": 1, "dP": 0.8, "softmax": 0.7, "dV": 0.6, "dK": 0.5, "O": 0.42, "dQ": 0.35,
-          "scale": 0.25}
+          "scale": 0.25, "rest": 0.25}
 COLUMNS = 5  # of the legend
 DARK = ("S", "dP")  # with white letters, where the colour is not orange
 BOXES = {"copy": "#c9a3bb", "held": "#ece4e9", "tile": "#c4c4bd", "turn": "#a3a39c",
-         "sums": "#efefea", "store": "#a3a39c"}
+         "sums": "#efefea", "store": "#a3a39c", "idle": "#4a4a46"}
+SHADE, HATCH = "#e7e7e0", "//////"  # of when nobody has a product; of a product that may be done
 
 
 def box_colour(kind, consumer):
@@ -213,12 +215,48 @@ def box_colour(kind, consumer):
                          for i in (0, 2, 4))
 
 
+def box_axis(axis, end, boxes, ends, lanes):
+    """Boxes (kind, text, consumer, left, right, top, bottom) over cycles; lanes (y, name, size,
+    consumer or None)."""
+    shapes, perhaps = {}, {}
+    for kind, text, consumer, *box in boxes:
+        if kind == "perhaps":
+            perhaps.setdefault(box_colour("O", consumer), []).append(box)
+        else:
+            shapes.setdefault(box_colour(kind, consumer), []).append(box)
+        left, right, top, bottom = box
+        if right - left > end * 0.0048 * (len(text) + 0.4):  # a letter is about as wide
+            axis.text((left + right) / 2, (top + bottom) / 2, text, ha="center",
+                      va="center_baseline", fontsize=6.5 if kind not in BOXES else 6, zorder=3,
+                      color="#ffffff" if kind in DARK and consumer != 1 else INK)
+    for tint, of in shapes.items():
+        rectangles(axis, of, facecolors=tint, edgecolors=PANEL, linewidths=0.5)
+    for tint, of in perhaps.items():
+        rectangles(axis, of, facecolors=PANEL, edgecolors=tint, linewidths=0, hatch=HATCH)
+    labels = lane_axis(axis, ends, [lane[:2] for lane in lanes])
+    for label_, (_, _, size, consumer) in zip(labels, lanes):
+        label_.set_fontsize(size)
+        if consumer is not None:
+            label_.set_color(darker(CONSUMERS[consumer]))
+            label_.set_fontweight("bold")
+    axis.set_xlim(0, end)
+    axis.grid(axis="y", visible=False)
+    axis.xaxis.set_major_formatter("{x:,.0f}")
+
+
+def legend_and_note(figure, handles, columns, text):
+    height = figure.get_size_inches()[1]
+    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.006, 1 - 0.29 / height),
+                  ncol=columns, frameon=False, fontsize=7.5, columnspacing=1.4, handlelength=1.6)
+    note(figure, text, 0.07 / height, fontsize=7.5, va="bottom")
+
+
 def draw_pipeline(plt, data):
-    from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
     panels, low, high, gap = data["panels"], 0.45, 0.86, 0.1
-    tall = [sum(low if lane < panel["stages"] else high for lane in range(len(panel["lanes"])))
-            + gap * len(panel["lanes"]) for panel in panels]
+    heights = [[low if lane < panel["stages"] else high for lane in range(len(panel["lanes"]))]
+               for panel in panels]
+    tall = [sum(of) + gap * len(of) for of in heights]
     handles = [Patch(color=box_colour(kind, 0), label=text) for kind, text in (
         ("copy", "copy under way"), ("held", "tile there, until its stage is free"),
         *data["legend"].items())]
@@ -226,50 +264,27 @@ def draw_pipeline(plt, data):
                 for kind, what in data["waits"].items()
                 if any(box[1] == kind for panel in panels for box in panel["boxes"])]
     more = 0.17 * max(0, -(-len(handles) // COLUMNS) - 2)  # rows of the legend
-    figure, axes = plt.subplots(len(panels), 1, figsize=(11, 2 + more + 0.36 * sum(tall) + 0.75 * (
-        len(panels) - 1)), squeeze=False, gridspec_kw={"height_ratios": tall})
-    margins(figure, left=0.95, right=0.2, bottom=1.05, top=1.0 + more, down=0.75)
-    for axis, panel in zip(axes.flat, panels):
-        heights = [low if lane < panel["stages"] else high for lane in range(len(panel["lanes"]))]
-        tops = [sum(heights[:lane]) + gap * lane for lane in range(len(heights))]
-        letter = panel["end"] * 0.0048  # about as wide as one
-        shapes = {}
-        for lane, kind, text, consumer, begin, until in panel["boxes"]:
-            top, bottom = tops[lane], tops[lane] + heights[lane]
-            shapes.setdefault(box_colour(kind, consumer), []).append(
-                [(begin, top), (until, top), (until, bottom), (begin, bottom)])
-            if until - begin > letter * (len(text) + 0.4):
-                axis.text((begin + until) / 2, (top + bottom) / 2, text, ha="center",
-                          va="center_baseline", fontsize=6.5 if kind not in BOXES else 6, zorder=3,
-                          color="#ffffff" if kind in DARK and consumer != 1 else INK)
-        for face, of in shapes.items():
-            axis.add_collection(PolyCollection(of, facecolors=face, edgecolors=PANEL,
-                                               linewidths=0.5, zorder=2))
-        axis.set_xlim(0, panel["end"])
-        axis.set_ylim(tops[-1] + high, -gap)
-        axis.set_yticks([top + one / 2 for top, one in zip(tops, heights)], panel["lanes"])
-        for lane, name in enumerate(axis.get_yticklabels()):
-            name.set_fontsize(7 if lane < panel["stages"] else 8.5)
-            if lane > panel["stages"]:
-                name.set_color(darker(CONSUMERS[lane - panel["stages"] - 1]))
-                name.set_fontweight("bold")
-        axis.tick_params(axis="y", length=0)
-        axis.grid(axis="y", visible=False)
-        axis.spines["left"].set_visible(False)
-        axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-        axis.set_title(panel["title"])
-    axes.flat[-1].set_xlabel("cycles of the model")
-    height = figure.get_size_inches()[1]
-    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.006, 1 - 0.29 / height),
-                  ncol=COLUMNS, frameon=False, fontsize=7.5, columnspacing=1.4, handlelength=1.6)
+    figure, pairs = plots(
+        plt, panels, (11, 2 + more + 0.36 * sum(tall) + 0.75 * (len(panels) - 1)),
+        {"left": 0.95, "right": 0.2, "bottom": 1.05, "top": 1.0 + more, "down": 0.75},
+        columns=1, gridspec_kw={"height_ratios": tall})
+    for (axis, panel), of in zip(pairs, heights):
+        tops = [sum(of[:lane]) + gap * lane for lane in range(len(of))]
+        first = panel["stages"] + 1  # of the consumers
+        box_axis(axis, panel["end"], [
+            (kind, text, consumer, begin, until, tops[lane], tops[lane] + of[lane])
+            for lane, kind, text, consumer, begin, until in panel["boxes"]],
+            (tops[-1] + high, -gap), [
+            (tops[lane] + of[lane] / 2, name, 7 if lane < panel["stages"] else 8.5,
+             lane - first if lane >= first else None) for lane, name in enumerate(panel["lanes"])])
+    pairs[-1][0].set_xlabel("cycles of the model")
     matmul, exps, other, latency, copy = data["rates"]
-    figure.text(0.012, 0.07 / height,
-                "Order and amounts are the sim's, the time is a model's. Of one SM: the tensor "
-                f"cores do {matmul:,} FLOPs a cycle, one product after the other as they were "
-                f"issued; {exps} exponentials\nand {other} other operations a cycle side by side, "
-                "which consumers that compute at the same time share equally; tiles come one after "
-                f"the other, {copy:.0f} bytes a cycle, each {latency} cycles\nlate (assumed). All "
-                f"else takes no time. {data['note']}", fontsize=7.5, color="#555555", va="bottom",
-                linespacing=1.35)
-    title_of(figure, data["title"])
+    legend_and_note(
+        figure, handles, COLUMNS,
+        "Order and amounts are the sim's, the time is a model's. Of one SM: the tensor cores do "
+        f"{matmul:,} FLOPs a cycle, one product after the other as they were issued; {exps} "
+        f"exponentials\nand {other} other operations a cycle side by side, which consumers that "
+        "compute at the same time share equally; tiles come one after the other, "
+        f"{copy:.0f} bytes a cycle, each {latency} cycles\nlate (assumed). All else takes no "
+        f"time. {data['note']}")
     return figure

@@ -2,11 +2,12 @@
 time of its products."""
 
 from ladder import course
-from ladder.figures.measured import Missing, need
-from ladder.figures.names import PAPER_GRID, PEER_NAMES, gpu_text, label
+from ladder.figures.markdown import markdown, without
+from ladder.figures.measured import need
+from ladder.figures.names import HEADS, PAPER_GRID, gpu_text, label, library, number
 from ladder.figures.replay import MATMUL_FLOPS
-from ladder.figures.style import (INK, PANEL, PEER_LINES, darker, ink, margins, marker, spread,
-                                  title_of)
+from ladder.figures.style import (INK, PEER_LINES, ink, note, plots, roof, spread,
+                                  two_marks)
 
 
 # Of one SM, per cycle. CUDA C++ Programming Guide: 32 banks of 4 bytes.
@@ -42,44 +43,37 @@ def steps(files):
     """[(rung, step), what step_of() says] of all that course.py names and the sim has counted."""
     found = [((rung, variant), step_of(files, rung, variant, kernel, d))
              for rung, variant, kernel in course.SHARED_ROOF if (rung, variant) in files.about
-             for d in (64, 128)]
+             for d in HEADS]
     return [(step, counted) for step, counted in found if counted]
-
-
-def rate(by_length):
-    """The rate at the largest N, in TFLOP/s, and that N."""
-    return by_length[max(by_length)], max(by_length)
 
 
 def shared_roof(files, missing):
     """Points: where a step stands by what its products read and by all bytes, and its share of the
     measured matmul rate; without a rate it has no point."""
-    roofs = files.gpu.ceilings
-    if not roofs:
-        raise Missing(f"no ceilings were measured: {PAPER_GRID}, where PyTorch is installed")
-    panels, counted = [], steps(files)
-    for d in (64, 128):
-        points, peers = [], []
+    roofs, panels, counted = files.gpu.roofs(), [], steps(files)
+
+    def at_the_end(way, one, d):
+        """The rate at the largest N that was measured, and its share."""
+        rates = files.gpu.rates(way, one, d, False)
+        if not rates:
+            return None
+        n, rate = max(rates.items())
+        return {"y": rate / roofs["matmul_tflops"], "n": n, "tflops": rate}
+
+    for d in HEADS:
+        points = []
         for step, one in counted:
             if one["d"] != d:
                 continue
-            rates = {e.seqlen: e.tflops for e in files.gpu.paper(
-                files.own_way(step), None, d, False) if e.step == step}
-            point = {**files.look(step), "label": label(step, files),
-                     "operands": 1 / one["of_operands"], "every": 1 / one["of_every"], "y": None}
-            if rates:
-                tflops, n = rate(rates)
-                point |= {"y": tflops / roofs["matmul_tflops"], "n": n, "tflops": tflops}
-            else:
-                missing(f"d = {d}: no time of {point['label']}: {PAPER_GRID}")
-            points.append(point)
-        for backend in course.SHARED_ROOF_PEERS:
-            rates = {r["seqlen"]: r["tflops"] for r in files.gpu.paper_peers(
-                "bwd", backend, d, False)}
-            if rates:
-                tflops, n = rate(rates)
-                peers.append({"rung": backend, "y": tflops / roofs["matmul_tflops"], "n": n,
-                              "label": PEER_NAMES[backend].partition(", ")[2]})
+            rate = at_the_end(files.own_way(step), step, d)
+            points.append({
+                **files.look(step), "label": label(step, files), "y": None,
+                "operands": 1 / one["of_operands"], "every": 1 / one["of_every"], **(rate or {})})
+            if not rate:
+                missing(f"d = {d}: no time of {label(step, files)}: {PAPER_GRID}")
+        peers = [{"rung": backend, "label": library(backend), **rate}
+                 for backend in course.SHARED_ROOF_PEERS
+                 if (rate := at_the_end("bwd", backend, d))]
         if points:
             panels.append({"title": f"d = {d}", "points": points, "peers": peers})
     return {"title": f"The roof of shared memory: the backward pass, {gpu_text(files)}",
@@ -89,18 +83,15 @@ def shared_roof(files, missing):
 
 def draw_shared_roof(plt, data):
     panels = data["panels"]
-    figure, grid = plt.subplots(1, len(panels), figsize=(1.5 + 4.8 * len(panels), 4.6),
-                                squeeze=False, sharey=True)
-    margins(figure, left=0.75, right=1.25, bottom=1.0, top=0.8, across=1.4)
+    figure, pairs = plots(plt, panels, (1.5 + 4.8 * len(panels), 4.6), {
+        "left": 0.75, "right": 1.25, "bottom": 1.0, "top": 0.8, "across": 1.4}, sharey=True)
     most = 1.1 * max(1.5, *(p["operands"] for panel in panels for p in panel["points"]))
-    for axis, panel in zip(grid.flat, panels):
+    for axis, panel in pairs:
         axis.set_xlim(0, most)
         axis.set_ylim(0, 1.12)
-        axis.plot([0, 1, most], [0, 1, 1], color=INK, lw=1.4, zorder=2)
-        axis.fill_between([0, 1, most], [0, 1, 1], 2, color="#ececE6", zorder=0)
-        axis.text(most * 0.98, 1.03, f"cuBLAS {data['matmul_tflops']:.0f} TFLOP/s", ha="right",
-                  fontsize=8)
-        ends, lines = [], {}  # a line for all points that share it
+        roof(axis, [0, 1, most], [0, 1, 1], 2, f"cuBLAS {data['matmul_tflops']:.0f} TFLOP/s",
+             (most * 0.98, 1.03))
+        lines = {}  # one for all points that share it
         for p in panel["points"]:
             lines.setdefault(round(p["every"], 2), []).append(p)
         for x, (p, *others) in lines.items():
@@ -111,28 +102,36 @@ def draw_shared_roof(plt, data):
                 ha="left" if right else "right", va="bottom", fontsize=7.5, color=ink(p))
         way = [p for p in panel["points"] if p["y"] is not None]
         axis.plot([p["every"] for p in way], [p["y"] for p in way], color=INK, lw=0.9, zorder=3)
-        for p in panel["points"]:
-            tint, mark = p["colour"], marker(p)
-            if p["y"] is None:
-                continue
-            axis.plot([p["every"], p["operands"]], [p["y"]] * 2, color=tint, lw=0.9, zorder=3)
-            axis.plot(p["operands"], p["y"], marker=mark, mfc=PANEL, mec=tint, mew=1.4, ls="",
-                      markersize=7, zorder=4)
-            axis.plot(p["every"], p["y"], marker=mark, color=tint, ls="", markersize=8, zorder=5)
-            ends.append((p["operands"], p["y"], f"{p['label']} {p['tflops']:.0f}", ink(p), "bold"))
+        for p in way:
+            two_marks(axis, p, p["y"], p["every"], p["operands"])
         for peer in panel["peers"]:
             tint, dashes = PEER_LINES[peer["rung"]]
             axis.axhline(peer["y"], color=tint, lw=0.9, ls=dashes, zorder=1)
-            ends.append((most, peer["y"], peer["label"], darker(tint), "normal"))
-        spread(axis, ends, 11)
-        axis.set_title(panel["title"])
+        spread(axis, [(p["operands"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in way] + [
+            (most, peer["y"], peer, peer["label"]) for peer in panel["peers"]], 11)
         axis.set_xlabel("the products' cycles for each cycle of shared memory")
-        axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    grid[0][0].set_ylabel("share of the matmul rate")
-    figure.text(0.012, 0.02, f"By the sim's count of a step, {data['flops']:,} FLOPs and "
-                f"{data['bytes']} bytes of shared memory a cycle and SM. Filled, and the dotted "
-                "line: by all bytes. Hollow: by those alone\nthat products read. Each at the "
-                "largest N that was measured; what has no point has no measurement yet.",
-                fontsize=8, color="#555555", linespacing=1.35)
-    title_of(figure, data["title"])
+        axis.yaxis.set_major_formatter("{x:.0%}")
+    pairs[0][0].set_ylabel("share of the matmul rate")
+    note(figure, f"By the sim's count of a step, {data['flops']:,} FLOPs and {data['bytes']} bytes "
+         "of shared memory a cycle and SM. Filled, and the dotted line: by all bytes. Hollow: by "
+         "those alone\nthat products read. Each at the largest N that was measured; what has no "
+         "point has no measurement yet.")
     return figure
+
+
+def shared_roof_table(files, _):
+    """A line a step and head size: bytes of shared memory against the products' time."""
+    counted = steps(files)
+    if not counted:
+        return without("Shared memory is not counted yet", "scripts/figures measure --sim")
+    rows = [[f"{number(step[0])} `{step[1]}`", str(one["d"]), "{} × {}".format(*one["tile"]),
+             f"{one['cycles']:,}", f"{one['operands']:,}", f"{one['of_operands']:.2f}",
+             f"{one['every']:,}", f"{one['of_every']:.2f}"] for step, one in counted]
+    lines = markdown(["step", "d", "tile", "products, cycles", "they read, bytes", "cycles of it",
+                      "all bytes", "cycles of it"], rows, range(1, 8))
+    return [*lines, "", (
+        "A step is one tile of Q against one of K, in one block: what the sim counts at N = 2,048 "
+        "less twice that at 1,024, bf16, no mask. One SM does "
+        f"{MATMUL_FLOPS:,} FLOPs of dense 16-bit products a cycle, and reads or writes "
+        f"{SHARED_BYTES} bytes of shared memory. “Cycles of it” are over the products': from 1 on "
+        "shared memory is what a step takes.")]

@@ -1,5 +1,6 @@
 """Colours, axes and labels that figures share."""
 
+import itertools
 import re
 
 from ladder.figures.names import length_text
@@ -21,7 +22,7 @@ def marker(one):
 
 def ink(one):
     """Its colour for words, which need more contrast than lines."""
-    return darker(one["colour"])
+    return darker(one["colour"] if "colour" in one else PEER_LINES[one["rung"]][0])
 
 
 def darker(value):
@@ -46,8 +47,18 @@ def pyplot():
     return plt
 
 
-def title_of(figure, text):
-    figure.suptitle(text, x=0.012, ha="left", fontsize=11, fontweight="bold")
+def plots(plt, panels, size, room, columns=None, **grid):
+    """A figure with a plot for each panel, under its title, all in a row or in so many columns, and
+    [(axis, panel)]. Where the panel is None nothing is shown. `room`: of margins()."""
+    columns = columns or len(panels)
+    figure, axes = plt.subplots(-(-len(panels) // columns), columns, figsize=size, squeeze=False,
+                                **grid)
+    margins(figure, **room)
+    pairs = list(itertools.zip_longest(axes.flat, panels))
+    for axis, panel in pairs:
+        axis.set_visible(panel is not None)
+        axis.set_title((panel or {}).get("title", ""))
+    return figure, [pair for pair in pairs if pair[1] is not None]
 
 
 def margins(figure, left=0.75, right=0.3, bottom=0.55, top=0.75, across=0.8, down=0.9):
@@ -58,6 +69,16 @@ def margins(figure, left=0.75, right=0.3, bottom=0.55, top=0.75, across=0.8, dow
     high = (height - top - bottom - down * (grid.nrows - 1)) / grid.nrows
     figure.subplots_adjust(left=left / width, right=1 - right / width, bottom=bottom / height,
                            top=1 - top / height, wspace=across / wide, hspace=down / high)
+
+
+def title_of(figure, text):
+    figure.suptitle(text, x=0.012, ha="left", fontsize=11, fontweight="bold")
+
+
+def note(figure, text, y=0.02, **changes):
+    """At the foot of a figure."""
+    figure.text(0.012, y, text, **{"fontsize": 8, "color": "#555555", "linespacing": 1.35,
+                                   **changes})
 
 
 def length_axis(axis, lengths):
@@ -77,15 +98,46 @@ def byte_axis(axis):
     axis.tick_params(axis="y", which="minor", length=0)
 
 
-def spread(axis, labels, gap, size=8, x=1.03):
-    """Direct labels right of the axes, moved apart: [(x, y of the line's end, text, colour,
-    weight)]; `gap` between two in points."""
+def row_axis(axis, rows):
+    """A row for each, from the top."""
+    axis.set_yticks(range(len(rows)), [row["label"] for row in rows])
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+
+
+def two_marks(axis, one, y, filled, hollow, size=8, over=3):
+    """Of a point with two places, either of which may be None, with a line between them."""
+    tint = one["colour"]
+    if filled is not None and hollow is not None:
+        axis.plot([filled, hollow], [y, y], color=tint, lw=0.9, zorder=over)
+    if hollow is not None:
+        axis.plot(hollow, y, marker=marker(one), mfc=PANEL, mec=tint, mew=1.4, ls="", markersize=7,
+                  zorder=over + 1)
+    if filled is not None:
+        axis.plot(filled, y, marker=marker(one), color=tint, ls="", markersize=size,
+                  zorder=over + 2)
+
+
+def roof(axis, x, y, top, text, at):
+    """The most that can be reached, and its name above its end."""
+    axis.plot(x, y, color=INK, lw=1.4, zorder=2)
+    axis.fill_between(x, y, top, color="#ececE6", zorder=0)
+    axis.text(*at, text, ha="right", fontsize=8)
+
+
+def name_ends(axis, lines, gap, size=8):
+    """The lines' names at their ends."""
+    spread(axis, [(line["x"][-1], line["y"][-1], line, line["label"]) for line in lines], gap, size)
+
+
+def spread(axis, labels, gap, size=8):
+    """Direct labels right of the axes, moved apart: [(x, y of the line's end, line or point,
+    text)]; `gap` between two in points."""
     height = axis.get_window_extent().height * 72 / axis.figure.dpi
     places = []
-    for end, y, text, tint, weight in labels:
-        at = axis.transAxes.inverted().transform(axis.transData.transform((end, y)))[1]
-        places.append([min(max(at, 0), 1), text, tint, weight, (end, y)])
-    places.sort(key=lambda place: (place[0], place[1]))
+    for *end, one, text in labels:
+        at = axis.transAxes.inverted().transform(axis.transData.transform(end))[1]
+        places.append([min(max(at, 0), 1), text, one, end])
+    places.sort(key=lambda place: place[:2])
     step = gap / height
     for _ in range(500):
         moved = False
@@ -95,9 +147,9 @@ def spread(axis, labels, gap, size=8, x=1.03):
                 low[0], high[0], moved = middle - step / 2, middle + step / 2, True
         if not moved:
             break
-    for at, text, tint, weight, end in places:
-        axis.annotate(text, xy=end, xytext=(x, at), xycoords="data", textcoords="axes fraction",
-                      fontsize=size, color=tint, fontweight=weight, va="center", ha="left",
-                      annotation_clip=False,
-                      arrowprops={"arrowstyle": "-", "color": tint, "lw": 0.5, "alpha": 0.6,
+    for at, text, one, end in places:
+        axis.annotate(text, xy=end, xytext=(1.03, at), xycoords="data", textcoords="axes fraction",
+                      fontsize=size, color=ink(one), va="center", ha="left", annotation_clip=False,
+                      fontweight="bold" if "colour" in one else "normal",
+                      arrowprops={"arrowstyle": "-", "color": ink(one), "lw": 0.5, "alpha": 0.6,
                                   "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 4})

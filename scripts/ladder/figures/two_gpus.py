@@ -1,14 +1,15 @@
 """Two GPUs: how much faster each step is on the one with more bandwidth, beside what a copy and a
 matmul gain."""
 
+from ladder import course
+from ladder.figures.markdown import markdown, without
 from ladder.figures.measured import Missing, need
-from ladder.figures.names import PAPER_GRID, label
-from ladder.figures.style import INK, PANEL, ink, margins, marker, title_of
+from ladder.figures.names import HEADS, PAPER_GRID, label, number
+from ladder.figures.style import INK, ink, note, plots, row_axis, two_marks
 from ladder.files import short_name
 from ladder.records import total
+from ladder.text import NO_VALUE, time_text
 from ladder.bench.workload import LADDER_LENGTH
-
-HEADS = (64, 128)
 
 
 class Pair:
@@ -95,14 +96,13 @@ def two_gpus(files, missing):
 def draw_two_gpus(plt, data):
     panels, (first, second) = data["panels"], data["names"]
     most = max(len(panel["rows"]) for panel in panels)
-    figure, grid = plt.subplots(1, len(panels), figsize=(1 + 5 * len(panels), 2.15 + 0.24 * most),
-                                squeeze=False)
+    figure, pairs = plots(plt, panels, (1 + 5 * len(panels), 2.15 + 0.24 * most), {
+        "left": 1.45, "right": 0.6, "bottom": 1.0, "top": 1.1, "across": 1.95})
     known = [data["copy"], data["matmul"], 1] + [
         row[name] for panel in panels for row in panel["rows"] for name in ("gain", "expected")
         if row[name]]
     room = 0.06 * (max(known) - min(known))
-    for axis, panel in zip(grid.flat, panels):
-        rows = panel["rows"]
+    for axis, panel in pairs:
         # The names at two heights: the lines may stand close together.
         for name, value, dashes, up in (("matmul", data["matmul"], (0, (4, 2)), 13),
                                         ("copy in HBM", data["copy"], "-", 3)):
@@ -110,27 +110,85 @@ def draw_two_gpus(plt, data):
             axis.annotate(f"{name} {value:.2f}×", (value, 1), xytext=(0, up), ha="center",
                           va="bottom", xycoords=("data", "axes fraction"),
                           textcoords="offset points", fontsize=8)
-        for i, row in enumerate(rows):
-            tint, mark = row["colour"], marker(row)
-            axis.plot(row["gain"], i, marker=mark, color=tint, ls="", markersize=7, zorder=4)
+        for i, row in enumerate(panel["rows"]):
+            two_marks(axis, row, i, row["gain"], row["expected"], size=7, over=2)
             if row["expected"]:
-                axis.plot([row["gain"], row["expected"]], [i, i], color=tint, lw=0.9, zorder=2)
-                axis.plot(row["expected"], i, marker=mark, mfc=PANEL, mec=tint, mew=1.4, ls="",
-                          markersize=7, zorder=3)
                 axis.annotate(f"{row['share']:.0%}", (1, i), xytext=(4, 0), va="center",
                               xycoords=("axes fraction", "data"), textcoords="offset points",
                               fontsize=8, color=ink(row))
-        axis.set_yticks(range(len(rows)), [row["label"] for row in rows])
-        axis.set_ylim(len(rows) - 0.4, -0.6)
+        row_axis(axis, panel["rows"])
         axis.set_xlim(min(known) - room, max(known) + room)
-        axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
+        axis.xaxis.set_major_formatter("{x:g}×")
         axis.set_title(panel["title"], pad=28)
         axis.set_xlabel(f"time on the {first} over time on the {second}")
-    figure.text(0.012, 0.02, f"Filled: measured. Hollow, and the number at the right: the part of "
-                f"the time on the {first} that the step's DRAM bytes take at a copy's rate, "
-                "and\nwhat is gained if that part follows the copy and all else takes as long as "
-                "before.",
-                fontsize=8, color="#555555", linespacing=1.35)
-    margins(figure, left=1.45, right=0.6, bottom=1.0, top=1.1, across=1.95)
-    title_of(figure, data["title"])
+    note(figure, "Filled: measured. Hollow, and the number at the right: the part of the time on "
+         f"the {first} that the step's DRAM bytes take at a copy's rate, and\nwhat is gained if "
+         "that part follows the copy and all else takes as long as before.")
     return figure
+
+
+def two_gpus_table(files, name):
+    """A line a step or a kernel: its time on both GPUs, and what of it is HBM's."""
+    about = course.TWO_GPUS_TABLES[name]
+    missing = without("A second GPU, with the rates of both, is not measured yet", PAPER_GRID)
+    try:
+        pair = Pair(files)
+    except Missing:
+        return missing
+    rows, changed = {}, {}  # by line, of each d that was measured
+    for d in HEADS:
+        for step, records in pair.steps(d).items():
+            if step[0] not in about.get("rungs", [step[0]]):
+                continue
+            line = f"{number(step[0])} `{step[1]}`" + (
+                " backward" if files.own_way(step) == "bwd" else "")
+            if not records:
+                changed[line] = True
+            elif about["kernels"]:
+                for kernels in zip(*(record["kernels"] for record in records)):
+                    rows.setdefault(f"{line} · `{kernels[0]['name']}`", {})[d] = kernels
+            else:
+                rows.setdefault(line, {})[d] = records
+    if not rows:
+        return missing
+    first, second = pair.names()
+    lines = markdown(
+        ["", *(head for d in HEADS for head in (f"d = {d}: {first} → {second}", "×", "HBM"))],
+        [[line, *(cell for d in HEADS for cell in cells(pair, of.get(d)))]
+         for line, of in rows.items()], range(1, 1 + 3 * len(HEADS)))
+    picture = [] if about["kernels"] else ["", (
+        f"![{course.CAPTIONS['two_gpus']}](scripts/results/figures/two_gpus.svg)")]
+    return [*lines, "", about_the_pair(pair) + which(pair, rows, changed), *picture]
+
+
+def cells(pair, records):
+    if not records:
+        return [NO_VALUE] * 3
+    share = pair.share(records[0])
+    return [" → ".join(time_text(record["time_ms"]) for record in records),
+            f"{pair.gain(records):.2f}", NO_VALUE if share is None else f"{share:.0%}"]
+
+
+def about_the_pair(pair):
+    first, second = pair.names()
+    copies, matmuls = (
+        [gpu.ceilings[rate] for gpu in pair.gpus] for rate in ("copy_bytes_per_s", "matmul_tflops"))
+    measured = "; ".join(f"the {gpu.machine['gpu']} on {gpu.machine['date']}, commit "
+                         f"{gpu.machine['commit']}" for gpu in pair.gpus)
+    return (f"N = {LADDER_LENGTH:,}, 16k tokens in all, {pair.first.dtype}, no mask; as measured: "
+            f"{measured}. ×: how much faster the {second} is. A copy in HBM is {pair.copy:.2f} "
+            f"times as fast there ({copies[0] / 1e12:.2f} → {copies[1] / 1e12:.2f} TB/s), a cuBLAS "
+            f"product {pair.matmul:.2f} times ({matmuls[0]:.0f} → {matmuls[1]:.0f} TFLOP/s). HBM: "
+            f"the part of the time on the {first} that the DRAM bytes take at the rate of its "
+            "copy.")
+
+
+def which(pair, rows, changed):
+    """Of the lines of a table."""
+    near = [line for line, of in rows.items()
+            if all(pair.follows_the_copy(pair.gain(records)) for records in of.values())]
+    text = f" Nearer to the copy's × than to the product's: {', '.join(near) or 'none'}."
+    if changed:
+        text += (" Left out, since their kernels or tiles are not the same in both files: "
+                 f"{', '.join(changed)}.")
+    return text

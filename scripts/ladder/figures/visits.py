@@ -7,7 +7,7 @@ Over the lengths counted visits are a straight line, a·N + b, and so the table 
 import fractions
 
 from ladder.figures.names import number
-from ladder.figures.tables import markdown, without
+from ladder.figures.markdown import markdown, without
 
 LENGTHS = (512, 1024, 2048)
 HEAD = 64
@@ -18,7 +18,7 @@ COLUMN_OF = {"O_fp32": "O", "dQ_sum": "dQ", "dP": "dP, dS", "dK": "dK, dV", "dV"
 COLUMN_OF_BACKWARD = {"O": "O, dO", "dO": "O, dO"}
 
 
-def visits_tables(files):
+def visits_tables(files, _):
     lines = []
     for way, title in (("fwd", "forward"), ("bwd", "backward")):
         rows = [[f"{number(step[0])} `{step[1]}`", *cells(files, step, way)]
