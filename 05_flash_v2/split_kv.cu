@@ -69,11 +69,12 @@ constexpr int keys_of_tile(const Problem& p, int row, int Br) {
 }
 
 /// m, l and O of one part of the keys, O not yet divided by l; m in units of ln 2. Arrays of
-/// (part, row). grid: (tiles of rows · parts · B·Hk).
+/// (part, row). Of one part alone, O and LSE. grid: (tiles of rows · parts · B·Hk).
 template <class T, int D, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<float> O_parts,
-              Hbm<float> m_parts, Hbm<float> l_parts, int parts, Problem p) {
+              Hbm<float> m_parts, Hbm<float> l_parts, Hbm<T> O, Hbm<float> LSE, int parts,
+              Problem p) {
   constexpr int kAcross = across(Br, Bc), kDown = Br / kRows;
   constexpr int kKeys = Bc / kAcross;  // of a tile, a warp's
   static_assert(kAcross * kDown <= kWarps);
@@ -187,6 +188,18 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   if (number > 0) return;
 
   const int64_t to = (int64_t{part} * p.B * p.Hk + bh) * rows + row;
+  if (parts == 1) {  // as `mma`: there is nothing to merge
+    mul_rows(O_sum, inverse_or_zero(l));
+    const Tile<T, kRows, D> tile_O{tile_Q.data + warp_row * D};
+    __syncwarp();  // where no key is seen, no barrier came after Q's copies
+    write(tile_O, O_sum, 0, 0);
+    __syncwarp();
+    copy_out<32>(O + to * p.d, p.d, tile_O, rows - row, p.d, lane_id());
+    for_each_row(m, l, [&](int i, float max, float sum) {
+      if (row + i < rows) LSE[to + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
+    });
+    return;
+  }
   for_each_pair(O_sum, [&](int i, int j, float a, float b) {
     if (row + i >= rows || j >= p.d) return;
     O_parts[(to + i) * p.d + j] = a;
@@ -298,30 +311,37 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
                  std::to_string(steps) + " tiles of keys: " + std::to_string(blocks * parts) +
                  " blocks, and the GPU has " + "places for " + std::to_string(places);
   }
-  plan.workspace = {{"O_parts", parts * rows * p.d * 4},
-                    {"m_parts", parts * rows * 4},
-                    {"l_parts", parts * rows * 4}};
+  if (parts > 1)
+    plan.workspace = {{"O_parts", parts * rows * p.d * 4},
+                      {"m_parts", parts * rows * 4},
+                      {"l_parts", parts * rows * 4}};
   return plan;
 }
 
 /// The plan's number of parts.
 int parts_of(const Problem& p, const Plan& plan) {
+  if (plan.workspace.empty()) return 1;
   return static_cast<int>(plan.workspace.back().bytes / (int64_t{p.B} * p.H * p.N * 4));
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const int parts = parts_of(p, plan);
-  const auto LSE = hbm<float>(a["LSE"]);
+  const auto of_parts = [&](const char* name) {
+    return parts > 1 ? hbm<float>(a[name]) : Hbm<float>{};
+  };
+  const auto O_parts = of_parts("O_parts"), m_parts = of_parts("m_parts"),
+             l_parts = of_parts("l_parts"), LSE = hbm<float>(a["LSE"]);
   with_tile<kTiles>(p, plan, [&]<class T, int D, int Br, int Bc>() {
     launch("attention", attention<T, D, Br, Bc>, dim3(tiles_of_rows(p, Br) * parts), dim3(kThreads),
            plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]), hbm<const T>(a["V"]),
-           hbm<float>(a["O_parts"]), hbm<float>(a["m_parts"]), hbm<float>(a["l_parts"]), parts, p);
+           O_parts, m_parts, l_parts, hbm<T>(a["O"]), LSE, parts, p);
   });
+  if (parts == 1) return;
   with_type_and_head_dim(p, [&]<class T, int D>() {
     launch<Start::early>("merge", merge<T, D>, dim3(p.B * p.H * p.N), dim3(kThreads),
                          2 * shared_bytes<float>(kWarps) + shared_bytes<float>(kWarps * D),
-                         hbm<const float>(a["O_parts"]), hbm<const float>(a["m_parts"]),
-                         hbm<const float>(a["l_parts"]), hbm<T>(a["O"]), LSE, parts, p);
+                         Hbm<const float>(O_parts), Hbm<const float>(m_parts),
+                         Hbm<const float>(l_parts), hbm<T>(a["O"]), LSE, parts, p);
   });
 }
 
@@ -334,6 +354,9 @@ Traffic traffic(const Problem& p, const Plan& plan) {
     keys += keys_of_tile(p, row, plan.block_q);
   const int64_t q = rows * p.d * kIoBytes, k = int64_t{p.B} * p.Hk * keys * p.d * kIoBytes;
   const int64_t O_parts = parts * rows * p.d * 4, m_parts = parts * rows * 4;
+  if (parts == 1)
+    return {{"attention",
+             {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, rows * 4}}}};
   return {{"attention",
            {{"Q", parts * q, 0},
             {"K", k, 0},
