@@ -355,8 +355,8 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t q = rows * p.d * kIoBytes, k = int64_t{p.B} * p.Hk * keys * p.d * kIoBytes;
   const int64_t O_parts = parts * rows * p.d * 4, m_parts = parts * rows * 4;
   if (parts == 1)
-    return {{"attention",
-             {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, rows * 4}}}};
+    return {
+        {"attention", {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, rows * 4}}}};
   return {{"attention",
            {{"Q", parts * q, 0},
             {"K", k, 0},
