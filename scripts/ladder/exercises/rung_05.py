@@ -1,5 +1,7 @@
 """Hints and checks of 05's exercises."""
 
+import math
+
 from ladder.exercises.kinds import Change, Experiment, Mask, Numbers
 from ladder.exercises.rung_00 import SMALL
 from ladder.exercises.rung_03 import skips_what_nobody_sees
@@ -7,6 +9,8 @@ from ladder.records import requested
 
 LONG = "--heads 1 --seqlen 1024 --head-dim 128 --check off"
 WINDOW, SINKS = 96, 4
+CACHE = "--variant split_kv --seqlen 1 --seqlen-kv 1000 --heads 16 --kv-heads 4 --head-dim 128"
+MANY_HEADS = "--variant split_kv --seqlen 1 --seqlen-kv 512 --heads 150 --head-dim 128 --check off"
 MASKED = "05_flash_v2 --variant mma --heads 1 --seqlen 128 --seqlen-kv 1024"
 
 
@@ -34,6 +38,17 @@ def both_wrong(lab, program, o_error):
 def tiles_skipped(lab):
     everything, causal = (lab.run(f"{MASKED}{more}")["matmul_flops"] for more in ("", " --causal"))
     return 16 * (everything - causal) / everything
+
+
+def tiles_of_time(parts):
+    """Of 8 heads of 512 tiles of keys, with places for 264 blocks."""
+    return math.ceil(8 * parts / 264) * (math.ceil(512 / parts) + 3)
+
+
+def splits_for_nothing(lab, program):
+    """150 rows have m, l and O in fp32 for each of 8 parts."""
+    run = lab.start(program, MANY_HEADS.split())
+    return bool(run.records) and run.records[0]["workspace_bytes"] == 8 * 150 * (128 + 2) * 4
 
 
 EXERCISES = {
@@ -80,4 +95,16 @@ EXERCISES = {
         "`next` serves the loop and the copy of the next K.",
         "max(first, Bc) wants two values of one type: Bc is an int.",
         "traffic(): one tile more, where the window does not begin in tile 0."]),
+    "9": Numbers([("bytes requested", lambda lab: requested(lab.run(
+        f"05_flash_v2 {CACHE} --set splits=4")), 0)], [
+        "K and V once; Q once a part.", "Four rows of Q share a head of K and V.",
+        "A row of a part is d + 2 numbers in fp32, written and read."]),
+    "10": Numbers([(f"{parts} parts", lambda lab, parts=parts: tiles_of_time(parts), 0)
+                   for parts in (8, 32, 64)], [
+        "How many blocks are there, and how many waves of 264?",
+        "The longest part's tiles, and three for its start and end."]),
+    "11": Experiment("05_flash_v2/split_kv.cu", {
+        "05.11": (splits_for_nothing, "8 parts instead of one, with a workspace")}, [
+        "A tile has 64 keys.", "One part: how many waves are 150 blocks, of how many "
+        "tiles each?", "--verbose says what was chosen."]),
 }
