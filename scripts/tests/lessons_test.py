@@ -384,6 +384,36 @@ class Glossary(unittest.TestCase):
         return "\n".join(lines[begin:end])
 
 
+class Lengths(unittest.TestCase):
+    """Each lesson is read in half an hour, and README's map says in how many minutes."""
+
+    NOT_READ_ON = (r"<!-- (\w+):begin -->.*?<!-- \1:end -->", r"<details>.*?</details>",
+                   r"^```.*?^```", r"^\|[^\n]*", r"\]\([^)]*\)")
+    LESSONS = [path for path in course_pages() if "/notes" not in path and "/results" not in path]
+
+    @classmethod
+    def words(cls, text):
+        """Of the running text: no generated blocks, answers, code, tables; a formula is a word."""
+        for regex in cls.NOT_READ_ON:
+            text = re.sub(regex, " ", text, flags=re.DOTALL | re.MULTILINE)
+        return len(re.findall(r"[A-Za-z][\w'’-]*", re.sub(r"\$[^$\n]+\$", "X", text)))
+
+    def test_words(self):
+        words = {os.path.relpath(path, ROOT): self.words(read(path)) for path in self.LESSONS}
+        self.assertLessEqual(words["README.md"], 900)
+        for path, number in words.items():
+            self.assertLessEqual(number, 2500, path)
+        self.assertLessEqual(sum(words.values()), 21000, words)
+
+    def test_minutes(self):
+        rows = dict(re.findall(r"^\| \[[^\]]*\]\(([^)]*\.md)\) .* (\d+) \|$",
+                               read(os.path.join(ROOT, "README.md")), re.MULTILINE))
+        minutes = {os.path.relpath(path, ROOT):
+                   re.search(r"\*Reading time:\* (\d+) minutes", read(path))
+                   for path in self.LESSONS[1:]}
+        self.assertEqual(rows, {path: found and found[1] for path, found in minutes.items()})
+
+
 class HeadComments(unittest.TestCase):
     """Each step says at its head how to run it, and that runs."""
 

@@ -39,8 +39,8 @@ def skips_what_nobody_sees(record):
 
 EXERCISES = {
     "1": Numbers([("the last m", lambda lab: recurrence(LOGITS)[0], 0),
-                  ("the last d'", lambda lab: recurrence(LOGITS)[1], 0.001)], [
-        "d' is multiplied by e to the (old m - new m), and e to the (x - new m) is added.",
+                  ("the last l", lambda lab: recurrence(LOGITS)[1], 0.001)], [
+        "l is multiplied by e to the (old m - new m), and e to the (x - new m) is added.",
         "Where the maximum does not change, the factor is 1."]),
     "2": Numbers([("bytes requested", lambda lab: requested(lab.run(f"03_online_softmax {SMALL}")),
                    0)], [
