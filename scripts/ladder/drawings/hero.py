@@ -1,6 +1,6 @@
 """The animated drawing at the top of README: CSS alone, so that it plays as an image."""
 
-from ladder.drawings.pen import Pen
+from ladder.drawings.pen import drawing
 
 TICK, TICKS, HOLD = 0.8, 18, 5  # seconds a tick; ticks of work, and of rest at the end
 TILES, N, D = 4, 256, 64        # tiles of 64 × 64 of one head
@@ -25,17 +25,19 @@ def requested_v2():
     return [*total, total[-1] + TILES * TILE + N * 4]
 
 
-def hero():
+@drawing(430)
+def hero(pen):
+    """The two loop orders tile by tile: 04 carries O to HBM and back, 05 writes it once."""
     period = TICK * (TICKS + HOLD)
     share = 100 / (TICKS + HOLD)
-    pen = Pen(430, css=(
+    pen.css = (
         f".on,.end{{opacity:0;animation:{period:.1f}s step-end infinite}}"
         f".on{{animation-name:on}}"
         f"@keyframes on{{0%{{opacity:1}}{share:.4f}%,100%{{opacity:0}}}}"
         + "".join(f".e{t}{{animation-name:e{t}}}@keyframes e{t}"
                   f"{{0%{{opacity:0}}{t * share:.4f}%,100%{{opacity:1}}}}" for t in range(TICKS))
         + "@media (prefers-reduced-motion:reduce){.on{animation:none;opacity:0}"
-          ".end{animation:none;opacity:1}}"))
+          ".end{animation:none;opacity:1}}")
 
     def at(tick):
         """Seen during one tick only."""
@@ -96,6 +98,5 @@ def hero():
             if tick < last:
                 pen.text(x + 350, 350, f"{count:,} B", "on bold", 14, "end", style=at(tick))
         pen.text(x + 350, 350, f"{total[-1]:,} B", f"bold end e{last}", 14, "end")
-    pen.text(20, 412, f"One head, N = {N}, d = {D}, 16 bits, tiles of 64. 04 carries O (fp32), l "
-             "and m to HBM and back at every step.", "faint", 12, "start")
-    return pen
+    pen.note(20, 412, f"One head, N = {N}, d = {D}, 16 bits, tiles of 64. 04 carries O (fp32), l "
+             "and m to HBM and back at every step.")

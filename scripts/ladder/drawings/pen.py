@@ -43,8 +43,8 @@ def scheme(dark):
 class Pen:
     """A page 800 wide. Coordinates are pixels from the top left; every call draws one thing."""
 
-    def __init__(self, height, heading="", css=""):
-        self.height, self.parts, self.css = height, [], css
+    def __init__(self, height, heading):
+        self.height, self.parts, self.css = height, [], ""
         if heading:
             self.text(20, 28, heading, "bold", 17, "start")
 
@@ -62,6 +62,10 @@ class Pen:
         if text:
             self.add("text", text, x=x, y=y, class_=kind, font_size=size, style=style,
                      text_anchor=None if anchor == "start" else anchor)
+
+    def note(self, x, y, text):
+        """A faint line, from its left end."""
+        self.text(x, y, text, "faint", 12, "start")
 
     def lines(self, x, y, texts, kind="", size=13, anchor="start", step=None):
         """Lines of text; one that begins with "!" is marked."""
@@ -144,3 +148,21 @@ class Pen:
             f"@media (prefers-color-scheme:dark){{{scheme(1)}}}{self.css}</style>",
             f'<rect class="paper" width="{WIDTH}" height="{self.height}"/>', *self.parts,
             "</svg>", ""])
+
+
+DRAWINGS = {}  # name → (what it shows, SVG of it)
+
+
+def drawing(height, heading=""):
+    """Of a function that draws one on a pen, and says what it shows."""
+    def known(draw):
+        about = draw.__doc__.rstrip(".")
+
+        def svg():
+            pen = Pen(height, heading)
+            draw(pen)
+            return pen.svg(about)
+
+        DRAWINGS[draw.__name__] = about, svg
+        return draw
+    return known

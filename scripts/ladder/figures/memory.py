@@ -96,8 +96,9 @@ def workspace(files, missing):
     elif not marks:
         missing("nothing ran out of memory: scripts/figures measure --grid long")
     return {"title": f"Device memory beyond inputs and outputs, for each head of {d}",
-            "memory_bytes": files.memory(), "gpu": gpu_name(files), "heads": 16, "lines": need(
-                lines, "no workspace: scripts/figures measure --sim"), "marks": marks}
+            "memory_bytes": files.gpu.machine.get("memory_bytes"), "gpu": gpu_name(files),
+            "heads": 16, "lines": need(lines, "no workspace: scripts/figures measure --sim"),
+            "marks": marks}
 
 
 def names_of(steps, every):

@@ -40,7 +40,6 @@ class Actor:
         self.ends = {}     # event that waits → [group, when that ends] of what it waits for
         self.count = {}    # of products and of spans of arithmetic so far, by name
         self.spans = []    # [what, number of the step or None, from, to]
-        self.times = []    # of each event: from, to
 
     def number_of(self, what):
         self.count[what] = self.count.get(what, -1) + 1
@@ -145,7 +144,6 @@ class Block:
                 if not self.over(actor, kind, name, number):
                     return moved
                 actor.end_wait(WAITS[kind], self.now)
-            actor.times.append((actor.since, self.now))
             actor.at, actor.left, actor.since = actor.at + 1, None, None
         return moved
 

@@ -107,8 +107,9 @@ def draw_shared_roof(plt, data):
         for peer in panel["peers"]:
             tint, dashes = PEER_LINES[peer["rung"]]
             axis.axhline(peer["y"], color=tint, lw=0.9, ls=dashes, zorder=1)
-        spread(axis, [(p["operands"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in way] + [
-            (most, peer["y"], peer, peer["label"]) for peer in panel["peers"]], 11)
+        spread(axis, [
+            *((p["operands"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in way),
+            *((most, peer["y"], peer, peer["label"]) for peer in panel["peers"])], 11)
         axis.set_xlabel("the products' cycles for each cycle of shared memory")
         axis.yaxis.set_major_formatter("{x:.0%}")
     pairs[0][0].set_ylabel("share of the matmul rate")
