@@ -55,31 +55,25 @@ def error(files, missing):
 
 def quantised(files):
     """[(text, [root mean square error at each of course.QUANTISED's inputs])]: of the step in the
-    I/O type, then of each row of the step with settings. None where it is not counted."""
-    about = course.QUANTISED
-    counted = Measured(files.sim.path, "fp16") if files.sim.there else None
+    I/O type, then of each row of the step with settings. Nothing unless all are counted."""
+    about, counted = course.QUANTISED, Measured(files.sim.path, "fp16")
 
     def errors_of(step, settings):
-        found = []
         for _, d, kind in about["inputs"]:
             (_, heads, n, width, *_), source = ((0, 8, 1024, d), kind) if d else (
                 LOADED[kind][0], "load")
             of = [e for e in counted.find("fwd", rung=step[0], variant=step[1], input=source,
                                           heads=heads, seqlen=n, head_dim=width)
                   if e.errors and e.has_settings(settings)]
-            found.append(of[0].full_error()["rms"] if of else None)
-        return found
+            yield of[0].full_error()["rms"] if of else None
 
-    if not counted:
-        return []
-    rows = [(f"fp16, `{about['beside'][1]}`", errors_of(about["beside"], None))]
-    rows += [(text, errors_of(about["step"], settings)) for text, settings in about["rows"]]
+    rows = [(f"fp16, `{about['beside'][1]}`", list(errors_of(about["beside"], None)))]
+    rows += [(text, list(errors_of(about["step"], settings))) for text, settings in about["rows"]]
     return rows if all(None not in errors for _, errors in rows) else []
 
 
 def fp8_error(files, missing):
-    rows = quantised(files)
-    need(rows, "no errors of FP8: scripts/figures measure --sim")
+    rows = need(quantised(files), "no errors of FP8: scripts/figures measure --sim")
     look = files.look(course.QUANTISED["step"])
     return {"title": "Root mean square error of O against float64, FP8 and fp16 (sim)",
             "panels": [{"title": title, "rows": [
