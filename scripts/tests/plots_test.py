@@ -96,6 +96,9 @@ class Figures(MadeUp):
         self.assertEqual([bar for bar in bars if bars[bar]["default"]],
                          ["00 naive", "01 mma", "02 safe softmax", "03 one_pass_tile",
                           "04 flash v1", "05 sm90"])
+        self.assertNotIn("06", [label[:2] for label in bars])  # which is about its backward pass
+        self.assertEqual([line["label"] for line in data["traffic"]["kinds"][0]["rows"][0]["lines"]],
+                         ["00", "01", "02", "03", "04", "05", "06 bwd"])
         lines = {line["label"]: line for line in data["tflops_bwd"]["panels"][0]["lines"]}
         self.assertEqual(lines["06 mma"]["x"], [512, 1024, 2048, 4096, 8192, 16384])
         self.assertEqual(set(lines), {*(f"06 {step}" for step in (

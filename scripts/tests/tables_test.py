@@ -13,10 +13,10 @@ import unittest
 from fake_results import MadeUp, like
 from ladder import course
 from ladder.console import Stop
-from ladder.figures.gallery import FIGURES, figure_data
+from ladder.figures.gallery import figure_data
 from ladder.figures.make import stale
 from ladder.figures.measured import Files
-from ladder.figures.pages import TABLES, need_places, renewed
+from ladder.figures.pages import need_places, renewed
 from ladder.text import rate_text
 
 PAPER = "scripts/figures measure --grid paper"
@@ -157,6 +157,7 @@ class Tables(MadeUp):
         self.assertIn("`sm90` over cuDNN · over FlashAttention-2 · over `mma`, forward and "
                       "backward together: ratios of TFLOP/s, bf16", text)
         self.assertIn("over `mma`, backward: ratios", self.table("backward_beside_others")[-1])
+        self.row("peers", "| backward | cuDNN | 0.33 | 0.33 (N = ")
         self.drop_step("06_backward", "sm90")
         for name in ("training_beside_others", "backward_beside_others"):
             self.assertEqual(self.table(name), [

@@ -74,11 +74,9 @@ class Pen:
             self.text(x, y + i * (step or size * 1.45), text[marked:],
                       f"{kind} hot-ink bold" if marked else kind, size, anchor)
 
-    def box(self, x, y, wide, high, kind="hbm", text="", size=13, below="", round_=3, dash=None,
-            style=None):
+    def box(self, x, y, wide, high, kind="hbm", text="", size=13, below="", round_=3, style=None):
         """A box with a line of text in its middle, and perhaps a fainter one below."""
-        self.add("rect", x=x, y=y, width=wide, height=high, class_=kind, rx=round_,
-                 stroke_dasharray=dash, style=style)
+        self.add("rect", x=x, y=y, width=wide, height=high, class_=kind, rx=round_, style=style)
         middle = y + high / 2 + size * 0.35 - (size * 0.62 if below else 0)
         if text:
             self.text(x + wide / 2, middle, text, "", size)
@@ -100,7 +98,7 @@ class Pen:
                          kind(r, c) if callable(kind) else kind,
                          text(r, c) if text else "", size, round_=0)
 
-    def arrow(self, x1, y1, x2, y2, kind="rule", both=False, dash=None, wide=1.8):
+    def arrow(self, x1, y1, x2, y2, kind="rule", both=False, wide=1.8):
         """A straight arrow, its head at the second end, or at both."""
         length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
         ux, uy = (x2 - x1) / length, (y2 - y1) / length
@@ -108,7 +106,7 @@ class Pen:
         ink = "ink" if kind == "rule" else f"{kind}-ink"
         self.add("path", d=f"M{x1 + 7 * ux * both:.1f} {y1 + 7 * uy * both:.1f}"
                            f"L{x2 - 7 * ux:.1f} {y2 - 7 * uy:.1f}",
-                 class_=line, stroke_width=wide, stroke_dasharray=dash)
+                 class_=line, stroke_width=wide)
         for x, y, s in [(x2, y2, 1)] + [(x1, y1, -1)] * both:
             self.add("path", class_=ink, d=f"M{x:.1f} {y:.1f}"
                      f"L{x - s * (9 * ux - 4.5 * uy):.1f} {y - s * (9 * uy + 4.5 * ux):.1f}"

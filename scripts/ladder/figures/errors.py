@@ -5,7 +5,7 @@ import itertools
 from ladder import course
 from ladder.figures.markdown import at_the_machine, markdown, over_lengths, without
 from ladder.figures.measured import Measured, flops, need
-from ladder.figures.names import PAPER_GRID, POINTS, gpu_text, label, point_text
+from ladder.figures.names import PAPER_GRID, POINTS, SIM, gpu_text, label, point_text
 from ladder.figures.style import INK, marker, plots, row_axis
 from ladder.text import NO_VALUE, rate_text
 from ladder.bench.grid import LOADED
@@ -47,8 +47,8 @@ def error(files, missing):
             panels.append({"title": title, "rows": rows,
                            "workload": f"N = {r['seqlen']}, d = {r['head_dim']}, {r['dtype']}"})
         else:
-            missing(f"no errors with --input {kind}: scripts/figures measure --sim")
-    need(panels, "no errors: scripts/figures measure --sim")
+            missing(f"no errors with --input {kind}: {SIM}")
+    need(panels, f"no errors: {SIM}")
     return {"title": f"Largest error against float64: {panels[0]['workload']} ({where})",
             "panels": panels}
 
@@ -73,7 +73,7 @@ def quantised(files):
 
 
 def fp8_error(files, missing):
-    rows = need(quantised(files), "no errors of FP8: scripts/figures measure --sim")
+    rows = need(quantised(files), f"no errors of FP8: {SIM}")
     look = files.look(course.QUANTISED["step"])
     return {"title": "Root mean square error of O against float64, FP8 and fp16 (sim)",
             "panels": [{"title": title, "rows": [
@@ -142,7 +142,7 @@ def fp8_error_table(files, _):
     """A line a choice of settings: the root mean square error of O at each input."""
     rows = quantised(files)
     if not rows:
-        return without("Errors of FP8 are not counted yet", "scripts/figures measure --sim")
+        return without("Errors of FP8 are not counted yet", SIM)
     titles = [title for title, *_ in course.QUANTISED["inputs"]]
     lines = markdown(["", *titles], [[text, *(f"{error:.1e}" for error in errors)]
                                      for text, errors in rows], range(1, 1 + len(titles)))

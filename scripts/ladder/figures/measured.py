@@ -4,7 +4,7 @@ import functools
 import os
 import re
 
-from ladder.console import BAD_USAGE, NO_DEVICE, Stop
+from ladder.console import BAD_USAGE, Stop
 from ladder.figures.names import PAPER_GRID, POINTS
 from ladder.files import newest_measured, parsed
 from ladder.programs import Step
@@ -163,7 +163,7 @@ class Measured:
         """[(step, what was skipped, GiB that it needs)]"""
         for one in self.skipped:
             needs = re.search(r"needs ([\d.]+) GiB", one["reason"])
-            if needs and one["status"] == NO_DEVICE:
+            if needs:
                 yield (one["rung"], one["variant"]), one, float(needs[1])
 
     def is_default(self, step):
@@ -236,10 +236,8 @@ class Files:
 
     def stands_for_its_rung(self, step):
         """On the GPU: the default, or where that is for one architecture what any GPU runs."""
-        rung, default = step[0], self.gpu.defaults.get(step[0])
-        return step[1] == default or default is not None and (
-            self.about[rung, default].exact_architecture
-            and self.about[step] == self.ladder.last_portable(rung))
+        return (self.gpu.is_default(step)
+                or self.about[step] == self.ladder.last_portable(step[0]))
 
     def look(self, step):
         """How a step is drawn: its colour, and its rung's place in the ladder."""
