@@ -1,23 +1,18 @@
 """What scripts/figures measure would write on some GPU: made up, after the shape of real ones;
 and tests over it.
-
-python3 scripts/tests/fake_results.py FILE [FILE] writes it, to see figures of; and another GPU's,
-which belongs into the same folder.
 """
 
 import json
-import math
 import os
 import pickle
 import shutil
-import sys
 
 from base import RESULTS, SCRIPTS, Scratch, listed
 from ladder.bench.grid import DECODE_CACHES
 from ladder.figures.gallery import figure_data
 from ladder.figures.measured import Files, flops
+from ladder.figures.names import POINTS
 from ladder.figures.pages import TABLES, renewed
-from ladder.files import item_a_line, write_whole
 
 # TFLOP/s at large N, what a step requests (bytes for each of N² and for each of N·d) and keeps.
 STEPS = {
@@ -69,111 +64,98 @@ def registered(rung, variant):
     return line
 
 
-def fake_record(rung, variant, direction, batch, heads, n, d, causal, kind="normal", tile=None):
-    rate, square, line, kept = STEPS[rung, variant]
-    if direction == "fwd" and rung.startswith("06"):
+def made_record(shape, direction, kind="normal", tile=None):
+    """What a step would be measured to do, of what the figures and tables ask for."""
+    batch, heads, n, d = (shape[name] for name in ("batch", "heads", "seqlen", "head_dim"))
+    rate, square, line, kept = STEPS[shape["rung"], shape["variant"]]
+    if direction == "fwd" and shape["rung"].startswith("06"):
         rate *= 1.3
-    rate *= n / (n + 500) * (0.8 if causal else 1) * (1.2 if d == 128 else 1)
+    rate *= n / (n + 500) * (0.8 if shape["causal"] else 1) * (1.2 if d == 128 else 1)
     if tile:
         rate, square = rate * tile / 256, square * 256 / tile
-    record = {"rung": rung, "variant": variant, "direction": direction, "device": "gpu",
-              "device_name": NAME, "dtype": "bf16", "input": kind, "seed": 0, "batch": batch,
-              "heads": heads, "kv_heads": heads, "seqlen": n, "seqlen_kv": n, "head_dim": d,
-              "causal": causal, "scale": d**-0.5, "block_q": 64, "block_kv": tile or 64,
-              "warps": 4, "stages": 2, "smem_bytes": 1000}
+    record = {**shape, "direction": direction, "device": "gpu", "input": kind, "kv_heads": heads,
+              "seqlen_kv": n, "block_q": 64, "block_kv": tile or 64, "warps": 4, "stages": 2,
+              "smem_bytes": 1000}
     time_ms = flops(record) / rate * 1e-9
     asked = int(batch * heads * (square * n * n + line * n * d))
-    workspace = {"square": 4 * n * n, "line": 4 * n * d, "none": 0}[kept] * batch * heads
-    dram = [None, None] if causal else [asked // 10 + batch * heads * 6 * n * d,
-                                        batch * heads * 2 * n * d]
+    dram = {f"dram_{way}_bytes": None if shape["causal"] else count for way, count in (
+        ("read", asked // 10 + batch * heads * 6 * n * d), ("write", batch * heads * 2 * n * d))}
     error = {"max": 1e-3, "rel": 1e-3, "tolerance": 4e-3, "nonfinite": 0}
-    names = ["o"] if direction == "fwd" else ["dq", "dk", "dv"]
-    return {**record, "time_ms": time_ms, "time_ms_min": time_ms, "time_ms_max": time_ms,
-            "samples": 50, "tflops": rate, "model_read_bytes": asked, "model_write_bytes": 0,
-            "requested_read_bytes": None, "requested_write_bytes": None,
-            "distinct_read_bytes": None, "distinct_write_bytes": None,
-            "dram_read_bytes": dram[0], "dram_write_bytes": dram[1], "workspace_bytes": workspace,
-            "kernels": [{"name": name, "time_ms": time_ms * part, "dram_read_bytes": dram[0],
-                         "dram_write_bytes": 0 if dram[0] else None, "arrays": {}}
+    return {**record, **dram, "time_ms": time_ms, "tflops": rate, "model_read_bytes": asked,
+            "model_write_bytes": 0, "workspace_bytes": batch * heads * 4 * n * {
+                "square": n, "line": d, "none": 0}[kept],
+            "kernels": [{"name": name, "time_ms": time_ms * part, **dram}
                         for name, part in (("first", 0.75), ("second", 0.25))],
-            "errors": {name: error for name in [*names, "lse"]}, "pass": True}
+            "errors": {name: error for name in (
+                "lse", *(["o"] if direction == "fwd" else ["dq", "dk", "dv"]))}}
 
 
-def read_ms(shape):
-    """K and V at the rate of the copy."""
-    return 4e3 * math.prod(shape[name] for name in (
-        "batch", "kv_heads", "seqlen_kv", "head_dim")) / DECODE_COPY
+def peer(backend, direction, tflops, shape, **more):
+    record = {"seqlen_kv": shape["seqlen"], **shape, "rung": "pytorch", "variant": backend,
+              "direction": direction, "dtype": "bf16", "version": "PyTorch 0.0", "beside": [],
+              "tflops": tflops, **more}
+    return {"time_ms": flops(record) / tflops * 1e-9, **record}
 
 
 def fake_results():
-    commands, records, skipped = [], [], []
-    seen_peers = []
+    commands, records, skipped, peers = [], [], [], []
 
-    def add(rung, variant, batch, heads, n, d, causal, more="", **changes):
-        command = (f"{rung} --device gpu --variant {variant} --batch {batch} --heads {heads} "
-                   f"--seqlen {n} --head-dim {d} --dtype bf16{' --causal' if causal else ''}{more}")
-        workload = {"rung": rung, "variant": variant, "batch": batch, "heads": heads, "seqlen": n,
-                    "head_dim": d, "causal": causal, "dtype": "bf16", "command": command}
-        if STEPS[rung, variant][3] == "square" and 4 * heads * batch * n * n > 80e9:
-            gib = 4 * heads * batch * n * n / 2**30
-            skipped.append({**workload, "status": 3, "reason":
+    def add(step, batch, heads, n, d, causal, more="--check off", **changes):
+        rung, variant = step
+        shape = {"rung": rung, "variant": variant, "batch": batch, "heads": heads, "seqlen": n,
+                 "head_dim": d, "causal": causal, "dtype": "bf16"}
+        gib = 4 * heads * batch * n * n / 2**30
+        if step in SQUARE and gib > 75:
+            skipped.append({**shape, "status": 3, "reason":
                             f"{rung} needs {gib:.1f} GiB of GPU memory: there are 79.1"})
-        elif STEPS[rung, variant][0] < 10 and n > 4096:
-            skipped.append({**workload, "status": None, "reason": "slow: made up"})
+        elif STEPS[step][0] < 10 and n > 4096:
+            skipped.append({**shape, "status": None, "reason": "slow: made up"})
         else:
             for direction in ["fwd", "bwd"] if rung.startswith("06") else ["fwd"]:
-                commands.append(command)
-                records.append(fake_record(rung, variant, direction, batch, heads, n, d, causal,
-                                           **changes))
+                commands.append(f"{rung} --variant {variant} {more}")
+                records.append(made_record(shape, direction, **changes))
 
     for n in (512, 1024, 2048, 4096, 8192, 16384):
-        for d in (64, 128):
-            for causal in (False, True):
-                batch, heads = 16384 // n, 2048 // d
-                for rung, variant in STEPS:
-                    add(rung, variant, batch, heads, n, d, causal, " --check off")
-                for backend, rate in PEERS.items():
-                    for direction in ("fwd", "bwd"):
-                        record = {"rung": "pytorch", "variant": backend, "direction": direction,
-                                  "batch": batch, "heads": heads, "seqlen": n, "seqlen_kv": n,
-                                  "head_dim": d, "causal": causal, "dtype": "bf16",
-                                  "version": "PyTorch 0.0", "beside": [
-                                      " ".join(step) for step in STEPS if step[0][:2] in "05 06"]}
-                        tflops = rate * n / (n + 300) * (0.8 if direction == "bwd" else 1) * (
-                            0.7 if causal else 1)
-                        seen_peers.append({**record, "tflops": tflops,
-                                           "time_ms": flops(record) / tflops * 1e-9})
+        for d, causal in POINTS:
+            shape = {"batch": 16384 // n, "heads": 2048 // d, "seqlen": n, "head_dim": d,
+                     "causal": causal}
+            for step in STEPS:
+                add(step, *shape.values())
+            peers += [peer(backend, way, rate * n / (n + 300) * factor * (0.7 if causal else 1),
+                           shape, beside=[" ".join(s) for s in STEPS if s[0][:2] in "05 06"])
+                      for backend, rate in PEERS.items()
+                      for way, factor in (("fwd", 1), ("bwd", 0.8))]
     for n in (4096, 8192, 16384, 32768, 65536):
         for causal in (False, True):
-            for rung, variant in STEPS:
-                add(rung, variant, 1, 16, n, 128, causal, " --check off")
+            for step in STEPS:
+                add(step, 1, 16, n, 128, causal)
     for batch, heads, kv_heads, keys in DECODE_CACHES:
         for d in (64, 128):
             shape = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "seqlen": 1,
-                     "seqlen_kv": keys, "head_dim": d}
-            record = fake_record("05_flash_v2", "mma", "fwd", batch, heads, 1, d, False) | shape | {
-                "variant": "split_kv", "time_ms": 0.01 + read_ms(shape)}
-            record["tflops"] = flops(record) / record["time_ms"] * 1e-9
-            commands.append("05_flash_v2 --device gpu --variant split_kv --seqlen 1")
+                     "seqlen_kv": keys, "head_dim": d, "causal": False}
+            # K and V at the rate of the copy.
+            time_ms = 0.01 + 4e3 * batch * kv_heads * keys * d / DECODE_COPY
+            ours = {"rung": "05_flash_v2", "variant": "mma", "dtype": "bf16", **shape}
+            record = made_record(ours, "fwd") | shape | {"variant": "split_kv", "time_ms": time_ms}
+            record["tflops"] = flops(record) / time_ms * 1e-9
+            commands.append("05_flash_v2 --variant split_kv --seqlen 1")
             records.append(record)
-            seen_peers += [{**shape, "rung": "pytorch", "variant": peer, "direction": "fwd",
-                            "causal": False, "dtype": "bf16", "version": "PyTorch 0.0",
-                            "copy_bytes_per_s": DECODE_COPY, "time_ms": factor * record["time_ms"],
-                            "tflops": record["tflops"] / factor, "beside": []}
-                           for peer, factor in (("flash", 1.5), ("cudnn", 1.1))]
-    for rung, variant in STEPS:
+            peers += [peer(backend, "fwd", record["tflops"] / factor, shape,
+                           time_ms=factor * time_ms, copy_bytes_per_s=DECODE_COPY)
+                      for backend, factor in (("flash", 1.5), ("cudnn", 1.1))]
+    for step in STEPS:
         for kind in ("normal", "outliers"):
-            add(rung, variant, 1, 2, 1024, 64, False, f" --check full --input {kind}", kind=kind)
+            add(step, 1, 2, 1024, 64, False, f"--check full --input {kind}", kind=kind)
     for d in (64, 128):
         for tile in (64, 128, 256):
-            add("04_flash_v1", "flash_v1", 8, 2048 // d, 2048, d, False,
-                f" --block-q 64 --block-kv {tile} --check off", tile=tile)
+            add(("04_flash_v1", "flash_v1"), 8, 2048 // d, 2048, d, False,
+                f"--block-q 64 --block-kv {tile} --check off", tile=tile)
     return {"machine": {"gpu": NAME, "driver": "1.2", "memory_bytes": 80 * 2**30, "clocks":
-                        {"sm_mhz": {"min": 1200, "median": 1500, "max": 1980}}, "cuda": "12.8",
-                        "commit": "0" * 12, "date": "2001-02-03"},
+                        {"sm_mhz": {"median": 1500}}, "cuda": "12.8", "commit": "0" * 12,
+                        "date": "2001-02-03"},
             "ceilings": {"matmul_tflops": 700, "copy_bytes_per_s": COPY},
             "steps": [registered(*step) for step in STEPS], "commands": commands,
-            "records": records, "peers": seen_peers, "skipped": skipped}
+            "records": records, "peers": peers, "skipped": skipped}
 
 
 def of_another(results):
@@ -183,7 +165,6 @@ def of_another(results):
     results["machine"] |= {"gpu": OTHER, "commit": "1" * 12, "date": "2001-01-01"}
     results["ceilings"]["copy_bytes_per_s"] = OTHERS_COPY
     for record in results["records"]:
-        record["device_name"] = OTHER
         if (record["rung"], record["variant"]) in SQUARE:
             for one in (record, *record["kernels"]):
                 one["time_ms"] *= COPY / OTHERS_COPY
@@ -208,7 +189,7 @@ class MadeUp(Scratch):
 
     def setUp(self):
         super().setUp()
-        self.path = self.at("gpu.json")
+        self.path, self.written, self.stamps = self.at("gpu.json"), {}, None
         self.as_it_was()
 
     def as_it_was(self):
@@ -217,9 +198,16 @@ class MadeUp(Scratch):
         self.results, self.others = pickle.loads(self.made)
 
     def files(self):
-        self.write("gpu.json", self.results)
-        self.write("other.json", self.others)
-        return Files(self.path)
+        """Read anew where something has changed: writing and reading take long."""
+        for name, data in (("gpu.json", self.results), ("other.json", self.others)):
+            now = pickle.dumps(data)
+            if self.written.get(name) != now:
+                self.written[name] = now
+                self.write(name, data)
+        stamps = {one.name: one.stat().st_mtime_ns for one in os.scandir(self.root)}
+        if self.stamps != stamps:
+            self.stamps, self.as_read = stamps, Files(self.path)
+        return self.as_read
 
     def edit(self, name, change):
         """Changes a file of JSON beside the results."""
@@ -242,6 +230,12 @@ class MadeUp(Scratch):
 
     def table(self, name):
         return TABLES[name](self.files(), name)
+
+    def row(self, name, part):
+        """The first of a table's lines that has this in it."""
+        found = [line for line in self.table(name) if part in line]
+        self.assertTrue(found, part)
+        return found[0]
 
     def readme(self, files=None):
         return renewed(self.write("README.md", self.EVERY), files or self.files())[0]
@@ -266,9 +260,3 @@ class MadeUp(Scratch):
                 record["time_ms"] = record["time_ms"] and record["time_ms"] / faster
                 record["tflops"] = record["tflops"] and record["tflops"] * faster
             self.results[words] = more + self.results[words]
-
-
-if __name__ == "__main__":
-    made_up = fake_results()
-    for path, of in zip(sys.argv[1:], (made_up, of_another(made_up))):
-        write_whole(path, item_a_line(of))

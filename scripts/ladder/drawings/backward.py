@@ -1,10 +1,11 @@
 """Drawings of 06: five products, and where their results go."""
 
-from ladder.drawings.pen import Pen
+from ladder.drawings.pen import drawing
 
 
-def backward_products():
-    pen = Pen(470, "06: five products for one tile of S, and where their operands are")
+@drawing(470, "06: five products for one tile of S, and where their operands are")
+def backward_products(pen):
+    """The five products of the backward pass, and where their operands are."""
     rows = [("S = Q Kᵀ", "Q: shared", "K: shared", "P = exp(S − LSE)", "P → shared"),
             ("dP = dO Vᵀ", "dO: shared", "V: shared", "dS = P ∘ (dP − D)", "dS → shared"),
             ("dV += Pᵀ dO", "Pᵀ: shared", "dO: shared", "", "dV: registers"),
@@ -13,7 +14,7 @@ def backward_products():
     turned = ["Sᵀ = K Qᵀ", "dPᵀ = V dOᵀ", "Pᵀ: registers", "dSᵀ: registers", "dS: shared"]
     for x, text in ((20, "product"), (150, "left operand"), (262, "right operand"), (374, "then"),
                     (520, "result")):
-        pen.text(x, 62, text, "faint", 12, "start")
+        pen.note(x, 62, text)
     pen.lines(718, 48, ["on Hopper,", "transposed"], "w0-ink bold", 12, "middle", 16)
     for i, (product, left, right, then, result) in enumerate(rows):
         y = 76 + 58 * i
@@ -31,11 +32,11 @@ def backward_products():
                w0="transposed: left operand for nothing")
     pen.text(20, 446, "Forward there are two products a tile, backward five: S once more, "
              "since P was not stored. LSE and D: a number a row.", "", 12, "start")
-    return pen
 
 
-def backward_nest():
-    pen = Pen(440, "06: K and V outside, Q and dO inside; sums over keys leave through HBM")
+@drawing(440, "06: K and V outside, Q and dO inside; sums over keys leave through HBM")
+def backward_nest(pen):
+    """06's loops: K and V stay, Q and dO stream past, dQ is added up in HBM."""
     pen.place(20, 50, 430, 340, "HBM, one head")
     for name, x, wide, kind, text in (
             ("K, V", 40, 76, lambda r, c: f"w{r}", "K V"),
@@ -49,8 +50,7 @@ def backward_nest():
     pen.lines(78, 318, ["a block", "each"], "bold", 12, "middle", 15)
     pen.text(236, 318, "the loop", "stream-ink bold", 12)
     pen.lines(388, 318, ["fp32: every", "block adds"], "hot-ink bold", 12, "middle", 15)
-    pen.text(40, 364, "before: D = rowsum(dO ∘ O), dQ = 0; after: dQ · scale", "faint", 12,
-             "start")
+    pen.note(40, 364, "before: D = rowsum(dO ∘ O), dQ = 0; after: dQ · scale")
     pen.place(510, 50, 270, 340, "block 3, on chip", "w2")
     pen.box(528, 82, 234, 44, "w2", "K 3, V 3", 14, "stay to the end")
     pen.box(528, 134, 234, 44, "stream", "Q 2, dO 2, LSE 2, D 2", 14, "then Q 3, dO 3 …")
@@ -61,11 +61,11 @@ def backward_nest():
     pen.lines(645, 360, ["one side's sums must leave: of the three",
                          "gradients, dQ alone is a sum over keys"], "faint", 12, "middle", 16)
     pen.legend(420, "stream", w2="one block's own", sum="summed in registers", hot="added in HBM")
-    return pen
 
 
-def dq_sum():
-    pen = Pen(420, "06 on Hopper: dQ's way out of a block")
+@drawing(420, "06 on Hopper: dQ's way out of a block")
+def dq_sum(pen):
+    """Three ways for dQ out of a block: atomics by threads, additions by TMA, none."""
     ways = [
         ("wgmma to transposed", "atomics",
          [("dQ in registers", "w0"), ("each thread: two floats", "hot"), ("L2 adds them", "hbm")],
@@ -91,6 +91,5 @@ def dq_sum():
             if j + 1 < len(boxes):
                 pen.arrow(x + 118, y + 38, x + 118, y + step - 2)
         pen.lines(x, 330, notes, "", 12.5, step=19)
-    pen.text(20, 404, "In HBM dQ is fp32, in the order of the registers for bulk_add; convert, the "
-             "last kernel, puts it in rows and rounds it.", "faint", 12, "start")
-    return pen
+    pen.note(20, 404, "In HBM dQ is fp32, in the order of the registers for bulk_add; convert, "
+             "the last kernel, puts it in rows and rounds it.")

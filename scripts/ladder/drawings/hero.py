@@ -1,6 +1,6 @@
 """The animated drawing at the top of README: CSS alone, so that it plays as an image."""
 
-from ladder.drawings.pen import Pen
+from ladder.drawings.pen import drawing
 
 TICK, TICKS, HOLD = 0.8, 18, 5  # seconds a tick; ticks of work, and of rest at the end
 TILES, N, D = 4, 256, 64        # tiles of 64 × 64 of one head
@@ -25,17 +25,19 @@ def requested_v2():
     return [*total, total[-1] + TILES * TILE + N * 4]
 
 
-def hero():
+@drawing(430)
+def hero(pen):
+    """The two loop orders tile by tile: 04 carries O to HBM and back, 05 writes it once."""
     period = TICK * (TICKS + HOLD)
     share = 100 / (TICKS + HOLD)
-    pen = Pen(430, css=(
+    pen.css = (
         f".on,.end{{opacity:0;animation:{period:.1f}s step-end infinite}}"
         f".on{{animation-name:on}}"
         f"@keyframes on{{0%{{opacity:1}}{share:.4f}%,100%{{opacity:0}}}}"
         + "".join(f".e{t}{{animation-name:e{t}}}@keyframes e{t}"
                   f"{{0%{{opacity:0}}{t * share:.4f}%,100%{{opacity:1}}}}" for t in range(TICKS))
         + "@media (prefers-reduced-motion:reduce){.on{animation:none;opacity:0}"
-          ".end{animation:none;opacity:1}}"))
+          ".end{animation:none;opacity:1}}")
 
     def at(tick):
         """Seen during one tick only."""
@@ -55,47 +57,42 @@ def hero():
         pen.text(x, 30, name, "bold", 18, "start")
         pen.text(x, 52, where, "faint", 13, "start")
         left, top, cell = x + 62, 112, 52
+        kv = [(left + cell * i, 70, cell - 4, 32) for i in range(TILES)]
+        q, o = ([(begin, top + cell * i, wide, cell - 4) for i in range(TILES)]
+                for begin, wide in ((x, 50), (left + cell * TILES + 12, 62)))
+        s = [[(left + cell * j, top + cell * i, cell - 4, cell - 4) for j in range(TILES)]
+             for i in range(TILES)]
         for i in range(TILES):
-            pen.box(left + cell * i, 70, cell - 4, 32, "hbm", f"K,V {i + 1}", 12)
-            pen.box(x, top + cell * i, 50, cell - 4, "hbm", f"Q {i + 1}", 12)
-            pen.box(left + cell * TILES + 12, top + cell * i, 62, cell - 4, "hbm", f"O {i + 1}", 12)
-            for j in range(TILES):
-                pen.box(left + cell * j, top + cell * i, cell - 4, cell - 4, "idle")
+            for place, text in ((kv[i], "K,V"), (q[i], "Q"), (o[i], "O")):
+                pen.box(*place, "hbm", f"{text} {i + 1}", 12)
+            for place in s[i]:
+                pen.box(*place, "idle")
         for i in range(TILES):
             for j in range(TILES):
-                tick = 1 + j * TILES + i if v1 else 1 + j
-                pen.box(left + cell * j, top + cell * i, cell - 4, cell - 4,
-                        f"{'w0' if v1 else f'w{i}'} end e{tick}")
+                pen.box(*s[i][j], f"w0 end e{1 + j * TILES + i}" if v1 else f"w{i} end e{1 + j}")
         for j in range(TILES):
             for i in range(TILES):
-                o = (left + cell * TILES + 12, top + cell * i, 62, cell - 4)
-                q = (x, top + cell * i, 50, cell - 4)
                 if v1:
                     tick = 1 + j * TILES + i
-                    flash(left + cell * j, 70, cell - 4, 32, "chip", tick, f"K,V {j + 1}")
-                    flash(*q, "stream", tick, f"Q {i + 1}")
-                    flash(*o, "hot", tick, f"⇄ O {i + 1}")
+                    flash(*kv[j], "chip", tick, f"K,V {j + 1}")
+                    flash(*q[i], "stream", tick, f"Q {i + 1}")
+                    flash(*o[i], "hot", tick, f"⇄ O {i + 1}")
                 else:
-                    flash(*q, f"w{i}", 1 + j, f"Q {i + 1}")
+                    flash(*q[i], f"w{i}", 1 + j, f"Q {i + 1}")
                     if i == 0:
-                        flash(left + cell * j, 70, cell - 4, 32, "stream", 1 + j, f"K,V {j + 1}")
-        for i in range(TILES):
-            pen.box(left + cell * TILES + 12, top + cell * i, 62, cell - 4,
-                    f"sum end e{17 if v1 else 5}")
-            pen.text(left + cell * TILES + 43, top + cell * i + 28, f"O {i + 1}",
-                     f"bold end e{17 if v1 else 5}", 12)
+                        flash(*kv[j], "stream", 1 + j, f"K,V {j + 1}")
+        for i, (begin, y, *_) in enumerate(o):
+            pen.box(*o[i], f"sum end e{17 if v1 else 5}")
+            pen.text(begin + 31, y + 28, f"O {i + 1}", f"bold end e{17 if v1 else 5}", 12)
         # HBM's bytes: a bar that grows, and the number of each tick.
         pen.text(x, 350, "requested from HBM", "", 14, "start")
         pen.box(x, 360, 350, 20, "idle")
-        for tick, count in enumerate(total):
-            before = total[tick - 1] if tick else 0
+        for tick, (before, count) in enumerate(zip([0, *total], total)):
             pen.box(x + 350 * before / biggest, 360, 350 * (count - before) / biggest, 20,
                     f"{'hot' if v1 else 'sum'} end e{tick}", round_=0)
-        last = len(total) - 1
-        for tick, count in enumerate(total):
-            if tick < last:
-                pen.text(x + 350, 350, f"{count:,} B", "on bold", 14, "end", style=at(tick))
-        pen.text(x + 350, 350, f"{total[-1]:,} B", f"bold end e{last}", 14, "end")
-    pen.text(20, 412, f"One head, N = {N}, d = {D}, 16 bits, tiles of 64. 04 carries O (fp32), l "
-             "and m to HBM and back at every step.", "faint", 12, "start")
-    return pen
+        *earlier, last = (f"{count:,} B" for count in total)
+        for tick, text in enumerate(earlier):
+            pen.text(x + 350, 350, text, "on bold", 14, "end", style=at(tick))
+        pen.text(x + 350, 350, last, f"bold end e{len(earlier)}", 14, "end")
+    pen.note(20, 412, f"One head, N = {N}, d = {D}, 16 bits, tiles of 64. 04 carries O (fp32), l "
+             "and m to HBM and back at every step.")

@@ -1,10 +1,11 @@
 """Drawings of Hopper's units: who holds what, who waits for whom, and when."""
 
-from ladder.drawings.pen import Pen
+from ladder.drawings.pen import drawing
 
 
-def wgmma_fragments():
-    pen = Pen(430, "wgmma: 64 rows of sums, four warps, and which lane holds which")
+@drawing(430, "wgmma: 64 rows of sums, four warps, and which lane holds which")
+def wgmma_fragments(pen):
+    """A warpgroup's sums: 16 of 64 rows for each warp, and which lane holds which."""
     pen.text(30, 62, "a warpgroup's sums, 64 × N", "bold", 14, "start")
     for w in range(4):
         pen.box(30, 76 + 64 * w, 250, 64, f"w{w}", f"warp {w}", 14,
@@ -24,11 +25,11 @@ def wgmma_fragments():
                         "A warp has whole rows, as in 05's mma, so that all operations on rows "
                         "stay the same. The left operand, if it comes",
                         "from registers, has this layout too."], "", 12.5, step=19)
-    return pen
 
 
-def mbarrier():
-    pen = Pen(410, "An mbarrier over time: it counts arrivals and bytes, phase after phase")
+@drawing(410, "An mbarrier over time: it counts arrivals and bytes, phase after phase")
+def mbarrier(pen):
+    """An mbarrier over time: its phases, their parity, and which wait passes when."""
     edges = [90, 300, 520, 780]
     for phase in range(3):
         x, wide = edges[phase], edges[phase + 1] - edges[phase]
@@ -56,11 +57,11 @@ def mbarrier():
                         "the round through a ring, odd or even, is all",
                         "that a thread must know, if it is never two phases behind."],
               "faint", 12, step=17)
-    return pen
 
 
-def ring():
-    pen = Pen(430, "A ring of two stages: one thread fills, the consumers empty")
+@drawing(430, "A ring of two stages: one thread fills, the consumers empty")
+def ring(pen):
+    """A ring of stages: the producer fills, the consumers empty, two barriers a stage."""
     pen.box(20, 150, 150, 90, "stream", "producer", 15, "one thread, TMA")
     pen.box(630, 96, 150, 70, "w0", "consumer 1", 15, "4 warps")
     pen.box(630, 226, 150, 70, "w1", "consumer 2", 15, "4 warps")
@@ -85,11 +86,11 @@ def ring():
                         "for it. free: 8 arrivals, one a warp; the producer",
                         "waits for it before it fills the stage again. Both are mbarriers; a round "
                         "through the ring is a phase of each."], "", 12, step=18)
-    return pen
 
 
-def ping_pong():
-    pen = Pen(400, "Ping-pong: two consumers, turn by turn")
+@drawing(400, "Ping-pong: two consumers, turn by turn")
+def ping_pong(pen):
+    """Two consumers in turn: one has the tensor cores while the other has its softmax."""
     left, unit = 130, 80
 
     def lane(y, name, shift):
@@ -115,13 +116,13 @@ def ping_pong():
     for i in range(7):
         x = left + unit * (i + 1)
         pen.arrow(x - 1, 278 + 34 * (i % 2), x - 1, 310 - 32 * (i % 2), "hot", wide=1.5)
-    pen.text(20, 388, "Arrow: a named barrier hands the turn on. Drawn with both equally long; "
-             "that PV also runs under its own softmax is left out.", "faint", 12, "start")
-    return pen
+    pen.note(20, 388, "Arrow: a named barrier hands the turn on. Drawn with both equally long; "
+             "that PV also runs under its own softmax is left out.")
 
 
-def fp8_scales():
-    pen = Pen(430, "FP8: what has a scale, and where it goes")
+@drawing(430, "FP8: what has a scale, and where it goes")
+def fp8_scales(pen):
+    """Where FP8 has its scales: one a tile of Q, of K and of V, one constant for P."""
     tiles = [("Q̂", 54, 92, "w0", 4, "a consumer's 64 rows: s_Q", "goes into exp's factor"),
              ("K̂", 240, 92, "w1", 2, "a tile, 128 keys: s_K", "goes into exp's factor"),
              ("V̂ᵀ", 422, 92, "w3", 2, "a tile, 128 keys: s_V", "goes into O's rescaling")]
@@ -141,4 +142,3 @@ def fp8_scales():
                         "becomes 448, e4m3's largest.",
                         "V is stored transposed: 8-bit operands want neighbours along the keys. "
                         "quantise, the kernel before, does both."], "", 12.5, step=19)
-    return pen

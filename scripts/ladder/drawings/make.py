@@ -3,7 +3,8 @@
 import glob
 import os
 
-from ladder.drawings import DRAWINGS, backward, hero, hopper, products, softmax
+from ladder.drawings import backward, hero, hopper, products, softmax  # noqa: F401: they register
+from ladder.drawings.pen import DRAWINGS
 from ladder.files import RESULTS, write_whole
 
 FOLDER = os.path.join(RESULTS, "drawings")
@@ -11,12 +12,7 @@ FOLDER = os.path.join(RESULTS, "drawings")
 
 def drawn():
     """{path: SVG} of all."""
-    found = {}
-    for name, about in DRAWINGS.items():
-        draw = next(getattr(room, name) for room in (products, softmax, hopper, backward, hero)
-                    if hasattr(room, name))
-        found[os.path.join(FOLDER, f"{name}.svg")] = draw().svg(about)
-    return found
+    return {os.path.join(FOLDER, f"{name}.svg"): svg() for name, (_, svg) in DRAWINGS.items()}
 
 
 def write_drawings():

@@ -43,8 +43,8 @@ def scheme(dark):
 class Pen:
     """A page 800 wide. Coordinates are pixels from the top left; every call draws one thing."""
 
-    def __init__(self, height, heading="", css=""):
-        self.height, self.parts, self.css = height, [], css
+    def __init__(self, height, heading):
+        self.height, self.parts, self.css = height, [], ""
         if heading:
             self.text(20, 28, heading, "bold", 17, "start")
 
@@ -63,6 +63,10 @@ class Pen:
             self.add("text", text, x=x, y=y, class_=kind, font_size=size, style=style,
                      text_anchor=None if anchor == "start" else anchor)
 
+    def note(self, x, y, text):
+        """A faint line, from its left end."""
+        self.text(x, y, text, "faint", 12, "start")
+
     def lines(self, x, y, texts, kind="", size=13, anchor="start", step=None):
         """Lines of text; one that begins with "!" is marked."""
         for i, text in enumerate(texts):
@@ -70,11 +74,9 @@ class Pen:
             self.text(x, y + i * (step or size * 1.45), text[marked:],
                       f"{kind} hot-ink bold" if marked else kind, size, anchor)
 
-    def box(self, x, y, wide, high, kind="hbm", text="", size=13, below="", round_=3, dash=None,
-            style=None):
+    def box(self, x, y, wide, high, kind="hbm", text="", size=13, below="", round_=3, style=None):
         """A box with a line of text in its middle, and perhaps a fainter one below."""
-        self.add("rect", x=x, y=y, width=wide, height=high, class_=kind, rx=round_,
-                 stroke_dasharray=dash, style=style)
+        self.add("rect", x=x, y=y, width=wide, height=high, class_=kind, rx=round_, style=style)
         middle = y + high / 2 + size * 0.35 - (size * 0.62 if below else 0)
         if text:
             self.text(x + wide / 2, middle, text, "", size)
@@ -96,7 +98,7 @@ class Pen:
                          kind(r, c) if callable(kind) else kind,
                          text(r, c) if text else "", size, round_=0)
 
-    def arrow(self, x1, y1, x2, y2, kind="rule", both=False, dash=None, wide=1.8):
+    def arrow(self, x1, y1, x2, y2, kind="rule", both=False, wide=1.8):
         """A straight arrow, its head at the second end, or at both."""
         length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
         ux, uy = (x2 - x1) / length, (y2 - y1) / length
@@ -104,7 +106,7 @@ class Pen:
         ink = "ink" if kind == "rule" else f"{kind}-ink"
         self.add("path", d=f"M{x1 + 7 * ux * both:.1f} {y1 + 7 * uy * both:.1f}"
                            f"L{x2 - 7 * ux:.1f} {y2 - 7 * uy:.1f}",
-                 class_=line, stroke_width=wide, stroke_dasharray=dash)
+                 class_=line, stroke_width=wide)
         for x, y, s in [(x2, y2, 1)] + [(x1, y1, -1)] * both:
             self.add("path", class_=ink, d=f"M{x:.1f} {y:.1f}"
                      f"L{x - s * (9 * ux - 4.5 * uy):.1f} {y - s * (9 * uy + 4.5 * ux):.1f}"
@@ -144,3 +146,21 @@ class Pen:
             f"@media (prefers-color-scheme:dark){{{scheme(1)}}}{self.css}</style>",
             f'<rect class="paper" width="{WIDTH}" height="{self.height}"/>', *self.parts,
             "</svg>", ""])
+
+
+DRAWINGS = {}  # name → (what it shows, SVG of it)
+
+
+def drawing(height, heading=""):
+    """Of a function that draws one on a pen, and says what it shows."""
+    def known(draw):
+        about = draw.__doc__.rstrip(".")
+
+        def svg():
+            pen = Pen(height, heading)
+            draw(pen)
+            return pen.svg(about)
+
+        DRAWINGS[draw.__name__] = about, svg
+        return draw
+    return known

@@ -1,10 +1,11 @@
 """Drawings of 00 and 01: memories, loops, and products in tiles."""
 
-from ladder.drawings.pen import Pen
+from ladder.drawings.pen import drawing
 
 
-def loop_nests():
-    pen = Pen(500, "Four loop nests: what is inside decides what goes to HBM")
+@drawing(500, "Four loop nests: what is inside decides what goes to HBM")
+def loop_nests(pen):
+    """The loop nests of 00, 03, 04 and 05 side by side, and what each sends to HBM."""
     kernels = [("all i, j at once", ["S = q·k", "!write S"]),
                ("all rows i at once", ["read S twice", "P = exp S / l", "!write P"]),
                ("all i, c at once", ["read P", "O = Σ P·v"])]
@@ -43,11 +44,11 @@ def loop_nests():
         pen.lines(x, 438, cost, "", 12, step=17)
     pen.text(20, 484, "Squares: tiles of S, and when each is worked on. A colour is a worker: "
              "a warp in 03, a block in 04 and 05; equal numbers at once.", "faint", 11, "start")
-    return pen
 
 
-def levels():
-    pen = Pen(430, "Where data lives, and what an SM is made of")
+@drawing(430, "Where data lives, and what an SM is made of")
+def levels(pen):
+    """A GPU's memories with size, rate and latency, and what an SM consists of."""
     rows = [("registers", "one thread's; 256 KB an SM", "at hand at once", "chip", 200),
             ("shared memory", "one block's; 164 KB an SM", "23 cycles · 19 TB/s", "chip", 250),
             ("L2 cache", "all SMs'; 40 MB", "200 cycles · 7 TB/s", "sum", 300),
@@ -72,11 +73,11 @@ def levels():
         pen.box(x + 90, y + 84, 74, 22, "w3", "special: exp", 11)
     pen.box(414, 330, 352, 28, "chip", "shared memory and L1, one for the four quarters", 12)
     pen.text(590, 388, "A block runs on one SM, its warps spread over the quarters.", "faint", 12)
-    return pen
 
 
-def matmul_tiles():
-    pen = Pen(440, "01: a block's tile of S, and the tiles of Q and K that it needs")
+@drawing(440, "01: a block's tile of S, and the tiles of Q and K that it needs")
+def matmul_tiles(pen):
+    """A block's tile of S, and the tiles of Q and K that it takes through shared memory."""
     pen.place(20, 50, 456, 376, "HBM")
     pen.tiles(60, 230, 4, 4, 38, 38, lambda r, c: "stream" if r == 1 else "hbm",
               lambda r, c: f"step {c}" if r == 1 else "", 11)
@@ -99,11 +100,11 @@ def matmul_tiles():
     pen.box(585, 254, 90, 52, "sum", "tile of S", 13, "registers")
     pen.lines(516, 330, ["256 threads, one sum each.", "An element fetched once is read",
                          "by 16 threads: HBM reads / 16."], "", 12, step=18)
-    return pen
 
 
-def coalescing():
-    pen = Pen(420, "One load of a warp: how many sectors of 32 bytes it touches")
+@drawing(420, "One load of a warp: how many sectors of 32 bytes it touches")
+def coalescing(pen):
+    """One load of a warp: a thread a row touches 32 sectors, a warp a row 16 full ones."""
     for r in range(8):
         y = 94 + 26 * r
         for x in (78, 478):
@@ -123,13 +124,13 @@ def coalescing():
         pen.bracket(x + 58, 94, 72, "a sector: 32 bytes")
         pen.text(x, 334, what, "", 13, "start")
         pen.text(x, 354, result, f"{kind}-ink bold", 14, "start")
-    pen.text(20, 396, "A row of boxes is a row of S in HBM; a box is a sector, the least that HBM "
-             "reads or writes.", "faint", 12, "start")
-    return pen
+    pen.note(20, 396, "A row of boxes is a row of S in HBM; a box is a sector, the least that HBM "
+             "reads or writes.")
 
 
-def mma_fragments():
-    pen = Pen(504, "mma.m16n8k16: which lane of the warp holds which elements")
+@drawing(504, "mma.m16n8k16: which lane of the warp holds which elements")
+def mma_fragments(pen):
+    """Which lane of a warp holds which elements of A, B and C of an mma m16n8k16."""
     row_lane = lambda r, c: r % 8 * 4 + c % 4  # noqa: E731
     column_lane = lambda r, c: c * 4 + r % 4  # noqa: E731
     for x, name, pairs, kind in ((30, "A, 16 × 16: a[0] … a[3]", 8, "w0"),
@@ -157,11 +158,11 @@ def mma_fragments():
                         "each 8 × 8 piece; in B column 1, rows 2 and 3.",
                         "C has A's layout: rounded to 16 bits, sums become the left operand of the "
                         "next product without a move."], "", 12.5, step=20)
-    return pen
 
 
-def swizzle():
-    pen = Pen(400, "Eight rows of a tile in shared memory, and chunk 3 of each")
+@drawing(400, "Eight rows of a tile in shared memory, and chunk 3 of each")
+def swizzle(pen):
+    """A column of a tile in one bank group, and swizzled into all eight."""
     for x, name, at, result, kind, passes in (
             (50, "plain: chunk c at place c", lambda r, c: c, "one bank group has all eight:",
              "hot", "8 passes"),
@@ -175,13 +176,13 @@ def swizzle():
             pen.text(x - 8, 110 + 26 * i, f"row {i}", "faint", 11, "end")
         pen.text(x, 338, result, "", 13, "start")
         pen.text(x, 360, passes, f"{kind}-ink bold", 15, "start")
-    pen.text(20, 388, "Columns: bank groups, 4 of the 32 banks each. A chunk is 16 bytes, 8 "
-             "elements. ldmatrix reads one from each of 8 rows.", "faint", 12, "start")
-    return pen
+    pen.note(20, 388, "Columns: bank groups, 4 of the 32 banks each. A chunk is 16 bytes, 8 "
+             "elements. ldmatrix reads one from each of 8 rows.")
 
 
-def cp_async_groups():
-    pen = Pen(400, "cp.async: copies in groups, three stages, and wait<1>")
+@drawing(400, "cp.async: copies in groups, three stages, and wait<1>")
+def cp_async_groups(pen):
+    """Copies in groups over time, and a wait that leaves the newest in flight."""
     left, wide = 130, 105
     for step in range(5):
         x = left + wide * (step + 1)
@@ -204,4 +205,3 @@ def cp_async_groups():
                         "are under way: with n = 1 all but one are there.",
                         "Then a barrier, the next copies start into the stage just left, and the "
                         "block multiplies."], "", 12, step=18)
-    return pen

@@ -2,11 +2,12 @@
 
 import math
 
-from ladder.drawings.pen import Pen
+from ladder.drawings.pen import drawing
 
 
-def safe_softmax():
-    pen = Pen(380, "02: three passes over each row of S")
+@drawing(380, "02: three passes over each row of S")
+def safe_softmax(pen):
+    """Three passes over a row of S: maximum, sum, and the row of P."""
     row = [1, 3, 2, 5, 4, 0, 2, 1]
     top, total = max(row), sum(math.exp(x - max(row)) for x in row)
     passes = [("1  maximum", "m = max S", map(str, row), f"m = {top}", "stream"),
@@ -25,15 +26,15 @@ def safe_softmax():
                  "reads the row of S once more, and writes the row of P", "faint", 12)
         pen.box(672, y - 16, 108, 36, "chip", result, 14)
     pen.legend(364, stream="S, from HBM", sum="P, to HBM", chip="stays in registers")
-    return pen
 
 
-def merge():
+@drawing(400, "Two parts of a row, merged")
+def merge(pen):
+    """Two parts of a row, each with its own m, l and O, scaled to one maximum and added."""
     a, b = [1, 3, 2], [5, 4]
     part = lambda xs: (max(xs), sum(math.exp(x - max(xs)) for x in xs))  # noqa: E731
     (ma, la), (mb, lb) = part(a), part(b)
     m, l = max(ma, mb), la * math.exp(ma - max(ma, mb)) + lb
-    pen = Pen(400, "Two parts of a row, merged")
     for x, xs, m_part, l_part, kind, name in ((40, a, ma, la, "w0", "part A: keys 1 to 3"),
                                               (450, b, mb, lb, "w1", "part B: keys 4 and 5")):
         pen.text(x, 62, name, "bold", 14, "start")
@@ -53,11 +54,11 @@ def merge():
     pen.lines(40, 362, ["Each part is scaled to the common maximum, then added: so parts may "
                         "be merged in any order.",
                         "At the end O = o / l, once."], "", 13, step=20)
-    return pen
 
 
-def fused():
-    pen = Pen(420, "03: one pass, nothing N × N")
+@drawing(420, "03: one pass, nothing N × N")
+def fused(pen):
+    """One pass: rows of Q stay, K and V stream past, m, l and O are carried along."""
     pen.place(20, 50, 300, 352, "HBM")
     pen.box(180, 62, 90, 34, "chip", "Q")
     pen.box(180, 356, 90, 34, "sum", "O")
@@ -77,11 +78,10 @@ def fused():
     pen.box(420, 210, 340, 124, "sum")
     pen.lines(436, 234, ["m′ = max(m, rowmax S)", "α = exp(m − m′),  P = exp(S − m′)",
                          "l ← α · l + rowsum P", "O ← α · O + P · V"], "", 14, step=23)
-    pen.text(436, 324, "m, l and O stay in registers; α rescales them", "faint", 12, "start")
+    pen.note(436, 324, "m, l and O stay in registers; α rescales them")
     pen.arrow(480, 338, 274, 373, "sum", wide=2.5)
     pen.text(500, 360, "once, at the end: O / l", "", 13, "start")
-    pen.text(500, 384, "Each warp goes through all of K and V.", "faint", 12, "start")
-    return pen
+    pen.note(500, 384, "Each warp goes through all of K and V.")
 
 
 def column_of_tiles(pen, x, name, kind, wide=70):
@@ -90,8 +90,9 @@ def column_of_tiles(pen, x, name, kind, wide=70):
     pen.text(x + wide / 2, 88, name, "bold", 13)
 
 
-def flash_v1():
-    pen = Pen(420, "04: K and V outside, Q inside — O goes back and forth")
+@drawing(420, "04: K and V outside, Q inside — O goes back and forth")
+def flash_v1(pen):
+    """04: K and V stay in shared memory, Q streams past, O, l and m go to HBM and back."""
     pen.place(20, 50, 470, 330, "HBM, one head")
     column_of_tiles(pen, 40, "K", lambda r, c: "chip" if r == 1 else "hbm")
     column_of_tiles(pen, 126, "V", lambda r, c: "chip" if r == 1 else "hbm")
@@ -110,11 +111,11 @@ def flash_v1():
     pen.lines(660, 342, ["fp32, normalised each time", "again for each tile of K, V"], "faint", 12,
               "middle", 18)
     pen.legend(404, "chip", "stream", hot="read and written at every inner step")
-    return pen
 
 
-def flash_v2():
-    pen = Pen(420, "05: Q outside, K and V inside — O is written once")
+@drawing(420, "05: Q outside, K and V inside — O is written once")
+def flash_v2(pen):
+    """05: a tile of Q stays on chip, K and V stream past, and O is written once."""
     pen.place(20, 50, 470, 330, "HBM, one head")
     column_of_tiles(pen, 40, "Q", lambda r, c: f"w{r}")
     column_of_tiles(pen, 278, "K", lambda r, c: "stream" if r == 1 else "hbm")
@@ -133,11 +134,11 @@ def flash_v2():
     pen.lines(660, 342, ["O unnormalised; at the end", "O / l and LSE = m + ln l"], "faint", 12,
               "middle", 18)
     pen.legend(404, "stream", w2="one block's own: no block waits for another")
-    return pen
 
 
-def warps_keys():
-    pen = Pen(360, "04: the warps split the keys of a tile of S")
+@drawing(360, "04: the warps split the keys of a tile of S")
+def warps_keys(pen):
+    """04's warps: each has a quarter of the keys, so that a row needs all four."""
     pen.text(300, 80, "keys", "faint")
     pen.text(58, 242, "rows", "faint", 13, "end")
     pen.box(70, 150, 64, 176, "stream", "Q: all")
@@ -151,11 +152,11 @@ def warps_keys():
     pen.lines(648, 160, ["Every row needs", "all four warps:", "add through", "shared memory,",
                          "two barriers", "for the statistics", "and two for every",
                          "16 rows of O."], "", 13, step=21)
-    return pen
 
 
-def warps_rows():
-    pen = Pen(360, "05: the warps split the rows of a tile of S")
+@drawing(360, "05: the warps split the rows of a tile of S")
+def warps_rows(pen):
+    """05's warps: each has a quarter of the rows, and all keys."""
     pen.text(300, 80, "keys", "faint")
     pen.text(58, 242, "rows", "faint", 13, "end")
     pen.box(150, 96, 300, 44, "stream", "K: all keys to each warp")
@@ -168,11 +169,11 @@ def warps_rows():
     pen.lines(650, 160, ["Every row is", "one warp's own:", "nothing to add,",
                          "nothing to wait for.", "", "P stays in the", "warp's registers."],
               "", 13, step=21)
-    return pen
 
 
-def causal_tiles():
-    pen = Pen(420, "Causal mask: full, masked and skipped tiles (Br = 128, Bc = 64)")
+@drawing(420, "Causal mask: full, masked and skipped tiles (Br = 128, Bc = 64)")
+def causal_tiles(pen):
+    """Tiles of S under the causal mask: full, masked on the diagonal, and skipped."""
     kind = lambda r, c: "chip" if c < 2 * r else "stream" if c < 2 * r + 2 else "idle"  # noqa: E731
     pen.tiles(80, 84, 4, 8, 44, 66, kind,
               lambda r, c: {"chip": "full", "stream": "", "idle": "skip"}[kind(r, c)], 12)
@@ -199,11 +200,11 @@ def causal_tiles():
                          "spends nothing on the mask."], "", 12.5, step=19)
     pen.legend(404, chip="full: no mask needed", stream="on the diagonal: computed, masked",
                idle="skipped: not even read")
-    return pen
 
 
-def split_kv():
-    pen = Pen(400, "Decoding: few queries, many keys, so the keys are split among blocks")
+@drawing(400, "Decoding: few queries, many keys, so the keys are split among blocks")
+def split_kv(pen):
+    """Decoding: the keys are split among blocks, and a second kernel merges their parts."""
     pen.box(40, 70, 96, 50, "chip", "Q", 14, "few rows")
     for s in range(4):
         x = 160 + 154 * s
@@ -217,6 +218,5 @@ def split_kv():
     pen.arrow(88, 122, 88, 156, "chip")
     pen.lines(88, 252, ["workspace", "in HBM"], "faint", 12, "middle", 16)
     pen.box(330, 328, 280, 46, "sum", "merge: a second kernel", 14, "03's rule, then O / l")
-    pen.text(20, 346, "One block a head would leave", "faint", 12, "start")
-    pen.text(20, 363, "most SMs idle.", "faint", 12, "start")
-    return pen
+    pen.note(20, 346, "One block a head would leave")
+    pen.note(20, 363, "most SMs idle.")

@@ -5,23 +5,7 @@ its own; the sim's counts (sim.json) and traces (traces.json) are found beside i
 scripts/figures clock (clock.json). FILE may be sim.json itself. What the files do not have is left
 out and said.
 
-  speedup       how much faster than the first each step is
-  tflops_fwd, tflops_bwd, tflops_both
-                rate against N, PyTorch beside it (figures 4 to 6 of the FlashAttention-2 paper)
-  traffic       HBM bytes against N: requested, distinct, and what DRAM served
-  roofline      each rung at its own intensity, under the ceilings that were measured
-  decode        decoding's rate against the cache's bytes, PyTorch beside it
-  two_gpus      each step on the GPU of the file and on another, of which a file is beside it
-  workspace     memory beyond inputs and outputs against N, and where it runs out
-  block_size    traffic and time against the tile of keys
-  access        which rows are touched, step by step, under two orders of loops
-  pipeline, pipeline_bwd
-                who does what in a block of a pipeline, and who waits, in a model's time
-  pipeline_measured
-                products and softmaxes of three steps of 05, by the clock of the SM
-  shared_roof   the backward pass against the rate of shared memory
-  error         each step against float64
-  fp8_error     FP8 beside fp16, with and without each of its settings
+{figures}
 
 Without --out and --only it also draws the shapes of scripts/results/drawings, which need no data.
 
@@ -42,8 +26,10 @@ such file; 3 no matplotlib.
 
 import os
 import sys
+import textwrap
 
 from ladder.console import GOOD, WRONG_RESULT, Parser, run_command
+from ladder.course import CAPTIONS
 from ladder.drawings.make import stale_drawings, write_drawings
 from ladder.figures.gallery import FIGURES
 from ladder.figures.make import draw, stale, write_tables
@@ -53,7 +39,9 @@ from ladder.files import RESULTS, course_pages, newest_measured
 
 
 def parse(arguments=None):
-    description, epilog = __doc__.split("\n\n", 1)
+    description, epilog = __doc__.format(figures="\n".join(
+        textwrap.fill(f"{name:18}{CAPTIONS[name]}", 100, initial_indent="  ",
+                      subsequent_indent=" " * 20) for name in FIGURES)).split("\n\n", 1)
     parser = Parser(prog="scripts/figures draw", description=description, epilog=epilog)
     parser.add_argument("file", nargs="?", metavar="FILE",
                         help="(default the newest in scripts/results, or else its sim.json)")

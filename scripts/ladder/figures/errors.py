@@ -5,7 +5,7 @@ import itertools
 from ladder import course
 from ladder.figures.markdown import at_the_machine, markdown, over_lengths, without
 from ladder.figures.measured import Measured, flops, need
-from ladder.figures.names import PAPER_GRID, POINTS, gpu_text, label, point_text
+from ladder.figures.names import PAPER_GRID, POINTS, SIM, gpu_text, label, point_text
 from ladder.figures.style import INK, marker, plots, row_axis
 from ladder.text import NO_VALUE, rate_text
 from ladder.bench.grid import LOADED
@@ -47,39 +47,33 @@ def error(files, missing):
             panels.append({"title": title, "rows": rows,
                            "workload": f"N = {r['seqlen']}, d = {r['head_dim']}, {r['dtype']}"})
         else:
-            missing(f"no errors with --input {kind}: scripts/figures measure --sim")
-    need(panels, "no errors: scripts/figures measure --sim")
+            missing(f"no errors with --input {kind}: {SIM}")
+    need(panels, f"no errors: {SIM}")
     return {"title": f"Largest error against float64: {panels[0]['workload']} ({where})",
             "panels": panels}
 
 
 def quantised(files):
     """[(text, [root mean square error at each of course.QUANTISED's inputs])]: of the step in the
-    I/O type, then of each row of the step with settings. None where it is not counted."""
-    about = course.QUANTISED
-    counted = Measured(files.sim.path, "fp16") if files.sim.there else None
+    I/O type, then of each row of the step with settings. Nothing unless all are counted."""
+    about, counted = course.QUANTISED, Measured(files.sim.path, "fp16")
 
     def errors_of(step, settings):
-        found = []
         for _, d, kind in about["inputs"]:
             (_, heads, n, width, *_), source = ((0, 8, 1024, d), kind) if d else (
                 LOADED[kind][0], "load")
             of = [e for e in counted.find("fwd", rung=step[0], variant=step[1], input=source,
                                           heads=heads, seqlen=n, head_dim=width)
                   if e.errors and e.has_settings(settings)]
-            found.append(of[0].full_error()["rms"] if of else None)
-        return found
+            yield of[0].full_error()["rms"] if of else None
 
-    if not counted:
-        return []
-    rows = [(f"fp16, `{about['beside'][1]}`", errors_of(about["beside"], None))]
-    rows += [(text, errors_of(about["step"], settings)) for text, settings in about["rows"]]
+    rows = [(f"fp16, `{about['beside'][1]}`", list(errors_of(about["beside"], None)))]
+    rows += [(text, list(errors_of(about["step"], settings))) for text, settings in about["rows"]]
     return rows if all(None not in errors for _, errors in rows) else []
 
 
 def fp8_error(files, missing):
-    rows = quantised(files)
-    need(rows, "no errors of FP8: scripts/figures measure --sim")
+    rows = need(quantised(files), f"no errors of FP8: {SIM}")
     look = files.look(course.QUANTISED["step"])
     return {"title": "Root mean square error of O against float64, FP8 and fp16 (sim)",
             "panels": [{"title": title, "rows": [
@@ -148,7 +142,7 @@ def fp8_error_table(files, _):
     """A line a choice of settings: the root mean square error of O at each input."""
     rows = quantised(files)
     if not rows:
-        return without("Errors of FP8 are not counted yet", "scripts/figures measure --sim")
+        return without("Errors of FP8 are not counted yet", SIM)
     titles = [title for title, *_ in course.QUANTISED["inputs"]]
     lines = markdown(["", *titles], [[text, *(f"{error:.1e}" for error in errors)]
                                      for text, errors in rows], range(1, 1 + len(titles)))

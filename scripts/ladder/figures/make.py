@@ -16,20 +16,15 @@ def need_matplotlib():
     on PATH need not see the system's packages."""
     try:
         import matplotlib  # noqa: F401
-        return
     except ImportError as error:
-        why = error
-    system = "/usr/bin/python3"
-    if os.path.exists(system) and not os.environ.get("LADDER_PYTHON_TRIED"):
-        there = subprocess.run([system, "-c", "import matplotlib"], stdin=subprocess.DEVNULL,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-        if there.returncode == 0:
-            os.environ["LADDER_PYTHON_TRIED"] = "1"
-            sys.stdout.flush()
-            sys.stderr.flush()
+        system = "/usr/bin/python3"
+        if os.path.exists(system) and subprocess.run(
+                [system, "-c", "import matplotlib"], stdin=subprocess.DEVNULL, capture_output=True,
+                check=False).returncode == 0:
             os.execv(system, [system, "-m", "ladder.figures.command", *sys.argv[1:]])
-    raise Stop(f"matplotlib is missing ({why}). Debian and Ubuntu: apt-get install "
-               "python3-matplotlib; elsewhere: python3 -m pip install matplotlib", NO_DEVICE)
+        raise Stop(f"matplotlib is missing ({error}). Debian and Ubuntu: apt-get install "
+                   "python3-matplotlib; elsewhere: python3 -m pip install matplotlib",
+                   NO_DEVICE) from None
 
 
 def draw(files, out, only=None):
@@ -66,13 +61,10 @@ def stale(files, out, paths):
     found, data = [], figure_data(files)
     for name in FIGURES:
         path = os.path.join(out, f"{name}.svg")
-        if name in data:
-            if stored_digest(path) != digest(name, data[name]):
-                found.append(f"{os.path.relpath(path)} is "
-                             f"{'stale' if os.path.exists(path) else 'missing'}")
-        elif os.path.exists(path):
+        there = os.path.exists(path)
+        if name not in data and there:
             found.append(f"{os.path.relpath(path)} shows what the files no longer have")
-    for path in paths:
-        found += [f"the table {name} of {os.path.relpath(path)} is stale"
-                  for name in renewed(path, files)[1]]
-    return found
+        elif name in data and stored_digest(path) != digest(name, data[name]):
+            found.append(f"{os.path.relpath(path)} is {'stale' if there else 'missing'}")
+    return found + [f"the table {name} of {os.path.relpath(path)} is stale"
+                    for path in paths for name in renewed(path, files)[1]]

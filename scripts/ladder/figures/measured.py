@@ -4,7 +4,7 @@ import functools
 import os
 import re
 
-from ladder.console import BAD_USAGE, NO_DEVICE, Stop
+from ladder.console import BAD_USAGE, Stop
 from ladder.figures.names import PAPER_GRID, POINTS
 from ladder.files import newest_measured, parsed
 from ladder.programs import Step
@@ -30,29 +30,25 @@ def series(entries, value):
 
 
 class Entry:
-    """A record and the command that it came from. A step is (rung, variant)."""
+    """A record, with its fields, and the command that it came from. A step is (rung, variant)."""
 
     def __init__(self, command, record):
+        vars(self).update(record)
         self.command, self.record = command, record
         self.step = (record["rung"], record["variant"])
         self.tiled = "--block-" in command
         self.aside = self.tiled or "--set" in command  # not the step as it is
-        self.input = record["input"]
-
-    def __getattr__(self, name):
-        return self.record[name]
 
     def has_settings(self, settings=None):
         """Those that were asked for: none is the step as it is."""
-        return self.record["settings"] == settings if settings else not self.aside
+        return self.settings == settings if settings else not self.aside
 
     def full_error(self):
         """Of O against full precision: a step that rounds its inputs has two errors."""
-        errors = self.record["errors"]
-        return errors.get("o_full") or errors["o"]
+        return self.errors.get("o_full") or self.errors["o"]
 
     def heads_in_all(self):
-        return self.record["batch"] * self.record["heads"]
+        return self.batch * self.heads
 
 
 def of_the_paper(r):
@@ -71,7 +67,7 @@ class Measured:
     """One file of bench.py; empty where there is none. Of one I/O type: bf16 if it has it."""
 
     def __init__(self, path, dtype=None):
-        data = read_json(path, EMPTY)
+        data, self.points = read_json(path, EMPTY), {}
         self.path, self.there = path, data is not EMPTY
         try:
             self.machine, self.ceilings = data["machine"], data["ceilings"]
@@ -118,8 +114,12 @@ class Measured:
 
     def paper(self, direction="fwd", n=None, d=None, causal=None):
         """What was timed of the paper's workload, or of this point of it."""
-        return [e for e in self.of_paper if e.direction == direction and n in (None, e.seqlen)
+        wanted = direction, n, d, causal
+        if wanted not in self.points:
+            self.points[wanted] = [
+                e for e in self.of_paper if e.direction == direction and n in (None, e.seqlen)
                 and d in (None, e.head_dim) and causal in (None, e.causal)]
+        return self.points[wanted]
 
     @functools.cached_property
     def lines(self):
@@ -163,7 +163,7 @@ class Measured:
         """[(step, what was skipped, GiB that it needs)]"""
         for one in self.skipped:
             needs = re.search(r"needs ([\d.]+) GiB", one["reason"])
-            if needs and one["status"] == NO_DEVICE:
+            if needs:
                 yield (one["rung"], one["variant"]), one, float(needs[1])
 
     def is_default(self, step):
@@ -234,22 +234,12 @@ class Files:
         rung."""
         return {**self.sim.defaults, **self.gpu.defaults}.get(step[0]) == step[1]
 
-    def is_aside(self, step):
-        return self.about[step].by_name_only
-
     def stands_for_its_rung(self, step):
         """On the GPU: the default, or where that is for one architecture what any GPU runs."""
-        rung = step[0]
-        portable = self.ladder.last_portable(rung)
-        return self.gpu.is_default(step) or (
-            portable is not None and step == (rung, portable.variant)
-            and rung in self.gpu.defaults
-            and self.about[rung, self.gpu.defaults[rung]].exact_architecture)
+        return (self.gpu.is_default(step)
+                or self.about[step] == self.ladder.last_portable(step[0]))
 
     def look(self, step):
         """How a step is drawn: its colour, and its rung's place in the ladder."""
         return {"rung": step[0], "colour": self.about[step].colour,
                 "place": self.ladder.rungs().index(step[0])}
-
-    def memory(self):
-        return self.gpu.machine.get("memory_bytes")

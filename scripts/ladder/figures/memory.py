@@ -4,7 +4,7 @@ import itertools
 
 from ladder import course
 from ladder.figures.measured import need, of_the_paper, series
-from ladder.figures.names import HEADS, PAPER_GRID, gpu_text, label, number, per_head
+from ladder.figures.names import HEADS, PAPER_GRID, SIM, gpu_text, label, number, per_head
 from ladder.figures.style import (FAINT, INK, byte_axis, byte_tick, length_axis, marker, name_ends,
                                   plots)
 from ladder.files import short_name
@@ -34,10 +34,10 @@ def traffic(files, missing):
     source = files.gpu if files.gpu.paper() else files.sim
     for title, measured, count, what in (
             (f"requested ({'formula' if source is files.gpu else 'sim'}): what kernels ask for",
-             source, requested, "nothing requested: scripts/figures measure --sim"),
+             source, requested, f"nothing requested: {SIM}"),
             ("distinct (sim): each byte once a kernel", files.sim,
              lambda record: total(record, "distinct"),
-             "no distinct bytes: scripts/figures measure --sim"),
+             f"no distinct bytes: {SIM}"),
             (f"DRAM ({gpu_name(files)}'s counters): what HBM served", files.gpu,
              lambda record: total(record, "dram"),
              f"no DRAM counters: {PAPER_GRID}, where they may be read (--dram)")):
@@ -96,8 +96,9 @@ def workspace(files, missing):
     elif not marks:
         missing("nothing ran out of memory: scripts/figures measure --grid long")
     return {"title": f"Device memory beyond inputs and outputs, for each head of {d}",
-            "memory_bytes": files.memory(), "gpu": gpu_name(files), "heads": 16, "lines": need(
-                lines, "no workspace: scripts/figures measure --sim"), "marks": marks}
+            "memory_bytes": files.gpu.machine.get("memory_bytes"), "gpu": gpu_name(files),
+            "heads": 16, "lines": need(lines, f"no workspace: {SIM}"),
+            "marks": marks}
 
 
 def names_of(steps, every):
@@ -144,7 +145,7 @@ def block_size(files, missing):
         panels.append({"title": f"traffic: requested, N = {counted[0]['n']} (sim)",
                        "unit": "bytes", "lines": counted})
     else:
-        missing("no traffic by tile size: scripts/figures measure --sim")
+        missing(f"no traffic by tile size: {SIM}")
     timed = tile_lines(files, files.gpu, lambda e: e.time_ms, course.BLOCK_SIZE_TIMED)
     if timed:
         panels.append({"title": f"time, N = {timed[0]['n']}, 16k tokens ({gpu_text(files)})",

@@ -9,6 +9,7 @@ WAYS = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
 HEADS = (64, 128)
 POINTS = [(d, causal) for d in HEADS for causal in (False, True)]
 PAPER_GRID = "scripts/figures measure --grid paper"
+SIM = "scripts/figures measure --sim"
 
 
 def number(rung):

@@ -3,7 +3,7 @@
 from ladder import course
 from ladder.figures import replay
 from ladder.figures.measured import need
-from ladder.figures.names import label, number
+from ladder.figures.names import SIM, label, number
 from ladder.figures.style import INK, PANEL, READ, WRITE, darker, note, plots
 
 LANES = ["Q", "K", "V", "O"]
@@ -19,7 +19,7 @@ def access(files, missing):
         panels.append({"title": f"{number(step[0])} {step[1]}" + (f": {loops}" if loops else ""),
                        "rung": trace["rung"], "rows": trace["seqlen"], **slots(trace),
                        "block_q": trace["block_q"], "block_kv": trace["block_kv"]})
-    need(panels, "no traces: scripts/figures measure --sim")
+    need(panels, f"no traces: {SIM}")
     first = files.traces[0]
     return {"title": f"Who touches what, and when: one head, N = {first['seqlen']}, d = "
                      f"{first['head_dim']}, tiles of {first['block_q']}×{first['block_kv']} (sim)",
@@ -70,7 +70,7 @@ def pipeline(files, missing, name):
     about = course.PIPELINES[name]
     traces = [trace for trace in files.pipelines if trace["figure"] == name]
     panels = [pipeline_panel(trace, about) for trace in traces]
-    need(panels, "no traces: scripts/figures measure --sim")
+    need(panels, f"no traces: {SIM}")
     first = traces[0]
     return {"title": f"The pipeline of {label((first['rung'], first['variant']))}: "
                      f"{about['what']}, in the time of a model, not measured",

@@ -46,7 +46,8 @@ def our_lines(files, direction, point):
     lines = [{**files.look(step), "label": label(step, files), "peer": False,
               "thin": not files.gpu.is_default(step), **rate_line(files, direction, step, point)}
              for step, _ in files.steps_of(files.gpu.paper(way, None, *point), way)
-             if not files.is_aside(step) and (way == "bwd" or files.stands_for_its_rung(step))]
+             if (files.stands_for_its_rung(step) if way == "fwd" else
+                 not files.about[step].by_name_only)]
     return [line for line in lines if line["x"]]
 
 

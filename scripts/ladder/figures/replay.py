@@ -10,6 +10,8 @@ measured, and sums are there at once, not 129 cycles later. With both set right 
 ping_pong no faster than overlap: 05_flash_v2/hopper/notes.md, section 14.
 """
 
+import collections
+
 from ladder.console import BAD_USAGE, Stop
 from ladder.bench.traces import LOADS, STORES
 
@@ -37,19 +39,19 @@ class Actor:
         self.number, self.events, self.at = number, events, 0
         self.left = None   # cycles of arithmetic before the next event, were it alone
         self.since = None  # when it began to wait
-        self.ends = {}     # event that waits → [group, when that ends] of what it waits for
-        self.count = {}    # of products and of spans of arithmetic so far, by name
+        # Event that waits → [group, when that ends] of what it waits for.
+        self.ends = {"wgmma_wait": [], "tma_store_wait": []}
+        self.count = collections.Counter()  # of products and spans of arithmetic, by name
         self.spans = []    # [what, number of the step or None, from, to]
-        self.times = []    # of each event: from, to
 
     def number_of(self, what):
-        self.count[what] = self.count.get(what, -1) + 1
-        return self.count[what]
+        self.count[what] += 1
+        return self.count[what] - 1
 
     def product(self, array, names):
         """Which of `names` the product that begins is, and its step: in turn, but where another by
         the same array follows at once, the next step's first goes ahead of this step's last."""
-        what = min(names, key=lambda name: self.count.get(name, -1))
+        what = min(names, key=lambda name: self.count[name])
         if len(names) > 1:
             later = (name for event, name, *_ in self.events[self.at + 1:] if event == "wgmma")
             if next(later, None) == array:
@@ -86,12 +88,10 @@ class Block:
         self.engine_free = {LOADS: 0.0, STORES: 0.0}  # do not hold each other up
         # How much of each phase of an mbarrier, and of each round of a named one, is still to come;
         # and when nothing was.
-        self.missing, self.complete = {}, {}
-        for actor in self.actors:
-            for event, name, barrier, number, *_ in actor.events:
-                if event in LOADS or event in COUNTED:
-                    key = (barrier or name, number)
-                    self.missing[key] = self.missing.get(key, 0) + 1
+        self.missing, self.complete = collections.Counter(
+            (barrier or name, number) for actor in self.actors
+            for event, name, barrier, number, *_ in actor.events
+            if event in (*LOADS, *COUNTED)), {}
         self.landings = []  # [when, what comes then]
         self.products, self.copies = [], []
 
@@ -102,10 +102,9 @@ class Block:
 
     def over(self, actor, kind, name, number):
         """Whether a wait is over."""
-        if kind in ("wgmma_wait", "tma_store_wait"):
-            return all(end <= self.now for group, end in actor.ends.get(kind, [])
-                       if group < number)
-        return self.missing.get((name, number), 0) == 0
+        if kind in actor.ends:
+            return all(end <= self.now for group, end in actor.ends[kind] if group < number)
+        return not self.missing[name, number]
 
     def issue(self, actor, kind, name, barrier, number, amount):
         """What ends by itself, later."""
@@ -114,7 +113,7 @@ class Block:
             self.tensor_free = start + amount / MATMUL_FLOPS
             self.products.append([actor.number, *actor.product(name, self.called[name]),
                                   start, self.tensor_free])
-            actor.ends.setdefault("wgmma_wait", []).append((number, self.tensor_free))
+            actor.ends["wgmma_wait"].append((number, self.tensor_free))
             return
         queue = LOADS if kind in LOADS else STORES
         sent = max(self.now, self.engine_free[queue]) + amount / COPY_BYTES
@@ -123,7 +122,7 @@ class Block:
             self.landings.append((sent + COPY_LATENCY, (barrier, number)))
             self.copies.append([name, barrier, self.now, sent + COPY_LATENCY])
         else:  # what is waited for is that shared memory has been read
-            actor.ends.setdefault("tma_store_wait", []).append((number, sent))
+            actor.ends["tma_store_wait"].append((number, sent))
 
     def advance(self, actor):
         """Goes on until it computes or waits; whether it got anywhere."""
@@ -145,7 +144,6 @@ class Block:
                 if not self.over(actor, kind, name, number):
                     return moved
                 actor.end_wait(WAITS[kind], self.now)
-            actor.times.append((actor.since, self.now))
             actor.at, actor.left, actor.since = actor.at + 1, None, None
         return moved
 
@@ -154,14 +152,13 @@ class Block:
             while any([self.advance(actor) for actor in self.actors]):
                 pass
             busy = [actor for actor in self.actors if actor.left]
-            times = [when for when, _ in self.landings]
-            times += [end for actor in self.actors for ends in actor.ends.values()
-                      for _, end in ends if end > self.now]
-            # All that compute share the units equally.
-            times += [self.now + actor.left * len(busy) for actor in busy]
-            if not times:
+            then = min([when for when, _ in self.landings]
+                       + [end for actor in self.actors for ends in actor.ends.values()
+                          for _, end in ends if end > self.now]
+                       # All that compute share the units equally.
+                       + [self.now + actor.left * len(busy) for actor in busy], default=None)
+            if then is None:
                 break
-            then = min(times)
             for actor in busy:
                 left = actor.left - (then - self.now) / len(busy)
                 actor.left = left if left > 1e-6 else 0

@@ -4,7 +4,7 @@ time of its products."""
 from ladder import course
 from ladder.figures.markdown import markdown, without
 from ladder.figures.measured import need
-from ladder.figures.names import HEADS, PAPER_GRID, gpu_text, label, library, number
+from ladder.figures.names import HEADS, PAPER_GRID, SIM, gpu_text, label, library, number
 from ladder.figures.replay import MATMUL_FLOPS
 from ladder.figures.style import (INK, PEER_LINES, ink, note, plots, roof, spread,
                                   two_marks)
@@ -78,7 +78,7 @@ def shared_roof(files, missing):
             panels.append({"title": f"d = {d}", "points": points, "peers": peers})
     return {"title": f"The roof of shared memory: the backward pass, {gpu_text(files)}",
             "matmul_tflops": roofs["matmul_tflops"], "flops": MATMUL_FLOPS, "bytes": SHARED_BYTES,
-            "panels": need(panels, "no counts of shared memory: scripts/figures measure --sim")}
+            "panels": need(panels, f"no counts of shared memory: {SIM}")}
 
 
 def draw_shared_roof(plt, data):
@@ -107,8 +107,9 @@ def draw_shared_roof(plt, data):
         for peer in panel["peers"]:
             tint, dashes = PEER_LINES[peer["rung"]]
             axis.axhline(peer["y"], color=tint, lw=0.9, ls=dashes, zorder=1)
-        spread(axis, [(p["operands"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in way] + [
-            (most, peer["y"], peer, peer["label"]) for peer in panel["peers"]], 11)
+        spread(axis, [
+            *((p["operands"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in way),
+            *((most, peer["y"], peer, peer["label"]) for peer in panel["peers"])], 11)
         axis.set_xlabel("the products' cycles for each cycle of shared memory")
         axis.yaxis.set_major_formatter("{x:.0%}")
     pairs[0][0].set_ylabel("share of the matmul rate")
@@ -123,7 +124,7 @@ def shared_roof_table(files, _):
     """A line a step and head size: bytes of shared memory against the products' time."""
     counted = steps(files)
     if not counted:
-        return without("Shared memory is not counted yet", "scripts/figures measure --sim")
+        return without("Shared memory is not counted yet", SIM)
     rows = [[f"{number(step[0])} `{step[1]}`", str(one["d"]), "{} × {}".format(*one["tile"]),
              f"{one['cycles']:,}", f"{one['operands']:,}", f"{one['of_operands']:.2f}",
              f"{one['every']:,}", f"{one['of_every']:.2f}"] for step, one in counted]

@@ -5,8 +5,8 @@ from ladder import course
 from ladder.figures.markdown import (at_the_machine, geometric_mean, markdown, over_lengths,
                                      without)
 from ladder.figures.measured import Measured
-from ladder.figures.names import (HEADS, PAPER_GRID, PEERS, POINTS, WAYS, label, length_text,
-                                  library, number, per_head, point_text, whole_bytes)
+from ladder.figures.names import (HEADS, PAPER_GRID, PEERS, POINTS, SIM, WAYS, label,
+                                  length_text, library, number, per_head, point_text, whole_bytes)
 from ladder.records import requested, total
 from ladder.text import NO_VALUE, rate_text, ratio_text, time_text
 from ladder.bench.workload import HIDDEN, LADDER_LENGTH, TOKENS
@@ -35,7 +35,7 @@ def ladder_table(files, _):
                 ratio_text(base.time_ms / gpu.time_ms if gpu and base else None),
                 *map(whole_bytes, counts)])
     if not rows:
-        return without("The steps are not counted yet", "scripts/figures measure --sim")
+        return without("The steps are not counted yet", SIM)
     lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
                       "requested", "distinct", "DRAM", "workspace"], rows, range(2, 10))
     about = (f"N = {n:,}, d = 64, not causal; bytes are those of one head: requested by the "

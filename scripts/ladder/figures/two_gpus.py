@@ -40,10 +40,9 @@ class Pair:
         kernel was like, but names, tiles, warps and shared memory tell some of what has changed."""
         found = {}
         for step in self.files.order:
-            records = [e.record for gpu in self.gpus
-                       for e in gpu.paper(self.files.own_way(step), LADDER_LENGTH, d, False)
-                       if e.step == step]
-            if len(records) == 2:
+            lines = [gpu.line(self.files.own_way(step), step, d, False) for gpu in self.gpus]
+            records = [line.get(LADDER_LENGTH) for line in lines]
+            if all(records):
                 found[step] = tuple(records) if how(records[0]) == how(records[1]) else ()
         return found
 
@@ -138,10 +137,10 @@ def two_gpus_table(files, name):
     rows, changed = {}, {}  # by line, of each d that was measured
     for d in HEADS:
         for step, records in pair.steps(d).items():
-            if step[0] not in about.get("rungs", [step[0]]):
+            if step[0] not in about.get("rungs", step):
                 continue
-            line = f"{number(step[0])} `{step[1]}`" + (
-                " backward" if files.own_way(step) == "bwd" else "")
+            way = " backward" if files.own_way(step) == "bwd" else ""
+            line = f"{number(step[0])} `{step[1]}`{way}"
             if not records:
                 changed[line] = True
             elif about["kernels"]:

@@ -6,11 +6,11 @@ Over the lengths counted visits are a straight line, a·N + b, and so the table 
 
 import fractions
 
-from ladder.figures.names import number
+from ladder.figures.names import SIM, WAYS, number
 from ladder.figures.markdown import markdown, without
 
-LENGTHS = (512, 1024, 2048)
-HEAD = 64
+LENGTHS, HEAD = (512, 1024, 2048), 64
+SIZES = [*((n, HEAD) for n in LENGTHS), (LENGTHS[0], 2 * HEAD)]
 COLUMNS = {"fwd": ["S", "P", "Q", "K", "V", "O"],
            "bwd": ["P", "dP, dS", "Q", "K", "V", "O, dO", "dQ", "dK, dV"]}
 # What an array is called in a column: dS takes dP's place, sums are what they are sums of.
@@ -20,40 +20,28 @@ COLUMN_OF_BACKWARD = {"O": "O, dO", "dO": "O, dO"}
 
 def visits_tables(files, _):
     lines = []
-    for way, title in (("fwd", "forward"), ("bwd", "backward")):
-        rows = [[f"{number(step[0])} `{step[1]}`", *cells(files, step, way)]
-                for step in files.order if counted(files, step, way)]
-        if not rows:
-            return without("Visits are not counted yet", "scripts/figures measure --sim")
-        lines += markdown([title, *COLUMNS[way]], rows) + [""]
-    return lines[:-1]
+    for way, title in WAYS.items():
+        rows = []
+        for step in files.order if way in COLUMNS else ():
+            at = {(n, d): visits(e.record, way) for n, d in SIZES for e in files.sim.plain(
+                way, rung=step[0], variant=step[1], seqlen=n, head_dim=d, causal=False)[:1]}
+            # Of the steps that any GPU runs, with all that is needed.
+            if (way == files.own_way(step) and not files.about[step].exact_architecture
+                    and all(size in at for size in SIZES[:3])):
+                rows.append([f"{number(step[0])} `{step[1]}`", *cells(at, way)])
+        if rows:
+            lines += markdown([title, *COLUMNS[way]], rows) + [""]
+    return lines[:-1] or without("Visits are not counted yet", SIM)
 
 
-def counted(files, step, way):
-    """Whether the step is one of this direction's that any GPU runs, with all that is needed."""
-    about = files.about[step]
-    return (way == files.own_way(step) and not about.exact_architecture
-            and all(record_of(files, step, way, n, HEAD) for n in LENGTHS))
-
-
-def record_of(files, step, way, n, d):
-    found = files.sim.plain(way, rung=step[0], variant=step[1], seqlen=n, head_dim=d, causal=False)
-    return found[0].record if found else None
-
-
-def cells(files, step, way):
-    at = {n: visits(record_of(files, step, way, n, HEAD), way) for n in LENGTHS}
-    wide = record_of(files, step, way, LENGTHS[0], 2 * HEAD)
-    wide = visits(wide, way) if wide else {}
-    texts = []
+def cells(at, way):
     for column in COLUMNS[way]:
         parts = []
         for direction in ("read", "write"):
-            counts = [at[n].get((column, direction), 0) for n in LENGTHS]
+            *counts, wide = (at.get(size, {}).get((column, direction), 0) for size in SIZES)
             if any(counts):
-                parts.append(f"{formula(counts, wide.get((column, direction)))} {direction[0]}")
-        texts.append(", ".join(parts) or "–")
-    return texts
+                parts.append(f"{formula(counts, wide)} {direction[0]}")
+        yield ", ".join(parts) or "–"
 
 
 def visits(record, way):
