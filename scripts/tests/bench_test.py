@@ -70,7 +70,9 @@ class Bench(Fake):
         self.assertEqual((machine["gpu"], machine["driver"], machine["memory_bytes"],
                           machine["commit"]), (NAME, "570.1", 81559 * 2**20, "abc"))
         self.assertEqual(machine["clocks"]["sm_mhz"], {"min": 1200, "median": 1477.5, "max": 1755})
-        self.assertAlmostEqual(data["ceilings"]["matmul_tflops"], 700)
+        for name, rate in (("matmul_tflops", 700), ("matmul_e4m3_tflops", 1300),
+                           ("copy_bytes_per_s", 3e12)):
+            self.assertAlmostEqual(data["ceilings"][name] / rate, 1, places=5)
         calls = self.calls()
         # Each step once, then twice against float64; 06 says two things each time.
         self.assertEqual((len(calls), len(data["records"]), len(data["commands"])),
@@ -93,7 +95,6 @@ class Bench(Fake):
         turns = [line.split()[0] for line in self.called().splitlines()
                  if re.match("0|attention", line)]
         turns = [turn for turn, before in zip(turns, [None, *turns]) if turn != before]
-        # PyTorch's process starts, and logs, at its own pace only before the first of ours.
         self.assertEqual(turns, ["00_naive", "04_flash_v1", "attention", "05_flash_v2",
                                  "06_backward"])
         every = ("05_flash_v2 mma", "05_flash_v2 swap", "06_backward mma")
@@ -117,8 +118,15 @@ class Bench(Fake):
     def test_decoding(self):
         self.rung("05_flash_v2", ["swap", "mma", "split_kv"], gpu=True)
         self.bench("--grid", "decode", "--peers", "flash,cudnn")
-        calls, data = self.calls(), self.data()
+        called, data = self.called().splitlines(), self.data()
+        calls = [line for line in called if line[:2].isdigit()]
         self.assertEqual(len(calls), 18)
+        self.assertLessEqual({f"randn (16, {rows}, 128) bf16 False" for rows in ("32, 1", "8, 4096")},
+                             set(called))
+        for peer in data["peers"]:
+            self.assertAlmostEqual(peer["tflops"], 300 if peer["variant"] == "flash" else 400,
+                                   places=3)
+            self.assertAlmostEqual(peer["copy_bytes_per_s"] / 3e12, 1, places=5)
         self.assertIn("05_flash_v2 --device gpu --variant split_kv --batch 64 --heads 32 --seqlen "
                       "1 --head-dim 128 --dtype bf16 --check off --kv-heads 8 --seqlen-kv 8192 "
                       "--time 5 --json", calls)
@@ -219,6 +227,12 @@ class Bench(Fake):
         self.assertEqual({(s["variant"], s["direction"]) for s in skipped},
                          {("cudnn", "fwd"), ("cudnn", "bwd")})
         self.assertIn("requires sm80", skipped[0]["reason"])
+        for fake, said in (("no e4m3", ""), ("no ceilings", "no ceilings: the GPU's memory")):
+            os.unlink(self.at("out.json"))
+            self.assertIn(said, self.bench(*self.ONE, FAKE=fake).stderr)
+            found = self.data()["ceilings"]
+            self.assertEqual(found and found["matmul_e4m3_tflops"], None)
+            self.assertEqual((found is None, len(self.data()["peers"])), (bool(said), 8))
         os.unlink(self.at("out.json"))
         self.write("python/torch/__init__.py", "raise ImportError('No module named torch')\n")
         result = self.bench(*self.ONE)

@@ -8,11 +8,10 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import unittest
 import warnings
 
-from base import ROOT, SCRIPTS, SECONDS, Scratch, argument
+from base import ROOT, SCRIPTS, Scratch, argument
 import fake_torch
 from ladder.bench import peers, sdpa
 
@@ -204,45 +203,6 @@ class Program(Scratch):
         sleeps = [int(line.split()[1]) for line in self.called().splitlines()
                   if line.startswith("sleep")]
         self.assertGreater(min(sleeps), 50 * 2 * 2e6)  # 50 runs of 2 ms, 2 million cycles each
-
-    # ---- at another script's service ----
-
-    def serve(self, *questions, fake=""):
-        result = subprocess.run([*PEERS, "--serve", "--time", "5"], cwd=self.root,
-                                env={**self.environment, "FAKE": fake}, capture_output=True,
-                                input="".join(json.dumps(q) + "\n" for q in questions),
-                                encoding="utf-8", timeout=SECONDS, check=True)
-        return self.records(result), result.stderr
-
-    def test_serving(self):
-        point = {"head_dim": 64, "causal": True, "seqlen": 1024, "batch": 16, "heads": 32}
-        (ready, ceilings, flash, done), _ = self.serve(
-            {"ceilings": True}, {**point, "direction": "bwd", "backends": ["flash", "cudnn"]},
-            fake="no cudnn")
-        self.assertEqual(ready, {"ready": "PyTorch 2.11.0, CUDA 12.8, cuDNN 9.19.0"})
-        for name, rate in (("matmul_tflops", 700), ("matmul_e4m3_tflops", 1300),
-                           ("copy_bytes_per_s", 3e12)):
-            self.assertAlmostEqual(ceilings["ceilings"][name] / rate, 1, places=5)
-        self.assertEqual((flash["variant"], flash["direction"], flash["seqlen"], flash["causal"]),
-                         ("flash", "bwd", 1024, True))
-        self.assertIn("cuDNN attention requires sm80", done["left_out"]["cudnn"])
-        found, _ = self.serve({"ceilings": True}, fake="no e4m3")
-        self.assertIsNone(found[1]["ceilings"]["matmul_e4m3_tflops"])
-        found, said = self.serve({"ceilings": True}, fake="no ceilings")
-        self.assertEqual(found[1:], [{"ceilings": None}])
-        self.assertIn("no ceilings: the GPU's memory is used up", said)
-
-    def test_serving_what_decodes(self):
-        (_, flash, done), _ = self.serve({
-            "direction": "fwd", "backends": ["flash"], "head_dim": 64, "causal": False,
-            "seqlen": 1, "batch": 2, "heads": 8, "kv_heads": 2, "seqlen_kv": 4096})
-        self.assertEqual(done["left_out"], {})
-        self.assertEqual([flash[name] for name in ("heads", "kv_heads", "seqlen", "seqlen_kv")],
-                         [8, 2, 1, 4096])
-        self.assertAlmostEqual(flash["tflops"], 300, places=3)
-        self.assertAlmostEqual(flash["copy_bytes_per_s"] / 3e12, 1, places=5)
-        self.assertLessEqual({f"randn (2, {rows}, 64) bf16 False" for rows in ("8, 1", "2, 4096")},
-                             set(self.called().splitlines()))
 
     def test_stopping(self):
         self.environment["FAKE"] = "slow"

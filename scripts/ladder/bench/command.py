@@ -81,6 +81,7 @@ def parse(arguments=None):
                         help="of this tree, where it is no git checkout")
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
                         help="the programs (default build/bin; scripts/run builds them)")
+    parser.set_defaults(seed=0)  # of the peers' input
     options = parser.parse_args(arguments)
     options.axes = any(value is not None for value in (
         options.seqlen, options.head_dim, options.batch, options.heads, options.causal))
