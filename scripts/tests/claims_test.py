@@ -4,7 +4,6 @@ counts: 04 beside 05's three steps, at equal tiles of 64 × 64.
 Run alone: python3 scripts/tests/claims_test.py build/bin
 """
 
-import array
 import functools
 import glob
 import json
@@ -15,6 +14,7 @@ import tempfile
 import unittest
 
 from base import ROOT, SECONDS, argument
+from ladder.npy import read_npy
 
 BIN = os.path.join(ROOT, "build/bin")
 
@@ -53,15 +53,8 @@ requested, distinct, shared = map(both_ways, ("requested", "distinct", "sram"))
 
 
 def saved_lse(step, folder, *options):
-    """lse.npy as --save writes it: float32, little-endian, after a header of format 1.0 or 2.0."""
     run(step, *options, "--save", folder)
-    with open(os.path.join(folder, "lse.npy"), "rb") as file:
-        data = file.read()
-    header = 12 if data[6] > 1 else 10
-    values = array.array("f", data[header + int.from_bytes(data[8:header], "little"):])
-    if sys.byteorder == "big":
-        values.byteswap()
-    return list(values)
+    return read_npy(os.path.join(folder, "lse.npy"))
 
 
 class EqualTiles(unittest.TestCase):
