@@ -9,9 +9,8 @@ import re
 import signal
 import unittest
 
-from base import SCRIPTS
+from base import FAKES, SCRIPTS
 from fake_ladder import FakeLadder
-import fake_torch
 from ladder import files
 from ladder.bench import sdpa
 
@@ -37,9 +36,8 @@ class Fake(FakeLadder):
         self.ladder(self.STEPS, gpu=True, tiles=[[128, 64, 128], [128, 64, 64]],
                     grid_limit=[2048, 2048])
         self.write("path/nvidia-smi", NVIDIA_SMI, 0o755)
-        fake_torch.install(self.at("python"))
         self.environment |= {
-            "PATH": f"{self.root}/path:{os.environ['PATH']}", "PYTHONPATH": self.at("python"),
+            "PATH": f"{self.root}/path:{os.environ['PATH']}", "PYTHONPATH": FAKES,
             "FAKE_LOG": self.at("called"), "FAKE_GPU": NAME}
 
     def command(self, *options):
@@ -234,8 +232,7 @@ class Bench(Fake):
             self.assertEqual(found and found["matmul_e4m3_tflops"], None)
             self.assertEqual((found is None, len(self.data()["peers"])), (bool(said), 8))
         os.unlink(self.at("out.json"))
-        self.write("python/torch/__init__.py", "raise ImportError('No module named torch')\n")
-        result = self.bench(*self.ONE)
+        result = self.bench(*self.ONE, FAKE="missing")
         self.assertIn("no peers and no ceilings: PyTorch is missing", result.stderr)
         self.assertEqual((self.data()["ceilings"], self.data()["peers"]), (None, []))
         self.assertEqual(len(self.data()["records"]), 6)
@@ -282,6 +279,7 @@ class FilesOfGpus(Fake):
         super().setUp()
         self.copy_scripts("figures")
         self.write("python/matplotlib/__init__.py", "")
+        self.environment["PYTHONPATH"] += f":{self.at('python')}"
         for tool in ("cmake", "ctest", "ninja"):
             self.write(f"path/{tool}", "#!/bin/sh\nexit 0\n", 0o755)
         self.write("build/.ready.matplotlib",

@@ -6,13 +6,11 @@ The 00_naive of that folder, if it is there, says which keys a program's JSON ha
 
 import json
 import os
-import shutil
 import signal
 import unittest
 import warnings
 
-from base import ROOT, SCRIPTS, Scratch, argument
-import fake_torch
+from base import FAKES, ROOT, SCRIPTS, Scratch, argument
 from ladder.bench import peers, sdpa
 
 BIN = os.path.join(ROOT, "build/bin")
@@ -94,8 +92,7 @@ class Program(Scratch):
 
     def setUp(self):
         super().setUp()
-        fake_torch.install(self.at("python"))
-        self.environment |= {"PYTHONPATH": self.at("python"), "FAKE_LOG": self.at("called")}
+        self.environment |= {"PYTHONPATH": FAKES, "FAKE_LOG": self.at("called")}
 
     def peers(self, *options, fake="", status=0, **environment):
         result = self.run_it(*PEERS, *options, status=status, FAKE=fake, **environment)
@@ -120,9 +117,7 @@ class Program(Scratch):
                 result = self.peers(*self.POINT, *options, fake=fake, status=status)
                 self.assertIn(said, result.stderr)
                 self.assertEqual("nothing could be measured" in result.stderr, status == 1)
-        shutil.rmtree(self.at("python/torch"))
-        self.write("python/torch.py", "raise ImportError('No module named torch')\n")
-        said = self.peers(status=3).stderr
+        said = self.peers(fake="missing", status=3).stderr
         self.assertIn("PyTorch is missing (No module named torch)", said)
         self.assertIn("pip install torch", said)
         self.peers("--backend", "nosuch", status=2)
