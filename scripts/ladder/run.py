@@ -16,7 +16,7 @@ import sys
 from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser, Progress,
                             Stop, run_command, wrap)
 from ladder.files import ROOT, write_whole
-from ladder.programs import json_lines, programs, run_quietly
+from ladder.programs import json_lines, programs_in, run_quietly, rungs
 from ladder.records import total, uneven_counts
 from ladder.table import TIME, TRAFFIC, print_tables
 
@@ -178,7 +178,11 @@ def next_steps(steps):
 
 
 def ladder(words):
-    found = programs()
+    there = programs_in(os.path.join(ROOT, "build/bin"))
+    missing = [rung for rung in rungs() if rung not in there]
+    if missing:
+        raise Stop(f"build/bin lacks {', '.join(missing)}: scripts/run builds them", BAD_USAGE)
+    found = [there[rung] for rung in rungs()]
     for option in words:
         for name in FOR_ONE_PROGRAM:
             if option.partition("=")[0] == name:
