@@ -30,10 +30,12 @@ def printable(text):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, for a command with help laid out by hand, and with printable messages."""
+    """argparse's, whose help is that of a module, and with printable messages."""
 
-    def __init__(self, **more):
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **more)
+    def __init__(self, prog, doc=None, **more):
+        if doc:
+            more["description"], more["epilog"] = doc.split("\n\n", 1)
+        super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **more)
 
     def error(self, message):
         super().error(printable(message))

@@ -98,7 +98,7 @@ def go_together(runs, options, progress, label):
 def parse(words):
     """What scripts/run itself acts on; `passed`: what the programs get; `words`: both but for what
     is shown. As in getopt_long, a name may be cut short."""
-    parser = Parser(prog="scripts/run", usage="scripts/run [options]", add_help=False)
+    parser = Parser("scripts/run", usage="scripts/run [options]", add_help=False)
     parser.add_argument("--variant")
     parser.add_argument("--device", choices=["gpu", "sim", "auto"], default="auto")
     parser.add_argument("--all", action="store_true")

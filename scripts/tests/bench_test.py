@@ -11,7 +11,6 @@ import unittest
 
 from base import FAKES, SCRIPTS
 from fake_ladder import FakeLadder
-from ladder import files
 from ladder.bench import sdpa
 
 NAME = "NVIDIA Fake 80GB"
@@ -260,58 +259,17 @@ class Bench(Fake):
         self.write("path/nvidia-smi", "#!/bin/sh\nexit 9\n", 0o755)
         self.assertIn("no GPU answers", self.bench(*self.ONE, status=3).stderr)
 
-    def test_help(self):
-        result = self.bench("--help", COLUMNS="100")
-        for word in ("--grid", "--sim", "--again", "--minutes", "Exit status", "skipped"):
-            self.assertIn(word, result.stdout)
-        self.fits(result.stdout)
-
-
-class FilesOfGpus(Fake):
-    """scripts/figures, in a copy of the scripts with a file of an H100: only what builds and what
-    draws is stood in for too."""
-
-    BIN = "build/bin"
-    STEPS = {"00_naive": ["naive"]}
-    H100 = "NVIDIA H100 80GB HBM3"
-
-    def setUp(self):
-        super().setUp()
-        self.copy_scripts("figures")
-        self.write("python/matplotlib/__init__.py", "")
-        self.environment["PYTHONPATH"] += f":{self.at('python')}"
-        for tool in ("cmake", "ctest", "ninja"):
-            self.write(f"path/{tool}", "#!/bin/sh\nexit 0\n", 0o755)
-        self.write("build/.ready.matplotlib",
-                   f"CXX= CMAKE_PREFIX_PATH= PATH={self.environment['PATH']}\n")
-        self.write("common/machine/gpu/answers.py", "")
-        self.write("CMakePresets.json", "{}")
-        self.write("scripts/ladder/figures/command.py", "import os, sys\n"
-                   "from ladder.files import newest_measured\n"
-                   "print(os.path.basename(newest_measured()), *sys.argv[1:])\n")
-        self.write("scripts/results/h100.json", files.item_a_line({
-            "machine": {"gpu": self.H100, "driver": "1", "memory_bytes": 1, "clocks": None,
-                        "cuda": None, "commit": "old", "date": "2026-01-01"},
-            "ceilings": None, "steps": [], "commands": [], "records": [], "peers": [],
-            "skipped": []}))
-
     def test_each_gpu_has_a_file_of_its_own(self):
-        before = self.read("scripts/results/h100.json")
-        for gpu, drawn in (("NVIDIA H200", "h200"), (self.H100, "h100"), (None, "h100")):
-            if gpu is None:  # the newest file is shown
-                self.ladder(self.STEPS)
-            result = self.run_it("bash", self.at("scripts/figures"), "--peers", "none",
-                                 "--commit", "new", cwd="/", FAKE_GPU=gpu or self.H100)
-            self.assertEqual(result.stdout, f"{drawn}.json --readme\n")
-            measured = json.loads(self.read(f"scripts/results/{drawn}.json"))
-            self.assertEqual((measured["machine"]["gpu"], measured["machine"]["commit"]),
-                             (gpu or self.H100, "new"))
-            self.assertTrue(measured["records"])
-            self.assertEqual(sorted(os.listdir(self.at("scripts/results"))),
-                             ["h100.json", *["h200.json"] * (drawn == "h200"), "sim.json"])
-            if drawn == "h200":
-                self.assertEqual(self.read("scripts/results/h100.json"), before)
-                os.unlink(self.at("scripts/results/h200.json"))
+        self.copy_scripts("figures")
+        there = {}
+        for gpu, name in (("NVIDIA H200", "h200"), ("NVIDIA A100", "a100")):
+            self.run_it(self.at("scripts/figures"), "measure", "--bin", "bin", "--peers", "none",
+                        *self.ONE, FAKE_GPU=gpu)
+            new = self.read(f"scripts/results/{name}.json")
+            self.assertEqual(json.loads(new)["machine"]["gpu"], gpu)
+            there[f"{name}.json"] = new
+            self.assertEqual({name: self.read(f"scripts/results/{name}")
+                              for name in os.listdir(self.at("scripts/results"))}, there)
 
 
 if __name__ == "__main__":

@@ -201,12 +201,6 @@ class Command(Scratch):
                                PATH=self.at("path"), PYTHONPATH=SCRIPTS, status=NO_DEVICE)
             self.assertEqual((done.stdout, done.stderr), ("", f"scripts/figures clock: {said}\n"))
 
-    def test_help(self):
-        said = self.run_it(os.path.join(SCRIPTS, "figures"), "clock", "--help").stdout
-        self.fits(said)
-        for name in ("--out", "--bin", "--commit", "Exit status"):
-            self.assertIn(name, said)
-
 
 if __name__ == "__main__":
     CXX = argument() or CXX

@@ -148,8 +148,7 @@ def train(model, training, validation, options):
 
 
 def main():
-    description, epilog = __doc__.split("\n\n", 1)
-    parser = Parser(description=description, epilog=epilog)
+    parser = Parser("scripts/figures capture", __doc__)
     parser.add_argument("text", nargs="*", help="UTF-8 files (default: the repository's *.md)")
     parser.add_argument("--out", default=os.path.join(RESULTS, "captured"), metavar="DIR",
                         help="where to write (default: scripts/results/captured)")

@@ -48,8 +48,7 @@ from ladder.bench.workload import length, lengths, positive, words
 
 
 def parse(arguments=None):
-    description, epilog = __doc__.split("\n\n", 1)
-    parser = Parser(prog="scripts/figures measure", description=description, epilog=epilog)
+    parser = Parser("scripts/figures measure", __doc__)
     parser.add_argument("--grid", type=words, metavar="NAME,...",
                         help="quick, paper, long, decode (default quick, unless axes are given)")
     parser.add_argument("--sim", action="store_true", help="count on the sim (see above)")

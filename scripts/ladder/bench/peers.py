@@ -37,8 +37,7 @@ def backends(text):
 
 
 def parse(arguments=None):
-    description, epilog = __doc__.split("\n\n", 1)
-    parser = Parser(prog="scripts/figures peers", description=description, epilog=epilog)
+    parser = Parser("scripts/figures peers", __doc__)
     parser.add_argument("--seqlen", type=lengths, default=lengths("512,1k,2k,4k,8k,16k"),
                         metavar="N,...", help="(default 512,1k,2k,4k,8k,16k)")
     parser.add_argument("--head-dim", type=lengths, default=[64, 128], metavar="D,...",
