@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+import textwrap
 import time
 
 WIDTH = 100
@@ -29,10 +30,12 @@ def printable(text):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, for a command with help laid out by hand, and with printable messages."""
+    """argparse's, whose help is that of a module, and with printable messages."""
 
-    def __init__(self, **more):
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **more)
+    def __init__(self, prog, doc=None, **more):
+        if doc:
+            more["description"], more["epilog"] = doc.split("\n\n", 1)
+        super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **more)
 
     def error(self, message):
         super().error(printable(message))
@@ -82,15 +85,8 @@ BOLD, DIM, RED, GREEN, YELLOW, CYAN = "1", "2", "31", "32", "33", "36"
 
 
 def wrap(text, indent=""):
-    lines, words = [], text.split()
-    current = ""
-    for word in words:
-        if current and len(indent) + len(current) + 1 + len(word) > WIDTH:
-            lines.append(indent + current)
-            current = word
-        else:
-            current = f"{current} {word}" if current else word
-    return lines + ([indent + current] if current else [])
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent,
+                         break_long_words=False, break_on_hyphens=False)
 
 
 def run_command(name, work, interrupted="interrupted"):

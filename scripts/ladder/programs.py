@@ -58,16 +58,6 @@ def rungs():
     return [os.path.basename(os.path.dirname(source)) for source in sources]
 
 
-def programs():
-    """One for each rung of the tree."""
-    found = [Program(os.path.join(ROOT, "build/bin", rung)) for rung in rungs()]
-    missing = [program.name for program in found if not os.access(program.path, os.X_OK)]
-    if missing or not found:
-        raise Stop(f"build/bin lacks {', '.join(missing) or 'every rung'}: scripts/run builds them",
-                   BAD_USAGE)
-    return found
-
-
 def programs_in(folder):
     """Name → program, of a folder that has the tests' programs too."""
     if not os.path.isdir(folder):

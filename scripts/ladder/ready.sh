@@ -194,8 +194,21 @@ apt() {
 update_and_install() {
   # A failed update need not matter: the lists may be there.
   if [[ ! $updated ]]; then apt update || true; fi
-  updated=yes
   apt install -y --no-install-recommends "$@"
+}
+
+# get NEED...: installs them where that is possible.
+get() {
+  local log=$root/build/ready.log packages
+  if ! can_install; then return; fi
+  read -ra packages <<<"$(named "$@")"
+  say "$me: installing ${packages[*]}"
+  if ! quietly "apt-get install" "$log" update_and_install "${packages[@]}"; then
+    tail -n 5 "$log" >&2
+    say "$me: apt-get failed (all of its output: build/ready.log)."
+  fi
+  updated=yes
+  hash -r
 }
 
 join() { # SEPARATOR WORD...
@@ -228,7 +241,7 @@ report_missing() {
 }
 
 ready() {
-  local log=$root/build/ready.log words="$*" wanted=" $* " packages
+  local words="$*" wanted=" $* "
   if [[ $wanted == *" tests "* ]]; then tests=yes; fi
   # Found by CMake only on PATH or through this variable.
   local nvcc=${CUDA_HOME:-/usr/local/cuda}/bin/nvcc
@@ -245,42 +258,21 @@ ready() {
   mkdir -p "$root/build"
   check
   if ((${#missing[@]})); then
-    if ! can_install; then report_missing; fi
-    read -ra packages <<<"$(named "${needs[@]}")"
-    say "$me: installing ${packages[*]}"
-    if ! quietly "apt-get install" "$log" update_and_install "${packages[@]}"; then
-      tail -n 5 "$log" >&2
-      say "$me: apt-get failed (all of its output: build/ready.log)."
-      hash -r
-      check
-      if ((${#missing[@]})); then report_missing; fi
-    fi
-    hash -r
+    get "${needs[@]}"
     check
     if ((${#missing[@]})); then report_missing; fi
   fi
-
   # Nothing that was built stops for want of these.
-  if [[ $wanted == *" matplotlib "* ]]; then
-    have_if_possible has_matplotlib matplotlib "matplotlib, which only figures need"
-  fi
-  if [[ $wanted == *" chromium "* ]]; then
-    have_if_possible has_chromium chromium "chromium, which only tests of scripts/explore need"
-  fi
+  local need
+  for need in matplotlib chromium; do
+    if [[ $wanted != *" $need "* ]] || "has_$need"; then continue; fi
+    get "$need"
+    if ! "has_$need"; then
+      say "$me: going on without $need (package $(named "$need")); only figures need matplotlib," \
+        "and only tests of scripts/explore chromium."
+    fi
+  done
   printf '%s\n' "$seen" >"$stamp"
-}
-
-# have_if_possible HAS NEED WHAT
-have_if_possible() {
-  if "$1"; then return; fi
-  local package
-  package=$(named "$2")
-  if can_install; then
-    say "$me: installing $package"
-    quietly "apt-get install" "$root/build/ready.log" update_and_install "$package" || true
-    hash -r
-  fi
-  if ! "$1"; then say "$me: going on without $3 (package $package)."; fi
 }
 
 # ---- building ----

@@ -13,10 +13,10 @@ import shlex
 import signal
 import sys
 
-from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Progress, Stop,
-                            run_command, wrap)
+from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser, Progress,
+                            Stop, run_command, wrap)
 from ladder.files import ROOT, write_whole
-from ladder.programs import json_lines, programs, run_quietly
+from ladder.programs import json_lines, programs_in, run_quietly, rungs
 from ladder.records import total, uneven_counts
 from ladder.table import TIME, TRAFFIC, print_tables
 
@@ -95,30 +95,17 @@ def go_together(runs, options, progress, label):
         run.go(options, progress, label)
 
 
-def take(options, name, shortest):
-    """Removes `name VALUE` or `name=VALUE` from the options and returns the last value. As in
-    getopt_long, a name may be cut short, here down to `shortest`."""
-    value, kept = None, []
-    rest = iter(options)
-    for option in rest:
-        spelled, equals, attached = option.partition("=")
-        if not (name.startswith(spelled) and len(spelled) >= len(shortest)):
-            kept.append(option)
-        elif equals:
-            value = attached
-        else:
-            value = next(rest, None)
-            if value is None:
-                raise Stop(f"{name} needs a value", BAD_USAGE)
-    options[:] = kept
-    return value
-
-
-def take_flag(options, name):
-    """Removes it from the options, and says whether it was there."""
-    there = name in options
-    options[:] = [option for option in options if option != name]
-    return there
+def parse(words):
+    """What scripts/run itself acts on; `passed`: what the programs get; `words`: both but for what
+    is shown. As in getopt_long, a name may be cut short."""
+    parser = Parser("scripts/run", usage="scripts/run [options]", add_help=False)
+    parser.add_argument("--variant")
+    parser.add_argument("--device", choices=["gpu", "sim", "auto"], default="auto")
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options, options.passed = parser.parse_known_args(words)
+    options.words = [word for word in words if word not in ("--all", "--json")]
+    return options
 
 
 def gpu_answers(program, progress):
@@ -136,46 +123,37 @@ def gpu_answers(program, progress):
     return True, False, "".join(said[-1:]).removeprefix("--dram: ")
 
 
-def plan(found, steps, given, gpu, counters):
+def plan(found, steps, options, gpu, counters):
     """The tables to make: (title, options of the programs, what the table tells or None for
     everything, [Run])."""
-    every = take_flag(given, "--all")
-
-    def runs(device, wanted=lambda step: every or not step.by_name_only):
-        return [Run(program, step, device, counters and "--dram" not in given)
+    def runs(device, wanted=lambda step: options.all or not step.by_name_only):
+        return [Run(program, step, device, counters and "--dram" not in options.passed)
                 for program, step in steps if step.device == device and wanted(step)]
 
-    if given:
-        options = list(given)
-        variant = take(options, "--variant", "--var")
-        device = take(options, "--device", "--dev")
-        if device in (None, "auto"):
+    if options.words:
+        device, variant = options.device, options.variant
+        if device == "auto":
             device = "gpu" if gpu else "sim"
-        elif device not in ("gpu", "sim"):
-            raise Stop(f"--device {device}: the devices are gpu, sim and auto", BAD_USAGE)
-        if variant:
-            names = sorted({step.variant for _, step in steps})
-            if variant not in names:
-                raise Stop(f"--variant {variant}: no rung has it; there are {', '.join(names)}",
-                           BAD_USAGE)
-            chosen = runs(device, lambda step: step.variant == variant)
-        else:
-            chosen = runs(device)
+        names = sorted({step.variant for _, step in steps})
+        if variant and variant not in names:
+            raise Stop(f"--variant {variant}: no rung has it; there are {', '.join(names)}",
+                       BAD_USAGE)
+        chosen = runs(device, lambda step: step.variant == variant) if variant else runs(device)
         if not chosen:  # built without CUDA: the program says so better
             chosen = [Run(program, step, device) for program, step in steps
                       if variant in (None, step.variant)]
-        return [(f"scripts/run {shlex.join(given)}", options, None, chosen)]
+        return [(f"scripts/run {shlex.join(options.words)}", options.passed, None, chosen)]
 
     captured = os.path.join(ROOT, "scripts/results/captured")
     if os.path.exists(os.path.join(captured, "q.npy")):
         title = "q, k, v captured from a trained model"
-        options = ["--load", os.path.relpath(captured)]
+        given = ["--load", os.path.relpath(captured)]
     else:
         title = "random q, k, v (none captured)"
-        options = []
+        given = []
     paper = "the FlashAttention-2 paper's workload at N = 2k"
-    if not every:
-        tables = [(f"HBM traffic, {title}", options, TRAFFIC,
+    if not options.all:
+        tables = [(f"HBM traffic, {title}", given, TRAFFIC,
                    runs("sim", lambda step: not step.by_name_only
                         and not step.exact_architecture))]
         return tables + [(f"time, {paper}", PAPER_2K, TIME, runs("gpu"))] * gpu
@@ -183,7 +161,7 @@ def plan(found, steps, given, gpu, counters):
     for program in found:
         mine = runs("sim") + (runs("gpu") if gpu else [])
         both += [run for run in mine if run.rung == program.name]
-    return [(title, options, None, both)] + [(paper, PAPER_2K, None, runs("gpu"))] * gpu
+    return [(title, given, None, both)] + [(paper, PAPER_2K, None, runs("gpu"))] * gpu
 
 
 def next_steps(steps):
@@ -199,21 +177,23 @@ def next_steps(steps):
     return [f"{'' if i else 'Next:':6}{what:<25} {why}" for i, (what, why) in enumerate(lines)]
 
 
-def ladder(options):
-    found = programs()
-    for option in options:
+def ladder(words):
+    there = programs_in(os.path.join(ROOT, "build/bin"))
+    missing = [rung for rung in rungs() if rung not in there]
+    if missing:
+        raise Stop(f"build/bin lacks {', '.join(missing)}: scripts/run builds them", BAD_USAGE)
+    found = [there[rung] for rung in rungs()]
+    for option in words:
         for name in FOR_ONE_PROGRAM:
             if option.partition("=")[0] == name:
                 raise Stop(f"{name} is for one program alone, such as build/bin/{found[0].name} "
                            f"{option}", BAD_USAGE)
-    json_out = "--json" in options
-    given = [option for option in options if option != "--json"]
-    first_time = not given
+    options = parse(words)
 
     progress = Progress()
     gpu, counters, why_not = gpu_answers(found[0], progress)
     steps = [(program, step) for program in found for step in program.steps()]
-    tables = plan(found, steps, given, gpu, counters)
+    tables = plan(found, steps, options, gpu, counters)
     count = sum(len(runs) for _, _, _, runs in tables)
     done = 0
     finished = []
@@ -224,21 +204,22 @@ def ladder(options):
             done += len(group)
         progress.clear()
         # A step for a GPU of another kind is not a failure where nobody asked for it.
-        finished.append((title, story, [run for run in runs if given or run.status != NO_DEVICE
+        finished.append((title, story, [run for run in runs if options.words
+                                        or run.status != NO_DEVICE
                                         or not run.exact_architecture]))
 
     every = [run for _, _, runs in finished for run in runs]
     records = [record for run in every for record in run.records]
-    if json_out:
+    if options.json:
         for record in records:
             print(json.dumps(record, ensure_ascii=False))
         sys.stdout.flush()
-    out = sys.stderr if json_out else sys.stdout
+    out = sys.stderr if options.json else sys.stdout
     print_tables(finished, steps[0][1], out)
-    if first_time and records:
+    if records and not options.words and not options.all:
         print("\n".join(["", *next_steps(steps)]), file=out)
     out.flush()
-    if not gpu and not any(option.startswith("--dev") for option in given):
+    if not gpu and options.device == "auto":
         print("\n".join(wrap(f"Counts only, no times: {why_not}")), file=sys.stderr)
     elif gpu and not counters and why_not and any(run.device == "gpu" for run in every):
         print("\n".join(wrap(f"No DRAM column: {why_not}")), file=sys.stderr)

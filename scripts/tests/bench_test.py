@@ -9,10 +9,8 @@ import re
 import signal
 import unittest
 
-from base import SCRIPTS
+from base import FAKES, SCRIPTS
 from fake_ladder import FakeLadder
-import fake_torch
-from ladder import files
 from ladder.bench import sdpa
 
 NAME = "NVIDIA Fake 80GB"
@@ -37,9 +35,8 @@ class Fake(FakeLadder):
         self.ladder(self.STEPS, gpu=True, tiles=[[128, 64, 128], [128, 64, 64]],
                     grid_limit=[2048, 2048])
         self.write("path/nvidia-smi", NVIDIA_SMI, 0o755)
-        fake_torch.install(self.at("python"))
         self.environment |= {
-            "PATH": f"{self.root}/path:{os.environ['PATH']}", "PYTHONPATH": self.at("python"),
+            "PATH": f"{self.root}/path:{os.environ['PATH']}", "PYTHONPATH": FAKES,
             "FAKE_LOG": self.at("called"), "FAKE_GPU": NAME}
 
     def command(self, *options):
@@ -70,7 +67,9 @@ class Bench(Fake):
         self.assertEqual((machine["gpu"], machine["driver"], machine["memory_bytes"],
                           machine["commit"]), (NAME, "570.1", 81559 * 2**20, "abc"))
         self.assertEqual(machine["clocks"]["sm_mhz"], {"min": 1200, "median": 1477.5, "max": 1755})
-        self.assertAlmostEqual(data["ceilings"]["matmul_tflops"], 700)
+        for name, rate in (("matmul_tflops", 700), ("matmul_e4m3_tflops", 1300),
+                           ("copy_bytes_per_s", 3e12)):
+            self.assertAlmostEqual(data["ceilings"][name] / rate, 1, places=5)
         calls = self.calls()
         # Each step once, then twice against float64; 06 says two things each time.
         self.assertEqual((len(calls), len(data["records"]), len(data["commands"])),
@@ -93,7 +92,6 @@ class Bench(Fake):
         turns = [line.split()[0] for line in self.called().splitlines()
                  if re.match("0|attention", line)]
         turns = [turn for turn, before in zip(turns, [None, *turns]) if turn != before]
-        # PyTorch's process starts, and logs, at its own pace only before the first of ours.
         self.assertEqual(turns, ["00_naive", "04_flash_v1", "attention", "05_flash_v2",
                                  "06_backward"])
         every = ("05_flash_v2 mma", "05_flash_v2 swap", "06_backward mma")
@@ -117,8 +115,15 @@ class Bench(Fake):
     def test_decoding(self):
         self.rung("05_flash_v2", ["swap", "mma", "split_kv"], gpu=True)
         self.bench("--grid", "decode", "--peers", "flash,cudnn")
-        calls, data = self.calls(), self.data()
+        called, data = self.called().splitlines(), self.data()
+        calls = [line for line in called if line[:2].isdigit()]
         self.assertEqual(len(calls), 18)
+        for rows in ("32, 1", "8, 4096"):
+            self.assertIn(f"randn (16, {rows}, 128) bf16 False", called)
+        for peer in data["peers"]:
+            self.assertAlmostEqual(peer["tflops"], 300 if peer["variant"] == "flash" else 400,
+                                   places=3)
+            self.assertAlmostEqual(peer["copy_bytes_per_s"] / 3e12, 1, places=5)
         self.assertIn("05_flash_v2 --device gpu --variant split_kv --batch 64 --heads 32 --seqlen "
                       "1 --head-dim 128 --dtype bf16 --check off --kv-heads 8 --seqlen-kv 8192 "
                       "--time 5 --json", calls)
@@ -219,9 +224,14 @@ class Bench(Fake):
         self.assertEqual({(s["variant"], s["direction"]) for s in skipped},
                          {("cudnn", "fwd"), ("cudnn", "bwd")})
         self.assertIn("requires sm80", skipped[0]["reason"])
+        for fake, said in (("no e4m3", ""), ("no ceilings", "no ceilings: the GPU's memory")):
+            os.unlink(self.at("out.json"))
+            self.assertIn(said, self.bench(*self.ONE, FAKE=fake).stderr)
+            found = self.data()["ceilings"]
+            self.assertEqual(found and found["matmul_e4m3_tflops"], None)
+            self.assertEqual((found is None, len(self.data()["peers"])), (bool(said), 8))
         os.unlink(self.at("out.json"))
-        self.write("python/torch/__init__.py", "raise ImportError('No module named torch')\n")
-        result = self.bench(*self.ONE)
+        result = self.bench(*self.ONE, FAKE="missing")
         self.assertIn("no peers and no ceilings: PyTorch is missing", result.stderr)
         self.assertEqual((self.data()["ceilings"], self.data()["peers"]), (None, []))
         self.assertEqual(len(self.data()["records"]), 6)
@@ -249,57 +259,17 @@ class Bench(Fake):
         self.write("path/nvidia-smi", "#!/bin/sh\nexit 9\n", 0o755)
         self.assertIn("no GPU answers", self.bench(*self.ONE, status=3).stderr)
 
-    def test_help(self):
-        result = self.bench("--help", COLUMNS="100")
-        for word in ("--grid", "--sim", "--again", "--minutes", "Exit status", "skipped"):
-            self.assertIn(word, result.stdout)
-        self.fits(result.stdout)
-
-
-class FilesOfGpus(Fake):
-    """scripts/figures, in a copy of the scripts with a file of an H100: only what builds and what
-    draws is stood in for too."""
-
-    BIN = "build/bin"
-    STEPS = {"00_naive": ["naive"]}
-    H100 = "NVIDIA H100 80GB HBM3"
-
-    def setUp(self):
-        super().setUp()
-        self.copy_scripts("figures")
-        self.write("python/matplotlib/__init__.py", "")
-        for tool in ("cmake", "ctest", "ninja"):
-            self.write(f"path/{tool}", "#!/bin/sh\nexit 0\n", 0o755)
-        self.write("build/.ready.matplotlib",
-                   f"CXX= CMAKE_PREFIX_PATH= PATH={self.environment['PATH']}\n")
-        self.write("common/machine/gpu/answers.py", "")
-        self.write("CMakePresets.json", "{}")
-        self.write("scripts/ladder/figures/command.py", "import os, sys\n"
-                   "from ladder.files import newest_measured\n"
-                   "print(os.path.basename(newest_measured()), *sys.argv[1:])\n")
-        self.write("scripts/results/h100.json", files.item_a_line({
-            "machine": {"gpu": self.H100, "driver": "1", "memory_bytes": 1, "clocks": None,
-                        "cuda": None, "commit": "old", "date": "2026-01-01"},
-            "ceilings": None, "steps": [], "commands": [], "records": [], "peers": [],
-            "skipped": []}))
-
     def test_each_gpu_has_a_file_of_its_own(self):
-        before = self.read("scripts/results/h100.json")
-        for gpu, drawn in (("NVIDIA H200", "h200"), (self.H100, "h100"), (None, "h100")):
-            if gpu is None:  # the newest file is shown
-                self.ladder(self.STEPS)
-            result = self.run_it("bash", self.at("scripts/figures"), "--peers", "none",
-                                 "--commit", "new", cwd="/", FAKE_GPU=gpu or self.H100)
-            self.assertEqual(result.stdout, f"{drawn}.json --readme\n")
-            measured = json.loads(self.read(f"scripts/results/{drawn}.json"))
-            self.assertEqual((measured["machine"]["gpu"], measured["machine"]["commit"]),
-                             (gpu or self.H100, "new"))
-            self.assertTrue(measured["records"])
-            self.assertEqual(sorted(os.listdir(self.at("scripts/results"))),
-                             ["h100.json", *["h200.json"] * (drawn == "h200"), "sim.json"])
-            if drawn == "h200":
-                self.assertEqual(self.read("scripts/results/h100.json"), before)
-                os.unlink(self.at("scripts/results/h200.json"))
+        self.copy_scripts("figures")
+        there = {}
+        for gpu, name in (("NVIDIA H200", "h200"), ("NVIDIA A100", "a100")):
+            self.run_it(self.at("scripts/figures"), "measure", "--bin", "bin", "--peers", "none",
+                        *self.ONE, FAKE_GPU=gpu)
+            new = self.read(f"scripts/results/{name}.json")
+            self.assertEqual(json.loads(new)["machine"]["gpu"], gpu)
+            there[f"{name}.json"] = new
+            self.assertEqual({name: self.read(f"scripts/results/{name}")
+                              for name in os.listdir(self.at("scripts/results"))}, there)
 
 
 if __name__ == "__main__":

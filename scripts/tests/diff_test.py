@@ -68,10 +68,6 @@ class DiffTest(Scratch):
             result = self.diff(*words.split(), status=2)
             self.assertIn("scripts/diff: error", result.stderr)
             self.assertEqual(result.stdout, "")
-        said = self.diff("--help", COLUMNS="100").stdout
-        for word in ("scripts/diff 02 03", "--context", "--stat", "Exit status"):
-            self.assertIn(word, said)
-        self.fits(said)
         with open(self.at(THIRD), "wb") as file:
             file.write(b"\xff")
         self.assertIn(f"cannot read {THIRD}", self.diff("00", "01", status=2).stderr)

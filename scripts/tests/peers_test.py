@@ -6,14 +6,10 @@ The 00_naive of that folder, if it is there, says which keys a program's JSON ha
 
 import json
 import os
-import shutil
-import signal
-import subprocess
 import unittest
 import warnings
 
-from base import ROOT, SCRIPTS, SECONDS, Scratch, argument
-import fake_torch
+from base import FAKES, ROOT, SCRIPTS, Scratch, argument
 from ladder.bench import peers, sdpa
 
 BIN = os.path.join(ROOT, "build/bin")
@@ -95,8 +91,7 @@ class Program(Scratch):
 
     def setUp(self):
         super().setUp()
-        fake_torch.install(self.at("python"))
-        self.environment |= {"PYTHONPATH": self.at("python"), "FAKE_LOG": self.at("called")}
+        self.environment |= {"PYTHONPATH": FAKES, "FAKE_LOG": self.at("called")}
 
     def peers(self, *options, fake="", status=0, **environment):
         result = self.run_it(*PEERS, *options, status=status, FAKE=fake, **environment)
@@ -121,16 +116,10 @@ class Program(Scratch):
                 result = self.peers(*self.POINT, *options, fake=fake, status=status)
                 self.assertIn(said, result.stderr)
                 self.assertEqual("nothing could be measured" in result.stderr, status == 1)
-        shutil.rmtree(self.at("python/torch"))
-        self.write("python/torch.py", "raise ImportError('No module named torch')\n")
-        said = self.peers(status=3).stderr
+        said = self.peers(fake="missing", status=3).stderr
         self.assertIn("PyTorch is missing (No module named torch)", said)
         self.assertIn("pip install torch", said)
         self.peers("--backend", "nosuch", status=2)
-        said = self.peers("--help", COLUMNS="100").stdout
-        for option in ("--seqlen", "--no-causal", "--backend", "--direction", "Exit status"):
-            self.assertIn(option, said)
-        self.fits(said)
 
     def test_json(self):
         records = self.records(self.peers(*self.POINT, "--json", "--seed", "7", "--dtype", "fp16"))
@@ -204,55 +193,6 @@ class Program(Scratch):
         sleeps = [int(line.split()[1]) for line in self.called().splitlines()
                   if line.startswith("sleep")]
         self.assertGreater(min(sleeps), 50 * 2 * 2e6)  # 50 runs of 2 ms, 2 million cycles each
-
-    # ---- at another script's service ----
-
-    def serve(self, *questions, fake=""):
-        result = subprocess.run([*PEERS, "--serve", "--time", "5"], cwd=self.root,
-                                env={**self.environment, "FAKE": fake}, capture_output=True,
-                                input="".join(json.dumps(q) + "\n" for q in questions),
-                                encoding="utf-8", timeout=SECONDS, check=True)
-        return self.records(result), result.stderr
-
-    def test_serving(self):
-        point = {"head_dim": 64, "causal": True, "seqlen": 1024, "batch": 16, "heads": 32}
-        (ready, ceilings, flash, done), _ = self.serve(
-            {"ceilings": True}, {**point, "direction": "bwd", "backends": ["flash", "cudnn"]},
-            fake="no cudnn")
-        self.assertEqual(ready, {"ready": "PyTorch 2.11.0, CUDA 12.8, cuDNN 9.19.0"})
-        for name, rate in (("matmul_tflops", 700), ("matmul_e4m3_tflops", 1300),
-                           ("copy_bytes_per_s", 3e12)):
-            self.assertAlmostEqual(ceilings["ceilings"][name] / rate, 1, places=5)
-        self.assertEqual((flash["variant"], flash["direction"], flash["seqlen"], flash["causal"]),
-                         ("flash", "bwd", 1024, True))
-        self.assertIn("cuDNN attention requires sm80", done["left_out"]["cudnn"])
-        found, _ = self.serve({"ceilings": True}, fake="no e4m3")
-        self.assertIsNone(found[1]["ceilings"]["matmul_e4m3_tflops"])
-        found, said = self.serve({"ceilings": True}, fake="no ceilings")
-        self.assertEqual(found[1:], [{"ceilings": None}])
-        self.assertIn("no ceilings: the GPU's memory is used up", said)
-
-    def test_serving_what_decodes(self):
-        (_, flash, done), _ = self.serve({
-            "direction": "fwd", "backends": ["flash"], "head_dim": 64, "causal": False,
-            "seqlen": 1, "batch": 2, "heads": 8, "kv_heads": 2, "seqlen_kv": 4096})
-        self.assertEqual(done["left_out"], {})
-        self.assertEqual([flash[name] for name in ("heads", "kv_heads", "seqlen", "seqlen_kv")],
-                         [8, 2, 1, 4096])
-        self.assertAlmostEqual(flash["tflops"], 300, places=3)
-        self.assertAlmostEqual(flash["copy_bytes_per_s"] / 3e12, 1, places=5)
-        self.assertLessEqual({f"randn (2, {rows}, 64) bf16 False" for rows in ("8, 1", "2, 4096")},
-                             set(self.called().splitlines()))
-
-    def test_stopping(self):
-        self.environment["FAKE"] = "slow"
-        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-            out, _ = self.stopped([*PEERS, *self.POINT], number, self.at("called"), status)
-            self.assertEqual(out, "")
-            os.unlink(self.at("called"))
-        result = self.run_it("bash", "-c",
-                             f"'{PEERS[0]}' peers --time 5 --json | head -n 1", FAKE="")
-        self.assertEqual(result.stdout.count("\n"), 1)
 
 
 if __name__ == "__main__":

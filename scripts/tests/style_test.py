@@ -1,4 +1,5 @@
-"""Tests of how the scripts are written: shell that macOS runs too, and Python of 100 columns.
+"""Tests of what all scripts have in common: shell that macOS runs too, Python and help of 100
+columns.
 
 Run alone: python3 scripts/tests/style_test.py
 """
@@ -8,7 +9,7 @@ import os
 import re
 import unittest
 
-from base import ROOT, read
+from base import ROOT, SCRIPTS, Scratch, read
 
 
 class Portable(unittest.TestCase):
@@ -76,6 +77,19 @@ class Width(unittest.TestCase):
         long = [f"{name}:{number}" for name, text in found.items()
                 for number, line in enumerate(text.splitlines(), 1) if len(line) > 100]
         self.assertEqual(long, [])
+
+
+class Help(Scratch):
+    def test_every_command_has_help_of_100_columns(self):
+        parts = ("", "measure", "draw", "peers", "clock", "capture")
+        commands = {name for name in os.listdir(SCRIPTS) if os.path.isfile(f"{SCRIPTS}/{name}")}
+        self.assertIn("figures", commands)
+        for command in [(name,) for name in commands] + [("figures", part) for part in parts]:
+            command = [word for word in command if word]
+            said = self.run_it(os.path.join(SCRIPTS, command[0]), *command[1:], "--help",
+                               COLUMNS="100").stdout
+            self.assertRegex(said, f"(?i)usage: (scripts/)?{' '.join(command)}")
+            self.fits(said)
 
 
 if __name__ == "__main__":

@@ -19,13 +19,13 @@ import json
 import math
 import os
 import shlex
-import struct
 import subprocess
 import sys
 import time
 
 from ladder.console import BAD_USAGE, Parser, Stop, run_command
 from ladder.files import RESULTS, ROOT, write_all
+from ladder.npy import npy
 
 LAYERS, HEADS, HEAD_DIM, CONTEXT = 4, 2, 64, 256
 WIDTH = HEADS * HEAD_DIM
@@ -147,23 +147,8 @@ def train(model, training, validation, options):
     return {"steps": step, **best}
 
 
-def npy(tensor):
-    """The bytes of a .npy file, version 1.0: little-endian float16 in C order."""
-    import torch
-
-    half = tensor.cpu().half().contiguous()
-    if not torch.isfinite(half).all():
-        stop("a captured value is too large for fp16; try another --seed or --layer")
-    header = repr({"descr": "<f2", "fortran_order": False, "shape": tuple(half.shape)})
-    header += " " * (-(10 + len(header) + 1) % 64) + "\n"
-    values = half.flatten().view(torch.int16).tolist()
-    return (b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
-            struct.pack(f"<{len(values)}h", *values))
-
-
 def main():
-    description, epilog = __doc__.split("\n\n", 1)
-    parser = Parser(description=description, epilog=epilog)
+    parser = Parser("scripts/figures capture", __doc__)
     parser.add_argument("text", nargs="*", help="UTF-8 files (default: the repository's *.md)")
     parser.add_argument("--out", default=os.path.join(RESULTS, "captured"), metavar="DIR",
                         help="where to write (default: scripts/results/captured)")
@@ -196,7 +181,10 @@ def main():
     model.eval()
     with torch.no_grad():
         model(validation[None, :CONTEXT], validation[None, 1:CONTEXT + 1])
-    arrays = dict(zip("qkv", model.blocks[options.layer].captured))
+    arrays = {name: tensor.cpu().half()
+              for name, tensor in zip("qkv", model.blocks[options.layer].captured)}
+    if not all(torch.isfinite(array).all() for array in arrays.values()):
+        stop("a captured value is too large for fp16; try another --seed or --layer")
 
     record = {
         "command": shlex.join(["scripts/figures capture", *sys.argv[1:]]),
@@ -210,7 +198,8 @@ def main():
         "torch": str(torch.__version__),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
     }
-    files = {f"{name}.npy": npy(tensor) for name, tensor in arrays.items()}
+    files = {f"{name}.npy": npy(array.shape, array.flatten().tolist(), "<f2")
+             for name, array in arrays.items()}
     files["capture.json"] = (json.dumps(record, indent=1) + "\n").encode()
     try:
         os.makedirs(options.out, exist_ok=True)

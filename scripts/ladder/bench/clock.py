@@ -6,19 +6,17 @@ the rows' LSE: 64 rows are 64 floats, and --save brings them out. A printf would
 disturb: with a call in the loop ptxas makes each product wait for the one before.
 """
 
-import array
 import bisect
 import json
 import os
-import re
 import statistics
-import struct
 import tempfile
 
 from ladder.console import GOOD, NO_DEVICE, WRONG_RESULT, Progress, Stop
 from ladder.files import ROOT, item_a_line, write_whole
 from ladder.bench.machine import Clocks, machine, output_of
-from ladder.mutate.plant import change, check_tools, run_logged, with_mutants, write_if_new
+from ladder.mutate.plant import check_tools, run_logged, write_if_new
+from ladder.npy import read_npy
 from ladder.programs import json_lines, programs_in, run_quietly
 from ladder.bench.workload import paper_batch, paper_heads
 
@@ -125,28 +123,18 @@ def source_of(variant):
     return f"{RUNG}/hopper/{variant}.cu"
 
 
-def place_of(text, variant, line, begin=0, end=None):
-    """Where a line, or its end, is that stands just once between two places."""
-    found = re.compile(("^" if line[0] == " " else "") + re.escape(line), re.M).finditer(
-        text, begin, len(text) if end is None else end)
-    places = [one.start() for one in found]
-    if len(places) != 1:
-        raise Stop(f"{variant}: the line '{line.strip()}' stands {len(places) or 'no'} times where "
-                   f"one of {source_of(variant)} is to be marked: adapt "
-                   "scripts/ladder/bench/clock.py", WRONG_RESULT)
-    return places[0]
-
-
 def with_marks(text, variant):
-    """The text of a kernel with its marks."""
-    first, in_loop = (0, PRODUCER_LOOP) if variant == "producer" else (1, OVERLAP_LOOP)
-    begin = place_of(text, variant, f"  for (int step = {first}; step < steps; ++step) {{\n")
-    end = text.index("\n  }\n", begin) + 1
-    places = [(place_of(text, variant, was), was, now) for was, now in EVERYWHERE]
-    places += [(place_of(text, variant, f"    {was}\n", begin, end) + 4, was, now)
-               for was, now in in_loop]
-    planted = {number: change(source_of(variant), *one) for number, one in enumerate(places)}
-    return with_mutants(text, planted, os.path.join(ROOT, source_of(variant)), "cstdlib")[0]
+    """The text of a kernel with its marks; those of the loop are lines of that depth alone."""
+    in_loop = PRODUCER_LOOP if variant == "producer" else OVERLAP_LOOP
+    for was, now in EVERYWHERE + [(f"\n    {was}", f"\n    {now.replace('WAS', was)}")
+                                  for was, now in in_loop]:
+        if text.count(was) != 1:
+            many = text.count(was) or "no"
+            raise Stop(f"{variant}: the line '{was.strip()}' stands {many} times where one of "
+                       f"{source_of(variant)} is to be marked: adapt "
+                       "scripts/ladder/bench/clock.py", WRONG_RESULT)
+        text = text.replace(was, now.replace("WAS", was))
+    return "#include <cstdlib>\n" + text
 
 
 def plant(folder):
@@ -169,17 +157,6 @@ def build(folder, progress):
 
 
 # ---- what the marks say ----
-
-
-def read_lse(path):
-    """The floats of a .npy file that --save wrote."""
-    with open(path, "rb") as file:
-        data = file.read()
-    if data[:6] != b"\x93NUMPY" or b"'<f4'" not in data[:128]:
-        raise Stop(f"{path} is no .npy file of floats", WRONG_RESULT)
-    values = array.array("f")
-    values.frombytes(data[10 + struct.unpack("<H", data[8:10])[0]:])
-    return values
 
 
 class Block:
@@ -337,7 +314,7 @@ def marked_blocks(path, variant, head_dim, launches, progress):
         record = run(["env", f"LADDER_CLOCK_LAUNCHES={launches}", *command(
             path, variant, head_dim, "--time", "1", "--save", folder)],
             f"marking {variant}, d {head_dim}", progress)
-        values = read_lse(os.path.join(folder, "lse.npy"))
+        values = read_npy(os.path.join(folder, "lse.npy"))
     return blocks_of(values, SEQLEN, record["block_q"]), record
 
 

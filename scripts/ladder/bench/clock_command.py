@@ -36,9 +36,9 @@ from ladder.bench.workload import length, positive
 
 
 def parse(arguments=None):
-    description, epilog = __doc__.split("\n\n", 1)
-    parser = Parser(prog="scripts/figures clock", description=description, epilog=epilog)
-    parser.add_argument("--out", metavar="FILE", default=os.path.join(RESULTS, "clock.json"),
+    parser = Parser("scripts/figures clock", __doc__)
+    parser.add_argument("--out", metavar="FILE", type=os.path.abspath,
+                        default=os.path.join(RESULTS, "clock.json"),
                         help="(default scripts/results/clock.json)")
     parser.add_argument("--time", type=positive, default=400, metavar="MS",
                         help="GPU time per measurement (default 400; about as much warms up)")
@@ -51,11 +51,10 @@ def parse(arguments=None):
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
                         help="the programs without marks (default build/bin; scripts/run builds "
                         "them)")
-    parser.add_argument("--build-dir", default=os.path.join(ROOT, "build/clock"), metavar="DIR",
+    parser.add_argument("--build-dir", type=os.path.abspath,
+                        default=os.path.join(ROOT, "build/clock"), metavar="DIR",
                         help="where those with marks are built (default build/clock)")
-    options = parser.parse_args(arguments)
-    options.out, options.build_dir = map(os.path.abspath, (options.out, options.build_dir))
-    return options
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -48,8 +48,7 @@ from ladder.bench.workload import length, lengths, positive, words
 
 
 def parse(arguments=None):
-    description, epilog = __doc__.split("\n\n", 1)
-    parser = Parser(prog="scripts/figures measure", description=description, epilog=epilog)
+    parser = Parser("scripts/figures measure", __doc__)
     parser.add_argument("--grid", type=words, metavar="NAME,...",
                         help="quick, paper, long, decode (default quick, unless axes are given)")
     parser.add_argument("--sim", action="store_true", help="count on the sim (see above)")
@@ -81,6 +80,7 @@ def parse(arguments=None):
                         help="of this tree, where it is no git checkout")
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
                         help="the programs (default build/bin; scripts/run builds them)")
+    parser.set_defaults(seed=0)  # of the peers' input
     options = parser.parse_args(arguments)
     options.axes = any(value is not None for value in (
         options.seqlen, options.head_dim, options.batch, options.heads, options.causal))

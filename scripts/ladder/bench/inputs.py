@@ -2,22 +2,14 @@
 
 import os
 import random
-import struct
 
 from ladder.files import ROOT
+from ladder.npy import npy
 
 CAPTURED = "scripts/results/captured"  # tensors of a trained model
 # 64 queries of 16k keys, one head of 64, N(0, 1), and 1 added to V: sums that grow with N.
 SHIFTED_V = "build/inputs/shifted_v"
 SHIFTED_SHAPE = {"q": (64, 0), "k": (16384, 0), "v": (16384, 1)}  # rows, mean
-
-
-def npy(rows, columns, values):
-    """The bytes of a .npy file of float32, (1, 1, rows, columns)."""
-    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, {rows}, {columns}), }}"
-    header = header.encode().ljust(117) + b"\n"
-    return (b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
-            + struct.pack(f"<{rows * columns}f", *values))
 
 
 def make_shifted_v():
@@ -26,7 +18,7 @@ def make_shifted_v():
     draw = random.Random(0).gauss
     for name, (rows, mean) in SHIFTED_SHAPE.items():
         with open(os.path.join(folder, f"{name}.npy"), "wb") as file:
-            file.write(npy(rows, 64, [mean + draw(0, 1) for _ in range(rows * 64)]))
+            file.write(npy((1, 1, rows, 64), [mean + draw(0, 1) for _ in range(rows * 64)]))
 
 
 def loaded(words):

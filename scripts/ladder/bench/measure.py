@@ -16,7 +16,6 @@ from ladder.bench.inputs import loaded
 from ladder.bench.machine import Clocks, machine
 from ladder.programs import json_lines, programs_in, run_quietly, rungs
 from ladder.bench import sdpa
-from ladder.bench.pytorch import Pytorch
 from ladder.bench.results import Results
 from ladder.steps import DIRECTIONS, ladder_of
 from ladder.bench.traces import write_traces
@@ -63,21 +62,18 @@ class Bench:
         self.new = 0
         self.next_save = 0
         self.clocks = None if self.options.sim else Clocks()
-        pytorch = Pytorch(self.options, self.progress)
+        self.pytorch = self.find_pytorch()
         compared = self.ladder.beside_peers().values()
         # Of some steps again: the others' ceilings stay.
         afresh = self.options.again and not (self.options.rung or self.options.variant)
         try:
-            if pytorch.why and not self.options.sim:
-                self.say(f"no peers and no ceilings: {pytorch.why}")
-            elif not self.options.sim and (
-                    afresh or "matmul_e4m3_tflops" not in (self.results.ceilings or {})):
+            known = {} if afresh else self.results.ceilings or {}
+            if self.pytorch and "matmul_e4m3_tflops" not in known:
                 self.progress.at("measuring the ceilings")
-                known = {} if afresh else self.results.ceilings or {}
-                self.results.ceilings = {**(pytorch.ceilings() or {}), **known} or None
+                self.results.ceilings = {**self.ceilings(), **known} or None
             if self.options.again:
                 self.results.forget(key(shlex.join(one.words(self.device))) for one in left)
-                if not pytorch.why:
+                if self.pytorch:
                     self.results.forget((name, direction, *point.key())
                                         for point, _, _ in groups if point
                                         for name in self.options.peers for direction in DIRECTIONS)
@@ -89,19 +85,40 @@ class Bench:
                 for one in ones:
                     if one not in last:
                         self.run(one)
-                if point and not self.over():
-                    self.ask_peers(pytorch, point, [one for one in last if self.wanted(one)])
+                if point and self.pytorch and not self.over():
+                    self.ask_peers(point, [one for one in last if self.wanted(one)])
                 for one in last:
                     self.run(one)
                 if self.over():
                     self.stopped = True
                     break
         finally:
-            pytorch.stop()
             if self.clocks:
                 self.clocks.stop()
             self.progress.clear()
             self.save()
+
+    def find_pytorch(self):
+        """Its GPU; None, said why, where there is none."""
+        if self.options.sim:
+            return None
+        try:
+            if "none" in self.options.peers:
+                raise Stop("left out", GOOD)
+            self.progress.at("starting PyTorch")
+            return sdpa.Gpu(sdpa.import_torch())
+        except Stop as stop:
+            self.say(f"no peers and no ceilings: {stop}")
+            return None
+
+    def ceilings(self):
+        try:
+            return sdpa.ceilings(self.pytorch, self.options)
+        except Exception as error:  # whatever PyTorch may throw: the peers go on
+            self.say(f"no ceilings: {sdpa.reason(self.pytorch.torch, error, [])}")
+            return {}
+        finally:
+            self.pytorch.free()
 
     def save(self):
         began = time.monotonic()
@@ -181,10 +198,8 @@ class Bench:
         if time.monotonic() > self.next_save:
             self.save()
 
-    def ask_peers(self, pytorch, point, beside):
+    def ask_peers(self, point, beside):
         """beside: what is measured right after them."""
-        if pytorch.why:
-            return
         for direction in DIRECTIONS[:1] if point.seqlen_kv else DIRECTIONS:
             names = {name: f"pytorch {name} {direction} {' '.join(map(str, point.key()))}"
                      for name in self.options.peers}
@@ -194,20 +209,17 @@ class Bench:
                 and names[name] not in self.results.skipped)]
             if not missing:
                 continue
-            self.progress.at(f"[{self.count - len(self.left)}/{self.count}"
-                             f"{self.pace.left(self.left)}] PyTorch, {direction}, N "
-                             f"{point.seqlen}, d {point.head_dim}")
-            lines = pytorch.ask({"direction": direction, "backends": missing, **{
-                name: getattr(point, name) for name in sdpa.Point._fields[1:]}})
-            if lines is None:
-                self.say(f"PyTorch ended, going on without: {pytorch.why}")
-                return
-            for record in lines[:-1]:
+            asked = sdpa.Point(direction, *(getattr(point, name)
+                                            for name in sdpa.Point._fields[1:]))
+            records, left_out = sdpa.measure(
+                self.pytorch, asked, missing, self.options, self.progress,
+                f"[{self.count - len(self.left)}/{self.count}{self.pace.left(self.left)}] PyTorch, "
+                f"{asked.text()}")
+            for record in records.values():
                 self.results.add_peer({**record, "beside": sorted(
                     {f"{one.rung} {one.variant}" for one in beside})})
-            for name, why in lines[-1]["left_out"].items():
-                self.say(f"pytorch {name}, {direction}, N {point.seqlen}, d {point.head_dim}: left "
-                         f"out: {why}")
+            for name, why in left_out.items():
+                self.say(f"pytorch {name}, {asked.text()}: left out: {why}")
                 self.results.skipped[names[name]] = {
                     "rung": "pytorch", "variant": name, "direction": direction,
                     **point._asdict(), "command": names[name], "status": None, "reason": why}

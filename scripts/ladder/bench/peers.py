@@ -19,13 +19,11 @@ measured; 2 bad usage; 3 no PyTorch or no GPU.
 """
 
 import argparse
-import contextlib
 import json
 import sys
 
 from ladder.console import GOOD, WRONG_RESULT, Parser, Progress, run_command
-from ladder.bench.sdpa import (BACKENDS, Gpu, Peer, Point, Unavailable, ceilings, import_torch,
-                               reason, version)
+from ladder.bench.sdpa import BACKENDS, Gpu, Point, import_torch, measure, version
 from ladder.text import NO_VALUE, rate_text
 from ladder.bench.workload import length, lengths, paper_batch, paper_heads, positive
 
@@ -39,8 +37,7 @@ def backends(text):
 
 
 def parse(arguments=None):
-    description, epilog = __doc__.split("\n\n", 1)
-    parser = Parser(prog="scripts/figures peers", description=description, epilog=epilog)
+    parser = Parser("scripts/figures peers", __doc__)
     parser.add_argument("--seqlen", type=lengths, default=lengths("512,1k,2k,4k,8k,16k"),
                         metavar="N,...", help="(default 512,1k,2k,4k,8k,16k)")
     parser.add_argument("--head-dim", type=lengths, default=[64, 128], metavar="D,...",
@@ -63,10 +60,6 @@ def parse(arguments=None):
                         help="time per measurement (default 200); as much warms up before")
     parser.add_argument("--json", action="store_true",
                         help="one object a line on stdout, all else on stderr")
-    parser.add_argument("--serve", action="store_true",
-                        help="for scripts/figures measure: points come on stdin as JSON objects, "
-                             "one a line; each is answered by its records and a line {\"done\", "
-                             "\"left_out\"}")
     return parser.parse_args(arguments)
 
 
@@ -78,60 +71,17 @@ def grid(options):
             for n in options.seqlen]
 
 
-def measure(point, peers, what):
-    """({backend: record}, {backend: why there is none})."""
-    records, missing = {}, {}
-    for peer in peers:
-        try:
-            records[peer.name] = peer.measure(point, f"{what}: {peer.name}")
-        except Unavailable as error:
-            missing[peer.name] = str(error)
-    return records, missing
-
-
-def serve(options):
-    """Answers each line of stdin: {"ceilings": true} or a point with its backends."""
-    torch = import_torch()
-    gpu, progress = Gpu(torch), Progress()
-    progress.live = False  # whoever asks shows the progress
-
-    def say(answer):
-        print(json.dumps(answer, ensure_ascii=False), flush=True)
-
-    say({"ready": version(torch)})
-    for line in sys.stdin:
-        question = json.loads(line)
-        if "ceilings" in question:
-            try:
-                say({"ceilings": ceilings(gpu, options)})
-            except Exception as error:  # whatever PyTorch may throw: the peers go on
-                print(f"no ceilings: {reason(torch, error, [])}", file=sys.stderr)
-                say({"ceilings": None})
-            with contextlib.suppress(RuntimeError):
-                torch.cuda.empty_cache()
-            continue
-        point = Point(*(question.get(name) for name in Point._fields))
-        peers = [Peer(name, gpu, options, progress) for name in question["backends"]]
-        records, missing = measure(point, peers, point.text())
-        for record in records.values():
-            say(record)
-        say({"done": point.text(), "left_out": missing})
-    return GOOD
-
-
 def run(options):
-    if options.serve:
-        return serve(options)
     points = grid(options)
     progress = Progress()
     torch = import_torch()
     gpu = Gpu(torch)
-    peers = [Peer(name, gpu, options, progress) for name in dict.fromkeys(options.backend)]
+    names = list(dict.fromkeys(options.backend))
     print(f"{torch.cuda.get_device_name(0)}, {version(torch)}", file=sys.stderr)
 
     results = {}
     for number, point in enumerate(points, 1):
-        results[point], missing = measure(point, peers,
+        results[point], missing = measure(gpu, point, names, options, progress,
                                           f"[{number}/{len(points)}] {point.text()}")
         progress.clear()
         for name, why in missing.items():
@@ -146,7 +96,7 @@ def run(options):
     if not options.json:
         print(f"TFLOP/s: median, L2 flushed; {options.dtype}; {torch.cuda.get_device_name(0)}; "
               f"{version(torch)}\n")
-        print("\n".join(table(results, [peer.name for peer in peers])))
+        print("\n".join(table(results, names)))
     return GOOD
 
 

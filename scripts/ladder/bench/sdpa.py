@@ -118,6 +118,11 @@ class Gpu:
             self.copied = 2 * COPIED / copy.median * 1e3
         return self.copied
 
+    def free(self):
+        """Our programs need memory too."""
+        with contextlib.suppress(RuntimeError):  # of a GPU that a backend has brought down
+            self.torch.cuda.empty_cache()
+
     def batch(self, run, size, head_start_ms=0):
         """Each run's time; the host's time to queue them all; the GPU's from first to last."""
         cuda = self.torch.cuda
@@ -142,14 +147,10 @@ class Gpu:
 class Peer:
     """A backend of scaled_dot_product_attention."""
 
-    def __init__(self, name, gpu, options, progress):
-        self.name = name
-        self.gpu = gpu
-        self.options = options
-        self.progress = progress
+    def __init__(self, name, gpu, options):
+        self.name, self.gpu, self.options = name, gpu, options
 
-    def measure(self, point, what):
-        self.progress.at(what)
+    def measure(self, point):
         problem = None
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
@@ -158,8 +159,7 @@ class Peer:
                 timing = self.time(point)
             except Exception as error:  # whatever a backend may throw: the others go on
                 problem = reason(self.gpu.torch, error, warned)
-        with contextlib.suppress(RuntimeError):  # of a GPU that the backend has brought down
-            self.gpu.torch.cuda.empty_cache()  # our programs need memory too
+        self.gpu.free()
         # Raised only here, because an exception keeps the frames of the one that it follows, and
         # so would keep that backend's tensors.
         if problem:
@@ -219,6 +219,18 @@ class Peer:
         if point.seqlen_kv:  # decoding is judged by the rate of its own run
             record["copy_bytes_per_s"] = self.gpu.copy_bytes_per_s(options.time)
         return {**record, **dict.fromkeys(NOT_KNOWN), "version": version(torch)}
+
+
+def measure(gpu, point, names, options, progress, what):
+    """Of these backends: ({name: record}, {name: why there is none})."""
+    records, missing = {}, {}
+    for name in names:
+        progress.at(f"{what}: {name}")
+        try:
+            records[name] = Peer(name, gpu, options).measure(point)
+        except Unavailable as error:
+            missing[name] = str(error)
+    return records, missing
 
 
 def reason(torch, error, warned):

@@ -5,9 +5,8 @@ import functools
 import math
 import os
 import random
-import struct
 
-from ladder.bench.inputs import npy
+from ladder.npy import npy, read_npy
 
 D = 8
 SHAPES = ((400, 400), (70, 400))  # queries and keys
@@ -50,13 +49,6 @@ def rows_read(record, sees):
     return read
 
 
-def saved(folder, name, kind):
-    with open(os.path.join(folder, f"{name}.npy"), "rb") as file:
-        data = file.read()
-    values = data[10 + struct.unpack("<H", data[8:10])[0]:]
-    return struct.unpack(f"<{len(values) // struct.calcsize(kind)}{kind}", values)
-
-
 def wrong_mask(lab, program, sees):
     """None, or in a line what is wrong."""
     for n, n_kv in SHAPES:
@@ -64,12 +56,12 @@ def wrong_mask(lab, program, sees):
         os.makedirs(folder, exist_ok=True)
         for name, rows in zip("qkv", inputs(n, n_kv)):
             with open(os.path.join(folder, f"{name}.npy"), "wb") as file:
-                file.write(npy(len(rows), D, [x for row in rows for x in row]))
+                file.write(npy((1, 1, len(rows), D), [x for row in rows for x in row]))
         run = lab.start(program, ["--load", folder, "--save", folder, "--causal", "--check", "off"])
         where = f"{n} queries, {n_kv} keys, causal"
         if not run.records:
             return f"{where}: {run.last_words()}"
-        lse, o = saved(folder, "lse", "f"), saved(folder, "o", "e")
+        lse, o = (read_npy(os.path.join(folder, f"{name}.npy")) for name in ("lse", "o"))
         for i, (right, row) in enumerate(attention(n, n_kv, sees)):
             if not abs(lse[i] - right) < 1e-4:
                 return (f"{where}: query {i} has an LSE of {lse[i]:.4f}, and the keys that it "

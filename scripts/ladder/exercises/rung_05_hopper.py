@@ -4,7 +4,7 @@ import math
 import os
 
 from ladder.exercises.kinds import Experiment, Numbers
-from ladder.bench.inputs import npy
+from ladder.npy import npy
 from ladder.records import requested
 
 HEAD = "--heads 1 --seqlen 512"
@@ -34,7 +34,7 @@ def output_of_vanishing_weights(lab):
     for name, column, ones in (("q", [1], 1), ("k", logits, 1), ("v", 1024 * [1], 64)):
         values = [x if i < ones else 0 for x in column for i in range(64)]
         with open(os.path.join(folder, f"{name}.npy"), "wb") as file:
-            file.write(npy(len(column), 64, values))
+            file.write(npy((1, 1, len(column), 64), values))
     run = lab.start(lab.need_build("05_flash_v2"), [
         "--variant", "fp8", "--load", folder, "--scale", "1",
         "--set", "hadamard=off,p_scale=off"])

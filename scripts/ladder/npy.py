@@ -1,0 +1,23 @@
+"""Arrays as .npy files: version 1.0, little-endian, in C order."""
+
+import ast
+import struct
+
+KINDS = {"<f2": "e", "<f4": "f"}
+
+
+def npy(shape, values, descr="<f4"):
+    """The bytes of a file."""
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {tuple(shape)}, }}".encode()
+    header += b" " * (-(10 + len(header) + 1) % 64) + b"\n"
+    return (b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
+            + struct.pack(f"<{len(values)}{KINDS[descr]}", *values))
+
+
+def read_npy(path):
+    """All values of a file."""
+    with open(path, "rb") as file:
+        data = file.read()
+    begin = 10 + struct.unpack("<H", data[8:10])[0]
+    kind = KINDS[ast.literal_eval(data[10:begin].decode())["descr"]]
+    return [value for value, in struct.iter_unpack(f"<{kind}", data[begin:])]
