@@ -173,7 +173,7 @@ def of_another(results):
 
 
 def like(record, **wanted):
-    return all(record[name] == value for name, value in wanted.items())
+    return wanted.items() <= record.items()
 
 
 class MadeUp(Scratch):

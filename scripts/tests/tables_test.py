@@ -34,6 +34,7 @@ class Pages(MadeUp):
                       "1500 MHz in the median, 2001-02-03, where", text)
         self.assertIn("so 13% less time | FlashAttention [1], Table 1 | – | this project trains no "
                       "model | **no** |", text)
+        self.assertIn("–: that run did not have `warp_rows` and `swizzle` and", text)
         self.assertIn("![", text)
         self.assertEqual(renewed(self.write("README.md", text), self.files()), (text, []))
 

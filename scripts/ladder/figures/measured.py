@@ -67,7 +67,7 @@ class Measured:
     """One file of bench.py; empty where there is none. Of one I/O type: bf16 if it has it."""
 
     def __init__(self, path, dtype=None):
-        data, self.points = read_json(path, EMPTY), {}
+        data = read_json(path, EMPTY)
         self.path, self.there = path, data is not EMPTY
         try:
             self.machine, self.ceilings = data["machine"], data["ceilings"]
@@ -90,18 +90,9 @@ class Measured:
         self.defaults = dict(key for key, step in self.steps.items()
                              if key in ran and not step.by_name_only)
 
-    @functools.cached_property
-    def by_step(self):
-        found = {}
-        for e in self.entries:
-            found.setdefault((e.direction, *e.step), []).append(e)
-        return found
-
-    def find(self, direction="fwd", rung=None, variant=None, **wanted):
-        entries = self.by_step.get((direction, rung, variant), []) if variant else [
-            e for e in self.entries if e.direction == direction and rung in (None, e.step[0])]
-        return [e for e in entries
-                if all(e.record[name] == value for name, value in wanted.items())]
+    def find(self, direction="fwd", **wanted):
+        wanted = {"direction": direction, **wanted}.items()
+        return [e for e in self.entries if wanted <= e.record.items()]
 
     def plain(self, direction="fwd", **wanted):
         return [e for e in self.find(direction, **wanted)
@@ -114,12 +105,10 @@ class Measured:
 
     def paper(self, direction="fwd", n=None, d=None, causal=None):
         """What was timed of the paper's workload, or of this point of it."""
-        wanted = direction, n, d, causal
-        if wanted not in self.points:
-            self.points[wanted] = [
-                e for e in self.of_paper if e.direction == direction and n in (None, e.seqlen)
-                and d in (None, e.head_dim) and causal in (None, e.causal)]
-        return self.points[wanted]
+        wanted = {"seqlen": n, "head_dim": d, "causal": causal}
+        wanted = {name: value for name, value in wanted.items() if value is not None}
+        wanted = {"direction": direction, **wanted}.items()
+        return [e for e in self.of_paper if wanted <= e.record.items()]
 
     @functools.cached_property
     def lines(self):

@@ -5,7 +5,7 @@ import itertools
 from ladder import course
 from ladder.figures.measured import need, of_the_paper, series
 from ladder.figures.names import HEADS, PAPER_GRID, SIM, gpu_text, label, number, per_head
-from ladder.figures.style import (FAINT, INK, byte_axis, byte_tick, length_axis, marker, name_ends,
+from ladder.figures.style import (FAINT, INK, byte_axis, byte_tick, length_axis, line_of, name_ends,
                                   plots)
 from ladder.files import short_name
 from ladder.records import requested, total
@@ -173,8 +173,7 @@ def draw_traffic(plt, data):
         byte_axis(axis)
         axis.set_ylim(min(every) / 4, max(every) * 2)
         for line in lines:
-            axis.plot(line["x"], line["y"], color=line["colour"], marker=marker(line),
-                      markersize=4.5, ls="--" if line["backward"] else "-")
+            line_of(axis, line, markersize=4.5, ls="--" if line["backward"] else "-")
         name_ends(axis, lines, 10)
         slopes(axis, min(lengths), max(lengths), min(every))
         axis.set_xlabel("N")
@@ -208,7 +207,7 @@ def draw_workspace(plt, data):
                   f"{bytes_text(data['memory_bytes'])}, for {data['heads']} heads", fontsize=8)
     lines = [{**line, "y": [max(y, floor) for y in line["y"]]} for line in data["lines"]]
     for line in lines:
-        axis.plot(line["x"], line["y"], color=line["colour"], marker=marker(line))
+        line_of(axis, line)
     name_ends(axis, lines, 13)
     for mark in marks:
         axis.plot(mark["x"], mark["y"], marker="x", color=mark["colour"], ls="", markersize=10,
@@ -229,8 +228,7 @@ def draw_block_size(plt, data):
         lines = panel["lines"]
         length_axis(axis, {x for line in lines for x in line["x"]})
         for line in lines:
-            axis.plot(line["x"], line["y"], color=line["colour"], marker=marker(line),
-                      ls="-" if line["d"] == 64 else "--")
+            line_of(axis, line, ls="-" if line["d"] == 64 else "--")
         axis.set_ylim(0, max(y for line in lines for y in line["y"]) * 1.12)
         axis.set_ylabel("ms")
         if panel["unit"] == "bytes":

@@ -6,7 +6,7 @@ from ladder import course
 from ladder.figures.measured import flops, need
 from ladder.figures.names import (HEADS, PAPER_GRID, PEERS, PEER_NAMES, POINTS, WAYS, gpu_text,
                                   label, number, point_text)
-from ladder.figures.style import (PEER_LINES, length_axis, marker, name_ends, note, plots, roof,
+from ladder.figures.style import (PEER_LINES, length_axis, line_of, name_ends, note, plots, roof,
                                   spread, two_marks)
 from ladder.records import requested, total
 from ladder.text import rate_text, ratio_text
@@ -152,8 +152,7 @@ def draw_tflops(plt, data):
                 tint, dashes = PEER_LINES[line["rung"]]
                 axis.plot(line["x"], line["y"], color=tint, lw=0.9, ls=dashes, zorder=2)
             else:
-                axis.plot(line["x"], line["y"], color=line["colour"], marker=marker(line),
-                          ls="--" if line["thin"] else "-", zorder=3)
+                line_of(axis, line, ls="--" if line["thin"] else "-", zorder=3)
         name_ends(axis, panel["lines"], 10.5, size=7.5)
         axis.set_xlabel("N")
         axis.yaxis.set_tick_params(labelleft=True)

@@ -124,6 +124,11 @@ def roof(axis, x, y, top, text, at):
     axis.text(*at, text, ha="right", fontsize=8)
 
 
+def line_of(axis, line, **look):
+    """Of a figure's data, in its colour and with its marker."""
+    axis.plot(line["x"], line["y"], color=line["colour"], marker=marker(line), **look)
+
+
 def name_ends(axis, lines, gap, size=8):
     """The lines' names at their ends."""
     spread(axis, [(line["x"][-1], line["y"][-1], line, line["label"]) for line in lines], gap, size)
