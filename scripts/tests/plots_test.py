@@ -73,6 +73,7 @@ class Figures(MadeUp):
                 (skipped, "workspace"),
                 (lambda: at_command("--block-kv 128").update(time_ms=1), "block_size"),
                 (lambda: at_command("outliers")["errors"]["o"].update(max=1), "error"),
+                (lambda: at_command("outliers")["errors"]["o"].update(nonfinite=1), "error"),
                 (lambda: self.edit("traces.json", product), "pipeline"),
                 (lambda: self.edit("clock.json", clock), "pipeline_measured"),
                 (lambda: at_command("split_kv").update(time_ms=1), "decode"),
@@ -97,7 +98,8 @@ class Figures(MadeUp):
                          ["00 naive", "01 mma", "02 safe softmax", "03 one_pass_tile",
                           "04 flash v1", "05 sm90"])
         self.assertNotIn("06", [label[:2] for label in bars])  # which is about its backward pass
-        self.assertEqual([line["label"] for line in data["traffic"]["kinds"][0]["rows"][0]["lines"]],
+        asked = data["traffic"]["kinds"][0]["rows"][0]["lines"]
+        self.assertEqual([line["label"] for line in asked],
                          ["00", "01", "02", "03", "04", "05", "06 bwd"])
         lines = {line["label"]: line for line in data["tflops_bwd"]["panels"][0]["lines"]}
         self.assertEqual(lines["06 mma"]["x"], [512, 1024, 2048, 4096, 8192, 16384])

@@ -174,6 +174,8 @@ class Tables(MadeUp):
                 "N/128 + 2 w | 1 w |"):
             self.assertEqual(self.row("visits", expected[:expected.index(" |", 2) + 3]), expected)
 
+        self.assertNotIn("sm90", "".join(self.table("visits")))  # not for any GPU
+
         def twice(data):
             for record in data["records"]:
                 if like(record, rung="00_naive", seqlen=2048):

@@ -36,13 +36,13 @@ TABLES = {"ladder": ladder_table, "peers": peers_table, "claims": claims_table,
 
 def tables_in(path, text):
     """The names of those that a file has."""
-    names = re.findall(r"<!-- (\w+):begin -->", text)
+    names, whole = (re.findall(pattern, text, re.DOTALL) for pattern in (
+        r"<!-- (\w+):begin -->", r"<!-- (\w+):begin -->\n.*?<!-- \1:end -->"))
     for name in names:
         if name not in TABLES:
             raise Stop(f"{os.path.relpath(path)} has the marker <!-- {name}:begin -->, but there "
                        f"are only {', '.join(TABLES)}", BAD_USAGE)
-        if f"<!-- {name}:begin -->\n" not in text or f"<!-- {name}:end -->" not in \
-                text.partition(f"<!-- {name}:begin -->")[2]:
+        if name not in whole:
             raise Stop(f"{os.path.relpath(path)} lacks the marker <!-- {name}:end --> after "
                        f"<!-- {name}:begin -->", BAD_USAGE)
     return names
@@ -64,11 +64,10 @@ def renewed(path, files):
     differ = []
     for name in tables_in(path, text):
         new = relinked("\n".join(["", *TABLES[name](files, name), "", ""]), path)
-        whole = re.sub(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)",
-                       lambda match: match[1] + new + match[2], text, flags=re.DOTALL)
-        if whole != text:
-            differ.append(name)
-        text = whole
+        before, begin, rest = text.partition(f"<!-- {name}:begin -->\n")
+        old, end, after = rest.partition(f"<!-- {name}:end -->")
+        differ += [name] if new != old else []
+        text = before + begin + new + end + after
     return text, differ
 
 
