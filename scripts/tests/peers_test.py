@@ -11,6 +11,7 @@ import warnings
 
 from base import FAKES, ROOT, SCRIPTS, Scratch, argument
 from ladder.bench import peers, sdpa
+from ladder.bench.workload import Point
 
 BIN = os.path.join(ROOT, "build/bin")
 PEERS = os.path.join(SCRIPTS, "figures"), "peers"
@@ -20,28 +21,26 @@ class Unit(unittest.TestCase):
     """The parts that touch no GPU."""
 
     def test_the_grid(self):
-        points = peers.grid(peers.parse([]))
-        self.assertEqual(len(points), 2 * 2 * 2 * 6)
-        for point in points:  # as the paper's
+        grid = peers.grid(peers.parse([]))
+        self.assertEqual([direction for direction, _ in grid], ["fwd"] * 24 + ["bwd"] * 24)
+        for _, point in grid:  # as the paper's
             self.assertEqual((point.batch * point.seqlen, point.heads * point.head_dim),
                              (16384, 2048))
-        self.assertEqual([point.direction for point in points], ["fwd"] * 24 + ["bwd"] * 24)
-        self.assertEqual(points[0], sdpa.Point("fwd", 64, False, 512, 32, 32))
-        self.assertEqual(points[-1], sdpa.Point("bwd", 128, True, 16384, 1, 16))
-        options = peers.parse(["--seqlen", "1K,300", "--head-dim", "96", "--causal", "--direction",
-                               "bwd", "--batch", "2", "--heads", "3"])
-        self.assertEqual(peers.grid(options), [sdpa.Point("bwd", 96, True, 1024, 2, 3),
-                                               sdpa.Point("bwd", 96, True, 300, 2, 3)])
+        self.assertEqual((grid[0][1], grid[-1][1]), (Point(32, 32, 512, 64, False, "bf16"),
+                                                     Point(1, 16, 16384, 128, True, "bf16")))
         # Longer than 16k tokens, and wider than the hidden size, is one of each.
-        self.assertEqual(peers.grid(peers.parse(["--seqlen", "64k", "--head-dim", "4096",
-                                                 "--no-causal", "--direction", "fwd"])),
-                         [sdpa.Point("fwd", 4096, False, 65536, 1, 1)])
+        for words, expected in (
+                ("--seqlen 1K,300 --head-dim 96 --causal --direction bwd --batch 2 --heads 3",
+                 [("bwd", Point(2, 3, n, 96, True, "bf16")) for n in (1024, 300)]),
+                ("--seqlen 64k --head-dim 4096 --no-causal --direction fwd --dtype fp16",
+                 [("fwd", Point(1, 1, 65536, 4096, False, "fp16"))])):
+            self.assertEqual(peers.grid(peers.parse(words.split())), expected)
 
     def test_flops_are_the_papers(self):
-        forward = sdpa.Point("fwd", 64, False, 2048, 8, 32)
-        self.assertEqual(forward.flops(), 4 * 2048 * 2048 * 64 * 8 * 32)
-        self.assertEqual(forward._replace(causal=True).flops(), forward.flops() / 2)
-        self.assertEqual(forward._replace(direction="bwd").flops(), forward.flops() * 2.5)
+        point = Point(8, 32, 2048, 64, False, "bf16")
+        forward = 4 * 2048 * 2048 * 64 * 8 * 32
+        self.assertEqual((point.flops("fwd"), point._replace(causal=True).flops("fwd"),
+                          point.flops("bwd")), (forward, forward / 2, forward * 2.5))
 
     def test_why_a_backend_did_not_run(self):
         class torch:
@@ -156,8 +155,8 @@ class Program(Scratch):
             ["fwd", "128", "no", "16384", "1", "16", "300", "400"],
             ["fwd", "128", "yes", "512", "32", "16", "300", "400"],
             ["fwd", "128", "yes", "16384", "1", "16", "300", "400"]])
-        point = sdpa.Point("bwd", 128, True, 131072, 1, 16)
-        self.fits("\n".join(peers.table({point: {}}, list(sdpa.BACKENDS))))
+        point = Point(1, 16, 131072, 128, True, "bf16")
+        self.fits("\n".join(peers.table({("bwd", point): {}}, list(sdpa.BACKENDS))))
 
     def test_a_backend_that_cannot_run_is_reported_and_the_others_run(self):
         for fake, why in (("no cudnn", "No available kernel. Aborting execution.; cuDNN attention "

@@ -5,7 +5,7 @@ import shlex
 
 from ladder.course import BLOCK_SIZE_TIMED, QUANTISED
 from ladder.bench.inputs import CAPTURED, SHIFTED_V
-from ladder.bench.workload import HIDDEN, TOKENS, paper_batch, paper_heads
+from ladder.bench.workload import HIDDEN, TOKENS, Point, paper_point
 
 GRIDS = ("quick", "paper", "long", "decode")
 # What a plot at one N shows comes first: an interrupted run leaves what is most useful.
@@ -53,11 +53,7 @@ class Config(collections.namedtuple(
         return found
 
 
-class Point(collections.namedtuple("Point", "batch heads seqlen head_dim causal dtype kv_heads "
-                                   "seqlen_kv", defaults=(None, None))):
-    """A workload; the last two where they are not `heads` and `seqlen`."""
-
-    def key(self):
+def key(self):
         return tuple(value for value in self if value is not None)
 
 
@@ -76,10 +72,6 @@ def config(step, point, options=()):
     cache = ("--kv-heads", point.kv_heads, "--seqlen-kv", point.seqlen_kv)
     return Config(step.rung, step.variant, *point[:6],
                   (*(map(str, cache) if point.seqlen_kv else ()), *options))
-
-
-def paper_point(n, d, causal, dtype, batch=None, heads=None):
-    return Point(batch or paper_batch(n), heads or paper_heads(d), n, d, causal, dtype)
 
 
 def is_quantised(step):

@@ -209,17 +209,16 @@ class Bench:
                 and names[name] not in self.results.skipped)]
             if not missing:
                 continue
-            asked = sdpa.Point(direction, *(getattr(point, name)
-                                            for name in sdpa.Point._fields[1:]))
+            what = f"{direction}, {point.text()}"
             records, left_out = sdpa.measure(
-                self.pytorch, asked, missing, self.options, self.progress,
+                self.pytorch, point, direction, missing, self.options, self.progress,
                 f"[{self.count - len(self.left)}/{self.count}{self.pace.left(self.left)}] PyTorch, "
-                f"{asked.text()}")
+                f"{what}")
             for record in records.values():
                 self.results.add_peer({**record, "beside": sorted(
                     {f"{one.rung} {one.variant}" for one in beside})})
             for name, why in left_out.items():
-                self.say(f"pytorch {name}, {asked.text()}: left out: {why}")
+                self.say(f"pytorch {name}, {what}: left out: {why}")
                 self.results.skipped[names[name]] = {
                     "rung": "pytorch", "variant": name, "direction": direction,
                     **point._asdict(), "command": names[name], "status": None, "reason": why}

@@ -23,9 +23,9 @@ import json
 import sys
 
 from ladder.console import GOOD, WRONG_RESULT, Parser, Progress, run_command
-from ladder.bench.sdpa import BACKENDS, Gpu, Point, import_torch, measure, version
+from ladder.bench.sdpa import BACKENDS, Gpu, import_torch, measure, version
 from ladder.text import NO_VALUE, rate_text
-from ladder.bench.workload import length, lengths, paper_batch, paper_heads, positive
+from ladder.bench.workload import length, lengths, paper_point, positive
 
 
 def backends(text):
@@ -65,8 +65,7 @@ def parse(arguments=None):
 
 def grid(options):
     directions = ["fwd", "bwd"] if options.direction == "both" else [options.direction]
-    return [Point(direction, d, causal, n, options.batch or paper_batch(n),
-                  options.heads or paper_heads(d))
+    return [(direction, paper_point(n, d, causal, options.dtype, options.batch, options.heads))
             for direction in directions for d in options.head_dim for causal in options.causal
             for n in options.seqlen]
 
@@ -80,14 +79,16 @@ def run(options):
     print(f"{torch.cuda.get_device_name(0)}, {version(torch)}", file=sys.stderr)
 
     results = {}
-    for number, point in enumerate(points, 1):
-        results[point], missing = measure(gpu, point, names, options, progress,
-                                          f"[{number}/{len(points)}] {point.text()}")
+    for number, (direction, point) in enumerate(points, 1):
+        what = f"{direction}, {point.text()}"
+        records, missing = measure(gpu, point, direction, names, options, progress,
+                                   f"[{number}/{len(points)}] {what}")
+        results[direction, point] = records
         progress.clear()
         for name, why in missing.items():
-            print(f"{point.text()}: {name} left out: {why}", file=sys.stderr)
+            print(f"{what}: {name} left out: {why}", file=sys.stderr)
         if options.json:
-            for record in results[point].values():
+            for record in records.values():
                 print(json.dumps(record, ensure_ascii=False), flush=True)
 
     if not any(results.values()):
@@ -103,8 +104,8 @@ def run(options):
 def table(results, names):
     """TFLOP/s of each at every point."""
     rows = [["direction", "head-dim", "causal", "seqlen", "batch", "heads", *names]]
-    for point, records in results.items():
-        rows.append([point.direction, str(point.head_dim), "yes" if point.causal else "no",
+    for (direction, point), records in results.items():
+        rows.append([direction, str(point.head_dim), "yes" if point.causal else "no",
                      str(point.seqlen), str(point.batch), str(point.heads),
                      *(rate_text(records[name]["tflops"]) if name in records else NO_VALUE
                        for name in names)])

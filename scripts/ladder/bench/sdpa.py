@@ -28,24 +28,6 @@ COPIED = 1 << 30  # bytes
 Timing = collections.namedtuple("Timing", "median least most samples")  # in ms
 
 
-class Point(collections.namedtuple("Point", "direction head_dim causal seqlen batch heads kv_heads "
-                                   "seqlen_kv", defaults=(None, None))):
-    """One workload; the last two where they are not `heads` and `seqlen`."""
-
-    def text(self):
-        keys = f" of {self.seqlen_kv} keys" if self.seqlen_kv else ""
-        return (f"{self.direction}, d {self.head_dim}, {'causal, ' if self.causal else ''}"
-                f"N {self.seqlen}{keys}")
-
-    def cache(self):
-        """Heads and length of K and V."""
-        return self.kv_heads or self.heads, self.seqlen_kv or self.seqlen
-
-    def flops(self):
-        forward = 4 * self.seqlen * self.cache()[1] * self.head_dim * self.heads * self.batch
-        return forward * (0.5 if self.causal else 1) * (2.5 if self.direction == "bwd" else 1)
-
-
 class Unavailable(Exception):
     """Cannot be measured, and why."""
 
@@ -150,13 +132,13 @@ class Peer:
     def __init__(self, name, gpu, options):
         self.name, self.gpu, self.options = name, gpu, options
 
-    def measure(self, point):
+    def measure(self, point, direction):
         problem = None
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             try:
-                self.require_memory(point)
-                timing = self.time(point)
+                self.require_memory(point, direction)
+                timing = self.time(point, direction)
             except Exception as error:  # whatever a backend may throw: the others go on
                 problem = reason(self.gpu.torch, error, warned)
         self.gpu.free()
@@ -164,16 +146,17 @@ class Peer:
         # so would keep that backend's tensors.
         if problem:
             raise Unavailable(problem)
-        return self.record(point, timing)
+        return self.record(point, direction, timing)
 
-    def time(self, point):
+    def time(self, point, direction):
         torch = self.gpu.torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
         from torch.nn.functional import scaled_dot_product_attention
 
         torch.manual_seed(self.options.seed)
-        backward = point.direction == "bwd"
-        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[self.options.dtype]
+        backward = direction == "bwd"
+        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[point.dtype]
+
         def make(heads, rows, requires_grad=False):
             return torch.randn(point.batch, heads, rows, point.head_dim, device="cuda",
                                dtype=dtype, requires_grad=requires_grad)
@@ -192,42 +175,42 @@ class Peer:
                 lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True),
                 self.options.time)
 
-    def require_memory(self, point):
+    def require_memory(self, point, direction):
         if self.name != "math":
             return
         # In fp32, also for bf16: S and P, a mask, and where rows see no key a copy; backward, the
         # gradients of both. An estimate, so that most runs that cannot fit are not begun.
-        each = 24 if point.direction == "bwd" else 16
+        each = 24 if direction == "bwd" else 16
         need = each * point.batch * point.heads * point.seqlen * point.cache()[1]
         free, _ = self.gpu.torch.cuda.mem_get_info()
         if need > free:
             raise Unavailable(f"needs about {need / 1e9:.0f} GB for S and P, and {free / 1e9:.0f} "
                               "are free")
 
-    def record(self, point, timing):
+    def record(self, point, direction, timing):
         torch, options = self.gpu.torch, self.options
         record = {
-            "rung": "pytorch", "variant": self.name, "direction": point.direction,
-            "device": "gpu", "device_name": torch.cuda.get_device_name(0), "dtype": options.dtype,
+            "rung": "pytorch", "variant": self.name, "direction": direction,
+            "device": "gpu", "device_name": torch.cuda.get_device_name(0), "dtype": point.dtype,
             "input": "normal", "seed": options.seed, "batch": point.batch, "heads": point.heads,
             "kv_heads": point.cache()[0], "seqlen": point.seqlen, "seqlen_kv": point.cache()[1],
             "head_dim": point.head_dim, "causal": point.causal,
             "scale": 1 / math.sqrt(point.head_dim), "deterministic": False, "settings": {},
             "block_q": None, "block_kv": None, "warps": None, "stages": None, "smem_bytes": None,
             "time_ms": timing.median, "time_ms_min": timing.least, "time_ms_max": timing.most,
-            "samples": timing.samples, "tflops": point.flops() / timing.median * 1e-9}
+            "samples": timing.samples, "tflops": point.flops(direction) / timing.median * 1e-9}
         if point.seqlen_kv:  # decoding is judged by the rate of its own run
             record["copy_bytes_per_s"] = self.gpu.copy_bytes_per_s(options.time)
         return {**record, **dict.fromkeys(NOT_KNOWN), "version": version(torch)}
 
 
-def measure(gpu, point, names, options, progress, what):
+def measure(gpu, point, direction, names, options, progress, what):
     """Of these backends: ({name: record}, {name: why there is none})."""
     records, missing = {}, {}
     for name in names:
         progress.at(f"{what}: {name}")
         try:
-            records[name] = Peer(name, gpu, options).measure(point)
+            records[name] = Peer(name, gpu, options).measure(point, direction)
         except Unavailable as error:
             missing[name] = str(error)
     return records, missing

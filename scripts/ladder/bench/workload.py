@@ -1,6 +1,7 @@
 """Workloads, and how the commands take them."""
 
 import argparse
+import collections
 import math
 
 # The FlashAttention-2 paper's: 16k tokens in all, hidden size 2048.
@@ -14,6 +15,31 @@ def paper_batch(seqlen):
 
 def paper_heads(head_dim):
     return max(1, HIDDEN // head_dim)
+
+
+class Point(collections.namedtuple("Point", "batch heads seqlen head_dim causal dtype kv_heads "
+                                   "seqlen_kv", defaults=(None, None))):
+    """A workload; the last two where they are not `heads` and `seqlen`."""
+
+    def key(self):
+        return tuple(value for value in self if value is not None)
+
+    def text(self):
+        keys = f" of {self.seqlen_kv} keys" if self.seqlen_kv else ""
+        return f"d {self.head_dim}, {'causal, ' if self.causal else ''}N {self.seqlen}{keys}"
+
+    def cache(self):
+        """Heads and length of K and V."""
+        return self.kv_heads or self.heads, self.seqlen_kv or self.seqlen
+
+    def flops(self, direction):
+        """As the papers count them."""
+        forward = 4 * self.seqlen * self.cache()[1] * self.head_dim * self.heads * self.batch
+        return forward * (0.5 if self.causal else 1) * (2.5 if direction == "bwd" else 1)
+
+
+def paper_point(n, d, causal, dtype, batch=None, heads=None):
+    return Point(batch or paper_batch(n), heads or paper_heads(d), n, d, causal, dtype)
 
 
 # ---- types of options ----
