@@ -17,7 +17,7 @@
 namespace ladder::gpu {
 
 /// What a bulk copy reads or writes, made on the host: a (batch, heads, rows, d) array of T, rows a
-/// multiple of 16 bytes, in boxes of `box_rows` rows × `box_bytes` (32, 64 or 128) of one head. Of
+/// multiple of 16 bytes, in boxes of `box_rows` rows × `box_bytes` (64 or 128) of one head. Of
 /// a box, what lies past the head's last row or past column d is filled with zeros, and not stored.
 template <class T>
 TensorMap tensor_map(const Array& array, int d, int64_t rows, int64_t heads, int64_t batch,
@@ -116,9 +116,8 @@ __device__ __forceinline__ void setmaxnreg_dec() {
 
 /// Starts copying the box whose first element is (c3, c2, c1, c0) of the map to `target`, aligned
 /// to 1024 bytes, rows of 128 bytes, their 16-byte pieces swizzled: piece c of row r stands at
-/// place c XOR r (mod 8). Boxes of 64 bytes: aligned to 512, place c XOR r/2 (mod 4); of 32: to
-/// 256, c XOR r/4 (mod 2). All its bytes, filled ones too, count for the barrier. By one thread.
-/// (PTX ISA: “cp.async.bulk.tensor”.)
+/// place c XOR r (mod 8). Boxes of 64 bytes: aligned to 512, place c XOR r/2 (mod 4). All its
+/// bytes, filled ones too, count for the barrier. By one thread. (PTX ISA: “cp.async.bulk.tensor”.)
 template <class T>
 __device__ __forceinline__ void tma_load(const TensorMap& map, Mbarrier& barrier, T* target, int c0,
                                          int c1, int c2, int c3) {
@@ -190,17 +189,13 @@ __device__ __forceinline__ void stmatrix_x4(T* row, const unsigned (&r)[4]) {
 /// Descriptor Format”): start address, leading and stride byte offset in units of 16 bytes, swizzle
 /// mode 1 in bits 62 and 63. Rows, or with a transposed operand columns, are pieces of 128 bytes,
 /// eight of them 1024 bytes that repeat every `stride` bytes; `leading` is from 64 columns (rows)
-/// to the next and counts only for a transposed operand. Pieces of 64 or 32 bytes are swizzled
-/// by as many: modes 2 and 3.
+/// to the next and counts only for a transposed operand. Pieces of 64 bytes are swizzled by as
+/// many: mode 2.
 template <class T>
 __device__ __forceinline__ uint64_t matrix_descriptor(const T* start, int leading, int stride,
                                                       int piece = 128) {
   return shared_address(start) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
-         static_cast<uint64_t>(stride >> 4) << 32 |
-         uint64_t{piece == 32   ? 3u
-                  : piece == 64 ? 2u
-                                : 1u}
-             << 62;
+         static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{piece == 64 ? 2u : 1u} << 62;
 }
 /// The descriptor of what starts so many bytes further on. In the lower half alone, where the start
 /// is: one addition, and all descriptors of a tile come from one.
@@ -256,39 +251,33 @@ __device__ __forceinline__ void wgmma_wait_instruction() {
 // descriptor or four registers, B a descriptor; transposed: stored with the rows of A, or columns
 // of B, next to each other. wgmma_m64k32 is the same of e4m3: 64×32 · 32×N, A's registers as
 // mma.m16n8k32's (“Register Fragments for wgmma.m64nNk32”), and neither transposed. The asm names
-// each register by its number, so there is a function for each N.
-#define LADDER_REGISTERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define LADDER_REGISTERS_16 LADDER_REGISTERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define LADDER_REGISTERS_24 LADDER_REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define LADDER_REGISTERS_32 LADDER_REGISTERS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define LADDER_REGISTERS_40 LADDER_REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
-#define LADDER_REGISTERS_48 LADDER_REGISTERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define LADDER_REGISTERS_56 LADDER_REGISTERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
-#define LADDER_REGISTERS_64 LADDER_REGISTERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define LADDER_REGISTERS_72 LADDER_REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
-#define LADDER_REGISTERS_80 LADDER_REGISTERS_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
-#define LADDER_REGISTERS_88 LADDER_REGISTERS_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
-#define LADDER_REGISTERS_96 LADDER_REGISTERS_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
-#define LADDER_REGISTERS_104 LADDER_REGISTERS_96 ", %96, %97, %98, %99, %100, %101, %102, %103"
-#define LADDER_REGISTERS_112 LADDER_REGISTERS_104 ", %104, %105, %106, %107, %108, %109, %110, %111"
-#define LADDER_REGISTERS_120 LADDER_REGISTERS_112 ", %112, %113, %114, %115, %116, %117, %118, %119"
-#define LADDER_REGISTERS_128 LADDER_REGISTERS_120 ", %120, %121, %122, %123, %124, %125, %126, %127"
-#define LADDER_SUMS_8 LADDER_SUMS(0), LADDER_SUMS(1)
-#define LADDER_SUMS_16 LADDER_SUMS_8, LADDER_SUMS(2), LADDER_SUMS(3)
-#define LADDER_SUMS_24 LADDER_SUMS_16, LADDER_SUMS(4), LADDER_SUMS(5)
-#define LADDER_SUMS_32 LADDER_SUMS_24, LADDER_SUMS(6), LADDER_SUMS(7)
-#define LADDER_SUMS_40 LADDER_SUMS_32, LADDER_SUMS(8), LADDER_SUMS(9)
-#define LADDER_SUMS_48 LADDER_SUMS_40, LADDER_SUMS(10), LADDER_SUMS(11)
-#define LADDER_SUMS_56 LADDER_SUMS_48, LADDER_SUMS(12), LADDER_SUMS(13)
-#define LADDER_SUMS_64 LADDER_SUMS_56, LADDER_SUMS(14), LADDER_SUMS(15)
-#define LADDER_SUMS_72 LADDER_SUMS_64, LADDER_SUMS(16), LADDER_SUMS(17)
-#define LADDER_SUMS_80 LADDER_SUMS_72, LADDER_SUMS(18), LADDER_SUMS(19)
-#define LADDER_SUMS_88 LADDER_SUMS_80, LADDER_SUMS(20), LADDER_SUMS(21)
-#define LADDER_SUMS_96 LADDER_SUMS_88, LADDER_SUMS(22), LADDER_SUMS(23)
-#define LADDER_SUMS_104 LADDER_SUMS_96, LADDER_SUMS(24), LADDER_SUMS(25)
-#define LADDER_SUMS_112 LADDER_SUMS_104, LADDER_SUMS(26), LADDER_SUMS(27)
-#define LADDER_SUMS_120 LADDER_SUMS_112, LADDER_SUMS(28), LADDER_SUMS(29)
-#define LADDER_SUMS_128 LADDER_SUMS_120, LADDER_SUMS(30), LADDER_SUMS(31)
+// each register by its number, so there is a function for each N that steps use.
+#define LADDER_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define LADDER_REGISTERS_32 \
+  LADDER_REGISTERS_16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define LADDER_REGISTERS_64                                                          \
+  LADDER_REGISTERS_32                                                                \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define LADDER_REGISTERS_128                                                                     \
+  LADDER_REGISTERS_64                                                                            \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"             \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"             \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, " \
+  "%127"
+#define LADDER_SUMS_16 LADDER_SUMS(0), LADDER_SUMS(1), LADDER_SUMS(2), LADDER_SUMS(3)
+#define LADDER_SUMS_32 \
+  LADDER_SUMS_16, LADDER_SUMS(4), LADDER_SUMS(5), LADDER_SUMS(6), LADDER_SUMS(7)
+#define LADDER_SUMS_64                                                              \
+  LADDER_SUMS_32, LADDER_SUMS(8), LADDER_SUMS(9), LADDER_SUMS(10), LADDER_SUMS(11), \
+      LADDER_SUMS(12), LADDER_SUMS(13), LADDER_SUMS(14), LADDER_SUMS(15)
+#define LADDER_SUMS_128                                                                    \
+  LADDER_SUMS_64, LADDER_SUMS(16), LADDER_SUMS(17), LADDER_SUMS(18), LADDER_SUMS(19),      \
+      LADDER_SUMS(20), LADDER_SUMS(21), LADDER_SUMS(22), LADDER_SUMS(23), LADDER_SUMS(24), \
+      LADDER_SUMS(25), LADDER_SUMS(26), LADDER_SUMS(27), LADDER_SUMS(28), LADDER_SUMS(29), \
+      LADDER_SUMS(30), LADDER_SUMS(31)
 #define LADDER_SUMS(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 
 #define LADDER_WGMMA_FROM_SHARED(N, type, n, a, b, scale, tA, tB)                                 \
@@ -343,21 +332,9 @@ __device__ __forceinline__ void wgmma_wait_instruction() {
     LADDER_WGMMA_E4M3(N, n, "{%" #n ", %" #n1 ", %" #n2 ", %" #n3 "}", n4, n5, "r"(a[0]),  \
                       "r"(a[1]), "r"(a[2]), "r"(a[3]));                                    \
   }
-LADDER_WGMMA(16, 8, 9, 10, 11, 12, 13, 14)
 LADDER_WGMMA(32, 16, 17, 18, 19, 20, 21, 22)
-LADDER_WGMMA(48, 24, 25, 26, 27, 28, 29, 30)
 LADDER_WGMMA(64, 32, 33, 34, 35, 36, 37, 38)
-LADDER_WGMMA(80, 40, 41, 42, 43, 44, 45, 46)
-LADDER_WGMMA(96, 48, 49, 50, 51, 52, 53, 54)
-LADDER_WGMMA(112, 56, 57, 58, 59, 60, 61, 62)
 LADDER_WGMMA(128, 64, 65, 66, 67, 68, 69, 70)
-LADDER_WGMMA(144, 72, 73, 74, 75, 76, 77, 78)
-LADDER_WGMMA(160, 80, 81, 82, 83, 84, 85, 86)
-LADDER_WGMMA(176, 88, 89, 90, 91, 92, 93, 94)
-LADDER_WGMMA(192, 96, 97, 98, 99, 100, 101, 102)
-LADDER_WGMMA(208, 104, 105, 106, 107, 108, 109, 110)
-LADDER_WGMMA(224, 112, 113, 114, 115, 116, 117, 118)
-LADDER_WGMMA(240, 120, 121, 122, 123, 124, 125, 126)
 LADDER_WGMMA(256, 128, 129, 130, 131, 132, 133, 134)
 #undef LADDER_WGMMA
 #undef LADDER_WGMMA_E4M3

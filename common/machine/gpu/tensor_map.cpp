@@ -46,9 +46,7 @@ TensorMap encode_tensor_map(const Array& array, Element element,
   const CUresult result =
       encode(&map, types[static_cast<int>(element)], 4, array.data, sizes, strides, box, steps,
              CU_TENSOR_MAP_INTERLEAVE_NONE,
-             box_bytes == 32   ? CU_TENSOR_MAP_SWIZZLE_32B
-             : box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                               : CU_TENSOR_MAP_SWIZZLE_128B,
+             box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     throw Error(Exit::wrong_result,

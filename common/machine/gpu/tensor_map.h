@@ -18,9 +18,8 @@ struct alignas(64) TensorMap {
   unsigned char bytes[128];
 };
 
-/// The map of an array with these extents, the innermost first, in boxes of `box_bytes` (32, 64 or
-/// 128) of a row × `box_rows` × 1 × 1, swizzled by as many bytes, filled with zeros past the
-/// extents.
+/// The map of an array with these extents, the innermost first, in boxes of `box_bytes` (64 or 128)
+/// of a row × `box_rows` × 1 × 1, swizzled by as many bytes, filled with zeros past the extents.
 TensorMap encode_tensor_map(const Array& array, Element element,
                             const std::array<int64_t, 4>& extents, int box_rows, int box_bytes);
 

@@ -21,8 +21,7 @@ struct SharedPlace {
 };
 
 /// Where the 16 bytes at `at` stand in lines of 128 bytes under 128-byte swizzle: bits 4–6 XOR bits
-/// 7–9. In lines of 64 or 32 under their swizzles fewer bits: 4–5 XOR 7–8, and 4
-/// XOR 7.
+/// 7–9. In lines of 64 bytes under their swizzle fewer bits: 4–5 XOR 7–8.
 constexpr int64_t swizzled(int64_t at, int64_t line_bytes) {
   return at ^ (at >> 7 & (line_bytes / 16 - 1)) << 4;
 }

@@ -15,7 +15,7 @@ TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t b
   constexpr int kElement = sizeof(T);
   static_assert(kElement == 1 || kElement == 2);
   if (d < 1 || d * kElement % 16 || rows < 1 || heads < 1 || batch < 1 || box_rows < 1 ||
-      box_rows > 256 || (box_bytes != 32 && box_bytes != 64 && box_bytes != 128) ||
+      box_rows > 256 || (box_bytes != 64 && box_bytes != 128) ||
       kElement * d * rows * heads * batch != array.bytes)
     fault("no tensor map of " + array.name + " (" + std::to_string(array.bytes) + " bytes) as (" +
           std::to_string(batch) + "," + std::to_string(heads) + "," + std::to_string(rows) + "," +
@@ -156,10 +156,7 @@ template <class T>
 uint64_t matrix_descriptor(Smem<T> start, int leading, int stride, int piece = 128) {
   return (static_cast<uint64_t>(start.byte(0)) & 0x3ffff) >> 4 |
          static_cast<uint64_t>(leading >> 4) << 16 | static_cast<uint64_t>(stride >> 4) << 32 |
-         uint64_t{piece == 32   ? 3u
-                  : piece == 64 ? 2u
-                                : 1u}
-             << 62;
+         uint64_t{piece == 64 ? 2u : 1u} << 62;
 }
 /// Faults where the start leaves its 14 bits: on the chip it would run into the next field.
 inline uint64_t advanced(uint64_t descriptor, int bytes) {
@@ -199,16 +196,20 @@ void done_with(Smem<T> tile, int n) {
 template <class T>
 constexpr Element kElement = std::is_same_v<T, bf16> ? Element::bf16 : Element::fp16;
 
+/// Whether gpu_hopper.h has a product 8·n wide.
+template <int n>
+constexpr bool kHasWidth = n == 4 || n == 8 || n == 16 || n == 32;
+
 /// Counts 2·64·N·16 matmul FLOPs, and the bytes of shared memory that its descriptors name.
 template <class T, bool transposed_a, bool transposed_b, int n>
 void wgmma_m64k16(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
-  static_assert(sizeof(T) == 2 && n % 2 == 0 && n <= 32);
+  static_assert(sizeof(T) == 2 && kHasWidth<n>);
   worker->async().wgmmas.issue(
       {8 * n, kElement<T>, false, transposed_a, transposed_b, a, b, scale_d}, &d[0][0], nullptr);
 }
 template <class T, bool transposed_b, int n>
 void wgmma_m64k16(float (&d)[n][4], unsigned (&a)[4], uint64_t b, int scale_d) {
-  static_assert(sizeof(T) == 2 && n % 2 == 0 && n <= 32);
+  static_assert(sizeof(T) == 2 && kHasWidth<n>);
   worker->async().wgmmas.issue({8 * n, kElement<T>, true, false, transposed_b, 0, b, scale_d},
                                &d[0][0], a);
 }
@@ -216,13 +217,13 @@ void wgmma_m64k16(float (&d)[n][4], unsigned (&a)[4], uint64_t b, int scale_d) {
 /// Of e4m3. Counts 2·64·N·32 matmul FLOPs, and those bytes.
 template <int n>
 void wgmma_m64k32(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
-  static_assert(n % 2 == 0 && n <= 32);
+  static_assert(kHasWidth<n>);
   worker->async().wgmmas.issue({8 * n, Element::e4m3, false, false, false, a, b, scale_d}, &d[0][0],
                                nullptr);
 }
 template <int n>
 void wgmma_m64k32(float (&d)[n][4], unsigned (&a)[4], uint64_t b, int scale_d) {
-  static_assert(n % 2 == 0 && n <= 32);
+  static_assert(kHasWidth<n>);
   worker->async().wgmmas.issue({8 * n, Element::e4m3, true, false, false, 0, b, scale_d}, &d[0][0],
                                a);
 }

@@ -17,7 +17,7 @@
 namespace ladder::sim {
 
 /// An array as bulk tensor copies see it: extents, innermost first, of elements of so many bytes,
-/// in boxes of box_rows rows × box_bytes, swizzled by box_bytes: 128, 64 or 32.
+/// in boxes of box_rows rows × box_bytes, swizzled by box_bytes: 128 or 64.
 struct TensorMap {
   Tracked* array = nullptr;
   int64_t extents[4] = {};

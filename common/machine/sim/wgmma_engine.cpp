@@ -17,18 +17,17 @@ namespace {
 constexpr unsigned kOwnedOperand = 0x7fed7fed;
 
 /// A matrix in shared memory as a descriptor tells it (PTX ISA: “Matrix Descriptor Format”), in
-/// lines of 128 bytes under 128-byte swizzle or, as it stands, of 64 or 32 under theirs.
+/// lines of 128 bytes under 128-byte swizzle or, as it stands, of 64 under theirs.
 struct Descriptor {
   int64_t start, leading, stride, line;
   explicit Descriptor(uint64_t bits)
       : start(static_cast<int64_t>(bits & 0x3fff) << 4),
         leading(static_cast<int64_t>(bits >> 16 & 0x3fff) << 4),
         stride(static_cast<int64_t>(bits >> 32 & 0x3fff) << 4),
-        line(bits >> 62 == 3   ? 32
-             : bits >> 62 == 2 ? 64
-                               : 128) {
+        line(bits >> 62 == 2 ? 64 : 128) {
     if (bits >> 49 & 7) fault("wgmma: a matrix descriptor with a base offset, unknown to the sim");
-    if (bits >> 62 == 0) fault("wgmma: a matrix descriptor without swizzle, unknown to the sim");
+    if (bits >> 62 == 0 || bits >> 62 == 3)
+      fault("wgmma: a matrix descriptor without swizzle, or of 32 bytes, unknown to the sim");
   }
   /// The 16 bytes that begin with element k of row i, elements of so many bytes.
   int64_t in_row(int i, int k, int element) const {

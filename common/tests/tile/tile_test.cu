@@ -260,41 +260,6 @@ TEST_F(SUITE, WithoutTheSwizzleBanksConflict) {
   check(Case<fp16, 64>{}, 13, 8, 4 * 7);
 }
 
-// --------------------------------------------------------------------------------- pieces of warps
-
-/// Where each warp's piece begins.
-template <class Piece>
-__global__ void place_pieces(Hbm<int> places) {
-  const Piece piece;
-  if (lane_id() != 0) return;
-  places[2 * warp_id()] = piece.row;
-  places[2 * warp_id() + 1] = piece.column;
-}
-
-TEST_F(SUITE, PiecesCoverAProductOnce) {
-  const auto check = [&]<int R, int C, int M, int warps>(Case<fp16, R, C, M, warps>, int down,
-                                                         int across) {
-    SCOPED_TRACE(testing::Message() << R << "×" << C << ", " << warps << " warps");
-    using Part = Piece<R, C, M, warps>;
-    EXPECT_EQ(Part::kRows, R / down);
-    EXPECT_EQ(Part::kColumns, C / across);
-    Array& places = make("places", 2 * warps * 4);
-    run(place_pieces<Part>, 1, 32 * warps, 0, places);
-    const auto at = results<int>(places, 2);
-    std::vector<int> times(R * C);
-    for (int w = 0; w < warps; ++w)
-      for (int i = 0; i < Part::kRows; ++i)
-        for (int j = 0; j < Part::kColumns; ++j)
-          ++times.at(static_cast<size_t>((at(w, 0) + i) * C + at(w, 1) + j));
-    EXPECT_EQ(times, std::vector<int>(R * C, 1));
-  };
-  check(Case<fp16, 128, 64, 32, 4>{}, 4, 1);
-  check(Case<fp16, 128, 64, 32, 8>{}, 4, 2);
-  check(Case<fp16, 64, 128, 32, 8>{}, 2, 4);
-  check(Case<fp16, 32, 256, 16, 4>{}, 2, 2);
-  check(Case<fp16, 16, 64, 16, 1>{}, 1, 1);
-}
-
 // ------------------------------------------------------------------------------ functions for rows
 
 constexpr int kQueries = 32, kKeys = 64, kHead = 64;
