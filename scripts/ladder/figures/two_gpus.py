@@ -58,12 +58,7 @@ class Pair:
 
     def expected(self, share):
         """How much faster if that share follows the copy, and the rest stays as it is."""
-        share = min(share, 1)
-        return 1 / (1 - share + share / self.copy)
-
-    def follows_the_copy(self, gain):
-        """Whether it is nearer to the copy's gain than to the matmul's."""
-        return abs(gain - self.copy) < abs(gain - self.matmul)
+        return 1 / (1 - min(share, 1) + min(share, 1) / self.copy) if share else None
 
 
 def how(record):
@@ -82,7 +77,7 @@ def two_gpus(files, missing):
             share = pair.share(records[0])
             rows.append({**files.look(step), "label": label(step, files) + (
                 " bwd" if files.own_way(step) == "bwd" else ""), "gain": pair.gain(records),
-                "share": share, "expected": pair.expected(share) if share else None})
+                "share": share, "expected": pair.expected(share)})
         if rows:
             panels.append({"title": f"d = {d}", "rows": rows})
     gpus = " and ".join(gpu.machine["gpu"] for gpu in pair.gpus)
@@ -137,7 +132,7 @@ def two_gpus_table(files, name):
     rows, changed = {}, {}  # by line, of each d that was measured
     for d in HEADS:
         for step, records in pair.steps(d).items():
-            if step[0] not in about.get("rungs", step):
+            if step[0] not in about.get("rungs", [step[0]]):
                 continue
             way = " backward" if files.own_way(step) == "bwd" else ""
             line = f"{number(step[0])} `{step[1]}`{way}"
@@ -185,7 +180,8 @@ def about_the_pair(pair):
 def which(pair, rows, changed):
     """Of the lines of a table."""
     near = [line for line, of in rows.items()
-            if all(pair.follows_the_copy(pair.gain(records)) for records in of.values())]
+            if all(abs(gain - pair.copy) < abs(gain - pair.matmul)
+                   for gain in map(pair.gain, of.values()))]
     text = f" Nearer to the copy's × than to the product's: {', '.join(near) or 'none'}."
     if changed:
         text += (" Left out, since their kernels or tiles are not the same in both files: "
