@@ -24,9 +24,13 @@ constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}, {256, 64,
 
 constexpr int kConsumersBackward = 2;  // warpgroups that multiply
 constexpr int kKeys = 64;              // of a consumer
-/// Stages of copies of Q and dO; at d = 256 there is room for one.
+/// Stages of copies of dO and of Q; at d = 256 there is room for one. Of Q one more where dK, its
+/// last use, ends in the next step.
 constexpr int backward_stages(int D) {
   return D == 256 ? 1 : 2;
+}
+constexpr int backward_stages_Q(int D) {
+  return D == 128 ? 3 : backward_stages(D);
 }
 constexpr int kStages_dS = 2;
 /// Registers of a thread of a consumer, and of the producer.
@@ -34,11 +38,13 @@ constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 constexpr int kAll = 1;  // the named barrier of all consumers
 
 int64_t backward_smem_bytes(int D, int Br, int Bc) {
-  const int columns = std::max(D, 64), stages = backward_stages(D);
-  return 2 * shared_bytes<fp16>(Bc * columns) + 2 * shared_bytes<fp16>(stages * Br * columns) +
-         shared_bytes<fp16>(kStages_dS * Bc * Br) + shared_bytes<float>(Br * D) +
-         2 * shared_bytes<float>(stages * Br) + shared_bytes<Mbarrier>(1) +
-         4 * shared_bytes<Mbarrier>(stages);
+  const int columns = std::max(D, 64);  // a tile has 64 at least
+  int64_t bytes = 2 * shared_bytes<fp16>(Bc * columns) + shared_bytes<fp16>(kStages_dS * Bc * Br) +
+                  shared_bytes<float>(Br * D) + shared_bytes<Mbarrier>(1);
+  for (const int stages : {backward_stages_Q(D), backward_stages(D)})
+    bytes += shared_bytes<fp16>(stages * Br * columns) + shared_bytes<float>(stages * Br) +
+             2 * shared_bytes<Mbarrier>(stages);
+  return bytes;
 }
 
 /// A piece of a tile of dQ, 64 × kColumns, that a consumer makes at once: rows of the tile or,
@@ -123,7 +129,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   SharedMemory smem;
   const TileKV tile_K{smem.take<T>("K", TileKV::kElements)};
   const TileKV tile_V{smem.take<T>("V", TileKV::kElements)};
-  StagesWithRows<TileQ, kStages, Br> Q{smem, "Q"}, dO{smem, "dO"};
+  StagesWithRows<TileQ, backward_stages_Q(D), Br> Q{smem, "Q"};
+  StagesWithRows<TileQ, kStages, Br> dO{smem, "dO"};
   const auto dS_stages = smem.take<T>("dS", kStages_dS * TileS::kElements);
   const auto dQ_tile = smem.take<float>("dQ", Br * D);
   Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
