@@ -10,7 +10,7 @@ import signal
 import sys
 import unittest
 
-from base import program
+from base import SECONDS, program
 from fake_ladder import STEPS, FakeLadder
 from ladder.text import bytes_text, rate_text, time_text
 
@@ -325,7 +325,7 @@ class RunTest(FakeLadder):
         self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["b"]})
         self.table()
         before = self.read("build/results.json")
-        self.tell({"01_tiled_matmul/b": {"sleep": 60}})
+        self.tell({"01_tiled_matmul/b": {"sleep": 2 * SECONDS}})
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             out, _ = self.stopped(COMMAND, number, self.at("asleep"), status)
             self.assertEqual(out, "")

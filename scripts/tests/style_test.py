@@ -81,11 +81,10 @@ class Width(unittest.TestCase):
 
 class Help(Scratch):
     def test_every_command_has_help_of_100_columns(self):
-        parts = ("", "measure", "draw", "peers", "clock", "capture")
-        commands = {name for name in os.listdir(SCRIPTS) if os.path.isfile(f"{SCRIPTS}/{name}")}
+        commands = [name for name in os.listdir(SCRIPTS) if os.path.isfile(f"{SCRIPTS}/{name}")]
         self.assertIn("figures", commands)
-        for command in [(name,) for name in commands] + [("figures", part) for part in parts]:
-            command = [word for word in command if word]
+        parts = [f"figures {part}" for part in ("measure", "draw", "peers", "clock", "capture")]
+        for command in map(str.split, commands + parts):
             said = self.run_it(os.path.join(SCRIPTS, command[0]), *command[1:], "--help",
                                COLUMNS="100").stdout
             self.assertRegex(said, f"(?i)usage: (scripts/)?{' '.join(command)}")

@@ -22,33 +22,13 @@ from ladder.bench.traces import write_traces
 from ladder.bench.workload import LADDER_LENGTH, TOKENS
 
 
-class Pace:
-    """How long what is left will take, from how long its like took."""
-
-    def __init__(self):
-        self.took = {}
-
-    def note(self, one, seconds):
-        self.took.setdefault((one.rung, one.variant), []).append(seconds)
-
-    def left(self, ones):
-        every = list(itertools.chain(*self.took.values()))
-        if not every:
-            return ""
-        mean = statistics.fmean(every)
-        seconds = sum(statistics.fmean(self.took.get((one.rung, one.variant), [mean]))
-                      for one in ones)
-        return (f", about {seconds / 60:.0f} min left" if seconds >= 90
-                else f", about {seconds:.0f} s left")
-
-
 class Bench:
     def __init__(self, options, programs, ladder, steps, results):
         self.options, self.programs, self.results = options, programs, results
         self.ladder, self.steps = ladder, steps
         self.device = "sim" if options.sim else "gpu"
         self.progress = Progress()
-        self.pace = Pace()
+        self.took = {}  # (rung, variant) → seconds of each run
         self.failures = []
         self.stopped = False
         self.started = time.monotonic()
@@ -127,6 +107,15 @@ class Bench:
         # As often as costs a twentieth of the time: a run that is killed loses little.
         self.next_save = now + 20 * (now - began)
 
+    def time_left(self):
+        """How long what is left will take, from how long its like took."""
+        if not self.took:
+            return ""
+        mean = statistics.fmean(itertools.chain(*self.took.values()))
+        seconds = sum(statistics.fmean(self.took.get(one[:2], [mean])) for one in self.left)
+        return (f", about {seconds / 60:.0f} min left" if seconds >= 90
+                else f", about {seconds:.0f} s left")
+
     def over(self):
         minutes = self.options.minutes
         return minutes is not None and time.monotonic() - self.started > 60 * minutes
@@ -164,7 +153,7 @@ class Bench:
         if one not in self.left or self.over():
             return
         done = self.count - len(self.left) + 1
-        what = f"[{done}/{self.count}{self.pace.left(self.left)}] {one.text()}"
+        what = f"[{done}/{self.count}{self.time_left()}] {one.text()}"
         self.left.remove(one)
         words_of = one.words(self.device)
         if not self.options.sim:
@@ -174,7 +163,7 @@ class Bench:
         began = time.monotonic()
         status, out, message = run_quietly(
             [self.programs[one.rung].path, *loaded(words_of[1:]), "--json"], what, self.progress)
-        self.pace.note(one, time.monotonic() - began)
+        self.took.setdefault(one[:2], []).append(time.monotonic() - began)
         message = message.removeprefix(f"{one.rung}: ")
         try:
             records = json_lines(out, one.rung)
@@ -212,7 +201,7 @@ class Bench:
             what = f"{direction}, {point.text()}"
             records, left_out = sdpa.measure(
                 self.pytorch, point, direction, missing, self.options, self.progress,
-                f"[{self.count - len(self.left)}/{self.count}{self.pace.left(self.left)}] PyTorch, "
+                f"[{self.count - len(self.left)}/{self.count}{self.time_left()}] PyTorch, "
                 f"{what}")
             for record in records.values():
                 self.results.add_peer({**record, "beside": sorted(

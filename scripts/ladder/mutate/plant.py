@@ -11,6 +11,7 @@ import subprocess
 
 from ladder.console import WRONG_RESULT, Stop
 from ladder.mutate.rules import Mutant, key
+from ladder.programs import wait_for
 
 SWITCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "switch.h")
 # What is compiled again and again must compile fast, and then not run too slowly.
@@ -174,22 +175,12 @@ def run_logged(command, what, progress, log, may_fail=False):
     with open(log, "w", encoding="utf-8") as out:
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
                               stderr=subprocess.STDOUT) as process:
-            try:
-                while True:
-                    progress.at(what + last_count(log))
-                    try:
-                        process.wait(timeout=1)
-                        break
-                    except subprocess.TimeoutExpired:
-                        continue
-            except BaseException:
-                process.terminate()
-                raise
+            status = wait_for(process, lambda: progress.at(what + last_count(log)))
     with open(log, encoding="utf-8", errors="replace") as out:
         said = out.read()
-    if process.returncode and not may_fail:
+    if status and not may_fail:
         raise Stop(f"{what} failed:\n{said[-3000:]}", WRONG_RESULT)
-    return process.returncode, said
+    return status, said
 
 
 def last_count(log):
