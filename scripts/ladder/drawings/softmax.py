@@ -202,21 +202,29 @@ def causal_tiles(pen):
                idle="skipped: not even read")
 
 
-@drawing(400, "Decoding: few queries, many keys, so the keys are split among blocks")
+@drawing(424, "Decoding: which block has which keys of which head, and who merges")
 def split_kv(pen):
     """Decoding: the keys are split among blocks, and a second kernel merges their parts."""
-    pen.box(40, 70, 96, 50, "chip", "Q", 14, "few rows")
-    for s in range(4):
-        x = 160 + 154 * s
-        pen.box(x, 70, 140, 50, f"w{s}", "K, V", 13, f"keys of split {s + 1}")
-        pen.arrow(x + 70, 122, x + 70, 150, f"w{s}")
-        pen.box(x, 152, 140, 46, f"w{s}", f"block {s + 1}", 13, "03's loop")
-        pen.arrow(x + 70, 200, x + 70, 228, f"w{s}")
-        pen.box(x, 230, 140, 50, "hbm", "m, l, O", 13, "fp32, unnormalised")
-        pen.arrow(x + 70, 282, 470 + (x - 391) * 0.35, 326)
-    pen.lines(88, 172, ["read by all", "blocks"], "faint", 12, "middle", 16)
-    pen.arrow(88, 122, 88, 156, "chip")
-    pen.lines(88, 252, ["workspace", "in HBM"], "faint", 12, "middle", 16)
-    pen.box(330, 328, 280, 46, "sum", "merge: a second kernel", 14, "03's rule, then O / l")
-    pen.note(20, 346, "One block a head would leave")
-    pen.note(20, 363, "most SMs idle.")
+    for head, y in enumerate((84, 204)):
+        pen.text(20, y - 10, f"heads {4 * head + 1} to {4 * head + 4} of Q", "bold", 12, "start")
+        pen.tiles(40, y, 4, 1, 76, 13, "chip")
+        pen.text(160, y - 10, f"head {head + 1} of K and V", "bold", 12, "start")
+        pen.arrow(118, y + 26, 158, y + 26, "chip")
+        for part in range(4):
+            x = 160 + 114 * part
+            pen.box(x, y, 110, 52, f"w{part}", f"block {4 * head + part + 1}", 13,
+                    f"keys: part {part + 1}")
+            pen.box(x, y + 54, 110, 24, "hbm", "4 × (m, l, Ô)", 12)
+        pen.arrow(618, y + 66, 652, y + 66)
+        pen.box(654, y, 126, 78, "sum", "merge", 14, "a block a row of Q")
+    pen.text(20, 326, "one row in merge:", "bold", 12, "start")
+    for part in range(4):
+        x = 160 + 114 * part
+        pen.box(x, 306, 96, 34, f"w{part}", f"α{part + 1} · Ô{part + 1}", 13)
+        pen.text(x + 105, 328, "+" if part < 3 else "", "", 14)
+    pen.arrow(602, 323, 652, 323)
+    pen.box(654, 306, 126, 34, "sum", "divided by l: O", 13)
+    pen.text(160, 362, "α1 = e^(m1 − m), with m the largest of m1 to m4; l is the same sum, of l1 "
+             "to l4", "faint", 12, "start")
+    pen.legend(404, chip="Q, read by four blocks", w0="keys, read by one", hbm="workspace in HBM",
+               sum="is added up")
