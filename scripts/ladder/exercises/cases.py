@@ -18,7 +18,8 @@ CASES = """\
 --heads 2 --kv-heads 1 --seqlen 217 --seqlen-kv 70 --dtype bf16 --causal
 --heads 2 --seqlen 66 --seqlen-kv 70 --head-dim 24 --scale 2e-45 --dtype bf16 --causal
 --heads 2 --kv-heads 1 --seqlen 113 --seqlen-kv 128 --scale 6.25
---heads 2 --seqlen 65 --seqlen-kv 66 --head-dim 128 --scale 1.77 --dtype bf16 --causal""".split("\n")
+--heads 2 --seqlen 65 --seqlen-kv 66 --head-dim 128 --scale 1.77 --dtype bf16 --causal
+""".splitlines()
 
 
 def run_case(lab, program, case, predicted):
