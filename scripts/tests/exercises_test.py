@@ -6,15 +6,17 @@ Run alone: python3 scripts/tests/exercises_test.py build/bin
 """
 
 import concurrent.futures
+import copy
 import os
 import re
 import sys
 import tempfile
+import types
 import unittest
 
 from base import ROOT, Scratch, argument, read, write
 from ladder.console import Stop
-from ladder.exercises.cases import quick_cases, run_case
+from ladder.exercises.cases import CASES, run_case
 from ladder.exercises.every import EXERCISES
 from ladder.exercises.kinds import (CODE, Change, Experiment, Mask, Numbers, check_code,
                                     check_numbers, number_of, patches)
@@ -39,16 +41,7 @@ class Listing(unittest.TestCase):
             with self.subTest(number):
                 self.assertTrue(task.title and task.task and task.answer)
                 self.assertNotIn("$", task.task)  # formulas are turned into text
-                self.assertGreaterEqual(len(EXERCISES[number].hints), 1)
-
-    def test_the_suites_cases_are_found(self):
-        names = [name for name, _ in quick_cases()]
-        self.assertGreater(len(names), 10)
-        self.assertIn("blind_rows", names)
-        self.assertNotIn("many_rounds", names)
-        suite = read(ROOT, "common/tests/suite/suite_test.cpp")
-        for name in names:
-            self.assertIn(f'{{"{name}", ', suite)
+                self.assertGreaterEqual(len(task.hints), 1)
 
 
 class Answers(unittest.TestCase):
@@ -99,9 +92,10 @@ class Code(unittest.TestCase):
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             cls.solved = {patch: made for (*_, patch), made in zip(jobs, pool.map(build, jobs))}
-        lab = new_lab(os.path.join(folder.name, "unchanged"))
-        cls.unchanged = {file: (lab, lab.unchanged(number, file))
-                         for file, number in {file: number for file, number, _ in jobs}.items()}
+        cls.unchanged = {}
+        for file in {file for file, *_ in jobs}:
+            lab = new_lab(os.path.join(folder.name, "unchanged", file))
+            cls.unchanged[file] = lab, lab.unchanged(file)
 
     def test_each_solution_is_right(self):
         for number, exercise in IN_CODE.items():
@@ -121,27 +115,29 @@ class Code(unittest.TestCase):
                 self.assertFalse(verdict.good)
                 self.assertRegex(verdict.line, r"^Not yet: .*\.$")
                 if isinstance(exercise, Change):
-                    self.assertRegex(verdict.line, r"case \w+ .*predicted are")
+                    self.assertRegex(verdict.line, r"--heads .*predicted are")
                 if isinstance(exercise, Mask):
                     self.assertRegex(verdict.line, r"query \d+ has an LSE of .* should see have")
 
     def test_what_is_wrong_is_named(self):
-        """A change half made: the kernel without its formula; and one that gives wrong results."""
+        """A formula that is not the kernel's; results that are wrong; what does not compile."""
         lab, _ = self.solved["00.6"]
         path = lab.scratch("00.6", IN_CODE["00.6"].file)
         whole = read(path)
-        for old, new, said in (("seen += p.keys(i)", "seen += p.N_kv", "traffic() says"),
-                                   ("o = fmaf(float(P[row + j])", "o = fmaf(1 + float(P[row + j])",
-                                "o is wrong: its error is"),
-                               ("T(o)", "T(o", "it does not compile: ")):
+        write(path, text=whole.replace("T(o)", "T(o"))
+        with self.assertRaisesRegex(Stop, "^Not yet: it does not compile: .*error.*$"):
+            lab.compile("00.6", IN_CODE["00.6"].file)
+        # Of a program's records, each changed in one place.
+        lab, program = self.unchanged[IN_CODE["00.6"].file]
+        for where, name, said in (("kernels", "model_read_bytes", "traffic() says"),
+                                  ("errors", "max", "o is wrong: its error is"),
+                                  ("errors", "nonfinite", "o is wrong: its error is")):
             with self.subTest(said):
-                self.assertIn(old, whole)
-                write(path, text=whole.replace(old, new))
-                try:
-                    line = check_code(lab, IN_CODE["00.6"],
-                                 lab.compile("00.6", IN_CODE["00.6"].file)).line
-                except Stop as stop:
-                    line = str(stop)
+                run = copy.deepcopy(lab.start(program, [*CASES[0].split(), "--check", "full"]))
+                of = run.records[0][where]
+                (of["o"] if where == "errors" else of[0])[name] += 1
+                other = types.SimpleNamespace(start=lambda *_: run)
+                line = run_case(other, program, CASES[0], lambda record: {})
                 self.assertIn(said, line)
                 self.assertEqual(len(line.splitlines()), 1)
 
@@ -161,7 +157,7 @@ class Code(unittest.TestCase):
 
     def test_a_sound_program_has_nothing_wrong_without_a_prediction(self):
         lab, program = self.unchanged[IN_CODE["03.6"].file]
-        for case in quick_cases()[:5]:
+        for case in CASES[:5]:
             self.assertIsNone(run_case(lab, program, case, lambda record: {}))
 
 
@@ -197,7 +193,7 @@ class Command(Scratch):
         self.assertEqual(read(path), read(ROOT, "03_online_softmax/attention.cu"))
 
     def test_hints_one_by_one(self):
-        hints = EXERCISES["01.1"].hints
+        hints = written()["01.1"].hints
         for shown in (1, 2, 3, 3):
             out = self.exercise("01.1", "--hint")
             self.assertEqual([hint in out for hint in hints],

@@ -1,29 +1,28 @@
 """What an exercise asks for, and how an answer is checked.
 
-The task and the answer in full stand in the lesson, under "Exercises", and are read from there.
-Here is what the lesson does not have: hints, and the check.
+The task and the answer in full stand in the lesson, under "Exercises", hints in hints.md.
 """
 
 import collections
 import math
 
-from ladder.exercises.cases import quick_cases, run_case
+from ladder.exercises.cases import CASES, run_case
 from ladder.exercises.masks import wrong_mask
 
 # answers: [(what is asked for, function of a Lab that works it out, relative tolerance)].
-Numbers = collections.namedtuple("Numbers", "answers hints")
-# A change to a file, after which a step still passes the suite's cases and requests what
+Numbers = collections.namedtuple("Numbers", "answers")
+# A change to a file, after which a step still passes all cases of cases.py and requests what
 # `predicted` says: a function of a record of --json giving {(kernel, array): (read, write)}
 # in bytes.
-Change = collections.namedtuple("Change", "file predicted hints")
+Change = collections.namedtuple("Change", "file predicted")
 # A change of the mask: sees(j, last) says whether a query whose last key under the causal mask is
 # `last` sees key j. Tiles in which no row sees a key are not to be read.
-Mask = collections.namedtuple("Mask", "file sees hints")
+Mask = collections.namedtuple("Mask", "file sees")
 # A mistake made on purpose. outcomes: {name of its patch: (function of a Lab and a program that
 # says whether it shows, what has been seen then)}.
-Experiment = collections.namedtuple("Experiment", "file outcomes hints")
+Experiment = collections.namedtuple("Experiment", "file outcomes")
 # A question answered in words: there is nothing to check.
-Words = collections.namedtuple("Words", "hints")
+Words = collections.namedtuple("Words", "")
 
 Verdict = collections.namedtuple("Verdict", "good line")
 
@@ -59,14 +58,13 @@ def check_numbers(lab, exercise, given):
 
 
 def check_change(lab, exercise, program):
-    """A Verdict on a program built from the reader's file: the first of the suite's cases in which
+    """A Verdict on a program built from the reader's file: the first case in which
     something is wrong, and what."""
-    for case in quick_cases():
+    for case in CASES:
         wrong = run_case(lab, program, case, exercise.predicted)
         if wrong:
             return Verdict(False, f"Not yet: {wrong}.")
-    return Verdict(True, f"Right: {len(quick_cases())} of the suite's cases pass, and request what "
-                         "was predicted.")
+    return Verdict(True, f"Right: all {len(CASES)} cases pass, and request what was predicted.")
 
 
 def check_mask(lab, exercise, program):

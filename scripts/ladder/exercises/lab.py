@@ -12,6 +12,9 @@ import subprocess
 
 from ladder.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
 from ladder.files import ROOT
+from ladder.programs import Program
+from ladder.records import requested
+from ladder.steps import ladder_of
 
 PATCHES = os.path.join(ROOT, "scripts/ladder/exercises/patches")
 SECONDS = 300  # that a run may take
@@ -71,6 +74,10 @@ class Lab:
             raise Stop(f"{command}: {run.last_words()}", BAD_USAGE)
         return run.records[-1]
 
+    def requested(self, command):
+        """Bytes that it requests of HBM."""
+        return requested(self.run(command))
+
     # ---- scratch copies ----
 
     def scratch(self, number, file):
@@ -113,24 +120,24 @@ class Lab:
         error = self.tool(compile_command(self.build, file, stub, built, self.optimise))
         if error:
             raise Stop(f"Not yet: it does not compile: {error}", WRONG_RESULT)
-        return self.link(number, file, built)
-
-    def unchanged(self, number, file):
-        """A program with the step as it is built already."""
-        return self.link(number, file, object_of(self.build, file))
-
-    def link(self, number, file, built):
-        rung = file.split(os.sep)[0]
-        program = os.path.join(self.folder, number, "made", rung)
-        os.makedirs(os.path.dirname(program), exist_ok=True)
-        with open(os.path.join(ROOT, file), encoding="utf-8") as source:
-            self.step_of[program] = re.search(r'\.name = "(\w+)"', source.read())[1]
+        program = os.path.join(made, file.split(os.sep)[0])
         error = self.tool(link_command(self.build, file, built, program))
         if error:
             raise Stop(f"it does not link ({error}): is {self.build} built to the end? scripts/run "
                        "builds it", NO_DEVICE)
         self.runs = {key: run for key, run in self.runs.items() if key[0] != program}
+        return self.with_step(program, file)
+
+    def with_step(self, program, file):
+        """The program, of which the step in this file is to be run."""
+        rung, *_, name = file.split(os.sep)
+        self.step_of[program] = name[:-3] if name != "attention.cu" else \
+            ladder_of([Program(program)], "sim").last_portable(rung).variant
         return program
+
+    def unchanged(self, file):
+        """The rung's program as it is."""
+        return self.with_step(self.need_build(file.split(os.sep)[0]), file)
 
     def tool(self, command):
         """The first error that a compiler or linker reports, or None."""
@@ -161,13 +168,9 @@ def object_of(build, step):
                 if made.endswith(f"rung_{rung}_sim.dir/stubs/{step}.cpp.o"))
 
 
-def step_command(build, step):
-    return list(compilations(build)[object_of(build, step)])
-
-
 def compile_command(build, step, source, target, optimise):
     """The build's own command for another source."""
-    words = step_command(build, step)
+    words = list(compilations(build)[object_of(build, step)])
     words[words.index("-c") + 1] = source
     words[words.index("-o") + 1] = target
     # What a change leaves unused is not a mistake here.

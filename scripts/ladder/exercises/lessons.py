@@ -1,4 +1,4 @@
-"""Exercises as the lessons have them: title, task and answer."""
+"""Exercises as the lessons have them, title, task and answer, with the hints of hints.md."""
 
 import collections
 import os
@@ -6,7 +6,7 @@ import re
 
 from ladder.files import ROOT, course_pages
 
-Written = collections.namedtuple("Written", "title task answer lesson")
+Written = collections.namedtuple("Written", "title task answer lesson hints")
 
 ONE = re.compile(r"^\*\*(\d+)\. (.*?)\*\*(.*?)"
                  r"^<details><summary>Answer</summary>\n(.*?)^</details>",
@@ -17,6 +17,9 @@ def written():
     """{"03.2": Written} of what stands under "## Exercises" in each lesson, by its folder:
     "05/hopper.1". Two lessons in one folder count on."""
     found = {}
+    with open(os.path.join(ROOT, "scripts/ladder/exercises/hints.md"), encoding="utf-8") as file:
+        hints = {head.strip(): re.findall(r"^- (.*)", text, re.MULTILINE) for head, _, text in
+                 (part.partition("\n") for part in file.read().split("\n## "))}
     for path in course_pages():
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -24,8 +27,9 @@ def written():
         lesson = os.path.relpath(path, ROOT)
         where = "/".join([lesson[:2], *lesson.split(os.sep)[1:-1]])
         for number, title, task, answer in ONE.findall(section[1] if section else ""):
-            found[f"{where}.{number}"] = Written(title.rstrip("."), plain(task), plain(answer),
-                                                 lesson)
+            name = f"{where}.{number}"
+            found[name] = Written(title.rstrip("."), plain(task), plain(answer), lesson,
+                                  hints.get(name, []))
     return found
 
 

@@ -1,15 +1,14 @@
-"""Hints and checks of 04's exercises."""
+"""Checks of 04's exercises."""
 
 import math
 
 from ladder.exercises.kinds import Change, Experiment, Numbers, Words
 from ladder.exercises.rung_00 import SMALL
-from ladder.records import requested
 
 
 def grows_with_the_head(lab):
-    narrow, wide = (requested(lab.run(f"04_flash_v1 --heads 1 --seqlen 1024 --head-dim {d} "
-                                      "--check off")) for d in (64, 128))
+    narrow, wide = (lab.requested(f"04_flash_v1 --heads 1 --seqlen 1024 --head-dim {d} "
+                                      "--check off") for d in (64, 128))
     return wide / narrow
 
 
@@ -36,27 +35,14 @@ def first_visit_reads_no_output(record):
 
 
 EXERCISES = {
-    "1": Numbers([("bytes requested", lambda lab: requested(lab.run(
-        f"04_flash_v1 {SMALL} --block-kv 64")), 0)], [
-        "50 keys are one tile: Tc = 1.",
-        "A head takes (10d + 16)·N·Tc + 10·N·d + 4·N_kv·d + 20·N."]),
-    "2": Numbers([("the factor", grows_with_the_head, 0.005)], [
-        "Which tile does plan() take at d = 64, and which at 128?",
-        "The part with Tc grows by nearly 4, the rest, 14·N·d, by 2."]),
+    "1": Numbers([("bytes requested", lambda lab: lab.requested(
+        f"04_flash_v1 {SMALL} --block-kv 64"), 0)]),
+    "2": Numbers([("the factor", grows_with_the_head, 0.005)]),
     "3": Experiment("04_flash_v1/attention.cu", {
         "04.3": (wrong_from_two_tiles_on, "with --block-kv 64 `o` is wrong and `lse` right; with "
-                                          "256 there is one visit, and nothing shows")}, [
-        "It is one word in the line that sets old_weight.",
-        "The check runs both tiles at the default size: four visits, and one."]),
-    "4": Words(["Which arrays would be visited less often?",
-                "And what would S take of a thread's registers?"]),
+                                          "256 there is one visit, and nothing shows")}),
+    "4": Words(),
     "5": Numbers([("keys at d = 64", lambda lab: round(keys_where_level(64)), 0.03),
-                  ("keys at d = 128", lambda lab: round(keys_where_level(128)), 0.03)], [
-        "This rung takes about 10d/Bc bytes for each element of S.",
-        "Set it equal to 3d/64 + 12."]),
-    "6": Change("04_flash_v1/attention.cu", first_visit_reads_no_output, [
-        "A Spread begins as zeros, so at the first tile of keys nothing has to be loaded into it.",
-        "Then nobody reads what `initialise` wrote to O_fp32. Take it out there too, the parameter "
-        "included.",
-        "traffic(): O_fp32 is read once less than there are tiles of keys."]),
+                  ("keys at d = 128", lambda lab: round(keys_where_level(128)), 0.03)]),
+    "6": Change("04_flash_v1/attention.cu", first_visit_reads_no_output),
 }

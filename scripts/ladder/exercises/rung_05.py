@@ -1,11 +1,10 @@
-"""Hints and checks of 05's exercises."""
+"""Checks of 05's exercises."""
 
 import math
 
 from ladder.exercises.kinds import Change, Experiment, Mask, Numbers
 from ladder.exercises.rung_00 import SMALL
 from ladder.exercises.rung_03 import skips_what_nobody_sees
-from ladder.records import requested
 
 LONG = "--heads 1 --seqlen 1024 --head-dim 128 --check off"
 WINDOW, SINKS = 96, 4
@@ -15,8 +14,8 @@ MASKED = "05_flash_v2 --variant mma --heads 1 --seqlen 128 --seqlen-kv 1024"
 
 
 def misses_by(lab):
-    return (requested(lab.run(f"04_flash_v1 {LONG} --block-kv 256")) /
-            requested(lab.run(f"05_flash_v2 --variant mma {LONG}")))
+    return (lab.requested(f"04_flash_v1 {LONG} --block-kv 256") /
+            lab.requested(f"05_flash_v2 --variant mma {LONG}"))
 
 
 def nearest_tile(lab):
@@ -52,59 +51,27 @@ def splits_for_nothing(lab, program):
 
 
 EXERCISES = {
-    "1": Numbers([("bytes requested", lambda lab: requested(lab.run(
-        f"05_flash_v2 --variant mma {SMALL}")), 0)], [
-        "100 queries are one tile of 128.", "Q, O and LSE once, K and V once for each tile of Q."]),
+    "1": Numbers([("bytes requested", lambda lab: lab.requested(
+        f"05_flash_v2 --variant mma {SMALL}"), 0)]),
     "2": Numbers([("the Bc", lambda lab: 2.5 * 128, 0), ("the nearest compiled", nearest_tile, 0),
-                  ("the factor it misses by", misses_by, 0.01)], [
-        "04 requests about 10·N²·d/Bc, `mma` about 4·N²·d/Br.",
-        "At this length the ends count too: 14·N·d against 4·N·d."]),
+                  ("the factor it misses by", misses_by, 0.01)]),
     "3": Numbers([("exponentials at 64 × 128", lambda lab: lab.run(
-        "05_flash_v2 --variant defer --heads 1 --seqlen 512 --block-kv 128")["exp_count"], 0)], [
-        "One for each element of S, and alpha for each row, step and warp.",
-        "With tiles of 128 keys there are half as many steps."]),
+        "05_flash_v2 --variant defer --heads 1 --seqlen 512 --block-kv 128")["exp_count"], 0)]),
     "4": Experiment("05_flash_v2/attention.cu", {
         "05.4.sum": (lambda lab, program: both_wrong(lab, program, lambda error: error < 0.28),
                      "l is too large: `o` is too small and `lse` too large"),
         "05.4.both": (lambda lab, program: both_wrong(lab, program, lambda error: error >= 0.28),
                       "without both rescalings `o` and `lse` fail too: the factor does not cancel, "
-                      "since the keys before a new maximum count for too much")}, [
-        "First change the line of l alone, and check.",
-        "Then delete mul_rows(O_sum, alpha); as well."]),
-    "5": Numbers([("tiles skipped", tiles_skipped, 0)], [
-        "The mask is aligned with the last key: which keys does query 127 see?",
-        "The loop ends where the tile's last row does."]),
-    "6": Change("05_flash_v2/rows.cu", skips_what_nobody_sees, [
-        "The loop ends at `keys`, and so do the copies. What is `keys` in attention.cu?",
-        "The block's last row is min(block_row + Br, p.N) - 1.",
-        "traffic() is then that of attention.cu: sum the keys of the tiles' last rows."]),
-    "7": Mask("05_flash_v2/attention.cu", lambda j, last: j > last - WINDOW, [
-        "p.keys(row + i) is one more than the last key that row i sees. The first is kWindow "
-        "before that.",
-        "Which tiles need the mask now? The window of a warp's last row begins last.",
-        "The loop begins at the tile in which the window of the block's first row does, rounded "
-        "down to a multiple of Bc. Where does the first copy of K come from, and how many rows?",
-        "The key where a window begins may be negative: max(…, 0), with both of type int; in "
-        "traffic() std::max, and row is an int64_t: static_cast<int>(row).",
-        "traffic(): rows counts the keys from the loop's beginning to its end."]),
+                      "since the keys before a new maximum count for too much")}),
+    "5": Numbers([("tiles skipped", tiles_skipped, 0)]),
+    "6": Change("05_flash_v2/rows.cu", skips_what_nobody_sees),
+    "7": Mask("05_flash_v2/attention.cu", lambda j, last: j > last - WINDOW),
     "8": Mask("05_flash_v2/attention.cu",
-              lambda j, last: j > last - WINDOW or j < SINKS, [
-        "Begin with your window: your copy is the rung's file again. First the mask alone: leave "
-        "no tile out until O is right.",
-        "Then the loop: key 0, then the window's first tile, but not tile 0 again. A variable "
-        "`next` serves the loop and the copy of the next K.",
-        "max(first, Bc) wants two values of one type: Bc is an int.",
-        "traffic(): one tile more, where the window does not begin in tile 0."]),
-    "9": Numbers([("bytes requested", lambda lab: requested(lab.run(
-        f"05_flash_v2 {CACHE} --set splits=4")), 0)], [
-        "K and V once; Q once a part.", "Four rows of Q share a head of K and V.",
-        "A row of a part is d + 2 numbers in fp32, written and read."]),
+              lambda j, last: j > last - WINDOW or j < SINKS),
+    "9": Numbers([("bytes requested", lambda lab: lab.requested(
+        f"05_flash_v2 {CACHE} --set splits=4"), 0)]),
     "10": Numbers([(f"{parts} parts", lambda lab, parts=parts: tiles_of_time(parts), 0)
-                   for parts in (8, 32, 64)], [
-        "How many blocks are there, and how many waves of 264?",
-        "The longest part's tiles, and three for its start and end."]),
+                   for parts in (8, 32, 64)]),
     "11": Experiment("05_flash_v2/split_kv.cu", {
-        "05.11": (splits_for_nothing, "8 parts instead of one, with a workspace")}, [
-        "A tile has 64 keys.", "One part: how many waves are 150 blocks, of how many "
-        "tiles each?", "--verbose says what was chosen."]),
+        "05.11": (splits_for_nothing, "8 parts instead of one, with a workspace")}),
 }

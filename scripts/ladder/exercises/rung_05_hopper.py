@@ -1,11 +1,10 @@
-"""Hints and checks of the exercises of 05's lesson on Hopper."""
+"""Checks of the exercises of 05's lesson on Hopper."""
 
 import math
 import os
 
 from ladder.exercises.kinds import Experiment, Numbers
 from ladder.npy import npy
-from ladder.records import requested
 
 HEAD = "--heads 1 --seqlen 512"
 
@@ -42,22 +41,12 @@ def output_of_vanishing_weights(lab):
 
 
 EXERCISES = {
-    "1": Numbers([("bytes requested", lambda lab: requested(lab.run(
-        f"05_flash_v2 --variant sm90 {HEAD}")), 0)], [
-        "How many tiles of 192 rows are 512?",
-        "Q, O and LSE once, K and V once for each tile of Q.",
-        "And a counter of 4 bytes: cleared once, read and written once for each tile."]),
-    "2": Numbers([("units", lambda lab: units(lab, "sm90"), 0)], [
-        "A consumer has 64 rows, and ends where its last row does.",
-        "Three tiles are nine consumers, but eight have rows."]),
+    "1": Numbers([("bytes requested", lambda lab: lab.requested(
+        f"05_flash_v2 --variant sm90 {HEAD}"), 0)]),
+    "2": Numbers([("units", lambda lab: units(lab, "sm90"), 0)]),
     "3": Experiment("05_flash_v2/hopper/fp8.cu", {
         "05.hopper.3": (order_is_seen_from_three_keys_on,
-                        "from three keys on `o` fails, and `lse` never does")}, [
-        "In quantise, column_at() stands twice: for the first key of a thread, and for the 8 from "
-        "it on. Leave it out in both places.",
-        "What is LSE made of? And where does the first line of column_at() differ from 0 1 2 3?"]),
+                        "from three keys on `o` fails, and `lse` never does")}),
     "4": Numbers([("below the maximum", lambda lab: 10 * math.log(2), 0.005),
-                  ("O", output_of_vanishing_weights, 0.005)], [
-        "The smallest number of e4m3 above 0 is 2^-9. What becomes of its half?",
-        "l is the sum of P before it is rounded: 1 + 1023·exp(-7)."]),
+                  ("O", output_of_vanishing_weights, 0.005)]),
 }

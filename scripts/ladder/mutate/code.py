@@ -19,6 +19,27 @@ class Code(str):
     def names(self):
         return Names(self)
 
+    @functools.cached_property
+    def closes(self):
+        """{where a bracket opens: where it closes}."""
+        found, open_ones = {}, []
+        for bracket in re.finditer(r"[()\[\]{}]", self):
+            if bracket[0] in "([{":
+                open_ones.append(bracket.start())
+            elif open_ones:
+                found[open_ones.pop()] = bracket.start()
+        return found
+
+    @functools.cached_property
+    def opens(self):
+        return {close: at for at, close in self.closes.items()}
+
+    def until(self, at, ends):
+        """The first of these characters from a place on that stands in no bracket; else the end."""
+        while at < len(self) and self[at] not in ends:
+            at = self.closes.get(at, at) + 1
+        return at
+
     def one_line(self, begin, end):
         """What stands there, on one line, without comments and the preprocessor's lines."""
         here = zip(self.whole[begin:end], self[begin:end], self.quoted[begin:end])
@@ -42,30 +63,13 @@ def masked(text):
     return PATTERN.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
 
-def closing(text, at):
-    """Where the bracket that opens at `at` closes."""
-    pairs = {"(": ")", "[": "]", "{": "}"}
-    open_ones = []
-    for i in range(at, len(text)):
-        if text[i] in pairs:
-            open_ones.append(pairs[text[i]])
-        elif open_ones and text[i] == open_ones[-1]:
-            open_ones.pop()
-            if not open_ones:
-                return i
-    raise ValueError(f"a bracket that never closes: {text[at:at + 40]!r}")
-
-
 def bodies(text):
     """[begin, end) of the bodies of what runs on the device."""
     found = []
     for start in re.finditer(r"\b__(?:global|device)__\b", text):
-        at, depth = start.end(), 0
-        while at < len(text) and not (depth == 0 and text[at] in "{;"):
-            depth += {"(": 1, ")": -1}.get(text[at], 0)
-            at += 1
-        if at < len(text) and text[at] == "{" and not (found and at < found[-1][1]):
-            found.append((at + 1, closing(text, at)))
+        at = text.until(start.end(), "{;")
+        if text[at:at + 1] == "{" and not (found and at < found[-1][1]):
+            found.append((at + 1, text.closes[at]))
     return found
 
 
@@ -74,7 +78,7 @@ def host_bodies(text):
     found = []
     for begin, end in sorted(text.names.blocks):
         inside = found and begin < found[-1][1]
-        if not inside and parameters_before(text, begin, text.names.opens):
+        if not inside and parameters_before(text, begin, text.opens):
             found.append((begin + 1, end))
     return found
 
@@ -85,22 +89,19 @@ def constants(text):
     for start in re.finditer(r"\b(?:constexpr|static_assert|using|template)\b", text):
         if start[0] == "constexpr" and re.search(r"\bif\s*$", text[:start.start()]):
             begin = text.index("(", start.end())
-            found.append((start.start(), closing(text, begin)))
+            found.append((start.start(), text.closes[begin]))
             continue
-        at, depth = start.end(), 0
-        while at < len(text) and not (depth == 0 and text[at] in ";{"):
-            depth += {"(": 1, ")": -1}.get(text[at], 0)
-            at += 1
+        at = text.until(start.end(), ";{")
         # What a constant is initialised with, in braces; not the body of a function.
         if text[at:at + 1] == "{" and start[0] == "constexpr" and ")" not in text[start.end():at]:
-            at = closing(text, at)
+            at = text.closes[at]
         found.append((start.start(), at))
     # The arguments of a template: the one < that has no space before it.
     for start in re.finditer(r"(?<=\w)<(?=[^\s=<])", text):
         at, depth = start.end(), 1
         while at < len(text) and depth and text[at] not in ";{":
             depth += {"<": 1, ">": -1}.get(text[at], 0)
-            at = closing(text, at) + 1 if text[at] == "(" else at + 1
+            at = text.closes[at] + 1 if text[at] == "(" else at + 1
         found.append((start.start(), at))
     return found
 

@@ -22,17 +22,6 @@ GIVES = {**dict.fromkeys(("fill_rows", "make_rows", "finite_or_zero", "sum_over_
          "smem.take": "Smem", "hbm": "Hbm", "read_chunk": "Chunk"}
 
 
-def pairs(text):
-    """{where a bracket opens: where it closes}."""
-    found, open_ones = {}, []
-    for bracket in re.finditer(r"[()\[\]{}]", text):
-        if bracket[0] in "([{":
-            open_ones.append(bracket.start())
-        elif open_ones:
-            found[open_ones.pop()] = bracket.start()
-    return found
-
-
 def split(text):
     """[(begin, end)] of the parts between commas that stand in no bracket."""
     depth, begin, parts = 0, 0, []
@@ -66,8 +55,8 @@ class Names:
 
     def __init__(self, text):
         self.text = text
-        self.closes = pairs(text)
-        self.opens = {close: at for at, close in self.closes.items()}
+        self.closes = text.closes
+        self.opens = text.opens
         self.blocks = [(at, close) for at, close in self.closes.items() if text[at] == "{"]
         self.block_begins = sorted(self.blocks)
         self.names = collections.defaultdict(list)
@@ -82,8 +71,7 @@ class Names:
 
     def after(self, at):
         """[begin, end) of the first block after a place that is in no bracket; up to a ; else."""
-        while at < len(self.text) and self.text[at] not in ";{":
-            at = self.closes[at] + 1 if self.text[at] in "([" and at in self.closes else at + 1
+        at = self.text.until(at, ";{")
         return (at, self.closes.get(at, at))
 
     def around(self, at):
@@ -173,9 +161,7 @@ class Names:
     def end_of_control(self, at):
         """Where the statement that begins at `at` ends."""
         rest = re.match(r"\s*(?:(?:if|for|while)(?: constexpr)?\s*(?=\())?", self.text[at:])
-        at += rest.end()
-        while at < len(self.text) and self.text[at] not in ";{}":
-            at = self.closes[at] + 1 if self.text[at] in "([" and at in self.closes else at + 1
+        at = self.text.until(at + rest.end(), ";{}")
         return self.closes.get(at, at) + 1
 
     def end_of_declarator(self, at):

@@ -3,7 +3,7 @@
 import collections
 import re
 
-from ladder.mutate.code import Code, Spans, bodies, closing, constants, host_bodies
+from ladder.mutate.code import Code, Spans, bodies, constants, host_bodies
 from ladder.mutate.names import KEYWORDS, TYPE
 
 # A change: the text [begin, end) of a file becomes `planted`, which has both what was there, as
@@ -55,31 +55,19 @@ def statement(text):
 
 def ends_control(text, at):
     """Whether the bracket that closes just before `at` is that of an if or a loop."""
-    close = text[:at].rstrip()
-    depth = 0
-    for i in range(len(close) - 1, -1, -1):
-        depth += {")": 1, "(": -1}.get(close[i], 0)
-        if depth == 0:
-            return re.search(r"\b(?:if|for|while)(?: constexpr)?\s*$", close[:i]) is not None
-    return False
+    opens = text.opens[len(text[:at].rstrip()) - 1]
+    return re.search(r"\b(?:if|for|while)(?: constexpr)?\s*$", text[:opens]) is not None
 
 
 def end_of_statement(text, at):
-    while at < len(text):
-        if text[at] in "([{":
-            at = closing(text, at)
-        elif text[at] == ";":
-            return at + 1
-        elif text[at] in "})]":
-            return None
-        at += 1
-    return None
+    at = text.until(at, ";})]")
+    return at + 1 if text[at:at + 1] == ";" else None
 
 
 def guard(text):
     """An `if` that is always taken, or never."""
     for found in re.finditer(r"\bif \(", text):
-        begin, end = found.end(), closing(text, found.end() - 1)
+        begin, end = found.end(), text.closes[found.end() - 1]
         yield begin, end, "true", "ladder::mutant::on({id}) || ({was})"
         yield begin, end, "false", "!ladder::mutant::on({id}) && ({was})"
 
@@ -174,7 +162,7 @@ def moved(text):
     """A statement moved by one across one that orders: a barrier, a wait, a commit, a release. Of
     the two the one that orders is moved, which comes to the same. Not across what it doesn't
     order, see unordered()."""
-    lambdas = {found[1]: (found.end(), closing(text, found.end() - 1))
+    lambdas = {found[1]: (found.end(), text.closes[found.end() - 1])
                for found in re.finditer(r"\b(\w+) = \[&\][^;{]*\{", text)}
     ordering = [name for name, span in lambdas.items() if SYNCHRONISES.search(text, *span)]
     orders = re.compile(SYNCHRONISES.pattern + "".join(rf"|^{name}\(" for name in sorted(ordering)))
@@ -261,11 +249,11 @@ def statements(text, at, end):
 def end_of_any(text, at):
     """Where a statement ends, with all that it controls."""
     if text[at] == "{":
-        return text.names.closes[at] + 1
+        return text.closes[at] + 1
     head = re.compile(r"(if|for|while|switch)(?: constexpr)?\s*(?=\()").match(text, at)
     if not head:
         return end_of_statement(text, at)
-    at = end_of_any(text, re.compile(r"\s*").match(text, text.names.closes[head.end()] + 1).end())
+    at = end_of_any(text, re.compile(r"\s*").match(text, text.closes[head.end()] + 1).end())
     other = head[1] == "if" and at and re.compile(r"\s*else\s*").match(text, at)
     return end_of_any(text, other.end()) if other else at
 
@@ -273,7 +261,7 @@ def end_of_any(text, at):
 def orders_memory(statement, orders):
     """Whether a statement is a call that orders, or an `if` with one."""
     if statement.startswith("if ("):
-        statement = statement[closing(statement, 3) + 1:].lstrip()
+        statement = statement[Code(statement).closes[3] + 1:].lstrip()
     return not re.match(r"(?:if|for|while|return|\{)", statement) and \
         not DECLARES.match(statement) and orders.search(statement) is not None
 
@@ -303,7 +291,7 @@ def written(text, found):
 
 def variable(text):
     """A variable for another of the same type that is in scope, or a field for its neighbour."""
-    headers = Spans([(found.end() - 1, closing(text, found.end() - 1))
+    headers = Spans([(found.end() - 1, text.closes[found.end() - 1])
                      for found in re.finditer(r"\bfor \(", text)])
     for found, one in uses(text):
         at, stores = found.start(), written(text, found)
@@ -328,7 +316,7 @@ def rounding(text):
     for found in floats:
         begin, end = found.span()
         if text[end:end + 1] == "[" and found[0] != "scale":
-            end = closing(text, end) + 1
+            end = text.closes[end] + 1
         if not text.names.find("T", begin) or written(text, found) or \
                 re.match(r"\s*(?:[<>]=?|[!=]=)\s", text[end:]) or \
                 re.search(r"\s(?:[<>]=?|[!=]=)\s$", text[:begin]) or \
@@ -356,9 +344,9 @@ def check(text):
     """A check of the sim that is never made, or that one of its conditions is left out of."""
     ifs = []
     for found in re.finditer(r"\bif \(", text):
-        begin, end = found.end(), closing(text, found.end() - 1)
+        begin, end = found.end(), text.closes[found.end() - 1]
         after = re.match(r"\)(?:\s*\[\[\w+\]\])?\s*", text[end:]).end() + end
-        body = text[after:closing(text, after) if text[after] == "{" else text.index(";", after)]
+        body = text[after:text.closes[after] if text[after] == "{" else text.index(";", after)]
         if re.search(r"\b(?:fault|fault_in|fault_of_load|fail|complain|refuse)\(|\bthrow\b", body):
             ifs.append((begin, end))
             yield begin, end, "false", "!ladder::mutant::on({id}) && ({was})"

@@ -75,7 +75,7 @@ constexpr X rounded(int id, const X& x) {
 
 // `a + M + b` stands for a + b, or a − b where the mutant M is active: M takes its place between
 // the two without a change of precedence. So for other operators; `a < M > b` stands for a < b.
-#define LADDER_MUTANT_OPERATOR(Name, OP, THEN, SOUND, POSSIBLE, MUTATED)                \
+#define LADDER_MUTANT_OPERATOR(Name, OP, THEN, SOUND, MUTATED)                          \
   struct Name {                                                                         \
     int id;                                                                             \
   };                                                                                    \
@@ -93,14 +93,14 @@ constexpr X rounded(int id, const X& x) {
     using R = std::remove_cvref_t<decltype(std::declval<A>() SOUND std::declval<B>())>; \
     auto&& a = std::forward<A>(left.a);                                                 \
     auto&& b = std::forward<B>(right);                                                  \
-    if constexpr (requires { R(POSSIBLE); })                                            \
+    if constexpr (requires { R(MUTATED); })                                             \
       if (on(left.id)) return R(MUTATED);                                               \
     return R(std::forward<A>(a) SOUND std::forward<B>(b));                              \
   }
 #define LADDER_A std::forward<A>(a)
 #define LADDER_B std::forward<B>(b)
 #define LADDER_SIMPLE(Name, OP, THEN, OTHER) \
-  LADDER_MUTANT_OPERATOR(Name, OP, THEN, OP, LADDER_A OTHER LADDER_B, LADDER_A OTHER LADDER_B)
+  LADDER_MUTANT_OPERATOR(Name, OP, THEN, OP, LADDER_A OTHER LADDER_B)
 
 LADDER_SIMPLE(Less, <, >, <=)
 LADDER_SIMPLE(LessEqual, <=, >=, <)
@@ -111,7 +111,7 @@ LADDER_SIMPLE(NotEqual, !=, !=, ==)
 LADDER_SIMPLE(Minus, -, -, +)
 LADDER_SIMPLE(Times, *, *, +)
 LADDER_SIMPLE(Over, /, /, *)
-LADDER_MUTANT_OPERATOR(Modulo, %, %, %, LADDER_A, LADDER_A)
+LADDER_MUTANT_OPERATOR(Modulo, %, %, %, LADDER_A)
 
 /// Not all that a number can be added to can have one subtracted.
 template <class A, class B>
@@ -121,7 +121,7 @@ constexpr auto minus(A&& a, B&& b) {
   else
     return std::forward<A>(a) + -std::forward<B>(b);
 }
-LADDER_MUTANT_OPERATOR(Plus, +, +, +, minus(LADDER_A, LADDER_B), minus(LADDER_A, LADDER_B))
+LADDER_MUTANT_OPERATOR(Plus, +, +, +, minus(LADDER_A, LADDER_B))
 
 /// f(…), or g(…) where the mutant is active.
 #define LADDER_MUTANT_CALL(id, f, g)                                       \
