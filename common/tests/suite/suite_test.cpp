@@ -614,9 +614,12 @@ void check_settings(Device& device, const Variant& v) {
     for (const Case& c : kCases)
       for (const Maker* made : {tiles_that_cancel, tiles_that_rise, six_keys})
         if (v.device == DeviceKind::sim && c.made == made) check(c, {.settings = settings});
-    if (v.device == DeviceKind::sim && v.decoding)
+    if (v.device == DeviceKind::sim && v.decoding) {
       check({"parts_that_rise", 1, 1, 1, 3, 557, 16, false, bf, Input::normal, 1, parts_that_rise},
             {.settings = settings});
+      check({"shares_of_43", 1, 1, 1, 2, 43, 16, false, bf, Input::normal, 1, shares_of_43},
+            {.settings = settings});  // in several parts: alone it is one, which nobody merges
+    }
   }
   // And its larger tiles, which no shortage of shared memory brings up.
   for (const TileSize& tile : v.tiles)
