@@ -43,6 +43,7 @@ class Actor:
         self.ends = {"wgmma_wait": [], "tma_store_wait": []}
         self.count = collections.Counter()  # of products and spans of arithmetic, by name
         self.spans = []    # [what, number of the step or None, from, to]
+        self.times = []    # of each event: from, to; by them the explorer places a warp's
 
     def number_of(self, what):
         self.count[what] += 1
@@ -144,6 +145,7 @@ class Block:
                 if not self.over(actor, kind, name, number):
                     return moved
                 actor.end_wait(WAITS[kind], self.now)
+            actor.times.append((actor.since, self.now))
             actor.at, actor.left, actor.since = actor.at + 1, None, None
         return moved
 
