@@ -94,7 +94,6 @@ struct Timing {
 struct TimingOptions {
   double budget_ms = 200;  // time to spend, L2 flushes included; about as much goes before it
   bool flush_l2 = true;    // overwrite 2×L2 before every sample
-  bool queued = true;      // false waits on the host after every launch: shows what gaps cost
 };
 
 /// How the sim orders what CUDA leaves unordered: blocks, and threads between barriers.

@@ -256,7 +256,6 @@ class Gpu : public Device {
       begin.record();
       work();
       end.record();
-      if (!options.queued) wait();
     }
     wait();
     std::vector<double> ms;

@@ -597,6 +597,7 @@ TEST_F(HopperFaults, GroupsOfAdditions) {
 __global__ void meet(TensorMap, TensorMap, Hbm<float>) {
   const bool first = threadIdx.x < 128;
   if (made("two barriers")) named_barrier_sync(first ? 1 : 2, 256);
+  if (made("")) first ? named_barrier_sync(1, 256) : named_barrier_arrive(1, 256);
   if (made("two counts")) named_barrier_sync(1, first ? 256 : 128);
   if (made("arrives twice") && first) {
     named_barrier_arrive(1, 256);
@@ -620,6 +621,7 @@ __global__ void meet(TensorMap, TensorMap, Hbm<float>) {
 }
 
 TEST_F(HopperFaults, NamedBarriers) {
+  EXPECT_EQ(said(meet, "", 256), "no fault");
   expect(meet, 256,
          {{"two barriers",
            "deadlock: 0 of 256 threads have ended, the others wait: thread (0,0,0) and 127 after "
