@@ -46,6 +46,23 @@ def write(*path, text, mode=0o644):
     return path
 
 
+def fences(text, language):
+    """(number of the line after the opening fence, lines) of each fenced block."""
+    block = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if block is not None and line.strip() == "```":
+            yield block
+            block = None
+        elif block is not None:
+            block[1].append(line)
+        elif line.strip() == f"```{language}":
+            block = (number + 1, [])
+
+
+def like(record, **wanted):
+    return wanted.items() <= record.items()
+
+
 def wait_for(path):
     end = time.monotonic() + SECONDS
     while not os.path.exists(path):

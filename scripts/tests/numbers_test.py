@@ -22,7 +22,7 @@ LOCK = os.path.join(SCRIPTS, "tests/numbers.txt")
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 GENERATED = re.compile(r"<!-- (\w+):begin -->.*?<!-- \1:end -->", re.DOTALL)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-CHECKED = ("console", "cuda", "cpp")  # by lessons_test; other fences are text
+CHECKED = ("console", "cuda", "cpp")  # by lessons_test and pages_test; other fences are text
 
 
 def lessons():

@@ -1,6 +1,6 @@
 """The recipe of common/README.md, "To add a rung", steps 1 and 2: beside the tree, one folder and
 one line of CMakeLists.txt make a program with its tests. (That a new rung has its rows and its
-colour without another line, plots_test shows.)
+colour without another line, figures_test shows.)
 
 Run alone: python3 scripts/tests/toy_test.py [C++ compiler]
 """
