@@ -22,7 +22,7 @@ def event(kind, name="", number=0, amount=0, barrier="", exps=0, flops=0):
 
 
 class Pipeline(unittest.TestCase):
-    """The replay of what happens in a block: of small cases worked out by hand, and of the traces
+    """The replay of what happens in a block: of a small case worked out by hand, and of the traces
     that are committed, where what the figure is to show must be there."""
 
     def test_a_copy_a_product_and_a_softmax(self):
@@ -46,38 +46,6 @@ class Pipeline(unittest.TestCase):
             ["softmax", 0, landed + 100, free], ["scale", 0, free, free + 10],
             ["tile", None, free + 10, free + 632]]])
         self.assertEqual(played["end"], free + 632)
-
-    def test_products_queue_and_softmaxes_share(self):
-        played = replay.replay([[event("wgmma", "K", amount=4096 * 100),
-                                 event("wgmma_wait", number=1), event("exit", exps=cycles // 8)]
-                                for cycles in (160, 80)], FORWARD)
-        self.assertEqual(played["products"], [[0, "S", 0, 0, 100], [1, "S", 0, 100, 200]])
-        # The first has 60 of its 160 cycles left when the second begins, and at half the rate needs
-        # 120 for them; then the second has 20 of 80 left, and all of the units.
-        self.assertEqual([spans[-1] for spans in played["consumers"]],
-                         [["softmax", 0, 100, 320], ["softmax", 0, 200, 340]])
-
-    def test_copies_queue_and_stores_do_not(self):
-        for load, store in (("tma_load", "tma_store"), ("bulk_load", "bulk_add")):
-            played = replay.replay([
-                [event(load, "K", amount=5120, barrier="K_full[0]"),
-                 event(store, "O", amount=10 * 5120),
-                 event("tma_load", "V", amount=5120, barrier="V_full[0]"),
-                 event("tma_store_wait", number=1), event("exit", flops=1)],
-                [event("mbarrier_wait", "V_full[0]"), event("wgmma", "V", amount=4096)]], FORWARD)
-            self.assertEqual([copied[:4] for copied in played["copies"]],
-                             [["K", 0, 0, 132 + 500], ["V", 0, 0, 2 * 132 + 500]])
-            self.assertEqual(played["products"], [[0, "O", 0, 764, 765]])
-            self.assertEqual(played["end"], 1320 + 1)
-
-    def test_turns(self):
-        first = [event("named_barrier_sync", "4"), event("wgmma", "V", amount=4096),
-                 event("named_barrier_arrive", "5", flops=30), event("exit")]
-        second = [event("named_barrier_arrive", "4"), event("named_barrier_sync", "5"),
-                  event("wgmma", "V", amount=4096), event("exit"), event("exit")]
-        played = replay.replay([first, second], FORWARD)
-        self.assertEqual(played["products"], [[0, "O", 0, 0, 1], [1, "O", 0, 30, 31]])
-        self.assertEqual(played["consumers"][1], [["turn", None, 0, 30]])
 
     def test_what_never_comes(self):
         waits = [event("mbarrier_wait", "K_full[0]"), event("mbarrier_arrive", "K_full[0]")]
@@ -185,34 +153,27 @@ class ClockTest(unittest.TestCase):
         shown = [[[1000 + 160 * who + 320 * (step + (late and what >= clock.O_ISSUED)) + part
                    for what, part in enumerate(parts)] for step in range(clock.STEPS)]
                  for who in (0, 1)]
-        panel = clock_panel({"variant": variant, "shown": shown, "block_q": 128, "block_kv": 128,
-                             "head_dim": 128, "cycles": {"step": 4096}, "sm_ghz": 1.5,
-                             "tflops": 500, "tflops_marked": 490}, 640)
-        self.assertIn("4,096 cycles, 50% of them the tensor cores'; 1.50 GHz; 490 TFLOP/s, "
-                      "500 without the marks", panel["title"])
-        return panel
+        return clock_panel({"variant": variant, "shown": shown, "block_q": 128, "block_kv": 128,
+                            "head_dim": 128, "cycles": {"step": 4096}, "sm_ghz": 1.5,
+                            "tflops": 500, "tflops_marked": 490}, 640)
 
-    def test_in_turn(self):
+    def test_marks_become_boxes(self):
         # Begins, S issued, S done, softmax done, P ready, P·V issued, done.
         panel = self.boxes("producer", [0, 10, 100, 200, 220, 230, 300], False)
-        first = [box for box in panel["boxes"] if box[0] == 0 and box[4] <= 320]
-        self.assertEqual(first, [[0, "S", "S14", 0, 100], [0, "O", "O14", 220, 300],
-                                 [0, "softmax", "P14", 100, 200], [0, "rest", "", 200, 220]])
+        self.assertEqual([box for box in panel["boxes"] if box[0] == 0 and box[4] <= 320],
+                         [[0, "S", "S14", 0, 100], [0, "O", "O14", 220, 300],
+                          [0, "softmax", "P14", 100, 200], [0, "rest", "", 200, 220]])
         # Of the second consumer: half of step 13's, cut off where the panel begins.
         self.assertIn([1, "O", "O13", 60, 140], panel["boxes"])
-        self.assertIn([1, "softmax", "P13", 0, 40], panel["boxes"])
         self.assertEqual(panel["idle"][:2], [[140, 160], [300, 320]])
-
-    def test_done_under_the_softmax(self):
+        # Where P·V is step 13's, and is not done before S is; then nobody asks until the softmax is
+        # done.
         panel = self.boxes("overlap", [0, 10, 100, 200, 240, 20, 210], True)
-        first = [box for box in panel["boxes"] if box[0] == 0 and box[4] <= 320]
-        # P·V is step 13's. It is not done before S is; then nobody asks until the softmax is done.
-        self.assertEqual(first, [[0, "S", "S14", 0, 100], [0, "O", "O13", 10, 100],
-                                 [0, "perhaps", "", 100, 210], [0, "softmax", "P14", 100, 200],
-                                 [0, "rest", "", 210, 240]])
-        self.assertEqual(panel["idle"], [])
-
-    def test_waited_for_after_the_softmax(self):
+        self.assertEqual([box for box in panel["boxes"] if box[0] == 0 and box[4] <= 320],
+                         [[0, "S", "S14", 0, 100], [0, "O", "O13", 10, 100],
+                          [0, "perhaps", "", 100, 210], [0, "softmax", "P14", 100, 200],
+                          [0, "rest", "", 210, 240]])
+        # Waited for after the softmax
         panel = self.boxes("overlap", [0, 10, 100, 200, 300, 20, 280], True)
         self.assertIn([0, "O", "O13", 10, 280], panel["boxes"])
 
