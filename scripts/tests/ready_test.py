@@ -39,22 +39,20 @@ class Machine(Scratch):
         self.write(f"path/{name}",
                    f"#!/bin/sh\necho {name} \"$*\" >>'{self.root}/called'\n{does}\n", 0o755)
 
-    def tools(self, *leave_out, build=""):
-        """A machine with everything but; its cmake builds with these lines of shell."""
+    def tools(self, *leave_out, build="", **others):
+        """A machine with everything but; its cmake builds with these lines of shell. And others,
+        with what they do (_ for a dash)."""
+        for name in set(os.listdir(self.at("path"))).difference(self.ALWAYS_THERE):
+            os.unlink(self.at("path", name))
         for name in self.TOOLS:
             if name not in leave_out:
                 self.tool(name)
-        self.tool("cmake", f"{VERSION}case $* in --build*) {build or ':'};; "
-                           f"*) : >'{self.root}/build/build.ninja';; esac")
-
-    def apt(self, install):
-        self.tool("apt-get", f'case "$*" in *install*) {install};; esac')
+        if "cmake" not in leave_out:
+            self.tool("cmake", f"{VERSION}case $* in --build*) {build or ':'};; "
+                               f"*) : >'{self.root}/build/build.ninja';; esac")
         self.tool("sudo", 'shift; exec "$@"')  # sudo -n COMMAND...
-
-    def makes(self, name):
-        """Shell that makes a tool."""
-        path = self.at("path", name)
-        return f"printf '#!/bin/sh\\n' >'{path}'; chmod +x '{path}'"
+        for name, does in others.items():
+            self.tool(name.replace("_", "-"), does)
 
     def ready(self, script="ready", status=0):
         return self.run_it("bash", "-ec", f"source scripts/ladder/ready.sh; {script}",
@@ -66,8 +64,7 @@ class Machine(Scratch):
 
 class Ready(Machine):
     def test_nothing_to_do_and_the_second_time_nothing_to_look_at(self):
-        self.tools()
-        self.apt("exit 1")
+        self.tools(apt_get="exit 1")
         self.assertEqual(self.ready().stderr, "")
         self.assertNotIn("apt-get", self.called())
         self.ready()
@@ -76,79 +73,59 @@ class Ready(Machine):
         self.ready()
         self.assertIn("c++", self.called())
 
-    def test_a_machine_without_apt_get_is_told_the_packages(self):
-        said = self.ready(status=1).stderr
-        for word in ("C++20 compiler", "CMake 3.24", "Ninja", "  g++ cmake ninja-build "):
-            self.assertIn(word, said)
-        self.assertNotIn("apt-get", said)
-        self.assertFalse(os.path.exists(self.at("build/.ready")))
+    def test_what_is_missing_is_installed_or_named(self):
+        """(what is not there, what is, the script, its status, what it says, what it installs)"""
+        path = self.at("path/ninja")
+        no_libraries = "! grep -q -e fmt/ -e gtest/"
+        for missing, others, script, status, said, installed in (
+                ("c++ cmake ninja", {}, "ready", 1, (
+                    "C++20 compiler", "CMake 3.24", "Ninja", "  g++ cmake ninja-build"), None),
+                *(("ninja python3", {manager: "", "c++": no_libraries}, "ready tests", 1,
+                   (f"  To install: {install}\n",), None) for manager, install in (
+                       ("brew", "brew install ninja fmt googletest python"),
+                       ("dnf", "sudo dnf install ninja-build fmt-devel gtest-devel python3"),
+                       ("pacman", "sudo pacman -S ninja fmt gtest python"))),
+                ("c++", {"brew": ""}, "OSTYPE=darwin22; ready", 1,
+                 ("  To install the compiler: xcode-select --install\n",), None),
+                *(("", {"c++": f"! grep -q '{header}'"}, script, status,
+                   (f"lacks {word}.", f"  {package}\n") if status else (), None)
+                  for header, word, package in (("fmt/core.h", "fmt", "libfmt-dev"),
+                                                ("gtest/gtest.h", "GoogleTest", "libgtest-dev"))
+                  # The programs do without GoogleTest.
+                  for script, status in (("ready", int(word == "fmt")), ("ready tests", 1))),
+                ("ninja", {"apt_get": f"case \"$*\" in *install*) printf '#!/bin/sh\\n' >'{path}';"
+                                      f" chmod +x '{path}';; esac"}, "ready", 0,
+                 ("installing ninja-build\n",), "ninja-build"),
+                ("ninja", {"apt_get": "case \"$*\" in *install*) echo 'E: Unable to fetch'; "
+                                      "exit 9;; esac"}, "ready", 1,
+                 ("E: Unable to fetch", "lacks Ninja", "apt-get install ninja-build"),
+                 "ninja-build"),
+                ("ninja", {"apt_get": ""}, "can_install() { false; }; ready", 1,
+                 ("sudo apt-get install ninja-build",), None),
+                ("", {"apt_get": "", "oldc++": "exit 1"}, "CXX=oldc++; ready", 1, ("CXX=oldc++",),
+                 "g++ libfmt-dev"),
+                ("", {"apt_get": "", "cmake": VERSION.replace("3.25", "3.22")}, "ready", 1,
+                 ("lacks CMake 3.24 or newer", "3.22.1", "pip install cmake"), "cmake")):
+            with self.subTest(missing=missing, others=others, script=script):
+                self.tools(*missing.split(), **others)
+                shutil.rmtree(self.at("build"), ignore_errors=True)
+                self.called()
+                told = self.ready(script, status=status).stderr
+                for words in said:
+                    self.assertIn(words, told)
+                found = re.findall("install .*--no-install-recommends (.*)", self.called())
+                self.assertEqual(found, [installed] if installed else [])
+                self.assertEqual(os.path.exists(self.at("build/.ready")), status == 0)
+                if "apt_get" not in others:
+                    self.assertNotIn("apt-get", told)
 
-    def test_each_package_manager_has_its_own_names(self):
-        for manager, install in (
-                ("brew", "brew install ninja fmt googletest python"),
-                ("dnf", "sudo dnf install ninja-build fmt-devel gtest-devel python3"),
-                ("pacman", "sudo pacman -S ninja fmt gtest python")):
-            self.tool(manager)
-            self.tools("ninja", "python3")
-            self.tool("c++", "! grep -q -e fmt/ -e gtest/")
-            self.assertIn(f"  To install: {install}\n", self.ready("ready tests", status=1).stderr)
-            for name in (manager, *self.TOOLS):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self.at("path", name))
-        self.assertNotIn("install", self.called())
-        self.tool("brew")
-        self.tools("c++")
-        said = self.ready("OSTYPE=darwin22; ready", status=1).stderr
-        self.assertIn("  To install the compiler: xcode-select --install\n", said)
-        self.assertNotIn("brew install", said)
-
-    def test_each_library_is_missed(self):
-        self.tools()
-        for header, word, package in (("fmt/core.h", "fmt", "libfmt-dev"),
-                                      ("gtest/gtest.h", "GoogleTest", "libgtest-dev")):
-            self.tool("c++", f"! grep -q '{header}'")
-            # The programs do without GoogleTest.
-            self.ready(status=int(word == "fmt"))
-            said = self.ready("ready tests", status=1).stderr
-            self.assertIn(f"lacks {word}.", said)
-            self.assertIn(f"  {package}\n", said)
-        # A place of its own is looked at.
-        self.tool("c++", "! grep -q fmt/core.h || "
-                         f"case \"$*\" in *-I{self.root}/mine/include*) ;; *) exit 1;; esac")
+    def test_libraries_in_a_place_of_their_own(self):
+        self.tools(**{"c++": "! grep -q fmt/core.h || case \"$*\" in "
+                             f"*-I{self.root}/mine/include*) ;; *) exit 1;; esac"})
         self.environment["CMAKE_PREFIX_PATH"] = f"/nowhere:{self.root}/mine"
         self.ready()
 
-    def test_installs_what_is_missing(self):
-        self.tools("ninja")
-        self.apt(self.makes("ninja"))
-        self.assertIn("installing ninja-build\n", self.ready().stderr)
-        self.assertIn("install -y --no-install-recommends ninja-build\n", self.called())
-
-    def test_what_cannot_be_installed(self):
-        self.tools("ninja")
-        self.apt("echo 'E: Unable to fetch some archives'; exit 100")
-        said = self.ready(status=1).stderr
-        for words in ("E: Unable to fetch", "lacks Ninja", "apt-get install ninja-build"):
-            self.assertIn(words, said)
-        self.called()
-        said = self.ready("can_install() { false; }; ready", status=1).stderr
-        self.assertIn("sudo apt-get install ninja-build", said)
-        self.assertNotIn("apt-get -q", self.called())
-
-    def test_what_is_too_old(self):
-        self.tools()
-        self.apt("exit 0")
-        self.tool("oldc++", "exit 1")
-        self.environment["CXX"] = "oldc++"
-        self.assertIn("CXX=oldc++", self.ready(status=1).stderr)
-        del self.environment["CXX"]
-        self.tool("cmake", VERSION.replace("3.25", "3.22"))
-        said = self.ready(status=1).stderr
-        for words in ("lacks CMake 3.24 or newer", "3.22.1", "pip install cmake"):
-            self.assertIn(words, said)
-
     def test_matplotlib_is_for_who_draws_and_chromium_for_ci(self):
-        self.apt("exit 100")
         # What else has them on this machine does not count.
         ready = self.read("scripts/ladder/ready.sh").replace("/usr/bin/python3", "/nowhere/python3")
         self.write("scripts/ladder/ready.sh", ready)
@@ -159,8 +136,8 @@ class Ready(Machine):
                 ("run", "", ""), ("explore", "", ""), ("test tile", "", ""),
                 ("test scripts", "", "python3-matplotlib"), ("figures", "", "python3-matplotlib"),
                 ("test", "true", "python3-matplotlib chromium")):
-            self.tools()
-            self.tool("python3", "case \"$*\" in *matplotlib*) exit 1;; esac")
+            self.tools(apt_get='case "$*" in *install*) exit 100;; esac',
+                       python3="case \"$*\" in *matplotlib*) exit 1;; esac")
             result = self.script(*f"scripts/{words}".split(), CI=ci,
                                  status=int(words == "figures"))  # cannot do without
             self.assertEqual(re.findall("--no-install-recommends (.*)", self.called()),
@@ -256,9 +233,9 @@ class Building(Machine):
         self.assertEqual(self.ready("steps_done log 60").stdout, "")
 
     def test_a_second_build_waits_for_the_first(self):
-        self.tool("python3", f'case $1 in -c) exec "{sys.executable}" "$@";; esac')
         started, go_on = self.at("started"), self.at("go_on")
-        self.tools("python3", build=f"""echo "$PPID begins" >>'{self.root}/builds'
+        self.tools(python3=f'case $1 in -c) exec "{sys.executable}" "$@";; esac',
+                   build=f"""echo "$PPID begins" >>'{self.root}/builds'
             : >'{started}'; while [ ! -e '{go_on}' ]; do sleep 0.05; done
             echo "$PPID ends" >>'{self.root}/builds'""")
 
