@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 
+MISSING = "there is no Chromium (Debian's package chromium)"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 

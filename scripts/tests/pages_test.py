@@ -135,7 +135,7 @@ class Links(unittest.TestCase):
     def test_they_lead_somewhere(self):
         count = 0
         for path in [*course_pages(), *glob.glob(os.path.join(ROOT, "common/*.md"))]:
-            for link in re.findall(r"\]\(([^)\s]+)\)", without_code(read(path))):
+            for link in re.findall(r"(?:\]\(|src(?:set)?=\")([^)\s\"]+)", without_code(read(path))):
                 if re.match(r"\w+:", link):
                     continue
                 count += 1
