@@ -35,43 +35,41 @@ def of_file(file):
 
 
 class Rules(unittest.TestCase):
-    def test_operators(self):
-        self.assertEqual(changes("x = a + b * c % d;\ny = a <= b;")["operator"],
-                         {("+", "-"), ("*", "+"), ("%", "(nothing)"), ("<=", "<")})
-        # What has no two operands, or is a template's, is none.
-        self.assertNotIn("operator", changes("f<T, 32>(-a, *p, x->y);"))
-
-    def test_statements(self):
-        self.assertEqual(changes("f(a,\n  b);\nif (n) return;\nx[i].y = 2;\nint z = 3;\n"
-                                 "auto q = g();\nTile<T, 8> t{s};\n"
-                                 "cp_async_wait<0>();")["statement"],
-                         {("f(a, b);", "(left out)"), ("return;", "(left out)"),
-                          ("x[i].y = 2;", "(left out)"), ("cp_async_wait<0>();", "(left out)")})
-
-    def test_guards_and_their_parts(self):
-        found = changes("if (i < n && (j > 0 || k)) f();\ng(a && b, c);")
-        self.assertEqual(found["guard"], {("i < n && (j > 0 || k)", "true"),
-                                          ("i < n && (j > 0 || k)", "false")})
-        self.assertEqual(found["conjunct"], {
-            ("i < n", "true"), ("(j > 0 || k)", "true"), ("j > 0", "false"), ("k", "false"),
-            ("a", "true"), ("b", "true")})
-
-    def test_numbers_and_calls(self):
-        found = changes("float m = -INFINITY, l = 0;\nm = max(m, f<3>(16));\natomicAdd(p, 1);")
-        self.assertEqual(found["number"],
-                         {("-INFINITY", "0"), ("0", "1"), ("16", "17"), ("1", "2")})
-        self.assertEqual(found["call"], {("max", "min"), ("atomicAdd", "plain_add")})
-
-    def test_statements_moved_over_what_orders(self):
-        found = changes("a[i] = 1;\n__syncthreads();  // all\n"
-                        "for (int k = 0; k < n; ++k) s += a[k];\n"
-                        "const auto go = [&] { cp_async_commit(); };\ngo();\n"
-                        "if (n) Q.release();\nreturn;")["moved"]
-        self.assertEqual(found, {
-            ("__syncthreads();", "(before a[i] = 1;)"),
-            ("__syncthreads();", "(after for (int k = 0; k < n; ++k) s += a[k];)"),
-            ("go();", "(before const auto go = [&] { cp_async_commit(); };)"),
-            ("go();", "(after if (n) Q.release();)")})  # not past the return
+    def test_of_a_kernel(self):
+        """(a kernel's body, {rule: what becomes what})"""
+        gone = "(left out)"
+        for body, expected in (
+                ("x = a + b * c % d;\ny = a <= b;", {"operator": {
+                    ("+", "-"), ("*", "+"), ("%", "(nothing)"), ("<=", "<")}}),
+                # What has no two operands, or is a template's, is no operator.
+                ("f<T, 32>(-a, *p, x->y);", {"operator": set()}),
+                ("f(a,\n  b);\nif (n) return;\nx[i].y = 2;\nint z = 3;\nauto q = g();\n"
+                 "Tile<T, 8> t{s};\ncp_async_wait<0>();", {"statement": {
+                     (text, gone) for text in ("f(a, b);", "return;", "x[i].y = 2;",
+                                               "cp_async_wait<0>();")}}),
+                ("if (i < n && (j > 0 || k)) f();\ng(a && b, c);", {
+                    "guard": {("i < n && (j > 0 || k)", to) for to in ("true", "false")},
+                    "conjunct": {("i < n", "true"), ("(j > 0 || k)", "true"), ("j > 0", "false"),
+                                 ("k", "false"), ("a", "true"), ("b", "true")}}),
+                ("float m = -INFINITY, l = 0;\nm = max(m, f<3>(16));\natomicAdd(p, 1);", {
+                    "number": {("-INFINITY", "0"), ("0", "1"), ("16", "17"), ("1", "2")},
+                    "call": {("max", "min"), ("atomicAdd", "plain_add")}}),
+                # Over what orders; not past the return.
+                ("a[i] = 1;\n__syncthreads();  // all\nfor (int k = 0; k < n; ++k) s += a[k];\n"
+                 "const auto go = [&] { cp_async_commit(); };\ngo();\nif (n) Q.release();\n"
+                 "return;", {"moved": {
+                     ("__syncthreads();", "(before a[i] = 1;)"),
+                     ("__syncthreads();", "(after for (int k = 0; k < n; ++k) s += a[k];)"),
+                     ("go();", "(before const auto go = [&] { cp_async_commit(); };)"),
+                     ("go();", "(after if (n) Q.release();)")}})):
+            found = changes(body)
+            for rule, of in expected.items():
+                self.assertEqual(found.get(rule, set()), of, (rule, body))
+        # Of a constant, and outside of what runs on the device, nothing.
+        self.assertEqual(changes("constexpr int k = 2 + 3;\nstatic_assert(k == 5);\n"
+                                 "if constexpr (k > 3) {}\n// a + b\n#pragma unroll 2\n"), {})
+        self.assertEqual(mutants("a.cu", "int host(int a) { return a + 1; }"), [])
+        self.assertEqual(len(masked('f("a + b");  // c\n')), len('f("a + b");  // c\n'))
 
     def test_not_over_what_nothing_orders(self):
         declared = ("const auto w = smem.take<float>(n);\nAccumulator<16, 8> S;\n"
@@ -129,12 +127,6 @@ class Rules(unittest.TestCase):
             self.assertEqual([(m.rule, m.was, m.now) for m in mutants(file, text)
                               if not rules or m.rule in rules], expected)
         self.assertEqual(mutants("a.cpp", text), [])
-
-    def test_only_what_runs_on_the_device_and_is_no_constant(self):
-        self.assertEqual(mutants("a.cu", "int host(int a) { return a + 1; }"), [])
-        self.assertEqual(changes("constexpr int k = 2 + 3;\nstatic_assert(k == 5);\n"
-                                 "if constexpr (k > 3) {}\n// a + b\n#pragma unroll 2\n"), {})
-        self.assertEqual(len(masked('f("a + b");  // c\n')), len('f("a + b");  // c\n'))
 
     def test_the_same_key_wherever_the_line_stands(self):
         body = "__device__ int f(int a) { return a + 1; }"
