@@ -20,16 +20,17 @@ from ladder.exercises.cases import CASES, run_case
 from ladder.exercises.every import EXERCISES
 from ladder.exercises.kinds import (CODE, Change, Experiment, Mask, Numbers, check_code,
                                     check_numbers, number_of, patches)
-from ladder.exercises.lab import Lab, patched
+from ladder.exercises.lab import Lab, compile_command, patched
 from ladder.exercises.lessons import written
 from ladder.exercises.masks import wrong_mask
 
 BIN = os.path.join(ROOT, "build/bin")
+HEADERS = ("rung.h", "machine/machine.h", "tile/tile.h", "tile/rows.h")
 IN_CODE = {number: exercise for number, exercise in EXERCISES.items() if type(exercise) in CODE}
 
 
-def new_lab(folder, optimise=None):
-    return Lab(os.path.dirname(BIN), folder, optimise)
+def new_lab(folder, options=()):
+    return Lab(os.path.dirname(BIN), folder, options)
 
 
 class Listing(unittest.TestCase):
@@ -82,11 +83,21 @@ class Code(unittest.TestCase):
         jobs = [(exercise.file, number, patch) for number, exercise in IN_CODE.items()
                 for patch in patches(number, exercise)]
 
+        def with_headers(name, *options):
+            """These options, and the headers of all files compiled beforehand with them."""
+            path = write(folder.name, name, "all.h", text="".join(
+                f'#include "{header}"\n' for header in HEADERS))
+            lab = new_lab(folder.name)
+            lab.tool(compile_command(lab.build, jobs[0][0], path, path + ".gch", options))
+            return [*options, "-include", path]
+
+        # -O0 compiles sooner than the build does, for what runs once.
+        options = {True: with_headers("once", "-O0"), False: with_headers("often")}
+
         def build(job):
             file, number, patch = job
-            # -O0 compiles sooner than the build does, for what runs once.
-            once = not isinstance(IN_CODE[number], Change)
-            lab = new_lab(os.path.join(folder.name, patch), "-O0" if once else None)
+            lab = new_lab(os.path.join(folder.name, patch),
+                          options[not isinstance(IN_CODE[number], Change)])
             lab.apply(number, file, patch)
             return lab, lab.compile(number, file)
 

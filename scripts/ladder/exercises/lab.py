@@ -30,12 +30,12 @@ class Run(collections.namedtuple("Run", "status records out err")):
 class Lab:
     """A build folder, and a folder for scratch copies."""
 
-    def __init__(self, build=None, folder=None, optimise=None):
+    def __init__(self, build=None, folder=None, options=()):
         self.build = build or next((path for path in (os.path.join(ROOT, "build"),
                                                       os.path.join(ROOT, "build/sim"))
                                     if os.path.exists(os.path.join(path, "bin"))), None)
         self.folder = folder or os.path.join(ROOT, "build/exercise")
-        self.optimise = optimise
+        self.options = options  # of the compiler, besides the build's own
         self.runs = {}
         self.step_of = {}  # of a program that was built here: its step
 
@@ -117,7 +117,7 @@ class Lab:
         with open(stub, "w", encoding="utf-8") as target:
             target.write(f'#include "{source}"\n')
         built = os.path.join(made, "step.o")
-        error = self.tool(compile_command(self.build, file, stub, built, self.optimise))
+        error = self.tool(compile_command(self.build, file, stub, built, self.options))
         if error:
             raise Stop(f"Not yet: it does not compile: {error}", WRONG_RESULT)
         program = os.path.join(made, file.split(os.sep)[0])
@@ -168,13 +168,13 @@ def object_of(build, step):
                 if made.endswith(f"rung_{rung}_sim.dir/stubs/{step}.cpp.o"))
 
 
-def compile_command(build, step, source, target, optimise):
+def compile_command(build, step, source, target, options):
     """The build's own command for another source."""
     words = list(compilations(build)[object_of(build, step)])
     words[words.index("-c") + 1] = source
     words[words.index("-o") + 1] = target
     # What a change leaves unused is not a mistake here.
-    return [*words, "-Wno-unused", *([optimise] if optimise else [])]
+    return [*words, "-Wno-unused", *options]
 
 
 def link_command(build, step, built, target):
