@@ -1,6 +1,6 @@
 """Tests of what scripts/figures measures, and of the files that it writes.
 
-Run alone: python3 scripts/tests/grid_test.py [build/bin]
+Run alone: python3 scripts/tests/grid_test.py
 """
 
 import json
@@ -9,13 +9,12 @@ import pathlib
 import unittest
 import unittest.mock
 
-from base import ROOT, Scratch, argument, listed, read
+from base import Scratch, listed, read
 import fake_ladder
 from ladder import files, programs, steps
 from ladder.bench import command, grid, results
 from ladder.console import Stop
 
-BIN = os.path.join(ROOT, "build/bin")
 STEPS = {**fake_ladder.STEPS, "06_backward": ["stored", "mma", "aside", "sm90"]}
 SLOW = ["naive", "tile", "two_pass", "one_pass"]
 
@@ -123,15 +122,6 @@ class BenchUnit(unittest.TestCase):
         self.assertEqual(grid.key("a --time 40 --seqlen 5 --dram --json"), "a --seqlen 5")
         self.assertNotEqual(grid.key("a --seqlen 5"), grid.key("a --seqlen 5 --causal"))
 
-    def test_tiles_of_a_program(self):
-        path = os.path.join(BIN, "04_flash_v1")
-        if not os.access(path, os.X_OK):
-            self.skipTest(f"{path} is not built")
-        step = programs.Program(path).steps()[0]
-        self.assertIn((64, 64), step.tiles_for(64))
-        # A head is padded to the next size that there are tiles for.
-        self.assertEqual(step.tiles_for(40), step.tiles_for(64))
-
 
 class FileTest(Scratch):
     def setUp(self):
@@ -211,5 +201,4 @@ class FileTest(Scratch):
 
 
 if __name__ == "__main__":
-    BIN = argument(BIN)
     unittest.main()
