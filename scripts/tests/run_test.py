@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import time
 import unittest
 
 from base import SECONDS, program
@@ -327,8 +328,10 @@ class RunTest(FakeLadder):
             self.assertEqual(out, "")
             self.assertEqual(self.read("build/results.json"), before)
             self.assertEqual(sorted(os.listdir(self.at("build"))), ["bin", "results.json"])
-            with self.assertRaises(ProcessLookupError):
-                os.kill(int(self.read("asleep")), 0)
+            with self.assertRaises(ProcessLookupError):  # the program is gone, or is so soon
+                for _ in range(1000):
+                    os.kill(int(self.read("asleep")), 0)
+                    time.sleep(0.01)
             os.unlink(self.at("asleep"))
 
 
