@@ -27,7 +27,6 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kRows = 16;   // rows of Q of a warp
-constexpr int kStages = 2;  // of a tile of K and one of V each
 constexpr int kAtOnce = 8;  // parts that a warp of merge adds up at once
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
@@ -39,6 +38,10 @@ constexpr const char* kSplits = "splits";
 const Setting kSettings[] = {
     {kSplits, {"auto", "1", "2", "4", "8", "16", "32", "64"}, "parts of the keys, a block each"}};
 
+/// Stages of a tile of K and one of V each: as many as leave room for two blocks an SM.
+constexpr int stages_of(int D) {
+  return D <= 64 ? 3 : 2;
+}
 /// Warps side by side, which split a tile's keys: those that its rows leave.
 constexpr int across(int Br, int Bc) {
   return kWarps * kRows / Br < Bc / 16 ? kWarps * kRows / Br : Bc / 16;
@@ -50,7 +53,7 @@ constexpr int pitch(int D) {
 
 int64_t smem_bytes(int D, int Br, int Bc) {
   const int warps = across(Br, Bc);
-  return shared_bytes<fp16>(Br * D) + shared_bytes<fp16>(2 * kStages * Bc * D) +
+  return shared_bytes<fp16>(Br * D) + shared_bytes<fp16>(2 * stages_of(D) * Bc * D) +
          (warps > 1 ? shared_bytes<float>(warps * Br) + shared_bytes<float>(Br) +
                           shared_bytes<float>(Br * pitch(D))
                     : 0);
@@ -76,6 +79,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
               Hbm<float> m_parts, Hbm<float> l_parts, Hbm<T> O, Hbm<float> LSE, int parts,
               Problem p) {
   constexpr int kAcross = across(Br, Bc), kDown = Br / kRows;
+  constexpr int kStages = stages_of(D);
   constexpr int kKeys = Bc / kAcross;  // of a tile, a warp's
   static_assert(kAcross * kDown <= kWarps);
   const int rows = rows_of_head(p), tiles = ceil_div(rows, Br);
@@ -92,10 +96,9 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   const int least = p.keys(0);  // that every row sees
   const float c = p.scale * kLog2e;
 
-  // This part's tiles of keys; parts differ by one tile at most.
-  const int64_t steps = ceil_div(keys, Bc);
-  const int first = static_cast<int>(steps * part / parts);
-  const int last = static_cast<int>(steps * (part + 1) / parts);
+  // This part's tiles of keys, dealt in turn: neighbours are read at the same time.
+  const int tiles_of_keys = static_cast<int>(ceil_div(keys, Bc));
+  const int steps = (tiles_of_keys - part + parts - 1) / parts;
 
   SharedMemory smem;
   const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
@@ -107,8 +110,8 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     return Tile<T, Bc, D>{stages + (step % kStages * (2 * Bc * D) + Bc * D)};
   };
   const auto start_copies = [&](int step) {
-    const int64_t key = int64_t{step} * Bc;
-    if (step < last) {
+    const int64_t key = (int64_t{step} * parts + part) * Bc;
+    if (step < steps) {
       copy_async<kThreads>(tile_K(step), K_head + key * p.d, p.d, keys - key, p.d, thread);
       copy_async<kThreads>(tile_V(step), V_head + key * p.d, p.d, keys - key, p.d, thread);
     }
@@ -122,13 +125,13 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   if (number == 0)  // 16 short rows are too few for all threads
     copy_async<32>(Tile<T, kRows, D>{tile_Q.data + warp_row * D}, Q + (bh * rows + row) * p.d, p.d,
                    rows - row, p.d, lane_id());
-  for (int ahead = 0; ahead < kStages - 1; ++ahead) start_copies(first + ahead);
-  for (int step = first; step < last; ++step) {
+  for (int ahead = 0; ahead < kStages - 1; ++ahead) start_copies(ahead);
+  for (int step = 0; step < steps; ++step) {
     cp_async_wait<kStages - 2>();
     __syncthreads();  // this step's tiles have arrived, and nobody reads the last step's any more
     start_copies(step + kStages - 1);
     if (number >= kAcross) continue;  // a warp that has no keys
-    const int key = step * Bc + warp_key;
+    const int key = (step * parts + part) * Bc + warp_key;
 
     Accumulator<kRows, kKeys> S;
 #pragma unroll
@@ -289,7 +292,7 @@ int64_t tiles_of_rows(const Problem& p, int Br) {
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .warps = kWarps, .stages = kStages};
+  Plan plan{.head_dim = D, .warps = kWarps, .stages = stages_of(D)};
   TileRequest wanted = request;
   if (wanted.block_q == 0) wanted.block_q = rows_of_head(p) <= kRows ? kRows : 4 * kRows;
   choose_tile(plan, kTiles, wanted, device.sram_bytes,

@@ -213,18 +213,18 @@ def split_kv(pen):
         for part in range(4):
             x = 160 + 114 * part
             pen.box(x, y, 110, 52, f"w{part}", f"block {4 * head + part + 1}", 13,
-                    f"keys: part {part + 1}")
+                    f"tiles {part + 1}, {part + 5}, {part + 9} …")
             pen.box(x, y + 54, 110, 24, "hbm", "4 × (m, l, Ô)", 12)
         pen.arrow(618, y + 66, 652, y + 66)
         pen.box(654, y, 126, 78, "sum", "merge", 14, "a block a row of Q")
     pen.text(20, 326, "one row in merge:", "bold", 12, "start")
     for part in range(4):
         x = 160 + 114 * part
-        pen.box(x, 306, 96, 34, f"w{part}", f"α{part + 1} · Ô{part + 1}", 13)
+        pen.box(x, 306, 96, 34, f"w{part}", f"w{part + 1} · Ô{part + 1}", 13)
         pen.text(x + 105, 328, "+" if part < 3 else "", "", 14)
     pen.arrow(602, 323, 652, 323)
     pen.box(654, 306, 126, 34, "sum", "divided by l: O", 13)
-    pen.text(160, 362, "α1 = e^(m1 − m), with m the largest of m1 to m4; l is the same sum, of l1 "
+    pen.text(160, 362, "w1 = e^(m1 − m), with m the largest of m1 to m4; l is the same sum, of l1 "
              "to l4", "faint", 12, "start")
-    pen.legend(404, chip="Q, read by four blocks", w0="keys, read by one", hbm="workspace in HBM",
-               sum="is added up")
+    pen.legend(404, chip="Q, read by four blocks", w0="a part of the keys, read by one", hbm="workspace in HBM",
+               sum="all parts, added up")

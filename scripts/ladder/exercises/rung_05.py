@@ -69,7 +69,7 @@ EXERCISES = {
     "8": Mask("05_flash_v2/attention.cu",
               lambda j, last: j > last - WINDOW or j < SINKS),
     "9": Numbers([("bytes requested", lambda lab: lab.requested(
-        f"05_flash_v2 {CACHE} --set splits=4"), 0)]),
+        f"05_flash_v2 {CACHE} --set splits=8"), 0)]),
     "10": Numbers([(f"{parts} parts", lambda lab, parts=parts: tiles_of_time(parts), 0)
                    for parts in (8, 32, 64)]),
     "11": Experiment("05_flash_v2/split_kv.cu", {

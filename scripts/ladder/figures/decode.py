@@ -87,7 +87,7 @@ def draw_decode(plt, data):
     axis.set_xlabel("bytes of K and V")
     axis.set_ylabel("share of the device copy's rate")
     axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1), frameon=False, fontsize=8)
-    note(figure, "Each line: heads of 64 and 128. Where more heads share one of K and V the same "
+    note(figure, "Each line: d = 64 and d = 128. Where more heads share one of K and V the same "
          "queries read fewer bytes, and\na cache of few bytes is over before the copy's rate is "
          "reached.", 0.012)
     return figure
@@ -118,9 +118,9 @@ def decode_table(files, _):
     record = found[0]["record"]
     text = (f"`{record['variant']}`, {record['dtype']}, one query of each head, no mask, L2 "
             f"flushed, medians, on an {at_the_machine(files)}. The share is the rate at which K "
-            "and V are read over that of a device copy in the same run, "
+            "and V are read, divided by a device copy's in the same run, "
             f"{found[0]['copy'] / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, "
-            "each point in turn:")
+            "each point in turn with ours:")
     for peer, of in ratios.items():
         if of:
             worst, at = min(of)
@@ -139,5 +139,5 @@ def sharing(found):
              "bytes)"
              for one in found for other in found if one["shared"] == 1 < other["shared"] and all(
                  one[name] == other[name] for name in SHAPE if name != "kv_heads")]
-    return ["", f"Where heads share K and V, the time over that without: {', '.join(texts)}."] \
-        if texts else []
+    return ["", "The time with heads that share K and V over the time without sharing: "
+            f"{', '.join(texts)}."] if texts else []
