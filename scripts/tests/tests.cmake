@@ -5,7 +5,7 @@ function(ladder_script_test name file)
     ${CMAKE_SOURCE_DIR}/scripts/tests/${file}_test.py ${ARGN} -v)
   set(script_tests ${script_tests} ${name} PARENT_SCOPE)
 endfunction()
-foreach(name run ready style diff bench grid mutate figures tables pipeline drawings numbers
+foreach(name run ready style diff bench grid mutate figures tables pipeline profile drawings numbers
     pages)
   ladder_script_test(${name} ${name})
 endforeach()

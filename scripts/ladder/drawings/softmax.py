@@ -226,5 +226,5 @@ def split_kv(pen):
     pen.box(654, 306, 126, 34, "sum", "divided by l: O", 13)
     pen.text(160, 362, "w1 = e^(m1 − m), with m the largest of m1 to m4; l is the same sum, of l1 "
              "to l4", "faint", 12, "start")
-    pen.legend(404, chip="Q, read by four blocks", w0="a part of the keys, read by one", hbm="workspace in HBM",
-               sum="all parts, added up")
+    pen.legend(404, chip="Q, read by four blocks", w0="a part of the keys, read by one",
+               hbm="workspace in HBM", sum="all parts, added up")

@@ -191,6 +191,7 @@ class Files:
         traced = read_json(os.path.join(folder, "traces.json"), {})
         self.traces, self.pipelines = traced.get("traces", []), traced.get("pipelines", [])
         self.clock = read_json(os.path.join(folder, "clock.json"))  # of scripts/figures clock
+        self.profile = read_json(os.path.join(folder, "profile.json"))
         # The ladder's order: the sim lacks what is for one GPU, and the other way round. What they
         # say of a step differently is the GPU's where there is one.
         order = sorted([*self.sim.steps, *self.gpu.steps], key=lambda step: step[0])

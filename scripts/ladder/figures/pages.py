@@ -9,6 +9,7 @@ from ladder.figures.claims import claims_table
 from ladder.figures.decode import decode_table
 from ladder.figures.errors import fp8_error_table, fp8_times_table
 from ladder.figures.gallery import figure_data
+from ladder.figures.profile import profile_table
 from ladder.figures.shared_roof import shared_roof_table
 from ladder.figures.tables import ladder_table, peers_table, ratios_table, steps_table
 from ladder.figures.two_gpus import two_gpus_table
@@ -28,7 +29,8 @@ def figure_list(files, _):
 # How each is made, of the files and its name.
 TABLES = {"ladder": ladder_table, "peers": peers_table, "claims": claims_table,
           "figures": figure_list, "visits": visits_tables, "shared_roof": shared_roof_table,
-          "decode": decode_table, "fp8_error": fp8_error_table, "fp8_times": fp8_times_table,
+          "profile": profile_table, "decode": decode_table,
+          "fp8_error": fp8_error_table, "fp8_times": fp8_times_table,
           **dict.fromkeys(course.STEP_TABLES, steps_table),
           **dict.fromkeys(course.RATIO_TABLES, ratios_table),
           **dict.fromkeys(course.TWO_GPUS_TABLES, two_gpus_table)}
