@@ -164,11 +164,11 @@ class PageTest(ExplorersPage):
         self.open("#t=10", self.made("split", "05/split_kv"))
         self.assertEqual(self.value("explorer.panes[0].run.blocks.filter(b => b.part).map("
                                     "b => [b.part, ...b.Q, ...b.K])"), [
-            [f"part {part} of 4", 4 * head, 4 * head + 3, key, key + 255]
-            for head in (0, 1) for part, key in enumerate(range(1024 * head, 1024 * head + 1024,
-                                                                256))])
+            [f"part {part} of 4", 4 * head, 4 * head + 3, key, key + 639]
+            for head in (0, 1) for part, key in enumerate(range(1024 * head, 1024 * head + 512,
+                                                                128))])
         self.assertRegex(self.label(".sms"), r"SM 2: attention, block 2 of 8, part 2 of 4: "
-                                             r"Q 0–3, K 512–767,")
+                                             r"Q 0–3, K 256–895 in turn with the others")
         self.do("explorer.seek(explorer.last)")
         self.assertEqual(self.verdicts(), ["= the program's counts"])
         self.assertRegex(self.label(".timeline"), "merge, block 4 of 8: O 4")

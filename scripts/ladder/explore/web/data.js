@@ -61,6 +61,7 @@ class Run {
         .sort((a, b) => a.K[0] - b.K[0]);
       if (same.length < 2) continue;
       block.part = `part ${same.indexOf(block)} of ${same.length}`;
+      if (same[1].K[0] < same[0].K[1]) block.work += " in turn with the others";
     }
   }
 
