@@ -310,10 +310,10 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
         multiprocessors * ((device.sram_bytes + kReserved) / (plan.smem_bytes + kReserved));
     const int64_t blocks = tiles_of_rows(p, plan.block_q), steps = ceil_div(p.N_kv, plan.block_kv);
     parts = choose_parts(blocks, steps, places);
-    plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(parts) +
-                 (parts == 1 ? " part of " : " parts of ") + std::to_string(steps) +
-                 " tiles of keys: " + std::to_string(blocks * parts) + " blocks, and the GPU has " +
-                 "places for " + std::to_string(places);
+    plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(steps) + " tiles of keys in " +
+                 std::to_string(parts) + (parts == 1 ? " part: " : " parts: ") +
+                 std::to_string(blocks * parts) + " blocks, and the GPU has places for " +
+                 std::to_string(places);
   }
   if (parts > 1)
     plan.workspace = {{"O_parts", parts * rows * p.d * 4},

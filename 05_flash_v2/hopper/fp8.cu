@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
         scale_KV[2 * K.number()] = of_K;
         scale_KV[2 * K.number() + 1] = of_V;
         K.fill(map_K, 0, step * Bc, head_kv, batch);
-        // Asked late, so that blocks end together, but before waiting for the others once more.
+        // Asked late, so that blocks end together, but before the next wait, under which it is answered.
         if (step == steps - 1) index = gridDim.x + atomicAdd(next, 1);
         V.acquire();
         V.fill(map_V, step * Bc, 0, head_kv, batch);
@@ -411,7 +411,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       K.release();
       softmax(step * Bc, c);
       finish_output(of_V_before);
-      // O is in units of V's scale, which changes from tile to tile; of two levels in those of 1.
+      // O is in units of V's scale, which changes from tile to tile; with two levels, of 1.
       mul_rows(O_sum, kTwoLevel ? alpha : (of_V_before / of_V) * alpha);
       P = as_permuted_operand<e4m3>(S);
     }

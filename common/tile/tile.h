@@ -186,7 +186,7 @@ __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Operand<T,
   for (int k = 0; k < K / 16; ++k)
 #pragma unroll
     for (int j = 0; j < N / 16; ++j) {
-      // Rows of the tile are columns of Bᵀ: two pieces of 16 × 8 at once.
+      // A row of the tile is a column of an operand: two of 16 × 8 at once.
       unsigned b[4];
       ldmatrix_x4(
           b, tile.data + (tile.row(row + 16 * j) +

@@ -151,7 +151,7 @@ def fp8_error_table(files, _):
         "Root mean square error of O against float64 of the inputs as they were, all rows of 8 "
         "heads of N = 1k, no mask. Captured: 2 heads of 256 × 64 of a small trained model, causal. "
         "V + 1: 64 queries, 16k keys, one head of 64, N(0, 1), and 1 added to V. "
-        "One scale a tensor over all remedies: "
+        "“FP8, one scale a tensor” as a multiple of “all of these”: "
         + ", ".join(f"{a / b:.3g}" for a, b in zip(plain, best)) + ". Counted on the sim.")]
 
 

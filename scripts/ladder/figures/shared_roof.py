@@ -132,7 +132,7 @@ def shared_roof_table(files, _):
                       "all bytes", "cycles of it"], rows, range(1, 8))
     return [*lines, "", (
         "A step is one tile of Q against one of K, in one block: what the sim counts at N = 2,048 "
-        "less twice that at 1,024, bf16, no mask. One SM does "
+        "less twice that at 1,024, which leaves what grows with N², bf16, no mask. One SM does "
         f"{MATMUL_FLOPS:,} FLOPs of dense 16-bit products a cycle, and reads or writes "
-        f"{SHARED_BYTES} bytes of shared memory. “Cycles of it” are over the products': from 1 on "
-        "shared memory is what a step takes.")]
+        f"{SHARED_BYTES} bytes of shared memory. “Cycles of it” are multiples of the products': "
+        "from 1 on shared memory takes longer.")]

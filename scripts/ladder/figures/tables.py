@@ -38,14 +38,15 @@ def ladder_table(files, _):
         return without("The steps are not counted yet", SIM)
     lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
                       "requested", "distinct", "DRAM", "workspace"], rows, range(2, 10))
-    about = (f"N = {n:,}, d = 64, not causal; bytes are those of one head: requested by the "
-             "kernels, distinct (each byte once a kernel, the sim's count), served by DRAM, and "
-             "beyond inputs and outputs.")
+    about = (f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the "
+             "kernels; *distinct*, each byte once a kernel, the sim's count; *DRAM*, what it "
+             "served; *workspace*, memory beyond inputs and outputs.")
     if not files.gpu.paper("fwd", n, d, False):
         return [*lines, "", about, "", *without(
             "No GPU has been measured yet, so there are no times", PAPER_GRID)]
-    about += (f" Times of {TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and the rate "
-              f"with heads of 128 beside it, on an {at_the_machine(files)}.")
+    about += (f" Times are those of {TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and "
+              "*d = 128* is the rate in TFLOP/s of as much work in heads of 128, on an "
+              f"{at_the_machine(files)}.")
     if untimed:
         about += f" –: that run did not have {' and '.join(untimed)} yet."
     if not any(total(e.record, "dram") for e in files.gpu.paper("fwd", n, d, False)):
