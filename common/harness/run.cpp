@@ -135,38 +135,64 @@ std::vector<Variant> variants_for(DeviceKind device) {
 }
 
 Variant choose_variant(const Options& options, const DeviceInfo& device) {
+  const TileRequest& asked = options.tile;
   const auto all = variants_for(device.kind);
-  if (!options.variant.empty()) {
-    for (const Variant& v : all) {
-      if (v.name != options.variant) continue;
-      if (!v.runs_on(device))
-        throw Error(Exit::no_device,
-                    fmt::format("variant {} needs compute capability {}, and {} has {}.{}; "
-                                "--device sim runs it on the CPU",
-                                v.name, v.needed_capability(), device.name,
-                                device.compute_capability / 10, device.compute_capability % 10));
-      return v;
-    }
-    throw Error(Exit::bad_usage,
-                fmt::format("--variant {}: not among this rung's", options.variant));
-  }
-  // The tile counts if any step has it.
-  const auto has_tile = [&](const Variant& v) {
-    return options.tile.any() ||
-           std::any_of(v.tiles.begin(), v.tiles.end(),
-                       [&](const TileSize& tile) { return options.tile.matches(tile); });
-  };
   std::vector<const Variant*> candidates;  // the best first
-  for (auto v = all.rbegin(); v != all.rend(); ++v) {
+  if (!options.variant.empty()) {
+    std::string names;
+    for (const Variant& v : all) {
+      names += (names.empty() ? "" : ", ") + v.name;
+      if (v.name == options.variant) candidates = {&v};
+    }
+    if (candidates.empty())
+      bad_usage("--variant '{}': unknown on the {}; give one of {}", options.variant,
+                device.kind == DeviceKind::gpu ? "gpu" : "sim", names);
+    const Variant& v = *candidates.front();
+    if (!v.runs_on(device))
+      throw Error(Exit::no_device,
+                  fmt::format("variant {} needs compute capability {}, and {} has {}.{}; "
+                              "--device sim runs it on the CPU",
+                              v.name, v.needed_capability(), device.name,
+                              device.compute_capability / 10, device.compute_capability % 10));
+    if (options.deterministic && !v.deterministic)
+      bad_usage("--deterministic: the gradients of {} differ from run to run; leave one out",
+                v.name);
+  }
+  for (auto v = all.rbegin(); v != all.rend() && options.variant.empty(); ++v) {
     if (!v->runs_on(device)) continue;
     if (options.deterministic && v->deterministic) candidates.push_back(&*v);
     if (!options.deterministic && v->is_default && candidates.empty())
       candidates = back_to_the_first(*v);
   }
-  for (const bool any_tile : {false, true})
-    for (const Variant* v : candidates)
-      if (any_tile || has_tile(*v)) return *v;
-  throw std::logic_error("no variant is linked for this device");
+  if (candidates.empty()) throw std::logic_error("no variant is linked for this device");
+
+  const auto has_tile = [&](const Variant* v) {
+    return asked.any() || std::any_of(v->tiles.begin(), v->tiles.end(),
+                                      [&](const TileSize& tile) { return asked.matches(tile); });
+  };
+  const auto chosen = std::find_if(candidates.begin(), candidates.end(), has_tile);
+  if (chosen == candidates.end()) {
+    std::string given;
+    if (asked.block_q) given += fmt::format(" --block-q {}", asked.block_q);
+    if (asked.block_kv) given += fmt::format(" --block-kv {}", asked.block_kv);
+    const std::string tiles = tiles_text(candidates);
+    bad_usage(
+        "no tile is compiled for{}; {}", given,
+        tiles.empty() ? candidates.front()->name + " takes no tile size" : "give one of " + tiles);
+  }
+  for (const auto& [name, value] : asked.settings) {
+    std::string known;
+    bool good = false;
+    for (const Setting& setting : (*chosen)->settings) {
+      known += (known.empty() ? "" : ", ") + setting_text(setting);
+      good |= name == setting.name && std::find(setting.values.begin(), setting.values.end(),
+                                                value) != setting.values.end();
+    }
+    if (!good)
+      bad_usage("--set {}={}: {} takes {}", name, value, (*chosen)->name,
+                known.empty() ? "no settings; name a --variant that does" : known);
+  }
+  return **chosen;
 }
 
 Plans plan_run(const Variant& variant, const Options& options, const DeviceInfo& device) {

@@ -152,7 +152,7 @@ Inputs make_inputs(Options& options, bool backward) {
   p.N = static_cast<int>(qs[2]);
   p.N_kv = static_cast<int>(ks[2]);
   p.d = static_cast<int>(qs[3]);
-  if (!options.scale_given) p.scale = 1 / std::sqrt(static_cast<float>(p.d));
+  derive_scale(options);
   check_sizes(p);
 
   const auto take = [&](const char* file, const NpyArray& array) {

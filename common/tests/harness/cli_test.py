@@ -221,15 +221,6 @@ class Options(Case):
         for o in self.objects(f"{SMALL} --deterministic"):
             self.assertTrue(o["deterministic"])
 
-    def test_what_a_terminal_would_obey_is_written_out(self):
-        control = "no\x1b[31m\rb\x7f\x9b"
-        for words in (["--variant", control], ["--load", control], ["--" + control]):
-            done = self.execute(words)
-            self.assertEqual(done.returncode, 2)
-            self.assertIn("\\x1b[31m\\x0db\\x7f\\x9b", done.stderr)
-            self.assertNotRegex(done.stderr, "[\x00-\x09\x0b-\x1f\x7f-\x9f]")
-        self.assertIn("café", self.execute(["--variant", "café"]).stderr)
-
     def test_what_the_command_line_refuses_runs_nothing(self):
         self.assert_bad("--nonsense", 2, "--nonsense", "--help")
         self.assert_bad("--heads 4 --kv-heads 3", 2, "kv-heads 3")

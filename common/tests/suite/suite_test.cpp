@@ -126,7 +126,7 @@ Options options_of(const Case& c) {
   Problem& p = o.problem;
   p = {c.B, c.H, c.Hk, c.N, c.N_kv, c.d, c.causal, c.dtype};
   p.scale = c.scale / std::sqrt(static_cast<float>(c.d));
-  o.scale_given = true;
+  o.scale = p.scale;
   o.input = c.input;
   // A seed of its own for each case, so that no two cases share inputs.
   for (const char* s = c.name; *s; ++s) o.seed = o.seed * 131 + static_cast<unsigned char>(*s);
