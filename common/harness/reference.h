@@ -52,6 +52,7 @@ class Reference {
     return static_cast<size_t>(head) * rows_.size() + row;
   }
   size_t d() const { return static_cast<size_t>(p_.d); }
+  std::vector<int64_t> tensor_rows() const;  // of rows_, among all of O
 
   Problem p_;
   std::vector<int> rows_;
@@ -101,8 +102,6 @@ class GradientReference {
   std::optional<size_t> dq_row(int i) const;
   /// u·|scale|: what rounding O moves scale·D_i by at most, in units of Σ_c|dO_ic·O_ic|.
   double rounding_of_D() const;
-  TensorError check(const char* name, const Tensor& out, const Gradient& gradient, double extra,
-                    const std::vector<int64_t>& rows, const std::string& compared) const;
   TensorError check_kv(const char* name, const Tensor& out, const Gradient& gradient,
                        double extra) const;
 
