@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "harness/parallel.h"
 #include "harness/quantised.h"
@@ -16,17 +15,14 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// Multiply-adds of the reference for one query row of every head.
-double row_cost(const Problem& p) {
-  return 3.0 * p.B * p.H * p.N_kv * (p.d + 8);
-}
-double rows_in_a_second(const Problem& p) {
-  return 6e8 * host_cores() / row_cost(p);
+bool checks_all(const Problem& p, Check how, double rows_in_a_second) {
+  return how == Check::full || (how == Check::automatic && p.N <= rows_in_a_second);
 }
 
-/// First and last row and others evenly between.
-std::vector<int> even_rows(const Problem& p, double wanted) {
-  const auto n = static_cast<int64_t>(std::clamp(wanted, 4.0, 256.0));
+/// All rows; or the first, the last and others evenly between.
+std::vector<int> rows_of(const Problem& p, bool all, double rows_in_a_second = 0) {
+  const double wanted = all ? p.N : std::clamp(rows_in_a_second / 4, 4.0, 256.0);
+  const auto n = static_cast<int64_t>(wanted);
   std::vector<int> rows;
   for (int64_t k = 0; k < n; ++k)
     rows.push_back(static_cast<int>((p.N - 1) * k / std::max<int64_t>(1, n - 1)));
@@ -100,18 +96,11 @@ TensorError compare(const char* name, const Tensor& out, const std::vector<int64
 
 }  // namespace
 
-std::vector<int> all_rows(const Problem& p) {
-  std::vector<int> rows(static_cast<size_t>(p.N));
-  std::iota(rows.begin(), rows.end(), 0);
-  return rows;
-}
-
-std::vector<int> sampled_rows(const Problem& p) {
-  return even_rows(p, rows_in_a_second(p) / 4);
-}
-
-bool full_is_quick(const Problem& p) {
-  return p.N <= rows_in_a_second(p);
+std::vector<int> rows_to_check(const Problem& p, Check how) {
+  // Multiply-adds for one query row of every head.
+  const double cost = 3.0 * p.B * p.H * p.N_kv * (p.d + 8);
+  const double in_a_second = 6e8 * host_cores() / cost;
+  return rows_of(p, checks_all(p, how, in_a_second), in_a_second);
 }
 
 Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std::vector<int> rows,
@@ -241,14 +230,6 @@ std::vector<int64_t> Reference::tensor_rows() const {
 
 namespace {
 
-/// Multiply-adds that one query row of one head costs with its share of dK and dV, and without.
-double gradient_row_cost(const Problem& p, bool with_dk_dv) {
-  return p.N_kv * ((with_dk_dv ? 9.0 : 5.0) * p.d + 60);
-}
-double gradient_work_in_a_second() {
-  return 2e9 * host_cores();
-}
-
 /// A part of a matrix: element (i, j) is at[i·row + j·column].
 struct View {
   const double* at;
@@ -325,19 +306,14 @@ struct GradientReference::Block {
   std::vector<double> weight;  // max_j P_ij · Σ_c|dO_ic·O_ic|
 };
 
-GradientChoice all_gradients(const Problem& p) {
-  GradientChoice all{all_rows(p), std::vector<int>(static_cast<size_t>(p.B * p.Hk))};
-  std::iota(all.kv_heads.begin(), all.kv_heads.end(), 0);
-  return all;
-}
-
-GradientChoice sampled_gradients(const Problem& p) {
-  const double rows = gradient_work_in_a_second() / 4 / (gradient_row_cost(p, false) * p.B * p.H);
-  return {even_rows(p, rows), {p.B * p.Hk - 1}};
-}
-
-bool full_gradients_are_quick(const Problem& p) {
-  return gradient_row_cost(p, true) * p.N * p.B * p.H <= gradient_work_in_a_second();
+GradientChoice gradients_to_check(const Problem& p, Check how) {
+  // Rows of every head that a second is enough for with their share of dK and dV, and without.
+  const double in_a_second = 2e9 * host_cores() / (1.0 * p.B * p.H * p.N_kv);
+  const bool all = checks_all(p, how, in_a_second / (9.0 * p.d + 60));
+  GradientChoice choice{rows_of(p, all, in_a_second / (5.0 * p.d + 60)), {}};
+  for (int head = all ? 0 : p.B * p.Hk - 1; head < p.B * p.Hk; ++head)
+    choice.kv_heads.push_back(head);
+  return choice;
 }
 
 GradientReference::GradientReference(const Problem& p, const Inputs& in, Rounding rounding,
@@ -350,7 +326,7 @@ GradientReference::GradientReference(const Problem& p, const Inputs& in, Roundin
   for (auto* x : {&dk_.exact, &dk_.plain, &dv_.exact, &dv_.plain})
     x->resize(choice_.kv_heads.size() * N_kv * d);
 
-  const std::vector<int> every_row = all_rows(p);
+  const std::vector<int> every_row = rows_of(p, true);
   const size_t block_rows = std::clamp<size_t>((size_t{1} << 20) / N_kv, 16, 256);
   Block block{in};  // one for all: fresh memory for each costs more than what is done with it
   for (auto* x : {&block.Q, &block.dO}) x->resize(block_rows * d);

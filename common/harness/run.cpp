@@ -81,27 +81,18 @@ const Inputs& inputs_of(Workload& workload, Options& options, bool backward) {
   return workload.inputs;
 }
 
-bool is_full(const Options& options, bool quick) {
-  return options.check == Check::full || (options.check == Check::automatic && quick);
-}
-std::vector<int> checked_rows(const Options& options) {
-  const Problem& p = options.problem;
-  return is_full(options, full_is_quick(p)) ? all_rows(p) : sampled_rows(p);
-}
-
 const Reference& reference_of(Workload& workload, const Options& options, Rounding rounding) {
+  const Problem& p = options.problem;
   return workload.references
-      .try_emplace(rounding, options.problem, workload.inputs, rounding, checked_rows(options))
+      .try_emplace(rounding, p, workload.inputs, rounding, rows_to_check(p, options.check))
       .first->second;
 }
 
 const GradientReference& gradients_of(Workload& workload, const Options& options,
                                       Rounding rounding) {
   const Problem& p = options.problem;
-  const bool full = is_full(options, full_gradients_are_quick(p));
   return workload.gradient_references
-      .try_emplace(rounding, p, workload.inputs, rounding,
-                   full ? all_gradients(p) : sampled_gradients(p))
+      .try_emplace(rounding, p, workload.inputs, rounding, gradients_to_check(p, options.check))
       .first->second;
 }
 
@@ -326,7 +317,7 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
     Report& r = reports.front();
     std::optional<Reference> quantised;  // of a plan, so that no other run shares it
     if (plans.forward.quantisation)
-      quantised.emplace(p, inputs, variant.rounding, checked_rows(options),
+      quantised.emplace(p, inputs, variant.rounding, rows_to_check(p, options.check),
                         plans.forward.quantisation);
     const Reference& reference =
         quantised ? *quantised : reference_of(shared, options, variant.rounding);

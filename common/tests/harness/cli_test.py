@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shlex
-import time
 import unittest
 
 from cli import COUNTED, Case, DRAM, MODEL, RUNG, SIZES, SMALL, TINY, has_gpu, steps, strict_json
@@ -185,16 +184,7 @@ class Options(Case):
     def test_dram(self):
         arguments = SMALL.replace("sim", "gpu") + " --time 5 --dram"
 
-        def alone(command):
-            # Other rungs' tests run beside this one, and the counters are one program's at a time.
-            for _ in range(40):
-                done = self.good(command)
-                if "another profiler" not in done.stderr:
-                    break
-                time.sleep(0.5)
-            return done
-
-        done = alone(arguments + " --json")
+        done = self.good(arguments + " --json")
         objects = [strict_json(line) for line in done.stdout.splitlines()]
         for o in objects:
             self.check_object(o, "gpu")
@@ -203,7 +193,7 @@ class Options(Case):
             self.skipTest(done.stderr.strip())
         for part in [p for o in objects for p in [o, *o["kernels"]]]:
             self.assertEqual({type(part[key]) for key in DRAM}, {int})
-        self.assertIn("DRAM read", alone(arguments).stdout)
+        self.assertIn("DRAM read", self.good(arguments).stdout)
 
     @unittest.skipIf(has_gpu(), "there is a GPU here")
     def test_without_a_gpu(self):

@@ -109,7 +109,7 @@ class Gradients : public ::testing::TestWithParam<Case> {};
 TEST_P(Gradients, AreTheCentralDifferences) {
   const Problem& p = GetParam().p;
   const Inputs in = inputs_of(p);
-  const GradientReference reference(p, in, Rounding::on_chip, all_gradients(p));
+  const GradientReference reference(p, in, Rounding::on_chip, gradients_to_check(p, Check::full));
   Point x(in);
   EXPECT_LT(worst(p, x, x.Q, reference.dq()), 1e-8);
   EXPECT_LT(worst(p, x, x.K, reference.dk()), 1e-8);
@@ -248,7 +248,7 @@ TEST_P(Checks, ReportWhatDesignSays) {
   const GradientChoice some{{p.N / 3, p.N - 1}, {p.B * p.Hk - 1}};
   const Results exact = results_of(p, in, {});
   for (const Rounding rounding : {Rounding::on_chip, Rounding::S_and_P_stored})
-    for (const GradientChoice& choice : {all_gradients(p), some}) {
+    for (const GradientChoice& choice : {gradients_to_check(p, Check::full), some}) {
       const Results plain = results_of(p, in, rounding);
       // The rows that are compared, and what the tolerances of dQ and dK have beyond that of O.
       std::vector<int> rows, kv_rows;
@@ -304,7 +304,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 TEST(Lse, OfARowThatSeesNoKeyIsMinusInfinityAndNothingElse) {
   const Problem p{.B = 1, .H = 1, .Hk = 1, .N = 3, .N_kv = 2, .d = 8, .causal = true};
-  const Reference reference(p, inputs_of(p), Rounding::on_chip, all_rows(p));
+  const Reference reference(p, inputs_of(p), Rounding::on_chip, rows_to_check(p, Check::full));
   const auto lse = [&](size_t row) { return static_cast<float>(reference.lse(0, row)); };
   EXPECT_EQ(lse(0), -kInf);
   const auto error = [&](float first, float second) {
@@ -349,23 +349,24 @@ TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {
     }
   }
   const Problem blind{.H = 1, .Hk = 1, .N = 3, .N_kv = 1, .d = 8, .causal = true};
-  EXPECT_EQ(
-      Reference(blind, inputs_of(blind), Rounding::on_chip, all_rows(blind)).overflowing_rows(), 0);
+  EXPECT_EQ(Reference(blind, inputs_of(blind), Rounding::on_chip, rows_to_check(blind, Check::full))
+                .overflowing_rows(),
+            0);
 }
 
 TEST(Samples, HaveTheFirstRowTheLastAndOthersEvenlyBetween) {
   const auto both = [](int N, int N_kv, int H) {
     const Problem p{.B = 2, .H = H, .Hk = H / 2, .N = N, .N_kv = N_kv, .d = 256};
-    const GradientChoice choice = sampled_gradients(p);
+    const GradientChoice choice = gradients_to_check(p, Check::sampled);
     EXPECT_EQ(choice.kv_heads, std::vector<int>{2 * p.Hk - 1});
-    EXPECT_EQ(choice.rows, sampled_rows(p));
-    return sampled_rows(p);
+    EXPECT_EQ(choice.rows, rows_to_check(p, Check::sampled));
+    return choice.rows;
   };
   // Four at least, of however much work; all where there are no more; and no more than 256.
   EXPECT_EQ(both(1 << 28, 1 << 28, 64), (std::vector<int>{0, 89478485, 178956970, (1 << 28) - 1}));
   EXPECT_EQ(both(1, 1 << 28, 64), std::vector<int>{0});
   EXPECT_EQ(both(2, 1 << 28, 64), (std::vector<int>{0, 1}));
-  EXPECT_EQ(both(200, 1, 2), all_rows({.N = 200}));
+  EXPECT_EQ(both(200, 1, 2), rows_to_check({.N = 200}, Check::full));
   const std::vector<int> many = both(10000, 1, 2);
   ASSERT_EQ(many.size(), 256u);
   EXPECT_EQ(many.front(), 0);
@@ -375,10 +376,12 @@ TEST(Samples, HaveTheFirstRowTheLastAndOthersEvenlyBetween) {
 
 TEST(Samples, AreTakenWhereAllWouldTakeLong) {
   const Problem quick{.N = 512, .N_kv = 512}, slow{.H = 64, .N = 1 << 20, .N_kv = 1 << 20};
-  EXPECT_TRUE(full_is_quick(quick));
-  EXPECT_TRUE(full_gradients_are_quick(quick));
-  EXPECT_FALSE(full_is_quick(slow));
-  EXPECT_FALSE(full_gradients_are_quick(slow));
+  EXPECT_EQ(rows_to_check(quick, Check::automatic).size(), 512u);
+  EXPECT_EQ(gradients_to_check(quick, Check::automatic).rows.size(), 512u);
+  EXPECT_EQ(gradients_to_check(quick, Check::automatic).kv_heads, (std::vector<int>{0, 1}));
+  EXPECT_LE(rows_to_check(slow, Check::automatic).size(), 256u);
+  EXPECT_LE(gradients_to_check(slow, Check::automatic).rows.size(), 256u);
+  EXPECT_EQ(gradients_to_check(slow, Check::automatic).kv_heads.size(), 1u);
 }
 
 INSTANTIATE_TEST_SUITE_P(, Checks, ::testing::ValuesIn(kCases),
