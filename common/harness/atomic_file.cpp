@@ -94,13 +94,7 @@ void AtomicFile::write(const void* data, size_t bytes) {
 
 void AtomicFile::compress() {
   std::signal(SIGPIPE, SIG_IGN);  // where gzip cannot write, this program says so
-  // A child's standard output is what this one's is when it starts.
-  std::fflush(stdout);
-  const int out = dup(STDOUT_FILENO);
-  dup2(fileno(file_), STDOUT_FILENO);
-  gzip_ = popen("exec gzip -n", "w");
-  dup2(out, STDOUT_FILENO);
-  close(out);
+  gzip_ = popen(fmt::format("exec gzip -n >/dev/fd/{}", fileno(file_)).c_str(), "w");
   if (!gzip_) throw error();
 }
 

@@ -182,6 +182,7 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std:
       if (quantised) return;
 
       double* plain = &plain_o_[at * d()];
+      const bool P_stored = rounding == Rounding::S_and_P_stored;
       for (size_t j = 0; j < keys; ++j) stored[j] = rounded(p.dtype, s[j]);
       const double stored_m = *std::max_element(stored.begin(), stored.end());
       double stored_l = 0;
@@ -189,15 +190,10 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std:
       // Bounds of float32's normal numbers, in logarithms.
       const double sum = stored_m + std::log(stored_l);
       if (sum > std::log(3.4e38) || sum < std::log(1.2e-38)) ++overflowing;
-      if (rounding == Rounding::S_and_P_stored) {
-        weighted(
-            plain,
-            [&](size_t j) { return rounded(p.dtype, std::exp(stored[j] - stored_m) / stored_l); },
-            1);
-      } else {
-        weighted(
-            plain, [&](size_t j) { return rounded(p.dtype, e[j]); }, l);
-      }
+      const auto plain_weight = [&](size_t j) {
+        return rounded(p.dtype, P_stored ? std::exp(stored[j] - stored_m) / stored_l : e[j]);
+      };
+      weighted(plain, plain_weight, P_stored ? 1 : l);
       for (size_t c = 0; c < d(); ++c) plain[c] = rounded(p.dtype, plain[c]);
     });
   }

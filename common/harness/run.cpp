@@ -13,16 +13,24 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-void require_memory(const Variant& variant, const MemoryNeed& need, const DeviceInfo& device) {
-  if (need.io + need.workspace <= static_cast<double>(device.memory_free)) return;
+/// Throws Error(no_device) where inputs, outputs and workspace do not fit into the device's memory.
+void require_memory(const Variant& variant, const Problem& p, const Plans& plans,
+                    const DeviceInfo& device) {
+  const double q = 1.0 * p.B * p.H * p.N * p.d * kIoBytes;
+  const double kv = 1.0 * p.B * p.Hk * p.N_kv * p.d * kIoBytes;
+  double io = (2 * q + 2 * kv) * (variant.backward ? 2 : 1), workspace = 0;
+  if (variant.has_lse) io += 4.0 * p.B * p.H * p.N;
+  for (const Plan* plan : {&plans.forward, &plans.backward})
+    for (const auto& array : plan->workspace) workspace += static_cast<double>(array.bytes);
+  if (io + workspace <= static_cast<double>(device.memory_free)) return;
   std::string what =
       fmt::format("{} needs {:.1f} GiB of {}: {:.1f} for inputs and outputs", variant.rung,
-                  (need.io + need.workspace) / kGiB,
+                  (io + workspace) / kGiB,
                   device.kind == DeviceKind::gpu
                       ? "GPU memory"
                       : "memory (a third of the host's: the simulator tracks every byte)",
-                  need.io / kGiB);
-  if (need.workspace > 0) what += fmt::format(", {:.1f} for its workspace", need.workspace / kGiB);
+                  io / kGiB);
+  if (workspace > 0) what += fmt::format(", {:.1f} for its workspace", workspace / kGiB);
   if (variant.rounding == Rounding::S_and_P_stored)
     what += variant.backward ? " (S, P and dP)" : " (S and P)";
   what += fmt::format("; {:.1f} GiB of {:.1f} are free. ",
@@ -30,10 +38,8 @@ void require_memory(const Variant& variant, const MemoryNeed& need, const Device
                       static_cast<double>(device.memory_bytes) / kGiB);
   what += variant.less_memory.empty()
               ? "A smaller --batch, --heads or --seqlen needs less"
-              : fmt::format(
-                    "No S and no P is stored by {}, which need only O(N) more than the "
-                    "inputs and outputs",
-                    variant.less_memory);
+              : "No S and no P is stored by " + variant.less_memory +
+                    ", which need only O(N) more than the inputs and outputs";
   throw Error(Exit::no_device, what);
 }
 
@@ -209,17 +215,6 @@ Plans plan_run(const Variant& variant, const Options& options, const DeviceInfo&
   }
 }
 
-MemoryNeed memory_need(const Variant& variant, const Problem& p, const Plans& plans) {
-  const double q = 1.0 * p.B * p.H * p.N * p.d * kIoBytes;
-  const double kv = 1.0 * p.B * p.Hk * p.N_kv * p.d * kIoBytes;
-  MemoryNeed need{2 * q + 2 * kv, 0};
-  if (variant.has_lse) need.io += 4.0 * p.B * p.H * p.N;
-  if (variant.backward) need.io += 2 * q + 2 * kv;
-  for (const Plan* plan : {&plans.forward, &plans.backward})
-    for (const auto& array : plan->workspace) need.workspace += static_cast<double>(array.bytes);
-  return need;
-}
-
 std::vector<Report> run_variant(Device& device, const Variant& variant, Options options,
                                 Outputs* outputs, Workload* workload) {
   Workload own;
@@ -234,7 +229,7 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   }
   const auto require = [&] {
     const Plans plans = plan_run(variant, options, device.info());
-    require_memory(variant, memory_need(variant, p, plans), device.info());
+    require_memory(variant, p, plans, device.info());
   };
   if (options.load.empty()) require();  // before the host fills its memory with them
   const Inputs& inputs = inputs_of(shared, options, has_backward);

@@ -344,10 +344,9 @@ TEST(AtomicFile, IsRemovedWhenASignalEndsTheProgram) {
 TEST(MakeFolder, CreatesOneUnlessItIsThere) {
   const Folder folder;
   for (int twice = 0; twice < 2; ++twice) make_folder(folder / "new");
-  EXPECT_TRUE(fs::is_directory(folder / "new"));
+  EXPECT_EQ(folder.names(), Names{"new"});
   put(folder / "file", "");
-  for (const std::string& path :
-       {folder / "file", folder / "file/sub", folder / "missing/sub", std::string("/proc/sub")})
+  for (const std::string& path : {folder / "file", folder / "missing/sub"})
     EXPECT_THROW(make_folder(path), Error) << path;
 }
 

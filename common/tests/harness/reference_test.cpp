@@ -16,6 +16,9 @@
 namespace ladder {
 namespace {
 
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
 struct Case {
   const char* name;
   Problem p;
@@ -133,8 +136,7 @@ Results results_of(const Problem& p, const Inputs& in, std::optional<Rounding> r
   const auto at = [&](int row, int c) { return static_cast<size_t>(row * p.d + c); };
   const Point x(in);
   const auto rows = static_cast<size_t>(p.B * p.H * p.N);
-  Results r{.lse = std::vector<double>(rows, -std::numeric_limits<double>::infinity()),
-            .weight = std::vector<double>(rows)};
+  Results r{.lse = std::vector<double>(rows, -kInf), .weight = std::vector<double>(rows)};
   r.o.resize(x.Q.size());
   r.dq.resize(x.Q.size());
   r.dk.resize(x.K.size());
@@ -199,18 +201,21 @@ void expect_reported(const char* name, const std::vector<double>& all,
   std::vector<float> out(all.size(), 100), right = out;
   double max = 0, off = 0, difference2 = 0, exact2 = 0, largest = 0;
   int finite = 0, nonfinite = 0;
+  std::optional<size_t> blind;
   for (const int row : rows)
     for (int c = 0; c < columns; ++c) {
       const auto k = static_cast<size_t>(row * columns + c);
       const double exact = all[k];
       out[k] = right[k] = stored(static_cast<float>(exact));
-      if (std::isinf(exact)) continue;  // as it has to be
+      if (std::isinf(exact)) {  // as it has to be, and nothing else
+        blind = k;
+        continue;
+      }
       off = std::max(off, std::abs(plain[k] - exact));
       largest = std::max(largest, std::abs(exact));
       const int place = finite + nonfinite;
       if (place == 1 || place == 3) {
-        out[k] = std::numeric_limits<float>::infinity() * static_cast<float>(place - 2);
-        if (place == 1) out[k] = std::numeric_limits<float>::quiet_NaN();
+        out[k] = place == 1 ? kNan : kInf;
         ++nonfinite;
         continue;
       }
@@ -232,8 +237,16 @@ void expect_reported(const char* name, const std::vector<double>& all,
   EXPECT_LT(error.tolerance, 0.5);
   EXPECT_FALSE(error.pass() && nonfinite);
   EXPECT_TRUE(check(right).pass());
-  right[static_cast<size_t>(rows.back() * columns)] += static_cast<float>(3 * wanted);
-  EXPECT_FALSE(check(right).pass());
+  const auto expect_wrong = [&](size_t at, float wrong) {
+    std::vector<float> other = right;
+    other[at] = wrong;
+    EXPECT_FALSE(check(other).pass()) << wrong << ", not " << right[at];
+  };
+  const auto last = static_cast<size_t>(rows.back() * columns);
+  for (const float wrong : {right[last] + static_cast<float>(3 * wanted), kNan, kInf, -kInf})
+    expect_wrong(last, wrong);
+  for (const float wrong : {0.0f, -3e38f, kNan, kInf})
+    if (blind) expect_wrong(*blind, wrong);
 }
 
 class Checks : public ::testing::TestWithParam<Case> {};
@@ -297,26 +310,6 @@ TEST_P(Checks, ReportWhatDesignSays) {
           },
           [&](const std::vector<float>& out) { return reference.check_lse(out); });
     }
-}
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-TEST(Lse, OfARowThatSeesNoKeyIsMinusInfinityAndNothingElse) {
-  const Problem p{.B = 1, .H = 1, .Hk = 1, .N = 3, .N_kv = 2, .d = 8, .causal = true};
-  const Reference reference(p, inputs_of(p), Rounding::on_chip, rows_to_check(p, Check::full));
-  const auto lse = [&](size_t row) { return static_cast<float>(reference.lse(0, row)); };
-  EXPECT_EQ(lse(0), -kInf);
-  const auto error = [&](float first, float second) {
-    return reference.check_lse({first, second, lse(2)});
-  };
-  EXPECT_TRUE(error(-kInf, lse(1)).pass());
-  for (const float wrong : {0.0f, -3e38f, kInf, kNan}) EXPECT_FALSE(error(wrong, lse(1)).pass());
-  // And of one that sees a key it is finite.
-  for (const float wrong : {-kInf, kInf, kNan}) {
-    EXPECT_EQ(error(-kInf, wrong).nonfinite, 1);
-    EXPECT_FALSE(error(-kInf, wrong).pass());
-  }
 }
 
 TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {
