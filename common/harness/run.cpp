@@ -51,10 +51,8 @@ void print_occupancy(const Report& r) {
     const int64_t resident = int64_t{o.blocks_per_sm} * r.device.multiprocessors;
     fmt::print(
         stderr,
-        "{}: {} registers a thread, {} block{} at once on each of {} SMs, {} block{}: {:.2f} "
-        "waves\n",
-        kernel.name, o.registers, o.blocks_per_sm, o.blocks_per_sm == 1 ? "" : "s",
-        r.device.multiprocessors, o.blocks, o.blocks == 1 ? "" : "s",
+        "{}: {} registers a thread; blocks: {}, {} at once on each of {} SMs: {:.2f} waves\n",
+        kernel.name, o.registers, o.blocks, o.blocks_per_sm, r.device.multiprocessors,
         static_cast<double>(o.blocks) / static_cast<double>(resident));
   }
 }
