@@ -15,6 +15,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "harness/options.h"
+
 namespace ladder {
 namespace {
 
@@ -116,9 +118,7 @@ void AtomicFile::commit() {
 void make_folder(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directory(path, error);
-  if (error)
-    throw Error(Exit::bad_usage, fmt::format("cannot create the folder '{}': {}; choose another",
-                                             path, error.message()));
+  if (error) bad_usage("cannot create the folder '{}': {}; choose another", path, error.message());
 }
 
 }  // namespace ladder

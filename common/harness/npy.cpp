@@ -16,6 +16,7 @@
 
 #include "float16.h"
 #include "harness/json.h"
+#include "harness/options.h"
 
 namespace ladder {
 namespace {
@@ -24,28 +25,16 @@ static_assert(std::endian::native == std::endian::little, "bytes of a file are u
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 
-/// A file with the problem that a message names.
-struct Name {
-  const std::string& path;
-
-  template <class... Parts>
-  [[noreturn]] void bad(fmt::format_string<Parts...> problem, Parts&&... parts) const {
-    throw Error(Exit::bad_usage,
-                fmt::format("'{}' {}", path, fmt::format(problem, std::forward<Parts>(parts)...)));
-  }
-  /// For what numpy.save, properly called, would not have written.
-  template <class... Parts>
-  [[noreturn]] void unread(fmt::format_string<Parts...> problem, Parts&&... parts) const {
-    bad("{}; write it with numpy.save(path, numpy.ascontiguousarray(array, dtype='float32'))",
-        fmt::format(problem, std::forward<Parts>(parts)...));
-  }
-};
+/// For what numpy.save, properly called, would not have written.
+constexpr const char* kWayOut =
+    "write it with numpy.save(path, numpy.ascontiguousarray(array, dtype='float32'))";
 
 /// What stands behind a key of the header, NumPy's way to write a dictionary:
 /// {'descr': '<f2', 'fortran_order': False, 'shape': (2, 3), }
-std::string_view value_of(std::string_view key, std::string_view header, const Name& name) {
+std::string_view value_of(std::string_view key, std::string_view header, const std::string& path) {
   const size_t at = header.find(key);
-  if (at == header.npos) name.unread("has a malformed header: it lacks {}", key);
+  if (at == header.npos)
+    bad_usage("'{}' has a malformed header: it lacks {}; {}", path, key, kWayOut);
   const std::string_view rest = header.substr(at + key.size());
   return rest.substr(std::min(rest.find_first_not_of(' '), rest.size()));
 }
@@ -57,48 +46,50 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 }
 
 NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t size) {
-  const Name name{path};
   // One byte each of major and minor version, then the header's length: 2 bytes, from 2.0 on 4.
   if (size < 12 || std::memcmp(data, kMagic.data(), kMagic.size()) != 0 || data[6] < 1 ||
       data[6] > 3 || data[7] != 0)
-    name.unread("is not a .npy file of version 1.0, 2.0 or 3.0");
+    bad_usage("'{}' is not a .npy file of version 1.0, 2.0 or 3.0; {}", path, kWayOut);
   const size_t begin = data[6] == 1 ? 10 : 12;
   size_t length = data[8] | size_t{data[9]} << 8;
   if (begin == 12) length |= size_t{data[10]} << 16 | size_t{data[11]} << 24;
-  if (length > size - begin) name.bad("is truncated: it ends in its header");
+  if (length > size - begin) bad_usage("'{}' is truncated: it ends in its header", path);
   const std::string_view header(reinterpret_cast<const char*>(data) + begin, length);
 
-  std::string_view type = value_of("'descr':", header, name);
+  std::string_view type = value_of("'descr':", header, path);
   type = type.substr(0, std::min<size_t>(type.find(','), 40));
   if (type != "'<f2'" && type != "'<f4'")
-    name.unread(
-        "has values of type {}; '<f2' and '<f4' are read, little-endian float16 and float32",
-        json::value(type));
-  if (!value_of("'fortran_order':", header, name).starts_with("False"))
-    name.unread("is in Fortran order, C order is read");
+    bad_usage(
+        "'{}' has values of type {}; '<f2' and '<f4' are read, little-endian float16 and float32; "
+        "{}",
+        path, json::value(type), kWayOut);
+  if (!value_of("'fortran_order':", header, path).starts_with("False"))
+    bad_usage("'{}' is in Fortran order, C order is read; {}", path, kWayOut);
 
   NpyArray array;
   const size_t item_bytes = type == "'<f2'" ? 2 : 4;
   auto bytes = static_cast<int64_t>(item_bytes);
-  std::string_view shape = value_of("'shape':", header, name);
-  if (!shape.starts_with('(')) name.unread("has a malformed header: its shape is no tuple");
+  std::string_view shape = value_of("'shape':", header, path);
+  if (!shape.starts_with('('))
+    bad_usage("'{}' has a malformed header: its shape is no tuple; {}", path, kWayOut);
   shape.remove_prefix(1);
   while (!shape.starts_with(')')) {
     int64_t extent = 0;
     const auto [end, error] = std::from_chars(shape.data(), shape.data() + shape.size(), extent);
     if (error != std::errc{} || extent < 1 || __builtin_mul_overflow(bytes, extent, &bytes))
-      name.bad(
-          "has a shape of which a size is no number above 0, or the product exceeds 2⁶³, at {}",
-          json::value(shape.substr(0, 40)));
+      bad_usage(
+          "'{}' has a shape of which a size is no number above 0, or the product exceeds 2⁶³, at "
+          "{}",
+          path, json::value(shape.substr(0, 40)));
     array.shape.push_back(extent);
     shape.remove_prefix(static_cast<size_t>(end - shape.data()));
     shape.remove_prefix(std::min(shape.find_first_not_of(", "), shape.size()));
   }
   const size_t there = size - begin - length;
   if (there != static_cast<size_t>(bytes))
-    name.bad("is {}: shape {} needs {} bytes of values, {} are there",
-             there < static_cast<size_t>(bytes) ? "truncated" : "too long", shape_text(array.shape),
-             bytes, there);
+    bad_usage("'{}' is {}: shape {} needs {} bytes of values, {} are there", path,
+              there < static_cast<size_t>(bytes) ? "truncated" : "too long",
+              shape_text(array.shape), bytes, there);
 
   array.values.resize(there / item_bytes);
   for (size_t i = 0; i < array.values.size(); ++i) {
@@ -110,8 +101,8 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
     else
       std::memcpy(&array.values[i], at, 4);
     if (!std::isfinite(array.values[i]))
-      name.bad("holds {} as number {} of {}: values must be finite", array.values[i], i + 1,
-               array.values.size());
+      bad_usage("'{}' holds {} as number {} of {}: values must be finite", path, array.values[i],
+                i + 1, array.values.size());
   }
   return array;
 }
@@ -122,9 +113,9 @@ NpyArray read_npy(const std::string& path) {
   std::error_code error;
   if (const auto status = fs::status(path, error);
       fs::exists(status) && !fs::is_regular_file(status))
-    Name{path}.bad("is not a regular file");
+    bad_usage("'{}' is not a regular file", path);
   std::ifstream file(path, std::ios::binary);
-  if (!file) Name{path}.bad("cannot be opened: {}", std::strerror(errno));
+  if (!file) bad_usage("'{}' cannot be opened: {}", path, std::strerror(errno));
   const size_t size = fs::file_size(path);
   constexpr double kGiB = 1 << 30;
   const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
@@ -137,7 +128,7 @@ NpyArray read_npy(const std::string& path) {
                             path, needed, there));
   std::vector<unsigned char> bytes(size);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
-  if (!file) Name{path}.bad("cannot be read as far as its size says");
+  if (!file) bad_usage("'{}' cannot be read as far as its size says", path);
   return parse_npy(path, bytes.data(), size);
 }
 

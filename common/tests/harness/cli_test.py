@@ -130,7 +130,6 @@ class Rung(Case):
         self.check_object(ours, "gpu")
         self.assertEqual((baseline["rung"], baseline["variant"]), (RUNG, "cublas"))
         self.assertEqual([k["name"] for k in baseline["kernels"]], ["scores", "output"])
-        self.assertEqual(sorted(baseline), sorted(ours))
         for part in [baseline, *baseline["kernels"]]:
             self.assertEqual({part[key] for key in MODEL + COUNTED + DRAM}, {None})
             self.assertIs(type(part["time_ms"]), float)
@@ -138,8 +137,8 @@ class Rung(Case):
             self.assertIsNone(baseline[key], key)
         for key in [*SIZES, "scale", "workspace_bytes"]:
             self.assertEqual(baseline[key], ours[key])
-        table = self.good(arguments).stdout
-        self.assertRegex(table, r"products against cublas's: scores \d+\.\d\d, output")
+        self.assertRegex(self.good(arguments).stdout,
+                         r"products against cublas's: scores \d+\.\d\d, output")
 
 
 class Options(Case):
