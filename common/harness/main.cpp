@@ -9,7 +9,6 @@
 #include <cstring>
 #include <deque>
 #include <new>
-#include <string_view>
 
 #include "harness/atomic_file.h"
 #include "harness/json.h"
@@ -91,23 +90,6 @@ class Saved {
   std::deque<AtomicFile> files_;
 };
 
-/// A message with control characters that a terminal would obey escaped: an argument quoted in it
-/// may hold anything. Line breaks stay.
-std::string printable(std::string_view text) {
-  std::string shown;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
-    if ((c < 0x20 && c != '\n') || c == 0x7f)
-      shown += fmt::format("\\x{:02x}", c);
-    else if (c == 0xc2 && next >= 0x80 && next < 0xa0)  // U+0080 to U+009F in UTF-8
-      shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
-    else
-      shown += text[i];
-  }
-  return shown;
-}
-
 void print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   if (std::fflush(stdout) != 0)
@@ -115,8 +97,7 @@ void print(const std::string& text) {
 }
 
 /// Runs and reports one variant.
-int run_one(Device& device, const Options& options, Workload& workload) {
-  const Variant variant = choose_variant(options, device.info());
+int run_one(Device& device, const Variant& variant, const Options& options, Workload& workload) {
   Saved saved(options, variant);
   std::optional<AtomicFile> trace;
   if (!options.sim.trace_file.empty()) trace.emplace(options.sim.trace_file);
@@ -159,9 +140,11 @@ int run(int argc, char** argv) {
   Workload workload;
   int worst = 0;
   const std::vector<Options> each = each_variant(*options);
-  for (const Options& one : each) {
-    if (!one.json && &one != &each.front()) print("\n");
-    worst = std::max(worst, run_one(*device, one, workload));
+  std::vector<Variant> chosen;  // all before the first of them runs
+  for (const Options& one : each) chosen.push_back(choose_variant(one, device->info()));
+  for (size_t i = 0; i < each.size(); ++i) {
+    if (!options->json && i > 0) print("\n");
+    worst = std::max(worst, run_one(*device, chosen[i], each[i], workload));
   }
   return worst;
 }
@@ -172,7 +155,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   const auto fail = [](ladder::Exit status, const char* what) {
     std::fflush(stdout);
-    fmt::print(stderr, "{}: {}\n", ladder::rung_name(), ladder::printable(what));
+    fmt::print(stderr, "{}: {}\n", ladder::rung_name(), what);
     return static_cast<int>(status);
   };
   try {

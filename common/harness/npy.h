@@ -13,29 +13,23 @@ namespace ladder {
 /// An array as a .npy file holds it. float16 values are widened to float, which is exact.
 struct NpyArray {
   std::vector<int64_t> shape;  // no dimension is 0; empty for a single number
-  std::vector<float> values;   // C order; as many as the product of shape
+  std::vector<float> values;   // C order, all finite; as many as the product of shape
 };
 
-/// Reads a file. Throws Error(bad_usage) naming the path and what is wrong with it: missing, empty,
-/// truncated, not .npy, unknown version, malformed header, Fortran order, big-endian, a type other
-/// than float16 or float32, zero-sized, more bytes than the shape, a value that is not finite.
-/// Throws Error(no_device) for an array larger than the host's memory.
-/// Never allocates more than the file's own size calls for.
+/// Reads a file. Throws Error(bad_usage) naming the path and what is wrong with it, and
+/// Error(no_device) for a file larger than the host's memory.
 NpyArray read_npy(const std::string& path);
 
-/// The same from memory, for the fuzzer. `name` stands in messages.
+/// The same from memory. `name` stands in messages.
 NpyArray parse_npy(const std::string& name, const unsigned char* data, size_t size);
 
 enum class NpyType { float16, float32 };
 
-/// Writes a file whole or not at all: to a temporary name in the same folder, then renamed. Values
-/// are rounded to nearest even for float16; what is not finite is written as it is. `shape` has as
-/// many elements as `values`. Throws Error(bad_usage) when the file cannot be written.
-void write_npy(const std::string& path, const std::vector<int64_t>& shape,
-               const std::vector<float>& values, NpyType type);
-
-/// The same without the renaming, so that a caller can commit several files all or none.
+/// Writes a file's bytes; the caller commits it. Values are rounded to nearest even for float16;
+/// what is not finite is written as it is. `shape` has as many elements as `values`.
 void write_npy(AtomicFile& file, const std::vector<int64_t>& shape,
+               const std::vector<float>& values, NpyType type);
+void write_npy(const std::string& path, const std::vector<int64_t>& shape,
                const std::vector<float>& values, NpyType type);
 
 /// A shape as NumPy prints it, for messages: "(1, 2, 256, 64)".

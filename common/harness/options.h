@@ -1,6 +1,8 @@
 // The command line of every rung's program.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,9 +22,9 @@ struct Options {
   Problem problem;  // shapes; after --load replaced by the files'
   Input input = Input::normal;
   uint64_t seed = 0;
-  std::string load;          // directory, empty: generate
-  std::string save;          // directory, empty: do not save
-  bool scale_given = false;  // else problem.scale = 1/√d, also after --load
+  std::string load;            // directory, empty: generate
+  std::string save;            // directory, empty: do not save
+  std::optional<float> scale;  // of problem; empty: 1/√d, see derive_scale
   DeviceChoice device = DeviceChoice::automatic;
   std::string variant;  // empty: the default; several: "A,B", of which each_variant makes one
   bool deterministic = false;  // gradients with the same bits on every run
@@ -30,7 +32,7 @@ struct Options {
   SimOptions sim;
   std::string sim_option;  // the last one given that only the sim takes
   Check check = Check::automatic;
-  std::optional<double> time_ms;  // --time; empty: the default of TimingOptions
+  std::optional<float> time_ms;  // --time; empty: the default of TimingOptions
   bool warm = false;
   bool dram = false;
   std::string baseline;  // empty: none
@@ -38,16 +40,21 @@ struct Options {
   bool verbose = false;
 };
 
-/// Parses the command line of the program of `rung` against the variants linked into it.
-/// --help and --version print to stdout and return nothing: the program then ends with status 0.
-/// Throws Error(bad_usage) for anything else that is not right.
+template <class... Parts>
+[[noreturn]] void bad_usage(fmt::format_string<Parts...> message, Parts&&... parts) {
+  throw Error(Exit::bad_usage, fmt::format(message, std::forward<Parts>(parts)...));
+}
+
+/// Parses the command line of the program of `rung`. --help and --version print to stdout and
+/// return nothing: the program then ends with status 0. Throws Error(bad_usage) for anything else
+/// that is not right; whether the rung has such a variant, tile or setting, choose_variant knows.
 std::optional<Options> parse_options(int argc, char** argv, const std::string& rung);
 
 /// The same for each of the variants that they name.
 std::vector<Options> each_variant(const Options& options);
 
-/// What the options say of the workload, as keys and values of the JSON, in its order.
-std::vector<std::pair<std::string, std::string>> settings_as_json(const Options& options);
+/// Sets the problem's scale; also after --load.
+void derive_scale(Options& options);
 
 /// The rung's baseline of that name, null if there is none. It launches on the GPU alone, whichever
 /// device it was compiled for.

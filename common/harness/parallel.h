@@ -4,39 +4,30 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <exception>
 #include <future>
-#include <mutex>
 #include <vector>
 
 #include "host_cores.h"
 
 namespace ladder {
 
-/// Calls body(i) once for each i, in any order and on any thread. Rethrows the first exception.
+/// Calls body(i) once for each i, in any order and on any thread. Rethrows an exception.
 template <class Body>
 void parallel_for(int64_t n, Body body) {
   std::atomic<int64_t> next{0};
-  std::exception_ptr failure;
-  std::mutex mutex;
   const auto work = [&] {
-    for (int64_t i; (i = next++) < n;) {
-      try {
-        body(i);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
-        next = n;
-      }
+    try {
+      for (int64_t i; (i = next++) < n;) body(i);
+    } catch (...) {
+      next = n;
+      throw;
     }
   };
-  {
-    std::vector<std::future<void>> helpers;  // each waits for its thread when it is destroyed
-    for (int64_t t = 1; t < std::min<int64_t>(host_cores(), n); ++t)
-      helpers.push_back(std::async(std::launch::async, work));
-    work();
-  }
-  if (failure) std::rethrow_exception(failure);
+  std::vector<std::future<void>> helpers;  // each waits for its thread when it is destroyed
+  for (int64_t t = 1; t < std::min<int64_t>(host_cores(), n); ++t)
+    helpers.push_back(std::async(std::launch::async, work));
+  work();
+  for (auto& helper : helpers) helper.get();
 }
 
 /// The same, each core taking `block` neighbours at a time: for a body whose results for

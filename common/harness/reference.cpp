@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "harness/parallel.h"
 #include "harness/quantised.h"
@@ -16,17 +15,14 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// Multiply-adds of the reference for one query row of every head.
-double row_cost(const Problem& p) {
-  return 3.0 * p.B * p.H * p.N_kv * (p.d + 8);
-}
-double rows_in_a_second(const Problem& p) {
-  return 6e8 * host_cores() / row_cost(p);
+bool checks_all(const Problem& p, Check how, double rows_in_a_second) {
+  return how == Check::full || (how == Check::automatic && p.N <= rows_in_a_second);
 }
 
-/// First and last row and others evenly between.
-std::vector<int> even_rows(const Problem& p, double wanted) {
-  const auto n = static_cast<int64_t>(std::clamp(wanted, 4.0, 256.0));
+/// All rows; or the first, the last and others evenly between.
+std::vector<int> rows_of(const Problem& p, bool all, double rows_in_a_second = 0) {
+  const double wanted = all ? p.N : std::clamp(rows_in_a_second / 4, 4.0, 256.0);
+  const auto n = static_cast<int64_t>(wanted);
   std::vector<int> rows;
   for (int64_t k = 0; k < n; ++k)
     rows.push_back(static_cast<int>((p.N - 1) * k / std::max<int64_t>(1, n - 1)));
@@ -46,58 +42,65 @@ std::string rows_text(size_t rows, int of) {
   return fmt::format("{} of {} rows", rows, of);
 }
 
-/// Accumulates one tensor's comparison.
-class Comparison {
- public:
-  explicit Comparison(const char* name) { error_.name = name; }
-  void add(double out, double ref) {
-    if (std::isfinite(ref)) largest_ = std::max(largest_, std::abs(ref));
-    if (out == ref) {
-      if (std::isfinite(ref)) reference2_ += ref * ref, ++finite_;
-      return;
-    }
-    if (std::isfinite(ref) && !std::isfinite(out)) {
-      ++error_.nonfinite;
-      return;
-    }
-    if (!std::isfinite(ref)) {  // should have been that infinity
-      error_.max = kInf;
-      return;
-    }
-    error_.max = std::max(error_.max, std::abs(out - ref));
-    difference2_ += (out - ref) * (out - ref);
-    reference2_ += ref * ref;
-    ++finite_;
-  }
-  double largest() const { return largest_; }  // finite |ref|
-  TensorError done(double tolerance, std::string compared = {}) {
-    error_.rel = reference2_ > 0 ? std::sqrt(difference2_ / reference2_) : 0;
-    error_.rms = finite_ > 0 ? std::sqrt(difference2_ / static_cast<double>(finite_)) : 0;
-    error_.tolerance = tolerance;
-    error_.compared = std::move(compared);
-    return error_;
-  }
+/// Those rows of each of the heads, among the N that a head has.
+std::vector<int64_t> rows_of_heads(int64_t heads, int N, const std::vector<int>& rows) {
+  std::vector<int64_t> all;
+  for (int64_t head = 0; head < heads; ++head)
+    for (const int row : rows) all.push_back(head * N + row);
+  return all;
+}
 
- private:
-  TensorError error_;
-  double largest_ = 0, difference2_ = 0, reference2_ = 0;
-  int64_t finite_ = 0;
-};
+/// Compares the rows of a tensor, whose i-th element is out(i), with `exact` and `plain`, which
+/// have these rows alone. atol: the tolerance beside what depends on `plain`, from the largest
+/// |exact|.
+TensorError compare(const char* name, auto out, const std::vector<int64_t>& rows, int columns,
+                    const std::vector<double>& exact, const std::vector<double>& plain,
+                    const std::string& compared, auto atol) {
+  TensorError error{.name = name, .compared = compared};
+  double largest = 0, off = 0, difference2 = 0, reference2 = 0;
+  int64_t finite = 0;
+  for (int64_t i = 0; i < std::ssize(exact); ++i) {
+    const auto at = static_cast<size_t>(i);
+    const double value = out(rows[at / static_cast<size_t>(columns)] * columns + i % columns);
+    const double ref = exact[at];
+    if (!std::isfinite(ref)) {
+      if (value != ref) error.max = kInf;  // should have been that infinity
+      continue;
+    }
+    largest = std::max(largest, std::abs(ref));
+    if (!plain.empty() && std::isfinite(plain[at])) off = std::max(off, std::abs(plain[at] - ref));
+    if (!std::isfinite(value)) {
+      ++error.nonfinite;
+      continue;
+    }
+    error.max = std::max(error.max, std::abs(value - ref));
+    difference2 += (value - ref) * (value - ref);
+    reference2 += ref * ref;
+    ++finite;
+  }
+  error.rel = reference2 > 0 ? std::sqrt(difference2 / reference2) : 0;
+  error.rms = finite > 0 ? std::sqrt(difference2 / static_cast<double>(finite)) : 0;
+  error.tolerance = 2 * off + atol(largest);
+  return error;
+}
+
+/// The same of a tensor in the I/O type, which rounding to it may cost half a unit in the last
+/// place.
+TensorError compare(const char* name, const Tensor& out, const std::vector<int64_t>& rows, int d,
+                    const std::vector<double>& exact, const std::vector<double>& plain,
+                    const std::string& compared, double extra = 0) {
+  return compare(
+      name, [&](int64_t i) { return out[i]; }, rows, d, exact, plain, compared,
+      [&](double largest) { return half_ulp(out.dtype, largest) + 1e-5 + extra; });
+}
 
 }  // namespace
 
-std::vector<int> all_rows(const Problem& p) {
-  std::vector<int> rows(static_cast<size_t>(p.N));
-  std::iota(rows.begin(), rows.end(), 0);
-  return rows;
-}
-
-std::vector<int> sampled_rows(const Problem& p) {
-  return even_rows(p, rows_in_a_second(p) / 4);
-}
-
-bool full_is_quick(const Problem& p) {
-  return p.N <= rows_in_a_second(p);
+std::vector<int> rows_to_check(const Problem& p, Check how) {
+  // Multiply-adds for one query row of every head.
+  const double cost = 3.0 * p.B * p.H * p.N_kv * (p.d + 8);
+  const double in_a_second = 6e8 * host_cores() / cost;
+  return rows_of(p, checks_all(p, how, in_a_second), in_a_second);
 }
 
 Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std::vector<int> rows,
@@ -179,6 +182,7 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std:
       if (quantised) return;
 
       double* plain = &plain_o_[at * d()];
+      const bool P_stored = rounding == Rounding::S_and_P_stored;
       for (size_t j = 0; j < keys; ++j) stored[j] = rounded(p.dtype, s[j]);
       const double stored_m = *std::max_element(stored.begin(), stored.end());
       double stored_l = 0;
@@ -186,15 +190,10 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std:
       // Bounds of float32's normal numbers, in logarithms.
       const double sum = stored_m + std::log(stored_l);
       if (sum > std::log(3.4e38) || sum < std::log(1.2e-38)) ++overflowing;
-      if (rounding == Rounding::S_and_P_stored) {
-        weighted(
-            plain,
-            [&](size_t j) { return rounded(p.dtype, std::exp(stored[j] - stored_m) / stored_l); },
-            1);
-      } else {
-        weighted(
-            plain, [&](size_t j) { return rounded(p.dtype, e[j]); }, l);
-      }
+      const auto plain_weight = [&](size_t j) {
+        return rounded(p.dtype, P_stored ? std::exp(stored[j] - stored_m) / stored_l : e[j]);
+      };
+      weighted(plain, plain_weight, P_stored ? 1 : l);
       for (size_t c = 0; c < d(); ++c) plain[c] = rounded(p.dtype, plain[c]);
     });
   }
@@ -202,53 +201,30 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std:
 }
 
 TensorError Reference::check_o(const Tensor& O) const {
-  Comparison out("o"), plain("plain");
-  const int64_t heads = int64_t{p_.B} * p_.H;
-  for (int64_t head = 0; head < heads; ++head)
-    for (size_t r = 0; r < rows_.size(); ++r)
-      for (int c = 0; c < p_.d; ++c) {
-        const double ref = o(head, r, c);
-        out.add(O[(head * p_.N + rows_[r]) * p_.d + c], ref);
-        plain.add(plain_o_[index(head, r) * d() + static_cast<size_t>(c)], ref);
-      }
-  return out.done(2 * plain.done(0).max + half_ulp(p_.dtype, out.largest()) + 1e-5,
-                  rows_text(rows_.size(), p_.N));
+  return compare("o", O, tensor_rows(), p_.d, o_, plain_o_, rows_text(rows_.size(), p_.N));
 }
 
 TensorError Reference::check_lse(const std::vector<float>& LSE) const {
-  Comparison out("lse");
-  const int64_t heads = int64_t{p_.B} * p_.H;
-  for (int64_t head = 0; head < heads; ++head)
-    for (size_t r = 0; r < rows_.size(); ++r)
-      out.add(LSE[static_cast<size_t>(head * p_.N + rows_[r])], lse(head, r));
-  Comparison plain("plain");
-  for (size_t i = 0; i < plain_lse_.size(); ++i) plain.add(plain_lse_[i], lse_[i]);
-  return out.done(
-      2 * plain.done(0).max + 1e-5 + 0x1p-20 * out.largest() * std::max(1.0, std::sqrt(p_.d) / 8),
-      rows_text(rows_.size(), p_.N));
+  return compare(
+      "lse", [&](int64_t i) { return LSE[static_cast<size_t>(i)]; }, tensor_rows(), 1, lse_,
+      plain_lse_, rows_text(rows_.size(), p_.N),
+      [&](double largest) {
+        return 1e-5 + 0x1p-20 * largest * std::max(1.0, std::sqrt(p_.d) / 8);
+      });
 }
 
 TensorError Reference::compare_with_full_precision(const Tensor& O) const {
-  Comparison out("o_full");
-  for (int64_t head = 0; head < int64_t{p_.B} * p_.H; ++head)
-    for (size_t r = 0; r < rows_.size(); ++r)
-      for (int c = 0; c < p_.d; ++c)
-        out.add(O[(head * p_.N + rows_[r]) * p_.d + c],
-                full_o_[index(head, r) * d() + static_cast<size_t>(c)]);
-  return out.done(kInf, rows_text(rows_.size(), p_.N) + " in full precision");
+  return compare("o_full", O, tensor_rows(), p_.d, full_o_, {},
+                 rows_text(rows_.size(), p_.N) + " in full precision", kInf);
+}
+
+std::vector<int64_t> Reference::tensor_rows() const {
+  return rows_of_heads(int64_t{p_.B} * p_.H, p_.N, rows_);
 }
 
 // --------------------------------------------------------------------------------------- gradients
 
 namespace {
-
-/// Multiply-adds that one query row of one head costs with its share of dK and dV, and without.
-double gradient_row_cost(const Problem& p, bool with_dk_dv) {
-  return p.N_kv * ((with_dk_dv ? 9.0 : 5.0) * p.d + 60);
-}
-double gradient_work_in_a_second() {
-  return 2e9 * host_cores();
-}
 
 /// A part of a matrix: element (i, j) is at[i·row + j·column].
 struct View {
@@ -326,19 +302,14 @@ struct GradientReference::Block {
   std::vector<double> weight;  // max_j P_ij · Σ_c|dO_ic·O_ic|
 };
 
-GradientChoice all_gradients(const Problem& p) {
-  GradientChoice all{all_rows(p), std::vector<int>(static_cast<size_t>(p.B * p.Hk))};
-  std::iota(all.kv_heads.begin(), all.kv_heads.end(), 0);
-  return all;
-}
-
-GradientChoice sampled_gradients(const Problem& p) {
-  const double rows = gradient_work_in_a_second() / 4 / (gradient_row_cost(p, false) * p.B * p.H);
-  return {even_rows(p, rows), {p.B * p.Hk - 1}};
-}
-
-bool full_gradients_are_quick(const Problem& p) {
-  return gradient_row_cost(p, true) * p.N * p.B * p.H <= gradient_work_in_a_second();
+GradientChoice gradients_to_check(const Problem& p, Check how) {
+  // Rows of every head that a second is enough for with their share of dK and dV, and without.
+  const double in_a_second = 2e9 * host_cores() / (1.0 * p.B * p.H * p.N_kv);
+  const bool all = checks_all(p, how, in_a_second / (9.0 * p.d + 60));
+  GradientChoice choice{rows_of(p, all, in_a_second / (5.0 * p.d + 60)), {}};
+  for (int head = all ? 0 : p.B * p.Hk - 1; head < p.B * p.Hk; ++head)
+    choice.kv_heads.push_back(head);
+  return choice;
 }
 
 GradientReference::GradientReference(const Problem& p, const Inputs& in, Rounding rounding,
@@ -351,7 +322,7 @@ GradientReference::GradientReference(const Problem& p, const Inputs& in, Roundin
   for (auto* x : {&dk_.exact, &dk_.plain, &dv_.exact, &dv_.plain})
     x->resize(choice_.kv_heads.size() * N_kv * d);
 
-  const std::vector<int> every_row = all_rows(p);
+  const std::vector<int> every_row = rows_of(p, true);
   const size_t block_rows = std::clamp<size_t>((size_t{1} << 20) / N_kv, 16, 256);
   Block block{in};  // one for all: fresh memory for each costs more than what is done with it
   for (auto* x : {&block.Q, &block.dO}) x->resize(block_rows * d);
@@ -478,26 +449,16 @@ void GradientReference::compute_rows(Block& b, size_t begin, size_t end) {
   }
 }
 
-TensorError GradientReference::check(const char* name, const Tensor& out, const Gradient& gradient,
-                                     double extra, const std::vector<int64_t>& rows,
-                                     const std::string& compared) const {
-  Comparison of_out(name), plain("plain");
-  for (size_t r = 0; r < rows.size(); ++r)
-    for (int c = 0; c < p_.d; ++c) {
-      const size_t at = r * static_cast<size_t>(p_.d) + static_cast<size_t>(c);
-      of_out.add(out[rows[r] * p_.d + c], gradient.exact[at]);
-      plain.add(gradient.plain[at], gradient.exact[at]);
-    }
-  return of_out.done(2 * plain.done(0).max + half_ulp(p_.dtype, of_out.largest()) + 1e-5 + extra,
-                     compared);
-}
-
 TensorError GradientReference::check_dq(const Tensor& dQ) const {
-  std::vector<int64_t> rows;
-  for (int64_t head = 0; head < int64_t{p_.B} * p_.H; ++head)
-    for (const int i : choice_.rows) rows.push_back(head * p_.N + i);
-  return check("dq", dQ, dq_, rounding_of_D() * dq_weight_ * largest_k_, rows,
-               rows_text(choice_.rows.size(), p_.N));
+  return compare("dq", dQ, rows_of_heads(int64_t{p_.B} * p_.H, p_.N, choice_.rows), p_.d, dq_.exact,
+                 dq_.plain, rows_text(choice_.rows.size(), p_.N),
+                 rounding_of_D() * dq_weight_ * largest_k_);
+}
+TensorError GradientReference::check_dk(const Tensor& dK) const {
+  return check_kv("dk", dK, dk_, rounding_of_D() * dk_weight_ * largest_q_);
+}
+TensorError GradientReference::check_dv(const Tensor& dV) const {
+  return check_kv("dv", dV, dv_, 0);
 }
 
 TensorError GradientReference::check_kv(const char* name, const Tensor& out,
@@ -508,13 +469,7 @@ TensorError GradientReference::check_kv(const char* name, const Tensor& out,
   std::string compared = rows_text(static_cast<size_t>(p_.N_kv), p_.N_kv);
   if (std::ssize(choice_.kv_heads) < p_.B * p_.Hk)
     compared += fmt::format(", {} of {} heads", choice_.kv_heads.size(), p_.B * p_.Hk);
-  return check(name, out, gradient, extra, rows, compared);
-}
-TensorError GradientReference::check_dk(const Tensor& dK) const {
-  return check_kv("dk", dK, dk_, rounding_of_D() * dk_weight_ * largest_q_);
-}
-TensorError GradientReference::check_dv(const Tensor& dV) const {
-  return check_kv("dv", dV, dv_, 0);
+  return compare(name, out, rows, p_.d, gradient.exact, gradient.plain, compared, extra);
 }
 
 double GradientReference::rounding_of_D() const {

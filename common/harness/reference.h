@@ -27,7 +27,7 @@ struct TensorError {
 /// and `plain`: the same with the roundings to the I/O type that the algorithm cannot avoid.
 class Reference {
  public:
-  /// `rows`: the query rows to compute, of every head; see all_rows and sampled_rows. With a
+  /// `rows`: the query rows to compute, of every head; see rows_to_check. With a
   /// quantisation the inputs are those that it makes of Q, K and V, and `plain` rounds P as it says
   /// and adds up as the tensor cores do.
   Reference(const Problem& p, const Inputs& inputs, Rounding rounding, std::vector<int> rows,
@@ -52,6 +52,7 @@ class Reference {
     return static_cast<size_t>(head) * rows_.size() + row;
   }
   size_t d() const { return static_cast<size_t>(p_.d); }
+  std::vector<int64_t> tensor_rows() const;  // of rows_, among all of O
 
   Problem p_;
   std::vector<int> rows_;
@@ -101,8 +102,6 @@ class GradientReference {
   std::optional<size_t> dq_row(int i) const;
   /// u·|scale|: what rounding O moves scale·D_i by at most, in units of Σ_c|dO_ic·O_ic|.
   double rounding_of_D() const;
-  TensorError check(const char* name, const Tensor& out, const Gradient& gradient, double extra,
-                    const std::vector<int64_t>& rows, const std::string& compared) const;
   TensorError check_kv(const char* name, const Tensor& out, const Gradient& gradient,
                        double extra) const;
 
@@ -114,18 +113,11 @@ class GradientReference {
   double dq_weight_ = 0, dk_weight_ = 0, largest_k_ = 0, largest_q_ = 0;
 };
 
-std::vector<int> all_rows(const Problem& p);
-/// First and last row and others evenly between, 4 at least and as many as a quarter of a second
-/// allows.
-std::vector<int> sampled_rows(const Problem& p);
-/// Whether a full reference takes under about a second on this host.
-bool full_is_quick(const Problem& p);
-
-GradientChoice all_gradients(const Problem& p);
-/// dQ of rows as sampled_rows has them, as many as that time allows; dK and dV of the last
-/// head. An element of dK depends on every query, so that head costs N·N_kv·d whatever is sampled.
-GradientChoice sampled_gradients(const Problem& p);
-/// Whether all gradients take under about a second on this host.
-bool full_gradients_are_quick(const Problem& p);
+/// All rows, where `how` says so or it takes under about a second on this host; else the first, the
+/// last and others evenly between, 4 at least and as many as a quarter of a second allows.
+std::vector<int> rows_to_check(const Problem& p, Check how);
+/// The same for dQ; and of dK and dV all heads, or the last: an element of dK depends on every
+/// query, so that head costs N·N_kv·d whatever is sampled.
+GradientChoice gradients_to_check(const Problem& p, Check how);
 
 }  // namespace ladder

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "harness/json.h"
-
 namespace ladder {
 namespace {
 
@@ -142,12 +140,21 @@ std::string ms_text(double ms) {
   return in_units(ms, {{1e3, "s"}, {1, "ms"}, {1e-3, "µs"}});
 }
 
+Members& add_shape(Members& m, const Problem& p) {
+  m.add("batch", p.B).add("heads", p.H).add("kv_heads", p.Hk).add("seqlen", p.N);
+  return m.add("seqlen_kv", p.N_kv).add("head_dim", p.d).add("causal", p.causal);
+}
+
 std::string to_json(const Report& r) {
   Members m;
   m.add("rung", r.rung).add("variant", r.variant).add("direction", r.direction);
   m.add("device", r.device.kind == DeviceKind::gpu ? "gpu" : "sim");
   m.add("device_name", r.device.name);
-  for (const auto& [key, json] : settings_as_json(r.options)) m.raw(key, json);
+  const Problem& p = r.options.problem;
+  const char* const drawn = r.options.input == Input::normal ? "normal" : "outliers";
+  m.add("dtype", p.dtype == DType::fp16 ? "fp16" : "bf16");
+  m.add("input", r.options.load.empty() ? drawn : "load").add("seed", r.options.seed);
+  add_shape(m, p).add("scale", p.scale);
   m.add("deterministic", r.deterministic);
   Members settings;
   for (const auto& [name, chosen] : r.plan.settings) settings.add(name, chosen);

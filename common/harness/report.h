@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/json.h"
 #include "harness/options.h"
 #include "harness/reference.h"
 #include "machine/device.h"
@@ -33,6 +34,9 @@ struct Report {
   /// mask; backward 2.5 times as many.
   double flops() const;
 };
+
+/// Batch, heads, lengths, head size and mask.
+json::Members& add_shape(json::Members& members, const Problem& problem);
 
 /// One line, no newline: the keys of the programs' contract, null for what does not exist.
 std::string to_json(const Report& report);

@@ -13,16 +13,24 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-void require_memory(const Variant& variant, const MemoryNeed& need, const DeviceInfo& device) {
-  if (need.io + need.workspace <= static_cast<double>(device.memory_free)) return;
+/// Throws Error(no_device) where inputs, outputs and workspace do not fit into the device's memory.
+void require_memory(const Variant& variant, const Problem& p, const Plans& plans,
+                    const DeviceInfo& device) {
+  const double q = 1.0 * p.B * p.H * p.N * p.d * kIoBytes;
+  const double kv = 1.0 * p.B * p.Hk * p.N_kv * p.d * kIoBytes;
+  double io = (2 * q + 2 * kv) * (variant.backward ? 2 : 1), workspace = 0;
+  if (variant.has_lse) io += 4.0 * p.B * p.H * p.N;
+  for (const Plan* plan : {&plans.forward, &plans.backward})
+    for (const auto& array : plan->workspace) workspace += static_cast<double>(array.bytes);
+  if (io + workspace <= static_cast<double>(device.memory_free)) return;
   std::string what =
       fmt::format("{} needs {:.1f} GiB of {}: {:.1f} for inputs and outputs", variant.rung,
-                  (need.io + need.workspace) / kGiB,
+                  (io + workspace) / kGiB,
                   device.kind == DeviceKind::gpu
                       ? "GPU memory"
                       : "memory (a third of the host's: the simulator tracks every byte)",
-                  need.io / kGiB);
-  if (need.workspace > 0) what += fmt::format(", {:.1f} for its workspace", need.workspace / kGiB);
+                  io / kGiB);
+  if (workspace > 0) what += fmt::format(", {:.1f} for its workspace", workspace / kGiB);
   if (variant.rounding == Rounding::S_and_P_stored)
     what += variant.backward ? " (S, P and dP)" : " (S and P)";
   what += fmt::format("; {:.1f} GiB of {:.1f} are free. ",
@@ -30,10 +38,8 @@ void require_memory(const Variant& variant, const MemoryNeed& need, const Device
                       static_cast<double>(device.memory_bytes) / kGiB);
   what += variant.less_memory.empty()
               ? "A smaller --batch, --heads or --seqlen needs less"
-              : fmt::format(
-                    "No S and no P is stored by {}, which need only O(N) more than the "
-                    "inputs and outputs",
-                    variant.less_memory);
+              : "No S and no P is stored by " + variant.less_memory +
+                    ", which need only O(N) more than the inputs and outputs";
   throw Error(Exit::no_device, what);
 }
 
@@ -45,10 +51,8 @@ void print_occupancy(const Report& r) {
     const int64_t resident = int64_t{o.blocks_per_sm} * r.device.multiprocessors;
     fmt::print(
         stderr,
-        "{}: {} registers a thread, {} block{} at once on each of {} SMs, {} block{}: {:.2f} "
-        "waves\n",
-        kernel.name, o.registers, o.blocks_per_sm, o.blocks_per_sm == 1 ? "" : "s",
-        r.device.multiprocessors, o.blocks, o.blocks == 1 ? "" : "s",
+        "{}: {} registers a thread; blocks: {}, {} at once on each of {} SMs: {:.2f} waves\n",
+        kernel.name, o.registers, o.blocks, o.blocks_per_sm, r.device.multiprocessors,
         static_cast<double>(o.blocks) / static_cast<double>(resident));
   }
 }
@@ -81,27 +85,18 @@ const Inputs& inputs_of(Workload& workload, Options& options, bool backward) {
   return workload.inputs;
 }
 
-bool is_full(const Options& options, bool quick) {
-  return options.check == Check::full || (options.check == Check::automatic && quick);
-}
-std::vector<int> checked_rows(const Options& options) {
-  const Problem& p = options.problem;
-  return is_full(options, full_is_quick(p)) ? all_rows(p) : sampled_rows(p);
-}
-
 const Reference& reference_of(Workload& workload, const Options& options, Rounding rounding) {
+  const Problem& p = options.problem;
   return workload.references
-      .try_emplace(rounding, options.problem, workload.inputs, rounding, checked_rows(options))
+      .try_emplace(rounding, p, workload.inputs, rounding, rows_to_check(p, options.check))
       .first->second;
 }
 
 const GradientReference& gradients_of(Workload& workload, const Options& options,
                                       Rounding rounding) {
   const Problem& p = options.problem;
-  const bool full = is_full(options, full_gradients_are_quick(p));
   return workload.gradient_references
-      .try_emplace(rounding, p, workload.inputs, rounding,
-                   full ? all_gradients(p) : sampled_gradients(p))
+      .try_emplace(rounding, p, workload.inputs, rounding, gradients_to_check(p, options.check))
       .first->second;
 }
 
@@ -135,38 +130,64 @@ std::vector<Variant> variants_for(DeviceKind device) {
 }
 
 Variant choose_variant(const Options& options, const DeviceInfo& device) {
+  const TileRequest& asked = options.tile;
   const auto all = variants_for(device.kind);
-  if (!options.variant.empty()) {
-    for (const Variant& v : all) {
-      if (v.name != options.variant) continue;
-      if (!v.runs_on(device))
-        throw Error(Exit::no_device,
-                    fmt::format("variant {} needs compute capability {}, and {} has {}.{}; "
-                                "--device sim runs it on the CPU",
-                                v.name, v.needed_capability(), device.name,
-                                device.compute_capability / 10, device.compute_capability % 10));
-      return v;
-    }
-    throw Error(Exit::bad_usage,
-                fmt::format("--variant {}: not among this rung's", options.variant));
-  }
-  // The tile counts if any step has it.
-  const auto has_tile = [&](const Variant& v) {
-    return options.tile.any() ||
-           std::any_of(v.tiles.begin(), v.tiles.end(),
-                       [&](const TileSize& tile) { return options.tile.matches(tile); });
-  };
   std::vector<const Variant*> candidates;  // the best first
-  for (auto v = all.rbegin(); v != all.rend(); ++v) {
+  if (!options.variant.empty()) {
+    std::string names;
+    for (const Variant& v : all) {
+      names += (names.empty() ? "" : ", ") + v.name;
+      if (v.name == options.variant) candidates = {&v};
+    }
+    if (candidates.empty())
+      bad_usage("--variant '{}': unknown on the {}; give one of {}", options.variant,
+                device.kind == DeviceKind::gpu ? "gpu" : "sim", names);
+    const Variant& v = *candidates.front();
+    if (!v.runs_on(device))
+      throw Error(Exit::no_device,
+                  fmt::format("variant {} needs compute capability {}, and {} has {}.{}; "
+                              "--device sim runs it on the CPU",
+                              v.name, v.needed_capability(), device.name,
+                              device.compute_capability / 10, device.compute_capability % 10));
+    if (options.deterministic && !v.deterministic)
+      bad_usage("--deterministic: the gradients of {} differ from run to run; leave one out",
+                v.name);
+  }
+  for (auto v = all.rbegin(); v != all.rend() && options.variant.empty(); ++v) {
     if (!v->runs_on(device)) continue;
     if (options.deterministic && v->deterministic) candidates.push_back(&*v);
     if (!options.deterministic && v->is_default && candidates.empty())
       candidates = back_to_the_first(*v);
   }
-  for (const bool any_tile : {false, true})
-    for (const Variant* v : candidates)
-      if (any_tile || has_tile(*v)) return *v;
-  throw std::logic_error("no variant is linked for this device");
+  if (candidates.empty()) throw std::logic_error("no variant is linked for this device");
+
+  const auto has_tile = [&](const Variant* v) {
+    return asked.any() || std::any_of(v->tiles.begin(), v->tiles.end(),
+                                      [&](const TileSize& tile) { return asked.matches(tile); });
+  };
+  const auto chosen = std::find_if(candidates.begin(), candidates.end(), has_tile);
+  if (chosen == candidates.end()) {
+    std::string given;
+    if (asked.block_q) given += fmt::format(" --block-q {}", asked.block_q);
+    if (asked.block_kv) given += fmt::format(" --block-kv {}", asked.block_kv);
+    const std::string tiles = tiles_text(candidates);
+    bad_usage(
+        "no tile is compiled for{}; {}", given,
+        tiles.empty() ? candidates.front()->name + " takes no tile size" : "give one of " + tiles);
+  }
+  for (const auto& [name, value] : asked.settings) {
+    std::string known;
+    bool good = false;
+    for (const Setting& setting : (*chosen)->settings) {
+      known += (known.empty() ? "" : ", ") + setting_text(setting);
+      good |= name == setting.name && std::find(setting.values.begin(), setting.values.end(),
+                                                value) != setting.values.end();
+    }
+    if (!good)
+      bad_usage("--set {}={}: {} takes {}", name, value, (*chosen)->name,
+                known.empty() ? "no settings; name a --variant that does" : known);
+  }
+  return **chosen;
 }
 
 Plans plan_run(const Variant& variant, const Options& options, const DeviceInfo& device) {
@@ -192,17 +213,6 @@ Plans plan_run(const Variant& variant, const Options& options, const DeviceInfo&
   }
 }
 
-MemoryNeed memory_need(const Variant& variant, const Problem& p, const Plans& plans) {
-  const double q = 1.0 * p.B * p.H * p.N * p.d * kIoBytes;
-  const double kv = 1.0 * p.B * p.Hk * p.N_kv * p.d * kIoBytes;
-  MemoryNeed need{2 * q + 2 * kv, 0};
-  if (variant.has_lse) need.io += 4.0 * p.B * p.H * p.N;
-  if (variant.backward) need.io += 2 * q + 2 * kv;
-  for (const Plan* plan : {&plans.forward, &plans.backward})
-    for (const auto& array : plan->workspace) need.workspace += static_cast<double>(array.bytes);
-  return need;
-}
-
 std::vector<Report> run_variant(Device& device, const Variant& variant, Options options,
                                 Outputs* outputs, Workload* workload) {
   Workload own;
@@ -217,7 +227,7 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   }
   const auto require = [&] {
     const Plans plans = plan_run(variant, options, device.info());
-    require_memory(variant, memory_need(variant, p, plans), device.info());
+    require_memory(variant, p, plans, device.info());
   };
   if (options.load.empty()) require();  // before the host fills its memory with them
   const Inputs& inputs = inputs_of(shared, options, has_backward);
@@ -300,7 +310,7 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
     Report& r = reports.front();
     std::optional<Reference> quantised;  // of a plan, so that no other run shares it
     if (plans.forward.quantisation)
-      quantised.emplace(p, inputs, variant.rounding, checked_rows(options),
+      quantised.emplace(p, inputs, variant.rounding, rows_to_check(p, options.check),
                         plans.forward.quantisation);
     const Reference& reference =
         quantised ? *quantised : reference_of(shared, options, variant.rounding);

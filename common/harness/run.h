@@ -26,7 +26,8 @@ std::vector<Variant> variants_for(DeviceKind device);
 
 /// The variant that the options name, else the default, or of the steps that lead to it the last
 /// that has the tile asked for; with --deterministic the last whose gradients are.
-/// Throws Error(no_device) for one that the device cannot run.
+/// Throws Error(no_device) for one that the device cannot run, and Error(bad_usage) where the rung
+/// has no such variant, or none with what was asked for.
 Variant choose_variant(const Options& options, const DeviceInfo& device);
 
 /// The plans of a run; `backward` is empty where the variant has no backward pass.
@@ -35,12 +36,6 @@ struct Plans {
 };
 /// Throws Error(bad_usage) for tile sizes that the variant does not have.
 Plans plan_run(const Variant& variant, const Options& options, const DeviceInfo& device);
-
-/// Bytes of HBM that a run takes: inputs and outputs, and the workspace.
-struct MemoryNeed {
-  double io = 0, workspace = 0;
-};
-MemoryNeed memory_need(const Variant& variant, const Problem& problem, const Plans& plans);
 
 /// Outputs of a run on the host, and what was run, which is known also where the run fails.
 struct Outputs {

@@ -1,13 +1,12 @@
 #include "harness/source_lines.h"
 
 #include <fmt/format.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
+#include <filesystem>
 #include <map>
+#include <sstream>
 
 #ifdef __APPLE__
 #include <dlfcn.h>
@@ -18,9 +17,9 @@
 namespace ladder {
 namespace {
 
-bool in_a_rung(const std::string& file) {
-  return !file.empty() && file[0] != '?' && file.find("/common/") == std::string::npos &&
-         file.rfind("/usr/", 0) != 0;
+bool in_a_rung(const std::string& line) {
+  return !line.starts_with('?') && !line.ends_with('?') && !line.starts_with("/usr/") &&
+         line.find("/common/") == line.npos;
 }
 
 /// The name quoted for a shell.
@@ -30,22 +29,18 @@ std::string quoted(std::string name) {
   return "'" + name + "'";
 }
 
-/// The lines that the command prints, trailing spaces apart; none where it fails.
-std::vector<std::string> run(const std::string& command) {
+/// What the command prints with the addresses as arguments; nothing where it fails.
+std::istringstream run(std::string command, const std::vector<uintptr_t>& addresses) {
+  for (const uintptr_t address : addresses) command += fmt::format(" {:#x}", address);
+  std::string text;
   std::FILE* const pipe = popen((command + " 2>/dev/null").c_str(), "r");
-  if (!pipe) return {};
-  std::vector<std::string> lines(1);
-  for (int c; (c = std::fgetc(pipe)) != EOF;) {
-    if (c == '\n')
-      lines.emplace_back();
-    else
-      lines.back() += static_cast<char>(c);
-  }
-  const int status = pclose(pipe);
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return {};
-  for (std::string& line : lines) line.resize(line.find_last_not_of(' ') + 1);
-  return lines;
+  for (int c; pipe && (c = std::fgetc(pipe)) != EOF;) text += static_cast<char>(c);
+  const bool good = pipe && pclose(pipe) == 0;
+  return std::istringstream(good ? text : "");
 }
+
+/// Address → its line in a rung, or nothing.
+using Lines = std::map<uintptr_t, std::string>;
 
 #ifdef __APPLE__
 
@@ -55,29 +50,26 @@ uintptr_t load_address() {
   return 0;  // atos subtracts it
 }
 
-/// Address → its line in a rung, or nothing.
-std::map<uintptr_t, std::string> ask(const std::vector<uintptr_t>& addresses) {
+Lines ask(const std::vector<uintptr_t>& addresses) {
   Dl_info program;
   if (!dladdr(reinterpret_cast<const void*>(&quoted), &program)) return {};
-  std::string command =
-      fmt::format("atos -i -fullPath -d '\t' -o {} -l {:#x}", quoted(program.dli_fname),
-                  reinterpret_cast<uintptr_t>(program.dli_fbase));
-  for (const uintptr_t address : addresses) command += fmt::format(" {:#x}", address);
   // A line for each address: "function (in program) (file:line)", and after a tab what it is
   // inlined in.
-  std::vector<std::string> lines = run(command);
-  std::erase(lines, "");
-  if (lines.size() != addresses.size()) return {};
-  std::map<uintptr_t, std::string> found;
-  for (size_t i = 0; i < lines.size(); ++i) {
-    std::string& line = found[addresses[i]];
-    for (size_t begin = 0, end; line.empty() && begin < lines[i].size(); begin = end + 1) {
-      end = std::min(lines[i].find('\t', begin), lines[i].size());
-      const std::string frame = lines[i].substr(begin, end - begin);
-      const size_t place = frame.rfind(" (/");
-      if (place == std::string::npos || frame.back() != ')') continue;
-      const std::string text = frame.substr(place + 2, frame.size() - place - 3);
-      if (in_a_rung(text)) line = text;
+  std::istringstream text =
+      run(fmt::format("atos -i -fullPath -d '\t' -o {} -l {:#x}", quoted(program.dli_fname),
+                      reinterpret_cast<uintptr_t>(program.dli_fbase)),
+          addresses);
+  Lines found;
+  auto address = addresses.begin();
+  for (std::string all; address != addresses.end() && std::getline(text, all);) {
+    if (all.empty()) continue;
+    std::string& line = found[*address++];
+    std::istringstream frames(all);
+    for (std::string frame; line.empty() && std::getline(frames, frame, '\t');) {
+      const size_t place = frame.rfind(" (/"), end = frame.rfind(')');
+      if (place == frame.npos || end == frame.npos || end < place) continue;
+      frame = frame.substr(place + 2, end - place - 2);
+      if (in_a_rung(frame)) line = frame;
     }
   }
   return found;
@@ -90,33 +82,25 @@ constexpr const char* kTool = "addr2line (package binutils)";
 /// Where the program was loaded: what addresses in its file have to be added to.
 uintptr_t load_address() {
   uintptr_t address = 0;
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, size_t, void* found) {
-        *static_cast<uintptr_t*>(found) = info->dlpi_addr;
-        return 1;  // the program itself comes first
-      },
-      &address);
+  const auto first = [](dl_phdr_info* info, size_t, void* found) {
+    *static_cast<uintptr_t*>(found) = info->dlpi_addr;
+    return 1;  // the program itself comes first
+  };
+  dl_iterate_phdr(first, &address);
   return address;
 }
 
-/// Address → its line in a rung, or nothing.
-std::map<uintptr_t, std::string> ask(const std::vector<uintptr_t>& addresses) {
-  std::array<char, 4096> program;
-  const ssize_t length = readlink("/proc/self/exe", program.data(), program.size());
-  if (length < 0) return {};
-  std::string command =
-      fmt::format("addr2line -a -i -e {}", quoted({program.data(), static_cast<size_t>(length)}));
-  for (const uintptr_t address : addresses) command += fmt::format(" {:#x}", address);
-  std::map<uintptr_t, std::string> found;
+Lines ask(const std::vector<uintptr_t>& addresses) {
+  const auto program = std::filesystem::read_symlink("/proc/self/exe");
+  std::istringstream text = run("addr2line -a -i -e " + quoted(program), addresses);
+  Lines found;
   std::string* line = nullptr;
-  for (std::string& text : run(command)) {
-    if (text.rfind("0x", 0) == 0) {
-      line = &found[std::stoull(text, nullptr, 16)];
-    } else if (line && line->empty()) {
-      const size_t note = text.find(" (discriminator");
-      if (note != std::string::npos) text.resize(note);
-      if (in_a_rung(text) && text.back() != '?') *line = text;
-    }
+  for (std::string one; std::getline(text, one);) {
+    one = one.substr(0, one.find(" (discriminator"));
+    if (one.starts_with("0x"))
+      line = &found[std::stoull(one, nullptr, 16)];
+    else if (line && line->empty() && in_a_rung(one))
+      *line = one;
   }
   return found;
 }
@@ -127,19 +111,17 @@ std::map<uintptr_t, std::string> ask(const std::vector<uintptr_t>& addresses) {
 
 std::vector<std::string> source_lines(const std::vector<std::vector<uintptr_t>>& chains) {
   const uintptr_t base = load_address();
-  std::map<uintptr_t, std::string> lines;
+  Lines lines;
   for (const auto& chain : chains)
     for (const uintptr_t address : chain) lines[address - base];
-  std::vector<uintptr_t> addresses;
-  for (const auto& [address, line] : lines) addresses.push_back(address);
   constexpr size_t kAtOnce = 2000;  // as many as a command line surely takes
   bool missing = false;
-  for (size_t i = 0; i < addresses.size(); i += kAtOnce) {
-    const auto some =
-        ask({addresses.begin() + static_cast<ptrdiff_t>(i),
-             addresses.begin() + static_cast<ptrdiff_t>(std::min(i + kAtOnce, addresses.size()))});
-    missing |= some.empty();
-    for (const auto& [address, line] : some) lines[address] = line;
+  for (auto at = lines.begin(); at != lines.end();) {
+    std::vector<uintptr_t> some;
+    for (; at != lines.end() && some.size() < kAtOnce; ++at) some.push_back(at->first);
+    const Lines found = ask(some);
+    missing |= found.empty();
+    for (const auto& [address, line] : found) lines[address] = line;
   }
   if (missing)
     fmt::print(stderr,

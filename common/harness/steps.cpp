@@ -1,6 +1,7 @@
 #include "harness/steps.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -103,6 +104,20 @@ bool by_name_only(const Variant& step) {
       if (on_the_way->name == step.name) return false;
   }
   return true;
+}
+
+std::string tiles_text(const Steps& steps) {
+  std::vector<std::string> names;
+  for (const Variant* step : steps)
+    for (const TileSize& tile : step->tiles) {
+      const std::string name = fmt::format("{}x{}", tile.block_q, tile.block_kv);
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string setting_text(const Setting& setting) {
+  return fmt::format("{}={}", setting.name, fmt::join(setting.values, "|"));
 }
 
 }  // namespace ladder

@@ -23,4 +23,10 @@ std::vector<const Variant*> back_to_the_first(const Variant& step);
 /// lead to one.
 bool by_name_only(const Variant& step);
 
+/// Tile sizes that any of the steps has, each once: "128x64, 64x64".
+std::string tiles_text(const std::vector<const Variant*>& steps);
+
+/// A setting's name and values: "scale=tile|head".
+std::string setting_text(const Setting& setting);
+
 }  // namespace ladder

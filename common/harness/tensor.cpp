@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <filesystem>
 
@@ -54,17 +55,6 @@ class Random {
 
 constexpr int64_t kChunk = 4096;  // elements drawn from one stream, so that cores can share
 
-std::vector<int64_t> shape_of(const NpyArray& array, const std::string& path) {
-  if (array.shape.size() != 4)
-    throw Error(Exit::bad_usage,
-                fmt::format("{}: has {} dimensions, not the 4 of (batch, heads, length, head size)",
-                            path, array.shape.size()));
-  for (const int64_t n : array.shape)
-    if (n > 0x7fffffff)
-      throw Error(Exit::bad_usage, fmt::format("{}: a dimension of {} is too large", path, n));
-  return array.shape;
-}
-
 }  // namespace
 
 uint16_t round_to(DType dtype, float x) {
@@ -114,69 +104,46 @@ Tensor draw(DType dtype, int64_t size, Input input, uint64_t seed, Stream stream
 
 Inputs make_inputs(Options& options, bool backward) {
   Problem& p = options.problem;
-  Inputs in;
-  const auto size = [](int64_t heads, int64_t rows, int64_t d) { return heads * rows * d; };
-  if (options.load.empty()) {
-    const auto make = [&](int heads, int rows, Stream stream) {
-      return draw(p.dtype, size(int64_t{p.B} * heads, rows, p.d), options.input, options.seed,
-                  stream);
-    };
-    in.Q = make(p.H, p.N, Stream::Q);
-    in.K = make(p.Hk, p.N_kv, Stream::K);
-    in.V = make(p.Hk, p.N_kv, Stream::V);
-    if (backward) in.dO = make(p.H, p.N, Stream::dO);
-    return in;
-  }
-
-  const auto path = [&](const char* file) { return options.load + "/" + file; };
-  const auto refuse = [](const std::string& what) -> void { throw Error(Exit::bad_usage, what); };
-  const NpyArray q = read_npy(path("q.npy")), k = read_npy(path("k.npy")),
-                 v = read_npy(path("v.npy"));
-  const auto qs = shape_of(q, path("q.npy")), ks = shape_of(k, path("k.npy")),
-             vs = shape_of(v, path("v.npy"));
-  if (ks != vs)
-    refuse(fmt::format("{} has shape {} and {} has {}: they must agree", path("k.npy"),
-                       shape_text(ks), path("v.npy"), shape_text(vs)));
-  if (qs[0] != ks[0] || qs[3] != ks[3])
-    refuse(fmt::format("{} has shape {} and {} has {}: batch and head size must agree",
-                       path("q.npy"), shape_text(qs), path("k.npy"), shape_text(ks)));
-  if (qs[1] % ks[1] != 0)
-    refuse(fmt::format("{} has {} heads and {} has {}: the second must divide the first",
-                       path("q.npy"), qs[1], path("k.npy"), ks[1]));
-  if (qs[3] % 8 != 0 || qs[3] > 256)
-    refuse(fmt::format("{}: head size {}: it must be a multiple of 8 up to 256", path("q.npy"),
-                       qs[3]));
-  p.B = static_cast<int>(qs[0]);
-  p.H = static_cast<int>(qs[1]);
-  p.Hk = static_cast<int>(ks[1]);
-  p.N = static_cast<int>(qs[2]);
-  p.N_kv = static_cast<int>(ks[2]);
-  p.d = static_cast<int>(qs[3]);
-  if (!options.scale_given) p.scale = 1 / std::sqrt(static_cast<float>(p.d));
-  check_sizes(p);
-
-  const auto take = [&](const char* file, const NpyArray& array) {
-    Tensor t = round_all(p.dtype, array.values);
-    for (const uint16_t bits : t.bits)
-      if (!std::isfinite(widen(p.dtype, bits)))
-        refuse(fmt::format("{}: a value is too large for {}", path(file),
-                           p.dtype == DType::fp16 ? "fp16; try --dtype bf16" : "bf16"));
-    return t;
+  const auto make = [&](int heads, int rows, Stream stream) {
+    return draw(p.dtype, int64_t{p.B} * heads * rows * p.d, options.input, options.seed, stream);
   };
-  in.Q = take("q.npy", q);
-  in.K = take("k.npy", k);
-  in.V = take("v.npy", v);
-  if (backward) {
-    if (std::filesystem::exists(path("do.npy"))) {
-      const NpyArray d_o = read_npy(path("do.npy"));
-      if (shape_of(d_o, path("do.npy")) != qs)
-        refuse(fmt::format("{} has shape {} and {} has {}: they must agree", path("do.npy"),
-                           shape_text(d_o.shape), path("q.npy"), shape_text(qs)));
-      in.dO = take("do.npy", d_o);
-    } else {
-      in.dO = draw(p.dtype, in.Q.size(), options.input, options.seed, Stream::dO);
-    }
-  }
+  if (options.load.empty())
+    return {make(p.H, p.N, Stream::Q), make(p.Hk, p.N_kv, Stream::K), make(p.Hk, p.N_kv, Stream::V),
+            backward ? make(p.H, p.N, Stream::dO) : Tensor{}};
+
+  using Shape = std::vector<int64_t>;
+  const auto path = [&](const char* name) { return fmt::format("{}/{}.npy", options.load, name); };
+  const auto read = [&](const char* name, Tensor& tensor) -> Shape {
+    const NpyArray array = read_npy(path(name));
+    if (array.shape.size() != 4 || std::ranges::max(array.shape) > INT_MAX)
+      bad_usage("{} has shape {}: it must have the 4 dimensions (batch, heads, length, head size)",
+                path(name), shape_text(array.shape));
+    tensor = round_all(p.dtype, array.values);
+    for (const uint16_t bits : tensor.bits)
+      if (!std::isfinite(widen(p.dtype, bits)))
+        bad_usage("{}: a value is too large for {}", path(name),
+                  p.dtype == DType::fp16 ? "fp16; try --dtype bf16" : "bf16");
+    return array.shape;
+  };
+  const auto agree = [&](const char* one, const Shape& a, const char* other, const Shape& b,
+                         std::initializer_list<size_t> dimensions) {
+    for (const size_t i : dimensions)
+      if (a[i] != b[i])
+        bad_usage("{} has shape {} and {} has {}: dimension {} must agree", path(one),
+                  shape_text(a), path(other), shape_text(b), i);
+  };
+  Inputs in;
+  const Shape q = read("q", in.Q), k = read("k", in.K), v = read("v", in.V);
+  agree("k", k, "v", v, {0, 1, 2, 3});
+  agree("q", q, "k", k, {0, 3});
+  const auto size = [](int64_t n) { return static_cast<int>(n); };
+  p = {size(q[0]), size(q[1]), size(k[1]), size(q[2]), size(k[2]), size(q[3]), p.causal, p.dtype};
+  derive_scale(options);
+  check_sizes(p);
+  if (backward && std::filesystem::exists(path("do")))
+    agree("do", read("do", in.dO), "q", q, {0, 1, 2, 3});
+  else if (backward)
+    in.dO = make(p.H, p.N, Stream::dO);
   return in;
 }
 

@@ -16,16 +16,9 @@ std::string ranges_json(const std::vector<Strided>& ranges) {
 }
 
 Members of_run(const Variant& variant, const Problem& p) {
-  return Members()
-      .add("rung", variant.rung)
-      .add("variant", variant.name)
-      .add("batch", p.B)
-      .add("heads", p.H)
-      .add("kv_heads", p.Hk)
-      .add("seqlen", p.N)
-      .add("seqlen_kv", p.N_kv)
-      .add("head_dim", p.d)
-      .add("causal", p.causal);
+  Members m;
+  m.add("rung", variant.rung).add("variant", variant.name);
+  return add_shape(m, p);
 }
 
 Members of_plan(const Outputs& run) {

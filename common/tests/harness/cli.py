@@ -14,6 +14,10 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../scripts"))
+
+import ladder.npy  # noqa: E402  (in scripts)
+
 SECONDS = 600  # how long to wait for a program: a limit is for what hangs
 if len(sys.argv) < 3:
     sys.exit(f"{sys.argv[0]} BIN_DIR RUNG [unittest's options]")
@@ -46,29 +50,18 @@ def has_gpu():
     return bool(glob.glob("/dev/nvidia[0-9]*"))
 
 
-def npy(shape, values=None, descr="<f2", version=1):
+def npy(shape, values=None, descr="<f2"):
     """The bytes of a .npy file; by default of small numbers that are not all alike."""
     if values is None:
         values = [(i * 7 % 13 - 6) / 8 for i in range(math.prod(shape))]
-    data = struct.pack(f"<{len(values)}{'e' if descr == '<f2' else 'f'}", *values)
-    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {tuple(shape)}, }}".encode()
-    length = struct.Struct("<H" if version == 1 else "<I")
-    header += b" " * (-(8 + length.size + len(header) + 1) % 64) + b"\n"
-    return b"\x93NUMPY" + bytes((version, 0)) + length.pack(len(header)) + header + data
+    return ladder.npy.npy(shape, values, descr)
 
 
 def read_npy(path):
-    """(descr, shape, bytes of the values) of a file of version 1."""
+    """(descr, shape, values) of a file."""
     with open(path, "rb") as file:
-        content = file.read()
-    begin = 10 + struct.unpack("<H", content[8:10])[0]
-    header = ast.literal_eval(content[10:begin].decode())
-    return header["descr"], header["shape"], content[begin:]
-
-
-def values_of(saved):
-    descr, _, data = saved
-    return [x[0] for x in struct.iter_unpack({"<f2": "<e", "<f4": "<f"}[descr], data)]
+        header = ast.literal_eval(file.read(128)[10:].decode())
+    return header["descr"], header["shape"], ladder.npy.read_npy(path)
 
 
 def to_bf16(x):
@@ -102,10 +95,10 @@ class Case(unittest.TestCase):
         words = shlex.split(arguments) if isinstance(arguments, str) else arguments
         return [os.path.join(BIN_DIR, RUNG), *words]
 
-    def put_inputs(self, shape_q, shape_kv=None, descr="<f2", version=1, **values):
+    def put_inputs(self, shape_q, shape_kv=None, descr="<f2", **values):
         """in/q.npy, k.npy, v.npy of these shapes; by name the values of some."""
         for name, shape in zip("qkv", (shape_q, *[shape_kv or shape_q] * 2)):
-            self.put(npy(shape, values.get(name), descr, version), "in", f"{name}.npy")
+            self.put(npy(shape, values.get(name), descr), "in", f"{name}.npy")
 
     def execute(self, arguments, **more):
         """Runs the program in the test's folder."""

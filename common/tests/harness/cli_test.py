@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shlex
-import time
 import unittest
 
 from cli import COUNTED, Case, DRAM, MODEL, RUNG, SIZES, SMALL, TINY, has_gpu, steps, strict_json
@@ -104,15 +103,13 @@ class Rung(Case):
             self.assertIn(given.split(",")[0], self.good(f"{run} --set {given}").stdout)
 
     def test_a_tile_that_does_not_fit_gives_way(self):
+        """More of it in options_test.cpp."""
         if RUNG[:2] not in ("04", "05"):
             self.skipTest("no tile sizes, or a backward pass whose own tile may not fit either")
         best, = self.objects(SMALL)
         short = f"{SMALL} --sram {best['smem_bytes'] - 1}"
         needs = f"{best['block_q']}×{best['block_kv']} needs {best['smem_bytes']} bytes"
-        done = self.good(f"{short} --verbose")
-        self.assertRegex(done.stderr, rf"tile \d+×\d+: {needs}; there are")
-        self.assertNotIn("tile", self.good(short).stderr)
-        # One that was asked for does not give way.
+        self.assertRegex(self.good(f"{short} --verbose").stderr, rf"tile \d+×\d+: {needs}; there")
         asked = f"--block-q {best['block_q']} --block-kv {best['block_kv']}"
         self.assert_bad(f"{short} {asked}", 2, asked, needs, "sizes that fit: ")
         # Nor does a step: it names those that do.
@@ -133,7 +130,6 @@ class Rung(Case):
         self.check_object(ours, "gpu")
         self.assertEqual((baseline["rung"], baseline["variant"]), (RUNG, "cublas"))
         self.assertEqual([k["name"] for k in baseline["kernels"]], ["scores", "output"])
-        self.assertEqual(sorted(baseline), sorted(ours))
         for part in [baseline, *baseline["kernels"]]:
             self.assertEqual({part[key] for key in MODEL + COUNTED + DRAM}, {None})
             self.assertIs(type(part["time_ms"]), float)
@@ -141,8 +137,8 @@ class Rung(Case):
             self.assertIsNone(baseline[key], key)
         for key in [*SIZES, "scale", "workspace_bytes"]:
             self.assertEqual(baseline[key], ours[key])
-        table = self.good(arguments).stdout
-        self.assertRegex(table, r"products against cublas's: scores \d+\.\d\d, output")
+        self.assertRegex(self.good(arguments).stdout,
+                         r"products against cublas's: scores \d+\.\d\d, output")
 
 
 class Options(Case):
@@ -156,6 +152,8 @@ class Options(Case):
         # Any positive scale is a scale.
         for scale in ("1e-45", "1e-30"):
             self.assertTrue(all(o["pass"] for o in self.objects(f"{SMALL} --scale {scale}")))
+        self.assertEqual({o["deterministic"] for o in self.objects(f"{TINY} --deterministic")},
+                         {True})
         for o in self.objects(f"{TINY} --check off"):
             self.assertEqual((o["pass"], o["errors"]), (None, None))
         self.assertIn("not checked", self.good(f"{TINY} --check off --causal").stdout)
@@ -187,16 +185,7 @@ class Options(Case):
     def test_dram(self):
         arguments = SMALL.replace("sim", "gpu") + " --time 5 --dram"
 
-        def alone(command):
-            # Other rungs' tests run beside this one, and the counters are one program's at a time.
-            for _ in range(40):
-                done = self.good(command)
-                if "another profiler" not in done.stderr:
-                    break
-                time.sleep(0.5)
-            return done
-
-        done = alone(arguments + " --json")
+        done = self.good(arguments + " --json")
         objects = [strict_json(line) for line in done.stdout.splitlines()]
         for o in objects:
             self.check_object(o, "gpu")
@@ -205,7 +194,7 @@ class Options(Case):
             self.skipTest(done.stderr.strip())
         for part in [p for o in objects for p in [o, *o["kernels"]]]:
             self.assertEqual({type(part[key]) for key in DRAM}, {int})
-        self.assertIn("DRAM read", alone(arguments).stdout)
+        self.assertIn("DRAM read", self.good(arguments).stdout)
 
     @unittest.skipIf(has_gpu(), "there is a GPU here")
     def test_without_a_gpu(self):
@@ -214,27 +203,9 @@ class Options(Case):
         self.assertRegex(done.stderr, "running on the sim: .*GPU")
         self.assert_bad("--device gpu", 3, "GPU", "--device sim")
 
-    def test_schedules_give_the_same_bits(self):
-        first = self.saved(f"{SMALL} --deterministic")
-        for schedule in ("reverse", "random", "random:7"):
-            self.assertEqual(self.saved(f"{SMALL} --deterministic --schedule {schedule}"), first)
-        for o in self.objects(f"{SMALL} --deterministic"):
-            self.assertTrue(o["deterministic"])
-
-    def test_what_a_terminal_would_obey_is_written_out(self):
-        control = "no\x1b[31m\rb\x7f\x9b"
-        for words in (["--variant", control], ["--load", control], ["--" + control]):
-            done = self.execute(words)
-            self.assertEqual(done.returncode, 2)
-            self.assertIn("\\x1b[31m\\x0db\\x7f\\x9b", done.stderr)
-            self.assertNotRegex(done.stderr, "[\x00-\x09\x0b-\x1f\x7f-\x9f]")
-        self.assertIn("café", self.execute(["--variant", "café"]).stderr)
-
-    def test_what_the_command_line_refuses_runs_nothing(self):
+    def test_what_is_refused_runs_nothing(self):
         self.assert_bad("--nonsense", 2, "--nonsense", "--help")
-        self.assert_bad("--heads 4 --kv-heads 3", 2, "kv-heads 3")
-
-    def test_workloads_larger_than_the_memory(self):
+        self.assert_bad("--device sim --variant mma,nosuch", 2, "--variant 'nosuch'", save="")
         self.assert_bad("--device sim --variant stored --heads 1 --seqlen 4000000 --head-dim 8", 3,
                         "GiB", "S, P and dP", "the steps of 06_backward after it")
 

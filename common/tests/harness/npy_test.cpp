@@ -20,10 +20,7 @@
 #include <iterator>
 #include <random>
 #include <set>
-#include <sstream>
 #include <stdexcept>
-
-#include "rung.h"
 
 namespace ladder {
 namespace {
@@ -38,7 +35,6 @@ class Folder {
   }
   ~Folder() { fs::remove_all(path_); }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  /// Names of what is in it, sorted.
   std::set<std::string> names() const {
     std::set<std::string> all;
     for (const auto& entry : fs::directory_iterator(path_)) all.insert(entry.path().filename());
@@ -74,11 +70,13 @@ std::string npy(const std::string& header, const std::string& values, int major 
 }
 
 std::string header_of(const std::string& descr, const std::string& shape) {
-  return "{'descr': '" + descr + "', 'fortran_order': False, 'shape': " + shape + ", }\n";
+  return "{'descr': " + descr + ", 'fortran_order': False, 'shape': " + shape + ", }\n";
 }
 
 NpyArray parse(const std::string& file) {
-  return parse_npy("x.npy", reinterpret_cast<const unsigned char*>(file.data()), file.size());
+  // A copy of exactly its size, so that the address sanitizer sees one byte too many.
+  const std::vector<unsigned char> bytes(file.begin(), file.end());
+  return parse_npy("x.npy", bytes.data(), bytes.size());
 }
 
 /// Fails unless `work` is refused with this status and a message that has these words in it.
@@ -86,7 +84,7 @@ void expect_bad(const std::function<void()>& work, std::initializer_list<std::st
                 Exit status = Exit::bad_usage) {
   try {
     work();
-    ADD_FAILURE() << "accepted";
+    ADD_FAILURE() << "accepted, not refused as " << *words.begin();
   } catch (const Error& error) {
     EXPECT_EQ(error.status, status);
     const std::string message = error.what();
@@ -97,160 +95,111 @@ void expect_bad(const std::function<void()>& work, std::initializer_list<std::st
         std::none_of(message.begin(), message.end(), [](char c) { return 0 <= c && c < ' '; }));
   }
 }
-void expect_bad(const std::string& file, const std::string& word) {
-  expect_bad([&] { parse(file); }, {word, "x.npy"});
-}
 
 const std::vector<float> kSix = {1, -2, 0.5f, 0, 65504, 1e-7f};
 const std::string kValues = bytes_of(kSix);
 // 1, −2, the smallest subnormal, the largest finite value.
 const std::string kHalves("\x00\x3c\x00\xc0\x01\x00\xff\x7b", 8);
 
-const std::string kGood[] = {
-    npy(header_of("<f4", "(2, 3)"), kValues),
-    npy(header_of("<f4", "(2, 3)"), kValues, 2),
-    npy(header_of("<f4", "(2, 3)"), kValues, 3),
-    npy("{\"shape\":(2,3),\"fortran_order\":False,\"descr\":\"<f4\"}", kValues),
-    npy("  { 'fortran_order' : False , 'shape' : ( 2 , 3 , ) , 'descr' : '<f4' }  \n", kValues),
-    npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}\t\n\r\n", kValues),
-};
-const std::string kGoodHalves[] = {npy(header_of("<f2", "(4,)"), kHalves),
-                                   npy(header_of("<f2", "(4,)"), kHalves, 2),
-                                   npy(header_of("<f2", "(4,)"), kHalves, 3)};
-
-std::string of_shape(const std::string& shape, const std::string& values = kValues) {
-  return npy(header_of("<f4", shape), values);
+std::string good(int version) {
+  return npy(header_of("'<f4'", "(2, 3)"), kValues, version);
 }
-std::string of_type(const std::string& descr) {
-  return npy(header_of(descr, "(6,)"), std::string(48, '\0'));
+std::string halves(int version) {
+  return npy(header_of("'<f2'", "(4,)"), kHalves, version);
 }
 std::string with_value(size_t at, float value) {
   std::vector<float> values = kSix;
   values[at] = value;
-  return of_shape("(2, 3)", bytes_of(values));
+  return npy(header_of("'<f4'", "(2, 3)"), bytes_of(values));
 }
 
 const std::pair<std::string, const char*> kBad[] = {
-    {"", "is empty"},
+    {"", "is not a .npy file"},
     {"PK\x03\x04 a zip file, as numpy.savez writes", "is not a .npy file"},
-    {std::string("\x93NUMPY\x02\x00\x10\x00", 10), "truncated"},
-    {npy(header_of("<f4", "(6,)"), kValues, 4), "version 4.0"},
-    {npy(header_of("<f4", "(6,)"), kValues, 1, 1), "version 1.1"},
-    {npy(header_of("<f4", "(6,)"), kValues, 0), "version 0.0"},
-    {npy(std::string(70000, ' ') + header_of("<f4", "(6,)"), kValues, 2), "header of 70058"},
-    {of_type("\x1b[2J"), "of another type ('?[2J')"},
-    {of_type(">f4"), "big-endian"},
-    {of_type(">f2"), "big-endian"},
-    {of_type("<f8"), "float64"},
-    {of_type("<i4"), "of integers"},
-    {of_type("|u1"), "unsigned integers"},
-    {of_type("|b1"), "truth values"},
-    {of_type("<c8"), "complex"},
-    {of_type("|O"), "another type"},
-    {of_type(""), "unknown type"},
-    {npy("{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (6,), }", kValues), "records"},
+    {good(4), "version 1.0, 2.0 or 3.0"},
+    {good(0), "version 1.0, 2.0 or 3.0"},
+    {npy(header_of("'<f4'", "(6,)"), kValues, 1, 1), "version 1.0, 2.0 or 3.0"},
+    {npy("{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (6,), }", kValues), "('x'"},
     {npy("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }", kValues), "Fortran order"},
-    {of_shape("(0,)", ""), "no dimension may be 0"},
-    {of_shape("(2, 0, 3)", ""), "(2, 0, 3)"},
-    {of_shape("(5,)"), "4 bytes more"},
-    {of_shape("(7,)"), "needs 28 bytes of values, 24 are there"},
-    {of_shape("(9223372036854775807,)"), "exceeds 2⁶³"},
-    {of_shape("(99999999999999999999,)"), "exceeds 2⁶³"},
-    {of_shape("(4294967296, 4294967296)"), "exceeds 2⁶³"},
-    {of_shape("(4611686018427387910,)"), "exceeds 2⁶³"},  // wraps to 24 bytes in 64 bits
-    {with_value(4, INFINITY), "inf at [1, 1]"},
-    {with_value(1, NAN), "nan at [0, 1]"},
-    {npy(header_of("<f2", "(2,)"), std::string("\x00\x00\x00\xfc", 4)), "-inf at [1]"},
+    {npy("{'descr': '<f4', 'fortran_order': False}", kValues), "lacks 'shape':"},
+    {npy("{'descr': '<f4', 'shape': (6,)}", kValues), "lacks 'fortran_order':"},
+    {npy("hello", kValues), "lacks 'descr':"},
+    {npy("{'descr':", kValues), "of type \"\""},
+    {with_value(4, INFINITY), "holds inf as number 5 of 6"},
+    {with_value(1, NAN), "holds nan as number 2 of 6"},
+    {npy(header_of("'<f2'", "(2,)"), std::string("\x00\x00\x00\xfc", 4)), "-inf as number 2 of 2"},
+};
+constexpr const char* kBadTypes[] = {"'>f4'", "'>f2'", "'<f8'", "'<i4'", "'|b1'",    "'<c8'",
+                                     "'|O'",  "''",    "<f4",   "",      "'\x1b[2J'"};
+// In the place of (6,), and with which word they are refused.
+constexpr std::pair<const char*, const char*> kBadShapes[] = {
+    {"(5,)", "is too long: shape (5,) needs 20 bytes of values, 24 are there"},
+    {"(7,)", "is truncated: shape (7,) needs 28"},
+    {"()", "shape () needs 4 bytes"},
+    {"(0,)", "no number above 0"},
+    {"(2, 0, 3)", "at \"0, 3)"},
+    {"(-6,)", "at \"-6"},
+    {"(6.0,)", "at \".0,)"},
+    {"(six,)", "at \"six"},
+    {"(6,", "at \"}"},
+    {"(", "at \", }"},
+    {"[6]", "no tuple"},
+    {"6", "no tuple"},
+    {"(9223372036854775807,)", "exceeds 2⁶³"},
+    {"(99999999999999999999,)", "exceeds 2⁶³"},
+    {"(4294967296, 4294967296)", "exceeds 2⁶³"},
+    {"(4611686018427387910,)", "exceeds 2⁶³"},  // wraps to 24 bytes in 64 bits
 };
 
-const char* const kNoDictionaries[] = {"", "\n", "hello", "{", "{}", "{'descr'", "{'descr': "};
-const std::string kDictionary = "{'descr': '<f4', 'fortran_order': False, 'shape': (6,)}";
-// Of which, each by itself, this is replaced by that.
-constexpr const char* kBadChanges =
-    "'descr' -> 'descr|'<f4' -> <f4|'<f4', -> '<f4'|'descr': '<f4',  -> |"
-    "'fortran_order': False,  -> |, 'shape': (6,) -> |False -> 0|(6,) -> [6]|(6,) -> (6)|"
-    "(6,) -> 6|(6,) -> (-6,)|(6,) -> (6.0,)|(6,) -> (six,)|(6,) -> (2 3)|(6,) -> (6,|} -> |"
-    "} -> } 1|} -> , 'shape': (6,)}|} -> , 'more': 1}";
-
-TEST(Npy, ReadsEveryVersionAndWayToWrite) {
-  for (const std::string& file : kGood) {
-    EXPECT_EQ(parse(file).shape, (std::vector<int64_t>{2, 3}));
-    EXPECT_EQ(parse(file).values, kSix);
+TEST(Npy, ReadsEveryVersion) {
+  for (const int version : {1, 2, 3}) {
+    EXPECT_EQ(parse(good(version)).shape, (std::vector<int64_t>{2, 3}));
+    EXPECT_EQ(parse(good(version)).values, kSix);
+    EXPECT_EQ(parse(halves(version)).values, (std::vector<float>{1, -2, 0x1p-24f, 65504}));
   }
-  for (const std::string& file : kGoodHalves)
-    EXPECT_EQ(parse(file).values, (std::vector<float>{1, -2, 0x1p-24f, 65504}));
-  const NpyArray single = parse(of_shape("()", bytes_of({7})));
+  EXPECT_EQ(parse(npy("{'shape':(2,3),'descr':'<f4','fortran_order':False}", kValues)).values,
+            kSix);
+  const NpyArray single = parse(npy(header_of("'<f4'", "()"), bytes_of({7})));
   EXPECT_TRUE(single.shape.empty());
   EXPECT_EQ(single.values, (std::vector<float>{7}));
 }
 
 TEST(Npy, RefusesAllElse) {
-  for (const auto& [file, word] : kBad) expect_bad(file, word);
-  for (const char* header : kNoDictionaries) expect_bad(npy(header, kValues), "malformed header");
-  std::istringstream changes(kBadChanges);
-  for (std::string change; std::getline(changes, change, '|');) {
-    const size_t arrow = change.find(" -> ");
-    std::string header = kDictionary;
-    header.replace(header.find(change.substr(0, arrow)), arrow, change.substr(arrow + 4));
-    expect_bad(npy(header, kValues), "malformed header");
-  }
-  for (size_t size = 1; size < kGood[0].size(); ++size)
-    expect_bad(kGood[0].substr(0, size), "truncated");
-}
-
-// ---------------------------------------------------------------------------------------- fuzzing
-
-using Random = std::mt19937_64;
-
-size_t below(Random& random, size_t end) {
-  return end ? random() % end : 0;
-}
-
-/// Writes the header's length anew, so that what changed behind it is read at all.
-void mend_length(std::string& file) {
-  const size_t end = file.find('\n');
-  if (file.size() < 12 || end == std::string::npos) return;
-  const size_t begin = file[6] == 1 ? 10 : 12;
-  if (end < begin) return;
-  for (size_t i = 8; i < begin; ++i)
-    file[i] = static_cast<char>((end + 1 - begin) >> 8 * (i - 8) & 0xff);
-}
-
-/// Puts something in the place of a piece of the file: a word that means something, bytes that do
-/// not, or a piece of another file.
-void change(Random& random, std::string& file, const std::string& other) {
-  static const std::string kWords =
-      "'descr' 'fortran_order' 'shape' '<f2' '<f4' '>f4' True False ( ) { } , : ' \" \n 0 1 -1 "
-      "1,1,1,1 65536 2147483648 4611686018427387904 9223372036854775807 18446744073709551616 ";
-  const bool header = below(random, 2);
-  const size_t at = std::min(file.size(), header ? 10 + below(random, 64) : below(random, 200));
-  const size_t length = below(random, 1 + below(random, 32));
-  const size_t word = kWords.find(' ', below(random, kWords.size() - 20)) + 1;
-  const std::string pieces[] = {"", kWords.substr(word, kWords.find(' ', word) - word),
-                                std::string(length, static_cast<char>(random())),
-                                other.substr(below(random, other.size() + 1), length),
-                                other.substr(std::min(at, other.size()))};
-  const size_t place = std::min(file.find_first_of(",:)} ", at), file.size()) - at;
-  const size_t gone[] = {0, 1, length, place, place, file.size()};
-  file.replace(at, gone[below(random, 6)], pieces[below(random, 5)]);
-  if (header) mend_length(file);
+  const auto refuses = [](const std::string& file, const char* word) {
+    expect_bad([&] { parse(file); }, {word, "x.npy"});
+  };
+  for (const auto& [file, word] : kBad) refuses(file, word);
+  for (const char* type : kBadTypes) refuses(npy(header_of(type, "(6,)"), kValues), "of type");
+  for (const auto& [shape, word] : kBadShapes)
+    refuses(npy(header_of("'<f4'", shape), kValues), word);
+  for (size_t size = 1; size < good(1).size(); ++size)
+    refuses(good(1).substr(0, size), size < 12 ? "is not a .npy file" : "truncated");
 }
 
 // No bytes may make it do anything but return an array that is what it says, or throw Error.
 TEST(Npy, TakesOrRefusesWhateverBytesThereAre) {
-  std::vector<std::string> corpus(std::begin(kGood), std::end(kGood));
-  corpus.insert(corpus.end(), std::begin(kGoodHalves), std::end(kGoodHalves));
+  std::vector<std::string> pieces = {
+      "'descr':", "'shape':", "'<f2'", "'<f4'", "False", "(",  ")",          ",",
+      "0",        "1",        "-1",    "1,1,1", "65536", "\n", "4294967296", "9223372036854775807"};
+  std::vector<std::string> corpus = {good(1), good(2), good(3), halves(1), halves(2), halves(3)};
   for (const auto& [file, word] : kBad) corpus.push_back(file);
+  pieces.insert(pieces.end(), corpus.begin(), corpus.end());
   int good = 0;
   for (uint64_t i = 0; i < 50'000; ++i) {
-    Random random(0x9e3779b97f4a7c15 + i);  // each can be repeated by itself
-    std::string file = corpus[below(random, corpus.size())];
-    for (size_t n = 1 + below(random, 4); n > 0; --n)
-      change(random, file, corpus[below(random, corpus.size())]);
-    // A copy of exactly its size, so that the address sanitizer sees one byte too many.
-    const std::vector<unsigned char> bytes(file.begin(), file.end());
+    std::mt19937_64 random(0x9e3779b97f4a7c15 + i);  // each can be repeated by itself
+    const auto below = [&](size_t end) { return end ? random() % end : 0; };
+    std::string file = corpus[below(corpus.size())];
+    for (size_t n = 1 + below(2); n > 0; --n) {
+      const std::string& piece = pieces[below(pieces.size())];
+      const size_t gone = below(2) ? below(8) : 0;
+      file.replace(below(file.size() + 1), gone, piece.substr(below(3) ? 0 : below(piece.size())));
+      if (below(2) && !file.empty()) file[below(file.size())] = static_cast<char>(random());
+    }
+    const size_t end = file.find('\n');
+    if (below(2) && end != file.npos && end > 12)  // the header's length anew, so that it is read
+      file[8] = static_cast<char>(end + 1 - (file[6] == 1 ? 10 : 12)), file[9] = 0;
     try {
-      const NpyArray array = parse_npy("fuzz.npy", bytes.data(), bytes.size());
+      const NpyArray array = parse(file);
       ++good;
       uint64_t count = 1;
       for (const int64_t extent : array.shape) {
@@ -258,7 +207,7 @@ TEST(Npy, TakesOrRefusesWhateverBytesThereAre) {
         count *= static_cast<uint64_t>(extent);
       }
       ASSERT_EQ(count, array.values.size()) << i;
-      ASSERT_LE(array.values.capacity() * 2, bytes.size()) << i;
+      ASSERT_LE(array.values.capacity() * 2, file.size()) << i;
       for (const float value : array.values) ASSERT_TRUE(std::isfinite(value)) << i;
     } catch (const Error& error) {
       ASSERT_EQ(error.status, Exit::bad_usage) << i;
@@ -266,7 +215,6 @@ TEST(Npy, TakesOrRefusesWhateverBytesThereAre) {
         ASSERT_GE(static_cast<unsigned char>(*c), ' ') << i;
     }
   }
-
   EXPECT_GT(good, 400);  // so that what is read is tried, too
 }
 
@@ -275,36 +223,17 @@ TEST(Npy, TakesOrRefusesWhateverBytesThereAre) {
 TEST(Npy, WritesWhatNumPyWouldWrite) {
   const Folder folder;
   write_npy(folder / "x.npy", {2, 3}, kSix, NpyType::float32);
-  const std::string file = file_content(folder / "x.npy");
-  ASSERT_EQ(file.size(), 128 + 24u);
   std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
   header.resize(117, ' ');
-  EXPECT_EQ(file, npy(header + '\n', bytes_of(kSix)));
-  write_npy(folder / "y.npy", {6}, kSix, NpyType::float16);
-  EXPECT_NE(file_content(folder / "y.npy").find("'shape': (6,), }"), std::string::npos);
-  EXPECT_EQ(folder.names(), (Names{"x.npy", "y.npy"}));
-}
-
-TEST(Npy, ReadsBackTheBitsItWrote) {
-  const Folder folder;
-  // More than one piece of read_npy's and of write_npy's.
-  std::vector<float> values(700'001);
-  for (size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<float>(static_cast<int>(i % 4001) - 2000);
-  for (const NpyType type : {NpyType::float16, NpyType::float32}) {
-    write_npy(folder / "x.npy", {1, 700'001}, values, type);
-    const NpyArray array = read_npy(folder / "x.npy");
-    EXPECT_EQ(array.shape, (std::vector<int64_t>{1, 700'001}));
-    EXPECT_EQ(array.values, values);
-  }
-}
-
-TEST(Npy, RoundsToNearestEvenAndWritesInfinities) {
-  const Folder folder;
-  write_npy(folder / "x.npy", {5}, {1 + 0x1p-11f, 1 + 0x3p-11f, 65520, -INFINITY, 0x1p-25f},
+  EXPECT_EQ(file_content(folder / "x.npy"), npy(header + '\n', bytes_of(kSix)));
+  // Rounded to nearest even, and infinities.
+  write_npy(folder / "y.npy", {5}, {1 + 0x1p-11f, 1 + 0x3p-11f, 65520, -INFINITY, 0x1p-25f},
             NpyType::float16);
-  const std::string file = file_content(folder / "x.npy");
+  const std::string file = file_content(folder / "y.npy");
+  EXPECT_NE(file.find("'shape': (5,), }"), file.npos);
   EXPECT_EQ(file.substr(128), std::string("\x00\x3c\x02\x3c\x00\x7c\x00\xfc\x00\x00", 10));
+  EXPECT_EQ(folder.names(), (Names{"x.npy", "y.npy"}));
+  EXPECT_EQ(read_npy(folder / "x.npy").values, kSix);
 }
 
 TEST(Npy, SaysWhyAFileCannotBeRead) {
@@ -315,22 +244,14 @@ TEST(Npy, SaysWhyAFileCannotBeRead) {
                                    {folder / ".", "not a regular file"},
                                    {folder / "pipe", "not a regular file"},
                                    {"/dev/zero", "not a regular file"},
-                                   {folder / "empty.npy", "is empty"}})
+                                   {std::string(5000, 'x'), "too long"},
+                                   {folder / "empty.npy", "is not a .npy file"}})
     expect_bad([&] { read_npy(path); }, {word, path});
-}
-
-TEST(Npy, AllocatesNothingForAFileThatOnlyClaimsToBeLarge) {
-  const Folder folder;
+  // One that only claims to be large: nothing is allocated.
   const std::string path = folder / "huge.npy";
-  const auto size = static_cast<off_t>(4) * sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-  put(path, "not an array");
-  if (truncate(path.c_str(), size) != 0) GTEST_SKIP() << "no sparse files here";
-  expect_bad([&] { read_npy(path); }, {});
-  const std::string header = header_of("<f2", fmt::format("({},)", size / 2 - 512));
-  std::string start = npy(header + std::string(1024 - 10 - header.size(), ' '), "");
-  put(path, start);
-  ASSERT_EQ(truncate(path.c_str(), size), 0);
-  expect_bad([&] { read_npy(path); }, {"GiB"}, Exit::no_device);
+  put(path, good(1));
+  if (truncate(path.c_str(), sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE)) == 0)
+    expect_bad([&] { read_npy(path); }, {"GiB", path}, Exit::no_device);
 }
 
 TEST(AtomicFile, AppearsWithCommitAndNotBefore) {
@@ -339,37 +260,21 @@ TEST(AtomicFile, AppearsWithCommitAndNotBefore) {
   for (const bool committed : {false, true}) {
     AtomicFile file(folder / "x");
     file.write("new");
-    if (!committed) file.finish();
+    if (!committed) {
+      file.finish();
+      EXPECT_THROW(file.write("more"), std::logic_error);
+    }
     EXPECT_EQ(file_content(folder / "x"), "old");
     EXPECT_EQ(folder.names().size(), 2u);
     if (committed) file.commit();
   }
   EXPECT_EQ(file_content(folder / "x"), "new");
-  EXPECT_EQ(folder.names(), Names{"x"});
-}
-
-TEST(AtomicFile, IsGoneIfItIsNotCommittedAndTakesNothingOnceFinished) {
-  const Folder folder;
-  for (const bool compressed : {false, true}) {
-    AtomicFile file(folder / "x");
-    if (compressed) file.compress();
-    file.write("half of it");
-    if (compressed) continue;
-    file.finish();
-    EXPECT_THROW(file.write("more"), std::logic_error);
+  {
+    AtomicFile compressed(folder / "y");
+    compressed.compress();
+    compressed.write("half of it");
   }
-  EXPECT_TRUE(folder.names().empty());
-}
-
-TEST(AtomicFile, WritesThroughALink) {
-  const Folder folder;
-  put(folder / "x", "old");
-  ASSERT_EQ(symlink((folder / "x").c_str(), (folder / "link").c_str()), 0);
-  AtomicFile file(folder / "link");
-  file.write("new");
-  file.commit();
-  EXPECT_EQ(file_content(folder / "x"), "new");
-  EXPECT_TRUE(fs::is_symlink(folder / "link"));
+  EXPECT_EQ(folder.names(), Names{"x"});
 }
 
 TEST(AtomicFile, RefusesPlacesThatCannotBeWritten) {
@@ -377,23 +282,20 @@ TEST(AtomicFile, RefusesPlacesThatCannotBeWritten) {
   put(folder / "file", "");
   for (const std::string& path :
        {folder / "missing/x", folder / "file/x", folder / ".", std::string("/proc/x"),
-        folder / std::string(300, 'x'), std::string(5000, 'x')})
-    expect_bad([&] { AtomicFile(path).commit(); }, {path});
+        folder / std::string(300, 'x'), std::string(5000, 'x'), std::string("/dev/full")})
+    expect_bad(
+        [&] {
+          AtomicFile file(path);
+          file.write("x");
+          file.commit();
+        },
+        {"cannot write", path});
   EXPECT_EQ(folder.names(), Names{"file"});
-}
-
-TEST(AtomicFile, ReportsAFullDiskAndLeavesDevicesInPlace) {
-  {
-    AtomicFile file("/dev/full");
-    file.write("x");
-    EXPECT_THROW(file.commit(), Error);
-  }
-  struct stat status = {};
-  ASSERT_EQ(stat("/dev/full", &status), 0);
-  EXPECT_TRUE(S_ISCHR(status.st_mode));
+  // Devices stay what they are.
   AtomicFile file("/dev/null");
   file.write("x");
   EXPECT_NO_THROW(file.commit());
+  EXPECT_TRUE(fs::is_character_file("/dev/null") && fs::is_character_file("/dev/full"));
 }
 
 /// Runs `work` in a child process, because it changes limits or ends by a signal.
@@ -423,20 +325,18 @@ TEST(AtomicFile, ReportsALimitOnFileSizesAndLeavesNothing) {
   EXPECT_TRUE(folder.names().empty());
 }
 
-TEST(AtomicFile, IsRemovedWhenASignalOrAnExitEndsTheProgram) {
-  for (const int signal : {0, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
+TEST(AtomicFile, IsRemovedWhenASignalEndsTheProgram) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
     const Folder folder;
     const int status = in_child([&] {
+      std::signal(SIGPIPE, SIG_DFL);  // compress() ignores it
       const rlimit no_core = {0, 0};
       setrlimit(RLIMIT_CORE, &no_core);
       AtomicFile one(folder / "x"), two(folder / "y");
       one.write("half of it");
-      if (folder.names().size() != 2) _exit(9);
-      if (signal) raise(signal);
-      remove_temporary_files();
-      _exit(0);
+      if (folder.names().size() == 2) raise(signal);
     });
-    EXPECT_EQ(status, signal);  // ended by it, or by _exit(0)
+    EXPECT_EQ(status, signal);  // ended by it
     EXPECT_TRUE(folder.names().empty()) << signal;
   }
 }
@@ -444,10 +344,9 @@ TEST(AtomicFile, IsRemovedWhenASignalOrAnExitEndsTheProgram) {
 TEST(MakeFolder, CreatesOneUnlessItIsThere) {
   const Folder folder;
   for (int twice = 0; twice < 2; ++twice) make_folder(folder / "new");
-  EXPECT_TRUE(fs::is_directory(folder / "new"));
+  EXPECT_EQ(folder.names(), Names{"new"});
   put(folder / "file", "");
-  for (const std::string& path :
-       {folder / "file", folder / "file/sub", folder / "missing/sub", std::string("/proc/sub")})
+  for (const std::string& path : {folder / "file", folder / "missing/sub"})
     EXPECT_THROW(make_folder(path), Error) << path;
 }
 

@@ -180,8 +180,8 @@ TEST(Quantised, ReferenceJudgesByIt) {
   const Problem p{.B = 2, .H = 4, .Hk = 2, .N = 37, .N_kv = 30, .d = 40, .causal = true};
   const Inputs in = inputs_of(p);
   const Quantisation how{.hadamard = true, .p_exponent = 8};
-  const Reference full(p, in, Rounding::on_chip, all_rows(p));
-  const Reference judge(p, in, Rounding::on_chip, all_rows(p), how);
+  const Reference full(p, in, Rounding::on_chip, rows_to_check(p, Check::full));
+  const Reference judge(p, in, Rounding::on_chip, rows_to_check(p, Check::full), how);
   const QuantisedAttention attention(p, how, in);
   std::vector<float> o, lse, exact;
   double largest_o = 0, largest_lse = 0;
@@ -229,11 +229,6 @@ TEST(Quantised, ReferenceJudgesByIt) {
   EXPECT_TRUE(beside.pass());
   EXPECT_GT(beside.rms, ours.rms);
   EXPECT_LT(judge.compare_with_full_precision(tensor(exact)).max, 0.02);
-  for (const size_t at : {size_t{0}, exact.size() - 1}) {
-    std::vector<float> other = exact;
-    other[at] += 1;
-    EXPECT_NEAR(judge.compare_with_full_precision(tensor(other)).max, 1, 0.1);
-  }
   // A result of other inputs than those that were rounded fails.
   std::vector<float> wrong = o;
   for (size_t i = 0; i < wrong.size(); ++i) wrong[i] *= 1.2f;

@@ -16,6 +16,7 @@ namespace {
 
 constexpr const char* kRung = "05_test";
 const TileSize kWide[] = {{128, 128, 128}}, kSmall[] = {{128, 64, 64}};
+const Setting kSettings[] = {{"scale", {"tile", "head"}, ""}, {"spread", {"on", "off"}, ""}};
 
 class Steps : public testing::Test {
  protected:
@@ -41,6 +42,7 @@ class Steps : public testing::Test {
       };
       for_hopper(add("fast", "copies", device)).is_default = device == DeviceKind::gpu;
       for_hopper(add("eight_bits", "fast", device)).aside = true;
+      variants().back().settings = kSettings;
       add("mma", "first", device).is_default = true;
       for_hopper(add("copies", "mma", device));
       add("first", "", device).tiles = kSmall;
@@ -102,14 +104,51 @@ TEST_F(Steps, TheDefaultIsTheOneMarkedThatTheDeviceRuns) {
   EXPECT_EQ(chosen(DeviceKind::gpu, 80), "mma");
   EXPECT_EQ(chosen(DeviceKind::gpu, 90), "fast");
   EXPECT_EQ(chosen(DeviceKind::gpu, 100), "mma");
-  Options options;
-  options.tile = {.block_q = 64};
-  EXPECT_EQ(chosen(DeviceKind::gpu, 90, options), "first");
-  options.tile = {.block_q = 256};  // plan() refuses it, in the default's words
-  EXPECT_EQ(chosen(DeviceKind::gpu, 90, options), "fast");
-  options = {};
-  options.deterministic = true;
-  EXPECT_EQ(chosen(DeviceKind::gpu, 90, options), "alone");
+  EXPECT_EQ(chosen(DeviceKind::gpu, 90, {.tile = {.block_q = 64}}), "first");
+  EXPECT_EQ(chosen(DeviceKind::gpu, 90, {.deterministic = true}), "alone");
+  EXPECT_EQ(chosen(DeviceKind::gpu, 90, {.variant = "eight_bits"}), "eight_bits");
+  EXPECT_EQ(chosen(DeviceKind::gpu, 90, {.variant = "alone", .deterministic = true}), "alone");
+  const Settings settings = {{"scale", "head"}};
+  EXPECT_EQ(chosen(DeviceKind::sim, 90, {.variant = "eight_bits", .tile = {.settings = settings}}),
+            "eight_bits");
+  EXPECT_EQ(choose_settings(kSettings, settings), (Settings{{"scale", "head"}, {"spread", "on"}}));
+}
+
+TEST_F(Steps, WhatNoneHasIsRefused) {
+  make_ladder();
+  const auto asked = [](const char* name, const char* value) {
+    return TileRequest{.settings = {{name, value}}};
+  };
+  const std::pair<Options, const char*> refused[] = {
+      {{.variant = "quick"},
+       "--variant 'quick': unknown on the gpu; give one of first, mma, alone, "},
+      {{.variant = "library"}, "--variant 'library': unknown"},
+      {{.variant = "mma", .deterministic = true}, "the gradients of mma differ from run to run"},
+      {{.tile = {.block_q = 48}},
+       "no tile is compiled for --block-q 48; give one of 128x128, 64x64"},
+      {{.variant = "first", .tile = {.block_q = 64, .block_kv = 128}},
+       "no tile is compiled for --block-q 64 --block-kv 128; give one of 64x64"},
+      {{.variant = "mma", .tile = {.block_kv = 64}}, "for --block-kv 64; mma takes no tile size"},
+      {{.variant = "eight_bits", .tile = asked("size", "3")},
+       "--set size=3: eight_bits takes scale=tile|head, spread=on|off"},
+      {{.variant = "eight_bits", .tile = asked("scale", "on")}, "--set scale=on: eight_bits takes"},
+      {{.tile = asked("scale", "tile")}, "--set scale=tile: fast takes no settings; name a --var"},
+  };
+  for (const auto& [options, message] : refused) {
+    try {
+      ADD_FAILURE() << chosen(DeviceKind::gpu, 90, options) << ", not " << message;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status, Exit::bad_usage);
+      expect_holds(error.what(), {message});
+    }
+  }
+  // What this GPU does not run.
+  try {
+    ADD_FAILURE() << chosen(DeviceKind::gpu, 80, {.variant = "fast"});
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status, Exit::no_device);
+    expect_holds(error.what(), {"variant fast needs compute capability 9.x, and", "has 8.0"});
+  }
 }
 
 TEST_F(Steps, ThatDoNotFollowOneAnotherAreRefused) {

@@ -43,7 +43,7 @@ std::set<std::string> caught(const Variant& variant, std::string* fault = nullpt
       Options options;
       options.problem = problem;
       options.problem.scale = 1 / std::sqrt(static_cast<float>(problem.d));
-      options.scale_given = true;
+      options.scale = options.problem.scale;
       options.check = Check::full;
       Outputs out;
       try {

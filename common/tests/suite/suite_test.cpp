@@ -126,7 +126,7 @@ Options options_of(const Case& c) {
   Problem& p = o.problem;
   p = {c.B, c.H, c.Hk, c.N, c.N_kv, c.d, c.causal, c.dtype};
   p.scale = c.scale / std::sqrt(static_cast<float>(c.d));
-  o.scale_given = true;
+  o.scale = p.scale;
   o.input = c.input;
   // A seed of its own for each case, so that no two cases share inputs.
   for (const char* s = c.name; *s; ++s) o.seed = o.seed * 131 + static_cast<unsigned char>(*s);
@@ -530,11 +530,11 @@ TEST_P(Verification, IsOfAllOutputsByTheStepsOwnRoundings) {
     Outputs out;
     const auto reports = run_variant(*open_sim({}), v, o, &out);
     const Inputs in = make_inputs(o, v.backward != nullptr);
-    const Reference reference(p, in, v.rounding, full ? all_rows(p) : sampled_rows(p),
+    const Reference reference(p, in, v.rounding, rows_to_check(p, full ? Check::full : how),
                               out.plan.quantisation);
     std::optional<GradientReference> gradients;
     if (v.backward)
-      gradients.emplace(p, in, v.rounding, full ? all_gradients(p) : sampled_gradients(p));
+      gradients.emplace(p, in, v.rounding, gradients_to_check(p, full ? Check::full : how));
     const auto wanted = errors_of(v, out, reference, gradients ? &*gradients : nullptr);
     std::vector<TensorError> got;
     for (const Report& r : reports) got.insert(got.end(), r.errors->begin(), r.errors->end());
@@ -717,15 +717,17 @@ TEST_F(GpuLarge, MoreThanTwoToThe31ElementsInS) {
     Outputs out;
     run_variant(*device_, v, o, &out);
     const auto& quantisation = out.plan.quantisation;
-    const Reference& reference = references
-                                     .try_emplace({v.rounding, quantisation.has_value()}, p, inputs,
-                                                  v.rounding, sampled_rows(p), quantisation)
-                                     .first->second;
+    const Reference& reference =
+        references
+            .try_emplace({v.rounding, quantisation.has_value()}, p, inputs, v.rounding,
+                         rows_to_check(p, Check::sampled), quantisation)
+            .first->second;
     const GradientReference* gradients = nullptr;
     if (v.backward)
-      gradients =
-          &gradient_references.try_emplace(v.rounding, p, inputs, v.rounding, sampled_gradients(p))
-               .first->second;
+      gradients = &gradient_references
+                       .try_emplace(v.rounding, p, inputs, v.rounding,
+                                    gradients_to_check(p, Check::sampled))
+                       .first->second;
     expect_pass(errors_of(v, out, reference, gradients));
   }
 }
