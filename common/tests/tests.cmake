@@ -45,7 +45,7 @@ if(LADDER_GPU)
 endif()
 
 # Files of kernels and tests, compiled for both machines.
-foreach(name tile_test over_warps_test hopper_test fp8_test)
+foreach(name tile_test hopper_test fp8_test)
   ladder_kernels(${name}_kernels ${tests}/tile/${name}.cu)
   add_executable(${name} ${${name}_kernels_objects})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
@@ -155,7 +155,7 @@ function(ladder_part name)
 endfunction()
 ladder_part(sim sim_test races_test hopper_faults_test gpu_test broken_test broken_reference_test
   broken_reference.misses_the_last_key broken_reference.forgets_D)
-ladder_part(tile tile_test over_warps_test hopper_test fp8_test float8_test float16_test machine_code)
+ladder_part(tile tile_test hopper_test fp8_test float8_test float16_test machine_code)
 ladder_part(harness cli cli_files options_test report_test steps_test npy_test reference_test
   quantised_test sampling_test)
 ladder_part(scripts ${script_tests})

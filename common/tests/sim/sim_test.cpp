@@ -192,18 +192,21 @@ __global__ void staged_copy(Hbm<const float> x, Hbm<float> y) {
   for (int c = 0; c < 4; ++c) y[4 * i + c] = s[(4 * i + c + 64) % 128];
 }
 
-/// Each lane stores a row of 16 bytes, `pitch` elements after the lane before it.
-__global__ void store_matrices(int pitch) {
+/// Each lane stores a row of 16 bytes, `pitch` elements after the lane before it, and loads it.
+__global__ void copy_matrices(int pitch) {
   SharedMemory smem;
-  const unsigned r[4] = {};
-  stmatrix_x4(smem.take<fp16>("s", 32 * 64) + pitch * static_cast<int>(threadIdx.x), r);
+  const auto row = smem.take<fp16>("s", 32 * 128) + pitch * static_cast<int>(threadIdx.x);
+  unsigned r[4] = {};
+  stmatrix_x4(row, r);
+  ldmatrix_x4(r, row);
 }
 
-TEST_F(SimTest, CountsTheBankConflictsOfStmatrix) {
-  // Of four matrices of 8 rows: rows 64 bytes apart meet four at a time, 128 bytes apart all eight.
-  for (const auto& [pitch, conflicts] : {std::pair{8, 0}, {32, 4 * 3}, {64, 4 * 7}})
-    EXPECT_EQ(run(store_matrices, 1, 32, shared_bytes<fp16>(32 * 64), pitch).bank_conflicts,
-              conflicts);
+TEST_F(SimTest, CountsTheBankConflictsOfMatrices) {
+  // Of four matrices of 8 rows, each stored or loaded in 1 pass at best: rows 64 bytes apart meet
+  // four at a time, 128 bytes or a multiple apart all eight.
+  for (const auto& [pitch, conflicts] : {std::pair{8, 0}, {32, 4 * 3}, {64, 4 * 7}, {128, 4 * 7}})
+    EXPECT_EQ(run(copy_matrices, 1, 32, shared_bytes<fp16>(32 * 128), pitch).bank_conflicts,
+              2 * conflicts);
 }
 
 TEST_F(SimTest, AsynchronousCopyFillsWithZerosAndCountsWhatItRead) {
