@@ -9,7 +9,6 @@
 #include "machine/hopper.h"
 #include "tests/sim/sim_test.h"
 #include "tile/rows.h"
-#include "tile/stages.h"
 #include "tile/warpgroup.h"
 
 namespace ladder::sim {
@@ -231,6 +230,7 @@ TEST_F(HopperFaults, RingOfStages) {
     const int thread = static_cast<int>(threadIdx.x);
     if (thread == 0) {
       if (made("barrier before the first")) full[-1].init(1);
+      if (made("barrier past the last")) full[1].init(1);
       if (!made("no init"))
         full[0].init(made("too few arrivals")  ? 2
                      : made("count of 0")      ? 0
@@ -263,7 +263,7 @@ TEST_F(HopperFaults, RingOfStages) {
       return;
     }
     if (made("nobody waits")) return;
-    Accumulator<16, 64> acc;
+    Accumulator<16, 64> acc, other;
     for (int round = 0; round < 2; ++round) {
       if (made("reads before barrier")) out[thread] = float(stage.data[thread]);
       if (made("early phase"))
@@ -277,9 +277,19 @@ TEST_F(HopperFaults, RingOfStages) {
       wgmma_fence(acc);
       wgmma_ABt(acc, stage, 0, stage);
       wgmma_commit();
+      if (made("releases under second wgmma")) {  // only the first of two is waited for
+        wgmma_fence(other);
+        wgmma_ABt(other, stage, 0, stage);
+        wgmma_commit();
+        wgmma_wait<1>(acc);
+      }
+      // Found whether or not the producer comes to overwrite the stage in time.
+      if (made("releases under wgmma") || made("releases under second wgmma"))
+        done_with(stage.data, kElements);
       if (made("loads under wgmma") && thread % 32 == 0) free[0].arrive();
       if (made("loads under wgmma")) named_barrier_sync(1, 128);
       wgmma_wait<0>(acc);
+      done_with(stage.data, kElements);
       if (!made("loads under wgmma") && thread % 32 == 0) free[0].arrive();
     }
     if (thread == 0) out[0] = acc.r[0][0][0];
@@ -287,6 +297,8 @@ TEST_F(HopperFaults, RingOfStages) {
   // Forward the consumer goes first, in reverse the producer.
   const std::string in_phase_0 = "mbarrier full[0], the end of phase 0 (parity 0), where ";
   const std::string of_free = "mbarrier free[0], the end of phase 0";
+  const std::string releases =
+      "releases shared stage[0] (element of 2 bytes), which a wgmma not waited for still reads";
   expect_in_every_order(
       256, 128,
       {{"reads before barrier", "read of unwritten shared stage[", kReadEarly + "stage["},
@@ -310,6 +322,8 @@ TEST_F(HopperFaults, RingOfStages) {
        {"loads under wgmma",
         "thread (128,0,0): TMA load onto shared stage[0], which a wgmma or TMA store not waited "
         "for still reads"},
+       {"releases under wgmma", releases},
+       {"releases under second wgmma", releases},
        {"loads twice", "TMA load onto shared stage[0], " + kBeingCopied},
        {"loads onto ordinary stores",
         "TMA load onto shared stage[8], which was written with no fence_proxy_async()"},
@@ -317,6 +331,7 @@ TEST_F(HopperFaults, RingOfStages) {
        {"count of 0", "mbarrier full[0]: a count of 0"},
        {"count too large", "mbarrier full[0]: a count of 1048576"},
        {"barrier before the first", "mbarrier full[-1] of 1"},
+       {"barrier past the last", "mbarrier full[1] of 1"},
        {"megabyte", "mbarrier full[0]: 1056768 bytes promised, and less than 2²⁰ is"},
        {"negative bytes", "mbarrier full[0]: -8192 bytes promised"},
        {"init twice", "mbarrier full[0] initialised a second time"},
@@ -352,67 +367,6 @@ TEST_F(HopperFaults, RingOfStages) {
                 "wgmma_wait 2; mbarrier_arrive free[0] 1; exit; ");
     EXPECT_EQ(of[5], "__syncthreads 0; exit; ");
   }
-}
-
-/// The same with Stages: three rounds through two of them.
-TEST_F(HopperFaults, Stages) {
-  const auto pipeline_of_stages = [&] {
-    SharedMemory smem;
-    Stages<Stage, 2> K{smem, "K"};
-    if (!made("stages without init")) K.init(smem, "K_full", "K_free", 4);
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread == 0) fence_mbarrier_init();
-    __syncthreads();
-
-    if (thread >= 128) {
-      if (thread > 128) return;
-      for (int step = 0; step < 3; ++step) {
-        if (!made("fills without acquire")) K.acquire();
-        K.fill(X, 0, 64 * (step % 2), 0, 0);
-      }
-      return;
-    }
-    Accumulator<16, 64> acc, other;
-    for (int step = 0; step < 3; ++step) {
-      if (!made("multiplies without wait")) K.wait();
-      wgmma_fence(acc);
-      wgmma_ABt(acc, K.tile(), 0, K.tile());
-      wgmma_commit();
-      if (made("releases under second wgmma")) {  // only the first of two is waited for
-        wgmma_fence(other);
-        wgmma_ABt(other, K.tile(), 0, K.tile());
-        wgmma_commit();
-        wgmma_wait<1>(acc);
-      } else if (!made("releases under wgmma")) {
-        wgmma_wait<0>(acc);
-      }
-      if (made("forgets release") && warp_id() == 2)
-        K.at.next();
-      else
-        K.release();
-      wgmma_wait<0>(acc, other);
-    }
-    if (thread == 0) out[0] = acc.r[0][0][0];
-  };
-  // Found whether or not the producer comes to overwrite the stage in time.
-  const std::string releases =
-      "releases shared K[0] (element of 2 bytes), which a wgmma not waited for still reads";
-  expect_in_every_order(
-      256, 192,
-      {{"fills without acquire",
-        "thread (128,0,0): arrives at mbarrier K_full[0] in phase 0, where all 1 have",
-        "thread (128,0,0): TMA load onto shared K[0], " + kBeingCopied},
-       {"multiplies without wait", "wgmma of shared K[0] (element of 2 bytes), which nobody wrote",
-        "wgmma of shared K[0] (element of 2 bytes), " + kBeingCopied},
-       {"forgets release",
-        "deadlock: 127 of 256 threads have ended, the others wait: thread (0,0,0) and 127 after it "
-        "for mbarrier K_full[0], the end of phase 1 (parity 1), where 1 of 1 arrivals and 0 bytes "
-        "are missing … ; thread (128,0,0) for mbarrier K_free[0], the end of phase 0 (parity 0), "
-        "where 1 of 4 arrivals and 0 bytes are missing"},
-       {"stages without init", "mbarrier [0] of 0"},
-       {"releases under wgmma", releases},
-       {"releases under second wgmma", releases}},
-      pipeline_of_stages);
 }
 
 // ------------------------------------------------------------------------------------------ stores
