@@ -228,7 +228,7 @@ __global__ void functions(Hbm<const float> x, Hbm<float> out) {
   show_rows(largest);
   show_rows(max_over_lanes(row_max_in_lane(S)));
   show_rows(finite_or_zero(largest));
-  show_rows(fill_rows<M>(any_above(row_max_in_lane(S), 8) + 2 * any_above(rows, 8)));
+  show_rows(fill_rows<M>(any_above(row_max_in_lane(S), 8) + 2 * any_above(largest, 8.5f)));
   show_rows(row_sum(S));
   show_rows(max(rows, two));
   show_rows(rows + two);
