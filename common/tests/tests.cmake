@@ -3,49 +3,36 @@ include(GoogleTest)
 # Python's tests run with -v: scripts/test reads the reasons of what was skipped.
 set(tests ${CMAKE_SOURCE_DIR}/common/tests)
 
-# A GoogleTest program from one file; its cases are ctest's. Labels: as given. LOCK: what only one
-# test may use at a time.
+# A GoogleTest program; its cases are ctest's. PROPERTIES: what ctest knows of each.
 function(ladder_test name)
-  cmake_parse_arguments(arg "" "LOCK" "SOURCES;LABELS;DEFINITIONS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "SOURCES;PROPERTIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
-  target_compile_definitions(${name} PRIVATE ${arg_DEFINITIONS})
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${compiles_sooner}>)
   target_link_libraries(${name} PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
-  set(properties)
-  if(arg_LABELS)
-    list(APPEND properties LABELS "${arg_LABELS}")
-  endif()
-  if(arg_LOCK)
-    list(APPEND properties RESOURCE_LOCK ${arg_LOCK})
-  endif()
-  if(properties)
-    list(PREPEND properties PROPERTIES)
-  endif()
-  gtest_discover_tests(${name} TEST_PREFIX ${name}. ${properties})
+  gtest_discover_tests(${name} TEST_PREFIX ${name}. PROPERTIES ${arg_PROPERTIES})
 endfunction()
 
+foreach(name sim/sim_test sim/races_test sim/hopper_faults_test gpu/sampling_test tile/float8_test
+    harness/quantised_test harness/npy_test harness/options_test harness/report_test
+    harness/steps_test)
+  get_filename_component(program ${name} NAME)
+  ladder_test(${program} SOURCES ${tests}/${name}.cpp PROPERTIES LABELS asan)
+endforeach()
 foreach(name sim_test races_test hopper_faults_test)
-  ladder_test(${name} SOURCES ${tests}/sim/${name}.cpp LABELS asan DEFINITIONS LADDER_SIM)
+  target_compile_definitions(${name} PRIVATE LADDER_SIM)
   target_compile_options(${name} PRIVATE -Wno-unknown-pragmas)
 endforeach()
-ladder_test(sampling_test SOURCES ${tests}/gpu/sampling_test.cpp LABELS asan)
-ladder_test(float8_test SOURCES ${tests}/tile/float8_test.cpp LABELS asan)
-ladder_test(quantised_test SOURCES ${tests}/harness/quantised_test.cpp LABELS asan)
-ladder_test(npy_test SOURCES ${tests}/harness/npy_test.cpp LABELS asan)
-ladder_test(options_test SOURCES ${tests}/harness/options_test.cpp LABELS asan)
-ladder_test(report_test SOURCES ${tests}/harness/report_test.cpp LABELS asan)
-ladder_test(steps_test SOURCES ${tests}/harness/steps_test.cpp LABELS asan)
 
 if(LADDER_GPU)
   ladder_test(float16_test SOURCES ${tests}/tile/float16_test.cu)
-  ladder_test(gpu_test SOURCES ${tests}/gpu/gpu_test.cu LABELS gpu LOCK gpu)
+  ladder_test(gpu_test SOURCES ${tests}/gpu/gpu_test.cu PROPERTIES LABELS gpu RESOURCE_LOCK gpu)
   add_test(NAME machine_code COMMAND Python3::Interpreter ${tests}/tile/machine_code_test.py
     ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
 endif()
 
 # Files of kernels and tests, compiled for both machines.
-foreach(name tile_test over_warps_test hopper_test fp8_test)
+foreach(name tile_test hopper_test fp8_test)
   ladder_kernels(${name}_kernels ${tests}/tile/${name}.cu)
   add_executable(${name} ${${name}_kernels_objects})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
@@ -84,9 +71,9 @@ target_link_libraries(planted_tests PUBLIC ladder_flags GTest::gtest)
 add_dependencies(planted_tests planted)
 
 ladder_test(reference_test SOURCES $<FILTER:$<TARGET_OBJECTS:planted_tests>,INCLUDE,/reference_test>
-  LABELS asan)
+  PROPERTIES LABELS asan)
 ladder_test(broken_test SOURCES $<FILTER:$<TARGET_OBJECTS:planted_tests>,INCLUDE,/broken_test>
-  $<FILTER:$<TARGET_OBJECTS:planted>,EXCLUDE,/harness/> LABELS sim)
+  $<FILTER:$<TARGET_OBJECTS:planted>,EXCLUDE,/harness/> PROPERTIES LABELS sim)
 # With a mistake in the reference, which stands before the library's at link time, these must fail.
 add_executable(broken_reference_test $<TARGET_OBJECTS:planted_tests> $<TARGET_OBJECTS:planted>)
 target_link_libraries(broken_reference_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
@@ -156,7 +143,7 @@ function(ladder_part name)
 endfunction()
 ladder_part(sim sim_test races_test hopper_faults_test gpu_test broken_test broken_reference_test
   broken_reference.misses_the_last_key broken_reference.forgets_D)
-ladder_part(tile tile_test over_warps_test hopper_test fp8_test float8_test float16_test machine_code)
+ladder_part(tile tile_test hopper_test fp8_test float8_test float16_test machine_code)
 ladder_part(harness cli cli_files options_test report_test steps_test npy_test reference_test
   quantised_test sampling_test)
 ladder_part(scripts ${script_tests})

@@ -4,6 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
+#include <random>
+
 #include "machine/hopper.h"
 #include "machine/sim/touches.h"
 #include "tests/sim/sim_test.h"
@@ -18,89 +22,72 @@ const SimOptions kSims[] = {
     {.schedule = {Schedule::Order::forward, 0}, .threads = 4},
 };
 
-/// What a kernel says on each of kSims: the fault, or that there was none. Its array x has 64
-/// floats, 0, 1, 2, …
-template <class First, class... P>
-std::vector<std::string> said(void (*kernel)(First, P...), int blocks, int threads,
-                              const P&... arguments) {
-  std::vector<std::string> all;
-  for (const SimOptions& options : kSims) {
-    const auto device = open_sim(options);
-    Array& x = *device->allocate("x", 256);
-    device->upload(x, iota(64).data());
-    std::string& what = all.emplace_back("no fault");
-    try {
-      run_kernel(*device, kernel, blocks, threads, 256, x, arguments...);
-    } catch (const Fault& fault) {
-      what = fault.what();
+using Texts = std::vector<std::string>;
+
+class Races : public SimTest {
+ protected:
+  /// On each of kSims the kernel, whose array x has 64 floats, 0, 1, 2, …, says one of the texts.
+  void expect_any(int blocks, int threads, const std::function<void(Hbm<float>)>& kernel,
+                  const Texts& texts = {"no fault"}) {
+    for (const SimOptions& o : kSims) {
+      options(o);
+      const auto x = array("x", iota(64));
+      const std::string said = fault_of(blocks, threads, [&] { kernel(x); });
+      EXPECT_TRUE(
+          std::any_of(texts.begin(), texts.end(),
+                      [&](const auto& text) { return said.find(text) != std::string::npos; }))
+          << "none of \"" << texts.front() << "\" and its like in: " << said;
     }
   }
-  return all;
-}
-
-/// Each message has one of the texts in it.
-void expect_any(const std::vector<std::string>& said, const std::vector<std::string>& texts) {
-  for (const std::string& what : said)
-    EXPECT_TRUE(std::any_of(texts.begin(), texts.end(),
-                            [&](const auto& text) { return what.find(text) != std::string::npos; }))
-        << "none of \"" << texts.front() << "\" and its like in: " << what;
-}
-const std::vector<std::string> kNoFault = {"no fault"};
+};
 
 // ----------------------------------------------------------------------------------- of two blocks
 
-__device__ void touch(Hbm<float> x, int i, Access access) {
+void touch(Hbm<float> x, int i, Access access) {
   if (access == Access::read && x[i] < 0) x[63] = 0;
   if (access == Access::write) x[i] = 1;
   if (access == Access::add) atomicAdd(x + i, 1.0f);
 }
 
-/// Block b's thread 5 touches x[at[b]].
-struct TwoTouches {
-  Access access[2];
-  int at[2];
-};
-__global__ void two_blocks(Hbm<float> x, TwoTouches plan) {
-  if (threadIdx.x == 5) touch(x, plan.at[blockIdx.x], plan.access[blockIdx.x]);
-}
-
-TEST(Races, BetweenTwoBlocksAreFoundInEveryOrder) {
+TEST_F(Races, BetweenTwoBlocksAreFoundInEveryOrder) {
   const char* const does[] = {"reads", "writes", "adds atomically to"};
   const char* const did[] = {"read", "wrote", "added to atomically"};
   const auto text = [&](int second, Access doing, Access done) {
     return fmt::format(
-        "rung test, kernel test, block ({},0,0), thread (5,0,0): {} x[7] (element of 4 bytes; the "
-        "array has 64), which block ({},0,0) {} in the same kernel",
+        "rung test, kernel planted, block ({},0,0), thread (5,0,0): {} x[7] (element of 4 bytes; "
+        "the array has 64), which block ({},0,0) {} in the same kernel",
         second, does[static_cast<int>(doing)], 1 - second, did[static_cast<int>(done)]);
   };
   for (const Access a : {Access::read, Access::write, Access::add})
     for (const Access b : {Access::read, Access::write, Access::add}) {
       SCOPED_TRACE(std::string(does[static_cast<int>(a)]) + ", " + does[static_cast<int>(b)]);
-      // 6 is the other half of the same 8 bytes.
-      expect_any(said(two_blocks, 2, 8, TwoTouches{{a, b}, {7, 6}}), kNoFault);
       const bool may_meet = a == b && a != Access::write;
-      expect_any(said(two_blocks, 2, 8, TwoTouches{{a, b}, {7, 7}}),
-                 may_meet ? kNoFault : std::vector{text(1, b, a), text(0, a, b)});
+      for (const int at : {6, 7})  // 6 is the other half of the same 8 bytes
+        expect_any(
+            2, 8,
+            [&](Hbm<float> x) {
+              if (threadIdx.x != 5) return;
+              blockIdx.x == 0 ? touch(x, 7, a) : touch(x, at, b);
+            },
+            may_meet || at == 6 ? Texts{"no fault"} : Texts{text(1, b, a), text(0, a, b)});
     }
 }
 
-__global__ void add_all(Hbm<float> x) {
-  for (int i = 0; i < 64; ++i) atomicAdd(x + i, 1.0f);
-}
-__global__ void add_then_read(Hbm<float> x) {
-  atomicAdd(x + 3, 1.0f);
-  if (blockIdx.x == gridDim.x - 1) x[4] = x[3];
-}
-
-TEST(Races, AtomicAdditionsMeetAndNothingElseMeetsThem) {
-  expect_any(said(add_all, 9, 33), kNoFault);
-  expect_any(said(add_then_read, 1, 1), kNoFault);
-  expect_any(said(add_then_read, 3, 1), {"x[3]"});
+TEST_F(Races, AtomicAdditionsMeetAndNothingElseMeetsThem) {
+  expect_any(9, 33, [](Hbm<float> x) {
+    for (int i = 0; i < 64; ++i) atomicAdd(x + i, 1.0f);
+  });
+  const auto add_then_read = [](Hbm<float> x) {
+    atomicAdd(x + 3, 1.0f);
+    if (blockIdx.x == gridDim.x - 1) x[4] = x[3];
+  };
+  expect_any(1, 1, add_then_read);
+  expect_any(3, 1, add_then_read, {"x[3]"});
 }
 
 /// Each block adds 1 to x[4] … x[35], all at once and so many times, but for the last, where it is
 /// to do something else: it does that to x[7].
-__global__ void add_at_once(Hbm<float> x, int times, std::optional<Access> last_does) {
+void add_at_once(Hbm<float> x, int times, std::optional<Access> last_does) {
   SharedMemory smem;
   const auto ones = smem.take<float>("ones", 32);
   for (int i = 0; i < 32; ++i) ones[i] = 1;
@@ -111,74 +98,67 @@ __global__ void add_at_once(Hbm<float> x, int times, std::optional<Access> last_
   tma_store_wait<0>();
 }
 
-TEST(Races, AdditionsByTmaMeetAtomicOnesAndNothingElse) {
-  const auto with = [](std::optional<Access> last) { return said(add_at_once, 5, 1, 1, last); };
-  expect_any(with({}), kNoFault);
-  expect_any(with(Access::add), kNoFault);
+TEST_F(Races, AdditionsByTmaMeetAtomicOnesAndNothingElse) {
+  const auto expect = [&](std::optional<Access> last, const Texts& texts) {
+    expect_any(
+        5, 1, [&](Hbm<float> x) { add_at_once(x, 1, last); }, texts);
+  };
+  expect({}, {"no fault"});
+  expect(Access::add, {"no fault"});
   // Whoever comes second; four floats are looked at in cells of two.
   const std::string who = "block (4,0,0), thread (0,0,0): ", other = "adds atomically to x[6]";
-  expect_any(with(Access::write), {who + "writes x[7]", other});
-  expect_any(with(Access::read), {who + "reads x[7]", other});
+  expect(Access::write, {who + "writes x[7]", other});
+  expect(Access::read, {who + "reads x[7]", other});
 
   // None is lost where several OS threads add at a time.
-  const auto device = open_sim({.threads = 4});
-  Array& x = *device->allocate("x", 256);
-  std::vector<float> sums(64);
-  device->upload(x, sums.data());
-  run_kernel(*device, add_at_once, 100, 1, 128, x, 4000, std::optional<Access>());
-  device->download(sums.data(), x);
-  for (size_t i = 0; i < 64; ++i) EXPECT_EQ(sums[i], i >= 4 && i < 36 ? 400000 : 0);
+  options({.threads = 4});
+  const auto x = array("x", std::vector<float>(64));
+  run(100, 1, [&] { add_at_once(x, 4000, {}); });
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(values(x)[i], i >= 4 && i < 36 ? 400000 : 0);
 }
 
-/// Element i is block i's alone, though four are in 8 bytes.
-__global__ void in_place(Hbm<bf16> x) {
-  const int i = static_cast<int>(blockIdx.x);
-  for (int k = 0; k < 3; ++k) x[i] = bf16(float(x[i]) + 1);
-}
-/// Everybody reads what is even, and block i has what is odd.
-__global__ void beside(Hbm<float> x) {
-  float sum = 0;
-  for (int i = 0; i < 64; i += 2) sum += x[i];
-  x[2 * static_cast<int>(blockIdx.x) + 1] = sum;
-}
-
-TEST(Races, NeighboursAreNone) {
-  expect_any(said(in_place, 128, 1), kNoFault);
-  expect_any(said(beside, 32, 1), kNoFault);
+TEST_F(Races, NeighboursAreNone) {
+  // Element i is block i's alone, though four are in 8 bytes.
+  expect_any(128, 1, [](Hbm<float> all) {
+    const auto x = hbm<bf16>(all.array());
+    const int i = static_cast<int>(blockIdx.x);
+    for (int k = 0; k < 3; ++k) x[i] = bf16(float(x[i]) + 1);
+  });
+  // Everybody reads what is even, and block i has what is odd.
+  expect_any(32, 1, [](Hbm<float> x) {
+    float sum = 0;
+    for (int i = 0; i < 64; i += 2) sum += x[i];
+    x[2 * static_cast<int>(blockIdx.x) + 1] = sum;
+  });
 }
 
-/// Blocks 1 to 3 read x[9], of a chunk that block 0 writes.
-__global__ void chunk_and_element(Hbm<float> x) {
-  if (blockIdx.x == 0)
-    write_chunk(x + 8, Chunk<float>{});
-  else
-    x[40 + static_cast<int>(blockIdx.x)] = x[9];
-}
-
-TEST(Races, WideAccessesTouchEachOfTheirElements) {
-  expect_any(said(chunk_and_element, 4, 1),
+TEST_F(Races, WideAccessesTouchEachOfTheirElements) {
+  const auto chunk_and_element = [](Hbm<float> x) {  // of a chunk that block 0 writes
+    if (blockIdx.x == 0)
+      write_chunk(x + 8, Chunk<float>{});
+    else
+      x[40 + static_cast<int>(blockIdx.x)] = x[9];
+  };
+  expect_any(4, 1, chunk_and_element,
              {"x[9]", "x[8] (element of 4 bytes; the array has 64), which block ("});
 }
 
-__global__ void all_write(Hbm<float> x) {
-  x[0] = float(x[0]) + 1;
-}
-
-TEST(Races, EndWithTheKernelAndWithTheBlock) {
-  expect_any(said(all_write, 1, 64), kNoFault);
-  expect_any(said(all_write, 2, 1), {"x[0]"});
+TEST_F(Races, EndWithTheKernelAndWithTheBlock) {
+  const auto all_write = [](Hbm<float> x) { x[0] = float(x[0]) + 1; };
+  expect_any(1, 64, all_write);
+  expect_any(2, 1, all_write, {"x[0]"});
   // A launch after another, and a run after a fault, begins anew.
-  const auto device = open_sim({.threads = 1});
-  Array& x = *device->allocate("x", 256);
-  device->upload(x, iota(64).data());
-  EXPECT_THROW(run_kernel(*device, all_write, 2, 1, 0, x), Fault);
-  EXPECT_NO_THROW(device->run("test", [&] {
-    for (int i = 0; i < 3; ++i) launch("one", all_write, dim3(1), dim3(64), 0, hbm<float>(x));
-  }));
+  options({.threads = 1});
+  const auto x = array("x", iota(64));
+  const auto write = [&] { all_write(x); };
+  expect_says(fault_of(2, 1, write), "x[0]");
+  run([&] {
+    for (int i = 0; i < 3; ++i) start("one", 1, 64, write);
+  });
 }
 
 // Touches against a list of all that was done, at random.
-TEST(Races, AreThoseOfAPlainList) {
+TEST(Touches, AreThoseOfAPlainList) {
   std::mt19937 random(0);
   int conflicts = 0;
   for (int round = 0; round < 3000; ++round) {
@@ -225,7 +205,7 @@ enum class Between { nothing, shuffle, warp, block, mbarrier };
 enum class Then { read_own, read_next, write_next, copy_to_next };
 
 /// Each lane copies 16 bytes, waits for them and then touches its own or its neighbour's.
-__global__ void copies(Hbm<float> x, Between between, Then then) {
+void copies(Hbm<float> x, Between between, Then then) {
   SharedMemory smem;
   const auto s = smem.take<float>("s", 8);
   const int lane = static_cast<int>(threadIdx.x), next = 1 - lane;
@@ -250,23 +230,26 @@ __global__ void copies(Hbm<float> x, Between between, Then then) {
   cp_async_wait<0>();
 }
 
-TEST(Copies, AnotherLaneSeesThemAfterABarrierAndNotAfterAShuffle) {
-  const auto with = [](Between between, Then then) { return said(copies, 1, 2, between, then); };
+TEST_F(Races, AnotherLaneSeesCopiesAfterABarrierAndNotAfterAShuffle) {
+  const auto expect = [&](Between between, Then then, const Texts& texts = {"no fault"}) {
+    expect_any(
+        1, 2, [&](Hbm<float> x) { copies(x, between, then); }, texts);
+  };
   for (const Then then : {Then::read_own, Then::read_next, Then::write_next, Then::copy_to_next}) {
-    expect_any(with(Between::warp, then), kNoFault);
-    expect_any(with(Between::block, then), kNoFault);
-    expect_any(with(Between::mbarrier, then), kNoFault);
+    expect(Between::warp, then);
+    expect(Between::block, then);
+    expect(Between::mbarrier, then);
   }
-  expect_any(with(Between::nothing, Then::read_own), kNoFault);
+  expect(Between::nothing, Then::read_own);
   const std::string who = " of the block copied and waited for, but with no __syncwarp or barrier";
-  expect_any(with(Between::shuffle, Then::read_next),
-             {"thread (0,0,0): read of shared s[7] (element of 4 bytes), which thread 1" + who,
-              "thread (1,0,0): read of shared s[3] (element of 4 bytes), which thread 0" + who});
-  expect_any(with(Between::shuffle, Then::write_next), {"write to shared s["});
-  expect_any(with(Between::shuffle, Then::copy_to_next), {"asynchronous copy onto shared s["});
+  expect(Between::shuffle, Then::read_next,
+         {"thread (0,0,0): read of shared s[7] (element of 4 bytes), which thread 1" + who,
+          "thread (1,0,0): read of shared s[3] (element of 4 bytes), which thread 0" + who});
+  expect(Between::shuffle, Then::write_next, {"write to shared s["});
+  expect(Between::shuffle, Then::copy_to_next, {"asynchronous copy onto shared s["});
   // Before the neighbour has waited, or has even begun.
-  expect_any(with(Between::nothing, Then::read_next),
-             {who, "read of unwritten shared s", "read before its asynchronous copy"});
+  expect(Between::nothing, Then::read_next,
+         {who, "read of unwritten shared s", "read before its asynchronous copy"});
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -12,7 +13,6 @@
 #include <vector>
 
 #include "machine/machine.h"
-#include "tests/device_test.h"
 
 namespace ladder::sim {
 
@@ -45,36 +45,45 @@ inline void expect_says(const std::string& said, std::string_view wanted) {
   }
 }
 
+/// Shared memory of a block, unless a test says otherwise.
+constexpr int64_t kSharedBytes = 3 * 64 * 128 + 256;
+
 class SimTest : public ::testing::Test {
  protected:
-  void options(const SimOptions& o) { device_ = open_sim(o); }
+  using Kernel = std::function<void()>;
+
+  virtual void options(const SimOptions& o) { device_ = open_sim(o); }
   Device& device() {
-    if (!device_) device_ = open_sim({});
+    if (!device_) options({});
     return *device_;
   }
-  Array& array(const char* name, int64_t floats) { return *device().allocate(name, floats * 4); }
-  Array& array(const char* name, const std::vector<float>& values) {
-    Array& a = array(name, std::ssize(values));
-    device().upload(a, values.data());
-    return a;
+  Hbm<float> array(const char* name, int64_t floats) {
+    return hbm<float>(*device().allocate(name, floats * 4));
   }
-  std::vector<float> values(const Array& a) {
-    std::vector<float> v(static_cast<size_t>(a.bytes) / 4);
-    device().download(v.data(), a);
+  Hbm<float> array(const char* name, const std::vector<float>& values) {
+    const auto x = array(name, std::ssize(values));
+    device().upload(x.array(), values.data());
+    return x;
+  }
+  std::vector<float> values(const Hbm<float>& x) {
+    std::vector<float> v(static_cast<size_t>(x.array().bytes) / 4);
+    device().download(v.data(), x.array());
     return v;
   }
-  Counts run(const std::function<void()>& work) {
+  static void start(const char* name, dim3 grid, dim3 block, const Kernel& kernel,
+                    int64_t shared_bytes = kSharedBytes) {
+    Sim::current().launch(name, grid, block, shared_bytes, nullptr, kernel);
+  }
+  Counts run(const Kernel& work) {
     const auto reports = device().run("test", work);
     EXPECT_EQ(reports.size(), 1u);
     return reports.at(0).counts.value();
   }
-  template <class... P>
-  Counts run(void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
-             auto&&... arguments) {
-    return *run_kernel(device(), kernel, grid, block, shared_bytes, arguments...);
+  Counts run(dim3 grid, dim3 block, const Kernel& kernel) {
+    return run([&] { start("planted", grid, block, kernel); });
   }
   /// The message of the fault that `work` ends in.
-  std::string fault_of(const std::function<void()>& work) {
+  std::string fault_of(const Kernel& work) {
     try {
       device().run("test", work);
     } catch (const Fault& fault) {
@@ -83,27 +92,30 @@ class SimTest : public ::testing::Test {
     }
     return "no fault";
   }
-  template <class... P>
-  std::string fault_of(void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
-                       auto&&... arguments) {
-    return fault_of([&] { run_kernel(device(), kernel, grid, block, shared_bytes, arguments...); });
+  std::string fault_of(dim3 grid, dim3 block, const Kernel& kernel,
+                       int64_t shared_bytes = kSharedBytes) {
+    return fault_of([&] { start("planted", grid, block, kernel, shared_bytes); });
   }
-  /// The same of a kernel of one block, with 512 bytes of shared memory.
-  std::string said(int threads, const std::function<void()>& kernel) {
-    return fault_of(
-        [&] { Sim::current().launch("planted", dim3(1), dim3(threads), 512, nullptr, kernel); });
-  }
-  /// A mistake of a kernel and what must be said of it; of "" that it is "no fault".
+  /// A mistake of a kernel and what must be said of it, "no fault" where it is none.
   struct Mistake {
     std::string_view what;
     std::string says, in_reverse = "";  // in_reverse: instead, in that order of threads
   };
   using Mistakes = std::vector<Mistake>;
-  void expect(int threads, const Mistakes& mistakes, const std::function<void()>& kernel) {
+  /// Of one that says different things forward and in reverse either may be said at random.
+  void expect(int threads, const Mistakes& mistakes, const Kernel& kernel,
+              Schedule::Order order = {}) {
     for (const Mistake& m : mistakes) {
-      SCOPED_TRACE(m.what);
+      SCOPED_TRACE(testing::Message() << m.what << ", order " << static_cast<int>(order));
       mistake = m.what;
-      expect_says(said(threads, kernel), m.says);
+      const std::string message = fault_of(1, threads, kernel);
+      mistake = "";
+      if (m.says != "no fault")
+        expect_says(message, "rung test, kernel planted, block (0,0,0), thread (");
+      if (m.in_reverse.empty() || order == Schedule::Order::forward)
+        expect_says(message, m.says);
+      else if (order == Schedule::Order::reverse)
+        expect_says(message, m.in_reverse);
     }
   }
 

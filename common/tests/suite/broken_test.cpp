@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <set>
 
 #include "harness/run.h"
 #include "mistakes.h"
+#include "tests/suite/formula.h"
 
 namespace ladder {
 namespace {
@@ -18,20 +18,6 @@ const Problem kProblems[] = {
     {.H = 2, .Hk = 1, .N = 37, .N_kv = 41, .d = 40},
     {.H = 2, .Hk = 2, .N = 130, .N_kv = 300, .d = 72, .causal = true, .dtype = DType::bf16},
 };
-
-const Schedule kSchedules[] = {
-    {Schedule::Order::forward, 0}, {Schedule::Order::reverse, 0}, {Schedule::Order::random, 1}};
-
-bool formula_is_count(const Report& r) {
-  std::map<std::string, std::map<std::string, std::pair<int64_t, int64_t>>> counted, formula;
-  for (const auto& k : r.kernels)
-    for (const auto& [array, c] : k.counts->arrays)
-      counted[k.name][array] = {c.requested_read, c.requested_write};
-  for (const auto& k : *r.model)
-    for (const auto& a : k.arrays)
-      if (a.read || a.write) formula[k.kernel][a.array] = {a.read, a.write};
-  return formula == counted;
-}
 
 /// How a variant is caught, over all problems and schedules; empty where nothing is wrong with it.
 /// `fault` receives the last one's message.
@@ -50,7 +36,8 @@ std::set<std::string> caught(const Variant& variant, std::string* fault = nullpt
         const auto reports = run_variant(*open_sim({.schedule = schedule}), variant, options, &out);
         for (const Report& report : reports) {
           if (!report.pass()) how.insert("wrong result");
-          if (!formula_is_count(report)) how.insert("formula is not count");
+          const auto [formula, counted] = formula_and_count(report);
+          if (formula != counted) how.insert("formula is not count");
         }
         // Atomic additions to dQ may come in any order.
         if (!variant.deterministic) out.dQ.bits.clear();

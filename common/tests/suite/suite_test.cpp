@@ -16,6 +16,7 @@
 #include "harness/npy.h"
 #include "harness/reference.h"
 #include "harness/run.h"
+#include "tests/suite/formula.h"
 
 namespace ladder {
 namespace {
@@ -23,11 +24,11 @@ namespace {
 struct Case;
 
 /// Inputs that hardly come up where they are drawn.
+using Elements = std::function<float(int row, int column)>;  // rows counted over all heads
 struct MadeInputs {
-  using Elements = std::function<float(int row, int column)>;  // rows counted over all heads
-  float scale;                                                 // 0: the case's
-  Elements Q, K, V, dO;                                        // none: drawn
-  bool tight = false;  // leaves room for the output's own rounding alone
+  float scale;           // 0: the case's
+  Elements Q, K, V, dO;  // none: drawn
+  bool tight = false;    // leaves room for the output's own rounding alone
 };
 using Maker = MadeInputs(const Case& c);
 Maker logits_far_below_0, logits_rising, queries_of_0, logits_as_stored, sums, shares_of_43,
@@ -141,28 +142,37 @@ float piece(const Case& c, float x, int which) {
   return which == 0 ? first : piece(c, x - first, which - 1);
 }
 
+/// In the first three columns 1, or the pieces of x.
+float in_three_columns(int, int column) {
+  return column < 3 ? 1 : 0;
+}
+Elements in_pieces(const Case& c, std::function<float(int row)> x) {
+  return [=](int row, int column) { return column < 3 ? piece(c, x(row), column) : 0; };
+}
+Elements constant(float x) {
+  return [=](int, int) { return x; };
+}
+
 /// Logits far below 0, all of them, from −256 down: who takes 0 for a maximum, in a row's first key
 /// even, finds that all exponentials, their sum and the output underflow. Each row of Q is one
 /// number over and over and so is each of K, and the scale is 8/d, so that every logit is a product
 /// of few bits, exact also where S is stored: nothing blurs what comes out.
 MadeInputs logits_far_below_0(const Case& c) {
-  return {.scale = 8.0f / static_cast<float>(c.d),
-          .Q = [](int i, int) { return i % 3 ? 8.0f : 16.0f; },
-          .K = [](int j, int) { return -4 - static_cast<float>(j * 7 % 5) / 32; }};
+  const auto K = [](int j, int) { return -4 - static_cast<float>(j * 7 % 5) / 32; };
+  return {8.0f / static_cast<float>(c.d), [](int i, int) { return i % 3 ? 8.0f : 16.0f; }, K};
 }
 
 /// Logits that rise from key to key, in all by 2^27 in P, though within no step by much: who keeps
 /// a maximum for too long has P overflow.
 MadeInputs logits_rising(const Case& c) {
-  return {.scale = 8.0f / static_cast<float>(c.d),
-          .Q = [](int i, int) { return i % 3 ? 1.0f : 0.5f; },
-          .K = [](int j, int) { return static_cast<float>(j) * 0.006f; }};
+  const auto K = [](int j, int) { return static_cast<float>(j) * 0.006f; };
+  return {8.0f / static_cast<float>(c.d), [](int i, int) { return i % 3 ? 1.0f : 0.5f; }, K};
 }
 
 /// Queries of 0, as padding is: all keys weigh the same, and the query that sees but one has LSE =
 /// 0, which nobody must take for a query that sees none.
 MadeInputs queries_of_0(const Case&) {
-  return {.scale = 0, .Q = [](int, int) { return 0.0f; }};
+  return {0, constant(0)};
 }
 
 // The others are for who rounds to the I/O type once more than the algorithm must. What it must
@@ -174,16 +184,9 @@ MadeInputs queries_of_0(const Case&) {
 /// scale, the scale times log₂e, the exponentials with a maximum and without, their sums, the
 /// inverses of these, and LSE. O is of the 3 keys, whose small weight a large V makes up for.
 MadeInputs logits_as_stored(const Case& c) {
-  const auto K = [c](int j, int column) {
-    const float S = j % 5 == 0 ? 49 : j == 7 ? 55.25f : 58.75f;
-    return column < 3 ? piece(c, S / 1.51995f, column) : 0;
-  };
-  return {.scale = 1.51995f,
-          .Q = [](int, int column) { return column < 3 ? 1.0f : 0.0f; },
-          .K = K,
-          .V = [](int j, int) { return j % 5 == 0 ? 0x1p16f : 0; },
-          .dO = [](int, int) { return 1.0f; },
-          .tight = true};
+  const auto K = [](int j) { return (j % 5 == 0 ? 49 : j == 7 ? 55.25f : 58.75f) / 1.51995f; };
+  const auto V = [](int j, int) { return j % 5 == 0 ? 0x1p16f : 0; };
+  return {1.51995f, in_three_columns, in_pieces(c, K), V, constant(1), true};
 }
 
 /// P is 1/64, from logits whose exponentials are no fp16. Of the four queries the first two have
@@ -219,23 +222,17 @@ MadeInputs shares_of_43(const Case&) {
     const float sign = j < 21 ? 1 : j < 42 ? -1 : 0;
     return column == 0 ? sign * 9600 : column == 1 ? sign * 32 : 224;  // 9632 = 43·224
   };
-  return {.scale = 1,
-          .Q = [](int i, int column) { return i == 0 && column == 0 ? 1.0f : 0; },
-          .K = [](int j, int column) { return j == 0 && column == 8 ? 1.0f : 0; },
-          .V = V,
-          .dO = [](int i, int column) { return i == 0 && column < 2 ? 1.0f : 0; },
-          .tight = true};
+  const auto Q = [](int i, int column) { return i == 0 && column == 0 ? 1.0f : 0; };
+  const auto K = [](int j, int column) { return j == 0 && column == 8 ? 1.0f : 0; };
+  const auto dO = [](int i, int column) { return i == 0 && column < 2 ? 1.0f : 0; };
+  return {1, Q, K, V, dO, true};
 }
 
 /// P is 1/300, and O = 1 of sums that are thirty times as large until the last tile: who rounds
 /// these, or what they weigh, is wrong by as much.
 MadeInputs tiles_that_cancel(const Case&) {
-  return {.scale = 1,
-          .Q = [](int, int) { return 0.0f; },
-          .K = [](int, int) { return 1.0f; },
-          .V = [](int j, int) { return j < 256 ? 34.0f : -191.0f; },
-          .dO = {},
-          .tight = true};
+  const auto V = [](int j, int) { return j < 256 ? 34.0f : -191.0f; };
+  return {1, constant(0), constant(1), V, {}, true};
 }
 
 /// 256 keys, 256 more and the last 45 have P in proportions that are bf16s, about 2⁻¹⁸ : 2⁻⁹ : 1,
@@ -245,14 +242,11 @@ MadeInputs tiles_that_rise(const Case& c) {
   const float first = 0x1.fep-18f, second = 0x1.fcp-9f;  // 255/254·2⁻⁹ is their proportion
   const float large = 473088, most = -19.375f;           // of the first and the last keys
   const float rest = 45 + 256 * (second + first) - 256 * first * large - 42 * most;
-  const auto K = [=](int j, int column) {
-    const float share = j < 256 ? first : j < 512 ? second : 1;
-    return column < 3 ? piece(c, std::log(share), column) : 0;
-  };
+  const auto K = [=](int j) { return std::log(j < 256 ? first : j < 512 ? second : 1); };
   const auto V = [=](int j, int) {
     return j < 256 ? large : j < 512 ? 0 : j < 554 ? most : piece(c, rest, j - 554);
   };
-  return {1, [](int, int column) { return column < 3 ? 1.0f : 0; }, K, V, {}, true};
+  return {1, in_three_columns, in_pieces(c, K), V, {}, true};
 }
 
 /// The same where warps or blocks split the keys: the first 32 of 128 have the smallest P, the
@@ -269,14 +263,12 @@ MadeInputs parts_that_rise(const Case& c) {
   float sum = 0;
   for (int j = 0; j < c.N_kv; ++j) sum += share(j);
   const float rest = sum - 64 * first * large - 253 * most;
-  const auto K = [=](int j, int column) {
-    return column < 3 ? piece(c, std::log(share(j)), column) : 0;
-  };
+  const auto K = [=](int j) { return std::log(share(j)); };
   const auto V = [=](int j, int) {
     if (share(j) == 1) return j < 509 ? most : piece(c, rest, j - 509);
     return share(j) == first ? large : 0;
   };
-  return {1, [](int, int column) { return column < 3 ? 1.0f : 0; }, K, V, {}, true};
+  return {1, in_three_columns, in_pieces(c, K), V, {}, true};
 }
 
 /// Of the keys only those in the middle have a V, and their P is 1, which is all that P is rounded
@@ -299,21 +291,17 @@ MadeInputs sums_that_rise(const Case& c) {
 /// So few keys that one lane has all of a row. S is 0 and, for five keys without a V, −1.6015625,
 /// so that the sum is 2.008, no bf16, and P = 1/2.008 is one to within 2⁻¹⁵.
 MadeInputs six_keys(const Case&) {
-  return {.scale = 1,
-          .Q = [](int, int column) { return column == 0 ? 1.0f : 0; },
-          .K = [](int j, int column) { return j > 0 && column == 0 ? -1.6015625f : 0; },
-          .V = [](int j, int) { return j > 0 ? 0.0f : 4; },
-          .dO = {},
-          .tight = true};
+  const auto K = [](int j, int column) { return j > 0 && column == 0 ? -1.6015625f : 0; };
+  const auto V = [](int j, int) { return j > 0 ? 0.0f : 4; };
+  return {1, [](int, int column) { return column == 0 ? 1.0f : 0; }, K, V, {}, true};
 }
 
 /// Every 16 keys are those that one query in eight sees far above all others, by more than P could
 /// be: where warps or blocks have some of the keys each, every one of them has a row's maximum once
 /// and else has to give way to another's.
 MadeInputs keys_far_above(const Case&) {
-  return {.scale = 1,
-          .Q = [](int i, int column) { return column == i % 8 ? 200.0f : 0; },
-          .K = [](int j, int column) { return column == j / 16 % 8 ? 1.0f : 0; }};
+  const auto K = [](int j, int column) { return column == j / 16 % 8 ? 1.0f : 0; };
+  return {1, [](int i, int column) { return column == i % 8 ? 200.0f : 0; }, K};
 }
 
 /// Runs a case, with the inputs that are made for it.
@@ -324,7 +312,7 @@ std::vector<Report> run_case(Device& device, const Variant& v, const Case& c, Op
   o.load = testing::TempDir() + "/ladder_suite_test_XXXXXX";
   if (!mkdtemp(o.load.data())) throw std::runtime_error("mkdtemp");
   if (made.scale > 0) o.problem.scale = made.scale;
-  const auto write = [&](const char* name, int heads, int rows, const MadeInputs::Elements& value,
+  const auto write = [&](const char* name, int heads, int rows, const Elements& value,
                          Stream stream) {
     std::vector<float> values;
     for (int row = 0; row < c.B * heads * rows && value; ++row)
@@ -370,41 +358,32 @@ std::string name_of(const ::testing::TestParamInfo<Param>& info) {
   return info.param.variant.name + "_" + info.param.shape.name;
 }
 
-/// The GPU, opened once; null with the reason where there is none.
-Device* gpu(std::string& why) {
-  static std::string reason;
-  static const std::unique_ptr<Device> device = [] {
-    try {
-      return open_gpu();
-    } catch (const Error& e) {
-      reason = std::string("not run here: ") + e.what();  // ctest knows a skipped test by this
-      return std::unique_ptr<Device>();
-    }
-  }();
-  why = reason;
-  return device.get();
-}
-
-/// A test of the steps that run on the GPU that there is, or that is skipped.
-class GpuTest : public ::testing::Test {
+/// A test that the GPU, opened once for all, runs the steps that it can.
+template <class Test>
+class OnGpu : public Test {
  protected:
   void SetUp() override {
-    std::string why;
-    device_ = gpu(why);
-    if (!device_) GTEST_SKIP() << why;
+    static std::string reason;
+    static const std::unique_ptr<Device> gpu = [] {
+      try {
+        return open_gpu();
+      } catch (const Error& e) {
+        reason = std::string("not run here: ") + e.what();  // ctest knows a skipped test by this
+        return std::unique_ptr<Device>();
+      }
+    }();
+    if (!gpu) GTEST_SKIP() << reason;
+    device_ = gpu.get();
     for (const Variant& v : variants_for(DeviceKind::gpu))
       if (v.runs_on(device_->info())) steps_.push_back(v);
   }
   Device* device_ = nullptr;
   std::vector<Variant> steps_;
 };
+using GpuTest = OnGpu<::testing::Test>;
 class GpuSettings : public GpuTest {};
 class GpuBits : public GpuTest {};
 class GpuLarge : public GpuTest {};
-
-bool all_pass(const std::vector<Report>& reports) {
-  return std::all_of(reports.begin(), reports.end(), [](const Report& r) { return r.pass(); });
-}
 
 void expect_pass(const std::vector<TensorError>& errors) {
   for (const TensorError& e : errors)
@@ -425,17 +404,11 @@ std::vector<TensorError> errors_of(const Variant& v, const Outputs& out, const R
   return errors;
 }
 
-/// Formula and count of one run, by kernel and array.
+/// The formula is the count, and a workspace is as large as it has to be: some kernel writes all of
+/// it.
 void expect_formula_is_count(const Report& r) {
-  std::map<std::string, std::map<std::string, std::pair<int64_t, int64_t>>> counted, formula;
-  for (const auto& k : r.kernels)
-    for (const auto& [array, c] : k.counts->arrays)
-      counted[k.name][array] = {c.requested_read, c.requested_write};
-  for (const auto& k : *r.model)
-    for (const auto& a : k.arrays)
-      if (a.read || a.write) formula[k.kernel][a.array] = {a.read, a.write};
+  const auto [formula, counted] = formula_and_count(r);
   EXPECT_EQ(formula, counted) << r.rung << " " << r.variant << " " << r.direction;
-  // A workspace is as large as it has to be: some kernel writes all of it.
   for (const WorkspaceArray& array : r.plan.workspace) {
     int64_t written = 0;
     for (const auto& k : r.kernels)
@@ -445,41 +418,30 @@ void expect_formula_is_count(const Report& r) {
   }
 }
 
-/// A query that sees no key has O = 0 and dQ = 0: exactly, whatever the arrays held before.
-void expect_blind_rows_are_zero(const Problem& p, const Outputs& out) {
-  for (const Tensor* t : {&out.O, &out.dQ})
-    for (int64_t i = 0; i < t->size(); ++i) {
-      if (p.keys(static_cast<int>(i / p.d % p.N)) > 0) continue;
-      ASSERT_EQ((*t)[i], 0) << "element " << i;
-    }
-}
-
 class Suite : public ::testing::TestWithParam<Param> {
  protected:
-  void check(Device& device, const SimOptions& sim = {}) {
+  void check(Device& device) {
     const auto& [kind, variant, shape] = GetParam();
-    Options o = options_of(shape);
-    o.sim = sim;
+    const Options o = options_of(shape);
     Outputs out;
     const auto reports = run_case(device, variant, shape, o, &out);
     EXPECT_EQ(reports.size(), variant.backward ? 2u : 1u);
-    check(kind, variant, reports);
-    expect_blind_rows_are_zero(o.problem, out);
-  }
-
- private:
-  void check(DeviceKind kind, const Variant& variant, const std::vector<Report>& reports) {
     for (const Report& r : reports) {
       if (kind == DeviceKind::sim) expect_formula_is_count(r);
       ASSERT_TRUE(r.errors.has_value());
       // A rung that subtracts no maximum must fail exactly where the reference says so.
-      const bool must_fail = !variant.max_subtracted_by.empty() && r.overflowing_rows > 0;
-      if (must_fail) {
+      if (!variant.max_subtracted_by.empty() && r.overflowing_rows > 0)
         EXPECT_FALSE(r.pass()) << "rows whose sum overflows came out right";
-        continue;
-      }
-      expect_pass(*r.errors);
+      else
+        expect_pass(*r.errors);
     }
+    // A query that sees no key has O = 0 and dQ = 0: exactly, whatever the arrays held before.
+    const Problem& p = o.problem;
+    for (const Tensor* t : {&out.O, &out.dQ})
+      for (int64_t i = 0; i < t->size(); ++i)
+        if (p.keys(static_cast<int>(i / p.d % p.N)) == 0) {
+          ASSERT_EQ((*t)[i], 0) << "element " << i;
+        }
   }
 };
 
@@ -489,14 +451,11 @@ TEST_P(Sim, IsRightAndItsFormulaIsItsCount) {
 }
 INSTANTIATE_TEST_SUITE_P(, Sim, ::testing::ValuesIn(params(DeviceKind::sim)), name_of);
 
-class Gpu : public Suite {};
+class Gpu : public OnGpu<Suite> {};
 TEST_P(Gpu, IsRight) {
-  std::string why;
-  Device* device = gpu(why);
-  if (!device) GTEST_SKIP() << why;
-  if (!GetParam().variant.runs_on(device->info()))
-    GTEST_SKIP() << "needs another GPU than " << device->info().name;
-  check(*device);
+  if (!GetParam().variant.runs_on(device_->info()))
+    GTEST_SKIP() << "needs another GPU than " << device_->info().name;
+  check(*device_);
 }
 INSTANTIATE_TEST_SUITE_P(, Gpu, ::testing::ValuesIn(params(DeviceKind::gpu)), name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Gpu);
@@ -654,36 +613,19 @@ void expect_same_bits(const Outputs& a, const Outputs& b, bool gradients_too) {
 }
 
 // A correct kernel without float atomics gives the same bits in whatever order threads run; of the
-// gradients only where that is promised.
-const Case kSmall[] = {
-    {"one", 1, 1, 1, 1, 1, 8},
-    {"seven", 1, 9, 3, 7, 7, 40, true, bf},
-    {"ragged_rows", 1, 1, 1, 65, 16, 64},
-    {"ragged_keys", 1, 2, 2, 16, 65, 64, false, bf},
-    {"causal", 1, 1, 1, 70, 70, 64, true},
-    {"blind_rows", 1, 2, 1, 80, 33, 32, true},
-    {"wide", 1, 1, 1, 33, 40, 256},
-    {"wide_causal", 1, 1, 1, 66, 66, 128, true, bf},
-    {"odd_head", 2, 1, 1, 17, 31, 72},
-    {"tile", 1, 1, 1, 64, 64, 64},
-    {"two_tiles", 1, 1, 1, 128, 129, 64, true},
-    {"outliers", 1, 2, 2, 50, 60, 80, false, fp, Input::outliers},
-    {"blind_blocks", 1, 1, 1, 300, 70, 64, true},
-};
-
+// gradients only where that is promised. The smaller cases show that.
 class Schedules : public ::testing::TestWithParam<Step> {};
 TEST_P(Schedules, GiveTheSameBits) {
   const Variant& v = GetParam();
-  for (const Case& c : kSmall) {
+  for (const Case& c : kCases) {
+    if (c.made || c.scale != 1 || c.B > 1 || c.H * c.N * c.N_kv > 42000) continue;
     SCOPED_TRACE(testing::Message() << v.name << " " << c.name);
     const Options o = options_of(c);
     std::vector<Outputs> seen;
-    for (const Schedule& schedule :
-         {Schedule{Schedule::Order::forward, 0}, Schedule{Schedule::Order::reverse, 0},
-          Schedule{Schedule::Order::random, 1}, Schedule{Schedule::Order::random, 2}}) {
-      const auto device = open_sim({.schedule = schedule});
-      EXPECT_TRUE(all_pass(run_variant(*device, v, o, &seen.emplace_back())));
-    }
+    for (const Schedule& schedule : kSchedules)
+      for (const Report& r :
+           run_variant(*open_sim({.schedule = schedule}), v, o, &seen.emplace_back()))
+        EXPECT_TRUE(r.pass());
     for (const Outputs& out : seen) expect_same_bits(out, seen.front(), v.deterministic);
   }
 }

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <climits>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -22,8 +21,8 @@
 
 namespace ladder::sim {
 // The sim's half of SumsAreShortenedAsOnTheChip.
-std::vector<float> e4m3_product(Device& device, const std::vector<uint8_t>& A,
-                                const std::vector<uint8_t>& B, float start);
+std::vector<float> run_product(Device& device, const std::vector<uint8_t>& a,
+                               const std::vector<uint8_t>& b, float start);
 }  // namespace ladder::sim
 
 namespace ladder::MACHINE {
@@ -90,54 +89,6 @@ TEST_F(CONVERSIONS, AreTheHostsBitForBit) {
     EXPECT_EQ(widened[i], std::bit_cast<uint32_t>(float(ladder::e4m3::from_bits(all[i])))) << i;
 }
 
-/// Eight codes at once: y[8·i …] = x[8·i …] of each thread.
-__global__ void copy_chunks(Hbm<const e4m3> x, Hbm<e4m3> y) {
-  const int i = 8 * static_cast<int>(threadIdx.x);
-  write_chunk(y + i, read_chunk(x + i));
-}
-
-TEST_F(CONVERSIONS, ChunksHaveEightBytes) {
-  std::vector<uint8_t> codes(8 * kThreads);
-  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 7 % 251);
-  Array& y = make("y", std::ssize(codes));
-  const auto counts = run(copy_chunks, 1, kThreads, 0, upload("x", codes), y);
-  EXPECT_EQ(values<uint8_t>(y), codes);
-  if (!counts) return;
-  EXPECT_EQ(counts->hbm.requested_read, std::ssize(codes));
-  EXPECT_EQ(counts->hbm.requested_write, std::ssize(codes));
-}
-
-/// y[i] = x[i] rounded, of the first n; the codes leave through shared memory, 16 at once.
-__global__ void round_chunks(Hbm<const bf16> x, Hbm<e4m3> y, int n) {
-  SharedMemory smem;
-  const auto codes = smem.take<e4m3>("codes", 8 * kThreads);
-  const int i = 8 * static_cast<int>(threadIdx.x);
-  float wide[8];
-  widen(wide, read_chunk(x + i, i < n));
-  write_chunk(codes + i, rounded(wide, 1));
-  __syncthreads();
-  if (i < 4 * kThreads) store_16_bytes(y + 2 * i, codes + 2 * i);
-}
-
-TEST_F(CONVERSIONS, ChunksThatAreNotThereAreZerosAndSharedMemoryKeepsTheOrder) {
-  constexpr int kAll = 8 * kThreads, kThere = kAll - 24;
-  std::vector<ladder::bf16> numbers(kThere);
-  std::vector<uint8_t> expected(kAll, 0);
-  for (size_t i = 0; i < kThere; ++i) {
-    numbers[i] = ladder::bf16(static_cast<float>(i) - 500);
-    expected[i] = ladder::e4m3(float(numbers[i])).bits;
-  }
-  Array& y = make("y", kAll);
-  const auto counts =
-      run(round_chunks, 1, kThreads, shared_bytes<e4m3>(kAll), upload("x", numbers), y, kThere);
-  EXPECT_EQ(values<uint8_t>(y), expected);
-  if (!counts) return;
-  EXPECT_EQ(counts->hbm.requested_read, 2 * kThere);
-  EXPECT_EQ(counts->hbm.requested_write, kAll);
-  EXPECT_EQ(counts->sram_write, kAll);
-  EXPECT_EQ(counts->sram_read, kAll);
-}
-
 /// Rows of D numbers, 32·8/D of them in a warp: transformed; the largest of the block; and the rows
 /// as they were, times `factor`, rounded.
 template <int D, int kWarps>
@@ -183,83 +134,39 @@ TEST_F(CONVERSIONS, FunctionsForE4m3AreTheHosts) {
              Case<e4m3, 256, 8>{});
 }
 
-/// Sums of 16 × C, and after some columns of another's are added.
-template <int N, int C, int column>
-__global__ void add_some(Hbm<const float> x, Hbm<const float> y, Hbm<float> sums, float scale) {
-  Accumulator<16, C> acc;
-  Accumulator<16, N> by;
-  for_each(acc, [&](int i, int j, float& s) { s = x[i * C + j]; });
-  for_each(by, [&](int i, int j, float& s) { s = y[i * N + j]; });
-  add_columns(acc, column, by, scale);
-  for_each(acc, [&](int i, int j, float s) { sums[i * C + j] = s; });
-}
+// ------------------------------------------------------------------------------------------- sums
 
-TEST_F(CONVERSIONS, ColumnsAreAddedWhereTheyBelong) {
-  const auto check = [&]<int N, int C, int column>(Case<e4m3, N, C, column>) {
-    std::vector<float> x(16 * C), y(16 * N);
-    for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 37);
-    for (size_t i = 0; i < y.size(); ++i) y[i] = static_cast<float>(i % 11) - 5;
-    Array& sums = make("sums", 16 * C * 4);
-    const auto counts =
-        run(add_some<N, C, column>, 1, 32, 0, upload("x", x), upload("y", y), sums, 0.25f);
-    for (size_t i = 0; i < 16; ++i)
-      for (size_t j = column; j < column + N; ++j) x[i * C + j] += 0.25f * y[i * N + j - column];
-    EXPECT_EQ(values<float>(sums), x) << N << " at " << column << " of " << C;
-    if (!counts) return;
-    EXPECT_EQ(counts->other_flops, 2 * 16 * N);
-  };
-  check_each(check, Case<e4m3, 64, 64, 0>{}, Case<e4m3, 32, 64, 32>{}, Case<e4m3, 64, 256, 128>{});
-}
+constexpr int kN = 64, kK = 64;
 
-// --------------------------------------------------------------------------------------- products
-
-/// C = start + A·Bᵀ, 64 × N of 64 × K and rows [kRow, kRow + N) of a tile of R.
-template <int N, int K, int R, int kRow>
+/// C = start + A·Bᵀ, 64 × kN of 64 × kK, in two steps of 32.
 __global__ void __launch_bounds__(kWarpgroup)
-    product_of_rows(Hbm<const e4m3> A, Hbm<const e4m3> B, Hbm<float> sums, float start) {
+    product(Hbm<const e4m3> A, Hbm<const e4m3> B, Hbm<float> sums, float start) {
   SharedMemory smem;
-  using TileB = SwizzledTile<e4m3, R, K>;
+  using TileB = SwizzledTile<e4m3, kN, kK>;
   const TileB tile_B{smem.take<e4m3>("B", TileB::kElements)};
   fill(tile_B, B);
   fence_proxy_async();
   __syncthreads();
-  Operand<e4m3, 16, K> a;
+  Operand<e4m3, 16, kK> a;
   fill(a, A);
-  Accumulator<16, N> acc;
+  Accumulator<16, kN> acc;
   for_each(acc, [&](int, int, float& c) { c = start; });
   wgmma_fence(acc, a);
-  wgmma_ABt(acc, a, tile_B, 1, kRow);
+  wgmma_ABt(acc, a, tile_B);
   wgmma_commit();
   wgmma_wait<0>(acc, a);
   show(acc, sums);
 }
 
-TEST_F(SUITE, ProductsTakeSomeOfATilesRows) {
-  const auto check = [&]<int N, int K, int kRow>(Case<e4m3, N, K, kRow>) {
-    const Matrix a = random_operand<e4m3>(64, K), b = random_operand<e4m3>(2 * N, K);
-    Array& sums = make("sums", 64 * N * 4);
-    run(product_of_rows<N, K, 2 * N, kRow>, 1, kWarpgroup,
-        shared_bytes<e4m3>(SwizzledTile<e4m3, 2 * N, K>::kElements), upload_as<e4m3>("A", a),
-        upload_as<e4m3>("B", b), sums, 0.0f);
-    const auto term = [&](int i, int j, int k) { return a(i, k) * b(kRow + j, k); };
-    EXPECT_EQ(worst_sum(results<float>(sums, N), 64, K, term), 0)
-        << "N " << N << ", K " << K << ", from row " << kRow;
-  };
-  check_each(check, Case<e4m3, 64, 128, 64>{}, Case<e4m3, 32, 64, 8>{}, Case<e4m3, 64, 256, 32>{});
-}
+}  // namespace
 
-// ------------------------------------------------------------------------------------------- sums
-
-constexpr int kN = 64, kK = 64;  // of run_product()
-
-/// Sums of products, 64 × kN, in two steps of 32.
 std::vector<float> run_product(Device& device, const std::vector<uint8_t>& a,
                                const std::vector<uint8_t>& b, float start) {
   const Buffer A(device, "A", std::ssize(a)), B(device, "B", std::ssize(b)),
       sums(device, "sums", 64 * kN * 4);
   device.upload(*A.array(), a.data());
   device.upload(*B.array(), b.data());
-  run_kernel(device, product_of_rows<kN, kK, kN, 0>, 1, kWarpgroup,
+  run_kernel(device, product, 1, kWarpgroup,
              shared_bytes<e4m3>(SwizzledTile<e4m3, kN, kK>::kElements), *A.array(), *B.array(),
              *sums.array(), start);
   std::vector<float> out(64 * kN);
@@ -267,61 +174,9 @@ std::vector<float> run_product(Device& device, const std::vector<uint8_t>& a,
   return out;
 }
 
-/// Codes of any finite value.
-std::vector<uint8_t> random_codes(int n, int seed) {
-  std::mt19937 random(static_cast<unsigned>(seed));
-  std::vector<uint8_t> codes(static_cast<size_t>(n));
-  for (uint8_t& code : codes) do
-      code = static_cast<uint8_t>(random() & 0xff);
-    while ((code & 0x7f) == 0x7f);
-  return codes;
-}
+namespace {
 
 #ifdef LADDER_SIM
-double value(const std::vector<uint8_t>& codes, int i) {
-  return float(ladder::e4m3::from_bits(codes[static_cast<size_t>(i)]));
-}
-
-/// Exponent of an e4m3 other than 0.
-int exponent_of_e4m3(double x) {
-  return std::max(std::ilogb(x), -6);
-}
-
-/// As add_fp8_products() says, for one sum and in float64, which holds all of it.
-float add_up(float c, const std::vector<double>& a, const std::vector<double>& b) {
-  for (size_t first = 0; first < a.size(); first += 32) {
-    int e = INT_MIN;
-    if (c != 0) e = std::ilogb(c);
-    for (size_t k = first; k < first + 32; ++k)
-      if (a[k] != 0 && b[k] != 0) e = std::max(e, exponent_of_e4m3(a[k]) + exponent_of_e4m3(b[k]));
-    if (e == INT_MIN) return 0;
-    const auto cut = [](double x, int unit) {
-      return std::ldexp(std::trunc(std::ldexp(x, -unit)), unit);
-    };
-    double sum = cut(c, e - 13);
-    for (size_t k = first; k < first + 32; ++k) sum += cut(a[k] * b[k], e - 13);
-    c = static_cast<float>(sum != 0 ? cut(sum, std::ilogb(sum) - 13) : 0);
-  }
-  return c;
-}
-
-TEST_F(SUITE, SumsAreShortenedAsTheModelSays) {
-  for (const float start : {0.0f, 1.0f, -300.0f, 1.0f / 3, 1e6f, -1e-3f})
-    for (int seed = 0; seed < 3; ++seed) {
-      const auto a = random_codes(64 * kK, 2 * seed), b = random_codes(kN * kK, 2 * seed + 1);
-      const Results<float> got{run_product(device(), a, b, start), kN};
-      const auto row = [](const std::vector<uint8_t>& codes, int i) {
-        std::vector<double> values;
-        for (int k = 0; k < kK; ++k) values.push_back(value(codes, i * kK + k));
-        return values;
-      };
-      const auto is_wrong = [&](int i, int j) {
-        return got(i, j) != add_up(start, row(a, i), row(b, j));
-      };
-      EXPECT_EQ(count_where(64, kN, is_wrong), 0) << "start " << start << ", seed " << seed;
-    }
-}
-
 /// c and up to 32 products, added up.
 float sum_of(float c, const std::vector<std::pair<float, float>>& products) {
   float a[32] = {}, b[32] = {};
@@ -369,6 +224,16 @@ TEST(SimFp8Sums, TellWhatIsKept) {
   EXPECT_EQ(sum_of(0x1p-80f, {}), 0x1p-80f);
 }
 #else
+/// Codes of any finite value.
+std::vector<uint8_t> random_codes(int n, int seed) {
+  std::mt19937 random(static_cast<unsigned>(seed));
+  std::vector<uint8_t> codes(static_cast<size_t>(n));
+  for (uint8_t& code : codes) do
+      code = static_cast<uint8_t>(random() & 0xff);
+    while ((code & 0x7f) == 0x7f);
+  return codes;
+}
+
 /// 64 × kK codes whose first two columns are those of two values and the rest zeros.
 std::vector<uint8_t> two_columns(float first, float second) {
   std::vector<uint8_t> codes(64 * kK, 0);
@@ -385,7 +250,7 @@ TEST_F(SUITE, SumsAreShortenedAsOnTheChip) {
   const auto check = [&](const std::string& what, const std::vector<uint8_t>& a,
                          const std::vector<uint8_t>& b, float start) {
     const auto chip = run_product(device(), a, b, start);
-    const auto said = sim::e4m3_product(*sim, a, b, start);
+    const auto said = sim::run_product(*sim, a, b, start);
     int different = 0;
     size_t at = 0;
     for (size_t i = 0; i < chip.size(); ++i)
@@ -407,12 +272,5 @@ TEST_F(SUITE, SumsAreShortenedAsOnTheChip) {
 #endif
 
 }  // namespace
-
-#ifdef LADDER_SIM
-std::vector<float> e4m3_product(Device& device, const std::vector<uint8_t>& A,
-                                const std::vector<uint8_t>& B, float start) {
-  return run_product(device, A, B, start);
-}
-#endif
 
 }  // namespace ladder::MACHINE

@@ -1,7 +1,7 @@
-// Hopper's constructs on both machines: bulk copies of ragged tiles, additions to global memory by
-// many blocks, warpgroup products against float64; on the sim what they count; on the gpu that the
-// sim reads shared memory through a descriptor as the chip does. (Rings of stages, and warpgroups
-// that take turns, are tested with the steps of 05 and 06 that use them.)
+// Hopper's constructs on both machines: bulk copies of ragged tiles, warpgroup products against
+// float64; on the sim what they count; on the gpu that the sim reads shared memory through a
+// descriptor as the chip does. (Rings of stages, warpgroups that take turns, and sums that leave to
+// memory, are tested with the steps of 05 and 06 that use them.)
 
 #include <gtest/gtest.h>
 
@@ -14,8 +14,8 @@
 
 namespace ladder::sim {
 // The sim's half of DescriptorsAreReadAsOnTheChip.
-std::vector<float> sums_by_descriptor(Device& device, const std::vector<uint16_t>& memory,
-                                      uint64_t descriptor, bool transposed);
+std::vector<float> run_by_descriptor(Device& device, const std::vector<uint16_t>& memory,
+                                     uint64_t descriptor, bool transposed);
 }  // namespace ladder::sim
 
 namespace ladder::MACHINE {
@@ -123,89 +123,6 @@ TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes)
   check(Case<e4m3, 64, 256>{}, 160, 64, 0);
   check(Case<e4m3, 64, 192>{}, 400, 64, 0, 192);
   check(Case<e4m3, 16, 128>{}, 128, 16, 16);  // all of it past the end
-}
-
-/// Each block loads n floats of its own, from X + x_at on, in two copies that one phase of a
-/// barrier waits for; shows them; doubles every third; and adds them to sums + sums_at, as all
-/// blocks do.
-__global__ void add_up(Hbm<const float> X, Hbm<float> seen, Hbm<float> sums, int n, int x_at,
-                       int sums_at) {
-  SharedMemory smem;
-  const auto zeros = smem.take<float>("zeros", 4);
-  const auto x = smem.take<float>("x", n);
-  const auto full = smem.take<Mbarrier>("full", 1);
-  const int block = static_cast<int>(blockIdx.x);
-  if (threadIdx.x == 0) {
-    full[0].init(1);
-    fence_mbarrier_init();
-    full[0].arrive_expect_tx(4 * n);
-    const int part = n / 16 * 4;
-    bulk_load(full[0], x, X + (x_at + block * n), n - part);
-    if (part) bulk_load(full[0], x + (n - part), X + (x_at + block * n + n - part), part);
-  }
-  __syncthreads();
-  full[0].wait(0);
-  for (int i = threadIdx.x; i < n; i += blockDim.x) {
-    const float was = x[i];
-    seen[block * n + i] = was;
-    if (i % 3 == 0) x[i] = 2 * was;
-  }
-  if (threadIdx.x < 4) zeros[threadIdx.x] = 0.0f;
-  fence_proxy_async();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    bulk_add(sums + sums_at, x, n);
-    tma_store_commit();
-    bulk_add(sums + sums_at, zeros, 4);  // of a group of its own
-    tma_store_commit();
-    tma_store_wait_read<0>();
-    tma_store_wait<0>();
-  }
-}
-
-/// n floats in (-1, 1).
-std::vector<float> random_floats(int n) {
-  std::mt19937 random(static_cast<unsigned>(n));
-  std::uniform_real_distribution<float> uniform(-1, 1);
-  std::vector<float> x(static_cast<size_t>(n));
-  for (float& v : x) v = uniform(random);
-  return x;
-}
-
-TEST_F(SUITE, FloatsInARowAreLoadedAndAddedByAllBlocks) {
-  for (const int blocks : {1, 7})
-    for (const int n : {4, 16, 20, 1000, 4096}) {
-      SCOPED_TRACE(testing::Message() << blocks << " blocks, " << n << " floats each");
-      const int x_at = 12, sums_at = 8;
-      const auto x = random_floats(x_at + blocks * n), start = random_floats(sums_at + n + 8);
-      Array& X = upload("X", x);
-      Array& seen = make("seen", blocks * n * 4);
-      Array& sums = upload("sums", start);
-      const auto counts =
-          run(add_up, blocks, 64,
-              shared_bytes<float>(4) + shared_bytes<float>(n) + shared_bytes<Mbarrier>(1), X, seen,
-              sums, n, x_at, sums_at);
-      EXPECT_EQ(values<float>(seen), std::vector<float>(x.begin() + x_at, x.end()));
-      const auto got = results<float>(sums, 1);
-      const auto is_wrong = [&](int i, int) {
-        const int in_block = i - sums_at;
-        double sum = start[static_cast<size_t>(i)];
-        for (int b = 0; b < blocks && in_block >= 0 && in_block < n; ++b)
-          sum += (in_block % 3 == 0 ? 2 : 1) * x[static_cast<size_t>(x_at + b * n + in_block)];
-        return !(std::abs(got(i, 0) - sum) < 1e-5);
-      };
-      EXPECT_EQ(count_where(static_cast<int>(start.size()), 1, is_wrong), 0) << "sums";
-      if (!counts) continue;
-      const int64_t bytes = int64_t{4} * n, changed = (n + 2) / 3 * 4;
-      const HbmCounts& of_sums = counts->arrays.at("sums");
-      EXPECT_EQ(counts->arrays.at("X").requested_read, blocks * bytes);
-      EXPECT_EQ(of_sums.requested_read, blocks * (bytes + 16));
-      EXPECT_EQ(of_sums.requested_write, blocks * (bytes + 16));
-      EXPECT_EQ(of_sums.distinct_read, bytes);
-      EXPECT_EQ(of_sums.distinct_write, bytes);
-      EXPECT_EQ(counts->sram_write, blocks * (bytes + changed + 16));
-      EXPECT_EQ(counts->sram_read, blocks * (2 * bytes + 16));
-    }
 }
 
 // --------------------------------------------------------------------------------------- products
@@ -321,93 +238,6 @@ TEST_F(SUITE, ProductsOfAWarpgroupAreRightAndCounted) {
              AtB<bf16, 256, 64>{}, AtB<bf16, 64, 64, 64>{}, AtB<fp16, 128, 80, 128>{});
 }
 
-// ---------------------------------------------------------------------------------- sums to memory
-
-constexpr int kGroups = 2;  // warpgroups, with 64 rows of sums each
-
-/// The rows of sums that each warpgroup has of `from` leave in all ways: rounded to T, to columns
-/// [kColumn, kColumn + N) of a tile of zeros; after as_operand(), to its first columns; and as they
-/// lie, added to what is there.
-template <class T, int N, int kColumn>
-__global__ void __launch_bounds__(kGroups* kWarpgroup)
-    sums_out(Hbm<const float> from, Hbm<float> rounded, Hbm<float> rounded_before,
-             Hbm<float> added) {
-  constexpr int C = tile_columns(kColumn + N), kThreads = kGroups * kWarpgroup;
-  using Out = SwizzledTile<T, 64 * kGroups, C>;
-  SharedMemory smem;
-  const Out tile{smem.take<T>("tile", Out::kElements)};
-  const Out tile_before{smem.take<T>("tile_before", Out::kElements)};
-  const auto all_sums = smem.take<float>("sums", kGroups * 64 * N);
-  for (int i = threadIdx.x; i < Out::kElements; i += kThreads)
-    tile.data[i] = tile_before.data[i] = T(0.0f);
-  const int group = warpgroup_id();
-  const auto sums = all_sums + group * 64 * N;
-  Accumulator<16, N> acc;
-  for_each(acc, [&](int i, int j, float& x) { x = from[(16 * warp_id() + i) * N + j]; });
-  __syncthreads();
-  write(tile, acc, 16 * warp_id(), kColumn);
-  write(tile_before, as_operand<T>(acc), 16 * warp_id());
-  write_as_they_lie(all_sums + warp_id() * 16 * N, acc);
-  fence_proxy_async();
-  __syncthreads();
-  if (threadIdx.x % kWarpgroup == 0) {
-    bulk_add(added + group * 64 * N, sums, 64 * N);
-    tma_store_commit();
-    tma_store_wait<0>();
-  }
-  if (blockIdx.x != 0) return;
-  for (int i = threadIdx.x; i < kGroups * 64 * C; i += kThreads) {
-    const int at = tile.chunk(i / C, i % C / 8) + i % 8;
-    rounded[i] = float(tile.data[at]);
-    rounded_before[i] = float(tile_before.data[at]);
-  }
-}
-
-template <int N>
-__global__ void __launch_bounds__(kGroups* kWarpgroup)
-    sums_in(Hbm<const float> as_they_lie, Hbm<float> sums) {
-  Accumulator<16, N> acc;
-  read_as_they_lie(acc, as_they_lie + warp_id() * 16 * N);
-  for_each(acc, [&](int i, int j, float x) { sums[(16 * warp_id() + i) * N + j] = x; });
-}
-
-TEST_F(SUITE, SumsLeaveRoundedAndComeBackAsTheyLay) {
-  const auto check = [&]<class T, int N, int kColumn>(Case<T, N, kColumn>) {
-    SCOPED_TRACE(testing::Message() << (kType<T> == DType::fp16 ? "fp16" : "bf16") << ", N " << N
-                                    << " from column " << kColumn);
-    constexpr int kRows = kGroups * 64, kBlocks = 2, kThreads = kGroups * kWarpgroup;
-    constexpr int C = tile_columns(kColumn + N), kElements = SwizzledTile<T, kRows, C>::kElements;
-    const Results<float> x{random_floats(kRows * N), N};
-    Array& from = upload("from", x.all);
-    Array& rounded = make("rounded", kRows * C * 4);
-    Array& rounded_before = make("rounded_before", kRows * C * 4);
-    Array& added = upload("added", std::vector<float>(kRows * N));
-    Array& sums = make("sums", kRows * N * 4);
-    const auto out = run(sums_out<T, N, kColumn>, kBlocks, kThreads,
-                         2 * shared_bytes<T>(kElements) + shared_bytes<float>(kRows * N), from,
-                         rounded, rounded_before, added);
-    const auto in = run(sums_in<N>, 1, kThreads, 0, added, sums);
-    const auto once = results<float>(rounded, C), back = results<float>(sums, N);
-    const auto is_wrong = [&](int i, int j) {
-      if (j < kColumn || j >= kColumn + N) return once(i, j) != 0;
-      const float sum = x(i, j - kColumn);
-      return !(std::abs(once(i, j) - sum) <= rounding<T>(sum) + 1e-7);
-    };
-    EXPECT_EQ(count_where(kRows, C, is_wrong), 0) << "are not what was rounded";
-    const auto before = results<float>(rounded_before, C);
-    const auto differs = [&](int i, int j) { return before(i, j) != once(i, j + kColumn); };
-    EXPECT_EQ(count_where(kRows, N, differs), 0) << "differ if they are rounded before";
-    const auto is_another = [&](int i, int j) { return back(i, j) != kBlocks * x(i, j); };
-    EXPECT_EQ(count_where(kRows, N, is_another), 0) << "come back as others";
-    if (!out) return;
-    EXPECT_EQ(out->sram_write, kBlocks * (2 * 2 * (kElements + kRows * N) + 4 * kRows * N));
-    EXPECT_EQ(out->arrays.at("added").requested_write, kBlocks * kRows * N * 4);
-    EXPECT_EQ(in->arrays.at("added").requested_read, kRows * N * 4);
-  };
-  check_each(check, Case<fp16, 32, 0>{}, Case<fp16, 96, 0>{}, Case<bf16, 128, 0>{},
-             Case<fp16, 64, 64>{}, Case<bf16, 32, 64>{}, Case<bf16, 96, 64>{});
-}
-
 // ------------------------------------------------------------------------------------ descriptors
 
 constexpr int kColumns = 64;  // of B
@@ -438,6 +268,8 @@ __global__ void __launch_bounds__(kWarpgroup)
   show(acc, sums);
 }
 
+}  // namespace
+
 std::vector<float> run_by_descriptor(Device& device, const std::vector<uint16_t>& memory,
                                      uint64_t descriptor, bool transposed) {
   const Buffer M(device, "memory", std::ssize(memory) * 2), sums(device, "sums", 64 * kColumns * 4);
@@ -450,36 +282,13 @@ std::vector<float> run_by_descriptor(Device& device, const std::vector<uint16_t>
   return out;
 }
 
-/// The largest difference; NaN if one is.
-double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
-  double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) most = worse(most, std::abs(a[i] - b[i]));
-  return most;
-}
+namespace {
 
 /// Swizzle mode 1 is 128 bytes, 2 is 64: those that the functions of common/tile use and the sim
 /// knows, the second for operands as they stand.
 uint64_t descriptor_bits(int start, int leading, int stride, int mode = 1) {
   return static_cast<uint64_t>(start >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(mode) << 62;
-}
-
-// What a descriptor means for the products above, and that another one means something else.
-TEST_F(SUITE, AnotherDescriptorGivesOtherNumbers) {
-  const Matrix m = random_matrix<fp16>(1, 32768);
-  const auto sums = [&](bool transposed, int leading, int stride, int mode = 1) {
-    return run_by_descriptor(device(), m.elements.bits, descriptor_bits(0, leading, stride, mode),
-                             transposed);
-  };
-  const auto differ = [](const std::vector<float>& a, const std::vector<float>& b) {
-    return !(largest_difference(a, b) <= 1);
-  };
-  const auto right = sums(false, 16, 1024);
-  EXPECT_FALSE(differ(right, sums(false, 4096, 1024))) << "the leading offset does not count";
-  EXPECT_TRUE(differ(right, sums(false, 16, 512))) << "stride";
-  EXPECT_TRUE(differ(right, sums(true, 8192, 1024))) << "transposed";
-  EXPECT_TRUE(differ(sums(true, 8192, 1024), sums(true, 8192, 2048))) << "stride, transposed";
-  EXPECT_TRUE(differ(right, sums(false, 16, 1024, 2))) << "swizzle";
 }
 
 #ifdef LADDER_SIM
@@ -494,9 +303,14 @@ TEST_F(SUITE, FaultsOnDescriptorsOfAnotherSwizzle) {
   const uint64_t with_base_offset = descriptor_bits(0, 16, 1024, 1) | uint64_t{1} << 49;
   EXPECT_THROW(run_by_descriptor(device(), m.elements.bits, with_base_offset, false), Fault);
 }
-#endif
+#else
+/// The largest difference; NaN if one is.
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i) most = worse(most, std::abs(a[i] - b[i]));
+  return most;
+}
 
-#ifndef LADDER_SIM
 // The sim computes addresses from a descriptor by rules that it took from the manual. The chip must
 // agree where 8 rows are aligned as the manual wants them, to 1024 bytes; elsewhere it is only told
 // whether it does.
@@ -510,7 +324,7 @@ TEST_F(SUITE, DescriptorsAreReadAsOnTheChip) {
         for (const int start : {0, 32, 64, 1024, 2048 + 96}) {
           const uint64_t bits = descriptor_bits(start, leading, stride, mode);
           const auto chip = run_by_descriptor(device(), m.elements.bits, bits, transposed);
-          const auto said = sim::sums_by_descriptor(*sim, m.elements.bits, bits, transposed);
+          const auto said = sim::run_by_descriptor(*sim, m.elements.bits, bits, transposed);
           const double most = largest_difference(chip, said);
           // Not transposed, steps of 16 columns are in use.
           if (stride % (1024 / mode) || leading % 1024 || (start % 1024 && transposed)) {
@@ -534,12 +348,5 @@ TEST_F(SUITE, DescriptorsAreReadAsOnTheChip) {
 #endif
 
 }  // namespace
-
-#ifdef LADDER_SIM
-std::vector<float> sums_by_descriptor(Device& device, const std::vector<uint16_t>& memory,
-                                      uint64_t descriptor, bool transposed) {
-  return run_by_descriptor(device, memory, descriptor, transposed);
-}
-#endif
 
 }  // namespace ladder::MACHINE

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "tests/device_test.h"
 #include "tile/columns.h"
+#include "tile/over_warps.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
 #include "tile/tile.h"
@@ -184,337 +184,200 @@ TEST_F(SUITE, FragmentsAreTheManualsAndNoOthers) {
   check_each(check, Case<fp16>{}, Case<bf16>{});
 }
 
-/// Four 8 × 8 matrices, whose rows of 16 bytes lie one after the other; what each lane receives.
-template <bool kTransposed>
-__global__ void load_matrices(Hbm<const fp16> matrices, Hbm<unsigned> registers) {
-  SharedMemory smem;
-  const auto rows = smem.take<fp16>("rows", 4 * 8 * 8);
-  for (int i = lane_id(); i < 4 * 8 * 8; i += 32) rows[i] = matrices[i];
-  __syncwarp();
-  unsigned r[4];
-  if constexpr (kTransposed)
-    ldmatrix_x4_trans(r, rows + lane_id() * 8);
-  else
-    ldmatrix_x4(r, rows + lane_id() * 8);
-  for (int m = 0; m < 4; ++m) registers[32 * m + lane_id()] = r[m];
-}
-
-TEST_F(SUITE, LdmatrixGivesEachLaneWhatTheManualSays) {
-  std::vector<uint16_t> numbers(256);
-  std::iota(numbers.begin(), numbers.end(), uint16_t{0});
-  Array& matrices = upload("matrices", numbers);
-  Array& registers = make("registers", 4 * 32 * 4);
-  for (const bool transposed : {false, true}) {
-    run(transposed ? load_matrices<true> : load_matrices<false>, 1, 32, shared_bytes<fp16>(256),
-        matrices, registers);
-    const auto got = results<unsigned>(registers, 32);
-    for (int m = 0; m < 4; ++m)
-      for (int lane = 0; lane < 32; ++lane) {
-        const unsigned row = lane / 4, column = 2 * (lane % 4);
-        const unsigned low = 64 * m + (transposed ? 8 * column + row : 8 * row + column);
-        const unsigned high = low + (transposed ? 8 : 1);
-        EXPECT_EQ(got(m, lane), low | high << 16)
-            << "matrix " << m << ", lane " << lane << (transposed ? ", transposed" : "");
-      }
-  }
-}
-
-/// One operand from a tile without the swizzle, of which `rows` × `columns` are there.
-template <int kWidth>
-__global__ void load_plainly(Hbm<const fp16> A, Hbm<unsigned> out, int rows, int columns) {
-  SharedMemory smem;
-  const Tile<fp16, 16, kWidth, Layout::plain> tile{smem.take<fp16>("tile", 16 * kWidth)};
-  copy_in<32>(tile, A, kWidth, rows, columns, lane_id());
-  __syncwarp();
-  Operand<fp16, 16, 16> a;
-  load(a, tile, 0, 0);
-  for (int e = 0; e < 4; ++e) out[32 * e + lane_id()] = a.r[0][0][e];
-}
-
-TEST_F(SUITE, WithoutTheSwizzleBanksConflict) {
-  const auto check = [&]<int kWidth>(Case<fp16, kWidth>, int rows, int columns, int conflicts) {
-    SCOPED_TRACE(testing::Message() << "width " << kWidth << ", " << rows << "×" << columns);
-    const Matrix a = random_matrix<fp16>(16, kWidth);
-    Array& A = upload("A", a);
-    Array& out = make("out", 4 * 32 * 4);
-    const auto counts =
-        run(load_plainly<kWidth>, 1, 32, shared_bytes<fp16>(16 * kWidth), A, out, rows, columns);
-    const Matrix pairs = matrix<fp16>(out, 4 * 32, 2);
-    const auto is_wrong = [&](int at, int half) {
-      const int e = at / 32, lane = at % 32;
-      const int i = lane / 4 + e % 2 * 8, c = 2 * (lane % 4) + half + e / 2 * 8;
-      return pairs(at, half) != (i < rows && c < columns ? a(i, c) : 0);
-    };
-    EXPECT_EQ(count_where(4 * 32, 2, is_wrong), 0);
-    if (!counts) return;
-    EXPECT_EQ(counts->bank_conflicts, conflicts);
-    EXPECT_EQ(counts->arrays.at("A").requested_read, 2 * rows * columns);
-    EXPECT_EQ(counts->sram_write, 2 * 16 * kWidth);
-  };
-  // Of four matrices, each read in 1 pass at best; rows 64 bytes apart meet four at a time, rows
-  // 128 bytes or a multiple apart all eight.
-  check(Case<fp16, 32>{}, 16, 32, 4 * 3);
-  check(Case<fp16, 64>{}, 16, 64, 4 * 7);
-  check(Case<fp16, 128>{}, 16, 128, 4 * 7);
-  check(Case<fp16, 256>{}, 16, 256, 4 * 7);
-  check(Case<fp16, 64>{}, 13, 8, 4 * 7);
-}
-
-// ------------------------------------------------------------------------------ functions for rows
-
-constexpr int kQueries = 32, kKeys = 64, kHead = 64;
-constexpr int kBlindRow = 5;  // sees no key
-/// What the kernel below leaves of each row.
-enum RowValue { kMax, kSum, kInverse, kLarger, kPlus, kMinus, kTimes, kTwice, kPower, kRowValues };
-
-/// O = softmax(scale·Q·Kᵀ)·V of one tile by one warp, with what the functions leave on the way: P,
-/// and of each row m, l and what those from row to row make of l.
-template <class T>
-__global__ void attention_of_a_tile(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V,
-                                    Hbm<float> P_out, Hbm<float> O_out, Hbm<float> rows_out,
-                                    int keys) {
-  SharedMemory smem;
-  const Tile<T, kQueries, kHead> tile_Q{smem.take<T>("Q", kQueries * kHead)};
-  const Tile<T, kKeys, kHead> tile_K{smem.take<T>("K", kKeys * kHead)};
-  const Tile<T, kKeys, kHead> tile_V{smem.take<T>("V", kKeys * kHead)};
-  copy_async<32>(tile_Q, Q, kHead, kQueries, kHead, lane_id());
-  copy_async<32>(tile_K, K, kHead, keys, kHead, lane_id());
-  copy_async<32>(tile_V, V, kHead, keys, kHead, lane_id());
-  cp_async_commit();
-  cp_async_wait<0>();
-  __syncwarp();
-
-  Operand<T, kQueries, kHead> q;
-  load(q, tile_Q, 0, 0);
-  Accumulator<kQueries, kKeys> S;
-  mma_ABt(S, q, tile_K, 0, 0);
-  for_each(S, [&](int i, int j, float& s) {
-    if (j >= keys || i == kBlindRow) s = -INFINITY;
-  });
-  const float c = 0.125f * 1.44269504f;  // scale · log₂ e
-  const auto m = row_max(S);
-  exp2_rows(S, c, finite_or_zero(c * m));
-  const auto l = row_sum(S);
-  const auto inverse = inverse_or_zero(l);
-  mul_rows(S, inverse);
-  for_each(S, [&](int i, int j, float p) { P_out[i * kKeys + j] = p; });
-  Accumulator<kQueries, kHead> O;
-  mma_AB(O, as_operand<T>(S), tile_V, 0, 0);
-  for_each(O, [&](int i, int j, float o) { O_out[i * kHead + j] = o; });
-
-  const auto put = [&](RowValue what, const Rows<kQueries>& rows) {
-    for_each_row(rows, rows, [&](int i, float x, float) { rows_out[i * kRowValues + what] = x; });
-  };
-  const auto three = fill_rows<kQueries>(3);
-  put(kMax, m);
-  put(kSum, l);
-  put(kInverse, inverse);
-  put(kLarger, max(l, three));
-  put(kPlus, l + three);
-  put(kMinus, l - three);
-  put(kTimes, l * three);
-  put(kTwice, 2.0f * l);
-  put(kPower, exp2(l - three));
-}
-
-TEST_F(SUITE, FunctionsOfRowsMakeSoftmax) {
-  const auto check = [&]<class T>(Case<T>, int keys) {
-    SCOPED_TRACE(testing::Message() << (kType<T> == DType::fp16 ? "fp16, " : "bf16, ") << keys);
-    const Matrix q = random_matrix<T>(kQueries, kHead), k = random_matrix<T>(keys, kHead),
-                 v = random_matrix<T>(keys, kHead);
-    Array& Q = upload("Q", q);
-    Array& K = upload("K", k);
-    Array& V = upload("V", v);
-    Array& P = make("P", kQueries * kKeys * 4);
-    Array& O = make("O", kQueries * kHead * 4);
-    Array& rows = make("rows", kQueries * kRowValues * 4);
-    const auto counts = run(attention_of_a_tile<T>, 1, 32,
-                            shared_bytes<T>(kQueries * kHead) + 2 * shared_bytes<T>(kKeys * kHead),
-                            Q, K, V, P, O, rows, keys);
-    const auto p_out = results<float>(P, kKeys), o_out = results<float>(O, kHead),
-               row_out = results<float>(rows, kRowValues);
-    double worst_p = 0, worst_o = 0;
-    for (int i = 0; i < kQueries; ++i) {
-      const bool blind = i == kBlindRow;
-      double s[kKeys] = {}, m = -INFINITY, l = 0;
-      for (int j = 0; j < keys && !blind; ++j) {
-        for (int c = 0; c < kHead; ++c) s[j] += q(i, c) * k(j, c);
-        m = std::max(m, s[j]);
-      }
-      for (int j = 0; j < keys && !blind; ++j) l += s[j] = std::exp(0.125 * (s[j] - m));
-      for (int j = 0; j < kKeys; ++j)
-        worst_p = worse(worst_p, std::abs(p_out(i, j) - (blind ? 0 : s[j] / l)));
-      for (int c = 0; c < kHead; ++c) {
-        double o = 0;
-        for (int j = 0; j < keys && !blind; ++j) o += s[j] / l * v(j, c);
-        worst_o = worse(worst_o, std::abs(o_out(i, c) - o));
-      }
-      const auto row = [&](RowValue what) { return double{row_out(i, what)}; };
-      if (blind)
-        EXPECT_EQ(row(kMax), -INFINITY);
-      else
-        EXPECT_NEAR(row(kMax), m, 1e-4);
-      EXPECT_NEAR(row(kSum), l, 1e-4 * l);
-      const double sum = row(kSum);
-      EXPECT_NEAR(row(kInverse), blind ? 0 : 1 / sum, 1e-6);
-      EXPECT_EQ(row(kLarger), std::max(sum, 3.0));
-      EXPECT_NEAR(row(kPlus), sum + 3, 1e-5);
-      EXPECT_NEAR(row(kMinus), sum - 3, 1e-5);
-      EXPECT_NEAR(row(kTimes), sum * 3, 1e-5 * sum);
-      EXPECT_NEAR(row(kTwice), sum * 2, 1e-5 * sum);
-      EXPECT_NEAR(row(kPower), std::exp2(row(kMinus)), 1e-5 * std::exp2(row(kMinus)));
-    }
-    EXPECT_LT(worst_p, 1e-5);
-    EXPECT_LT(worst_o, rounding<T>(1));  // P, a row of which adds up to 1, was rounded to T
-    if (!counts) return;
-    constexpr int kElements = kQueries * kKeys;
-    EXPECT_EQ(counts->matmul_flops, 2 * 2 * kElements * kHead);
-    EXPECT_EQ(counts->exps, kElements + kQueries);
-    // row_max, row_sum and mul_rows take one for each element, exp2_rows two; c·m, the inverse and
-    // seven of the functions at the end one for each row.
-    EXPECT_EQ(counts->other_flops, 5 * kElements + 8 * kQueries);
-    EXPECT_EQ(counts->bank_conflicts, 0);
-  };
-  for (const int keys : {64, 41, 1})
-    check_each([&](auto type) { check(type, keys); }, Case<fp16>{}, Case<bf16>{});
-}
-
-/// Of 16 rows of lane numbers, one lane has x instead in one row. What all lanes say of it.
-__global__ void one_is_above(Hbm<int> votes, Hbm<float> maxima, float x) {
-  for (int lane = 0; lane < 32; ++lane)
-    for (int row = 0; row < 2; ++row) {
-      auto rows = fill_rows<16>(-static_cast<float>(lane_id()));
-      if (lane_id() == lane) rows.r[row] = x;
-      votes[(2 * lane + row) * 32 + lane_id()] = any_above(rows, 8);
-      const auto m = max_over_lanes(rows);
-      maxima[(2 * lane + row) * 32 + lane_id()] = m.r[row];
-    }
-}
-
-TEST_F(SUITE, WhatOneLaneHasAboveAllLanesLearn) {
-  Array& votes = make("votes", 64 * 32 * 4);
-  Array& maxima = make("maxima", 64 * 32 * 4);
-  for (const float x : {8.5f, INFINITY, 8.0f, -INFINITY, NAN}) {
-    run(one_is_above, 1, 32, 0, votes, maxima, x);
-    EXPECT_EQ(values<int>(votes), std::vector<int>(64 * 32, x > 8)) << x;
-    const auto m = results<float>(maxima, 32);
-    const auto is_wrong = [&](int i, int lane) {  // only the four lanes of the row have it
-      return m(i, lane) != (i / 8 == lane / 4 ? x : -(lane / 4 * 4));
-    };
-    EXPECT_EQ(x > 8 ? count_where(64, 32, is_wrong) : 0, 0) << x;
-  }
-}
-
-// What softmax's gradient needs: an accumulator less its rows' values, times another accumulator.
-
-constexpr float row_value(int i) {
-  return 0.25f * i - 3;
-}
-
-/// dS = P∘(dP − D) with D_i = row_value(i), by one warp.
-template <int M, int N>
-__global__ void gradient_of_a_tile(Hbm<const float> P, Hbm<const float> dP, Hbm<float> dS) {
-  Accumulator<M, N> x, y;
-  for_each(x, [&](int i, int j, float& p) { p = P[i * N + j]; });
-  for_each(y, [&](int i, int j, float& dp) { dp = dP[i * N + j]; });
-  sub_rows(y, make_rows<M>([](int i) { return row_value(i); }));
-  mul(y, x);
-  for_each(y, [&](int i, int j, float ds) { dS[i * N + j] = ds; });
-}
-
-TEST_F(SUITE, FunctionsOfElementsMakeSoftmaxsGradient) {
-  const auto check = [&]<int M, int N>(Case<fp16, M, N>) {
-    const std::vector<float> p = widen_all(random_matrix<fp16>(M, N).elements),
-                             dp = widen_all(random_matrix<fp16>(M, N).elements);
-    Array& P = upload("P", p);
-    Array& dP = upload("dP", dp);
-    Array& dS = make("dS", M * N * 4);
-    const auto counts = run(gradient_of_a_tile<M, N>, 1, 32, 0, P, dP, dS);
-    std::vector<float> right(M * N);
-    for (size_t i = 0; i < right.size(); ++i)
-      right[i] = (dp[i] - row_value(static_cast<int>(i) / N)) * p[i];
-    EXPECT_EQ(values<float>(dS), right) << M << "×" << N;
-    if (!counts) return;
-    EXPECT_EQ(counts->other_flops, 2 * M * N);  // one each for sub_rows and mul
-    EXPECT_EQ(counts->exps, 0);
-  };
-  check_each(check, Case<fp16, 16, 32>{}, Case<fp16, 32, 64>{});
-}
-
-// --------------------------------------------------------------------------- functions for columns
+// ---------------------------------------------------------------- functions of a warp's registers
 
 constexpr float kScale = 1.7f;
+/// What the functions are given: so much a row and a column.
+constexpr float of_row(int i) {
+  return 0.25f * i - 3;
+}
+constexpr float of_column(int j) {
+  return 0.5f - 0.125f * (j % 16);
+}
+/// Rows 2 and 3 see no key, and nor does column 5 a query.
+constexpr int kBlindRow = 2, kBlindColumn = 5;
 
-/// M × N sums that are all their column's value, and 2^(kScale·S − another value for each), by one
-/// warp.
+/// What each function makes of M × N sums x (rows: their value in each column), result by result.
 template <int M, int N>
-__global__ void functions_of_columns(Hbm<const float> S, Hbm<const float> value,
-                                     Hbm<const float> shift, Hbm<float> filled, Hbm<float> powers) {
-  Accumulator<M, N> x, y;
-  for_each(y, [&](int i, int j, float& s) { s = S[i * N + j]; });
-  fill_columns(x, make_columns<N>([&](int j) { return value[j]; }));
-  exp2_columns(y, kScale, make_columns<N>([&](int j) { return shift[j]; }));
-  for_each(x, [&](int i, int j, float s) { filled[i * N + j] = s; });
-  for_each(y, [&](int i, int j, float s) { powers[i * N + j] = s; });
-}
-
-TEST_F(SUITE, FunctionsOfColumnsTakeEachColumnsValue) {
-  const auto check = [&]<int M, int N>(Case<fp16, M, N>) {
-    SCOPED_TRACE(testing::Message() << M << "×" << N);
-    std::mt19937 random(M * N);
-    std::uniform_real_distribution<float> uniform(-8, 8);
-    Results<float> s{std::vector<float>(M * N), N}, value{std::vector<float>(N), N}, shift = value;
-    for (auto* const one : {&s, &value, &shift})
-      for (float& x : one->all) x = uniform(random);
-    s.all[N + 3] = -INFINITY;  // a key that a query does not see
-    shift.all[5] = INFINITY;   // a query that sees none
-    Array& filled_sums = make("filled", M * N * 4);
-    Array& powers = make("powers", M * N * 4);
-    const auto counts =
-        run(functions_of_columns<M, N>, 1, 32, 0, upload("S", s.all), upload("value", value.all),
-            upload("shift", shift.all), filled_sums, powers);
-    const auto filled = results<float>(filled_sums, N), power = results<float>(powers, N);
-    const auto is_wrong = [&](int i, int j) {
-      const double right = std::exp2(double{kScale} * s(i, j) - shift(0, j));
-      return filled(i, j) != value(0, j) || !(std::abs(power(i, j) - right) <= 1e-5 * right);
-    };
-    EXPECT_EQ(count_where(M, N, is_wrong), 0);
-    if (!counts) return;
-    EXPECT_EQ(counts->other_flops, 2 * M * N);
-    EXPECT_EQ(counts->exps, M * N);
+__global__ void functions(Hbm<const float> x, Hbm<float> out) {
+  Accumulator<M, N> S;
+  for_each(S, [&](int i, int j, float& s) { s = x[i * N + j]; });
+  int n = 0;
+  const auto show = [&](auto make) {
+    auto made = S;
+    make(made);
+    for_each(made, [&](int i, int j, float s) { out[(n * M + i) * N + j] = s; });
+    ++n;
   };
-  check_each(check, Case<fp16, 16, 32>{}, Case<fp16, 16, 80>{}, Case<fp16, 16, 96>{},
-             Case<fp16, 16, 112>{}, Case<fp16, 16, 128>{}, Case<fp16, 32, 64>{});
+  const auto show_rows = [&](const Rows<M>& rows) { show([&](auto& s) { fill_rows(s, rows); }); };
+  const auto rows = make_rows<M>([](int i) { return of_row(i); }), two = fill_rows<M>(2);
+  show([&](auto& s) { mul_rows(s, rows); });
+  show([&](auto& s) { sub_rows(s, rows); });
+  show([&](auto& s) { exp2_rows(s, kScale, rows); });
+  show([&](auto& s) { mul(s, S); });
+  show([&](auto& s) { fill_columns(s, make_columns<N>([](int j) { return of_column(j); })); });
+  show([&](auto& s) {
+    exp2_columns(s, kScale, make_columns<N>([](int j) {
+                   return j == kBlindColumn ? INFINITY : of_column(j);
+                 }));
+  });
+  Accumulator<M, N / 2> half;
+  for_each(half, [](int i, int j, float& s) { s = of_row(i) + of_column(j); });
+  show([&](auto& s) { add_columns(s, N / 2, half, kScale); });
+  const auto largest = row_max(S);
+  show_rows(largest);
+  show_rows(max_over_lanes(row_max_in_lane(S)));
+  show_rows(finite_or_zero(largest));
+  show_rows(fill_rows<M>(any_above(row_max_in_lane(S), 8) + 2 * any_above(largest, 8.5f)));
+  show_rows(row_sum(S));
+  show_rows(max(rows, two));
+  show_rows(rows + two);
+  show_rows(rows - two);
+  show_rows(rows * two);
+  show_rows(3.0f * rows);
+  show_rows(exp2(rows));
+  show_rows(inverse_or_zero(rows));
 }
 
-// ------------------------------------------------------------------------- floats of a tile's rows
+TEST_F(SUITE, FunctionsOfRowsColumnsAndElements) {
+  const auto check = [&]<int M, int N>(Case<float, M, N>) {
+    std::vector<float> numbers = widen_all(random_matrix<fp16>(M, N).elements);
+    for (float& number : numbers) number *= 8;
+    numbers[7] = 8.5f;  // the only one above 8
+    std::fill_n(&numbers[kBlindRow * N], 2 * N, -INFINITY);
+    const Results<float> x{numbers, N};
+    const auto largest = [&](int i) {
+      double most = -INFINITY;
+      for (int j = 0; j < N; ++j) most = std::max(most, double{x(i, j)});
+      return most;
+    };
+    const std::function<double(int, int)> right[] = {
+        [&](int i, int j) { return x(i, j) * of_row(i); },
+        [&](int i, int j) { return x(i, j) - of_row(i); },
+        [&](int i, int j) { return std::exp2(kScale * x(i, j) - of_row(i)); },
+        [&](int i, int j) { return x(i, j) * x(i, j); },
+        [&](int, int j) { return of_column(j); },
+        [&](int i, int j) {
+          return j == kBlindColumn ? 0 : std::exp2(kScale * x(i, j) - of_column(j));
+        },
+        [&](int i, int j) {
+          return x(i, j) + (j < N / 2 ? 0 : kScale * (of_row(i) + of_column(j - N / 2)));
+        },
+        [&](int i, int) { return largest(i); },
+        [&](int i, int) { return largest(i); },
+        [&](int i, int) { return i / 2 * 2 == kBlindRow ? 0 : largest(i); },
+        [&](int, int) { return 1; },
+        [&](int i, int) {
+          double sum = 0;
+          for (int j = 0; j < N; ++j) sum += x(i, j);
+          return sum;
+        },
+        [&](int i, int) { return std::max(of_row(i), 2.0f); },
+        [&](int i, int) { return of_row(i) + 2; },
+        [&](int i, int) { return of_row(i) - 2; },
+        [&](int i, int) { return of_row(i) * 2; },
+        [&](int i, int) { return of_row(i) * 3; },
+        [&](int i, int) { return std::exp2(of_row(i)); },
+        [&](int i, int) { return of_row(i) > 0 ? 1 / of_row(i) : 0; },
+    };
+    const int n = static_cast<int>(std::size(right));
+    Array& out = make("out", n * M * N * 4);
+    const auto counts = run(functions<M, N>, 1, 32, 0, upload("x", numbers), out);
+    const auto got = results<float>(out, N);
+    for (int k = 0; k < n; ++k) {
+      const auto is_wrong = [&](int i, int j) {
+        const double is = got(k * M + i, j), wanted = right[k](i, j);
+        return is != wanted && !(std::abs(is - wanted) <= 1e-5 * (std::abs(wanted) + 1));
+      };
+      EXPECT_EQ(count_where(M, N, is_wrong), 0) << "result " << k << ", " << M << "×" << N;
+    }
+    if (!counts) return;
+    // For each element one each by mul_rows, sub_rows, mul, row_sum and three searches for the
+    // largest, two for each power and for each of the half that columns are added to; for each row
+    // one by each any_above and by six more functions.
+    EXPECT_EQ(counts->other_flops, (7 + 2 * 2 + 1) * M * N + 8 * M);
+    EXPECT_EQ(counts->exps, 2 * M * N + M);
+  };
+  check_each(check, Case<float, 16, 32>{}, Case<float, 16, 96>{}, Case<float, 32, 64>{});
+}
 
-constexpr int kFloats = 80;  // more than the threads that copy them
+// ----------------------------------------------------------- of a block whose warps split the keys
 
-__global__ void copy_floats(Hbm<const float> source, Hbm<float> out, int count) {
+constexpr int kM = 16;
+
+/// What warp w has of element (i, j), and of row i as j = 0: other numbers everywhere.
+constexpr float of_warp(int w, int i, int j) {
+  return static_cast<float>((31 * w + 11 * i + 3 * j) % 37) / 4 - 4;
+}
+
+/// target ← of_row∘target + the warps' sums, where rows and columns exist. Of each row the largest
+/// and the sum, by the thread that has it, and the largest for all warps.
+template <int C>
+__global__ void over_warps(Hbm<float> target, Hbm<float> of_rows, int rows, int columns) {
   SharedMemory smem;
-  const auto floats = smem.take<float>("floats", kFloats);
-  copy_async<32, kFloats>(floats, source, count, lane_id());
-  cp_async_commit();
-  cp_async_wait<0>();
-  __syncwarp();
-  for (int i = lane_id(); i < kFloats; i += 32) out[i] = floats[i];
+  const WarpSums<kM, C, kWarps> warp_sums{
+      smem.take<float>("sums", warp_sums_floats(kM, C, kWarps))};
+  const WarpRows<kM, kWarps> warp_x{smem.take<float>("x", kWarps * kM)};
+  const auto weight = smem.take<float>("weight", kM);
+  const int thread = threadIdx.x;
+  if (thread < kM) weight[thread] = of_row(thread);
+  write(warp_x, make_rows<kM>([](int i) { return of_warp(warp_id(), i, 0); }));
+  Accumulator<kM, C> acc;
+  for_each(acc, [&](int i, int j, float& element) { element = of_warp(warp_id(), i, j); });
+  write(warp_sums, acc);
+  __syncthreads();
+  Spread<kM, C, kThreads> x, sum;
+  load(x, target, C + 4, rows, columns);
+  sum_over_warps(sum, warp_sums, rows, columns);
+  mul_rows(x, weight, rows, columns);
+  add(x, sum, rows, columns);
+  store(target, C + 4, x, rows, columns);
+  if (thread < kM) {
+    of_rows[thread] = max_over_warps(warp_x, thread);
+    of_rows[kM + thread] = sum_over_warps(warp_x, thread);
+  }
+  const auto all = max_over_warps(warp_x);
+  for_each_row(all, all,
+               [&](int i, float most, float) { of_rows[(2 + warp_id()) * kM + i] = most; });
 }
 
-TEST_F(SUITE, FloatsPastTheCountAreZerosAndAreNotRead) {
-  std::vector<float> x(kFloats);
-  std::iota(x.begin(), x.end(), 1.0f);
-  Array& source = upload("source", x);
-  for (const int count : {0, 7, 32, 45, kFloats}) {
-    SCOPED_TRACE(count);
-    Array& out = make("out", kFloats * 4);
-    const auto counts = run(copy_floats, 1, 32, shared_bytes<float>(kFloats), source, out, count);
-    std::vector<float> right(x);
-    std::fill(right.begin() + count, right.end(), 0.0f);
-    EXPECT_EQ(values<float>(out), right);
-    if (!counts) continue;
-    EXPECT_EQ(counts->hbm.requested_read, 4 * count);
-  }
+TEST_F(SUITE, WhatWarpsHaveIsPutTogetherWhereItExists) {
+  const auto check = [&]<int C>(Case<float, C>, int rows, int columns) {
+    SCOPED_TRACE(testing::Message() << C << ": " << rows << " × " << columns);
+    const Matrix before = random_matrix<fp16>(kM, C + 4);
+    Array& target = upload("target", widen_all(before.elements));
+    Array& of_rows = make("rows", (2 + kWarps) * kM * 4);
+    const auto counts = run(over_warps<C>, 1, kThreads,
+                            shared_bytes<float>(warp_sums_floats(kM, C, kWarps)) +
+                                shared_bytes<float>(kWarps * kM) + shared_bytes<float>(kM),
+                            target, of_rows, rows, columns);
+    const auto got = results<float>(target, C + 4), row = results<float>(of_rows, kM);
+    const auto together = [&](int i, int j, auto f) {
+      float x = of_warp(0, i, j);
+      for (int w = 1; w < kWarps; ++w) x = f(x, of_warp(w, i, j));
+      return x;
+    };
+    const auto larger = [](float x, float y) { return std::max(x, y); };
+    const auto is_wrong = [&](int i, int j) {
+      double want = before(i, j);
+      if (i < rows && j < columns) want = want * of_row(i) + together(i, j, std::plus());
+      return !(std::abs(got(i, j) - want) <= 1e-5);
+    };
+    EXPECT_EQ(count_where(kM, C + 4, is_wrong), 0);
+    const auto is_wrong_of_row = [&](int n, int i) {
+      return row(n, i) != (n == 1 ? together(i, 0, std::plus()) : together(i, 0, larger));
+    };
+    EXPECT_EQ(count_where(2 + kWarps, kM, is_wrong_of_row), 0);
+    if (!counts) return;
+    // For each element three additions of four warps' sums, a product and an addition.
+    EXPECT_EQ(counts->other_flops, (kWarps + 1) * rows * columns + 2 * (kWarps - 1) * kM);
+    EXPECT_EQ(counts->arrays.at("target").requested_read, 4 * rows * columns);
+    EXPECT_EQ(counts->arrays.at("target").requested_write, 4 * rows * columns);
+  };
+  check(Case<float, 32>{}, kM, 32);
+  check(Case<float, 64>{}, kM, 40);
+  check(Case<float, 128>{}, 5, 128);
+  check(Case<float, 256>{}, 13, 200);
 }
 
 // ----------------------------------------------------------------------------- the order of blocks
