@@ -51,7 +51,7 @@ get() {
     as_root=(sudo -n)
   fi
   (($#)) || set -- "${packages[@]}"
-  say "installing $*"
+  say "installing $* ..."
   # A failed update need not matter: the lists may be there.
   apt update || true
   apt install -y --no-install-recommends "$@"
@@ -60,7 +60,7 @@ get() {
 apt() {
   # A dead network should not cost minutes; another apt-get that is at work is worth waiting for.
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=1 \
-    -o Acquire::http::Timeout=20 -o DPkg::Lock::Timeout=120 "$@" >&2
+    -o Acquire::http::Timeout=20 -o DPkg::Lock::Timeout=120 "$@" >/dev/null
 }
 
 # want PACKAGE...: gets what a build can do without.

@@ -62,7 +62,7 @@ class Machine(Scratch):
 ALL = "g++ cmake ninja-build python3 libfmt-dev libgtest-dev"
 # An apt-get that brings Ninja, and one that fetches nothing.
 BRINGS = "case \"$*\" in *install*) printf '#!/bin/sh\\n' >'{0}'; chmod +x '{0}';; esac"
-FAILS = "case \"$*\" in *install*) echo 'E: Unable to fetch'; exit 9;; esac"
+FAILS = "case \"$*\" in *install*) echo 'E: Unable to fetch' >&2; exit 9;; esac"
 NO_FMT = "echo '-- looking'; echo 'CMake Error: fmt is missing: apt-get install libfmt-dev'; exit 1"
 
 
@@ -91,13 +91,13 @@ class Ready(Machine):
                 ("c++ cmake ninja", {}, 1, (
                     f"scripts/run: this machine lacks c++ cmake ninja. {line}\n",), []),
                 ("", {"python3": "exit 1"}, 1, ("lacks python3 (3.9 or newer). ",), []),
-                ("ninja", {"apt_get": brings}, 0, (f"scripts/run: installing {ALL}\n",), [ALL]),
+                ("ninja", {"apt_get": brings}, 0, (f"scripts/run: installing {ALL} ...\n",), [ALL]),
                 ("ninja", {"apt_get": FAILS}, 1, ("E: Unable to fetch", "lacks ninja. ", line),
                  [ALL]),
                 ("ninja", {"apt_get": brings, "sudo": "exit 1"}, 1, ("lacks ninja. ", line), []),
                 # What CMake does not find.
                 ("", {"cmake": NO_FMT, "apt_get": brings.replace("ninja", "cmake")}, 0,
-                 (f"installing {ALL}\n",), [ALL]),
+                 (f"installing {ALL} ...\n",), [ALL]),
                 ("", {"cmake": NO_FMT}, 1, (
                     "CMake Error: fmt is missing: apt-get install libfmt-dev\n",
                     "scripts/run: CMake failed (all of its output: build/build.log)."), [])):
