@@ -16,6 +16,11 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
+include(CheckIncludeFileCXX)
+check_include_file_cxx(source_location LADDER_CXX20)
+if(NOT LADDER_CXX20)
+  message(FATAL_ERROR "${CMAKE_CXX_COMPILER} is too old: it must be g++ 11, clang 16 or newer")
+endif()
 find_package(fmt QUIET)
 if(NOT fmt_FOUND)
   message(FATAL_ERROR "fmt is missing: install it (Debian, Ubuntu: apt-get install libfmt-dev)")
@@ -45,16 +50,18 @@ elseif(LADDER_TESTS)
   endif()
 endif()
 find_package(Threads REQUIRED)
-find_package(Python3 REQUIRED COMPONENTS Interpreter)
+find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 
-# CUDA. Whether a GPU answers is asked once and kept: where a build folder is shared, it may not
-# answer on every machine. The architecture must be known before the language is enabled: the GPU's,
+# CUDA. That a GPU answered is kept: where a build folder is shared, it may not answer on every
+# machine. The architecture must be known before the language is enabled: the GPU's,
 # else 8.0 (with PTX) and 9.0a, in CI without a GPU just one of them.
-if(LADDER_CUDA AND NOT DEFINED LADDER_GPU_FOUND)
+if(LADDER_CUDA)
   execute_process(
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/common/machine/gpu/answers.py
     OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE)
-  set(LADDER_GPU_FOUND "${found}" CACHE INTERNAL "Compute capability of the GPU, 90; empty: none")
+  if(found OR NOT DEFINED LADDER_GPU_FOUND)
+    set(LADDER_GPU_FOUND "${found}" CACHE INTERNAL "Compute capability of the GPU, 90; empty: none")
+  endif()
 endif()
 set(LADDER_GPU OFF)
 set(no_gpu "LADDER_CUDA is OFF")

@@ -43,26 +43,28 @@ class Parser(argparse.ArgumentParser):
 
 class Progress:
     """What is running, on stderr, from the second second on: on a terminal one line that is
-    rewritten, else at most a line every two seconds."""
+    rewritten, else at most a line every so many seconds."""
 
-    def __init__(self):
+    def __init__(self, every=2):
         self.live = sys.stderr.isatty()
-        self.started = self.last = time.monotonic()
+        self.every = every
+        self.started = time.monotonic()
+        self.last = -every
         self.shown = None
 
-    def at(self, what):
+    def at(self, what, how_far=None):
         now = time.monotonic()
         if now - self.started < 2:
             return
+        text = what + (how_far or (f", {now - self.started:.0f} s" if self.live else " ..."))
         if self.live:
-            print(f"\r\033[K{what}, {now - self.started:.0f} s", end="", file=sys.stderr,
-                  flush=True)
-        elif self.shown != what and now - self.last >= 2:
-            print(f"{what} ...", file=sys.stderr, flush=True)
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+        elif self.shown != text and now - self.last >= self.every:
+            print(text, file=sys.stderr, flush=True)
             self.last = now
         else:
             return
-        self.shown = what
+        self.shown = text
 
     def clear(self):
         if self.live and self.shown:

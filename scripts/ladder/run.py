@@ -40,59 +40,43 @@ class Run:
         self.idea = step.idea
         self.exact_architecture = step.exact_architecture
         self.options = ["--dram"] if counters and device == "gpu" else []
-        self.records = []
-        self.status = GOOD
-        self.message = ""
 
-    def command(self, options, variants):
-        return [self.path, *options, *self.options, "--variant", variants, "--device",
-                self.device, "--json"]
-
-    def go(self, options, progress, label):
-        self.status, out, self.message = run_quietly(
-            self.command(options, self.variant),
-            f"{label} {self.rung} {self.variant} on the {self.device}", progress)
-        if self.status < 0:
-            crash = signal.Signals(-self.status).name
-            self.message = f"{self.message}\nkilled by {crash}".strip()
-            self.status = 128 - self.status
-        # Some lines of a program that crashed may be cut short.
-        with contextlib.nullcontext() if self.status <= NO_DEVICE else contextlib.suppress(Stop):
-            self.records = json_lines(out, self.rung)
-        if self.status == GOOD:
-            self.judge()
-
-    def judge(self):
-        if not self.records:
-            self.status, self.message = WRONG_RESULT, "the program reported nothing"
-        for record in self.records:
-            uneven = uneven_counts(record)
-            if record.get("pass") is False:
-                self.status, self.message = WRONG_RESULT, "wrong result"
-            elif uneven:
-                self.status, self.message = WRONG_RESULT, uneven
+    def judge(self, status, records, message):
+        self.status, self.records, self.message = status, records, message
+        if status < 0:
+            crash = signal.Signals(-status).name
+            self.status, self.message = 128 - status, f"{message}\nkilled by {crash}".strip()
+        elif status == GOOD:
+            faults = [uneven_counts(record) or record.get("pass") is False and "wrong result"
+                      for record in records] or ["the program reported nothing"]
+            if any(faults):
+                self.status, self.message = WRONG_RESULT, next(filter(None, faults))
 
     def failure(self):
         return {"rung": self.rung, "variant": self.variant, "device": self.device,
                 "status": self.status, "message": self.message}
 
 
-def go_together(runs, options, progress, label):
+def go(runs, options, progress, label):
     """Runs steps of one program on one device, which share inputs and reference. If any fails,
     each once more alone, to learn which and why."""
-    first = runs[0]
-    if len(runs) > 1:
-        status, out, _ = run_quietly(
-            first.command(options, ",".join(run.variant for run in runs)),
-            f"{label} {first.rung} on the {first.device}, {len(runs)} steps", progress)
-        if status == GOOD:
-            records = json_lines(out, first.rung)
-            for run in runs:
-                run.records = [record for record in records if record["variant"] == run.variant]
-                run.judge()
-            return
+    first, names = runs[0], [run.variant for run in runs]
+    status, out, message = run_quietly(
+        [first.path, *options, *first.options, "--variant", ",".join(names), "--device",
+         first.device, "--json"],
+        f"{label} {first.rung} {names[0] if len(runs) == 1 else f'{len(runs)} steps'} on the "
+        f"{first.device}", progress)
+    if status and len(runs) > 1:
+        for run in runs:
+            go([run], options, progress, label)
+        return
+    records = []
+    # Some lines of a program that crashed may be cut short.
+    with contextlib.nullcontext() if status in SEVERITY else contextlib.suppress(Stop):
+        records = json_lines(out, first.rung)
     for run in runs:
-        run.go(options, progress, label)
+        run.judge(status, [record for record in records
+                           if len(runs) == 1 or record["variant"] == run.variant], message)
 
 
 def parse(words):
@@ -123,7 +107,7 @@ def gpu_answers(program, progress):
     return True, False, "".join(said[-1:]).removeprefix("--dram: ")
 
 
-def plan(found, steps, options, gpu, counters):
+def plan(steps, options, gpu, counters):
     """The tables to make: (title, options of the programs, what the table tells or None for
     everything, [Run])."""
     def runs(device, wanted=lambda step: options.all or not step.by_name_only):
@@ -144,23 +128,15 @@ def plan(found, steps, options, gpu, counters):
                       if variant in (None, step.variant)]
         return [(f"scripts/run {shlex.join(options.words)}", options.passed, None, chosen)]
 
-    captured = os.path.join(ROOT, "scripts/results/captured")
-    if os.path.exists(os.path.join(captured, "q.npy")):
-        title = "q, k, v captured from a trained model"
-        given = ["--load", os.path.relpath(captured)]
-    else:
-        title = "random q, k, v (none captured)"
-        given = []
+    title = "q, k, v captured from a trained model"
+    given = ["--load", os.path.relpath(os.path.join(ROOT, "scripts/results/captured"))]
     paper = "the FlashAttention-2 paper's workload at N = 2k"
     if not options.all:
         tables = [(f"HBM traffic, {title}", given, TRAFFIC,
                    runs("sim", lambda step: not step.by_name_only
                         and not step.exact_architecture))]
         return tables + [(f"time, {paper}", PAPER_2K, TIME, runs("gpu"))] * gpu
-    both = []
-    for program in found:
-        mine = runs("sim") + (runs("gpu") if gpu else [])
-        both += [run for run in mine if run.rung == program.name]
+    both = sorted(runs("sim") + runs("gpu") * gpu, key=lambda run: run.rung)
     return [(title, given, None, both)] + [(paper, PAPER_2K, None, runs("gpu"))] * gpu
 
 
@@ -179,28 +155,24 @@ def next_steps(steps):
 
 def ladder(words):
     there = programs_in(os.path.join(ROOT, "build/bin"))
-    missing = [rung for rung in rungs() if rung not in there]
-    if missing:
-        raise Stop(f"build/bin lacks {', '.join(missing)}: scripts/run builds them", BAD_USAGE)
-    found = [there[rung] for rung in rungs()]
+    found = [there[rung] for rung in rungs() if rung in there]
     for option in words:
-        for name in FOR_ONE_PROGRAM:
-            if option.partition("=")[0] == name:
-                raise Stop(f"{name} is for one program alone, such as build/bin/{found[0].name} "
-                           f"{option}", BAD_USAGE)
+        if option.partition("=")[0] in FOR_ONE_PROGRAM:
+            raise Stop(f"{option} is for one program alone, such as build/bin/{found[0].name}",
+                       BAD_USAGE)
     options = parse(words)
 
     progress = Progress()
     gpu, counters, why_not = gpu_answers(found[0], progress)
     steps = [(program, step) for program in found for step in program.steps()]
-    tables = plan(found, steps, options, gpu, counters)
+    tables = plan(steps, options, gpu, counters)
     count = sum(len(runs) for _, _, _, runs in tables)
     done = 0
     finished = []
     for title, program_options, story, runs in tables:
         for _, group in itertools.groupby(runs, key=lambda run: (run.path, run.device)):
             group = list(group)
-            go_together(group, program_options, progress, f"[{done + 1}/{count}]")
+            go(group, program_options, progress, f"[{done + 1}/{count}]")
             done += len(group)
         progress.clear()
         # A step for a GPU of another kind is not a failure where nobody asked for it.

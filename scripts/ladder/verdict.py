@@ -9,7 +9,7 @@ import re
 import sys
 import xml.etree.ElementTree
 
-from ladder.console import RED, Paint, run_command, wrap
+from ladder.console import RED, Paint, wrap
 
 PYTHONS = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
 PYTHON_SKIPPED = re.compile(r"\.\.\. skipped (['\"])(.*)\1$", re.MULTILINE)
@@ -46,31 +46,14 @@ def reason(message, said):
     return text.removeprefix("not run here: ").strip() or "no reason given"
 
 
-def verdict(paths):
-    result = Verdict()
+def show(paths):
+    result, paint = Verdict(), Paint(sys.stdout)
     for path in paths:
-        try:
-            cases = xml.etree.ElementTree.parse(path).iter("testcase")
-        except OSError:
-            continue  # it ended before there were any
-        for case in cases:
+        for case in xml.etree.ElementTree.parse(path).iter("testcase"):
             result.add(case)
-    return result
-
-
-def lines(result, paint):
     skipped = sum(result.skipped.values())
     head = f"{result.ran:,} tests ran, {len(result.failed)} failed, {skipped} were skipped"
     shown = ["", (paint(RED, head) if result.failed else head) + (":" if skipped else ".")]
     for why, count in result.skipped.most_common():
         shown += wrap(f"{count} × {why}", "  ")
-    return shown + [paint(RED, f"Failed: {name}") for name in result.failed]
-
-
-def main():
-    print("\n".join(lines(verdict(sys.argv[1:]), Paint(sys.stdout))))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run_command("scripts/test", main))
+    print("\n".join(shown + [paint(RED, f"Failed: {name}") for name in result.failed]))

@@ -1,0 +1,124 @@
+"""Configures and builds the ladder, quietly.
+
+python3 -m ladder.build COMMAND PRESET [TARGET...]: builds all if no target is named. COMMAND is the
+script that asks, which messages name.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+from ladder.console import GOOD, WRONG_RESULT, Progress, Stop, run_command
+from ladder.files import ROOT
+from ladder.programs import wait_for
+
+
+def ready(command, *words):
+    """Calls a function of ready.sh; whether it went well."""
+    path = os.path.join(ROOT, "scripts/ladder/ready.sh")
+    return not subprocess.run(["bash", "-ec", 'source "$1"; "${@:2}"', command, path, *words],
+                              check=False).returncode
+
+
+def folder_of(preset):
+    return os.path.join(ROOT, "build", *([preset] if preset != "default" else []))
+
+
+def build(command, preset, *targets):
+    folder = folder_of(preset)
+    log = os.path.join(folder, "build.log")
+    os.makedirs(folder, exist_ok=True)
+    # Two builds in one folder would overwrite each other's files: the second waits for the first.
+    with open(os.path.join(folder, ".lock"), "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"{command}: another build in this clone is under way; waiting for its end.",
+                  file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        configure(command, preset, targets, folder, log)
+        status, said = quietly(["ninja", "-C", folder, *targets], "building", log)
+    # Ninja prints a line for each step, and what a step printed only if it said something.
+    for line in said.splitlines():
+        if not re.match(r"\[\d+/\d+\]|ninja: |-- ", line):
+            print(line, file=sys.stderr)
+    need(not status, "the build failed", log)
+
+
+def configure(command, preset, targets, folder, log):
+    """What CMake decides once and keeps: with another compiler, or in a folder that has moved, it
+    has to decide again. What was asked for by LADDER_CUDA holds, and so do the tests where programs
+    alone are asked for."""
+    stamp = os.path.join(folder, ".configured")
+    choice = [ROOT, os.environ.get("CXX"), os.environ.get("CUDACXX"), shutil.which("nvcc")]
+    before = cuda = None
+    if os.path.exists(stamp):
+        with open(stamp, encoding="utf-8") as file:
+            *before, cuda = json.load(file)
+    cuda = os.environ.get("LADDER_CUDA") or cuda
+    options = [] if before == choice else ["--fresh"]
+    if list(targets) != ["programs"]:
+        options.append("-DLADDER_TESTS=ON")
+    elif options:
+        options.append("-DLADDER_TESTS=OFF")
+    if cuda and preset == "default":
+        options.append(f"-DLADDER_CUDA={cuda}")
+    words = ["cmake", "-S", ROOT, "--preset", preset, *options]
+    status, said = quietly(words, "configuring", log)
+    if status and "apt-get install" in said and ready(command, "get"):
+        status, said = quietly(words, "configuring", log)
+    if status:
+        sys.stderr.write(said[said.find("CMake Error"):])
+    need(not status, "CMake failed", log)
+    with open(stamp, "w", encoding="utf-8") as file:
+        json.dump([*choice, cuda], file)
+
+
+def need(good, what, log):
+    if not good:
+        raise Stop(f"{what} (all of its output: {os.path.relpath(log, ROOT)}).", WRONG_RESULT)
+
+
+def quietly(command, what, log):
+    """Runs a command, whose output goes to a file: its status, and what it said."""
+    progress, started = Progress(30), time.monotonic()
+
+    def at():
+        progress.at(what, steps_left(read(log), time.monotonic() - started))
+
+    with open(log, "w", encoding="utf-8") as out:
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
+                              stderr=subprocess.STDOUT,
+                              env={**os.environ, "NINJA_STATUS": "[%f/%t] "}) as process:
+            try:
+                status = wait_for(process, at)
+            finally:
+                progress.clear()
+    return status, read(log)
+
+
+def read(log):
+    with open(log, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def steps_left(said, seconds):
+    """" 40/80, about 50 s" of a build that says so much after so many seconds, None of all else."""
+    counts = re.findall(r"^\[(\d+)/(\d+)\]", said, re.M)
+    if not counts:
+        return None
+    done, steps = map(int, counts[-1])
+    if done < steps / 20:
+        return f" {done}/{steps}, {seconds:.0f} s so far"
+    left = seconds * (steps - done) / done
+    return f" {done}/{steps}, about {left:.0f} s" if left < 20 else (
+        f" {done}/{steps}, about {10 * round(left / 10)} s")
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(sys.argv[1], lambda: build(*sys.argv[1:]) or GOOD, interrupted=None))
