@@ -78,9 +78,9 @@ class Code(str):
     def after_angle(self, at):
         """Where the template's arguments end that begin here."""
         depth = 1
-        while at < len(self) and depth and self[at] not in ";{":
+        while depth and at < len(self):
             depth += {"<": 1, ">": -1}.get(self[at], 0)
-            at = self.closes[at] + 1 if self[at] == "(" else at + 1
+            at += 1
         return at
 
     def parts(self, at, end):
@@ -90,7 +90,7 @@ class Code(str):
             here = self[i]
             if here in "([{<":
                 depth += 1
-            elif here in ")]}" or here == ">" and self[i - 1] != "-":
+            elif here in ")]}" or here == ">":
                 depth -= 1
             elif here == "," and depth == 0:
                 yield begin, i
@@ -138,12 +138,12 @@ class Code(str):
         none, or a control's."""
         close = self.rfind(")", 0, at)
         if close < 0 or not re.fullmatch(
-                r"(?:const\b|noexcept\b|mutable\b|override\b|final\b|\s)*(?:->\s*[\w:<>&*, ]+)?",
+                r"(?:const\b|mutable\b|override\b|\s)*(?:->\s*[\w:<>&*, ]+)?",
                 self[close + 1:at]):
             return None
         begin = self.opens.get(close)
         if begin is None or re.search(r"\b(?:if|for|while|switch|constexpr|catch)\s*$",
-                                      self[max(0, begin - 20):begin]):
+                                      self[:begin]):
             return None
         return begin + 1, close
 
@@ -162,7 +162,7 @@ class Code(str):
         for begin, end in self.blocks:
             for first, last in self.parts(*self.parameters_before(begin) or (0, 0)):
                 part = PARAMETER.fullmatch(self[first:last].strip())
-                if part and part[2] not in KEYWORDS:
+                if part:
                     kind = plain_type(part[2]) + "*" * ("*" in (part[3] or ""))
                     yield Name(part[4], kind, "const" in part[1], False, begin, end)
 
@@ -176,21 +176,19 @@ class Code(str):
                 at = len(opening) - 1
                 if not re.search(r"\b(?:for|if|while)(?: constexpr)?\s*$", self[:at]):
                     continue
-                end = self.end_of_control(self.closes[at] + 1)
+                stop = self.until(self.closes[at] + 1, ";{}")
+                end = self.closes.get(stop, stop) + 1
                 whole = False
             else:
                 block, end = max(((begin, end) for begin, end in self.blocks
                                   if begin < start.start(2) < end), default=(-1, len(self)))
                 whole = bool(re.search(r"\b(?:struct|class)\b[^;(){}]*$", self[:max(block, 0)]))
             constant, const = "constexpr" in start[1], "const" in start[1]
-            if constant and kind == "auto":
-                continue
             at = start.end()
             if self[at] == "[":  # a structured binding
-                if kind == "auto" and at in self.closes:
-                    begin = self.end_of_declarator(self.closes[at])
-                    for name in re.findall(r"\w+", self[at:self.closes[at]]):
-                        yield Name(name, f"binding {at}", const, False, begin, end)
+                begin = self.until(at, ",;)")
+                for name in re.findall(r"\w+", self[at:self.closes[at]]):
+                    yield Name(name, f"binding {at}", const, False, begin, end)
                 continue
             while True:
                 name = re.match(r"\s*[&*]?\s*(\w+)", self[at:])
@@ -199,11 +197,10 @@ class Code(str):
                 after = at + name.end()
                 if not re.match(r"\s*(?:[=;,{\[]|:(?!:))", self[after:]):
                     break
-                stop = self.end_of_declarator(after)
+                stop = self.until(after, ",;)")
                 init = self[after:stop].strip()
-                of = self.type_of(init, after) if kind == "auto" else plain_type(kind)
-                if init.startswith("["):
-                    of = None if kind == "auto" else f"{of}[]"
+                of = self.type_of(init, after) if kind == "auto" else \
+                    plain_type(kind) + "[]" * init.startswith("[")
                 same = re.fullmatch(r"=\s*(\w+)", init) if start[3] else None
                 if of:
                     yield Name(name[1], of, const, constant, block if whole else stop, end,
@@ -212,29 +209,13 @@ class Code(str):
                     break
                 at = stop + 1
 
-    def end_of_control(self, at):
-        """Where the statement that begins at `at` ends."""
-        rest = re.match(r"\s*(?:(?:if|for|while)(?: constexpr)?\s*(?=\())?", self[at:])
-        at = self.until(at + rest.end(), ";{}")
-        return self.closes.get(at, at) + 1
-
-    def end_of_declarator(self, at):
-        while at < len(self) and self[at] not in ",;)":
-            if self[at] == ":" and "::" not in self[at - 1:at + 2] and \
-                    "?" not in self[self.rfind(";", 0, at) + 1:at]:
-                break
-            template = re.match(r"<[\w\s,.:]*>(?=[({])", self[at:])
-            at = at + template.end() if template else self.closes.get(at, at) + 1
-        return at
-
     def type_of(self, init, at):
         """What an auto is that is initialised so; None if the text does not tell."""
         init = init.lstrip("=").strip()
         found = re.match(r"(\w+)(?:$|\s+[+-]\s)", init)
         if found:
             one = self.lookup(found[1], at)
-            return one.type if one and (found[0] == found[1] or
-                                        one.type.startswith(("Hbm", "Smem", "Rows"))) else None
+            return one and one.type
         found = re.match(r"(\w+) \* (\w+)\(", init)
         if found and GIVES.get(found[2]) == "Rows":
             return "Rows"
