@@ -16,21 +16,25 @@ import unittest
 
 from base import ROOT, Scratch, argument, read, write
 from ladder.console import Stop
-from ladder.exercises.cases import CASES, run_case
 from ladder.exercises.every import EXERCISES
-from ladder.exercises.kinds import (CODE, Change, Experiment, Mask, Numbers, check_code,
-                                    check_numbers, number_of, patches)
-from ladder.exercises.lab import Lab, compile_command, patched
+from ladder.exercises.kinds import CASES, Change, Experiment, Mask, Numbers, patches, wrong_in
+from ladder.exercises.lab import Lab, patch_text
 from ladder.exercises.lessons import written
 from ladder.exercises.masks import wrong_mask
 
 BIN = os.path.join(ROOT, "build/bin")
-HEADERS = ("rung.h", "machine/machine.h", "tile/tile.h", "tile/rows.h")
-IN_CODE = {number: exercise for number, exercise in EXERCISES.items() if type(exercise) in CODE}
+IN_CODE = {number: exercise for number, exercise in EXERCISES.items() if exercise.file}
 
 
-def new_lab(folder, options=()):
-    return Lab(os.path.dirname(BIN), folder, options)
+def patched(text, patch):
+    """A text after a unified diff. Hunks are found by their lines, wherever these stand."""
+    for hunk in re.split(r"^@@.*\n", patch, flags=re.MULTILINE)[1:]:
+        old, new = ("".join(line[1:] + "\n" for line in hunk.splitlines() if line[0] in marks)
+                    for marks in (" -", " +"))
+        if text.count(old) != 1:
+            raise ValueError(f"lines stand {text.count(old)} times in the file:\n{old}")
+        text = text.replace(old, new)
+    return text
 
 
 class Listing(unittest.TestCase):
@@ -49,28 +53,24 @@ class Answers(unittest.TestCase):
     def test_right_numbers_are_taken_and_wrong_ones_are_not(self):
         tasks = written()
         with tempfile.TemporaryDirectory() as folder:
-            lab = new_lab(folder)
+            lab = Lab(os.path.dirname(BIN), folder)
             for number, exercise in EXERCISES.items():
                 if isinstance(exercise, Numbers):
                     with self.subTest(number):
                         self.check(lab, exercise, tasks[number].answer)
 
     def check(self, lab, exercise, answer):
-        right = [how(lab) for _, how, _ in exercise.answers]
-        self.assertEqual(tuple(check_numbers(lab, exercise, right)), (True, "Right."))
-        for i, (what, _, _) in enumerate(exercise.answers):
+        right = exercise.values(lab)
+        self.assertEqual(exercise.check(lab, right), (True, "Right."))
+        for i, what in enumerate(exercise.answers):
             # It stands in the lesson; those below may be written out, or be to a few digits.
             if right[i] > 1000:
                 self.assertIn(f"{right[i]:.0f}", answer.replace(",", ""), what)
             for off, size in ((1.1, "large"), (0.9, "small")):
                 wrong = [*right[:i], right[i] * off if right[i] else off - 1, *right[i + 1:]]
-                verdict = check_numbers(lab, exercise, wrong)
-                self.assertFalse(verdict.good)
-                self.assertRegex(verdict.line, f"{re.escape(what)}: .* is too {size}")
-
-    def test_numbers_as_one_writes_them(self):
-        self.assertEqual([number_of(text) for text in ("4,944,000", "4944000", "2.5", "x", "nan")],
-                         [4944000, 4944000, 2.5, None, None])
+                good, why = exercise.check(lab, wrong)
+                self.assertFalse(good)
+                self.assertRegex(why, f"{re.escape(what)}: .* is too {size}")
 
 
 class Code(unittest.TestCase):
@@ -83,29 +83,19 @@ class Code(unittest.TestCase):
         jobs = [(exercise.file, number, patch) for number, exercise in IN_CODE.items()
                 for patch in patches(number, exercise)]
 
-        def with_headers(name, *options):
-            """These options, and the headers of all files compiled beforehand with them."""
-            path = write(folder.name, name, "all.h", text="".join(
-                f'#include "{header}"\n' for header in HEADERS))
-            lab = new_lab(folder.name)
-            lab.tool(compile_command(lab.build, jobs[0][0], path, path + ".gch", options))
-            return [*options, "-include", path]
-
-        # -O0 compiles sooner than the build does, for what runs once.
-        options = {True: with_headers("once", "-O0"), False: with_headers("often")}
-
         def build(job):
             file, number, patch = job
-            lab = new_lab(os.path.join(folder.name, patch),
-                          options[not isinstance(IN_CODE[number], Change)])
-            lab.apply(number, file, patch)
+            # -O0 compiles sooner than the build does, for what runs once.
+            lab = Lab(os.path.dirname(BIN), os.path.join(folder.name, patch),
+                      [] if isinstance(IN_CODE[number], Change) else ["-O0"])
+            write(lab.scratch(number, file), text=patched(read(ROOT, file), patch_text(patch)))
             return lab, lab.compile(number, file)
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             cls.solved = {patch: made for (*_, patch), made in zip(jobs, pool.map(build, jobs))}
         cls.unchanged = {}
         for file in {file for file, *_ in jobs}:
-            lab = new_lab(os.path.join(folder.name, "unchanged", file))
+            lab = Lab(os.path.dirname(BIN), os.path.join(folder.name, "unchanged", file))
             cls.unchanged[file] = lab, lab.unchanged(file)
 
     def test_each_solution_is_right(self):
@@ -113,22 +103,22 @@ class Code(unittest.TestCase):
             for patch in patches(number, exercise):
                 with self.subTest(patch):
                     lab, program = self.solved[patch]
-                    verdict = check_code(lab, exercise, program)
-                    self.assertTrue(verdict.good, verdict.line)
+                    good, why = exercise.check(lab, program)
+                    self.assertTrue(good, why)
                     if isinstance(exercise, Experiment):
-                        self.assertEqual(verdict.line, f"Seen: {exercise.outcomes[patch][1]}.")
+                        self.assertEqual(why, f"Seen: {exercise.outcomes[patch][1]}.")
 
     def test_the_rung_as_it_is_is_not(self):
         for number, exercise in IN_CODE.items():
             with self.subTest(number):
                 lab, program = self.unchanged[exercise.file]
-                verdict = check_code(lab, exercise, program)
-                self.assertFalse(verdict.good)
-                self.assertRegex(verdict.line, r"^Not yet: .*\.$")
+                good, why = exercise.check(lab, program)
+                self.assertFalse(good)
+                self.assertRegex(why, r"^Not yet: .*\.$")
                 if isinstance(exercise, Change):
-                    self.assertRegex(verdict.line, r"--heads .*predicted are")
+                    self.assertRegex(why, r"--heads .*predicted are")
                 if isinstance(exercise, Mask):
-                    self.assertRegex(verdict.line, r"query \d+ has an LSE of .* should see have")
+                    self.assertRegex(why, r"query \d+ has an LSE of .* should see have")
 
     def test_what_is_wrong_is_named(self):
         """A formula that is not the kernel's; results that are wrong; what does not compile."""
@@ -140,7 +130,7 @@ class Code(unittest.TestCase):
             lab.compile("00.6", IN_CODE["00.6"].file)
         # Of a program's records, each changed in one place.
         lab, program = self.unchanged[IN_CODE["00.6"].file]
-        for where, name, said in (("kernels", "model_read_bytes", "traffic() says"),
+        for where, name, said in (("kernels", "model_read_bytes", "the rung's formula says"),
                                   ("errors", "max", "o is wrong: its error is"),
                                   ("errors", "nonfinite", "o is wrong: its error is")):
             with self.subTest(said):
@@ -148,7 +138,7 @@ class Code(unittest.TestCase):
                 of = run.records[0][where]
                 (of["o"] if where == "errors" else of[0])[name] += 1
                 other = types.SimpleNamespace(start=lambda *_: run)
-                line = run_case(other, program, CASES[0], lambda record: {})
+                line = wrong_in(other, program, CASES[0], lambda record: {})
                 self.assertIn(said, line)
                 self.assertEqual(len(line.splitlines()), 1)
 
@@ -169,19 +159,7 @@ class Code(unittest.TestCase):
     def test_a_sound_program_has_nothing_wrong_without_a_prediction(self):
         lab, program = self.unchanged[IN_CODE["03.6"].file]
         for case in CASES[:5]:
-            self.assertIsNone(run_case(lab, program, case, lambda record: {}))
-
-
-class Patches(unittest.TestCase):
-    PATCH = "--- a\n+++ a\n@@ -1,2 +1,2 @@\n one\n-two\n+zwei\n@@ -9 +9 @@\n-nine\n"
-
-    def test_hunks_are_found_wherever_they_stand(self):
-        self.assertEqual(patched("zero\none\ntwo\nnine\n", self.PATCH, "x"), "zero\none\nzwei\n")
-
-    def test_a_patch_that_does_not_fit_is_an_error(self):
-        for text, times in (("one\nnine\n", 0), ("one\ntwo\none\ntwo\nnine\n", 2)):
-            with self.assertRaisesRegex(Stop, f"x.patch does not fit: its lines stand {times}"):
-                patched(text, self.PATCH, "x")
+            self.assertIsNone(wrong_in(lab, program, case, lambda record: {}))
 
 
 class Command(Scratch):
@@ -234,6 +212,7 @@ class Command(Scratch):
         for words, why in (("09.1", "there is no exercise 09.1"),
                            ("01.1 5", "asks for 2 numbers"),
                            ("00.1 many", "'many' is not a number"),
+                           ("00.1 nan", "'nan' is not a number"),
                            ("00.6 5", "asks for code, not for a number"),
                            ("00.1 --check", "there is nothing to build"),
                            ("00.6 --check", "there is no copy yet"),

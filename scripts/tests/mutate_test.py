@@ -142,11 +142,10 @@ class Rules(unittest.TestCase):
         self.assertIn("#line 1 \"/a.cu\"\n", planted)
         for m in numbered.values():  # all are there, nested as they stand
             self.assertNotIn("{was}", planted)
-        lines = planted[planted.index("#line"):].split("\n")[1:]
-        self.assertEqual(len(lines), text.count("\n") + 1)
+        self.assertEqual(planted[planted.index("#line"):].count("\n"), text.count("\n") + 1)
         own = {}  # what is whose: by this a mutant that does not compile is known
-        for line, begin, end, number in whose:
-            own[number] = own.get(number, "") + lines[line - 1][begin - 1:end - 1]
+        for begin, end, number in whose:
+            own[number] = own.get(number, "") + planted[begin:end]
         for number, m in numbered.items():
             self.assertRegex(own[number], rf"\bM?{number}\b")
 
@@ -287,8 +286,10 @@ class Toy(Scratch):
         garden = Garden(self.root, enumerate(mutants("00_toy/attention.cu", KERNEL)))
         garden.write()
         path = os.path.join(self.root, "00_toy/attention.cu")
-        line, begin, _, number = next(one for one in garden.whose["00_toy/attention.cu"]
-                                      if garden.rule(one[3]) == "operator")
+        planted, whose = garden.copies["00_toy/attention.cu"]
+        begin, _, number = next(one for one in whose if garden.numbered[one[2]].rule == "operator")
+        line = planted.count("\n", planted.index("#line"), begin)
+        begin -= planted.rindex("\n", 0, begin)
         all_of_them = set(garden.numbered)
         # By the column; what a declaration that fails takes with it stays for another round.
         self.assertTrue(garden.take_out(f"{path}:{line}:{begin}: error: no\n"

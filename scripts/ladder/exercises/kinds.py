@@ -1,30 +1,108 @@
-"""What an exercise asks for, and how an answer is checked.
+"""What an exercise asks for, and how an answer is checked: check() says whether it is right, and in
+a line why.
 
-The task and the answer in full stand in the lesson, under "Exercises", hints in hints.md.
+The task and the answer in full stand in the lesson, under "Exercises", hints in hints.md, the
+solutions of those that ask for code in patches.
 """
 
 import collections
 import math
 
-from ladder.exercises.cases import CASES, run_case
 from ladder.exercises.masks import wrong_mask
+from ladder.records import uneven_counts
 
-# answers: [(what is asked for, function of a Lab that works it out, relative tolerance)].
-Numbers = collections.namedtuple("Numbers", "answers")
-# A change to a file, after which a step still passes all cases of cases.py and requests what
-# `predicted` says: a function of a record of --json giving {(kernel, array): (read, write)}
-# in bytes.
-Change = collections.namedtuple("Change", "file predicted")
-# A change of the mask: sees(j, last) says whether a query whose last key under the causal mask is
-# `last` sees key j. Tiles in which no row sees a key are not to be read.
-Mask = collections.namedtuple("Mask", "file sees")
-# A mistake made on purpose. outcomes: {name of its patch: (function of a Lab and a program that
-# says whether it shows, what has been seen then)}.
-Experiment = collections.namedtuple("Experiment", "file outcomes")
-# A question answered in words: there is nothing to check.
-Words = collections.namedtuple("Words", "")
+# What comes up in the suite, as options; together well under a second on any step.
+CASES = """\
+--batch 2 --heads 2 --kv-heads 1 --seqlen 64 --seqlen-kv 40 --head-dim 48 --input outliers
+--heads 1 --seqlen 50 --head-dim 256 --dtype bf16 --input outliers --causal
+--batch 2 --heads 2 --kv-heads 1 --seqlen 33 --seqlen-kv 70 --head-dim 128 --dtype bf16
+--batch 2 --heads 1 --seqlen 33 --head-dim 200
+--heads 4 --kv-heads 2 --seqlen 50 --seqlen-kv 33 --head-dim 96 --dtype bf16 --causal
+--heads 2 --kv-heads 1 --seqlen 270 --seqlen-kv 258
+--heads 1 --seqlen 300 --head-dim 80 --causal
+--batch 2 --heads 2 --seqlen 1
+--heads 4 --kv-heads 1 --seqlen 1 --seqlen-kv 217 --head-dim 128 --dtype bf16 --causal
+--batch 2 --heads 2 --kv-heads 1 --seqlen 7 --seqlen-kv 1 --head-dim 8 --dtype bf16
+--heads 9 --kv-heads 3 --seqlen 7 --head-dim 40 --dtype bf16 --input outliers --causal
+--heads 2 --kv-heads 1 --seqlen 130 --seqlen-kv 65 --head-dim 16 --dtype bf16
+--heads 2 --seqlen 34 --seqlen-kv 224 --head-dim 144 --causal
+--heads 2 --kv-heads 1 --seqlen 217 --seqlen-kv 70 --dtype bf16 --causal
+--heads 2 --seqlen 66 --seqlen-kv 70 --head-dim 24 --scale 2e-45 --dtype bf16 --causal
+--heads 2 --kv-heads 1 --seqlen 113 --seqlen-kv 128 --scale 6.25
+--heads 2 --seqlen 65 --seqlen-kv 66 --head-dim 128 --scale 1.77 --dtype bf16 --causal
+""".splitlines()
 
-Verdict = collections.namedtuple("Verdict", "good line")
+
+class Words:
+    """A question answered in words: there is nothing to check."""
+
+    asks, file = "an answer in words", None
+
+
+class Numbers(collections.namedtuple("Numbers", "answers tolerance", defaults=[0])):
+    """answers: {what is asked for: a number, a command whose requested bytes it is, or a function
+    of a Lab that works it out}. tolerance: relative."""
+
+    file = None
+
+    @property
+    def asks(self):
+        return f"{len(self.answers)} numbers" if len(self.answers) > 1 else "a number"
+
+    def values(self, lab):
+        return [lab.requested(how) if isinstance(how, str) else how(lab) if callable(how) else how
+                for how in self.answers.values()]
+
+    def check(self, lab, given):
+        """Of numbers in the order of `answers`; the first that is wrong is named."""
+        for what, right, value in zip(self.answers, self.values(lab), given):
+            if not math.isclose(value, right, rel_tol=self.tolerance, abs_tol=1e-9):
+                size = "small" if value < right else "large"
+                return False, f"Not yet: {what}: {value:,.10g} is too {size}."
+        return True, "Right."
+
+
+class Change(collections.namedtuple("Change", "file predicted")):
+    """A change to a file, after which a step still passes all cases and requests what `predicted`
+    says: a function of a record of --json giving {(kernel, array): (read, write)} in bytes."""
+
+    asks = "code"
+
+    def check(self, lab, program):
+        for case in CASES:
+            wrong = wrong_in(lab, program, case, self.predicted)
+            if wrong:
+                return False, f"Not yet: {case}: {wrong}."
+        return True, f"Right: all {len(CASES)} cases pass, and request what was predicted."
+
+
+class Mask(collections.namedtuple("Mask", "file sees")):
+    """A change of the mask: sees(j, last) says whether a query whose last key under the causal mask
+    is `last` sees key j. Tiles in which no row sees a key are not to be read."""
+
+    asks = "code"
+
+    def check(self, lab, program):
+        wrong = wrong_mask(lab, program, self.sees)
+        if wrong:
+            return False, f"Not yet: {wrong}."
+        return True, "Right: each query has the keys it should see, and no other tile is read."
+
+
+class Experiment(collections.namedtuple("Experiment", "file outcomes")):
+    """A mistake made on purpose. outcomes: {name of its patch: (what shows it, what has been seen
+    then)}. It shows if runs with these options have these wrong outputs, {options: {names}}, or if
+    a function of a Lab and a program says so."""
+
+    asks = "a mistake, in code"
+
+    def check(self, lab, program):
+        for shows, seen in self.outcomes.values():
+            if shows(lab, program) if callable(shows) else all(
+                    wrong_outputs(lab.start(program, options.split())) == names
+                    for options, names in shows.items()):
+                return True, f"Seen: {seen}."
+        return False, "Not yet: nothing is to be seen of the mistake."
 
 
 def patches(number, exercise):
@@ -32,59 +110,36 @@ def patches(number, exercise):
     return list(exercise.outcomes) if isinstance(exercise, Experiment) else [number]
 
 
-# ---- numbers ----
+def is_wrong(error):
+    return error["tolerance"] is not None and (
+        error["nonfinite"] or error["max"] is None or error["max"] > error["tolerance"])
 
 
-def number_of(text):
-    """4,944,000 and 2.5 as numbers, or None."""
-    try:
-        value = float(text.replace(",", "").replace("_", ""))
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+def wrong_outputs(run):
+    """Of the last record; None if there is none."""
+    return {name for name, error in run.records[-1]["errors"].items() if is_wrong(error)} \
+        if run.records else None
 
 
-def check_numbers(lab, exercise, given):
-    """A Verdict on numbers in the order of `answers`; the first that is wrong is named."""
-    for (what, how, tolerance), value in zip(exercise.answers, given):
-        right = how(lab)
-        if not math.isclose(value, right, rel_tol=tolerance, abs_tol=1e-9):
-            size = "small" if value < right else "large"
-            return Verdict(False, f"Not yet: {what}: {value:,.10g} is too {size}.")
-    return Verdict(True, "Right.")
-
-
-# ---- code ----
-
-
-def check_change(lab, exercise, program):
-    """A Verdict on a program built from the reader's file: the first case in which
-    something is wrong, and what."""
-    for case in CASES:
-        wrong = run_case(lab, program, case, exercise.predicted)
-        if wrong:
-            return Verdict(False, f"Not yet: {wrong}.")
-    return Verdict(True, f"Right: all {len(CASES)} cases pass, and request what was predicted.")
-
-
-def check_mask(lab, exercise, program):
-    wrong = wrong_mask(lab, program, exercise.sees)
-    if wrong:
-        return Verdict(False, f"Not yet: {wrong}.")
-    return Verdict(True, "Right: each query has the keys it should see, and no tile besides theirs "
-                         "is read.")
-
-
-def check_experiment(lab, exercise, program):
-    for shows, seen in exercise.outcomes.values():
-        if shows(lab, program):
-            return Verdict(True, f"Seen: {seen}.")
-    return Verdict(False, "Not yet: nothing is to be seen of the mistake.")
-
-
-CODE = {Change: check_change, Mask: check_mask, Experiment: check_experiment}
-
-
-def check_code(lab, exercise, program):
-    """A Verdict on a program built from the reader's file."""
-    return CODE[type(exercise)](lab, exercise, program)
+def wrong_in(lab, program, case, predicted):
+    """None, or in a line what is wrong."""
+    run = lab.start(program, [*case.split(), "--check", "full"])
+    if not run.records or run.status not in (0, 1):
+        return run.last_words()
+    # 00 and 01 are expected to fail on large logits, and say so.
+    expected_to_fail = "so this failure is expected" in run.err
+    for record in run.records:
+        wanted = predicted(record)
+        for kernel in record["kernels"]:
+            if uneven_counts(kernel):
+                return f"{kernel['name']}: {uneven_counts(kernel)}"
+            for array, of in kernel["arrays"].items():
+                read, write = wanted.get((kernel["name"], array), (of["read"], of["write"]))
+                if (read, write) != (of["read"], of["write"]):
+                    return (f"{kernel['name']} requests {of['read']:,} bytes of {array} to read "
+                            f"and {of['write']:,} to write; predicted are {read:,} and {write:,}")
+        for output, error in record["errors"].items():
+            if is_wrong(error) and not expected_to_fail:
+                return (f"{output} is wrong: its error is {error['max']}, the tolerance "
+                        f"{error['tolerance']}, {error['nonfinite']} not finite")
+    return None

@@ -2,7 +2,6 @@
 with the libraries that are already there."""
 
 import collections
-import functools
 import json
 import os
 import re
@@ -84,44 +83,31 @@ class Lab:
         """The reader's copy of a file of the repository."""
         return os.path.join(self.folder, number, file)
 
-    def copy(self, number, file, anew=False):
+    def copy(self, number, file):
         """Makes the scratch copy unless it is there; whether it was made."""
         path = self.scratch(number, file)
-        if os.path.exists(path) and not anew:
+        if os.path.exists(path):
             return False
         os.makedirs(os.path.dirname(path), exist_ok=True)
         shutil.copyfile(os.path.join(ROOT, file), path)
         return True
-
-    def apply(self, number, file, patch):
-        """A scratch copy with a solution in it."""
-        self.copy(number, file, anew=True)
-        path = self.scratch(number, file)
-        with open(path, encoding="utf-8") as source:
-            text = patched(source.read(), patch_text(patch), patch)
-        with open(path, "w", encoding="utf-8") as target:
-            target.write(text)
 
     # ---- building ----
 
     def compile(self, number, file):
         """Builds the rung's program with the scratch copy in the place of its step, from the built
         libraries, and returns its path. Raises Stop with the compiler's first error."""
-        self.need_build(file.split(os.sep)[0])
-        if not os.path.exists(os.path.join(self.build, "build.ninja")):
-            raise Stop(f"{self.build} is not built by ninja: scripts/run builds so", NO_DEVICE)
+        compiling, linking, built = self.commands(file)
         made = os.path.join(self.folder, number, "made")
         os.makedirs(made, exist_ok=True)
-        source = self.scratch(number, file)
-        stub = os.path.join(made, "step.cpp")
+        stub, step, program = (os.path.join(made, name)
+                               for name in ("step.cpp", "step.o", rung_of(file)))
         with open(stub, "w", encoding="utf-8") as target:
-            target.write(f'#include "{source}"\n')
-        built = os.path.join(made, "step.o")
-        error = self.tool(compile_command(self.build, file, stub, built, self.options))
+            target.write(f'#include "{self.scratch(number, file)}"\n')
+        error = self.tool(compiling, {built: step, compiling[-1]: stub}, *self.options)
         if error:
             raise Stop(f"Not yet: it does not compile: {error}", WRONG_RESULT)
-        program = os.path.join(made, file.split(os.sep)[0])
-        error = self.tool(link_command(self.build, file, built, program))
+        error = self.tool(linking, {built: step, f"bin/{rung_of(file)}": program})
         if error:
             raise Stop(f"it does not link ({error}): is {self.build} built to the end? scripts/run "
                        "builds it", NO_DEVICE)
@@ -130,19 +116,39 @@ class Lab:
 
     def with_step(self, program, file):
         """The program, of which the step in this file is to be run."""
-        rung, *_, name = file.split(os.sep)
+        name = os.path.basename(file)
         self.step_of[program] = name[:-3] if name != "attention.cu" else \
-            ladder_of([Program(program)], "sim").last_portable(rung).variant
+            ladder_of([Program(program)], "sim").last_portable(rung_of(file)).variant
         return program
 
     def unchanged(self, file):
         """The rung's program as it is."""
-        return self.with_step(self.need_build(file.split(os.sep)[0]), file)
+        return self.with_step(self.need_build(rung_of(file)), file)
 
-    def tool(self, command):
-        """The first error that a compiler or linker reports, or None."""
-        done = subprocess.run(command, cwd=self.build, stdin=subprocess.DEVNULL,
-                              capture_output=True, encoding="utf-8", errors="replace")
+    def commands(self, file):
+        """The build's own: that which compiles a step for the sim, that which links its rung's
+        program, and the object that is between them."""
+        self.need_build(rung_of(file))
+        try:  # the program by its path: another folder may have one of this name
+            out = subprocess.run(["ninja", "-t", "commands", f"bin/{rung_of(file)}"], check=True,
+                                 cwd=self.build, stdin=subprocess.DEVNULL, capture_output=True,
+                                 encoding="utf-8").stdout
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise Stop(f"{self.build} is to be built by ninja, as scripts/run does ({error})",
+                       NO_DEVICE) from None
+        built = f"CMakeFiles/rung_{rung_of(file)}_sim.dir/stubs/{file}.cpp.o"
+        lines = [[word for word in shlex.split(line) if word not in (":", "&&")]
+                 for line in out.splitlines()]
+        return next(words for words in lines if built in words), lines[-1], built
+
+    def tool(self, command, instead, *options):
+        """Runs one of the build's commands with other files: the first error that it reports, or
+        None. What a change leaves unused is not a mistake here."""
+        for old, new in instead.items():
+            command = [word.replace(old, new) for word in command]
+        done = subprocess.run([*command, "-Wno-unused", *options], cwd=self.build,
+                              stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+                              errors="replace")
         if not done.returncode:
             return None
         lines = (done.stdout + done.stderr).splitlines()
@@ -150,66 +156,10 @@ class Lab:
                     f"{command[0]} ended with status {done.returncode}")
 
 
-# ---- how the build builds ----
-
-
-@functools.lru_cache(maxsize=None)
-def compilations(build):
-    """Object → the build's own command for it."""
-    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
-        commands = [shlex.split(entry["command"]) for entry in json.load(file)]
-    return {words[words.index("-o") + 1]: words for words in commands}
-
-
-def object_of(build, step):
-    """Of a step on the sim."""
-    rung = step.split(os.sep)[0]
-    return next(made for made in compilations(build)
-                if made.endswith(f"rung_{rung}_sim.dir/stubs/{step}.cpp.o"))
-
-
-def compile_command(build, step, source, target, options):
-    """The build's own command for another source."""
-    words = list(compilations(build)[object_of(build, step)])
-    words[words.index("-c") + 1] = source
-    words[words.index("-o") + 1] = target
-    # What a change leaves unused is not a mistake here.
-    return [*words, "-Wno-unused", *options]
-
-
-def link_command(build, step, built, target):
-    """The build's own command for a rung's program, with another object for one of its steps."""
-    rung = step.split(os.sep)[0]
-    try:
-        # By its path: another folder may have a program of this name.
-        out = subprocess.run(["ninja", "-t", "commands", f"bin/{rung}"], cwd=build, check=True,
-                             stdin=subprocess.DEVNULL, capture_output=True,
-                             encoding="utf-8").stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise Stop(f"ninja is needed, which scripts/run installs ({error})", NO_DEVICE) from None
-    words = [word for word in shlex.split(out.splitlines()[-1]) if word not in (":", "&&")]
-    words[words.index(object_of(build, step))] = built
-    words[words.index("-o") + 1] = target
-    return words
-
-
-# ---- patches ----
+def rung_of(file):
+    return file.split(os.sep)[0]
 
 
 def patch_text(name):
     with open(os.path.join(PATCHES, f"{name}.patch"), encoding="utf-8") as file:
         return file.read()
-
-
-def patched(text, patch, name):
-    """A text after a unified diff. Hunks are found by their lines, wherever these stand."""
-    hunks = re.split(r"^@@.*\n", patch, flags=re.MULTILINE)[1:]
-    for hunk in hunks:
-        lines = hunk.splitlines()
-        old = "".join(line[1:] + "\n" for line in lines if line[:1] in " -")
-        new = "".join(line[1:] + "\n" for line in lines if line[:1] in " +")
-        if text.count(old) != 1:
-            raise Stop(f"scripts/ladder/exercises/patches/{name}.patch does not fit: its "
-                       f"lines stand {text.count(old)} times in the file", BAD_USAGE)
-        text = text.replace(old, new)
-    return text

@@ -1,38 +1,68 @@
-"""The text of a source, as the rules for mistakes take it, and where in it they may plant."""
+"""The text of a source, as the rules for mistakes take it: where in it they may plant, which names a
+place sees, and of what type they are, as far as the text says it."""
 
-import bisect
+import collections
 import functools
 import re
 
-from ladder.mutate.names import Names, parameters_before
+# A name in scope in [begin, end). `type`: as it is written, less const and references; of an `auto`
+# what it is initialised with, where that tells. `same`: the name that this one is a reference to.
+Name = collections.namedtuple("Name", "name type const constant begin end same", defaults=[None])
+
+KEYWORDS = set("""break case class continue default delete do else enum extern for friend goto if
+inline namespace new operator private public requires return static_assert struct switch template
+throw typename using while""".split())
+TYPE = r"(?:unsigned\s+|typename\s+)?[A-Za-z_][\w:]*(?:<[^;{}()=]*>)?(?:::\w+)?"
+DECLARATION = re.compile(rf"(?<=[;{{}}(])\s*((?:static\s+|constexpr\s+|const\s+)*)({TYPE})"
+                         r"(?:\s*([&*]+)\s*|\s+)(?=[A-Za-z_\[])")
+PARAMETER = re.compile(rf"((?:const\s+|__grid_constant__\s+)*)({TYPE})(?:\s*([&*.]+)\s*|\s+)"
+                       r"(\w+)\s*(?:=.*)?", re.S)
+# What these give, they give to an auto.
+GIVES = {**dict.fromkeys(("fill_rows", "make_rows", "finite_or_zero", "sum_over_lanes", "row_max",
+                          "row_sum", "max_over_lanes", "row_max_in_lane", "row_sum_in_lane",
+                          "inverse_or_zero", "max", "exp2"), "Rows"),
+         "smem.take": "Smem", "hbm": "Hbm", "read_chunk": "Chunk"}
+# Comments, literals and the preprocessor's lines.
+NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])*\''
+                     r'|^[ \t]*#(?:[^\n\\]|\\.|\\\n)*', re.S | re.M)
+
+
+def masked(text):
+    """The text with spaces for what is no code."""
+    return NO_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
 
 class Code(str):
-    """The masked text of a source, as the rules take it. `whole`: the text itself."""
+    """The masked text of a source. `whole`: the text itself; `closes`: {where a bracket opens: where
+    it closes}; `names`: {name: [Name]}."""
 
     def __new__(cls, whole):
         code = super().__new__(cls, masked(whole))
         code.whole = whole
+        code.closes, opened = {}, []
+        for bracket in re.finditer(r"[()\[\]{}]", code):
+            if bracket[0] in "([{":
+                opened.append(bracket.start())
+            elif opened:
+                code.closes[opened.pop()] = bracket.start()
+        code.opens = {close: at for at, close in code.closes.items()}
+        code.blocks = [(at, close) for at, close in code.closes.items() if code[at] == "{"]
         return code
 
     @functools.cached_property
     def names(self):
-        return Names(self)
+        # Here already, because the type of an `auto` is found in what was declared before.
+        names = self.__dict__["names"] = collections.defaultdict(list)
+        for kind in (self.template_parameters, self.parameters, self.declarations):
+            for name in kind():
+                names[name.name].append(name)
+        return names
 
     @functools.cached_property
-    def closes(self):
-        """{where a bracket opens: where it closes}."""
-        found, open_ones = {}, []
-        for bracket in re.finditer(r"[()\[\]{}]", self):
-            if bracket[0] in "([{":
-                open_ones.append(bracket.start())
-            elif open_ones:
-                found[open_ones.pop()] = bracket.start()
-        return found
-
-    @functools.cached_property
-    def opens(self):
-        return {close: at for at, close in self.closes.items()}
+    def closed(self):
+        """[begin, end) of lambdas that capture nothing: between a name and its use they shut it."""
+        return [self.block_after(found.end() - 1)
+                for found in re.finditer(r"\[\](?=\s*[(<{])", self)]
 
     def until(self, at, ends):
         """The first of these characters from a place on that stands in no bracket; else the end."""
@@ -40,79 +70,201 @@ class Code(str):
             at = self.closes.get(at, at) + 1
         return at
 
+    def block_after(self, at):
+        """[begin, end) of the first block after a place that is in no bracket; up to a ; else."""
+        at = self.until(at, ";{")
+        return at, self.closes.get(at, at)
+
+    def after_angle(self, at):
+        """Where the template's arguments end that begin here."""
+        depth = 1
+        while depth and at < len(self):
+            depth += {"<": 1, ">": -1}.get(self[at], 0)
+            at += 1
+        return at
+
+    def parts(self, at, end):
+        """[(begin, end)] of the parts between commas that stand in no bracket."""
+        depth, begin = 0, at
+        for i in range(at, end):
+            here = self[i]
+            if here in "([{<":
+                depth += 1
+            elif here in ")]}" or here == ">":
+                depth -= 1
+            elif here == "," and depth == 0:
+                yield begin, i
+                begin = i + 1
+        yield begin, end
+
     def one_line(self, begin, end):
         """What stands there, on one line, without comments and the preprocessor's lines."""
-        here = zip(self.whole[begin:end], self[begin:end], self.quoted[begin:end])
-        return " ".join("".join(whole if quoted else kept for whole, kept, quoted in here).split())
+        literals = [found.span() for found in NO_CODE.finditer(self.whole) if found[0][0] in "\"'"]
+        quoted = marks(self, literals)
+        return " ".join("".join(self.whole[i] if quoted[i] else self[i]
+                                for i in range(begin, end)).split())
 
-    @functools.cached_property
-    def quoted(self):
-        marks = bytearray(len(self))
-        for found in PATTERN.finditer(self.whole):
-            if found[0][0] in "\"'":
-                marks[found.start():found.end()] = b"\1" * len(found[0])
-        return marks
+    # ---- where mistakes may be planted ----
+
+    def bodies(self):
+        """[begin, end) of the bodies of what runs on the device."""
+        blocks = (self.block_after(start.end())
+                  for start in re.finditer(r"\b__(?:global|device)__\b", self))
+        return [(begin + 1, end) for begin, end in blocks if begin != end]
+
+    def host_bodies(self):
+        """[begin, end) of the bodies of all functions."""
+        return [(begin + 1, end) for begin, end in self.blocks if self.parameters_before(begin)]
+
+    def constants(self):
+        """[begin, end) of what the compiler must know: there is no choosing while the program
+        runs."""
+        for start in re.finditer(r"\b(?:constexpr|static_assert|using|template)\b", self):
+            at = self.until(start.end(), ";{")
+            if re.search(r"\bif\s*$", self[:start.start()]):
+                at = self.closes[self.index("(", start.end())]
+            # What a constant is initialised with, in braces; not the body of a function.
+            elif start[0] == "constexpr" and ")" not in self[start.end():at]:
+                at = self.closes.get(at, at)
+            yield start.start(), at
+        # The arguments of a template: the one < that has no space before it.
+        for start in re.finditer(r"(?<=\w)<(?=[^\s=<])", self):
+            yield start.start(), self.after_angle(start.end())
+
+    # ---- names ----
+
+    def parameters_before(self, at):
+        """[begin, end) of the parameters of the function whose body opens at `at`; None if it is
+        none, or a control's."""
+        close = self.rfind(")", 0, at)
+        if close < 0 or not re.fullmatch(
+                r"(?:const\b|mutable\b|override\b|\s)*(?:->\s*[\w:<>&*, ]+)?",
+                self[close + 1:at]):
+            return None
+        begin = self.opens.get(close)
+        if begin is None or re.search(r"\b(?:if|for|while|switch|constexpr|catch)\s*$",
+                                      self[:begin]):
+            return None
+        return begin + 1, close
+
+    def template_parameters(self):
+        for start in re.finditer(r"\btemplate\s*<", self):
+            at = self.after_angle(start.end())
+            begin, end = self.block_after(at)
+            for first, last in self.parts(start.end(), at - 1):
+                part = re.fullmatch(r"\s*(class|typename|int|bool)\s+(\w+)\s*(?:=.*)?",
+                                    self[first:last], re.S)
+                if part:
+                    kind = "type" if part[1] in ("class", "typename") else part[1]
+                    yield Name(part[2], kind, True, True, at, end)
+
+    def parameters(self):
+        for begin, end in self.blocks:
+            for first, last in self.parts(*self.parameters_before(begin) or (0, 0)):
+                part = PARAMETER.fullmatch(self[first:last].strip())
+                if part:
+                    kind = plain_type(part[2]) + "*" * ("*" in (part[3] or ""))
+                    yield Name(part[4], kind, "const" in part[1], False, begin, end)
+
+    def declarations(self):
+        for start in DECLARATION.finditer(self):
+            kind = start[2]
+            if kind.split()[0].split(":")[0] in KEYWORDS:
+                continue
+            opening = self[:start.start(1) if start[1] else start.start(2)].rstrip()
+            if opening.endswith("("):  # of a for or an if
+                at = len(opening) - 1
+                if not re.search(r"\b(?:for|if|while)(?: constexpr)?\s*$", self[:at]):
+                    continue
+                stop = self.until(self.closes[at] + 1, ";{}")
+                end = self.closes.get(stop, stop) + 1
+                whole = False
+            else:
+                block, end = max(((begin, end) for begin, end in self.blocks
+                                  if begin < start.start(2) < end), default=(-1, len(self)))
+                whole = bool(re.search(r"\b(?:struct|class)\b[^;(){}]*$", self[:max(block, 0)]))
+            constant, const = "constexpr" in start[1], "const" in start[1]
+            at = start.end()
+            if self[at] == "[":  # a structured binding
+                begin = self.until(at, ",;)")
+                for name in re.findall(r"\w+", self[at:self.closes[at]]):
+                    yield Name(name, f"binding {at}", const, False, begin, end)
+                continue
+            while True:
+                name = re.match(r"\s*[&*]?\s*(\w+)", self[at:])
+                if not name:
+                    break
+                after = at + name.end()
+                if not re.match(r"\s*(?:[=;,{\[]|:(?!:))", self[after:]):
+                    break
+                stop = self.until(after, ",;)")
+                init = self[after:stop].strip()
+                of = self.type_of(init, after) if kind == "auto" else \
+                    plain_type(kind) + "[]" * init.startswith("[")
+                same = re.fullmatch(r"=\s*(\w+)", init) if start[3] else None
+                if of:
+                    yield Name(name[1], of, const, constant, block if whole else stop, end,
+                               same and same[1])
+                if self[stop:stop + 1] != ",":
+                    break
+                at = stop + 1
+
+    def type_of(self, init, at):
+        """What an auto is that is initialised so; None if the text does not tell."""
+        init = init.lstrip("=").strip()
+        found = re.match(r"(\w+)(?:$|\s+[+-]\s)", init)
+        if found:
+            one = self.lookup(found[1], at)
+            return one and one.type
+        found = re.match(r"(\w+) \* (\w+)\(", init)
+        if found and GIVES.get(found[2]) == "Rows":
+            return "Rows"
+        found = re.match(r"([A-Za-z_][\w:.]*)(<[^()]*>)?\s*[({]", init)
+        if not found:
+            return None
+        gives = GIVES.get(found[1], found[1])
+        return plain_type(gives + (found[2] or "")) if gives in ("Smem", "Hbm") else gives
+
+    def lookup(self, name, at):
+        """What a name means at a place; None if nothing that is known."""
+        seen = [one for one in self.names.get(name, ()) if one.begin <= at < one.end and
+                (one.constant or not any(one.begin < first <= at < last
+                                         for first, last in self.closed))]
+        return max(seen, key=lambda one: one.begin, default=None)
+
+    def like(self, one, at):
+        """The likeliest other name of its type that the place sees: of those spelt most alike the
+        one declared last. For a constant only one that is spelt alike. None if there is none."""
+        others = [self.lookup(name, at) for name in self.names if name != one.name]
+        others = [other for other in others if other and other.type == one.type != "type" and
+                  other.constant == one.constant and self.root(other, at) != self.root(one, at)]
+        best = max(others, default=None,
+                   key=lambda other: (alike(one.name, other.name), other.begin, other.name))
+        return best if best and (not one.constant or alike(one.name, best.name) > 1) else None
+
+    def root(self, one, at):
+        """The name of what a name refers to in the end."""
+        while one.same and self.lookup(one.same, at):
+            one = self.lookup(one.same, at)
+        return one.same or one.name
 
 
-PATTERN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])*\''
-                     r'|^[ \t]*#(?:[^\n\\]|\\.|\\\n)*', re.S | re.M)
+def plain_type(kind):
+    kind = re.sub(r"\s+", " ", re.sub(r"\b(?:const|typename)\b", "", kind)).strip()
+    inner = re.fullmatch(r"std::type_identity_t<(.*)>", kind)
+    return re.sub(r"\s*([<>,])\s*", r"\1", (inner[1] if inner else kind).strip())
 
 
-def masked(text):
-    """The text with comments, literals and the preprocessor's lines as spaces."""
-    return PATTERN.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+def alike(a, b):
+    """How much two names have in common."""
+    shared = set(a.split("_")) & set(b.split("_"))
+    return 2 * len(shared) + (max(len(a), len(b)) <= 2) + (a[0].lower() == b[0].lower()) + \
+        (a[-1] == b[-1])
 
 
-def bodies(text):
-    """[begin, end) of the bodies of what runs on the device."""
-    found = []
-    for start in re.finditer(r"\b__(?:global|device)__\b", text):
-        at = text.until(start.end(), "{;")
-        if text[at:at + 1] == "{" and not (found and at < found[-1][1]):
-            found.append((at + 1, text.closes[at]))
+def marks(text, spans):
+    """For each place of a text, whether it is in one of [begin, end)."""
+    found = bytearray(len(text))
+    for begin, end in spans:
+        found[begin:end] = b"\1" * (end - begin)
     return found
-
-
-def host_bodies(text):
-    """[begin, end) of the bodies of all functions."""
-    found = []
-    for begin, end in sorted(text.names.blocks):
-        inside = found and begin < found[-1][1]
-        if not inside and parameters_before(text, begin, text.opens):
-            found.append((begin + 1, end))
-    return found
-
-
-def constants(text):
-    """[begin, end) of what the compiler must know: there is no choosing while the program runs."""
-    found = []
-    for start in re.finditer(r"\b(?:constexpr|static_assert|using|template)\b", text):
-        if start[0] == "constexpr" and re.search(r"\bif\s*$", text[:start.start()]):
-            begin = text.index("(", start.end())
-            found.append((start.start(), text.closes[begin]))
-            continue
-        at = text.until(start.end(), ";{")
-        # What a constant is initialised with, in braces; not the body of a function.
-        if text[at:at + 1] == "{" and start[0] == "constexpr" and ")" not in text[start.end():at]:
-            at = text.closes[at]
-        found.append((start.start(), at))
-    # The arguments of a template: the one < that has no space before it.
-    for start in re.finditer(r"(?<=\w)<(?=[^\s=<])", text):
-        at, depth = start.end(), 1
-        while at < len(text) and depth and text[at] not in ";{":
-            depth += {"<": 1, ">": -1}.get(text[at], 0)
-            at = text.closes[at] + 1 if text[at] == "(" else at + 1
-        found.append((start.start(), at))
-    return found
-
-
-class Spans:
-    """[begin, end) in order, to look places up in."""
-
-    def __init__(self, spans):
-        self.spans = sorted(spans)
-        self.begins = [begin for begin, _ in self.spans]
-
-    def __contains__(self, at):
-        before = self.spans[:bisect.bisect_right(self.begins, at)]
-        return any(at < end for _, end in before)

@@ -1,27 +1,24 @@
 """Runs the tests on a mutant, the quickest first, until one fails."""
 
+import bisect
 import concurrent.futures
-import glob
 import hashlib
 import itertools
 import json
 import math
 import os
-import queue
+import pathlib
 import re
 import resource
 import signal
 import subprocess
-import tempfile
-import threading
-import time
 
 from ladder.console import WRONG_RESULT, Stop
 
 MEMORY = 8 << 30  # of a program: a mutant may want to fill the machine's
 PATIENCE = 10  # seconds of a core's time for any test to begin with
 # Tests run in rounds by how long they take on the sound program: most mutants fall in the first.
-TURNS = (0.1, 1, float("inf"))
+ROUNDS = (0.1, 1)
 # What tests the checks themselves, and what of the sim checks nothing: how it switches between
 # threads, and what it tells a trace.
 TESTS_OF_REFERENCE = ("reference_test", "quantised_test")
@@ -33,37 +30,36 @@ OF_STEP = ("Sim.*/{0}_*:Schedules.*/{0}:Verification.*/{0}:SmallerSharedMemory.*
            "EachSetting.*/{0}")
 
 
-def includes(root, file):
-    """The headers of common/tile that a source includes, directly or not."""
-    found, todo = set(), [file]
-    while todo:
-        with open(os.path.join(root, todo.pop()), encoding="utf-8") as source:
-            for header in re.findall(r'^#include "(tile/[^"]+)"', source.read(), re.M):
-                path = f"common/{header}"
-                if path not in found:
-                    found.add(path)
-                    todo.append(path)
-    return found
-
-
 class Suites:
     """Which tests there are for which file: for a rung's the suite of its steps, for a header of
     common/tile its own tests and then the suites of the rungs that use it."""
 
     def __init__(self, root):
-        self.root = root
+        self.root = pathlib.Path(root)
         self.rungs = self.found("[0-9][0-9]_*/**/*.cu")
         self.tile_tests = self.found("common/tests/*/*_test.cu")
-        self.uses = {file: includes(root, file) for file in self.rungs + self.tile_tests}
         self.headers = self.found("common/tile/*.h")
-        self.checks = self.found("common/machine/sim/*.h") + \
-            self.found("common/machine/sim/*.cpp") + self.found("common/harness/reference.cpp")
-        self.checks = [file for file in self.checks if not re.search(NO_CHECKS, file)]
+        self.checks = [file for file in self.found(
+            "common/machine/sim/*.h", "common/machine/sim/*.cpp", "common/harness/reference.cpp")
+            if not re.search(NO_CHECKS, file)]
+        self.uses = {file: self.included(file) for file in self.rungs + self.tile_tests}
 
-    def found(self, pattern):
-        return sorted(os.path.relpath(path, self.root)
-                      for path in glob.glob(os.path.join(self.root, pattern),
-                                        recursive=True))
+    def found(self, *patterns):
+        return [str(path.relative_to(self.root)) for pattern in patterns
+                for path in sorted(self.root.glob(pattern))]
+
+    def read(self, file):
+        return (self.root / file).read_text(encoding="utf-8")
+
+    def included(self, file):
+        """The headers of common/tile that a source includes, directly or not."""
+        found, todo = set(), {file}
+        while todo:
+            text = self.read(todo.pop())
+            new = {f"common/{name}" for name in re.findall(r'^#include "(tile/.+)"', text, re.M)}
+            todo |= new - found
+            found |= new
+        return found
 
     def files(self):
         """All that mutants are planted in: kernels, common/tile, and what checks them."""
@@ -83,93 +79,83 @@ class Suites:
                       for suite in self.of_step(rung)]
 
     def of_step(self, file):
-        with open(os.path.join(self.root, file), encoding="utf-8") as source:
-            steps = re.findall(r'\.name = "(\w+)"', source.read())
+        steps = re.findall(r'\.name = "(\w+)"', self.read(file))
         return [(f"{file.split('/')[0]}_test", ":".join(map(OF_STEP.format, steps)))]
-
-    def programs(self, files):
-        return sorted({program for file in files for program, *_ in self.of(file)})
 
 
 class Judge:
     """`bin`: the folder of the programs with the mutants; `folder`: for what is learnt of them.
-    Judges `jobs` mutants at a time, each on a core of its own, or one on all of them."""
+    Judges `jobs` mutants at a time, each on one core."""
 
     def __init__(self, bin_folder, folder, progress, jobs=1):
         self.bin = bin_folder
         self.progress = progress
         self.folder = folder
         self.jobs = jobs
-        self.idle = queue.SimpleQueue()
-        for i, core in zip(range(jobs), itertools.cycle(cores())):
-            self.idle.put({core} if jobs > 1 else set(cores()))
-        self.width = 1 if jobs > 1 else len(cores())  # cores of a program
-        self.stopped = threading.Event()
+        self.running = set()
         self.what = "the tests without a mutant"
         self.times = {}  # program → {test: seconds without a mutant}
 
     def each(self, work, todo):
         """Calls work for all of them, so many at a time, and yields each as it is done."""
-        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
-            running = {pool.submit(work, one): one for one in todo}
+        with concurrent.futures.ThreadPoolExecutor(
+                self.jobs, initializer=stay_on_one_of, initargs=[itertools.cycle(cores())]) as pool:
+            waiting = {pool.submit(work, one): one for one in todo}
             try:
-                for done in concurrent.futures.as_completed(running):
-                    yield running[done], done.result()
+                while waiting:
+                    self.progress.at(self.what)
+                    done, _ = concurrent.futures.wait(waiting, 0.5,
+                                                      concurrent.futures.FIRST_COMPLETED)
+                    for future in done:
+                        yield waiting.pop(future), future.result()
             except BaseException:
-                self.stopped.set()
-                pool.shutdown(cancel_futures=True)
+                for future in waiting:
+                    future.cancel()
+                for process in list(self.running):
+                    process.kill()
                 raise
 
     def learn(self, suites):
         """Runs the tests of the suites without a mutant. They must pass."""
-        filters = {}
-        for program, pattern, _ in suites:
-            filters.setdefault(program, set()).add(pattern)
-        shards = [(program, ":".join(sorted(patterns)), shard)
-                  for program, patterns in sorted(filters.items()) for shard in range(self.jobs)]
-        for (program, *_), times in self.each(lambda shard: self.learn_shard(*shard), shards):
+        todo = {(program, pattern) for program, pattern, _ in suites}
+        for (program, _), times in self.each(lambda suite: self.learn_suite(*suite), sorted(todo)):
             self.times.setdefault(program, {}).update(times)
 
-    def learn_shard(self, program, pattern, shard):
-        name = hashlib.sha256(f"{pattern} {shard} {self.jobs}".encode()).hexdigest()[:8]
-        path = os.path.join(self.folder, f"{program}.{name}.json")
-        binary = os.path.join(self.bin, program)
-        if not os.path.exists(path) or os.path.getmtime(path) < os.path.getmtime(binary):
-            status, said, _ = self.run(program, pattern, None, 3600,
-                                       [f"--gtest_output=json:{path}.part"],
-                                       GTEST_TOTAL_SHARDS=str(self.jobs),
-                                       GTEST_SHARD_INDEX=str(shard))
+    def learn_suite(self, program, pattern):
+        name = hashlib.sha256(pattern.encode()).hexdigest()[:8]
+        path = pathlib.Path(self.folder, f"{program}.{name}.json")
+        binary = pathlib.Path(self.bin, program)
+        if not path.exists() or path.stat().st_mtime < binary.stat().st_mtime:
+            part = f"{path}.part"
+            status, said, _ = self.run(program, pattern, -1, 3600, f"--gtest_output=json:{part}")
             if status:
                 raise Stop(f"{program} fails without a mutant:\n{said[-2000:]}", WRONG_RESULT)
-            os.replace(f"{path}.part", path)
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)["testsuites"]
+            os.replace(part, path)
         return {f"{suite['name']}.{test['name']}": float(test["time"][:-1])
-                for suite in found for test in suite["testsuite"]
+                for suite in json.loads(path.read_text(encoding="utf-8"))["testsuites"]
+                for test in suite["testsuite"]
                 if test.get("result") == "COMPLETED"}
 
     def turns(self, suites):
-        """[(program, [tests], seconds)]: what to run, in this order."""
-        turns, had = [], set()
-        for least, most in zip((0,) + TURNS, TURNS):
-            for program, pattern, longest in suites:
-                chosen = [test for test, seconds in self.times[program].items()
-                          if matches(test, pattern) and least <= seconds < min(most, longest)
-                          and (program, test) not in had]
-                had.update((program, test) for test in chosen)
-                if chosen:
-                    turns.append((program, chosen,
-                                  sum(self.times[program][test] for test in chosen)))
-        return turns
+        """[(program, {test: seconds})]: what to run, in this order; each test with the first suite
+        that has it."""
+        turns, had = {}, set()
+        for place, (program, pattern, longest) in enumerate(suites):
+            for test, seconds in self.times[program].items():
+                if seconds < longest and (program, test) not in had and matches(test, pattern):
+                    had.add((program, test))
+                    turn = bisect.bisect(ROUNDS, seconds), place, program
+                    turns.setdefault(turn, {})[test] = seconds
+        return [(turn[-1], tests) for turn, tests in sorted(turns.items())]
 
     def verdict(self, number, suites):
         """How the tests take a mutant: "found" and by what, "survived", "not reached" where nothing
         ran what it changes, or "does not compile" where that shows only now."""
         reached = False
-        for program, tests, seconds in self.turns(suites):
-            limit = PATIENCE + 5 * self.width * seconds
+        for program, tests in self.turns(suites):
+            limit = PATIENCE + 5 * sum(tests.values())
             status, said, hung = self.run(program, ":".join(tests), number, limit,
-                                          ["--gtest_fail_fast"])
+                                          "--gtest_fail_fast")
             reached |= "mutant reached" in said
             if "mutant does not fit" in said:
                 return "does not compile", "the types differ"
@@ -179,45 +165,25 @@ class Judge:
                 return "found", f"{program}: {reason(said, status)}"
         return ("survived", "") if reached else ("not reached", "")
 
-    def run(self, program, tests, number, limit, more, **environment):
+    def run(self, program, tests, number, limit, option):
         """(status, all it said, whether it had to be ended). The limit is of a core's time, so that
         a machine under load makes no mutant hang; one that waits for nothing is ended as well."""
-        environment = {**os.environ, **environment}
-        environment.pop("LADDER_MUTANT", None)
-        if number is not None:
-            environment["LADDER_MUTANT"] = str(number)
-        if self.stopped.is_set():
-            raise KeyboardInterrupt
-        mine = self.idle.get()
-        try:
-            return self.run_on(mine, program, tests, limit, more, environment)
-        finally:
-            self.idle.put(mine)
-
-    def run_on(self, mine, program, tests, limit, more, environment):
-        with tempfile.TemporaryFile() as out:
-            flags = out.fileno()
-            with subprocess.Popen([os.path.join(self.bin, program), f"--gtest_filter={tests}",
-                                   "--gtest_brief=1", *more], stdin=subprocess.DEVNULL,
-                                  stdout=flags, stderr=flags, env=environment,
-                                  preexec_fn=lambda: set_limits(limit, mine)) as process:
-                try:
-                    end, waited = time.monotonic() + 3600 + 100 * limit, False
-                    while process.poll() is None:
-                        self.progress.at(self.what)
-                        waited = time.monotonic() > end
-                        if waited or self.stopped.is_set():
-                            process.kill()
-                        try:
-                            process.wait(timeout=0.05)
-                        except subprocess.TimeoutExpired:
-                            continue
-                except BaseException:
-                    process.kill()
-                    raise
-            out.seek(0)
-            hung = waited or process.returncode == -signal.SIGXCPU
-            return process.returncode, out.read().decode(errors="replace"), hung
+        with subprocess.Popen([os.path.join(self.bin, program), f"--gtest_filter={tests}",
+                               "--gtest_brief=1", option], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              encoding="utf-8", errors="replace",
+                              env={**os.environ, "LADDER_MUTANT": str(number)},
+                              preexec_fn=lambda: set_limits(math.ceil(limit))) as process:
+            self.running.add(process)
+            waited = False
+            try:
+                said, _ = process.communicate(timeout=3600 + 100 * limit)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                waited, (said, _) = True, process.communicate()
+            finally:
+                self.running.remove(process)
+        return process.returncode, said, waited or process.returncode == -signal.SIGXCPU
 
 
 def cores():
@@ -226,13 +192,17 @@ def cores():
     return sorted(os.sched_getaffinity(0)) if has else list(range(os.cpu_count()))
 
 
-def set_limits(seconds, mine):
-    seconds = math.ceil(seconds)
+def stay_on_one_of(free):
+    """Takes a core for this thread and the programs that it starts."""
+    core = next(free)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+
+
+def set_limits(seconds):
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, mine)
 
 
 def matches(test, pattern):

@@ -3,6 +3,7 @@
 `now` as scripts/mutate prints them, `nth` counts from 0 what is the same in that line. A field that
 is left out stands for any."""
 
+import collections
 import json
 import os
 
@@ -28,20 +29,19 @@ def load(path=PATH):
     return entries
 
 
+def answers(entry, mutant):
+    return all(entry[field] == getattr(mutant, field) for field in FIELDS if field in entry)
+
+
 def reason_for(entries, mutant):
     """Why the mutant may survive, None if the list does not say so."""
-    for entry in entries:
-        if all(entry.get(field, getattr(mutant, field)) == getattr(mutant, field)
-               for field in FIELDS):
-            return entry["reason"]
-    return None
+    return next((entry["reason"] for entry in entries if answers(entry, mutant)), None)
 
 
 def stale(entries, mutants):
     """The entries that no mutant of the tree answers to any more."""
-    by_line = {}
+    by_line = collections.defaultdict(list)
     for m in mutants:
-        by_line.setdefault(m.line, []).append(m)
-    return [entry for entry in entries
-            if not any(reason_for([entry], m)
-                       for m in (by_line.get(entry["line"], ()) if "line" in entry else mutants))]
+        by_line[m.line].append(m)
+    return [entry for entry in entries if not any(
+        answers(entry, m) for m in (by_line[entry["line"]] if "line" in entry else mutants))]

@@ -4,6 +4,7 @@ import collections
 import hashlib
 import json
 import os
+import pathlib
 import sys
 import time
 
@@ -80,26 +81,20 @@ class Results:
     """What is known of mutants: {key: {"state", "by", "file", "tree"}}, the fingerprints of the
     mutant's file and of all sources among it."""
 
-    def __init__(self, path, root, files):
-        self.path = path
-        self.of_file = {file: fingerprint(root, [file]) for file in files}
-        tests = [os.path.relpath(os.path.join(folder, name), root)
-                 for folder, _, names in os.walk(os.path.join(root, "common")) for name in names
-                 if name.endswith((".h", ".cpp", ".cu", ".cmake"))]
-        self.tree = fingerprint(root, {*files, *tests})
+    def __init__(self, path, suites, files):
+        self.path = pathlib.Path(path)
+        self.of_file = {file: fingerprint(suites.root, [file]) for file in files}
+        tests = suites.found(*(f"common/**/*{kind}" for kind in (".h", ".cpp", ".cu", ".cmake")))
+        self.tree = fingerprint(suites.root, {*files, *tests})
         self.saved = 0
-        self.had = {}
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                self.had = json.load(file)
+        self.had = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
 
     def get(self, mutant):
         """(state, by) where it still holds, else None."""
         one = self.had.get(key(mutant))
-        if not one or one["file"] != self.of_file[mutant.file]:
-            return None
-        return (one["state"], one["by"]) if one["state"] == "found" or one["tree"] == self.tree \
-            else None
+        holds = one and one["file"] == self.of_file[mutant.file] and \
+            (one["state"] == "found" or one["tree"] == self.tree)
+        return (one["state"], one["by"]) if holds else None
 
     def put(self, mutant, state, by):
         self.had[key(mutant)] = {"state": state, "by": by, "file": self.of_file[mutant.file],
@@ -116,89 +111,75 @@ def describe(mutant):
     return f"{mutant.file}: {mutant.line}\n    {mutant.was} → {mutant.now}   ({mutant.rule})"
 
 
-def run_all(root, chosen, results, progress, jobs):
+def run_all(suites, chosen, results, progress, jobs):
     """Tries all of those of which nothing is known."""
-    todo = [m for m in chosen if results.get(m) is None]
-    if not todo:
+    files = {m.file for m in chosen if results.get(m) is None}
+    if not files:
         return
     check_tools()
-    suites = Suites(root)
-    garden = Garden(root, ((number, m) for number, m in enumerate(chosen)
+    tests = [suite for file in files for suite in suites.of(file)]
+    garden = Garden(suites.root, ((number, m) for number, m in enumerate(chosen)
                            if (results.get(m) or [""])[0] != "does not compile"))
-    tests = [suite for file in {m.file for m in todo} for suite in suites.of(file)]
-    of_key = {key(m): m for m in chosen}
-
-    def note(unfit):
-        for one, why in unfit.items():
-            results.put(of_key[one], "does not compile", why)
-        results.save()
-
     try:
-        garden.build(sorted({program for program, *_ in tests}), progress, jobs, note)
+        garden.build(sorted({program for program, *_ in tests}), progress, jobs)
         judge = Judge(garden.bin, garden.folder, progress, jobs)
         judge.learn(tests)
-        numbers = {key(m): number for number, m in garden.numbered.items()}
-        todo = [m for m in todo if key(m) in numbers]
+        todo = [number for number, m in garden.numbered.items() if results.get(m) is None]
         survived = 0
-        for done, (m, verdict) in enumerate(judge.each(
-                lambda m: judge.verdict(numbers[key(m)], suites.of(m.file)), todo), 1):
-            results.put(m, *verdict)
+        for done, (number, verdict) in enumerate(judge.each(lambda number: judge.verdict(
+                number, suites.of(garden.numbered[number].file)), todo), 1):
+            results.put(garden.numbered[number], *verdict)
             survived += verdict[0] == "survived"
             judge.what = f"{done} of {len(todo)} mutants, {survived} survived"
     finally:
+        for m, why in garden.unfit.items():
+            results.put(m, "does not compile", why)
         results.save()
+
+
+STATES = ["found", "explained", "survived", "not reached", "does not compile"]
 
 
 def report(chosen, results, entries):
     """Prints the score; the status to end with."""
     scores = {title: collections.defaultdict(collections.Counter)
-              for title in ("by kind", "by file")}
+              for title in ("by kind", "by file", "")}
     lines = collections.defaultdict(list)
     for m in chosen:
         state, _ = results.get(m)
-        if state in ("survived", "not reached"):
-            why = known.reason_for(entries, m)
-            lines["explained" if why else state].append((m, why))
-            state = "explained" if why else state
-        scores["by kind"][m.rule][state] += 1
-        scores["by file"][m.file.split("/")[0] if m.file[0].isdigit() else m.file][state] += 1
+        why = known.reason_for(entries, m) if state in ("survived", "not reached") else None
+        state = "explained" if why else state
+        lines[state].append(f"  {describe(m)}" + (f"\n    {why}" if why else ""))
+        for title, name in (("by kind", m.rule), ("", "all"), (
+                "by file", m.file.split("/")[0] if m.file[0].isdigit() else m.file)):
+            scores[title][name][state] += 1
     for title, of in scores.items():
-        print(f"{title:30}" + "".join(f"{head:>18}" for head in HEADS) + f"{'score':>8}")
+        print(line_of(title, ["planted", *STATES], "score") if title else "", end="")
         for name, states in sorted(of.items()):
-            print(row(name, states))
+            counted = states["found"] + states["survived"] + states["not reached"]
+            print(line_of(name, [sum(states.values()), *(states[one] for one in STATES)],
+                          f"{100 * states['found'] / counted:.1f}%" if counted else "–"), end="")
         print()
-    print(row("all", sum(scores["by file"].values(), collections.Counter())))
     for state, title in (("explained", "Explained:"), ("not reached", "That no test reaches:"),
                          ("survived", "Survived:")):
         if lines[state]:
-            print(f"\n{title}")
-        for m, why in lines[state]:
-            print(f"  {describe(m)}" + (f"\n    {why}" if why else ""))
+            print("\n".join([title, *lines[state], ""]))
     holes = len(lines["survived"]) + len(lines["not reached"])
     if not holes:
         return GOOD
-    print(f"\n{holes} to explain: a test that fails with it, or an entry in "
+    print(f"{holes} to explain: a test that fails with it, or an entry in "
           "scripts/ladder/mutate/known.json.")
     return WRONG_RESULT
 
 
-HEADS = ["planted", "found", "explained", "survived", "not reached", "does not compile"]
-
-
-def row(name, states):
-    states = {**states, "planted": sum(states.values())}
-    states = collections.Counter(states)
-    counted = states["found"] + states["survived"] + states["not reached"]
-    score = f"{100 * states['found'] / counted:.1f}%" if counted else "–"
-    return f"{name:30}" + "".join(f"{states[head]:>18}" for head in HEADS) + f"{score:>8}"
+def line_of(name, cells, score):
+    return f"{name:30}" + "".join(f"{cell:>18}" for cell in cells) + f"{score:>8}\n"
 
 
 def main(arguments, root=ROOT, path=known.PATH):
     options = parse(arguments)
-    every, suites = [], Suites(root)
-    for file in suites.files():
-        with open(os.path.join(root, file), encoding="utf-8") as source:
-            every += mutants(file, source.read())
+    suites = Suites(root)
+    every = [m for file in suites.files() for m in mutants(file, suites.read(file))]
     entries = known.load(path)
     for entry in known.stale(entries, every):
         print("\n".join(wrap(f"scripts/mutate: nothing answers to this entry of known.json any "
@@ -219,12 +200,12 @@ def main(arguments, root=ROOT, path=known.PATH):
             print(f"{kind:12}{number:6}")
         print(f"{len(chosen)} of {len(here)}")
         return GOOD
-    folder = os.path.join(root, "build/mutate")
-    os.makedirs(folder, exist_ok=True)
-    results = Results(os.path.join(folder, "results.json"), root, {m.file for m in every})
+    path = os.path.join(root, "build/mutate/results.json")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    results = Results(path, suites, {m.file for m in every})
     progress = Progress()
     try:
-        run_all(root, chosen, results, progress, options.jobs)
+        run_all(suites, chosen, results, progress, options.jobs)
     finally:
         progress.clear()
     return report(chosen, results, entries)

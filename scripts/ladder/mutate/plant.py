@@ -3,14 +3,16 @@
 Everything is in build/mutate: `planted` has the copies, `build` is CMake's folder. The working tree
 is only read."""
 
+import collections
 import hashlib
 import os
+import pathlib
 import re
 import shutil
 import subprocess
 
 from ladder.console import WRONG_RESULT, Stop
-from ladder.mutate.rules import Mutant, key
+from ladder.mutate.rules import Mutant
 from ladder.programs import wait_for
 
 SWITCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "switch.h")
@@ -20,7 +22,7 @@ FLAGS = "-O1 -w"
 
 def with_mutants(text, numbered, path, header=SWITCH):
     """The text of a source with the mutants of {number: mutant} in it, and which of it is whose:
-    [(line, begin, end, number)], counted from 1."""
+    [(begin, end, number)]."""
     edits = []  # place, rank among those of a place, length of what goes, text that comes, whose
     for number, m in numbered.items():
         before, was, after = m.planted.partition("{was}")
@@ -34,22 +36,18 @@ def with_mutants(text, numbered, path, header=SWITCH):
             at, is_before, more = m.inserted
             more = more.replace("{id}", str(number))
             edits.append((at, (2 if is_before else 1, number), 0, more, number))
-    parts, whose, at = [], [], 0
-    line, column = 1, 1
-    for place, _, length, new, number in sorted(edits):
-        kept = text[at:place]
-        line, column = advanced(line, column, kept)
-        # Where an operator does not compile, it is named itself.
-        own = len(new) or len(numbered[number].was)
-        whose.append((line, column, column + own, number))
-        column += len(new)
-        parts += [kept, new]
-        at = place + length
-    parts.append(text[at:])
     operators = "".join(f"static constexpr ladder::mutant::{m.operator} M{number}{{{number}}}; "
                         for number, m in sorted(numbered.items()) if m.operator)
     once = "#pragma once\n" if path.endswith(".h") else ""
-    return f'{once}#include "{header}"\n{operators}\n#line 1 "{path}"\n' + "".join(parts), whose
+    planted = f'{once}#include "{header}"\n{operators}\n#line 1 "{path}"\n'
+    whose, at = [], 0
+    for place, _, length, new, number in sorted(edits):
+        planted += text[at:place] + new
+        at = place + length
+        # Where an operator does not compile, it is named itself.
+        begin = len(planted) - len(new)
+        whose.append((begin, begin + (len(new) or len(numbered[number].was)), number))
+    return planted + text[at:], whose
 
 
 def change(file, begin, was, now):
@@ -62,64 +60,52 @@ def change(file, begin, was, now):
 
 def write_if_new(path, text):
     """Writes a file only where it changes: what is built from it then stays."""
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            if file.read() == text:
-                return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-
-
-def advanced(line, column, text):
-    lines = text.count("\n")
-    return line + lines, len(text) - text.rfind("\n") if lines else column + len(text)
+    path = pathlib.Path(path)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 class Garden:
     """The programs of a tree with mutants in them. `numbered`: {number: mutant}, those that did not
-    compile taken out after build()."""
+    compile taken out by build()."""
 
     def __init__(self, root, numbered):
         self.root = root
         self.numbered = dict(numbered)
         self.folder = os.path.join(root, "build/mutate")
-        self.planted = os.path.join(self.folder, "planted")
+        self.planted = pathlib.Path(self.folder, "planted")
         self.bin = os.path.join(self.folder, "build/bin")
-        self.unfit = {}  # key → why it does not compile
-        self.whose = {}  # file → which of its copy's text is which mutant's
+        self.unfit = {}  # mutant → why it does not compile
+        self.copies = {}  # file → its copy, and which of it is which mutant's
 
     def write(self):
         """Writes the copies, each only where it changes: what is built then stays."""
-        files = {m.file for m in self.numbered.values()}
-        for folder, _, names in os.walk(self.planted):
-            for name in names:
-                path = os.path.join(folder, name)
-                if os.path.relpath(path, self.planted) not in files:
-                    os.unlink(path)
-        for file in files:
-            with open(os.path.join(self.root, file), encoding="utf-8") as source:
-                text = source.read()
+        self.copies = {}
+        for file in {m.file for m in self.numbered.values()}:
+            source = pathlib.Path(self.root, file)
             mine = {n: m for n, m in self.numbered.items() if m.file == file}
-            planted, self.whose[file] = with_mutants(text, mine, os.path.join(self.root, file))
-            write_if_new(os.path.join(self.planted, file), planted)
+            self.copies[file] = with_mutants(source.read_text(encoding="utf-8"), mine, str(source))
+            write_if_new(self.planted / file, self.copies[file][0])
+        for path in self.planted.rglob("*"):
+            if path.is_file() and str(path.relative_to(self.planted)) not in self.copies:
+                path.unlink()
 
-    def build(self, targets, progress, jobs=1, note=lambda unfit: None):
+    def build(self, targets, progress, jobs=1):
         """Builds programs. What the compiler refuses of a mutant is the end of that mutant: a
         change that cannot be written is no mistake that could slip through."""
+        built, log = (os.path.join(self.folder, name) for name in ("build", "build.log"))
         for _ in range(12):
             self.write()
-            built = os.path.join(self.folder, "build")
-            self.run(["cmake", "-S", self.root, "-B", built, "-G", "Ninja",
-                      "-DLADDER_CUDA=OFF", f"-DLADDER_PLANTED={self.planted}",
-                      "-DCMAKE_BUILD_TYPE=", f"-DCMAKE_CXX_FLAGS={FLAGS}"], "configuring", progress)
-            status, said = self.run(["ninja", "-C", built, "-k", "0", "-j", str(jobs), *targets],
-                                    "building", progress, may_fail=True)
+            run_logged(["cmake", "-S", self.root, "-B", built, "-G", "Ninja", "-DLADDER_CUDA=OFF",
+                        f"-DLADDER_PLANTED={self.planted}", "-DCMAKE_BUILD_TYPE=",
+                        f"-DCMAKE_CXX_FLAGS={FLAGS}"], "configuring", progress, log)
+            status, said = run_logged(["ninja", "-C", built, "-k", "0", "-j", str(jobs), *targets],
+                                      "building", progress, log, may_fail=True)
             if status == 0:
                 return
             if not self.take_out(said):
                 break
-            note(self.unfit)
         raise Stop("the programs with the mutants in them do not build:\n" + said[-3000:],
                    WRONG_RESULT)
 
@@ -127,57 +113,52 @@ class Garden:
         """Takes out the mutants that the compiler names: those in whose text it finds an error,
         else those on its line. In a template it names where that is used. False if there are
         none."""
-        named = {}
         for pattern in (r"error:.*", r"required .*"):
-            for found in re.finditer(rf"^(/[^\s:]+):(\d+):(\d+): +({pattern})$", said, re.M):
-                file, line = os.path.relpath(found[1], self.root), int(found[2])
-                for number in self.at(file, line, int(found[3])):
-                    named[number] = found[4].strip()
+            named = {number: why.strip() for file, line, column, why in
+                     re.findall(rf"^(/[^\s:]+):(\d+):(\d+): +({pattern})$", said, re.M)
+                     for number in self.at(os.path.relpath(file, self.root), int(line), int(column))}
             if named:
                 break
         # Where a declaration does not compile, nor do the uses of what it declares.
         first = {number: why for number, why in named.items()
-                 if self.rule(number) == "moved" or "was not declared" not in why}
-        named = first or named
-        for number, why in named.items():
-            if number in self.numbered:
-                self.unfit[key(self.numbered.pop(number))] = why
+                 if self.numbered[number].rule == "moved" or "was not declared" not in why}
+        for number, why in (first or named).items():
+            self.unfit[self.numbered.pop(number)] = why
         return bool(named)
 
     def at(self, file, line, column):
         """The numbers of the mutants that a place of a copy belongs to. Where it is in none's own
-        text, the likeliest of its line are: those that put another kind of value there."""
-        here = {number for at, _, _, number in self.whose.get(file, ()) if at == line}
-        exactly = {number for at, begin, end, number in self.whose.get(file, ())
-                   if at == line and begin <= column < end}
-        likely = [{number for number in here if self.rule(number) in rules}
+        text, the likeliest of its line are: those that put another kind of value there; else those
+        of statements that the line is in the midst of."""
+        if file not in self.copies:
+            return set()
+        planted, whose = self.copies[file]
+        whose = [one for one in whose if one[2] in self.numbered]
+        begin = planted.index("#line")
+        for _ in range(line):
+            begin = planted.index("\n", begin) + 1
+        end = planted.find("\n", begin)
+        here = {number for first, _, number in whose if begin <= first <= end}
+        exactly = {number for first, last, number in whose if number in here
+                   and begin <= first <= begin + column - 1 < last}
+        likely = [{number for number in here if self.numbered[number].rule in rules}
                   for rules in (("rounding",), ("variable", "padded"))]
-        return exactly or likely[0] or likely[1] or here or self.around(file, line)
-
-    def rule(self, number):
-        return self.numbered[number].rule if number in self.numbered else None
-
-    def around(self, file, line):
-        """The mutants of statements that a line is in the midst of."""
-        lines = {}
-        for at, _, _, number in self.whose.get(file, ()):
-            first, last = lines.get(number, (at, at))
-            lines[number] = min(first, at), max(last, at)
-        return {number for number, (first, last) in lines.items() if first <= line <= last}
-
-    def run(self, command, what, progress, may_fail=False):
-        os.makedirs(self.folder, exist_ok=True)
-        return run_logged(command, what, progress, os.path.join(self.folder, "build.log"), may_fail)
+        places = collections.defaultdict(list)
+        for first, _, number in whose:
+            places[number].append(first)
+        return exactly or likely[0] or likely[1] or here or {
+            number for number, of in places.items() if min(of) <= end and max(of) >= begin}
 
 
 def run_logged(command, what, progress, log, may_fail=False):
     """Runs a command that says much, into a file: its status, and what it said."""
-    with open(log, "w", encoding="utf-8") as out:
+    log = pathlib.Path(log)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "wb") as out:
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
                               stderr=subprocess.STDOUT) as process:
             status = wait_for(process, lambda: progress.at(what + last_count(log)))
-    with open(log, encoding="utf-8", errors="replace") as out:
-        said = out.read()
+    said = log.read_text(encoding="utf-8", errors="replace")
     if status and not may_fail:
         raise Stop(f"{what} failed:\n{said[-3000:]}", WRONG_RESULT)
     return status, said
@@ -185,8 +166,7 @@ def run_logged(command, what, progress, log, may_fail=False):
 
 def last_count(log):
     """Ninja's own count of what is done, where there is one."""
-    with open(log, encoding="utf-8", errors="replace") as out:
-        counts = re.findall(r"^\[(\d+/\d+)\]", out.read(), re.M)
+    counts = re.findall(r"^\[(\d+/\d+)\]", log.read_text(encoding="utf-8", errors="replace"), re.M)
     return f" {counts[-1]}" if counts else ""
 
 
@@ -194,8 +174,7 @@ def fingerprint(root, files):
     """Of what the files say, comments and layout apart."""
     digest = hashlib.sha256()
     for file in sorted(files):
-        with open(os.path.join(root, file), encoding="utf-8") as source:
-            text = re.sub(r"//[^\n]*", "", source.read())
+        text = re.sub(r"//[^\n]*", "", pathlib.Path(root, file).read_text(encoding="utf-8"))
         digest.update(f"{file} {' '.join(text.split())} ".encode())
     return digest.hexdigest()[:16]
 

@@ -3,8 +3,7 @@
 import collections
 import re
 
-from ladder.mutate.code import Code, Spans, bodies, constants, host_bodies
-from ladder.mutate.names import KEYWORDS, TYPE
+from ladder.mutate.code import KEYWORDS, TYPE, Code, marks
 
 # A change: the text [begin, end) of a file becomes `planted`, which has both what was there, as
 # {was}, and what the mistake makes of it; the mutant's number takes the place of {id} and chooses.
@@ -166,7 +165,7 @@ def moved(text):
                for found in re.finditer(r"\b(\w+) = \[&\][^;{]*\{", text)}
     ordering = [name for name, span in lambdas.items() if SYNCHRONISES.search(text, *span)]
     orders = re.compile(SYNCHRONISES.pattern + "".join(rf"|^{name}\(" for name in sorted(ordering)))
-    for begin, end in text.names.blocks:
+    for begin, end in text.blocks:
         if not OPENS_BLOCK.search(text[max(0, begin - 80):begin]):
             continue
         inside = list(statements(text, begin + 1, end))
@@ -228,7 +227,7 @@ def share(text, lambdas, *spans):
         names.append(set())
         for begin, end in called(text, lambdas, span):
             for found, one in uses(text, begin, end):
-                name = text.names.root(one, found.start())
+                name = text.root(one, found.start())
                 names[-1].add(name)
                 if not one.const and (one.type not in ("int", "Problem") or written(text, found)):
                     changed.add(name)
@@ -278,7 +277,7 @@ USE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*\b(?!\s*(?:\(|::|<\w))")
 def uses(text, *span):
     """(where, name) of all names used as values."""
     for found in USE.finditer(text, *span):
-        one = text.names.find(found[0], found.start())
+        one = text.lookup(found[0], found.start())
         if one and one.type not in ("type", "char*"):
             yield found, one
 
@@ -291,13 +290,13 @@ def written(text, found):
 
 def variable(text):
     """A variable for another of the same type that is in scope, or a field for its neighbour."""
-    headers = Spans([(found.end() - 1, text.closes[found.end() - 1])
-                     for found in re.finditer(r"\bfor \(", text)])
+    headers = marks(text, [(found.end() - 1, text.closes[found.end() - 1])
+                           for found in re.finditer(r"\bfor \(", text)])
     for found, one in uses(text):
         at, stores = found.start(), written(text, found)
-        if at in headers and (stores or re.match(r"\s*(?:[<>!=]=?)\s", text[found.end():])):
+        if headers[at] and (stores or re.match(r"\s*(?:[<>!=]=?)\s", text[found.end():])):
             continue  # of a loop that would never end
-        other = text.names.like(one, at)
+        other = text.like(one, at)
         if other and not (stores and other.const):
             plant = "number" if one.constant else "pick"
             yield (at, found.end(), other.name,
@@ -317,7 +316,7 @@ def rounding(text):
         begin, end = found.span()
         if text[end:end + 1] == "[" and found[0] != "scale":
             end = text.closes[end] + 1
-        if not text.names.find("T", begin) or written(text, found) or \
+        if not text.lookup("T", begin) or written(text, found) or \
                 re.match(r"\s*(?:[<>]=?|[!=]=)\s", text[end:]) or \
                 re.search(r"\s(?:[<>]=?|[!=]=)\s$", text[:begin]) or \
                 re.search(r"\bT\($", text[:begin]) and text[end:end + 1] == ")" or \
@@ -328,12 +327,11 @@ def rounding(text):
 
 def padded(text):
     """The padded size of a head for the real one, and the other way round."""
-    extents = Spans([found.span(1)
-                     for found in re.finditer(r"[\w>,]\s+\w+\[([^\]]*)\]\s*[=;,{]", text)])
+    extents = marks(text, [found.span(1) for found in re.finditer(r"[\w>,]\s+\w+\[([^\]]*)\]\s*[=;,{]", text)])
     for found in re.finditer(r"(?<![\w.:])(?:D|p\.d)\b(?!\s*::)", text):
-        if found.start() in extents:
+        if extents[found.start()]:
             continue
-        size, problem = (text.names.find(name, found.start()) for name in "Dp")
+        size, problem = (text.lookup(name, found.start()) for name in "Dp")
         if size and size.constant and problem and problem.type == "Problem":
             now = "p.d" if found[0] == "D" else "D"
             yield (*found.span(), now, f"ladder::mutant::number({{id}}, {{was}}, {now})")
@@ -350,9 +348,9 @@ def check(text):
         if re.search(r"\b(?:fault|fault_in|fault_of_load|fail|complain|refuse)\(|\bthrow\b", body):
             ifs.append((begin, end))
             yield begin, end, "false", "!ladder::mutant::on({id}) && ({was})"
-    within = Spans(ifs)
+    within = marks(text, ifs)
     for mutant in conjunct(text):
-        if mutant[0] in within:
+        if within[mutant[0]]:
             yield mutant
 
 
@@ -364,12 +362,12 @@ def mutants(file, text):
     """Every mutant of a source, `file` being its path from the root, in the order of the text."""
     code = Code(text)
     rules = [check] if "/sim/" in file else OF_REFERENCE if "/harness/" in file else RULES
-    within = Spans(bodies(code) if rules is RULES else host_bodies(code))
-    fixed = Spans(constants(code))
+    within = marks(code, code.bodies() if rules is RULES else code.host_bodies())
+    fixed = marks(code, code.constants())
     found, seen, spans = [], collections.Counter(), set()
     for rule in rules:
         for begin, end, now, planted, *more in rule(code):
-            if begin not in within or begin in fixed or (begin, end, now) in spans:
+            if not within[begin] or fixed[begin] or (begin, end, now) in spans:
                 continue
             spans.add((begin, end, now))
             line = text[text.rfind("\n", 0, begin) + 1:text.find("\n", begin)]
