@@ -44,9 +44,9 @@ class PageTest(ExplorersPage):
                               "'[data-counter]')].map(cell => [cell.dataset.counter, "
                               "[Number(cell.dataset.value), cell.title]]))")
         for pane, counts in zip(shown, expected):
-            both = {"requested": counts["requestedRead"] + counts["requestedWrite"],
-                    "distinct": counts["distinctRead"] + counts["distinctWrite"],
-                    "matmul": counts["matmul"], "exps": counts["exps"]}
+            both = {"requested": counts["requested_read_bytes"] + counts["requested_write_bytes"],
+                    "distinct": counts["distinct_read_bytes"] + counts["distinct_write_bytes"],
+                    "matmul": counts["matmul_flops"], "exps": counts["exp_count"]}
             self.assertEqual({name: value for name, (value, _) in pane.items()}, both)
             for name, (value, title) in pane.items():
                 self.assertEqual(int(re.sub(r"\D", "", title)), both[name])
@@ -54,13 +54,13 @@ class PageTest(ExplorersPage):
         # Back and forth it is the same; and a count that is not the program's is said.
         self.do("explorer.seek(explorer.last / 3 | 0)")
         third = self.counts()
-        self.assertTrue(0 < third[0]["requestedRead"] < expected[0]["requestedRead"])
+        self.assertTrue(0 < third[0]["requested_read_bytes"] < expected[0]["requested_read_bytes"])
         self.do("explorer.seek(explorer.last)")
         self.do("explorer.seek(explorer.last / 3 | 0)")
         self.assertEqual(self.counts(), third)
         self.do("(() => { const { events } = explorer.panes[0].run;"
                 "events.find(e => e.bytes).bytes += 2;"
-                "events.find(e => e.counts.matmul).counts.matmul += 1;"
+                "events.find(e => e.counts.matmul_flops).counts.matmul_flops += 1;"
                 "explorer.useClock('order', 4); explorer.seek(explorer.last) })()")
         self.assertEqual(self.verdicts()[1], "= the program's counts")
         self.assertRegex(self.verdicts()[0], "^not the program's count: requested.*matmul")
@@ -130,7 +130,7 @@ class PageTest(ExplorersPage):
           const t = explorer.panes[0].timeline, e = explorer.panes[0].run.events[{wait}];
           const r = t.canvas.getBoundingClientRect();
           return [r.left + t.gutter + ((e.from + e.to) / 2 - t.from) * t.scale,
-                  r.top + t.warpY(e.warp) + t.rowHeight / 2]; }})()"""))
+                  r.top + t.rowOf(e).y + t.rowOf(e).height / 2]; }})()"""))
         self.assertEqual(self.of_panes("pane.selected?.index"), [wait, None])
         self.assertRegex(self.of_panes("pane.find('.event').textContent")[0],
                          r"__syncthreads number \d+\. Arrived: warp \d.*Missing: warp \d")
@@ -151,7 +151,8 @@ class PageTest(ExplorersPage):
         self.assertIn("not time", self.text("clock-note"))
         self.assertEqual(self.verdicts(), ["= the program's counts"])
         # Warpgroups are rows that can be read, and so are warps.
-        rows = "[pane.timeline.rows.map(row => row[1]), pane.timeline.rowHeight >= 10]"
+        rows = ("(rows => [rows.map(row => row.label), rows.every(row => row.height >= 10)])("
+                "pane.timeline.rows.filter(row => row.warps.length))")
         groups = self.of_panes(rows)[0]
         self.assertEqual(groups, [[f"warpgroup {i}" for i in range(len(groups[0]))], True])
         self.press("g")
@@ -163,17 +164,18 @@ class PageTest(ExplorersPage):
         """Parts of the keys are named, and so is what merges them."""
         self.open("#t=10", self.made("split", "05/split_kv"))
         self.assertEqual(self.value("explorer.panes[0].run.blocks.filter(b => b.part).map("
-                                    "b => [b.part, ...b.Q, ...b.K])"), [
-            [f"part {part} of 4", 4 * head, 4 * head + 3, key, key + 255]
-            for head in (0, 1) for part, key in enumerate(range(1024 * head, 1024 * head + 1024,
-                                                                256))])
+                                    "b => [b.part, b.Q, b.K])"), [
+            [f"part {part} of 4", [[4 * head, 4 * head + 3]],
+             [[key, key + 127] for key in (1024 * head + 128 * part + 512 * i for i in (0, 1))]]
+            for head in (0, 1) for part in range(4)])
         self.assertRegex(self.label(".sms"), r"SM 2: attention, block 2 of 8, part 2 of 4: "
-                                             r"Q 0–3, K 512–767,")
+                                             r"Q 0–3, K 256–383, 768–895,")
         self.do("explorer.seek(explorer.last)")
         self.assertEqual(self.verdicts(), ["= the program's counts"])
         self.assertRegex(self.label(".timeline"), "merge, block 4 of 8: O 4")
         self.assertEqual(self.value("explorer.panes[0].replay.scores.every(n => n === 1)"), True)
-        self.assertRegex(self.value("explorer.panes[0].memory.told(5, 0.2, 0.3)"),
+        self.assertRegex(self.value("(map => map.told(map.canvas.clientWidth * 0.2, "
+                                    "map.canvas.clientHeight * 0.3))(explorer.panes[0].maps[5])"),
                          r"^O_parts, part 1, row 1: .* read 1×")
 
     # ---- what it looks like ----
@@ -281,7 +283,7 @@ class PageTest(ExplorersPage):
     def test_the_fragment_is_the_moment(self):
         self.open("#t=0")
         self.value("explorer.useClock('order', 1); explorer.seek(99); explorer.setSpan(70);"
-                   "explorer.panes[1].select(explorer.panes[1].run.events[300])")
+                   "explorer.panes[1].choose(explorer.panes[1].run.events[300])")
         state = "[explorer.now, explorer.span, explorer.sms, explorer.panes[1].selected.index]"
         kept, before = self.fragment(), self.value(state)
         self.assertEqual(before, [99, 70, 1, 300])

@@ -16,8 +16,9 @@ import unittest
 
 from base import ROOT, Scratch, argument, read
 from ladder.explore.command import asked_of, chosen, options_of
-from ladder.explore.pane import COUNTERS, pane_of
-from ladder.explore.trace import Trace, pieces, union
+from ladder.bench.traces import joined, pieces
+from ladder.explore.page import COUNTERS, pane_of, sums
+from ladder.explore.trace import Trace, union
 from ladder.files import course_pages
 from ladder.programs import programs_in
 from ladder.steps import ladder_of
@@ -53,27 +54,20 @@ def traced(rung, options):
         return Trace(path), records
 
 
-def sums(records):
-    return {mine: sum(record[its] for record in records) for mine, its in COUNTERS.items()}
-
-
 def counted(trace):
-    """The same from a trace's events."""
+    """The program's sums, from a trace's events."""
     found = dict.fromkeys(COUNTERS, 0)
     seen = {}
     for event in trace.events:
-        names = ("matmul", "exps", "other", "sramRead", "sramWrite")
-        for name, amount in zip(names, event.amounts):
+        for name, amount in event.counts.items():
             found[name] += amount
         if event.direction:
-            found["requested" + event.direction.capitalize()] += event.bytes
+            found[f"requested_{event.direction}_bytes"] += event.bytes
             place = event.launch, event.name, event.direction
             seen.setdefault(place, set()).update(pieces(event.ranges))
     for (_, _, direction), ranges in seen.items():
-        until = 0
-        for begin, end in sorted(ranges):
-            found["distinct" + direction.capitalize()] += max(end - max(begin, until), 0)
-            until = max(until, end)
+        found[f"distinct_{direction}_bytes"] += sum(
+            end - begin for begin, end in joined(ranges))
     return found
 
 
@@ -101,24 +95,31 @@ class TraceTest(unittest.TestCase):
                 self.assertEqual(counted(trace), sums(records))
                 if step.default:
                     self.assertEqual(sums(records), sums(run(step.rung, options)))
-                lines = {event.line for event in trace.events if event.line}
+                lines = {(event.file, event.line) for event in trace.events if event.file}
                 self.assertTrue(lines)
-                for path, _, line in (place.rpartition(":") for place in lines):
+                for path, line in lines:
                     # The rung's own, or that of a forward pass which the step names.
-                    self.assertRegex(os.path.relpath(path, ROOT), r"^\d\d_\w+/")
-                    self.assertLessEqual(int(line), len(read(path).splitlines()))
-                self.assertEqual(len(pane_of(trace, records, "")["events"]), len(trace.events))
+                    self.assertRegex(path, r"^\d\d_\w+/")
+                    self.assertLessEqual(line, len(read(ROOT, path).splitlines()))
+                pane = pane_of(trace, records, "")
+                self.assertEqual(len(pane["events"]), len(trace.events))
+                # A wait ends when the last has come, and for ever waits nobody.
+                for event in pane["events"]:
+                    parts = pane["meetings"][event["awaits"]][2] if "awaits" in event else []
+                    self.assertEqual(event["order"][1], 1 + max(
+                        pane["events"][part]["order"][0] for part in (event["index"], *parts)))
 
     def test_a_line_is_the_one_that_does_it(self):
         trace, _ = traced("00_naive", "--device sim --seqlen 16 --heads 1 --check off")
         lines = read(ROOT, "00_naive/attention.cu").splitlines()
 
         def text(event):
-            return lines[int(event.line.rpartition(":")[2]) - 1]
+            return lines[event.line - 1]
         for event in trace.events:
             if event.direction:
                 self.assertIn(event.name + "[", text(event))
-        self.assertTrue(any("fmaf" in text(event) for event in trace.events if event.amounts[0]))
+        self.assertTrue(any("fmaf" in text(event) for event in trace.events
+                            if event.counts["matmul_flops"]))
 
     def test_tiles_of_s(self):
         """Under the mask 05 skips what lies above it, and 04 makes it all. split_kv has the heads

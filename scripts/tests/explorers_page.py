@@ -77,7 +77,7 @@ class ExplorersPage(unittest.TestCase):
         self.browser.prefer(**({"colour": "light", "motion": "no-preference"} | media))
         if page == ExplorersPage.there:
             self.value(f"history.replaceState(null, '', '{fragment or '#'}');"
-                       "explorer.written = null; explorer.fromFragment();"
+                       "explorer.fromFragment();"
                        "document.activeElement.blur()")
         else:
             self.browser.open(page, fragment)
@@ -125,7 +125,7 @@ class ExplorersPage(unittest.TestCase):
         self.browser.drawn()
 
     def fragment(self):
-        self.browser.wait_for("!explorer.pending && !explorer.writing")
+        self.browser.wait_for("!explorer.pending && !explorer.settling")
         return self.value("location.hash")
 
     def alert(self):

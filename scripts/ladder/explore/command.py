@@ -10,8 +10,7 @@ import webbrowser
 
 from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop
 from ladder.explore import perfetto
-from ladder.explore.page import page_of
-from ladder.explore.pane import pane_of
+from ladder.explore.page import page_of, pane_of
 from ladder.explore.trace import Trace
 from ladder.files import ROOT, write_whole
 from ladder.programs import json_lines, programs_in, run_quietly

@@ -1,14 +1,18 @@
 // Drawing: canvases that are sharp at any pixel density, and the page's colours for them.
 
-const COLOURS = ["paper", "card", "line", "ink", "soft", "faint", "accent", "now", "bad", "read",
-                 "write", "copy", "product", "softmax", "arithmetic", "shared", "exchange", "wait",
-                 "signal", "exit"];
-let palette = {}, rgb = {};  // as CSS says it; red, green and blue
+const $ = (id) => document.getElementById(id);
+/// A colour of the page, and what it stands for.
+const swatch = (colour, words, opacity = 1) => `<span class="legend">` +
+  `<i style="background: var(--${colour}); opacity: ${opacity}"></i>${words}</span>`;
+
+const palette = {}, rgb = {};  // as CSS says it; red, green and blue
 function readPalette() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of COLOURS) {
-    palette[name] = style.getPropertyValue("--" + name).trim();
-    rgb[name] = [1, 3, 5].map((k) => parseInt(palette[name].slice(k, k + 2), 16));
+  for (const property of document.styleSheets[0].cssRules[0].style) {
+    if (!property.startsWith("--")) continue;
+    const name = property.slice(2), colour = style.getPropertyValue(property).trim();
+    palette[name] = colour;
+    rgb[name] = [1, 3, 5].map((k) => parseInt(colour.slice(k, k + 2), 16));
   }
 }
 /// The parts of a colour over that of what is empty.
@@ -32,12 +36,37 @@ function sheet(canvas) {
   return { context, width, height };
 }
 
-/// A canvas of a pane with a note in its title; told(x, y) says what is at a place of it.
+/// A canvas of a pane, maybe with a note in its title; told(x, y) says what is at a place of it.
 class View {
   constructor(pane, canvas, note) {
     Object.assign(this, { pane, canvas, note });
-    hover(canvas, (x, y) => this.told(x, y));
+    canvas.addEventListener("pointermove", (event) =>
+      tell(this.told(event.offsetX, event.offsetY), event.clientX, event.clientY));
+    canvas.addEventListener("pointerleave", () => tell(""));
   }
+  set label(words) { this.canvas.setAttribute("aria-label", words); }
+  get label() { return this.canvas.getAttribute("aria-label"); }
+}
+
+/// Shows a text at a place of the window, if there is one to show.
+function tell(words, x, y) {
+  const tip = $("tip");
+  tip.hidden = !words;
+  if (!words) return;
+  tip.textContent = words;
+  const { width, height } = tip.getBoundingClientRect();
+  tip.style.left = Math.max(4, Math.min(x + 12, innerWidth - width - 4)) + "px";
+  tip.style.top = (y + 16 + height > innerHeight ? y - height - 10 : y + 16) + "px";
+}
+/// Where the keyboard comes to a view, what it shows in words.
+function tellAtFocus(element, ...views) {
+  element.tabIndex = 0;
+  element.addEventListener("focus", () => {
+    if (!element.matches(":focus-visible")) return;
+    const box = element.getBoundingClientRect();
+    tell(views.map((view) => view.label).join(". "), box.left, box.bottom - 16);
+  });
+  element.addEventListener("blur", () => tell(""));
 }
 
 /// A picture of a pixel a cell, to be drawn at any size without seams.

@@ -42,11 +42,10 @@ class SmsView extends View {
     context.fillStyle = palette.now;
     context.fillRect(Math.min(width - 2, this.x(now)), 0, 2, height);
     const atWork = run.blocks.filter((block) => block.from <= now && block.to > now);
-    this.note.textContent = `${atWork.length} at work on ${explorer.sms} ` +
+    this.note.textContent = this.note.title = `${atWork.length} at work on ${explorer.sms} ` +
       `SM${explorer.sms > 1 ? "s" : ""}` + this.why();
-    this.note.title = this.note.textContent;
-    this.canvas.setAttribute("aria-label", "Blocks at work: " +
-      (atWork.map((block) => this.words(block)).join("; ") || "none"));
+    this.label = "Blocks at work: " +
+      (atWork.map((block) => this.words(block)).join("; ") || "none");
   }
 
   /// From the longest to the shortest.
@@ -58,7 +57,7 @@ class SmsView extends View {
   /// Of an order that surprises.
   why() {
     const { blocks } = this.pane.run.launches.find((launch) => launch.multiplies) || { blocks: [] };
-    return blocks.length > 1 && blocks[0].Q && blocks[1].Q && blocks[0].Q[0] > blocks[1].Q[0]
+    return blocks.length > 1 && blocks[0].Q && blocks[1].Q && blocks[0].Q[0][0] > blocks[1].Q[0][0]
       ? "; the last rows of Q first: under a mask they have the most keys" : "";
   }
 

@@ -1,56 +1,39 @@
 // The kernel's source, with the line that is at work.
 
 class SourceView {
-  constructor(pane, box, note) {
-    this.pane = pane;
-    this.box = box;
-    this.note = note;
-    this.file = -1;
-    this.marked = [];
-  }
+  constructor(pane, box, note) { Object.assign(this, { pane, box, note }); }
 
   show(file) {
     if (file === this.file) return;
     this.file = file;
-    const { path, text } = this.pane.run.files[file];
-    this.note.textContent = path + (text ? "" : ": not to be read here");
-    const list = document.createElement("ol");
-    text.split("\n").forEach((line, i) => {
-      const item = document.createElement("li");
-      item.textContent = line || " ";
-      item.dataset.line = i + 1;
-      list.append(item);
-    });
-    this.box.replaceChildren(list);
-    this.lines = list.children;
-    this.marked = [];
-    const fault = this.pane.run.fault;
-    if (fault && fault.file === file && this.lines[fault.line - 1]) {
-      this.lines[fault.line - 1].classList.add("fault");
+    const { files, fault } = this.pane.run;
+    this.note.textContent = file + (files[file] ? "" : ": not to be read here");
+    this.box.innerHTML = "<ol></ol>";
+    for (const line of files[file].split("\n")) {
+      this.box.firstChild.append(document.createElement("li"));
+      this.box.firstChild.lastChild.textContent = line || " ";
     }
+    this.lines = [...this.box.firstChild.children];
+    if (fault?.file === file) this.lines[fault.line - 1]?.classList.add("fault");
   }
 
   /// current: the event that began last; others: those of the other warps.
   draw(current, others) {
-    if (!current || current.file < 0) return;
+    if (!current?.file) return;
     this.show(current.file);
-    for (const line of this.marked) line.classList.remove("now", "near");
-    this.marked = [];
-    const mark = (first, last, name) => {
-      for (const item of [...this.lines].slice(first - 1, last)) {
-        item.classList.add(name);
-        this.marked.push(item);
-      }
-    };
-    for (const e of others) if (e.file === this.file) mark(e.line, e.line, "near");
+    for (const line of this.lines) line.classList.remove("now", "near");
+    for (const e of others) {
+      if (e.file === this.file) this.lines[e.line - 1]?.classList.add("near");
+    }
     // What is computed lies between two places.
-    mark(Math.min(current.line, current.since), Math.max(current.line, current.since), "now");
+    const [first, last] = [current.line, current.since].sort((a, b) => a - b);
+    for (const line of this.lines.slice(first - 1, last)) line.classList.add("now");
     this.scrollTo(current.line);
   }
 
   /// Where the run ended.
   drawFault({ file, line }) {
-    if (file < 0) return;
+    if (!file) return;
     this.show(file);
     this.scrollTo(line);
   }

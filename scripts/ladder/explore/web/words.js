@@ -10,6 +10,8 @@ function scaled(value, unit) {
 }
 const exactly = (value, unit) => Math.round(value).toLocaleString("en") + (unit ? " " + unit : "");
 const range = ([first, last]) => first === last ? `${first}` : `${first}–${last}`;
+const ranges = (all) => all.length > 3 ? `${range(all[0])}, …, ${range(all.at(-1))}`
+  : all.map((one) => range(one)).join(", ");
 
 /// Rows of an array in words; partial results have rows for each part.
 function rowsInWords(array, [first, last]) {
@@ -25,11 +27,18 @@ function rowsInWords(array, [first, last]) {
 
 // What TMA is asked for, and all that an engine does beside the warps.
 const LOADS = ["tma_load", "bulk_load"], STORES = ["tma_store", "bulk_add"];
-const BESIDE = [...LOADS, ...STORES, "wgmma", "read"];
+const BESIDE = { read: "cp.async", tma_load: "TMA", bulk_load: "TMA", tma_store: "TMA stores",
+                 bulk_add: "TMA additions", wgmma: "tensor cores" };
 
-const AMOUNTS = [["matmul", "matmul FLOPs"], ["exps", "exponentials"], ["other", "other FLOPs"],
-                 ["sramRead", "B read from shared memory"],
-                 ["sramWrite", "B written to shared memory"]];
+/// Who does what an event starts; a load is named by its array.
+function engineOf(e) {
+  return e.lands === undefined ? undefined
+    : BESIDE[e.what] && BESIDE[e.what] + (LOADS.includes(e.what) ? " " + e.name : "");
+}
+
+const AMOUNTS = [["matmul_flops", "matmul FLOPs"], ["exp_count", "exponentials"],
+                 ["other_flops", "other FLOPs"], ["sram_read_bytes", "B read from shared memory"],
+                 ["sram_write_bytes", "B written to shared memory"]];
 
 /// What an event is, without who does it and where.
 function deed(e) {
@@ -38,7 +47,7 @@ function deed(e) {
     .map(([key, unit]) => exactly(e.counts[key], unit)).join(", ");
   const also = amounts && ` (${amounts})`;
   const moved = `${exactly(e.bytes || 0, "B")} of ${name}` +
-    (rows ? `, ${rowsInWords(e.run.arrayOf.get(name), rows)}` : "");
+    (rows ? `, ${rowsInWords(e.run.array(name), rows)}` : "");
   const words = {
     read: () => `reads ${moved}${e.kind === "copy" ? " into shared memory" : ""}`,
     write: () => `writes ${moved}`,
@@ -58,7 +67,7 @@ function deed(e) {
     named_barrier_arrive: () => `arrives at named barrier ${name}`,
     __syncthreads: () => `comes to __syncthreads number ${e.number + 1}`,
     store: () => `stores to ${name} in shared memory` +
-      (e.of ? `, what it read of ${e.of}` : ""),
+      (e.source ? `, what it read of ${e.source}` : ""),
     zeros: () => "fills shared memory with zeros",
     exit: () => "is done",
   }[what];
@@ -69,7 +78,7 @@ function deed(e) {
 function sentence(e) {
   const part = e.block.part ? ` (${e.block.part})` : "";
   return `${e.launch.kernel}, block ${e.block.number}${part}, warp ${e.warp} ${deed(e)}` +
-    (e.file >= 0 ? ` · ${e.run.files[e.file].path}:${e.line}` : "");
+    (e.file ? ` · ${e.file}:${e.line}` : "");
 }
 
 /// Who has come to what an event waits for, up to `now`, and who has not.
@@ -79,7 +88,7 @@ function meetingOf(e, now) {
   const told = new Map();
   for (const part of parts.map((index) => run.events[index])) {
     const { what } = part;
-    const here = (BESIDE.includes(what) ? part.until : part.from) <= now;
+    const here = (BESIDE[what] ? part.until : part.from) <= now;
     const who = LOADS.includes(what) ? `copy of ${part.name} (${exactly(part.amount, "B")})`
       : what === "read" ? `copy of ${part.name} (${exactly(part.bytes, "B")})`
       : what === "wgmma" ? `product with ${part.name}`
