@@ -214,7 +214,7 @@ class PageTest(ExplorersPage):
     def test_all_is_on_a_phone(self):
         self.check_screen(390, 844, True)
         self.assertEqual(self.of_panes("pane.element.checkVisibility()"), [True, False])
-        self.do("document.querySelectorAll('.tabs button')[1].click()")
+        self.do("document.querySelectorAll('#tabs button')[1].click()")
         self.assertEqual(self.value(OFF_SCREEN), [])
         self.assertIn("pane=2", self.fragment())
 

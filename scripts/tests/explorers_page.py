@@ -14,7 +14,7 @@ OFF_SCREEN = """(() => {
   const off = [], scrolls = e => e && e !== document.body &&
     (/auto|scroll/.test(getComputedStyle(e).overflowY) ? e : scrolls(e.parentElement));
   for (const e of document.querySelectorAll('header *, main *, footer *')) {
-    if (e.closest('svg, option, .source, .hidden-text') || !e.checkVisibility()) continue;
+    if (e.closest('svg, option, .source') || !e.checkVisibility()) continue;
     const r = e.getBoundingClientRect(), inner = scrolls(e.parentElement);
     const name = e.tagName + '.' + (e.className || e.id);
     if (r.width < 1 && r.height < 1) continue;

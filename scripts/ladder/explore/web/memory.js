@@ -23,14 +23,14 @@ class MemoryView extends View {
     const map = this.map = replay.maps[this.index], { sides } = this;
     const { context, width, height } = sheet(this.canvas);
     const w = sides.length > 1 ? (width - 2) / 2 : width;
-    sides.forEach((name, i) => {
-      const image = new Cells(map.columns, map.rows), { bytes, when } = map[name];
-      bytes.forEach((n, cell) => {
-        const times = n / map.inRow[Math.floor(cell / map.columns)];
-        image.put(cell, mixed(name, n <= 0 ? 0 : when[cell] > now - glow ? 1
-          : strength(times, explorer.most)));
+    sides.forEach((side, i) => {
+      const { bytes, when } = map[side];
+      picture(context, i * (width - w), w, height, map.columns, map.rows, (cell) => {
+        // The darker, the more often it was asked for, of as many times as any was.
+        const times = bytes[cell] / map.inRow[Math.floor(cell / map.columns)];
+        return mixed(side, !times ? 0 : when[cell] > now - glow ? 1 : 0.16 + 0.54 *
+          Math.max(0, Math.log2(times)) / Math.max(1, Math.log2(explorer.most)));
       });
-      image.draw(context, i * (width - w), 0, w, height);
     });
     const [read, written] = [map.read, map.write].map(({ bytes }) =>
       exactly(bytes.reduce((sum, n) => sum + n, 0), "B"));

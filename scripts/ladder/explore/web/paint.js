@@ -69,45 +69,16 @@ function tellAtFocus(element, ...views) {
   element.addEventListener("blur", () => tell(""));
 }
 
-/// A picture of a pixel a cell, to be drawn at any size without seams.
-class Cells {
-  constructor(columns, rows) {
-    this.canvas = new OffscreenCanvas(columns, rows);
-    this.context = this.canvas.getContext("2d");
-    this.image = this.context.createImageData(columns, rows);
+/// A picture of a pixel a cell, at any size without seams; colourOf(cell) is [red, green, blue].
+function picture(context, x, width, height, columns, rows, colourOf) {
+  const canvas = new OffscreenCanvas(columns, rows), own = canvas.getContext("2d");
+  const image = own.createImageData(columns, rows);
+  for (let cell = 0; cell < rows * columns; ++cell) {
+    image.data.set([...colourOf(cell), 255], 4 * cell);
   }
-  put(cell, colour) {
-    this.image.data.set(colour, 4 * cell);
-    this.image.data[4 * cell + 3] = 255;
-  }
-  draw(context, x, y, width, height) {
-    this.context.putImageData(this.image, 0, 0);
-    context.imageSmoothingEnabled = false;
-    context.drawImage(this.canvas, x, y, width, height);
-  }
-}
-
-function hatch(context, x, y, width, height, colour) {
-  context.save();
-  context.beginPath();
-  context.rect(x, y, width, height);
-  context.clip();
-  context.strokeStyle = colour;
-  context.lineWidth = 1;
-  context.beginPath();
-  for (let at = -height; at < width; at += 5) {
-    context.moveTo(x + at, y + height);
-    context.lineTo(x + at + height, y);
-  }
-  context.stroke();
-  context.restore();
-}
-
-/// How strongly a cell is coloured that was asked for so many times, of at most so many.
-function strength(times, most) {
-  if (times <= 0) return 0;
-  const steps = Math.max(1, Math.log2(Math.max(most, 2)));
-  return 0.16 + 0.54 * Math.min(1, Math.max(0, Math.log2(Math.max(times, 1))) / steps);
+  own.putImageData(image, 0, 0);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(canvas, x, 0, width, height);
 }
 
 function textThatFits(context, text, width) {

@@ -23,18 +23,16 @@ class ScoresView extends View {
       this.note.textContent = "no product of Q and K in this trace";
       return;
     }
-    const image = new Cells(columns, rows), counts = {};
+    const counts = {};
     const colours = Object.fromEntries(Object.entries(LOOKS)
       .map(([state, look]) => [state, mixed(...look)]));
-    for (let row = 0; row < rows; ++row) {
-      for (let column = 0; column < columns; ++column) {
-        const state = this.stateOf(row, column, now, glow);
-        counts[state] = (counts[state] || 0) + 1;
-        const line = state === "skipped" && (row + columns - column) % 8 === 0;
-        image.put(row * columns + column, colours[line ? "hatched" : state]);
-      }
-    }
-    image.draw(context, 0, 0, side, side);
+    picture(context, 0, side, side, columns, rows, (cell) => {
+      const row = Math.floor(cell / columns), column = cell % columns;
+      const state = this.stateOf(row, column, now, glow);
+      counts[state] = (counts[state] || 0) + 1;
+      const line = state === "skipped" && (row + columns - column) % 8 === 0;
+      return colours[line ? "hatched" : state];
+    });
     context.strokeStyle = palette.line;
     context.strokeRect(0.5, 0.5, side - 1, side - 1);
     const share = (...states) => Math.round(100 / (rows * columns) *

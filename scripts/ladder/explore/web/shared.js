@@ -47,7 +47,9 @@ class SharedView extends View {
       context.globalAlpha = segment.underWay ? 0.18 : 0.5;
       context.fillRect(from, y, size - 1, height);
       context.globalAlpha = 1;
-      if (segment.underWay) hatch(context, from, y, size - 1, height, colour);
+      for (let at = 0; segment.underWay && at < size - 1; at += 4) {
+        context.fillRect(from + at, y, 1, height);
+      }
       context.fillStyle = palette.ink;
       const text = textThatFits(context, this.words(segment), size - 6);
       if (text.length > 2) context.fillText(text, from + 3, y + height / 2);

@@ -31,8 +31,9 @@ class SmsView extends View {
       context.fillRect(x, y, w, h);
       context.globalAlpha = 1;
       context.fillStyle = palette.ink;
-      const text = h > 9 && this.labels(block).find((one) =>
-        context.measureText(one).width < w - 6);
+      const { kernel } = block.launch, does = block.part || block.work || kernel;
+      const text = h > 9 && [this.pane.name(block), `${kernel}: ${does}`, does, kernel].find(
+        (one) => context.measureText(one).width < w - 6);
       if (text) context.fillText(text, x + 3, y + h / 2);
       if (block === shown) {
         context.strokeStyle = palette.ink;
@@ -46,12 +47,6 @@ class SmsView extends View {
       `SM${explorer.sms > 1 ? "s" : ""}` + this.why();
     this.label = "Blocks at work: " +
       (atWork.map((block) => this.words(block)).join("; ") || "none");
-  }
-
-  /// From the longest to the shortest.
-  labels(block) {
-    const { kernel } = block.launch, does = block.part || block.work;
-    return [this.pane.name(block), does ? `${kernel}: ${does}` : kernel, does, kernel];
   }
 
   /// Of an order that surprises.

@@ -89,11 +89,10 @@ function meetingOf(e, now) {
   for (const part of parts.map((index) => run.events[index])) {
     const { what } = part;
     const here = (BESIDE[what] ? part.until : part.from) <= now;
-    const who = LOADS.includes(what) ? `copy of ${part.name} (${exactly(part.amount, "B")})`
-      : what === "read" ? `copy of ${part.name} (${exactly(part.bytes, "B")})`
+    const who = !BESIDE[what] ? `warp ${part.warp}`
       : what === "wgmma" ? `product with ${part.name}`
-      : what === "tma_store" ? `store of ${part.name}`
-      : what === "bulk_add" ? `addition to ${part.name}` : `warp ${part.warp}`;
+      : `${part.direction === "read" ? "copy" : "store"} of ${part.name} ` +
+        `(${exactly(part.bytes, "B")})`;
     const entry = told.get(who + here) || { who, here, times: 0 };
     ++entry.times;
     told.set(who + here, entry);
