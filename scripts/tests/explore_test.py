@@ -105,7 +105,7 @@ class TraceTest(unittest.TestCase):
                 self.assertEqual(len(pane["events"]), len(trace.events))
                 # A wait ends when the last has come, and for ever waits nobody.
                 for event in pane["events"]:
-                    parts = pane["meetings"][event["awaits"]][2] if "awaits" in event else []
+                    parts = pane["meetings"][event["awaits"]][1] if "awaits" in event else []
                     self.assertEqual(event["order"][1], 1 + max(
                         pane["events"][part]["order"][0] for part in (event["index"], *parts)))
 

@@ -41,7 +41,7 @@ def pane_of(trace, records, command):
         "arrays": [{"name": name, "bytes": size, "rows": trace.rows_of(name),
                     "parts": trace.parts_of(name)} for name, size in trace.arrays.items()],
         "events": [told_of(event) for event in trace.events],
-        "meetings": [[*key, [part.index for part in parts]] for *key, parts in meetings],
+        "meetings": [[title, [part.index for part in parts]] for title, parts in meetings],
         "fault": fault, "files": {path: text_of(path) for path in paths if path},
         "counted": sums(records) if records else None}
 

@@ -42,7 +42,7 @@ def events_of(panes):
             found += work_of(event, f"{len(clocks)}.{event['index']}", over)
             if "awaits" not in event:
                 continue
-            name, _, parts = pane["meetings"][event["awaits"]]
+            name, parts = pane["meetings"][event["awaits"]]
             for part in (events[number] for number in parts):
                 if part["warp"] == event["warp"] or part["from"] > event["to"]:
                     continue

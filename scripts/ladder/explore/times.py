@@ -23,7 +23,7 @@ BARRIERS = ("__syncthreads", "mbarrier_arrive", "mbarrier_wait", "named_barrier_
 
 def put_in_order(trace):
     """Gives every event its ticks, and what it waits for. That are meetings: a phase of an
-    mbarrier, a round of a barrier, groups of copies or of products, [name, number, [event]]."""
+    mbarrier, a round of a barrier, groups of copies or of products, [title, [event]]."""
     now, meetings = 0, []
     for events in trace.blocks().values():
         meet(events, meetings)
@@ -44,7 +44,7 @@ def put_in_order(trace):
 
 def end_of(event, meetings):
     """A tick later, or when the last has come that it waits for."""
-    parts = meetings[event.awaits][2] if event.awaits is not None else []
+    parts = meetings[event.awaits][1] if event.awaits is not None else []
     event.order[1] = 1 + max(one.order[0] for one in (event, *parts))
     return event.order[1]
 
@@ -53,14 +53,14 @@ def meet(events, meetings):
     """Finds out what the events of a block wait for, and what takes part in that."""
     numbers, own = {}, collections.defaultdict(list)
 
-    def meeting(name, number):
-        if (name, number) not in numbers:
-            numbers[name, number] = len(meetings)
-            meetings.append([name, number, []])
-        return numbers[name, number]
+    def meeting(title):
+        if title not in numbers:
+            numbers[title] = len(meetings)
+            meetings.append([title, []])
+        return numbers[title]
 
     def join(event, at):
-        meetings[at][2].append(event)
+        meetings[at][1].append(event)
         if event.awaits is None:
             event.lands = at
 
@@ -74,19 +74,20 @@ def meet(events, meetings):
             for one in own["cp_async_wait", event.warp]:
                 one[0] = min(one[0], number)
         elif what in OWN_WAITS.values():
-            event.awaits = meeting(f"{what} of warp {event.warp}", number)
+            event.awaits = meeting(f"{what} {number} of warp {event.warp}")
             mine = own[what, event.warp]
             for group, one in mine:
                 if group < number:
                     join(one, event.awaits)
             mine[:] = [one for one in mine if one[0] >= number]
         elif what in (*LOADS, *BARRIERS):
-            at = meeting(("named barrier " if what.startswith("named") else "")
-                         + (event.barrier or name or what), number)
+            at = meeting(f"__syncthreads number {number + 1}" if what == "__syncthreads" else
+                         f"named barrier {name}, round {number}" if what.startswith("named") else
+                         f"mbarrier {event.barrier or name}, phase {number}")
             if what in WAITS:
                 event.awaits = at
             # Lanes on their own come to a barrier once more, after the rest of their warp.
-            came = any((one.what, one.warp) == (what, event.warp) for one in meetings[at][2])
+            came = any((one.what, one.warp) == (what, event.warp) for one in meetings[at][1])
             if what not in WAITS or (what != "mbarrier_wait" and not came):
                 join(event, at)
 

@@ -88,7 +88,6 @@ class Run {
       e.until = over[e.lands] < Infinity ? Math.max(over[e.lands], e.from) : e.to;
     }
     this.order = [...this.events].sort((a, b) => a.from - b.from || a.index - b.index);
-    this.begins = this.order.map((e) => e.from);
   }
 }
 
@@ -107,29 +106,12 @@ function joined(all) {
   return found;
 }
 
-/// The rows of its array that an event touches, first and last, or null.
+/// The rows of its array that an event touches, first and last, or null. Ranges are [begin, bytes,
+/// step, count].
 function rowsOf(e) {
   const array = e.run.array(e.name);
   if (!array || !e.ranges) return null;
   const width = array.bytes / array.rows, [begin, size, step, count] = e.ranges.at(-1);
   return [Math.floor(e.ranges[0][0] / width),
           Math.ceil((begin + (count - 1) * step + size) / width) - 1];
-}
-
-/// Calls f(begin, end) for each piece of [[begin, bytes, step, count], …].
-function eachPiece(pieces, f) {
-  for (const [begin, bytes, step, count] of pieces) {
-    for (let k = 0; k < count; ++k) f(begin + k * step, begin + k * step + bytes);
-  }
-}
-
-/// How many of the sorted numbers are at most x.
-function countUpTo(sorted, x) {
-  let low = 0, high = sorted.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (sorted[middle] <= x) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }

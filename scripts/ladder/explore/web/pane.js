@@ -1,11 +1,8 @@
 // One step: its views, at the moment of the clock that all share.
 
-const COUNTED = [["requested", "Requested of HBM", "B",
-                  ["requested_read_bytes", "requested_write_bytes"]],
-                 ["distinct", "Distinct bytes", "B",
-                  ["distinct_read_bytes", "distinct_write_bytes"]],
-                 ["matmul", "Matmul FLOPs", "", ["matmul_flops"]],
-                 ["exps", "Exponentials", "", ["exp_count"]]];
+const COUNTED = [["Requested of HBM", "B", "requested_read_bytes", "requested_write_bytes"],
+                 ["Distinct bytes", "B", "distinct_read_bytes", "distinct_write_bytes"],
+                 ["Matmul FLOPs", "", "matmul_flops"], ["Exponentials", "", "exp_count"]];
 
 class Pane {
   constructor(run) {
@@ -19,8 +16,8 @@ class Pane {
       <div class="top"><h2>${run.title}</h2><span class="summary">${this.summary()}</span>
         <span class="verdict" role="status"></span></div>
       <div class="fault-note" role="alert" hidden><span></span><button>Go there</button></div>
-      <dl class="counters">${COUNTED.map(([key, label]) =>
-        `<div><dt>${label}</dt><dd data-counter="${key}"></dd></div>`).join("")}</dl>
+      <dl class="counters">${COUNTED.map(([label]) =>
+        `<div><dt>${label}</dt><dd></dd></div>`).join("")}</dl>
       <div class="view"><h3>HBM <small class="legend">
           ${swatch("read", "1× to", 0.16)} ${swatch("read", "<span class='most'></span>", 0.7)}
           ${swatch("write", "written", 0.5)} ${swatch("read", "")} ${swatch("write", "now")}
@@ -75,12 +72,11 @@ class Pane {
   }
 
   summary() {
-    const { head, plan } = this.run;
-    const tiles = plan.block_q ? `, tiles of ${plan.block_q} × ${plan.block_kv}` : "";
-    const heads = head.heads * head.batch;
-    return `N = ${head.seqlen}${head.seqlen_kv !== head.seqlen ? ` × ${head.seqlen_kv}` : ""}, ` +
-      `d = ${head.head_dim}, ${heads} head${heads > 1 ? "s" : ""}` +
-      `${head.causal ? ", causal" : ""}${tiles}`;
+    const { head, plan } = this.run, heads = head.heads * head.batch;
+    return [`N = ${head.seqlen}` + (head.seqlen_kv !== head.seqlen ? ` × ${head.seqlen_kv}` : ""),
+            `d = ${head.head_dim}`, `${heads} head${heads > 1 ? "s" : ""}`, head.causal && "causal",
+            plan.block_q && `tiles of ${plan.block_q} × ${plan.block_kv}`]
+      .filter(Boolean).join(", ");
   }
 
   faultAt() { return this.run.events[this.run.fault.event]?.from ?? this.run.last; }
@@ -149,19 +145,17 @@ class Pane {
   /// The head whose S is shown: the one that the block worked on last.
   headAt(block, now) {
     const last = block && block.events.findLast((e) => e.tile && e.from <= now);
-    return last ? Math.min(this.replay.heads - 1,
-                           Math.floor(last.tile[0] / this.run.head.seqlen)) : 0;
+    return last ? Math.floor(last.tile[0] / this.run.head.seqlen) : 0;
   }
 
   count() {
     const { counts, done } = this.replay, { fault, counted: program, events } = this.run;
-    for (const [key, , unit, parts] of COUNTED) {
+    this.element.querySelectorAll("dd").forEach((cell, i) => {
+      const [, unit, ...parts] = COUNTED[i];
       const sum = parts.reduce((total, part) => total + counts[part], 0);
-      const cell = this.find(`[data-counter="${key}"]`);
       cell.textContent = scaled(sum, unit);
       cell.title = exactly(sum, unit);
-      cell.dataset.value = sum;
-    }
+    });
     const wrong = Object.keys(program || {}).filter((name) => program[name] !== counts[name]);
     const [words, look] = fault ? ["ended with a fault", "differs"]
       : done < events.length ? [`${Math.floor(100 * done / events.length)}% of its events`, ""]
@@ -176,15 +170,7 @@ class Pane {
   }
 
   tell(current, now) {
-    this.told = current ? sentence(current) : "Nothing has begun.";
-    const meeting = current && meetingOf(current, now);
-    if (meeting) {
-      const { title, arrived, missing, waiters } = meeting;
-      const all = (list) => list.length ? list.join(", ") : "nobody";
-      this.told += arrived.length + missing.length === 0 ? " — nothing was under way."
-        : ` — ${title}. Arrived: ${all(arrived)}. Missing: ${all(missing)}.` +
-          (waiters.length ? ` Waiting: warp ${waiters.join(", ")}.` : "");
-    }
+    this.told = current ? sentence(current) + meetingOf(current, now) : "Nothing has begun.";
     this.find(".event b").textContent = this.selected ? "Chosen: " : "";
     this.find(".event span").textContent = this.told;
   }

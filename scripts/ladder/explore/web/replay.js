@@ -28,7 +28,7 @@ class Replay {
         inRow[Math.floor(r * rows / array.rows)] += width / columns;
       }
       const side = () => ({  // places in HBM are even, as are all element sizes
-        bytes: new Float32Array(rows * columns), seen: new Uint8Array(Math.ceil(array.bytes / 2)),
+        bytes: new Float64Array(rows * columns), seen: new Uint8Array(Math.ceil(array.bytes / 2)),
         when: new Float64Array(rows * columns).fill(-Infinity) });
       return { array, width, rows, columns, inRow, read: side(), write: side() };
     });
@@ -43,9 +43,9 @@ class Replay {
 
   /// To the moment at which what has begun is all that begins until `now`.
   seek(now) {
-    const wanted = countUpTo(this.run.begins, now);
-    if (wanted < this.done) this.clear();
-    while (this.done < wanted) this.apply(this.run.order[this.done++]);
+    const { order } = this.run;
+    if (this.done && order[this.done - 1].from > now) this.clear();
+    while (order[this.done]?.from <= now) this.apply(order[this.done++]);
     return this;
   }
 
@@ -61,28 +61,25 @@ class Replay {
 
   access(e) {
     const map = this.maps.find(({ array }) => array.name === e.name), side = map[e.direction];
-    let touched = 0, fresh = 0;
-    eachPiece(e.ranges, (begin, end) => {
-      touched += end - begin;
-      for (let at = begin >> 1; at < end >> 1; ++at) {
-        if (!side.seen[at]) side.seen[at] = 1, fresh += 2;
+    const touched = e.ranges.reduce((sum, [, bytes, , count]) => sum + bytes * count, 0);
+    // Where lanes asked for the same bytes, each place was asked for so many times.
+    const times = e.bytes / touched, perCell = map.width / map.columns;
+    let fresh = 0;
+    for (const [first, bytes, step, count] of e.ranges) {
+      for (let k = 0; k < count; ++k) {
+        const begin = first + k * step;
+        for (let at = begin; at < begin + bytes; at += 2) {
+          if (!side.seen[at / 2]) side.seen[at / 2] = 1, fresh += 2;
+          const row = Math.floor(at / map.width);
+          const column = Math.min(map.columns - 1, Math.floor((at - row * map.width) / perCell));
+          const cell = Math.floor(row * map.rows / map.array.rows) * map.columns + column;
+          side.bytes[cell] += 2 * times;
+          side.when[cell] = e.from;
+        }
       }
-    });
+    }
     this.counts[`requested_${e.direction}_bytes`] += e.bytes;
     this.counts[`distinct_${e.direction}_bytes`] += fresh;
-    // Where lanes asked for the same bytes, each piece was asked for so many times.
-    const times = e.bytes / touched, perCell = map.width / map.columns;
-    eachPiece(e.ranges, (begin, end) => {
-      while (begin < end) {
-        const row = Math.floor(begin / map.width), inRow = begin - row * map.width;
-        const column = Math.min(map.columns - 1, Math.floor(inRow / perCell));
-        const next = Math.min(end, row * map.width + Math.max((column + 1) * perCell, inRow + 1));
-        const cell = Math.floor(row * map.rows / map.array.rows) * map.columns + column;
-        side.bytes[cell] += (next - begin) * times;
-        side.when[cell] = e.from;
-        begin = next;
-      }
-    });
   }
 
   /// A tile may have rows of several heads of Q, which share one of K and V.
@@ -145,8 +142,7 @@ function sharedContents(block, now) {
 /// What was filled together: where it is not told by a barrier, the copies of a group.
 function fillOf(e) {
   if (e.lands === undefined) return "";
-  const [name, number] = e.run.meetings[e.lands];
-  return name.replace(/ of warp .*/, "") + number;
+  return e.run.meetings[e.lands][0].replace(/ of warp .*/, "");
 }
 
 const hull = ([a, b], [c, d]) => [Math.min(a, c), Math.max(b, d)];

@@ -27,18 +27,16 @@ class Timeline extends View {
     const { canvas } = this;
     let held = null;
     canvas.addEventListener("pointerdown", (event) => {
-      held = { x: event.offsetX, pan: explorer.pan, moved: false };
+      held = { x: event.offsetX, pan: explorer.pan };
       canvas.setPointerCapture(event.pointerId);
     });
     canvas.addEventListener("pointermove", (event) => {
-      if (!held) return;
-      const by = event.offsetX - held.x;
-      if (Math.abs(by) > 3) held.moved = true;
-      if (held.moved) explorer.panTo(held.pan - by / this.scale);
+      const by = held ? event.offsetX - held.x : 0;
+      if (Math.abs(by) > 3) explorer.panTo(held.pan - by / this.scale);
     });
     canvas.addEventListener("pointerup", (event) => {
-      if (held && !held.moved) {
-        const e = this.eventAt(event.offsetX, event.offsetY);
+      const e = this.eventAt(event.offsetX, event.offsetY);
+      if (Math.abs(event.offsetX - held?.x) <= 3) {
         this.pane.choose(e === this.pane.selected ? null : e);
       }
       held = null;
@@ -186,7 +184,7 @@ class Timeline extends View {
     const fault = run.fault && run.events[run.fault.event];
     if (fault && fault.block === this.block) mark(fault, palette.bad);
     if (!selected || selected.block !== this.block) return;
-    for (const part of run.meetings[selected.awaits]?.[2] || []) {
+    for (const part of run.meetings[selected.awaits]?.[1] || []) {
       const e = run.events[part], { y, height } = this.rowOf(e);
       context.fillStyle = palette.ink;
       context.beginPath();

@@ -49,30 +49,30 @@ function deed(e) {
   const moved = `${exactly(e.bytes || 0, "B")} of ${name}` +
     (rows ? `, ${rowsInWords(e.run.array(name), rows)}` : "");
   const words = {
-    read: () => `reads ${moved}${e.kind === "copy" ? " into shared memory" : ""}`,
-    write: () => `writes ${moved}`,
-    tma_load: () => `has TMA load ${moved}, for ${e.barrier}`,
-    bulk_load: () => `has TMA load ${moved}, for ${e.barrier}`,
-    tma_store: () => `has TMA store ${moved}`,
-    bulk_add: () => `has TMA add ${moved.replace(" of ", " to ")}`,
-    wgmma: () => `starts a product with ${name} by its warpgroup: ` +
+    read: `reads ${moved}${e.kind === "copy" ? " into shared memory" : ""}`,
+    write: `writes ${moved}`,
+    tma_load: `has TMA load ${moved}, for ${e.barrier}`,
+    bulk_load: `has TMA load ${moved}, for ${e.barrier}`,
+    tma_store: `has TMA store ${moved}`,
+    bulk_add: `has TMA add ${moved.replace(" of ", " to ")}`,
+    wgmma: `starts a product with ${name} by its warpgroup: ` +
       exactly(e.amount, "matmul FLOPs"),
-    wgmma_wait: () => "waits for its warpgroup's products",
-    cp_async_wait: () => "waits for its asynchronous copies",
-    cp_async_commit: () => "closes a group of asynchronous copies",
-    tma_store_wait: () => "waits until its stores have been read",
-    mbarrier_wait: () => `waits at ${name} for the end of phase ${e.number}`,
-    mbarrier_arrive: () => `arrives at ${name}, phase ${e.number}`,
-    named_barrier_sync: () => `waits at named barrier ${name}`,
-    named_barrier_arrive: () => `arrives at named barrier ${name}`,
-    __syncthreads: () => `comes to __syncthreads number ${e.number + 1}`,
-    store: () => `stores to ${name} in shared memory` +
+    wgmma_wait: "waits for its warpgroup's products",
+    cp_async_wait: "waits for its asynchronous copies",
+    cp_async_commit: "closes a group of asynchronous copies",
+    tma_store_wait: "waits until its stores have been read",
+    mbarrier_wait: `waits at ${name} for the end of phase ${e.number}`,
+    mbarrier_arrive: `arrives at ${name}, phase ${e.number}`,
+    named_barrier_sync: `waits at named barrier ${name}`,
+    named_barrier_arrive: `arrives at named barrier ${name}`,
+    __syncthreads: `comes to __syncthreads number ${e.number + 1}`,
+    store: `stores to ${name} in shared memory` +
       (e.source ? `, what it read of ${e.source}` : ""),
-    zeros: () => "fills shared memory with zeros",
-    exit: () => "is done",
+    zeros: "fills shared memory with zeros",
+    exit: "is done",
   }[what];
   if (what === "compute") return amounts ? `computes: ${amounts}` : "computes";
-  return (words ? words() : `runs ${what}`) + also;
+  return (words || `runs ${what}`) + also;
 }
 
 function sentence(e) {
@@ -83,25 +83,21 @@ function sentence(e) {
 
 /// Who has come to what an event waits for, up to `now`, and who has not.
 function meetingOf(e, now) {
-  if (e.awaits === undefined) return null;
-  const run = e.run, [name, number, parts] = run.meetings[e.awaits];
-  const told = new Map();
+  if (e.awaits === undefined) return "";
+  const { run } = e, [title, parts] = run.meetings[e.awaits], come = { true: {}, false: {} };
   for (const part of parts.map((index) => run.events[index])) {
-    const { what } = part;
-    const here = (BESIDE[what] ? part.until : part.from) <= now;
-    const who = !BESIDE[what] ? `warp ${part.warp}`
-      : what === "wgmma" ? `product with ${part.name}`
+    const here = come[(part.engine ? part.until : part.from) <= now];
+    const who = !part.engine ? `warp ${part.warp}`
+      : part.what === "wgmma" ? `product with ${part.name}`
       : `${part.direction === "read" ? "copy" : "store"} of ${part.name} ` +
         `(${exactly(part.bytes, "B")})`;
-    const entry = told.get(who + here) || { who, here, times: 0 };
-    ++entry.times;
-    told.set(who + here, entry);
+    here[who] = (here[who] || 0) + 1;
   }
-  const list = (here) => [...told.values()].filter((one) => one.here === here)
-    .map((one) => one.times > 1 ? `${one.who} × ${one.times}` : one.who);
-  const waiters = run.waiters[e.awaits].filter((w) => w.from <= now && w.to > now)
-    .map((w) => w.warp).sort((a, b) => a - b);
-  return { title: name.includes("[") ? `mbarrier ${name}, phase ${number}`
-             : name === "__syncthreads" ? `__syncthreads number ${number + 1}` : name,
-           arrived: list(true), missing: list(false), waiters };
+  const all = (here) => Object.entries(here)
+    .map(([who, times]) => times > 1 ? `${who} × ${times}` : who).join(", ") || "nobody";
+  const waiting = run.waiters[e.awaits].filter((w) => w.from <= now && w.to > now)
+    .map((w) => w.warp).sort((a, b) => a - b).join(", ");
+  return !parts.length ? " — nothing was under way."
+    : ` — ${title}. Arrived: ${all(come.true)}. Missing: ${all(come.false)}.` +
+      (waiting && ` Waiting: warp ${waiting}.`);
 }
