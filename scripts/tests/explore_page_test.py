@@ -28,8 +28,7 @@ class PageTest(ExplorersPage):
 
     def test_played_to_the_end_it_has_what_the_programs_count(self):
         self.open("#t=0")
-        self.do("document.getElementById('speed').value = '4';"
-                "document.getElementById('speed').dispatchEvent(new Event('change'))")
+        self.do("$('speed').value = '4'")
         self.browser.press(" ")
         self.browser.wait_for("explorer.now > 0 && explorer.playing")
         # It takes long.
@@ -99,7 +98,7 @@ class PageTest(ExplorersPage):
         self.assertIn("Before 0", self.text("clock-note"))
         self.do("explorer.seek(-1e9)")
         self.assertIn("of initialise", self.label(".timeline"))
-        self.assertEqual(self.value("[explorer.now, Number(document.getElementById('scrubber')"
+        self.assertEqual(self.value("[explorer.now, Number($('scrubber')"
                                     ".min)]"), [self.value("explorer.panes[0].run.first")] * 2)
 
     def test_a_wait_tells_who_is_missing_and_no_time_is_blank(self):
@@ -108,13 +107,10 @@ class PageTest(ExplorersPage):
         self.open()
         for moment in ("0", "explorer.last / 2", "explorer.last"):
             self.do(f"explorer.seek({moment})")
-            for pane in (0, 1):
-                empty = self.value(f"""(() => {{
-                  const t = explorer.panes[{pane}].timeline, at = f => {{
-                    const t0 = t.from + (t.until - t.from) * f;
-                    return t.blocks.some(b => b.from <= t0 && b.to >= t0); }};
-                  return [0.02, 0.25, 0.5, 0.75, 0.95].filter(f => !at(f)); }})()""")
-                self.assertEqual(empty, [], (moment, pane))
+            empty = self.of_panes("""(t => [0.02, 0.25, 0.5, 0.75, 0.95]
+                .map(part => t.from + (t.until - t.from) * part)
+                .filter(at => !t.blocks.some(b => b.from <= at && b.to >= at)))(pane.timeline)""")
+            self.assertEqual(empty, [[], []], moment)
         wait = self.value("""(() => {
           const e = explorer.panes[0].run.events.find(e =>
             e.what === '__syncthreads' && e.to - e.from > 3);
@@ -131,7 +127,7 @@ class PageTest(ExplorersPage):
                          r"__syncthreads number \d+\. Arrived: warp \d.*Missing: warp \d")
         self.do("explorer.seek(explorer.last)")
         self.assertIn("Missing: nobody", self.of_panes("pane.find('.event').textContent")[0])
-        self.browser.wait_for("document.getElementById('live').textContent"
+        self.browser.wait_for("$('live').textContent"
                               ".includes('Missing: nobody')")
 
     def test_the_models_time(self):
@@ -205,7 +201,7 @@ class PageTest(ExplorersPage):
             self.do("(() => { const s = document.createElement('style'); s.id = 'broken'; "
                     f"s.textContent = {json.dumps(style)}; document.head.append(s) }})()")
             self.assertNotEqual(self.value(OFF_SCREEN), [], style)
-            self.value("document.getElementById('broken').remove()")
+            self.value("$('broken').remove()")
 
     def test_all_is_on_a_phone(self):
         self.check_screen(390, 844, True)

@@ -19,7 +19,7 @@ class MemoryView extends View {
     return used.length ? used : ["read"];
   }
 
-  draw(replay, now, glow) {
+  draw({ replay, now, glow }) {
     const map = this.map = replay.maps[this.index], { sides } = this;
     const { context, width, height } = sheet(this.canvas);
     const w = sides.length > 1 ? (width - 2) / 2 : width;

@@ -36,14 +36,23 @@ function sheet(canvas) {
   return { context, width, height };
 }
 
-/// A canvas of a pane, maybe with a note in its title; told(x, y) says what is at a place of it.
+/// A canvas of a pane, maybe with a note in its title. What is drawn for something is in `hits`, so
+/// that told(x, y) can say what is at a place.
 class View {
+  hits = [];
   constructor(pane, canvas, note) {
     Object.assign(this, { pane, canvas, note });
     canvas.addEventListener("pointermove", (event) =>
       tell(this.told(event.offsetX, event.offsetY), event.clientX, event.clientY));
     canvas.addEventListener("pointerleave", () => tell(""));
   }
+  hit(of, x, y, width, height) { this.hits.push({ of, x, y, width: Math.max(3, width), height }); }
+  hitAt(px, py) {
+    return this.hits.findLast(({ x, y, width, height }) =>
+      px >= x && px < x + width && py >= y && py < y + height)?.of;
+  }
+  told(x, y) { return this.words(this.hitAt(x, y)); }
+  say(words) { this.note.textContent = this.note.title = words; }
   set label(words) { this.canvas.setAttribute("aria-label", words); }
   get label() { return this.canvas.getAttribute("aria-label"); }
 }

@@ -49,12 +49,13 @@ class Pane {
     }
     this.maps = run.arrays.map((array) => new MemoryView(this, array, this.find(".maps")));
     tellAtFocus(this.find(".maps"), ...this.maps);
-    const views = { scores: ScoresView, smem: SharedView, sms: SmsView, timeline: Timeline };
-    for (const [name, Kind] of Object.entries(views)) {
-      const canvas = this.find(`.${name} canvas`);
-      this[name] = new Kind(this, canvas, this.find(`.${name} small`));
-      if (name !== "timeline") tellAtFocus(canvas, this[name]);
-    }
+    const [scores, smem, sms, timeline] =
+      Object.entries({ scores: ScoresView, smem: SharedView, sms: SmsView, timeline: Timeline })
+        .map(([name, Kind]) =>
+          new Kind(this, this.find(`.${name} canvas`), this.find(`.${name} small`)));
+    for (const view of [scores, smem, sms]) tellAtFocus(view.canvas, view);
+    this.timeline = timeline;
+    this.views = [...this.maps, scores, smem, sms, timeline];
     this.source = new SourceView(this, this.find(".source"), this.find(".below small"));
   }
 
@@ -132,20 +133,10 @@ class Pane {
       last && last.from >= e.from ? last : e, null);
     this.find(".most").textContent = `${exactly(explorer.most)}× read`;
     this.find(".each").setAttribute("aria-pressed", explorer.each);
-    for (const map of this.maps) map.draw(replay, now, glow);
-    this.scores.draw(replay, now, glow, this.headAt(block, now));
-    this.smem.draw(block, now);
-    this.sms.draw(block, now);
-    this.timeline.draw(block, now);
+    for (const view of this.views) view.draw({ block, now, glow, replay });
     this.source.draw(current, atWork);
     if (run.fault && !this.selected && now >= this.faultAt()) this.source.drawFault(run.fault);
     this.tell(current, now);
-  }
-
-  /// The head whose S is shown: the one that the block worked on last.
-  headAt(block, now) {
-    const last = block && block.events.findLast((e) => e.tile && e.from <= now);
-    return last ? Math.floor(last.tile[0] / this.run.head.seqlen) : 0;
   }
 
   count() {

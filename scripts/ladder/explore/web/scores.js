@@ -13,14 +13,17 @@ class ScoresView extends View {
     return j > i + head.seqlen_kv - head.seqlen;
   }
 
-  draw(replay, now, glow, head) {
+  draw({ block, replay, now, glow }) {
+    // Of the head that the block worked on last.
+    const last = block?.events.findLast((e) => e.tile && e.from <= now);
+    const head = last ? Math.floor(last.tile[0] / this.pane.run.head.seqlen) : 0;
     const { context, width, height } = sheet(this.canvas), side = Math.min(width, height);
     const rows = replay.scoreRows, columns = replay.scoreColumns;
     Object.assign(this, { replay, head, side });
     if (!this.pane.final.scores.some(Boolean)) {
       context.fillStyle = palette.faint;
       context.fillRect(0, 0, side, side);
-      this.note.textContent = "no product of Q and K in this trace";
+      this.say("no product of Q and K in this trace");
       return;
     }
     const counts = {};
@@ -37,8 +40,8 @@ class ScoresView extends View {
     context.strokeRect(0.5, 0.5, side - 1, side - 1);
     const share = (...states) => Math.round(100 / (rows * columns) *
       states.reduce((sum, state) => sum + (counts[state] || 0), 0)) + "%";
-    this.note.textContent = (replay.heads > 1 ? `head ${head}: ` : "") +
-      `${share("made", "at work", "masked")} made`;
+    this.say((replay.heads > 1 ? `head ${head}: ` : "") +
+             `${share("made", "at work", "masked")} made`);
     this.label = `Tiles of S of head ${head}: ${share("made", "at work")} made, ` +
       `${share("masked")} made in vain, ${share("skipped")} skipped`;
   }

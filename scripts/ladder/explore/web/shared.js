@@ -2,18 +2,14 @@
 // they hold.
 
 class SharedView extends View {
-  told(x, y) {
-    const hit = this.hits.find((h) =>
-      x >= h.x && x < h.x + h.width && y >= h.y && y < h.y + h.height);
-    return hit ? hit.text : "";
-  }
+  words(text) { return text; }
 
-  draw(block, now) {
+  draw({ block, now }) {
     const { context, width, height } = sheet(this.canvas);
     this.hits = [];
     const taken = block ? block.launch.shared : [];
     if (!taken.length) {
-      this.note.textContent = block ? "this kernel uses none" : "";
+      this.say(block ? "this kernel uses none" : "");
       this.label = "Shared memory: none";
       return;
     }
@@ -23,10 +19,10 @@ class SharedView extends View {
     regions.forEach((region, i) =>
       this.strip(context, region, label, i * (h + gap), width - label, h));
     const others = taken.filter((one) => !block.arrays.includes(one)).map(([name]) => name);
-    this.note.textContent = `${scaled(all, "B")} of block ${block.number}` +
-      (others.length ? `, with ${others.join(", ")}` : "");
+    this.say(`${scaled(all, "B")} of block ${block.number}` +
+      (others.length ? `, with ${others.join(", ")}` : ""));
     const words = regions.map((r) => `${r.name}: ` +
-      (segmentsOf(r).map((s) => this.words(s)).join(", ") || "nothing yet"));
+      (segmentsOf(r).map((s) => this.rows(s)).join(", ") || "nothing yet"));
     this.label = "Shared memory. " + words.join("; ");
   }
 
@@ -36,8 +32,7 @@ class SharedView extends View {
     context.fillText(textThatFits(context, region.name, x - 6), 0, y + height / 2);
     context.fillStyle = palette.faint;
     context.fillRect(x, y, width, height);
-    this.hits.push({ x: 0, y, width: x, height,
-                     text: `${region.name}: ${exactly(region.bytes, "B")}` });
+    this.hit(`${region.name}: ${exactly(region.bytes, "B")}`, 0, y, x, height);
     for (const segment of segmentsOf(region)) {
       const begin = segment.first * CELL;
       const end = Math.min((segment.last + 1) * CELL, region.bytes);
@@ -51,11 +46,11 @@ class SharedView extends View {
         context.fillRect(from + at, y, 1, height);
       }
       context.fillStyle = palette.ink;
-      const text = textThatFits(context, this.words(segment), size - 6);
+      const text = textThatFits(context, this.rows(segment), size - 6);
       if (text.length > 2) context.fillText(text, from + 3, y + height / 2);
-      this.hits.push({ x: from, y, width: size, height, text: `${region.name}, bytes ` +
-        `${exactly(begin)} to ${exactly(end - 1)}: ` + this.words(segment) +
-        (segment.underWay ? ", on its way" : "") });
+      this.hit(`${region.name}, bytes ${exactly(begin)} to ${exactly(end - 1)}: ` +
+               this.rows(segment) + (segment.underWay ? ", on its way" : ""),
+               from, y, size, height);
     }
     if (region.reading) {
       const [begin, end] = region.reading;
@@ -67,7 +62,7 @@ class SharedView extends View {
     }
   }
 
-  words({ name, row }) {
+  rows({ name, row }) {
     return name ? `${name} ${range(row)}` : name === "" ? "zeros" : "computed";
   }
 }

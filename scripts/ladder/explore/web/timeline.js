@@ -35,7 +35,7 @@ class Timeline extends View {
       if (Math.abs(by) > 3) explorer.panTo(held.pan - by / this.scale);
     });
     canvas.addEventListener("pointerup", (event) => {
-      const e = this.eventAt(event.offsetX, event.offsetY);
+      const e = this.hitAt(event.offsetX, event.offsetY) || null;
       if (Math.abs(event.offsetX - held?.x) <= 3) {
         this.pane.choose(e === this.pane.selected ? null : e);
       }
@@ -48,8 +48,7 @@ class Timeline extends View {
     }, { passive: false });
   }
 
-  told(x, y) {
-    const e = this.eventAt(x, y);
+  words(e) {
     return !e ? "" : `${sentence(e)} · ${exactly(e.from)} to ${exactly(e.to)} ` +
       (explorer.clock === "model" ? `(${exactly(e.to - e.from)} cycles of the model)`
         : "in the order");
@@ -68,7 +67,7 @@ class Timeline extends View {
   }
   rowOf(e) { return this.rows.find((row) => row.warps.includes(e.warp)); }
 
-  draw(block, now) {
+  draw({ block, now }) {
     const { run } = this.pane;
     this.block = block;
     this.rows = block ? rowsOfBlock(block) : [];
@@ -76,8 +75,8 @@ class Timeline extends View {
       sum + LEAST[engine ? "engine" : "warp"], 0) + "px";
     const { context, width, height } = sheet(this.canvas);
     this.label = "Warps and engines" + (block ? ` of ${this.pane.name(block)}` : ": none");
-    this.note.textContent = this.note.title =
-      block ? `SM ${block.sm}: ${this.pane.name(block)}` : "";
+    this.say(block ? `SM ${block.sm}: ${this.pane.name(block)}` : "");
+    this.hits = [];
     if (!block) return;
     this.layout(height);
     this.gutter = Math.min(92, width * 0.25);
@@ -134,15 +133,14 @@ class Timeline extends View {
 
   flight(context, e, { y, height }, from, to) {
     const { what } = e, width = Math.max(1.5, to - from - 1);
+    this.hit(e, from, y, width, height);
     context.globalAlpha = 0.75;
     context.fillStyle = what === "wgmma" ? palette.product
-      : STORES.includes(what) ? palette.write : palette.copy;
-    if (what === "read") {  // each warp's, one below the other
-      const each = (height - 2) / this.block.warps;
-      context.fillRect(from, y + 1 + e.warp * each, width, Math.max(1, each - 0.5));
-    } else {
-      context.fillRect(from, y + 1, width, height - 2);
-    }
+      : e.direction === "write" ? palette.write : palette.copy;
+    // Copies by warps are one below the other.
+    const each = what === "read" ? (height - 2) / this.block.warps : height - 2;
+    context.fillRect(from, y + 1 + (what === "read" ? e.warp * each : 0), width,
+                     Math.max(1, each - 0.5));
     context.globalAlpha = 1;
     if (what === "read" || width < 22) return;
     const rows = rowsOf(e);
@@ -153,23 +151,17 @@ class Timeline extends View {
 
   piece(context, e, { y, height }, from, to) {
     const w = Math.max(1.5, to - from), gap = w > 5 ? 1 : 0;
-    if (e.kind === "wait") {
-      if (e.to - e.from > 1) {
-        context.fillStyle = palette.wait;
-        context.globalAlpha = 0.55;
-        context.fillRect(from, y + 1, w - gap, height - 2);
-        context.globalAlpha = 1;
-      }
-      context.fillStyle = palette.soft;  // where it ends
-      context.fillRect(from + w - gap - 1.5, y + 1, 1.5, height - 2);
-      return;
-    }
+    const short = ["signal", "exit", "exchange"].includes(e.kind);
+    this.hit(e, from, y, w, height);
     context.fillStyle = palette[e.kind];
-    if (["signal", "exit", "exchange"].includes(e.kind)) {
-      context.fillRect(from, y + height * 0.3, Math.min(w - gap, 14), height * 0.4);
-    } else {
+    context.globalAlpha = e.kind === "wait" ? 0.55 : 1;
+    if (short) context.fillRect(from, y + height * 0.3, Math.min(w - gap, 14), height * 0.4);
+    else if (e.kind !== "wait" || e.to - e.from > 1) {
       context.fillRect(from, y + 1, w - gap, height - 2);
     }
+    context.globalAlpha = 1;
+    context.fillStyle = palette.soft;
+    if (e.kind === "wait") context.fillRect(from + w - gap - 1.5, y + 1, 1.5, height - 2);
   }
 
   selection(context, x) {
@@ -192,17 +184,5 @@ class Timeline extends View {
       context.fill();
     }
     mark(selected, palette.ink);
-  }
-
-  eventAt(px, py) {
-    const row = this.rows.find(({ y, height }) => py >= y && py < y + height);
-    if (!row || px < this.gutter) return null;
-    const t = this.from + (px - this.gutter) / this.scale, near = 2 / this.scale;
-    let best = null;
-    for (const e of this.blocks.flatMap((block) => block.events)) {
-      const there = row.shows(e) && e.from - near <= t && (row.engine ? e.until : e.to) + near > t;
-      if (there && (!best || e.from <= t)) best = e;
-    }
-    return best;
   }
 }
