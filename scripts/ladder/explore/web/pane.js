@@ -134,8 +134,8 @@ class Pane {
     this.find(".most").textContent = `${exactly(explorer.most)}× read`;
     this.find(".each").setAttribute("aria-pressed", explorer.each);
     for (const view of this.views) view.draw({ block, now, glow, replay });
-    this.source.draw(current, atWork);
-    if (run.fault && !this.selected && now >= this.faultAt()) this.source.drawFault(run.fault);
+    const ended = run.fault && !this.selected && now >= this.faultAt();
+    this.source.draw(ended ? run.fault : current, current, atWork);
     this.tell(current, now);
   }
 

@@ -17,30 +17,19 @@ class SourceView {
     if (fault?.file === file) this.lines[fault.line - 1]?.classList.add("fault");
   }
 
-  /// current: the event that began last; others: those of the other warps.
-  draw(current, others) {
-    if (!current?.file) return;
-    this.show(current.file);
+  /// at: where to look; current: the event that began last; others: those of the other warps.
+  draw(at, current, others) {
+    if (!at?.file) return;
+    this.show(at.file);
     for (const line of this.lines) line.classList.remove("now", "near");
-    for (const e of others) {
-      if (e.file === this.file) this.lines[e.line - 1]?.classList.add("near");
-    }
-    // What is computed lies between two places.
-    const [first, last] = [current.line, current.since].sort((a, b) => a - b);
-    for (const line of this.lines.slice(first - 1, last)) line.classList.add("now");
-    this.scrollTo(current.line);
-  }
-
-  /// Where the run ended.
-  drawFault({ file, line }) {
-    if (!file) return;
-    this.show(file);
-    this.scrollTo(line);
-  }
-
-  scrollTo(line) {
-    const item = this.lines[line - 1];
-    if (!item) return;
-    this.box.scrollTop = item.offsetTop - this.box.offsetTop - this.box.clientHeight * 0.4;
+    const mark = (e, name, since = e.line) => {
+      const [first, last] = [e.line, since].sort((a, b) => a - b);
+      const lines = e.file === this.file ? this.lines.slice(first - 1, last) : [];
+      for (const line of lines) line.classList.add(name);
+    };
+    for (const e of others) mark(e, "near");
+    if (current) mark(current, "now", current.since);  // what is computed lies between two places
+    const item = this.lines[at.line - 1];
+    if (item) this.box.scrollTop = item.offsetTop - this.box.offsetTop - this.box.clientHeight * 0.4;
   }
 }

@@ -19,7 +19,7 @@ function rowsOfBlock(block) {
   return rows;
 }
 
-const TOP = 16, LEAST = { engine: 12, warp: 10 };  // pixels of a row
+const TOP = 16, LEAST = 11;  // pixels above the rows, and of one
 
 class Timeline extends View {
   constructor(...parts) {
@@ -54,31 +54,20 @@ class Timeline extends View {
         : "in the order");
   }
 
-  layout(height) {
-    const engines = this.rows.filter((row) => row.engine).length;
-    // Engines' rows have words in them; warps share what is left.
-    const engine = clamp((height - TOP - 2) / this.rows.length, LEAST.engine, 26);
-    const warp = clamp((height - TOP - 2 - engines * engine) / (this.rows.length - engines),
-                       LEAST.warp, 40);
-    this.rows.forEach((row, i) => {
-      row.y = TOP + Math.min(i, engines) * engine + Math.max(i - engines, 0) * warp;
-      row.height = row.engine ? engine : warp;
-    });
-  }
   rowOf(e) { return this.rows.find((row) => row.warps.includes(e.warp)); }
 
   draw({ block, now }) {
     const { run } = this.pane;
     this.block = block;
     this.rows = block ? rowsOfBlock(block) : [];
-    this.canvas.parentElement.style.minHeight = TOP + 2 + this.rows.reduce((sum, { engine }) =>
-      sum + LEAST[engine ? "engine" : "warp"], 0) + "px";
+    this.canvas.parentElement.style.minHeight = `${TOP + LEAST * this.rows.length}px`;
     const { context, width, height } = sheet(this.canvas);
     this.label = "Warps and engines" + (block ? ` of ${this.pane.name(block)}` : ": none");
     this.say(block ? `SM ${block.sm}: ${this.pane.name(block)}` : "");
     this.hits = [];
     if (!block) return;
-    this.layout(height);
+    const each = clamp((height - TOP) / this.rows.length, LEAST, 32);
+    this.rows.forEach((row, i) => Object.assign(row, { y: TOP + i * each, height: each }));
     this.gutter = Math.min(92, width * 0.25);
     // All that is shown is of the run: the window stops at its ends.
     const span = Math.min(explorer.span, run.last - run.first);
