@@ -4,7 +4,6 @@ Run alone: python3 scripts/tests/explore_page_test.py BUILD_DIR/bin [unittest op
 With the word `pictures` instead it takes those that the README shows.
 """
 
-import json
 import os
 import re
 import sys
@@ -198,8 +197,8 @@ class PageTest(ExplorersPage):
                       "footer { transform: translateY(80px) }",
                       "#panes { min-width: 1320px }",
                       "#play { min-width: 0; min-height: 0; width: 8px; padding: 0 }"):
-            self.do("(() => { const s = document.createElement('style'); s.id = 'broken'; "
-                    f"s.textContent = {json.dumps(style)}; document.head.append(s) }})()")
+            self.do("document.head.insertAdjacentHTML('beforeend', "
+                    f"'<style id=broken>{style}</style>')")
             self.assertNotEqual(self.value(OFF_SCREEN), [], style)
             self.value("$('broken').remove()")
 

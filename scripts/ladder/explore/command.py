@@ -8,7 +8,7 @@ import sys
 import tempfile
 import webbrowser
 
-from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop
+from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop, run_command
 from ladder.explore import perfetto
 from ladder.explore.page import page_of, pane_of
 from ladder.explore.trace import Trace
@@ -123,3 +123,7 @@ def traced(program, step, options, progress):
     elif "no source lines" in message:
         print(message, file=sys.stderr)
     return (trace, records, shlex.join([step.rung, *command])), WRONG_RESULT if status else GOOD
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("scripts/explore", lambda: explore(sys.argv[1:])))

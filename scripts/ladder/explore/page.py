@@ -67,11 +67,10 @@ def fault_of(trace):
     if not fault:
         return None
     file, line = place(fault["line"])
-    of_warp = [event.index for event in trace.events
-               if (event.launch, event.block, event.warp) ==
-               (fault["launch"], fault["block"], fault["thread"] // 32)]
-    return {"message": fault["fault"], "file": file, "line": line,
-            "event": of_warp[-1] if of_warp else -1}
+    warp = fault["launch"], fault["block"], fault["thread"] // 32
+    return {"message": fault["fault"], "file": file, "line": line, "event": max(
+        (event.index for event in trace.events
+         if (event.launch, event.block, event.warp) == warp), default=-1)}
 
 
 def part(name):

@@ -10,7 +10,6 @@ async function unpack(element) {
 class Run {
   constructor(data) {
     Object.assign(this, data);
-    this.waiters = this.meetings.map(() => []);
     this.blocks = [];  // in the order in which they were started; the events come block by block
     for (const launch of this.launches) launch.blocks = [], launch.multiplies = false;
     for (const e of this.events) {
@@ -25,7 +24,6 @@ class Run {
       block.events.push(e);
       block.warps = Math.max(block.warps, e.warp + 1);
       launch.multiplies ||= e.counts.matmul_flops > 0;
-      if (e.awaits !== undefined) this.waiters[e.awaits].push(e);
     }
     for (const block of this.blocks) this.describe(block);
     for (const { blocks } of this.launches) this.nameParts(blocks);
@@ -83,9 +81,10 @@ class Run {
     this.first = 0 - zero;
     this.last = Math.max(start - zero, 1);
     this.lanes = Math.max(1, most(this.blocks, (block) => block.sm + 1));
-    const over = this.waiters.map((waiters) => least(waiters, (e) => e.to));
+    const over = {};  // when somebody first knew that a meeting was complete
+    for (const { awaits, to } of this.events) over[awaits] = Math.min(over[awaits] ?? to, to);
     for (const e of this.events) {
-      e.until = over[e.lands] < Infinity ? Math.max(over[e.lands], e.from) : e.to;
+      e.until = e.lands === undefined ? e.to : Math.max(over[e.lands] ?? e.to, e.from);
     }
     this.order = [...this.events].sort((a, b) => a.from - b.from || a.index - b.index);
   }

@@ -1,9 +1,7 @@
 // Numbers with their units, and events in words.
 
-const UNITS = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
-
 function scaled(value, unit) {
-  for (const [size, letter] of UNITS) {
+  for (const [size, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (value >= size) return (value / size).toPrecision(3) + " " + letter + unit;
   }
   return value.toLocaleString("en") + (unit ? " " + unit : "");
@@ -25,15 +23,14 @@ function rowsInWords(array, [first, last]) {
   return part + (first === last ? `row ${first}` : `rows ${first} to ${last}`);
 }
 
-// What TMA is asked for, and all that an engine does beside the warps.
-const LOADS = ["tma_load", "bulk_load"], STORES = ["tma_store", "bulk_add"];
+// What an engine does beside the warps.
 const BESIDE = { read: "cp.async", tma_load: "TMA", bulk_load: "TMA", tma_store: "TMA stores",
                  bulk_add: "TMA additions", wgmma: "tensor cores" };
 
 /// Who does what an event starts; a load is named by its array.
 function engineOf(e) {
-  return e.lands === undefined ? undefined
-    : BESIDE[e.what] && BESIDE[e.what] + (LOADS.includes(e.what) ? " " + e.name : "");
+  const engine = e.lands === undefined ? undefined : BESIDE[e.what];
+  return engine === "TMA" ? `TMA ${e.name}` : engine;
 }
 
 const AMOUNTS = [["matmul_flops", "matmul FLOPs"], ["exp_count", "exponentials"],
@@ -95,7 +92,8 @@ function meetingOf(e, now) {
   }
   const all = (here) => Object.entries(here)
     .map(([who, times]) => times > 1 ? `${who} × ${times}` : who).join(", ") || "nobody";
-  const waiting = run.waiters[e.awaits].filter((w) => w.from <= now && w.to > now)
+  const waiting = run.events.filter((w) =>
+    w.awaits === e.awaits && w.from <= now && w.to > now)
     .map((w) => w.warp).sort((a, b) => a - b).join(", ");
   return !parts.length ? " — nothing was under way."
     : ` — ${title}. Arrived: ${all(come.true)}. Missing: ${all(come.false)}.` +
