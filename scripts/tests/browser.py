@@ -4,14 +4,15 @@ chromium, and nothing else."""
 import base64
 import json
 import os
-import select
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
 
 MISSING = "there is no Chromium (Debian's package chromium)"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+SECONDS = 60
 
 
 def find():
@@ -20,72 +21,58 @@ def find():
 
 
 class Browser:
-    """with Browser() as browser: a page, and what it says and throws."""
+    """A page; `errors` are what it throws and complains of."""
 
-    def __init__(self, path=None, seconds=60):
-        self.path, self.seconds = path or find(), seconds
-
-    def __enter__(self):
+    def __init__(self):
         self.profile = tempfile.mkdtemp()
-        theirs_in, self.to = os.pipe()
-        self.come, theirs_out = os.pipe()
-        command = [self.path, "--headless=new", "--no-sandbox", "--disable-gpu",
+        self.pipe, theirs = socket.socketpair()
+        self.pipe.settimeout(SECONDS)
+        command = [find(), "--headless=new", "--no-sandbox", "--disable-gpu",
                    "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
                    "--force-color-profile=srgb", f"--user-data-dir={self.profile}",
                    "--remote-debugging-pipe", "about:blank"]
         self.process = subprocess.Popen(
-            ["/bin/sh", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "sh", *command],
-            pass_fds=(theirs_in, theirs_out), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            ["/bin/sh", "-c", f'exec "$@" 3<&{theirs.fileno()} 4>&3', "sh", *command],
+            pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, start_new_session=True)
-        os.close(theirs_in)
-        os.close(theirs_out)
-        self.buffer, self.last, self.errors, self.session = b"", 0, [], None
+        theirs.close()
+        self.buffer, self.last, self.errors, self.session = b"", 0, [], {}
         targets = self.call("Target.getTargets")["targetInfos"]
         page = next(target for target in targets if target["type"] == "page")
-        self.session = self.call("Target.attachToTarget", targetId=page["targetId"],
-                                 flatten=True)["sessionId"]
+        answer = self.call("Target.attachToTarget", targetId=page["targetId"], flatten=True)
+        self.session = {"sessionId": answer["sessionId"]}
         for domain in ("Page", "Runtime", "Log"):
             self.call(domain + ".enable")
-        return self
 
-    def __exit__(self, *_):
+    def close(self):
+        self.pipe.close()  # by which it ends
         try:
-            self.session = None
-            self.call("Browser.close")
             self.process.wait(timeout=10)
-        except (OSError, RuntimeError, subprocess.TimeoutExpired):
+        except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        finally:
-            os.close(self.to)
-            os.close(self.come)
-            shutil.rmtree(self.profile, ignore_errors=True)
+        shutil.rmtree(self.profile, ignore_errors=True)
 
     def call(self, method, **parameters):
         self.last += 1
-        message = {"id": self.last, "method": method, "params": parameters}
-        if self.session:
-            message["sessionId"] = self.session
-        data = json.dumps(message).encode() + b"\0"
-        while data:
-            data = data[os.write(self.to, data):]
-        until = time.monotonic() + self.seconds
+        message = {"id": self.last, "method": method, "params": parameters, **self.session}
+        self.pipe.sendall(json.dumps(message).encode() + b"\0")
         while True:
-            answer = self.receive(until, method)
-            if answer.get("id") == self.last:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']}")
+            answer = self.receive()
+            if answer.get("id") != self.last:
+                self.note(answer)
+            elif "error" in answer:
+                raise RuntimeError(f"{method}: {answer['error']}")
+            else:
                 return answer["result"]
-            self.note(answer)
 
-    def receive(self, until, what):
+    def receive(self):
         while b"\0" not in self.buffer:
-            ready, _, _ = select.select([self.come], [], [], max(0, until - time.monotonic()))
-            piece = os.read(self.come, 1 << 20) if ready else b""
+            piece = self.pipe.recv(1 << 20)
             if not piece:
-                raise RuntimeError(f"{self.path} did not answer {what}")
+                raise RuntimeError("the browser has ended")
             self.buffer += piece
-        message, self.buffer = self.buffer.split(b"\0", 1)
+        message, _, self.buffer = self.buffer.partition(b"\0")
         return json.loads(message)
 
     def note(self, event):
@@ -101,11 +88,10 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
                   deviceScaleFactor=scale, mobile=mobile)
 
-    def prefer(self, **media):
-        """prefer(colour="dark", motion="reduce")"""
-        features = {"colour": "prefers-color-scheme", "motion": "prefers-reduced-motion"}
+    def prefer(self, colour, motion="no-preference"):
         self.call("Emulation.setEmulatedMedia", features=[
-            {"name": features[name], "value": value} for name, value in media.items()])
+            {"name": "prefers-color-scheme", "value": colour},
+            {"name": "prefers-reduced-motion", "value": motion}])
 
     def open(self, path, fragment=""):
         """Opens a file and waits until its script says that it is ready."""
@@ -114,7 +100,7 @@ class Browser:
         self.wait_for("document.documentElement?.dataset.ready === 'yes'")
 
     def wait_for(self, condition):
-        until = time.monotonic() + self.seconds
+        until = time.monotonic() + SECONDS
         while not self.value(condition):
             if time.monotonic() > until or self.errors:
                 raise RuntimeError(f"never: {condition}; {self.errors}")
@@ -128,14 +114,11 @@ class Browser:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def press(self, key, text=None, shift=False):
-        code = {" ": "Space"}.get(key, f"Key{key.upper()}" if len(key) == 1 else key)
-        virtual = {" ": 32, "ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35,
-                   "Escape": 27, "Tab": 9, "Enter": 13}.get(key, ord(key.upper()[0]))
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=code,
-                      windowsVirtualKeyCode=virtual, modifiers=8 if shift else 0,
-                      **({"text": text or key} if len(key) == 1 and kind == "keyDown" else {}))
+    def press(self, key, shift=False):
+        text = {"text": key} if len(key) == 1 else {}
+        for kind, more in (("keyDown", text), ("keyUp", {})):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, modifiers=8 if shift else 0,
+                      windowsVirtualKeyCode=9 if key == "Tab" else 0, **more)
 
     def mouse(self, kind, x, y):
         """kind: mousePressed, mouseReleased or mouseMoved."""

@@ -4,7 +4,6 @@ Run alone: python3 scripts/tests/explore_page_test.py BUILD_DIR/bin [unittest op
 With the word `pictures` instead it takes those that the README shows.
 """
 
-import json
 import os
 import re
 import sys
@@ -27,40 +26,34 @@ class PageTest(ExplorersPage):
     # ---- what it counts ----
 
     def test_played_to_the_end_it_has_what_the_programs_count(self):
-        self.addCleanup(self.leave)
         self.open("#t=0")
-        self.do("document.getElementById('speed').value = '4';"
-                "document.getElementById('speed').dispatchEvent(new Event('change'))")
+        self.do("$('speed').value = '4'")
         self.browser.press(" ")
         self.browser.wait_for("explorer.now > 0 && explorer.playing")
-        self.value("explorer.seek(explorer.last * 0.97)")  # it takes long
-        self.assertTrue(self.value("explorer.playing"))
+        # It takes long.
+        self.assertTrue(self.value("explorer.seek(explorer.last * 0.97), explorer.playing"))
         self.browser.wait_for("explorer.now >= explorer.last && !explorer.playing")
         self.browser.drawn()
         expected = [sums(explore_test.run("04_flash_v1", SMALL)),
                     sums(explore_test.run("05_flash_v2", "--variant mma " + SMALL))]
         self.assertEqual(self.counts(), expected)
-        shown = self.of_panes("Object.fromEntries([...pane.element.querySelectorAll("
-                              "'[data-counter]')].map(cell => [cell.dataset.counter, "
-                              "[Number(cell.dataset.value), cell.title]]))")
+        shown = self.of_panes("[...pane.element.querySelectorAll('dd')].map(cell => cell.title)")
         for pane, counts in zip(shown, expected):
-            both = {"requested": counts["requestedRead"] + counts["requestedWrite"],
-                    "distinct": counts["distinctRead"] + counts["distinctWrite"],
-                    "matmul": counts["matmul"], "exps": counts["exps"]}
-            self.assertEqual({name: value for name, (value, _) in pane.items()}, both)
-            for name, (value, title) in pane.items():
-                self.assertEqual(int(re.sub(r"\D", "", title)), both[name])
+            self.assertEqual([int(re.sub(r"\D", "", title)) for title in pane], [
+                counts["requested_read_bytes"] + counts["requested_write_bytes"],
+                counts["distinct_read_bytes"] + counts["distinct_write_bytes"],
+                counts["matmul_flops"], counts["exp_count"]])
         self.assertEqual(self.verdicts(), ["= the program's counts"] * 2)
         # Back and forth it is the same; and a count that is not the program's is said.
         self.do("explorer.seek(explorer.last / 3 | 0)")
         third = self.counts()
-        self.assertTrue(0 < third[0]["requestedRead"] < expected[0]["requestedRead"])
+        self.assertTrue(0 < third[0]["requested_read_bytes"] < expected[0]["requested_read_bytes"])
         self.do("explorer.seek(explorer.last)")
         self.do("explorer.seek(explorer.last / 3 | 0)")
         self.assertEqual(self.counts(), third)
         self.do("(() => { const { events } = explorer.panes[0].run;"
                 "events.find(e => e.bytes).bytes += 2;"
-                "events.find(e => e.counts.matmul).counts.matmul += 1;"
+                "events.find(e => e.counts.matmul_flops).counts.matmul_flops += 1;"
                 "explorer.useClock('order', 4); explorer.seek(explorer.last) })()")
         self.assertEqual(self.verdicts()[1], "= the program's counts")
         self.assertRegex(self.verdicts()[0], "^not the program's count: requested.*matmul")
@@ -104,7 +97,7 @@ class PageTest(ExplorersPage):
         self.assertIn("Before 0", self.text("clock-note"))
         self.do("explorer.seek(-1e9)")
         self.assertIn("of initialise", self.label(".timeline"))
-        self.assertEqual(self.value("[explorer.now, Number(document.getElementById('scrubber')"
+        self.assertEqual(self.value("[explorer.now, Number($('scrubber')"
                                     ".min)]"), [self.value("explorer.panes[0].run.first")] * 2)
 
     def test_a_wait_tells_who_is_missing_and_no_time_is_blank(self):
@@ -113,13 +106,10 @@ class PageTest(ExplorersPage):
         self.open()
         for moment in ("0", "explorer.last / 2", "explorer.last"):
             self.do(f"explorer.seek({moment})")
-            for pane in (0, 1):
-                empty = self.value(f"""(() => {{
-                  const t = explorer.panes[{pane}].timeline, at = f => {{
-                    const t0 = t.from + (t.until - t.from) * f;
-                    return t.blocks.some(b => b.from <= t0 && b.to >= t0); }};
-                  return [0.02, 0.25, 0.5, 0.75, 0.95].filter(f => !at(f)); }})()""")
-                self.assertEqual(empty, [], (moment, pane))
+            empty = self.of_panes("""(t => [0.02, 0.25, 0.5, 0.75, 0.95]
+                .map(part => t.from + (t.until - t.from) * part)
+                .filter(at => !t.blocks.some(b => b.from <= at && b.to >= at)))(pane.timeline)""")
+            self.assertEqual(empty, [[], []], moment)
         wait = self.value("""(() => {
           const e = explorer.panes[0].run.events.find(e =>
             e.what === '__syncthreads' && e.to - e.from > 3);
@@ -130,13 +120,13 @@ class PageTest(ExplorersPage):
           const t = explorer.panes[0].timeline, e = explorer.panes[0].run.events[{wait}];
           const r = t.canvas.getBoundingClientRect();
           return [r.left + t.gutter + ((e.from + e.to) / 2 - t.from) * t.scale,
-                  r.top + t.warpY(e.warp) + t.rowHeight / 2]; }})()"""))
+                  r.top + t.rowOf(e).y + t.rowOf(e).height / 2]; }})()"""))
         self.assertEqual(self.of_panes("pane.selected?.index"), [wait, None])
         self.assertRegex(self.of_panes("pane.find('.event').textContent")[0],
                          r"__syncthreads number \d+\. Arrived: warp \d.*Missing: warp \d")
         self.do("explorer.seek(explorer.last)")
         self.assertIn("Missing: nobody", self.of_panes("pane.find('.event').textContent")[0])
-        self.browser.wait_for("document.getElementById('live').textContent"
+        self.browser.wait_for("$('live').textContent"
                               ".includes('Missing: nobody')")
 
     def test_the_models_time(self):
@@ -151,7 +141,8 @@ class PageTest(ExplorersPage):
         self.assertIn("not time", self.text("clock-note"))
         self.assertEqual(self.verdicts(), ["= the program's counts"])
         # Warpgroups are rows that can be read, and so are warps.
-        rows = "[pane.timeline.rows.map(row => row[1]), pane.timeline.rowHeight >= 10]"
+        rows = ("(rows => [rows.map(row => row.label), rows.every(row => row.height >= 10)])("
+                "pane.timeline.rows.filter(row => row.warps.length))")
         groups = self.of_panes(rows)[0]
         self.assertEqual(groups, [[f"warpgroup {i}" for i in range(len(groups[0]))], True])
         self.press("g")
@@ -163,17 +154,18 @@ class PageTest(ExplorersPage):
         """Parts of the keys are named, and so is what merges them."""
         self.open("#t=10", self.made("split", "05/split_kv"))
         self.assertEqual(self.value("explorer.panes[0].run.blocks.filter(b => b.part).map("
-                                    "b => [b.part, ...b.Q, ...b.K])"), [
-            [f"part {part} of 4", 4 * head, 4 * head + 3, key, key + 639]
-            for head in (0, 1) for part, key in enumerate(range(1024 * head, 1024 * head + 512,
-                                                                128))])
+                                    "b => [b.part, b.Q, b.K])"), [
+            [f"part {part} of 4", [[4 * head, 4 * head + 3]],
+             [[key, key + 127] for key in (1024 * head + 128 * part + 512 * i for i in (0, 1))]]
+            for head in (0, 1) for part in range(4)])
         self.assertRegex(self.label(".sms"), r"SM 2: attention, block 2 of 8, part 2 of 4: "
-                                             r"Q 0–3, K 256–895 in turn with the others")
+                                             r"Q 0–3, K 256–383, 768–895,")
         self.do("explorer.seek(explorer.last)")
         self.assertEqual(self.verdicts(), ["= the program's counts"])
         self.assertRegex(self.label(".timeline"), "merge, block 4 of 8: O 4")
         self.assertEqual(self.value("explorer.panes[0].replay.scores.every(n => n === 1)"), True)
-        self.assertRegex(self.value("explorer.panes[0].memory.told(5, 0.2, 0.3)"),
+        self.assertRegex(self.value("(map => map.told(map.canvas.clientWidth * 0.2, "
+                                    "map.canvas.clientHeight * 0.3))(explorer.panes[0].maps[5])"),
                          r"^O_parts, part 1, row 1: .* read 1×")
 
     # ---- what it looks like ----
@@ -205,15 +197,15 @@ class PageTest(ExplorersPage):
                       "footer { transform: translateY(80px) }",
                       "#panes { min-width: 1320px }",
                       "#play { min-width: 0; min-height: 0; width: 8px; padding: 0 }"):
-            self.do("(() => { const s = document.createElement('style'); s.id = 'broken'; "
-                    f"s.textContent = {json.dumps(style)}; document.head.append(s) }})()")
+            self.do("document.head.insertAdjacentHTML('beforeend', "
+                    f"'<style id=broken>{style}</style>')")
             self.assertNotEqual(self.value(OFF_SCREEN), [], style)
-            self.value("document.getElementById('broken').remove()")
+            self.value("$('broken').remove()")
 
     def test_all_is_on_a_phone(self):
         self.check_screen(390, 844, True)
         self.assertEqual(self.of_panes("pane.element.checkVisibility()"), [True, False])
-        self.do("document.querySelectorAll('.tabs button')[1].click()")
+        self.do("document.querySelectorAll('#tabs button')[1].click()")
         self.assertEqual(self.value(OFF_SCREEN), [])
         self.assertIn("pane=2", self.fragment())
 
@@ -240,6 +232,13 @@ class PageTest(ExplorersPage):
         self.assertTrue(spans[1] < spans[0] == spans[2] > spans[3], spans)
         self.press("d")
         self.assertGreater(self.value("explorer.pan"), 0)
+        # Buttons do what keys do.
+        self.assertEqual(self.value("[...document.querySelectorAll('button')].filter(one => "
+                                    "!(one.dataset.key in ACTIONS)).map(one => one.textContent)"),
+                         ["Go there"] * 2)
+        for playing in (True, False):
+            self.assertEqual(self.value("$('play').click(), explorer.playing"), playing)
+        self.do("explorer.seek(0)")
         for theme in ("dark", "light"):
             self.press("t")
             self.assertEqual(self.value("document.documentElement.dataset.theme"), theme)
@@ -281,13 +280,14 @@ class PageTest(ExplorersPage):
     def test_the_fragment_is_the_moment(self):
         self.open("#t=0")
         self.value("explorer.useClock('order', 1); explorer.seek(99); explorer.setSpan(70);"
-                   "explorer.panes[1].select(explorer.panes[1].run.events[300])")
+                   "explorer.panes[1].choose(explorer.panes[1].run.events[300])")
         state = "[explorer.now, explorer.span, explorer.sms, explorer.panes[1].selected.index]"
         kept, before = self.fragment(), self.value(state)
         self.assertEqual(before, [99, 70, 1, 300])
-        self.leave()
         self.open(kept)
         self.assertEqual(self.value(state), before)
+        self.do(f"location.hash = '{kept.replace('t=99', 't=98')}'")
+        self.browser.wait_for("explorer.now === 98")
         # What shared memory holds at the end: the last tile of K and V, and in the tile of Q the O
         # that leaves through it.
         self.do("explorer.seek(explorer.last)")

@@ -4,6 +4,7 @@ count, the command, and what it writes for Perfetto.
 Run alone: python3 scripts/tests/explore_test.py BUILD_DIR/bin
 """
 
+import collections
 import functools
 import gzip
 import json
@@ -16,8 +17,9 @@ import unittest
 
 from base import ROOT, Scratch, argument, read
 from ladder.explore.command import asked_of, chosen, options_of
-from ladder.explore.pane import COUNTERS, pane_of
-from ladder.explore.trace import Trace, pieces, union
+from ladder.bench.traces import joined, pieces
+from ladder.explore.page import COUNTERS, pane_of, sums
+from ladder.explore.trace import Trace, union
 from ladder.files import course_pages
 from ladder.programs import programs_in
 from ladder.steps import ladder_of
@@ -53,37 +55,31 @@ def traced(rung, options):
         return Trace(path), records
 
 
-def sums(records):
-    return {mine: sum(record[its] for record in records) for mine, its in COUNTERS.items()}
-
-
 def counted(trace):
-    """The same from a trace's events."""
+    """The program's sums, from a trace's events."""
     found = dict.fromkeys(COUNTERS, 0)
     seen = {}
     for event in trace.events:
-        names = ("matmul", "exps", "other", "sramRead", "sramWrite")
-        for name, amount in zip(names, event.amounts):
+        for name, amount in event.counts.items():
             found[name] += amount
         if event.direction:
-            found["requested" + event.direction.capitalize()] += event.bytes
+            found[f"requested_{event.direction}_bytes"] += event.bytes
             place = event.launch, event.name, event.direction
             seen.setdefault(place, set()).update(pieces(event.ranges))
     for (_, _, direction), ranges in seen.items():
-        until = 0
-        for begin, end in sorted(ranges):
-            found["distinct" + direction.capitalize()] += max(end - max(begin, until), 0)
-            until = max(until, end)
+        found[f"distinct_{direction}_bytes"] += sum(
+            end - begin for begin, end in joined(ranges))
     return found
 
 
 def tiles_of(rung, options):
-    """The 16 × 16 pieces of S that a run makes, as the page has them."""
+    """The 16 × 16 pieces of S that a run makes, as the page has them, and how often."""
     found = [event["tile"] for event in pane_of(*traced(rung, options), "")["events"]
              if "tile" in event]
-    return {(row, key) for first_row, last_row, first_key, last_key in found
-            for row in range(first_row // 16, -(-last_row // 16))
-            for key in range(first_key // 16, -(-last_key // 16))}
+    return collections.Counter(
+        (row, key) for first_row, last_row, first_key, last_key in found
+        for row in range(first_row // 16, -(-last_row // 16))
+        for key in range(first_key // 16, -(-last_key // 16)))
 
 
 class TraceTest(unittest.TestCase):
@@ -101,35 +97,47 @@ class TraceTest(unittest.TestCase):
                 self.assertEqual(counted(trace), sums(records))
                 if step.default:
                     self.assertEqual(sums(records), sums(run(step.rung, options)))
-                lines = {event.line for event in trace.events if event.line}
+                lines = {(event.file, event.line) for event in trace.events if event.file}
                 self.assertTrue(lines)
-                for path, _, line in (place.rpartition(":") for place in lines):
+                for path, line in lines:
                     # The rung's own, or that of a forward pass which the step names.
-                    self.assertRegex(os.path.relpath(path, ROOT), r"^\d\d_\w+/")
-                    self.assertLessEqual(int(line), len(read(path).splitlines()))
-                self.assertEqual(len(pane_of(trace, records, "")["events"]), len(trace.events))
+                    self.assertRegex(path, r"^\d\d_\w+/")
+                    self.assertLessEqual(line, len(read(ROOT, path).splitlines()))
+                pane = pane_of(trace, records, "")
+                self.assertEqual(len(pane["events"]), len(trace.events))
+                # Each is waited for once; a wait ends when the last has come.
+                met = [part for _, parts in pane["meetings"] for part in parts]
+                self.assertEqual(len(met), len(set(met)))
+                for event in pane["events"]:
+                    parts = pane["meetings"][event["awaits"]][1] if "awaits" in event else []
+                    self.assertEqual(event["order"][1], 1 + max(
+                        pane["events"][part]["order"][0] for part in (event["index"], *parts)))
 
     def test_a_line_is_the_one_that_does_it(self):
         trace, _ = traced("00_naive", "--device sim --seqlen 16 --heads 1 --check off")
         lines = read(ROOT, "00_naive/attention.cu").splitlines()
 
         def text(event):
-            return lines[int(event.line.rpartition(":")[2]) - 1]
+            return lines[event.line - 1]
         for event in trace.events:
             if event.direction:
                 self.assertIn(event.name + "[", text(event))
-        self.assertTrue(any("fmaf" in text(event) for event in trace.events if event.amounts[0]))
+        self.assertTrue(any("fmaf" in text(event) for event in trace.events
+                            if event.counts["matmul_flops"]))
 
     def test_tiles_of_s(self):
         """Under the mask 05 skips what lies above it, and 04 makes it all. split_kv has the heads
         that share K and V in one tile, and rows of zeros below them."""
         every = {(row, key) for row in range(8) for key in range(8)}
-        self.assertEqual(tiles_of("04_flash_v1", SMALL + " --causal"), every)
-        self.assertEqual(tiles_of("05_flash_v2", SMALL + " --causal"),
+        self.assertEqual(set(tiles_of("04_flash_v1", SMALL + " --causal")), every)
+        self.assertEqual(set(tiles_of("05_flash_v2", SMALL + " --causal")),
                          {(row, key) for row, key in every if key // 4 <= row // 4})
+        # Once forward, and once more for the gradients.
+        self.assertEqual(tiles_of("06_backward", "--variant mma " + SMALL),
+                         dict.fromkeys(every, 2))
         decoding = ("--variant split_kv --device sim --check off --seqlen 1 --seqlen-kv 512 "
                     "--heads 8 --kv-heads 1 --head-dim 64 --set splits=4")
-        self.assertEqual(tiles_of("05_flash_v2", decoding), {(0, key) for key in range(32)})
+        self.assertEqual(set(tiles_of("05_flash_v2", decoding)), {(0, key) for key in range(32)})
 
     def test_reversed_and_shuffled(self):
         for schedule in ("reverse", "random:3"):

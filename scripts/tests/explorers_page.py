@@ -1,10 +1,10 @@
 """The explorer's page in a browser, as its tests use it."""
 
+import contextlib
 import os
 import tempfile
 import unittest
 
-from base import ROOT
 import browser
 from explore_test import SMALL, explore
 
@@ -14,7 +14,7 @@ OFF_SCREEN = """(() => {
   const off = [], scrolls = e => e && e !== document.body &&
     (/auto|scroll/.test(getComputedStyle(e).overflowY) ? e : scrolls(e.parentElement));
   for (const e of document.querySelectorAll('header *, main *, footer *')) {
-    if (e.closest('svg, option, .source, .hidden-text') || !e.checkVisibility()) continue;
+    if (e.closest('svg, option, .source') || !e.checkVisibility()) continue;
     const r = e.getBoundingClientRect(), inner = scrolls(e.parentElement);
     const name = e.tagName + '.' + (e.className || e.id);
     if (r.width < 1 && r.height < 1) continue;
@@ -57,8 +57,8 @@ class ExplorersPage(unittest.TestCase):
         cls.addClassCleanup(cls.folder.cleanup)
         cls.page = cls.made("page", "04", "05/mma", *SMALL.split()[4:])
         cls.browser = browser.Browser()
-        cls.browser.__enter__()
-        cls.addClassCleanup(cls.browser.__exit__)
+        cls.addClassCleanup(cls.browser.close)
+        cls.value = cls.browser.value
 
     @classmethod
     def made(cls, name, *words, **how):
@@ -70,27 +70,12 @@ class ExplorersPage(unittest.TestCase):
         self.browser.errors.clear()
         self.addCleanup(lambda: self.assertEqual(self.browser.errors, []))
 
-    def open(self, fragment="", page=None, width=1280, height=800, mobile=False, **media):
-        """Loads a page, unless it is there and as a fragment can say."""
-        page = page or self.page
+    def open(self, fragment="", page=None, width=1280, height=800, mobile=False, colour="light",
+             **media):
         self.browser.size(width, height, 2 if mobile else 1, mobile)
-        self.browser.prefer(**({"colour": "light", "motion": "no-preference"} | media))
-        if page == ExplorersPage.there:
-            self.value(f"history.replaceState(null, '', '{fragment or '#'}');"
-                       "explorer.written = null; explorer.fromFragment();"
-                       "document.activeElement.blur()")
-        else:
-            self.browser.open(page, fragment)
-        ExplorersPage.there = page
+        self.browser.prefer(colour, **media)
+        self.browser.open(page or self.page, fragment)
         self.browser.drawn()
-
-    there = None
-
-    def leave(self):
-        ExplorersPage.there = None
-
-    def value(self, expression):
-        return self.browser.value(expression)
 
     def do(self, expression):
         """Something that is drawn thereafter."""
@@ -125,7 +110,7 @@ class ExplorersPage(unittest.TestCase):
         self.browser.drawn()
 
     def fragment(self):
-        self.browser.wait_for("!explorer.pending && !explorer.writing")
+        self.browser.wait_for("!explorer.pending && !explorer.settling")
         return self.value("location.hash")
 
     def alert(self):
@@ -134,12 +119,12 @@ class ExplorersPage(unittest.TestCase):
 
 def take_pictures(folder):
     """What the README shows."""
-    with tempfile.TemporaryDirectory() as scratch, browser.Browser() as one:
+    with tempfile.TemporaryDirectory() as scratch, contextlib.closing(browser.Browser()) as one:
         page = os.path.join(scratch, "page.html")
         explore("--out", page)
         one.size(1280, 800, 1.5)
         for colour in ("light", "dark"):
-            one.prefer(colour=colour)
+            one.prefer(colour)
             one.open(page, "#t=40")
             with open(os.path.join(folder, f"picture-{colour}.png"), "wb") as file:
                 file.write(one.picture())

@@ -8,10 +8,9 @@ import sys
 import tempfile
 import webbrowser
 
-from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop
+from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop, run_command
 from ladder.explore import perfetto
-from ladder.explore.page import page_of
-from ladder.explore.pane import pane_of
+from ladder.explore.page import page_of, pane_of
 from ladder.explore.trace import Trace
 from ladder.files import ROOT, write_whole
 from ladder.programs import json_lines, programs_in, run_quietly
@@ -59,32 +58,21 @@ def explore(words):
         status = status or failed
     progress.at("putting the trace in order")
     panes = [pane_of(*run) for run in runs]
-    if asked.perfetto:
-        write(asked.perfetto, json.dumps(perfetto.events_of(panes)), progress)
-        return status
-    page = page_of(panes)
-    if len(page) > LARGEST:
-        raise Stop(f"a page of {len(page) >> 20} MiB would be more than a browser takes: a smaller "
+    text = json.dumps(perfetto.events_of(panes)) if asked.perfetto else page_of(panes)
+    if len(text) > LARGEST and not asked.perfetto:
+        raise Stop(f"a page of {len(text) >> 20} MiB would be more than a browser takes: a smaller "
                    "--seqlen, fewer --heads", BAD_USAGE)
-    out = asked.out or os.path.join(ROOT, "build/explore.html")
-    if not asked.out:
+    out = asked.perfetto or asked.out or os.path.join(ROOT, "build/explore.html")
+    if not (asked.perfetto or asked.out):
         os.makedirs(os.path.dirname(out), exist_ok=True)
-    write(out, page, progress)
-    if sys.stdout.isatty() and not asked.no_open:
-        show(out)
-    return status
-
-
-def write(path, text, progress):
     progress.clear()
-    write_whole(path, text)
-    print(os.path.relpath(path))
-
-
-def show(path):
-    """Opens the page where there is a screen to open it on."""
-    if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
-        webbrowser.open("file://" + os.path.abspath(path))
+    write_whole(out, text)
+    print(os.path.relpath(out))
+    screen = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get(
+        "WAYLAND_DISPLAY")
+    if screen and sys.stdout.isatty() and not (asked.no_open or asked.perfetto):
+        webbrowser.open("file://" + os.path.abspath(out))
+    return status
 
 
 # ---- running ----
@@ -96,18 +84,15 @@ def chosen(asked):
     found = []
     for name in asked.steps or DEFAULT_STEPS:
         rung, _, variant = name.partition("/")
-        steps = [step for step in ladder.steps if rung in (step.rung, step.rung[:2])]
-        if variant:
-            steps = [step for step in steps if step.variant == variant]
-        elif steps:
-            last = ladder.last_portable(steps[0].rung)
-            steps = [last] if last else steps[-1:]
+        steps = [step for step in ladder.steps if rung in (step.rung, step.rung[:2])
+                 and variant in ("", step.variant)]
         if not steps:
             known = "\n".join(f"  {rung}: " + ", ".join(
                 f"{rung[:2]}/{step.variant}" for step in ladder.of(rung))
                 for rung in ladder.rungs())
             raise Stop(f"there is no step {name}. The steps:\n{known}", BAD_USAGE)
-        found.append((programs[steps[0].rung], steps[0]))
+        last = None if variant else ladder.last_portable(steps[0].rung)
+        found.append((programs[steps[0].rung], last or steps[-1]))
     return found
 
 
@@ -138,3 +123,7 @@ def traced(program, step, options, progress):
     elif "no source lines" in message:
         print(message, file=sys.stderr)
     return (trace, records, shlex.join([step.rung, *command])), WRONG_RESULT if status else GOOD
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("scripts/explore", lambda: explore(sys.argv[1:])))

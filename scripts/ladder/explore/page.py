@@ -1,4 +1,4 @@
-"""The page: its parts, which stand in scripts/ladder/explore/web, and the runs, in one file."""
+"""The page: the runs, and its parts, which stand in scripts/ladder/explore/web, in one file."""
 
 import base64
 import html
@@ -6,11 +6,71 @@ import json
 import os
 import zlib
 
+from ladder.explore.tiles import put_tiles
+from ladder.explore.times import put_in_model_time, put_in_order
+from ladder.explore.trace import place
 from ladder.files import ROOT
 
 FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")
 SCRIPTS = ("data.js", "replay.js", "words.js", "paint.js", "memory.js", "scores.js", "shared.js",
            "sms.js", "timeline.js", "source.js", "pane.js", "app.js")
+# What the page counts, and compares with what the program says.
+COUNTERS = ("requested_read_bytes", "requested_write_bytes", "distinct_read_bytes",
+            "distinct_write_bytes", "matmul_flops", "exp_count", "other_flops", "sram_read_bytes",
+            "sram_write_bytes")
+
+
+def sums(records):
+    return {name: sum(record[name] for record in records) for name in COUNTERS}
+
+
+def pane_of(trace, records, command):
+    """Everything of one step, ready for JSON. `records`: what the program printed; none where it
+    ended with a fault."""
+    meetings = put_in_order(trace)
+    model = put_in_model_time(trace)
+    put_tiles(trace)
+    trace.events.sort(key=lambda event: event.order[0])
+    for i, event in enumerate(trace.events):
+        event.index = i
+    head, fault = trace.head, fault_of(trace)
+    paths = {event.file for event in trace.events} | ({fault["file"]} if fault else set())
+    return {
+        "title": f"{head['rung'][:2]} {head['variant']}", "command": command, "head": head,
+        "plan": trace.plan, "model": model, "launches": trace.launches,
+        "arrays": [{"name": name, "bytes": size, "rows": trace.rows_of(name),
+                    "parts": trace.parts_of(name)} for name, size in trace.arrays.items()],
+        "events": [told_of(event) for event in trace.events],
+        "meetings": [[title, [part.index for part in parts]] for title, parts in meetings],
+        "fault": fault, "files": {path: text_of(path) for path in paths if path},
+        "counted": sums(records) if records else None}
+
+
+def told_of(event):
+    """An event as the page has it: without what it has not, and what only led to the rest."""
+    told = {**vars(event), "kind": event.kind(), "shared": None,
+            "source": event.source and event.source.name}
+    return {name: value for name, value in told.items() if value or type(value) is int}
+
+
+def text_of(path):
+    try:
+        with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return ""  # built somewhere else
+
+
+def fault_of(trace):
+    """What went wrong and where: the file may be one that no event is in."""
+    fault = trace.fault
+    if not fault:
+        return None
+    file, line = place(fault["line"])
+    warp = fault["launch"], fault["block"], fault["thread"] // 32
+    return {"message": fault["fault"], "file": file, "line": line, "event": max(
+        (event.index for event in trace.events
+         if (event.launch, event.block, event.warp) == warp), default=-1)}
 
 
 def part(name):

@@ -17,38 +17,37 @@ CLOCKS = {"model": "cycles of a model, not measured", "order": "the order of the
 def events_of(panes):
     """{"traceEvents": …, "otherData": …} of what pane_of() makes."""
     found, clocks, threads = [], [], {}
+
+    def named(kind, key, name, **at):
+        if key not in threads:
+            threads[key] = at
+            found.append({"ph": "M", "name": kind, **at, "args": {"name": name}})
+        return threads[key]
+
     for pane in panes:
         clock = "model" if pane["model"] else "order"
         clocks.append(f"{pane['command']}: {CLOCKS[clock]}")
-        events = [{**event, "from": event[clock][0], "to": max(event[clock])}
-                  for event in pane["events"]]
-        over = {}  # when somebody first knew that a meeting was complete
-        for event in events:
+        events, over = [], {}  # when somebody first knew that a meeting was complete
+        for event in pane["events"]:
+            launch, block, warp = (event[name] for name in ("launch", "block", "warp"))
+            key = len(clocks), launch, block
+            at = named("process_name", key, f"{pane['title']} {pane['launches'][launch]['kernel']} "
+                       f"block {block}", pid=len(threads) + 1)
+            at = named("thread_name", (*key, warp), f"warp {warp}", **at, tid=warp)
+            begin, end = event[clock][0], max(event[clock])
+            events.append({**event, "from": begin, "to": end, "at": at})
             meeting = event.get("awaits")
-            over[meeting] = min(over.get(meeting, event["to"]), event["to"])
+            over[meeting] = min(over.get(meeting, end), end)
         for event in events:
-            block = len(clocks), event["launch"], event["block"]
-            if block not in threads:
-                threads[block] = {"pid": len(threads) + 1}
-                kernel = pane["launches"][event["launch"]]["kernel"]
-                found.append({"ph": "M", "name": "process_name", **threads[block], "args": {
-                    "name": f"{pane['title']} {kernel} block {event['block']}"}})
-            if event["file"] >= 0:
-                event["line"] = f"{pane['files'][event['file']]['path']}:{event['line']}"
-            event["at"] = {**threads[block], "tid": event["warp"]}
-            if (*block, event["warp"]) not in threads:
-                threads[(*block, event["warp"])] = event["at"]
-                found.append({"ph": "M", "name": "thread_name", **event["at"],
-                              "args": {"name": f"warp {event['warp']}"}})
-        for i, event in enumerate(events):
-            found += work_of(event, f"{len(clocks)}.{i}", over)
-            meeting = pane["meetings"][event["awaits"]] if "awaits" in event else [None, None, []]
-            for number in meeting[2]:
-                part = events[number]
+            found += work_of(event, f"{len(clocks)}.{event['index']}", over)
+            if "awaits" not in event:
+                continue
+            name, parts = pane["meetings"][event["awaits"]]
+            for part in (events[number] for number in parts):
                 if part["warp"] == event["warp"] or part["from"] > event["to"]:
                     continue
-                flow = {"cat": "who is waited for", "name": str(meeting[0]),
-                        "id": f"{len(clocks)}.{number}.{i}"}
+                flow = {"cat": "who is waited for", "name": name,
+                        "id": f"{len(clocks)}.{part['index']}.{event['index']}"}
                 found.append({"ph": "s", "ts": part["from"], **part["at"], **flow})
                 found.append({"ph": "f", "bp": "e", "ts": event["to"], **event["at"], **flow})
     return {"traceEvents": found, "displayTimeUnit": "ns",
@@ -58,8 +57,9 @@ def events_of(panes):
 def work_of(event, number, over):
     """What the warp does, and what it starts beside itself."""
     name, counts = f"{event['what']} {event.get('name', '')}".strip(), event.get("counts", {})
-    said = {"line": event["line"], "bytes": event["bytes"] or event["amount"],
-            "matmul FLOPs": counts.get("matmul"), "exponentials": counts.get("exps")}
+    said = {"line": "file" in event and f"{event['file']}:{event['line']}",
+            "bytes": event["bytes"] or event["amount"],
+            "matmul FLOPs": counts.get("matmul_flops"), "exponentials": counts.get("exp_count")}
     work = [{"ph": "X", **event["at"], "ts": event["from"], "dur": event["to"] - event["from"],
              "name": name, "cat": "warp",
              "args": {what: value for what, value in said.items() if value}}]

@@ -2,41 +2,32 @@
 memory and on to the products that meet them there; and so what shared memory holds. No kernel says
 it."""
 
-from ladder.explore.trace import bytes_of, pieces
+import collections
+
+from ladder.bench.traces import pieces
 
 PIECE = 64  # bytes of shared memory that are followed as one
 COMPUTED = " in shared memory"  # after an array's name: what did not come from HBM
 
-
-class Rows:
-    """From a first row of an array to the one past the last."""
-
-    def __init__(self, array, first, last):
-        self.array, self.first, self.last = array, first, last
-
-    def joined(self, other):
-        if other is None or other.array != self.array:
-            return self
-        return Rows(self.array, min(self.first, other.first), max(self.last, other.last))
-
-
+# From a first row of an array to the one past the last.
+Rows = collections.namedtuple("Rows", "array first last")
 ZEROS = Rows(COMPUTED, 0, 1)  # past an array's last row: neither read nor computed
 
 
-def computed(rows):
-    return rows.array.endswith(COMPUTED)
+def joined(rows, others):
+    if others is None or others.array != rows.array:
+        return rows
+    return Rows(rows.array, min(rows.first, others.first), max(rows.last, others.last))
 
 
 def put_tiles(trace):
     """Gives each product of rows of Q with rows of K its tile of S, in rows of all heads."""
-    if "Q" not in trace.arrays or "K" not in trace.arrays:
-        return
     width = {name: size // trace.rows_of(name) for name, size in trace.arrays.items()}
     for events in trace.blocks().values():
-        held, seen = {}, {}
+        held, seen = {}, collections.defaultdict(dict)
         for event in events:
-            warps = event.warp // 4 if event.what == "wgmma" else event.warp
-            follow(event, held, seen.setdefault(warps, {}), width)
+            # A product by Hopper's engines is of all four warps.
+            follow(event, held, seen[event.warp // (4 if event.what == "wgmma" else 1)], width)
 
 
 def rows_of(array, begin, end, width):
@@ -54,16 +45,18 @@ def follow(event, held, seen, width):
         if written:
             fill(event, held, name, pieces(ranges), width)
             continue
-        for begin, end in pieces(ranges):
+        found = pieces(ranges)
+        event.reads.append([min(found)[0], max(end for _, end in found)])
+        for begin, end in found:
             for place in range(begin // PIECE, -(-end // PIECE)):
                 rows = held.get(place) or Rows(name + COMPUTED, 0, 1)
                 if rows is not ZEROS:
-                    reads[rows.array] = rows.joined(reads.get(rows.array))
+                    reads[rows.array] = joined(rows, reads.get(rows.array))
     for array, rows in reads.items():
         # What passes in pieces, such as columns of the same rows, continues where it was.
         seen.pop(array, None)
         seen[array] = rows
-    if event.amounts[0]:
+    if event.counts["matmul_flops"]:
         event.tile = tile_of(list(seen.values()))
 
 
@@ -71,7 +64,7 @@ def fill(event, held, name, places, width):
     """Says what is where in shared memory, to `held` and in event.fills."""
     for begin, end, rows in contents(event.source or event, name, places, width):
         last = event.fills[-1] if event.fills else None
-        what = ([""] if rows is ZEROS else [None] if computed(rows)
+        what = ([""] if rows is ZEROS else [None] if rows.array.endswith(COMPUTED)
                 else [rows.array, rows.first, rows.last - 1])
         if last and last[1] == begin and last[2] == what[0]:
             last[1] = end
@@ -80,7 +73,7 @@ def fill(event, held, name, places, width):
             event.fills.append([begin, end, *what])
         for place in range(begin // PIECE, -(-end // PIECE)):
             partial = begin > place * PIECE or end < (place + 1) * PIECE
-            held[place] = rows.joined(held.get(place)) if partial and rows is not ZEROS else rows
+            held[place] = joined(rows, held.get(place)) if partial and rows is not ZEROS else rows
 
 
 def contents(event, name, places, width):
@@ -90,7 +83,7 @@ def contents(event, name, places, width):
         rows = ZEROS if event.what == "zeros" else Rows(name + COMPUTED, 0, 1)
         return [(*place, rows) for place in places]
     source = pieces(event.ranges)
-    if bytes_of(event.ranges) != sum(end - begin for begin, end in places):
+    if sum(end - begin for begin, end in source) != sum(end - begin for begin, end in places):
         rows = rows_of(event.name, source[0][0], source[-1][1], width)
         return [(*place, rows) for place in places]
     found, left = [], iter(source)
@@ -110,12 +103,10 @@ def tile_of(seen):
     and K. Between the two others may have been read, but nothing that was computed."""
     if not seen or seen[-1].array not in ("Q", "K"):
         return None
-    last = seen[-1]
-    other = {"Q": "K", "K": "Q"}[last.array]
     for rows in reversed(seen[:-1]):
-        if rows.array == other:
-            q, k = (last, rows) if last.array == "Q" else (rows, last)
+        if rows.array in ("Q", "K"):
+            q, k = sorted((rows, seen[-1]), reverse=True)
             return [q.first, q.last, k.first, k.last]
-        if computed(rows) or rows.array in ("S", "P"):
+        if rows.array in ("S", "P") or rows.array.endswith(COMPUTED):
             return None
     return None

@@ -6,108 +6,90 @@ page puts them side by side on SMs). That is an order and no time.
 """
 
 import collections
+import math
 
 from ladder.console import Stop
 from ladder.course import PRODUCTS
 from ladder.figures import replay
 from ladder.bench.traces import LOADS, STORES, warps_of
+from ladder.explore.trace import WAITS
 
-
-OWN_WAITS = ("cp_async_wait", "wgmma_wait", "tma_store_wait")  # for what the warp itself started
-
-
-class Meeting:
-    """What a wait waits for: a phase of an mbarrier, a round of a barrier, groups of copies or of
-    products. `parts` is [event] that it takes; `known` how many of them have a tick."""
-
-    def __init__(self):
-        self.parts, self.known, self.complete = [], 0, 0
-
-
-def keys_of(event):
-    """(what it takes part in, what it waits for), each a key within its block, or None."""
-    what, number = event.what, event.number
-    named = ("named barrier " + event.name, number)
-    if what in LOADS:
-        return (event.barrier, number), None
-    if what == "mbarrier_wait":
-        return None, (event.name, number)
-    if what in OWN_WAITS:
-        return None, (f"{what} of warp {event.warp}", number)
-    return {"__syncthreads": ((what, number), (what, number)),
-            "named_barrier_sync": (named, named), "named_barrier_arrive": (named, None),
-            "mbarrier_arrive": ((event.name, number), None)}.get(what, (None, None))
-
-
-def own_groups(events):
-    """The parts of waits for groups that a warp started itself: {key of the wait: [event]}."""
-    started, groups, parts = {}, {}, {}  # groups: (wait, warp) → [(number of the group, event)]
-    starts = {"wgmma": "wgmma_wait", **dict.fromkeys(STORES, "tma_store_wait")}
-    for event in events:
-        mine = groups.setdefault((starts.get(event.what, event.what), event.warp), [])
-        if event.what == "read" and event.copies():
-            started.setdefault(event.warp, []).append(event)
-        elif event.what == "cp_async_commit":
-            groups.setdefault(("cp_async_wait", event.warp), []).extend(
-                (event.number, one) for one in started.pop(event.warp, []))
-        elif event.what in starts:
-            mine.append((event.number, event))
-        elif event.what in OWN_WAITS:
-            parts.setdefault(keys_of(event)[1], []).extend(
-                one for number, one in mine if number < event.number)
-            mine[:] = [pair for pair in mine if pair[0] >= event.number]
-    return parts
-
-
-def order_block(events, start):
-    """Gives the events of a block their ticks, from `start` on. The last tick and the meetings."""
-    meetings, by_warp, takes_part = {}, {}, {}
-    for key, parts in own_groups(events).items():
-        meetings.setdefault(key, Meeting()).parts += parts
-    for event in events:
-        by_warp.setdefault(event.warp, []).append(event)
-        part, event.awaits = keys_of(event)
-        if part:
-            meetings.setdefault(part, Meeting()).parts.append(event)
-    for key, meeting in meetings.items():
-        for part in meeting.parts:
-            takes_part.setdefault(id(part), []).append(meeting)
-            if part.awaits is None and part.lands is None:
-                part.lands = key
-    left = {warp: collections.deque(mine) for warp, mine in by_warp.items()}
-    clock, told = dict.fromkeys(by_warp, start), set()
-    moved = True
-    while moved:
-        moved = False
-        for warp, mine in left.items():
-            while mine:
-                event, now = mine[0], clock[warp]
-                if id(event) not in told:  # it has come to it
-                    told.add(id(event))
-                    moved = True
-                    for meeting in takes_part.get(id(event), []):
-                        meeting.known += 1
-                        meeting.complete = max(meeting.complete, now + 1)
-                meeting = meetings.get(event.awaits)
-                if meeting and meeting.known < len(meeting.parts):
-                    break
-                clock[warp] = max(now + 1, meeting.complete if meeting else 0)
-                event.order = [now, clock[warp]]
-                mine.popleft()
-                moved = True
-    last = max(clock.values(), default=start)
-    for warp, mine in left.items():  # only a fault leaves some that wait forever
-        for event in mine:
-            event.order = [clock[warp], last + 1]
-    return last + any(left.values()), meetings
+# What a warp starts itself → how it waits for a group of those.
+OWN_WAITS = {"read": "cp_async_wait", "wgmma": "wgmma_wait",
+             **dict.fromkeys(STORES, "tma_store_wait")}
+BARRIERS = ("__syncthreads", "mbarrier_arrive", "mbarrier_wait", "named_barrier_arrive",
+            "named_barrier_sync")
 
 
 def put_in_order(trace):
-    """Gives every event its ticks. (launch, block) → its meetings."""
-    now, meetings = 0, {}
-    for place, events in trace.blocks().items():
-        now, meetings[place] = order_block(events, now)
+    """Gives every event its ticks, and what it waits for. That are meetings: a phase of an
+    mbarrier, a round of a barrier, groups of copies or of products, [title, [event]]."""
+    now, meetings = 0, []
+    for events in trace.blocks().values():
+        meet(events, meetings)
+        # A warp's first lane may be ahead, in the trace, of what the warp waits for: so it is gone
+        # through until nothing moves, but not for ever, as after a fault some may wait for others.
+        for _ in range(50):
+            last, moved = {}, False
+            for event in events:
+                begin = end_of(last[event.warp], meetings) if event.warp in last else now
+                moved |= event.order[0] != begin
+                event.order[0] = begin
+                last[event.warp] = event
+            if not moved:
+                break
+        now = max(end_of(event, meetings) for event in last.values())
     return meetings
+
+
+def end_of(event, meetings):
+    """A tick later, or when the last has come that it waits for."""
+    parts = meetings[event.awaits][1] if event.awaits is not None else []
+    event.order[1] = 1 + max(one.order[0] for one in (event, *parts))
+    return event.order[1]
+
+
+def meet(events, meetings):
+    """Finds out what the events of a block wait for, and what takes part in that."""
+    numbers, own = {}, collections.defaultdict(list)
+
+    def meeting(title):
+        if title not in numbers:
+            numbers[title] = len(meetings)
+            meetings.append([title, []])
+        return numbers[title]
+
+    def join(event, at):
+        meetings[at][1].append(event)
+        if event.awaits is None:
+            event.lands = at
+
+    for event in events:
+        what, name, number = event.what, event.name, event.number
+        if what in OWN_WAITS and (what != "read" or event.copies()):
+            # Copies by the warp are of the group that it closes next.
+            own[OWN_WAITS[what], event.warp].append(
+                [math.inf if what == "read" else number, event])
+        elif what == "cp_async_commit":
+            for one in own["cp_async_wait", event.warp]:
+                one[0] = min(one[0], number)
+        elif what in OWN_WAITS.values():
+            event.awaits = meeting(f"{what} {number} of warp {event.warp}")
+            mine = own[what, event.warp]
+            for group, one in mine:
+                if group < number:
+                    join(one, event.awaits)
+            mine[:] = [one for one in mine if one[0] >= number]
+        elif what in (*LOADS, *BARRIERS):
+            at = meeting(f"__syncthreads number {number + 1}" if what == "__syncthreads" else
+                         f"named barrier {name}, round {number}" if what.startswith("named") else
+                         f"mbarrier {event.barrier or name}, phase {number}")
+            if what in WAITS:
+                event.awaits = at
+            # Lanes on their own come to a barrier once more, after the rest of their warp.
+            came = any((one.what, one.warp) == (what, event.warp) for one in meetings[at][1])
+            if what not in WAITS or (what != "mbarrier_wait" and not came):
+                join(event, at)
 
 
 # ---- the model's time ----
@@ -119,18 +101,17 @@ def put_in_model_time(trace):
     lines = {}
     for line in trace.lines:
         lines.setdefault((line["launch"], line["block"]), []).append(line)
-    modelled = {trace.launches[line["launch"]]["kernel"]
-                for line in trace.lines if line["do"] == "wgmma"}
+    modelled = {line["launch"] for line in trace.lines if line["do"] == "wgmma"}
     if not modelled or trace.fault:
         return False
-    start, until, launch = 0.0, 0.0, None
+    start, until, launch = 0, 0, None
     for (number, block), events in trace.blocks().items():
         if number != launch:
             start, launch = until, number
         kernel = trace.launches[number]["kernel"]
         try:
             times = (times_of(lines[number, block], PRODUCTS.get(kernel, {}))
-                     if kernel in modelled else {})
+                     if number in modelled else {})
         except (Stop, KeyError):
             return False  # more than the model knows
         until = max(until, place_block(events, times, start))
@@ -138,12 +119,12 @@ def put_in_model_time(trace):
 
 
 def times_of(lines, called):
-    """{warp: [(event, name, number, from, to)]} of the warps that the replay has."""
+    """{warp: [((event, name, number), (from, to))]} of the warps that the replay has."""
     warps = warps_of(lines)
     played = replay.Block(list(warps.values()), called)
     played.play()
-    return {warp: [(event[0], event[1], event[3], *time)
-                   for event, time in zip(warps[warp], actor.times)]
+    return {warp: [((what, name, number), time) for (what, name, _, number, *_), time
+                   in zip(warps[warp], actor.times)]
             for warp, actor in zip(warps, played.actors)}
 
 
@@ -155,21 +136,20 @@ def place_block(events, times, start):
         by_warp.setdefault(event.warp, []).append(event)
     for warp, mine in by_warp.items():
         # A warpgroup's other warps do what its first does.
-        known = list(times.get(warp) or times.get(warp // 4 * 4) or [])
+        known = times.get(warp) or times.get(warp // 4 * 4, [])
         now, waiting = start, []
         for event in mine:
-            waiting.append(event)
-            found = next((i for i, one in enumerate(known)
-                          if one[:3] == (event.what, event.name, event.number)), None)
-            if found is None:
+            key = event.what, event.name, event.number
+            at = next((i for i, (other, _) in enumerate(known) if other == key), None)
+            if at is None:
                 event.model = [now, now]
+                waiting.append(event)
                 continue
-            *_, begin, until = known[found]
-            del known[:found + 1]
-            step = max(0, start + begin - now) / max(1, len(waiting) - 1)
-            for one in waiting[:-1]:
-                one.model, now = [now, now + step], now + step
-            event.model = [max(now, start + begin), max(now, start + until)]
-            now, waiting = event.model[1], []
+            begin, until = (max(now, start + round(time)) for time in known[at][1])
+            known = known[at + 1:]
+            for i, one in enumerate(waiting, 1):
+                one.model = [now + round((begin - now) * part / len(waiting))
+                             for part in (i - 1, i)]
+            event.model, now, waiting = [begin, until], until, []
         end = max(end, now)
     return end

@@ -1,8 +1,14 @@
 """A trace as the explorer needs it: what each warp did, a line of the source at a time."""
 
-from ladder.bench.traces import LOADS, STORES, joined, pieces, read_trace
+import collections
+import os
 
-AMOUNTS = ("matmul_flops", "exps", "other_flops", "sram_read", "sram_write")
+from ladder.bench.traces import LOADS, STORES, joined, pieces, read_trace
+from ladder.files import ROOT
+
+# What an event counts → what the program calls the sum.
+AMOUNTS = {"matmul_flops": "matmul_flops", "exps": "exp_count", "other_flops": "other_flops",
+           "sram_read": "sram_read_bytes", "sram_write": "sram_write_bytes"}
 # What a warp, or a thread of it, may stop at.
 WAITS = ("__syncthreads", "mbarrier_wait", "named_barrier_sync", "cp_async_wait", "wgmma_wait",
          "tma_store_wait")
@@ -11,36 +17,52 @@ COPIES = (*LOADS, *STORES)
 BOUNDS = (*WAITS, *SIGNALS, *COPIES, "wgmma", "exit", "round")
 
 
+def place(text):
+    """(path, line) of "path:line", as seen from the repository; ("", 0) of nothing."""
+    path, _, line = text.rpartition(":")
+    return os.path.relpath(path, ROOT) if os.path.isabs(path) else path, int(line or 0)
+
+
 class Event:
-    """What a warp did at one line. `ranges` are bytes of HBM's array `name`, `shared` is
-    [[array, 1 if written, ranges]]; ranges are [begin, bytes, step, count]."""
+    """What a warp did at one line, as the page has it. `ranges` are bytes of HBM's array `name`,
+    `shared` is [[array, 1 if written, ranges]]; ranges are [begin, bytes, step, count]."""
 
     def __init__(self, line):
-        def has(name, otherwise):
-            return line.get(name, otherwise)
         self.what, self.launch, self.block, self.warp = (
             line[name] for name in ("do", "launch", "block", "warp"))
-        self.line, self.since, self.name, self.barrier = (
-            has(name, "") for name in ("line", "from", "name", "barrier"))
+        self.file, self.line = place(line.get("line", ""))
+        file, self.since = place(line.get("from", ""))
+        if file != self.file:
+            self.since = self.line
+        self.name, self.barrier = line.get("name", ""), line.get("barrier", "")
         self.number, self.amount, self.bytes = (
-            has(name, 0) for name in ("number", "amount", "bytes"))
+            line.get(name, 0) for name in ("number", "amount", "bytes"))
         self.direction = self.what if self.what in ("read", "write") else ""
-        self.ranges, self.shared = has("ranges", []), has("shared", [])
-        self.amounts = [has(name, 0) for name in AMOUNTS]
+        self.ranges, self.shared = line.get("ranges", []), line.get("shared", [])
+        self.counts = collections.Counter(
+            {AMOUNTS[name]: line[name] for name in AMOUNTS if line.get(name)})
         self.source = None         # the event that read what this one stores
         self.tile = None           # [first row, past the last, first key, past the last] of S
         self.fills = []            # [begin, end, array, first row, last] of shared memory
-        self.order = [0, 0]        # from, to
-        self.model = None          # the same in a model's cycles
-        self.lands = None          # what waits for what this one started
-        self.awaits = None         # the key of what it waits for
+        self.reads = []            # [begin, end] of it
+        self.order, self.model = [-1, -1], None  # [from, to] by either clock
+        self.awaits = self.lands = None  # the meeting that it waits for, or takes part in
 
     def copies(self):
         """Whether it reads HBM into shared memory, by TMA or not."""
         return self.direction == "read" and any(written for _, written, _ in self.shared)
 
-    def place(self):
-        return self.launch, self.block, self.warp
+    def kind(self):
+        """What the page colours it as."""
+        if self.what in (*WAITS, *SIGNALS, "exit"):
+            return "wait" if self.what in WAITS else "signal" if self.what in SIGNALS else "exit"
+        if self.direction:
+            return "copy" if self.copies() else self.direction
+        if self.counts["matmul_flops"] or self.what == "wgmma":
+            return "product"
+        if self.counts["exp_count"] or self.counts["other_flops"]:
+            return "softmax" if self.counts["exp_count"] else "arithmetic"
+        return "exchange" if self.what.startswith("__") else "shared"
 
     def absorb(self, other):
         """Adds an event that is one with this one."""
@@ -53,7 +75,7 @@ class Event:
                     break
             else:
                 self.shared.append([array, written, ranges])
-        self.amounts = [mine + its for mine, its in zip(self.amounts, other.amounts)]
+        self.counts += other.counts
 
 
 class Trace:
@@ -75,9 +97,8 @@ class Trace:
         """How many rows an array has: those of Q or of K, whichever its bytes can be shared out
         to."""
         head = self.head
-        queries = head["batch"] * head["heads"] * head["seqlen"]
+        queries = head["batch"] * head["heads"] * head["seqlen"] * self.parts_of(array)
         keys = head["batch"] * head["kv_heads"] * head["seqlen_kv"]
-        queries *= self.parts_of(array)
         of_keys = array.lstrip("d")[:1] in ("K", "V")
         for rows in (keys, queries) if of_keys else (queries, keys):
             if self.arrays[array] % rows == 0:
@@ -90,10 +111,6 @@ class Trace:
         for event in self.events:
             found.setdefault((event.launch, event.block), []).append(event)
         return found
-
-
-def bytes_of(ranges):
-    return sum(size * count for _, size, _, count in ranges)
 
 
 def union(some, others):
@@ -117,7 +134,7 @@ def merged(events):
     copy by the engine is one with what it reads or writes of HBM."""
     kept, seen, accesses, last = [], {}, {}, {}  # by warp: by key; the last access; the last bound
     for event in events:
-        warp = event.place()
+        warp = event.launch, event.block, event.warp
         access, before = accesses.get(warp), last.get(warp)
         asked = event.what, event.name, event.barrier, event.number
         if event.what in BOUNDS:
@@ -141,10 +158,10 @@ def merged(events):
                 kept.append(event)
         else:
             if (event.what == "store" and event.line and access and access.direction == "read" and
-                    access.line == event.line):
+                    (access.file, access.line) == (event.file, event.line)):
                 event.source = access
             one = seen.setdefault(warp, {}).setdefault(
-                (event.what, event.name, event.line, event.since), event)
+                (event.what, event.name, event.file, event.line, event.since), event)
             if one is event:
                 kept.append(event)
             else:

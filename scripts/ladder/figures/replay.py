@@ -41,13 +41,8 @@ class Actor:
         self.since = None  # when it began to wait
         # Event that waits → [group, when that ends] of what it waits for.
         self.ends = {"wgmma_wait": [], "tma_store_wait": []}
-        self.count = collections.Counter()  # of products and spans of arithmetic, by name
-        self.spans = []    # [what, number of the step or None, from, to]
+        self.count = collections.Counter()  # of products, by name
         self.times = []    # of each event: from, to; by them the explorer places a warp's
-
-    def number_of(self, what):
-        self.count[what] += 1
-        return self.count[what] - 1
 
     def product(self, array, names):
         """Which of `names` the product that begins is, and its step: in turn, but where another by
@@ -57,26 +52,29 @@ class Actor:
             later = (name for event, name, *_ in self.events[self.at + 1:] if event == "wgmma")
             if next(later, None) == array:
                 what = names[0]
-        return what, self.number_of(what)
+        self.count[what] += 1
+        return what, self.count[what] - 1
 
-    def begin_work(self, now):
-        """The arithmetic before the next event, as long as it takes alone."""
+    def work(self):
+        """How long the arithmetic before the next event takes alone."""
         *_, exps, flops = self.events[self.at]
-        self.left = max(THREADS * exps / EXPS, THREADS * flops / OTHER_FLOPS)
-        if self.left:
-            what = "softmax" if exps else "scale"
-            self.spans.append([what, self.number_of(what), now, None])
+        return max(THREADS * exps / EXPS, THREADS * flops / OTHER_FLOPS)
 
-    def end_work(self, now):
-        if self.spans and self.spans[-1][3] is None:
-            self.spans[-1][3] = now
-
-    def end_wait(self, what, now):
-        last = self.spans[-1] if self.spans else None
-        if last and last[0] == what and last[3] == self.since:
-            last[3] = now  # goes on: for a tile of Q, then for one of K
-        elif now > self.since:
-            self.spans.append([what, None, self.since, now])
+    def spans(self):
+        """What it did when: [what, number of the step or None, from, to]."""
+        spans, count, before = [], collections.Counter(), 0.0
+        for (kind, *_, exps, flops), (since, end) in zip(self.events, self.times):
+            if exps or flops:
+                what = "softmax" if exps else "scale"
+                spans.append([what, count[what], before, since])
+                count[what] += 1
+            wait = WAITS.get(kind)
+            if wait and spans and spans[-1][0] == wait and spans[-1][3] == since:
+                spans[-1][3] = end  # goes on: for a tile of Q, then for one of K
+            elif wait and end > since:
+                spans.append([wait, None, since, end])
+            before = end
+        return spans
 
 
 class Block:
@@ -131,20 +129,17 @@ class Block:
         while actor.at < len(actor.events):
             kind, name, barrier, number, amount, *_ = actor.events[actor.at]
             if actor.left is None:
-                actor.begin_work(self.now)
+                actor.left = actor.work()
             if actor.left > 0:
                 return moved
-            actor.end_work(self.now)
             if actor.since is None:
                 actor.since, moved = self.now, True
                 if kind in COUNTED:
                     self.come((name, number))
                 elif kind in ("wgmma", *LOADS, *STORES):
                     self.issue(actor, kind, name, barrier, number, amount)
-            if kind in WAITS:
-                if not self.over(actor, kind, name, number):
-                    return moved
-                actor.end_wait(WAITS[kind], self.now)
+            if kind in WAITS and not self.over(actor, kind, name, number):
+                return moved
             actor.times.append((actor.since, self.now))
             actor.at, actor.left, actor.since = actor.at + 1, None, None
         return moved
@@ -197,4 +192,4 @@ def replay(warps, called):
     return {"end": block.now,
             "products": [[consumers.index(number), *more] for number, *more in block.products],
             "copies": [block.stage_of(copy) for copy in block.copies],
-            "consumers": [block.actors[number].spans for number in consumers]}
+            "consumers": [block.actors[number].spans() for number in consumers]}

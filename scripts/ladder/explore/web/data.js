@@ -6,62 +6,55 @@ async function unpack(element) {
   return JSON.parse(await new Response(stream).text());
 }
 
-/// A step's run: its events as scripts/ladder/explore/pane.py describes them, and their blocks.
+/// A step's run: its events as scripts/ladder/explore/trace.py describes them, and their blocks.
 class Run {
   constructor(data) {
     Object.assign(this, data);
-    this.arrayOf = new Map(this.arrays.map((array) => [array.name, array]));
-    this.waiters = this.meetings.map(() => []);
-    this.blocks = [];  // in the order in which they were started
-    const known = new Map();
+    this.blocks = [];  // in the order in which they were started; the events come block by block
     for (const launch of this.launches) launch.blocks = [], launch.multiplies = false;
-    this.events.forEach((e, index) => {
-      const key = e.launch + ":" + e.block, launch = this.launches[e.launch];
-      let block = known.get(key);
-      if (!block) {
-        block = { key, launch, number: e.block, events: [], warps: 0 };
-        known.set(key, block);
+    for (const e of this.events) {
+      const launch = this.launches[e.launch];
+      let block = launch.blocks.at(-1);
+      if (block?.number !== e.block) {
+        block = { launch, number: e.block, events: [], warps: 0 };
         launch.blocks.push(block);
+        this.blocks.push(block);
       }
-      Object.assign(e, { run: this, index, launch, block, counts: e.counts || {} });
+      Object.assign(e, { run: this, launch, block, counts: e.counts || {}, engine: engineOf(e) });
       block.events.push(e);
       block.warps = Math.max(block.warps, e.warp + 1);
-      launch.multiplies ||= e.counts.matmul > 0;
-      if (e.awaits !== undefined) this.waiters[e.awaits].push(e);
-    });
-    for (const { blocks } of this.launches) {
-      this.blocks.push(...blocks);
-      for (const block of blocks) this.describe(block);
+      launch.multiplies ||= e.counts.matmul_flops > 0;
     }
+    for (const block of this.blocks) this.describe(block);
     for (const { blocks } of this.launches) this.nameParts(blocks);
   }
 
+  array(name) { return this.arrays.find((array) => array.name === name); }
+
   /// How a block's warps are grouped, and what it works on: rows of Q and K, or what it writes.
   describe(block) {
-    const tiles = block.events.filter((e) => e.tile).map((e) => e.tile);
-    const hull = (first, last) => [least(tiles, (tile) => tile[first]),
-                                   most(tiles, (tile) => tile[last]) - 1];
     block.inGroups = block.events.some((e) => e.what === "wgmma");
+    const tiles = block.events.filter((e) => e.tile).map((e) => e.tile);
+    const written = block.events.filter((e) =>
+      e.direction === "write" && this.array(e.name).rows > 1);
     if (tiles.length) {
-      block.Q = hull(0, 1), block.K = hull(2, 3);
-      block.work = `Q ${range(block.Q)}, K ${range(block.K)}`;
-    } else {
-      const written = block.events.filter((e) => e.write && this.arrayOf.get(e.name).rows > 1);
-      const rows = written.filter((e) => e.name === written[0].name).map((e) => rowsOf(e));
-      block.work = rows.length ? `${written[0].name} ` +
-        range([least(rows, ([first]) => first), most(rows, ([, last]) => last)]) : "";
+      block.Q = joined(tiles.map(([first, end]) => [first, end - 1]));
+      block.K = joined(tiles.map(([, , first, end]) => [first, end - 1]));
+      block.work = `Q ${ranges(block.Q)}, K ${ranges(block.K)}`;
+    } else if (written.length) {
+      const { name } = written[0];
+      block.work = `${name} ` +
+        ranges(joined(written.filter((e) => e.name === name).map((e) => rowsOf(e))));
     }
   }
 
   /// Where the keys of a head are split among blocks, which write partial results.
   nameParts(blocks) {
-    const splits = this.arrays.some((array) => array.parts > 1);
-    for (const block of splits ? blocks : []) {
-      const same = blocks.filter((one) => block.Q && one.Q && one.Q[0] === block.Q[0])
-        .sort((a, b) => a.K[0] - b.K[0]);
-      if (same.length < 2) continue;
-      block.part = `part ${same.indexOf(block)} of ${same.length}`;
-      if (same[1].K[0] < same[0].K[1]) block.work += " in turn with the others";
+    if (!this.arrays.some((array) => array.parts > 1)) return;
+    for (const block of blocks) {
+      const same = blocks.filter((one) => block.Q && one.Q && one.Q[0][0] === block.Q[0][0])
+        .sort((a, b) => a.K[0][0] - b.K[0][0]);
+      if (same.length > 1) block.part = `part ${same.indexOf(block)} of ${same.length}`;
     }
   }
 
@@ -88,13 +81,12 @@ class Run {
     this.first = 0 - zero;
     this.last = Math.max(start - zero, 1);
     this.lanes = Math.max(1, most(this.blocks, (block) => block.sm + 1));
-    const over = this.waiters.map((waiters) => least(waiters, (e) => e.to));
+    const over = {};  // when somebody first knew that a meeting was complete
+    for (const { awaits, to } of this.events) over[awaits] = Math.min(over[awaits] ?? to, to);
     for (const e of this.events) {
-      e.until = e.lands !== undefined && over[e.lands] < Infinity
-        ? Math.max(over[e.lands], e.from) : e.to;
+      e.until = e.lands === undefined ? e.to : Math.max(over[e.lands] ?? e.to, e.from);
     }
     this.order = [...this.events].sort((a, b) => a.from - b.from || a.index - b.index);
-    this.begins = this.order.map((e) => e.from);
   }
 }
 
@@ -102,29 +94,23 @@ const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 const least = (all, f) => all.reduce((so, one) => Math.min(so, f(one)), Infinity);
 const most = (all, f) => all.reduce((so, one) => Math.max(so, f(one)), -Infinity);
 
-/// The rows of its array that an event touches, first and last, or null.
+/// Ranges [first, last] in order, those that touch as one.
+function joined(all) {
+  const found = [];
+  for (const [first, last] of all.sort(([a], [b]) => a - b)) {
+    const before = found.at(-1);
+    if (before && first <= before[1] + 1) before[1] = Math.max(before[1], last);
+    else found.push([first, last]);
+  }
+  return found;
+}
+
+/// The rows of its array that an event touches, first and last, or null. Ranges are [begin, bytes,
+/// step, count].
 function rowsOf(e) {
-  const array = e.run.arrayOf.get(e.name);
+  const array = e.run.array(e.name);
   if (!array || !e.ranges) return null;
   const width = array.bytes / array.rows, [begin, size, step, count] = e.ranges.at(-1);
   return [Math.floor(e.ranges[0][0] / width),
           Math.ceil((begin + (count - 1) * step + size) / width) - 1];
-}
-
-/// Calls f(begin, end) for each piece of [[begin, bytes, step, count], …].
-function eachPiece(ranges, f) {
-  for (const [begin, bytes, step, count] of ranges) {
-    for (let k = 0; k < count; ++k) f(begin + k * step, begin + k * step + bytes);
-  }
-}
-
-/// How many of the sorted numbers are at most x.
-function countUpTo(sorted, x) {
-  let low = 0, high = sorted.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (sorted[middle] <= x) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }

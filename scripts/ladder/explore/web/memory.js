@@ -1,64 +1,51 @@
-// HBM's arrays as maps, one canvas each: a row is a row of the array, or a few.
+// An array of HBM as a map: a row is a row of the array, or a few. One that is read and written is
+// drawn twice: left what is read, right what is written.
 
-class MemoryView {
-  constructor(pane, box) {
-    this.pane = pane;
-    this.figures = pane.run.arrays.map((array, index) => {
-      const figure = document.createElement("figure");
-      figure.innerHTML = `<figcaption><b>${array.name}</b> ` +
-        `<span>${scaled(array.bytes, "B")}</span></figcaption><canvas></canvas>`;
-      const canvas = figure.querySelector("canvas");
-      canvas.setAttribute("role", "img");
-      figure.classList.toggle("small", array.bytes < 4096);
-      figure.style.flexGrow = array.bytes < 4096 ? 0.4 : 1;
-      box.append(figure);
-      hover(canvas, (x, y) => this.told(index, x / canvas.clientWidth, y / canvas.clientHeight));
-      return canvas;
+class MemoryView extends View {
+  constructor(pane, array, box) {
+    const figure = document.createElement("figure");
+    figure.innerHTML = `<figcaption><b>${array.name}</b> ` +
+      `<span>${scaled(array.bytes, "B")}</span></figcaption><canvas role="img"></canvas>`;
+    figure.classList.toggle("small", array.bytes < 4096);
+    box.append(figure);
+    super(pane, figure.lastChild);
+    this.index = pane.run.arrays.indexOf(array);
+  }
+
+  /// The sides that the whole run has.
+  get sides() {
+    const map = this.pane.final.maps[this.index];
+    const used = ["read", "write"].filter((side) => map[side].bytes.some(Boolean));
+    return used.length ? used : ["read"];
+  }
+
+  draw({ replay, now, glow }) {
+    const map = this.map = replay.maps[this.index], { sides } = this;
+    const { context, width, height } = sheet(this.canvas);
+    const w = sides.length > 1 ? (width - 2) / 2 : width;
+    sides.forEach((side, i) => {
+      const { bytes, when } = map[side];
+      picture(context, i * (width - w), w, height, map.columns, map.rows, (cell) => {
+        // The darker, the more often it was asked for, of as many times as any was.
+        const times = bytes[cell] / map.inRow[Math.floor(cell / map.columns)];
+        return mixed(side, !times ? 0 : when[cell] > now - glow ? 1 : 0.16 + 0.54 *
+          Math.max(0, Math.log2(times)) / Math.max(1, Math.log2(explorer.most)));
+      });
     });
+    const [read, written] = [map.read, map.write].map(({ bytes }) =>
+      exactly(bytes.reduce((sum, n) => sum + n, 0), "B"));
+    this.label = `${map.array.name}: ${read} read, ${written} written so far`;
   }
 
-  /// An array that is read and written is drawn twice: left what is read, right what is written.
-  setFinal(replay) {
-    this.twice = replay.maps.map((map) => map.read.some(Boolean) && map.written.some(Boolean));
-  }
-
-  draw(replay, now, glow) {
-    this.replay = replay;
-    this.figures.forEach((canvas, index) => {
-      const map = replay.maps[index], twice = this.twice[index];
-      const { context, width, height } = sheet(canvas);
-      const w = twice ? (width - 2) / 2 : width;
-      const picture = (amount, when, name, x) => {
-        const image = new Cells(map.columns, map.rows);
-        amount.forEach((bytes, cell) => {
-          const times = bytes / map.inRow[Math.floor(cell / map.columns)];
-          image.put(cell, mixed(name, bytes <= 0 ? 0 : when[cell] > now - glow ? 1
-            : strength(times, explorer.most)));
-        });
-        image.draw(context, x, 0, w, height);
-      };
-      const onlyWritten = !twice && map.written.some(Boolean);
-      if (!onlyWritten) picture(map.read, map.readAt, "read", 0);
-      if (twice || onlyWritten) picture(map.written, map.writtenAt, "write", width - w);
-      const [read, written] = [map.read, map.written].map((cells) =>
-        exactly(cells.reduce((sum, bytes) => sum + bytes, 0), "B"));
-      canvas.setAttribute("aria-label",
-                          `${map.array.name}: ${read} read, ${written} written so far`);
-    });
-  }
-
-  told(index, x, y) {
-    const map = this.replay.maps[index];
-    if (this.twice[index]) x = x * 2 % 1;
-    const row = Math.min(map.rows - 1, Math.floor(y * map.rows));
-    const column = Math.min(map.columns - 1, Math.floor(x * map.columns));
-    const cell = row * map.columns + column, size = map.inRow[row];
+  told(px, py) {
+    const { map, canvas } = this, x = px / canvas.clientWidth * this.sides.length % 1;
+    const row = Math.min(map.rows - 1, Math.floor(py / canvas.clientHeight * map.rows));
+    const cell = row * map.columns + Math.floor(x * map.columns), size = map.inRow[row];
     const per = map.array.rows / map.rows, first = Math.floor(row * per);
     const rows = [first, Math.max(first, Math.ceil((row + 1) * per) - 1)];
-    const times = (bytes) =>
-      (bytes / size).toLocaleString("en", { maximumFractionDigits: 1 }) + "×";
+    const times = ({ bytes }) =>
+      (bytes[cell] / size).toLocaleString("en", { maximumFractionDigits: 1 }) + "×";
     return `${map.array.name}, ${rowsInWords(map.array, rows)}: ` +
-      `${scaled(size, "B")} here, read ${times(map.read[cell])}, ` +
-      `written ${times(map.written[cell])}`;
+      `${scaled(size, "B")} here, read ${times(map.read)}, written ${times(map.write)}`;
   }
 }

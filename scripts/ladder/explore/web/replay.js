@@ -12,54 +12,47 @@ function parts(n, most) {
 class Replay {
   constructor(run) {
     this.run = run;
-    this.maps = run.arrays.map((array) => {
-      const width = array.bytes / array.rows;
-      const rows = parts(array.rows, MAP_ROWS);
-      const columns = Math.max(1, Math.min(MAP_COLUMNS, Math.floor(width / 8)));
-      const n = rows * columns;
-      // Places in HBM are even, as are all element sizes.
-      const inRow = new Float32Array(rows);  // bytes of a cell
-      for (let r = 0; r < array.rows; ++r) {
-        inRow[Math.floor(r * rows / array.rows)] += width / columns;
-      }
-      return { array, width, rows, columns, inRow,
-               read: new Float32Array(n), written: new Float32Array(n),
-               readAt: new Float64Array(n), writtenAt: new Float64Array(n),
-               seen: new Uint8Array(Math.ceil(array.bytes / 2)) };
-    });
-    const head = run.head;
-    this.heads = head.heads * head.batch;
-    this.scoreRows = parts(head.seqlen, SCORES);
-    this.scoreColumns = parts(head.seqlen_kv, SCORES);
-    this.scores = new Uint16Array(this.heads * this.scoreRows * this.scoreColumns);
-    this.scoresAt = new Float64Array(this.scores.length);
+    this.heads = run.head.heads * run.head.batch;
+    this.scoreRows = parts(run.head.seqlen, SCORES);
+    this.scoreColumns = parts(run.head.seqlen_kv, SCORES);
     this.clear();
   }
 
   clear() {
-    for (const m of this.maps) {
-      for (const cells of [m.read, m.written, m.seen]) cells.fill(0);
-      for (const cells of [m.readAt, m.writtenAt]) cells.fill(-Infinity);
-    }
-    this.scores.fill(0);
-    this.scoresAt.fill(-Infinity);
+    this.maps = this.run.arrays.map((array) => {
+      const width = array.bytes / array.rows;
+      const rows = parts(array.rows, MAP_ROWS);
+      const columns = Math.max(1, Math.min(MAP_COLUMNS, Math.floor(width / 8)));
+      const inRow = new Float32Array(rows);  // bytes of a cell
+      for (let r = 0; r < array.rows; ++r) {
+        inRow[Math.floor(r * rows / array.rows)] += width / columns;
+      }
+      const side = () => ({  // places in HBM are even, as are all element sizes
+        bytes: new Float64Array(rows * columns), seen: new Uint8Array(Math.ceil(array.bytes / 2)),
+        when: new Float64Array(rows * columns).fill(-Infinity) });
+      return { array, width, rows, columns, inRow, read: side(), write: side() };
+    });
+    this.scores = new Uint16Array(this.heads * this.scoreRows * this.scoreColumns);
+    this.scoresAt = new Float64Array(this.scores.length).fill(-Infinity);
     this.done = 0;  // events
     this.launch = null;
-    this.counts = { requestedRead: 0, requestedWrite: 0, distinctRead: 0, distinctWrite: 0,
-                    matmul: 0, exps: 0, other: 0, sramRead: 0, sramWrite: 0 };
+    this.counts = { requested_read_bytes: 0, requested_write_bytes: 0, distinct_read_bytes: 0,
+                    distinct_write_bytes: 0, matmul_flops: 0, exp_count: 0, other_flops: 0,
+                    sram_read_bytes: 0, sram_write_bytes: 0 };
   }
 
   /// To the moment at which what has begun is all that begins until `now`.
   seek(now) {
-    const wanted = countUpTo(this.run.begins, now);
-    if (wanted < this.done) this.clear();
-    while (this.done < wanted) this.apply(this.run.order[this.done++]);
+    const { order } = this.run;
+    if (this.done && order[this.done - 1].from > now) this.clear();
+    while (order[this.done]?.from <= now) this.apply(order[this.done++]);
+    return this;
   }
 
   apply(e) {
     if (e.launch !== this.launch) {  // distinct bytes are those of each kernel
       this.launch = e.launch;
-      for (const m of this.maps) m.seen.fill(0);
+      for (const { read, write } of this.maps) read.seen.fill(0), write.seen.fill(0);
     }
     for (const [name, amount] of Object.entries(e.counts)) this.counts[name] += amount;
     if (e.ranges) this.access(e);
@@ -67,32 +60,26 @@ class Replay {
   }
 
   access(e) {
-    const map = this.maps[this.run.arrays.indexOf(this.run.arrayOf.get(e.name))];
-    let touched = 0, fresh = 0;
-    const bit = e.write ? 2 : 1, seen = map.seen;
-    eachPiece(e.ranges, (begin, end) => {
-      touched += end - begin;
-      for (let at = begin >> 1; at < end >> 1; ++at) {
-        if (!(seen[at] & bit)) seen[at] |= bit, fresh += 2;
+    const map = this.maps.find(({ array }) => array.name === e.name), side = map[e.direction];
+    const touched = e.ranges.reduce((sum, [, bytes, , count]) => sum + bytes * count, 0);
+    // Where lanes asked for the same bytes, each place was asked for so many times.
+    const times = e.bytes / touched, perCell = map.width / map.columns;
+    let fresh = 0;
+    for (const [first, bytes, step, count] of e.ranges) {
+      for (let k = 0; k < count; ++k) {
+        const begin = first + k * step;
+        for (let at = begin; at < begin + bytes; at += 2) {
+          if (!side.seen[at / 2]) side.seen[at / 2] = 1, fresh += 2;
+          const row = Math.floor(at / map.width);
+          const column = Math.min(map.columns - 1, Math.floor((at - row * map.width) / perCell));
+          const cell = Math.floor(row * map.rows / map.array.rows) * map.columns + column;
+          side.bytes[cell] += 2 * times;
+          side.when[cell] = e.from;
+        }
       }
-    });
-    this.counts[e.write ? "requestedWrite" : "requestedRead"] += e.bytes;
-    this.counts[e.write ? "distinctWrite" : "distinctRead"] += fresh;
-    // Where lanes asked for the same bytes, each piece was asked for so many times.
-    const times = e.bytes / touched, amount = e.write ? map.written : map.read;
-    const when = e.write ? map.writtenAt : map.readAt;
-    const perCell = map.width / map.columns;
-    eachPiece(e.ranges, (begin, end) => {
-      while (begin < end) {
-        const row = Math.floor(begin / map.width), inRow = begin - row * map.width;
-        const column = Math.min(map.columns - 1, Math.floor(inRow / perCell));
-        const next = Math.min(end, row * map.width + Math.max((column + 1) * perCell, inRow + 1));
-        const cell = Math.floor(row * map.rows / map.array.rows) * map.columns + column;
-        amount[cell] += (next - begin) * times;
-        when[cell] = e.from;
-        begin = next;
-      }
-    });
+    }
+    this.counts[`requested_${e.direction}_bytes`] += e.bytes;
+    this.counts[`distinct_${e.direction}_bytes`] += fresh;
   }
 
   /// A tile may have rows of several heads of Q, which share one of K and V.
@@ -116,9 +103,6 @@ class Replay {
       }
     }
   }
-
-  /// The last event that has begun, if there is one.
-  get last() { return this.run.order[this.done - 1]; }
 }
 
 const CELL = 64;  // bytes of shared memory
@@ -141,14 +125,14 @@ function sharedContents(block, now) {
       }
     }
     const underWay = e.until > now && e.lands !== undefined, together = fillOf(e);
-    for (const [begin, end, name, first, last] of e.fills || []) {
+    for (const [begin, end, name, ...rows] of e.fills || []) {
       const region = regionAt(begin);
       if (!region) continue;
       const stop = Math.min(Math.ceil((end - region.begin) / CELL), region.cells.length);
       for (let at = Math.floor((begin - region.begin) / CELL); at < stop; ++at) {
-        const there = region.cells[at], row = name && [first, last];
+        const there = region.cells[at];
         const goesOn = there && there.name === name && there.together === together && name;
-        region.cells[at] = { name, together, underWay, row: goesOn ? hull(row, there.row) : row };
+        region.cells[at] = { name, together, underWay, row: goesOn ? hull(rows, there.row) : rows };
       }
     }
   }
@@ -158,8 +142,7 @@ function sharedContents(block, now) {
 /// What was filled together: where it is not told by a barrier, the copies of a group.
 function fillOf(e) {
   if (e.lands === undefined) return "";
-  const [name, number] = e.run.meetings[e.lands];
-  return name.replace(/ of warp .*/, "") + number;
+  return e.run.meetings[e.lands][0].replace(/ of warp .*/, "");
 }
 
 const hull = ([a, b], [c, d]) => [Math.min(a, c), Math.max(b, d)];

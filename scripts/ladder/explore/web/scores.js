@@ -5,12 +5,6 @@ const LOOKS = { "made": ["product", 0.6], "at work": ["ink", 1], "masked": ["sof
                 "skipped": ["card", 1], "hatched": ["soft", 0.6], "to come": ["faint", 1] };
 
 class ScoresView extends View {
-  /// What will have been made at the end: what is not will be skipped.
-  setFinal(replay) {
-    this.final = replay.scores.slice();
-    this.known = this.final.some(Boolean);
-  }
-
   hidden(row, column, replay) {
     const { head } = this.pane.run;
     if (!head.causal) return false;
@@ -19,40 +13,37 @@ class ScoresView extends View {
     return j > i + head.seqlen_kv - head.seqlen;
   }
 
-  draw(replay, now, glow, head) {
-    this.replay = replay;
-    this.head = head;
-    const { context, width, height } = sheet(this.canvas);
+  draw({ block, replay, now, glow }) {
+    // Of the head that the block worked on last.
+    const last = block?.events.findLast((e) => e.tile && e.from <= now);
+    const head = last ? Math.floor(last.tile[0] / this.pane.run.head.seqlen) : 0;
+    const { context, width, height } = sheet(this.canvas), side = Math.min(width, height);
     const rows = replay.scoreRows, columns = replay.scoreColumns;
-    const side = Math.min(width, height);
-    this.side = side;
-    if (!this.known) {
+    Object.assign(this, { replay, head, side });
+    if (!this.pane.final.scores.some(Boolean)) {
       context.fillStyle = palette.faint;
       context.fillRect(0, 0, side, side);
-      this.note.textContent = "no product of Q and K in this trace";
+      this.say("no product of Q and K in this trace");
       return;
     }
-    const image = new Cells(columns, rows), counts = {};
+    const counts = {};
     const colours = Object.fromEntries(Object.entries(LOOKS)
       .map(([state, look]) => [state, mixed(...look)]));
-    for (let row = 0; row < rows; ++row) {
-      for (let column = 0; column < columns; ++column) {
-        const state = this.stateOf(row, column, now, glow);
-        counts[state] = (counts[state] || 0) + 1;
-        const line = state === "skipped" && (row + columns - column) % 8 === 0;
-        image.put(row * columns + column, colours[line ? "hatched" : state]);
-      }
-    }
-    image.draw(context, 0, 0, side, side);
+    picture(context, 0, side, side, columns, rows, (cell) => {
+      const row = Math.floor(cell / columns), column = cell % columns;
+      const state = this.stateOf(row, column, now, glow);
+      counts[state] = (counts[state] || 0) + 1;
+      const line = state === "skipped" && (row + columns - column) % 8 === 0;
+      return colours[line ? "hatched" : state];
+    });
     context.strokeStyle = palette.line;
     context.strokeRect(0.5, 0.5, side - 1, side - 1);
     const share = (...states) => Math.round(100 / (rows * columns) *
       states.reduce((sum, state) => sum + (counts[state] || 0), 0)) + "%";
-    this.note.textContent = (replay.heads > 1 ? `head ${head}: ` : "") +
-      `${share("made", "at work", "masked")} made`;
-    this.canvas.setAttribute("aria-label",
-      `Tiles of S of head ${head}: ${share("made", "at work")} made, ` +
-      `${share("masked")} made in vain, ${share("skipped")} skipped`);
+    this.say((replay.heads > 1 ? `head ${head}: ` : "") +
+             `${share("made", "at work", "masked")} made`);
+    this.label = `Tiles of S of head ${head}: ${share("made", "at work")} made, ` +
+      `${share("masked")} made in vain, ${share("skipped")} skipped`;
   }
 
   stateOf(row, column, now, glow) {
@@ -63,14 +54,14 @@ class ScoresView extends View {
       return this.hidden(row, column, replay) ? "masked" : "made";
     }
     // What a run that ended with a fault did not come to, it did not skip.
-    return this.final[cell] || this.pane.run.fault ? "to come" : "skipped";
+    return this.pane.final.scores[cell] || this.pane.run.fault ? "to come" : "skipped";
   }
 
   told(x, y) {
-    if (!this.known || x > this.side || y > this.side) return "";
-    const { head } = this.pane.run, replay = this.replay;
-    const row = Math.floor(Math.min(y / this.side, 0.9999) * replay.scoreRows);
-    const column = Math.floor(Math.min(x / this.side, 0.9999) * replay.scoreColumns);
+    const { head } = this.pane.run, { replay, side } = this;
+    if (x >= side || y >= side) return "";
+    const row = Math.floor(y / side * replay.scoreRows);
+    const column = Math.floor(x / side * replay.scoreColumns);
     const cell = (this.head * replay.scoreRows + row) * replay.scoreColumns + column;
     return `S, query ${Math.floor(row * head.seqlen / replay.scoreRows)}, key ` +
       `${Math.floor(column * head.seqlen_kv / replay.scoreColumns)}: ` +

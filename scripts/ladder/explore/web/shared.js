@@ -2,19 +2,15 @@
 // they hold.
 
 class SharedView extends View {
-  told(x, y) {
-    const hit = this.hits.find((h) =>
-      x >= h.x && x < h.x + h.width && y >= h.y && y < h.y + h.height);
-    return hit ? hit.text : "";
-  }
+  words(text) { return text; }
 
-  draw(block, now) {
+  draw({ block, now }) {
     const { context, width, height } = sheet(this.canvas);
     this.hits = [];
     const taken = block ? block.launch.shared : [];
     if (!taken.length) {
-      this.note.textContent = block ? "this kernel uses none" : "";
-      this.canvas.setAttribute("aria-label", "Shared memory: none");
+      this.say(block ? "this kernel uses none" : "");
+      this.label = "Shared memory: none";
       return;
     }
     const all = taken.reduce((sum, [, , bytes]) => sum + bytes, 0);
@@ -23,50 +19,50 @@ class SharedView extends View {
     regions.forEach((region, i) =>
       this.strip(context, region, label, i * (h + gap), width - label, h));
     const others = taken.filter((one) => !block.arrays.includes(one)).map(([name]) => name);
-    this.note.textContent = `${scaled(all, "B")} of block ${block.number}` +
-      (others.length ? `, with ${others.join(", ")}` : "");
+    this.say(`${scaled(all, "B")} of block ${block.number}` +
+      (others.length ? `, with ${others.join(", ")}` : ""));
     const words = regions.map((r) => `${r.name}: ` +
-      (segmentsOf(r).map((s) => this.words(s)).join(", ") || "nothing yet"));
-    this.canvas.setAttribute("aria-label", "Shared memory. " + words.join("; "));
+      (segmentsOf(r).map((s) => this.rows(s)).join(", ") || "nothing yet"));
+    this.label = "Shared memory. " + words.join("; ");
   }
 
   strip(context, region, x, y, width, height) {
-    const w = width * CELL / region.bytes;
+    const scale = width / region.bytes;
     context.fillStyle = palette.soft;
     context.fillText(textThatFits(context, region.name, x - 6), 0, y + height / 2);
     context.fillStyle = palette.faint;
     context.fillRect(x, y, width, height);
-    this.hits.push({ x: 0, y, width: x, height, text: this.size(region) });
+    this.hit(`${region.name}: ${exactly(region.bytes, "B")}`, 0, y, x, height);
     for (const segment of segmentsOf(region)) {
-      const from = x + segment.first * w;
-      const size = Math.min((segment.last + 1) * w, width) - segment.first * w;
+      const begin = segment.first * CELL;
+      const end = Math.min((segment.last + 1) * CELL, region.bytes);
+      const from = x + begin * scale, size = (end - begin) * scale;
       const colour = segment.name ? palette.copy : palette.shared;
       context.fillStyle = colour;
       context.globalAlpha = segment.underWay ? 0.18 : 0.5;
       context.fillRect(from, y, size - 1, height);
       context.globalAlpha = 1;
-      if (segment.underWay) hatch(context, from, y, size - 1, height, colour);
+      for (let at = 0; segment.underWay && at < size - 1; at += 4) {
+        context.fillRect(from + at, y, 1, height);
+      }
       context.fillStyle = palette.ink;
-      const text = textThatFits(context, this.words(segment), size - 6);
+      const text = textThatFits(context, this.rows(segment), size - 6);
       if (text.length > 2) context.fillText(text, from + 3, y + height / 2);
-      this.hits.push({ x: from, y, width: size, height, text: `${region.name}, bytes ` +
-        `${exactly(segment.first * CELL)} to ` +
-        `${exactly(Math.min((segment.last + 1) * CELL, region.bytes) - 1)}: ` +
-        this.words(segment) +
-        (segment.underWay ? ", on its way" : "") });
+      this.hit(`${region.name}, bytes ${exactly(begin)} to ${exactly(end - 1)}: ` +
+               this.rows(segment) + (segment.underWay ? ", on its way" : ""),
+               from, y, size, height);
     }
     if (region.reading) {
       const [begin, end] = region.reading;
       context.strokeStyle = palette.now;
       context.lineWidth = 2;
-      context.strokeRect(x + begin / region.bytes * width + 1, y + 1,
-                         Math.max(3, (end - begin) / region.bytes * width - 2), height - 2);
+      context.strokeRect(x + begin * scale + 1, y + 1, Math.max(3, (end - begin) * scale - 2),
+                         height - 2);
       context.lineWidth = 1;
     }
   }
 
-  size(region) { return `${region.name}: ${exactly(region.bytes, "B")}`; }
-  words({ name, row }) {
+  rows({ name, row }) {
     return name ? `${name} ${range(row)}` : name === "" ? "zeros" : "computed";
   }
 }
@@ -75,7 +71,7 @@ class SharedView extends View {
 function segmentsOf(region) {
   const segments = [];
   region.cells.forEach((cell, i) => {
-    const last = segments[segments.length - 1];
+    const last = segments.at(-1);
     if (!cell) return;
     if (last && last.last === i - 1 && last.name === cell.name &&
         last.underWay === cell.underWay && last.together === cell.together) {

@@ -5,34 +5,33 @@ class SmsView extends View {
   constructor(...parts) {
     super(...parts);
     this.canvas.addEventListener("click", (event) => {
-      const block = this.blockAt(event.offsetX, event.offsetY);
+      const block = this.hitAt(event.offsetX, event.offsetY);
       if (block) this.pane.goTo(block);
     });
   }
-
-  told(x, y) { return this.words(this.blockAt(x, y)); }
 
   words(block) {
     return block ? `SM ${block.sm}: ${this.pane.name(block)}, ${exactly(block.from)} to ` +
       exactly(block.to) : "";
   }
 
-  draw(shown, now) {
+  draw({ block: shown, now }) {
     const { run } = this.pane, { context, width, height } = sheet(this.canvas);
-    this.x = (t) => (t - explorer.first) / (explorer.last - explorer.first) * width;
-    this.h = height / run.lanes;
-    const gap = this.h > 4 ? 1 : 0;
+    const at = (t) => (t - explorer.first) / (explorer.last - explorer.first) * width;
+    const lane = height / run.lanes, gap = lane > 4 ? 1 : 0, h = lane - gap;
+    this.hits = [];
     context.font = "10px system-ui, sans-serif";
     for (const block of run.blocks) {
-      const x = this.x(block.from), y = block.sm * this.h;
-      const w = Math.max(1, this.x(block.to) - x - gap), h = this.h - gap;
+      const x = at(block.from), y = block.sm * lane, w = Math.max(1, at(block.to) - x - gap);
+      this.hit(block, x, y, w, lane);
       context.fillStyle = block.launch.multiplies ? palette.accent : palette.soft;
       context.globalAlpha = block.to <= now ? 0.25 : block.from <= now ? 0.75 : 0.45;
       context.fillRect(x, y, w, h);
       context.globalAlpha = 1;
       context.fillStyle = palette.ink;
-      const text = h > 9 && this.labels(block).find((one) =>
-        context.measureText(one).width < w - 6);
+      const { kernel } = block.launch, does = block.part || block.work || kernel;
+      const text = h > 9 && [this.pane.name(block), `${kernel}: ${does}`, does, kernel].find(
+        (one) => context.measureText(one).width < w - 6);
       if (text) context.fillText(text, x + 3, y + h / 2);
       if (block === shown) {
         context.strokeStyle = palette.ink;
@@ -40,30 +39,18 @@ class SmsView extends View {
       }
     }
     context.fillStyle = palette.now;
-    context.fillRect(Math.min(width - 2, this.x(now)), 0, 2, height);
+    context.fillRect(Math.min(width - 2, at(now)), 0, 2, height);
     const atWork = run.blocks.filter((block) => block.from <= now && block.to > now);
-    this.note.textContent = `${atWork.length} at work on ${explorer.sms} ` +
-      `SM${explorer.sms > 1 ? "s" : ""}` + this.why();
-    this.note.title = this.note.textContent;
-    this.canvas.setAttribute("aria-label", "Blocks at work: " +
-      (atWork.map((block) => this.words(block)).join("; ") || "none"));
-  }
-
-  /// From the longest to the shortest.
-  labels(block) {
-    const { kernel } = block.launch, does = block.part || block.work;
-    return [this.pane.name(block), does ? `${kernel}: ${does}` : kernel, does, kernel];
+    this.say(`${atWork.length} at work on ${explorer.sms} SM${explorer.sms > 1 ? "s" : ""}` +
+             this.why());
+    this.label = "Blocks at work: " +
+      (atWork.map((block) => this.words(block)).join("; ") || "none");
   }
 
   /// Of an order that surprises.
   why() {
     const { blocks } = this.pane.run.launches.find((launch) => launch.multiplies) || { blocks: [] };
-    return blocks.length > 1 && blocks[0].Q && blocks[1].Q && blocks[0].Q[0] > blocks[1].Q[0]
+    return blocks.length > 1 && blocks[0].Q && blocks[1].Q && blocks[0].Q[0][0] > blocks[1].Q[0][0]
       ? "; the last rows of Q first: under a mask they have the most keys" : "";
-  }
-
-  blockAt(px, py) {
-    return this.pane.run.blocks.find((block) => block.sm === Math.floor(py / this.h) &&
-      px >= this.x(block.from) - 1 && px <= this.x(block.to) + 1);
   }
 }

@@ -1,15 +1,15 @@
 // Numbers with their units, and events in words.
 
-const UNITS = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
-
 function scaled(value, unit) {
-  for (const [size, letter] of UNITS) {
+  for (const [size, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (value >= size) return (value / size).toPrecision(3) + " " + letter + unit;
   }
   return value.toLocaleString("en") + (unit ? " " + unit : "");
 }
 const exactly = (value, unit) => Math.round(value).toLocaleString("en") + (unit ? " " + unit : "");
 const range = ([first, last]) => first === last ? `${first}` : `${first}–${last}`;
+const ranges = (all) => all.length > 3 ? `${range(all[0])}, …, ${range(all.at(-1))}`
+  : all.map((one) => range(one)).join(", ");
 
 /// Rows of an array in words; partial results have rows for each part.
 function rowsInWords(array, [first, last]) {
@@ -23,13 +23,19 @@ function rowsInWords(array, [first, last]) {
   return part + (first === last ? `row ${first}` : `rows ${first} to ${last}`);
 }
 
-// What TMA is asked for, and all that an engine does beside the warps.
-const LOADS = ["tma_load", "bulk_load"], STORES = ["tma_store", "bulk_add"];
-const BESIDE = [...LOADS, ...STORES, "wgmma", "read"];
+// What an engine does beside the warps.
+const BESIDE = { read: "cp.async", tma_load: "TMA", bulk_load: "TMA", tma_store: "TMA stores",
+                 bulk_add: "TMA additions", wgmma: "tensor cores" };
 
-const AMOUNTS = [["matmul", "matmul FLOPs"], ["exps", "exponentials"], ["other", "other FLOPs"],
-                 ["sramRead", "B read from shared memory"],
-                 ["sramWrite", "B written to shared memory"]];
+/// Who does what an event starts; a load is named by its array.
+function engineOf(e) {
+  const engine = e.lands === undefined ? undefined : BESIDE[e.what];
+  return engine === "TMA" ? `TMA ${e.name}` : engine;
+}
+
+const AMOUNTS = [["matmul_flops", "matmul FLOPs"], ["exp_count", "exponentials"],
+                 ["other_flops", "other FLOPs"], ["sram_read_bytes", "B read from shared memory"],
+                 ["sram_write_bytes", "B written to shared memory"]];
 
 /// What an event is, without who does it and where.
 function deed(e) {
@@ -38,62 +44,58 @@ function deed(e) {
     .map(([key, unit]) => exactly(e.counts[key], unit)).join(", ");
   const also = amounts && ` (${amounts})`;
   const moved = `${exactly(e.bytes || 0, "B")} of ${name}` +
-    (rows ? `, ${rowsInWords(e.run.arrayOf.get(name), rows)}` : "");
+    (rows ? `, ${rowsInWords(e.run.array(name), rows)}` : "");
   const words = {
-    read: () => `reads ${moved}${e.kind === "copy" ? " into shared memory" : ""}`,
-    write: () => `writes ${moved}`,
-    tma_load: () => `has TMA load ${moved}, for ${e.barrier}`,
-    bulk_load: () => `has TMA load ${moved}, for ${e.barrier}`,
-    tma_store: () => `has TMA store ${moved}`,
-    bulk_add: () => `has TMA add ${moved.replace(" of ", " to ")}`,
-    wgmma: () => `starts a product with ${name} by its warpgroup: ` +
+    read: `reads ${moved}${e.kind === "copy" ? " into shared memory" : ""}`,
+    write: `writes ${moved}`,
+    tma_load: `has TMA load ${moved}, for ${e.barrier}`,
+    bulk_load: `has TMA load ${moved}, for ${e.barrier}`,
+    tma_store: `has TMA store ${moved}`,
+    bulk_add: `has TMA add ${moved.replace(" of ", " to ")}`,
+    wgmma: `starts a product with ${name} by its warpgroup: ` +
       exactly(e.amount, "matmul FLOPs"),
-    wgmma_wait: () => "waits for its warpgroup's products",
-    cp_async_wait: () => "waits for its asynchronous copies",
-    cp_async_commit: () => "closes a group of asynchronous copies",
-    tma_store_wait: () => "waits until its stores have been read",
-    mbarrier_wait: () => `waits at ${name} for the end of phase ${e.number}`,
-    mbarrier_arrive: () => `arrives at ${name}, phase ${e.number}`,
-    named_barrier_sync: () => `waits at named barrier ${name}`,
-    named_barrier_arrive: () => `arrives at named barrier ${name}`,
-    __syncthreads: () => `comes to __syncthreads number ${e.number + 1}`,
-    store: () => `stores to ${name} in shared memory` +
-      (e.of ? `, what it read of ${e.of}` : ""),
-    zeros: () => "fills shared memory with zeros",
-    exit: () => "is done",
+    wgmma_wait: "waits for its warpgroup's products",
+    cp_async_wait: "waits for its asynchronous copies",
+    cp_async_commit: "closes a group of asynchronous copies",
+    tma_store_wait: "waits until its stores have been read",
+    mbarrier_wait: `waits at ${name} for the end of phase ${e.number}`,
+    mbarrier_arrive: `arrives at ${name}, phase ${e.number}`,
+    named_barrier_sync: `waits at named barrier ${name}`,
+    named_barrier_arrive: `arrives at named barrier ${name}`,
+    __syncthreads: `comes to __syncthreads number ${e.number + 1}`,
+    store: `stores to ${name} in shared memory` +
+      (e.source ? `, what it read of ${e.source}` : ""),
+    zeros: "fills shared memory with zeros",
+    exit: "is done",
   }[what];
   if (what === "compute") return amounts ? `computes: ${amounts}` : "computes";
-  return (words ? words() : `runs ${what}`) + also;
+  return (words || `runs ${what}`) + also;
 }
 
 function sentence(e) {
   const part = e.block.part ? ` (${e.block.part})` : "";
   return `${e.launch.kernel}, block ${e.block.number}${part}, warp ${e.warp} ${deed(e)}` +
-    (e.file >= 0 ? ` · ${e.run.files[e.file].path}:${e.line}` : "");
+    (e.file ? ` · ${e.file}:${e.line}` : "");
 }
 
 /// Who has come to what an event waits for, up to `now`, and who has not.
 function meetingOf(e, now) {
-  if (e.awaits === undefined) return null;
-  const run = e.run, [name, number, parts] = run.meetings[e.awaits];
-  const told = new Map();
+  if (e.awaits === undefined) return "";
+  const { run } = e, [title, parts] = run.meetings[e.awaits], come = { true: {}, false: {} };
   for (const part of parts.map((index) => run.events[index])) {
-    const { what } = part;
-    const here = (BESIDE.includes(what) ? part.until : part.from) <= now;
-    const who = LOADS.includes(what) ? `copy of ${part.name} (${exactly(part.amount, "B")})`
-      : what === "read" ? `copy of ${part.name} (${exactly(part.bytes, "B")})`
-      : what === "wgmma" ? `product with ${part.name}`
-      : what === "tma_store" ? `store of ${part.name}`
-      : what === "bulk_add" ? `addition to ${part.name}` : `warp ${part.warp}`;
-    const entry = told.get(who + here) || { who, here, times: 0 };
-    ++entry.times;
-    told.set(who + here, entry);
+    const here = come[(part.engine ? part.until : part.from) <= now];
+    const who = !part.engine ? `warp ${part.warp}`
+      : part.what === "wgmma" ? `product with ${part.name}`
+      : `${part.direction === "read" ? "copy" : "store"} of ${part.name} ` +
+        `(${exactly(part.bytes, "B")})`;
+    here[who] = (here[who] || 0) + 1;
   }
-  const list = (here) => [...told.values()].filter((one) => one.here === here)
-    .map((one) => one.times > 1 ? `${one.who} × ${one.times}` : one.who);
-  const waiters = run.waiters[e.awaits].filter((w) => w.from <= now && w.to > now)
-    .map((w) => w.warp).sort((a, b) => a - b);
-  return { title: name.includes("[") ? `mbarrier ${name}, phase ${number}`
-             : name === "__syncthreads" ? `__syncthreads number ${number + 1}` : name,
-           arrived: list(true), missing: list(false), waiters };
+  const all = (here) => Object.entries(here)
+    .map(([who, times]) => times > 1 ? `${who} × ${times}` : who).join(", ") || "nobody";
+  const waiting = run.events.filter((w) =>
+    w.awaits === e.awaits && w.from <= now && w.to > now)
+    .map((w) => w.warp).sort((a, b) => a - b).join(", ");
+  return !parts.length ? " — nothing was under way."
+    : ` — ${title}. Arrived: ${all(come.true)}. Missing: ${all(come.false)}.` +
+      (waiting && ` Waiting: warp ${waiting}.`);
 }
