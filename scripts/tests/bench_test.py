@@ -197,14 +197,14 @@ class Bench(Fake):
             rung, variant = step.split("/")
             self.tell({step: told})
             result = self.bench(*self.ONE, status=status)
-            self.assertIn(f"{rung} {variant}, N 1024, d 64, --check off: {said}", result.stderr)
+            self.assertIn(f"{rung} {variant}, d 64, N 1024, --check off: {said}", result.stderr)
             data = self.data()
             if reason:
                 skipped, = data["skipped"]
                 self.assertEqual({**skipped, "command": ""}, {
                     "rung": rung, "variant": variant, "batch": 16, "heads": 32, "seqlen": 1024,
-                    "head_dim": 64, "causal": False, "dtype": "bf16", "command": "",
-                    "status": told["status"], "reason": reason})
+                    "head_dim": 64, "causal": False, "dtype": "bf16", "kv_heads": None,
+                    "seqlen_kv": None, "command": "", "status": told["status"], "reason": reason})
                 self.assertNotIn(variant, {r["variant"] for r in data["records"]})
             else:
                 self.assertEqual([r["variant"] for r in data["records"] if not r["pass"]],

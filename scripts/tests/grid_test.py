@@ -53,13 +53,13 @@ class BenchUnit(unittest.TestCase):
                 self.assertEqual(max(point.seqlen for point in points_of), 4096)
         extra = [one for point, ones, _ in groups if not point for one in ones]
         # The tiles that each head size has, of the one step that is timed against them.
-        self.assertEqual([(one.rung, one.head_dim, one.options[1], one.options[3])
+        self.assertEqual([(one.rung, one.point.head_dim, one.options[1], one.options[3])
                           for one in extra if "--block-q" in one.options],
                          [("04_flash_v1", 64, "64", "64"), ("04_flash_v1", 64, "64", "128"),
                           ("04_flash_v1", 128, "64", "32")])
         self.assertEqual(sum("full" in one.options for one in extra), 2 * len(self.ladder().steps))
         # A step that is never the default is measured where a step's gain is shown, and no more.
-        self.assertEqual({(one.seqlen, one.causal) for _, ones, _ in groups for one in ones
+        self.assertEqual({(one.point.seqlen, one.point.causal) for _, ones, _ in groups for one in ones
                           if one.variant == "aside" and "full" not in one.options},
                          {(1024, False), (2048, False), (4096, False), (2048, True)})
 
@@ -71,18 +71,18 @@ class BenchUnit(unittest.TestCase):
         found = [(point, one) for point, ones, _ in groups for one in ones
                  if one.variant == "fp8" and one.options == ("--check", "off")]
         self.assertEqual(
-            sorted(one[2:7] for _, one in found),
+            sorted(one.point[:5] for _, one in found),
             sorted((16384 // n, 2048 // d, n, d, causal)
                    for n in (512, 1024, 2048, 4096, 8192, 16384)
                    for d in (64, 128, 256) for causal in (False, True)))
         # At a size that is nobody else's it is measured beside nothing.
-        self.assertEqual({one.head_dim for point, one in found if not point}, {256})
+        self.assertEqual({one.point.head_dim for point, one in found if not point}, {256})
         self.assertEqual({one.variant for _, ones, _ in groups for one in ones
-                          if one.head_dim == 256}, {"fp8"})
+                          if one.point.head_dim == 256}, {"fp8"})
         # They are what the axes measure alone.
         axes = grid.plan(command.parse(["--head-dim", "256"]), ladder, [eight_bits])
         self.assertEqual({one for _, ones, _ in axes for one in ones},
-                         {one for _, one in found if one.head_dim == 256})
+                         {one for _, one in found if one.point.head_dim == 256})
 
     def test_long_sequences(self):
         points = {point for point, _, _ in self.plan("--grid", "long")}
@@ -101,7 +101,7 @@ class BenchUnit(unittest.TestCase):
                            [*ladder.steps, split_kv])
         found = {one for _, ones, _ in groups for one in ones if one.variant == "split_kv"}
         points = [point for point, ones, _ in groups if found & set(ones)]
-        self.assertEqual((len(found), len(points), {one.seqlen for one in found}), (18, 18, {1}))
+        self.assertEqual((len(found), len(points), {one.point.seqlen for one in found}), (18, 18, {1}))
         self.assertEqual({point.head_dim for point in points}, {64, 128})
         # From 8 MB to 2 GB, by hand.
         sizes = sorted(4 * p.batch * p.kv_heads * p.seqlen_kv * p.head_dim >> 23 for p in points)
@@ -137,7 +137,7 @@ class FileTest(Scratch):
         file = self.results()
         file.save()
         before = read(self.path)
-        file.peers["x"] = {"a": 1}
+        file.add("pytorch x", [{"a": 1}])
         with unittest.mock.patch("os.replace", side_effect=OSError(28, "No space left")):
             with self.assertRaisesRegex(Stop, "No space left"):
                 file.save()
@@ -162,7 +162,7 @@ class FileTest(Scratch):
                                           ("bbb", (1, 2), "bbb")):
             file = self.results(commit)
             for n in lengths:
-                file.add_run(f"rung --seqlen {n}", [{}])
+                file.add(f"rung --seqlen {n}", [{}])
             file.save()
             self.assertEqual(json.loads(read(self.path))["machine"]["commit"], expected)
 

@@ -12,14 +12,13 @@ from ladder.console import BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Progress, S
 from ladder.course import ROOFLINE_EXTRA
 from ladder.files import file_of
 from ladder.bench.grid import key, plan
-from ladder.bench.inputs import loaded
 from ladder.bench.machine import Clocks, machine
 from ladder.programs import json_lines, programs_in, run_quietly, rungs
 from ladder.bench import sdpa
-from ladder.bench.results import Results
+from ladder.bench.results import Results, peer_name
 from ladder.steps import DIRECTIONS, ladder_of
 from ladder.bench.traces import write_traces
-from ladder.bench.workload import LADDER_LENGTH, TOKENS
+from ladder.bench.workload import LADDER_LENGTH, TOKENS, loaded
 
 
 class Bench:
@@ -30,17 +29,14 @@ class Bench:
         self.progress = Progress()
         self.took = {}  # (rung, variant) → seconds of each run
         self.failures = []
-        self.stopped = False
         self.started = time.monotonic()
 
     def go(self):
         groups = plan(self.options, self.ladder, self.steps)
-        left = [one for _, ones, _ in groups for one in ones if self.wanted(one)]
-        left = list(dict.fromkeys(left))
-        self.count = len(left)
-        self.left = left
-        self.new = 0
-        self.next_save = 0
+        self.left = list(dict.fromkeys(
+            one for _, ones, _ in groups for one in ones if self.wanted(self.command(one))))
+        self.count = len(self.left)
+        self.new = self.next_save = 0
         self.clocks = None if self.options.sim else Clocks()
         self.pytorch = self.find_pytorch()
         compared = self.ladder.beside_peers().values()
@@ -52,11 +48,11 @@ class Bench:
                 self.progress.at("measuring the ceilings")
                 self.results.ceilings = {**self.ceilings(), **known} or None
             if self.options.again:
-                self.results.forget(key(shlex.join(one.words(self.device))) for one in left)
+                self.results.forget(map(self.command, self.left))
                 if self.pytorch:
-                    self.results.forget((name, direction, *point.key())
-                                        for point, _, _ in groups if point
-                                        for name in self.options.peers for direction in DIRECTIONS)
+                    for point in filter(None, (point for point, _, _ in groups)):
+                        for direction in DIRECTIONS:
+                            self.results.forget(self.peers_of(point, direction).values())
             for point, ones, left_out in groups:
                 for one, why in left_out:
                     self.skip(one, None, why)
@@ -66,17 +62,18 @@ class Bench:
                     if one not in last:
                         self.run(one)
                 if point and self.pytorch and not self.over():
-                    self.ask_peers(point, [one for one in last if self.wanted(one)])
+                    self.ask_peers(point, [one for one in last
+                                           if self.wanted(self.command(one))])
                 for one in last:
                     self.run(one)
-                if self.over():
-                    self.stopped = True
-                    break
         finally:
             if self.clocks:
                 self.clocks.stop()
             self.progress.clear()
             self.save()
+
+    def command(self, one):
+        return shlex.join(one.words(self.device))
 
     def find_pytorch(self):
         """Its GPU; None, said why, where there is none."""
@@ -107,35 +104,24 @@ class Bench:
         # As often as costs a twentieth of the time: a run that is killed loses little.
         self.next_save = now + 20 * (now - began)
 
-    def time_left(self):
-        """How long what is left will take, from how long its like took."""
-        if not self.took:
-            return ""
-        mean = statistics.fmean(itertools.chain(*self.took.values()))
-        seconds = sum(statistics.fmean(self.took.get(one[:2], [mean])) for one in self.left)
-        return (f", about {seconds / 60:.0f} min left" if seconds >= 90
-                else f", about {seconds:.0f} s left")
-
     def over(self):
         minutes = self.options.minutes
         return minutes is not None and time.monotonic() - self.started > 60 * minutes
 
-    def wanted(self, one):
-        if self.options.again:
-            return True
-        name = key(shlex.join(one.words(self.device)))
-        # What failed for any reason but lack of memory is tried again.
-        return not self.results.has(name) and self.results.skipped.get(name, {}).get(
-            "status") not in (NO_DEVICE, BAD_USAGE)
+    def wanted(self, command):
+        """What failed is tried again, but not what cannot run here."""
+        skipped = self.results.skipped.get(key(command), {"status": GOOD})["status"]
+        return self.options.again or not self.results.has(command) and skipped not in (
+            None, NO_DEVICE, BAD_USAGE)
 
     def wants_dram(self, one):
         """Where a figure or a table shows it: reading the counters costs about as much time again
         as the rest of a run."""
-        if self.options.no_dram or one.causal or one.batch * one.seqlen != TOKENS or (
+        point, name = one.point, (one.rung, one.variant)
+        if self.options.no_dram or point.causal or point.batch * point.seqlen != TOKENS or (
                 "full" in one.options or "--block-q" in one.options):
             return False
-        name = one.rung, one.variant
-        return (self.options.axes or one.seqlen == LADDER_LENGTH or name in ROOFLINE_EXTRA or any(
+        return (self.options.axes or point.seqlen == LADDER_LENGTH or name in ROOFLINE_EXTRA or any(
             self.ladder.stands_for_its_rung(step) for step in self.steps
             if (step.rung, step.variant) == name))
 
@@ -144,25 +130,21 @@ class Bench:
         print(text, file=sys.stderr, flush=True)
 
     def skip(self, one, status, why):
-        command = shlex.join(one.words(self.device))
-        if not self.results.has(key(command)):
-            self.results.skipped[key(command)] = {**one.workload(), "command": command,
-                                                  "status": status, "reason": why}
+        if not self.results.has(self.command(one)):
+            self.results.skip(self.command(one), status, why, rung=one.rung, variant=one.variant,
+                              **one.point._asdict())
 
     def run(self, one):
         if one not in self.left or self.over():
             return
-        done = self.count - len(self.left) + 1
-        what = f"[{done}/{self.count}{self.time_left()}] {one.text()}"
+        what = f"{self.place()} {one.text()}"
         self.left.remove(one)
-        words_of = one.words(self.device)
+        words = one.words(self.device)
         if not self.options.sim:
-            words_of += ["--time", f"{self.options.time:g}"]
-            if self.wants_dram(one):
-                words_of.append("--dram")
+            words += ["--time", f"{self.options.time:g}", *["--dram"] * self.wants_dram(one)]
         began = time.monotonic()
         status, out, message = run_quietly(
-            [self.programs[one.rung].path, *loaded(words_of[1:]), "--json"], what, self.progress)
+            [self.programs[one.rung].path, *loaded(words[1:]), "--json"], what, self.progress)
         self.took.setdefault(one[:2], []).append(time.monotonic() - began)
         message = message.removeprefix(f"{one.rung}: ")
         try:
@@ -170,47 +152,51 @@ class Bench:
         except Stop as stop:
             records, status, message = [], WRONG_RESULT, str(stop)
         if status in (NO_DEVICE, BAD_USAGE) and not records:
-            self.skip(one, status, message)
             self.say(f"{one.text()}: left out: {message}")
-            return
-        if status != GOOD or not records or any(r.get("pass") is False for r in records):
+        elif status != GOOD or not records or any(r.get("pass") is False for r in records):
             ended = signal.Signals(-status).name if status < 0 else f"status {status}"
             message = message or ("wrong result" if records else "it reported nothing")
             self.failures.append(one)
             self.say(f"{one.text()}: failed ({ended}): {message}")
-        command = shlex.join(words_of)
         if not records:
             self.skip(one, status, message)
             return
-        self.results.add_run(command, records)
+        self.results.add(shlex.join(words), records)
         self.new += 1
         if time.monotonic() > self.next_save:
             self.save()
 
+    def place(self):
+        """Which run this is, of how many, and how long what is left will take, from how long its
+        like took."""
+        done, text = self.count - len(self.left) + 1, ""
+        if self.took:
+            mean = statistics.fmean(itertools.chain(*self.took.values()))
+            seconds = sum(statistics.fmean(self.took.get(one[:2], [mean])) for one in self.left)
+            text = (f", about {seconds / 60:.0f} min left" if seconds >= 90
+                    else f", about {seconds:.0f} s left")
+        return f"[{done}/{self.count}{text}]"
+
+    def peers_of(self, point, direction):
+        """The backends that are asked for, as results are named."""
+        return {name: peer_name({**point._asdict(), "variant": name, "direction": direction})
+                for name in self.options.peers}
+
     def ask_peers(self, point, beside):
         """beside: what is measured right after them."""
+        beside = sorted({f"{one.rung} {one.variant}" for one in beside})
         for direction in DIRECTIONS[:1] if point.seqlen_kv else DIRECTIONS:
-            names = {name: f"pytorch {name} {direction} {' '.join(map(str, point.key()))}"
-                     for name in self.options.peers}
-            # The same order as peer_key's.
-            missing = [name for name in names if self.options.again or (
-                not self.results.has((name, direction, *point.key()))
-                and names[name] not in self.results.skipped)]
-            if not missing:
-                continue
+            names = self.peers_of(point, direction)
+            missing = [name for name in names if self.wanted(names[name])]
             what = f"{direction}, {point.text()}"
-            records, left_out = sdpa.measure(
-                self.pytorch, point, direction, missing, self.options, self.progress,
-                f"[{self.count - len(self.left)}/{self.count}{self.time_left()}] PyTorch, "
-                f"{what}")
-            for record in records.values():
-                self.results.add_peer({**record, "beside": sorted(
-                    {f"{one.rung} {one.variant}" for one in beside})})
+            records, left_out = sdpa.measure(self.pytorch, point, direction, missing, self.options,
+                                             self.progress, f"{self.place()} PyTorch, {what}")
+            for name, record in records.items():
+                self.results.add(names[name], [{**record, "beside": beside}])
             for name, why in left_out.items():
                 self.say(f"pytorch {name}, {what}: left out: {why}")
-                self.results.skipped[names[name]] = {
-                    "rung": "pytorch", "variant": name, "direction": direction,
-                    **point._asdict(), "command": names[name], "status": None, "reason": why}
+                self.results.skip(names[name], None, why, rung="pytorch", variant=name,
+                                  direction=direction, **point._asdict())
 
 
 def find_steps(options):
@@ -246,7 +232,7 @@ def bench(options):
     results.load()
     results.add_steps(ladder.steps)
     results.save()  # finds out now whether it can be written
-    kept = len(results.runs)
+    kept = len({command for command, _ in results.records(of_peers=False)})
     work = Bench(options, programs, ladder, steps, results)
     try:
         work.go()
@@ -257,13 +243,12 @@ def bench(options):
     if options.sim:
         write_traces(programs, os.path.dirname(path))
     notes = [f"{work.new} runs new, {kept} were there"]
-    peers_there = sum(map(bool, results.peers.values()))
-    if peers_there:
-        notes.append(f"{peers_there} of peers")
+    if peers := results.records(of_peers=True):
+        notes.append(f"{len(peers)} of peers")
     if results.skipped:
         notes.append(f"{len(results.skipped)} skipped, with reasons")
     print(f"Wrote {os.path.relpath(path)}: {', '.join(notes)}.", file=sys.stderr)
-    if work.stopped and work.left:
+    if work.left:
         print(f"Stopped after {options.minutes:g} minutes with {len(work.left)} runs to go: run "
               "again to go on.", file=sys.stderr)
     if work.failures:

@@ -11,6 +11,7 @@ import time
 import warnings
 
 from ladder.console import NO_DEVICE, Stop
+from ladder.records import flops
 
 BACKENDS = {"math": "MATH", "efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION",
             "cudnn": "CUDNN_ATTENTION"}
@@ -26,10 +27,6 @@ NOT_KNOWN = ["model_read_bytes", "model_write_bytes", "requested_read_bytes",
 COPIED = 1 << 30  # bytes
 
 Timing = collections.namedtuple("Timing", "median least most samples")  # in ms
-
-
-class Unavailable(Exception):
-    """Cannot be measured, and why."""
 
 
 def import_torch():
@@ -126,94 +123,82 @@ class Gpu:
 # ---- what is measured ----
 
 
-class Peer:
-    """A backend of scaled_dot_product_attention."""
-
-    def __init__(self, name, gpu, options):
-        self.name, self.gpu, self.options = name, gpu, options
-
-    def measure(self, point, direction):
-        problem = None
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            try:
-                self.require_memory(point, direction)
-                timing = self.time(point, direction)
-            except Exception as error:  # whatever a backend may throw: the others go on
-                problem = reason(self.gpu.torch, error, warned)
-        self.gpu.free()
-        # Raised only here, because an exception keeps the frames of the one that it follows, and
-        # so would keep that backend's tensors.
-        if problem:
-            raise Unavailable(problem)
-        return self.record(point, direction, timing)
-
-    def time(self, point, direction):
-        torch = self.gpu.torch
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-        from torch.nn.functional import scaled_dot_product_attention
-
-        torch.manual_seed(self.options.seed)
-        backward = direction == "bwd"
-        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[point.dtype]
-
-        def make(heads, rows, requires_grad=False):
-            return torch.randn(point.batch, heads, rows, point.head_dim, device="cuda",
-                               dtype=dtype, requires_grad=requires_grad)
-
-        queries, cache = (point.heads, point.seqlen), point.cache()
-        q, k, v = (make(*shape, requires_grad=backward) for shape in (queries, cache, cache))
-        shared = {"enable_gqa": True} if cache[0] != point.heads else {}
-        attention = functools.partial(scaled_dot_product_attention, q, k, v,
-                                      is_causal=point.causal, **shared)
-        with sdpa_kernel(getattr(SDPBackend, BACKENDS[self.name])):
-            if not backward:
-                with torch.no_grad():
-                    return self.gpu.time(attention, self.options.time)
-            o, do = attention(), make(*queries)
-            return self.gpu.time(
-                lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True),
-                self.options.time)
-
-    def require_memory(self, point, direction):
-        if self.name != "math":
-            return
-        # In fp32, also for bf16: S and P, a mask, and where rows see no key a copy; backward, the
-        # gradients of both. An estimate, so that most runs that cannot fit are not begun.
-        each = 24 if direction == "bwd" else 16
-        need = each * point.batch * point.heads * point.seqlen * point.cache()[1]
-        free, _ = self.gpu.torch.cuda.mem_get_info()
-        if need > free:
-            raise Unavailable(f"needs about {need / 1e9:.0f} GB for S and P, and {free / 1e9:.0f} "
-                              "are free")
-
-    def record(self, point, direction, timing):
-        torch, options = self.gpu.torch, self.options
-        record = {
-            "rung": "pytorch", "variant": self.name, "direction": direction,
-            "device": "gpu", "device_name": torch.cuda.get_device_name(0), "dtype": point.dtype,
-            "input": "normal", "seed": options.seed, "batch": point.batch, "heads": point.heads,
-            "kv_heads": point.cache()[0], "seqlen": point.seqlen, "seqlen_kv": point.cache()[1],
-            "head_dim": point.head_dim, "causal": point.causal,
-            "scale": 1 / math.sqrt(point.head_dim), "deterministic": False, "settings": {},
-            "block_q": None, "block_kv": None, "warps": None, "stages": None, "smem_bytes": None,
-            "time_ms": timing.median, "time_ms_min": timing.least, "time_ms_max": timing.most,
-            "samples": timing.samples, "tflops": point.flops(direction) / timing.median * 1e-9}
-        if point.seqlen_kv:  # decoding is judged by the rate of its own run
-            record["copy_bytes_per_s"] = self.gpu.copy_bytes_per_s(options.time)
-        return {**record, **dict.fromkeys(NOT_KNOWN), "version": version(torch)}
-
-
 def measure(gpu, point, direction, names, options, progress, what):
-    """Of these backends: ({name: record}, {name: why there is none})."""
+    """Of these backends of scaled_dot_product_attention: ({name: record}, {name: why there is
+    none})."""
     records, missing = {}, {}
     for name in names:
         progress.at(f"{what}: {name}")
-        try:
-            records[name] = Peer(name, gpu, options).measure(point, direction)
-        except Unavailable as error:
-            missing[name] = str(error)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            try:
+                require_memory(gpu, point, direction, name)
+                records[name] = record_of(gpu, point, direction, name, options,
+                                          timed(gpu, point, direction, name, options))
+            except Exception as error:  # whatever a backend may throw: the others go on
+                missing[name] = reason(gpu.torch, error, warned)
+        # Only here, because an exception keeps the frames that it went through, and so would keep
+        # that backend's tensors.
+        gpu.free()
     return records, missing
+
+
+def timed(gpu, point, direction, name, options):
+    torch = gpu.torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    torch.manual_seed(options.seed)
+    backward = direction == "bwd"
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[point.dtype]
+
+    def make(heads, rows, requires_grad=False):
+        return torch.randn(point.batch, heads, rows, point.head_dim, device="cuda", dtype=dtype,
+                           requires_grad=requires_grad)
+
+    queries, cache = (point.heads, point.seqlen), point.cache()
+    q, k, v = (make(*shape, requires_grad=backward) for shape in (queries, cache, cache))
+    shared = {"enable_gqa": True} if cache[0] != point.heads else {}
+    attention = functools.partial(scaled_dot_product_attention, q, k, v, is_causal=point.causal,
+                                  **shared)
+    with sdpa_kernel(getattr(SDPBackend, BACKENDS[name])):
+        if not backward:
+            with torch.no_grad():
+                return gpu.time(attention, options.time)
+        o, do = attention(), make(*queries)
+        return gpu.time(lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True),
+                        options.time)
+
+
+def require_memory(gpu, point, direction, name):
+    if name != "math":
+        return
+    # In fp32, also for bf16: S and P, a mask, and where rows see no key a copy; backward, the
+    # gradients of both. An estimate, so that most runs that cannot fit are not begun.
+    each = 24 if direction == "bwd" else 16
+    need = each * point.batch * point.heads * point.seqlen * point.cache()[1]
+    free, _ = gpu.torch.cuda.mem_get_info()
+    if need > free:
+        raise MemoryError(f"needs about {need / 1e9:.0f} GB for S and P, and {free / 1e9:.0f} are "
+                          "free")
+
+
+def record_of(gpu, point, direction, name, options, timing):
+    """In the keys of our programs."""
+    record = {
+        "rung": "pytorch", "variant": name, "direction": direction, "device": "gpu",
+        "device_name": gpu.torch.cuda.get_device_name(0), "dtype": point.dtype, "input": "normal",
+        "seed": options.seed, "batch": point.batch, "heads": point.heads,
+        "kv_heads": point.cache()[0], "seqlen": point.seqlen, "seqlen_kv": point.cache()[1],
+        "head_dim": point.head_dim, "causal": point.causal,
+        "scale": 1 / math.sqrt(point.head_dim), "deterministic": False, "settings": {},
+        "block_q": None, "block_kv": None, "warps": None, "stages": None, "smem_bytes": None,
+        "time_ms": timing.median, "time_ms_min": timing.least, "time_ms_max": timing.most,
+        "samples": timing.samples}
+    record["tflops"] = flops(record) / timing.median * 1e-9
+    if point.seqlen_kv:  # decoding is judged by the rate of its own run
+        record["copy_bytes_per_s"] = gpu.copy_bytes_per_s(options.time)
+    return {**record, **dict.fromkeys(NOT_KNOWN), "version": version(gpu.torch)}
 
 
 def reason(torch, error, warned):

@@ -4,9 +4,10 @@ import itertools
 
 from ladder import course
 from ladder.figures.markdown import at_the_machine, markdown, over_lengths, without
-from ladder.figures.measured import Measured, flops, need
+from ladder.figures.measured import Measured, need
 from ladder.figures.names import PAPER_GRID, POINTS, SIM, gpu_text, label, point_text
 from ladder.figures.style import INK, marker, plots, row_axis
+from ladder.records import flops
 from ladder.text import NO_VALUE, rate_text
 from ladder.bench.grid import LOADED
 

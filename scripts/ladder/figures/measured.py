@@ -8,6 +8,7 @@ from ladder.console import BAD_USAGE, Stop
 from ladder.figures.names import PAPER_GRID, POINTS
 from ladder.files import newest_measured, parsed
 from ladder.programs import Step
+from ladder.records import flops
 from ladder.steps import Ladder
 from ladder.bench.workload import HIDDEN, TOKENS
 
@@ -54,13 +55,6 @@ class Entry:
 def of_the_paper(r):
     """The paper's workload: 16k tokens in all and hidden size 2048."""
     return r["batch"] * r["seqlen"] == TOKENS and r["heads"] * r["head_dim"] == HIDDEN
-
-
-def flops(r):
-    """As the papers count."""
-    forward = (4 * r["seqlen"] * r["seqlen_kv"] * r["head_dim"] * r["heads"] * r["batch"]
-               / (2 if r["causal"] else 1))
-    return forward * (2.5 if r["direction"] == "bwd" else 1)
 
 
 class Measured:

@@ -3,12 +3,12 @@
 import math
 
 from ladder import course
-from ladder.figures.measured import flops, need
+from ladder.figures.measured import need
 from ladder.figures.names import (HEADS, PAPER_GRID, PEERS, PEER_NAMES, POINTS, WAYS, gpu_text,
                                   label, number, point_text)
 from ladder.figures.style import (PEER_LINES, length_axis, line_of, name_ends, note, plots, roof,
                                   spread, two_marks)
-from ladder.records import requested, total
+from ladder.records import flops, requested, total
 from ladder.text import rate_text, ratio_text
 from ladder.bench.workload import LADDER_LENGTH
 
