@@ -9,7 +9,7 @@ foreach(name run ready style diff bench grid mutate figures tables pipeline prof
     pages)
   ladder_script_test(${name} ${name})
 endforeach()
-foreach(name lessons peers exercises claims results explore explore_page)
+foreach(name lessons peers exercises results explore explore_page)
   ladder_script_test(${name} ${name} ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 endforeach()
 foreach(name toy clock)

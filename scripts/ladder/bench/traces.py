@@ -159,13 +159,15 @@ def warps_of(lines):
     return kept
 
 
+def all_traces(programs):
+    """What traces.json has."""
+    return {"traces": [traced(programs[rung].path, rung, variant) for rung, variant in TRACED],
+            "pipelines": [pipelined(programs[one[1]].path, *one) for one in PIPELINED]}
+
+
 def write_traces(programs, folder):
     """traces.json, where the programs that the course traces are all there."""
-    if not all(rung in programs for rung in [*(rung for rung, _ in TRACED),
-                                             *(rung for _, rung, *_ in PIPELINED)]):
-        return
-    path = os.path.join(folder, "traces.json")
-    write_whole(path, item_a_line({
-        "traces": [traced(programs[rung].path, rung, variant) for rung, variant in TRACED],
-        "pipelines": [pipelined(programs[one[1]].path, *one) for one in PIPELINED]}))
-    print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
+    if {rung for rung, _ in TRACED} | {rung for _, rung, *_ in PIPELINED} <= set(programs):
+        path = os.path.join(folder, "traces.json")
+        write_whole(path, item_a_line(all_traces(programs)))
+        print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
