@@ -16,10 +16,9 @@ from base import RESULTS, ROOT, SCRIPTS, Scratch, like, read
 from committed import COMMITTED, GPU, OTHER, PAPER, PICKLED, Changed
 from ladder.figures import gallery
 from ladder.figures.gallery import FIGURES, digest, figure_data
-from ladder.figures.make import stale
 from ladder.figures.measured import Files
 from ladder.figures.memory import names_of
-from ladder.figures.pages import TABLES
+from ladder.figures.pages import TABLES, stale
 from ladder.figures.pipeline import box_colour
 
 

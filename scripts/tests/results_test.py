@@ -15,8 +15,8 @@ from base import RESULTS, ROOT, SECONDS, argument, read
 from ladder import course
 from ladder.bench import command, grid, traces
 from ladder.drawings.make import stale_drawings
-from ladder.figures.make import stale
 from ladder.figures.measured import Files
+from ladder.figures.pages import stale
 from ladder.files import course_pages, newest_measured
 from ladder.programs import programs_in
 from ladder.steps import ladder_of

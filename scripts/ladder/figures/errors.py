@@ -5,7 +5,7 @@ import itertools
 from ladder import course
 from ladder.figures.markdown import at_the_machine, markdown, over_lengths, without
 from ladder.figures.measured import Measured, need
-from ladder.figures.names import PAPER_GRID, POINTS, SIM, gpu_text, label, point_text
+from ladder.figures.names import PAPER_GRID, POINTS, SIM, gpu_text, point_text
 from ladder.figures.style import INK, marker, plots, row_axis
 from ladder.records import flops
 from ladder.text import NO_VALUE, rate_text
@@ -24,9 +24,8 @@ def error_rows(files, entries):
                     continue
                 what = "" if name == "o" else f" {name[0]}{name[1:].upper()}"  # dQ to a reader
                 # JSON has no infinity, so an error without a value is not finite.
-                rows.append({**files.look(step), "label": label(step, files) + what,
-                             "max": one["max"] if not one["nonfinite"] else None,
-                             "tolerance": one["tolerance"]})
+                rows.append({**files.look(step, what), "tolerance": one["tolerance"],
+                             "max": one["max"] if not one["nonfinite"] else None})
     return rows
 
 
