@@ -64,19 +64,15 @@ def traced(path, rung, variant):
     """A trace reduced to rows: {"rung", …, "command", "kernels", "arrays": {name: bytes of a row},
     "events": [[kernel, block, step, array, "r" or "w", first row, past the last row]]}."""
     head, lines = trace_of(path, rung, variant, TRACE_OPTIONS)
-    rows = {"Q": head["seqlen"], "K": head["seqlen_kv"], "V": head["seqlen_kv"]}
     lines = accesses(lines)
-    size, kernels, events = {}, [], []
-    for kernel, _, _, array, _, _, end in lines:
-        size[array] = max(size.get(array, 0), end)
-        if kernel not in kernels:
-            kernels.append(kernel)
-    width = {name: max(1, end // rows.get(name, head["seqlen"])) for name, end in size.items()}
-    for kernel, block, step, array, does, begin, end in lines:
-        row = width[array]
-        events.append([kernels.index(kernel), block, step, array, does[0], begin // row,
-                       -(-end // row)])
-    return {**head, "kernels": kernels, "arrays": width, "events": events}
+    rows = {"Q": head["seqlen"], "K": head["seqlen_kv"], "V": head["seqlen_kv"]}
+    kernels = list(dict.fromkeys(kernel for kernel, *_ in lines))
+    width = {}
+    for _, _, _, array, _, _, end in lines:
+        width[array] = max(width.get(array, 1), end // rows.get(array, head["seqlen"]))
+    return {**head, "kernels": kernels, "arrays": width, "events": [
+        [kernels.index(kernel), block, step, array, does[0], begin // width[array],
+         -(-end // width[array])] for kernel, block, step, array, does, begin, end in lines]}
 
 
 def accesses(lines):
