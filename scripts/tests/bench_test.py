@@ -1,5 +1,5 @@
-"""Tests of scripts/figures measure, with programs and a PyTorch that stand in for the real ones, and
-of scripts/figures profile and its table, with an ncu that does.
+"""Tests of scripts/figures measure and profile, with programs, a PyTorch and an ncu that stand in for
+the real ones.
 
 Run alone: python3 scripts/tests/bench_test.py
 """
@@ -16,7 +16,7 @@ import unittest.mock
 
 from base import FAKES, SCRIPTS, Scratch
 from fake_ladder import FakeLadder
-from ladder.bench import profile, sdpa
+from ladder.bench import peers, profile
 from ladder.console import NO_DEVICE, Stop
 from ladder.figures.profile import profile_table
 
@@ -107,7 +107,7 @@ class Bench(Fake):
                       calls)
         self.assertEqual(data["records"][0]["unknown"], [1, {"a": None}])  # unchanged
         self.assertEqual([(r["rung"], r["variant"], r["direction"]) for r in data["peers"]],
-                         [("pytorch", b, d) for d in ("fwd", "bwd") for b in sdpa.BACKENDS])
+                         [("pytorch", b, d) for d in ("fwd", "bwd") for b in peers.BACKENDS])
         self.assertEqual(data["skipped"], [])
 
     def test_peers_are_measured_just_before_what_is_compared_with_them(self):
@@ -121,7 +121,7 @@ class Bench(Fake):
         self.assertEqual(turns, ["00_naive", "04_flash_v1", "attention", "05_flash_v2",
                                  "06_backward"])
         every = ("05_flash_v2 mma", "05_flash_v2 swap", "06_backward mma")
-        self.assertEqual(beside(), {(peer, every) for peer in sdpa.BACKENDS})
+        self.assertEqual(beside(), {(peer, every) for peer in peers.BACKENDS})
         # A step again, and one peer with it: the others were not beside this one, and the ceilings
         # stay.
         data = self.data()
@@ -130,7 +130,7 @@ class Bench(Fake):
         self.bench(*self.SWAP, "--peers", "flash")
         self.assertEqual(self.data()["ceilings"], data["ceilings"])
         self.assertEqual(beside(), {(peer, ("05_flash_v2 swap",) if peer == "flash" else every)
-                                    for peer in sdpa.BACKENDS})
+                                    for peer in peers.BACKENDS})
         # One that comes later has nothing beside it.
         data["peers"] = [r for r in data["peers"] if r["variant"] == "flash"]
         self.write("out.json", data)

@@ -35,8 +35,8 @@ class Figures(Changed):
         def without(of=GPU, **wanted):
             return lambda: self.drop(self.data[of], lambda c, r: like(r, **wanted))
 
-        def tiles(*names):
-            return lambda: [self.drop(self.data[of], lambda c, r: "--block" in c) for of in names]
+        def having(option, *names):
+            return lambda: [self.drop(self.data[of], lambda c, r: option in c) for of in names]
 
         def uncounted():
             for record in self.gpu["records"]:
@@ -69,9 +69,9 @@ class Figures(Changed):
                 (without(variant="tma"), "", "shared_roof", "",
                  "–: that run did not have `tma` yet."),
                 (without(dtype="fp16"), "", "", fp16, ""),
-                (tiles(GPU), "", "block_size", "", ""),
-                (tiles(GPU, "sim.json"), "block_size", "block_size", "", ""),
-                (lambda: self.drop(self.gpu, lambda c, r: "--check full" in c), "", "error", "", ""),
+                (having("--block", GPU), "", "block_size", "", ""),
+                (having("--block", GPU, "sim.json"), "block_size", "block_size", "", ""),
+                (having("--check full", GPU), "", "error", "", ""),
                 (without("sim.json"), "shared_roof fp8_error",
                  "traffic block_size shared_roof fp8_error", "visits shared_roof fp8_error",
                  "| not measured yet | not "),

@@ -273,8 +273,8 @@ class Building(Machine):
             self.assertIn(f"--build {self.root}/build --target programs -j",
                           self.called(clear=False))
             self.assertEqual(re.findall(r"^python3 -m (ladder\S+ .*)$", self.called(), re.M), [
-                "ladder.bench.command --grid paper,long --again --time 25",
-                "ladder.bench.command --sim --again", "ladder.figures.command --readme"][:count])
+                "ladder.bench.measure --grid paper,long --again --time 25",
+                "ladder.bench.measure --sim --again", "ladder.figures.command --readme"][:count])
 
 
 class Parts(Machine):

@@ -13,7 +13,7 @@ import unittest
 
 from base import RESULTS, ROOT, SECONDS, argument, read
 from ladder import course
-from ladder.bench import command, grid, traces
+from ladder.bench import grid, measure, traces
 from ladder.drawings.make import stale_drawings
 from ladder.figures.measured import Files
 from ladder.figures.pages import stale
@@ -69,7 +69,7 @@ class OfTheCode(unittest.TestCase):
         ladder = ladder_of(programs_in(BIN).values(), "sim")
         ladder.steps = [step for step in ladder.steps if not step.decoding]
         planned = {grid.key(" ".join(one.words("sim"))) for _, ones, _ in grid.plan(
-            command.parse(["--sim"]), ladder, ladder.steps) for one in ones}
+            measure.parse(["--sim"]), ladder, ladder.steps) for one in ones}
         self.assertEqual(planned ^ set(map(grid.key, self.sim["commands"])), set(),
                          "scripts/figures measure --sim adds them")
         self.assertEqual([(s["rung"], s["variant"]) for s in self.sim["steps"]],

@@ -1,4 +1,40 @@
-"""Runs what the grid asks for and fills the results file."""
+"""Measures the ladder over a grid of workloads and writes one JSON file for scripts/figures draw.
+
+Every program in build/bin runs with each of its steps; where PyTorch is there, its attention is
+measured at each point too, in turn with ours. What the file has already is kept, so a run that was
+interrupted goes on where it stopped, and a second grid adds to the first. What cannot fit, or would
+take too long, is skipped, and the file says why.
+
+Grids (--grid, several with commas):
+  quick  16k tokens in all, hidden size 2048, N = 2k, heads of 64 (a minute)
+  paper  the same workload as in FlashAttention-2's figures 4 to 6: N = 512 … 16k, heads of 64 and
+         128, causal or not; besides, times against the tile size, those of numbers of 8 bits with
+         heads of 256, and each step's error against float64 (a quarter of an hour on an H200)
+  long   batch 1, 16 heads of 128, N = 4k … 64k
+  decode one query of each head against caches of 8 MB to 2 GB: the steps for decoding alone, and
+         in each peer's record the rate of a device copy of that run (a minute)
+Or give axes (--seqlen, --head-dim, --batch, --heads, --causal): then only those.
+
+--sim counts instead of timing: one head, N = 128 … 2k, all steps, all tile sizes, and the traces
+that figures show. No GPU is needed, and the same programs give the same file, but for the last
+digits of errors where a step adds in any order.
+
+Each GPU has a file of its own, named after it. Its keys: machine, ceilings (device copy and cuBLAS
+matmul, through PyTorch, else null), steps (what the programs' --list says), commands and records
+(side by side; a record is what the program printed, unchanged), peers (PyTorch's backends in the
+same keys; in beside the steps that were measured right after it), skipped.
+
+In the grids times are measured with --check off: checking N = 16k against float64 on the host takes
+longer than all of the measurement. Each step's result is checked once, at N = 1k, in full.
+
+Examples:
+  scripts/figures measure --grid paper,long
+  scripts/figures measure --rung 05,06 --seqlen 2k,4k --head-dim 128 --causal
+  scripts/figures measure --sim
+
+Exit status: 0 good (what was skipped included); 1 a program failed or gave a wrong result; 2 bad
+usage; 3 no GPU.
+"""
 
 import itertools
 import os
@@ -8,17 +44,69 @@ import statistics
 import sys
 import time
 
-from ladder.console import BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Progress, Stop
+from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
+                            run_command)
 from ladder.course import ROOFLINE_EXTRA
-from ladder.files import file_of
-from ladder.bench.grid import key, plan
+from ladder.files import ROOT, file_of
+from ladder.bench.grid import GRIDS, key, plan
 from ladder.bench.machine import Clocks, machine
 from ladder.programs import json_lines, programs_in, run_quietly, rungs
-from ladder.bench import sdpa
+from ladder.bench import peers
 from ladder.bench.results import Results, peer_name
 from ladder.steps import DIRECTIONS, ladder_of
 from ladder.bench.traces import write_traces
-from ladder.bench.workload import LADDER_LENGTH, TOKENS, loaded
+from ladder.bench.workload import LADDER_LENGTH, TOKENS, length, lengths, loaded, positive, words
+
+
+def parse(arguments=None):
+    parser = Parser("scripts/figures measure", __doc__)
+    parser.add_argument("--grid", type=words, metavar="NAME,...",
+                        help="quick, paper, long, decode (default quick, unless axes are given)")
+    parser.add_argument("--sim", action="store_true", help="count on the sim (see above)")
+    parser.add_argument("--out", metavar="FILE",
+                        help="(default scripts/results/GPU.json, such as h100.json; sim.json)")
+    parser.add_argument("--seqlen", type=lengths, metavar="N,...", help="axis: lengths")
+    parser.add_argument("--head-dim", type=lengths, metavar="D,...", help="axis: head sizes")
+    parser.add_argument("--batch", type=length, help="axis: (default 16k / seqlen)")
+    parser.add_argument("--heads", type=length, help="axis: (default 2048 / head-dim)")
+    parser.add_argument("--causal", choices=["yes", "no", "both"], nargs="?", const="yes",
+                        help="axis: with the causal mask (default both)")
+    parser.add_argument("--dtype", choices=["fp16", "bf16"], default="bf16", help="(default bf16)")
+    parser.add_argument("--rung", type=words, metavar="NN,...",
+                        help="only these, such as 04,05_flash_v2")
+    parser.add_argument("--variant", type=words, metavar="NAME,...", help="only these steps")
+    parser.add_argument("--time", type=positive, default=40, metavar="MS",
+                        help="GPU time per measurement (default 40; about as much warms up)")
+    parser.add_argument("--minutes", type=positive, metavar="M",
+                        help="begin nothing new after this long; run again to go on")
+    parser.add_argument("--peers", type=words, metavar="NAME,...", default=list(peers.BACKENDS),
+                        help=f"PyTorch's backends (default {','.join(peers.BACKENDS)}; none: do "
+                        "without)")
+    parser.add_argument("--no-dram", action="store_true",
+                        help="no DRAM counters (default: where a figure or a table shows them)")
+    parser.add_argument("--again", action="store_true",
+                        help="forget what the file has of these, and measure it again; "
+                        "interrupted, it goes on without --again; the ceilings too, unless --rung "
+                        "or --variant chooses steps")
+    parser.add_argument("--commit", metavar="HASH",
+                        help="of this tree, where it is no git checkout")
+    parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
+                        help="the programs (default build/bin; scripts/run builds them)")
+    parser.set_defaults(seed=0)  # of the peers' input
+    options = parser.parse_args(arguments)
+    options.axes = any(value is not None for value in (
+        options.seqlen, options.head_dim, options.batch, options.heads, options.causal))
+    if options.axes and options.grid:
+        parser.error("--grid and axes: give one of them")
+    for name in options.grid or []:
+        if name not in GRIDS:
+            parser.error(f"--grid {name}: there are {', '.join(GRIDS)}")
+    if options.sim and (options.grid or options.axes):
+        parser.error("--sim has a grid of its own")
+    for name in options.peers:
+        if name not in (*peers.BACKENDS, "none"):
+            parser.error(f"--peers {name}: there are {', '.join(peers.BACKENDS)} and none")
+    return options
 
 
 class Bench:
@@ -83,16 +171,16 @@ class Bench:
             if "none" in self.options.peers:
                 raise Stop("left out", GOOD)
             self.progress.at("starting PyTorch")
-            return sdpa.Gpu(sdpa.import_torch())
+            return peers.Gpu(peers.import_torch())
         except Stop as stop:
             self.say(f"no peers and no ceilings: {stop}")
             return None
 
     def ceilings(self):
         try:
-            return sdpa.ceilings(self.pytorch, self.options)
+            return peers.ceilings(self.pytorch, self.options)
         except Exception as error:  # whatever PyTorch may throw: the peers go on
-            self.say(f"no ceilings: {sdpa.reason(self.pytorch.torch, error, [])}")
+            self.say(f"no ceilings: {peers.reason(self.pytorch.torch, error, [])}")
             return {}
         finally:
             self.pytorch.free()
@@ -189,7 +277,7 @@ class Bench:
             names = self.peers_of(point, direction)
             missing = [name for name in names if self.wanted(names[name])]
             what = f"{direction}, {point.text()}"
-            records, left_out = sdpa.measure(self.pytorch, point, direction, missing, self.options,
+            records, left_out = peers.measure(self.pytorch, point, direction, missing, self.options,
                                              self.progress, f"{self.place()} PyTorch, {what}")
             for name, record in records.items():
                 self.results.add(names[name], [{**record, "beside": beside}])
@@ -243,8 +331,8 @@ def bench(options):
     if options.sim:
         write_traces(programs, os.path.dirname(path))
     notes = [f"{work.new} runs new, {kept} were there"]
-    if peers := results.records(of_peers=True):
-        notes.append(f"{len(peers)} of peers")
+    if theirs := results.records(of_peers=True):
+        notes.append(f"{len(theirs)} of peers")
     if results.skipped:
         notes.append(f"{len(results.skipped)} skipped, with reasons")
     print(f"Wrote {os.path.relpath(path)}: {', '.join(notes)}.", file=sys.stderr)
@@ -255,3 +343,8 @@ def bench(options):
         print(f"{len(work.failures)} failed: see above.", file=sys.stderr)
         return WRONG_RESULT
     return GOOD
+
+
+if __name__ == "__main__":
+    # bench() says itself what an interrupted run has left.
+    sys.exit(run_command("scripts/figures measure", lambda: bench(parse()), interrupted=None))

@@ -1,4 +1,4 @@
-"""Stands in for PyTorch, as far as ladder/bench/sdpa.py uses it, where PYTHONPATH has this folder.
+"""Stands in for PyTorch, as far as ladder/bench/peers.py uses it, where PYTHONPATH has this folder.
 
 The GPU's clock, in ms, advances by what is queued: a flush takes 0.05, attention its FLOPs by
 100 TFLOP/s times the backend's factor. FAKE says what goes wrong; FAKE_LOG gets what is asked.
