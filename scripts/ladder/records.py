@@ -17,6 +17,13 @@ def requested(record):
     return total(record, "model") if counted is None else counted
 
 
+def flops(record):
+    """As the papers count them."""
+    forward = (4 * record["seqlen"] * record["seqlen_kv"] * record["head_dim"] * record["heads"]
+               * record["batch"] / (2 if record["causal"] else 1))
+    return forward * (2.5 if record["direction"] == "bwd" else 1)
+
+
 def uneven_counts(record):
     """What is wrong if the sim's count is not the formula's to the byte."""
     for way in ("read", "write"):

@@ -11,7 +11,7 @@ from ladder.text import NO_VALUE, bytes_text, rate_text, ratio_text, time_text
 HEADER = ["rung", "variant", "device", "time", "TFLOP/s", "requested", "distinct", "DRAM", "vs {}",
           "workspace", "error"]
 DRAM = HEADER.index("DRAM")  # shown where there is any
-LEFT_ALIGNED = 3
+LEFT_ALIGNED = range(3)
 LEAST_OF_A_RUNG = 8  # of its name is shown: the number and a few letters
 
 
@@ -33,6 +33,7 @@ TIME = Story("time", lambda record: record.get("time_ms"), time_text, "faster", 
               ("DRAM", lambda record: bytes_text(total(record, "dram")))])
 
 EIGHTHS = " ▏▎▍▌▋▊▉"
+BAR, LEFT = 2, (0, 1, 2, 4)  # the bar's column, and those that begin at the left
 
 
 def bar(value, scale, width):
@@ -53,61 +54,64 @@ def against(story, value, before):
     return f"{ratio_text(1 / ratio)}× {story.more}", YELLOW
 
 
+def laid_out(row, widths, left):
+    """A row's texts at their columns' widths, those of the columns in `left` from the left. Names
+    are of the rungs' choosing: too long, they are cut."""
+    cut = [text if len(text) <= width else text[:width - 1] + "…"
+           for text, width in zip(row, widths)]
+    return [text.ljust(width) if i in left else text.rjust(width)
+            for i, (text, width) in enumerate(zip(cut, widths))]
+
+
+def ticks(story, scale, width):
+    """A scale's powers of ten, over its bars."""
+    text, powers = "", round(math.log10(scale[1] / scale[0]))
+    for power in range(powers):
+        value = scale[0] * 10 ** power
+        at = round(width * power / powers)
+        mark = "▏" + re.sub(r"\.0+(?= )", "", story.text(int(value) if value >= 1 else value))
+        if at >= len(text) and at + len(mark) <= width:
+            text = text.ljust(at) + mark
+    return text
+
+
 def story_table(story, runs, paint):
     """A row for each step, of what it adds to the ladder: the backward pass where it has one."""
-    rows, before = [], {}
+    rows, values, colours, before = [], [], [], {}
     for run in runs:
         record = run.records[-1] if run.records else {}
         backward = record.get("direction") == "bwd"
         value = story.value(record) if record else None
         brings, colour = against(story, value, before.get(backward))
         before[backward] = value
-        name = f"{run.rung[:2]} {run.variant}{' bwd' if backward else ''}"
-        cells = [text(record) if record else NO_VALUE for _, text in story.columns]
-        rows.append((run, name, value, brings, colour, cells))
-    values = [value for _, _, value, *_ in rows if value]
-    if not values:
+        rows.append([f"{run.rung[:2]} {run.variant}{' bwd' if backward else ''}", run.idea, "",
+                     story.text(value), brings,
+                     *(text(record) if record else NO_VALUE for _, text in story.columns)])
+        values.append(value)
+        colours.append(colour)
+    known = list(filter(None, values))
+    if not known:
         return []
-    scale = [10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(max(values)))]
+    scale = [10 ** math.floor(math.log10(min(known))), 10 ** math.ceil(math.log10(max(known)))]
     if scale[0] == scale[1]:
         scale[1] *= 10
 
-    def width(head, texts):
-        return max(len(head), *map(len, texts))
-
-    names = width("step", [name for _, name, *_ in rows])
-    ideas = width("idea", [run.idea for run, *_ in rows])
-    numbers = width(story.head, [story.text(value) for _, _, value, *_ in rows])
-    changes = width("vs above", [brings for *_, brings, _, _ in rows])
-    shown = [i for i in range(len(story.columns)) if any(row[-1][i] != NO_VALUE for row in rows)]
-    others = [width(story.columns[i][0], [row[-1][i] for row in rows]) for i in shown]
-    mark = 2 * any(run.status != GOOD for run in runs)
-    rest = mark + names + ideas + numbers + changes + sum(others) + 2 * (4 + len(others))
-    bars = max(8, WIDTH - rest)
-
-    def line(name, idea, drawn, number, brings, cells):
-        # Names are of the rungs' choosing: too long, they give way.
-        fits = max(8, names - max(0, rest + bars - WIDTH))
-        name = name if len(name) <= fits else name[:fits - 1] + "…"
-        others_text = "".join("  " + cells[i].rjust(w) for i, w in zip(shown, others))
-        return f"{name.ljust(fits)}  {idea.ljust(ideas)}  {drawn}  {number}  {brings}{others_text}"
-
-    ticks = ""
-    for power in range(round(math.log10(scale[1] / scale[0]))):
-        value = scale[0] * 10 ** power
-        at = round(bars * power / math.log10(scale[1] / scale[0]))
-        mark = "▏" + re.sub(r"\.0+(?= )", "", story.text(int(value) if value >= 1 else value))
-        if at >= len(ticks) and at + len(mark) <= bars:
-            ticks = ticks.ljust(at) + mark
-    lines = [paint(BOLD, line("step", "idea", ticks.ljust(bars), story.head.rjust(numbers),
-                              "vs above".ljust(changes), [head for head, _ in story.columns]))]
-    for run, name, value, brings, colour, cells in rows:
-        drawn = bar(value, scale, bars) if value else " " * bars
-        text = line(name, run.idea, paint(CYAN, drawn), story.text(value).rjust(numbers),
-                    paint(colour, brings.ljust(changes)), cells).rstrip()
-        if run.status != GOOD:
-            text += " " + paint(RED, "✗")
-        lines.append(text)
+    header = ["step", "idea", "", story.head, "vs above", *(head for head, _ in story.columns)]
+    columns = [column for i, column in enumerate(zip(header, *rows))
+               if i < 5 or set(column[1:]) != {NO_VALUE}]
+    header, *rows = map(list, zip(*columns))
+    widths = [max(map(len, column)) for column in columns]
+    room = WIDTH - sum(widths) - 2 * (len(widths) - 1) - 2 * any(run.status for run in runs)
+    widths[BAR] = max(8, room)
+    widths[0] = max(8, widths[0] - max(0, widths[BAR] - room))
+    header[BAR] = ticks(story, scale, widths[BAR])
+    lines = [paint(BOLD, "  ".join(laid_out(header, widths, LEFT)))]
+    for run, row, value, colour in zip(runs, rows, values, colours):
+        row[BAR] = bar(value, scale, widths[BAR]) if value else ""
+        texts = laid_out(row, widths, LEFT)
+        texts[BAR], texts[BAR + 2] = paint(CYAN, texts[BAR]), paint(colour, texts[BAR + 2])
+        lines.append("  ".join(texts).rstrip() + (
+            " " + paint(RED, "✗") if run.status != GOOD else ""))
     return lines
 
 
@@ -162,17 +166,9 @@ def table(runs, first, paint):
         if excess > 0:
             widths[column] = max(least, widths[column] - excess)
 
-    def line(row):
-        shown = []
-        for i, (text, width) in enumerate(zip(row, widths)):
-            if len(text) > width:
-                text = text[:width - 1] + "…"
-            shown.append(text.ljust(width) if i < LEFT_ALIGNED else text.rjust(width))
-        return shown
-
-    lines = [paint(BOLD, (" " * gap).join(line(header)))]
+    lines = [paint(BOLD, (" " * gap).join(laid_out(header, widths, LEFT_ALIGNED)))]
     for row, bad in zip(rows, failed):
-        shown = line(row)
+        shown = laid_out(row, widths, LEFT_ALIGNED)
         if bad:
             shown[-1] = paint(RED, shown[-1])
         lines.append((" " * gap).join(shown))

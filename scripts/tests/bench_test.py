@@ -1,17 +1,24 @@
-"""Tests of scripts/figures measure, with programs and a PyTorch that stand in for the real ones.
+"""Tests of scripts/figures measure and profile, with programs, a PyTorch and an ncu that stand in for
+the real ones.
 
 Run alone: python3 scripts/tests/bench_test.py
 """
 
+import contextlib
+import io
 import json
 import os
 import re
 import signal
+import sys
 import unittest
+import unittest.mock
 
-from base import FAKES, SCRIPTS
+from base import FAKES, SCRIPTS, Scratch
 from fake_ladder import FakeLadder
-from ladder.bench import sdpa
+from ladder.bench import peers, profile
+from ladder.console import NO_DEVICE, Stop
+from ladder.figures.profile import profile_table
 
 NAME = "NVIDIA Fake 80GB"
 NVIDIA_SMI = '''\
@@ -20,6 +27,25 @@ case "$*" in
 *-lms*) echo '1755, 2619, 45, 300.5'; echo '1200, 2619, 60, 700.0'; exec sleep 60;;
 *) echo "$FAKE_GPU, 570.1, 81559";;
 esac
+'''
+
+# Every metric has the value 2, but for the cycles of all SMs.
+NCU = f'''#!{sys.executable}
+import json, os, sys
+given = sys.argv[1:]
+metrics = given[given.index("--metrics") + 1].split(",")
+said = [metric for metric in metrics if metric != os.environ.get("LACKS")]
+value = lambda metric: "2,640" if metric == "sm__cycles_active.sum" else "20"
+with open(given[given.index("--log-file") + 1], "w") as file:
+    print(os.environ.get("SAYS", "==PROF== Connected"), file=file)
+    for row in (["ID", *said], ["", *("inst" for _ in said)], ["0", *map(value, said)]):
+        print(",".join(f'"{{cell}}"' for cell in row), file=file)
+program = os.path.basename(next(word for word in given if "bin/" in word))
+for tile in (192, 128):
+    print(json.dumps({{"rung": program, "batch": 4, "heads": 32, "block_q": tile,
+                       "block_kv": 128}}))
+print(*given, file=open(os.environ["CALLED"], "a"))
+sys.exit(1 if "SAYS" in os.environ else 0)
 '''
 
 
@@ -81,7 +107,7 @@ class Bench(Fake):
                       calls)
         self.assertEqual(data["records"][0]["unknown"], [1, {"a": None}])  # unchanged
         self.assertEqual([(r["rung"], r["variant"], r["direction"]) for r in data["peers"]],
-                         [("pytorch", b, d) for d in ("fwd", "bwd") for b in sdpa.BACKENDS])
+                         [("pytorch", b, d) for d in ("fwd", "bwd") for b in peers.BACKENDS])
         self.assertEqual(data["skipped"], [])
 
     def test_peers_are_measured_just_before_what_is_compared_with_them(self):
@@ -95,7 +121,7 @@ class Bench(Fake):
         self.assertEqual(turns, ["00_naive", "04_flash_v1", "attention", "05_flash_v2",
                                  "06_backward"])
         every = ("05_flash_v2 mma", "05_flash_v2 swap", "06_backward mma")
-        self.assertEqual(beside(), {(peer, every) for peer in sdpa.BACKENDS})
+        self.assertEqual(beside(), {(peer, every) for peer in peers.BACKENDS})
         # A step again, and one peer with it: the others were not beside this one, and the ceilings
         # stay.
         data = self.data()
@@ -104,7 +130,7 @@ class Bench(Fake):
         self.bench(*self.SWAP, "--peers", "flash")
         self.assertEqual(self.data()["ceilings"], data["ceilings"])
         self.assertEqual(beside(), {(peer, ("05_flash_v2 swap",) if peer == "flash" else every)
-                                    for peer in sdpa.BACKENDS})
+                                    for peer in peers.BACKENDS})
         # One that comes later has nothing beside it.
         data["peers"] = [r for r in data["peers"] if r["variant"] == "flash"]
         self.write("out.json", data)
@@ -197,14 +223,14 @@ class Bench(Fake):
             rung, variant = step.split("/")
             self.tell({step: told})
             result = self.bench(*self.ONE, status=status)
-            self.assertIn(f"{rung} {variant}, N 1024, d 64, --check off: {said}", result.stderr)
+            self.assertIn(f"{rung} {variant}, d 64, N 1024, --check off: {said}", result.stderr)
             data = self.data()
             if reason:
                 skipped, = data["skipped"]
                 self.assertEqual({**skipped, "command": ""}, {
                     "rung": rung, "variant": variant, "batch": 16, "heads": 32, "seqlen": 1024,
-                    "head_dim": 64, "causal": False, "dtype": "bf16", "command": "",
-                    "status": told["status"], "reason": reason})
+                    "head_dim": 64, "causal": False, "dtype": "bf16", "kv_heads": None,
+                    "seqlen_kv": None, "command": "", "status": told["status"], "reason": reason})
                 self.assertNotIn(variant, {r["variant"] for r in data["records"]})
             else:
                 self.assertEqual([r["variant"] for r in data["records"] if not r["pass"]],
@@ -270,6 +296,55 @@ class Bench(Fake):
             there[f"{name}.json"] = new
             self.assertEqual({name: self.read(f"scripts/results/{name}")
                               for name in os.listdir(self.at("scripts/results"))}, there)
+
+
+class Profile(Scratch):
+    def measured(self, **environment):
+        for name in ("bin/05_flash_v2", "bin/06_backward", "path/ncu"):
+            self.write(name, NCU, 0o755)
+        options = profile.parse(["--bin", self.at("bin"), "--out", self.at("profile.json")])
+        with unittest.mock.patch.dict(os.environ, PATH=self.at("path"), CALLED=self.at("called"),
+                                      **environment), \
+                unittest.mock.patch.object(profile, "machine", lambda *_: {
+                    "gpu": "GPU", "driver": "1", "cuda": "13", "date": "today"}), \
+                contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(profile.measure(options), 0)
+        return json.loads(self.read("profile.json"))
+
+    def test_each_kernel_at_each_head_size(self):
+        found = self.measured()
+        self.assertEqual([(one["rung"], one["variant"], one["kernel"], one["head_dim"])
+                          for one in found["kernels"]],
+                         [(*step, d) for step in profile.course.PROFILED for d in (64, 128)])
+        self.assertIn("--kernel-name regex:key_gradients --launch-count 1", self.read("called"))
+        # 132 SMs of 20 cycles; 4·32 heads of 32·32 tiles of the last record, the backward pass's.
+        one = found["kernels"][0]
+        self.assertEqual((one["cycles"], one["cycles_of_all"], one["block_q"]), (20, 2640, 128))
+        lines = profile_table(unittest.mock.Mock(profile={**found, "seqlen": 256}), "profile")
+        steps = 4 * 32 * 2 * 2
+        cells = {line.split(" | ")[0]: line.split(" | ")[1] for line in lines if " | " in line}
+        self.assertEqual(cells["| cycles"], f"{20 * 132 / steps:.0f}")
+        self.assertEqual(cells["| tensor cores busy"], "20%")
+        self.assertEqual(cells["| … for wgmma"], "20.00")
+
+    def test_what_cannot_be_counted_is_named(self):
+        lacking = profile.METRICS["stall_gmma"]
+        for environment, said, status in (
+                ({"LACKS": lacking}, f"ncu has no {lacking} here", NO_DEVICE),
+                ({"SAYS": "==ERROR== ERR_NVGPUCTRPERM"}, "may not read the GPU's counters",
+                 NO_DEVICE),
+                ({"SAYS": "==ERROR== Failed"}, "05_flash_v2 failed", 1)):
+            with self.subTest(said), self.assertRaises(Stop) as stop:
+                self.measured(**environment)
+            self.assertIn(said, str(stop.exception))
+            self.assertEqual(stop.exception.status, status)
+            self.assertFalse(os.path.exists(self.at("profile.json")))
+
+    def test_without_ncu(self):
+        done = self.run_it(sys.executable, "-m", "ladder.bench.profile", PATH=self.at("path"),
+                           PYTHONPATH=SCRIPTS, status=NO_DEVICE)
+        self.assertEqual(done.stderr, "scripts/figures profile: there is no ncu on PATH: Nsight "
+                         "Compute, of the CUDA Toolkit\n")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Tests of the figures, over the committed measurements as each test changes them: see
-committed.py.
+"""Tests of the figures, over the committed measurements as each test changes them (committed.py),
+and of the drawings.
 
 Run alone: python3 scripts/tests/figures_test.py
 """
@@ -8,110 +8,96 @@ import inspect
 import json
 import os
 import pickle
+import re
 import shutil
 import unittest
+from xml.etree import ElementTree
 
 from base import RESULTS, ROOT, SCRIPTS, Scratch, like, read
-from committed import COMMITTED, GPU, OTHER, PAPER, PICKLED, SIM, Changed
-from ladder import course
+from committed import COMMITTED, GPU, OTHER, PAPER, PICKLED, Changed
+from ladder.drawings.make import DRAWINGS
+from ladder.drawings.pen import COLOURS
 from ladder.figures import gallery
 from ladder.figures.gallery import FIGURES, digest, figure_data
-from ladder.figures.make import stale
 from ladder.figures.measured import Files
 from ladder.figures.memory import names_of
+from ladder.figures.pages import TABLES, stale
 from ladder.figures.pipeline import box_colour
+from ladder.files import course_pages
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Figures(Changed):
     def test_what_is_missing_is_said_and_left_out(self):
-        """(what is taken away, which figures go, what is said, {table: what it says then})"""
-        def without(**wanted):
-            return lambda: self.drop(self.gpu, lambda c, r: like(r, **wanted))
+        """(what is taken away; the figures that go; those of which more is said; the tables that
+        have nothing, and what others say)"""
+        def without(of=GPU, **wanted):
+            return lambda: self.drop(self.data[of], lambda c, r: like(r, **wanted))
+
+        def having(option, *names):
+            return lambda: [self.drop(self.data[of], lambda c, r: option in c) for of in names]
 
         def uncounted():
             for record in self.gpu["records"]:
                 record["dram_read_bytes"] = None
 
-        not_both = dict.fromkeys(course.TWO_GPUS_TABLES, "*A second GPU, with the rates of both, "
-                                 f"is not measured yet: `{PAPER}` measures it.*")
-        beside = "beside others is not measured yet"
-        for change, gone, lines, tables in (
+        two = "two_gpus", "two_gpus", "two_gpus_kernels two_gpus_steps", ""
+        fp16 = "sm90_beside_cudnn_fp16 backward_beside_cudnn_fp16"
+        for change, gone, said, nothing, text in (
                 (lambda: self.gpu.update(peers=[p for p in self.gpu["peers"]
                                                 if p["variant"] != "cudnn"]), "",
-                 ["tflops_fwd: left out of it: d = 64: no PyTorch, cuDNN: ",
-                  "decode: left out of it: no PyTorch, cuDNN at every point: "],
-                 {"sm90_beside_cudnn": "| – · ", "hopper_steps": "| cuDNN | – | – | – | – |"}),
-                (lambda: self.gpu.update(peers=[]), "decode", ["no PyTorch, plain"],
-                 {"peers": "*Ours beside PyTorch's is not measured yet: ",
-                  "decode": "*Decoding is not measured yet: "}),
+                 "tflops_fwd tflops_bwd tflops_both decode", fp16, "| cuDNN | – | – | – | – |"),
+                (lambda: self.gpu.update(peers=[]), "decode",
+                 "tflops_fwd tflops_bwd tflops_both decode",
+                 "peers decode mma_beside_flash mma_backward_beside_flash " + fp16, "| – · "),
                 (lambda: self.gpu.update(ceilings=None), "roofline two_gpus shared_roof",
-                 [f"roofline is left out: no ceilings were measured: {PAPER}, where PyTorch is "
-                  "installed", "two_gpus is left out: no ceilings of both GPUs were measured: "],
-                 not_both),
-                (uncounted, "", ["traffic: left out of it: no DRAM counters",
-                                 "roofline: left out of it: d = 64: DRAM counters of 00 naive, "],
-                 {"ladder": f"DRAM is not measured yet: `{PAPER}`, where counters may be read."}),
-                (lambda: self.gpu.update(skipped=[]), "",
-                 ["workspace: left out of it: nothing ran out of memory: "], {}),
-                (without(rung="00_naive"), "",
-                 ["speedup: left out of it: no time of 00 at N = 2048, d = 64"],
-                 {"ladder": "did not have `naive` yet"}),
+                 "roofline two_gpus shared_roof", two[2], "TFLOP/s of `fp8`"),
+                (uncounted, "", "traffic roofline", "",
+                 f"DRAM is not measured yet: `{PAPER}`, where counters may be read."),
+                (lambda: self.gpu.update(skipped=[]), "", "workspace", "", ""),
+                (without(rung="00_naive"), "", "speedup", "", "did not have `naive` yet"),
                 (without(rung="06_backward"), "tflops_bwd tflops_both",
-                 ["tflops_bwd is left out: ", f"no times of the backward pass: {PAPER}",
-                  "speedup: left out of it: no backward pass at N = 2048, d = 64",
-                  "shared_roof: left out of it: d = 64: no time of 06 sm90: "],
-                 {"training_beside_others": f"*06 sm90 {beside}: `{PAPER}` measures it.*",
-                  "backward_beside_cudnn_fp16": beside,
-                  "peers": "; ours is 05's `"}),
-                (without(rung="05_flash_v2"), "decode", [], {
-                    "hopper_steps": "*The steps are not measured yet: ",
-                    "sm90_beside_cudnn": beside,
-                    "fp8_times": "*Times of FP8 are not measured yet"}),
-                (without(variant="split_kv"), "decode",
-                 ["decode is left out: decoding is not measured"],
-                 {"decode": "*Decoding is not measured yet: `scripts/figures measure --grid "
-                            "decode` measures it.*"}),
-                (without(variant="swap"), "", [], {"ladder": "did not have `swap` yet"}),
-                (without(variant="tma"), "", [],
-                 {"hopper_steps": "–: that run did not have `tma` yet."}),
-                (without(dtype="fp16"), "", [], {"sm90_beside_cudnn_fp16": beside}),
-                (lambda: self.drop(self.gpu, lambda c, r: "--block" in c), "",
-                 ["block_size: left out of it: no time by tile size"], {}),
-                (lambda: [self.drop(of, lambda c, r: "--block" in c) for of in (
-                    self.gpu, self.sim)], "block_size",
-                 [f"block_size is left out: no traffic by tile size: {SIM}; no time by"], {}),
-                (lambda: self.drop(self.gpu, lambda c, r: "--check full" in c), "",
-                 ["error: left out of it: no errors on a GPU, the sim's instead"], {}),
-                (lambda: self.drop(self.sim, lambda c, r: True), "fp8_error shared_roof",
-                 [f"traffic: left out of it: no distinct bytes: {SIM}",
-                  "block_size: left out of it: no traffic by tile size",
-                  "fp8_error is left out: no errors of FP8"],
-                 {"fp8_error": f"*Errors of FP8 are not counted yet: `{SIM}` measures it.*",
-                  "shared_roof": f"*Shared memory is not counted yet: `{SIM}` measures it.*",
-                  "visits": "*Visits are not counted yet: ",
-                  "claims": "| not measured yet | not "}),
+                 "all speedup tflops_bwd tflops_both shared_roof",
+                 "mma_backward_beside_flash backward_beside_others backward_beside_cudnn_fp16 "
+                 "training_beside_others", "; ours is 05's `"),
+                (without(rung="05_flash_v2"), "decode", "all decode",
+                 "decode fp8_times hopper_steps mma_beside_flash sm90_beside_cudnn "
+                 "sm90_beside_cudnn_fp16", "; ours is 06's `"),
+                (without(variant="split_kv"), "decode", "decode", "decode", ""),
+                (without(variant="swap"), "", "", "", "did not have `swap` yet"),
+                (without(variant="tma"), "", "shared_roof", "",
+                 "–: that run did not have `tma` yet."),
+                (without(dtype="fp16"), "", "", fp16, ""),
+                (having("--block", GPU), "", "block_size", "", ""),
+                (having("--block", GPU, "sim.json"), "block_size", "block_size", "", ""),
+                (having("--check full", GPU), "", "error", "", ""),
+                (without("sim.json"), "shared_roof fp8_error",
+                 "traffic block_size shared_roof fp8_error", "visits shared_roof fp8_error",
+                 "| not measured yet | not "),
                 (lambda: self.data.pop("traces.json"), "access pipeline pipeline_bwd",
-                 [f"{name} is left out: no traces: {SIM}"
-                  for name in ("access", "pipeline", "pipeline_bwd")], {}),
-                (lambda: self.data.pop("clock.json"), "pipeline_measured",
-                 ["pipeline_measured is left out: no clock.json: scripts/figures clock"], {}),
-                (lambda: self.data.pop(OTHER), "two_gpus",
-                 [f"no second GPU was measured: {PAPER} on another"], not_both),
-                (lambda: self.other.update(ceilings=None), "two_gpus",
-                 ["no ceilings of both GPUs were measured"], not_both),
-                (lambda: self.drop(self.other, lambda c, r: True), "two_gpus",
-                 ["no step was measured on both"], not_both)):
+                 "access pipeline pipeline_bwd", "", ""),
+                (lambda: self.data.pop("clock.json"), "pipeline_measured", "pipeline_measured", "",
+                 ""),
+                (lambda: self.data.pop("profile.json"), "", "", "profile", ""),
+                (lambda: self.data.pop(OTHER), *two),
+                (lambda: self.other.update(ceilings=None), *two), (without(OTHER), *two)):
             self.as_it_was()
             before = self.said()[1]
             change()
-            with self.subTest(gone=gone, lines=lines, tables=tables):
-                data, said = self.said()
+            data, lines = self.said()
+            files = Files(GPU)
+            tables = {name: "\n".join(make(files, name)) for name, make in TABLES.items()
+                      if name != "figures"}
+            with self.subTest(gone=gone, said=said, nothing=nothing, text=text):
                 self.assertEqual(set(FIGURES) - set(data), set(gone.split()))
-                for line in lines:
-                    self.assertNotIn(line, before)
-                    self.assertIn(line, said)
-                for name, text in tables.items():
-                    self.assertIn(text, self.table(name))
+                more = [line for line in lines.splitlines() if line not in before]
+                self.assertEqual({re.match(r"\w+", line)[0] for line in more}, set(said.split()))
+                self.assertEqual({line.partition(" is left out: ")[0] for line in more
+                                  if " is left out: " in line}, set(gone.split()))
+                self.assertEqual({name for name in tables if tables[name].startswith("*")},
+                                 set(nothing.split()))
+                self.assertIn(text, "".join(tables.values()))
 
     def test_the_sim_alone(self):
         data = figure_data(Files("sim.json"))
@@ -267,6 +253,40 @@ class Command(Scratch):
         self.assertIn("there is no nosuch.json",
                       self.plot("nosuch.json", "--check", status=2).stderr)
         self.assertIn("there are speedup", self.plot("--only", "x", status=2).stderr)
+
+
+class Drawings(unittest.TestCase):
+    def each(self):
+        """(name, root, text) of all that are committed."""
+        for name in DRAWINGS:
+            text = read(RESULTS, "drawings", f"{name}.svg")
+            yield name, ElementTree.fromstring(text), text
+
+    def test_each_is_well_formed_and_has_both_colour_schemes(self):
+        for name, root, text in self.each():
+            light, _, dark = root.find(SVG + "style").text.partition("prefers-color-scheme:dark")
+            for element in root.iter():
+                for kind in element.get("class", "").split():
+                    if kind.partition("-")[0] in COLOURS:
+                        self.assertIn(f".{kind}{{", light, name)
+                        self.assertIn(f".{kind}{{", dark, name)
+            self.assertEqual(root.find(SVG + "title").text, DRAWINGS[name][0])
+            self.assertNotIn("<script", text)
+
+    def test_texts_are_large_enough_and_within_the_view_box(self):
+        # What a character takes of its size, roughly, in a wide font: DejaVu Sans.
+        for name, root, _ in self.each():
+            wide, high = map(float, root.get("viewBox").split()[2:])
+            for text in root.iter(SVG + "text"):
+                size, x = float(text.get("font-size")), float(text.get("x"))
+                length = size * sum(0.37 if c in "fijlrtI.,:;'() " else 0.62 for c in text.text)
+                left = x - {"middle": 0.5, "end": 1}.get(text.get("text-anchor"), 0) * length
+                self.assertTrue(10 <= size <= float(text.get("y")) <= high - 4 and
+                                0 <= left and left + length <= wide, (name, text.text))
+
+    def test_each_is_shown(self):
+        pages = "".join(map(read, course_pages()))
+        self.assertEqual([n for n in DRAWINGS if f"drawings/{n}.svg" not in pages], [])
 
 
 if __name__ == "__main__":

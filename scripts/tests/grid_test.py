@@ -12,7 +12,7 @@ import unittest.mock
 from base import Scratch, listed, read
 import fake_ladder
 from ladder import files, programs, steps
-from ladder.bench import command, grid, results
+from ladder.bench import grid, measure, results
 from ladder.console import Stop
 
 STEPS = {**fake_ladder.STEPS, "06_backward": ["stored", "mma", "aside", "sm90"]}
@@ -20,88 +20,86 @@ SLOW = ["naive", "tile", "two_pass", "one_pass"]
 
 
 class BenchUnit(unittest.TestCase):
-    def ladder(self):
+    def ladder(self, *more):
         tiles = [[64, 64, 64], [64, 64, 128], [128, 64, 32]]
         every = [programs.Step(**listed(
             rung, variant, "gpu", default=variant == variants[-1], by_name_only=variant == "aside",
             backward=rung == "06_backward", exact_architecture=variant == "sm90", tiles=tiles,
             grid_limit=[4096, 2048] if variant in SLOW else [0, 0]))
             for rung, variants in STEPS.items() for variant in variants]
-        return steps.Ladder(every)
+        return steps.Ladder([*every, *more])
 
-    def plan(self, *words):
-        ladder = self.ladder()
-        return grid.plan(command.parse(list(words)), ladder, ladder.steps)
+    def plan(self, words, *more):
+        """[(point, Config)] of what is run, and of what is left out; the point is None where no
+        peer is measured."""
+        ladder = self.ladder(*more)
+        groups = grid.plan(measure.parse(words.split()), ladder, ladder.steps)
+        return ([(point, one) for point, ones, _ in groups for one in ones],
+                [(point, one) for point, _, left_out in groups for one, _ in left_out])
 
     def test_the_papers_grid(self):
-        groups = self.plan("--grid", "paper")
-        points = [point for point, _, _ in groups if point]
-        self.assertEqual(len(set(points)), 2 * 2 * 6)
+        run, left_out = self.plan("--grid paper")
+        points = {point for point, _ in run if point}
+        self.assertEqual(len(points), 2 * 2 * 6)
         for point in points:
             self.assertEqual((point.batch * point.seqlen, point.heads * point.head_dim),
                              (16384, 2048))
         for step in self.ladder().steps:
-            points_of = {point for point, ones, _ in groups for one in ones
-                         if point and (one.rung, one.variant) == (step.rung, step.variant)}
-            left_out = {point for point, _, out in groups
-                        for one, _ in out if (one.rung, one.variant) == (step.rung, step.variant)}
-            self.assertEqual((points_of | left_out, points_of & left_out), (set(points), set()))
+            there, out = ({point for point, one in of
+                           if point and one[:2] == (step.rung, step.variant)}
+                          for of in (run, left_out))
+            self.assertEqual((there | out, there & out), (points, set()))
             # The rungs' defaults and mma are measured everywhere, the slow ones aside.
             if step.variant == "mma" or step.default and step.variant not in SLOW:
-                self.assertFalse(left_out)
+                self.assertFalse(out)
             if step.variant == "naive":
-                self.assertEqual(max(point.seqlen for point in points_of), 4096)
-        extra = [one for point, ones, _ in groups if not point for one in ones]
+                self.assertEqual(max(point.seqlen for point in there), 4096)
+        extra = [one for point, one in run if not point]
         # The tiles that each head size has, of the one step that is timed against them.
-        self.assertEqual([(one.rung, one.head_dim, one.options[1], one.options[3])
+        self.assertEqual([(one.rung, one.point.head_dim, one.options[1], one.options[3])
                           for one in extra if "--block-q" in one.options],
                          [("04_flash_v1", 64, "64", "64"), ("04_flash_v1", 64, "64", "128"),
                           ("04_flash_v1", 128, "64", "32")])
         self.assertEqual(sum("full" in one.options for one in extra), 2 * len(self.ladder().steps))
         # A step that is never the default is measured where a step's gain is shown, and no more.
-        self.assertEqual({(one.seqlen, one.causal) for _, ones, _ in groups for one in ones
+        self.assertEqual({(one.point.seqlen, one.point.causal) for _, one in run
                           if one.variant == "aside" and "full" not in one.options},
                          {(1024, False), (2048, False), (4096, False), (2048, True)})
 
     def test_numbers_of_8_bits_are_timed_at_every_length_and_with_wide_heads(self):
         eight_bits = programs.Step(**listed("05_flash_v2", "fp8", "gpu", by_name_only=True,
                                             exact_architecture=True))
-        ladder = steps.Ladder([*self.ladder().steps, eight_bits])
-        groups = grid.plan(command.parse(["--grid", "paper"]), ladder, ladder.steps)
-        found = [(point, one) for point, ones, _ in groups for one in ones
+        run, _ = self.plan("--grid paper", eight_bits)
+        found = [(point, one) for point, one in run
                  if one.variant == "fp8" and one.options == ("--check", "off")]
         self.assertEqual(
-            sorted(one[2:7] for _, one in found),
+            sorted(one.point[:5] for _, one in found),
             sorted((16384 // n, 2048 // d, n, d, causal)
                    for n in (512, 1024, 2048, 4096, 8192, 16384)
                    for d in (64, 128, 256) for causal in (False, True)))
         # At a size that is nobody else's it is measured beside nothing.
-        self.assertEqual({one.head_dim for point, one in found if not point}, {256})
-        self.assertEqual({one.variant for _, ones, _ in groups for one in ones
-                          if one.head_dim == 256}, {"fp8"})
+        self.assertEqual({one.point.head_dim for point, one in found if not point}, {256})
+        wide = {one for _, one in run if one.point.head_dim == 256}
+        self.assertEqual({one.variant for one in wide}, {"fp8"})
         # They are what the axes measure alone.
-        axes = grid.plan(command.parse(["--head-dim", "256"]), ladder, [eight_bits])
-        self.assertEqual({one for _, ones, _ in axes for one in ones},
-                         {one for _, one in found if one.head_dim == 256})
+        self.assertEqual({one for _, one in self.plan("--head-dim 256", eight_bits)[0]
+                          if one.variant == "fp8"}, wide)
 
     def test_long_sequences(self):
-        points = {point for point, _, _ in self.plan("--grid", "long")}
-        self.assertEqual({(p.batch, p.heads, p.head_dim) for p in points}, {(1, 16, 128)})
-        self.assertEqual(max(p.seqlen for p in points), 65536)
-        at_64k = {one.variant for p, ones, _ in self.plan("--grid", "long") if p.seqlen == 65536
-                  for one in ones}
+        run, _ = self.plan("--grid long")
+        self.assertEqual({(p.batch, p.heads, p.head_dim) for p, _ in run}, {(1, 16, 128)})
+        longest = max(p.seqlen for p, _ in run)
+        at_64k = {one.variant for p, one in run if p.seqlen == longest}
+        self.assertEqual(longest, 65536)
         self.assertLessEqual({"mma", "three_loops"}, at_64k)
         self.assertNotIn("naive", at_64k)
 
     def test_decoding(self):
         """The cases of the grid, of the steps that are for it alone; no other grid has them."""
         split_kv = programs.Step(**listed("05_flash_v2", "split_kv", "gpu", decoding=True))
-        ladder = self.ladder()
-        groups = grid.plan(command.parse(["--grid", "paper,decode"]), ladder,
-                           [*ladder.steps, split_kv])
-        found = {one for _, ones, _ in groups for one in ones if one.variant == "split_kv"}
-        points = [point for point, ones, _ in groups if found & set(ones)]
-        self.assertEqual((len(found), len(points), {one.seqlen for one in found}), (18, 18, {1}))
+        points = {point for point, one in self.plan("--grid paper,decode", split_kv)[0]
+                  if one.variant == "split_kv"}
+        self.assertEqual({point.seqlen for point in points}, {1})
         self.assertEqual({point.head_dim for point in points}, {64, 128})
         # From 8 MB to 2 GB, by hand.
         sizes = sorted(4 * p.batch * p.kv_heads * p.seqlen_kv * p.head_dim >> 23 for p in points)
@@ -109,8 +107,8 @@ class BenchUnit(unittest.TestCase):
                                  256])
 
     def test_axes_have_no_caps(self):
-        (_, ones, left_out), = self.plan("--seqlen", "16k", "--head-dim", "64", "--causal", "yes")
-        self.assertEqual((len(ones), left_out), (len(self.ladder().steps), []))
+        run, left_out = self.plan("--seqlen 16k --head-dim 64 --causal yes")
+        self.assertEqual((len(run), left_out), (len(self.ladder().steps), []))
 
     def test_what_is_compared_with_pytorch(self):
         ladder = self.ladder()
@@ -137,7 +135,7 @@ class FileTest(Scratch):
         file = self.results()
         file.save()
         before = read(self.path)
-        file.peers["x"] = {"a": 1}
+        file.add("pytorch x", [{"a": 1}])
         with unittest.mock.patch("os.replace", side_effect=OSError(28, "No space left")):
             with self.assertRaisesRegex(Stop, "No space left"):
                 file.save()
@@ -162,7 +160,7 @@ class FileTest(Scratch):
                                           ("bbb", (1, 2), "bbb")):
             file = self.results(commit)
             for n in lengths:
-                file.add_run(f"rung --seqlen {n}", [{}])
+                file.add(f"rung --seqlen {n}", [{}])
             file.save()
             self.assertEqual(json.loads(read(self.path))["machine"]["commit"], expected)
 

@@ -231,8 +231,8 @@ class Building(Machine):
             said = self.called()
             self.assertIn(f"ninja -C {self.root}/build programs\n", said)
             self.assertEqual(re.findall(r"^python3 -m ladder\.(?!build)(.*)$", said, re.M), [
-                "bench.command --grid paper,long --again --time 25",
-                "bench.command --sim --again", "figures.command --readme"][:count])
+                "bench.measure --grid paper,long --again --time 25",
+                "bench.measure --sim --again", "figures.command --readme"][:count])
 
 
 class Parts(Machine):

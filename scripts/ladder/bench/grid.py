@@ -4,8 +4,7 @@ import collections
 import shlex
 
 from ladder.course import BLOCK_SIZE_TIMED, QUANTISED
-from ladder.bench.inputs import CAPTURED, SHIFTED_V
-from ladder.bench.workload import HIDDEN, TOKENS, Point, paper_point
+from ladder.bench.workload import CAPTURED, HIDDEN, SHIFTED_V, TOKENS, Point, paper_point
 
 GRIDS = ("quick", "paper", "long", "decode")
 # What a plot at one N shows comes first: an interrupted run leaves what is most useful.
@@ -23,38 +22,27 @@ CHECK_LENGTH = 1024
 # without and with the causal mask.
 STEP_LENGTHS = [1024, 2048, 4096], [2048]
 
+UNCHECKED = ("--check", "off")
 IGNORED_IN_KEYS = ("--time", "--dram", "--json")  # how it is measured, not what
 
 
-class Config(collections.namedtuple(
-        "Config", "rung variant batch heads seqlen head_dim causal dtype options")):
+class Config(collections.namedtuple("Config", "rung variant point options")):
     """One run of a program; `options` beyond the workload, as the program takes them."""
 
     def words(self, device):
+        point = self.point
         shape = [] if "--load" in self.options else [
-            "--batch", self.batch, "--heads", self.heads, "--seqlen", self.seqlen, "--head-dim",
-            self.head_dim]
-        words = [self.rung, "--device", device, "--variant", self.variant, *shape,
-                 "--dtype", self.dtype, *(["--causal"] if self.causal else []), *self.options]
+            "--batch", point.batch, "--heads", point.heads, "--seqlen", point.seqlen,
+            "--head-dim", point.head_dim]
+        cache = (["--kv-heads", point.kv_heads, "--seqlen-kv", point.seqlen_kv]
+                 if point.seqlen_kv else [])
+        words = [self.rung, "--device", device, "--variant", self.variant, *shape, "--dtype",
+                 point.dtype, *["--causal"] * point.causal, *self.options, *cache]
         return [str(word) for word in words]
 
-    def work(self):
-        """Relative to the paper's workload: B·H·N²·d over 16k·2048 is N itself there."""
-        return self.batch * self.heads * self.seqlen**2 * self.head_dim / (TOKENS * HIDDEN)
-
     def text(self):
-        more = " ".join(self.options)
-        return (f"{self.rung} {self.variant}, N {self.seqlen}, d {self.head_dim}"
-                f"{', causal' if self.causal else ''}{', ' if more else ''}{more}")
-
-    def workload(self):
-        found = self._asdict()
-        del found["options"]
-        return found
-
-
-def key(self):
-        return tuple(value for value in self if value is not None)
+        return ", ".join([f"{self.rung} {self.variant}", self.point.text(),
+                          *filter(None, [" ".join(self.options)])])
 
 
 def key(command):
@@ -68,10 +56,8 @@ def key(command):
     return shlex.join(kept)
 
 
-def config(step, point, options=()):
-    cache = ("--kv-heads", point.kv_heads, "--seqlen-kv", point.seqlen_kv)
-    return Config(step.rung, step.variant, *point[:6],
-                  (*(map(str, cache) if point.seqlen_kv else ()), *options))
+def config(step, point, *options):
+    return Config(step.rung, step.variant, point, options)
 
 
 def is_quantised(step):
@@ -79,15 +65,17 @@ def is_quantised(step):
     return (step.rung, step.variant) == QUANTISED["step"]
 
 
-def too_long(one, step, ladder):
-    """Why a configuration of a grid is not run, or None."""
-    mask = " under the causal mask" if one.causal else ""
-    limit = step.grid_limit[one.causal]
-    if limit and one.work() > limit:
+def too_long(point, step, ladder):
+    """Why a step is not run at a point of a grid, or None."""
+    mask = " under the causal mask" if point.causal else ""
+    # The paper's workload, of B·H·N²·d = 16k·2048·N, with as much work has this N.
+    like = point.batch * point.heads * point.seqlen**2 * point.head_dim / (TOKENS * HIDDEN)
+    limit = step.grid_limit[point.causal]
+    if limit and like > limit:
         return (f"slow: the grid has it{mask} up to the work of the paper's N = {limit}, and this "
-                f"is that of N = {one.work():.0f}")
-    lengths = STEP_LENGTHS[one.causal]
-    if one.seqlen not in lengths and not (
+                f"is that of N = {like:.0f}")
+    lengths = STEP_LENGTHS[point.causal]
+    if point.seqlen not in lengths and not (
             ladder.stands_for_its_rung(step) or is_quantised(step)):
         return (f"an earlier step of its rung: the grid has it{mask} at N = "
                 f"{', '.join(map(str, lengths))}")
@@ -98,15 +86,11 @@ def ladder_at(points, steps, ladder=None):
     """[(point, [Config], [(Config, why it is left out)])]; without a ladder none is left out."""
     found = []
     for point in points:
-        ones, left_out = [], []
-        for step in steps:
-            one = config(step, point)
-            why = too_long(one, step, ladder) if ladder else None
-            if why:
-                left_out.append((one, why))
-            else:
-                ones.append(one)
-        found.append((point, ones, left_out))
+        whys = [ladder and too_long(point, step, ladder) for step in steps]
+        found.append((
+            point,
+            [config(step, point, *UNCHECKED) for step, why in zip(steps, whys) if not why],
+            [(config(step, point), why) for step, why in zip(steps, whys) if why]))
     return found
 
 
@@ -120,55 +104,46 @@ def plan(options, ladder, steps):
         return plan_sim(steps, dtype)
     if options.axes:
         causal = {"yes": [True], "no": [False]}.get(options.causal, [False, True])
-        points = [paper_point(n, d, c, dtype, options.batch, options.heads)
-                  for n in options.seqlen or PAPER_LENGTHS
-                  for d in options.head_dim or HEAD_DIMS for c in causal]
-        return unchecked(ladder_at(points, steps))
+        return ladder_at([paper_point(n, d, c, dtype, options.batch, options.heads)
+                          for n in options.seqlen or PAPER_LENGTHS
+                          for d in options.head_dim or HEAD_DIMS for c in causal], steps)
     found = []
     for grid in options.grid or ["quick"]:
-        if grid == "quick":
-            found += unchecked(ladder_at([paper_point(2048, 64, False, dtype)], steps, ladder))
+        if grid == "decode":
+            found += ladder_at([Point(batch, heads, 1, d, False, dtype, kv_heads, keys)
+                                for d in (128, 64)
+                                for batch, heads, kv_heads, keys in DECODE_CACHES], decoding)
+        elif grid == "long":
+            found += ladder_at([Point(1, 16, n, 128, causal, dtype) for n in LONG_LENGTHS
+                                for causal in (False, True)], steps, ladder)
+        elif grid == "quick":
+            found += ladder_at([paper_point(2048, 64, False, dtype)], steps, ladder)
             found.append((None, checks(steps, dtype), []))
-        elif grid == "paper":
-            points = [paper_point(n, d, causal, dtype) for n in PAPER_LENGTHS
-                      for causal in (False, True) for d in HEAD_DIMS]
-            found += unchecked(ladder_at(points, steps, ladder))
-            found += unchecked([(None, wide_heads(steps, dtype), [])])
+        else:
+            found += ladder_at([paper_point(n, d, causal, dtype) for n in PAPER_LENGTHS
+                                for causal in (False, True) for d in HEAD_DIMS], steps, ladder)
+            found.append((None, wide_heads(steps, dtype), []))
             timed = [step for step in steps if (step.rung, step.variant) in BLOCK_SIZE_TIMED]
             found.append((None, checks(steps, dtype) + [
-                one for d in HEAD_DIMS for one in tile_sizes(
-                    timed, paper_point(2048, d, False, dtype), ["--check", "off"])], []))
-        elif grid == "decode":
-            points = [Point(batch, heads, 1, d, False, dtype, kv_heads, keys)
-                      for d in (128, 64) for batch, heads, kv_heads, keys in DECODE_CACHES]
-            found += unchecked(ladder_at(points, decoding))
-        else:
-            points = [Point(1, 16, n, 128, causal, dtype) for n in LONG_LENGTHS
-                      for causal in (False, True)]
-            found += unchecked(ladder_at(points, steps, ladder))
+                one for d in HEAD_DIMS
+                for one in tile_sizes(timed, paper_point(2048, d, False, dtype))], []))
     return found
-
-
-def unchecked(groups):
-    return [(point, [one._replace(options=("--check", "off", *one.options)) for one in ones],
-             left_out) for point, ones, left_out in groups]
 
 
 def checks(steps, dtype):
     """Each step against float64, every row."""
-    return [config(step, Point(1, 2, CHECK_LENGTH, 64, False, dtype),
-                   ["--check", "full", "--input", kind])
-            for step in steps for kind in ("normal", "outliers")]
+    return [config(step, Point(1, 2, CHECK_LENGTH, 64, False, dtype), "--check", "full",
+                   "--input", kind) for step in steps for kind in ("normal", "outliers")]
 
 
-def tile_sizes(steps, point, more=()):
-    return [config(step, point, ["--block-q", str(rows), "--block-kv", str(keys), *more])
+def tile_sizes(steps, point):
+    return [config(step, point, "--block-q", str(rows), "--block-kv", str(keys), *UNCHECKED)
             for step in steps for rows, keys in step.tiles_for(point.head_dim)]
 
 
 def wide_heads(steps, dtype):
     """The step of numbers of 8 bits at head sizes that nothing else is timed at."""
-    return [config(step, paper_point(n, d, causal, dtype))
+    return [config(step, paper_point(n, d, causal, dtype), *UNCHECKED)
             for step in steps if is_quantised(step) for n in PAPER_LENGTHS
             for causal in (False, True) for d in QUANTISED["head_dims"] if d not in HEAD_DIMS]
 
@@ -185,29 +160,24 @@ def quantised(steps):
         settings = ([settings for _, settings in QUANTISED["rows"]] if is_quantised(step) else
                     [{}] if (step.rung, step.variant) == QUANTISED["beside"] else [])
         for one in settings:
-            chosen = ["--set", ",".join(f"{name}={value}" for name, value in one.items())] if one \
-                else []
-            chosen += ["--check", "full"]
+            chosen = ",".join(f"{name}={value}" for name, value in one.items())
             for _, d, kind in QUANTISED["inputs"]:
-                if d:
-                    point, options = Point(1, 8, 1024, d, False, "fp16"), ["--input", kind]
-                else:
-                    point, options = LOADED[kind]
-                found.append(config(step, point, [*options, *chosen]))
+                point, options = (LOADED[kind] if not d else
+                                  (Point(1, 8, 1024, d, False, "fp16"), ["--input", kind]))
+                found.append(config(step, point, *options, *(["--set", chosen] if one else []),
+                                    "--check", "full"))
     return found
 
 
 def plan_sim(steps, dtype):
-    points = [Point(1, 1, n, d, False, dtype) for n in SIM_LENGTHS for d in (64, 128)]
-    points += [Point(1, 1, 512, d, True, dtype) for d in (64, 128)]
-    found = [(None, [config(step, point) for step in steps], []) for point in points]
+    points = [Point(1, 1, n, d, False, dtype) for n in SIM_LENGTHS for d in HEAD_DIMS]
+    points += [Point(1, 1, 512, d, True, dtype) for d in HEAD_DIMS]
+    groups = [[config(step, point) for step in steps] for point in points]
     for kind in dict.fromkeys((dtype, "fp16")):  # of fp16 a paper's claim speaks
         outliers = Point(1, 1, 512, 64, False, kind)
-        found.append((None, [config(step, outliers, ["--input", "outliers"]) for step in steps],
-                      []))
-    found.append((None, quantised(steps), []))
+        groups.append([config(step, outliers, "--input", "outliers") for step in steps])
+    groups.append(quantised(steps))
     # The tiles of a step with a backward pass are its forward pass's, which another rung shows.
     tiled = [step for step in steps if not step.backward]
-    found += [(None, tile_sizes(tiled, Point(1, 1, 1024, d, False, dtype), ["--check", "off"]), [])
-              for d in (64, 128)]
-    return found
+    groups += [tile_sizes(tiled, Point(1, 1, 1024, d, False, dtype)) for d in HEAD_DIMS]
+    return [(None, ones, []) for ones in groups]

@@ -9,33 +9,32 @@ from ladder.bench.grid import key
 from ladder.bench.machine import merged
 
 
-def peer_key(record):
+def peer_name(of):
+    """A peer's measurement as our programs' are named, by a command. Of its record, or of what
+    that will say."""
     names = ["variant", "direction", "batch", "heads", "seqlen", "head_dim", "causal", "dtype"]
-    if record["seqlen_kv"] != record["seqlen"]:
+    if of["seqlen_kv"] not in (None, of["seqlen"]):
         names += ["kv_heads", "seqlen_kv"]
-    return tuple(record[name] for name in names)
+    return " ".join(["pytorch", *(str(of[name]) for name in names)])
 
 
 class Results:
     """What is measured so far; save() writes all of it or nothing."""
 
     def __init__(self, path, machine):
-        self.path = path
-        self.machine = machine
-        self.ceilings = None
-        self.steps, self.runs, self.peers, self.skipped = [], {}, {}, {}
+        self.path, self.machine, self.ceilings = path, machine, None
+        # The last two by key(): (command, records), of a peer as well; and why there are none.
+        self.steps, self.runs, self.skipped = [], {}, {}
         self.kept, self.commits_before = set(), []  # what was in the file and was not remeasured
 
     def load(self):
         try:
             with open(self.path, encoding="utf-8") as file:
                 data = json.load(file)
-            commands, records = data["commands"], data["records"]
-            if len(commands) != len(records):
-                raise ValueError("commands and records differ in number")
-            for command, record in zip(commands, records):
+            for command, record in zip(data["commands"], data["records"]):
                 self.runs.setdefault(key(command), (command, []))[1].append(record)
-            self.peers = {peer_key(record): record for record in data["peers"]}
+            for record in data["peers"]:
+                self.add(peer_name(record), [record])
             self.skipped = {key(one["command"]): one for one in data["skipped"]}
             self.steps, self.ceilings = data["steps"], data["ceilings"]
             before = data["machine"]
@@ -50,7 +49,7 @@ class Results:
         if before["gpu"] != self.machine["gpu"]:
             raise Stop(f"{os.path.relpath(self.path)} was measured on {before['gpu']}, and this is "
                        f"{self.machine['gpu']}; --out names another file", BAD_USAGE)
-        self.kept = {*self.runs, *self.peers}
+        self.kept = set(self.runs)
         self.commits_before = [c for c in (before["commit"] or "").split(", ") if c]
         self.machine["clocks"] = merged(before["clocks"], self.machine["clocks"])
 
@@ -62,26 +61,29 @@ class Results:
         gone = [step for step in self.steps if (step["rung"], step["variant"]) not in names]
         self.steps = sorted(gone + now, key=lambda step: step["rung"])
 
-    def has(self, name):
-        return bool(self.runs.get(name) or self.peers.get(name))
+    def has(self, command):
+        return bool(self.runs.get(key(command)))
 
-    def forget(self, names):
+    def forget(self, commands):
         """They are measured again: if that is interrupted, they are missing rather than old. They
         keep their places."""
-        for name in names:
-            for of in (self.runs, self.peers):
-                if name in of:
-                    of[name] = None
+        for name in map(key, commands):
+            if name in self.runs:
+                self.runs[name] = None
             self.kept.discard(name)
 
-    def add_run(self, command, records):
+    def add(self, command, records):
         self.runs[key(command)] = (command, records)
         self.skipped.pop(key(command), None)
         self.kept.discard(key(command))
 
-    def add_peer(self, record):
-        self.peers[peer_key(record)] = record
-        self.kept.discard(peer_key(record))
+    def skip(self, command, status, why, **of):
+        self.skipped[key(command)] = {**of, "command": command, "status": status, "reason": why}
+
+    def records(self, of_peers):
+        """[(command, record)] of our programs, or of peers."""
+        return [(run[0], record) for name, run in self.runs.items()
+                if run and name.startswith("pytorch ") == of_peers for record in run[1]]
 
     def commits(self):
         """Those that what is in the file was measured at."""
@@ -89,12 +91,12 @@ class Results:
         return ", ".join(dict.fromkeys([*before, *filter(None, [self.machine["commit"]])])) or None
 
     def save(self, clocks=None):
-        pairs = [(run[0], record) for run in self.runs.values() if run for record in run[1]]
+        ours, peers = self.records(of_peers=False), self.records(of_peers=True)
         write_whole(self.path, item_a_line({
             "machine": {**self.machine, "commit": self.commits(),
                         "clocks": merged(self.machine["clocks"], clocks)},
             "ceilings": self.ceilings, "steps": self.steps,
-            "commands": [command for command, _ in pairs],
-            "records": [record for _, record in pairs],
-            "peers": [record for record in self.peers.values() if record],
+            "commands": [command for command, _ in ours],
+            "records": [record for _, record in ours],
+            "peers": [record for _, record in peers],
             "skipped": list(self.skipped.values())}))

@@ -64,19 +64,15 @@ def traced(path, rung, variant):
     """A trace reduced to rows: {"rung", …, "command", "kernels", "arrays": {name: bytes of a row},
     "events": [[kernel, block, step, array, "r" or "w", first row, past the last row]]}."""
     head, lines = trace_of(path, rung, variant, TRACE_OPTIONS)
-    rows = {"Q": head["seqlen"], "K": head["seqlen_kv"], "V": head["seqlen_kv"]}
     lines = accesses(lines)
-    size, kernels, events = {}, [], []
-    for kernel, _, _, array, _, _, end in lines:
-        size[array] = max(size.get(array, 0), end)
-        if kernel not in kernels:
-            kernels.append(kernel)
-    width = {name: max(1, end // rows.get(name, head["seqlen"])) for name, end in size.items()}
-    for kernel, block, step, array, does, begin, end in lines:
-        row = width[array]
-        events.append([kernels.index(kernel), block, step, array, does[0], begin // row,
-                       -(-end // row)])
-    return {**head, "kernels": kernels, "arrays": width, "events": events}
+    rows = {"Q": head["seqlen"], "K": head["seqlen_kv"], "V": head["seqlen_kv"]}
+    kernels = list(dict.fromkeys(kernel for kernel, *_ in lines))
+    width = {}
+    for _, _, _, array, _, _, end in lines:
+        width[array] = max(width.get(array, 1), end // rows.get(array, head["seqlen"]))
+    return {**head, "kernels": kernels, "arrays": width, "events": [
+        [kernels.index(kernel), block, step, array, does[0], begin // width[array],
+         -(-end // width[array])] for kernel, block, step, array, does, begin, end in lines]}
 
 
 def accesses(lines):
@@ -159,13 +155,15 @@ def warps_of(lines):
     return kept
 
 
+def all_traces(programs):
+    """What traces.json has."""
+    return {"traces": [traced(programs[rung].path, rung, variant) for rung, variant in TRACED],
+            "pipelines": [pipelined(programs[one[1]].path, *one) for one in PIPELINED]}
+
+
 def write_traces(programs, folder):
     """traces.json, where the programs that the course traces are all there."""
-    if not all(rung in programs for rung in [*(rung for rung, _ in TRACED),
-                                             *(rung for _, rung, *_ in PIPELINED)]):
-        return
-    path = os.path.join(folder, "traces.json")
-    write_whole(path, item_a_line({
-        "traces": [traced(programs[rung].path, rung, variant) for rung, variant in TRACED],
-        "pipelines": [pipelined(programs[one[1]].path, *one) for one in PIPELINED]}))
-    print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
+    if {rung for rung, _ in TRACED} | {rung for _, rung, *_ in PIPELINED} <= set(programs):
+        path = os.path.join(folder, "traces.json")
+        write_whole(path, item_a_line(all_traces(programs)))
+        print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)

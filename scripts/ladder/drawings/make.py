@@ -4,21 +4,25 @@ import glob
 import os
 
 from ladder.drawings import backward, hero, hopper, products, softmax  # noqa: F401: they register
-from ladder.drawings.pen import DRAWINGS
-from ladder.files import RESULTS, write_whole
+from ladder.drawings.pen import DRAWINGS, Pen
+from ladder.files import RESULTS, write_all
 
 FOLDER = os.path.join(RESULTS, "drawings")
 
 
 def drawn():
     """{path: SVG} of all."""
-    return {os.path.join(FOLDER, f"{name}.svg"): svg() for name, (_, svg) in DRAWINGS.items()}
+    found = {}
+    for name, (about, height, heading, draw) in DRAWINGS.items():
+        pen = Pen(height, heading)
+        draw(pen)
+        found[os.path.join(FOLDER, f"{name}.svg")] = pen.svg(about)
+    return found
 
 
 def write_drawings():
     os.makedirs(FOLDER, exist_ok=True)
-    for path, svg in drawn().items():
-        write_whole(path, svg)
+    write_all(drawn())
 
 
 def stale_drawings():

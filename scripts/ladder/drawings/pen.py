@@ -148,19 +148,12 @@ class Pen:
             "</svg>", ""])
 
 
-DRAWINGS = {}  # name → (what it shows, SVG of it)
+DRAWINGS = {}  # name → (what it shows, height, heading, the function that draws it)
 
 
 def drawing(height, heading=""):
     """Of a function that draws one on a pen, and says what it shows."""
     def known(draw):
-        about = draw.__doc__.rstrip(".")
-
-        def svg():
-            pen = Pen(height, heading)
-            draw(pen)
-            return pen.svg(about)
-
-        DRAWINGS[draw.__name__] = about, svg
+        DRAWINGS[draw.__name__] = draw.__doc__.rstrip("."), height, heading, draw
         return draw
     return known

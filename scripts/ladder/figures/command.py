@@ -31,10 +31,9 @@ import textwrap
 from ladder.console import GOOD, WRONG_RESULT, Parser, run_command
 from ladder.course import CAPTIONS
 from ladder.drawings.make import stale_drawings, write_drawings
-from ladder.figures.gallery import FIGURES
-from ladder.figures.make import draw, stale, write_tables
+from ladder.figures.gallery import FIGURES, draw
 from ladder.figures.measured import Files
-from ladder.figures.pages import need_places
+from ladder.figures.pages import need_places, stale, write_tables
 from ladder.files import RESULTS, course_pages, newest_measured
 
 
@@ -69,9 +68,8 @@ def plot(options):
         need_places(pages, files)
     if options.check:
         found = stale(files, out, pages) + (stale_drawings() if drawings else [])
-        for line in found:
-            print(line)
         if found:
+            print("\n".join(found))
             print("scripts/figures draw --readme renews them", file=sys.stderr)
         return WRONG_RESULT if found else GOOD
     if drawings:

@@ -74,7 +74,8 @@ def roofline(files, missing):
 def draw_decode(plt, data):
     figure, [(axis, _)] = plots(plt, [{}], (8.5, 4.6), {
         "left": 0.7, "right": 2.1, "bottom": 0.85, "top": 0.8})
-    axis.set_xscale("log")
+    axis.set(xscale="log", ylim=(0, 1.15), xlabel="bytes of K and V",
+             ylabel="share of the device copy's rate")
     axis.xaxis.set_major_formatter(byte_tick)
     axis.axhline(1, color=FAINT, lw=1)
     beside = {"marker": "o", "mfc": "none", "lw": 1, "ls": "--"}
@@ -83,9 +84,6 @@ def draw_decode(plt, data):
         if "cudnn" in line:
             axis.plot(line["cudnn"]["x"], line["cudnn"]["y"], color=tint, **beside)
     axis.plot([], [], color=INK, label=PEER_NAMES["cudnn"], **beside)
-    axis.set_ylim(0, 1.15)
-    axis.set_xlabel("bytes of K and V")
-    axis.set_ylabel("share of the device copy's rate")
     axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1), frameon=False, fontsize=8)
     note(figure, "Each line: d = 64 and d = 128. Where more heads share one of K and V the same "
          "queries read fewer bytes, and\na cache of few bytes is over before the copy's rate is "

@@ -4,9 +4,10 @@ import itertools
 
 from ladder import course
 from ladder.figures.markdown import at_the_machine, markdown, over_lengths, without
-from ladder.figures.measured import Measured, flops, need
-from ladder.figures.names import PAPER_GRID, POINTS, SIM, gpu_text, label, point_text
+from ladder.figures.measured import Measured, need
+from ladder.figures.names import PAPER_GRID, POINTS, SIM, gpu_text, point_text
 from ladder.figures.style import INK, marker, plots, row_axis
+from ladder.records import flops
 from ladder.text import NO_VALUE, rate_text
 from ladder.bench.grid import LOADED
 
@@ -23,29 +24,26 @@ def error_rows(files, entries):
                     continue
                 what = "" if name == "o" else f" {name[0]}{name[1:].upper()}"  # dQ to a reader
                 # JSON has no infinity, so an error without a value is not finite.
-                rows.append({**files.look(step), "label": label(step, files) + what,
-                             "max": one["max"] if not one["nonfinite"] else None,
-                             "tolerance": one["tolerance"]})
+                rows.append({**files.look(step, what), "tolerance": one["tolerance"],
+                             "max": one["max"] if not one["nonfinite"] else None})
     return rows
 
 
 def error(files, missing):
-    on_gpu = [e for e in files.gpu.entries if "--check full" in e.command]
-    source = on_gpu or [e for e in files.sim.find("fwd", head_dim=64, seqlen=512, causal=False)
-                        + files.sim.find("bwd", head_dim=64, seqlen=512, causal=False)
-                        if not e.aside]
-    where = gpu_text(files) if on_gpu else "sim"
-    if not on_gpu:
+    source, where = [e for e in files.gpu.entries if "--check full" in e.command], gpu_text(files)
+    if not source:
         missing(f"no errors on a GPU, the sim's instead: {PAPER_GRID}")
+        source, where = [e for way in ("fwd", "bwd") for e in files.sim.find(
+            way, head_dim=64, seqlen=512, causal=False) if not e.aside], "sim"
     panels = []
     for kind, title in (("normal", "input N(0, 1)"),
                         ("outliers", "1 in 1000 of the input with N(0, 100) added")):
         entries = [e for e in source if e.input == kind]
         rows = error_rows(files, entries)
         if rows:
-            r = entries[0].record
+            e = entries[0]
             panels.append({"title": title, "rows": rows,
-                           "workload": f"N = {r['seqlen']}, d = {r['head_dim']}, {r['dtype']}"})
+                           "workload": f"N = {e.seqlen}, d = {e.head_dim}, {e.dtype}"})
         else:
             missing(f"no errors with --input {kind}: {SIM}")
     need(panels, f"no errors: {SIM}")
@@ -83,7 +81,6 @@ def fp8_error(files, missing):
 
 
 def draw_error(plt, data):
-    from matplotlib.ticker import LogLocator
     panels = data["panels"]
     most = max(len(panel["rows"]) for panel in panels)
     figure, pairs = plots(plt, panels, (1 + 5 * len(panels), 1.4 + 0.24 * most), {
@@ -91,21 +88,17 @@ def draw_error(plt, data):
     for axis, panel in pairs:
         rows = panel["rows"]
         for i, row in enumerate(rows):
-            tint = row["colour"]
             if row["max"] is None:
                 axis.text(row["tolerance"], i, "  not finite", va="center", fontsize=8,
-                          color=tint, fontweight="bold")
+                          color=row["colour"], fontweight="bold")
             elif row["max"] > 0:
                 line_to_mark(axis, row, i, row["max"], [row["max"], row["tolerance"]])
             axis.plot(row["tolerance"], i, marker="|", color=INK, ls="", markersize=11, mew=1.6)
-        row_axis(axis, rows)
-        axis.set_xscale("log")
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        shown = [x for row in rows for x in (row["max"], row["tolerance"]) if x]
+        error_axis(axis, rows, (min(shown) / 2, max(shown) * 2),
+                   "max |out - reference|; the bar is the tolerance", subs=(1, 2, 5))
         axis.xaxis.set_major_formatter(short_power)
         axis.tick_params(axis="x", which="minor", length=0)
-        shown = [x for row in rows for x in (row["max"], row["tolerance"]) if x]
-        axis.set_xlim(min(shown) / 2, max(shown) * 2)
-        axis.set_xlabel("max |out - reference|; the bar is the tolerance")
     return figure
 
 
@@ -114,12 +107,18 @@ def line_to_mark(axis, row, y, x, ends):
     axis.plot(x, y, marker=marker(row), color=row["colour"], ls="", markersize=7)
 
 
+def error_axis(axis, rows, ends, text, **ticks):
+    from matplotlib.ticker import LogLocator
+    row_axis(axis, rows)
+    axis.set(xscale="log", xlim=ends, xlabel=text)
+    axis.xaxis.set_major_locator(LogLocator(**ticks))
+
+
 def short_power(value, _=None):
     return f"{value:.0e}".replace("e-0", "e-").replace("e+00", "")
 
 
 def draw_fp8_error(plt, data):
-    from matplotlib.ticker import LogLocator
     panels = data["panels"]
     figure, pairs = plots(
         plt, panels, (2.4 + 2.6 * len(panels), 1.5 + 0.24 * len(panels[0]["rows"])),
@@ -130,11 +129,7 @@ def draw_fp8_error(plt, data):
             line_to_mark(axis, row, i, row["rms"], [least / 2, row["rms"]])
             axis.text(row["rms"] * 1.25, i, f"{row['rms']:.1e}".replace("e-0", "e-"), va="center",
                       fontsize=7, color=INK)
-        row_axis(axis, panel["rows"])
-        axis.set_xscale("log")
-        axis.xaxis.set_major_locator(LogLocator(numticks=5))
-        axis.set_xlim(least / 2, most * 6)
-        axis.set_xlabel("RMSE")
+        error_axis(axis, panel["rows"], (least / 2, most * 6), "RMSE", numticks=5)
     return figure
 
 

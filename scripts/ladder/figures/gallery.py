@@ -9,6 +9,7 @@ import hashlib
 import inspect
 import io
 import json
+import os
 import re
 import sys
 
@@ -16,6 +17,7 @@ from ladder.figures import (decode, errors, memory, names, pipeline, pipeline_me
                             shared_roof, style, two_gpus)
 from ladder.figures.measured import Missing
 from ladder.figures.names import PAPER_GRID
+from ladder.files import write_whole
 
 FIGURES = {
     "speedup": (rates.speedup, rates.draw_speedup),
@@ -109,3 +111,21 @@ def stored_digest(path):
     except OSError:
         return None
     return found and found[0].decode()
+
+
+def draw(files, out, only=None):
+    """Writes what the files have of FIGURES (of `only` alone) into a folder, and removes what an
+    earlier file had and this one has not. Says on stderr what is left out."""
+    plt, wrote = style.pyplot(), []
+    data = figure_data(files, lambda text: print(text, file=sys.stderr))
+    os.makedirs(out, exist_ok=True)
+    for name in FIGURES:
+        path = os.path.join(out, f"{name}.svg")
+        if name in data and name in (only or FIGURES):
+            write_whole(path, render(plt, name, data[name]))
+            wrote.append(name)
+        elif name not in data and stored_digest(path):
+            os.unlink(path)
+            print(f"removed {os.path.relpath(path)}: no data for it any more", file=sys.stderr)
+    print(f"Wrote {', '.join(wrote) or 'no figure'} (.svg) to {os.path.relpath(out)}.",
+          file=sys.stderr)

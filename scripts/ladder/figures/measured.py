@@ -5,9 +5,10 @@ import os
 import re
 
 from ladder.console import BAD_USAGE, Stop
-from ladder.figures.names import PAPER_GRID, POINTS
+from ladder.figures.names import PAPER_GRID, POINTS, label
 from ladder.files import newest_measured, parsed
 from ladder.programs import Step
+from ladder.records import flops
 from ladder.steps import Ladder
 from ladder.bench.workload import HIDDEN, TOKENS
 
@@ -56,13 +57,6 @@ def of_the_paper(r):
     return r["batch"] * r["seqlen"] == TOKENS and r["heads"] * r["head_dim"] == HIDDEN
 
 
-def flops(r):
-    """As the papers count."""
-    forward = (4 * r["seqlen"] * r["seqlen_kv"] * r["head_dim"] * r["heads"] * r["batch"]
-               / (2 if r["causal"] else 1))
-    return forward * (2.5 if r["direction"] == "bwd" else 1)
-
-
 class Measured:
     """One file of bench.py; empty where there is none. Of one I/O type: bf16 if it has it."""
 
@@ -98,24 +92,17 @@ class Measured:
         return [e for e in self.find(direction, **wanted)
                 if not e.aside and e.input == "normal"]
 
-    @functools.cached_property
-    def of_paper(self):
-        return [e for e in self.entries if of_the_paper(e.record) and not e.aside
-                and e.input == "normal" and e.time_ms is not None]
-
-    def paper(self, direction="fwd", n=None, d=None, causal=None):
-        """What was timed of the paper's workload, or of this point of it."""
-        wanted = {"seqlen": n, "head_dim": d, "causal": causal}
-        wanted = {name: value for name, value in wanted.items() if value is not None}
-        wanted = {"direction": direction, **wanted}.items()
-        return [e for e in self.of_paper if wanted <= e.record.items()]
+    def paper(self, direction="fwd", **wanted):
+        """What was timed of the paper's workload."""
+        return [e for e in self.plain(direction, **wanted)
+                if of_the_paper(e.record) and e.time_ms is not None]
 
     @functools.cached_property
     def lines(self):
         found = {}
-        for one, r in sorted([*((e.step, e.record) for e in self.of_paper),
-                              *((r["variant"], r) for r in self.peers if of_the_paper(r))],
-                             key=lambda one: one[1]["seqlen"]):
+        timed = [(e.step, e.record) for way in ("fwd", "bwd") for e in self.paper(way)]
+        timed += [(r["variant"], r) for r in self.peers if of_the_paper(r)]
+        for one, r in sorted(timed, key=lambda one: one[1]["seqlen"]):
             at = r["direction"], one, r["head_dim"], r["causal"]
             found.setdefault(at, {})[r["seqlen"]] = r
         return found
@@ -135,13 +122,10 @@ class Measured:
     def in_turn(self, way, backend, step):
         """Whether the step was measured right after the backend wherever the paper's workload has
         both; way: fwd, bwd or both."""
-        for one in ("fwd", "bwd") if way == "both" else (way,):
-            for point in POINTS:
-                ours = self.line(one, step, *point)
-                if any(n in ours and " ".join(step) not in r.get("beside", ())
-                       for n, r in self.line(one, backend, *point).items()):
-                    return False
-        return True
+        return all(" ".join(step) in r.get("beside", ())
+                   for one in (("fwd", "bwd") if way == "both" else (way,)) for point in POINTS
+                   for n, r in self.line(one, backend, *point).items()
+                   if n in self.line(one, step, *point))
 
     def roofs(self):
         if not self.ceilings:
@@ -192,10 +176,11 @@ class Files:
         self.traces, self.pipelines = traced.get("traces", []), traced.get("pipelines", [])
         self.clock = read_json(os.path.join(folder, "clock.json"))  # of scripts/figures clock
         self.profile = read_json(os.path.join(folder, "profile.json"))
-        # The ladder's order: the sim lacks what is for one GPU, and the other way round. What they
-        # say of a step differently is the GPU's where there is one.
-        order = sorted([*self.sim.steps, *self.gpu.steps], key=lambda step: step[0])
-        self.about = {step: self.gpu.steps.get(step) or self.sim.steps[step] for step in order}
+        # In the ladder's order: the sim lacks what is for one GPU, and the other way round. What
+        # they say of a step differently is the GPU's where there is one.
+        self.about = {step: self.gpu.steps.get(step) or self.sim.steps[step]
+                      for step in sorted([*self.sim.steps, *self.gpu.steps],
+                                         key=lambda step: step[0])}
         self.order = list(self.about)
         self.ladder = Ladder(self.about.values())
 
@@ -229,7 +214,7 @@ class Files:
         return (self.gpu.is_default(step)
                 or self.about[step] == self.ladder.last_portable(step[0]))
 
-    def look(self, step):
-        """How a step is drawn: its colour, and its rung's place in the ladder."""
+    def look(self, step, more=""):
+        """How a step is drawn: its colour, its rung's place in the ladder, and its name."""
         return {"rung": step[0], "colour": self.about[step].colour,
-                "place": self.ladder.rungs().index(step[0])}
+                "place": self.ladder.rungs().index(step[0]), "label": label(step, self) + more}

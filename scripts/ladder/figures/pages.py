@@ -2,19 +2,20 @@
 
 import os
 import re
+import sys
 
 from ladder import course
 from ladder.console import BAD_USAGE, Stop
 from ladder.figures.claims import claims_table
 from ladder.figures.decode import decode_table
 from ladder.figures.errors import fp8_error_table, fp8_times_table
-from ladder.figures.gallery import figure_data
+from ladder.figures.gallery import FIGURES, digest, figure_data, stored_digest
 from ladder.figures.profile import profile_table
 from ladder.figures.shared_roof import shared_roof_table
 from ladder.figures.tables import ladder_table, peers_table, ratios_table, steps_table
 from ladder.figures.two_gpus import two_gpus_table
 from ladder.figures.visits import visits_tables
-from ladder.files import ROOT
+from ladder.files import ROOT, write_whole
 
 
 def figure_list(files, _):
@@ -36,8 +37,10 @@ TABLES = {"ladder": ladder_table, "peers": peers_table, "claims": claims_table,
           **dict.fromkeys(course.TWO_GPUS_TABLES, two_gpus_table)}
 
 
-def tables_in(path, text):
-    """The names of those that a file has."""
+def tables_in(path):
+    """A file's text, and the names of the tables that it has."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
     names, whole = (re.findall(pattern, text, re.DOTALL) for pattern in (
         r"<!-- (\w+):begin -->", r"<!-- (\w+):begin -->\n.*?<!-- \1:end -->"))
     for name in names:
@@ -47,7 +50,7 @@ def tables_in(path, text):
         if name not in whole:
             raise Stop(f"{os.path.relpath(path)} lacks the marker <!-- {name}:end --> after "
                        f"<!-- {name}:begin -->", BAD_USAGE)
-    return names
+    return text, names
 
 
 def relinked(text, path):
@@ -61,10 +64,9 @@ def relinked(text, path):
 
 def renewed(path, files):
     """A file's text with its tables made anew, and the names of those that differ."""
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
+    text, names = tables_in(path)
     differ = []
-    for name in tables_in(path, text):
+    for name in names:
         new = relinked("\n".join(["", *TABLES[name](files, name), "", ""]), path)
         before, begin, rest = text.partition(f"<!-- {name}:begin -->\n")
         old, end, after = rest.partition(f"<!-- {name}:end -->")
@@ -73,13 +75,34 @@ def renewed(path, files):
     return text, differ
 
 
+def write_tables(files, paths):
+    """Renews the tables of these markdown files."""
+    for path in paths:
+        text, differ = renewed(path, files)
+        if differ:
+            write_whole(path, text)
+            print(f"Wrote the tables of {os.path.relpath(path)}: {', '.join(differ)}.",
+                  file=sys.stderr)
+
+
 def need_places(paths, files):
     """Each table has to stand in one of the files; one without data need not."""
-    there = []
-    for path in paths:
-        with open(path, encoding="utf-8") as file:
-            there += tables_in(path, file.read())
+    there = {name for path in paths for name in tables_in(path)[1]}
     for name in TABLES:
         if name not in there and not TABLES[name](files, name)[0].startswith("*"):
             raise Stop(f"no markdown file has the markers <!-- {name}:begin --> and "
                        f"<!-- {name}:end -->", BAD_USAGE)
+
+
+def stale(files, out, paths):
+    """What does not show what the files say: figures of a folder, and tables of markdown files."""
+    found, data = [], figure_data(files)
+    for name in FIGURES:
+        path = os.path.join(out, f"{name}.svg")
+        there = os.path.exists(path)
+        if name not in data and there:
+            found.append(f"{os.path.relpath(path)} shows what the files no longer have")
+        elif name in data and stored_digest(path) != digest(name, data[name]):
+            found.append(f"{os.path.relpath(path)} is {'stale' if there else 'missing'}")
+    return found + [f"the table {name} of {os.path.relpath(path)} is stale"
+                    for path in paths for name in renewed(path, files)[1]]

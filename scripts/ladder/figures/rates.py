@@ -3,12 +3,12 @@
 import math
 
 from ladder import course
-from ladder.figures.measured import flops, need
+from ladder.figures.measured import need
 from ladder.figures.names import (HEADS, PAPER_GRID, PEERS, PEER_NAMES, POINTS, WAYS, gpu_text,
                                   label, number, point_text)
 from ladder.figures.style import (PEER_LINES, length_axis, line_of, name_ends, note, plots, roof,
                                   spread, two_marks)
-from ladder.records import requested, total
+from ladder.records import flops, requested, total
 from ladder.text import rate_text, ratio_text
 from ladder.bench.workload import LADDER_LENGTH
 
@@ -17,7 +17,8 @@ def speedup(files, missing):
     n, panels = LADDER_LENGTH, []
     for way, what in (("fwd", f"time of {number(files.base()[0])}"), ("bwd", "backward pass")):
         for d in HEADS:
-            timed = {step: of[0] for step, of in files.steps_of(files.gpu.paper(way, n, d, False))}
+            timed = {step: of[0] for step, of in files.steps_of(
+                files.gpu.paper(way, seqlen=n, head_dim=d, causal=False))}
             base = files.base() if way == "fwd" else next(iter(timed), None)
             if base not in timed:
                 missing(f"no {what} at N = {n}, d = {d}: {PAPER_GRID}")
@@ -26,9 +27,9 @@ def speedup(files, missing):
             for step, entry in timed.items():
                 if way == files.own_way(step):
                     value = timed[base].time_ms / entry.time_ms
-                    text = f"{ratio_text(value)}×   {rate_text(entry.tflops)} TFLOP/s"
-                    bars.append({**files.look(step), "label": label(step, files), "value": value,
-                                 "text": text, "default": files.gpu.is_default(step)})
+                    bars.append({**files.look(step), "value": value, "text": (
+                        f"{ratio_text(value)}×   {rate_text(entry.tflops)} TFLOP/s"),
+                        "default": files.gpu.is_default(step)})
             against = number(base[0]) if way == "fwd" else label(base)
             panels.append({"title": f"{WAYS[way]}, d = {d}, against {against}", "bars": bars})
     return {"title": f"Speed-up, step by step (N = {n}, 16k tokens in all, "
@@ -40,12 +41,12 @@ def rate_line(files, direction, one, point):
     return {"x": list(rates), "y": list(rates.values())}
 
 
-def our_lines(files, direction, point):
+def our_lines(files, direction, d, causal):
     """Forward what stands for each rung, backward all steps but asides."""
     way = "fwd" if direction == "fwd" else "bwd"
-    lines = [{**files.look(step), "label": label(step, files), "peer": False,
-              "thin": not files.gpu.is_default(step), **rate_line(files, direction, step, point)}
-             for step, _ in files.steps_of(files.gpu.paper(way, None, *point), way)
+    lines = [{**files.look(step), "peer": False, "thin": not files.gpu.is_default(step),
+              **rate_line(files, direction, step, (d, causal))}
+             for step, _ in files.steps_of(files.gpu.paper(way, head_dim=d, causal=causal), way)
              if (files.stands_for_its_rung(step) if way == "fwd" else
                  not files.about[step].by_name_only)]
     return [line for line in lines if line["x"]]
@@ -54,7 +55,7 @@ def our_lines(files, direction, point):
 def tflops(files, missing, direction):
     panels = []
     for point in POINTS:
-        lines = our_lines(files, direction, point)
+        lines = our_lines(files, direction, *point)
         if lines:
             panels.append({"title": point_text(*point), "lines": lines})
         for backend in PEERS:
@@ -75,15 +76,14 @@ def roofline(files, missing):
     for d in HEADS:
         points = []
         for way in ("fwd", "bwd"):
-            for step, of in files.steps_of(files.gpu.paper(way, n, d, False), way):
-                if not (files.stands_for_its_rung(step) or step in course.ROOFLINE_EXTRA):
-                    continue
-                r = of[0].record
-                dram = total(r, "dram")
-                points.append({**files.look(step), "label": label(step, files) + (
-                    " bwd" if way == "bwd" else ""), "y": r["tflops"],
-                    "requested": flops(r) / requested(r),
-                    "dram": flops(r) / dram if dram else None})
+            for step, (entry, *_) in files.steps_of(
+                    files.gpu.paper(way, seqlen=n, head_dim=d, causal=False), way):
+                if files.stands_for_its_rung(step) or step in course.ROOFLINE_EXTRA:
+                    r = entry.record
+                    dram = total(r, "dram")
+                    points.append({**files.look(step, " bwd" if way == "bwd" else ""),
+                                   "y": r["tflops"], "requested": flops(r) / requested(r),
+                                   "dram": flops(r) / dram if dram else None})
         if points:
             bare = [p["label"] for p in points if p["dram"] is None]
             if bare:
@@ -118,8 +118,7 @@ def draw_speedup(plt, data):
         for tick, weight in zip(axis.get_yticklabels(), weights):
             tick.set_fontweight(weight)
         axis.invert_yaxis()
-        axis.set_xscale("log")
-        axis.set_xlim(least, most * (most / least) ** 0.55)
+        axis.set(xscale="log", xlim=(least, most * (most / least) ** 0.55))
         if most < 10:
             axis.set_xticks([tick for tick in (1, 2, 3, 5) if least <= tick <= 2 * most])
         axis.xaxis.set_major_formatter("{x:g}×")
@@ -140,8 +139,8 @@ def draw_tflops(plt, data):
     lowest, highest = 0.8 * min(rates), 1.25 * max(rates)
     for i, (axis, panel) in enumerate(pairs):
         length_axis(axis, lengths)
-        axis.set_yscale("log")
-        axis.set_ylim(lowest, highest)
+        axis.set(yscale="log", ylim=(lowest, highest), xlabel="N",
+                 ylabel="" if i % 2 else "TFLOP/s")
         axis.set_yticks([t for t in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 300, 500, 700)
                          if lowest <= t <= highest])
         axis.yaxis.set_major_formatter("{x:g}")
@@ -154,9 +153,7 @@ def draw_tflops(plt, data):
             else:
                 line_of(axis, line, ls="--" if line["thin"] else "-", zorder=3)
         name_ends(axis, panel["lines"], 10.5, size=7.5)
-        axis.set_xlabel("N")
         axis.yaxis.set_tick_params(labelleft=True)
-        axis.set_ylabel("" if i % 2 else "TFLOP/s")
     return figure
 
 
@@ -172,12 +169,10 @@ def draw_roofline(plt, data):
     lowest = min(p["y"] for panel in panels for p in panel["points"]) / 2
     low = max(lowest, least * slope)
     for axis, panel in pairs:
-        axis.set_xscale("log")
-        axis.set_yscale("log")
+        axis.set(xscale="log", yscale="log", xlabel="FLOP per byte of HBM traffic")
         roof(axis, [least, knee, most], [least * slope, peak, peak], peak * 4,
              f"cuBLAS {peak:.0f} TFLOP/s", (most / 1.1, peak * 1.08))
-        axis.set_xlim(least, most)
-        axis.set_ylim(lowest, peak * 2.2)
+        axis.set(xlim=(least, most), ylim=(lowest, peak * 2.2))
         angle = math.degrees(math.atan2(*(axis.transData.transform((low / slope * 10, low * 10))
                                           - axis.transData.transform((low / slope, low)))[::-1]))
         axis.text(low / slope * 2.2, low * 2.9, f"device copy {slope:.2f} TB/s", fontsize=8,
@@ -186,7 +181,6 @@ def draw_roofline(plt, data):
             two_marks(axis, p, p["y"], p["dram"], p["requested"])
         spread(axis, [(max(p["requested"], p["dram"] or 0), p["y"], p, p["label"])
                       for p in panel["points"]], 11)
-        axis.set_xlabel("FLOP per byte of HBM traffic")
         axis.yaxis.set_major_formatter("{x:g}")
     pairs[0][0].set_ylabel("TFLOP/s")
     note(figure, "Hollow: by the bytes that the kernels request. Filled: by those that DRAM "

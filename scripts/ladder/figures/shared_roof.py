@@ -55,22 +55,19 @@ def shared_roof(files, missing):
     def at_the_end(way, one, d):
         """The rate at the largest N that was measured, and its share."""
         rates = files.gpu.rates(way, one, d, False)
-        if not rates:
-            return None
-        n, rate = max(rates.items())
-        return {"y": rate / roofs["matmul_tflops"], "n": n, "tflops": rate}
+        n = max(rates, default=None)
+        return rates and {"y": rates[n] / roofs["matmul_tflops"], "n": n, "tflops": rates[n]}
 
     for d in HEADS:
         points = []
         for step, one in counted:
-            if one["d"] != d:
-                continue
-            rate = at_the_end(files.own_way(step), step, d)
-            points.append({
-                **files.look(step), "label": label(step, files), "y": None,
-                "operands": 1 / one["of_operands"], "every": 1 / one["of_every"], **(rate or {})})
-            if not rate:
-                missing(f"d = {d}: no time of {label(step, files)}: {PAPER_GRID}")
+            if one["d"] == d:
+                rate = at_the_end(files.own_way(step), step, d)
+                points.append({
+                    **files.look(step), "y": None, "operands": 1 / one["of_operands"],
+                    "every": 1 / one["of_every"], **rate})
+                if not rate:
+                    missing(f"d = {d}: no time of {label(step, files)}: {PAPER_GRID}")
         peers = [{"rung": backend, "label": library(backend), **rate}
                  for backend in course.SHARED_ROOF_PEERS
                  if (rate := at_the_end("bwd", backend, d))]
@@ -87,8 +84,8 @@ def draw_shared_roof(plt, data):
         "left": 0.75, "right": 1.25, "bottom": 1.0, "top": 0.8, "across": 1.4}, sharey=True)
     most = 1.1 * max(1.5, *(p["operands"] for panel in panels for p in panel["points"]))
     for axis, panel in pairs:
-        axis.set_xlim(0, most)
-        axis.set_ylim(0, 1.12)
+        axis.set(xlim=(0, most), ylim=(0, 1.12),
+                 xlabel="the products' cycles for each cycle of shared memory")
         roof(axis, [0, 1, most], [0, 1, 1], 2, f"cuBLAS {data['matmul_tflops']:.0f} TFLOP/s",
              (most * 0.98, 1.03))
         lines = {}  # one for all points that share it
@@ -110,7 +107,6 @@ def draw_shared_roof(plt, data):
         spread(axis, [
             *((p["operands"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in way),
             *((most, peer["y"], peer, peer["label"]) for peer in panel["peers"])], 11)
-        axis.set_xlabel("the products' cycles for each cycle of shared memory")
         axis.yaxis.set_major_formatter("{x:.0%}")
     pairs[0][0].set_ylabel("share of the matmul rate")
     note(figure, f"By the sim's count of a step, {data['flops']:,} FLOPs and {data['bytes']} bytes "

@@ -1,8 +1,12 @@
 """Colours, axes and labels that figures share."""
 
 import itertools
+import os
 import re
+import subprocess
+import sys
 
+from ladder.console import NO_DEVICE, Stop
 from ladder.figures.names import length_text
 from ladder.text import bytes_text
 
@@ -31,7 +35,19 @@ def darker(value):
 
 
 def pyplot():
-    import matplotlib
+    """Without matplotlib, goes on in the system's own Python if that one has it: another that comes
+    first on PATH need not see the system's packages."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        system = "/usr/bin/python3"
+        if os.path.exists(system) and subprocess.run(
+                [system, "-c", "import matplotlib"], stdin=subprocess.DEVNULL, capture_output=True,
+                check=False).returncode == 0:
+            os.execv(system, [system, "-m", "ladder.figures.command", *sys.argv[1:]])
+        raise Stop(f"matplotlib is missing ({error}). Debian and Ubuntu: apt-get install "
+                   "python3-matplotlib; elsewhere: python3 -m pip install matplotlib",
+                   NO_DEVICE) from None
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
     plt.rcdefaults()

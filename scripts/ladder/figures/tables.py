@@ -17,7 +17,8 @@ def ladder_table(files, _):
     n, d = LADDER_LENGTH, 64
     rows, untimed = [], []
     for way in ("fwd", "bwd"):
-        timed, wide = ({e.step: e for e in files.gpu.paper(way, n, head, False)} for head in HEADS)
+        timed, wide = ({e.step: e for e in files.gpu.paper(
+            way, seqlen=n, head_dim=head, causal=False)} for head in HEADS)
         counted = {e.step: e for e in files.sim.plain(way, seqlen=n, head_dim=d, causal=False)}
         base = timed.get(files.base())
         for step, [known, *_] in files.steps_of([*timed.values(), *counted.values()], way):
@@ -41,7 +42,8 @@ def ladder_table(files, _):
     about = (f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the "
              "kernels; *distinct*, each byte once a kernel, the sim's count; *DRAM*, what it "
              "served; *workspace*, memory beyond inputs and outputs.")
-    if not files.gpu.paper("fwd", n, d, False):
+    timed = files.gpu.paper(seqlen=n, head_dim=d, causal=False)
+    if not timed:
         return [*lines, "", about, "", *without(
             "No GPU has been measured yet, so there are no times", PAPER_GRID)]
     about += (f" Times are those of {TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and "
@@ -49,7 +51,7 @@ def ladder_table(files, _):
               f"{at_the_machine(files)}.")
     if untimed:
         about += f" –: that run did not have {' and '.join(untimed)} yet."
-    if not any(total(e.record, "dram") for e in files.gpu.paper("fwd", n, d, False)):
+    if not any(total(e.record, "dram") for e in timed):
         about += f" DRAM is not measured yet: `{PAPER_GRID}`, where counters may be read."
     return [*lines, "", about]
 

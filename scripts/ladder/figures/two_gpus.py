@@ -75,9 +75,9 @@ def two_gpus(files, missing):
                 missing(f"d = {d}: {label(step)}, which is not the same in both files")
                 continue
             share = pair.share(records[0])
-            rows.append({**files.look(step), "label": label(step, files) + (
-                " bwd" if files.own_way(step) == "bwd" else ""), "gain": pair.gain(records),
-                "share": share, "expected": pair.expected(share)})
+            rows.append({**files.look(step, " bwd" if files.own_way(step) == "bwd" else ""),
+                         "gain": pair.gain(records), "share": share,
+                         "expected": pair.expected(share)})
         if rows:
             panels.append({"title": f"d = {d}", "rows": rows})
     gpus = " and ".join(gpu.machine["gpu"] for gpu in pair.gpus)

@@ -1,4 +1,4 @@
-"""Stands in for PyTorch, as far as ladder/bench/sdpa.py uses it, where PYTHONPATH has this folder.
+"""Stands in for PyTorch, as far as ladder/bench/peers.py uses it, where PYTHONPATH has this folder.
 
 The GPU's clock, in ms, advances by what is queued: a flush takes 0.05, attention its FLOPs by
 100 TFLOP/s times the backend's factor. FAKE says what goes wrong; FAKE_LOG gets what is asked.
@@ -107,7 +107,7 @@ cuda = types.SimpleNamespace(
     get_device_name=lambda index: "Fake H100",
     get_device_capability=lambda: (8, 0) if FAKE == "no e4m3" else (9, 0),
     get_device_properties=lambda index: types.SimpleNamespace(L2_cache_size=1000),
-    mem_get_info=lambda: (70e9, 80e9), empty_cache=lambda: None, synchronize=lambda: log("wait"),
+    empty_cache=lambda: None, synchronize=lambda: log("wait"),
     _sleep=lambda cycles: log(f"sleep {cycles}"))
 backends = types.SimpleNamespace(cudnn=types.SimpleNamespace(version=lambda: 91900))
 
