@@ -90,12 +90,6 @@ class Saved {
   std::deque<AtomicFile> files_;
 };
 
-void print(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
-  if (std::fflush(stdout) != 0)
-    throw Error(Exit::bad_usage, fmt::format("standard output: {}", std::strerror(errno)));
-}
-
 /// Runs and reports one variant.
 int run_one(Device& device, const Variant& variant, const Options& options, Workload& workload) {
   Saved saved(options, variant);

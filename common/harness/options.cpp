@@ -18,10 +18,6 @@
 
 #include "harness/steps.h"
 
-#ifndef LADDER_VERSION
-#define LADDER_VERSION "dev"
-#endif
-
 namespace ladder {
 namespace {
 
@@ -295,6 +291,11 @@ std::string help_text(const std::string& rung) {
 
 }  // namespace
 
+void print(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
+    bad_usage("cannot write to stdout: {}", std::strerror(errno));
+}
+
 const Variant* find_baseline(const std::string& rung, const std::string& name) {
   for (const Variant& v : variants())
     if (v.rung == rung && v.baseline && v.name == name) return &v;
@@ -321,12 +322,9 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
     if (spec->value && (!value || !*value))
       bad_usage("{} needs a value: {} {}", given, given, spec->value);
     if (!spec->read) {
-      const std::string text =
-          std::string_view(spec->name) == "help"
-              ? help_text(rung)
-              : fmt::format("{} of the kernel ladder, version {}\n", rung, LADDER_VERSION);
-      if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
-        bad_usage("cannot write to stdout: {}", std::strerror(errno));
+      print(std::string_view(spec->name) == "help"
+                ? help_text(rung)
+                : fmt::format("{} of the kernel ladder, version {}\n", rung, LADDER_VERSION));
       return std::nullopt;
     }
     spec->read({spec->name, value}, options);

@@ -45,6 +45,9 @@ template <class... Parts>
   throw Error(Exit::bad_usage, fmt::format(message, std::forward<Parts>(parts)...));
 }
 
+/// Prints to stdout. Throws Error(bad_usage) where that cannot be written to.
+void print(const std::string& text);
+
 /// Parses the command line of the program of `rung`. --help and --version print to stdout and
 /// return nothing: the program then ends with status 0. Throws Error(bad_usage) for anything else
 /// that is not right; whether the rung has such a variant, tile or setting, choose_variant knows.

@@ -85,21 +85,6 @@ const Inputs& inputs_of(Workload& workload, Options& options, bool backward) {
   return workload.inputs;
 }
 
-const Reference& reference_of(Workload& workload, const Options& options, Rounding rounding) {
-  const Problem& p = options.problem;
-  return workload.references
-      .try_emplace(rounding, p, workload.inputs, rounding, rows_to_check(p, options.check))
-      .first->second;
-}
-
-const GradientReference& gradients_of(Workload& workload, const Options& options,
-                                      Rounding rounding) {
-  const Problem& p = options.problem;
-  return workload.gradient_references
-      .try_emplace(rounding, p, workload.inputs, rounding, gradients_to_check(p, options.check))
-      .first->second;
-}
-
 }  // namespace
 
 std::unique_ptr<Device> open_device(const Options& options) {
@@ -308,12 +293,15 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   if (options.check != Check::off) {
     const Progress progress("checking against the float64 reference");
     Report& r = reports.front();
+    const std::vector<int> rows = rows_to_check(p, options.check);
     std::optional<Reference> quantised;  // of a plan, so that no other run shares it
     if (plans.forward.quantisation)
-      quantised.emplace(p, inputs, variant.rounding, rows_to_check(p, options.check),
-                        plans.forward.quantisation);
+      quantised.emplace(p, inputs, variant.rounding, rows, plans.forward.quantisation);
     const Reference& reference =
-        quantised ? *quantised : reference_of(shared, options, variant.rounding);
+        quantised
+            ? *quantised
+            : shared.references.try_emplace(variant.rounding, p, inputs, variant.rounding, rows)
+                  .first->second;
     r.errors = {reference.check_o(out.O)};
     if (variant.has_lse) r.errors->push_back(reference.check_lse(out.LSE));
     if (plans.forward.quantisation)
@@ -326,7 +314,11 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
                  variant.rung, r.overflowing_rows, std::ssize(reference.rows()) * p.B * p.H,
                  variant.max_subtracted_by);
     if (has_backward) {
-      const GradientReference& gradients = gradients_of(shared, options, variant.rounding);
+      const GradientReference& gradients =
+          shared.gradient_references
+              .try_emplace(variant.rounding, p, inputs, variant.rounding,
+                           gradients_to_check(p, options.check))
+              .first->second;
       reports.back().errors = {gradients.check_dq(out.dQ), gradients.check_dk(out.dK),
                                gradients.check_dv(out.dV)};
     }

@@ -166,9 +166,9 @@ class Places(Case):
 class Interrupted(Case):
     def test_a_signal_ends_the_program_and_leaves_no_file(self):
         """More signals in npy_test.cpp."""
+        long = "--device sim --seqlen 4096 --heads 4 --check off --save out --trace t"
         with subprocess.Popen(
-                self.command("--device sim --seqlen 4096 --heads 4 --check off --save out --trace t"),
-                cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                self.command(long), cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 # A shell in the background ignores SIGINT, and its children would inherit that.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as process:
             self.addCleanup(process.kill)

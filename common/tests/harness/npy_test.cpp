@@ -116,6 +116,7 @@ std::string with_value(size_t at, float value) {
 const std::pair<std::string, const char*> kBad[] = {
     {"", "is not a .npy file"},
     {"PK\x03\x04 a zip file, as numpy.savez writes", "is not a .npy file"},
+    {"\x92" + good(1).substr(1), "is not a .npy file"},
     {good(4), "version 1.0, 2.0 or 3.0"},
     {good(0), "version 1.0, 2.0 or 3.0"},
     {npy(header_of("'<f4'", "(6,)"), kValues, 1, 1), "version 1.0, 2.0 or 3.0"},
