@@ -99,10 +99,9 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
     SharedMemory smem;
     const Stage B{smem.take<fp16>("B", kElements)};
     const auto rest = smem.take<fp16>("rest", kElements);
-    const int thread = static_cast<int>(threadIdx.x);
     if (!made("unwritten"))
-      for (int i = thread; i < kElements; i += 128) B.data[i] = rest[i] = fp16(1.0f);
-    if (!made("no proxy fence") || thread != 77) fence_proxy_async();
+      for (int i = thread(); i < kElements; i += 128) B.data[i] = rest[i] = fp16(1.0f);
+    if (!made("no proxy fence") || thread() != 77) fence_proxy_async();
     __syncthreads();
 
     Operand<fp16, 16, 64> a;
@@ -115,38 +114,38 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
       wgmma_fence(acc, other);
     else
       wgmma_fence(acc, other, a);
-    if (made("writes after fence") && thread == 5) acc.r[0][1][2] = 3;
-    if (made("part of warpgroup") && thread >= 96) return;
-    wgmma_AB(made("other accumulator") && thread == 9 ? other : acc, a,
+    if (made("writes after fence") && thread() == 5) acc.r[0][1][2] = 3;
+    if (made("part of warpgroup") && thread() >= 96) return;
+    wgmma_AB(made("other accumulator") && thread() == 9 ? other : acc, a,
              made("past the end") ? Stage{rest + 3 * kElements} : B);
-    if (made("scales between") && thread == 5) acc.r[0][1][2] *= 0.5f;
-    if (made("other group") && thread == 9) wgmma_commit();
+    if (made("scales between") && thread() == 5) acc.r[0][1][2] *= 0.5f;
+    if (made("other group") && thread() == 9) wgmma_commit();
     if (made("other shape")) {  // its first half as the sums of 64 × 32
       Accumulator<16, 32>& half = reinterpret_cast<Accumulator<16, 32>&>(acc);
       wgmma_AB(half, a, SwizzledTile<fp16, 64, 32>{B.data});
     }
-    wgmma_AB(acc, a, made("other tile") && thread == 9 ? Stage{rest} : B);
-    if (made("other count") && thread == 9) wgmma_AB(acc, a, B);
+    wgmma_AB(acc, a, made("other tile") && thread() == 9 ? Stage{rest} : B);
+    if (made("other count") && thread() == 9) wgmma_AB(acc, a, B);
     if (!made("no commit")) wgmma_commit();
-    if (made("other wait") && thread == 9) wgmma_commit();
+    if (made("other wait") && thread() == 9) wgmma_commit();
     if (made("no wait")) return;
-    if (made("reads before wait")) out[thread] = 2 * acc.r[0][0][0];
+    if (made("reads before wait")) out[thread()] = 2 * acc.r[0][0][0];
     if (made("stores four before wait")) store_4(smem.take<float>("four", 4), acc.r[0][0]);
     if (made("permutes before wait")) as_permuted_operand<e4m3>(acc);
-    if (made("writes before wait") && thread == 37) acc.r[0][3][1] = 0;
-    if (made("writes operand before wait") && thread == 37) a.r[0][2][3] = 0;
-    if (made("stores before wait") && thread == 3) B.data[130] = fp16(2.0f);
+    if (made("writes before wait") && thread() == 37) acc.r[0][3][1] = 0;
+    if (made("writes operand before wait") && thread() == 37) a.r[0][2][3] = 0;
+    if (made("stores before wait") && thread() == 3) B.data[130] = fp16(2.0f);
     if (made("stores under second wgmma")) {  // the first that reads B has ended, this one has not
       wgmma_AB(other, a, B);
       wgmma_commit();
       wgmma_wait<1>(acc);
-      if (thread == 3) B.data[130] = fp16(2.0f);
+      if (thread() == 3) B.data[130] = fp16(2.0f);
     }
     if (made("waits for other"))
       wgmma_wait<0>(other);
     else
       wgmma_wait<0>(acc, other);
-    for_each(acc, [&](int i, int j, float x) { out[(16 * (thread / 32) + i) * 64 + j] = x; });
+    for_each(acc, [&](int i, int j, float x) { out[(16 * (thread() / 32) + i) * 64 + j] = x; });
   };
   const std::string of_0 = "thread (0,0,0): " + kUsedEarly;
   const std::string disagree = "lanes of a warpgroup disagree on a wgmma";
@@ -227,8 +226,7 @@ TEST_F(HopperFaults, RingOfStages) {
     const auto all = smem.take<fp16>("stage", 2 * kElements);
     const Stage stage{all};
     const auto full = smem.take<Mbarrier>("full", 1), free = smem.take<Mbarrier>("free", 1);
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread == 0) {
+    if (thread() == 0) {
       if (made("barrier before the first")) full[-1].init(1);
       if (made("barrier past the last")) full[1].init(1);
       if (!made("no init"))
@@ -240,11 +238,11 @@ TEST_F(HopperFaults, RingOfStages) {
       free[0].init(4);
       if (made("loads onto ordinary stores")) stage.data[8] = fp16(1.0f);
     }
-    if (made("no init fence") ? thread != 0 : true) fence_mbarrier_init();
+    if (made("no init fence") ? thread() != 0 : true) fence_mbarrier_init();
     __syncthreads();
 
-    if (thread >= 128) {
-      if (thread > 128) return;
+    if (thread() >= 128) {
+      if (thread() > 128) return;
       for (int round = 0; round < 2; ++round) {
         free[0].wait(1 - round);
         full[0].arrive_expect_tx(Stage::kBytes + (made("too many bytes")   ? 16
@@ -265,7 +263,7 @@ TEST_F(HopperFaults, RingOfStages) {
     if (made("nobody waits")) return;
     Accumulator<16, 64> acc, other;
     for (int round = 0; round < 2; ++round) {
-      if (made("reads before barrier")) out[thread] = float(stage.data[thread]);
+      if (made("reads before barrier")) out[thread()] = float(stage.data[thread()]);
       if (made("early phase"))
         full[0].wait(1 - round);
       else if (made("late phase"))
@@ -286,13 +284,13 @@ TEST_F(HopperFaults, RingOfStages) {
       // Found whether or not the producer comes to overwrite the stage in time.
       if (made("releases under wgmma") || made("releases under second wgmma"))
         done_with(stage.data, kElements);
-      if (made("loads under wgmma") && thread % 32 == 0) free[0].arrive();
+      if (made("loads under wgmma") && thread() % 32 == 0) free[0].arrive();
       if (made("loads under wgmma")) named_barrier_sync(1, 128);
       wgmma_wait<0>(acc);
       done_with(stage.data, kElements);
-      if (!made("loads under wgmma") && thread % 32 == 0) free[0].arrive();
+      if (!made("loads under wgmma") && thread() % 32 == 0) free[0].arrive();
     }
-    if (thread == 0) out[0] = acc.r[0][0][0];
+    if (thread() == 0) out[0] = acc.r[0][0][0];
   };
   // Forward the consumer goes first, in reverse the producer.
   const std::string in_phase_0 = "mbarrier full[0], the end of phase 0 (parity 0), where ";
@@ -376,12 +374,11 @@ TEST_F(HopperFaults, Stores) {
   const auto store_out = [&] {
     SharedMemory smem;
     const Stage stage{smem.take<fp16>("stage", kElements)};
-    const int thread = static_cast<int>(threadIdx.x);
-    for (int i = 0; i < 32; ++i) stage.data[32 * thread + i] = fp16(float(thread));
+    for (int i = 0; i < 32; ++i) stage.data[32 * thread() + i] = fp16(float(thread()));
     if (!made("store without proxy fence")) fence_proxy_async();
     __syncthreads();
-    if (thread == 32 && made("other thread overwrites source")) stage.data[3] = fp16(0.0f);
-    if (thread != 0) return;
+    if (thread() == 32 && made("other thread overwrites source")) stage.data[3] = fp16(0.0f);
+    if (thread() != 0) return;
     tma_store(made("map of nothing") ? TensorMap{} : Y,
               made("before shared") ? Stage{stage.data + -kElements} : stage,
               made("within 16 bytes") ? 4 : 0, made("stores before row 0") ? -8 : 0, 0, 0);
@@ -415,8 +412,7 @@ TEST_F(HopperFaults, LoadsOfFloats) {
     SharedMemory smem;
     const auto x = smem.take<float>("x", 64);
     const auto full = smem.take<Mbarrier>("full", 1);
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread == 0) {
+    if (thread() == 0) {
       full[0].init(1);
       if (!made("no init fence")) fence_mbarrier_init();
       full[0].arrive_expect_tx(256);
@@ -435,10 +431,10 @@ TEST_F(HopperFaults, LoadsOfFloats) {
     }
     __syncthreads();
     if (made("nobody waits")) return;
-    if (made("reads before barrier")) out[thread] = x[thread % 64];
-    if (made("stores before wait")) x[thread % 64] = 0;
+    if (made("reads before barrier")) out[thread()] = x[thread() % 64];
+    if (made("stores before wait")) x[thread() % 64] = 0;
     full[0].wait(made("early phase") ? 1 : 0);
-    if (thread < 64) out[thread] = x[thread];
+    if (thread() < 64) out[thread()] = x[thread()];
     if (!made("no syncwarp")) __syncwarp();
     // What the lane itself reads may be its to release, and what lies beside that another's to
     // read.
@@ -500,13 +496,12 @@ TEST_F(HopperFaults, AdditionsOfFloats) {
     SharedMemory smem;
     const auto x = smem.take<float>("x", 64);
     const auto full = smem.take<Mbarrier>("full", 1);
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread < 64 && (!made("adds unwritten") || thread != 9)) x[thread] = 2;
-    if (thread == 0) full[0].init(1);
+    if (thread() < 64 && (!made("adds unwritten") || thread() != 9)) x[thread()] = 2;
+    if (thread() == 0) full[0].init(1);
     fence_mbarrier_init();
-    if (!made("store without proxy fence") || thread != 7) fence_proxy_async();
+    if (!made("store without proxy fence") || thread() != 7) fence_proxy_async();
     __syncthreads();
-    if (thread != 0) return;
+    if (thread() != 0) return;
     const int to = made("past array") ? 4096 - 32 : made("before array") ? -4 : 0;
     bulk_add(out + to, x, made("62 floats") ? 62 : 64);
     if (made("no store wait")) return;
@@ -647,12 +642,11 @@ TEST_F(HopperFaults, TracesTellWhatWasCountedBetween) {
     SharedMemory smem;
     const Stage A{smem.take<fp16>("A", kElements)}, B{smem.take<fp16>("B", kElements)};
     const auto done = smem.take<Mbarrier>("done", 1);
-    const int thread = static_cast<int>(threadIdx.x);
-    for (int i = thread; i < kElements; i += 128) A.data[i] = B.data[i] = fp16(1.0f);
-    if (thread == 0) done[0].init(1);
+    for (int i = thread(); i < kElements; i += 128) A.data[i] = B.data[i] = fp16(1.0f);
+    if (thread() == 0) done[0].init(1);
     fence_mbarrier_init();
     fence_proxy_async();
-    count_flops(thread % 32 == 0 ? 3 : 7);
+    count_flops(thread() % 32 == 0 ? 3 : 7);
     __syncthreads();
 
     Accumulator<16, 64> S, T;
@@ -663,17 +657,17 @@ TEST_F(HopperFaults, TracesTellWhatWasCountedBetween) {
     wgmma_commit();
     float x = exp2f(1.0f);
     wgmma_wait<0>(S, T);
-    if (thread == 33) done[0].arrive();
+    if (thread() == 33) done[0].arrive();
     x += exp2f(2.0f) + exp2f(3.0f);
     named_barrier_sync(3, 128);
     named_barrier_sync(3, 128);
-    if (thread == 0) {
+    if (thread() == 0) {
       tma_store(Y, A, 0, 0, 0, 0);
       tma_store_commit();
       tma_store_wait_read<0>();
     }
     count_flops(2);
-    if (thread == 0) out[0] = x;
+    if (thread() == 0) out[0] = x;
   };
   const std::string begin =
       "__syncthreads 0 (0, 3); wgmma A 0 524288 (0, 2); wgmma B 0 524288; wgmma_wait 1 (1, 0); ";

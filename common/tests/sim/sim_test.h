@@ -31,6 +31,10 @@ inline std::vector<float> iota(int n) {
   return v;
 }
 
+inline int thread() {
+  return static_cast<int>(threadIdx.x);
+}
+
 /// Fails unless `said` has in it, one after the other, the parts of `wanted` that … separates.
 inline void expect_says(const std::string& said, std::string_view wanted) {
   constexpr std::string_view kSeparator = " … ";

@@ -49,9 +49,6 @@ TEST(Float8, WidensEveryCode) {
     EXPECT_EQ(std::signbit(x), std::isnan(expected) ? false : code >= 0x80) << code;
     EXPECT_EQ(e4m3(x).bits, std::isnan(expected) ? 0x7f : code);
   }
-  EXPECT_EQ(float(e4m3::from_bits(0x7e)), 448);
-  EXPECT_EQ(float(e4m3::from_bits(0x08)), 0x1p-6f);
-  EXPECT_EQ(float(e4m3::from_bits(0x01)), 0x1p-9f);
 }
 
 TEST(Float8, RoundsEveryHalf) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/device_test.h"
@@ -151,17 +152,12 @@ __global__ void product_of_fragments(Hbm<const T> A, Hbm<const T> B, Hbm<float> 
     const int at = (2 * in_group + 8 * i) * 8 + group;
     b[i] = pack<T>(float(B[at]), float(B[at + 8]));
   }
-  const auto exchange = [](auto& x, auto& y) {
-    const auto was = x;
-    x = y;
-    y = was;
-  };
-  if (swap == 1) exchange(a[0], a[1]);
-  if (swap == 2) exchange(a[1], a[2]);
-  if (swap == 3) exchange(b[0], b[1]);
+  if (swap == 1) std::swap(a[0], a[1]);
+  if (swap == 2) std::swap(a[1], a[2]);
+  if (swap == 3) std::swap(b[0], b[1]);
   mma_m16n8k16<T>(c, a, b[0], b[1]);
-  if (swap == 4) exchange(c[0], c[1]);
-  if (swap == 5) exchange(c[1], c[2]);
+  if (swap == 4) std::swap(c[0], c[1]);
+  if (swap == 5) std::swap(c[1], c[2]);
   for (int i = 0; i < 4; ++i) C[(group + 8 * (i / 2)) * 8 + 2 * in_group + i % 2] = c[i];
 }
 
