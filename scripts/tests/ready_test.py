@@ -212,7 +212,7 @@ class Building(Machine):
     def test_figures_measures_counts_and_draws(self):
         for gpu_status, status, said, count in ((0, 0, "", 3), (3, 0, "without a GPU", 3),
                                                 (1, 1, "", 1)):
-            self.tool("python3", self.PYTHON + f"case \"$*\" in *paper*) exit {gpu_status};; esac")
+            self.tool("python3", f"{self.PYTHON}case $* in *paper*) exit {gpu_status};; esac")
             result = self.script("scripts/figures", "--time", "25", status=status)
             self.assertIn(said, result.stderr)
             said = self.called()
@@ -224,8 +224,8 @@ class Building(Machine):
 
 class Configuring(Scratch):
     def test_a_gpu_that_answers_is_added_and_stays(self):
-        python = self.write("python", "#!/bin/sh\ncase $1 in */answers.py) cat "
-                            f"'{self.root}/gpu';; *) exec '{sys.executable}' \"$@\";; esac\n", 0o755)
+        python = self.write("python", f"#!/bin/sh\ncase $1 in */answers.py) cat {self.root}/gpu;; "
+                            f"*) exec '{sys.executable}' \"$@\";; esac\n", 0o755)
         for answer, kept in (("", ""), ("70", "70"), ("", "70"), ("75", "75")):
             self.write("gpu", answer)
             self.run_it("cmake", "-S", ROOT, "-B", self.at("build"), "-G", "Ninja",
@@ -242,6 +242,7 @@ class Parts(Machine):
         for name, variant in (("attention", "last"), ("rows", "rows"), ("wide", "rows_wide"),
                               ("hopper/tma", "tma")):
             self.write(f"05_flash_v2/{name}.cu", f'.rung = "05_flash_v2",\n.name = "{variant}",\n')
+        self.write("05_flash_v2/hopper/counter.cu", "")  # no step
         self.make_program("exit 0")
         self.write("build/tests_sim.txt", "^(sim_test)(\\.|$)\n")
 
@@ -276,7 +277,8 @@ class Parts(Machine):
 
     def test_what_is_no_part_or_fails(self):
         for name, said in (("07", "no part 07"), ("nosuch", "no part nosuch"),
-                           ("05/nosuch", "05_flash_v2 has no step nosuch")):
+                           ("05/nosuch", "05_flash_v2 has no step nosuch"),
+                           ("05/counter", "05_flash_v2 has no step counter")):
             self.assertIn(said, self.script("scripts/test", name, status=2).stderr)
         self.assertNotIn("cmake", self.called())
         self.make_program("exit 1")

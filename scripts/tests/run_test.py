@@ -63,8 +63,8 @@ class RunTest(FakeLadder):
         self.assertIn("34.0 MB", result.stderr)
         self.called()
         self.assertIn("captured from a trained model", self.table().stdout)
-        self.assertIn("00_naive --load scripts/results/captured --variant naive --device sim --json",
-                      self.called())
+        self.assertIn("00_naive --load scripts/results/captured --variant naive --device sim "
+                      "--json", self.called())
 
     def test_the_first_table_tells_the_story(self):
         self.ladder()
