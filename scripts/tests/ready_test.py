@@ -5,6 +5,7 @@ Run alone: python3 scripts/tests/ready_test.py
 """
 
 import contextlib
+import fcntl
 import io
 import os
 import re
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import unittest
 
-from base import SECONDS, Scratch, wait_for
+from base import ROOT, Scratch, read
 from ladder.build import steps_left
 from ladder.verdict import show
 
@@ -78,16 +79,14 @@ class Ready(Machine):
         self.assertEqual(text.count(was), 1)
         self.write("scripts/ladder/ready.sh", text.replace(was, now))
 
-    def test_nothing_to_do(self):
-        self.tools(apt_get="exit 1")
-        self.assertEqual(self.script("scripts/run").stderr, "")
-        self.assertNotIn("apt-get", self.called())
-
     def test_what_is_missing_is_installed_or_named(self):
         """(what is not there, what is, its status, what it says, what it installs)"""
+        # By these words build.py knows that a package is missing.
+        self.assertEqual(read(ROOT, "common/ladder.cmake").count("apt-get install lib"), 2)
         line = f"Debian and Ubuntu: sudo apt-get install {ALL}. Other systems: common/BUILDING.md."
         brings = BRINGS.format(self.at("path/ninja"))
         for missing, others, status, said, installed in (
+                ("", {"apt_get": FAILS}, 0, (), []),
                 ("c++ cmake ninja", {}, 1, (
                     f"scripts/run: this machine lacks c++ cmake ninja. {line}\n",), []),
                 ("", {"python3": "exit 1"}, 1, ("lacks python3 (3.9 or newer). ",), []),
@@ -107,6 +106,7 @@ class Ready(Machine):
                 for words in said:
                     self.assertIn(words, told)
                 self.assertNotIn("-- looking", told)
+                self.assertEqual("installing" in told, bool(installed))
                 self.assertEqual(self.installed(), installed)
 
     def test_another_compiler_may_have_words(self):
@@ -192,30 +192,17 @@ class Building(Machine):
                          "^\r\033\\[Kbuilding 1/2, about [23] s\r\033\\[K")
 
     def test_a_second_build_waits_for_the_first(self):
-        started, go_on = self.at("started"), self.at("go_on")
-        self.tools(ninja=f"""echo "$PPID begins" >>'{self.root}/builds'
-            : >'{started}'; while [ ! -e '{go_on}' ]; do sleep 0.05; done
-            echo "$PPID ends" >>'{self.root}/builds'""")
-
-        def run():
-            return subprocess.Popen(["bash", "scripts/test"], cwd=self.root, env=self.environment,
-                                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                    stderr=subprocess.PIPE, encoding="utf-8")
-
-        with run() as first, contextlib.ExitStack() as both:
-            wait_for(started)
-            second = both.enter_context(run())
-            # Whatever comes out, the builds must end.
-            both.callback(lambda: self.write("go_on", ""))
-            self.assertEqual(second.stderr.readline(), "scripts/test: another build in this clone "
-                             "is under way; waiting for its end.\n")
-            self.write("go_on", "")
-            for one in (first, second):
-                one.communicate(timeout=SECONDS)
-        builds = [line.split() for line in self.read("builds").splitlines()]
-        self.assertEqual([what for _, what in builds], ["begins", "ends"] * 2)
-        self.assertEqual([builds[0][0], builds[2][0]], [builds[1][0], builds[3][0]])
-        self.assertNotEqual(builds[0][0], builds[2][0])
+        os.mkdir(self.at("build"))
+        with open(self.at("build/.lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with subprocess.Popen(["bash", "scripts/run"], cwd=self.root, env=self.environment,
+                                  stderr=subprocess.PIPE, encoding="utf-8") as second:
+                self.assertEqual(second.stderr.readline(), "scripts/run: another build in this "
+                                 "clone is under way; waiting for its end.\n")
+                self.assertNotIn("cmake", self.called())
+                fcntl.flock(lock, fcntl.LOCK_UN)
+        self.assertEqual(second.returncode, 0)
+        self.assertIn("ninja", self.called())
 
     def test_ctrl_c_while_building(self):
         self.tools(ninja=f": >'{self.root}/started'; exec sleep 60")
@@ -225,7 +212,7 @@ class Building(Machine):
     def test_figures_measures_counts_and_draws(self):
         for gpu_status, status, said, count in ((0, 0, "", 3), (3, 0, "without a GPU", 3),
                                                 (1, 1, "", 1)):
-            self.tool("python3", self.PYTHON + f"case \"$*\" in *paper*) exit {gpu_status};; esac")
+            self.tool("python3", f"{self.PYTHON}case $* in *paper*) exit {gpu_status};; esac")
             result = self.script("scripts/figures", "--time", "25", status=status)
             self.assertIn(said, result.stderr)
             said = self.called()
@@ -233,6 +220,18 @@ class Building(Machine):
             self.assertEqual(re.findall(r"^python3 -m ladder\.(?!build)(.*)$", said, re.M), [
                 "bench.measure --grid paper,long --again --time 25",
                 "bench.measure --sim --again", "figures.command --readme"][:count])
+
+
+class Configuring(Scratch):
+    def test_a_gpu_that_answers_is_added_and_stays(self):
+        python = self.write("python", f"#!/bin/sh\ncase $1 in */answers.py) cat {self.root}/gpu;; "
+                            f"*) exec '{sys.executable}' \"$@\";; esac\n", 0o755)
+        for answer, kept in (("", ""), ("70", "70"), ("", "70"), ("75", "75")):
+            self.write("gpu", answer)
+            self.run_it("cmake", "-S", ROOT, "-B", self.at("build"), "-G", "Ninja",
+                        "-DLADDER_TESTS=OFF", f"-DPython3_EXECUTABLE={python}")
+            self.assertIn(f"\nLADDER_GPU_FOUND:INTERNAL={kept}\n",
+                          self.read("build/CMakeCache.txt"))
 
 
 class Parts(Machine):
@@ -243,6 +242,7 @@ class Parts(Machine):
         for name, variant in (("attention", "last"), ("rows", "rows"), ("wide", "rows_wide"),
                               ("hopper/tma", "tma")):
             self.write(f"05_flash_v2/{name}.cu", f'.rung = "05_flash_v2",\n.name = "{variant}",\n')
+        self.write("05_flash_v2/hopper/counter.cu", "")  # no step
         self.make_program("exit 0")
         self.write("build/tests_sim.txt", "^(sim_test)(\\.|$)\n")
 
@@ -277,7 +277,8 @@ class Parts(Machine):
 
     def test_what_is_no_part_or_fails(self):
         for name, said in (("07", "no part 07"), ("nosuch", "no part nosuch"),
-                           ("05/nosuch", "05_flash_v2 has no step nosuch")):
+                           ("05/nosuch", "05_flash_v2 has no step nosuch"),
+                           ("05/counter", "05_flash_v2 has no step counter")):
             self.assertIn(said, self.script("scripts/test", name, status=2).stderr)
         self.assertNotIn("cmake", self.called())
         self.make_program("exit 1")

@@ -63,8 +63,8 @@ class RunTest(FakeLadder):
         self.assertIn("34.0 MB", result.stderr)
         self.called()
         self.assertIn("captured from a trained model", self.table().stdout)
-        self.assertIn("00_naive --load scripts/results/captured --variant naive --device sim --json",
-                      self.called())
+        self.assertIn("00_naive --load scripts/results/captured --variant naive --device sim "
+                      "--json", self.called())
 
     def test_the_first_table_tells_the_story(self):
         self.ladder()
@@ -135,6 +135,8 @@ class RunTest(FakeLadder):
         captured, paper = self.table("--all").stdout.split(PAPER)
         for device in ("sim", "gpu"):
             self.row(captured, "05_flash_v2", "sm90", device)
+        rungs = [row[0] for row in self.rows(captured)]
+        self.assertEqual(rungs, sorted(rungs))
         self.assertIn("sm90", [row[1] for row in self.rows(paper)])
         self.assertEqual({row[3 if row[2] in ("fwd", "bwd") else 2] for row in self.rows(paper)},
                          {"gpu"})
@@ -195,6 +197,7 @@ class RunTest(FakeLadder):
                 ({"changes": {"model_read_bytes": 29_999_998}}, 1, ["4.9e-04", "✗"],
                  "HBM reads: the sim counted 30,000,000 bytes, the rung's formula says "
                  "29,999,998"),
+                ({"out": ""}, 1, ["failed", "✗"], "the program reported nothing\n"),
                 ({"crash": True, "out": '{"rung": '}, 128 + signal.SIGSEGV, ["failed", "✗"],
                  "SIGSEGV")):
             self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["naive"]})
