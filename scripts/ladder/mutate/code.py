@@ -59,6 +59,12 @@ class Code(str):
         return names
 
     @functools.cached_property
+    def lambdas(self):
+        """{name: [begin, end) of the body}, of those that see all around them."""
+        return {found[1]: (found.end(), self.closes[found.end() - 1])
+                for found in re.finditer(r"\b(\w+) = \[&\][^;{]*\{", self)}
+
+    @functools.cached_property
     def closed(self):
         """[begin, end) of lambdas that capture nothing: between a name and its use they shut it."""
         return [self.block_after(found.end() - 1)

@@ -55,7 +55,7 @@ def change(file, begin, was, now):
     the mutant is the one that is made."""
     now = re.sub("([{}])", r"\1\1", now)  # but for what is filled in
     now = now.replace("WAS", "{was}").replace("ON", "ladder::mutant::on({id})")
-    return Mutant(file, "change", "", was, "", 0, begin, begin + len(was), now, None, None)
+    return Mutant(file, "change", "", was, "", 0, begin, begin + len(was), now)
 
 
 def write_if_new(path, text):
