@@ -116,7 +116,8 @@ class Garden:
         for pattern in (r"error:.*", r"required .*"):
             named = {number: why.strip() for file, line, column, why in
                      re.findall(rf"^(/[^\s:]+):(\d+):(\d+): +({pattern})$", said, re.M)
-                     for number in self.at(os.path.relpath(file, self.root), int(line), int(column))}
+                     for number in self.at(os.path.relpath(file, self.root), int(line),
+                                           int(column))}
             if named:
                 break
         # Where a declaration does not compile, nor do the uses of what it declares.

@@ -289,7 +289,8 @@ def rounding(text):
 
 def padded(text):
     """The padded size of a head for the real one, and the other way round."""
-    extents = marks(text, [found.span(1) for found in re.finditer(r"[\w>,]\s+\w+\[([^\]]*)\]\s*[=;,{]", text)])
+    arrays = re.finditer(r"[\w>,]\s+\w+\[([^\]]*)\]\s*[=;,{]", text)
+    extents = marks(text, [found.span(1) for found in arrays])
     for found in re.finditer(r"(?<![\w.:])(?:D|p\.d)\b(?!\s*::)", text):
         if extents[found.start()]:
             continue
