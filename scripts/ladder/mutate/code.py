@@ -1,5 +1,5 @@
-"""The text of a source, as the rules for mistakes take it: where in it they may plant, which names a
-place sees, and of what type they are, as far as the text says it."""
+"""The text of a source, as the rules for mistakes take it: where in it they may plant, which names
+a place sees, and of what type they are, as far as the text says it."""
 
 import collections
 import functools
@@ -33,8 +33,8 @@ def masked(text):
 
 
 class Code(str):
-    """The masked text of a source. `whole`: the text itself; `closes`: {where a bracket opens: where
-    it closes}; `names`: {name: [Name]}."""
+    """The masked text of a source. `whole`: the text itself; `closes`: {where a bracket opens:
+    where it closes}; `names`: {name: [Name]}."""
 
     def __new__(cls, whole):
         code = super().__new__(cls, masked(whole))
@@ -57,6 +57,12 @@ class Code(str):
             for name in kind():
                 names[name.name].append(name)
         return names
+
+    @functools.cached_property
+    def lambdas(self):
+        """{name: [begin, end) of the body}, of those that see all around them."""
+        return {found[1]: (found.end(), self.closes[found.end() - 1])
+                for found in re.finditer(r"\b(\w+) = \[&\][^;{]*\{", self)}
 
     @functools.cached_property
     def closed(self):

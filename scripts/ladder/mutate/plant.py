@@ -55,7 +55,7 @@ def change(file, begin, was, now):
     the mutant is the one that is made."""
     now = re.sub("([{}])", r"\1\1", now)  # but for what is filled in
     now = now.replace("WAS", "{was}").replace("ON", "ladder::mutant::on({id})")
-    return Mutant(file, "change", "", was, "", 0, begin, begin + len(was), now, None, None)
+    return Mutant(file, "change", "", was, "", 0, begin, begin + len(was), now)
 
 
 def write_if_new(path, text):
@@ -116,7 +116,8 @@ class Garden:
         for pattern in (r"error:.*", r"required .*"):
             named = {number: why.strip() for file, line, column, why in
                      re.findall(rf"^(/[^\s:]+):(\d+):(\d+): +({pattern})$", said, re.M)
-                     for number in self.at(os.path.relpath(file, self.root), int(line), int(column))}
+                     for number in self.at(os.path.relpath(file, self.root), int(line),
+                                           int(column))}
             if named:
                 break
         # Where a declaration does not compile, nor do the uses of what it declares.

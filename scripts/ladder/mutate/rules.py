@@ -11,7 +11,8 @@ from ladder.mutate.code import KEYWORDS, TYPE, Code, marks
 # tells apart what is the same in all of these. `operator`: the type of M{id}, if there is one.
 # `inserted`: (where, whether before what begins there, text) of a second change, or None.
 Mutant = collections.namedtuple(
-    "Mutant", "file rule line was now nth begin end planted operator inserted")
+    "Mutant", "file rule line was now nth begin end planted operator inserted",
+    defaults=[None, None])
 
 
 def key(mutant):
@@ -21,6 +22,8 @@ def key(mutant):
 
 # ---- the rules: each yields (begin, end, now, planted) and, of an operator, its type ----
 
+TRUE, FALSE = "ladder::mutant::on({id}) || ({was})", "!ladder::mutant::on({id}) && ({was})"
+LEFT_OUT = "if (ladder::mutant::on({id})) {{}} else {was}"
 OPERATORS = {"<": ("<=", "Less", ">"), "<=": ("<", "LessEqual", ">="),
              ">": (">=", "Greater", "<"), ">=": (">", "GreaterEqual", "<="),
              "==": ("!=", "Equal", "=="), "!=": ("==", "NotEqual", "!="),
@@ -39,82 +42,51 @@ def operator(text):
 
 def statement(text):
     """A statement left out: a call, an assignment, a return that returns nothing, a break."""
-    start = re.compile(r"(?<=[;{})])\s*(?:(?<=\))\s+)?((?:return|break|continue)(?=;)"
+    start = re.compile(r"(?<=[;{})])\s*((?:return|break|continue)(?=;)"
                        r"|(?!return|else|for|if|while|do|const|auto|using|case|switch|typename)"
                        r"[A-Za-z_][\w.:]*(?:<[\w\s,.()*/+-]*>)?(?=[(\[.]| [-+*/%|&^]?= ))")
     for found in start.finditer(text):
         begin = found.start(1)
-        if text[:begin].rstrip().endswith(")") and not ends_control(text, begin):
-            continue
         end = end_of_statement(text, begin)
-        if end is None:
-            continue
-        yield begin, end, "(left out)", "if (ladder::mutant::on({id})) {{}} else {was}"
-
-
-def ends_control(text, at):
-    """Whether the bracket that closes just before `at` is that of an if or a loop."""
-    opens = text.opens[len(text[:at].rstrip()) - 1]
-    return re.search(r"\b(?:if|for|while)(?: constexpr)?\s*$", text[:opens]) is not None
+        if end:
+            yield begin, end, "(left out)", LEFT_OUT
 
 
 def end_of_statement(text, at):
     at = text.until(at, ";})]")
-    return at + 1 if text[at:at + 1] == ";" else None
+    return at + 1 if text[at:at + 1] == ";" else 0
 
 
 def guard(text):
     """An `if` that is always taken, or never."""
     for found in re.finditer(r"\bif \(", text):
         begin, end = found.end(), text.closes[found.end() - 1]
-        yield begin, end, "true", "ladder::mutant::on({id}) || ({was})"
-        yield begin, end, "false", "!ladder::mutant::on({id}) && ({was})"
+        yield begin, end, "true", TRUE
+        yield begin, end, "false", FALSE
+
+
+# What an operand of && or || ends at, and what it begins after.
+STOP = re.compile(r"[)\]};,?]|[&|]{2}|(?<!:):(?!:)|\Z")
+STOP_BEFORE = re.compile(r"[(\[{;,?]|(?<=&)&|(?<=\|)\||(?<![=!<>])=(?!=)")
 
 
 def conjunct(text):
     """One of several conditions dropped."""
     for found in re.finditer(r" (&&|\|\|)\s", text):
-        for begin, end in (operand_before(text, found.start()), operand_after(text, found.end())):
-            if found[1] == "&&":
-                yield begin, end, "true", "(ladder::mutant::on({id}) || ({was}))"
-            else:
-                yield begin, end, "false", "(!ladder::mutant::on({id}) && ({was}))"
-
-
-def operand_before(text, at):
-    """[begin, end) of the operand of && or || that ends at `at`."""
-    depth, i = 0, at
-    while i > 0:
-        here = text[i - 1]
-        depth += {")": 1, "]": 1, "}": 1, "(": -1, "[": -1, "{": -1}.get(here, 0)
-        if depth < 0 or depth == 0 and (here in ";,?" or text[i - 2:i] in ("&&", "||") or
-                                        here == "=" and text[i - 2] not in "=!<>" and
-                                        text[i] != "="):
-            break
-        if depth == 0 and here == ":" and text[i - 2:i] != "::" and text[i] != ":":
-            break
-        i -= 1
-    begin = i + len(re.match(r"\s*(?:return\b\s*)?", text[i:at])[0])
-    return begin, at
-
-
-def operand_after(text, at):
-    depth, i = 0, at
-    while i < len(text):
-        here = text[i]
-        if depth == 0 and (here in ")]};,?:" and text[i:i + 2] != "::" and text[i - 1:i + 1] != "::"
-                           or text[i:i + 2] in ("&&", "||")):
-            break
-        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(here, 0)
-        i += 1
-    return at, at + len(text[at:i].rstrip())
+        now, planted = ("true", TRUE) if found[1] == "&&" else ("false", FALSE)
+        begin, end = found.span()
+        while begin - 1 in text.opens or not STOP_BEFORE.match(text, begin - 1):
+            begin = text.opens.get(begin - 1, begin - 1)
+        while end in text.closes or not STOP.match(text, end):
+            end = text.closes.get(end, end) + 1
+        begin = re.compile(r"\s*(?:return\b\s*)?").match(text, begin).end()
+        yield begin, found.start(), now, f"({planted})"
+        yield found.end(), len(text[:end].rstrip()), now, f"({planted})"
 
 
 def number(text):
     """Another number: one more; a maximum that starts at 0."""
     for found in re.finditer(r"(?<![\w.])(?<!\w[eEpP][-+])(\d+)(?![\w.])", text):
-        if re.search(r"<\s*$", text[:found.start()]) and re.match(r"\s*>", text[found.end():]):
-            continue  # of a template
         now = str(int(found[1]) + 1)
         yield (*found.span(1), now, "ladder::mutant::number({id}, {was}, " + now + ")")
     for found in re.finditer(r"-(?:INFINITY|FLT_MAX)\b", text):
@@ -139,7 +111,6 @@ SYNCHRONISES = re.compile(
     r"|cp_async_(?:wait|commit)\w*|wgmma_(?:wait|commit|fence)\w*|tma_store_(?:wait|commit)\w*"
     r"|fence_\w+)\b"
     r"|[.>](?:wait|acquire|release|arrive\w*)\(")
-OPENS_BLOCK = re.compile(r"(?:[)\];{}]|\b(?:else|do|mutable|const|noexcept)|->\s*[\w:<>&]+)\s*$")
 DECLARES = re.compile(rf"(?:const|constexpr|auto|using|static|struct|static_assert|typename)\b"
                       rf"|(?!(?:{'|'.join(sorted(KEYWORDS))})\b)"
                       rf"{TYPE}(?:\s*[&*]\s*|\s+)[A-Za-z_]\w*\s*(?:[=;,{{\[(])")
@@ -161,13 +132,9 @@ def moved(text):
     """A statement moved by one across one that orders: a barrier, a wait, a commit, a release. Of
     the two the one that orders is moved, which comes to the same. Not across what it doesn't
     order, see unordered()."""
-    lambdas = {found[1]: (found.end(), text.closes[found.end() - 1])
-               for found in re.finditer(r"\b(\w+) = \[&\][^;{]*\{", text)}
-    ordering = [name for name, span in lambdas.items() if SYNCHRONISES.search(text, *span)]
-    orders = re.compile(SYNCHRONISES.pattern + "".join(rf"|^{name}\(" for name in sorted(ordering)))
+    orders = re.compile(SYNCHRONISES.pattern + "".join(
+        rf"|^{name}\(" for name, span in text.lambdas.items() if SYNCHRONISES.search(text, *span)))
     for begin, end in text.blocks:
-        if not OPENS_BLOCK.search(text[max(0, begin - 80):begin]):
-            continue
         inside = list(statements(text, begin + 1, end))
         which = [orders_memory(text[first:last], orders) for first, last in inside]
         for i, (first, last) in enumerate(inside):
@@ -179,67 +146,63 @@ def moved(text):
                     continue
                 at, stop = inside[other]
                 if re.match(r"(?:return|break|continue)\b", text[at:]) or \
-                        unordered(text, lambdas, inside[i], inside[other]):
+                        unordered(text, inside[i], inside[other]):
                     continue
                 neighbour = text.one_line(at, stop)
                 yield (first, last, f"({word} {neighbour[:60]}{'…' * (len(neighbour) > 60)})",
-                       "if (ladder::mutant::on({id})) {{}} else {was}", None,
+                       LEFT_OUT, None,
                        (at if word == "before" else stop, word == "before",
                         " if (ladder::mutant::on({id})) {" + copy + "} "))
 
 
-def unordered(text, lambdas, first, second):
+def unordered(text, first, second):
     """Whether nothing depends on the order of two statements, of which the first orders memory."""
     a, b = (text[slice(*span)] for span in (first, second))
     if TURN.match(a) or TURN.match(b):
         return True
     if re.match(r"(?:cp_async|tma_store|wgmma)_commit", a):
-        return not any(STARTS.search(text, *span) for span in called(text, lambdas, second))
+        return not any(STARTS.search(text, *span) for span in called(text, second))
     if re.match(r"\w+\.acquire\(", a) and second < first:  # sooner it only waits for longer
         return True
     if all(re.fullmatch(r"\w+\.wait\(\);", one) for one in (a, b)):
         return True
     if re.search(r"\b(?:return|break|continue)\b", b):
         return False
-    return in_registers(text, lambdas, second) and not share(text, lambdas, first, second)
+    return in_registers(text, second) and not share(text, first, second)
 
 
-def called(text, lambdas, span):
+def called(text, span):
     """A statement and the bodies of the lambdas that it calls."""
     names = set(re.findall(r"(\w+)\(", text[slice(*span)]))
-    return [span, *(lambdas[name] for name in sorted(names & set(lambdas)))]
+    return [span, *(text.lambdas[name] for name in names & set(text.lambdas))]
 
 
-def in_registers(text, lambdas, span):
+def in_registers(text, span):
     """Whether a statement touches registers alone."""
-    for begin, end in called(text, lambdas, span):
+    for begin, end in called(text, span):
         calls = set(re.findall(r"(\w+)(?:<[\w\s,]*>)?\(", text[begin:end]))
-        if re.search(r"[\w)]\[", text[begin:end]) or calls - ON_REGISTERS - set(lambdas) or \
+        if re.search(r"[\w)]\[", text[begin:end]) or calls - ON_REGISTERS - set(text.lambdas) or \
                 calls and any(IN_MEMORY.match(one.type) for _, one in uses(text, begin, end)):
             return False
     return True
 
 
-def share(text, lambdas, *spans):
+def share(text, first, second):
     """Whether two statements use a name that one of them may change."""
-    names, changed = [], set()
-    for span in spans:
-        names.append(set())
-        for begin, end in called(text, lambdas, span):
-            for found, one in uses(text, begin, end):
-                name = text.root(one, found.start())
-                names[-1].add(name)
-                if not one.const and (one.type not in ("int", "Problem") or written(text, found)):
-                    changed.add(name)
-    return names[0] & names[1] & changed
+    names = [{(text.root(one, found.start()), not one.const and (
+        one.type not in ("int", "Problem") or bool(written(text, found))))
+        for part in called(text, span) for found, one in uses(text, *part)}
+        for span in (first, second)]
+    return {a for a, a_changed in names[0] for b, b_changed in names[1]
+            if a == b and (a_changed or b_changed)}
 
 
 def statements(text, at, end):
     """[begin, end) of the statements of a block."""
     while True:
         at += len(text[at:end]) - len(text[at:end].lstrip())
-        stop = end_of_any(text, at) if at < end else None
-        if stop is None:
+        stop = end_of_any(text, at) if at < end else 0
+        if not stop:
             return
         yield at, stop
         at = stop
@@ -318,7 +281,6 @@ def rounding(text):
             end = text.closes[end] + 1
         if not text.lookup("T", begin) or written(text, found) or \
                 re.match(r"\s*(?:[<>]=?|[!=]=)\s", text[end:]) or \
-                re.search(r"\s(?:[<>]=?|[!=]=)\s$", text[:begin]) or \
                 re.search(r"\bT\($", text[:begin]) and text[end:end + 1] == ")" or \
                 re.search(r"\bpack<T>\([^()]*$", text[:begin]):
             continue
@@ -327,7 +289,8 @@ def rounding(text):
 
 def padded(text):
     """The padded size of a head for the real one, and the other way round."""
-    extents = marks(text, [found.span(1) for found in re.finditer(r"[\w>,]\s+\w+\[([^\]]*)\]\s*[=;,{]", text)])
+    arrays = re.finditer(r"[\w>,]\s+\w+\[([^\]]*)\]\s*[=;,{]", text)
+    extents = marks(text, [found.span(1) for found in arrays])
     for found in re.finditer(r"(?<![\w.:])(?:D|p\.d)\b(?!\s*::)", text):
         if extents[found.start()]:
             continue
@@ -347,7 +310,7 @@ def check(text):
         body = text[after:text.closes[after] if text[after] == "{" else text.index(";", after)]
         if re.search(r"\b(?:fault|fault_in|fault_of_load|fail|complain|refuse)\(|\bthrow\b", body):
             ifs.append((begin, end))
-            yield begin, end, "false", "!ladder::mutant::on({id}) && ({was})"
+            yield begin, end, "false", FALSE
     within = marks(text, ifs)
     for mutant in conjunct(text):
         if within[mutant[0]]:
@@ -374,6 +337,6 @@ def mutants(file, text):
             line = re.sub(r"//.*", "", line).strip()
             was = " ".join(text[begin:end].split())
             found.append(Mutant(file, rule.__name__, line, was, now, seen[line, was, now], begin,
-                                end, planted, *more, *[None] * (2 - len(more))))
+                                end, planted, *more))
             seen[line, was, now] += 1
     return sorted(found, key=lambda m: (m.begin, m.end, m.now))
