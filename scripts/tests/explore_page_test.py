@@ -232,6 +232,13 @@ class PageTest(ExplorersPage):
         self.assertTrue(spans[1] < spans[0] == spans[2] > spans[3], spans)
         self.press("d")
         self.assertGreater(self.value("explorer.pan"), 0)
+        # Buttons do what keys do.
+        self.assertEqual(self.value("[...document.querySelectorAll('button')].filter(one => "
+                                    "!(one.dataset.key in ACTIONS)).map(one => one.textContent)"),
+                         ["Go there"] * 2)
+        for playing in (True, False):
+            self.assertEqual(self.value("$('play').click(), explorer.playing"), playing)
+        self.do("explorer.seek(0)")
         for theme in ("dark", "light"):
             self.press("t")
             self.assertEqual(self.value("document.documentElement.dataset.theme"), theme)

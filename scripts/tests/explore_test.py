@@ -4,6 +4,7 @@ count, the command, and what it writes for Perfetto.
 Run alone: python3 scripts/tests/explore_test.py BUILD_DIR/bin
 """
 
+import collections
 import functools
 import gzip
 import json
@@ -72,12 +73,13 @@ def counted(trace):
 
 
 def tiles_of(rung, options):
-    """The 16 × 16 pieces of S that a run makes, as the page has them."""
+    """The 16 × 16 pieces of S that a run makes, as the page has them, and how often."""
     found = [event["tile"] for event in pane_of(*traced(rung, options), "")["events"]
              if "tile" in event]
-    return {(row, key) for first_row, last_row, first_key, last_key in found
-            for row in range(first_row // 16, -(-last_row // 16))
-            for key in range(first_key // 16, -(-last_key // 16))}
+    return collections.Counter(
+        (row, key) for first_row, last_row, first_key, last_key in found
+        for row in range(first_row // 16, -(-last_row // 16))
+        for key in range(first_key // 16, -(-last_key // 16)))
 
 
 class TraceTest(unittest.TestCase):
@@ -103,7 +105,9 @@ class TraceTest(unittest.TestCase):
                     self.assertLessEqual(line, len(read(ROOT, path).splitlines()))
                 pane = pane_of(trace, records, "")
                 self.assertEqual(len(pane["events"]), len(trace.events))
-                # A wait ends when the last has come, and for ever waits nobody.
+                # Each is waited for once; a wait ends when the last has come.
+                met = [part for _, parts in pane["meetings"] for part in parts]
+                self.assertEqual(len(met), len(set(met)))
                 for event in pane["events"]:
                     parts = pane["meetings"][event["awaits"]][1] if "awaits" in event else []
                     self.assertEqual(event["order"][1], 1 + max(
@@ -125,12 +129,15 @@ class TraceTest(unittest.TestCase):
         """Under the mask 05 skips what lies above it, and 04 makes it all. split_kv has the heads
         that share K and V in one tile, and rows of zeros below them."""
         every = {(row, key) for row in range(8) for key in range(8)}
-        self.assertEqual(tiles_of("04_flash_v1", SMALL + " --causal"), every)
-        self.assertEqual(tiles_of("05_flash_v2", SMALL + " --causal"),
+        self.assertEqual(set(tiles_of("04_flash_v1", SMALL + " --causal")), every)
+        self.assertEqual(set(tiles_of("05_flash_v2", SMALL + " --causal")),
                          {(row, key) for row, key in every if key // 4 <= row // 4})
+        # Once forward, and once more for the gradients.
+        self.assertEqual(tiles_of("06_backward", "--variant mma " + SMALL),
+                         dict.fromkeys(every, 2))
         decoding = ("--variant split_kv --device sim --check off --seqlen 1 --seqlen-kv 512 "
                     "--heads 8 --kv-heads 1 --head-dim 64 --set splits=4")
-        self.assertEqual(tiles_of("05_flash_v2", decoding), {(0, key) for key in range(32)})
+        self.assertEqual(set(tiles_of("05_flash_v2", decoding)), {(0, key) for key in range(32)})
 
     def test_reversed_and_shuffled(self):
         for schedule in ("reverse", "random:3"):
