@@ -38,7 +38,7 @@ class SharedView extends View {
       const colour = segment.name ? palette.copy : palette.shared;
       box(context, colour, from, y, size - 1, height, segment.underWay ? 0.18 : 0.5);
       for (let at = 0; segment.underWay && at < size - 1; at += 4) {
-        box(context, colour, from + at, y, 1, height);
+        box(context, colour, from + at, y, 1, height, 0.5);
       }
       if (size > 24) write(context, this.rows(segment), from + 3, y + height / 2, size - 6);
       this.hit(`${region.name}, bytes ${exactly(begin)} to ${exactly(end - 1)}: ` +
