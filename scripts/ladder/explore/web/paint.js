@@ -90,11 +90,22 @@ function picture(context, x, width, height, columns, rows, colourOf) {
   context.drawImage(canvas, x, 0, width, height);
 }
 
-function textThatFits(context, text, width) {
-  if (context.measureText(text).width <= width) return text;
-  for (let n = text.length - 1; n > 0; --n) {
-    const cut = text.slice(0, n) + "…";
-    if (context.measureText(cut).width <= width) return cut;
-  }
-  return "";
+function box(context, colour, x, y, width, height, opacity = 1) {
+  context.globalAlpha = opacity;
+  context.fillStyle = colour;
+  context.fillRect(x, y, width, height);
+  context.globalAlpha = 1;
+}
+function frame(context, colour, x, y, width, height, line = 2) {
+  context.strokeStyle = colour;
+  context.lineWidth = line;
+  context.strokeRect(x, y, width, height);
+}
+/// As much of a text as there is room for.
+function write(context, text, x, y, width, colour = palette.ink) {
+  const fits = (some) => context.measureText(some).width <= width;
+  let shown = text;
+  for (let n = text.length - 1; n > 0 && !fits(shown); --n) shown = text.slice(0, n) + "…";
+  context.fillStyle = colour;
+  if (fits(shown)) context.fillText(shown, x, y);
 }

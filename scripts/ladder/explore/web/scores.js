@@ -21,8 +21,7 @@ class ScoresView extends View {
     const rows = replay.scoreRows, columns = replay.scoreColumns;
     Object.assign(this, { replay, head, side });
     if (!this.pane.final.scores.some(Boolean)) {
-      context.fillStyle = palette.faint;
-      context.fillRect(0, 0, side, side);
+      box(context, palette.faint, 0, 0, side, side);
       this.say("no product of Q and K in this trace");
       return;
     }
@@ -36,8 +35,7 @@ class ScoresView extends View {
       const line = state === "skipped" && (row + columns - column) % 8 === 0;
       return colours[line ? "hatched" : state];
     });
-    context.strokeStyle = palette.line;
-    context.strokeRect(0.5, 0.5, side - 1, side - 1);
+    frame(context, palette.line, 0.5, 0.5, side - 1, side - 1, 1);
     const share = (...states) => Math.round(100 / (rows * columns) *
       states.reduce((sum, state) => sum + (counts[state] || 0), 0)) + "%";
     this.say((replay.heads > 1 ? `head ${head}: ` : "") +

@@ -28,37 +28,27 @@ class SharedView extends View {
 
   strip(context, region, x, y, width, height) {
     const scale = width / region.bytes;
-    context.fillStyle = palette.soft;
-    context.fillText(textThatFits(context, region.name, x - 6), 0, y + height / 2);
-    context.fillStyle = palette.faint;
-    context.fillRect(x, y, width, height);
+    write(context, region.name, 0, y + height / 2, x - 6, palette.soft);
+    box(context, palette.faint, x, y, width, height);
     this.hit(`${region.name}: ${exactly(region.bytes, "B")}`, 0, y, x, height);
     for (const segment of segmentsOf(region)) {
       const begin = segment.first * CELL;
       const end = Math.min((segment.last + 1) * CELL, region.bytes);
       const from = x + begin * scale, size = (end - begin) * scale;
       const colour = segment.name ? palette.copy : palette.shared;
-      context.fillStyle = colour;
-      context.globalAlpha = segment.underWay ? 0.18 : 0.5;
-      context.fillRect(from, y, size - 1, height);
-      context.globalAlpha = 1;
+      box(context, colour, from, y, size - 1, height, segment.underWay ? 0.18 : 0.5);
       for (let at = 0; segment.underWay && at < size - 1; at += 4) {
-        context.fillRect(from + at, y, 1, height);
+        box(context, colour, from + at, y, 1, height, 0.5);
       }
-      context.fillStyle = palette.ink;
-      const text = textThatFits(context, this.rows(segment), size - 6);
-      if (text.length > 2) context.fillText(text, from + 3, y + height / 2);
+      if (size > 24) write(context, this.rows(segment), from + 3, y + height / 2, size - 6);
       this.hit(`${region.name}, bytes ${exactly(begin)} to ${exactly(end - 1)}: ` +
                this.rows(segment) + (segment.underWay ? ", on its way" : ""),
                from, y, size, height);
     }
     if (region.reading) {
       const [begin, end] = region.reading;
-      context.strokeStyle = palette.now;
-      context.lineWidth = 2;
-      context.strokeRect(x + begin * scale + 1, y + 1, Math.max(3, (end - begin) * scale - 2),
-                         height - 2);
-      context.lineWidth = 1;
+      frame(context, palette.now, x + begin * scale + 1, y + 1,
+            Math.max(3, (end - begin) * scale - 2), height - 2);
     }
   }
 

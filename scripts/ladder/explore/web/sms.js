@@ -24,22 +24,17 @@ class SmsView extends View {
     for (const block of run.blocks) {
       const x = at(block.from), y = block.sm * lane, w = Math.max(1, at(block.to) - x - gap);
       this.hit(block, x, y, w, lane);
-      context.fillStyle = block.launch.multiplies ? palette.accent : palette.soft;
-      context.globalAlpha = block.to <= now ? 0.25 : block.from <= now ? 0.75 : 0.45;
-      context.fillRect(x, y, w, h);
-      context.globalAlpha = 1;
-      context.fillStyle = palette.ink;
+      box(context, block.launch.multiplies ? palette.accent : palette.soft, x, y, w, h,
+          block.to <= now ? 0.25 : block.from <= now ? 0.75 : 0.45);
       const { kernel } = block.launch, does = block.part || block.work || kernel;
       const text = h > 9 && [this.pane.name(block), `${kernel}: ${does}`, does, kernel].find(
         (one) => context.measureText(one).width < w - 6);
-      if (text) context.fillText(text, x + 3, y + h / 2);
+      if (text) write(context, text, x + 3, y + h / 2, w);
       if (block === shown) {
-        context.strokeStyle = palette.ink;
-        context.strokeRect(x + 0.5, y + 0.5, Math.max(2, w - 1), Math.max(2, h - 1));
+        frame(context, palette.ink, x + 0.5, y + 0.5, Math.max(2, w - 1), Math.max(2, h - 1), 1);
       }
     }
-    context.fillStyle = palette.now;
-    context.fillRect(Math.min(width - 2, at(now)), 0, 2, height);
+    box(context, palette.now, Math.min(width - 2, at(now)), 0, 2, height);
     const atWork = run.blocks.filter((block) => block.from <= now && block.to > now);
     this.say(`${atWork.length} at work on ${explorer.sms} SM${explorer.sms > 1 ? "s" : ""}` +
              this.why());

@@ -76,10 +76,8 @@ class Timeline extends View {
     this.scale = (width - this.gutter) / span;
     const x = (t) => this.gutter + (t - this.from) * this.scale;
     for (const { label, engine, y, height } of this.rows) {
-      context.fillStyle = palette.soft;
-      context.fillText(textThatFits(context, label, this.gutter - 6), 0, y + height / 2);
-      context.fillStyle = palette.line;
-      if (!engine) context.fillRect(this.gutter, Math.round(y), width, 1);
+      write(context, label, 0, y + height / 2, this.gutter - 6, palette.soft);
+      if (!engine) box(context, palette.line, this.gutter, Math.round(y), width, 1);
     }
     context.save();
     context.beginPath();
@@ -97,14 +95,10 @@ class Timeline extends View {
           else this.piece(context, e, row, x(e.from), x(e.to));
         }
       }
-      if (other === block) continue;
-      context.globalAlpha = 0.65;
-      context.fillStyle = palette.card;
-      context.fillRect(x(other.from), TOP, x(other.to) - x(other.from), height);
-      context.globalAlpha = 1;
+      const wide = x(other.to) - x(other.from);
+      if (other !== block) box(context, palette.card, x(other.from), TOP, wide, height, 0.65);
     }
-    context.fillStyle = palette.now;
-    context.fillRect(x(now) - 1, 0, 2, height);
+    box(context, palette.now, x(now) - 1, 0, 2, height);
     this.selection(context, x);
     context.restore();
   }
@@ -113,54 +107,42 @@ class Timeline extends View {
     const rough = span / 6, power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
     const step = Math.max(1, [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough) || power);
     for (let t = Math.ceil(this.from / step) * step; t < this.until; t += step) {
-      context.fillStyle = palette.faint;
-      context.fillRect(x(t), 14, 1, 1e4);
-      context.fillStyle = palette.soft;
-      context.fillText(exactly(t || 0), x(t) + 2, 7);
+      box(context, palette.faint, x(t), 14, 1, 1e4);
+      write(context, exactly(t || 0), x(t) + 2, 7, Infinity, palette.soft);
     }
   }
 
   flight(context, e, { y, height }, from, to) {
     const { what } = e, width = Math.max(1.5, to - from - 1);
     this.hit(e, from, y, width, height);
-    context.globalAlpha = 0.75;
-    context.fillStyle = what === "wgmma" ? palette.product
+    const colour = what === "wgmma" ? palette.product
       : e.direction === "write" ? palette.write : palette.copy;
     // Copies by warps are one below the other.
     const each = what === "read" ? (height - 2) / this.block.warps : height - 2;
-    context.fillRect(from, y + 1 + (what === "read" ? e.warp * each : 0), width,
-                     Math.max(1, each - 0.5));
-    context.globalAlpha = 1;
+    box(context, colour, from, y + 1 + (what === "read" ? e.warp * each : 0), width,
+        Math.max(1, each - 0.5), 0.75);
     if (what === "read" || width < 22) return;
     const rows = rowsOf(e);
-    context.fillStyle = palette.ink;
-    context.fillText(textThatFits(context, rows ? `${e.name} ${range(rows)}` : e.name, width - 6),
-                     from + 3, y + height / 2);
+    write(context, rows ? `${e.name} ${range(rows)}` : e.name, from + 3, y + height / 2, width - 6);
   }
 
   piece(context, e, { y, height }, from, to) {
     const w = Math.max(1.5, to - from), gap = w > 5 ? 1 : 0;
     const short = ["signal", "exit", "exchange"].includes(e.kind);
     this.hit(e, from, y, w, height);
-    context.fillStyle = palette[e.kind];
-    context.globalAlpha = e.kind === "wait" ? 0.55 : 1;
-    if (short) context.fillRect(from, y + height * 0.3, Math.min(w - gap, 14), height * 0.4);
-    else if (e.kind !== "wait" || e.to - e.from > 1) {
-      context.fillRect(from, y + 1, w - gap, height - 2);
+    const colour = palette[e.kind], wait = e.kind === "wait", inner = height - 2;
+    if (short) box(context, colour, from, y + height * 0.3, Math.min(w - gap, 14), height * 0.4);
+    else if (!wait || e.to - e.from > 1) {
+      box(context, colour, from, y + 1, w - gap, inner, wait ? 0.55 : 1);
     }
-    context.globalAlpha = 1;
-    context.fillStyle = palette.soft;
-    if (e.kind === "wait") context.fillRect(from + w - gap - 1.5, y + 1, 1.5, height - 2);
+    if (wait) box(context, palette.soft, from + w - gap - 1.5, y + 1, 1.5, inner);
   }
 
   selection(context, x) {
     const { run, selected } = this.pane;
     const mark = (e, colour) => {
       const { y, height } = this.rowOf(e);
-      context.strokeStyle = colour;
-      context.lineWidth = 2;
-      context.strokeRect(x(e.from), y + 1, Math.max(3, x(e.to) - x(e.from)), height - 2);
-      context.lineWidth = 1;
+      frame(context, colour, x(e.from), y + 1, Math.max(3, x(e.to) - x(e.from)), height - 2);
     };
     const fault = run.fault && run.events[run.fault.event];
     if (fault && fault.block === this.block) mark(fault, palette.bad);
