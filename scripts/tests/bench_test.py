@@ -1,5 +1,5 @@
-"""Tests of scripts/figures measure and profile, with programs, a PyTorch and an ncu that stand in for
-the real ones.
+"""Tests of scripts/figures measure and profile, with programs, a PyTorch and an ncu that stand in
+for the real ones.
 
 Run alone: python3 scripts/tests/bench_test.py
 """

@@ -101,7 +101,6 @@ class Program(Scratch):
         said = self.peers(fake="missing", status=3).stderr
         self.assertIn("PyTorch is missing (No module named torch)", said)
         self.assertIn("pip install torch", said)
-        self.peers("--backend", "nosuch", status=2)
 
     def test_json(self):
         records = self.records(self.peers(*self.POINT, "--json", "--seed", "7", "--dtype", "fp16"))
