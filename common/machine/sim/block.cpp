@@ -28,8 +28,8 @@ void Block::start(const Launch& launch, int64_t index, void (*entry)(void*), voi
   number_ = static_cast<uint32_t>(index + 1);
   ended_ = 0;
   random_ = (launch.schedule.seed + 1) * 0x9e3779b97f4a7c15 ^ static_cast<uint64_t>(index);
-  tracing_ = launch.trace;
-  if (tracing_) recorder_->start_block(index, launch.threads());
+  recorder_ = launch.recorder;
+  if (recorder_) recorder_->start_block(index, launch.threads());
   blockIdx = block_index(launch, index);
   blockDim = launch.block;
   gridDim = launch.grid;
@@ -75,35 +75,10 @@ std::string Block::who(int t) const {
                      launch_->kernel, index_of(number_), i.x, i.y, i.z);
 }
 
-void Block::fault_in(int thread, const std::string& what) const {
+void Block::fault_in(int thread, const std::string& what, bool runs) const {
   const std::string message = fmt::format("{}: {}", who(thread), what);
-  trace_fault(thread, message, false);
+  if (recorder_) recorder_->fault(message, thread, runs);
   throw Fault(message);
-}
-
-void Block::trace_fault(int thread, const std::string& message, bool runs) const {
-  if (tracing_) recorder_->fault(message, thread, runs);
-}
-
-void Block::start_launch(const Launch& launch) {
-  if (!launch.trace) return;
-  if (!recorder_) recorder_ = std::make_unique<Recorder>(counts);
-  const auto [grid_x, grid_y, grid_z] = launch.grid;
-  const auto [block_x, block_y, block_z] = launch.block;
-  recorder_->start_launch(
-      {launch.kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, {}}, launch.function);
-}
-
-void Block::trace_refusal(const Launch& launch, const std::string& message) const {
-  if (launch.trace) recorder_->fault(message, -1, false);
-}
-
-void Block::end_trace(const BlockMemory& memory) {
-  if (tracing_) recorder_->end_block(memory.regions());
-}
-
-Trace Block::take_trace() {
-  return recorder_ ? recorder_->take() : Trace{};
 }
 
 }  // namespace ladder::sim

@@ -37,8 +37,7 @@ struct Launch {
   int64_t shared_bytes = 0;
   const std::function<void()>* body = nullptr;  // the kernel with its arguments
   Schedule schedule;
-  bool trace = false;
-  const void* function = nullptr;  // the kernel's code
+  Recorder* recorder = nullptr;  // where a trace is written
 
   int threads() const { return static_cast<int>(block.x * block.y * block.z); }
 };
@@ -58,8 +57,6 @@ class Block {
   explicit Block(int worker) : worker_(worker) {}
 
   // Called by the worker.
-  /// Before the blocks of a kernel.
-  void start_launch(const Launch& launch);
   /// The next block: each of its threads is ready to call entry(argument).
   void start(const Launch& launch, int64_t index, void (*entry)(void*), void* argument);
   /// Runs a thread, if it is ready, until it waits, yields or ends. False where it is not ready.
@@ -70,17 +67,15 @@ class Block {
     running_ = t;
     threadIdx = thread.index;
     Fiber& fiber = *fibers_[static_cast<size_t>(t)];
-    if (tracing_) recorder_->runs(t);
+    if (recorder_) recorder_->runs(t);
     fiber.resume();
-    if (tracing_) recorder_->runs(t);
+    if (recorder_) recorder_->runs(t);
     if (fiber.overflowed()) [[unlikely]]
       fault_in(t, "stack overflow (local arrays too large for the sim)");
     return true;
   }
   /// Null where nothing is traced.
-  Recorder* recorder() { return tracing_ ? recorder_.get() : nullptr; }
-  /// Reports what the block that is done, or was stopped, did.
-  void end_trace(const BlockMemory& memory);
+  Recorder* recorder() const { return recorder_; }
 
   // Called on fibers, of the thread that runs.
   int running() const { return running_; }
@@ -115,32 +110,25 @@ class Block {
   uint32_t number() const { return number_; }
   /// "(0,0,0)": the block of the same grid that has this number.
   std::string index_of(uint32_t number) const;
-  std::string who() const { return who(running_); }
   /// "rung 00_naive, kernel scores, block (0,0,0), thread (1,0,0)"
   std::string who(int thread) const;
-  /// Throws a Fault for a thread that need not be the one that runs.
-  [[noreturn]] void fault_in(int thread, const std::string& what) const;
-  /// Where it happens; called before it is thrown.
-  void trace_fault(int thread, const std::string& message, bool runs) const;
-  /// For a launch none of whose blocks runs.
-  void trace_refusal(const Launch& launch, const std::string& message) const;
+  /// Throws a Fault for a thread. `runs`: it is the one that runs, and a trace says where it is.
+  [[noreturn]] void fault_in(int thread, const std::string& what, bool runs = false) const;
 
-  bool tracing() const { return tracing_; }
   /// By a thread that does it for itself.
   void trace_event(const char* event, const std::string& name, int64_t number, int64_t amount = 0,
                    const std::string& barrier = "") {
-    if (tracing_) [[unlikely]]
+    if (recorder_) [[unlikely]]
       recorder_->event(event, name, number, amount, barrier, true);
   }
   /// By each thread of a warp that does it as a whole.
   void trace_event_of_warp(const char* event, const std::string& name, int64_t number) {
-    if (tracing_) [[unlikely]]
+    if (recorder_) [[unlikely]]
       recorder_->event(event, name, number, 0, "", false);
   }
 
   // Of all blocks of the kernel that the worker has run. HBM's bytes are counted with the arrays.
   Counts counts;
-  Trace take_trace();
 
  private:
   const int worker_;
@@ -153,8 +141,7 @@ class Block {
   int running_ = 0;
   int ended_ = 0;
   uint64_t random_ = 0;
-  bool tracing_ = false;
-  std::unique_ptr<Recorder> recorder_;
+  Recorder* recorder_ = nullptr;
 };
 
 }  // namespace ladder::sim

@@ -24,7 +24,8 @@ void BlockMemory::start(int64_t bytes, int threads, Recorder* recorder) {
   regions_.clear();
   threads_.resize(static_cast<size_t>(threads));
   for (OfThread& t : threads_) {
-    t.takes = 0;
+    t.takes = t.group = 0;
+    t.copies.clear();
     for (auto* const ranges : {&t.copied, &t.read, &t.writes}) ranges->clear();
   }
   if (!tells_writers_apart_) return;
@@ -113,7 +114,11 @@ void BlockMemory::check_copier(const char* what, const SharedPlace& place, int e
 
 // -------------------------------------------------------------------------- asynchronous accesses
 
-void BlockMemory::begin_copy(const SharedPlace& place, int64_t bytes, int element, int thread) {
+void BlockMemory::begin_copy(const SharedPlace& place, const char* source, int bytes, int element,
+                             int thread) {
+  check_inside("asynchronous copy to", place, bytes, element);
+  if (place.at % bytes != 0 || reinterpret_cast<uintptr_t>(source) % unsigned(bytes) != 0)
+    fault(fmt::format("asynchronous copy to {} not aligned to {} bytes", place.name, bytes));
   for (int64_t i = place.at; i < place.at + bytes; ++i) {
     uint8_t& s = shadow_[static_cast<size_t>(i)];
     if (s & (kInFlight | kBeingRead))
@@ -124,17 +129,30 @@ void BlockMemory::begin_copy(const SharedPlace& place, int64_t bytes, int elemen
       check_copier("asynchronous copy onto", place + (i - place.at), element, thread);
     s = kInFlight | watched_;
   }
+  of(thread).copies.push_back({place.at, source, bytes, of(thread).group});
 }
 
-void BlockMemory::end_copy(int64_t at, const char* source, int64_t bytes, int thread) {
-  const auto n = static_cast<size_t>(bytes);
-  if (source)
-    std::memcpy(bytes_.data() + at, source, n);
-  else
-    std::memset(bytes_.data() + at, 0, n);
-  std::memset(shadow_.data() + at, kWritten | kOrdinary | kOneThreads | watched_, n);
-  of(thread).copied.push_back({at, at + bytes});
-  if (tells_writers_apart_) note_write(thread, at, bytes);
+int BlockMemory::wait_for_copies(int groups_left, int thread) {
+  OfThread& mine = of(thread);
+  const int ended = mine.group - groups_left;  // groups below this number
+  std::erase_if(mine.copies, [&](const OfThread::Copy& copy) {
+    const auto& [at, source, bytes, group] = copy;
+    if (group >= ended) return false;
+    const auto n = static_cast<size_t>(bytes);
+    if (source)
+      std::memcpy(bytes_.data() + at, source, n);
+    else
+      std::memset(bytes_.data() + at, 0, n);
+    std::memset(shadow_.data() + at, kWritten | kOrdinary | kOneThreads | watched_, n);
+    mine.copied.push_back({at, at + bytes});
+    if (tells_writers_apart_) note_write(thread, at, bytes);
+    return true;
+  });
+  return ended;
+}
+
+void BlockMemory::end_thread(int thread) {
+  if (!of(thread).copies.empty()) fault("ends with an asynchronous copy that was never waited for");
 }
 
 void BlockMemory::publish(int thread) {

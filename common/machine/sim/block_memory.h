@@ -61,11 +61,18 @@ class BlockMemory {
       fail(what, place, element);
   }
 
-  // Copies that a thread starts for itself (cp.async): between the first two nobody may touch the
-  // bytes, and before the third only that thread.
-  void begin_copy(const SharedPlace& place, int64_t bytes, int element, int thread);
+  // Copies of 4, 8 or 16 bytes that a thread starts for itself (cp.async). They end when they are
+  // waited for and not before: until then nobody may touch the bytes, and until publish() only that
+  // thread.
   /// `source` null: zeros.
-  void end_copy(int64_t at, const char* source, int64_t bytes, int thread);
+  void begin_copy(const SharedPlace& place, const char* source, int bytes, int element, int thread);
+  /// Closes the group that the thread's next copy would join: its number.
+  int commit_copies(int thread) { return of(thread).group++; }
+  /// Ends the thread's copies but for those of its last `groups_left` groups: the number of the
+  /// first of these.
+  int wait_for_copies(int groups_left, int thread);
+  /// Faults where the thread, which ends, has not waited for a copy.
+  void end_thread(int thread);
   /// What the thread copied so far, others may see, and what it read, they may overwrite: it has
   /// come to a barrier that orders memory.
   void publish(int thread);
@@ -109,7 +116,14 @@ class BlockMemory {
   std::vector<Region> regions_;    // in the order taken; every thread must take the same
   std::vector<uint16_t> readers_;  // of each 16 bytes: wgmmas and TMA stores under way
   struct OfThread {
-    int takes = 0;                    // of arrays, so far
+    int takes = 0;  // of arrays, so far
+    struct Copy {
+      int64_t target;      // byte in shared memory
+      const char* source;  // null: zeros
+      int bytes, group;
+    };
+    std::vector<Copy> copies;         // under way
+    int group = 0;                    // that the next one joins
     std::vector<Range> copied, read;  // not published; `read`: floats
     std::vector<Range> writes;        // since its last proxy fence
   };
@@ -126,7 +140,7 @@ inline void BlockMemory::check_read(const SharedPlace& place, int element, int t
     check_read<8>(place + 8, element, thread);
   } else {
     check_inside("read of", place, n, element);
-    using W = typename Word<n>::type;
+    using W = Word<n>;
     const W seen = *reinterpret_cast<const W*>(shadow_.data() + place.at);
     constexpr W rare = repeat<n>(kFloats | kInFlight | kOneThreads | kWatched);
     if ((seen & (repeat<n>(kWritten) | rare)) != repeat<n>(kWritten)) [[unlikely]]
@@ -141,7 +155,7 @@ inline void BlockMemory::check_write(const SharedPlace& place, int element, int 
     check_write<8>(place + 8, element, thread);
   } else {
     check_inside("write to", place, n, element);
-    using W = typename Word<n>::type;
+    using W = Word<n>;
     W* const s = reinterpret_cast<W*>(shadow_.data() + place.at);
     if (*s & repeat<n>(kInFlight | kBeingRead | kOneThreads | kWatched)) [[unlikely]]
       return rare_write(place, n, element, thread);

@@ -52,10 +52,7 @@ int64_t scheduled_block(const Schedule& schedule, int64_t k, int64_t n) {
 
 void fault(const std::string& what) {
   if (!worker) throw Fault(what);
-  const Block& block = worker->block();
-  const std::string message = fmt::format("{}: {}", block.who(), what);
-  block.trace_fault(block.running(), message, true);
-  throw Fault(message);
+  worker->block().fault_in(worker->block().running(), what, true);
 }
 
 // ------------------------------------------------------------------------------------------ blocks
@@ -66,7 +63,7 @@ void Worker::thread_main(void* self) {
   auto& w = *static_cast<Worker*>(self);
   try {
     (*w.block_.launch().body)();
-    w.copies_.end_thread();
+    w.memory_.end_thread(w.block_.running());
     if (w.async_) w.async_->end_thread();
   } catch (...) {
     w.failure_ = std::current_exception();
@@ -77,7 +74,6 @@ void Worker::thread_main(void* self) {
 void Worker::run_block(const Launch& launch, int64_t index) {
   const int n = launch.threads();
   async_.reset();
-  copies_.start_block(n);
   meetings_.resize(static_cast<size_t>((n + 31) / 32));
   for (auto& m : meetings_) m.clear();
   at_barrier_ = 0;
@@ -269,6 +265,7 @@ Sim::Sim(const SimOptions& options) : options_(options) {
                                                   : host_cores();
   for (int i = 0; i < threads; ++i)
     workers_.push_back(std::make_unique<Worker>(i, options.sram_bytes));
+  if (!options.trace_file.empty()) recorder_.emplace(workers_.front()->counts());
   info_.kind = DeviceKind::sim;
   info_.name = fmt::format("sim on {} core{}", threads, threads == 1 ? "" : "s");
   info_.sram_bytes = options.sram_bytes;
@@ -331,19 +328,20 @@ std::vector<KernelReport> Sim::run(const std::string& rung, const std::function<
 
 void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes,
                  const void* function, const std::function<void()>& body) {
-  Launch launch{rung_,
-                kernel,
-                grid,
-                block,
-                shared_bytes,
-                &body,
-                options_.schedule,
-                !options_.trace_file.empty(),
-                function};
-  workers_.front()->block().start_launch(launch);
+  const Launch launch{rung_,
+                      kernel,
+                      grid,
+                      block,
+                      shared_bytes,
+                      &body,
+                      options_.schedule,
+                      recorder_ ? &*recorder_ : nullptr};
+  if (recorder_)
+    recorder_->start_launch({kernel, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, {}},
+                            function);
   const auto refuse = [&](const std::string& why) {
     const std::string message = fmt::format("rung {}, kernel {}: {}", rung_, kernel, why);
-    workers_.front()->block().trace_refusal(launch, message);
+    if (recorder_) recorder_->fault(message, -1, false);
     throw Fault(message);
   };
   const int64_t threads = int64_t{block.x} * block.y * block.z;
@@ -374,7 +372,7 @@ void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes
         failures[static_cast<size_t>(w.block().worker())] = {k, std::current_exception()};
         stop = true;
       }
-      w.end_trace();
+      if (recorder_) recorder_->end_block(w.memory().regions());
     }
     worker = nullptr;
   };

@@ -13,12 +13,13 @@
 #include <vector>
 
 #include "machine/device.h"
-#include "machine/sim/async.h"
+#include "machine/sim/barriers.h"
 #include "machine/sim/block.h"
 #include "machine/sim/block_memory.h"
 #include "machine/sim/fault.h"
-#include "machine/sim/thread_copies.h"
+#include "machine/sim/tma.h"
 #include "machine/sim/tracked.h"
+#include "machine/sim/wgmma_engine.h"
 
 namespace ladder::sim {
 
@@ -29,6 +30,53 @@ struct Meeting {
   void* lanes[32];
 };
 
+/// What runs beside the threads of a block on Hopper: barriers, TMA, the products of warpgroups;
+/// made when a block first uses any of it. An asynchronous operation ends as late as it can, when
+/// no thread can go on without it: so a read of its result, or an overwrite of its source, that
+/// comes too early is caught. In reverse schedules it ends as early as it can, in random ones at
+/// either time.
+class Async {
+ public:
+  Async(Block& block, BlockMemory& memory)
+      : barriers(block, memory),
+        copies(block, memory, barriers),
+        wgmmas(block, memory),
+        block_(block),
+        memory_(memory) {
+    memory.tell_writers_apart();
+  }
+  Async(const Async&) = delete;
+
+  Barriers barriers;
+  Tma copies;
+  WgmmaEngine wgmmas;
+
+  /// What the running thread wrote so far, wgmmas and TMA stores may read and loads overwrite.
+  void fence_proxy() { memory_.fence_proxy(block_.running()); }
+
+  /// Faults where the thread that ends, or the block, has not waited for something.
+  void end_thread() {
+    copies.end_thread();
+    wgmmas.end_thread();
+    if (block_.lane() == 0) block_.trace_event("exit", "", 0);
+  }
+  void end_block() const {
+    copies.end_block();
+    barriers.end_block();
+  }
+  /// Ends something that is under way, if there is anything. Called where no thread can run.
+  bool deliver() { return copies.deliver_load() || wgmmas.deliver() || copies.deliver_stores(); }
+  /// What a waiting thread waits for; empty if it is nothing here.
+  std::string waits_for(int thread) const {
+    const std::string barrier = barriers.waits_for(thread);
+    return barrier.empty() ? wgmmas.waits_for(thread) : barrier;
+  }
+
+ private:
+  Block& block_;
+  BlockMemory& memory_;
+};
+
 /// One OS thread's share of the machine: it runs blocks, one at a time, each in the schedule's
 /// order from barrier to barrier.
 class Worker {
@@ -36,14 +84,11 @@ class Worker {
   Worker(int index, int64_t sram_bytes);
 
   void run_block(const Launch& launch, int64_t index);
-  /// Reports what that block did, as far as it got.
-  void end_trace() { block_.end_trace(memory_); }
 
   // The block that runs.
   Block& block() { return block_; }
   Counts& counts() { return block_.counts; }
   BlockMemory& memory() { return memory_; }
-  ThreadCopies& copies() { return copies_; }
   /// Made at the block's first use; most kernels have none.
   Async& async() {
     if (!async_) async_.emplace(block_, memory_);
@@ -60,18 +105,6 @@ class Worker {
   /// What the lanes of a mask copied to shared memory so far, other threads may see.
   void publish(unsigned mask);
 
-  /// Checks and counts an access of n bytes. Faults count in elements of `element` bytes.
-  template <int n>
-  void read_shared(const SharedPlace& place, int element) {
-    memory_.check_read<n>(place, element, block_.running());
-    counts().sram_read += n;
-  }
-  template <int n>
-  void write_shared(const SharedPlace& place, int element) {
-    memory_.check_write<n>(place, element, block_.running());
-    counts().sram_write += n;
-  }
-
  private:
   static void thread_main(void* worker);
   /// Resumes each lane that can run, in the order given, once or until a barrier is passed. False
@@ -81,7 +114,6 @@ class Worker {
 
   Block block_;
   BlockMemory memory_;
-  ThreadCopies copies_{block_, memory_};
   std::optional<Async> async_;
   int at_barrier_ = 0;
   int64_t barriers_passed_ = 0;  // by the block
@@ -121,7 +153,7 @@ class Sim : public Device {
               const std::function<void()>& body);
   static Sim& current();
 
-  Trace take_trace() override { return workers_.front()->block().take_trace(); }
+  Trace take_trace() override { return recorder_ ? recorder_->take() : Trace{}; }
 
  private:
   SimOptions options_;
@@ -129,6 +161,7 @@ class Sim : public Device {
   std::string rung_;
   std::vector<std::unique_ptr<Tracked>> arrays_;
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::optional<Recorder> recorder_;
   std::vector<KernelReport> reports_;
 };
 

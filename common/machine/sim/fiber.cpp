@@ -22,7 +22,6 @@ constexpr uint64_t kCanary = 0x6c61646465722121;
 
 }  // namespace
 
-#ifdef LADDER_SWITCH_IN_ASSEMBLY
 // void ladder_switch(void** save, void* load): pushes what the ABI says a callee must keep, stores
 // the stack pointer in *save, takes `load` as the stack pointer and pops the same from there.
 void ladder_switch(void** save,
@@ -49,7 +48,7 @@ ladder_switch:
   popq %rbp
   ret
 )");
-#else
+#elif defined(__aarch64__)
 asm(R"(
 .text
 .p2align 4
@@ -82,7 +81,8 @@ ladder_switch:
   add sp, sp, #160
   ret
 )");
-#endif
+#else
+#error "the sim switches stacks in assembly: of this processor there is none here"
 #endif
 
 namespace {
@@ -110,7 +110,6 @@ void Fiber::start(void (*entry)(void*), void* argument) {
   __asan_unpoison_memory_region(stack(), kStackBytes);
   fake_stack_ = nullptr;
 #endif
-#ifdef LADDER_SWITCH_IN_ASSEMBLY
   // What ladder_switch pops: zeros for the kept registers, then first_frame as return address.
   auto top = reinterpret_cast<uintptr_t*>(stack() + kStackBytes);
 #if defined(__x86_64__)
@@ -123,13 +122,6 @@ void Fiber::start(void (*entry)(void*), void* argument) {
   top[11] = reinterpret_cast<uintptr_t>(&first_frame);  // x30, the link register
 #endif
   here_ = top;
-#else
-  getcontext(&here_);
-  here_.uc_stack.ss_sp = stack();
-  here_.uc_stack.ss_size = kStackBytes;
-  here_.uc_link = nullptr;
-  makecontext(&here_, first_frame, 0);
-#endif
 }
 
 void Fiber::first_frame() {
@@ -144,11 +136,7 @@ void Fiber::resume() {
 #ifdef LADDER_SANITIZE
   __sanitizer_start_switch_fiber(&scheduler_fake_stack_, stack(), kStackBytes);
 #endif
-#ifdef LADDER_SWITCH_IN_ASSEMBLY
   ladder_switch(&scheduler_, here_);
-#else
-  swapcontext(&scheduler_, &here_);
-#endif
 #ifdef LADDER_SANITIZE
   __sanitizer_finish_switch_fiber(scheduler_fake_stack_, nullptr, nullptr);
 #endif
@@ -159,11 +147,7 @@ void Fiber::to_scheduler([[maybe_unused]] bool for_good) {
   __sanitizer_start_switch_fiber(for_good ? nullptr : &fake_stack_, scheduler_stack_,
                                  scheduler_stack_bytes_);
 #endif
-#ifdef LADDER_SWITCH_IN_ASSEMBLY
   ladder_switch(&here_, scheduler_);
-#else
-  swapcontext(&here_, &scheduler_);
-#endif
   arrived();
 }
 

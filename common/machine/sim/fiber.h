@@ -6,12 +6,6 @@
 
 #include "machine/sim/mapped.h"
 
-#if defined(__x86_64__) || defined(__aarch64__)
-#define LADDER_SWITCH_IN_ASSEMBLY 1
-#else
-#include <ucontext.h>
-#endif
-
 namespace ladder::sim {
 
 /// One stack and the place where it stopped. Reused block after block.
@@ -40,12 +34,8 @@ class Fiber {
   Mapped stack_;
   void (*entry_)(void*) = nullptr;
   void* argument_ = nullptr;
-#ifdef LADDER_SWITCH_IN_ASSEMBLY
   void* here_ = nullptr;       // the fiber's stack pointer while it waits
   void* scheduler_ = nullptr;  // the scheduler's while the fiber runs
-#else
-  ucontext_t here_, scheduler_;
-#endif
 #ifdef LADDER_SANITIZE
   void *fake_stack_ = nullptr, *scheduler_fake_stack_ = nullptr;
   const void* scheduler_stack_ = nullptr;

@@ -2,7 +2,9 @@
 // (Which blocks touched an array is in touches.h.)
 #pragma once
 
+#include <bit>
 #include <cstdint>
+#include <tuple>
 
 namespace ladder::sim {
 
@@ -24,26 +26,11 @@ enum ShadowBit : uint8_t {
 
 /// The unsigned integer of n bytes, and a shadow bit repeated in each of them.
 template <int n>
-struct Word;
-template <>
-struct Word<1> {
-  using type = uint8_t;
-};
-template <>
-struct Word<2> {
-  using type = uint16_t;
-};
-template <>
-struct Word<4> {
-  using type = uint32_t;
-};
-template <>
-struct Word<8> {
-  using type = uint64_t;
-};
+using Word = std::tuple_element_t<std::countr_zero(unsigned{n}),
+                                  std::tuple<uint8_t, uint16_t, uint32_t, uint64_t>>;
 template <int n>
 constexpr auto repeat(unsigned bits) {
-  using W = typename Word<n>::type;
+  using W = Word<n>;
   return static_cast<W>(static_cast<W>(~W{0}) / 0xff * bits);
 }
 

@@ -1,6 +1,6 @@
 // The sim's side of machine/hopper.h: Hopper's instructions with their meaning in the PTX ISA
-// manual, checked and counted. What they do to a block is in async.h and
-// the files that it names.
+// manual, checked and counted. What they do to a block is in barriers.h, tma.h
+// and wgmma_engine.h.
 #pragma once
 
 #define __grid_constant__

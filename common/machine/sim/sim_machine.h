@@ -85,29 +85,23 @@ class Hbm {
   }
 
   Value load(int64_t i) const {
-    array_->read<sizeof(T)>(worker->block(), byte(i));
+    count<Access::read>(i);
     return data()[i];
   }
   void store(int64_t i, Value x) const {
     if constexpr (std::is_same_v<T, float>) check_waited_for(x);
-    array_->write<sizeof(T)>(worker->block(), byte(i));
+    count<Access::write>(i);
     data()[i] = x;
   }
   T* data() const { return static_cast<T*>(array_->data) + origin_; }
   Tracked& array() const { return *array_; }
   /// Where element i stands in the array.
   int64_t byte(int64_t i) const { return (origin_ + i) * static_cast<int64_t>(sizeof(T)); }
-  /// Checks and counts a read or write of n bytes at element i, for wider accesses.
-  template <int n>
-  void count_read(int64_t i) const {
-    array_->read<n>(worker->block(), byte(i), sizeof(T));
+  /// Checks and counts an access of n bytes at element i.
+  template <Access access, int n = sizeof(T)>
+  void count(int64_t i) const {
+    array_->touch<access, n>(worker->block(), byte(i), sizeof(T));
   }
-  template <int n>
-  void count_write(int64_t i) const {
-    array_->write<n>(worker->block(), byte(i), sizeof(T));
-  }
-  /// The same for an atomic addition to element i.
-  void count_add(int64_t i) const { array_->add<sizeof(T)>(worker->block(), byte(i)); }
 
  private:
   template <class U>
@@ -148,14 +142,16 @@ class Smem {
   /// Reads or writes a U (16 bytes at most) that starts at element i.
   template <class U>
   U load_as(int64_t i) const {
-    worker->read_shared<sizeof(U)>(place(i), sizeof(T));
+    worker->memory().check_read<sizeof(U)>(place(i), sizeof(T), worker->block().running());
+    worker->counts().sram_read += sizeof(U);
     U x;
     std::memcpy(&x, worker->memory().data() + byte(i), sizeof(U));
     return x;
   }
   template <class U>
   void store_as(int64_t i, U x) const {
-    worker->write_shared<sizeof(U)>(place(i), sizeof(T));
+    worker->memory().check_write<sizeof(U)>(place(i), sizeof(T), worker->block().running());
+    worker->counts().sram_write += sizeof(U);
     std::memcpy(worker->memory().data() + byte(i), &x, sizeof(U));
   }
   int64_t byte(int64_t i) const { return at_ + i * static_cast<int64_t>(sizeof(T)); }
@@ -199,18 +195,25 @@ void cp_async(Smem<T> target, Hbm<U> source, bool valid = true) {
   static_assert(std::is_same_v<T, std::remove_const_t<U>>);
   if (valid) {
     if (bytes == 16) check_aligned(source.data(), "asynchronous copy from global memory");
-    source.template count_read<bytes>(0);
+    source.template count<Access::read, bytes>(0);
   }
-  worker->copies().start(target.place(0),
-                         valid ? reinterpret_cast<const char*>(source.data()) : nullptr, bytes,
-                         sizeof(T));
+  Block& block = worker->block();
+  worker->memory().begin_copy(target.place(0),
+                              valid ? reinterpret_cast<const char*>(source.data()) : nullptr, bytes,
+                              sizeof(T), block.running());
+  worker->counts().sram_write += bytes;
+  if (Recorder* const r = block.recorder()) [[unlikely]]
+    r->copy(target.place(0), bytes, !valid);
 }
 inline void cp_async_commit() {
-  worker->copies().commit();
+  Block& block = worker->block();
+  block.trace_event_of_warp("cp_async_commit", "", worker->memory().commit_copies(block.running()));
 }
 template <int groups>
 void cp_async_wait() {
-  worker->copies().wait(groups);
+  Block& block = worker->block();
+  block.trace_event_of_warp("cp_async_wait", "",
+                            worker->memory().wait_for_copies(groups, block.running()));
 }
 
 // --------------------------------------------------------------------------- barriers, collectives
@@ -301,7 +304,7 @@ inline bool __any_sync(unsigned mask, bool predicate,
 /// One read and one write, indivisible. Returns what was there before.
 template <class T>
 T atomicAdd(Hbm<T> target, T x) {
-  target.count_add(0);
+  target.template count<Access::add>(0);
   return add_atomically(*target.data(), x);
 }
 inline void atomic_add_pair(Hbm<float> target, float a, float b) {
@@ -459,7 +462,7 @@ inline void store_pair(Smem<float> target, float low, float high) {
 }
 inline void read_4(float (&x)[4], Hbm<const float> source) {
   check_aligned(source.data(), "read of 4 floats");
-  source.count_read<16>(0);
+  source.count<Access::read, 16>(0);
   std::memcpy(x, source.data(), sizeof(x));
 }
 inline void read_4(float (&x)[4], Smem<float> source) {
@@ -486,7 +489,7 @@ template <class T>
 Chunk<std::remove_const_t<T>> read_chunk(Hbm<T> source) {
   constexpr int kBytes = alignof(Chunk<std::remove_const_t<T>>);
   check_aligned(source.data(), "read of a chunk", kBytes);
-  for (int i = 0; i < 8; i += kBytes / sizeof(T)) source.template count_read<kBytes>(i);
+  for (int i = 0; i < 8; i += kBytes / sizeof(T)) source.template count<Access::read, kBytes>(i);
   Chunk<std::remove_const_t<T>> chunk;
   std::memcpy(&chunk.x, source.data(), sizeof(chunk.x));
   return chunk;
@@ -500,7 +503,7 @@ template <class T>
 void write_chunk(Hbm<T> target, const Chunk<T>& chunk) {
   constexpr int kBytes = alignof(Chunk<T>);
   check_aligned(target.data(), "write of a chunk", kBytes);
-  for (int i = 0; i < 8; i += kBytes / sizeof(T)) target.template count_write<kBytes>(i);
+  for (int i = 0; i < 8; i += kBytes / sizeof(T)) target.template count<Access::write, kBytes>(i);
   std::memcpy(static_cast<void*>(target.data()), &chunk.x, sizeof(chunk.x));
 }
 template <class T>
@@ -513,7 +516,7 @@ template <class T>
 void store_16_bytes(Hbm<T> target, Smem<T> source) {
   if (source.byte(0) % 16) fault("16-byte store from shared memory not aligned to 16 bytes");
   check_aligned(target.data(), "16-byte store to global memory");
-  target.template count_write<16>(0);
+  target.template count<Access::write, 16>(0);
   const auto bytes = source.template load_as<std::array<char, 16>>(0);
   std::memcpy(static_cast<void*>(target.data()), &bytes, sizeof(bytes));
 }

@@ -112,7 +112,8 @@ void Tma::start_load(const char* event, Load load, const SharedPlace& target) {
   memory_.begin_load(load.what, target, load.bytes, load.element);
   Recorder* const recorder = block_.recorder();
   if (recorder) recorder->copies(true);
-  for (const auto& piece : load.pieces) load.array->read<16>(block_, piece.at, load.element);
+  for (const auto& piece : load.pieces)
+    load.array->touch<Access::read, 16>(block_, piece.at, load.element);
   block_.counts.sram_write += load.bytes;
   if (recorder) recorder->copies(false), recorder->copy(target, load.bytes, false);
   block_.trace_event(event, load.array->name, load.barrier->phase, load.bytes, load.barrier->name);
@@ -148,9 +149,9 @@ void Tma::start_store(const char* event, Store store, const SharedPlace& source)
   if (recorder) recorder->copies(true);
   for (const auto& piece : store.pieces)
     if (store.adds)
-      store.array->add<16>(block_, piece.at, store.element);
+      store.array->touch<Access::add, 16>(block_, piece.at, store.element);
     else
-      store.array->write<16>(block_, piece.at, store.element);
+      store.array->touch<Access::write, 16>(block_, piece.at, store.element);
   if (recorder) recorder->copies(false);
   for (const auto& piece : store.pieces) {
     memory_.begin_async_read(store.what, piece.shared, store.element);

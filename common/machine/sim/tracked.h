@@ -39,18 +39,6 @@ class Tracked : public Array {
   /// elements of `element` bytes.
   template <Access access, int n>
   void touch(Block& block, int64_t at, int element = n);
-  template <int n>
-  void read(Block& block, int64_t at, int element = n) {
-    touch<Access::read, n>(block, at, element);
-  }
-  template <int n>
-  void write(Block& block, int64_t at, int element = n) {
-    touch<Access::write, n>(block, at, element);
-  }
-  template <int n>
-  void add(Block& block, int64_t at, int element = n) {
-    touch<Access::add, n>(block, at, element);
-  }
 
   void forget();                   // contents become poison that nobody wrote
   void mark_written();             // by the host
@@ -88,7 +76,7 @@ inline void Tracked::check(Block& block, int64_t at, int element) {
   constexpr const char* kWhat[] = {"read of", "write to", "atomic addition to"};
   if (at < 0 || at + n > bytes) [[unlikely]]
     fail(kWhat[static_cast<int>(access)], at, element);
-  using W = typename Word<n == 16 ? 8 : n>::type;
+  using W = Word<n == 16 ? 8 : n>;
   constexpr bool adds = access == Access::add;
   constexpr W same = repeat<sizeof(W)>(kWritten | (adds                     ? kAddedHere | kShared
                                                    : access == Access::read ? kReadHere
@@ -112,10 +100,10 @@ inline void Tracked::touch(Block& block, int64_t at, int element) {
   WorkerCounts& counts = counts_[static_cast<size_t>(block.worker())];
   if (access != Access::write) counts.read += n;
   if (access != Access::read) counts.write += n;
-  if (block.tracing()) [[unlikely]] {
+  if (Recorder* const r = block.recorder()) [[unlikely]] {
     // Two calls: the recorder tells events apart by where they are reported.
-    if (access != Access::write) block.recorder()->access(this, false, at, at + n);
-    if (access != Access::read) block.recorder()->access(this, true, at, at + n);
+    if (access != Access::write) r->access(this, false, at, at + n);
+    if (access != Access::read) r->access(this, true, at, at + n);
   }
 }
 

@@ -228,7 +228,7 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
 void WgmmaEngine::commit() {
   Warpgroup& group = mine();
   const int number = group.lanes[block_.running() % 128].group++;
-  if (block_.tracing() && block_.lane() == 0) trace_products(group, number);
+  if (block_.recorder() && block_.lane() == 0) trace_products(group, number);
 }
 
 /// A group's products as events: wgmmas in a row on one accumulator, and on one array, are one.
