@@ -311,7 +311,7 @@ std::vector<Report> run_case(Device& device, const Variant& v, const Case& c, Op
   const MadeInputs made = c.made(c);
   o.load = testing::TempDir() + "/ladder_suite_test_XXXXXX";
   if (!mkdtemp(o.load.data())) throw std::runtime_error("mkdtemp");
-  if (made.scale > 0) o.problem.scale = made.scale;
+  if (made.scale > 0) o.scale = made.scale;
   const auto write = [&](const char* name, int heads, int rows, const Elements& value,
                          Stream stream) {
     std::vector<float> values;
