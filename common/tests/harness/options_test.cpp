@@ -178,6 +178,7 @@ const Refusal kRefused[] = {
     {kNaive, "--nonsense=3", "unknown option '--nonsense'; --help lists all"},
     {kNaive, "--Workload", "unknown option '--Workload';"},
     {kNaive, "-x", "unknown option '-x'"},
+    {kNaive, "++json", "unknown option '++json'"},
     {kNaive, "-seqlen 3", "unknown option '-seqlen'"},
     {kNaive, "--bat 3", "unknown option '--bat'"},
     {kNaive, "--json stray --batch x", "unknown option 'stray'"},
