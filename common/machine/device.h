@@ -128,18 +128,20 @@ class Device {
   virtual std::vector<KernelReport> run(const std::string& rung,
                                         const std::function<void()>& work) = 0;
   /// GPU time of `work`; nothing on the sim.
-  virtual std::optional<Timing> time(const std::function<void()>& work,
-                                     const TimingOptions& options) = 0;
+  virtual std::optional<Timing> time(const std::function<void()>&, const TimingOptions&) {
+    return {};
+  }
   /// Median GPU time of each kernel launched by `work`, L2 state as within the run; empty on the
   /// sim.
-  virtual std::map<std::string, double> time_kernels(const std::function<void()>& work,
-                                                     const TimingOptions& options) = 0;
+  virtual std::map<std::string, double> time_kernels(const std::function<void()>&,
+                                                     const TimingOptions&) {
+    return {};
+  }
 
   /// What HBM serves of `work`, by the GPU's counters: with L2 emptied before and what is left
   /// there written back after. Runs `work` three times. Throws Error(no_device) with the reason
   /// where there are no counters or they may not be read.
-  virtual DramReport dram(const std::function<void()>& work) {
-    static_cast<void>(work);
+  virtual DramReport dram(const std::function<void()>&) {
     throw Error(Exit::no_device,
                 "the counters are a GPU's; the sim counts requested and distinct bytes");
   }

@@ -13,8 +13,8 @@
 //   scheduling_barrier         the compiler moves no arithmetic over it
 //   done_with                  nothing of this warp reads a part of shared memory any more: checked
 //                              on the sim, nothing on the GPU
-//   matrix_descriptor, advanced, wgmma_m64k16, wgmma_m64k32, wgmma_fence_instruction,
-//   hold, wgmma_commit, wgmma_wait_instruction     what common/tile/warpgroup.h is made of
+//   matrix_descriptor, advanced, wgmma_m64, wgmma_fence_instruction, hold,
+//   wgmma_commit, wgmma_wait_instruction     what common/tile/warpgroup.h is made of
 #pragma once
 
 #include "machine/machine.h"

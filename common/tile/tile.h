@@ -38,7 +38,8 @@ enum class Layout { swizzled, plain };
 template <class T, int R, int C, Layout kLayout = Layout::swizzled>
 struct Tile {
   static_assert(C % 16 == 0 && (C & (C - 1)) == 0);
-  static constexpr int kChunks = C / 8;
+  using Element = T;
+  static constexpr int kRows = R, kChunks = C / 8;
   Smem<T> data;
 
   /// Where chunk c of row r starts, in elements. Rows shorter than 128 bytes share a line of the
@@ -75,19 +76,20 @@ __device__ __forceinline__ void copy_in(const Tile<T, R, C, L>& tile,
   }
 }
 
-/// The same asynchronously: complete after cp_async_wait and a barrier.
-template <int kThreads, class T, int R, int C>
-__device__ __forceinline__ void copy_async(const Tile<T, R, C>& tile,
-                                           std::type_identity_t<Hbm<const T>> source, int pitch,
+/// The same asynchronously: complete after cp_async_wait and a barrier. A product of a warpgroup
+/// may read what came into a SwizzledTile only after fence_proxy_async between the two.
+template <int kThreads, class AnyTile>
+__device__ __forceinline__ void copy_async(const AnyTile& tile,
+                                           Hbm<const typename AnyTile::Element> source, int pitch,
                                            int rows, int columns, int thread) {
-  constexpr int kChunks = Tile<T, R, C>::kChunks;
-  constexpr int kStep = kThreads / kChunks;
-  static_assert(kThreads % kChunks == 0 && R % kStep == 0);
+  static_assert(sizeof(typename AnyTile::Element) == 2);
+  constexpr int kChunks = AnyTile::kChunks, kStep = kThreads / kChunks;
+  static_assert(kThreads % kChunks == 0 && AnyTile::kRows % kStep == 0);
   const int first = thread / kChunks, c = thread % kChunks;
   const bool column_valid = c * 8 < columns;
   auto from = source + (first * pitch + c * 8);
 #pragma unroll
-  for (int r = 0; r < R; r += kStep) {
+  for (int r = 0; r < AnyTile::kRows; r += kStep) {
     cp_async(tile.data + tile.chunk(first + r, c), from, column_valid && first + r < rows);
     from = from + kStep * pitch;
   }

@@ -34,6 +34,7 @@ struct SwizzledTile {
   static constexpr int kPanels = C <= kColumns ? 1 : C / kColumns;
   static constexpr int kPanel = R * kColumns;  // elements
   static_assert(kPanel * sizeof(T) % 1024 == 0);
+  static constexpr int kRows = R, kChunks = C / kChunk;  // of the tile
   static constexpr int kElements = kPanels * kPanel;
   static constexpr int kBytes = kElements * static_cast<int>(sizeof(T));
   Smem<T> data;  // aligned to 1024 bytes
@@ -49,31 +50,13 @@ struct SwizzledTile {
   }
   /// Where chunk c of row r starts, in elements.
   __device__ __forceinline__ static constexpr int chunk(int r, int c) {
-    constexpr int kChunks = kColumns / kChunk;                       // of a panel's row
-    const unsigned line = static_cast<unsigned>(r) / (8 / kChunks);  // of 128 bytes
-    const int place = static_cast<int>((static_cast<unsigned>(c) ^ line) % kChunks);
-    return c / kChunks * kPanel + r * kColumns + place * kChunk;
+    constexpr int kOfPanel = kColumns / kChunk;                       // chunks of a panel's row
+    const unsigned line = static_cast<unsigned>(r) / (8 / kOfPanel);  // of 128 bytes
+    const int place = static_cast<int>((static_cast<unsigned>(c) ^ line) % kOfPanel);
+    return c / kOfPanel * kPanel + r * kColumns + place * kChunk;
   }
 };
 
-/// Starts copying rows [0, R) × columns [0, C) from `source`, as copy_async does into a Tile. A
-/// product may read what threads copied only after cp_async_wait, fence_proxy_async and a barrier.
-template <int kThreads, class T, int R, int C>
-__device__ __forceinline__ void copy_async(const SwizzledTile<T, R, C>& tile,
-                                           std::type_identity_t<Hbm<const T>> source, int pitch,
-                                           int rows, int columns, int thread) {
-  static_assert(sizeof(T) == 2);
-  constexpr int kChunks = C / 8, kStep = kThreads / kChunks;
-  static_assert(kThreads % kChunks == 0 && R % kStep == 0);
-  const int first = thread / kChunks, c = thread % kChunks;
-  const bool column_valid = c * 8 < columns;
-  auto from = source + (first * pitch + c * 8);
-#pragma unroll
-  for (int r = 0; r < R; r += kStep) {
-    cp_async(tile.data + tile.chunk(first + r, c), from, column_valid && first + r < rows);
-    from = from + kStep * pitch;
-  }
-}
 /// Stores the tile's first `rows` rows and `columns` columns (a multiple of 8) to `target`.
 template <int kThreads, class T, int R, int C>
 __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, int pitch,
@@ -147,8 +130,13 @@ __device__ __forceinline__ void wgmma_wait(Registers&... registers) {
   (hold(registers.r[0]), ...);
 }
 
+/// Elements of the inner dimension that one instruction multiplies.
+template <class T>
+inline constexpr int kInner = 32 / int{sizeof(T)};
+
 /// S = scale_d·S + A·Bᵀ: rows [row, row + 64) of a tile times rows [row_b, row_b + N) of another.
-/// scale_d is 0 or 1; 0 overwrites.
+/// scale_d is 0 or 1; 0 overwrites. Of e4m3 there is no wgmma_AB: both operands must have the inner
+/// dimension's elements next to each other, so that A·B takes B stored as Bᵀ and is wgmma_ABt too.
 template <class T, int N, int RA, int RB, int C>
 __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledTile<T, RA, C>& A,
                                           int row, const SwizzledTile<T, RB, C>& B, int scale_d = 1,
@@ -156,41 +144,20 @@ __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledT
   static_assert(N <= RB);
   const uint64_t a = by_rows(A, row), b = by_rows(B, row_b);
 #pragma unroll
-  for (int k = 0; k < C; k += 16)
-    wgmma_m64k16<T, false, false>(S.r[0], advanced(a, A.bytes(0, k)), advanced(b, B.bytes(0, k)),
-                                  k ? 1 : scale_d);
+  for (int k = 0; k < C; k += kInner<T>)
+    wgmma_m64<T, false, false>(S.r[0], advanced(a, A.bytes(0, k)), advanced(b, B.bytes(0, k)),
+                               k ? 1 : scale_d);
 }
 /// The same with A from registers.
-template <class T, int N, int C>
-requires(sizeof(T) == 2) __device__ __forceinline__
-    void wgmma_ABt(Accumulator<16, N>& S, Operand<T, 16, C>& a, const SwizzledTile<T, N, C>& B,
-                   int scale_d = 1) {
-  const uint64_t b = by_rows(B, 0);
-#pragma unroll
-  for (int k = 0; k < C; k += 16)
-    wgmma_m64k16<T, false>(S.r[0], a.r[0][k / 16], advanced(b, B.bytes(0, k)), k ? 1 : scale_d);
-}
-/// Of e4m3. There is no wgmma_AB of it: both operands must have the inner dimension's elements next
-/// to each other, so that A·B takes B stored as Bᵀ and is wgmma_ABt too.
-template <int N, int RA, int C>
-__device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledTile<e4m3, RA, C>& A,
-                                          int row, const SwizzledTile<e4m3, N, C>& B,
-                                          int scale_d = 1) {
-  const uint64_t a = by_rows(A, row), b = by_rows(B, 0);
-#pragma unroll
-  for (int k = 0; k < C; k += 32)
-    wgmma_m64k32(S.r[0], advanced(a, A.bytes(0, k)), advanced(b, B.bytes(0, k)), k ? 1 : scale_d);
-}
-/// And with A from registers, B rows [row_b, row_b + N) of a tile.
-template <int N, int RB, int C>
-__device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, Operand<e4m3, 16, C>& a,
-                                          const SwizzledTile<e4m3, RB, C>& B, int scale_d = 1,
+template <class T, int N, int RB, int C>
+__device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, Operand<T, 16, C>& a,
+                                          const SwizzledTile<T, RB, C>& B, int scale_d = 1,
                                           int row_b = 0) {
   static_assert(N <= RB);
   const uint64_t b = by_rows(B, row_b);
 #pragma unroll
-  for (int k = 0; k < C; k += 32)
-    wgmma_m64k32(S.r[0], a.r[0][k / 32], advanced(b, B.bytes(0, k)), k ? 1 : scale_d);
+  for (int k = 0; k < C; k += kInner<T>)
+    wgmma_m64<T, false>(S.r[0], a.r[0][k / kInner<T>], advanced(b, B.bytes(0, k)), k ? 1 : scale_d);
 }
 /// O = scale_d·O + A·B, A from registers, B all rows and columns [column, column + N) of a tile,
 /// column a multiple of 64.
@@ -202,7 +169,7 @@ __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, Operand<T, 16, K
   const uint64_t b = by_columns(B, column);
 #pragma unroll
   for (int k = 0; k < K; k += 16)
-    wgmma_m64k16<T, true>(O.r[0], a.r[0][k / 16], advanced(b, B.bytes(k, 0)), k ? 1 : scale_d);
+    wgmma_m64<T, true>(O.r[0], a.r[0][k / 16], advanced(b, B.bytes(k, 0)), k ? 1 : scale_d);
 }
 /// The same with A rows [row, row + 64) of a tile.
 template <class T, int N, int K, int RA, int C>
@@ -213,8 +180,8 @@ __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, const SwizzledTi
   const uint64_t a = by_rows(A, row), b = by_columns(B, column);
 #pragma unroll
   for (int k = 0; k < K; k += 16)
-    wgmma_m64k16<T, false, true>(O.r[0], advanced(a, A.bytes(0, k)), advanced(b, B.bytes(k, 0)),
-                                 k ? 1 : scale_d);
+    wgmma_m64<T, false, true>(O.r[0], advanced(a, A.bytes(0, k)), advanced(b, B.bytes(k, 0)),
+                              k ? 1 : scale_d);
 }
 /// O = scale_d·O + Aᵀ·B: columns [column, column + 64) of a tile, transposed, times columns
 /// [column_b, column_b + N) of another.
@@ -226,8 +193,8 @@ __device__ __forceinline__ void wgmma_AtB(Accumulator<16, N>& O, const SwizzledT
   const uint64_t a = by_columns(A, column), b = by_columns(B, column_b);
 #pragma unroll
   for (int k = 0; k < K; k += 16)
-    wgmma_m64k16<T, true, true>(O.r[0], advanced(a, A.bytes(k, 0)), advanced(b, B.bytes(k, 0)),
-                                k ? 1 : scale_d);
+    wgmma_m64<T, true, true>(O.r[0], advanced(a, A.bytes(k, 0)), advanced(b, B.bytes(k, 0)),
+                             k ? 1 : scale_d);
 }
 
 /// Rounds to T and writes to rows [row, row + 16) × columns [column, column + N) of a tile, column

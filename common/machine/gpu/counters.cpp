@@ -124,131 +124,109 @@ CUcontext current_context() {
   return context;
 }
 
+const char** metrics() {
+  return const_cast<const char**>(kMetrics.data());
+}
+
 }  // namespace
 
-struct Counters::Session {
-  std::string source;
-  CUpti_Profiler_Host_Object* host = nullptr;    // knows metrics
-  CUpti_RangeProfiler_Object* target = nullptr;  // counts
-  std::vector<uint8_t> config, counts;
-  bool started = false, in_range = false;
-  auto metrics() const { return const_cast<const char**>(kMetrics.data()); }
+/// Ends what it has begun where it fails: by then there is an object.
+Counters::Counters(int ranges) : Counters() {
+  int device = 0;
+  cudaGetDevice(&device);
+  const char* const chip =
+      LADDER_CUPTI(Device_GetChipName, .deviceIndex = static_cast<size_t>(device)).pChipName;
+  source_ = fmt::format("{}, chip {}", Cupti::instance().path(), chip);
+  host_ = LADDER_CUPTI(Profiler_Host_Initialize, .profilerType = CUPTI_PROFILER_TYPE_RANGE_PROFILER,
+                       .pChipName = chip)
+              .pHostObject;
+  LADDER_CUPTI(Profiler_Host_ConfigAddMetrics, .pHostObject = host_, .ppMetricNames = metrics(),
+               .numMetrics = kMetrics.size());
+  config_.resize(
+      LADDER_CUPTI(Profiler_Host_GetConfigImageSize, .pHostObject = host_).configImageSize);
+  LADDER_CUPTI(Profiler_Host_GetConfigImage, .pHostObject = host_,
+               .configImageSize = config_.size(), .pConfigImage = config_.data());
+  const size_t passes =
+      LADDER_CUPTI(Profiler_Host_GetNumOfPasses, .configImageSize = config_.size(),
+                   .pConfigImage = config_.data())
+          .numOfPasses;
+  if (passes != 1)
+    fail(fmt::format("{} counts these metrics in {} passes, not in one; ncu can do that", chip,
+                     passes));
 
-  explicit Session(size_t ranges) {
-    try {
-      open_host();
-      open_target(ranges);
-    } catch (...) {
-      close();
-      throw;
+  target_ = LADDER_CUPTI(RangeProfiler_Enable, .ctx = current_context()).pRangeProfilerObject;
+  counts_.resize(LADDER_CUPTI(RangeProfiler_GetCounterDataSize, .pRangeProfilerObject = target_,
+                              .pMetricNames = metrics(), .numMetrics = kMetrics.size(),
+                              .maxNumOfRanges = size_t(ranges),
+                              .maxNumRangeTreeNodes = uint32_t(ranges))
+                     .counterDataSize);
+  LADDER_CUPTI(RangeProfiler_CounterDataImage_Initialize, .pRangeProfilerObject = target_,
+               .counterDataSize = counts_.size(), .pCounterData = counts_.data());
+  // Ranges that we push and pop, none inside another, in a pass that we run.
+  LADDER_CUPTI(RangeProfiler_SetConfig, .pRangeProfilerObject = target_,
+               .configSize = config_.size(), .pConfig = config_.data(),
+               .counterDataImageSize = counts_.size(), .pCounterDataImage = counts_.data(),
+               .range = CUPTI_UserRange, .replayMode = CUPTI_UserReplay,
+               .maxRangesPerPass = size_t(ranges), .numNestingLevels = 1, .minNestingLevel = 1,
+               .passIndex = 0, .targetNestingLevel = 1);
+  LADDER_CUPTI(RangeProfiler_Start, .pRangeProfilerObject = target_);
+  started_ = true;
+}
+
+Counters::~Counters() {
+  const std::function<void()> steps[] = {
+      [&] {
+        if (in_range_) LADDER_CUPTI(RangeProfiler_PopRange, .pRangeProfilerObject = target_);
+      },
+      [&] {
+        if (started_) LADDER_CUPTI(RangeProfiler_Stop, .pRangeProfilerObject = target_);
+      },
+      [&] {
+        if (target_) LADDER_CUPTI(RangeProfiler_Disable, .pRangeProfilerObject = target_);
+      },
+      [&] {
+        if (host_) LADDER_CUPTI(Profiler_Host_Deinitialize, .pHostObject = host_);
+      }};
+  for (const auto& step : steps) try {
+      step();
+    } catch (const Error&) {  // a second error is not news
     }
-  }
-  ~Session() { close(); }
-
-  void open_host() {
-    int device = 0;
-    cudaGetDevice(&device);
-    const char* const chip =
-        LADDER_CUPTI(Device_GetChipName, .deviceIndex = static_cast<size_t>(device)).pChipName;
-    source = fmt::format("{}, chip {}", Cupti::instance().path(), chip);
-    host = LADDER_CUPTI(Profiler_Host_Initialize,
-                        .profilerType = CUPTI_PROFILER_TYPE_RANGE_PROFILER, .pChipName = chip)
-               .pHostObject;
-    LADDER_CUPTI(Profiler_Host_ConfigAddMetrics, .pHostObject = host, .ppMetricNames = metrics(),
-                 .numMetrics = kMetrics.size());
-    config.resize(
-        LADDER_CUPTI(Profiler_Host_GetConfigImageSize, .pHostObject = host).configImageSize);
-    LADDER_CUPTI(Profiler_Host_GetConfigImage, .pHostObject = host,
-                 .configImageSize = config.size(), .pConfigImage = config.data());
-    const size_t passes =
-        LADDER_CUPTI(Profiler_Host_GetNumOfPasses, .configImageSize = config.size(),
-                     .pConfigImage = config.data())
-            .numOfPasses;
-    if (passes != 1)
-      fail(fmt::format("{} counts these metrics in {} passes, not in one; ncu can do that", chip,
-                       passes));
-  }
-
-  void open_target(size_t ranges) {
-    target = LADDER_CUPTI(RangeProfiler_Enable, .ctx = current_context()).pRangeProfilerObject;
-    counts.resize(LADDER_CUPTI(RangeProfiler_GetCounterDataSize, .pRangeProfilerObject = target,
-                               .pMetricNames = metrics(), .numMetrics = kMetrics.size(),
-                               .maxNumOfRanges = ranges, .maxNumRangeTreeNodes = uint32_t(ranges))
-                      .counterDataSize);
-    LADDER_CUPTI(RangeProfiler_CounterDataImage_Initialize, .pRangeProfilerObject = target,
-                 .counterDataSize = counts.size(), .pCounterData = counts.data());
-    // Ranges that we push and pop, none inside another, in a pass that we run.
-    LADDER_CUPTI(RangeProfiler_SetConfig, .pRangeProfilerObject = target,
-                 .configSize = config.size(), .pConfig = config.data(),
-                 .counterDataImageSize = counts.size(), .pCounterDataImage = counts.data(),
-                 .range = CUPTI_UserRange, .replayMode = CUPTI_UserReplay,
-                 .maxRangesPerPass = ranges, .numNestingLevels = 1, .minNestingLevel = 1,
-                 .passIndex = 0, .targetNestingLevel = 1);
-    LADDER_CUPTI(RangeProfiler_Start, .pRangeProfilerObject = target);
-    started = true;
-  }
-
-  /// A second error is not news.
-  static void quietly(const std::function<void()>& work) noexcept {
-    try {
-      work();
-    } catch (const Error&) {
-    }
-  }
-  void close() noexcept {
-    quietly([&] {
-      if (in_range) LADDER_CUPTI(RangeProfiler_PopRange, .pRangeProfilerObject = target);
-    });
-    quietly([&] {
-      if (started) LADDER_CUPTI(RangeProfiler_Stop, .pRangeProfilerObject = target);
-    });
-    quietly([&] {
-      if (target) LADDER_CUPTI(RangeProfiler_Disable, .pRangeProfilerObject = target);
-    });
-    quietly([&] {
-      if (host) LADDER_CUPTI(Profiler_Host_Deinitialize, .pHostObject = host);
-    });
-  }
-};
-
-Counters::Counters(int ranges) : session_(new Session(static_cast<size_t>(ranges))) {}
+}
 
 void Counters::begin(const std::string& range) {
-  LADDER_CUPTI(RangeProfiler_PushRange, .pRangeProfilerObject = session_->target,
+  LADDER_CUPTI(RangeProfiler_PushRange, .pRangeProfilerObject = target_,
                .pRangeName = range.c_str());
-  session_->in_range = true;
+  in_range_ = true;
 }
 
 void Counters::end() {
-  session_->in_range = false;
-  LADDER_CUPTI(RangeProfiler_PopRange, .pRangeProfilerObject = session_->target);
+  in_range_ = false;
+  LADDER_CUPTI(RangeProfiler_PopRange, .pRangeProfilerObject = target_);
 }
 
 std::map<std::string, DramCounts> Counters::read() {
-  Session& s = *session_;
-  s.started = false;
+  started_ = false;
   const bool all =
-      LADDER_CUPTI(RangeProfiler_Stop, .pRangeProfilerObject = s.target).isAllPassSubmitted;
+      LADDER_CUPTI(RangeProfiler_Stop, .pRangeProfilerObject = target_).isAllPassSubmitted;
   const size_t dropped =
-      LADDER_CUPTI(RangeProfiler_DecodeData, .pRangeProfilerObject = s.target).numOfRangeDropped;
+      LADDER_CUPTI(RangeProfiler_DecodeData, .pRangeProfilerObject = target_).numOfRangeDropped;
   if (!all || dropped)
     fail(fmt::format("CUPTI lost {} ranges{}", dropped, all ? "" : " and wants another pass"));
 
   const size_t ranges =
-      LADDER_CUPTI(RangeProfiler_GetCounterDataInfo, .pCounterDataImage = s.counts.data(),
-                   .counterDataImageSize = s.counts.size())
+      LADDER_CUPTI(RangeProfiler_GetCounterDataInfo, .pCounterDataImage = counts_.data(),
+                   .counterDataImageSize = counts_.size())
           .numTotalRanges;
   std::map<std::string, DramCounts> counts;
   for (size_t i = 0; i < ranges; ++i) {
     const std::string name =
-        LADDER_CUPTI(RangeProfiler_CounterData_GetRangeInfo, .pCounterDataImage = s.counts.data(),
-                     .counterDataImageSize = s.counts.size(), .rangeIndex = i,
-                     .rangeDelimiter = "/")
+        LADDER_CUPTI(RangeProfiler_CounterData_GetRangeInfo, .pCounterDataImage = counts_.data(),
+                     .counterDataImageSize = counts_.size(), .rangeIndex = i, .rangeDelimiter = "/")
             .rangeName;
     std::array<double, kMetrics.size()> values{};
-    LADDER_CUPTI(Profiler_Host_EvaluateToGpuValues, .pHostObject = s.host,
-                 .pCounterDataImage = s.counts.data(), .counterDataImageSize = s.counts.size(),
-                 .rangeIndex = i, .ppMetricNames = s.metrics(), .numMetrics = kMetrics.size(),
+    LADDER_CUPTI(Profiler_Host_EvaluateToGpuValues, .pHostObject = host_,
+                 .pCounterDataImage = counts_.data(), .counterDataImageSize = counts_.size(),
+                 .rangeIndex = i, .ppMetricNames = metrics(), .numMetrics = kMetrics.size(),
                  .pMetricValues = values.data());
     for (size_t m = 0; m < values.size(); ++m)
       if (!std::isfinite(values[m]))
@@ -259,39 +237,6 @@ std::map<std::string, DramCounts> Counters::read() {
   return counts;
 }
 
-const std::string& Counters::source() const {
-  return session_->source;
-}
-
-}  // namespace ladder::gpu
-
-#else
-
-namespace ladder::gpu {
-
-struct Counters::Session {
-  std::string source;
-};
-Counters::Counters(int) {
-  throw Error(Exit::no_device,
-              "this program was built without CUPTI: its headers (cupti_range_profiler.h, since "
-              "CUDA 12.6) were not in the Toolkit; install them and build again");
-}
-void Counters::begin(const std::string&) {}
-void Counters::end() {}
-std::map<std::string, DramCounts> Counters::read() {
-  return {};
-}
-const std::string& Counters::source() const {
-  return session_->source;
-}
-
 }  // namespace ladder::gpu
 
 #endif
-
-namespace ladder::gpu {
-
-Counters::~Counters() = default;
-
-}  // namespace ladder::gpu

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <string>
+#include <vector>
 
 #include "machine/device.h"
+
+struct CUpti_Profiler_Host_Object;
+struct CUpti_RangeProfiler_Object;
 
 namespace ladder::gpu {
 
@@ -22,11 +25,16 @@ class Counters {
   /// Ends the session: the counts of every range by its name.
   std::map<std::string, DramCounts> read();
   /// The library and the chip that count, for --verbose.
-  const std::string& source() const;
+  const std::string& source() const { return source_; }
 
  private:
-  struct Session;
-  std::unique_ptr<Session> session_;
+  Counters() = default;
+
+  std::string source_;
+  CUpti_Profiler_Host_Object* host_ = nullptr;    // knows metrics
+  CUpti_RangeProfiler_Object* target_ = nullptr;  // counts
+  std::vector<uint8_t> config_, counts_;
+  bool started_ = false, in_range_ = false;
 };
 
 /// Reads `bytes` (a multiple of 16) of poisoned global memory through L2 and so pushes out what is

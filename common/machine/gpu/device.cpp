@@ -52,17 +52,11 @@ class Range {
   ~Range() { nvtxRangePop(); }
 };
 
-/// What launches are reported to, one at a time: their names, and when asked for their times or
-/// their occupancies.
-struct Observer {
-  std::vector<std::string> names;
-  bool timed = false;
-  std::vector<std::pair<Event, Event>> events;
-  bool sized = false;
-  std::map<std::string, Occupancy> occupancies;                    // of each name's first launch
-  std::function<void(const std::function<void()>& queue)> around;  // if set, calls `queue` itself
-};
-Observer* observer = nullptr;
+/// What launches are reported to, if anything; it calls `queue` itself. `occupancy` is empty where
+/// it is not known.
+using Observer = std::function<void(const char* name, const std::function<void()>& queue,
+                                    const std::function<Occupancy()>& occupancy)>;
+Observer observer;
 
 class Gpu : public Device {
  public:
@@ -130,19 +124,16 @@ class Gpu : public Device {
   std::vector<KernelReport> run(const std::string& rung,
                                 const std::function<void()>& work) override {
     rung_ = rung;
-    Observer seen;
-    seen.sized = true;
-    observe(work, seen);
-    wait();
     std::vector<KernelReport> reports;
-    for (const auto& name : seen.names) {
-      if (std::any_of(reports.begin(), reports.end(),
-                      [&](const KernelReport& r) { return r.name == name; }))
-        continue;
-      reports.push_back({.name = name});
-      const auto known = seen.occupancies.find(name);
-      if (known != seen.occupancies.end()) reports.back().occupancy = known->second;
-    }
+    observe(work, [&](const char* name, const auto& queue, const auto& occupancy) {
+      if (std::none_of(reports.begin(), reports.end(),
+                       [&](const KernelReport& r) { return r.name == name; })) {
+        reports.push_back({.name = name});
+        if (occupancy) reports.back().occupancy = occupancy();
+      }
+      queue();
+    });
+    wait();
     return reports;
   }
 
@@ -164,15 +155,18 @@ class Gpu : public Device {
                                              const TimingOptions& options) override {
     std::map<std::string, std::vector<double>> samples;
     for (int i = 0; i < 11; ++i) {
-      Observer seen;
-      seen.timed = true;
+      std::vector<std::pair<std::string, std::pair<Event, Event>>> events;
       if (options.flush_l2) flush();
-      observe(work, seen);
+      observe(work, [&](const char* name, const auto& queue, const auto&) {
+        events.emplace_back(name, std::pair<Event, Event>());
+        events.back().second.first.record();
+        queue();
+        events.back().second.second.record();
+      });
       wait();
       if (i == 0) continue;  // warm-up
       std::map<std::string, double> one;
-      for (size_t k = 0; k < seen.names.size(); ++k)
-        one[seen.names[k]] += seen.events[k].first.ms_until(seen.events[k].second);
+      for (const auto& [name, e] : events) one[name] += e.first.ms_until(e.second);
       for (const auto& [name, ms] : one) samples[name].push_back(ms);
     }
     std::map<std::string, double> medians;
@@ -180,6 +174,7 @@ class Gpu : public Device {
     return medians;
   }
 
+#ifdef LADDER_CUPTI_FOLDER  // the Toolkit of the build had CUPTI's headers
   DramReport dram(const std::function<void()>& work) override {
     // L2 is emptied by reading twice its size: overwriting it would leave lines that are written
     // back later, and be counted. Another such read, of a half of its own so that it hits nothing,
@@ -190,11 +185,11 @@ class Gpu : public Device {
       queue_sweep(static_cast<char*>(swept.array()->data) + from, half);
       check(cudaGetLastError(), "launching the sweep of L2");
     };
-    Observer seen;
-    observe(work, seen);  // how many launches there are
+    int launches = 0;
+    observe(work, [&](const char*, const auto& queue, const auto&) { ++launches, queue(); });
     wait();
     constexpr int kSweeps = 3;
-    Counters counters(static_cast<int>(seen.names.size()) + 1 + kSweeps);
+    Counters counters(launches + 1 + kSweeps);
     const auto count = [&](const std::string& range, const std::function<void()>& queue) {
       sweep(0);
       wait();
@@ -205,13 +200,13 @@ class Gpu : public Device {
       counters.end();
     };
     const auto sweep_name = [](int i) { return fmt::format("sweep {}", i); };
-    for (int i = 0; i < kSweeps; ++i) count(sweep_name(i), [] {});
+    for (int i = 0; i < kSweeps; ++i) count(sweep_name(i), []{});
     count("all", work);
-    Observer counted;
-    counted.around = [&](const std::function<void()>& queue) {
-      count(fmt::format("launch {}", counted.names.size() - 1), queue);
-    };
-    observe(work, counted);
+    std::vector<std::string> names;
+    observe(work, [&](const char* name, const auto& queue, const auto&) {
+      names.push_back(name);
+      count(fmt::format("launch {}", names.size() - 1), queue);
+    });
 
     const auto ranges = counters.read();
     const auto of = [&](const std::string& range) {
@@ -236,14 +231,21 @@ class Gpu : public Device {
     };
     DramReport report;
     add(report.all, "all");
-    for (size_t i = 0; i < counted.names.size(); ++i)
-      add(report.kernels[counted.names[i]], fmt::format("launch {}", i));
+    for (size_t i = 0; i < names.size(); ++i)
+      add(report.kernels[names[i]], fmt::format("launch {}", i));
     report.source = fmt::format(
         "counters by {}; each range ends with {} B read through L2, for which {} B read and {} "
         "B written by DRAM are subtracted",
         counters.source(), half, own.read, own.write);
     return report;
   }
+#else
+  DramReport dram(const std::function<void()>&) override {
+    throw Error(Exit::no_device,
+                "this program was built without CUPTI: its headers (cupti_range_profiler.h, since "
+                "CUDA 12.6) were not in the Toolkit; install them and build again");
+  }
+#endif
 
  private:
   /// Queues `size` groups of flush, event, run, event and then waits once, so that the host's
@@ -269,9 +271,9 @@ class Gpu : public Device {
     check(cudaMemsetAsync(flush_->array()->data, 0, bytes), "overwriting L2");
   }
 
-  void observe(const std::function<void()>& work, Observer& seen) {
+  void observe(const std::function<void()>& work, Observer by) {
     const Range range(rung_.c_str());
-    observer = &seen;
+    observer = std::move(by);
     try {
       work();
     } catch (...) {
@@ -320,7 +322,7 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
       limit = shared_bytes;
     }
   }
-  if (observer && observer->sized && !observer->occupancies.contains(name.name)) {
+  const auto occupancy = [&] {
     Occupancy o{.blocks = int64_t{grid.x} * grid.y * grid.z};
     cudaFuncAttributes attributes;
     require(cudaFuncGetAttributes(&attributes, kernel));
@@ -328,9 +330,9 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
     require(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &o.blocks_per_sm, kernel, static_cast<int>(block.x * block.y * block.z),
         static_cast<size_t>(shared_bytes)));
-    observer->occupancies[name.name] = o;
-  }
-  launch_as(name.name, [&] {
+    return o;
+  };
+  const auto queue = [&] {
     bool start_early = false;
     if (start == Start::early) {
       // Code for 8.0 has no wait_for_kernel_before(), on whatever GPU it runs.
@@ -346,26 +348,14 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
                                     .attrs = &early,
                                     .numAttrs = start_early ? 1u : 0u};
     require(cudaLaunchKernelExC(&config, kernel, arguments));
-  });
+  };
+  launch_as(name.name, queue, occupancy);
 }
 
-void launch_as(const char* name, const std::function<void()>& queue) {
-  std::pair<Event, Event>* events = nullptr;
-  if (observer) {
-    observer->names.push_back(name);
-    if (observer->timed) {
-      events = &observer->events.emplace_back();
-      events->first.record();
-    }
-  }
-  {
-    const Range range(name);
-    if (observer && observer->around)
-      observer->around(queue);
-    else
-      queue();
-  }
-  if (events) events->second.record();
+void launch_as(const char* name, const std::function<void()>& queue,
+               const std::function<Occupancy()>& occupancy) {
+  const Range range(name);
+  observer ? observer(name, queue, occupancy) : queue();
 }
 
 }  // namespace ladder::gpu

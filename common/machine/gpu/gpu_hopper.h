@@ -6,7 +6,6 @@
 #pragma once
 
 #include "machine/gpu/gpu_machine.h"
-#include "machine/gpu/tensor_map.h"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define LADDER_SM90A(...) asm volatile(__VA_ARGS__)
@@ -22,10 +21,7 @@ namespace ladder::gpu {
 template <class T>
 TensorMap tensor_map(const Array& array, int d, int64_t rows, int64_t heads, int64_t batch,
                      int box_rows, int box_bytes = 128) {
-  constexpr Element element = sizeof(T) == 1            ? Element::e4m3
-                              : std::is_same_v<T, bf16> ? Element::bf16
-                                                        : Element::fp16;
-  return encode_tensor_map(array, element, {d, rows, heads, batch}, box_rows, box_bytes);
+  return encode_tensor_map(array, sizeof(T), {d, rows, heads, batch}, box_rows, box_bytes);
 }
 
 /// Number of SMs, which is the number of blocks of a persistent kernel.
@@ -245,13 +241,13 @@ __device__ __forceinline__ void wgmma_wait_instruction() {
   LADDER_SM90A("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
 }
 
-// wgmma_m64k16(d, a, b, scale_d): d = scale_d·d + A·B, 64×N = 64×16 · 16×N, by the four warps of a
+// wgmma_m64(d, a, b, scale_d): d = scale_d·d + A·B, 64×N = 64×16 · 16×N, by the four warps of a
 // warpgroup together, asynchronously (PTX ISA: “wgmma.mma_async”). d is the warp's 16 rows of sums
 // in pieces of 16 × 8, laid out as mma.m16n8k16's (“Register Fragments for wgmma.m64nNk16”). A is a
 // descriptor or four registers, B a descriptor; transposed: stored with the rows of A, or columns
-// of B, next to each other. wgmma_m64k32 is the same of e4m3: 64×32 · 32×N, A's registers as
-// mma.m16n8k32's (“Register Fragments for wgmma.m64nNk32”), and neither transposed. The asm names
-// each register by its number, so there is a function for each N that steps use.
+// of B, next to each other. Of e4m3 it is 64×32 · 32×N, A's registers as mma.m16n8k32's (“Register
+// Fragments for wgmma.m64nNk32”), and neither is ever transposed. The asm names each register by
+// its number, so there is a function for each N that steps use.
 #define LADDER_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define LADDER_REGISTERS_32 \
   LADDER_REGISTERS_16       \
@@ -267,78 +263,46 @@ __device__ __forceinline__ void wgmma_wait_instruction() {
   ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
   ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, " \
   "%127"
-#define LADDER_SUMS_16 LADDER_SUMS(0), LADDER_SUMS(1), LADDER_SUMS(2), LADDER_SUMS(3)
-#define LADDER_SUMS_32 \
-  LADDER_SUMS_16, LADDER_SUMS(4), LADDER_SUMS(5), LADDER_SUMS(6), LADDER_SUMS(7)
-#define LADDER_SUMS_64                                                              \
-  LADDER_SUMS_32, LADDER_SUMS(8), LADDER_SUMS(9), LADDER_SUMS(10), LADDER_SUMS(11), \
-      LADDER_SUMS(12), LADDER_SUMS(13), LADDER_SUMS(14), LADDER_SUMS(15)
-#define LADDER_SUMS_128                                                                    \
-  LADDER_SUMS_64, LADDER_SUMS(16), LADDER_SUMS(17), LADDER_SUMS(18), LADDER_SUMS(19),      \
-      LADDER_SUMS(20), LADDER_SUMS(21), LADDER_SUMS(22), LADDER_SUMS(23), LADDER_SUMS(24), \
-      LADDER_SUMS(25), LADDER_SUMS(26), LADDER_SUMS(27), LADDER_SUMS(28), LADDER_SUMS(29), \
-      LADDER_SUMS(30), LADDER_SUMS(31)
 #define LADDER_SUMS(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+#define LADDER_SUMS_16(j) LADDER_SUMS(j), LADDER_SUMS(j + 1), LADDER_SUMS(j + 2), LADDER_SUMS(j + 3)
+#define LADDER_SUMS_32(j) LADDER_SUMS_16(j), LADDER_SUMS_16(j + 4)
+#define LADDER_SUMS_64(j) LADDER_SUMS_32(j), LADDER_SUMS_32(j + 8)
+#define LADDER_SUMS_128(j) LADDER_SUMS_64(j), LADDER_SUMS_64(j + 16)
 
-#define LADDER_WGMMA_FROM_SHARED(N, type, n, a, b, scale, tA, tB)                                 \
-  LADDER_SM90A("{\n.reg .pred add;\nsetp.ne.b32 add, %" #scale                                    \
-               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type              \
-               " {" LADDER_REGISTERS_##n "}, %" #a ", %" #b ", add, 1, 1, %" #tA ", %" #tB ";\n}" \
-               : LADDER_SUMS_##n                                                                  \
-               : "l"(descriptor_a), "l"(descriptor_b), "r"(scale_d), "n"(transposed_a),           \
-                 "n"(transposed_b))
-#define LADDER_WGMMA_FROM_REGISTERS(N, type, n, a0, a1, a2, a3, b, scale, tB)                 \
-  LADDER_SM90A("{\n.reg .pred add;\nsetp.ne.b32 add, %" #scale                                \
-               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type          \
-               " {" LADDER_REGISTERS_##n "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b  \
-                                         ", add, 1, 1, %" #tB ";\n}"                          \
-               : LADDER_SUMS_##n                                                              \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor_b), "r"(scale_d), \
-                 "n"(transposed_b))
-// Of e4m3, whose operands are never transposed: “wgmma.mma_async” has no choice there.
-#define LADDER_WGMMA_E4M3(N, n, a, b, scale, ...)                           \
-  LADDER_SM90A("{\n.reg .pred add;\nsetp.ne.b32 add, %" #scale              \
-               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N                 \
-               "k32.f32.e4m3.e4m3"                                          \
-               " {" LADDER_REGISTERS_##n "}, " a ", %" #b ", add, 1, 1;\n}" \
-               : LADDER_SUMS_##n                                            \
-               : __VA_ARGS__, "l"(descriptor_b), "r"(scale_d))
-// n is the number of registers of d, and of the first operand after them.
-#define LADDER_WGMMA(N, n, n1, n2, n3, n4, n5, n6)                                         \
-  template <class T, bool transposed_a, bool transposed_b>                                 \
-  __device__ __forceinline__ void wgmma_m64k16(float(&d)[N / 8][4], uint64_t descriptor_a, \
-                                               uint64_t descriptor_b, int scale_d) {       \
-    static_assert(sizeof(T) == 2);                                                         \
-    if constexpr (std::is_same_v<T, fp16>)                                                 \
-      LADDER_WGMMA_FROM_SHARED(N, "f16", n, n, n1, n2, n3, n4);                            \
-    else                                                                                   \
-      LADDER_WGMMA_FROM_SHARED(N, "bf16", n, n, n1, n2, n3, n4);                           \
-  }                                                                                        \
-  template <class T, bool transposed_b>                                                    \
-  __device__ __forceinline__ void wgmma_m64k16(float(&d)[N / 8][4], unsigned(&a)[4],       \
-                                               uint64_t descriptor_b, int scale_d) {       \
-    static_assert(sizeof(T) == 2);                                                         \
-    if constexpr (std::is_same_v<T, fp16>)                                                 \
-      LADDER_WGMMA_FROM_REGISTERS(N, "f16", n, n, n1, n2, n3, n4, n5, n6);                 \
-    else                                                                                   \
-      LADDER_WGMMA_FROM_REGISTERS(N, "bf16", n, n, n1, n2, n3, n4, n5, n6);                \
-  }                                                                                        \
-  __device__ __forceinline__ void wgmma_m64k32(float(&d)[N / 8][4], uint64_t descriptor_a, \
-                                               uint64_t descriptor_b, int scale_d) {       \
-    LADDER_WGMMA_E4M3(N, n, "%" #n, n1, n2, "l"(descriptor_a));                            \
-  }                                                                                        \
-  __device__ __forceinline__ void wgmma_m64k32(float(&d)[N / 8][4], unsigned(&a)[4],       \
-                                               uint64_t descriptor_b, int scale_d) {       \
-    LADDER_WGMMA_E4M3(N, n, "{%" #n ", %" #n1 ", %" #n2 ", %" #n3 "}", n4, n5, "r"(a[0]),  \
-                      "r"(a[1]), "r"(a[2]), "r"(a[3]));                                    \
+// n is the number of registers of d. The operands after them have their numbers from there on.
+#define LADDER_WGMMA_ASM(N, n, shape, a, b, scale, transposed, ...)                         \
+  LADDER_SM90A("{\n.reg .pred add;\nsetp.ne.b32 add, %" #scale                              \
+               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N shape " {" LADDER_REGISTERS_##n \
+               "}, " a ", %" #b ", add, 1, 1" transposed ";\n}"                             \
+               : LADDER_SUMS_##n(0)                                                         \
+               : __VA_ARGS__)
+#define LADDER_WGMMA_OF_TYPE(N, n, a, b, scale, transposed, ...)                       \
+  if constexpr (std::is_same_v<T, fp16>)                                               \
+    LADDER_WGMMA_ASM(N, n, "k16.f32.f16.f16", a, b, scale, transposed, __VA_ARGS__);   \
+  else if constexpr (std::is_same_v<T, bf16>)                                          \
+    LADDER_WGMMA_ASM(N, n, "k16.f32.bf16.bf16", a, b, scale, transposed, __VA_ARGS__); \
+  else                                                                                 \
+    LADDER_WGMMA_ASM(N, n, "k32.f32.e4m3.e4m3", a, b, scale, "", __VA_ARGS__)
+#define LADDER_WGMMA(N, n, n1, n2, n3, n4, n5, n6)                                                \
+  template <class T, bool transposed_a, bool transposed_b>                                        \
+  __device__ __forceinline__ void wgmma_m64(float(&d)[N / 8][4], uint64_t a, uint64_t b,          \
+                                            int scale_d) {                                        \
+    LADDER_WGMMA_OF_TYPE(N, n, "%" #n, n1, n2, ", %" #n3 ", %" #n4, "l"(a), "l"(b), "r"(scale_d), \
+                         "n"(transposed_a), "n"(transposed_b));                                   \
+  }                                                                                               \
+  template <class T, bool transposed_b>                                                           \
+  __device__ __forceinline__ void wgmma_m64(float(&d)[N / 8][4], unsigned(&a)[4], uint64_t b,     \
+                                            int scale_d) {                                        \
+    LADDER_WGMMA_OF_TYPE(N, n, "{%" #n ", %" #n1 ", %" #n2 ", %" #n3 "}", n4, n5, ", %" #n6,      \
+                         "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(scale_d),        \
+                         "n"(transposed_b));                                                      \
   }
 LADDER_WGMMA(32, 16, 17, 18, 19, 20, 21, 22)
 LADDER_WGMMA(64, 32, 33, 34, 35, 36, 37, 38)
 LADDER_WGMMA(128, 64, 65, 66, 67, 68, 69, 70)
 LADDER_WGMMA(256, 128, 129, 130, 131, 132, 133, 134)
 #undef LADDER_WGMMA
-#undef LADDER_WGMMA_E4M3
-#undef LADDER_WGMMA_FROM_REGISTERS
-#undef LADDER_WGMMA_FROM_SHARED
+#undef LADDER_WGMMA_OF_TYPE
+#undef LADDER_WGMMA_ASM
 
 }  // namespace ladder::gpu

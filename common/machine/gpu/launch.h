@@ -1,12 +1,15 @@
-// The host half of a launch, apart from gpu_machine.h so that the host compiler can build
-// device.cpp.
+// The host half of launches and of tensor maps, apart from gpu_machine.h and gpu_hopper.h so that
+// the host compiler can build it.
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <source_location>
+
+#include "machine/device.h"
 
 namespace ladder::gpu {
 
@@ -24,12 +27,25 @@ struct KernelName {
 enum class Start { after, early };
 
 /// Type-erased half of launch(): raises the shared-memory limit, launches, checks, reports to the
-/// device's observers. Defined in device.cpp.
+/// device's observer. Defined in device.cpp.
 void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 block,
                    int64_t shared_bytes, void** arguments, Start start);
 
-/// Calls `queue`, which queues work on the default stream, and reports it to the device's observers
+/// Calls `queue`, which queues work on the default stream, and reports it to the device's observer
 /// as one kernel of that name.
-void launch_as(const char* name, const std::function<void()>& queue);
+void launch_as(const char* name, const std::function<void()>& queue,
+               const std::function<Occupancy()>& occupancy = {});
+
+/// What a bulk tensor copy reads or writes: the driver's CUtensorMap. A kernel takes it as a
+/// `const __grid_constant__ TensorMap`.
+struct alignas(64) TensorMap {
+  unsigned char bytes[128];
+};
+
+/// The map of an array of elements of so many bytes (1 or 2) with these extents, the innermost
+/// first, in boxes of `box_bytes` (64 or 128) of a row × `box_rows` × 1 × 1, swizzled by as many
+/// bytes, filled with zeros past the extents. Defined in tensor_map.cpp.
+TensorMap encode_tensor_map(const Array& array, int element_bytes,
+                            const std::array<int64_t, 4>& extents, int box_rows, int box_bytes);
 
 }  // namespace ladder::gpu

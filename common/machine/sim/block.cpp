@@ -13,13 +13,6 @@ uint3 block_index(const Launch& launch, int64_t block) {
           static_cast<unsigned>(block / x / y)};
 }
 
-uint64_t next_random(uint64_t& state) {  // xorshift64*
-  state ^= state >> 12;
-  state ^= state << 25;
-  state ^= state >> 27;
-  return state * 0x2545f4914f6cdd1d >> 32;
-}
-
 }  // namespace
 
 void Block::start(const Launch& launch, int64_t index, void (*entry)(void*), void* argument) {
@@ -27,7 +20,7 @@ void Block::start(const Launch& launch, int64_t index, void (*entry)(void*), voi
   index_ = index;
   number_ = static_cast<uint32_t>(index + 1);
   ended_ = 0;
-  random_ = (launch.schedule.seed + 1) * 0x9e3779b97f4a7c15 ^ static_cast<uint64_t>(index);
+  random_ = mix(launch.schedule.seed + 1) ^ static_cast<uint64_t>(index);
   recorder_ = launch.recorder;
   if (recorder_) recorder_->start_block(index, launch.threads());
   blockIdx = block_index(launch, index);
@@ -54,14 +47,9 @@ void Block::end_thread() {
 }
 
 bool Block::late() {
-  switch (launch_->schedule.order) {
-    case Schedule::Order::forward:
-      return true;
-    case Schedule::Order::reverse:
-      return false;
-    default:
-      return next_random(random_) % 2;
-  }
+  const auto order = launch_->schedule.order;
+  return order == Schedule::Order::random ? (random_ = mix(random_)) % 2
+                                          : order == Schedule::Order::forward;
 }
 
 std::string Block::index_of(uint32_t number) const {
@@ -69,14 +57,15 @@ std::string Block::index_of(uint32_t number) const {
   return fmt::format("({},{},{})", b.x, b.y, b.z);
 }
 
-std::string Block::who(int t) const {
+std::string Block::name_of(int t) const {
   const uint3 i = thread(t).index;
-  return fmt::format("rung {}, kernel {}, block {}, thread ({},{},{})", launch_->rung,
-                     launch_->kernel, index_of(number_), i.x, i.y, i.z);
+  return fmt::format("thread ({},{},{})", i.x, i.y, i.z);
 }
 
 void Block::fault_in(int thread, const std::string& what, bool runs) const {
-  const std::string message = fmt::format("{}: {}", who(thread), what);
+  const std::string message =
+      fmt::format("rung {}, kernel {}, block {}, {}: {}", launch_->rung, launch_->kernel,
+                  index_of(number_), name_of(thread), what);
   if (recorder_) recorder_->fault(message, thread, runs);
   throw Fault(message);
 }

@@ -30,6 +30,14 @@ inline constinit thread_local uint3 blockIdx;
 inline constinit thread_local dim3 blockDim;
 inline constinit thread_local dim3 gridDim;
 
+/// The next of a row of numbers as if drawn at random (splitmix64).
+constexpr uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return x ^ x >> 31;
+}
+
 /// A kernel that is being run.
 struct Launch {
   std::string rung, kernel;
@@ -110,8 +118,8 @@ class Block {
   uint32_t number() const { return number_; }
   /// "(0,0,0)": the block of the same grid that has this number.
   std::string index_of(uint32_t number) const;
-  /// "rung 00_naive, kernel scores, block (0,0,0), thread (1,0,0)"
-  std::string who(int thread) const;
+  /// "thread (1,0,0)"
+  std::string name_of(int thread) const;
   /// Throws a Fault for a thread. `runs`: it is the one that runs, and a trace says where it is.
   [[noreturn]] void fault_in(int thread, const std::string& what, bool runs = false) const;
 

@@ -38,10 +38,10 @@ int64_t BlockMemory::take(int thread, const char* name, int64_t bytes) {
   const auto k = static_cast<size_t>(of(thread).takes++);
   if (k < regions_.size()) {
     const Region& r = regions_[k];
-    if (r.name != name || r.bytes != bytes)
+    if (r.array != name || r.bytes != bytes)
       fault(
           fmt::format("takes {} bytes of shared memory for {} where another thread took {} for {}",
-                      bytes, name, r.bytes, r.name));
+                      bytes, name, r.bytes, r.array));
     return r.begin;
   }
   int64_t begin = 0;
@@ -62,10 +62,14 @@ const BlockMemory::Region* BlockMemory::region_at(int64_t at) const {
 
 // ---------------------------------------------------------------------------- ordinary accesses
 
+std::string SharedPlace::element(int bytes) const {
+  const int64_t i = at - begin;
+  return fmt::format("shared {}[{}] (element of {} bytes)", name,
+                     i >= 0 ? i / bytes : -((-i + bytes - 1) / bytes), bytes);
+}
+
 void BlockMemory::fail(const char* what, const SharedPlace& place, int element) const {
-  const int64_t at = place.at - place.begin;
-  fault(fmt::format("{} shared {}[{}] (element of {} bytes)", what, place.name,
-                    at >= 0 ? at / element : -((-at + element - 1) / element), element));
+  fault(fmt::format("{} {}", what, place.element(element)));
 }
 
 void BlockMemory::rare_read(const SharedPlace& place, int n, int element, int thread) {
@@ -105,11 +109,10 @@ void BlockMemory::check_copier(const char* what, const SharedPlace& place, int e
   };
   if (copied(threads_[static_cast<size_t>(thread)])) return;
   const auto copier = std::find_if(threads_.begin(), threads_.end(), copied);
-  fault(fmt::format(
-      "{} shared {}[{}] (element of {} bytes), which thread {} of the block copied "
-      "and waited for, but with no __syncwarp or barrier since: a collective alone "
-      "orders no memory",
-      what, place.name, (place.at - place.begin) / element, element, copier - threads_.begin()));
+  fault(
+      fmt::format("{} {}, which thread {} of the block copied and waited for, but with no "
+                  "__syncwarp or barrier since: a collective alone orders no memory",
+                  what, place.element(element), copier - threads_.begin()));
 }
 
 // -------------------------------------------------------------------------- asynchronous accesses
@@ -171,9 +174,9 @@ void BlockMemory::check_read_by_others(const SharedPlace& place, int64_t bytes, 
     for (const auto& [begin, last] : threads_[static_cast<size_t>(other)].read)
       if (other != thread && begin >= place.at && begin < place.at + bytes)
         fault(
-            fmt::format("releases shared {}[{}] (element of {} bytes), which thread {} of the "
-                        "block read with no __syncwarp or barrier since",
-                        place.name, (begin - place.begin) / element, element, other));
+            fmt::format("releases {}, which thread {} of the block read with no __syncwarp or "
+                        "barrier since",
+                        (place + (begin - place.at)).element(element), other));
 }
 
 void BlockMemory::begin_load(const char* what, const SharedPlace& place, int64_t bytes,
@@ -203,10 +206,9 @@ void BlockMemory::begin_async_read(const char* what, int64_t at, int element) {
     const uint8_t seen = shadow_[static_cast<size_t>(i)];
     if ((seen & (kWritten | kInFlight | kOrdinary)) == kWritten) continue;
     const Region* const r = region_at(i);
-    const std::string place =
-        r ? fmt::format("{}[{}] (element of {} bytes)", r->name, (i - r->begin) / element, element)
-          : fmt::format("byte {}", i);
-    fault(fmt::format("{} of shared {}, {}", what, place,
+    const std::string place = r ? SharedPlace{r->array.c_str(), i, r->begin, 0}.element(element)
+                                : fmt::format("shared byte {}", i);
+    fault(fmt::format("{} of {}, {}", what, place,
                       seen & kInFlight     ? "the target of a copy that was not waited for"
                       : !(seen & kWritten) ? "which nobody wrote"
                                            : "written with no fence_proxy_async() since"));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "machine/sim/shadow.h"
+#include "machine/trace.h"
 
 namespace ladder::sim {
 
@@ -18,6 +19,8 @@ struct SharedPlace {
   int64_t at, begin, end;  // the place, and where the array begins and ends
 
   SharedPlace operator+(int64_t bytes) const { return {name, at + bytes, begin, end}; }
+  /// The place, counted in elements of so many bytes: "shared K[3] (element of 2 bytes)".
+  std::string element(int bytes) const;
 };
 
 /// Where the 16 bytes at `at` stand in lines of 128 bytes under 128-byte swizzle: bits 4–6 XOR bits
@@ -36,10 +39,7 @@ class BlockMemory {
   /// recorder, null where nothing is traced, is told of ordinary accesses.
   void start(int64_t bytes, int threads, Recorder* recorder);
 
-  struct Region {  // an array
-    std::string name;
-    int64_t begin, bytes;
-  };
+  using Region = Trace::Launch::Shared;  // an array
   /// Where the array begins that a thread takes next: 128-byte aligned, the same for all threads.
   int64_t take(int thread, const char* name, int64_t bytes);
   /// The array that holds the byte at `at`; null if none.

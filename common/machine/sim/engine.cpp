@@ -23,13 +23,6 @@ std::string place(const std::source_location& where) {
   return fmt::format("{}:{}", file.substr(file.rfind('/') + 1), where.line());
 }
 
-uint64_t mix(uint64_t x) {  // splitmix64's finaliser
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-  x = (x ^ x >> 27) * 0x94d049bb133111eb;
-  return x ^ x >> 31;
-}
-
 /// The k-th of n blocks in the schedule's order; every block once.
 int64_t scheduled_block(const Schedule& schedule, int64_t k, int64_t n) {
   switch (schedule.order) {
@@ -149,28 +142,24 @@ void Worker::deadlock() {
   const int first = all.front().first;
   if (async) {
     std::string who_waits;
-    for (const Waiting& w : all) {
-      const uint3 i = block_.thread(w.first).index;
+    for (const Waiting& w : all)
       who_waits +=
-          fmt::format("{}thread ({},{},{}){} for {}", who_waits.empty() ? "" : "; ", i.x, i.y, i.z,
+          fmt::format("{}{}{} for {}", who_waits.empty() ? "" : "; ", block_.name_of(w.first),
                       w.threads > 1 ? fmt::format(" and {} after it", w.threads - 1) : "", w.what);
-    }
     block_.fault_in(first, fmt::format("deadlock: {} of {} threads have ended, the others wait: {}",
                                        block_.ended(), block_.threads(), who_waits));
   }
   // Name the first thread that waits, what it waits at, and the first that never came.
-  const char* const at = block_.thread(first).waits_at;
-  std::string why =
-      fmt::format("deadlock: waits at {} ({})", at, place(block_.thread(first).where));
+  const auto waits = [](const Thread& thread) {
+    return fmt::format("waits at {} ({})", thread.waits_at, place(thread.where));
+  };
+  std::string why = "deadlock: " + waits(block_.thread(first));
   for (int t = 0; t < block_.threads(); ++t) {
     const Thread& absent = block_.thread(t);
     const bool ended = absent.state == Thread::State::done;
-    if (!ended && std::strcmp(absent.waits_at, at) == 0) continue;
-    why +=
-        fmt::format(", which thread ({},{},{}) never reaches: it {}", absent.index.x,
-                    absent.index.y, absent.index.z,
-                    ended ? "has ended"
-                          : fmt::format("waits at {} ({})", absent.waits_at, place(absent.where)));
+    if (!ended && std::strcmp(absent.waits_at, block_.thread(first).waits_at) == 0) continue;
+    why += fmt::format(", which {} never reaches: it {}", block_.name_of(t),
+                       ended ? "has ended" : waits(absent));
     break;
   }
   block_.fault_in(first,

@@ -139,13 +139,6 @@ class Sim : public Device {
   void download(void* host, const Array& array) override;
   std::vector<KernelReport> run(const std::string& rung,
                                 const std::function<void()>& work) override;
-  std::optional<Timing> time(const std::function<void()>&, const TimingOptions&) override {
-    return {};
-  }
-  std::map<std::string, double> time_kernels(const std::function<void()>&,
-                                             const TimingOptions&) override {
-    return {};
-  }
 
   /// Runs one kernel to its end. Throws its Fault.
   /// `function`: the kernel's code, by which a trace finds its lines.

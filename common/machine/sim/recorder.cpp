@@ -102,8 +102,7 @@ void Recorder::start_block(int64_t index, int threads) {
 
 void Recorder::end_block(const std::vector<BlockMemory::Region>& regions) {
   auto& shared = trace_.launches.back().shared;
-  if (shared.empty())
-    for (const auto& r : regions) shared.push_back({r.name, r.begin, r.bytes});
+  if (shared.empty()) shared = regions;
   runs(thread_);
   for (size_t t = 0; t < lanes_.size(); ++t) {
     thread_ = static_cast<int>(t);
@@ -154,13 +153,8 @@ void Recorder::settle(int site) {
 
 void Recorder::absorb(Event& e, Lane& lane) {
   e.told.add(std::exchange(lane.pending, {}));
-  for (auto& t : lane.touches) {
-    const auto same = find_touch(e.touches, t.array_begin, t.write);
-    if (same == e.touches.end())
-      e.touches.push_back(std::move(t));
-    else
-      same->ranges.add(t.ranges);
-  }
+  for (const auto& t : lane.touches)
+    touched(e.touches, t.array, t.array_begin, t.write).add(t.ranges);
   lane.touches.clear();
 }
 
@@ -263,19 +257,11 @@ void Recorder::access(const Array* array, bool write, int64_t begin, int64_t end
   self.site = here;
 }
 
-std::vector<Recorder::Event::Touch>::iterator Recorder::find_touch(
-    std::vector<Event::Touch>& touches, int64_t array_begin, bool write) {
-  return std::find_if(touches.begin(), touches.end(), [&](const Event::Touch& t) {
-    return t.array_begin == array_begin && t.write == write;
-  });
-}
-
-void Recorder::add_touch(std::vector<Event::Touch>& touches, const SharedPlace& place,
-                         int64_t bytes, bool write) {
-  auto same = find_touch(touches, place.begin, write);
-  if (same == touches.end())
-    same = touches.insert(touches.end(), {place.name, place.begin, write, {}});
-  same->ranges.add(place.at, place.at + bytes);
+Ranges& Recorder::touched(std::vector<Event::Touch>& touches, const char* array, int64_t begin,
+                          bool write) {
+  for (auto& t : touches)
+    if (t.array_begin == begin && t.write == write) return t.ranges;
+  return touches.emplace_back(Event::Touch{array, begin, write, {}}).ranges;
 }
 
 void Recorder::copy(const SharedPlace& target, int64_t bytes, bool zeros) {
@@ -285,11 +271,12 @@ void Recorder::copy(const SharedPlace& target, int64_t bytes, bool zeros) {
     absorb(find("zeros", nullptr, here), lane());
     lane().site = here;
   }
-  add_touch(events()[lane().at].touches, target, bytes, true);
+  touched(events()[lane().at].touches, target.name, target.begin, true)
+      .add(target.at, target.at + bytes);
 }
 
 void Recorder::touch(const SharedPlace& place, int64_t bytes, bool write) {
-  add_touch(lane().touches, place, bytes, write);
+  touched(lane().touches, place.name, place.begin, write).add(place.at, place.at + bytes);
   if (!write) return;  // what is read is for the next event
   const int here = site();
   settle(here);
@@ -309,10 +296,7 @@ void Recorder::collective(const char* word, unsigned mask) {
   for (int i = 0; i < 32; ++i) {
     if (!(mask >> i & 1)) continue;
     thread_ = computes / 32 * 32 + i;
-    const Lane& other = lane();
-    const Amounts& p = other.pending;
-    if (p.matmul_flops || p.exps || p.other_flops)
-      absorb(find("compute", nullptr, here, other.site), lane());
+    settle(here);
   }
   thread_ = computes;
   Event& e = find(word, word, here);
@@ -352,17 +336,10 @@ void Recorder::event(const char* what, const std::string& name, int64_t number, 
 }
 
 void Recorder::fault(const std::string& message, int thread, bool running) {
-  auto& f = trace_.fault;
-  f.message = message;
-  f.launch = static_cast<int>(trace_.launches.size()) - 1;
-  f.block = block_;
-  f.thread = thread;
-  if (thread < 0) return;
-  if (running) {
-    f.site = site();
-    return;
-  }
-  f.site = lanes_[static_cast<size_t>(thread)].site;
+  trace_.fault = {message, static_cast<int>(trace_.launches.size()) - 1, block_, thread,
+                  thread < 0 ? -1
+                  : running  ? site()
+                             : lanes_[static_cast<size_t>(thread)].site};
 }
 
 }  // namespace ladder::sim

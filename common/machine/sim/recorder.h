@@ -96,10 +96,8 @@ class Recorder {
   void settle(int site);
   /// Adds to an event what a lane counted, and did to shared memory, since the one before.
   static void absorb(Event& event, Lane& lane);
-  static std::vector<Event::Touch>::iterator find_touch(std::vector<Event::Touch>& touches,
-                                                        int64_t array_begin, bool write);
-  static void add_touch(std::vector<Event::Touch>& touches, const SharedPlace& place, int64_t bytes,
-                        bool write);
+  static Ranges& touched(std::vector<Event::Touch>& touches, const char* array, int64_t begin,
+                         bool write);
 
   const Counts& counts_;
   Amounts charged_;  // that some thread has been charged with

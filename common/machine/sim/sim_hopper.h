@@ -91,8 +91,7 @@ void setmaxnreg_inc() {
 }
 template <int n>
 void setmaxnreg_dec() {
-  static_assert(n >= 24 && n <= 256 && n % 8 == 0);
-  worker->async().wgmmas.set_registers(n);
+  setmaxnreg_inc<n>();
 }
 
 // ----------------------------------------------------------------------------------- bulk copies
@@ -170,12 +169,8 @@ inline uint64_t advanced(uint64_t descriptor, int bytes) {
 inline void wgmma_fence_instruction() {}
 /// Here everything is in the program's order.
 inline void scheduling_barrier() {}
-template <int n>
-void hold(float (&registers)[n][4]) {
-  worker->async().wgmmas.fence_registers(registers, sizeof(registers));
-}
-template <int n>
-void hold(unsigned (&registers)[n][4]) {
+template <class R, int n>
+void hold(R (&registers)[n][4]) {
   worker->async().wgmmas.fence_registers(registers, sizeof(registers));
 }
 inline void wgmma_commit() {
@@ -193,39 +188,27 @@ void done_with(Smem<T> tile, int n) {
   worker->async().wgmmas.done_with(tile.place(0), n * int64_t{sizeof(T)}, sizeof(T));
 }
 
-template <class T>
-constexpr Element kElement = std::is_same_v<T, bf16> ? Element::bf16 : Element::fp16;
-
 /// Whether gpu_hopper.h has a product 8·n wide.
 template <int n>
 constexpr bool kHasWidth = n == 4 || n == 8 || n == 16 || n == 32;
+template <class T>
+constexpr Element kElement = sizeof(T) == 1            ? Element::e4m3
+                             : std::is_same_v<T, bf16> ? Element::bf16
+                                                       : Element::fp16;
 
-/// Counts 2·64·N·16 matmul FLOPs, and the bytes of shared memory that its descriptors name.
+/// Counts 2·64·N·16 matmul FLOPs (of e4m3 2·64·N·32), and the bytes of shared memory that its
+/// descriptors name.
 template <class T, bool transposed_a, bool transposed_b, int n>
-void wgmma_m64k16(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
-  static_assert(sizeof(T) == 2 && kHasWidth<n>);
+void wgmma_m64(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
+  static_assert(kHasWidth<n>);
   worker->async().wgmmas.issue(
       {8 * n, kElement<T>, false, transposed_a, transposed_b, a, b, scale_d}, &d[0][0], nullptr);
 }
 template <class T, bool transposed_b, int n>
-void wgmma_m64k16(float (&d)[n][4], unsigned (&a)[4], uint64_t b, int scale_d) {
-  static_assert(sizeof(T) == 2 && kHasWidth<n>);
+void wgmma_m64(float (&d)[n][4], unsigned (&a)[4], uint64_t b, int scale_d) {
+  static_assert(kHasWidth<n>);
   worker->async().wgmmas.issue({8 * n, kElement<T>, true, false, transposed_b, 0, b, scale_d},
                                &d[0][0], a);
-}
-
-/// Of e4m3. Counts 2·64·N·32 matmul FLOPs, and those bytes.
-template <int n>
-void wgmma_m64k32(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
-  static_assert(kHasWidth<n>);
-  worker->async().wgmmas.issue({8 * n, Element::e4m3, false, false, false, a, b, scale_d}, &d[0][0],
-                               nullptr);
-}
-template <int n>
-void wgmma_m64k32(float (&d)[n][4], unsigned (&a)[4], uint64_t b, int scale_d) {
-  static_assert(kHasWidth<n>);
-  worker->async().wgmmas.issue({8 * n, Element::e4m3, true, false, false, 0, b, scale_d}, &d[0][0],
-                               a);
 }
 
 }  // namespace ladder::sim

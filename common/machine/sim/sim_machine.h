@@ -465,10 +465,6 @@ inline void read_4(float (&x)[4], Hbm<const float> source) {
   source.count<Access::read, 16>(0);
   std::memcpy(x, source.data(), sizeof(x));
 }
-inline void read_4(float (&x)[4], Smem<float> source) {
-  check_aligned(source, "read of 4 floats of", 16);
-  std::ranges::copy(source.load_as<std::array<float, 4>>(0), x);
-}
 inline void store_4(Smem<float> target, const float (&x)[4]) {
   check_aligned(target, "store of 4 floats to", 16);
   for (const float f : x) check_waited_for(f);

@@ -52,11 +52,6 @@ void for_each_chunk(const Wgmma& wgmma, uint64_t descriptor, int rows, bool tran
       f(transposed ? d.in_column(i, k) : d.in_row(i, k, wgmma.bytes()), i, k);
 }
 
-/// Row and column of a lane's register i of an accumulator.
-std::pair<int, int> element(int lane, int i) {
-  return {lane / 32 * 16 + lane % 32 / 4 + i % 4 / 2 * 8, i / 4 * 8 + lane % 4 * 2 + i % 2};
-}
-
 }  // namespace
 
 WgmmaEngine::WgmmaEngine(Block& block, BlockMemory& memory)
@@ -65,16 +60,13 @@ WgmmaEngine::WgmmaEngine(Block& block, BlockMemory& memory)
 }
 
 WgmmaEngine::Warpgroup& WgmmaEngine::mine(const char* what) {
-  const auto g = static_cast<size_t>(block_.running() / 128);
-  if (g >= warpgroups_.size())
-    fault(fmt::format("{} by a warpgroup of fewer than 128 threads", what));
-  return *warpgroups_[g];
+  if (!group()) fault(fmt::format("{} by a warpgroup of fewer than 128 threads", what));
+  return *group();
 }
 
 void WgmmaEngine::end_thread() const {
-  const int t = block_.running();
-  const auto g = static_cast<size_t>(t / 128);
-  if (g < warpgroups_.size() && warpgroups_[g]->lanes[t % 128].issued > warpgroups_[g]->first_op)
+  const Warpgroup* const g = group();
+  if (g && g->lanes[block_.running() % 128].issued > g->first_op)
     fault("ends with a wgmma that was never waited for");
 }
 
@@ -99,15 +91,12 @@ void WgmmaEngine::set_registers(int n) {
 
 void WgmmaEngine::done_with(const SharedPlace& place, int64_t bytes, int element) {
   memory_.check_read_by_others(place, bytes, element, block_.running());
-  const auto g = static_cast<size_t>(block_.running() / 128);
-  if (g >= warpgroups_.size()) return;
-  for (const Op& op : warpgroups_[g]->ops)
+  if (!group()) return;
+  for (const Op& op : group()->ops)
     for (const int64_t at : op.reads)
       if (at >= place.at && at < place.at + bytes)
-        fault(
-            fmt::format("releases shared {}[{}] (element of {} bytes), which a wgmma not waited "
-                        "for still reads",
-                        place.name, (at - place.begin) / element, element));
+        fault(fmt::format("releases {}, which a wgmma not waited for still reads",
+                          (place + (at - place.at)).element(element)));
 }
 
 // ------------------------------------------------------------------------------------- registers
@@ -121,10 +110,7 @@ void WgmmaEngine::fence_registers(const void* registers, size_t bytes) {
     float* const d = chain->lanes[l];
     if (reinterpret_cast<const char*>(d) != begin) return false;
     check_untouched(d, block_.running(), *chain);
-    for (int i = 0; i < chain->N / 2; ++i) {
-      const auto [row, column] = element(l, i);
-      d[i] = chain->sums[static_cast<size_t>(row * chain->N + column)];
-    }
+    for (int i = 0; i < chain->N / 2; ++i) d[i] = chain->sum(l, i);
     return true;
   });
   auto entry = std::find_if(fenced.begin(), fenced.end(), [&](const Lane::Fenced& f) {
@@ -154,7 +140,7 @@ void WgmmaEngine::hand_over(const Lane& lane, const void* registers, size_t byte
 void WgmmaEngine::check_untouched(const float* d, int thread, const Chain& chain) const {
   for (int i = 0; i < chain.N / 2; ++i) {
     if (std::bit_cast<uint32_t>(d[i]) == kOwnedByWgmma) continue;
-    const auto [row, column] = element(thread % 128, i);
+    const auto [row, column] = accumulator_element(thread % 128, i);
     block_.fault_in(
         thread,
         fmt::format("accumulator of a wgmma m64n{}k{}, row {}, column {}: other code wrote to "
@@ -187,7 +173,7 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
       op.reads.push_back(chunk);
       if (Recorder* const r = block_.recorder())
         if (const auto* of = memory_.region_at(chunk))
-          r->touch({of->name.c_str(), chunk, of->begin, of->begin + of->bytes}, 16, false);
+          r->touch({of->array.c_str(), chunk, of->begin, of->begin + of->bytes}, 16, false);
       block_.counts.sram_read += 16;
       block_.counts.sram_operands += 16;
     };
@@ -208,8 +194,7 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
     chain.lanes[l] = d;
     hand_over(lane, d, static_cast<size_t>(N / 2) * sizeof(float), "accumulator");
     for (int i = 0; i < N / 2; ++i) {
-      const auto [row, column] = element(l, i);
-      chain.sums[static_cast<size_t>(row * N + column)] = d[i];
+      chain.sum(l, i) = d[i];
       d[i] = std::bit_cast<float>(kOwnedByWgmma);
     }
   }
@@ -243,7 +228,7 @@ void WgmmaEngine::trace_products(const Warpgroup& group, int number) {
     if (op.group != number) continue;
     const int64_t flops = op.wgmma.flops();
     const BlockMemory::Region* const b = memory_.region_at(Descriptor(op.wgmma.b).start);
-    const std::string array = b ? b->name : "";
+    const std::string array = b ? b->array : "";
     if (!products.empty() && products.back().chain == op.chain.get() &&
         products.back().array == array)
       products.back().flops += flops;

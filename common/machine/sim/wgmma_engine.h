@@ -12,6 +12,7 @@
 #include <memory>
 #include <source_location>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "machine/sim/block.h"
@@ -37,6 +38,11 @@ struct Wgmma {
   int k() const { return 32 / bytes(); }
   int64_t flops() const { return int64_t{2} * 64 * N * k(); }
 };
+
+/// Row and column of a lane's register i of an accumulator.
+constexpr std::pair<int, int> accumulator_element(int lane, int i) {
+  return {lane / 32 * 16 + lane % 32 / 4 + i % 4 / 2 * 8, i / 4 * 8 + lane % 4 * 2 + i % 2};
+}
 
 class WgmmaEngine {
  public:
@@ -68,7 +74,11 @@ class WgmmaEngine {
   struct Chain {
     int N = 0, k = 0, ops = 0;
     float* lanes[128] = {};
-    std::vector<float> sums;  // 64 × N
+    std::vector<float> sums;       // 64 × N
+    float& sum(int lane, int i) {  // of its register i
+      const auto [row, column] = accumulator_element(lane, i);
+      return sums[static_cast<size_t>(row * N + column)];
+    }
   };
   struct Op {
     Wgmma wgmma;
@@ -102,7 +112,11 @@ class WgmmaEngine {
     int registers = 0;  // of each thread, since its setmaxnreg
   };
 
-  /// The running thread's; faults, of `what`, where it has none.
+  /// The running thread's; null where it has none, or a fault, of `what`.
+  Warpgroup* group() const {
+    const auto g = static_cast<size_t>(block_.running() / 128);
+    return g < warpgroups_.size() ? warpgroups_[g].get() : nullptr;
+  }
   Warpgroup& mine(const char* what = "wgmma");
   static void hand_over(const Lane& lane, const void* registers, size_t bytes, const char* what);
   void check_untouched(const float* d, int thread, const Chain& chain) const;

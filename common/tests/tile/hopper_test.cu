@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(kWarpgroup)
   const uint64_t start = matrix_descriptor(all, 0, 0) & 0x3fff;
   Accumulator<16, kColumns> acc;
   wgmma_fence(acc, a);
-  wgmma_m64k16<fp16, transposed>(acc.r[0], a.r[0][0], descriptor + start, 0);
+  wgmma_m64<fp16, transposed>(acc.r[0], a.r[0][0], descriptor + start, 0);
   wgmma_commit();
   wgmma_wait<0>(acc);
   show(acc, sums);
