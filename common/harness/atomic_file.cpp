@@ -15,7 +15,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "harness/options.h"
+#include "harness/bad_usage.h"
 
 namespace ladder {
 namespace {

@@ -15,8 +15,8 @@
 #include <string_view>
 
 #include "float16.h"
+#include "harness/bad_usage.h"
 #include "harness/json.h"
-#include "harness/options.h"
 
 namespace ladder {
 namespace {

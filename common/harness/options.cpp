@@ -16,6 +16,7 @@
 #include <tuple>
 #include <type_traits>
 
+#include "harness/bad_usage.h"
 #include "harness/steps.h"
 
 namespace ladder {

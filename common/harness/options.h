@@ -1,8 +1,6 @@
 // The command line of every rung's program.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -39,11 +37,6 @@ struct Options {
   bool json = false;
   bool verbose = false;
 };
-
-template <class... Parts>
-[[noreturn]] void bad_usage(fmt::format_string<Parts...> message, Parts&&... parts) {
-  throw Error(Exit::bad_usage, fmt::format(message, std::forward<Parts>(parts)...));
-}
 
 /// Prints to stdout. Throws Error(bad_usage) where that cannot be written to.
 void print(const std::string& text);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "harness/bad_usage.h"
 #include "harness/progress.h"
 #include "harness/steps.h"
 

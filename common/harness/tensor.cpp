@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "float16.h"
+#include "harness/bad_usage.h"
 #include "harness/npy.h"
 #include "harness/parallel.h"
 
