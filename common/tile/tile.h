@@ -269,15 +269,9 @@ __device__ __forceinline__ void write(const Tile<T, R, C, L>& tile, const Accumu
 /// Writes an accumulator as fp32 to shared memory, rows `pitch` floats apart (even).
 template <int M, int N>
 __device__ __forceinline__ void write(Smem<float> target, int pitch, const Accumulator<M, N>& acc) {
-  const int lane = lane_id();
-#pragma unroll
-  for (int i = 0; i < M / 16; ++i)
-#pragma unroll
-    for (int j = 0; j < N / 8; ++j)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        store_pair(target + ((16 * i + lane / 4 + 8 * half) * pitch + 8 * j + lane % 4 * 2),
-                   acc.r[i][j][2 * half], acc.r[i][j][2 * half + 1]);
+  for_each_pair(acc, [&](int row, int column, float x, float y) {
+    store_pair(target + (row * pitch + column), x, y);
+  });
 }
 
 }  // namespace ladder::MACHINE

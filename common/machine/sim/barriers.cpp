@@ -2,20 +2,18 @@
 
 #include <fmt/format.h>
 
-#include "machine/sim/fault.h"
-
 namespace ladder::sim {
 namespace {
 
-std::string name_of(const MbarrierPlace& place) {
-  return fmt::format("{}[{}]", place.name, place.index);
+std::string name_of(const SharedPlace& place) {
+  return fmt::format("{}[{}]", place.name, (place.at - place.begin) / int64_t{sizeof(Mbarrier)});
 }
 
 }  // namespace
 
 // ------------------------------------------------------------------------------------- mbarriers
 
-void Barriers::init(const MbarrierPlace& place, int count) {
+void Barriers::init(const SharedPlace& place, int count) {
   if (count < 1 || count >= 1 << 20)
     fault(fmt::format("mbarrier {}: a count of {}", name_of(place), count));
   for (const Barrier& b : barriers_)
@@ -31,13 +29,13 @@ void Barriers::fence_init() {
   for (Barrier& b : barriers_) b.fenced |= b.initialised_by == block_.running();
 }
 
-Barriers::Barrier& Barriers::find(const MbarrierPlace& place) {
+Barriers::Barrier& Barriers::find(const SharedPlace& place) {
   for (Barrier& b : barriers_)
     if (b.at == place.at) return b;
   fault(fmt::format("mbarrier {} is used before its init", name_of(place)));
 }
 
-void Barriers::arrive(const MbarrierPlace& place, int64_t bytes) {
+void Barriers::arrive(const SharedPlace& place, int64_t bytes) {
   Barrier& b = find(place);
   if (bytes < 0 || b.bytes + bytes >= 1 << 20)
     fault(fmt::format("mbarrier {}: {} bytes promised, and less than 2²⁰ is the most", b.name,
@@ -70,7 +68,7 @@ void Barriers::make_readable(Barrier& b) {
   });
 }
 
-void Barriers::wait(const MbarrierPlace& place, int parity, std::source_location where) {
+void Barriers::wait(const SharedPlace& place, int parity, std::source_location where) {
   Barrier& b = find(place);
   if (parity != 0 && parity != 1)
     fault(fmt::format("waits for parity {} of mbarrier {}: it is 0 or 1", parity, b.name));
@@ -81,7 +79,7 @@ void Barriers::wait(const MbarrierPlace& place, int parity, std::source_location
   block_.wait("mbarrier", where);
 }
 
-Barriers::Barrier& Barriers::for_load(const char* what, const MbarrierPlace& place) {
+Barriers::Barrier& Barriers::for_load(const char* what, const SharedPlace& place) {
   Barrier& b = find(place);
   if (!b.fenced)
     fault(fmt::format("{} to mbarrier {} without fence_mbarrier_init() after its init", what,

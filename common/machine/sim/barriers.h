@@ -14,11 +14,8 @@
 
 namespace ladder::sim {
 
-/// An mbarrier: number `index` of an array of them.
-struct MbarrierPlace {
-  const char* name;
-  int64_t at;  // byte in shared memory
-  int64_t index;
+struct Mbarrier {
+  uint64_t state;
 };
 
 class Barriers {
@@ -43,15 +40,15 @@ class Barriers {
   };
 
   // Called on fibers.
-  void init(const MbarrierPlace& place, int count);
+  void init(const SharedPlace& place, int count);
   void fence_init();
-  void arrive(const MbarrierPlace& place, int64_t bytes);
-  void wait(const MbarrierPlace& place, int parity, std::source_location where);
+  void arrive(const SharedPlace& place, int64_t bytes);
+  void wait(const SharedPlace& place, int parity, std::source_location where);
   void named_barrier(int id, int threads, bool waits, std::source_location where);
 
   /// The barrier that a load is to report to; `what` names the load in faults. Called on a fiber.
   /// It stays where it is.
-  Barrier& for_load(const char* what, const MbarrierPlace& place);
+  Barrier& for_load(const char* what, const SharedPlace& place);
   /// A load that a thread issued has ended, and its bytes stand at [begin, begin + bytes) of shared
   /// memory. They may be touched once a wait has seen the end of the phase that they count for.
   void load_ended(Barrier& barrier, int64_t begin, int64_t bytes, int thread, bool floats);
@@ -71,7 +68,7 @@ class Barriers {
     std::vector<int> waiters;
   };
 
-  Barrier& find(const MbarrierPlace& place);
+  Barrier& find(const SharedPlace& place);
   void settle(Barrier& barrier);  // ends the phase if nothing is missing
   void make_readable(Barrier& barrier);
 

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "machine/sim/fault.h"
-
 namespace ladder::sim {
 namespace {
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "machine/sim/fault.h"
 #include "machine/sim/recorder.h"
 
 namespace ladder::sim {

@@ -10,8 +10,16 @@
 
 #include "machine/sim/shadow.h"
 #include "machine/trace.h"
+#include "rung.h"
 
 namespace ladder::sim {
+
+/// A kernel did what CUDA forbids. Says rung, kernel, block, thread, array and index.
+struct Fault : Error {
+  explicit Fault(const std::string& what) : Error(Exit::wrong_result, what) {}
+};
+/// Throws a Fault that says who and where; called on the fiber at fault.
+[[noreturn]] void fault(const std::string& what);
 
 /// A place in an array in shared memory, all in bytes from the start of the block's.
 struct SharedPlace {

@@ -16,7 +16,6 @@
 #include "machine/sim/barriers.h"
 #include "machine/sim/block.h"
 #include "machine/sim/block_memory.h"
-#include "machine/sim/fault.h"
 #include "machine/sim/tma.h"
 #include "machine/sim/tracked.h"
 #include "machine/sim/wgmma_engine.h"

@@ -31,14 +31,15 @@ inline int multiprocessors() {
 
 // ------------------------------------------------------------------------------------- barriers
 
-struct Mbarrier {
-  uint64_t state;
-};
-
 /// An mbarrier of an array of them.
 class MbarrierRef {
  public:
-  explicit MbarrierRef(const MbarrierPlace& place) : place_(place) {}
+  MbarrierRef(const Smem<Mbarrier>& array, int64_t i) : place_(array.place(i)) {
+    const auto& [name, at, begin, end] = place_;
+    if (at < begin || at >= end)
+      fault(std::string("mbarrier ") + name + "[" + std::to_string(i) + "] of " +
+            std::to_string((end - begin) / int64_t{sizeof(Mbarrier)}));
+  }
 
   void init(int count) const { worker->async().barriers.init(place_, count); }
   void arrive() const { arrive_expect_tx(0); }
@@ -46,28 +47,15 @@ class MbarrierRef {
   void wait(int parity, std::source_location where = std::source_location::current()) const {
     worker->async().barriers.wait(place_, parity, where);
   }
-  const MbarrierPlace& place() const { return place_; }
+  const SharedPlace& place() const { return place_; }
 
  private:
-  MbarrierPlace place_;
+  SharedPlace place_;
 };
 
 template <>
-class Smem<Mbarrier> {
- public:
-  Smem() = default;
-  Smem(const char* name, int64_t begin, int64_t end) : name_(name), begin_(begin), end_(end) {}
-  MbarrierRef operator[](int64_t i) const {
-    const int64_t at = begin_ + i * int64_t{sizeof(Mbarrier)};
-    if (at < begin_ || at >= end_)
-      fault(std::string("mbarrier ") + name_ + "[" + std::to_string(i) + "] of " +
-            std::to_string((end_ - begin_) / int64_t{sizeof(Mbarrier)}));
-    return MbarrierRef({name_, at, i});
-  }
-
- private:
-  const char* name_ = "";
-  int64_t begin_ = 0, end_ = 0;
+struct InShared<Mbarrier> {
+  using Ref = MbarrierRef;
 };
 
 inline void fence_mbarrier_init() {

@@ -120,6 +120,14 @@ Hbm<T> hbm(Array& array) {
 
 // ---------------------------------------------------------------------------------- shared memory
 
+template <class T>
+class Smem;
+/// What [] of shared memory gives.
+template <class T>
+struct InShared {
+  using Ref = sim::Ref<T, Smem<T>>;
+};
+
 /// A pointer into the block's shared memory, bound to the region it was taken as.
 template <class T>
 class Smem {
@@ -127,7 +135,7 @@ class Smem {
   Smem() = default;
   Smem(const char* name, int64_t begin, int64_t end)
       : name_(name), at_(begin), begin_(begin), end_(end) {}
-  Ref<T, Smem> operator[](int64_t i) const { return {*this, i}; }
+  auto operator[](int64_t i) const { return typename InShared<T>::Ref(*this, i); }
   Smem operator+(int64_t n) const {
     Smem moved = *this;
     moved.at_ += n * static_cast<int64_t>(sizeof(T));

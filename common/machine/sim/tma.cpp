@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "machine/sim/fault.h"
-
 namespace ladder::sim {
 Tma::Tma(Block& block, BlockMemory& memory, Barriers& barriers)
     : block_(block),
@@ -95,13 +93,13 @@ Tma::Copy Tma::floats(const char* what, Tracked& array, int64_t at, const Shared
 
 // ------------------------------------------------------------------------------------------ loads
 
-void Tma::load(const TensorMap& map, const MbarrierPlace& barrier, const SharedPlace& target,
+void Tma::load(const TensorMap& map, const SharedPlace& barrier, const SharedPlace& target,
                const int (&at)[4]) {
   Barriers::Barrier& b = barriers_.for_load("TMA load", barrier);
   start_load("tma_load", {box("TMA load", map, target, at), &b, block_.running()}, target);
 }
 
-void Tma::bulk_load(Tracked& array, int64_t at, const MbarrierPlace& barrier,
+void Tma::bulk_load(Tracked& array, int64_t at, const SharedPlace& barrier,
                     const SharedPlace& target, int n) {
   Barriers::Barrier& b = barriers_.for_load("bulk_load", barrier);
   start_load("bulk_load", {floats("bulk_load", array, at, target, n), &b, block_.running()},

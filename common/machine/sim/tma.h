@@ -29,12 +29,12 @@ class Tma {
   Tma(Block& block, BlockMemory& memory, Barriers& barriers);
 
   // Called on fibers. `at`: the box's first element in the map.
-  void load(const TensorMap& map, const MbarrierPlace& barrier, const SharedPlace& target,
+  void load(const TensorMap& map, const SharedPlace& barrier, const SharedPlace& target,
             const int (&at)[4]);
   void store(const TensorMap& map, const SharedPlace& source, const int (&at)[4]);
   // `at`: the first float's byte in the array.
-  void bulk_load(Tracked& array, int64_t at, const MbarrierPlace& barrier,
-                 const SharedPlace& target, int n);
+  void bulk_load(Tracked& array, int64_t at, const SharedPlace& barrier, const SharedPlace& target,
+                 int n);
   void bulk_add(Tracked& array, int64_t at, const SharedPlace& source, int n);
   void commit_stores();
   void wait_stores(int groups_left, std::source_location where);

@@ -8,7 +8,6 @@
 
 #include "float16.h"
 #include "float8.h"
-#include "machine/sim/fault.h"
 #include "machine/sim/fp8_sums.h"
 
 namespace ladder::sim {
