@@ -32,7 +32,8 @@ struct MadeInputs {
 };
 using Maker = MadeInputs(const Case& c);
 Maker logits_far_below_0, logits_rising, queries_of_0, logits_as_stored, sums, shares_of_43,
-    tiles_that_cancel, tiles_that_rise, sums_that_rise, six_keys, keys_far_above, parts_that_rise;
+    tiles_that_cancel, tiles_that_rise, sums_that_rise, six_keys, keys_far_above, parts_that_rise,
+    rounds_that_rise;
 
 struct Case {
   const char* name;
@@ -267,6 +268,21 @@ MadeInputs parts_that_rise(const Case& c) {
   const auto V = [=](int j, int) {
     if (share(j) == 1) return j < 509 ? most : piece(c, rest, j - 509);
     return share(j) == first ? large : 0;
+  };
+  return {1, in_three_columns, in_pieces(c, K), V, {}, true};
+}
+
+/// The same for who merges 32 parts at a time, of 128 keys each: first those of the smallest P and
+/// those whose P is 1, then the 33rd, whose P is between. O = 1 is the difference of large sums.
+MadeInputs rounds_that_rise(const Case& c) {
+  const float first = 0x1.fep-3f, second = 0x1.fcp-1f, large = 1024;
+  const float rest = 1024 * first + 128 + 128 * second - 64 * first * large;
+  const auto share = [=](int j) {
+    return j < 1024 ? first : j < 1152 ? 1 : j < 4096 ? 1e-30f : second;
+  };
+  const auto K = [=](int j) { return std::log(share(j)); };
+  const auto V = [=](int j, int) {
+    return j < 64 ? large : j >= 1024 && j < 1027 ? piece(c, rest, j - 1024) : 0;
   };
   return {1, in_three_columns, in_pieces(c, K), V, {}, true};
 }
@@ -580,6 +596,9 @@ void check_settings(Device& device, const Variant& v) {
             {.settings = settings});  // in several parts: alone it is one, which nobody merges
     }
   }
+  if (v.device == DeviceKind::sim && v.decoding)
+    check({"rounds_that_rise", 1, 1, 1, 1, 4224, 48, false, bf, Input::normal, 1, rounds_that_rise},
+          {.settings = {{"splits", "64"}}});
   // And its larger tiles, which no shortage of shared memory brings up.
   for (const TileSize& tile : v.tiles)
     for (const Settings& settings : {Settings{}, other})
