@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.join(ROOT, "scripts"))
 
 from ladder.mutate.plant import change, with_mutants, write_if_new  # noqa: E402  (in scripts)
 
-FIRST = 1_000_000  # number: scripts/mutate counts from 0, and its mutants may be in the same program
+FIRST = 1_000_000  # number; scripts/mutate counts its mutants, maybe in the same program, from 0
 TABLE = os.path.join(ROOT, "common/tests/suite/mistakes.h")
 
 # The steps whose sources have mistakes.
