@@ -1,15 +1,17 @@
 """Builds and runs the tests: scripts/test, which has the help, calls this."""
 
+import collections
 import glob
 import itertools
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 
-from ladder import verdict
 from ladder.build import build, folder_of, ready
-from ladder.console import GOOD, Parser, run_command
+from ladder.console import GOOD, RED, Paint, Parser, run_command, wrap
 from ladder.files import ROOT
 from ladder.programs import cores
 from ladder.sources import find, read_sources
@@ -37,8 +39,7 @@ def step_of(sources, part):
     if "/" not in part:
         return step.rung, None
     # Another step's name may begin as this one's.
-    others = [one.variant for one in sources
-              if one.rung == step.rung and one.variant.startswith(f"{step.variant}_")]
+    others = [one.variant for one in sources if one.variant.startswith(f"{step.variant}_")]
     cases = [f"*/{name}:*/{name}_*" for name in (step.variant, *others)]
     return step.rung, f"{cases[0]}-{':'.join(cases[1:])}"
 
@@ -78,8 +79,45 @@ def run(words):
             if cases:
                 attempt([os.path.join(folder, "bin", f"{rung}_test"), f"--gtest_filter={cases}",
                          "--gtest_brief=1"], GTEST_OUTPUT=f"xml:{results}/{number}.xml")
-        verdict.show(glob.glob(os.path.join(results, "*.xml")))
+        show_verdict(glob.glob(os.path.join(results, "*.xml")))
     return next((abs(status) for status in statuses if status), GOOD)
+
+
+# ---- the verdict: from the JUnit files of ctest and GoogleTest ----
+
+# A test of ctest may be a Python file with many cases, which unittest's output tells of.
+PYTHONS = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
+PYTHON_SKIPPED = re.compile(r"\.\.\. skipped (['\"])(.*)\1$", re.MULTILINE)
+# GoogleTest's own file has the reason in the message, below the place; in ctest's it is in the
+# output, as is what is `not run here`.
+REASON = re.compile(r"^\S+:\d+: Skipped\n(.*)$|not run here: (.*)$", re.MULTILINE)
+
+
+def show_verdict(paths):
+    """Prints how many tests ran, failed and were skipped, and why."""
+    ran, failed, reasons = 0, [], collections.Counter()
+    for path in paths:
+        for case in xml.etree.ElementTree.parse(path).iter("testcase"):
+            said = "".join(case.findtext(part) or "" for part in ("system-out", "system-err"))
+            python, skipped = PYTHONS.search(said), case.find("skipped")
+            if case.find("failure") is not None:
+                failed.append(case.get("name"))
+            if skipped is not None:
+                found = REASON.search(said)
+                message = found[1] or found[2] if found else skipped.get("message", "")
+                reasons[message.split("\n")[-1].split("not run here: ")[-1].strip()] += 1
+            elif python:
+                mine = [found[2] for found in PYTHON_SKIPPED.finditer(said)]
+                reasons.update(mine)
+                ran += max(0, int(python[1]) - len(mine))  # a class may be skipped as a whole
+            else:
+                ran += 1
+    paint = Paint(sys.stdout)
+    head = f"{ran:,} tests ran, {len(failed)} failed, {sum(reasons.values())} were skipped"
+    shown = ["", (paint(RED, head) if failed else head) + (":" if reasons else ".")]
+    for why, count in reasons.most_common():
+        shown += wrap(f"{count} × {why}", "  ")
+    print("\n".join(shown + [paint(RED, f"Failed: {name}") for name in failed]))
 
 
 if __name__ == "__main__":
