@@ -168,11 +168,6 @@ class Code(unittest.TestCase):
             wrong = wrong_mask(*of, sees)
             self.assertTrue(said in wrong if said else wrong is None, wrong)
 
-    def test_a_sound_program_has_nothing_wrong_without_a_prediction(self):
-        lab, program = self.unchanged[IN_CODE["03.6"].file]
-        for case in CASES[:5]:
-            self.assertIsNone(wrong_in(lab, program, case, lambda record: {}))
-
 
 class Command(Scratch):
     def exercise(self, *words, status=0):
@@ -196,24 +191,19 @@ class Command(Scratch):
     def test_hints_one_by_one(self):
         hints = written()["01.1"].hints
         for shown in (1, 2, 3, 3):
-            out = self.exercise("01.1", "--hint")
+            out = self.exercise("--hint", "01.1")
             self.assertEqual([hint in out for hint in hints],
                              [i < shown for i in range(len(hints))])
         self.exercise("01.1", "--restart")
         self.assertNotIn(hints[1], self.exercise("01.1", "--hint"))
 
     def test_numbers(self):
-        self.assertEqual(self.exercise("01.1", "498,000", "240000"), "Right.\n")
+        build = f"--build={os.path.dirname(BIN)}"
+        for words in (["01.1", "498,000", "240000"], ["01.1", build, "498,000", "240000"],
+                      ["01.1", "498,000", build, "240000"]):
+            self.assertEqual(self.exercise(*words), "Right.\n", words)
         self.assertEqual(self.exercise("01.1", "498,000", "1", status=1),
                          "Not yet: bytes of `mma`: 1 is too small.\n")
-
-    def test_words_in_any_order(self):
-        for options in (["--build", os.path.dirname(BIN)], [f"--build={os.path.dirname(BIN)}"]):
-            for words in ([*options, "01.1", "498,000", "240000"],
-                          ["01.1", *options, "498,000", "240000"],
-                          ["01.1", "498,000", *options, "240000"]):
-                self.assertEqual(self.exercise(*words), "Right.\n", words)
-        self.assertIn("1. ", self.exercise("--hint", "01.1"))
 
     def test_solution(self):
         self.assertIn("4,944,000", self.exercise("00.1", "--solution"))
@@ -233,8 +223,6 @@ class Command(Scratch):
                            ("00.1 5 --hint", "give numbers, or one of")):
             with self.subTest(words):
                 self.assertIn(why, self.exercise(*words.split(), status=2))
-
-    def test_without_a_build_it_says_so(self):
         done = self.run_it(os.path.join(ROOT, "scripts/exercise"), "00.1", "1", "--build",
                            self.root, status=3)
         self.assertIn("00_naive is not built yet: scripts/run builds it", done.stderr)

@@ -101,7 +101,8 @@ class Rules(unittest.TestCase):
             ("float", "p.scale"), ("float", "a"), ("O[p.d", "s"), ("O[p.d", "a"), ("m = m", "m"),
             ("m = m", "a")])
         self.assertEqual([one for one in found if one[0] == "padded"],
-                         [("padded", "O[p.d", "p.d"), ("padded", "O[p.d", "D")])
+                         [("padded", "float", "D"), ("padded", "O[p.d", "p.d"),
+                          ("padded", "O[p.d", "D"), ("padded", "Chunk", "D")])
 
     def test_checks_run_on_the_host(self):
         text = ("int f(int a) const {\n  if (a < 3 && a > 1) fault(a);\n}\n"

@@ -6,46 +6,27 @@ Run alone: python3 scripts/tests/toy_test.py [C++ compiler]
 """
 
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
 import unittest
 
-from base import ROOT
+from base import ROOT, Scratch, argument, read
 
-COMPILER = None
+COMPILER = argument()
 
 
-class Toy(unittest.TestCase):
+class Toy(Scratch):
     def test_a_folder_and_a_line(self):
-        with tempfile.TemporaryDirectory() as tree:
-            for name in os.listdir(ROOT):
-                if name not in ("build", ".git", "CMakeLists.txt"):
-                    os.symlink(os.path.join(ROOT, name), os.path.join(tree, name))
-            shutil.copy(os.path.join(ROOT, "CMakeLists.txt"), tree)
-            with open(os.path.join(tree, "CMakeLists.txt"), "a", encoding="utf-8") as file:
-                file.write("add_rung(07_toy)\n")
-            os.mkdir(os.path.join(tree, "07_toy"))
-            shutil.copy(os.path.join(ROOT, "00_naive/attention.cu"), os.path.join(tree, "07_toy"))
-
-            def said(*words):
-                done = subprocess.run(words, cwd=tree, stdin=subprocess.DEVNULL,
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                      encoding="utf-8", check=False)
-                self.assertEqual(done.returncode, 0, done.stdout)
-                return done.stdout
-
-            said("cmake", "--preset", "sim",
-                 *([f"-DCMAKE_CXX_COMPILER={COMPILER}"] if COMPILER else []))
-            self.assertIn("stubs/07_toy/attention.cu.cpp",
-                          said("ninja", "-C", "build/sim", "-t", "commands", "07_toy"))
-            self.assertIn("suite_test.cpp",
-                          said("ninja", "-C", "build/sim", "-t", "commands", "07_toy_test"))
-            self.assertIn(": 07_toy.cli\n", said("ctest", "--test-dir", "build/sim", "-N"))
+        for name in set(os.listdir(ROOT)) - {"build", ".git", "CMakeLists.txt"}:
+            os.symlink(os.path.join(ROOT, name), self.at(name))
+        self.write("CMakeLists.txt", read(ROOT, "CMakeLists.txt") + "add_rung(07_toy)\n")
+        self.write("07_toy/attention.cu", read(ROOT, "00_naive/attention.cu"))
+        self.run_it("cmake", "--preset", "sim",
+                    *([f"-DCMAKE_CXX_COMPILER={COMPILER}"] if COMPILER else []))
+        for command, said in (
+                ("ninja -C build/sim -t commands 07_toy", "stubs/07_toy/attention.cu.cpp"),
+                ("ninja -C build/sim -t commands 07_toy_test", "suite_test.cpp"),
+                ("ctest --test-dir build/sim -N", ": 07_toy.cli\n")):
+            self.assertIn(said, self.run_it(*command.split()).stdout)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        COMPILER = sys.argv.pop(1)
     unittest.main()

@@ -11,9 +11,8 @@ import subprocess
 
 from ladder.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
 from ladder.files import ROOT
-from ladder.programs import Program
 from ladder.records import requested
-from ladder.steps import ladder_of
+from ladder.sources import Source
 
 PATCHES = os.path.join(ROOT, "scripts/ladder/exercises/patches")
 SECONDS = 300  # that a run may take
@@ -116,9 +115,7 @@ class Lab:
 
     def with_step(self, program, file):
         """The program, of which the step in this file is to be run."""
-        name = os.path.basename(file)
-        self.step_of[program] = name[:-3] if name != "attention.cu" else \
-            ladder_of([Program(program)], "sim").last_portable(rung_of(file)).variant
+        self.step_of[program] = Source(os.path.join(ROOT, file)).variant
         return program
 
     def unchanged(self, file):
