@@ -64,7 +64,7 @@ constexpr Case kCases[] = {
     {"whole", 1, 2, 2, 64, 64, 80, false, fp},
     {"ragged_grouped_causal", 2, 2, 1, 33, 33, 128, true, fp, Input::outliers},
     {"long_wide_causal", 1, 1, 1, 270, 270, 256, true, fp, Input::outliers},
-    {"grouped_wide", 1, 2, 1, 64, 40, 256, false, fp},
+    {"grouped_wide", 1, 2, 1, 64, 64, 256, false, fp},
     {"long_ragged_causal", 1, 2, 2, 300, 300, 80, true, fp},
     {"blind_rows_wide", 2, 1, 1, 50, 33, 184, true, fp, Input::outliers},
     // What is rarer.
