@@ -120,9 +120,6 @@ class Code(str):
             at = self.until(start.end(), ";{")
             if re.search(r"\bif\s*$", self[:start.start()]):
                 at = self.closes[self.index("(", start.end())]
-            # What a constant is initialised with, in braces; not the body of a function.
-            elif start[0] == "constexpr" and ")" not in self[start.end():at]:
-                at = self.closes.get(at, at)
             yield start.start(), at
         # The arguments of a template: the one < that has no space before it.
         for start in re.finditer(r"(?<=\w)<(?=[^\s=<])", self):
@@ -246,8 +243,7 @@ class Code(str):
 
 def plain_type(kind):
     kind = re.sub(r"\s+", " ", re.sub(r"\b(?:const|typename)\b", "", kind)).strip()
-    inner = re.fullmatch(r"std::type_identity_t<(.*)>", kind)
-    return re.sub(r"\s*([<>,])\s*", r"\1", (inner[1] if inner else kind).strip())
+    return re.sub(r"\s*([<>,])\s*", r"\1", kind)
 
 
 def alike(a, b):

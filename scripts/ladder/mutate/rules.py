@@ -273,11 +273,7 @@ def rounding(text):
 
 def padded(text):
     """The padded size of a head for the real one, and the other way round."""
-    arrays = re.finditer(r"[\w>,]\s+\w+\[([^\]]*)\]\s*[=;,{]", text)
-    extents = marks(text, [found.span(1) for found in arrays])
     for found in re.finditer(r"(?<![\w.:])(?:D|p\.d)\b(?!\s*::)", text):
-        if extents[found.start()]:
-            continue
         size, problem = (text.lookup(name, found.start()) for name in "Dp")
         if size and size.constant and problem and problem.type == "Problem":
             now = "p.d" if found[0] == "D" else "D"

@@ -75,32 +75,31 @@ constexpr X rounded(int id, const X& x) {
 
 // `a + M + b` stands for a + b, or a − b where the mutant M is active: M takes its place between
 // the two without a change of precedence. So for other operators; `a < M > b` stands for a < b.
-#define LADDER_MUTANT_OPERATOR(Name, OP, THEN, SOUND, MUTATED)                          \
-  struct Name {                                                                         \
-    int id;                                                                             \
-  };                                                                                    \
-  template <class A>                                                                    \
-  struct Name##After {                                                                  \
-    A&& a;                                                                              \
-    int id;                                                                             \
-  };                                                                                    \
-  template <class A>                                                                    \
-  constexpr Name##After<A> operator OP(A&& a, Name m) {                                 \
-    return {std::forward<A>(a), m.id};                                                  \
-  }                                                                                     \
-  template <class A, class B>                                                           \
-  constexpr auto operator THEN(Name##After<A> left, B&& right) {                        \
-    using R = std::remove_cvref_t<decltype(std::declval<A>() SOUND std::declval<B>())>; \
-    auto&& a = std::forward<A>(left.a);                                                 \
-    auto&& b = std::forward<B>(right);                                                  \
-    if constexpr (requires { R(MUTATED); })                                             \
-      if (on(left.id)) return R(MUTATED);                                               \
-    return R(std::forward<A>(a) SOUND std::forward<B>(b));                              \
+#define LADDER_MUTANT_OPERATOR(Name, OP, THEN, SOUND, MUTATED) \
+  struct Name {                                                \
+    int id;                                                    \
+  };                                                           \
+  template <class A>                                           \
+  struct Name##After {                                         \
+    A&& a;                                                     \
+    int id;                                                    \
+  };                                                           \
+  template <class A>                                           \
+  constexpr Name##After<A> operator OP(A&& a, Name m) {        \
+    return {std::forward<A>(a), m.id};                         \
+  }                                                            \
+  template <class A, class B>                                  \
+  constexpr auto operator THEN(Name##After<A> left, B&& b) {   \
+    auto& a = left.a;                                          \
+    using R = std::remove_cvref_t<decltype(a SOUND b)>;        \
+    if constexpr (requires { R(MUTATED); }) {                  \
+      if (on(left.id)) return R(MUTATED);                      \
+    } else if (on(left.id)) {                                  \
+      misfit();                                                \
+    }                                                          \
+    return R(a SOUND b);                                       \
   }
-#define LADDER_A std::forward<A>(a)
-#define LADDER_B std::forward<B>(b)
-#define LADDER_SIMPLE(Name, OP, THEN, OTHER) \
-  LADDER_MUTANT_OPERATOR(Name, OP, THEN, OP, LADDER_A OTHER LADDER_B)
+#define LADDER_SIMPLE(Name, OP, THEN, OTHER) LADDER_MUTANT_OPERATOR(Name, OP, THEN, OP, a OTHER b)
 
 LADDER_SIMPLE(Less, <, >, <=)
 LADDER_SIMPLE(LessEqual, <=, >=, <)
@@ -111,17 +110,17 @@ LADDER_SIMPLE(NotEqual, !=, !=, ==)
 LADDER_SIMPLE(Minus, -, -, +)
 LADDER_SIMPLE(Times, *, *, +)
 LADDER_SIMPLE(Over, /, /, *)
-LADDER_MUTANT_OPERATOR(Modulo, %, %, %, LADDER_A)
+LADDER_MUTANT_OPERATOR(Modulo, %, %, %, a)
 
 /// Not all that a number can be added to can have one subtracted.
 template <class A, class B>
-constexpr auto minus(A&& a, B&& b) {
-  if constexpr (requires { std::forward<A>(a) - std::forward<B>(b); })
-    return std::forward<A>(a) - std::forward<B>(b);
+constexpr auto minus(A& a, B& b) {
+  if constexpr (requires { a - b; })
+    return a - b;
   else
-    return std::forward<A>(a) + -std::forward<B>(b);
+    return a + -b;
 }
-LADDER_MUTANT_OPERATOR(Plus, +, +, +, minus(LADDER_A, LADDER_B))
+LADDER_MUTANT_OPERATOR(Plus, +, +, +, minus(a, b))
 
 /// f(…), or g(…) where the mutant is active.
 #define LADDER_MUTANT_CALL(id, f, g)                                       \
