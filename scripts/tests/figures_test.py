@@ -1,5 +1,4 @@
-"""Tests of the figures, over the committed measurements as each test changes them (committed.py),
-and of the drawings.
+"""Tests of the figures, over the committed measurements as each test changes them (committed.py).
 
 Run alone: python3 scripts/tests/figures_test.py
 """
@@ -11,22 +10,15 @@ import pickle
 import re
 import shutil
 import unittest
-from xml.etree import ElementTree
 
 from base import RESULTS, ROOT, SCRIPTS, Scratch, like, read
 from committed import COMMITTED, GPU, OTHER, PAPER, PICKLED, Changed
-from ladder.drawings.make import DRAWINGS
-from ladder.drawings.pen import COLOURS
 from ladder.figures import gallery
 from ladder.figures.gallery import FIGURES, digest, figure_data
 from ladder.figures.measured import Files
 from ladder.figures.memory import names_of
 from ladder.figures.pages import TABLES, stale
 from ladder.figures.pipeline import box_colour
-from ladder.files import course_pages
-
-SVG = "{http://www.w3.org/2000/svg}"
-
 
 class Figures(Changed):
     def test_what_is_missing_is_said_and_left_out(self):
@@ -253,40 +245,6 @@ class Command(Scratch):
         self.assertIn("there is no nosuch.json",
                       self.plot("nosuch.json", "--check", status=2).stderr)
         self.assertIn("there are speedup", self.plot("--only", "x", status=2).stderr)
-
-
-class Drawings(unittest.TestCase):
-    def each(self):
-        """(name, root, text) of all that are committed."""
-        for name in DRAWINGS:
-            text = read(RESULTS, "drawings", f"{name}.svg")
-            yield name, ElementTree.fromstring(text), text
-
-    def test_each_is_well_formed_and_has_both_colour_schemes(self):
-        for name, root, text in self.each():
-            light, _, dark = root.find(SVG + "style").text.partition("prefers-color-scheme:dark")
-            for element in root.iter():
-                for kind in element.get("class", "").split():
-                    if kind.partition("-")[0] in COLOURS:
-                        self.assertIn(f".{kind}{{", light, name)
-                        self.assertIn(f".{kind}{{", dark, name)
-            self.assertEqual(root.find(SVG + "title").text, DRAWINGS[name][0])
-            self.assertNotIn("<script", text)
-
-    def test_texts_are_large_enough_and_within_the_view_box(self):
-        # What a character takes of its size, roughly, in a wide font: DejaVu Sans.
-        for name, root, _ in self.each():
-            wide, high = map(float, root.get("viewBox").split()[2:])
-            for text in root.iter(SVG + "text"):
-                size, x = float(text.get("font-size")), float(text.get("x"))
-                length = size * sum(0.37 if c in "fijlrtI.,:;'() " else 0.62 for c in text.text)
-                left = x - {"middle": 0.5, "end": 1}.get(text.get("text-anchor"), 0) * length
-                self.assertTrue(10 <= size <= float(text.get("y")) <= high - 4 and
-                                0 <= left and left + length <= wide, (name, text.text))
-
-    def test_each_is_shown(self):
-        pages = "".join(map(read, course_pages()))
-        self.assertEqual([n for n in DRAWINGS if f"drawings/{n}.svg" not in pages], [])
 
 
 if __name__ == "__main__":

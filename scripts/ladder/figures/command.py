@@ -7,8 +7,6 @@ out and said.
 
 {figures}
 
-Without --out and --only it also draws the shapes of scripts/results/drawings, which need no data.
-
 What is compared, where no rule gives it, stands in scripts/ladder/course.py.
 
 --readme renews the tables as well: in README.md and the lessons, wherever there are markers for one
@@ -30,7 +28,6 @@ import textwrap
 
 from ladder.console import GOOD, WRONG_RESULT, Parser, run_command
 from ladder.course import CAPTIONS
-from ladder.drawings.make import stale_drawings, write_drawings
 from ladder.figures.gallery import FIGURES, draw
 from ladder.figures.measured import Files
 from ladder.figures.pages import need_places, stale, write_tables
@@ -60,20 +57,17 @@ def parse(arguments=None):
 
 def plot(options):
     out = options.out or os.path.join(RESULTS, "figures")
-    drawings = not (options.out or options.only)
     files = Files(options.file or newest_measured() or os.path.join(RESULTS, "sim.json"))
     pages = [options.readme] if options.readme else []
     if options.readme is True:
         pages = course_pages()
         need_places(pages, files)
     if options.check:
-        found = stale(files, out, pages) + (stale_drawings() if drawings else [])
+        found = stale(files, out, pages)
         if found:
             print("\n".join(found))
             print("scripts/figures draw --readme renews them", file=sys.stderr)
         return WRONG_RESULT if found else GOOD
-    if drawings:
-        write_drawings()
     draw(files, out, options.only)
     write_tables(files, pages)
     return GOOD
