@@ -12,7 +12,7 @@ from ladder import course
 from ladder.bench import clock
 from ladder.console import Stop
 from ladder.figures import replay
-from ladder.figures.pipeline_measured import panel as clock_panel
+from ladder.figures.pipeline import measured_panel
 
 FORWARD = course.PRODUCTS["attention"]
 
@@ -146,36 +146,41 @@ class Pipeline(unittest.TestCase):
         self.assertEqual(outlast > 0, d == 64)  # at d = 128 a softmax is as long as a product
 
 
-class ClockTest(unittest.TestCase):
+class Clock(unittest.TestCase):
     """Marks as boxes: consumers of 8 steps of 320 cycles, the second one 160 later."""
 
     def boxes(self, variant, parts, late):
+        """{consumer, or None where nobody has a product: [kind, text, from, to], …}"""
         shown = [[[1000 + 160 * who + 320 * (step + (late and what >= clock.O_ISSUED)) + part
                    for what, part in enumerate(parts)] for step in range(clock.STEPS)]
                  for who in (0, 1)]
-        return clock_panel({"variant": variant, "shown": shown, "block_q": 128, "block_kv": 128,
-                            "head_dim": 128, "cycles": {"step": 4096}, "sm_ghz": 1.5,
-                            "tflops": 500, "tflops_marked": 490}, 640)
+        panel = measured_panel({"variant": variant, "shown": shown, "block_q": 128,
+                                "block_kv": 128, "head_dim": 128, "cycles": {"step": 4096},
+                                "sm_ghz": 1.5, "tflops": 500, "tflops_marked": 490}, 640)
+        found = {None: [], 0: [], 1: []}
+        for kind, text, consumer, *span, _, _ in panel["boxes"]:
+            found[consumer].append([kind, text, *span])
+        return found
 
     def test_marks_become_boxes(self):
         # Begins, S issued, S done, softmax done, P ready, P·V issued, done.
-        panel = self.boxes("producer", [0, 10, 100, 200, 220, 230, 300], False)
-        self.assertEqual([box for box in panel["boxes"] if box[0] == 0 and box[4] <= 320],
-                         [[0, "S", "S14", 0, 100], [0, "O", "O14", 220, 300],
-                          [0, "softmax", "P14", 100, 200], [0, "rest", "", 200, 220]])
+        boxes = self.boxes("producer", [0, 10, 100, 200, 220, 230, 300], False)
+        self.assertEqual([box for box in boxes[0] if box[3] <= 320],
+                         [["S", "S14", 0, 100], ["O", "O14", 220, 300],
+                          ["softmax", "P14", 100, 200], ["rest", "", 200, 220]])
         # Of the second consumer: half of step 13's, cut off where the panel begins.
-        self.assertIn([1, "O", "O13", 60, 140], panel["boxes"])
-        self.assertEqual(panel["idle"][:2], [[140, 160], [300, 320]])
+        self.assertIn(["O", "O13", 60, 140], boxes[1])
+        self.assertEqual(boxes[None][-4:-2], [["idle", "", 140, 160], ["idle", "", 300, 320]])
         # Where P·V is step 13's, and is not done before S is; then nobody asks until the softmax is
         # done.
-        panel = self.boxes("overlap", [0, 10, 100, 200, 240, 20, 210], True)
-        self.assertEqual([box for box in panel["boxes"] if box[0] == 0 and box[4] <= 320],
-                         [[0, "S", "S14", 0, 100], [0, "O", "O13", 10, 100],
-                          [0, "perhaps", "", 100, 210], [0, "softmax", "P14", 100, 200],
-                          [0, "rest", "", 210, 240]])
+        boxes = self.boxes("overlap", [0, 10, 100, 200, 240, 20, 210], True)
+        self.assertEqual([box for box in boxes[0] if box[3] <= 320],
+                         [["S", "S14", 0, 100], ["O", "O13", 10, 100],
+                          ["perhaps", "", 100, 210], ["softmax", "P14", 100, 200],
+                          ["rest", "", 210, 240]])
         # Waited for after the softmax
-        panel = self.boxes("overlap", [0, 10, 100, 200, 300, 20, 280], True)
-        self.assertIn([0, "O", "O13", 10, 280], panel["boxes"])
+        boxes = self.boxes("overlap", [0, 10, 100, 200, 300, 20, 280], True)
+        self.assertIn(["O", "O13", 10, 280], boxes[0])
 
 
 if __name__ == "__main__":

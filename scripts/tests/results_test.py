@@ -14,8 +14,9 @@ import unittest
 from base import RESULTS, ROOT, SECONDS, argument, read
 from ladder import course
 from ladder.bench import grid, measure, traces
+from ladder.figures.gallery import stale_figures
 from ladder.figures.measured import Files
-from ladder.figures.pages import stale
+from ladder.figures.pages import stale_tables
 from ladder.files import course_pages, newest_measured
 from ladder.programs import programs_in
 from ladder.steps import ladder_of
@@ -39,8 +40,10 @@ def printed(words):
 
 class Committed(unittest.TestCase):
     def test_figures_and_tables_are_fresh(self):
-        found = stale(Files(newest_measured()), os.path.join(RESULTS, "figures"), course_pages())
-        self.assertEqual(found, [], "scripts/figures draw --readme renews them")
+        files = Files(newest_measured())
+        self.assertEqual([*stale_figures(files, os.path.join(RESULTS, "figures")),
+                          *stale_tables(files, course_pages())], [],
+                         "scripts/figures draw --readme renews them")
 
 
 class OfTheCode(unittest.TestCase):

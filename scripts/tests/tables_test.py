@@ -6,12 +6,13 @@ Run alone: python3 scripts/tests/tables_test.py
 
 import unittest
 
-from base import like
+from base import like, read
 from committed import GPU, Changed
 from ladder.console import Stop
 from ladder.figures.measured import Files, of_the_paper
-from ladder.figures.pages import TABLES, need_places, renewed
+from ladder.figures.pages import TABLES, renewed
 from ladder.figures.shared_roof import steps
+from ladder.files import course_pages
 
 
 class Tables(Changed):
@@ -158,17 +159,14 @@ class Tables(Changed):
         self.assertEqual(renewed(self.write("whole.md", text), files), (text, []))
         for text, why in (
                 ("<!-- nosuch:begin -->\n<!-- nosuch:end -->\n", "there are only ladder, peers"),
-                ("<!-- peers:begin -->\n", "lacks the marker <!-- peers:end --> after"),
-                ("<!-- peers:end -->\n<!-- peers:begin -->\n", "lacks the marker <!-- peers:end")):
+                ("<!-- peers:begin -->\n", "no <!-- peers:end --> after it"),
+                ("<!-- peers:end -->\n<!-- peers:begin -->\n", "no <!-- peers:end --> after it")):
             with self.assertRaisesRegex(Stop, why):
                 renewed(self.write("page.md", text), files)
-        need_places([self.write("page.md", "No table.\n"), self.at("whole.md")], files)
-        half = self.write("half.md", self.EVERY.replace("<!-- peers:begin -->", ""))
-        with self.assertRaisesRegex(Stop, "no markdown file has the markers <!-- peers:begin -->"):
-            need_places([half], files)
-        # What has no data needs no place.
-        self.gpu["peers"] = []
-        need_places([half], Files(GPU))
+
+    def test_each_stands_in_a_page(self):
+        pages = "".join(map(read, course_pages()))
+        self.assertEqual([name for name in TABLES if f"<!-- {name}:begin -->" not in pages], [])
 
 
 if __name__ == "__main__":

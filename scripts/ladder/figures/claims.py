@@ -1,9 +1,9 @@
 """The table of the papers' claims, held against what was measured and counted here."""
 
 from ladder import course
-from ladder.figures.markdown import at_the_machine, markdown
 from ladder.figures.measured import Measured, Missing, need
-from ladder.figures.names import POINTS, length_text, number, point_text, whole_bytes
+from ladder.figures.names import (POINTS, at_the_machine, length_text, markdown, number, point_text,
+                                  whole_bytes)
 from ladder.text import ratio_text, time_text
 
 

@@ -28,9 +28,9 @@ import textwrap
 
 from ladder.console import GOOD, WRONG_RESULT, Parser, run_command
 from ladder.course import CAPTIONS
-from ladder.figures.gallery import FIGURES, draw
+from ladder.figures.gallery import FIGURES, draw, stale_figures
 from ladder.figures.measured import Files
-from ladder.figures.pages import need_places, stale, write_tables
+from ladder.figures.pages import stale_tables, write_tables
 from ladder.files import RESULTS, course_pages, newest_measured
 
 
@@ -61,9 +61,8 @@ def plot(options):
     pages = [options.readme] if options.readme else []
     if options.readme is True:
         pages = course_pages()
-        need_places(pages, files)
     if options.check:
-        found = stale(files, out, pages)
+        found = [*stale_figures(files, out), *stale_tables(files, pages)]
         if found:
             print("\n".join(found))
             print("scripts/figures draw --readme renews them", file=sys.stderr)

@@ -2,14 +2,13 @@
 at every N."""
 
 from ladder import course
-from ladder.figures.markdown import (at_the_machine, geometric_mean, markdown, over_lengths,
-                                     without)
-from ladder.figures.measured import Measured
-from ladder.figures.names import (HEADS, PAPER_GRID, PEERS, POINTS, SIM, WAYS, label,
-                                  length_text, library, number, per_head, point_text, whole_bytes)
+from ladder.bench.workload import HIDDEN, LADDER_LENGTH, TOKENS
+from ladder.figures.measured import Measured, need
+from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, geometric_mean,
+                                  length_text, library, markdown, number, over_lengths, per_head,
+                                  point_text, whole_bytes)
 from ladder.records import requested, total
 from ladder.text import NO_VALUE, rate_text, ratio_text, time_text
-from ladder.bench.workload import HIDDEN, LADDER_LENGTH, TOKENS
 
 
 def ladder_table(files, _):
@@ -35,24 +34,18 @@ def ladder_table(files, _):
                 rate_text(other and other.tflops),
                 ratio_text(base.time_ms / gpu.time_ms if gpu and base else None),
                 *map(whole_bytes, counts)])
-    if not rows:
-        return without("The steps are not counted yet", SIM)
     lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
-                      "requested", "distinct", "DRAM", "workspace"], rows, range(2, 10))
+                      "requested", "distinct", "DRAM", "workspace"], need(rows), range(2, 10))
     about = (f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the "
              "kernels; *distinct*, each byte once a kernel, the sim's count; *DRAM*, what it "
              "served; *workspace*, memory beyond inputs and outputs.")
-    timed = files.gpu.paper(seqlen=n, head_dim=d, causal=False)
-    if not timed:
-        return [*lines, "", about, "", *without(
-            "No GPU has been measured yet, so there are no times", PAPER_GRID)]
+    if not files.gpu.there:
+        return [*lines, "", about]
     about += (f" Times are those of {TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and "
               "*d = 128* is the rate in TFLOP/s of as much work in heads of 128, on an "
               f"{at_the_machine(files)}.")
     if untimed:
         about += f" –: that run did not have {' and '.join(untimed)} yet."
-    if not any(total(e.record, "dram") for e in timed):
-        about += f" DRAM is not measured yet: `{PAPER_GRID}`, where counters may be read."
     return [*lines, "", about]
 
 
@@ -75,8 +68,7 @@ def peers_table(files, _):
                 ratios.setdefault((way, backend), []).extend(
                     (r["time_ms"] / mine[n]["time_ms"], n, *point)
                     for n, r in of.items() if n in mine)
-    if not rows:
-        return without("Ours beside PyTorch's is not measured yet", PAPER_GRID)
+    need(rows)
     names = [f"{number(rung)}'s `{variant}`{' backward' if way == 'bwd' else ''}"
              for way, (rung, variant) in ours.items()]
     if len(names) > 1:
@@ -119,8 +111,7 @@ def steps_table(files, name):
         rows.append([name_of(one), *cells])
         if one in steps and set(cells) == {NO_VALUE}:
             untimed.append(name_of(one))
-    if not files.gpu.there or len(untimed) == len(steps):
-        return without("The steps are not measured yet", PAPER_GRID)
+    need(len(untimed) < len(steps))
     lines = markdown(["step", *(point_text(*point) for point in POINTS)], rows, range(1, 5))
     text = (f"TFLOP/s at N = {n:,}, {files.gpu.dtype}, and in brackets against the step above, on "
             f"an {at_the_machine(files)}.")
@@ -143,9 +134,7 @@ def ratios_table(files, name):
             of.update({(point, n): ours[n] / rate
                        for n, rate in gpu.rates(way, other, *point).items() if n in ours})
     lengths = sorted({n for of in ratios.values() for _, n in of})
-    if not lengths:
-        return without(f"{label(step)} beside others is not measured yet", PAPER_GRID)
-    lines = over_lengths(lengths, [[point_text(*point), *(" · ".join(
+    lines = over_lengths(need(lengths), [[point_text(*point), *(" · ".join(
         f"{of[point, n]:.2f}" if (point, n) in of else NO_VALUE for of in ratios.values())
         for n in lengths)] for point in POINTS])
     passes = {"fwd": "", "bwd": ", backward", "both": ", forward and backward together"}[way]
