@@ -20,8 +20,8 @@ foreach(name sim/sim_test sim/races_test sim/hopper_faults_test gpu/sampling_tes
   ladder_test(${program} SOURCES ${tests}/${name}.cpp PROPERTIES LABELS asan)
 endforeach()
 foreach(name sim_test races_test hopper_faults_test)
-  target_compile_definitions(${name} PRIVATE LADDER_SIM)
-  target_compile_options(${name} PRIVATE -Wno-unknown-pragmas)
+  target_link_libraries(${name} PRIVATE sim_flags)
+  target_precompile_headers(${name} REUSE_FROM sim_headers)
 endforeach()
 
 if(LADDER_GPU)
@@ -61,9 +61,9 @@ add_custom_command(OUTPUT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
 add_library(planted OBJECT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
   ${CMAKE_BINARY_DIR}/stubs/02_safe_softmax/attention.cu.cpp)
 target_include_directories(planted PRIVATE ${CMAKE_BINARY_DIR}/planted)
-target_compile_definitions(planted PRIVATE LADDER_SIM)
-target_compile_options(planted PRIVATE -w ${compiles_sooner})
-target_link_libraries(planted PUBLIC ladder_flags)
+target_compile_options(planted PRIVATE -w)
+target_link_libraries(planted PRIVATE sim_flags)
+target_precompile_headers(planted REUSE_FROM sim_headers)
 add_library(planted_tests OBJECT ${tests}/suite/broken_test.cpp ${tests}/harness/reference_test.cpp)
 target_include_directories(planted_tests PRIVATE ${CMAKE_BINARY_DIR}/planted)
 target_compile_options(planted_tests PRIVATE ${compiles_sooner})
@@ -86,9 +86,6 @@ add_test(NAME broken_reference.forgets_D
 set_tests_properties(broken_reference.forgets_D PROPERTIES LABELS sim
   ENVIRONMENT LADDER_MISTAKE=reference_forgets_D PASS_REGULAR_EXPRESSION " FAILED TESTS")
 # And as a program, for the explorer to show where a fault happens: by the lines of this rung.
-set_source_files_properties(${CMAKE_BINARY_DIR}/planted/01_tiled_matmul/tile.cu.cpp
-  ${CMAKE_BINARY_DIR}/planted/01_tiled_matmul/attention.cu.cpp
-  PROPERTIES COMPILE_OPTIONS "-g1;-gdwarf-4")
 add_executable(broken_rung $<TARGET_OBJECTS:ladder_main>
   $<FILTER:$<TARGET_OBJECTS:planted>,INCLUDE,/01_tiled_matmul/>
   "$<FILTER:$<TARGET_OBJECTS:rung_01_tiled_matmul_sim>,EXCLUDE,/(attention|tile)[.]cu[.]>")
