@@ -113,33 +113,6 @@ QUANTISED = {
                             (128, True): [331, 523, 660, 754, 843, 862]}},
 }
 
-CAPTIONS = {
-    "speedup": "How much each step brings, on a logarithmic scale.",
-    "tflops_fwd": "The forward pass against N, PyTorch's in thin lines.",
-    "tflops_bwd": "The backward pass.",
-    "tflops_both": "Both together: what a training step pays for attention.",
-    "traffic": "HBM traffic: what the kernels ask for, each byte once, and what DRAM served.",
-    "roofline": "Each rung at its own intensity, under the ceilings that were measured.",
-    "decode": "Decoding: the rate at which K and V are read, as a share of a device copy's.",
-    "two_gpus": "From one GPU to another: what waits for HBM follows its bandwidth, what computes "
-                "does not.",
-    "workspace": "Memory beyond inputs and outputs: S and P grow with N², the rest with N or not "
-                 "at all.",
-    "block_size": "04 against its tile of keys: the larger, the fewer visits of Q and O.",
-    "access": "The two loop orders: 04 streams all of Q and O past each tile of K and V, 05 all of "
-              "K and V past each tile of Q.",
-    "pipeline": "Copies, tensor cores and consumers side by side: the order is the sim's, the time "
-                "a model's.",
-    "pipeline_measured": "The gain of products under softmaxes, measured: four steps of a block by "
-                         "the clock of its SM.",
-    "pipeline_bwd": "The backward pass in the same way: five products a step, and dQ on its way "
-                    "out.",
-    "shared_roof": "The backward pass against shared memory: a step can be no faster than its "
-                   "bytes.",
-    "error": "The largest error of each step against float64, and its tolerance.",
-    "fp8_error": "FP8 beside fp16: what each remedy brings alone, and what leaving it out costs.",
-}
-
 # ---- tables of lessons ----
 
 # TFLOP/s of a rung's steps, from `first` on, and of peers.

@@ -29,8 +29,8 @@ class Story:
 
 TRAFFIC = Story("requested", requested, bytes_text, "less", "more",
                 [("distinct", lambda record: bytes_text(total(record, "distinct")))],
-                "requested: bytes that the kernels ask of HBM, counted by the sim{}; distinct: each "
-                "byte once per kernel.")
+                "requested: bytes that the kernels ask of HBM, counted by the sim{}; distinct: "
+                "each byte once per kernel.")
 TIME = Story("time", lambda record: record.get("time_ms"), time_text, "faster", "slower",
              [("TFLOP/s", lambda record: rate_text(record.get("tflops"))),
               ("DRAM", lambda record: bytes_text(total(record, "dram")))],

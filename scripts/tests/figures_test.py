@@ -14,7 +14,6 @@ import unittest.mock
 
 from base import RESULTS, ROOT, SCRIPTS, Scratch, like
 from committed import COMMITTED, GPU, OTHER, PICKLED, Changed
-from ladder.course import CAPTIONS
 from ladder.figures import names, style
 from ladder.figures.gallery import FIGURES, digest, figure_data
 from ladder.figures.measured import Files
@@ -82,7 +81,7 @@ class Figures(Changed):
         label once, in the colour of its rung."""
         colours = {step["rung"]: step["colour"] for step in self.sim["steps"] + self.gpu["steps"]}
         for name, figure in data.items():
-            self.assertTrue(figure["title"] and CAPTIONS[name])
+            self.assertTrue(figure["title"] and FIGURES[name].caption)
             for panel in figure["panels"]:
                 ones = [one for kind in ("bars", "lines", "points", "rows")
                         for one in panel.get(kind, ())]
@@ -160,11 +159,11 @@ class Figures(Changed):
         self.assertIsNone(self.said()[0]["two_gpus"]["panels"][0]["rows"][0]["expected"])
 
     def test_the_digest_is_of_the_data_and_of_the_code_that_draws_it(self):
-        for name, (_, draw, _) in FIGURES.items():
+        for name, one in FIGURES.items():
             self.assertNotEqual(digest(name, {"x": 1}), digest(name, {"x": 2}))
             with unittest.mock.patch("inspect.getsource", return_value="") as source:
                 digest(name, {})
-            self.assertLessEqual({draw.__module__, style.__name__, names.__name__},
+            self.assertLessEqual({one.draw.__module__, style.__name__, names.__name__},
                                  {module.__name__ for (module,), _ in source.call_args_list})
 
     def test_nothing_is_cut_off_and_no_name_covers_another(self):
@@ -175,7 +174,7 @@ class Figures(Changed):
         from matplotlib.text import Text
         from matplotlib.transforms import Bbox
         for name, data in self.said()[0].items():
-            figure = FIGURES[name][1](plt, data)
+            figure = FIGURES[name].draw(plt, data)
             figure.canvas.draw()
             drawn = figure.get_tightbbox(figure.canvas.get_renderer())
             both = Bbox.union([drawn, figure.bbox_inches])

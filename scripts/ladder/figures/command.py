@@ -27,7 +27,6 @@ import sys
 import textwrap
 
 from ladder.console import GOOD, WRONG_RESULT, Parser, run_command
-from ladder.course import CAPTIONS
 from ladder.figures.gallery import FIGURES, draw, stale_figures
 from ladder.figures.measured import Files
 from ladder.figures.pages import stale_tables, write_tables
@@ -35,10 +34,10 @@ from ladder.files import RESULTS, course_pages, newest_measured
 
 
 def parse(arguments=None):
-    description, epilog = __doc__.format(figures="\n".join(
-        textwrap.fill(f"{name:18}{CAPTIONS[name]}", 100, initial_indent="  ",
-                      subsequent_indent=" " * 20) for name in FIGURES)).split("\n\n", 1)
-    parser = Parser(prog="scripts/figures draw", description=description, epilog=epilog)
+    figures = "\n".join(textwrap.fill(
+        f"{figure.name:18}{figure.caption}", 100, initial_indent="  ",
+        subsequent_indent=" " * 20) for figure in FIGURES.values())
+    parser = Parser("scripts/figures draw", __doc__.format(figures=figures))
     parser.add_argument("file", nargs="?", metavar="FILE",
                         help="(default the newest in scripts/results, or else its sim.json)")
     parser.add_argument("--out", metavar="DIR",
@@ -58,9 +57,7 @@ def parse(arguments=None):
 def plot(options):
     out = options.out or os.path.join(RESULTS, "figures")
     files = Files(options.file or newest_measured() or os.path.join(RESULTS, "sim.json"))
-    pages = [options.readme] if options.readme else []
-    if options.readme is True:
-        pages = course_pages()
+    pages = course_pages() if options.readme is True else [options.readme] * bool(options.readme)
     if options.check:
         found = [*stale_figures(files, out), *stale_tables(files, pages)]
         if found:

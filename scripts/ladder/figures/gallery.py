@@ -4,7 +4,7 @@ A figure's first function is of the files and returns plain data, or raises Miss
 draws the data with matplotlib.
 """
 
-import functools
+import collections
 import hashlib
 import inspect
 import io
@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+from functools import partial
 
 from ladder.figures import (decode, errors, memory, names, pipeline, rates, shared_roof, style,
                             two_gpus)
@@ -22,51 +23,74 @@ PAPER = "scripts/figures measure --grid paper"
 SIM = "scripts/figures measure --sim"
 DECODE = "scripts/figures measure --grid decode"
 CLOCK = "scripts/figures clock"
-FIGURES = {
-    "speedup": (rates.speedup, rates.draw_speedup, PAPER),
-    **{f"tflops_{way}": (functools.partial(rates.tflops, direction=way), rates.draw_tflops, PAPER)
-       for way in ("fwd", "bwd", "both")},
-    "traffic": (memory.traffic, memory.draw_traffic, SIM),
-    "roofline": (rates.roofline, rates.draw_roofline, PAPER),
-    "decode": (decode.decode, decode.draw_decode, DECODE),
-    "two_gpus": (two_gpus.two_gpus, two_gpus.draw_two_gpus, PAPER),
-    "workspace": (memory.workspace, memory.draw_workspace, SIM),
-    "block_size": (memory.block_size, memory.draw_block_size, SIM),
-    "access": (pipeline.access, pipeline.draw_boxes, SIM),
-    "pipeline": (functools.partial(pipeline.pipeline, name="pipeline"), pipeline.draw_boxes, SIM),
-    "pipeline_measured": (pipeline.pipeline_measured, pipeline.draw_boxes, CLOCK),
-    "pipeline_bwd": (functools.partial(pipeline.pipeline, name="pipeline_bwd"),
-                     pipeline.draw_boxes, SIM),
-    "shared_roof": (shared_roof.shared_roof, shared_roof.draw_shared_roof, f"{PAPER}, and {SIM}"),
-    "error": (errors.error, errors.draw_error, SIM),
-    "fp8_error": (errors.fp8_error, errors.draw_fp8_error, SIM),
-}
+BOTH = f"{PAPER}, and {SIM}"
+Figure = collections.namedtuple("Figure", "name data draw command caption")
+FIGURES = {figure.name: figure for figure in (
+    Figure("speedup", rates.speedup, rates.draw_speedup, PAPER,
+           "How much each step brings, on a logarithmic scale."),
+    Figure("tflops_fwd", partial(rates.tflops, direction="fwd"), rates.draw_tflops, PAPER,
+           "The forward pass against N, PyTorch's in thin lines."),
+    Figure("tflops_bwd", partial(rates.tflops, direction="bwd"), rates.draw_tflops, PAPER,
+           "The backward pass."),
+    Figure("tflops_both", partial(rates.tflops, direction="both"), rates.draw_tflops, PAPER,
+           "Both together: what a training step pays for attention."),
+    Figure("traffic", memory.traffic, memory.draw_traffic, SIM,
+           "HBM traffic: what the kernels ask for, each byte once, and what DRAM served."),
+    Figure("roofline", rates.roofline, rates.draw_roofline, PAPER,
+           "Each rung at its own intensity, under the ceilings that were measured."),
+    Figure("decode", decode.decode, decode.draw_decode, DECODE,
+           "Decoding: the rate at which K and V are read, as a share of a device copy's."),
+    Figure("two_gpus", two_gpus.two_gpus, two_gpus.draw_two_gpus, PAPER, two_gpus.CAPTION),
+    Figure("workspace", memory.workspace, memory.draw_workspace, SIM,
+           "Memory beyond inputs and outputs: S and P grow with N², the rest with N or not at "
+           "all."),
+    Figure("block_size", memory.block_size, memory.draw_block_size, SIM,
+           "04 against its tile of keys: the larger, the fewer visits of Q and O."),
+    Figure("access", pipeline.access, pipeline.draw_boxes, SIM,
+           "The two loop orders: 04 streams all of Q and O past each tile of K and V, 05 all of K"
+           " and V past each tile of Q."),
+    Figure("pipeline", partial(pipeline.pipeline, name="pipeline"), pipeline.draw_boxes, SIM,
+           "Copies, tensor cores and consumers side by side: the order is the sim's, the time a "
+           "model's."),
+    Figure("pipeline_measured", pipeline.pipeline_measured, pipeline.draw_boxes, CLOCK,
+           "The gain of products under softmaxes, measured: four steps of a block by the clock of"
+           " its SM."),
+    Figure("pipeline_bwd", partial(pipeline.pipeline, name="pipeline_bwd"),
+           pipeline.draw_boxes, SIM,
+           "The backward pass in the same way: five products a step, and dQ on its way out."),
+    Figure("shared_roof", shared_roof.shared_roof, shared_roof.draw_shared_roof, BOTH,
+           "The backward pass against shared memory: a step can be no faster than its bytes."),
+    Figure("error", errors.error, errors.draw_error, SIM,
+           "The largest error of each step against float64, and its tolerance."),
+    Figure("fp8_error", errors.fp8_error, errors.draw_fp8_error, SIM,
+           "FP8 beside fp16: what each remedy brings alone, and what leaving it out costs."),
+)}
 
 
 def figure_data(files, say=lambda text: None):
     """{name: data} of what can be drawn; says what is left out."""
     found = {}
-    for name, (build, _, command) in FIGURES.items():
+    for name, figure in FIGURES.items():
         try:
             # Six digits: what a figure can show, and the same on every machine.
-            found[name] = json.loads(json.dumps(build(files)),
+            found[name] = json.loads(json.dumps(figure.data(files)),
                                      parse_float=lambda text: float(f"{float(text):.6g}"))
         except Missing:
-            say(f"{name} is left out: {command} measures it")
+            say(f"{name} is left out: {figure.command} measures it")
     return found
 
 
 def digest(name, data):
     """Of the data and of the code that draws it."""
     code = [inspect.getsource(module) for module in (
-        sys.modules[FIGURES[name][1].__module__], style, names)]
+        sys.modules[FIGURES[name].draw.__module__], style, names)]
     text = json.dumps([name, data, code], sort_keys=True)
     return "ladder-sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def render(plt, name, data):
     """The SVG, with the digest inside."""
-    figure = FIGURES[name][1](plt, data)
+    figure = FIGURES[name].draw(plt, data)
     out = io.BytesIO()
     figure.savefig(out, format="svg", metadata={
         "Date": None, "Creator": None, "Title": data["title"], "Description": digest(name, data)})

@@ -9,7 +9,7 @@ from ladder.console import BAD_USAGE, Stop
 from ladder.figures.claims import claims_table
 from ladder.figures.decode import decode_table
 from ladder.figures.errors import fp8_error_table, fp8_times_table
-from ladder.figures.gallery import DECODE, PAPER, SIM, figure_data
+from ladder.figures.gallery import DECODE, FIGURES, PAPER, SIM, figure_data
 from ladder.figures.measured import Missing
 from ladder.figures.profile import profile_table
 from ladder.figures.shared_roof import shared_roof_table
@@ -23,8 +23,9 @@ def figure_list(files, _):
     """Those that can be drawn, each with a line."""
     lines = []
     for name, data in figure_data(files).items():
-        lines += [f"**{data['title']}.** {course.CAPTIONS[name]}", "",
-                  f"![{course.CAPTIONS[name]}](scripts/results/figures/{name}.svg)", ""]
+        caption = FIGURES[name].caption
+        lines += [f"**{data['title']}.** {caption}", "",
+                  f"![{caption}](scripts/results/figures/{name}.svg)", ""]
     return lines[:-1]
 
 

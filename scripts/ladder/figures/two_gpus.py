@@ -10,6 +10,9 @@ from ladder.files import short_name
 from ladder.records import total
 from ladder.text import NO_VALUE, time_text
 
+CAPTION = ("From one GPU to another: what waits for HBM follows its bandwidth, what computes does "
+           "not.")
+
 
 class Pair:
     """The GPU of the files and another, the one with less bandwidth first."""
@@ -128,7 +131,7 @@ def two_gpus_table(files, name):
         [[line, *(cell for d in HEADS for cell in cells(pair, of.get(d)))]
          for line, of in rows.items()], range(1, 1 + 3 * len(HEADS)))
     picture = [] if about["kernels"] else ["", (
-        f"![{course.CAPTIONS['two_gpus']}](scripts/results/figures/two_gpus.svg)")]
+        f"![{CAPTION}](scripts/results/figures/two_gpus.svg)")]
     return [*lines, "", about_the_pair(pair) + which(pair, rows, changed), *picture]
 
 
