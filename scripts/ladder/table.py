@@ -6,7 +6,7 @@ import re
 from ladder.console import (BAD_USAGE, BOLD, CYAN, DIM, GOOD, GREEN, NO_DEVICE, RED, WIDTH, YELLOW,
                             WRONG_RESULT, Paint, wrap)
 from ladder.records import error_text, largest_error, requested, shape_text, total
-from ladder.text import NO_VALUE, bytes_text, rate_text, ratio_text, time_text
+from ladder.text import NO_VALUE, bytes_text, rate_text, time_text
 
 HEADER = ["rung", "variant", "device", "time", "TFLOP/s", "requested", "distinct", "DRAM", "vs {}",
           "workspace", "error"]
@@ -58,8 +58,8 @@ def against(story, value, before):
     if round(ratio, 2) == 1:
         return "the same", DIM
     if ratio > 1:
-        return f"{ratio_text(ratio)}× {story.less}", GREEN
-    return f"{ratio_text(1 / ratio)}× {story.more}", YELLOW
+        return f"{rate_text(ratio)}× {story.less}", GREEN
+    return f"{rate_text(1 / ratio)}× {story.more}", YELLOW
 
 
 def laid_out(row, widths, left):
@@ -144,7 +144,7 @@ def details_table(runs, first, paint):
             rows.append([run.rung, variant, record.get("device", run.device),
                          time_text(record.get("time_ms")), rate_text(record.get("tflops")),
                          bytes_text(asked), bytes_text(total(record, "distinct")),
-                         bytes_text(total(record, "dram")), ratio_text(ratio),
+                         bytes_text(total(record, "dram")), rate_text(ratio),
                          bytes_text(record.get("workspace_bytes")),
                          error_text(record) + " ✗" * (run.status != GOOD)])
         if not run.records and run.status not in (BAD_USAGE, NO_DEVICE):

@@ -39,7 +39,7 @@ class Figures(Changed):
                 (lambda: self.gpu.update(ceilings=None), "roofline two_gpus shared_roof", two[1]),
                 (lambda: self.gpu.update(skipped=[]), "", ""),
                 (without(rung="00_naive"), "", ""),
-                (without(rung="06_backward"), "tflops_bwd tflops_both",
+                (without(rung="06_backward"), "tflops_bwd tflops_both shared_roof",
                  "mma_backward_beside_flash backward_beside_others backward_beside_cudnn_fp16 "
                  "training_beside_others"),
                 (without(rung="05_flash_v2"), "decode",

@@ -4,7 +4,7 @@ from ladder import course
 from ladder.figures.measured import Measured, Missing, need
 from ladder.figures.names import (POINTS, at_the_machine, length_text, markdown, number, point_text,
                                   whole_bytes)
-from ladder.text import ratio_text, time_text
+from ladder.text import rate_text, time_text
 
 
 def claims_table(files, _):
@@ -58,7 +58,7 @@ def speed(files, claim):
         verdict = "in part"
     else:
         verdict = "yes, and more" if lowest[0] > claim.get("most", lowest[0]) else True
-    least, most = ratio_text(lowest[0]), ratio_text(highest[0])
+    least, most = rate_text(lowest[0]), rate_text(highest[0])
     return (f"{least}× to {most}× (most at {where(highest)})" if least != most
             else f"{most}× ({where(highest)})"), verdict
 
@@ -66,7 +66,7 @@ def speed(files, claim):
 def less(files, claim):
     first, second = (max(speed_ratios(files, {**claim, "head_dim": d}))
                      for d in claim["head_dims"])
-    return (" against ".join(f"{ratio_text(one[0])}× ({where(one)})" for one in (second, first)),
+    return (" against ".join(f"{rate_text(one[0])}× ({where(one)})" for one in (second, first)),
             second[0] < first[0])
 
 
@@ -74,7 +74,7 @@ def growth(files, claim):
     texts, good = [], True
     for way, rung in claim["rungs"]:
         for source in (files.gpu, files.sim):
-            sizes = {e.seqlen: e.workspace_bytes / e.heads_in_all() for e in source.plain(
+            sizes = {e.seqlen: e.per_head(e.workspace_bytes) for e in source.plain(
                 way, rung=rung, head_dim=claim["head_dim"], causal=False)
                 if source.is_default(e.step)}
             n = max((n for n in sizes if 2 * n in sizes), default=None)
@@ -105,7 +105,7 @@ def matrix(files, claim):
     found = [max(of, key=lambda e: e.seqlen) for source in (files.gpu, files.sim)
              if (of := source.plain("fwd", rung=rung, variant=variant, causal=False))]
     e = need(found)[0]
-    each = e.workspace_bytes / e.heads_in_all() / e.seqlen**2 / 2
+    each = e.per_head(e.workspace_bytes) / e.seqlen**2 / 2
     return (f"{each:g} bytes at N = {length_text(e.seqlen)}, so "
             f"{each * claim['seqlen']**2 / 2**30:g} GiB at {length_text(claim['seqlen'])}, twice, "
             "for each head", abs(each - claim["bytes"]) < 0.1)
@@ -121,7 +121,7 @@ def error(files, claim):
                   for rung, variant, *settings in (claim["fast"], claim["slow"]))
     # Of a step that rounds its inputs the error is that against the inputs as they were.
     ours, theirs = (e.full_error()["rel"] for e in (fast, slow))
-    return (f"{ratio_text(theirs / ours)}× (N = {length_text(fast.seqlen)}, d = {fast.head_dim}: "
+    return (f"{rate_text(theirs / ours)}× (N = {length_text(fast.seqlen)}, d = {fast.head_dim}: "
             f"{ours:.1e} of the output's norm against {theirs:.1e})",
             theirs / ours >= claim["least"])
 

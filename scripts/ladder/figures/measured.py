@@ -48,8 +48,8 @@ class Entry:
         """Of O against full precision: a step that rounds its inputs has two errors."""
         return self.errors.get("o_full") or self.errors["o"]
 
-    def heads_in_all(self):
-        return self.batch * self.heads
+    def per_head(self, amount):
+        return None if amount is None else amount / (self.batch * self.heads)
 
 
 def of_the_paper(r):

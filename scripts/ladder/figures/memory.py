@@ -2,7 +2,7 @@
 
 from ladder import course
 from ladder.figures.measured import need, of_the_paper, series
-from ladder.figures.names import HEADS, gpu_text, number, per_head
+from ladder.figures.names import HEADS, gpu_text, number
 from ladder.figures.style import FAINT, INK, byte_axis, byte_tick, draw_lines, plots
 from ladder.files import short_name
 from ladder.records import requested, total
@@ -30,7 +30,7 @@ def traffic(files):
                            if e.device == "sim" or of_the_paper(e.record)]
                 lines += [{**files.look(step), "dashed": bool(more),
                            "label": number(step[0]) + more,
-                           **series(of, lambda e: per_head(e, count(e.record)))}
+                           **series(of, lambda e: e.per_head(count(e.record)))}
                           for step, of in files.steps_of(entries, way) if files.is_default(step)]
             panels.append({"title": f"{title}\nd = {d}",
                            "lines": [line for line in lines if line["x"]]})
@@ -68,7 +68,7 @@ def workspace(files):
         for step, of in files.steps_of(entries, way):
             if files.about[step] != files.ladder.last_portable(step[0]):
                 continue
-            line = series(of, lambda e: per_head(e, e.workspace_bytes))
+            line = series(of, lambda e: e.per_head(e.workspace_bytes))
             known = dict(zip(line["x"], line["y"]))
             for together, sizes in lines:
                 if all(known.get(n, size) == size for n, size in sizes.items()):
@@ -117,7 +117,7 @@ def block_size(files):
     panels = []
     for title, unit, measured, value, steps in (
             ("traffic: requested, N = {} (sim)", "bytes a head", files.sim,
-             lambda e: per_head(e, requested(e.record)), course.BLOCK_SIZE_COUNTED),
+             lambda e: e.per_head(requested(e.record)), course.BLOCK_SIZE_COUNTED),
             (f"time, N = {{}}, 16k tokens ({gpu_text(files)})", "ms", files.gpu,
              lambda e: e.time_ms, course.BLOCK_SIZE_TIMED)):
         lines = []

@@ -42,10 +42,6 @@ def gpu_text(files):
     return f"{files.gpu.machine['gpu']}, {files.gpu.dtype}"
 
 
-def per_head(entry, value):
-    return None if value is None else value / entry.heads_in_all()
-
-
 def whole_bytes(count):
     return bytes_text(None if count is None else round(count))
 

@@ -9,7 +9,7 @@ from ladder.figures.names import (HEADS, PEERS, PEER_NAMES, POINTS, WAYS, gpu_te
                                   point_text)
 from ladder.figures.style import draw_lines, plots, roof, row_axis, spread, two_marks
 from ladder.records import flops, requested, total
-from ladder.text import rate_text, ratio_text
+from ladder.text import rate_text
 
 
 def speedup(files):
@@ -26,7 +26,7 @@ def speedup(files):
                 if way == files.own_way(step):
                     value = timed[base].time_ms / entry.time_ms
                     bars.append({**files.look(step), "value": value, "text": (
-                        f"{ratio_text(value)}×   {rate_text(entry.tflops)} TFLOP/s"),
+                        f"{rate_text(value)}×   {rate_text(entry.tflops)} TFLOP/s"),
                         "default": files.gpu.is_default(step)})
             against = number(base[0]) if way == "fwd" else label(base)
             panels.append({"title": f"{WAYS[way]}, d = {d}, against {against}", "bars": bars})

@@ -5,7 +5,7 @@ from ladder import course
 from ladder.figures.measured import need
 from ladder.figures.names import HEADS, gpu_text, library, markdown, number
 from ladder.figures.replay import MATMUL_FLOPS
-from ladder.figures.style import INK, PEER_LINES, ink, plots, roof, spread, two_marks
+from ladder.figures.style import INK, PEER_LINES, plots, roof, spread, two_marks
 
 # Of one SM, per cycle. CUDA C++ Programming Guide: 32 banks of 4 bytes.
 SHARED_BYTES = 128
@@ -46,7 +46,7 @@ def steps(files):
 
 def shared_roof(files):
     """Points: where a step stands by what its products read and by all bytes, and its share of the
-    measured matmul rate; without a rate it has no point."""
+    measured matmul rate."""
     roofs, panels = files.gpu.roofs(), []
 
     def at_the_end(one, d):
@@ -56,9 +56,9 @@ def shared_roof(files):
         return rates and {"y": rates[n] / roofs["matmul_tflops"], "tflops": rates[n]}
 
     for d in HEADS:
-        points = [{**files.look(step), "y": None, "operands": 1 / one["of_operands"],
-                   "every": 1 / one["of_every"], **at_the_end(step, d)}
-                  for step, one in steps(files) if one["d"] == d]
+        points = [{**files.look(step), "operands": 1 / one["of_operands"],
+                   "every": 1 / one["of_every"], **rate} for step, one in steps(files)
+                  if one["d"] == d and (rate := at_the_end(step, d))]
         peers = [{"rung": backend, "label": library(backend), **rate}
                  for backend in course.SHARED_ROOF_PEERS if (rate := at_the_end(backend, d))]
         panels.append({"title": f"d = {d}", "points": need(points), "peers": peers})
@@ -73,32 +73,24 @@ def draw_shared_roof(plt, data):
         plt, data, (1.5 + 4.8 * len(panels), 4.6),
         f"By the sim's count of a step, {data['flops']:,} FLOPs and {data['bytes']} bytes of "
         "shared memory a cycle and SM. Filled, and the dotted line: by all bytes. Hollow: by "
-        "those alone\nthat products read. Each at the largest N that was measured; what has no "
-        "point has no measurement yet.", sharey=True)
+        "those alone\nthat products read. Each at the largest N that was measured.", sharey=True)
     most = 1.1 * max(1.5, *(p["operands"] for panel in panels for p in panel["points"]))
     for axis, panel in pairs:
         axis.set(xlim=(0, most), ylim=(0, 1.12),
                  xlabel="the products' cycles for each cycle of shared memory")
         roof(axis, [0, 1, most], [0, 1, 1], 2, f"cuBLAS {data['matmul_tflops']:.0f} TFLOP/s",
              (most * 0.98, 1.03))
-        lines = {}  # one for all points that share it
-        for p in panel["points"]:
-            lines.setdefault(round(p["every"], 2), []).append(p)
-        for x, (p, *others) in lines.items():
-            axis.plot([x] * 2, [0, min(1, x)], color=p["colour"], lw=0.9, ls=(0, (2, 2)), zorder=3)
-            right = x == max(lines)  # where no other line is beside it
-            axis.text(x + most * (0.006 if right else -0.012), 0.02, ", ".join(
-                [p["label"], *(other["label"].split()[-1] for other in others)]), rotation=90,
-                ha="left" if right else "right", va="bottom", fontsize=7.5, color=ink(p))
-        way = [p for p in panel["points"] if p["y"] is not None]
-        axis.plot([p["every"] for p in way], [p["y"] for p in way], color=INK, lw=0.9, zorder=3)
-        for p in way:
+        points = panel["points"]
+        for p in points:
+            axis.plot([p["every"]] * 2, [0, min(1, p["every"])], color=p["colour"], lw=0.9,
+                      ls=(0, (2, 2)), zorder=3)
             two_marks(axis, p, p["y"], p["every"], p["operands"])
+        axis.plot([p["every"] for p in points], [p["y"] for p in points], color=INK, lw=0.9)
         for peer in panel["peers"]:
             tint, dashes = PEER_LINES[peer["rung"]]
             axis.axhline(peer["y"], color=tint, lw=0.9, ls=dashes, zorder=1)
         spread(axis, [
-            *((p["operands"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in way),
+            *((p["operands"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in points),
             *((most, peer["y"], peer, peer["label"]) for peer in panel["peers"])], 11)
         axis.yaxis.set_major_formatter("{x:.0%}")
     pairs[0][0].set_ylabel("share of the matmul rate")

@@ -5,10 +5,10 @@ from ladder import course
 from ladder.bench.workload import HIDDEN, LADDER_LENGTH, TOKENS
 from ladder.figures.measured import Measured, need
 from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, geometric_mean,
-                                  length_text, library, markdown, number, over_lengths, per_head,
+                                  length_text, library, markdown, number, over_lengths,
                                   point_text, whole_bytes)
 from ladder.records import requested, total
-from ladder.text import NO_VALUE, rate_text, ratio_text, time_text
+from ladder.text import NO_VALUE, rate_text, time_text
 
 
 def ladder_table(files, _):
@@ -24,15 +24,15 @@ def ladder_table(files, _):
             gpu, sim, other = timed.get(step), counted.get(step), wide.get(step)
             if not gpu:
                 untimed.append(f"`{step[1]}`")
-            counts = [per_head(known, requested(known.record)),
-                      sim and per_head(sim, total(sim.record, "distinct")),
-                      gpu and per_head(gpu, total(gpu.record, "dram")),
-                      per_head(known, known.workspace_bytes)]
+            counts = [known.per_head(requested(known.record)),
+                      sim and sim.per_head(total(sim.record, "distinct")),
+                      gpu and gpu.per_head(total(gpu.record, "dram")),
+                      known.per_head(known.workspace_bytes)]
             rows.append([f"[{step[0]}]({step[0]}/README.md)", f"`{step[1]}`" + (
                 " backward" if way == "bwd" else ""),
                 time_text(gpu and gpu.time_ms), rate_text(gpu and gpu.tflops),
                 rate_text(other and other.tflops),
-                ratio_text(base.time_ms / gpu.time_ms if gpu and base else None),
+                rate_text(base.time_ms / gpu.time_ms if gpu and base else None),
                 *map(whole_bytes, counts)])
     lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
                       "requested", "distinct", "DRAM", "workspace"], need(rows), range(2, 10))

@@ -42,10 +42,6 @@ class Pair:
                 found[step] = tuple(records) if how(records[0]) == how(records[1]) else ()
         return found
 
-    def gain(self, records):
-        """Of a step's two records, or of a kernel's."""
-        return records[0]["time_ms"] / records[1]["time_ms"]
-
     def share(self, record):
         """Of its time on the first GPU: what its DRAM bytes take at a copy's rate. None where they
         were not counted."""
@@ -55,6 +51,11 @@ class Pair:
     def expected(self, share):
         """How much faster if that share follows the copy, and the rest stays as it is."""
         return 1 / (1 - min(share, 1) + min(share, 1) / self.copy) if share else None
+
+
+def gain(records):
+    """Of a step's two records, or of a kernel's."""
+    return records[0]["time_ms"] / records[1]["time_ms"]
 
 
 def how(record):
@@ -70,7 +71,7 @@ def two_gpus(files):
             if records:
                 share = pair.share(records[0])
                 rows.append({**files.look(step, " bwd" if files.own_way(step) == "bwd" else ""),
-                             "gain": pair.gain(records), "share": share,
+                             "gain": gain(records), "share": share,
                              "expected": pair.expected(share)})
         panels.append({"title": f"d = {d}", "rows": need(rows)})
     gpus = " and ".join(gpu.machine["gpu"] for gpu in pair.gpus)
@@ -108,15 +109,14 @@ def draw_two_gpus(plt, data):
 
 def two_gpus_table(files, name):
     """A line a step or a kernel: its time on both GPUs, and what of it is HBM's."""
-    about = course.TWO_GPUS_TABLES[name]
-    pair = Pair(files)
+    pair, about = Pair(files), course.TWO_GPUS_TABLES[name]
     rows, changed = {}, {}  # by line, of each d that was measured
     for d in HEADS:
         for step, records in pair.steps(d).items():
+            line = f"{number(step[0])} `{step[1]}`"
+            line += " backward" if files.own_way(step) == "bwd" else ""
             if step[0] not in about.get("rungs", [step[0]]):
                 continue
-            way = " backward" if files.own_way(step) == "bwd" else ""
-            line = f"{number(step[0])} `{step[1]}`{way}"
             if not records:
                 changed[line] = True
             elif about["kernels"]:
@@ -124,23 +124,30 @@ def two_gpus_table(files, name):
                     rows.setdefault(f"{line} · `{kernels[0]['name']}`", {})[d] = kernels
             else:
                 rows.setdefault(line, {})[d] = records
-    need(rows)
+
+    def cells(records):
+        if not records:
+            return [NO_VALUE] * 3
+        share = pair.share(records[0])
+        return [" → ".join(time_text(record["time_ms"]) for record in records),
+                f"{gain(records):.2f}", NO_VALUE if share is None else f"{share:.0%}"]
+
     first, second = pair.names()
     lines = markdown(
         ["", *(head for d in HEADS for head in (f"d = {d}: {first} → {second}", "×", "HBM"))],
-        [[line, *(cell for d in HEADS for cell in cells(pair, of.get(d)))]
-         for line, of in rows.items()], range(1, 1 + 3 * len(HEADS)))
+        [[line, *(cell for d in HEADS for cell in cells(of.get(d)))]
+         for line, of in need(rows).items()], range(1, 1 + 3 * len(HEADS)))
+    near = [line for line, of in rows.items()
+            if all(abs(gain(one) - pair.copy) < abs(gain(one) - pair.matmul)
+                   for one in of.values())]
+    text = (f"{about_the_pair(pair)} Nearer to the copy's × than to the product's: "
+            f"{', '.join(near) or 'none'}.")
+    if changed:
+        text += (" Left out, since their kernels or tiles are not the same in both files: "
+                 f"{', '.join(changed)}.")
     picture = [] if about["kernels"] else ["", (
         f"![{CAPTION}](scripts/results/figures/two_gpus.svg)")]
-    return [*lines, "", about_the_pair(pair) + which(pair, rows, changed), *picture]
-
-
-def cells(pair, records):
-    if not records:
-        return [NO_VALUE] * 3
-    share = pair.share(records[0])
-    return [" → ".join(time_text(record["time_ms"]) for record in records),
-            f"{pair.gain(records):.2f}", NO_VALUE if share is None else f"{share:.0%}"]
+    return [*lines, "", text, *picture]
 
 
 def about_the_pair(pair):
@@ -155,15 +162,3 @@ def about_the_pair(pair):
             f"product {pair.matmul:.2f} times ({matmuls[0]:.0f} → {matmuls[1]:.0f} TFLOP/s). HBM: "
             f"the part of the time on the {first} that the DRAM bytes take at the rate of its "
             "copy.")
-
-
-def which(pair, rows, changed):
-    """Of the lines of a table."""
-    near = [line for line, of in rows.items()
-            if all(abs(gain - pair.copy) < abs(gain - pair.matmul)
-                   for gain in map(pair.gain, of.values()))]
-    text = f" Nearer to the copy's × than to the product's: {', '.join(near) or 'none'}."
-    if changed:
-        text += (" Left out, since their kernels or tiles are not the same in both files: "
-                 f"{', '.join(changed)}.")
-    return text
