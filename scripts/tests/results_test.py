@@ -1,5 +1,5 @@
-"""Holds what is committed in scripts/results, and some of what the lessons of 04 and 05 say of their
-steps, to what the programs count.
+"""Holds what is committed in scripts/results, and some of what the lessons of 04 and 05 say of
+their steps, to what the programs count.
 
 Run alone: python3 scripts/tests/results_test.py [build/bin]
 """

@@ -7,7 +7,8 @@ out and said.
 
 {figures}
 
-What is compared, where no rule gives it, stands in scripts/ladder/course.py.
+What is compared, where no rule gives it, stands in scripts/ladder/course.py; the papers' claims in
+figures/claims.py beside it.
 
 --readme renews the tables as well: in README.md and the lessons, wherever there are markers for one
 (<!-- ladder:begin --> and <!-- ladder:end -->, peers, claims, figures). --check writes nothing, and

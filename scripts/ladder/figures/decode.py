@@ -60,7 +60,7 @@ def draw_decode(plt, data):
     return figure
 
 
-def decode_table(files, _):
+def decode_table(files):
     """A line a cache: the time, the share of the copy's rate, and peers' times over ours."""
     found = points(files)
     rows, ratios = {}, {peer: [] for peer in BESIDE}

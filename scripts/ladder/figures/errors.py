@@ -113,7 +113,7 @@ def draw_fp8_error(plt, data):
     return figure
 
 
-def fp8_error_table(files, _):
+def fp8_error_table(files):
     """A line a choice of settings: the root mean square error of O at each input."""
     rows = quantised(files)
     titles = [title for title, *_ in course.QUANTISED["inputs"]]
@@ -128,7 +128,7 @@ def fp8_error_table(files, _):
         + ", ".join(f"{a / b:.3g}" for a, b in zip(plain, best)) + ". Counted on the sim.")]
 
 
-def fp8_times_table(files, _):
+def fp8_times_table(files):
     """A line a head size and mask: the rate of the step's attention alone, and with all that is
     done before it. And the same over cuBLAS's, beside that of the kernel that was released."""
     step, released = course.QUANTISED["step"], course.QUANTISED["released"]

@@ -1,5 +1,6 @@
 """Tables between markers in markdown files: <!-- NAME:begin --> and <!-- NAME:end -->."""
 
+import functools
 import os
 import re
 import sys
@@ -19,7 +20,7 @@ from ladder.figures.visits import visits_tables
 from ladder.files import ROOT, write_whole
 
 
-def figure_list(files, _):
+def figure_list(files):
     """Those that can be drawn, each with a line."""
     lines = []
     for name, data in figure_data(files).items():
@@ -29,22 +30,22 @@ def figure_list(files, _):
     return lines[:-1]
 
 
-# How each is made, of the files and its name, and what measures it.
+# How each is made, of the files, and what measures it.
 TABLES = {"ladder": (ladder_table, SIM), "peers": (peers_table, PAPER),
           "claims": (claims_table, ""), "figures": (figure_list, ""),
           "visits": (visits_tables, SIM), "shared_roof": (shared_roof_table, SIM),
           "profile": (profile_table, "scripts/figures profile"), "decode": (decode_table, DECODE),
           "fp8_error": (fp8_error_table, SIM), "fp8_times": (fp8_times_table, PAPER),
-          **dict.fromkeys(course.STEP_TABLES, (steps_table, PAPER)),
-          **dict.fromkeys(course.RATIO_TABLES, (ratios_table, PAPER)),
-          **dict.fromkeys(course.TWO_GPUS_TABLES, (two_gpus_table, PAPER))}
+          **{name: (functools.partial(make, **about), PAPER) for make, tables in (
+              (steps_table, course.STEP_TABLES), (ratios_table, course.RATIO_TABLES),
+              (two_gpus_table, course.TWO_GPUS_TABLES)) for name, about in tables.items()}}
 BLOCK = re.compile(r"(<!-- (\w+):begin -->\n)(.*?)(<!-- \2:end -->)", re.DOTALL)
 
 
 def table(files, name):
     make, command = TABLES[name]
     try:
-        return "\n".join(make(files, name))
+        return "\n".join(make(files))
     except Missing:
         return f"*Not measured yet: `{command}` does it.*"
 

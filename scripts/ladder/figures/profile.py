@@ -47,7 +47,7 @@ def cell(one, seqlen, names, of):
     return f"{value / steps * (multiprocessors if of == 'sm' else 1):,.0f}"
 
 
-def profile_table(files, _):
+def profile_table(files):
     data = need(files.profile)
     kernels, about = data["kernels"], data["measured_on"]
     rows = [[text, *(cell(one, data["seqlen"], names, of) for one in kernels)]

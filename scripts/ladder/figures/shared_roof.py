@@ -97,7 +97,7 @@ def draw_shared_roof(plt, data):
     return figure
 
 
-def shared_roof_table(files, _):
+def shared_roof_table(files):
     """A line a step and head size: bytes of shared memory against the products' time."""
     rows = [[f"{number(step[0])} `{step[1]}`", str(one["d"]), "{} × {}".format(*one["tile"]),
              f"{one['cycles']:,}", f"{one['operands']:,}", f"{one['of_operands']:.2f}",

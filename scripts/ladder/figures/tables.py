@@ -1,7 +1,6 @@
 """Tables of rates: the ladder, PyTorch beside it, a rung's steps in turn, and a step beside others
 at every N."""
 
-from ladder import course
 from ladder.bench.workload import HIDDEN, LADDER_LENGTH, TOKENS
 from ladder.figures.measured import Measured, need
 from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, geometric_mean,
@@ -11,7 +10,7 @@ from ladder.records import requested, total
 from ladder.text import NO_VALUE, rate_text, time_text
 
 
-def ladder_table(files, _):
+def ladder_table(files):
     """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts."""
     n, d = LADDER_LENGTH, 64
     rows, untimed = [], []
@@ -49,7 +48,7 @@ def ladder_table(files, _):
     return [*lines, "", about]
 
 
-def peers_table(files, _):
+def peers_table(files):
     """The defaults of the rungs that are compared with PyTorch's attention."""
     gpu = files.gpu
     ours = {way: (rung, gpu.defaults[rung]) for way, rung in files.ladder.beside_peers().items()
@@ -94,15 +93,14 @@ def name_of(one):
     return library(one) if isinstance(one, str) else f"`{one[1]}`"
 
 
-def steps_table(files, name):
-    """A line a step: TFLOP/s at one N, and how much faster than the step before."""
-    about = course.STEP_TABLES[name]
-    rung, way, n = about["rung"], about["way"], LADDER_LENGTH
-    steps = [step for step in files.order if step[0] == rung]
-    if (rung, about["first"]) in steps:
-        steps = steps[steps.index((rung, about["first"])):]
+def steps_table(files, rung, first, way, peers):
+    """A line a step, from the first on: TFLOP/s at one N, and how much faster than the step
+    before."""
+    n, steps = LADDER_LENGTH, [step for step in files.order if step[0] == rung]
+    if (rung, first) in steps:
+        steps = steps[steps.index((rung, first)):]
     rows, untimed, before = [], [], {}
-    for one in [*steps, *about["peers"]]:
+    for one in [*steps, *peers]:
         rates = {point: files.gpu.rates(way, one, *point).get(n) for point in POINTS}
         cells = [rate_text(rate) + (f" ({rate / before[point]:.2f})"
                                     if rate and point in before and one in steps else "")
@@ -120,14 +118,10 @@ def steps_table(files, name):
     return [*lines, "", text]
 
 
-def ratios_table(files, name):
+def ratios_table(files, step, way, over, dtype=None):
     """A step over what stands beside it, at every N; above 1 the step is faster."""
-    about = course.RATIO_TABLES[name]
-    gpu = files.gpu
-    if gpu.there and about.get("dtype", gpu.dtype) != gpu.dtype:
-        gpu = Measured(gpu.path, about["dtype"])
-    step, way, others = about["step"], about["way"], about["over"]
-    ratios = {other: {} for other in others}
+    gpu = Measured(files.gpu.path, dtype) if dtype and files.gpu.there else files.gpu
+    ratios = {other: {} for other in over}
     for point in POINTS:
         ours = gpu.rates(way, step, *point)
         for other, of in ratios.items():
@@ -138,7 +132,7 @@ def ratios_table(files, name):
         f"{of[point, n]:.2f}" if (point, n) in of else NO_VALUE for of in ratios.values())
         for n in lengths)] for point in POINTS])
     passes = {"fwd": "", "bwd": ", backward", "both": ", forward and backward together"}[way]
-    text = (f"`{step[1]}` over {' · over '.join(map(name_of, others))}{passes}: ratios of TFLOP/s, "
+    text = (f"`{step[1]}` over {' · over '.join(map(name_of, over))}{passes}: ratios of TFLOP/s, "
             f"{gpu.dtype}, above 1 where `{step[1]}` is faster, on an {gpu.machine['gpu']}.")
     for other, of in ratios.items():
         if isinstance(other, str) and of:

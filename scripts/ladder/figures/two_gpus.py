@@ -1,7 +1,6 @@
 """Two GPUs: how much faster each step is on the one with more bandwidth, beside what a copy and a
 matmul gain."""
 
-from ladder import course
 from ladder.bench.workload import LADDER_LENGTH
 from ladder.figures.measured import need
 from ladder.figures.names import HEADS, markdown, number
@@ -107,21 +106,21 @@ def draw_two_gpus(plt, data):
     return figure
 
 
-def two_gpus_table(files, name):
+def two_gpus_table(files, kernels, rungs=None):
     """A line a step or a kernel: its time on both GPUs, and what of it is HBM's."""
-    pair, about = Pair(files), course.TWO_GPUS_TABLES[name]
+    pair = Pair(files)
     rows, changed = {}, {}  # by line, of each d that was measured
     for d in HEADS:
         for step, records in pair.steps(d).items():
             line = f"{number(step[0])} `{step[1]}`"
             line += " backward" if files.own_way(step) == "bwd" else ""
-            if step[0] not in about.get("rungs", [step[0]]):
+            if rungs and step[0] not in rungs:
                 continue
             if not records:
                 changed[line] = True
-            elif about["kernels"]:
-                for kernels in zip(*(record["kernels"] for record in records)):
-                    rows.setdefault(f"{line} · `{kernels[0]['name']}`", {})[d] = kernels
+            elif kernels:
+                for both in zip(*(record["kernels"] for record in records)):
+                    rows.setdefault(f"{line} · `{both[0]['name']}`", {})[d] = both
             else:
                 rows.setdefault(line, {})[d] = records
 
@@ -145,7 +144,7 @@ def two_gpus_table(files, name):
     if changed:
         text += (" Left out, since their kernels or tiles are not the same in both files: "
                  f"{', '.join(changed)}.")
-    picture = [] if about["kernels"] else ["", (
+    picture = [] if kernels else ["", (
         f"![{CAPTION}](scripts/results/figures/two_gpus.svg)")]
     return [*lines, "", text, *picture]
 

@@ -18,7 +18,7 @@ COLUMN_OF = {"O_fp32": "O", "dQ_sum": "dQ", "dP": "dP, dS", "dK": "dK, dV", "dV"
 COLUMN_OF_BACKWARD = {"O": "O, dO", "dO": "O, dO"}
 
 
-def visits_tables(files, _):
+def visits_tables(files):
     lines = []
     for way, title in WAYS.items():
         rows = []
