@@ -49,14 +49,13 @@ def draw_boxes(plt, data):
     figure, pairs = plots(plt, data, (11, 1.6 + sum(tall) + 0.75 * len(tall)), data["note"],
                           columns=1, gridspec_kw={"height_ratios": tall})
     for axis, panel in pairs:
-        kinds, texts, consumers, lefts, rights, tops, bottoms = zip(*panel["boxes"])
-        bars = axis.barh(tops, [b - a for a, b in zip(lefts, rights)], align="edge", left=lefts,
-                         height=[b - a for a, b in zip(tops, bottoms)])
-        for bar, kind, text, consumer in zip(bars, kinds, texts, consumers):
-            bar.set(**look(kind, consumer))
+        for kind, text, consumer, left, right, top, bottom in panel["boxes"]:
+            axis.add_patch(plt.Rectangle((left, top), right - left, bottom - top, zorder=2,
+                                         **look(kind, consumer)))
             # A letter is about as wide.
-            if bar.get_width() > panel["end"] * 0.0048 * (len(text) + 0.4):
-                axis.text(*bar.get_center(), text, ha="center", va="center_baseline", fontsize=6.5,
+            if right - left > panel["end"] * 0.0048 * (len(text) + 0.4):
+                axis.text((left + right) / 2, (top + bottom) / 2, text, ha="center", fontsize=6.5,
+                          va="center_baseline",
                           color="#ffffff" if kind in ("S", "dP") and consumer != 1 else INK)
         for begin, until, text in panel["parts"]:
             axis.plot([begin] * 2, [0, panel["high"]], color=INK, lw=0.7)

@@ -13,7 +13,7 @@ from ladder.text import NO_VALUE, rate_text, time_text
 def ladder_table(files):
     """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts."""
     n, d = LADDER_LENGTH, 64
-    rows, untimed = [], []
+    rows = []
     for way in ("fwd", "bwd"):
         timed, wide = ({e.step: e for e in files.gpu.paper(
             way, seqlen=n, head_dim=head, causal=False)} for head in HEADS)
@@ -21,8 +21,6 @@ def ladder_table(files):
         base = timed.get(files.base())
         for step, [known, *_] in files.steps_of([*timed.values(), *counted.values()], way):
             gpu, sim, other = timed.get(step), counted.get(step), wide.get(step)
-            if not gpu:
-                untimed.append(f"`{step[1]}`")
             counts = [known.per_head(requested(known.record)),
                       sim and sim.per_head(total(sim.record, "distinct")),
                       gpu and gpu.per_head(total(gpu.record, "dram")),
@@ -43,8 +41,6 @@ def ladder_table(files):
     about += (f" Times are those of {TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and "
               "*d = 128* is the rate in TFLOP/s of as much work in heads of 128, on an "
               f"{at_the_machine(files)}.")
-    if untimed:
-        about += f" –: that run did not have {' and '.join(untimed)} yet."
     return [*lines, "", about]
 
 
@@ -99,7 +95,7 @@ def steps_table(files, rung, first, way, peers):
     n, steps = LADDER_LENGTH, [step for step in files.order if step[0] == rung]
     if (rung, first) in steps:
         steps = steps[steps.index((rung, first)):]
-    rows, untimed, before = [], [], {}
+    rows, before = [], {}
     for one in [*steps, *peers]:
         rates = {point: files.gpu.rates(way, one, *point).get(n) for point in POINTS}
         cells = [rate_text(rate) + (f" ({rate / before[point]:.2f})"
@@ -107,15 +103,11 @@ def steps_table(files, rung, first, way, peers):
                  for point, rate in rates.items()]
         before |= {point: rate for point, rate in rates.items() if rate}
         rows.append([name_of(one), *cells])
-        if one in steps and set(cells) == {NO_VALUE}:
-            untimed.append(name_of(one))
-    need(len(untimed) < len(steps))
+    need(any(set(row[1:]) != {NO_VALUE} for row in rows[:len(steps)]))
     lines = markdown(["step", *(point_text(*point) for point in POINTS)], rows, range(1, 5))
-    text = (f"TFLOP/s at N = {n:,}, {files.gpu.dtype}, and in brackets against the step above, on "
-            f"an {at_the_machine(files)}.")
-    if untimed:
-        text += f" {NO_VALUE}: that run did not have {', '.join(untimed)} yet."
-    return [*lines, "", text]
+    return [*lines, "", (
+        f"TFLOP/s at N = {n:,}, {files.gpu.dtype}, and in brackets against the step above, on an "
+        f"{at_the_machine(files)}.")]
 
 
 def ratios_table(files, step, way, over, dtype=None):
