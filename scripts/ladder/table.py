@@ -1,5 +1,6 @@
 """The tables that scripts/run prints: the story, a row a step with a bar, and all that is known."""
 
+import collections
 import math
 import re
 
@@ -18,15 +19,9 @@ LEAST_OF_A_RUNG = 8  # of its name is shown: the number and a few letters
 # ---- the story ----
 
 
-class Story:
-    """What a table tells of each step: a number, as a bar and against that of the row before."""
-
-    def __init__(self, head, value, text, less, more, columns, legend):
-        self.head, self.value, self.text, self.less, self.more = head, value, text, less, more
-        self.columns = columns  # [(head, text of a record)] that follow
-        self.legend = legend
-
-
+# What a table tells of each step: a number, as a bar and against that of the row before. columns:
+# [(head, text of a record)] that follow.
+Story = collections.namedtuple("Story", "head value text less more columns legend")
 TRAFFIC = Story("requested", requested, bytes_text, "less", "more",
                 [("distinct", lambda record: bytes_text(total(record, "distinct")))],
                 "requested: bytes that the kernels ask of HBM, counted by the sim{}; distinct: "

@@ -3,7 +3,7 @@
 from ladder import course
 from ladder.figures.measured import need, of_the_paper, series
 from ladder.figures.names import HEADS, gpu_text, number
-from ladder.figures.style import FAINT, INK, byte_axis, byte_tick, draw_lines, plots
+from ladder.figures.style import FAINT, INK, byte_tick, draw_lines, plots
 from ladder.files import short_name
 from ladder.records import requested, total
 from ladder.text import bytes_text
@@ -44,8 +44,8 @@ def draw_traffic(plt, data):
     for axis, panel in pairs:
         axis.set_visible(bool(panel["lines"]))
         if panel["lines"]:
-            byte_axis(axis)
-            axis.set_ylim(min(every) / 4, max(every) * 2)
+            axis.set(yscale="log", ylim=(min(every) / 4, max(every) * 2))
+            axis.yaxis.set_major_formatter(byte_tick)
             draw_lines(axis, panel["lines"])
             slopes(axis, *axis.get_xticks()[[0, -1]], min(every))
     return figure
@@ -92,19 +92,16 @@ def workspace(files):
 def draw_workspace(plt, data):
     figure, [(axis, panel)] = plots(plt, data, (10.3, 5.4))
     lines, marks = panel["lines"], panel["marks"]
-    positive = [y for line in lines for y in line["y"] if y > 0]
-    floor = min(positive) / 8  # where nothing is drawn, which the logarithm does not have
+    axis.set_yscale("symlog", linthresh=1e4)  # which has a place for nothing
+    axis.yaxis.set_major_formatter(byte_tick)
     limit = (data["memory_bytes"] or 0) / data["heads"]
-    top = 12 * max([*positive, limit, *(mark["y"] for mark in marks)])
-    byte_axis(axis)
-    axis.set(ylim=(floor / 2, top), ylabel="bytes a head")
-    axis.set_yticks([floor, *(10.0**e for e in range(3, 13) if 2 * floor < 10.0**e < top)])
-    axis.yaxis.set_major_formatter(lambda y, _: byte_tick(y) if y > floor else "0")
+    most = max(limit, *(y for line in lines for y in line["y"]), *(mark["y"] for mark in marks))
+    axis.set(ylim=(-2e3, 12 * most), ylabel="bytes a head")
     if limit:
         axis.axhline(limit, color=INK, lw=1, ls=(0, (5, 2)))
         axis.text(lines[0]["x"][0], limit * 1.15, f"all of the {data['gpu']}'s "
                   f"{bytes_text(data['memory_bytes'])}, for {data['heads']} heads", fontsize=8)
-    draw_lines(axis, [{**line, "y": [max(y, floor) for y in line["y"]]} for line in lines])
+    draw_lines(axis, lines)
     for mark in marks:
         axis.plot(mark["x"], mark["y"], marker="x", color=mark["colour"], ls="", markersize=10,
                   mew=2.2, zorder=5)

@@ -84,12 +84,6 @@ def byte_tick(value, _=None):
     return re.sub(r"\.0+ ", " ", bytes_text(round(value)))
 
 
-def byte_axis(axis):
-    axis.set_yscale("log")
-    axis.yaxis.set_major_formatter(byte_tick)
-    axis.tick_params(axis="y", which="minor", length=0)
-
-
 def row_axis(axis, rows):
     """A row for each, from the top."""
     axis.set_yticks(range(len(rows)), [row["label"] for row in rows])
