@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from ladder.course import ALL, NONE
+from ladder.course import ALL, NONE, QUANTISED
 from ladder.figures.measured import Measured, Missing, need
 from ladder.figures.names import (POINTS, at_the_machine, length_text, markdown, number, point_text,
                                   whole_bytes)
@@ -100,15 +100,12 @@ def matrix(files, seqlen=65536):
 
 
 def error(files, fast, slow, least, **wanted):
-    """Both steps have the same inputs, and what the programs print is relative to the norm of the
-    output in float64: so the errors have the ratio of their root mean squares."""
+    """Of (step, settings). Both have the same inputs, and what the programs print is relative to
+    the norm of the output in float64: so the errors have the ratio of their root mean squares."""
     counted = Measured(files.sim.path, "fp16")
-    fast, slow = (need([e for e in counted.find(
-        rung=rung, variant=variant, input="outliers", **wanted)
-        if not e.tiled and e.errors and e.has_settings(*settings)])[0]
-        for rung, variant, *settings in (fast, slow))
-    # Of a step that rounds its inputs the error is that against the inputs as they were.
-    ours, theirs = (e.full_error()["rel"] for e in (fast, slow))
+    (fast, ours), (_, theirs) = (counted.checked(step, settings, input="outliers", **wanted)
+                                 for step, settings in (fast, slow))
+    ours, theirs = ours["rel"], theirs["rel"]
     return (f"{rate_text(theirs / ours)}× (N = {length_text(fast.seqlen)}, d = {fast.head_dim}: "
             f"{ours:.1e} of the output's norm against {theirs:.1e})", theirs / ours >= least)
 
@@ -163,11 +160,12 @@ CLAIMS = [
              causal=False)),
     ("fp16-error", "fp16 RMSE 1.7× below that of standard attention", f"{V3}, §4.3",
      "02's over that of 05's `sm90`, on the paper's distribution (`--input outliers`), on the sim",
-     partial(error, fast=("05_flash_v2", "sm90"), slow=("02_safe_softmax", "safe"), least=1.7)),
+     partial(error, fast=(("05_flash_v2", "sm90"), None),
+             slow=(("02_safe_softmax", "safe"), None), least=1.7)),
     ("fp8-error", "FP8 RMSE 2.6× below that of one scale a tensor (9.1e-3, 2.4e-2)",
      f"{V3}, §4.3", "05's `fp8` with nothing but a scale a tensor over it with all settings, on "
      "the paper's distribution, on the sim",
-     partial(error, fast=("05_flash_v2", "fp8", ALL), slow=("05_flash_v2", "fp8", NONE), least=2.6,
+     partial(error, fast=(QUANTISED["step"], ALL), slow=(QUANTISED["step"], NONE), least=2.6,
              head_dim=128)),
     ("memory", "memory O(N), not O(N²)", f"{V1}, Theorem 1",
      "workspace of 05 and 06 as N doubles", growth),

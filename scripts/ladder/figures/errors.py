@@ -69,9 +69,8 @@ def quantised(files):
         for _, d, kind in about["inputs"]:
             (_, heads, n, width, *_), source = ((0, 8, 1024, d), kind) if d else (
                 LOADED[kind][0], "load")
-            yield need([e for e in counted.find(rung=step[0], variant=step[1], input=source,
-                                                heads=heads, seqlen=n, head_dim=width)
-                        if e.errors and e.has_settings(settings)])[0].full_error()["rms"]
+            yield counted.checked(step, settings, input=source, heads=heads, seqlen=n,
+                                  head_dim=width)[1]["rms"]
 
     return [(f"fp16, `{about['beside'][1]}`", list(errors_of(about["beside"], None)))] + [
         (text, list(errors_of(about["step"], settings))) for text, settings in about["rows"]]

@@ -40,14 +40,6 @@ class Entry:
         self.tiled = "--block-" in command
         self.aside = self.tiled or "--set" in command  # not the step as it is
 
-    def has_settings(self, settings=None):
-        """Those that were asked for: none is the step as it is."""
-        return self.settings == settings if settings else not self.aside
-
-    def full_error(self):
-        """Of O against full precision: a step that rounds its inputs has two errors."""
-        return self.errors.get("o_full") or self.errors["o"]
-
     def per_head(self, amount):
         return None if amount is None else amount / (self.batch * self.heads)
 
@@ -90,6 +82,13 @@ class Measured:
     def plain(self, direction="fwd", **wanted):
         return [e for e in self.find(direction, **wanted)
                 if not e.aside and e.input == "normal"]
+
+    def checked(self, step, settings=None, **wanted):
+        """An entry of a step as it is, or with settings, and its error of O against full precision:
+        a step that rounds its inputs has two errors."""
+        entry = need([e for e in self.find(rung=step[0], variant=step[1], **wanted) if e.errors
+                      and not e.tiled and (e.settings == settings if settings else not e.aside)])[0]
+        return entry, entry.errors.get("o_full") or entry.errors["o"]
 
     def paper(self, direction="fwd", **wanted):
         """What was timed of the paper's workload."""
