@@ -195,9 +195,6 @@ class Files:
         """The step that all others are compared with."""
         return self.order[0]
 
-    def variants(self, rung):
-        return [step[1] for step in self.order if step[0] == rung]
-
     def own_way(self, step):
         """The direction that a step is about: with a backward pass its forward is an earlier
         rung's."""

@@ -125,8 +125,7 @@ def block_size(files):
                              if e.tiled and value(e) is not None), key=lambda e: e.block_kv)
                 if of:
                     n, look = of[0].seqlen, files.look(step)
-                    name = number(step[0]) if len(files.variants(step[0])) == 1 else look["label"]
-                    lines.append({**look, "label": f"{name}, d = {d}", "dashed": d != 64,
+                    lines.append({**look, "label": f"{look['label']}, d = {d}", "dashed": d != 64,
                                   "x": [e.block_kv for e in of], "y": [value(e) for e in of]})
         if lines:
             panels.append({"title": title.format(n), "unit": unit, "lines": lines})

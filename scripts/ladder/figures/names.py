@@ -21,7 +21,7 @@ def number(rung):
 def label(step, files=None):
     """"05 mma"; a rung of one step is its name alone."""
     rung, variant = step
-    alone = files and len(files.variants(rung)) == 1
+    alone = files and len(files.ladder.of(rung)) == 1
     return rung.replace("_", " ") if alone else f"{number(rung)} {variant}"
 
 

@@ -114,9 +114,10 @@ def roofline(files):
             largest = {e.heads // e.kv_heads: e for e in sorted(
                 files.gpu.decoding(), key=lambda e: e.batch * e.kv_heads * e.seqlen_kv)
                 if e.head_dim == d}
-            points += [{**files.look((e.rung, files.variants(e.rung)[0])), "y": e.tflops,
-                        "label": f"decode, H/Hk = {ratio}", "requested": ratio, "dram": None}
-                       for ratio, e in sorted(largest.items())]
+            for ratio, e in sorted(largest.items()):
+                step = next(step for step in files.order if step[0] == e.rung)  # of its colour
+                points.append({**files.look(step), "label": f"decode, H/Hk = {ratio}",
+                               "y": e.tflops, "requested": ratio, "dram": None})
             panels.append({"title": f"d = {d}, N = {n}", "points": points})
     return {"title": f"Roofline: {gpu_text(files)}", "matmul_tflops": roofs["matmul_tflops"],
             "copy_bytes_per_s": roofs["copy_bytes_per_s"], "panels": need(panels)}
