@@ -1,7 +1,7 @@
 """The last lines of scripts/test: how many tests ran, failed and were skipped, and why.
 
-Reads the JUnit files of ctest and GoogleTest. A test of ctest may be a Python file with many cases,
-which unittest's output tells of.
+Reads the JUnit files of ctest and GoogleTest. A test of ctest is a program with many cases, which
+unittest's and GoogleTest's output tells of.
 """
 
 import collections
@@ -13,7 +13,8 @@ from ladder.console import RED, Paint, wrap
 
 PYTHONS = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
 PYTHON_SKIPPED = re.compile(r"\.\.\. skipped (['\"])(.*)\1$", re.MULTILINE)
-GTESTS_REASON = re.compile(r"^\S+:\d+: Skipped\n(.*)$", re.MULTILINE)
+GTESTS = re.compile(r"^\[=+\] (\d+) tests? from .* ran\.", re.MULTILINE)
+GTESTS_REASON = re.compile(r"^\S+:\d+: Skipped\n(?:not run here: )?(.*)$", re.MULTILINE)
 SAID = re.compile(r"not run here: (.*)$", re.MULTILINE)
 
 
@@ -28,13 +29,14 @@ class Verdict:
         said = "".join(case.findtext(part) or "" for part in ("system-out", "system-err"))
         if case.find("failure") is not None:
             self.failed.append(name)
-        python, skipped = PYTHONS.search(said), case.find("skipped")
+        many, skipped = PYTHONS.search(said) or GTESTS.search(said), case.find("skipped")
         if skipped is not None:
             self.skipped[reason(skipped.get("message") or "", said)] += 1
-        elif python:
-            reasons = [found[2] for found in PYTHON_SKIPPED.finditer(said)]
+        elif many:
+            reasons = [found[2] for found in PYTHON_SKIPPED.finditer(said)] or [
+                found[1].strip() for found in GTESTS_REASON.finditer(said)]
             self.skipped.update(reasons)
-            self.ran += max(0, int(python[1]) - len(reasons))  # a class may be skipped as a whole
+            self.ran += max(0, int(many[1]) - len(reasons))  # a class may be skipped as a whole
         else:
             self.ran += 1
 
