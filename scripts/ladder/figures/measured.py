@@ -5,7 +5,7 @@ import os
 import re
 
 from ladder.console import BAD_USAGE, Stop
-from ladder.figures.names import PAPER_GRID, POINTS, label
+from ladder.figures.names import POINTS, label
 from ladder.files import newest_measured, parsed
 from ladder.programs import Step
 from ladder.records import flops
@@ -14,13 +14,13 @@ from ladder.bench.workload import HIDDEN, TOKENS
 
 
 class Missing(Exception):
-    """A figure, or a series of one, cannot be drawn, and why."""
+    """What a figure or a table shows is not measured."""
 
 
-def need(panels, what="nothing to show"):
-    if not panels:
-        raise Missing(what)
-    return panels
+def need(found):
+    if not found:
+        raise Missing
+    return found
 
 
 def series(entries, value):
@@ -48,8 +48,8 @@ class Entry:
         """Of O against full precision: a step that rounds its inputs has two errors."""
         return self.errors.get("o_full") or self.errors["o"]
 
-    def heads_in_all(self):
-        return self.batch * self.heads
+    def per_head(self, amount):
+        return None if amount is None else amount / (self.batch * self.heads)
 
 
 def of_the_paper(r):
@@ -69,7 +69,6 @@ class Measured:
             types = [e.dtype for e in entries]
             self.dtype = dtype or ("bf16" if "bf16" in types else next(iter(types), ""))
             self.entries = [e for e in entries if e.dtype == self.dtype]
-            self.of_other_types = len(entries) - len(self.entries)
             self.peers = [r for r in data["peers"] if r["dtype"] == self.dtype]
             self.skipped = data["skipped"]
             device = "gpu" if self.machine["gpu"] else "sim"
@@ -128,9 +127,10 @@ class Measured:
                    if n in self.line(one, step, *point))
 
     def roofs(self):
-        if not self.ceilings:
-            raise Missing(f"no ceilings were measured: {PAPER_GRID}, where PyTorch is installed")
-        return self.ceilings
+        return need(self.ceilings)
+
+    def decoding(self):
+        return [e for e in self.plain(seqlen=1, causal=False) if e.seqlen_kv > 1]
 
     def did_not_fit(self):
         """[(step, what was skipped, GiB that it needs)]"""
