@@ -40,7 +40,7 @@ class Suites:
         self.tile_tests = self.found("common/tests/*/*_test.cu")
         self.headers = self.found("common/tile/*.h")
         self.checks = [file for file in self.found(
-            "common/machine/sim/*.h", "common/machine/sim/*.cpp", "common/harness/reference.cpp")
+            "common/machine/sim/*.h", "common/machine/sim/*.cpp", "common/harness/reference*.cpp")
             if not re.search(NO_CHECKS, file)]
         self.uses = {file: self.included(file) for file in self.rungs + self.tile_tests}
 
