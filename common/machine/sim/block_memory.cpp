@@ -1,7 +1,5 @@
 #include "machine/sim/block_memory.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -21,7 +19,7 @@ void BlockMemory::start(int64_t bytes, int threads, Recorder* recorder) {
   std::fill_n(bytes_.begin(), bytes, static_cast<char>(0xff));
   std::fill_n(shadow_.begin(), bytes, watched_);
   regions_.clear();
-  threads_.resize(static_cast<size_t>(threads));
+  threads_.resize(threads);
   for (OfThread& t : threads_) {
     t.takes = t.group = 0;
     t.copies.clear();
@@ -38,17 +36,16 @@ int64_t BlockMemory::take(int thread, const char* name, int64_t bytes) {
   if (k < regions_.size()) {
     const Region& r = regions_[k];
     if (r.array != name || r.bytes != bytes)
-      fault(
-          fmt::format("takes {} bytes of shared memory for {} where another thread took {} for {}",
-                      bytes, name, r.bytes, r.array));
+      fault("takes {} bytes of shared memory for {} where another thread took {} for {}", bytes,
+            name, r.bytes, r.array);
     return r.begin;
   }
   int64_t begin = 0;
   for (const Region& r : regions_) begin = std::max(begin, r.begin + r.bytes);
   begin = (begin + 127) / 128 * 128;
   if (begin + bytes > launched_bytes_)
-    fault(fmt::format("more shared memory than the launch gave: {} ends at byte {} of {}", name,
-                      begin + bytes, launched_bytes_));
+    fault("more shared memory than the launch gave: {} ends at byte {} of {}", name, begin + bytes,
+          launched_bytes_);
   regions_.push_back({name, begin, bytes});
   return begin;
 }
@@ -68,13 +65,13 @@ std::string SharedPlace::element(int bytes) const {
 }
 
 void BlockMemory::fail(const char* what, const SharedPlace& place, int element) const {
-  fault(fmt::format("{} {}", what, place.element(element)));
+  fault("{} {}", what, place.element(element));
 }
 
 void BlockMemory::rare_read(const SharedPlace& place, int n, int element, int thread) {
   int floats = 0;
   for (int64_t i = place.at; i < place.at + n; ++i) {
-    const uint8_t seen = shadow_[static_cast<size_t>(i)];
+    const uint8_t seen = shadow_[i];
     if (seen & kInFlight) fail("read before its asynchronous copy was waited for:", place, element);
     if (!(seen & kWritten)) fail("read of unwritten", place, element);
     if (seen & kOneThreads) check_copier("read of", place + (i - place.at), element, thread);
@@ -86,7 +83,7 @@ void BlockMemory::rare_read(const SharedPlace& place, int n, int element, int th
 
 void BlockMemory::rare_write(const SharedPlace& place, int n, int element, int thread) {
   for (int64_t i = place.at; i < place.at + n; ++i) {
-    uint8_t& seen = shadow_[static_cast<size_t>(i)];
+    uint8_t& seen = shadow_[i];
     if (seen & kInFlight)
       fail("write under an asynchronous copy that was not waited for:", place, element);
     if (seen & kBeingRead)
@@ -106,12 +103,12 @@ void BlockMemory::check_copier(const char* what, const SharedPlace& place, int e
       return place.at >= range.first && place.at < range.second;
     });
   };
-  if (copied(threads_[static_cast<size_t>(thread)])) return;
+  if (copied(threads_[thread])) return;
   const auto copier = std::find_if(threads_.begin(), threads_.end(), copied);
   fault(
-      fmt::format("{} {}, which thread {} of the block copied and waited for, but with no "
-                  "__syncwarp or barrier since: a collective alone orders no memory",
-                  what, place.element(element), copier - threads_.begin()));
+      "{} {}, which thread {} of the block copied and waited for, but with no "
+      "__syncwarp or barrier since: a collective alone orders no memory",
+      what, place.element(element), copier - threads_.begin());
 }
 
 // -------------------------------------------------------------------------- asynchronous accesses
@@ -120,9 +117,9 @@ void BlockMemory::begin_copy(const SharedPlace& place, const char* source, int b
                              int thread) {
   check_inside("asynchronous copy to", place, bytes, element);
   if (place.at % bytes != 0 || reinterpret_cast<uintptr_t>(source) % unsigned(bytes) != 0)
-    fault(fmt::format("asynchronous copy to {} not aligned to {} bytes", place.name, bytes));
+    fault("asynchronous copy to {} not aligned to {} bytes", place.name, bytes);
   for (int64_t i = place.at; i < place.at + bytes; ++i) {
-    uint8_t& s = shadow_[static_cast<size_t>(i)];
+    uint8_t& s = shadow_[i];
     if (s & (kInFlight | kBeingRead))
       fail(s & kInFlight ? "asynchronous copy onto one that was not waited for:"
                          : "asynchronous copy under a wgmma or TMA store that still reads",
@@ -160,8 +157,7 @@ void BlockMemory::end_thread(int thread) {
 void BlockMemory::publish(int thread) {
   auto& ranges = of(thread).copied;
   for (const auto& [begin, end] : ranges)
-    for (int64_t i = begin; i < end; ++i)
-      shadow_[static_cast<size_t>(i)] &= static_cast<uint8_t>(~kOneThreads);
+    for (int64_t i = begin; i < end; ++i) shadow_[i] &= static_cast<uint8_t>(~kOneThreads);
   ranges.clear();
   of(thread).read.clear();
 }
@@ -170,22 +166,21 @@ void BlockMemory::check_read_by_others(const SharedPlace& place, int64_t bytes, 
                                        int thread) const {
   const int end = std::min(thread / 32 * 32 + 32, static_cast<int>(threads_.size()));
   for (int other = thread / 32 * 32; other < end; ++other)
-    for (const auto& [begin, last] : threads_[static_cast<size_t>(other)].read)
+    for (const auto& [begin, last] : threads_[other].read)
       if (other != thread && begin >= place.at && begin < place.at + bytes)
         fault(
-            fmt::format("releases {}, which thread {} of the block read with no __syncwarp or "
-                        "barrier since",
-                        (place + (begin - place.at)).element(element), other));
+            "releases {}, which thread {} of the block read with no __syncwarp or "
+            "barrier since",
+            (place + (begin - place.at)).element(element), other);
 }
 
 void BlockMemory::begin_load(const char* what, const SharedPlace& place, int64_t bytes,
                              int element) {
   for (int64_t i = place.at; i < place.at + bytes; ++i) {
     const auto complain = [&](const char* why) {
-      fault(fmt::format("{} onto shared {}[{}], {}", what, place.name, (i - place.begin) / element,
-                        why));
+      fault("{} onto shared {}[{}], {}", what, place.name, (i - place.begin) / element, why);
     };
-    uint8_t& s = shadow_[static_cast<size_t>(i)];
+    uint8_t& s = shadow_[i];
     if (s & kInFlight) complain("the target of a copy that was not waited for");
     if (s & kBeingRead) complain("which a wgmma or TMA store not waited for still reads");
     if (s & kOrdinary) complain("which was written with no fence_proxy_async() since");
@@ -200,26 +195,25 @@ void BlockMemory::end_load(int64_t at, int64_t bytes, bool floats) {
 
 void BlockMemory::begin_async_read(const char* what, int64_t at, int element) {
   if (at + 16 > launched_bytes_)
-    fault(fmt::format("{} of shared memory at byte {} of {}", what, at, launched_bytes_));
+    fault("{} of shared memory at byte {} of {}", what, at, launched_bytes_);
   for (int64_t i = at; i < at + 16; ++i) {
-    const uint8_t seen = shadow_[static_cast<size_t>(i)];
+    const uint8_t seen = shadow_[i];
     if ((seen & (kWritten | kInFlight | kOrdinary)) == kWritten) continue;
     const Region* const r = region_at(i);
     const std::string place = r ? SharedPlace{r->array.c_str(), i, r->begin, 0}.element(element)
                                 : fmt::format("shared byte {}", i);
-    fault(fmt::format("{} of {}, {}", what, place,
-                      seen & kInFlight     ? "the target of a copy that was not waited for"
-                      : !(seen & kWritten) ? "which nobody wrote"
-                                           : "written with no fence_proxy_async() since"));
+    fault("{} of {}, {}", what, place,
+          seen & kInFlight     ? "the target of a copy that was not waited for"
+          : !(seen & kWritten) ? "which nobody wrote"
+                               : "written with no fence_proxy_async() since");
   }
-  ++readers_[static_cast<size_t>(at / 16)];
-  for (int64_t i = at; i < at + 16; ++i) shadow_[static_cast<size_t>(i)] |= kBeingRead;
+  ++readers_[at / 16];
+  for (int64_t i = at; i < at + 16; ++i) shadow_[i] |= kBeingRead;
 }
 
 void BlockMemory::end_async_read(int64_t at) {
-  if (--readers_[static_cast<size_t>(at / 16)]) return;
-  for (int64_t i = at; i < at + 16; ++i)
-    shadow_[static_cast<size_t>(i)] &= static_cast<uint8_t>(~kBeingRead);
+  if (--readers_[at / 16]) return;
+  for (int64_t i = at; i < at + 16; ++i) shadow_[i] &= static_cast<uint8_t>(~kBeingRead);
 }
 
 // ------------------------------------------------------------------------------------ proxy fences
@@ -227,7 +221,7 @@ void BlockMemory::end_async_read(int64_t at) {
 void BlockMemory::tell_writers_apart() {
   tells_writers_apart_ = true;
   for (int64_t i = 0; i < launched_bytes_; ++i)
-    if (shadow_[static_cast<size_t>(i)] & kOrdinary) early_writes_.push_back({i, i + 1});
+    if (shadow_[i] & kOrdinary) early_writes_.push_back({i, i + 1});
 }
 
 void BlockMemory::note_write(int thread, int64_t at, int64_t bytes) {
@@ -246,8 +240,7 @@ void BlockMemory::note_write(int thread, int64_t at, int64_t bytes) {
 void BlockMemory::fence_proxy(int thread) {
   const auto clear = [&](std::vector<Range>& ranges) {
     for (const auto& [begin, end] : ranges)
-      for (int64_t i = begin; i < end; ++i)
-        shadow_[static_cast<size_t>(i)] &= static_cast<uint8_t>(~kOrdinary);
+      for (int64_t i = begin; i < end; ++i) shadow_[i] &= static_cast<uint8_t>(~kOrdinary);
     ranges.clear();
   };
   clear(of(thread).writes);

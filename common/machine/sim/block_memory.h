@@ -3,6 +3,8 @@
 // are checked against what the others do.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -19,7 +21,11 @@ struct Fault : Error {
   explicit Fault(const std::string& what) : Error(Exit::wrong_result, what) {}
 };
 /// Throws a Fault that says who and where; called on the fiber at fault.
-[[noreturn]] void fault(const std::string& what);
+[[noreturn]] void throw_fault(const std::string& what);
+template <class... T>
+[[noreturn]] void fault(fmt::format_string<T...> what, T&&... values) {
+  throw_fault(fmt::format(what, std::forward<T>(values)...));
+}
 
 /// A place in an array in shared memory, all in bytes from the start of the block's.
 struct SharedPlace {
@@ -136,7 +142,7 @@ class BlockMemory {
     std::vector<Range> writes;        // since its last proxy fence
   };
   std::vector<OfThread> threads_;
-  OfThread& of(int thread) { return threads_[static_cast<size_t>(thread)]; }
+  OfThread& of(int thread) { return threads_[thread]; }
   bool tells_writers_apart_ = false;
   std::vector<Range> early_writes_;  // before they were told apart
 };

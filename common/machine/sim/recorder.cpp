@@ -96,7 +96,7 @@ void Recorder::start_block(int64_t index, int threads) {
   by_tma_ = false;  // a fault may have left it
   lanes_.assign(static_cast<size_t>(threads), {});
   warps_.clear();
-  warps_.resize(static_cast<size_t>((threads + 31) / 32));
+  warps_.resize((threads + 31) / 32);
   charged_ = counts_;
 }
 
@@ -303,7 +303,7 @@ void Recorder::collective(const char* word, unsigned mask) {
   e.told.matmul_flops += flops;
   for (int i = 0; i < 32; ++i) {
     if (!(mask >> i & 1)) continue;
-    Lane& other = lanes_[static_cast<size_t>(computes / 32 * 32 + i)];
+    Lane& other = lanes_[computes / 32 * 32 + i];
     absorb(e, other);
     other.site = here;
   }
@@ -339,7 +339,7 @@ void Recorder::fault(const std::string& message, int thread, bool running) {
   trace_.fault = {message, static_cast<int>(trace_.launches.size()) - 1, block_, thread,
                   thread < 0 ? -1
                   : running  ? site()
-                             : lanes_[static_cast<size_t>(thread)].site};
+                             : lanes_[thread].site};
 }
 
 }  // namespace ladder::sim

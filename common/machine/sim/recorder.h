@@ -84,8 +84,8 @@ class Recorder {
     std::vector<Event::Touch> touches;  // of shared memory, likewise
   };
 
-  Lane& lane() { return lanes_[static_cast<size_t>(thread_)]; }
-  std::vector<Event>& events() { return warps_[static_cast<size_t>(thread_ / 32)]; }
+  Lane& lane() { return lanes_[thread_]; }
+  std::vector<Event>& events() { return warps_[thread_ / 32]; }
   /// The return addresses from here up to the kernel, as a number.
   int site(const void* caller = nullptr);
   /// The event of the lane's round that is the same, or a new one.

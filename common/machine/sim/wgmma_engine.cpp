@@ -1,7 +1,5 @@
 #include "machine/sim/wgmma_engine.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -53,13 +51,13 @@ void for_each_chunk(const Wgmma& wgmma, uint64_t descriptor, int rows, bool tran
 
 }  // namespace
 
-WgmmaEngine::WgmmaEngine(Block& block, BlockMemory& memory)
-    : block_(block), memory_(memory), warpgroups_(static_cast<size_t>(block.threads() / 128)) {
+WgmmaEngine::WgmmaEngine(Block& block)
+    : block_(block), memory_(block.memory), warpgroups_(block.threads() / 128) {
   for (auto& group : warpgroups_) group = std::make_unique<Warpgroup>();
 }
 
 WgmmaEngine::Warpgroup& WgmmaEngine::mine(const char* what) {
-  if (!group()) fault(fmt::format("{} by a warpgroup of fewer than 128 threads", what));
+  if (!group()) fault("{} by a warpgroup of fewer than 128 threads", what);
   return *group();
 }
 
@@ -83,9 +81,9 @@ void WgmmaEngine::set_registers(int n) {
   const int given = 65536 / threads / 8 * 8 * threads;
   if (128 * sum > given)
     fault(
-        fmt::format("setmaxnreg: the block's warpgroups want {} registers, and its {} threads "
-                    "were started with {}",
-                    128 * sum, threads, given));
+        "setmaxnreg: the block's warpgroups want {} registers, and its {} threads "
+        "were started with {}",
+        128 * sum, threads, given);
 }
 
 void WgmmaEngine::done_with(const SharedPlace& place, int64_t bytes, int element) {
@@ -94,8 +92,8 @@ void WgmmaEngine::done_with(const SharedPlace& place, int64_t bytes, int element
   for (const Op& op : group()->ops)
     for (const int64_t at : op.reads)
       if (at >= place.at && at < place.at + bytes)
-        fault(fmt::format("releases {}, which a wgmma not waited for still reads",
-                          (place + (at - place.at)).element(element)));
+        fault("releases {}, which a wgmma not waited for still reads",
+              (place + (at - place.at)).element(element));
 }
 
 // ------------------------------------------------------------------------------------- registers
@@ -131,20 +129,19 @@ void WgmmaEngine::hand_over(const Lane& lane, const void* registers, size_t byte
   for (const Lane::Fenced& f : lane.fenced) {
     if (begin < f.registers || begin + bytes > f.registers + f.contents.size()) continue;
     if (std::memcmp(begin, f.contents.data() + (begin - f.registers), bytes) == 0) return;
-    fault(fmt::format("wgmma: its {} changed since the last wgmma_fence() of it", what));
+    fault("wgmma: its {} changed since the last wgmma_fence() of it", what);
   }
-  fault(fmt::format("wgmma without a wgmma_fence() of its {} before", what));
+  fault("wgmma without a wgmma_fence() of its {} before", what);
 }
 
 void WgmmaEngine::check_untouched(const float* d, int thread, const Chain& chain) const {
   for (int i = 0; i < chain.N / 2; ++i) {
     if (std::bit_cast<uint32_t>(d[i]) == kOwnedByWgmma) continue;
     const auto [row, column] = accumulator_element(thread % 128, i);
-    block_.fault_in(
-        thread,
-        fmt::format("accumulator of a wgmma m64n{}k{}, row {}, column {}: other code wrote to "
+    block_.fault_in(thread,
+                    "accumulator of a wgmma m64n{}k{}, row {}, column {}: other code wrote to "
                     "it between the wgmma and the wgmma_wait() for it",
-                    chain.N, chain.k, row, column));
+                    chain.N, chain.k, row, column);
   }
 }
 
@@ -163,7 +160,7 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
       op.chain = std::make_shared<Chain>();
       op.chain->N = N;
       op.chain->k = wgmma.k();
-      op.chain->sums.resize(static_cast<size_t>(64 * N));
+      op.chain->sums.resize(64 * N);
     }
     ++op.chain->ops;
     if (wgmma.a_in_registers) op.a.resize(128);
@@ -185,8 +182,8 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
   if (op.wgmma != wgmma || op.group != lane.group || (chain.lanes[l] && chain.lanes[l] != d))
     fault("lanes of a warpgroup disagree on a wgmma: its descriptors, shape or accumulator");
   if (chain.N != N)
-    fault(fmt::format("wgmma m64n{}k{} on the accumulator of an m64n{}k{} not waited for", N,
-                      wgmma.k(), chain.N, chain.k));
+    fault("wgmma m64n{}k{} on the accumulator of an m64n{}k{} not waited for", N, wgmma.k(),
+          chain.N, chain.k);
   if (chain.lanes[l]) {
     check_untouched(d, t, chain);
   } else {
@@ -206,7 +203,7 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
     std::fill_n(a, 4, kOwnedOperand);
   }
   held->last_op = lane.issued - 1;
-  op.a[static_cast<size_t>(l)] = held->contents;
+  op.a[l] = held->contents;
 }
 
 void WgmmaEngine::commit() {
@@ -293,8 +290,7 @@ void WgmmaEngine::read_operands(const Op& op, std::vector<float>& A, std::vector
     for_each_chunk(w, descriptor, rows, transposed, [&](int64_t chunk, int i, int k) {
       const int step = transposed ? by_row : by_k;
       for (int e = 0; e < elements; ++e)
-        to[static_cast<size_t>(i * by_row + k * by_k + e * step)] =
-            value(memory_.data() + chunk, e);
+        to[i * by_row + k * by_k + e * step] = value(memory_.data() + chunk, e);
       memory_.end_async_read(chunk);
     });
   };
@@ -305,8 +301,7 @@ void WgmmaEngine::read_operands(const Op& op, std::vector<float>& A, std::vector
         for (int e = 0; e < elements / 4; ++e) {
           const int row = l / 32 * 16 + l % 32 / 4 + i % 2 * 8;
           const int k = l % 4 * (elements / 4) + e + i / 2 * elements;
-          A[static_cast<size_t>(w.k() * row + k)] =
-              value(&op.a[static_cast<size_t>(l)][static_cast<size_t>(i)], e);
+          A[w.k() * row + k] = value(&op.a[l][i], e);
         }
   } else {
     read(w.a, 64, w.transposed_a, A, w.k(), 1);
@@ -329,12 +324,12 @@ void WgmmaEngine::finish(size_t g, Op& op) {
     }
     std::fill_n(sum.data(), N, 0.0f);
     for (int k = 0; k < 16; ++k) {
-      const float a = A[static_cast<size_t>(16 * row + k)];
+      const float a = A[16 * row + k];
       const float* const b = B.data() + k * N;
-      for (int j = 0; j < N; ++j) sum[static_cast<size_t>(j)] += a * b[j];
+      for (int j = 0; j < N; ++j) sum[j] += a * b[j];
     }
     float* const c = op.chain->sums.data() + row * N;
-    for (int j = 0; j < N; ++j) c[j] = (w.scale_d ? c[j] : 0) + sum[static_cast<size_t>(j)];
+    for (int j = 0; j < N; ++j) c[j] = (w.scale_d ? c[j] : 0) + sum[j];
   }
 
   const int first = static_cast<int>(128 * g);

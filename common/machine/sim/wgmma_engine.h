@@ -1,5 +1,5 @@
 // What belongs to a warpgroup, 128 threads: its asynchronous products (wgmma), and its share of the
-// registers (setmaxnreg). A product ends as late as the schedule lets it. From its issue until the
+// registers (setmaxnreg). From its issue until the
 // wait for it its accumulator holds NaN and its operands must not be touched, so that
 // reading or writing them too early is caught. The accumulator has to be named after the wait, by
 // it or by the next fence: a compiler may move what else uses it to before the wait.
@@ -19,10 +19,6 @@
 #include "machine/sim/block_memory.h"
 
 namespace ladder::sim {
-
-/// The bits of an accumulator register that a wgmma still owns: a signalling NaN. Arithmetic with
-/// it gives the quiet one, bit 22, so a register that was computed with and written back is found.
-inline constexpr uint32_t kOwnedByWgmma = 0x7fadbeef;
 
 enum class Element { fp16, bf16, e4m3 };
 
@@ -46,7 +42,7 @@ constexpr std::pair<int, int> accumulator_element(int lane, int i) {
 
 class WgmmaEngine {
  public:
-  WgmmaEngine(Block& block, BlockMemory& memory);
+  explicit WgmmaEngine(Block& block);
 
   // Called on fibers.
   /// The program names registers, after a wait or before a product.
@@ -77,7 +73,7 @@ class WgmmaEngine {
     std::vector<float> sums;       // 64 × N
     float& sum(int lane, int i) {  // of its register i
       const auto [row, column] = accumulator_element(lane, i);
-      return sums[static_cast<size_t>(row * N + column)];
+      return sums[row * N + column];
     }
   };
   struct Op {

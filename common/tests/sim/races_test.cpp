@@ -9,7 +9,7 @@
 #include <random>
 
 #include "machine/hopper.h"
-#include "machine/sim/touches.h"
+#include "machine/sim/tracked.h"
 #include "tests/sim/sim_test.h"
 
 namespace ladder::sim {

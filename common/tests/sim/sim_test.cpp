@@ -423,8 +423,8 @@ TEST_F(SimTest, FaultsWhatIsUndefinedOnTheGpu) {
           {"chunk written", "write of a chunk to shared s not aligned to 16 bytes"}},
          kernel);
   expect(1,
-         {{"addition", "atomic_add_pair: not aligned"},
-          {"store", "16-byte store from shared memory not aligned to 16 bytes"},
+         {{"addition", "atomic_add_pair not aligned to 8 bytes"},
+          {"store", "16-byte store from shared halves not aligned to 16 bytes"},
           {"read of 4", "read of 4 floats not aligned to 16 bytes"},
           {"read of 4 past", "read of x[8] (element of 4 bytes; the array has 8)"},
           {"store of 4", "store of 4 floats to shared s not aligned to 16 bytes"},

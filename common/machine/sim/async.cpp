@@ -1,0 +1,322 @@
+#include "machine/sim/async.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace ladder::sim {
+namespace {
+
+std::string name_of(const SharedPlace& place) {
+  return fmt::format("{}[{}]", place.name, (place.at - place.begin) / int64_t{sizeof(Mbarrier)});
+}
+
+}  // namespace
+
+Async::Async(Block& block)
+    : wgmmas(block), block_(block), memory_(block.memory), stores_(block.threads()) {
+  memory_.tell_writers_apart();
+}
+
+void Async::end_thread() {
+  if (!mine().under_way.empty())
+    fault("ends with a {} that was never waited for", mine().under_way[0].what);
+  wgmmas.end_thread();
+  if (block_.lane() == 0) block_.trace_event("exit", "", 0);
+}
+
+void Async::end_block() const {
+  if (!loads_.empty())
+    block_.fault_in(loads_[0].thread,
+                    "the block ends with a load to mbarrier {} that nobody waited for",
+                    loads_[0].barrier->name);
+  for (int id = 1; id < 16; ++id) {
+    const NamedBarrier& b = named_[id];
+    if (b.arrived == 0) continue;
+    int first = 0;
+    while (!b.who[first]) ++first;
+    block_.fault_in(first,
+                    "the block ends with {} of {} threads at named barrier {}: they "
+                    "arrived for others that never came",
+                    b.arrived, b.expected, id);
+  }
+}
+
+bool Async::deliver() {
+  for (Load& load : loads_)
+    if (load.phase < 0) {
+      end_load(load);
+      return true;
+    }
+  if (wgmmas.deliver()) return true;
+  for (size_t thread = 0; thread < stores_.size(); ++thread)
+    if (stores_[thread].done >= 0) {
+      end_stores(static_cast<int>(thread));
+      return true;
+    }
+  return false;
+}
+
+std::string Async::waits_for(int thread) const {
+  for (const Barrier& b : barriers_)
+    for (const int waiter : b.waiters)
+      if (waiter == thread)
+        return fmt::format(
+            "mbarrier {}, the end of phase {} (parity {}), where {} of {} arrivals and {} bytes "
+            "are missing",
+            b.name, b.phase, b.phase & 1, b.pending, b.count, b.bytes);
+  for (int id = 1; id < 16; ++id)
+    for (const int t : named_[id].waiters)
+      if (t == thread)
+        return fmt::format("named barrier {}, where {} of {} threads are missing", id,
+                           named_[id].expected - named_[id].arrived, named_[id].expected);
+  return wgmmas.waits_for(thread);
+}
+
+// ------------------------------------------------------------------------------------- mbarriers
+
+void Async::init(const SharedPlace& place, int count) {
+  if (count < 1 || count >= 1 << 20) fault("mbarrier {}: a count of {}", name_of(place), count);
+  for (const Barrier& b : barriers_)
+    if (b.at == place.at) fault("mbarrier {} initialised a second time", b.name);
+  barriers_.push_back({place.at, name_of(place), count, count, block_.running()});
+}
+
+void Async::fence_init() {
+  for (Barrier& b : barriers_) b.fenced |= b.initialised_by == block_.running();
+}
+
+Async::Barrier& Async::find(const SharedPlace& place) {
+  for (Barrier& b : barriers_)
+    if (b.at == place.at) return b;
+  fault("mbarrier {} is used before its init", name_of(place));
+}
+
+void Async::arrive(const SharedPlace& place, int64_t bytes) {
+  Barrier& b = find(place);
+  if (bytes < 0 || b.bytes + bytes >= 1 << 20)
+    fault("mbarrier {}: {} bytes promised, and less than 2²⁰ is the most", b.name, b.bytes + bytes);
+  if (b.pending == 0)
+    fault("arrives at mbarrier {} in phase {}, where all {} have arrived", b.name, b.phase,
+          b.count);
+  block_.trace_event("mbarrier_arrive", b.name, b.phase);
+  memory_.publish(block_.running());
+  b.bytes += bytes;
+  --b.pending;
+  settle(b);
+}
+
+void Async::settle(Barrier& b) {
+  if (b.pending > 0 || b.bytes != 0) return;
+  ++b.phase;
+  b.pending = b.count;
+  if (b.waiters.empty()) return;
+  for (const int thread : b.waiters) block_.wake(thread);
+  b.waiters.clear();
+  make_readable(b);
+}
+
+void Async::make_readable(const Barrier& b) {
+  std::erase_if(loads_, [&](const Load& load) {
+    if (load.barrier != &b || load.phase < 0 || load.phase >= b.phase) return false;
+    memory_.end_load(load.shared, load.bytes, load.element == 4);
+    return true;
+  });
+}
+
+void Async::wait(const SharedPlace& place, int parity, std::source_location where) {
+  Barrier& b = find(place);
+  if (parity != 0 && parity != 1)
+    fault("waits for parity {} of mbarrier {}: it is 0 or 1", parity, b.name);
+  const bool over = (b.phase & 1) != parity;
+  block_.trace_event_of_warp("mbarrier_wait", b.name, over ? b.phase - 1 : b.phase);
+  if (over) return make_readable(b);
+  b.waiters.push_back(block_.running());
+  block_.wait("mbarrier", where);
+}
+
+// -------------------------------------------------------------------------------- named barriers
+
+void Async::named_barrier(int id, int threads, bool waits, std::source_location where) {
+  if (id < 1 || id > 15) fault("named barrier {}: they are 1 to 15", id);
+  if (threads < 32 || threads > 1024 || threads % 32)
+    fault("named barrier {} of {} threads: whole warps, 1024 at most", id, threads);
+  NamedBarrier& b = named_[id];
+  if (b.arrived > 0 && b.expected != threads)
+    fault("named barrier {} of {} threads, where others came to one of {}", id, threads,
+          b.expected);
+  const int self = block_.running();
+  if (b.who[self])
+    fault("comes to named barrier {} a second time, {} of {} threads being there", id, b.arrived,
+          b.expected);
+  block_.trace_event_of_warp(waits ? "named_barrier_sync" : "named_barrier_arrive",
+                             std::to_string(id), b.completed);
+  memory_.publish(self);
+  b.expected = threads;
+  b.who[self] = true;
+  if (++b.arrived < b.expected) {
+    if (!waits) return;
+    b.waiters.push_back(self);
+    return block_.wait("named barrier", where);
+  }
+  for (const int t : b.waiters) block_.wake(t);
+  const int64_t completed = b.completed + 1;
+  b = {};
+  b.completed = completed;
+  if (waits) block_.yield();  // the last to come takes its place in the schedule's order again
+}
+
+// ----------------------------------------------------------------------------- what is copied
+
+Async::Copy Async::box(const char* what, const TensorMap& map, const SharedPlace& place,
+                       const int (&at)[4]) {
+  const auto& [name, shared, begin, end] = place;
+  const int64_t bytes = int64_t{map.box_rows} * map.box_bytes;
+  if (!map.array) fault("{}: a tensor map of nothing", what);
+  if (shared % (8 * map.box_bytes))
+    fault("{}: shared {}[{}] not aligned to {} bytes", what, name, (shared - begin) / map.element,
+          8 * map.box_bytes);
+  if (shared < begin || shared + bytes > end)
+    fault("{}: a box of {} rows × {} bytes at shared {}[{}] ends past its {} elements", what,
+          map.box_rows, map.box_bytes, name, (shared - begin) / map.element,
+          (end - begin) / map.element);
+  const int64_t first = int64_t{at[0]} * map.element, width = map.extents[0] * map.element;
+  if (first % 16)
+    fault("{}: a box from column {} on, within 16 bytes: unknown to the sim", what, at[0]);
+  Copy copy{what, map.array, map.element, shared, bytes};
+  copy.pieces.reserve(static_cast<size_t>(bytes / 16));
+  const auto inside = [&](int64_t i, int dimension) {
+    return i >= 0 && i < map.extents[dimension];
+  };
+  for (int row = 0; row < map.box_rows; ++row) {
+    const int64_t r = int64_t{at[1]} + row;
+    if (!inside(r, 1) || !inside(at[2], 2) || !inside(at[3], 3)) continue;
+    const int64_t line = ((at[3] * map.extents[2] + at[2]) * map.extents[1] + r) * width + first;
+    for (int64_t i = 0; i < map.box_bytes; i += 16)
+      if (first + i >= 0 && first + i < width)
+        copy.pieces.push_back(
+            {line + i, swizzled(shared + int64_t{row} * map.box_bytes + i, map.box_bytes)});
+  }
+  return copy;
+}
+
+Async::Copy Async::floats(const char* what, Tracked& array, int64_t at, const SharedPlace& place,
+                          int n) {
+  const auto& [name, shared, begin, end] = place;
+  if (n < 1 || n % 4) fault("{} of {} floats: their number is a positive multiple of 4", what, n);
+  if (shared % 16)
+    fault("{}: shared {}[{}] not aligned to 16 bytes", what, name, (shared - begin) / 4);
+  if (at % 16) fault("{}: {}[{}] not aligned to 16 bytes", what, array.name, at / 4);
+  const int64_t bytes = int64_t{n} * 4;
+  if (shared < begin || shared + bytes > end)
+    fault("{}: {} floats at shared {}[{}] end past its {} elements", what, n, name,
+          (shared - begin) / 4, (end - begin) / 4);
+  Copy copy{what, &array, 4, shared, bytes};
+  for (int64_t i = 0; i < bytes; i += 16) copy.pieces.push_back({at + i, shared + i});
+  return copy;
+}
+
+// ------------------------------------------------------------------------------------------ loads
+
+void Async::load(const TensorMap& map, const SharedPlace& barrier, const SharedPlace& target,
+                 const int (&at)[4]) {
+  start_load("tma_load", box("TMA load", map, target, at), barrier, target);
+}
+
+void Async::bulk_load(Tracked& array, int64_t at, const SharedPlace& barrier,
+                      const SharedPlace& target, int n) {
+  start_load("bulk_load", floats("bulk_load", array, at, target, n), barrier, target);
+}
+
+void Async::start_load(const char* event, const Copy& copy, const SharedPlace& barrier,
+                       const SharedPlace& target) {
+  Barrier& b = find(barrier);
+  if (!b.fenced)
+    fault("{} to mbarrier {} without fence_mbarrier_init() after its init", copy.what, b.name);
+  memory_.begin_load(copy.what, target, copy.bytes, copy.element);
+  Recorder* const recorder = block_.recorder();
+  if (recorder) recorder->copies(true);
+  for (const auto& piece : copy.pieces)
+    copy.array->touch<Access::read, 16>(block_, piece.at, copy.element);
+  block_.counts.sram_write += copy.bytes;
+  if (recorder) recorder->copies(false), recorder->copy(target, copy.bytes, false);
+  block_.trace_event(event, copy.array->name, b.phase, copy.bytes, b.name);
+  loads_.push_back({copy, &b, block_.running()});
+  if (!block_.late()) end_load(loads_.back());
+}
+
+void Async::end_load(Load& load) {
+  std::memset(memory_.data() + load.shared, 0, load.bytes);
+  const char* const data = static_cast<char*>(load.array->data);
+  for (const auto& piece : load.pieces)
+    std::memcpy(memory_.data() + piece.shared, data + piece.at, 16);
+  load.phase = load.barrier->phase;
+  load.barrier->bytes -= load.bytes;
+  settle(*load.barrier);
+}
+
+// -------------------------------------------------------------------------- stores and additions
+
+void Async::store(const TensorMap& map, const SharedPlace& source, const int (&at)[4]) {
+  const Copy copy = box("TMA store", map, source, at);
+  for (const int i : at)
+    if (i < 0) fault("TMA store to place {}: a box to store cannot start before 0", i);
+  start_store("tma_store", {copy, false, mine().group}, source);
+}
+
+void Async::bulk_add(Tracked& array, int64_t at, const SharedPlace& source, int n) {
+  start_store("bulk_add", {floats("bulk_add", array, at, source, n), true, mine().group}, source);
+}
+
+void Async::start_store(const char* event, Store store, const SharedPlace& source) {
+  Recorder* const recorder = block_.recorder();
+  if (recorder) recorder->copies(true);
+  for (const auto& piece : store.pieces)
+    if (store.adds)
+      store.array->touch<Access::add, 16>(block_, piece.at, store.element);
+    else
+      store.array->touch<Access::write, 16>(block_, piece.at, store.element);
+  if (recorder) recorder->copies(false);
+  for (const auto& piece : store.pieces) {
+    memory_.begin_async_read(store.what, piece.shared, store.element);
+    if (recorder) recorder->touch({source.name, piece.shared, source.begin, source.end}, 16, false);
+    block_.counts.sram_read += 16;
+  }
+  block_.trace_event(event, store.array->name, store.group, store.bytes);
+  mine().under_way.push_back(std::move(store));
+}
+
+void Async::wait_stores(int groups_left, std::source_location where) {
+  Stores& stores = mine();
+  const int done = stores.group - groups_left;
+  block_.trace_event("tma_store_wait", "", done);
+  if (stores.under_way.empty() || stores.under_way.front().group >= done) return;
+  stores.done = done;
+  if (block_.late())
+    block_.wait("TMA store", where);
+  else
+    end_stores(block_.running());
+}
+
+void Async::end_stores(int thread) {
+  Stores& stores = stores_[thread];
+  std::erase_if(stores.under_way, [&](const Store& store) {
+    if (store.group >= stores.done) return false;
+    for (const auto& piece : store.pieces) {
+      const char* const from = memory_.data() + piece.shared;
+      char* const to = static_cast<char*>(store.array->data) + piece.at;
+      if (store.adds) {
+        float x[4];
+        std::memcpy(x, from, 16);
+        for (int i = 0; i < 4; ++i) add_atomically(reinterpret_cast<float*>(to)[i], x[i]);
+      } else {
+        std::memcpy(to, from, 16);
+      }
+      memory_.end_async_read(piece.shared);
+    }
+    return true;
+  });
+  stores.done = -1;
+  block_.wake(thread);
+}
+
+}  // namespace ladder::sim
