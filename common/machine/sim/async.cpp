@@ -7,7 +7,7 @@ namespace ladder::sim {
 namespace {
 
 std::string name_of(const SharedPlace& place) {
-  return fmt::format("{}[{}]", place.name, (place.at - place.begin) / int64_t{sizeof(Mbarrier)});
+  return fmt::format("{}[{}]", place.name, place.index());
 }
 
 }  // namespace
@@ -56,22 +56,6 @@ bool Async::deliver() {
   return false;
 }
 
-std::string Async::waits_for(int thread) const {
-  for (const Barrier& b : barriers_)
-    for (const int waiter : b.waiters)
-      if (waiter == thread)
-        return fmt::format(
-            "mbarrier {}, the end of phase {} (parity {}), where {} of {} arrivals and {} bytes "
-            "are missing",
-            b.name, b.phase, b.phase & 1, b.pending, b.count, b.bytes);
-  for (int id = 1; id < 16; ++id)
-    for (const int t : named_[id].waiters)
-      if (t == thread)
-        return fmt::format("named barrier {}, where {} of {} threads are missing", id,
-                           named_[id].expected - named_[id].arrived, named_[id].expected);
-  return wgmmas.waits_for(thread);
-}
-
 // ------------------------------------------------------------------------------------- mbarriers
 
 void Async::init(const SharedPlace& place, int count) {
@@ -118,7 +102,7 @@ void Async::settle(Barrier& b) {
 void Async::make_readable(const Barrier& b) {
   std::erase_if(loads_, [&](const Load& load) {
     if (load.barrier != &b || load.phase < 0 || load.phase >= b.phase) return false;
-    memory_.end_load(load.shared, load.bytes, load.element == 4);
+    memory_.end_load(load.place.at, load.bytes, load.place.element == 4);
     return true;
   });
 }
@@ -131,7 +115,14 @@ void Async::wait(const SharedPlace& place, int parity, std::source_location wher
   block_.trace_event_of_warp("mbarrier_wait", b.name, over ? b.phase - 1 : b.phase);
   if (over) return make_readable(b);
   b.waiters.push_back(block_.running());
-  block_.wait("mbarrier", where);
+  block_.wait_for(
+      [&b] {
+        return fmt::format(
+            "mbarrier {}, the end of phase {} (parity {}), where {} of {} arrivals and {} bytes "
+            "are missing",
+            b.name, b.phase, b.phase & 1, b.pending, b.count, b.bytes);
+      },
+      where);
 }
 
 // -------------------------------------------------------------------------------- named barriers
@@ -156,7 +147,12 @@ void Async::named_barrier(int id, int threads, bool waits, std::source_location 
   if (++b.arrived < b.expected) {
     if (!waits) return;
     b.waiters.push_back(self);
-    return block_.wait("named barrier", where);
+    return block_.wait_for(
+        [&b, id] {
+          return fmt::format("named barrier {}, where {} of {} threads are missing", id,
+                             b.expected - b.arrived, b.expected);
+        },
+        where);
   }
   for (const int t : b.waiters) block_.wake(t);
   const int64_t completed = b.completed + 1;
@@ -167,23 +163,22 @@ void Async::named_barrier(int id, int threads, bool waits, std::source_location 
 
 // ----------------------------------------------------------------------------- what is copied
 
+Async::Copy::Copy(const char* what, Tracked* array, const SharedPlace& place, int64_t bytes,
+                  int alignment)
+    : what(what), array(array), place(place), bytes(bytes) {
+  if (place.at % alignment) fault("{}: {} not aligned to {} bytes", what, place.text(), alignment);
+  if (place.at < place.begin || place.at + bytes > place.end)
+    fault("{}: {} bytes from {} on end past the array's {} elements", what, bytes, place.text(),
+          (place.end - place.begin) / place.element);
+}
+
 Async::Copy Async::box(const char* what, const TensorMap& map, const SharedPlace& place,
                        const int (&at)[4]) {
-  const auto& [name, shared, begin, end] = place;
-  const int64_t bytes = int64_t{map.box_rows} * map.box_bytes;
   if (!map.array) fault("{}: a tensor map of nothing", what);
-  if (shared % (8 * map.box_bytes))
-    fault("{}: shared {}[{}] not aligned to {} bytes", what, name, (shared - begin) / map.element,
-          8 * map.box_bytes);
-  if (shared < begin || shared + bytes > end)
-    fault("{}: a box of {} rows × {} bytes at shared {}[{}] ends past its {} elements", what,
-          map.box_rows, map.box_bytes, name, (shared - begin) / map.element,
-          (end - begin) / map.element);
+  Copy copy(what, map.array, place, int64_t{map.box_rows} * map.box_bytes, 8 * map.box_bytes);
   const int64_t first = int64_t{at[0]} * map.element, width = map.extents[0] * map.element;
   if (first % 16)
     fault("{}: a box from column {} on, within 16 bytes: unknown to the sim", what, at[0]);
-  Copy copy{what, map.array, map.element, shared, bytes};
-  copy.pieces.reserve(static_cast<size_t>(bytes / 16));
   const auto inside = [&](int64_t i, int dimension) {
     return i >= 0 && i < map.extents[dimension];
   };
@@ -194,24 +189,17 @@ Async::Copy Async::box(const char* what, const TensorMap& map, const SharedPlace
     for (int64_t i = 0; i < map.box_bytes; i += 16)
       if (first + i >= 0 && first + i < width)
         copy.pieces.push_back(
-            {line + i, swizzled(shared + int64_t{row} * map.box_bytes + i, map.box_bytes)});
+            {line + i, swizzled(place.at + int64_t{row} * map.box_bytes + i, map.box_bytes)});
   }
   return copy;
 }
 
 Async::Copy Async::floats(const char* what, Tracked& array, int64_t at, const SharedPlace& place,
                           int n) {
-  const auto& [name, shared, begin, end] = place;
   if (n < 1 || n % 4) fault("{} of {} floats: their number is a positive multiple of 4", what, n);
-  if (shared % 16)
-    fault("{}: shared {}[{}] not aligned to 16 bytes", what, name, (shared - begin) / 4);
   if (at % 16) fault("{}: {}[{}] not aligned to 16 bytes", what, array.name, at / 4);
-  const int64_t bytes = int64_t{n} * 4;
-  if (shared < begin || shared + bytes > end)
-    fault("{}: {} floats at shared {}[{}] end past its {} elements", what, n, name,
-          (shared - begin) / 4, (end - begin) / 4);
-  Copy copy{what, &array, 4, shared, bytes};
-  for (int64_t i = 0; i < bytes; i += 16) copy.pieces.push_back({at + i, shared + i});
+  Copy copy(what, &array, place, int64_t{n} * 4, 16);
+  for (int64_t i = 0; i < copy.bytes; i += 16) copy.pieces.push_back({at + i, place.at + i});
   return copy;
 }
 
@@ -219,33 +207,32 @@ Async::Copy Async::floats(const char* what, Tracked& array, int64_t at, const Sh
 
 void Async::load(const TensorMap& map, const SharedPlace& barrier, const SharedPlace& target,
                  const int (&at)[4]) {
-  start_load("tma_load", box("TMA load", map, target, at), barrier, target);
+  start_load("tma_load", box("TMA load", map, target, at), barrier);
 }
 
 void Async::bulk_load(Tracked& array, int64_t at, const SharedPlace& barrier,
                       const SharedPlace& target, int n) {
-  start_load("bulk_load", floats("bulk_load", array, at, target, n), barrier, target);
+  start_load("bulk_load", floats("bulk_load", array, at, target, n), barrier);
 }
 
-void Async::start_load(const char* event, const Copy& copy, const SharedPlace& barrier,
-                       const SharedPlace& target) {
+void Async::start_load(const char* event, const Copy& copy, const SharedPlace& barrier) {
   Barrier& b = find(barrier);
   if (!b.fenced)
     fault("{} to mbarrier {} without fence_mbarrier_init() after its init", copy.what, b.name);
-  memory_.begin_load(copy.what, target, copy.bytes, copy.element);
+  memory_.begin_load(copy.what, copy.place, copy.bytes);
   Recorder* const recorder = block_.recorder();
   if (recorder) recorder->copies(true);
   for (const auto& piece : copy.pieces)
-    copy.array->touch<Access::read, 16>(block_, piece.at, copy.element);
+    copy.array->touch<Access::read, 16>(block_, piece.at, copy.place.element);
   block_.counts.sram_write += copy.bytes;
-  if (recorder) recorder->copies(false), recorder->copy(target, copy.bytes, false);
+  if (recorder) recorder->copies(false), recorder->copy(copy.place, copy.bytes, false);
   block_.trace_event(event, copy.array->name, b.phase, copy.bytes, b.name);
   loads_.push_back({copy, &b, block_.running()});
   if (!block_.late()) end_load(loads_.back());
 }
 
 void Async::end_load(Load& load) {
-  std::memset(memory_.data() + load.shared, 0, load.bytes);
+  std::memset(memory_.data() + load.place.at, 0, load.bytes);
   const char* const data = static_cast<char*>(load.array->data);
   for (const auto& piece : load.pieces)
     std::memcpy(memory_.data() + piece.shared, data + piece.at, 16);
@@ -260,25 +247,25 @@ void Async::store(const TensorMap& map, const SharedPlace& source, const int (&a
   const Copy copy = box("TMA store", map, source, at);
   for (const int i : at)
     if (i < 0) fault("TMA store to place {}: a box to store cannot start before 0", i);
-  start_store("tma_store", {copy, false, mine().group}, source);
+  start_store("tma_store", {copy, false, mine().group});
 }
 
 void Async::bulk_add(Tracked& array, int64_t at, const SharedPlace& source, int n) {
-  start_store("bulk_add", {floats("bulk_add", array, at, source, n), true, mine().group}, source);
+  start_store("bulk_add", {floats("bulk_add", array, at, source, n), true, mine().group});
 }
 
-void Async::start_store(const char* event, Store store, const SharedPlace& source) {
+void Async::start_store(const char* event, Store store) {
   Recorder* const recorder = block_.recorder();
   if (recorder) recorder->copies(true);
   for (const auto& piece : store.pieces)
     if (store.adds)
-      store.array->touch<Access::add, 16>(block_, piece.at, store.element);
+      store.array->touch<Access::add, 16>(block_, piece.at, store.place.element);
     else
-      store.array->touch<Access::write, 16>(block_, piece.at, store.element);
+      store.array->touch<Access::write, 16>(block_, piece.at, store.place.element);
   if (recorder) recorder->copies(false);
   for (const auto& piece : store.pieces) {
-    memory_.begin_async_read(store.what, piece.shared, store.element);
-    if (recorder) recorder->touch({source.name, piece.shared, source.begin, source.end}, 16, false);
+    memory_.begin_async_read(store.what, piece.shared, store.place.element);
+    if (recorder) recorder->touch(store.place + (piece.shared - store.place.at), 16, false);
     block_.counts.sram_read += 16;
   }
   block_.trace_event(event, store.array->name, store.group, store.bytes);

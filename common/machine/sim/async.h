@@ -62,8 +62,6 @@ class Async {
   void end_block() const;
   /// Ends something that is under way, if there is anything. Called where no thread can run.
   bool deliver();
-  /// What a waiting thread waits for; empty if it is nothing here.
-  std::string waits_for(int thread) const;
 
  private:
   struct Barrier {  // an mbarrier
@@ -83,14 +81,17 @@ class Async {
     std::vector<int> waiters;
   };
   struct Copy {
+    /// Faults where the place in shared memory is not aligned, or its array ends too early.
+    Copy(const char* what, Tracked* array, const SharedPlace& place, int64_t bytes, int alignment);
+
     const char* what;  // its name in faults
     Tracked* array;
-    int element;            // bytes
-    int64_t shared, bytes;  // where it begins in shared memory, and what it takes there
-    struct Piece {          // 16 bytes that lie within the array
+    SharedPlace place;
+    int64_t bytes;  // of shared memory
+    struct Piece {  // 16 bytes that lie within the array
       int64_t at, shared;
     };
-    std::vector<Piece> pieces = {};
+    std::vector<Piece> pieces;
   };
   /// Its bytes may be touched once a wait has seen the end of the phase that they count for.
   struct Load : Copy {
@@ -117,9 +118,8 @@ class Async {
                   const int (&at)[4]);
   static Copy floats(const char* what, Tracked& array, int64_t at, const SharedPlace& place, int n);
   // `event` is its name in traces.
-  void start_load(const char* event, const Copy& copy, const SharedPlace& barrier,
-                  const SharedPlace& target);
-  void start_store(const char* event, Store store, const SharedPlace& source);
+  void start_load(const char* event, const Copy& copy, const SharedPlace& barrier);
+  void start_store(const char* event, Store store);
   void end_load(Load& load);
   void end_stores(int thread);
   Stores& mine() { return stores_[block_.running()]; }

@@ -62,6 +62,7 @@ void Block::start(const Launch& launch, int64_t index) {
     threads_[t].index = {i % launch.block.x, i / launch.block.x % launch.block.y,
                          i / launch.block.x / launch.block.y};
     threads_[t].state = Thread::State::ready;
+    threads_[t].waits_for = nullptr;
     threads_[t].fiber->start(&Block::thread_main, this);
   }
 }
@@ -143,6 +144,12 @@ void Block::wait(const char* at, std::source_location where) {
   self.waits_at = at;
   self.where = where;
   yield();
+}
+
+void Block::wait_for(std::function<std::string()> what, std::source_location where) {
+  threads_[running_].waits_for = std::move(what);
+  wait("", where);
+  threads_[running_].waits_for = nullptr;
 }
 
 bool Block::late() {
@@ -257,9 +264,9 @@ void Block::deadlock() {
   for (int t = 0; t < count_; ++t) {
     const Thread& thread = threads_[t];
     if (thread.state != Thread::State::waiting) continue;
-    std::string what = async_ ? async_->waits_for(t) : "";
-    on_async |= !what.empty();
-    what = fmt::format("{} ({})", what.empty() ? thread.waits_at : what, place(thread.where));
+    on_async |= thread.waits_for != nullptr;
+    const std::string what = fmt::format(
+        "{} ({})", thread.waits_for ? thread.waits_for() : thread.waits_at, place(thread.where));
     if (all.empty() || all.back().what != what) all.push_back({what, t, 0});
     ++all.back().threads;
   }

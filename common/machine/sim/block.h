@@ -86,6 +86,8 @@ class Block {
   }
   /// Waits until another wakes it. `at` and `where` describe it if the block comes to a standstill.
   void wait(const char* at, std::source_location where);
+  /// The same, for what() at that time.
+  void wait_for(std::function<std::string()> what, std::source_location where);
   /// Takes its place in the schedule's order again.
   void yield() { threads_[running_].fiber->yield(); }
   void wake(int thread) { threads_[thread].state = Thread::State::ready; }
@@ -132,7 +134,8 @@ class Block {
     enum class State : uint8_t { ready, waiting, done };
     uint3 index;
     State state = State::ready;
-    const char* waits_at = "";  // the barrier or collective it waits at
+    const char* waits_at = "";               // the barrier or collective it waits at
+    std::function<std::string()> waits_for;  // the same of what runs beside threads
     std::source_location where;
     std::unique_ptr<Fiber> fiber = std::make_unique<Fiber>();
   };

@@ -36,9 +36,8 @@ inline int multiprocessors() {
 class MbarrierRef {
  public:
   MbarrierRef(const Smem<Mbarrier>& array, int64_t i) : place_(array.place(i)) {
-    const auto& [name, at, begin, end] = place_;
-    if (at < begin || at >= end)
-      fault("mbarrier {}[{}] of {}", name, i, (end - begin) / int64_t{sizeof(Mbarrier)});
+    const auto& [name, at, begin, end, element] = place_;
+    if (at < begin || at >= end) fault("mbarrier {}[{}] of {}", name, i, (end - begin) / element);
   }
 
   void init(int count) const { this_block->async().init(place_, count); }
@@ -171,7 +170,7 @@ void wgmma_wait_instruction(std::source_location where = std::source_location::c
 /// of what bulk_load brought, where a lane has with no barrier since.
 template <class T>
 void done_with(Smem<T> tile, int n) {
-  this_block->async().wgmmas.done_with(tile.place(0), n * int64_t{sizeof(T)}, sizeof(T));
+  this_block->async().wgmmas.done_with(tile.place(0), n * int64_t{sizeof(T)});
 }
 
 /// Whether gpu_hopper.h has a product 8·n wide.

@@ -176,17 +176,18 @@ void count_conflicts(Lane* const* lanes) {
 /// naming one row of 16 bytes. Layout: PTX ISA, “ldmatrix”: lane l receives elements 2·(l%4) and
 /// the next of row l/4 of each matrix, transposed: of column l/4.
 template <bool transposed, class T>
-void ldmatrix(const char* word, unsigned (&r)[4], Smem<T> row) {
+void ldmatrix(unsigned (&r)[4], Smem<T> row) {
   static_assert(sizeof(T) == 2 || (sizeof(T) == 1 && !transposed));
   using Row = std::array<uint16_t, 8>;
+  constexpr const char* kWord = transposed ? "ldmatrix.x4.trans" : "ldmatrix.x4";
+  row.check_aligned("ldmatrix.x4 of a row of", 16);
   struct Lane {
     Row row;
     int64_t at;
     unsigned out[4];
   } mine{row.template load_as<Row>(0), row.byte(0), {}};
-  if (mine.at % 16) fault("{} of a row not aligned to 16 bytes", word);
   this_block->counts.sram_operands += int{sizeof(Row)};
-  whole_warp(word, mine, [](Lane* const* lanes, unsigned) {
+  whole_warp(kWord, mine, [](Lane* const* lanes, unsigned) {
     count_conflicts(lanes);
     for (int m = 0; m < 4; ++m)
       for (int l = 0; l < 32; ++l) {
@@ -200,11 +201,11 @@ void ldmatrix(const char* word, unsigned (&r)[4], Smem<T> row) {
 }
 template <class T>
 void ldmatrix_x4(unsigned (&r)[4], Smem<T> row) {
-  ldmatrix<false>("ldmatrix.x4", r, row);
+  ldmatrix<false>(r, row);
 }
 template <class T>
 void ldmatrix_x4_trans(unsigned (&r)[4], Smem<T> row) {
-  ldmatrix<true>("ldmatrix.x4.trans", r, row);
+  ldmatrix<true>(r, row);
 }
 
 /// C += A·B, 16×8 += 16×16 · 16×8, fp32 accumulators. Registers as in PTX ISA, “Matrix Fragments

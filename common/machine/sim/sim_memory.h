@@ -140,21 +140,16 @@ template <class T>
 class Smem {
  public:
   Smem() = default;
-  Smem(const char* name, int64_t begin, int64_t end)
-      : name_(name), at_(begin), begin_(begin), end_(end) {}
+  explicit Smem(const SharedPlace& place) : place_(place) {}
   auto operator[](int64_t i) const { return typename InShared<T>::Ref(*this, i); }
-  Smem operator+(int64_t n) const {
-    Smem moved = *this;
-    moved.at_ += n * static_cast<int64_t>(sizeof(T));
-    return moved;
-  }
+  Smem operator+(int64_t n) const { return Smem(place(n)); }
 
   T load(int64_t i) const { return load_as<T>(i); }
   void store(int64_t i, T x) const { store_as<T>(i, x); }
   /// Reads or writes a U (16 bytes at most) that starts at element i.
   template <class U>
   U load_as(int64_t i) const {
-    this_block->memory.check_read<sizeof(U)>(place(i), sizeof(T), this_block->running());
+    this_block->memory.check_read<sizeof(U)>(place(i), this_block->running());
     this_block->counts.sram_read += sizeof(U);
     U x;
     std::memcpy(&x, this_block->memory.data() + byte(i), sizeof(U));
@@ -162,19 +157,18 @@ class Smem {
   }
   template <class U>
   void store_as(int64_t i, U x) const {
-    this_block->memory.check_write<sizeof(U)>(place(i), sizeof(T), this_block->running());
+    this_block->memory.check_write<sizeof(U)>(place(i), this_block->running());
     this_block->counts.sram_write += sizeof(U);
     std::memcpy(this_block->memory.data() + byte(i), &x, sizeof(U));
   }
-  int64_t byte(int64_t i) const { return at_ + i * static_cast<int64_t>(sizeof(T)); }
-  SharedPlace place(int64_t i) const { return {name_, byte(i), begin_, end_}; }
+  int64_t byte(int64_t i) const { return place_.at + i * int64_t{sizeof(T)}; }
+  SharedPlace place(int64_t i) const { return place_ + i * int64_t{sizeof(T)}; }
   void check_aligned(const char* what, int bytes) const {
-    if (at_ % bytes) fault("{} shared {} not aligned to {} bytes", what, name_, bytes);
+    if (place_.at % bytes) fault("{} shared {} not aligned to {} bytes", what, place_.name, bytes);
   }
 
  private:
-  const char* name_ = "";
-  int64_t at_ = 0, begin_ = 0, end_ = 0;  // bytes in the block's shared memory
+  SharedPlace place_;
 };
 
 template <class T>
@@ -186,9 +180,9 @@ class SharedMemory {
  public:
   template <class T>
   Smem<T> take(const char* name, int64_t count) {
-    const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
+    const int64_t bytes = count * int64_t{sizeof(T)};
     const int64_t begin = this_block->memory.take(this_block->running(), name, bytes);
-    return Smem<T>(name, begin, begin + bytes);
+    return Smem<T>({name, begin, begin, begin + bytes, sizeof(T)});
   }
 };
 
@@ -270,7 +264,7 @@ void cp_async(Smem<T> target, Hbm<U> source, bool valid = true) {
   }
   this_block->memory.begin_copy(target.place(0),
                                 valid ? reinterpret_cast<const char*>(source.data()) : nullptr,
-                                bytes, sizeof(T), this_block->running());
+                                bytes, this_block->running());
   this_block->counts.sram_write += bytes;
   if (Recorder* const r = this_block->recorder()) [[unlikely]]
     r->copy(target.place(0), bytes, !valid);

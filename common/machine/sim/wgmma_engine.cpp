@@ -86,14 +86,14 @@ void WgmmaEngine::set_registers(int n) {
         128 * sum, threads, given);
 }
 
-void WgmmaEngine::done_with(const SharedPlace& place, int64_t bytes, int element) {
-  memory_.check_read_by_others(place, bytes, element, block_.running());
+void WgmmaEngine::done_with(const SharedPlace& place, int64_t bytes) {
+  memory_.check_read_by_others(place, bytes, block_.running());
   if (!group()) return;
   for (const Op& op : group()->ops)
     for (const int64_t at : op.reads)
       if (at >= place.at && at < place.at + bytes)
         fault("releases {}, which a wgmma not waited for still reads",
-              (place + (at - place.at)).element(element));
+              (place + (at - place.at)).text());
 }
 
 // ------------------------------------------------------------------------------------- registers
@@ -101,7 +101,6 @@ void WgmmaEngine::done_with(const SharedPlace& place, int64_t bytes, int element
 void WgmmaEngine::fence_registers(const void* registers, size_t bytes) {
   const int l = block_.running() % 128;
   Lane& lane = mine().lanes[l];
-  auto& fenced = lane.fenced;
   const auto* begin = static_cast<const char*>(registers);
   std::erase_if(lane.ended, [&](const std::shared_ptr<Chain>& chain) {
     float* const d = chain->lanes[l];
@@ -110,16 +109,10 @@ void WgmmaEngine::fence_registers(const void* registers, size_t bytes) {
     for (int i = 0; i < chain->N / 2; ++i) d[i] = chain->sum(l, i);
     return true;
   });
-  auto entry = std::find_if(fenced.begin(), fenced.end(), [&](const Lane::Fenced& f) {
-    return f.registers == begin && f.contents.size() == bytes;
+  std::erase_if(lane.fenced, [&](const Lane::Fenced& f) {  // registers that lived there before
+    return f.registers < begin + bytes && begin < f.registers + f.contents.size();
   });
-  if (entry == fenced.end()) {
-    std::erase_if(fenced, [&](const Lane::Fenced& f) {  // registers that lived there before
-      return f.registers < begin + bytes && begin < f.registers + f.contents.size();
-    });
-    entry = fenced.insert(fenced.end(), {begin, std::vector<char>(bytes)});
-  }
-  std::memcpy(entry->contents.data(), begin, bytes);
+  lane.fenced.push_back({begin, std::vector<char>(begin, begin + bytes)});
 }
 
 /// Registers pass from other code to a wgmma: they must be as they were at a fence.
@@ -151,11 +144,11 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
   const int t = block_.running(), l = t % 128, N = wgmma.N;
   Warpgroup& group = mine();
   Lane& lane = group.lanes[l];
-  const auto number = static_cast<size_t>(lane.issued++ - group.first_op);
-  if (number == group.ops.size()) {  // the first lane to come
+  const int64_t number = lane.issued++ - group.first_op;
+  if (number == std::ssize(group.ops)) {  // the first lane to come
     Op& op = group.ops.emplace_back(Op{wgmma, lane.group, nullptr, {}, {}});
-    for (size_t i = number; i-- > 0 && !op.chain;)
-      if (group.ops[i].chain->lanes[l] == d) op.chain = group.ops[i].chain;
+    for (const Op& before : group.ops)
+      if (before.chain && before.chain->lanes[l] == d) op.chain = before.chain;
     if (!op.chain) {
       op.chain = std::make_shared<Chain>();
       op.chain->N = N;
@@ -168,8 +161,7 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
       memory_.begin_async_read("wgmma", chunk, wgmma.bytes());
       op.reads.push_back(chunk);
       if (Recorder* const r = block_.recorder())
-        if (const auto* of = memory_.region_at(chunk))
-          r->touch({of->array.c_str(), chunk, of->begin, of->begin + of->bytes}, 16, false);
+        r->touch(memory_.place_of(chunk, wgmma.bytes()), 16, false);
       block_.counts.sram_read += 16;
       block_.counts.sram_operands += 16;
     };
@@ -223,8 +215,7 @@ void WgmmaEngine::trace_products(const Warpgroup& group, int number) {
   for (const Op& op : group.ops) {
     if (op.group != number) continue;
     const int64_t flops = op.wgmma.flops();
-    const BlockMemory::Region* const b = memory_.region_at(Descriptor(op.wgmma.b).start);
-    const std::string array = b ? b->array : "";
+    const std::string array = memory_.place_of(Descriptor(op.wgmma.b).start, 1).name;
     if (!products.empty() && products.back().chain == op.chain.get() &&
         products.back().array == array)
       products.back().flops += flops;
@@ -252,7 +243,12 @@ void WgmmaEngine::wait(int groups_left, std::source_location where) {
     end_group(static_cast<size_t>(t / 128));
     return block_.yield();
   }
-  block_.wait("wgmma_wait", where);
+  block_.wait_for(
+      [&group] {
+        return fmt::format("wgmma_wait, where {} of 128 threads are missing",
+                           128 - group.waiting.size());
+      },
+      where);
 }
 
 bool WgmmaEngine::deliver() {
@@ -349,15 +345,6 @@ void WgmmaEngine::finish(size_t g, Op& op) {
   if (--chain.ops > 0) return;
   for (int l = 0; l < 128; ++l) check_untouched(chain.lanes[l], first + l, chain);
   for (Lane& lane : group.lanes) lane.ended.push_back(op.chain);
-}
-
-std::string WgmmaEngine::waits_for(int thread) const {
-  for (const auto& g : warpgroups_)
-    for (const int t : g->waiting)
-      if (t == thread)
-        return fmt::format("wgmma_wait, where {} of 128 threads are missing",
-                           128 - g->waiting.size());
-  return "";
 }
 
 }  // namespace ladder::sim

@@ -55,14 +55,12 @@ class WgmmaEngine {
   /// The thread says that its warp is done with a place in shared memory: faults where a product of
   /// its warpgroup that was not waited for still reads there, or a lane may. That the place is
   /// overwritten in time to be noticed may depend on what else its next owner waits for.
-  void done_with(const SharedPlace& place, int64_t bytes, int element);
+  void done_with(const SharedPlace& place, int64_t bytes);
   /// Faults where the thread has not waited for a product.
   void end_thread() const;
 
   /// Ends the products that a whole warpgroup waits for. False if none does.
   bool deliver();
-  /// What a waiting thread waits for; empty if it is nothing here.
-  std::string waits_for(int thread) const;
 
  private:
   // A chain of wgmmas on the same accumulator, from the first until it is named after all have

@@ -18,11 +18,9 @@ using Stage = SwizzledTile<fp16, 64, 64>;
 constexpr int kElements = Stage::kElements;
 
 const std::string kUsedEarly = "uses an accumulator of a wgmma before the wgmma_wait() for it";
-const std::string kReadEarly = "read before its asynchronous copy was waited for: shared ";
 const std::string kBeingCopied = "the target of a copy that was not waited for";
-const std::string kUnfenced = "written with no fence_proxy_async() since";
-const std::string kStillReads =
-    "write under a wgmma or TMA store that was not waited for and still reads shared ";
+const std::string kUnfenced = "which was written with no fence_proxy_async() since";
+const std::string kStillRead = "which a wgmma or TMA store not waited for still reads";
 
 class HopperFaults : public SimTest {
  protected:
@@ -149,6 +147,8 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
   };
   const std::string of_0 = "thread (0,0,0): " + kUsedEarly;
   const std::string disagree = "lanes of a warpgroup disagree on a wgmma";
+  const std::string overwrites =
+      "thread (3,0,0): write to shared B[130] (element of 2 bytes), " + kStillRead;
   const std::string other_wgmmas =
       "lanes of a warpgroup disagree at wgmma_wait() on which wgmmas they have issued";
   expect(128, {{"", "no fault"}}, multiply);
@@ -181,39 +181,14 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
         "deadlock: 32 of 128 threads have ended … thread (0,0,0) and 95 after it for wgmma_wait, "
         "where 32 of 128 threads are missing (warpgroup.h:"},
        {"no proxy fence", "wgmma of shared B[77] (element of 2 bytes), " + kUnfenced},
-       {"stores before wait", "thread (3,0,0): " + kStillReads + "B[130]"},
-       {"stores under second wgmma", "thread (3,0,0): " + kStillReads + "B[130]"},
-       {"unwritten", "wgmma of shared B[0] (element of 2 bytes), which nobody wrote"},
+       {"stores before wait", overwrites},
+       {"stores under second wgmma", overwrites},
+       {"unwritten", "wgmma of shared B[0] (element of 2 bytes), which is unwritten"},
        {"past the end", "wgmma of shared memory at byte"}},
       multiply);
   expect(96, {{"", "wgmma by a warpgroup of fewer than 128 threads"}}, multiply);
   options({.schedule = {Schedule::Order::reverse, 0}});
-  expect(128, {{"stores under second wgmma", "thread (3,0,0): " + kStillReads + "B[130]"}},
-         multiply);
-}
-
-/// Block 0 writes B before it uses anything of Hopper's, and fences nothing. In block 1 thread 1
-/// writes it, which thread 0's fence does not cover.
-TEST_F(HopperFaults, ABlockKnowsNothingOfTheOneBefore) {
-  const auto multiply_in_second_block = [&] {
-    SharedMemory smem;
-    const Stage B{smem.take<fp16>("B", kElements)};
-    if (blockIdx.x == 1) fence_mbarrier_init();
-    if (threadIdx.x == 1)
-      for (int i = 0; i < kElements; ++i) B.data[i] = fp16(1.0f);
-    __syncthreads();
-    if (blockIdx.x == 0) return fence_mbarrier_init();
-    if (threadIdx.x == 0) fence_proxy_async();
-    __syncthreads();
-    Accumulator<16, 64> acc;
-    wgmma_fence(acc);
-    wgmma_ABt(acc, B, 0, B);
-    wgmma_commit();
-    wgmma_wait<0>(acc);
-  };
-  options({.threads = 1});
-  expect_says(fault_of(2, 128, multiply_in_second_block),
-              "block (1,0,0) … wgmma of shared B[0] (element of 2 bytes), " + kUnfenced);
+  expect(128, {{"stores under second wgmma", overwrites}}, multiply);
 }
 
 // -------------------------------------------------------------------------------- a ring of stages
@@ -299,11 +274,12 @@ TEST_F(HopperFaults, RingOfStages) {
       "releases shared stage[0] (element of 2 bytes), which a wgmma not waited for still reads";
   expect_in_every_order(
       256, 128,
-      {{"reads before barrier", "read of unwritten shared stage[", kReadEarly + "stage["},
+      {{"reads before barrier", "read of shared stage[ … , which is unwritten",
+        "read of shared stage[ … , " + kBeingCopied},
        {"multiplies before barrier",
-        "wgmma of shared stage[0] (element of 2 bytes), which nobody wrote",
+        "wgmma of shared stage[0] (element of 2 bytes), which is unwritten",
         "wgmma of shared stage[0] (element of 2 bytes), " + kBeingCopied},
-       {"early phase", "wgmma of shared stage[0] (element of 2 bytes), which nobody wrote",
+       {"early phase", "wgmma of shared stage[0] (element of 2 bytes), which is unwritten",
         "deadlock … thread (0,0,0) and 127 after it for mbarrier full[0], the end of phase 1 "
         "(parity 1), where 1 of 1 arrivals"},
        {"too many bytes",
@@ -318,13 +294,12 @@ TEST_F(HopperFaults, RingOfStages) {
        {"too many arrivals",
         "thread (128,0,0): arrives at mbarrier full[0] in phase 0, where all 1 have"},
        {"loads under wgmma",
-        "thread (128,0,0): TMA load onto shared stage[0], which a wgmma or TMA store not waited "
-        "for still reads"},
+        "thread (128,0,0): TMA load onto shared stage[0] (element of 2 bytes), " + kStillRead},
        {"releases under wgmma", releases},
        {"releases under second wgmma", releases},
-       {"loads twice", "TMA load onto shared stage[0], " + kBeingCopied},
+       {"loads twice", "TMA load onto shared stage[0] (element of 2 bytes), " + kBeingCopied},
        {"loads onto ordinary stores",
-        "TMA load onto shared stage[8], which was written with no fence_proxy_async()"},
+        "TMA load onto shared stage[8] (element of 2 bytes), " + kUnfenced},
        {"no init", "mbarrier full[0] is used before its init"},
        {"count of 0", "mbarrier full[0]: a count of 0"},
        {"count too large", "mbarrier full[0]: a count of 1048576"},
@@ -334,10 +309,10 @@ TEST_F(HopperFaults, RingOfStages) {
        {"negative bytes", "mbarrier full[0]: -8192 bytes promised"},
        {"init twice", "mbarrier full[0] initialised a second time"},
        {"no init fence", "TMA load to mbarrier full[0] without fence_mbarrier_init()"},
-       {"misaligned", "shared stage[64] not aligned to 1024 bytes"},
+       {"misaligned", "TMA load: shared stage[64] (element of 2 bytes) not aligned to 1024 bytes"},
        {"box too large",
-        "TMA load: a box of 64 rows × 128 bytes at shared stage[4608] ends past its 8192 "
-        "elements"},
+        "TMA load: 8192 bytes from shared stage[4608] (element of 2 bytes) on end past the array's "
+        "8192 elements"},
        {"parity of round", "waits for parity 2 of mbarrier full[0]: it is 0 or 1"},
        {"nobody waits", "thread (128,0,0) for " + of_free, of_free}},
       pipeline);
@@ -348,7 +323,7 @@ TEST_F(HopperFaults, RingOfStages) {
 
   // A box of 64 bytes a row, swizzled by as many, has another alignment.
   X = map_of_X(128, 64, 64);
-  expect(256, {{"misaligned", "shared stage[64] not aligned to 512 bytes"}}, pipeline);
+  expect(256, {{"misaligned", "not aligned to 512 bytes"}}, pipeline);
 
   for (const auto order : kOrders) {
     auto [accesses, of] = told(256, pipeline, {.schedule = {order, 3}, .trace_file = "in memory"});
@@ -367,44 +342,71 @@ TEST_F(HopperFaults, RingOfStages) {
   }
 }
 
-// ------------------------------------------------------------------------------------------ stores
+// ---------------------------------------------------------------- stores, additions, floats in a
+// row
 
-/// Y = thread numbers, through shared memory.
-TEST_F(HopperFaults, Stores) {
-  const auto store_out = [&] {
+/// Stores Y, in a second group adds 2 to 64 floats of out, in a third to 32 more; waits for the
+/// first two, overwrites their sources, and waits for all.
+TEST_F(HopperFaults, StoresAndAdditions) {
+  const auto store = [&] {
     SharedMemory smem;
     const Stage stage{smem.take<fp16>("stage", kElements)};
+    const auto x = smem.take<float>("x", 64);
+    const auto full = smem.take<Mbarrier>("full", 1);
     for (int i = 0; i < 32; ++i) stage.data[32 * thread() + i] = fp16(float(thread()));
-    if (!made("store without proxy fence")) fence_proxy_async();
+    if (thread() < 64 && (!made("adds unwritten") || thread() != 9)) x[thread()] = 2;
+    if (thread() == 0) full[0].init(1);
+    fence_mbarrier_init();
+    if (!made("no proxy fence") || thread() != 7) fence_proxy_async();
     __syncthreads();
-    if (thread() == 32 && made("other thread overwrites source")) stage.data[3] = fp16(0.0f);
     if (thread() != 0) return;
     tma_store(made("map of nothing") ? TensorMap{} : Y,
               made("before shared") ? Stage{stage.data + -kElements} : stage,
               made("within 16 bytes") ? 4 : 0, made("stores before row 0") ? -8 : 0, 0, 0);
     if (made("no store wait")) return;
     tma_store_commit();
-    if (made("overwrites source")) stage.data[3] = fp16(0.0f);
-    tma_store_wait_read<0>();
+    bulk_add(out + (made("past array") ? 4096 - 32 : 0), x, 64);
+    if (!made("no commit")) tma_store_commit();
+    if (made("overwrites store")) stage.data[3] = fp16(0.0f);
+    if (made("overwrites addition")) x[3] = 0;
+    if (made("loads under addition")) {
+      full[0].arrive_expect_tx(16);
+      bulk_load(full[0], x + 12, out, 4);
+    }
+    bulk_add(out + 64, x + 32, 32);
+    tma_store_commit();
+    tma_store_wait_read<1>();
     stage.data[3] = fp16(0.0f);
+    x[made("overwrites the last") ? 32 : 3] = 0;
+    tma_store_wait<0>();
   };
-  expect(128,
-         {{"", "no fault"},
-          {"store without proxy fence",
-           "thread (0,0,0): TMA store of shared stage[0] (element of 2 bytes), " + kUnfenced},
-          {"overwrites source", kStillReads + "stage[3]"},
-          {"stores before row 0", "TMA store to place -8: a box to store cannot start before 0"},
-          {"no store wait", "ends with a TMA store that was never waited for"},
-          {"other thread overwrites source", "thread (32,0,0): " + kStillReads + "stage[3]"},
-          {"map of nothing", "TMA store: a tensor map of nothing"},
-          {"within 16 bytes", "TMA store: a box from column 4 on, within 16 bytes"},
-          {"before shared",
-           "TMA store: a box of 64 rows × 128 bytes at shared stage[-4096] ends past"}},
-         store_out);
-  EXPECT_EQ(told(128, store_out).accesses, "Y write 0+8192, ");
+  expect(128, {{"", "read of unwritten out[0] (element of 4 bytes; the array has"}}, store);
+  const std::string overwrites_x_3 = "write to shared x[3] (element of 4 bytes), " + kStillRead;
+  expect_in_every_order(
+      128, 2,
+      {{"no proxy fence",
+        "thread (0,0,0): TMA store of shared stage[248] (element of 2 bytes), " + kUnfenced},
+       {"adds unwritten", "bulk_add of shared x[9] (element of 4 bytes), which is unwritten"},
+       {"overwrites store", "write to shared stage[3] (element of 2 bytes), " + kStillRead},
+       {"overwrites addition", overwrites_x_3},
+       {"overwrites the last", "write to shared x[32] (element of 4 bytes), " + kStillRead},
+       {"no commit", overwrites_x_3},  // the next wait is not for it
+       {"loads under addition", "bulk_load onto shared x[12] (element of 4 bytes), " + kStillRead},
+       {"no store wait", "ends with a TMA store that was never waited for"},
+       {"past array", "atomic addition to out[4096] (element of 4 bytes; the array has 4096)"},
+       {"map of nothing", "TMA store: a tensor map of nothing"},
+       {"within 16 bytes", "TMA store: a box from column 4 on, within 16 bytes"},
+       {"stores before row 0", "TMA store to place -8: a box to store cannot start before 0"},
+       {"before shared", "TMA store: 8192 bytes from shared stage[-4096] (element of 2 bytes) on"}},
+      store);
+  const auto [accesses, of] = told(128, store);
+  EXPECT_EQ(accesses,
+            "Y write 0+8192, out read 0+256, out write 0+256, out read 256+128, "
+            "out write 256+128, ");
+  EXPECT_EQ(of.at(0),
+            "__syncthreads 0; tma_store Y 0 8192; bulk_add out 1 256; bulk_add out 2 128; "
+            "tma_store_wait 2; tma_store_wait 3; exit; ");
 }
-
-// --------------------------------------------------------------------------------- floats in a row
 
 /// x = 64 floats of out, from 128 on.
 TEST_F(HopperFaults, LoadsOfFloats) {
@@ -414,25 +416,13 @@ TEST_F(HopperFaults, LoadsOfFloats) {
     const auto full = smem.take<Mbarrier>("full", 1);
     if (thread() == 0) {
       full[0].init(1);
-      if (!made("no init fence")) fence_mbarrier_init();
+      fence_mbarrier_init();
       full[0].arrive_expect_tx(256);
-      const auto from = out + (made("source misaligned") ? 130
-                               : made("past array")      ? 4096 - 32
-                               : made("before array")    ? -4
-                                                         : 128);
-      const int n = made("62 floats") ? 62 : made("no floats") ? 0 : made("past shared") ? 68 : 64;
-      bulk_load(full[0],
-                x + (made("target misaligned") ? 1
-                     : made("before shared")   ? -4
-                                               : 0),
-                from, n);
-      if (made("loads twice")) bulk_load(full[0], x + 60, from, 4);
-      if (made("adds too early")) bulk_add(out, x, 64);
+      const int from = made("misaligned") ? 130 : made("past array") ? 4096 - 32 : 128;
+      bulk_load(full[0], x, out + from, made("62 floats") ? 62 : made("no floats") ? 0 : 64);
     }
     __syncthreads();
     if (made("nobody waits")) return;
-    if (made("reads before barrier")) out[thread()] = x[thread() % 64];
-    if (made("stores before wait")) x[thread() % 64] = 0;
     full[0].wait(made("early phase") ? 1 : 0);
     if (thread() < 64) out[thread()] = x[thread()];
     if (!made("no syncwarp")) __syncwarp();
@@ -443,101 +433,38 @@ TEST_F(HopperFaults, LoadsOfFloats) {
     warp_sum(last);  // where lanes meet, but that orders no memory
     if (lane == 0) done_with(x + 16, 32);
   };
-  expect(128, {{"", "read of unwritten out[128] (element of 4 bytes;"}}, load_floats);
+  const std::string early = "read of shared x[ … , " + kBeingCopied;
+  const std::string late = "deadlock … the end of phase 1 (parity 1)";
   expect_in_every_order(
       128, 128,
-      {{"reads before barrier", kReadEarly + "x["},
-       {"stores before wait",
-        "write under an asynchronous copy that was not waited for: shared x["},
-       // In reverse the phase is over when they come.
-       {"early phase", kReadEarly + "x[", "deadlock … the end of phase 1 (parity 1)"},
-       {"loads twice", "bulk_load onto shared x[60], " + kBeingCopied},
-       {"no init fence", "bulk_load to mbarrier full[0] without fence_mbarrier_init()"},
+      {{"early phase", early, late},  // in reverse the phase is over when they come
        {"nobody waits",
         "thread (0,0,0): the block ends with a load to mbarrier full[0] that nobody waited"},
        {"no syncwarp",
         "releases shared x[ … of the block read with no __syncwarp or barrier since"},
-       {"source misaligned", "bulk_load: out[130] not aligned to 16 bytes"},
-       {"target misaligned", "bulk_load: shared x[1] not aligned to 16 bytes"},
-       {"before shared", "bulk_load: 64 floats at shared x[-4] end past its 64"},
+       {"misaligned", "bulk_load: out[130] not aligned to 16 bytes"},
        {"62 floats", "bulk_load of 62 floats: their number is a positive multiple"},
        {"no floats", "bulk_load of 0 floats: their number is a positive multiple"},
-       {"past shared", "bulk_load: 68 floats at shared x[0] end past its 64 elements"},
-       {"past array", "read of out[4096] (element of 4 bytes; the array has 4096)"},
-       {"before array", "read of out[-4] (element of 4 bytes; the array has 4096)"},
-       {"adds too early", "bulk_add of shared x[0] (element of 4 bytes), " + kBeingCopied}},
+       {"past array", "read of out[4096] (element of 4 bytes; the array has 4096)"}},
       load_floats);
-  // Who takes the phase before for the one to come reads too early if the copy ends late, and waits
-  // for ever if it has ended.
-  int early = 0, late = 0;
+  // At random copies end at either time.
+  std::set<bool> deadlocks;
   for (uint64_t seed = 0; seed < 16; ++seed) {
     options({.schedule = {Schedule::Order::random, seed}});
     number_out();
     mistake = "early phase";
     const std::string message = fault_of(1, 128, load_floats);
-    early += message.find("deadlock") != std::string::npos;
-    late += message.find("before its asynchronous copy") != std::string::npos;
+    const bool deadlock = message.find("deadlock") != std::string::npos;
+    expect_says(message, deadlock ? late : early);
+    deadlocks.insert(deadlock);
   }
-  EXPECT_EQ(early + late, 16);
-  EXPECT_GT(early, 0);
-  EXPECT_GT(late, 0);
+  EXPECT_EQ(deadlocks.size(), 2u);
 
   const auto [accesses, of] = told(128, load_floats);
   EXPECT_EQ(accesses, "out read 512+256, out write 0+128, out write 128+128, ");
   EXPECT_EQ(of.at(0),
             "mbarrier_arrive full[0] 0; bulk_load out 0 256 full[0]; "
             "__syncthreads 0; mbarrier_wait full[0] 0; exit; ");
-}
-
-/// Adds 2 to 64 floats of out, and in a second group to 32 more; waits for the first, overwrites
-/// it, and waits for all.
-TEST_F(HopperFaults, AdditionsOfFloats) {
-  const auto add_floats = [&] {
-    SharedMemory smem;
-    const auto x = smem.take<float>("x", 64);
-    const auto full = smem.take<Mbarrier>("full", 1);
-    if (thread() < 64 && (!made("adds unwritten") || thread() != 9)) x[thread()] = 2;
-    if (thread() == 0) full[0].init(1);
-    fence_mbarrier_init();
-    if (!made("store without proxy fence") || thread() != 7) fence_proxy_async();
-    __syncthreads();
-    if (thread() != 0) return;
-    const int to = made("past array") ? 4096 - 32 : made("before array") ? -4 : 0;
-    bulk_add(out + to, x, made("62 floats") ? 62 : 64);
-    if (made("no store wait")) return;
-    if (!made("no commit")) tma_store_commit();
-    if (made("overwrites source")) x[3] = 0;
-    if (made("loads under addition")) {
-      full[0].arrive_expect_tx(16);
-      bulk_load(full[0], x + 12, out, 4);
-    }
-    bulk_add(out + 64, x + 32, 32);
-    tma_store_commit();
-    tma_store_wait_read<1>();
-    x[made("overwrites the second") ? 32 : 3] = 0;
-    tma_store_wait<0>();
-  };
-  expect(128, {{"", "read of unwritten out[0] (element of 4 bytes; the array has"}}, add_floats);
-  expect_in_every_order(
-      128, 2,
-      {{"store without proxy fence",
-        "thread (0,0,0): bulk_add of shared x[7] (element of 4 bytes), " + kUnfenced},
-       {"adds unwritten", "bulk_add of shared x[9] (element of 4 bytes), which nobody wrote"},
-       {"overwrites source", kStillReads + "x[3]"},
-       {"overwrites the second", kStillReads + "x[32]"},
-       {"no commit", kStillReads + "x[3]"},  // the next wait is not for it
-       {"loads under addition",
-        "bulk_load onto shared x[12], which a wgmma or TMA store not waited for still reads"},
-       {"no store wait", "ends with a bulk_add that was never waited for"},
-       {"62 floats", "bulk_add of 62 floats: their number is a positive multiple"},
-       {"past array", "atomic addition to out[4096] (element of 4 bytes; the array has 4096)"},
-       {"before array", "atomic addition to out[-4] (element of 4 bytes; the array has 4096)"}},
-      add_floats);
-  const auto [accesses, of] = told(128, add_floats);
-  EXPECT_EQ(accesses, "out read 0+256, out write 0+256, out read 256+128, out write 256+128, ");
-  EXPECT_EQ(of.at(0),
-            "__syncthreads 0; bulk_add out 0 256; bulk_add out 1 128; tma_store_wait 1; "
-            "tma_store_wait 2; exit; ");
 }
 
 // ---------------------------------------------------------------------------------- named barriers
