@@ -12,15 +12,45 @@ std::string name_of(const SharedPlace& place) {
 
 }  // namespace
 
-Async::Async(Block& block)
-    : wgmmas(block), block_(block), memory_(block.memory), stores_(block.threads()) {
+Async::Async(Block& block) : block_(block), memory_(block.memory), stores_(block.threads()) {
   memory_.tell_writers_apart();
+  for (int first = 0; first + 128 <= block.threads(); first += 128)
+    warpgroups_.emplace_back(block, first);
+}
+
+WgmmaEngine& Async::warpgroup(const char* what) {
+  if (!has_warpgroup()) fault("{} by a warpgroup of fewer than 128 threads", what);
+  return warpgroups_[block_.running() / 128];
+}
+
+void Async::set_registers(int n) {
+  warpgroup("setmaxnreg").registers = n;
+  // Once all warpgroups have said how many they want, the block must have as many: those that its
+  // threads were started with, all alike and a multiple of 8. On the chip the last would wait for
+  // ever.
+  int sum = 0;
+  for (const WgmmaEngine& group : warpgroups_) {
+    if (!group.registers) return;
+    sum += 128 * group.registers;
+  }
+  const int threads = 128 * static_cast<int>(warpgroups_.size());
+  const int given = 65536 / threads / 8 * 8 * threads;
+  if (sum > given)
+    fault(
+        "setmaxnreg: the block's warpgroups want {} registers, and its {} threads were started "
+        "with {}",
+        sum, threads, given);
+}
+
+void Async::done_with(const SharedPlace& place, int64_t bytes) {
+  memory_.check_read_by_others(place, bytes, block_.running());
+  if (has_warpgroup()) warpgroup().done_with(place, bytes);
 }
 
 void Async::end_thread() {
   if (!mine().under_way.empty())
     fault("ends with a {} that was never waited for", mine().under_way[0].what);
-  wgmmas.end_thread();
+  if (has_warpgroup()) warpgroup().end_thread();
   if (block_.lane() == 0) block_.trace_event("exit", "", 0);
 }
 
@@ -47,7 +77,8 @@ bool Async::deliver() {
       end_load(load);
       return true;
     }
-  if (wgmmas.deliver()) return true;
+  for (WgmmaEngine& group : warpgroups_)
+    if (group.deliver()) return true;
   for (size_t thread = 0; thread < stores_.size(); ++thread)
     if (stores_[thread].done >= 0) {
       end_stores(static_cast<int>(thread));

@@ -34,7 +34,13 @@ class Async {
  public:
   explicit Async(Block& block);
 
-  WgmmaEngine wgmmas;
+  /// That of the running thread; a fault, of `what`, where it has none.
+  WgmmaEngine& warpgroup(const char* what = "wgmma");
+  void set_registers(int n);
+  /// The thread says that its warp is done with a place in shared memory: faults where a product of
+  /// its warpgroup that was not waited for still reads there, or a lane may. That the place is
+  /// overwritten in time to be noticed may depend on what else its next owner waits for.
+  void done_with(const SharedPlace& place, int64_t bytes);
 
   // Called on fibers. Mbarriers stand in shared memory and also wait for bulk copies.
   void init(const SharedPlace& barrier, int count);
@@ -109,6 +115,7 @@ class Async {
     int done = -1;  // while it waits: groups below this number must have ended
   };
 
+  bool has_warpgroup() const { return block_.running() / 128 < std::ssize(warpgroups_); }
   Barrier& find(const SharedPlace& place);
   void settle(Barrier& barrier);  // ends the phase if nothing is missing
   void make_readable(const Barrier& barrier);
@@ -126,6 +133,7 @@ class Async {
 
   Block& block_;
   BlockMemory& memory_;
+  std::deque<WgmmaEngine> warpgroups_;  // those with 128 threads
   std::deque<Barrier> barriers_;
   NamedBarrier named_[16];
   std::deque<Load> loads_;      // that nobody has waited for, in the order issued

@@ -36,39 +36,18 @@ _Unwind_Reason_Code see_frame(_Unwind_Context* context, void* argument) {
 // ------------------------------------------------------------------------------------------ ranges
 
 void Ranges::add(int64_t begin, int64_t end) {
-  if (!ranges_.empty()) {
-    auto& last = ranges_.back();
-    if (begin >= last.first && begin <= last.second) {
-      last.second = std::max(last.second, end);
-      return;
-    }
+  auto next = upper_bound(begin);
+  if (next != this->begin() && std::prev(next)->second >= begin) begin = (--next)->first;
+  while (next != this->end() && next->first <= end) {
+    end = std::max(end, next->second);
+    next = erase(next);
   }
-  ranges_.push_back({begin, end});
-  if (ranges_.size() < limit_) return;
-  merge();
-  limit_ = std::max<size_t>(1024, 2 * ranges_.size());
+  emplace_hint(next, begin, end);
 }
 
-void Ranges::merge() {
-  std::sort(ranges_.begin(), ranges_.end());
-  size_t kept = 0;
-  for (const auto& r : ranges_) {
-    if (kept && r.first <= ranges_[kept - 1].second)
-      ranges_[kept - 1].second = std::max(ranges_[kept - 1].second, r.second);
-    else
-      ranges_[kept++] = r;
-  }
-  ranges_.resize(kept);
-}
-
-void Ranges::add(const Ranges& others) {
-  for (const auto& [begin, end] : others.ranges_) add(begin, end);
-}
-
-std::vector<Strided> Ranges::strided() {
-  merge();
+std::vector<Strided> Ranges::strided() const {
   std::vector<Strided> runs;
-  for (const auto& [begin, end] : ranges_) {
+  for (const auto& [begin, end] : *this) {
     if (!runs.empty() && runs.back().bytes == end - begin) {
       Strided& run = runs.back();
       const int64_t step = begin - (run.begin + (run.count - 1) * run.step);
@@ -154,7 +133,8 @@ void Recorder::settle(int site) {
 void Recorder::absorb(Event& e, Lane& lane) {
   e.told.add(std::exchange(lane.pending, {}));
   for (const auto& t : lane.touches)
-    touched(e.touches, t.array, t.array_begin, t.write).add(t.ranges);
+    for (const auto& [begin, end] : t.ranges)
+      touched(e.touches, t.array, t.array_begin, t.write).add(begin, end);
   lane.touches.clear();
 }
 

@@ -74,7 +74,7 @@ inline void named_barrier_arrive(int id, int threads,
 template <int n>
 void setmaxnreg_inc() {
   static_assert(n >= 24 && n <= 256 && n % 8 == 0);
-  this_block->async().wgmmas.set_registers(n);
+  this_block->async().set_registers(n);
 }
 template <int n>
 void setmaxnreg_dec() {
@@ -156,21 +156,21 @@ inline void wgmma_fence_instruction() {}
 inline void scheduling_barrier() {}
 template <class R, int n>
 void hold(R (&registers)[n][4]) {
-  this_block->async().wgmmas.fence_registers(registers, sizeof(registers));
+  this_block->async().warpgroup().fence_registers(registers, sizeof(registers));
 }
 inline void wgmma_commit() {
-  this_block->async().wgmmas.commit();
+  this_block->async().warpgroup().commit();
 }
 template <int groups>
 void wgmma_wait_instruction(std::source_location where = std::source_location::current()) {
-  this_block->async().wgmmas.wait(groups, where);
+  this_block->async().warpgroup().wait(groups, where);
 }
 
 /// The warp is done with n elements: faults where a product of its warpgroup still reads them, or
 /// of what bulk_load brought, where a lane has with no barrier since.
 template <class T>
 void done_with(Smem<T> tile, int n) {
-  this_block->async().wgmmas.done_with(tile.place(0), n * int64_t{sizeof(T)});
+  this_block->async().done_with(tile.place(0), n * int64_t{sizeof(T)});
 }
 
 /// Whether gpu_hopper.h has a product 8·n wide.
@@ -186,14 +186,14 @@ constexpr Element kElement = sizeof(T) == 1            ? Element::e4m3
 template <class T, bool transposed_a, bool transposed_b, int n>
 void wgmma_m64(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
   static_assert(kHasWidth<n>);
-  this_block->async().wgmmas.issue(
+  this_block->async().warpgroup().issue(
       {8 * n, kElement<T>, false, transposed_a, transposed_b, a, b, scale_d}, &d[0][0], nullptr);
 }
 template <class T, bool transposed_b, int n>
 void wgmma_m64(float (&d)[n][4], unsigned (&a)[4], uint64_t b, int scale_d) {
   static_assert(kHasWidth<n>);
-  this_block->async().wgmmas.issue({8 * n, kElement<T>, true, false, transposed_b, 0, b, scale_d},
-                                   &d[0][0], a);
+  this_block->async().warpgroup().issue(
+      {8 * n, kElement<T>, true, false, transposed_b, 0, b, scale_d}, &d[0][0], a);
 }
 
 }  // namespace ladder::sim
