@@ -239,8 +239,10 @@ inline void store_4(Smem<float> target, const float (&x)[4]) {
 template <class T>
 void store_16_bytes(Hbm<T> target, Smem<T> source) {
   source.check_aligned("16-byte store from", 16);
-  target.store_as("16-byte store to global memory",
-                  source.template load_as<std::array<char, 16>>(0));
+  target.check_aligned("16-byte store to global memory", 16);
+  target.template count<Access::write, 16>(0);
+  const auto bytes = source.template load_as<std::array<char, 16>>(0);
+  std::memcpy(static_cast<void*>(target.data()), &bytes, 16);
 }
 
 /// One read and one write, indivisible. Returns what was there before.

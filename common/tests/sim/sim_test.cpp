@@ -75,23 +75,6 @@ TEST_F(SimTest, SharedMemoryAndBarrier) {
   }
 }
 
-TEST_F(SimTest, CountsTheBarriersOfEachBlockOnce) {
-  const auto pass_barriers = [] {  // block x passes x + 2
-    for (unsigned i = 0; i < blockIdx.x; ++i) __syncthreads();
-    __syncwarp();
-    __syncthreads();
-    __syncthreads();
-  };
-  for (const auto order : kOrders)
-    for (const unsigned threads : {1u, 31u, 96u}) {
-      options({.schedule = {order, 7}});
-      const Counts c = run([&] {
-        for (const unsigned blocks : {5u, 1u}) start("pass", blocks, threads, pass_barriers);
-      });
-      EXPECT_EQ(c.barriers, 2 + 3 + 4 + 5 + 6 + 2);
-    }
-}
-
 TEST_F(SimTest, WarpCollectives) {
   // At random the halves come to their collectives in turns, so that several are under way.
   for (const auto& schedule : kSchedules) {
@@ -192,33 +175,23 @@ TEST_F(SimTest, AsynchronousCopyFillsWithZerosAndCountsWhatItRead) {
   EXPECT_EQ(c.arrays.at("x").requested_read, 20 * 16);
 }
 
-TEST_F(SimTest, TraceShowsWhoTouchedWhatBetweenBarriers) {
-  options({.trace_file = "unused: the device only records"});
-  const auto x = array("x", iota(64));
-  run(1, 64, [&] { reverse_in_shared(x); });
-  std::string what;  // the second warp's
-  for (const TraceEvent& e : device().take_trace().events) {
-    if (e.warp == 0) continue;
-    what += e.what + " " + e.name + " ";
-    for (const Strided& r : e.ranges)
-      if (e.name == "x") what += fmt::format("{}+{} ", r.begin, r.bytes);
-  }
-  EXPECT_EQ(what, "read x 128+128 store s __syncthreads  write x 128+128 ");
-}
-
 TEST_F(SimTest, EveryBlockAndThreadRunsOnceInEverySchedule) {
-  for (const auto& schedule : kSchedules) {
-    options({.schedule = schedule});
-    const int threads = 3 * 5 * 2, blocks = 7 * 4 * 3;
-    const auto x = array("x", threads * blocks);
-    const Counts c = run(dim3(7, 4, 3), dim3(3, 5, 2), [&] {
-      const auto b = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-      const auto t = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-      x[b * blockDim.x * blockDim.y * blockDim.z + t] = 0;
-    });
-    EXPECT_EQ(c.hbm.requested_write, 4 * threads * blocks);
-    EXPECT_EQ(c.hbm.distinct_write, 4 * threads * blocks);
-  }
+  for (const auto& schedule : kSchedules)
+    for (const dim3 block : {dim3(1), dim3(31), dim3(3, 5, 2), dim3(4, 8, 3)}) {
+      options({.schedule = schedule});
+      const int threads = static_cast<int>(block.x * block.y * block.z), blocks = 7 * 4 * 3;
+      const auto x = array("x", threads * blocks);
+      const Counts c = run(dim3(7, 4, 3), block, [&] {
+        const auto b = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+        const auto t = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+        x[b * blockDim.x * blockDim.y * blockDim.z + t] = 0;
+        __syncwarp();
+        for (unsigned i = 0; i < blockIdx.x; ++i) __syncthreads();
+      });
+      EXPECT_EQ(c.hbm.requested_write, 4 * threads * blocks);
+      EXPECT_EQ(c.hbm.distinct_write, 4 * threads * blocks);
+      EXPECT_EQ(c.barriers, (0 + 1 + 2 + 3 + 4 + 5 + 6) * 4 * 3);
+    }
 }
 
 // A named element would be read when it is used, on the gpu when it is named.
@@ -399,18 +372,21 @@ TEST_F(SimTest, FaultsImpossibleLaunches) {
 }
 
 TEST_F(SimTest, AfterAFaultTraceAndCountsStartClean) {
-  options({.trace_file = "in memory"});
-  const auto x = array("x", iota(32)), y = array("y", 32);
-  const auto copy = [&] { y[thread()] = x[thread()]; };
-  expect_says(fault_of(1, 33, copy), "thread (32,0,0) … x[32]");
+  options({.trace_file = "unused: the device only records"});
+  const auto x = array("x", iota(64));
+  expect_says(fault_of(1, 65, [&] { reverse_in_shared(x); }), "thread (64,0,0) … x[64]");
   device().take_trace();
-  const Counts c = run(1, 1, copy);
-  EXPECT_EQ(c.hbm.requested_read, 4);
-  EXPECT_EQ(c.hbm.distinct_read, 4);
-  const auto events = device().take_trace().events;
-  ASSERT_EQ(events.size(), 2u);
-  EXPECT_EQ(events[0].name + events[1].name, "xy");
-  EXPECT_EQ(events[0].bytes, 4);
+  const Counts c = run(1, 64, [&] { reverse_in_shared(x); });
+  EXPECT_EQ(c.hbm.requested_read, 256);
+  EXPECT_EQ(c.hbm.distinct_read, 256);
+  std::string what;  // the second warp's
+  for (const TraceEvent& e : device().take_trace().events) {
+    if (e.warp == 0) continue;
+    what += e.what + " " + e.name + " ";
+    for (const Strided& r : e.ranges)
+      if (e.name == "x") what += fmt::format("{}+{} ", r.begin, r.bytes);
+  }
+  EXPECT_EQ(what, "read x 128+128 store s __syncthreads  write x 128+128 ");
 }
 
 #ifdef __linux__
