@@ -86,7 +86,7 @@ void Touches::forget() {
 
 std::optional<Touches::Touch> Touches::note(uint32_t block, Access access, int64_t at, int n) {
   Part& part = parts_[at / 4096 % std::size(parts_)];
-  const std::lock_guard lock(part.mutex);
+  const std::lock_guard lock(part);
   Cell& c = cell(at);
   auto* const shadow = reinterpret_cast<uint64_t*>(shadow_) + at / 8;
   const uint64_t seen = *shadow;
