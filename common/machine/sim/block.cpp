@@ -260,40 +260,29 @@ void Block::deadlock() {
     int first, threads;
   };
   std::vector<Waiting> all;
-  bool on_async = false;
   for (int t = 0; t < count_; ++t) {
     const Thread& thread = threads_[t];
     if (thread.state != Thread::State::waiting) continue;
-    on_async |= thread.waits_for != nullptr;
     const std::string what = fmt::format(
         "{} ({})", thread.waits_for ? thread.waits_for() : thread.waits_at, place(thread.where));
     if (all.empty() || all.back().what != what) all.push_back({what, t, 0});
     ++all.back().threads;
   }
-  const Waiting& first = all.front();
-  if (on_async) {  // who waits for what
-    std::string text;
-    for (const Waiting& w : all)
-      text +=
-          fmt::format("{}{}{} for {}", text.empty() ? "" : "; ", name_of(w.first),
-                      w.threads > 1 ? fmt::format(" and {} after it", w.threads - 1) : "", w.what);
-    fault_in(first.first, "deadlock: {} of {} threads have ended, the others wait: {}", ended_,
-             count_, text);
+  std::string text;
+  for (const auto& [what, first, threads] : all) {
+    text += fmt::format("{}{}{} for {}", text.empty() ? "" : "; ", name_of(first),
+                        threads > 1 ? fmt::format(" and {} after it", threads - 1) : "", what);
+    const Thread& waits = threads_[first];
+    for (int t = 0; t < count_ && first == all[0].first && !waits.waits_for; ++t) {
+      if (threads_[t].state == Thread::State::waiting &&
+          std::strcmp(threads_[t].waits_at, waits.waits_at) == 0)
+        continue;
+      text += fmt::format(", which {} never reaches", name_of(t));
+      break;
+    }
   }
-  // The first thread that waits, what it waits at, and the first that never came.
-  std::string why = "deadlock: waits at " + first.what;
-  for (int t = 0; t < count_; ++t) {
-    const Thread& absent = threads_[t];
-    const bool ended = absent.state == Thread::State::done;
-    if (!ended && std::strcmp(absent.waits_at, threads_[first.first].waits_at) == 0) continue;
-    why +=
-        fmt::format(", which {} never reaches: it {}", name_of(t),
-                    ended ? "has ended"
-                          : fmt::format("waits at {} ({})", absent.waits_at, place(absent.where)));
-    break;
-  }
-  fault_in(first.first, "{}; {} of {} threads wait, {} have ended", why, count_ - ended_, count_,
-           ended_);
+  fault_in(all[0].first, "deadlock: {} of {} threads have ended, the others wait: {}", ended_,
+           count_, text);
 }
 
 }  // namespace ladder::sim

@@ -146,8 +146,8 @@ TEST_F(HopperCopies, NamedBarriers) {
     if (wrong("named barrier 1 of 1056 threads: whole warps, 1024 at most"))
       named_barrier_sync(1, 1056);
     // The block splits: part of it never comes to the barrier of all.
-    if (wrong("deadlock: waits at __syncthreads … which thread (0,0,0) never reaches: it has "
-              "ended")) {
+    if (wrong("deadlock … thread (128,0,0) and 127 after it for __syncthreads "
+              "(hopper_copies_test.cpp: … ), which thread (0,0,0) never reaches")) {
       if (first) return;
       named_barrier_sync(2, 128);
       __syncthreads();

@@ -54,27 +54,6 @@ TEST_F(SimTest, CountsBytesAndArithmetic) {
   is(twice.arrays.at("x"), {2 * 256, 0, 2 * 128, 0});  // launches of one name add up
 }
 
-void reverse_in_shared(Hbm<float> x) {
-  SharedMemory smem;
-  const auto s = smem.take<float>("s", 64);
-  s[thread()] = x[thread()];
-  __syncthreads();
-  x[thread()] = s[63 - thread()];
-}
-
-TEST_F(SimTest, SharedMemoryAndBarrier) {
-  for (const auto order : kOrders) {
-    options({.schedule = {order, 7}});
-    const auto x = array("x", iota(64));
-    const Counts c = run(1, 64, [&] { reverse_in_shared(x); });
-    EXPECT_EQ(c.sram_read, 256);
-    EXPECT_EQ(c.sram_write, 256);
-    EXPECT_EQ(values(x).at(0), 63);
-    EXPECT_EQ(values(x).at(63), 0);
-    EXPECT_EQ(c.barriers, 1);
-  }
-}
-
 TEST_F(SimTest, WarpCollectives) {
   // At random the halves come to their collectives in turns, so that several are under way.
   for (const auto& schedule : kSchedules) {
@@ -329,14 +308,14 @@ TEST_F(SimTest, FaultsOfWarpsAndBlocks) {
            std::to_string(kSharedBytes),
        [&] { shared("s", 100000); }},
       {64,
-       "thread (0,0,0) … deadlock: waits at __syncthreads (sim_test.cpp: … which thread "
-       "(32,0,0) never reaches: it has ended; 32 of 64 threads wait, 32 have ended",
+       "thread (0,0,0): deadlock: 32 of 64 threads have ended, the others wait: thread (0,0,0) and "
+       "31 after it for __syncthreads (sim_test.cpp: … ), which thread (32,0,0) never reaches",
        [] {
          if (thread() < 32) __syncthreads();
        }},
       {64,
-       "deadlock: waits at __syncwarp … thread (7,0,0) never reaches: it waits at "
-       "__syncthreads (sim_test.cpp:",
+       "thread (0,0,0) and 6 after it for __syncwarp (sim_test.cpp: … ), which thread (7,0,0) "
+       "never reaches; thread (7,0,0) for __syncthreads (sim_test.cpp: … ); thread (8,0,0) and 23",
        [] { thread() == 7 ? __syncthreads() : __syncwarp(); }},
       {64, "__syncthreads at sim_test.cpp: … while other threads wait at the one at sim_test.cpp:",
        [] { thread() < 32 ? __syncthreads() : __syncthreads(); }},
@@ -355,18 +334,18 @@ TEST_F(SimTest, FaultsOfWarpsAndBlocks) {
 }
 
 TEST_F(SimTest, FaultsImpossibleLaunches) {
-  const auto expect = [&](dim3 grid, dim3 block, const char* wanted) {
-    expect_says(fault_of(grid, block, [] {}), wanted);
-  };
-  expect(dim3(1), dim3(32, 33), "kernel planted: a block of (32,33,1) threads");
-  expect(dim3(1), dim3(0), "a block of (0,1,1)");
-  expect(dim3(1), dim3(1, 1, 65), "a block of (1,1,65)");
-  expect(dim3(1, 65536), dim3(1), "kernel planted: a grid of (1,65536,1) blocks");
-  expect(dim3(1, 1, 65536), dim3(1), "a grid of (1,1,65536)");
-  expect(dim3(0), dim3(1), "a grid of (0,1,1)");
-  expect(dim3(1, 0), dim3(1), "a grid of (1,0,1)");
-  expect(dim3(1, 1, 0), dim3(1), "a grid of (1,1,0)");
-  expect(dim3(0x80000000u), dim3(1), "a grid of (2147483648,1,1)");
+  const std::tuple<dim3, dim3, std::string> kLaunches[] = {
+      {1, dim3(32, 33), "a block of (32,33,1) threads"},
+      {1, 0, "a block of (0,1,1)"},
+      {1, dim3(1, 1, 65), "a block of (1,1,65)"},
+      {dim3(1, 65536), 1, "a grid of (1,65536,1) blocks"},
+      {dim3(1, 1, 65536), 1, "a grid of (1,1,65536)"},
+      {0, 1, "a grid of (0,1,1)"},
+      {dim3(1, 0), 1, "a grid of (1,0,1)"},
+      {dim3(1, 1, 0), 1, "a grid of (1,1,0)"},
+      {0x80000000u, 1, "a grid of (2147483648,1,1)"}};
+  for (const auto& [grid, block, wanted] : kLaunches)
+    expect_says(fault_of(grid, block, [] {}), "kernel planted: " + wanted);
   EXPECT_THROW(start("outside", 1, 1, [] {}), std::logic_error);
   EXPECT_THROW(device().allocate("huge", int64_t{1} << 60), Error);
 }
@@ -374,11 +353,21 @@ TEST_F(SimTest, FaultsImpossibleLaunches) {
 TEST_F(SimTest, AfterAFaultTraceAndCountsStartClean) {
   options({.trace_file = "unused: the device only records"});
   const auto x = array("x", iota(64));
-  expect_says(fault_of(1, 65, [&] { reverse_in_shared(x); }), "thread (64,0,0) … x[64]");
+  const auto reverse = [&] {
+    SharedMemory smem;
+    const auto s = smem.take<float>("s", 64);
+    s[thread()] = x[thread()];
+    __syncthreads();
+    x[thread()] = s[63 - thread()];
+  };
+  expect_says(fault_of(1, 65, reverse), "thread (64,0,0) … x[64]");
   device().take_trace();
-  const Counts c = run(1, 64, [&] { reverse_in_shared(x); });
-  EXPECT_EQ(c.hbm.requested_read, 256);
-  EXPECT_EQ(c.hbm.distinct_read, 256);
+  const Counts c = run(1, 64, reverse);
+  for (const int64_t bytes : {c.hbm.requested_read, c.hbm.distinct_read, c.sram_read, c.sram_write})
+    EXPECT_EQ(bytes, 256);
+  std::vector<float> reversed = iota(64);
+  std::reverse(reversed.begin(), reversed.end());
+  EXPECT_EQ(values(x), reversed);
   std::string what;  // the second warp's
   for (const TraceEvent& e : device().take_trace().events) {
     if (e.warp == 0) continue;
