@@ -22,8 +22,8 @@ ROUNDS = (0.1, 1)
 # What tests the checks themselves, and what of the sim checks nothing: how it switches between
 # threads, and what it tells a trace.
 TESTS_OF_REFERENCE = ("reference_test", "quantised_test")
-TESTS_OF_SIM = ("sim_test", "races_test", "hopper_faults_test", "tile_test", "hopper_test",
-                "fp8_test")
+TESTS_OF_SIM = ("sim_test", "races_test", "hopper_faults_test", "hopper_copies_test", "tile_test",
+                "hopper_test", "fp8_test")
 NO_CHECKS = r"/(?:fiber|recorder|mapped)\."
 # A step's own tests.
 OF_STEP = ("Sim.*/{0}_*:Schedules.*/{0}:Verification.*/{0}:SmallerSharedMemory.*/{0}:"
