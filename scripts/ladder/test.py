@@ -85,12 +85,16 @@ def run(words):
 
 # ---- the verdict: from the JUnit files of ctest and GoogleTest ----
 
-# A test of ctest may be a Python file with many cases, which unittest's output tells of.
-PYTHONS = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
+# A test of ctest is a program with many cases, which unittest's and GoogleTest's output tells of.
+CASES = re.compile(r"^(?:Ran|\[=+\]) (\d+) tests? (?:in |from .* ran\.)", re.MULTILINE)
 PYTHON_SKIPPED = re.compile(r"\.\.\. skipped (['\"])(.*)\1$", re.MULTILINE)
 # GoogleTest's own file has the reason in the message, below the place; in ctest's it is in the
 # output, as is what is `not run here`.
 REASON = re.compile(r"^\S+:\d+: Skipped\n(.*)$|not run here: (.*)$", re.MULTILINE)
+
+
+def why(message):
+    return message.split("not run here: ")[-1].strip()
 
 
 def show_verdict(paths):
@@ -99,24 +103,25 @@ def show_verdict(paths):
     for path in paths:
         for case in xml.etree.ElementTree.parse(path).iter("testcase"):
             said = "".join(case.findtext(part) or "" for part in ("system-out", "system-err"))
-            python, skipped = PYTHONS.search(said), case.find("skipped")
+            many, skipped = CASES.search(said), case.find("skipped")
             if case.find("failure") is not None:
                 failed.append(case.get("name"))
             if skipped is not None:
                 found = REASON.search(said)
                 message = found[1] or found[2] if found else skipped.get("message", "")
-                reasons[message.split("\n")[-1].split("not run here: ")[-1].strip()] += 1
-            elif python:
+                reasons[why(message.split("\n")[-1])] += 1
+            elif many:
                 mine = [found[2] for found in PYTHON_SKIPPED.finditer(said)]
+                mine += [why(found[1]) for found in REASON.finditer(said) if found[1]]
                 reasons.update(mine)
-                ran += max(0, int(python[1]) - len(mine))  # a class may be skipped as a whole
+                ran += max(0, int(many[1]) - len(mine))  # a class may be skipped as a whole
             else:
                 ran += 1
     paint = Paint(sys.stdout)
     head = f"{ran:,} tests ran, {len(failed)} failed, {sum(reasons.values())} were skipped"
     shown = ["", (paint(RED, head) if failed else head) + (":" if reasons else ".")]
-    for why, count in reasons.most_common():
-        shown += wrap(f"{count} × {why}", "  ")
+    for reason, count in reasons.most_common():
+        shown += wrap(f"{count} × {reason}", "  ")
     print("\n".join(shown + [paint(RED, f"Failed: {name}") for name in failed]))
 
 

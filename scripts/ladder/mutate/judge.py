@@ -24,8 +24,8 @@ ROUNDS = (0.1, 1)
 # What tests the checks themselves, and what of the sim checks nothing: how it switches between
 # threads, and what it tells a trace.
 TESTS_OF_REFERENCE = ("reference_test", "quantised_test")
-TESTS_OF_SIM = ("sim_test", "races_test", "hopper_faults_test", "tile_test", "hopper_test",
-                "fp8_test")
+TESTS_OF_SIM = ("sim_test", "races_test", "hopper_faults_test", "hopper_copies_test", "tile_test",
+                "hopper_test", "fp8_test")
 NO_CHECKS = r"/(?:fiber|recorder|mapped)\."
 
 
@@ -39,7 +39,7 @@ class Suites:
         self.tile_tests = self.found("common/tests/*/*_test.cu")
         self.headers = self.found("common/tile/*.h")
         self.checks = [file for file in self.found(
-            "common/machine/sim/*.h", "common/machine/sim/*.cpp", "common/harness/reference.cpp")
+            "common/machine/sim/*.h", "common/machine/sim/*.cpp", "common/harness/reference*.cpp")
             if not re.search(NO_CHECKS, file)]
 
     def found(self, *patterns):
