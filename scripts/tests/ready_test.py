@@ -285,9 +285,10 @@ class Verdict(Scratch):
                   '<testcase name="d"><skipped message="x.cpp:5&#x0A;no GPU: none"/></testcase>'],
                  "28 tests ran, 0 failed, 5 were skipped:\n  3 × no GPU: none\n  1 × no browser\n"
                  "  1 × it's old\n"),
-                ([case("a", "[==========] Running 7 tests from 2 test suites.\nx.cpp:5: Skipped\n"
-                            "not run here: no GPU: none\n\n[  SKIPPED ] A.a\nx.cpp:9: Skipped\n"
-                            "no tiles\n\n[==========] 7 tests from 2 test suites ran. (1 ms total)")],
+                ([case("a", "[==========] Running 7 tests from 2 test suites.\n"
+                            "x.cpp:5: Skipped\nnot run here: no GPU: none\n\n[  SKIPPED ] A.a\n"
+                            "x.cpp:9: Skipped\nno tiles\n\n"
+                            "[==========] 7 tests from 2 test suites ran. (1 ms total)")],
                  "5 tests ran, 0 failed, 2 were skipped:\n  1 × no GPU: none\n  1 × no tiles\n")):
             paths = [self.write(f"{i}.xml", f"<testsuite>{text}</testsuite>")
                      for i, text in enumerate(files)]

@@ -288,7 +288,7 @@ def check(text):
         begin, end = found.end(), text.closes[found.end() - 1]
         after = re.match(r"\)(?:\s*\[\[\w+\]\])?\s*", text[end:]).end() + end
         body = text[after:text.closes[after] if text[after] == "{" else text.index(";", after)]
-        if re.search(r"\b(?:fault|fault_in|fault_of_load|fail|complain|refuse)\(|\bthrow\b", body):
+        if re.search(r"\b(?:fault(?:_in|_of_load)?|fail|complain|note|refuse)\(|\bthrow\b", body):
             ifs.append((begin, end))
             yield begin, end, "false", FALSE
     within = marks(text, ifs)
