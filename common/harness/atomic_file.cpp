@@ -4,11 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
@@ -20,12 +20,13 @@
 namespace ladder {
 namespace {
 
-// The names of temporary files, where a signal handler may read them; null: free.
-std::atomic<char*> temporaries[16];
-static_assert(std::atomic<char*>::is_always_lock_free);
+// The names of temporary files, of which a program has six at most, where a signal handler may read
+// them; null: free.
+std::atomic<const char*> temporaries[16];
+static_assert(std::atomic<const char*>::is_always_lock_free);
 
 extern "C" void end_by_signal(int number) {
-  for (const char* const path : temporaries)
+  for (const char* path : temporaries)
     if (path) unlink(path);
   // Raised again, the signal ends the program, and the shell sees which one it was.
   std::signal(number, SIG_DFL);
@@ -41,29 +42,22 @@ void install_handlers() {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-/// A place in the table for the name of a temporary file beside `path`.
-int take_slot(const std::string& path) {
-  // Unique among processes that share the folder, in other containers too.
-  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
-  const std::string name =
-      fmt::format("{}.ladder-{}-{:x}.tmp", path.substr(0, path.rfind('/') + 1), getpid(), now);
-  char* const copy = strdup(name.c_str());
-  for (int i = 0; i < static_cast<int>(std::size(temporaries)); ++i)
-    if (char* none = nullptr; temporaries[i].compare_exchange_strong(none, copy)) return i;
-  throw std::logic_error("too many files are being written at once");
-}
-
 }  // namespace
 
 AtomicFile::AtomicFile(const std::string& path) : path_(path) {
   install_handlers();
   struct stat status = {};
-  if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-    file_ = std::fopen(path.c_str(), "w");  // fails for a folder, as it should
-  } else {
-    slot_ = take_slot(path);  // before the file exists: an interruption must find the name
-    file_ = std::fopen(temporaries[slot_], "wx");
+  const bool in_place = stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+  if (!in_place) {
+    // Unique among processes that share the folder, in other containers too.
+    const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+    temporary_ =
+        fmt::format("{}.ladder-{}-{:x}.tmp", path.substr(0, path.rfind('/') + 1), getpid(), now);
+    // Before the file exists: an interruption must find the name.
+    std::find(temporaries, std::end(temporaries), nullptr)->store(temporary_.c_str());
   }
+  // In place this fails for a folder, as it should.
+  file_ = std::fopen((in_place ? path : temporary_).c_str(), in_place ? "w" : "wx");
   if (file_) return;
   const Error cannot_open = error();
   remove_temporary();
@@ -83,10 +77,9 @@ Error AtomicFile::error() const {
 }
 
 void AtomicFile::remove_temporary() {
-  if (slot_ < 0) return;
-  unlink(temporaries[slot_]);  // fails, as it should, after a rename
-  std::free(temporaries[slot_].exchange(nullptr));
-  slot_ = -1;
+  unlink(temporary_.c_str());  // fails, as it should, after a rename, and where there is none
+  for (auto& name : temporaries)
+    if (name == temporary_.c_str()) name = nullptr;
 }
 
 void AtomicFile::write(const void* data, size_t bytes) {
@@ -105,13 +98,14 @@ void AtomicFile::finish() {
   errno = EIO;  // what gzip says stands on stderr
   // Without fsync a full disk may show only after the rename. Pipes and devices cannot sync.
   if ((gzip_ && pclose(std::exchange(gzip_, nullptr)) != 0) || std::fflush(file_) != 0 ||
-      (slot_ >= 0 && fsync(fileno(file_)) != 0) || std::fclose(std::exchange(file_, nullptr)) != 0)
+      (!temporary_.empty() && fsync(fileno(file_)) != 0) ||
+      std::fclose(std::exchange(file_, nullptr)) != 0)
     throw error();
 }
 
 void AtomicFile::commit() {
   finish();
-  if (slot_ >= 0 && std::rename(temporaries[slot_], path_.c_str()) != 0) throw error();
+  if (!temporary_.empty() && std::rename(temporary_.c_str(), path_.c_str()) != 0) throw error();
   remove_temporary();
 }
 

@@ -41,10 +41,9 @@ class AtomicFile {
   Error error() const;  // by errno
   void remove_temporary();
 
-  std::string path_;
+  std::string path_, temporary_;  // no temporary name: written in place
   std::FILE* file_ = nullptr;
   std::FILE* gzip_ = nullptr;  // after compress(): a pipe to it
-  int slot_ = -1;              // of the table of temporary names; -1: written in place
 };
 
 /// Creates a folder where there is none; its parent must exist. Throws Error(bad_usage) when that

@@ -101,12 +101,13 @@ struct KeysAndValues {
     const auto N_kv = static_cast<size_t>(p.N_kv), d = static_cast<size_t>(p.d);
     for (auto* x : {&K, &Kt}) x->resize(N_kv * columns);
     for (auto* x : {&V, &Vt}) x->resize(N_kv * d);
-    parallel_for_blocks(p.N_kv, 64, [&](int64_t row) {
+    const auto copy_row = [&](int64_t row) {
       const auto j = static_cast<size_t>(row);
       const int64_t of_all = p.kv_row(head) + row;
       for (size_t c = 0; c < columns; ++c) K[j * columns + c] = Kt[c * N_kv + j] = k(of_all, c);
       for (size_t c = 0; c < d; ++c) V[j * d + c] = Vt[c * N_kv + j] = v(of_all, c);
-    });
+    };
+    parallel_for(p.N_kv, copy_row, 64);
   }
 };
 

@@ -82,7 +82,7 @@ add_dependencies(planted_tests planted)
 ladder_test(reference_test SOURCES $<FILTER:$<TARGET_OBJECTS:planted_tests>,INCLUDE,/reference_test>
   PROPERTIES LABELS asan)
 ladder_test(broken_test SOURCES $<FILTER:$<TARGET_OBJECTS:planted_tests>,INCLUDE,/broken_test>
-  $<FILTER:$<TARGET_OBJECTS:planted>,EXCLUDE,/harness/> PROPERTIES LABELS sim)
+  $<FILTER:$<TARGET_OBJECTS:planted>,EXCLUDE,/common/harness/> PROPERTIES LABELS sim)
 # With a mistake in the reference, which stands before the library's at link time, these must fail.
 add_executable(broken_reference_test $<TARGET_OBJECTS:planted_tests> $<TARGET_OBJECTS:planted>)
 target_link_libraries(broken_reference_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
