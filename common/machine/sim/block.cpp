@@ -1,6 +1,12 @@
 #include "machine/sim/block.h"
 
-#include <fmt/format.h>
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "machine/sim/async.h"
 
 namespace ladder::sim {
 namespace {
@@ -11,37 +17,139 @@ uint3 block_index(const Launch& launch, int64_t block) {
           static_cast<unsigned>(block / x / y)};
 }
 
+std::string place(const std::source_location& where) {
+  const std::string file = where.file_name();
+  return fmt::format("{}:{}", file.substr(file.rfind('/') + 1), where.line());
+}
+
 }  // namespace
 
-void Block::start(const Launch& launch, int64_t index, void (*entry)(void*), void* argument) {
+void throw_fault(const std::string& what) {
+  if (!this_block) throw Fault(what);
+  this_block->throw_fault(this_block->running(), what, true);
+}
+
+Block::Block(int worker, int64_t sram_bytes) : memory(sram_bytes), worker_(worker) {}
+Block::~Block() = default;
+
+Async& Block::async() {
+  if (!async_) async_ = std::make_unique<Async>(*this);
+  return *async_;
+}
+
+// ----------------------------------------------------------------------------------------- threads
+
+void Block::start(const Launch& launch, int64_t index) {
   launch_ = &launch;
-  index_ = index;
-  number_ = static_cast<uint32_t>(index + 1);
-  ended_ = 0;
-  random_ = mix(launch.schedule.seed + 1) ^ static_cast<uint64_t>(index);
   recorder_ = launch.recorder;
-  if (recorder_) recorder_->start_block(index, launch.threads());
+  number_ = static_cast<uint32_t>(index + 1);
+  count_ = launch.threads();
+  ended_ = at_barrier_ = 0;
+  barriers_passed_ = 0;
+  random_ = mix(launch.schedule.seed + 1) ^ static_cast<uint64_t>(index);
+  failure_ = nullptr;
+  async_.reset();
+  meetings_.resize((count_ + 31) / 32);
+  for (auto& m : meetings_) m.clear();
+  memory.start(launch.shared_bytes, count_, recorder_);
+  if (recorder_) recorder_->start_block(index, count_);
   blockIdx = block_index(launch, index);
   blockDim = launch.block;
   gridDim = launch.grid;
-  count_ = launch.threads();
-  const auto n = static_cast<size_t>(count_);
-  while (fibers_.size() < n) fibers_.push_back(std::make_unique<Fiber>());
-  threads_.resize(n);
-  for (size_t t = 0; t < n; ++t) {
-    Thread& thread = threads_[t];
+  if (std::ssize(threads_) < count_) threads_.resize(count_);
+  for (int t = 0; t < count_; ++t) {
     const auto i = static_cast<unsigned>(t);
-    thread.index = {i % launch.block.x, i / launch.block.x % launch.block.y,
-                    i / launch.block.x / launch.block.y};
-    thread.state = Thread::State::ready;
-    fibers_[t]->start(entry, argument);
+    threads_[t].index = {i % launch.block.x, i / launch.block.x % launch.block.y,
+                         i / launch.block.x / launch.block.y};
+    threads_[t].state = Thread::State::ready;
+    threads_[t].waits_for = nullptr;
+    threads_[t].fiber->start(&Block::thread_main, this);
   }
 }
 
-void Block::end_thread() {
-  threads_[static_cast<size_t>(running_)].state = Thread::State::done;
-  ++ended_;
-  fibers_[static_cast<size_t>(running_)]->finish();
+void Block::thread_main(void* self) {
+  auto& block = *static_cast<Block*>(self);
+  try {
+    (*block.launch_->body)();
+    block.memory.end_thread(block.running_);
+    if (block.async_) block.async_->end_thread();
+  } catch (...) {
+    block.failure_ = std::current_exception();
+  }
+  Thread& thread = block.threads_[block.running_];
+  thread.state = Thread::State::done;
+  ++block.ended_;
+  thread.fiber->finish();
+}
+
+void Block::run(const Launch& launch, int64_t index) {
+  start(launch, index);
+  std::vector<int> warps(meetings_.size()), lanes(32);
+  std::iota(warps.begin(), warps.end(), 0);
+  std::iota(lanes.begin(), lanes.end(), 0);
+  if (launch.schedule.order == Schedule::Order::reverse) {
+    std::reverse(warps.begin(), warps.end());
+    std::reverse(lanes.begin(), lanes.end());
+  }
+  const bool random = launch.schedule.order == Schedule::Order::random;
+  uint64_t number = mix(launch.schedule.seed ^ static_cast<uint64_t>(index) << 20);
+  const auto shuffle = [&](std::vector<int>& order) {
+    for (size_t i = order.size() - 1; i > 0; --i)
+      std::swap(order[i], order[(number = mix(number)) % (i + 1)]);
+  };
+  while (ended_ < count_) {
+    if (random) shuffle(warps);
+    bool progress = false;
+    barrier_passed_ = false;
+    for (const int warp : warps) {
+      // A warp runs on until it waits for other warps. If all went from collective to collective in
+      // lockstep, the races that a missing barrier allows would never happen. Shuffled, it may lose
+      // its turn at any collective.
+      for (bool ran = true; ran && !barrier_passed_;) {
+        if (random) shuffle(lanes);
+        ran = run_warp(warp, lanes);
+        progress |= ran;
+        if (random && (number = mix(number)) % 2) break;
+      }
+      if (barrier_passed_) break;  // all leave it in the schedule's order
+    }
+    if (!progress && !(async_ && async_->deliver())) deadlock();
+  }
+  if (async_) async_->end_block();
+}
+
+bool Block::run_warp(int warp, const std::vector<int>& lanes) {
+  bool ran = false;
+  for (const int lane : lanes) {
+    const int t = 32 * warp + lane;
+    if (t >= count_ || threads_[t].state != Thread::State::ready) continue;
+    ran = true;
+    running_ = t;
+    threadIdx = threads_[t].index;
+    Fiber& fiber = *threads_[t].fiber;
+    if (recorder_) recorder_->runs(t);
+    fiber.resume();
+    if (recorder_) recorder_->runs(t);
+    if (fiber.overflowed()) [[unlikely]]
+      fault_in(t, "stack overflow (local arrays too large for the sim)");
+    if (failure_) std::rethrow_exception(failure_);
+    if (barrier_passed_) break;
+  }
+  return ran;
+}
+
+void Block::wait(const char* at, std::source_location where) {
+  Thread& self = threads_[running_];
+  self.state = Thread::State::waiting;
+  self.waits_at = at;
+  self.where = where;
+  yield();
+}
+
+void Block::wait_for(std::function<std::string()> what, std::source_location where) {
+  threads_[running_].waits_for = std::move(what);
+  wait("", where);
+  threads_[running_].waits_for = nullptr;
 }
 
 bool Block::late() {
@@ -50,22 +158,131 @@ bool Block::late() {
                                           : order == Schedule::Order::forward;
 }
 
+// --------------------------------------------------------------------------- barriers, collectives
+
+void Block::syncthreads(std::source_location where) {
+  if (at_barrier_ == 0) {
+    barrier_where_ = where;
+  } else if (where.line() != barrier_where_.line() || where.column() != barrier_where_.column() ||
+             std::strcmp(where.file_name(), barrier_where_.file_name()) != 0) {
+    fault(
+        "__syncthreads at {} while other threads wait at the one at {}: a barrier in a branch "
+        "that not all threads take",
+        place(where), place(barrier_where_));
+  }
+  trace_event_of_warp("__syncthreads", "", barriers_passed_);
+  if (++at_barrier_ < count_) return wait("__syncthreads", where);
+  at_barrier_ = 0;
+  ++counts.barriers;
+  for (int t = 0; t < count_; ++t) {
+    memory.publish(t);
+    wake(t);
+  }
+  ++barriers_passed_;
+  barrier_passed_ = true;
+  yield();
+}
+
+bool Block::meet(const char* word, unsigned mask, void* mine, std::source_location where,
+                 Meeting*& meeting) {
+  mask &= warp_lanes();
+  const unsigned self = 1u << lane();
+  if (!(mask & self)) fault("{}: the mask {:#010x} leaves out the caller", word, mask);
+  auto& open = meetings_[running_ / 32];
+  Meeting* m = nullptr;
+  for (Meeting& other : open) {
+    if (!(other.mask & mask)) continue;
+    if (other.mask != mask || (other.word != word && std::strcmp(other.word, word) != 0))
+      fault(
+          "lanes disagree: {} with mask {:#010x} at {}, while lanes {:#010x} of this warp are at "
+          "{} with mask {:#010x}",
+          word, mask, place(where), other.arrived, other.word, other.mask);
+    m = &other;
+  }
+  if (!m) {
+    // Room for all lanes from the start: a Meeting must not move while lanes point at it.
+    if (open.capacity() < 32) open.reserve(32);
+    m = &open.emplace_back();
+    m->word = word;
+    m->mask = mask;
+  }
+  m->lanes[lane()] = mine;
+  m->arrived |= self;
+  if (m->arrived == m->mask) {
+    meeting = m;
+    return true;
+  }
+  wait(word, where);
+  return false;
+}
+
+void Block::release(Meeting& meeting) {
+  if (recorder_) [[unlikely]]
+    recorder_->collective(meeting.word, meeting.mask);
+  const int warp = running_ / 32;
+  for (unsigned left = meeting.mask; left; left &= left - 1)
+    wake(warp * 32 + std::countr_zero(left));
+  auto& open = meetings_[warp];
+  if (&meeting != &open.back()) meeting = open.back();
+  open.pop_back();
+  // The last to come takes its place in the schedule's order again.
+  yield();
+}
+
+void Block::publish(unsigned mask) {
+  for (unsigned left = mask; left; left &= left - 1)
+    memory.publish(running_ / 32 * 32 + std::countr_zero(left));
+}
+
+// ------------------------------------------------------------------------------------------ faults
+
 std::string Block::index_of(uint32_t number) const {
   const uint3 b = block_index(*launch_, int64_t{number} - 1);
   return fmt::format("({},{},{})", b.x, b.y, b.z);
 }
 
 std::string Block::name_of(int t) const {
-  const uint3 i = thread(t).index;
+  const uint3 i = threads_[t].index;
   return fmt::format("thread ({},{},{})", i.x, i.y, i.z);
 }
 
-void Block::fault_in(int thread, const std::string& what, bool runs) const {
+void Block::throw_fault(int thread, const std::string& what, bool runs) const {
   const std::string message =
       fmt::format("rung {}, kernel {}, block {}, {}: {}", launch_->rung, launch_->kernel,
                   index_of(number_), name_of(thread), what);
   if (recorder_) recorder_->fault(message, thread, runs);
   throw Fault(message);
+}
+
+void Block::deadlock() {
+  struct Waiting {
+    std::string what;
+    int first, threads;
+  };
+  std::vector<Waiting> all;
+  for (int t = 0; t < count_; ++t) {
+    const Thread& thread = threads_[t];
+    if (thread.state != Thread::State::waiting) continue;
+    const std::string what = fmt::format(
+        "{} ({})", thread.waits_for ? thread.waits_for() : thread.waits_at, place(thread.where));
+    if (all.empty() || all.back().what != what) all.push_back({what, t, 0});
+    ++all.back().threads;
+  }
+  std::string text;
+  for (const auto& [what, first, threads] : all) {
+    text += fmt::format("{}{}{} for {}", text.empty() ? "" : "; ", name_of(first),
+                        threads > 1 ? fmt::format(" and {} after it", threads - 1) : "", what);
+    const Thread& waits = threads_[first];
+    for (int t = 0; t < count_ && first == all[0].first && !waits.waits_for; ++t) {
+      if (threads_[t].state == Thread::State::waiting &&
+          std::strcmp(threads_[t].waits_at, waits.waits_at) == 0)
+        continue;
+      text += fmt::format(", which {} never reaches", name_of(t));
+      break;
+    }
+  }
+  fault_in(all[0].first, "deadlock: {} of {} threads have ended, the others wait: {}", ended_,
+           count_, text);
 }
 
 }  // namespace ladder::sim

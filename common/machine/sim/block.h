@@ -1,9 +1,9 @@
-// The threads of the block that a worker runs: which of them runs, who waits and who goes on, what
-// they counted, and what they tell --trace. What threads wait for is in files of its own, which
-// see no more of each other than this.
+// A block of CUDA threads, which are fibers of one OS thread: which of them runs, who waits and who
+// goes on, where they meet, what they counted, and what they tell --trace.
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <source_location>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "machine/device.h"
+#include "machine/sim/block_memory.h"
 #include "machine/sim/fiber.h"
 #include "machine/sim/recorder.h"
 
@@ -50,38 +51,29 @@ struct Launch {
   int threads() const { return static_cast<int>(block.x * block.y * block.z); }
 };
 
+/// A warp's meeting for one collective: lanes publish a pointer each, the last computes for all.
+struct Meeting {
+  const char* word = nullptr;
+  unsigned mask = 0, arrived = 0;
+  void* lanes[32];
+};
+
+class Async;
+
+/// An OS thread has one, which runs one block after another, each in the schedule's order from
+/// barrier to barrier.
 class Block {
  public:
-  /// State of one CUDA thread.
-  struct Thread {
-    enum class State : uint8_t { ready, waiting, done };
-    uint3 index;
-    State state = State::ready;
-    const char* waits_at = "";  // the barrier or collective it waits at
-    std::source_location where;
-  };
+  Block(int worker, int64_t sram_bytes);
+  ~Block();
 
-  /// `worker`: the number of the worker whose block it is.
-  explicit Block(int worker) : worker_(worker) {}
+  void run(const Launch& launch, int64_t index);
 
-  // Called by the worker.
-  /// The next block: each of its threads is ready to call entry(argument).
-  void start(const Launch& launch, int64_t index, void (*entry)(void*), void* argument);
-  /// Runs a thread, if it is ready, until it waits, yields or ends. False where it is not ready.
-  /// Inline, because a switch of stacks costs more with each function there is to return from.
-  bool resume(int t) {
-    const Thread& thread = threads_[static_cast<size_t>(t)];
-    if (thread.state != Thread::State::ready) return false;
-    running_ = t;
-    threadIdx = thread.index;
-    Fiber& fiber = *fibers_[static_cast<size_t>(t)];
-    if (recorder_) recorder_->runs(t);
-    fiber.resume();
-    if (recorder_) recorder_->runs(t);
-    if (fiber.overflowed()) [[unlikely]]
-      fault_in(t, "stack overflow (local arrays too large for the sim)");
-    return true;
-  }
+  // Of all blocks of the kernel that it has run. HBM's bytes are counted with the arrays.
+  Counts counts;
+  BlockMemory memory;
+  /// Made when a block first uses any of it; most kernels have none.
+  Async& async();
   /// Null where nothing is traced.
   Recorder* recorder() const { return recorder_; }
 
@@ -93,35 +85,37 @@ class Block {
     return lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
   }
   /// Waits until another wakes it. `at` and `where` describe it if the block comes to a standstill.
-  void wait(const char* at, std::source_location where) {
-    Thread& self = threads_[static_cast<size_t>(running_)];
-    self.state = Thread::State::waiting;
-    self.waits_at = at;
-    self.where = where;
-    yield();
-  }
+  void wait(const char* at, std::source_location where);
+  /// The same, for what() at that time.
+  void wait_for(std::function<std::string()> what, std::source_location where);
   /// Takes its place in the schedule's order again.
-  void yield() { fibers_[static_cast<size_t>(running_)]->yield(); }
-  [[noreturn]] void end_thread();
-
-  void wake(int thread) { threads_[static_cast<size_t>(thread)].state = Thread::State::ready; }
+  void yield() { threads_[running_].fiber->yield(); }
+  void wake(int thread) { threads_[thread].state = Thread::State::ready; }
+  void syncthreads(std::source_location where);
+  /// Joins the meeting of `mask` in this warp. True for the last lane to come, which computes and
+  /// then calls release(); for the others it returns false once that is done.
+  bool meet(const char* word, unsigned mask, void* mine, std::source_location where,
+            Meeting*& meeting);
+  void release(Meeting& meeting);
+  /// What the lanes of a mask copied to shared memory so far, other threads may see.
+  void publish(unsigned mask);
   /// Whether an asynchronous operation that could end now has to wait until no thread can go on
   /// without it, as the schedule decides.
   bool late();
 
-  int worker() const { return worker_; }
-  const Launch& launch() const { return *launch_; }
+  int worker() const { return worker_; }  // the OS thread's number
   int threads() const { return count_; }
-  int ended() const { return ended_; }
-  const Thread& thread(int t) const { return threads_[static_cast<size_t>(t)]; }
   /// Its number in the grid, counted from 1.
   uint32_t number() const { return number_; }
   /// "(0,0,0)": the block of the same grid that has this number.
   std::string index_of(uint32_t number) const;
-  /// "thread (1,0,0)"
-  std::string name_of(int thread) const;
-  /// Throws a Fault for a thread. `runs`: it is the one that runs, and a trace says where it is.
-  [[noreturn]] void fault_in(int thread, const std::string& what, bool runs = false) const;
+  /// Throws a Fault for a thread.
+  template <class... T>
+  [[noreturn]] void fault_in(int thread, fmt::format_string<T...> what, T&&... values) const {
+    throw_fault(thread, fmt::format(what, std::forward<T>(values)...), false);
+  }
+  /// `runs`: it is the one that runs, and a trace says where it is.
+  [[noreturn]] void throw_fault(int thread, const std::string& what, bool runs) const;
 
   /// By a thread that does it for itself.
   void trace_event(const char* event, const std::string& name, int64_t number, int64_t amount = 0,
@@ -135,21 +129,42 @@ class Block {
       recorder_->event(event, name, number, 0, "", false);
   }
 
-  // Of all blocks of the kernel that the worker has run. HBM's bytes are counted with the arrays.
-  Counts counts;
-
  private:
+  struct Thread {
+    enum class State : uint8_t { ready, waiting, done };
+    uint3 index;
+    State state = State::ready;
+    const char* waits_at = "";               // the barrier or collective it waits at
+    std::function<std::string()> waits_for;  // the same of what runs beside threads
+    std::source_location where;
+    std::unique_ptr<Fiber> fiber = std::make_unique<Fiber>();
+  };
+
+  void start(const Launch& launch, int64_t index);
+  static void thread_main(void* block);
+  /// Resumes each lane that can run, in the order given, once or until a barrier is passed. False
+  /// where none could.
+  bool run_warp(int warp, const std::vector<int>& lanes);
+  [[noreturn]] void deadlock();
+  std::string name_of(int thread) const;  // "thread (1,0,0)"
+
   const int worker_;
   const Launch* launch_ = nullptr;
-  int64_t index_ = 0;
-  uint32_t number_ = 0;
-  std::vector<std::unique_ptr<Fiber>> fibers_;
-  std::vector<Thread> threads_;
-  int count_ = 0;  // of them
-  int running_ = 0;
-  int ended_ = 0;
-  uint64_t random_ = 0;
   Recorder* recorder_ = nullptr;
+  uint32_t number_ = 0;
+  std::vector<Thread> threads_;  // at least as many as the block has
+  int count_ = 0, ended_ = 0, running_ = 0;
+  uint64_t random_ = 0;  // for late()
+  int at_barrier_ = 0;
+  int64_t barriers_passed_ = 0;  // by the block
+  std::source_location barrier_where_;
+  bool barrier_passed_ = false;                 // since the scheduler last chose among all warps
+  std::vector<std::vector<Meeting>> meetings_;  // of each warp, those that lanes wait in
+  std::unique_ptr<Async> async_;
+  std::exception_ptr failure_;
 };
+
+/// The block that this OS thread runs.
+inline constinit thread_local Block* this_block = nullptr;
 
 }  // namespace ladder::sim

@@ -3,6 +3,9 @@
 // are checked against what the others do.
 #pragma once
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -19,16 +22,21 @@ struct Fault : Error {
   explicit Fault(const std::string& what) : Error(Exit::wrong_result, what) {}
 };
 /// Throws a Fault that says who and where; called on the fiber at fault.
-[[noreturn]] void fault(const std::string& what);
+[[noreturn]] void throw_fault(const std::string& what);
+template <class... T>
+[[noreturn]] void fault(fmt::format_string<T...> what, T&&... values) {
+  throw_fault(fmt::format(what, std::forward<T>(values)...));
+}
 
 /// A place in an array in shared memory, all in bytes from the start of the block's.
 struct SharedPlace {
-  const char* name;
-  int64_t at, begin, end;  // the place, and where the array begins and ends
+  const char* name = "";
+  int64_t at = 0, begin = 0, end = 0;  // the place, and where the array begins and ends
+  int element = 1;                     // bytes that an element has
 
-  SharedPlace operator+(int64_t bytes) const { return {name, at + bytes, begin, end}; }
-  /// The place, counted in elements of so many bytes: "shared K[3] (element of 2 bytes)".
-  std::string element(int bytes) const;
+  SharedPlace operator+(int64_t bytes) const { return {name, at + bytes, begin, end, element}; }
+  int64_t index() const;     // of the element
+  std::string text() const;  // "shared K[3] (element of 2 bytes)"
 };
 
 /// Where the 16 bytes at `at` stand in lines of 128 bytes under 128-byte swizzle: bits 4–6 XOR bits
@@ -50,32 +58,32 @@ class BlockMemory {
   using Region = Trace::Launch::Shared;  // an array
   /// Where the array begins that a thread takes next: 128-byte aligned, the same for all threads.
   int64_t take(int thread, const char* name, int64_t bytes);
-  /// The array that holds the byte at `at`; null if none.
-  const Region* region_at(int64_t at) const;
+  /// The byte at `at`, in the array that holds it.
+  SharedPlace place_of(int64_t at, int element) const;
   const std::vector<Region>& regions() const { return regions_; }
 
   char* data() { return bytes_.data(); }
 
   // Ordinary accesses of n bytes, checked and, those that write, noted. The bytes themselves move
-  // by data(). Faults count in elements of `element` bytes.
+  // by data().
   template <int n>
-  void check_read(const SharedPlace& place, int element, int thread);
+  void check_read(const SharedPlace& place, int thread);
   template <int n>
-  void check_write(const SharedPlace& place, int element, int thread);
+  void check_write(const SharedPlace& place, int thread);
 
   /// Faults unless the place's `bytes` bytes lie in its array.
-  void check_inside(const char* what, const SharedPlace& place, int64_t bytes, int element) const {
+  void check_inside(const char* what, const SharedPlace& place, int64_t bytes) const {
     if (place.at < place.begin || place.at + bytes > place.end) [[unlikely]]
-      fail(what, place, element);
+      fault("{} {}", what, place.text());
   }
 
   // Copies of 4, 8 or 16 bytes that a thread starts for itself (cp.async). They end when they are
   // waited for and not before: until then nobody may touch the bytes, and until publish() only that
   // thread.
   /// `source` null: zeros.
-  void begin_copy(const SharedPlace& place, const char* source, int bytes, int element, int thread);
+  void begin_copy(const SharedPlace& place, const char* source, int bytes, int thread);
   /// Closes the group that the thread's next copy would join: its number.
-  int commit_copies(int thread) { return of(thread).group++; }
+  int commit_copies(int thread) { return threads_[thread].group++; }
   /// Ends the thread's copies but for those of its last `groups_left` groups: the number of the
   /// first of these.
   int wait_for_copies(int groups_left, int thread);
@@ -83,15 +91,20 @@ class BlockMemory {
   void end_thread(int thread);
   /// What the thread copied so far, others may see, and what it read, they may overwrite: it has
   /// come to a barrier that orders memory.
-  void publish(int thread);
+  void publish(int thread) {
+    ++threads_[thread].barriers;
+    threads_[thread].read.clear();
+  }
   /// Faults where another thread of its warp read there, of what bulk_load brought, and has come to
   /// no such barrier since.
-  void check_read_by_others(const SharedPlace& place, int64_t bytes, int element, int thread) const;
+  void check_read_by_others(const SharedPlace& place, int64_t bytes, int thread) const;
 
   // Loads by TMA, likewise; their bytes come by data(). `what` names them in faults.
-  void begin_load(const char* what, const SharedPlace& place, int64_t bytes, int element);
+  void begin_load(const char* what, const SharedPlace& place, int64_t bytes);
   /// `floats`: threads read them one by one, and of each it is noted, see check_read_by_others.
-  void end_load(int64_t at, int64_t bytes, bool floats);
+  void end_load(int64_t at, int64_t bytes, bool floats) {
+    std::fill_n(&shadow_[at], bytes, kWritten | watched_ | (floats ? kFloats : 0));
+  }
 
   // Reads by wgmmas, TMA stores and bulk_add of the 16 bytes at `at`: between the two nobody may
   // write them. Many may read at once.
@@ -102,19 +115,23 @@ class BlockMemory {
   /// before are anybody's: who made them was not noted, because most kernels need none of this.
   void tell_writers_apart();
   /// What the thread wrote so far, wgmmas and TMA stores may read and TMA loads overwrite.
-  void fence_proxy(int thread);
+  void fence_proxy(int thread) {
+    ++threads_[thread].fences;
+    ++threads_.back().fences;
+  }
 
  private:
-  using Range = std::pair<int64_t, int64_t>;
-
-  [[noreturn]] void fail(const char* what, const SharedPlace& place, int element) const;
+  /// Faults where the shadow of one of `bytes` bytes has one of the bits `bad`, of which kWritten
+  /// means that nobody wrote it, and kOneThreads that another thread copied it.
+  void check(const char* what, const char* of, const SharedPlace& place, int64_t bytes,
+             unsigned bad, int thread = -1);
   // For n bytes some of which not every thread may read, or write: fault unless this one may. The
   // recorder is told here too, so that it costs nothing where there is none.
-  void rare_read(const SharedPlace& place, int n, int element, int thread);
-  void rare_write(const SharedPlace& place, int n, int element, int thread);
-  /// Faults where another thread's copy ended here and that thread came to no barrier since.
-  void check_copier(const char* what, const SharedPlace& place, int element, int thread) const;
-  void note_write(int thread, int64_t at, int64_t bytes);
+  void rare_read(const SharedPlace& place, int n, int thread);
+  void rare_write(const SharedPlace& place, int n, int thread);
+  void note_write(int thread, int64_t at, int64_t bytes) {
+    std::fill_n(&writers_[at], bytes, By{thread, threads_[thread].fences});
+  }
 
   std::vector<char> bytes_;
   std::vector<uint8_t> shadow_;
@@ -123,6 +140,12 @@ class BlockMemory {
   int64_t launched_bytes_ = 0;     // that the block has, of the capacity
   std::vector<Region> regions_;    // in the order taken; every thread must take the same
   std::vector<uint16_t> readers_;  // of each 16 bytes: wgmmas and TMA stores under way
+  struct By {
+    int thread, passed;  // how many barriers, or fences, it had come to by then
+  };
+  std::vector<By> copiers_;  // of each byte that is marked as one thread's
+  std::vector<By> writers_;  // of each that ordinary stores wrote since they are told apart
+  bool tells_writers_apart_ = false;
   struct OfThread {
     int takes = 0;  // of arrays, so far
     struct Copy {
@@ -130,43 +153,40 @@ class BlockMemory {
       const char* source;  // null: zeros
       int bytes, group;
     };
-    std::vector<Copy> copies;         // under way
-    int group = 0;                    // that the next one joins
-    std::vector<Range> copied, read;  // not published; `read`: floats
-    std::vector<Range> writes;        // since its last proxy fence
+    std::vector<Copy> copies = {};   // under way
+    int group = 0;                   // that the next one joins
+    int barriers = 0, fences = 0;    // that it came to, those that order memory, and of the proxy
+    std::vector<int64_t> read = {};  // floats that bulk_load brought, since its last barrier
   };
-  std::vector<OfThread> threads_;
-  OfThread& of(int thread) { return threads_[static_cast<size_t>(thread)]; }
-  bool tells_writers_apart_ = false;
-  std::vector<Range> early_writes_;  // before they were told apart
+  std::vector<OfThread> threads_;  // and last anybody, for writes before writers are told apart
 };
 
 template <int n>
-inline void BlockMemory::check_read(const SharedPlace& place, int element, int thread) {
+inline void BlockMemory::check_read(const SharedPlace& place, int thread) {
   if constexpr (n == 16) {
-    check_read<8>(place, element, thread);
-    check_read<8>(place + 8, element, thread);
+    check_read<8>(place, thread);
+    check_read<8>(place + 8, thread);
   } else {
-    check_inside("read of", place, n, element);
+    check_inside("read of", place, n);
     using W = Word<n>;
     const W seen = *reinterpret_cast<const W*>(shadow_.data() + place.at);
     constexpr W rare = repeat<n>(kFloats | kInFlight | kOneThreads | kWatched);
     if ((seen & (repeat<n>(kWritten) | rare)) != repeat<n>(kWritten)) [[unlikely]]
-      rare_read(place, n, element, thread);
+      rare_read(place, n, thread);
   }
 }
 
 template <int n>
-inline void BlockMemory::check_write(const SharedPlace& place, int element, int thread) {
+inline void BlockMemory::check_write(const SharedPlace& place, int thread) {
   if constexpr (n == 16) {
-    check_write<8>(place, element, thread);
-    check_write<8>(place + 8, element, thread);
+    check_write<8>(place, thread);
+    check_write<8>(place + 8, thread);
   } else {
-    check_inside("write to", place, n, element);
+    check_inside("write to", place, n);
     using W = Word<n>;
     W* const s = reinterpret_cast<W*>(shadow_.data() + place.at);
     if (*s & repeat<n>(kInFlight | kBeingRead | kOneThreads | kWatched)) [[unlikely]]
-      return rare_write(place, n, element, thread);
+      return rare_write(place, n, thread);
     *s = repeat<n>(kWritten | kOrdinary);
     if (tells_writers_apart_) [[unlikely]]
       note_write(thread, place.at, n);

@@ -36,39 +36,18 @@ _Unwind_Reason_Code see_frame(_Unwind_Context* context, void* argument) {
 // ------------------------------------------------------------------------------------------ ranges
 
 void Ranges::add(int64_t begin, int64_t end) {
-  if (!ranges_.empty()) {
-    auto& last = ranges_.back();
-    if (begin >= last.first && begin <= last.second) {
-      last.second = std::max(last.second, end);
-      return;
-    }
+  auto next = upper_bound(begin);
+  if (next != this->begin() && std::prev(next)->second >= begin) begin = (--next)->first;
+  while (next != this->end() && next->first <= end) {
+    end = std::max(end, next->second);
+    next = erase(next);
   }
-  ranges_.push_back({begin, end});
-  if (ranges_.size() < limit_) return;
-  merge();
-  limit_ = std::max<size_t>(1024, 2 * ranges_.size());
+  emplace_hint(next, begin, end);
 }
 
-void Ranges::merge() {
-  std::sort(ranges_.begin(), ranges_.end());
-  size_t kept = 0;
-  for (const auto& r : ranges_) {
-    if (kept && r.first <= ranges_[kept - 1].second)
-      ranges_[kept - 1].second = std::max(ranges_[kept - 1].second, r.second);
-    else
-      ranges_[kept++] = r;
-  }
-  ranges_.resize(kept);
-}
-
-void Ranges::add(const Ranges& others) {
-  for (const auto& [begin, end] : others.ranges_) add(begin, end);
-}
-
-std::vector<Strided> Ranges::strided() {
-  merge();
+std::vector<Strided> Ranges::strided() const {
   std::vector<Strided> runs;
-  for (const auto& [begin, end] : ranges_) {
+  for (const auto& [begin, end] : *this) {
     if (!runs.empty() && runs.back().bytes == end - begin) {
       Strided& run = runs.back();
       const int64_t step = begin - (run.begin + (run.count - 1) * run.step);
@@ -96,7 +75,7 @@ void Recorder::start_block(int64_t index, int threads) {
   by_tma_ = false;  // a fault may have left it
   lanes_.assign(static_cast<size_t>(threads), {});
   warps_.clear();
-  warps_.resize(static_cast<size_t>((threads + 31) / 32));
+  warps_.resize((threads + 31) / 32);
   charged_ = counts_;
 }
 
@@ -154,7 +133,8 @@ void Recorder::settle(int site) {
 void Recorder::absorb(Event& e, Lane& lane) {
   e.told.add(std::exchange(lane.pending, {}));
   for (const auto& t : lane.touches)
-    touched(e.touches, t.array, t.array_begin, t.write).add(t.ranges);
+    for (const auto& [begin, end] : t.ranges)
+      touched(e.touches, t.array, t.array_begin, t.write).add(begin, end);
   lane.touches.clear();
 }
 
@@ -303,7 +283,7 @@ void Recorder::collective(const char* word, unsigned mask) {
   e.told.matmul_flops += flops;
   for (int i = 0; i < 32; ++i) {
     if (!(mask >> i & 1)) continue;
-    Lane& other = lanes_[static_cast<size_t>(computes / 32 * 32 + i)];
+    Lane& other = lanes_[computes / 32 * 32 + i];
     absorb(e, other);
     other.site = here;
   }
@@ -339,7 +319,7 @@ void Recorder::fault(const std::string& message, int thread, bool running) {
   trace_.fault = {message, static_cast<int>(trace_.launches.size()) - 1, block_, thread,
                   thread < 0 ? -1
                   : running  ? site()
-                             : lanes_[static_cast<size_t>(thread)].site};
+                             : lanes_[thread].site};
 }
 
 }  // namespace ladder::sim

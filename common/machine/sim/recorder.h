@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -15,18 +16,12 @@
 
 namespace ladder::sim {
 
-/// Bytes that were touched, each once.
-class Ranges {
+/// Bytes that were touched, each once: where each run of them begins and ends.
+class Ranges : public std::map<int64_t, int64_t> {
  public:
   void add(int64_t begin, int64_t end);
-  void add(const Ranges& others);
   /// As runs of equal length at equal distances.
-  std::vector<Strided> strided();
-
- private:
-  void merge();
-  std::vector<std::pair<int64_t, int64_t>> ranges_;
-  size_t limit_ = 1024;
+  std::vector<Strided> strided() const;
 };
 
 /// For the one worker that there is when tracing. Everything is reported by the running thread, and
@@ -84,8 +79,8 @@ class Recorder {
     std::vector<Event::Touch> touches;  // of shared memory, likewise
   };
 
-  Lane& lane() { return lanes_[static_cast<size_t>(thread_)]; }
-  std::vector<Event>& events() { return warps_[static_cast<size_t>(thread_ / 32)]; }
+  Lane& lane() { return lanes_[thread_]; }
+  std::vector<Event>& events() { return warps_[thread_ / 32]; }
   /// The return addresses from here up to the kernel, as a number.
   int site(const void* caller = nullptr);
   /// The event of the lane's round that is the same, or a new one.

@@ -1,5 +1,5 @@
 // What the sim knows of each byte of an array or of shared memory: a byte of its own, its shadow.
-// (Which blocks touched an array is in touches.h.)
+// (Which blocks touched an array is in tracked.h.)
 #pragma once
 
 #include <bit>
@@ -13,7 +13,7 @@ enum ShadowBit : uint8_t {
   // of arrays
   kReadHere = 2,     // read in this kernel
   kWrittenHere = 4,  // written in this kernel
-  kAddedHere = 8,    // both, and by atomic additions alone
+  kAddedHere = 8,    // added to atomically in this kernel
   kShared = 16,      // several blocks read it in this kernel, or added to it, and did nothing else
   // of shared memory
   kFloats = 2,       // came by bulk_load: of each thread that reads it this is noted
@@ -23,6 +23,10 @@ enum ShadowBit : uint8_t {
   kOneThreads = 64,  // copied by a thread that waited for it, and has come to no barrier since
   kWatched = 128     // a trace is told of ordinary accesses; of all bytes or of none
 };
+
+/// The bits of an accumulator register that a wgmma still owns: a signalling NaN. Arithmetic with
+/// it gives the quiet one, bit 22, so a register that was computed with and written back is found.
+inline constexpr uint32_t kOwnedByWgmma = 0x7fadbeef;
 
 /// The unsigned integer of n bytes, and a shadow bit repeated in each of them.
 template <int n>

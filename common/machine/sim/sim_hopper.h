@@ -1,10 +1,11 @@
 // The sim's side of machine/hopper.h: Hopper's instructions with their meaning in the PTX ISA
-// manual, checked and counted. What they do to a block is in barriers.h, tma.h
-// and wgmma_engine.h.
+// manual, checked and counted. What they do to a block is in async.h and
+// wgmma_engine.h.
 #pragma once
 
 #define __grid_constant__
 
+#include "machine/sim/async.h"
 #include "machine/sim/sim_machine.h"
 
 namespace ladder::sim {
@@ -17,10 +18,10 @@ TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t b
   if (d < 1 || d * kElement % 16 || rows < 1 || heads < 1 || batch < 1 || box_rows < 1 ||
       box_rows > 256 || (box_bytes != 64 && box_bytes != 128) ||
       kElement * d * rows * heads * batch != array.bytes)
-    fault("no tensor map of " + array.name + " (" + std::to_string(array.bytes) + " bytes) as (" +
-          std::to_string(batch) + "," + std::to_string(heads) + "," + std::to_string(rows) + "," +
-          std::to_string(d) + ") of " + std::to_string(kElement) + " bytes in boxes of " +
-          std::to_string(box_rows) + " rows × " + std::to_string(box_bytes) + " bytes");
+    fault(
+        "no tensor map of {} ({} bytes) as ({},{},{},{}) of {} bytes in boxes of {} rows × {} "
+        "bytes",
+        array.name, array.bytes, batch, heads, rows, d, kElement, box_rows, box_bytes);
   return {&static_cast<Tracked&>(array), {d, rows, heads, batch}, box_rows, box_bytes, kElement};
 }
 
@@ -35,17 +36,15 @@ inline int multiprocessors() {
 class MbarrierRef {
  public:
   MbarrierRef(const Smem<Mbarrier>& array, int64_t i) : place_(array.place(i)) {
-    const auto& [name, at, begin, end] = place_;
-    if (at < begin || at >= end)
-      fault(std::string("mbarrier ") + name + "[" + std::to_string(i) + "] of " +
-            std::to_string((end - begin) / int64_t{sizeof(Mbarrier)}));
+    const auto& [name, at, begin, end, element] = place_;
+    if (at < begin || at >= end) fault("mbarrier {}[{}] of {}", name, i, (end - begin) / element);
   }
 
-  void init(int count) const { worker->async().barriers.init(place_, count); }
+  void init(int count) const { this_block->async().init(place_, count); }
   void arrive() const { arrive_expect_tx(0); }
-  void arrive_expect_tx(int bytes) const { worker->async().barriers.arrive(place_, bytes); }
+  void arrive_expect_tx(int bytes) const { this_block->async().arrive(place_, bytes); }
   void wait(int parity, std::source_location where = std::source_location::current()) const {
-    worker->async().barriers.wait(place_, parity, where);
+    this_block->async().wait(place_, parity, where);
   }
   const SharedPlace& place() const { return place_; }
 
@@ -59,23 +58,23 @@ struct InShared<Mbarrier> {
 };
 
 inline void fence_mbarrier_init() {
-  worker->async().barriers.fence_init();
+  this_block->async().fence_init();
 }
 inline void fence_proxy_async() {
-  worker->async().fence_proxy();
+  this_block->async().fence_proxy();
 }
 inline void named_barrier_sync(int id, int threads,
                                std::source_location where = std::source_location::current()) {
-  worker->async().barriers.named_barrier(id, threads, true, where);
+  this_block->async().named_barrier(id, threads, true, where);
 }
 inline void named_barrier_arrive(int id, int threads,
                                  std::source_location where = std::source_location::current()) {
-  worker->async().barriers.named_barrier(id, threads, false, where);
+  this_block->async().named_barrier(id, threads, false, where);
 }
 template <int n>
 void setmaxnreg_inc() {
   static_assert(n >= 24 && n <= 256 && n % 8 == 0);
-  worker->async().wgmmas.set_registers(n);
+  this_block->async().set_registers(n);
 }
 template <int n>
 void setmaxnreg_dec() {
@@ -88,34 +87,34 @@ void setmaxnreg_dec() {
 template <class T>
 void tma_load(const TensorMap& map, MbarrierRef barrier, Smem<T> target, int c0, int c1, int c2,
               int c3) {
-  worker->async().copies.load(map, barrier.place(), target.place(0), {c0, c1, c2, c3});
+  this_block->async().load(map, barrier.place(), target.place(0), {c0, c1, c2, c3});
 }
 /// Counts the bytes within the array. A start before 0, an illegal instruction on the chip, is a
 /// fault.
 template <class T>
 void tma_store(const TensorMap& map, Smem<T> source, int c0, int c1, int c2, int c3) {
-  worker->async().copies.store(map, source.place(0), {c0, c1, c2, c3});
+  this_block->async().store(map, source.place(0), {c0, c1, c2, c3});
 }
 inline void tma_store_commit() {
-  worker->async().copies.commit_stores();
+  this_block->async().commit_stores();
 }
 template <int groups>
 void tma_store_wait_read(std::source_location where = std::source_location::current()) {
-  worker->async().copies.wait_stores(groups, where);
+  this_block->async().wait_stores(groups, where);
 }
 template <int groups>
 void tma_store_wait(std::source_location where = std::source_location::current()) {
-  worker->async().copies.wait_stores(groups, where);
+  this_block->async().wait_stores(groups, where);
 }
 
 /// Counts the bytes in both memories.
 inline void bulk_load(MbarrierRef barrier, Smem<float> target, Hbm<const float> source, int n) {
-  worker->async().copies.bulk_load(source.array(), source.byte(0), barrier.place(), target.place(0),
-                                   n);
+  this_block->async().bulk_load(source.array(), source.byte(0), barrier.place(), target.place(0),
+                                n);
 }
 /// Counts a read and a write of each byte of HBM, as atomicAdd does.
 inline void bulk_add(Hbm<float> target, Smem<float> source, int n) {
-  worker->async().copies.bulk_add(target.array(), target.byte(0), source.place(0), n);
+  this_block->async().bulk_add(target.array(), target.byte(0), source.place(0), n);
 }
 
 template <class T>
@@ -126,11 +125,9 @@ void stmatrix_x4(Smem<T> row, const unsigned (&r)[4]) {
     int64_t at;
     std::array<unsigned, 4> row;
   } mine{r, row.byte(0), {}};
-  check_aligned(row, "stmatrix.x4 of a row of", 16);
+  row.check_aligned("stmatrix.x4 of a row of", 16);
   whole_warp("stmatrix.x4", mine, [](Lane* const* lanes, unsigned) {
-    std::array<int64_t, 32> rows;
-    for (size_t l = 0; l < 32; ++l) rows[l] = lanes[l]->at;
-    count_conflicts(rows);
+    count_conflicts(lanes);
     for (int l = 0; l < 32; ++l)
       for (int j = 0; j < 4; ++j) lanes[l]->row[j] = lanes[l % 8 * 4 + j]->r[l / 8];
   });
@@ -149,8 +146,8 @@ uint64_t matrix_descriptor(Smem<T> start, int leading, int stride, int piece = 1
 inline uint64_t advanced(uint64_t descriptor, int bytes) {
   const uint64_t start = (descriptor & 0x3fff) + static_cast<uint64_t>(bytes >> 4);
   if (bytes % 16 || start > 0x3fff)
-    fault("wgmma: a matrix descriptor advanced by " + std::to_string(bytes) +
-          " bytes, which is no multiple of 16 or too far");
+    fault("wgmma: a matrix descriptor advanced by {} bytes, which is no multiple of 16 or too far",
+          bytes);
   return (descriptor & ~uint64_t{0x3fff}) | start;
 }
 
@@ -159,21 +156,21 @@ inline void wgmma_fence_instruction() {}
 inline void scheduling_barrier() {}
 template <class R, int n>
 void hold(R (&registers)[n][4]) {
-  worker->async().wgmmas.fence_registers(registers, sizeof(registers));
+  this_block->async().warpgroup().fence_registers(registers, sizeof(registers));
 }
 inline void wgmma_commit() {
-  worker->async().wgmmas.commit();
+  this_block->async().warpgroup().commit();
 }
 template <int groups>
 void wgmma_wait_instruction(std::source_location where = std::source_location::current()) {
-  worker->async().wgmmas.wait(groups, where);
+  this_block->async().warpgroup().wait(groups, where);
 }
 
 /// The warp is done with n elements: faults where a product of its warpgroup still reads them, or
 /// of what bulk_load brought, where a lane has with no barrier since.
 template <class T>
 void done_with(Smem<T> tile, int n) {
-  worker->async().wgmmas.done_with(tile.place(0), n * int64_t{sizeof(T)}, sizeof(T));
+  this_block->async().done_with(tile.place(0), n * int64_t{sizeof(T)});
 }
 
 /// Whether gpu_hopper.h has a product 8·n wide.
@@ -189,14 +186,14 @@ constexpr Element kElement = sizeof(T) == 1            ? Element::e4m3
 template <class T, bool transposed_a, bool transposed_b, int n>
 void wgmma_m64(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
   static_assert(kHasWidth<n>);
-  worker->async().wgmmas.issue(
+  this_block->async().warpgroup().issue(
       {8 * n, kElement<T>, false, transposed_a, transposed_b, a, b, scale_d}, &d[0][0], nullptr);
 }
 template <class T, bool transposed_b, int n>
 void wgmma_m64(float (&d)[n][4], unsigned (&a)[4], uint64_t b, int scale_d) {
   static_assert(kHasWidth<n>);
-  worker->async().wgmmas.issue({8 * n, kElement<T>, true, false, transposed_b, 0, b, scale_d},
-                               &d[0][0], a);
+  this_block->async().warpgroup().issue(
+      {8 * n, kElement<T>, true, false, transposed_b, 0, b, scale_d}, &d[0][0], a);
 }
 
 }  // namespace ladder::sim

@@ -1,17 +1,83 @@
 // Arrays in the sim's HBM. Every access by a kernel is checked against the array's shadow and
-// counted.
+// counted; and against what other blocks of the same kernel did there. In what order blocks run is
+// not known, so where one touches what another wrote, or writes what another touched, the result is
+// up to chance. Atomic additions may meet each other, and nothing else.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "machine/sim/block.h"
 #include "machine/sim/mapped.h"
 #include "machine/sim/shadow.h"
-#include "machine/sim/touches.h"
 
 namespace ladder::sim {
+
+enum class Access : uint8_t { read, write, add };
+
+/// What an access leaves in the shadow of a byte, beside kWritten.
+constexpr unsigned mark_of(Access access) {
+  return access == Access::read ? kReadHere : access == Access::write ? kWrittenHere : kAddedHere;
+}
+
+/// Which blocks of the kernel under way touched which bytes of an array, in cells of 8 bytes.
+/// Nearly always a cell is one block's, or several blocks read it and none writes: then its first
+/// two visitors and the shadow's bits tell all. Of other cells there is a list.
+class Touches {
+ public:
+  /// A block, by Block::number(), and what it did.
+  struct Touch {
+    uint32_t block;
+    Access access;
+  };
+
+  /// For an array of that many bytes. Its shadow is zero to begin with, and whole cells long.
+  Touches(int64_t bytes, uint8_t* shadow);
+
+  /// Whether the host had the memory for it.
+  bool ready() const { return cells_.data(); }
+  /// Whether the block alone has touched the cell of byte `at`.
+  bool only(uint32_t block, int64_t at) const {
+    return __atomic_load_n(&cell(at).first, __ATOMIC_RELAXED) == block;
+  }
+  /// Notes an access to n bytes of one cell, in the shadow too. Returns what another block did to
+  /// them that must not meet it.
+  std::optional<Touch> note(uint32_t block, Access access, int64_t at, int n);
+  /// For the next kernel. The shadow is the caller's to clear.
+  void forget();
+
+ private:
+  struct Cell {
+    uint32_t first;   // the first block to touch it; 0: none; kInList: see there
+    uint32_t second;  // the other one to touch bytes that are marked as shared
+  };
+  static constexpr uint32_t kInList = 0xffffffff;
+  struct Listed : Touch {
+    uint64_t bytes;  // of the cell: a one in each
+  };
+  /// What one OS thread at a time may change: every 64th page has the same.
+  struct Part {
+    std::atomic_flag taken = {};
+    void lock() {  // for so short a time that a mutex would cost more
+      while (taken.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
+    }
+    void unlock() { taken.clear(std::memory_order_release); }
+    std::unordered_map<int64_t, std::vector<Listed>> lists;  // by cell
+  };
+
+  Cell& cell(int64_t at) const { return static_cast<Cell*>(cells_.data())[at / 8]; }
+
+  const int64_t bytes_;
+  uint8_t* const shadow_;
+  Mapped cells_;
+  Part parts_[64];
+};
 
 /// Bytes of the host's memory for each byte of an array: itself, its shadow, its part of a cell of
 /// Touches.
@@ -45,14 +111,11 @@ class Tracked : public Array {
   HbmCounts take_kernel_counts();  // since the last call; forgets what the kernel touched
 
  private:
-  std::string element_at(int64_t at, int64_t element) const;
-  [[noreturn]] void fail(const char* what, int64_t at, int64_t element) const;
-  /// Notes an access of which the shadow does not say at a glance that all is well. Faults where
-  /// another block was at these bytes and must not have been.
-  void note(Block& block, Access access, int64_t at, int n, int element);
-  /// And notes what a kernel touches for the first time.
   template <Access access, int n>
   void check(Block& block, int64_t at, int element);
+  /// An access of which the shadow does not say at a glance that nothing is new and nothing wrong:
+  /// notes it, or faults.
+  void note(Block& block, Access access, int64_t at, int n, int element);
 
   struct alignas(64) WorkerCounts {
     int64_t read = 0, write = 0;
@@ -63,41 +126,28 @@ class Tracked : public Array {
   std::vector<WorkerCounts> counts_;
 };
 
-// Of most accesses the shadow says at a glance that nothing is new and nothing wrong: the block
-// alone was here and did the same before, or several blocks were and all did the same.
-
 template <Access access, int n>
 inline void Tracked::check(Block& block, int64_t at, int element) {
   if constexpr (n == 16) {
     check<access, 8>(block, at, element);
     check<access, 8>(block, at + 8, element);
-    return;
-  }
-  constexpr const char* kWhat[] = {"read of", "write to", "atomic addition to"};
-  if (at < 0 || at + n > bytes) [[unlikely]]
-    fail(kWhat[static_cast<int>(access)], at, element);
-  using W = Word<n == 16 ? 8 : n>;
-  constexpr bool adds = access == Access::add;
-  constexpr W same = repeat<sizeof(W)>(kWritten | (adds                     ? kAddedHere | kShared
-                                                   : access == Access::read ? kReadHere
-                                                                            : kWrittenHere));
-  constexpr W all = same | repeat<sizeof(W)>(kAddedHere);
-  // The mark that another block may have been here too; of writes one that `all` rules out.
-  constexpr W shared = repeat<sizeof(W)>(adds ? 0 : access == Access::read ? kShared : kAddedHere);
-  const W seen = __atomic_load_n(reinterpret_cast<W*>(shadow_ + at), __ATOMIC_RELAXED);
-  if ((seen & all) != same || ((seen & shared) != shared && !touches_.only(block.number(), at)))
-      [[unlikely]] {
-    constexpr W written = repeat<sizeof(W)>(kWritten);
-    if (access != Access::write && (seen & written) != written)
-      fail("read of unwritten", at, element);
+  } else if (at < 0 || at + n > bytes) [[unlikely]] {
     note(block, access, at, n, element);
+  } else {
+    // All is well where the block did the same before and was here alone, or several did that
+    // may meet. (The shadow is read first: who else comes to a cell says so there last.)
+    constexpr auto done = repeat<n>(kWritten | mark_of(access)), shared = repeat<n>(kShared);
+    const auto seen = __atomic_load_n(reinterpret_cast<Word<n>*>(shadow_ + at), __ATOMIC_ACQUIRE);
+    if ((seen & done) != done || ((seen & shared) != shared && !touches_.only(block.number(), at)))
+        [[unlikely]]
+      note(block, access, at, n, element);
   }
 }
 
 template <Access access, int n>
 inline void Tracked::touch(Block& block, int64_t at, int element) {
   check<access, n>(block, at, element);
-  WorkerCounts& counts = counts_[static_cast<size_t>(block.worker())];
+  WorkerCounts& counts = counts_[block.worker()];
   if (access != Access::write) counts.read += n;
   if (access != Access::read) counts.write += n;
   if (Recorder* const r = block.recorder()) [[unlikely]] {

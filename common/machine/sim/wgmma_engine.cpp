@@ -1,7 +1,5 @@
 #include "machine/sim/wgmma_engine.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -53,229 +51,170 @@ void for_each_chunk(const Wgmma& wgmma, uint64_t descriptor, int rows, bool tran
 
 }  // namespace
 
-WgmmaEngine::WgmmaEngine(Block& block, BlockMemory& memory)
-    : block_(block), memory_(memory), warpgroups_(static_cast<size_t>(block.threads() / 128)) {
-  for (auto& group : warpgroups_) group = std::make_unique<Warpgroup>();
-}
-
-WgmmaEngine::Warpgroup& WgmmaEngine::mine(const char* what) {
-  if (!group()) fault(fmt::format("{} by a warpgroup of fewer than 128 threads", what));
-  return *group();
-}
-
-void WgmmaEngine::end_thread() const {
-  const Warpgroup* const g = group();
-  if (g && g->lanes[block_.running() % 128].issued > g->first_op)
-    fault("ends with a wgmma that was never waited for");
-}
-
-void WgmmaEngine::set_registers(int n) {
-  mine("setmaxnreg").registers = n;
-  // Once all warpgroups have said how many they want, the block must have as many: those that its
-  // threads were started with, all alike and a multiple of 8. On the chip the last would wait for
-  // ever.
-  int sum = 0;
-  for (const auto& group : warpgroups_) {
-    if (!group->registers) return;
-    sum += group->registers;
-  }
-  const int threads = 128 * static_cast<int>(warpgroups_.size());
-  const int given = 65536 / threads / 8 * 8 * threads;
-  if (128 * sum > given)
-    fault(
-        fmt::format("setmaxnreg: the block's warpgroups want {} registers, and its {} threads "
-                    "were started with {}",
-                    128 * sum, threads, given));
-}
-
-void WgmmaEngine::done_with(const SharedPlace& place, int64_t bytes, int element) {
-  memory_.check_read_by_others(place, bytes, element, block_.running());
-  if (!group()) return;
-  for (const Op& op : group()->ops)
-    for (const int64_t at : op.reads)
-      if (at >= place.at && at < place.at + bytes)
-        fault(fmt::format("releases {}, which a wgmma not waited for still reads",
-                          (place + (at - place.at)).element(element)));
-}
-
 // ------------------------------------------------------------------------------------- registers
 
 void WgmmaEngine::fence_registers(const void* registers, size_t bytes) {
-  const int l = block_.running() % 128;
-  Lane& lane = mine().lanes[l];
-  auto& fenced = lane.fenced;
   const auto* begin = static_cast<const char*>(registers);
-  std::erase_if(lane.ended, [&](const std::shared_ptr<Chain>& chain) {
+  std::erase_if(lane().ended, [&](const std::shared_ptr<Chain>& chain) {
+    const int l = block_.running() % 128;
     float* const d = chain->lanes[l];
-    if (reinterpret_cast<const char*>(d) != begin) return false;
-    check_untouched(d, block_.running(), *chain);
+    if (d != registers) return false;
+    check_untouched(l, *chain);
     for (int i = 0; i < chain->N / 2; ++i) d[i] = chain->sum(l, i);
     return true;
   });
-  auto entry = std::find_if(fenced.begin(), fenced.end(), [&](const Lane::Fenced& f) {
-    return f.registers == begin && f.contents.size() == bytes;
+  std::erase_if(lane().fenced, [&](const auto& fenced) {  // registers that lived there before
+    return fenced.first < begin + bytes && begin < fenced.first + fenced.second.size();
   });
-  if (entry == fenced.end()) {
-    std::erase_if(fenced, [&](const Lane::Fenced& f) {  // registers that lived there before
-      return f.registers < begin + bytes && begin < f.registers + f.contents.size();
-    });
-    entry = fenced.insert(fenced.end(), {begin, std::vector<char>(bytes)});
-  }
-  std::memcpy(entry->contents.data(), begin, bytes);
+  lane().fenced[begin].assign(begin, begin + bytes);
 }
 
 /// Registers pass from other code to a wgmma: they must be as they were at a fence.
-void WgmmaEngine::hand_over(const Lane& lane, const void* registers, size_t bytes,
-                            const char* what) {
+void WgmmaEngine::hand_over(const void* registers, size_t bytes, const char* what) {
   const auto* begin = static_cast<const char*>(registers);
-  for (const Lane::Fenced& f : lane.fenced) {
-    if (begin < f.registers || begin + bytes > f.registers + f.contents.size()) continue;
-    if (std::memcmp(begin, f.contents.data() + (begin - f.registers), bytes) == 0) return;
-    fault(fmt::format("wgmma: its {} changed since the last wgmma_fence() of it", what));
+  for (const auto& [from, contents] : lane().fenced) {
+    if (begin < from || begin + bytes > from + contents.size()) continue;
+    if (std::memcmp(begin, contents.data() + (begin - from), bytes) == 0) return;
+    fault("wgmma: its {} changed since the last wgmma_fence() of it", what);
   }
-  fault(fmt::format("wgmma without a wgmma_fence() of its {} before", what));
+  fault("wgmma without a wgmma_fence() of its {} before", what);
 }
 
-void WgmmaEngine::check_untouched(const float* d, int thread, const Chain& chain) const {
+void WgmmaEngine::check_untouched(int lane, const Chain& chain) const {
   for (int i = 0; i < chain.N / 2; ++i) {
-    if (std::bit_cast<uint32_t>(d[i]) == kOwnedByWgmma) continue;
-    const auto [row, column] = accumulator_element(thread % 128, i);
-    block_.fault_in(
-        thread,
-        fmt::format("accumulator of a wgmma m64n{}k{}, row {}, column {}: other code wrote to "
+    if (std::bit_cast<uint32_t>(chain.lanes[lane][i]) == kOwnedByWgmma) continue;
+    const auto [row, column] = accumulator_element(lane, i);
+    block_.fault_in(first_thread_ + lane,
+                    "accumulator of a wgmma m64n{}k{}, row {}, column {}: other code wrote to "
                     "it between the wgmma and the wgmma_wait() for it",
-                    chain.N, chain.k, row, column));
+                    chain.N, chain.k, row, column);
   }
 }
 
 // -------------------------------------------------------------------------------------- products
 
-void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
-  const int t = block_.running(), l = t % 128, N = wgmma.N;
-  Warpgroup& group = mine();
-  Lane& lane = group.lanes[l];
-  const auto number = static_cast<size_t>(lane.issued++ - group.first_op);
-  if (number == group.ops.size()) {  // the first lane to come
-    Op& op = group.ops.emplace_back(Op{wgmma, lane.group, nullptr, {}, {}});
-    for (size_t i = number; i-- > 0 && !op.chain;)
-      if (group.ops[i].chain->lanes[l] == d) op.chain = group.ops[i].chain;
-    if (!op.chain) {
-      op.chain = std::make_shared<Chain>();
-      op.chain->N = N;
-      op.chain->k = wgmma.k();
-      op.chain->sums.resize(static_cast<size_t>(64 * N));
-    }
-    ++op.chain->ops;
-    if (wgmma.a_in_registers) op.a.resize(128);
-    const auto read = [&](int64_t chunk, int, int) {
-      memory_.begin_async_read("wgmma", chunk, wgmma.bytes());
-      op.reads.push_back(chunk);
-      if (Recorder* const r = block_.recorder())
-        if (const auto* of = memory_.region_at(chunk))
-          r->touch({of->array.c_str(), chunk, of->begin, of->begin + of->bytes}, 16, false);
-      block_.counts.sram_read += 16;
-      block_.counts.sram_operands += 16;
-    };
-    if (!wgmma.a_in_registers) for_each_chunk(wgmma, wgmma.a, 64, wgmma.transposed_a, read);
-    for_each_chunk(wgmma, wgmma.b, N, wgmma.transposed_b, read);
-    block_.counts.matmul_flops += wgmma.flops();
+/// The first lane to come issues it for all.
+void WgmmaEngine::start(const Wgmma& wgmma, const float* d) {
+  const int l = block_.running() % 128;
+  Op op{wgmma, lane().group, nullptr, {}, {}};
+  for (const Op& before : ops_)
+    if (before.chain->lanes[l] == d) op.chain = before.chain;
+  if (!op.chain) {
+    op.chain = std::make_shared<Chain>();
+    op.chain->N = wgmma.N;
+    op.chain->k = wgmma.k();
+    op.chain->sums.resize(64 * wgmma.N);
   }
-  Op& op = group.ops[number];
+  ++op.chain->ops;
+  if (wgmma.a_in_registers) op.a.resize(128);
+  const auto read = [&](int64_t chunk, int, int) {
+    memory_.begin_async_read("wgmma", chunk, wgmma.bytes());
+    op.reads.push_back(chunk);
+    if (Recorder* const r = block_.recorder())
+      r->touch(memory_.place_of(chunk, wgmma.bytes()), 16, false);
+    block_.counts.sram_read += 16;
+    block_.counts.sram_operands += 16;
+  };
+  if (!wgmma.a_in_registers) for_each_chunk(wgmma, wgmma.a, 64, wgmma.transposed_a, read);
+  for_each_chunk(wgmma, wgmma.b, wgmma.N, wgmma.transposed_b, read);
+  block_.counts.matmul_flops += wgmma.flops();
+  ops_.push_back(std::move(op));
+}
+
+void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
+  const int l = block_.running() % 128, N = wgmma.N;
+  const int64_t number = lane().issued++ - first_op_;
+  if (number == std::ssize(ops_)) start(wgmma, d);
+  Op& op = ops_[number];
   Chain& chain = *op.chain;
-  if (op.wgmma != wgmma || op.group != lane.group || (chain.lanes[l] && chain.lanes[l] != d))
+  if (op.wgmma != wgmma || op.group != lane().group || (chain.lanes[l] && chain.lanes[l] != d))
     fault("lanes of a warpgroup disagree on a wgmma: its descriptors, shape or accumulator");
   if (chain.N != N)
-    fault(fmt::format("wgmma m64n{}k{} on the accumulator of an m64n{}k{} not waited for", N,
-                      wgmma.k(), chain.N, chain.k));
+    fault("wgmma m64n{}k{} on the accumulator of an m64n{}k{} not waited for", N, wgmma.k(),
+          chain.N, chain.k);
   if (chain.lanes[l]) {
-    check_untouched(d, t, chain);
+    check_untouched(l, chain);
   } else {
     chain.lanes[l] = d;
-    hand_over(lane, d, static_cast<size_t>(N / 2) * sizeof(float), "accumulator");
+    hand_over(d, N / 2 * sizeof(float), "accumulator");
     for (int i = 0; i < N / 2; ++i) {
       chain.sum(l, i) = d[i];
       d[i] = std::bit_cast<float>(kOwnedByWgmma);
     }
   }
   if (!a) return;
-  auto held = std::find_if(lane.operands.begin(), lane.operands.end(),
-                           [&](const Lane::Operand& o) { return o.registers == a; });
-  if (held == lane.operands.end()) {
-    hand_over(lane, a, 4 * sizeof(unsigned), "left operand");
-    held = lane.operands.insert(lane.operands.end(), {a, {a[0], a[1], a[2], a[3]}, 0});
+  const auto [operand, is_new] = lane().operands.try_emplace(a);
+  auto& [contents, last_op] = operand->second;
+  if (is_new) {
+    hand_over(a, 4 * sizeof(unsigned), "left operand");
+    std::copy_n(a, 4, contents.begin());
     std::fill_n(a, 4, kOwnedOperand);
   }
-  held->last_op = lane.issued - 1;
-  op.a[static_cast<size_t>(l)] = held->contents;
+  last_op = lane().issued - 1;
+  op.a[l] = contents;
 }
 
 void WgmmaEngine::commit() {
-  Warpgroup& group = mine();
-  const int number = group.lanes[block_.running() % 128].group++;
-  if (block_.recorder() && block_.lane() == 0) trace_products(group, number);
-}
-
-/// A group's products as events: wgmmas in a row on one accumulator, and on one array, are one.
-void WgmmaEngine::trace_products(const Warpgroup& group, int number) {
-  struct Product {
-    const Chain* chain;
-    std::string array;
-    int64_t flops;
-  };
-  std::vector<Product> products;
-  for (const Op& op : group.ops) {
-    if (op.group != number) continue;
-    const int64_t flops = op.wgmma.flops();
-    const BlockMemory::Region* const b = memory_.region_at(Descriptor(op.wgmma.b).start);
-    const std::string array = b ? b->array : "";
-    if (!products.empty() && products.back().chain == op.chain.get() &&
-        products.back().array == array)
-      products.back().flops += flops;
-    else
-      products.push_back({op.chain.get(), array, flops});
+  const int number = lane().group++;
+  if (!block_.recorder() || block_.lane() != 0) return;
+  // Its products as events: wgmmas in a row on one accumulator, and on one array, are one.
+  for (size_t i = 0; i < ops_.size();) {
+    const Op& first = ops_[i];
+    const auto array_of = [&](const Op& op) {
+      return std::string(memory_.place_of(Descriptor(op.wgmma.b).start, 1).name);
+    };
+    int64_t flops = 0;
+    for (; i < ops_.size() && ops_[i].chain == first.chain && ops_[i].group == first.group &&
+           array_of(ops_[i]) == array_of(first);
+         ++i)
+      flops += ops_[i].wgmma.flops();
+    if (first.group == number) block_.trace_event("wgmma", array_of(first), number, flops);
   }
-  for (const Product& p : products) block_.trace_event("wgmma", p.array, number, p.flops);
 }
 
 void WgmmaEngine::wait(int groups_left, std::source_location where) {
-  const int t = block_.running();
-  Warpgroup& group = mine();
-  const Lane& self = group.lanes[t % 128];
-  const int done = self.group - groups_left;  // groups below this number
+  const int done = lane().group - groups_left;  // groups below this number
   block_.trace_event_of_warp("wgmma_wait", "", done);
-  if (group.ops.empty() || group.ops.front().group >= done) return;
-  group.done = done;
-  group.waiting.push_back(t);
-  const bool all = group.waiting.size() == 128;
-  if (all)
-    for (const Lane& lane : group.lanes)
-      if (lane.issued != self.issued || lane.group != self.group)
+  if (ops_.empty() || ops_.front().group >= done) return;
+  done_ = done;
+  if (++waiting_ == 128) {
+    for (const Lane& other : lanes_)
+      if (other.issued != lane().issued || other.group != lane().group)
         fault("lanes of a warpgroup disagree at wgmma_wait() on which wgmmas they have issued");
-  if (all && !block_.late()) {
-    end_group(static_cast<size_t>(t / 128));
-    return block_.yield();
+    if (!block_.late()) {
+      deliver();
+      return block_.yield();
+    }
   }
-  block_.wait("wgmma_wait", where);
+  block_.wait_for(
+      [this] {
+        return fmt::format("wgmma_wait, where {} of 128 threads are missing", 128 - waiting_);
+      },
+      where);
 }
 
 bool WgmmaEngine::deliver() {
-  for (size_t g = 0; g < warpgroups_.size(); ++g)
-    if (warpgroups_[g]->waiting.size() == 128) {
-      end_group(g);
-      return true;
-    }
-  return false;
+  if (waiting_ < 128) return false;
+  while (!ops_.empty() && ops_.front().group < done_) {
+    finish(ops_.front());
+    ops_.pop_front();
+    ++first_op_;
+  }
+  for (int l = 0; l < 128; ++l) block_.wake(first_thread_ + l);
+  waiting_ = 0;
+  return true;
 }
 
-void WgmmaEngine::end_group(size_t g) {
-  Warpgroup& group = *warpgroups_[g];
-  while (!group.ops.empty() && group.ops.front().group < group.done) {
-    finish(g, group.ops.front());
-    group.ops.pop_front();
-    ++group.first_op;
-  }
-  for (const int t : group.waiting) block_.wake(t);
-  group.waiting.clear();
+void WgmmaEngine::end_thread() {
+  if (lane().issued > first_op_) fault("ends with a wgmma that was never waited for");
+}
+
+void WgmmaEngine::done_with(const SharedPlace& place, int64_t bytes) const {
+  for (const Op& op : ops_)
+    for (const int64_t at : op.reads)
+      if (at >= place.at && at < place.at + bytes)
+        fault("releases {}, which a wgmma not waited for still reads",
+              (place + (at - place.at)).text());
 }
 
 void WgmmaEngine::read_operands(const Op& op, std::vector<float>& A, std::vector<float>& B) {
@@ -293,8 +232,7 @@ void WgmmaEngine::read_operands(const Op& op, std::vector<float>& A, std::vector
     for_each_chunk(w, descriptor, rows, transposed, [&](int64_t chunk, int i, int k) {
       const int step = transposed ? by_row : by_k;
       for (int e = 0; e < elements; ++e)
-        to[static_cast<size_t>(i * by_row + k * by_k + e * step)] =
-            value(memory_.data() + chunk, e);
+        to[i * by_row + k * by_k + e * step] = value(memory_.data() + chunk, e);
       memory_.end_async_read(chunk);
     });
   };
@@ -305,8 +243,7 @@ void WgmmaEngine::read_operands(const Op& op, std::vector<float>& A, std::vector
         for (int e = 0; e < elements / 4; ++e) {
           const int row = l / 32 * 16 + l % 32 / 4 + i % 2 * 8;
           const int k = l % 4 * (elements / 4) + e + i / 2 * elements;
-          A[static_cast<size_t>(w.k() * row + k)] =
-              value(&op.a[static_cast<size_t>(l)][static_cast<size_t>(i)], e);
+          A[w.k() * row + k] = value(&op.a[l][i], e);
         }
   } else {
     read(w.a, 64, w.transposed_a, A, w.k(), 1);
@@ -314,8 +251,7 @@ void WgmmaEngine::read_operands(const Op& op, std::vector<float>& A, std::vector
   read(w.b, w.N, w.transposed_b, B, 1, w.N);
 }
 
-void WgmmaEngine::finish(size_t g, Op& op) {
-  Warpgroup& group = *warpgroups_[g];
+void WgmmaEngine::finish(Op& op) {
   const Wgmma& w = op.wgmma;
   const int N = w.N;
   static thread_local std::vector<float> A(64 * 32), B(32 * 256), sum(256);
@@ -329,40 +265,29 @@ void WgmmaEngine::finish(size_t g, Op& op) {
     }
     std::fill_n(sum.data(), N, 0.0f);
     for (int k = 0; k < 16; ++k) {
-      const float a = A[static_cast<size_t>(16 * row + k)];
+      const float a = A[16 * row + k];
       const float* const b = B.data() + k * N;
-      for (int j = 0; j < N; ++j) sum[static_cast<size_t>(j)] += a * b[j];
+      for (int j = 0; j < N; ++j) sum[j] += a * b[j];
     }
     float* const c = op.chain->sums.data() + row * N;
-    for (int j = 0; j < N; ++j) c[j] = (w.scale_d ? c[j] : 0) + sum[static_cast<size_t>(j)];
+    for (int j = 0; j < N; ++j) c[j] = (w.scale_d ? c[j] : 0) + sum[j];
   }
 
-  const int first = static_cast<int>(128 * g);
   for (int l = 0; l < 128; ++l)
-    std::erase_if(group.lanes[l].operands, [&](const Lane::Operand& o) {
-      if (o.last_op > group.first_op) return false;
+    std::erase_if(lanes_[l].operands, [&](const auto& operand) {
+      const auto& [registers, was] = operand;
+      if (was.last_op > first_op_) return false;
       for (int i = 0; i < 4; ++i)
-        if (o.registers[i] != kOwnedOperand)
-          block_.fault_in(
-              first + l,
-              "left operand of a wgmma: other code wrote to its registers, or it went out of "
-              "scope, between the wgmma and the wgmma_wait() for it");
-      std::copy(o.contents.begin(), o.contents.end(), o.registers);
+        if (registers[i] != kOwnedOperand)
+          block_.fault_in(first_thread_ + l,
+                          "left operand of a wgmma: other code wrote to its registers, or it went "
+                          "out of scope, between the wgmma and the wgmma_wait() for it");
+      std::copy(was.contents.begin(), was.contents.end(), registers);
       return true;
     });
-  Chain& chain = *op.chain;
-  if (--chain.ops > 0) return;
-  for (int l = 0; l < 128; ++l) check_untouched(chain.lanes[l], first + l, chain);
-  for (Lane& lane : group.lanes) lane.ended.push_back(op.chain);
-}
-
-std::string WgmmaEngine::waits_for(int thread) const {
-  for (const auto& g : warpgroups_)
-    for (const int t : g->waiting)
-      if (t == thread)
-        return fmt::format("wgmma_wait, where {} of 128 threads are missing",
-                           128 - g->waiting.size());
-  return "";
+  if (--op.chain->ops > 0) return;
+  for (int l = 0; l < 128; ++l) check_untouched(l, *op.chain);
+  for (Lane& lane : lanes_) lane.ended.push_back(op.chain);
 }
 
 }  // namespace ladder::sim

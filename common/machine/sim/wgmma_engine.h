@@ -1,5 +1,5 @@
 // What belongs to a warpgroup, 128 threads: its asynchronous products (wgmma), and its share of the
-// registers (setmaxnreg). A product ends as late as the schedule lets it. From its issue until the
+// registers (setmaxnreg). From its issue until the
 // wait for it its accumulator holds NaN and its operands must not be touched, so that
 // reading or writing them too early is caught. The accumulator has to be named after the wait, by
 // it or by the next fence: a compiler may move what else uses it to before the wait.
@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <source_location>
 #include <string>
@@ -19,10 +20,6 @@
 #include "machine/sim/block_memory.h"
 
 namespace ladder::sim {
-
-/// The bits of an accumulator register that a wgmma still owns: a signalling NaN. Arithmetic with
-/// it gives the quiet one, bit 22, so a register that was computed with and written back is found.
-inline constexpr uint32_t kOwnedByWgmma = 0x7fadbeef;
 
 enum class Element { fp16, bf16, e4m3 };
 
@@ -46,7 +43,11 @@ constexpr std::pair<int, int> accumulator_element(int lane, int i) {
 
 class WgmmaEngine {
  public:
-  WgmmaEngine(Block& block, BlockMemory& memory);
+  /// Of the warpgroup whose first thread that is.
+  WgmmaEngine(Block& block, int first_thread)
+      : block_(block), memory_(block.memory), first_thread_(first_thread) {}
+
+  int registers = 0;  // of each thread, since its setmaxnreg
 
   // Called on fibers.
   /// The program names registers, after a wait or before a product.
@@ -55,18 +56,13 @@ class WgmmaEngine {
   void issue(const Wgmma& wgmma, float* d, unsigned* a);
   void commit();
   void wait(int groups_left, std::source_location where);
-  void set_registers(int n);
-  /// The thread says that its warp is done with a place in shared memory: faults where a product of
-  /// its warpgroup that was not waited for still reads there, or a lane may. That the place is
-  /// overwritten in time to be noticed may depend on what else its next owner waits for.
-  void done_with(const SharedPlace& place, int64_t bytes, int element);
+  /// Faults where a product that was not waited for still reads there.
+  void done_with(const SharedPlace& place, int64_t bytes) const;
   /// Faults where the thread has not waited for a product.
-  void end_thread() const;
+  void end_thread();
 
-  /// Ends the products that a whole warpgroup waits for. False if none does.
+  /// Ends the products that the whole warpgroup waits for. False if it does not.
   bool deliver();
-  /// What a waiting thread waits for; empty if it is nothing here.
-  std::string waits_for(int thread) const;
 
  private:
   // A chain of wgmmas on the same accumulator, from the first until it is named after all have
@@ -77,7 +73,7 @@ class WgmmaEngine {
     std::vector<float> sums;       // 64 × N
     float& sum(int lane, int i) {  // of its register i
       const auto [row, column] = accumulator_element(lane, i);
-      return sums[static_cast<size_t>(row * N + column)];
+      return sums[row * N + column];
     }
   };
   struct Op {
@@ -90,45 +86,31 @@ class WgmmaEngine {
   struct Lane {
     int64_t issued = 0;
     int group = 0;
-    struct Fenced {
-      const char* registers;
-      std::vector<char> contents;
-    };
-    std::vector<Fenced> fenced;
-    struct Operand {  // registers that a wgmma reads
-      unsigned* registers;
+    std::map<const char*, std::vector<char>> fenced;  // registers and what was in them
+    struct Operand {
       std::array<unsigned, 4> contents;
       int64_t last_op;
     };
-    std::vector<Operand> operands;
+    std::map<unsigned*, Operand> operands;      // registers that wgmmas read
     std::vector<std::shared_ptr<Chain>> ended;  // whose registers were not named since
   };
-  struct Warpgroup {
-    std::deque<Op> ops;  // not waited for
-    int64_t first_op = 0;
-    Lane lanes[128];
-    std::vector<int> waiting;
-    int done = 0;       // for wgmmas of groups below this number
-    int registers = 0;  // of each thread, since its setmaxnreg
-  };
 
-  /// The running thread's; null where it has none, or a fault, of `what`.
-  Warpgroup* group() const {
-    const auto g = static_cast<size_t>(block_.running() / 128);
-    return g < warpgroups_.size() ? warpgroups_[g].get() : nullptr;
-  }
-  Warpgroup& mine(const char* what = "wgmma");
-  static void hand_over(const Lane& lane, const void* registers, size_t bytes, const char* what);
-  void check_untouched(const float* d, int thread, const Chain& chain) const;
-  void trace_products(const Warpgroup& group, int number);
-  void end_group(size_t group);
-  void finish(size_t group, Op& op);
+  Lane& lane() { return lanes_[block_.running() % 128]; }
+  void hand_over(const void* registers, size_t bytes, const char* what);
+  void check_untouched(int lane, const Chain& chain) const;
+  void start(const Wgmma& wgmma, const float* d);
+  void finish(Op& op);
   /// The product's operands, A as [row][k], B as [k][column].
   void read_operands(const Op& op, std::vector<float>& A, std::vector<float>& B);
 
   Block& block_;
   BlockMemory& memory_;
-  std::vector<std::unique_ptr<Warpgroup>> warpgroups_;
+  const int first_thread_;
+  std::deque<Op> ops_;  // not waited for
+  int64_t first_op_ = 0;
+  Lane lanes_[128];
+  int waiting_ = 0;  // threads
+  int done_ = 0;     // for wgmmas of groups below this number
 };
 
 }  // namespace ladder::sim

@@ -1,5 +1,4 @@
-// What tests of the sim share: a device with arrays, mistakes that a test switches on in its
-// kernels, and what the faults must say.
+// What tests of the sim share: a device with arrays, and what faults must say.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,12 +14,6 @@
 #include "machine/machine.h"
 
 namespace ladder::sim {
-
-/// What the kernel that runs does wrong.
-inline std::string_view mistake;
-inline bool made(std::string_view what) {
-  return mistake == what;
-}
 
 constexpr Schedule::Order kOrders[] = {Schedule::Order::forward, Schedule::Order::reverse,
                                        Schedule::Order::random};
@@ -99,28 +92,6 @@ class SimTest : public ::testing::Test {
   std::string fault_of(dim3 grid, dim3 block, const Kernel& kernel,
                        int64_t shared_bytes = kSharedBytes) {
     return fault_of([&] { start("planted", grid, block, kernel, shared_bytes); });
-  }
-  /// A mistake of a kernel and what must be said of it, "no fault" where it is none.
-  struct Mistake {
-    std::string_view what;
-    std::string says, in_reverse = "";  // in_reverse: instead, in that order of threads
-  };
-  using Mistakes = std::vector<Mistake>;
-  /// Of one that says different things forward and in reverse either may be said at random.
-  void expect(int threads, const Mistakes& mistakes, const Kernel& kernel,
-              Schedule::Order order = {}) {
-    for (const Mistake& m : mistakes) {
-      SCOPED_TRACE(testing::Message() << m.what << ", order " << static_cast<int>(order));
-      mistake = m.what;
-      const std::string message = fault_of(1, threads, kernel);
-      mistake = "";
-      if (m.says != "no fault")
-        expect_says(message, "rung test, kernel planted, block (0,0,0), thread (");
-      if (m.in_reverse.empty() || order == Schedule::Order::forward)
-        expect_says(message, m.says);
-      else if (order == Schedule::Order::reverse)
-        expect_says(message, m.in_reverse);
-    }
   }
 
  private:

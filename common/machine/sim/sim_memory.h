@@ -1,0 +1,284 @@
+// Global and shared memory as kernels on the sim see them. Every access is checked and counted.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+#include "machine/sim/engine.h"
+
+namespace ladder::sim {
+
+/// Faults where x comes from a register of sums that a wgmma still owns: a NaN's payload survives
+/// arithmetic; only its sign and its quiet bit may change.
+inline void check_waited_for(float x) {
+  if ((std::bit_cast<uint32_t>(x) & 0x7fbfffff) == kOwnedByWgmma) [[unlikely]]
+    fault("uses an accumulator of a wgmma before the wgmma_wait() for it");
+}
+
+// ---------------------------------------------------------------------------------- global memory
+
+/// An element of a writable array: reads when its value is used, writes when assigned. Only as long
+/// as it has no name: `auto x = S[i]` is a copy on the gpu, and would be read late here; the sim
+/// refuses to compile uses of such an x. Say `float x = S[i]`.
+template <class T, class Pointer>
+class Ref {
+ public:
+  Ref(const Pointer& array, int64_t i) : array_(array), i_(i) {}
+  operator T() && { return array_.load(i_); }
+  explicit operator float() && requires(!std::is_same_v<T, float>) {
+    return static_cast<float>(array_.load(i_));
+  }
+  Ref& operator=(T x) {
+    if constexpr (std::is_same_v<T, float>) check_waited_for(x);
+    array_.store(i_, x);
+    return *this;
+  }
+  Ref& operator=(const Ref& other) { return *this = other.array_.load(other.i_); }
+
+ private:
+  Pointer array_;
+  int64_t i_;
+};
+
+/// A pointer into a tracked array. Copying and offsetting are free; [] reads or writes and counts.
+template <class T>
+class Hbm {
+ public:
+  using Value = std::remove_const_t<T>;
+
+  Hbm() = default;
+  explicit Hbm(Array& array) : array_(&static_cast<Tracked&>(array)) {}
+  template <class U>
+  requires(std::is_same_v<T, const U>) Hbm(const Hbm<U>& other)
+      : array_(other.array_), origin_(other.origin_) {}
+
+  auto operator[](int64_t i) const {
+    if constexpr (std::is_const_v<T>)
+      return load(i);
+    else
+      return Ref<T, Hbm>(*this, i);
+  }
+  Hbm operator+(int64_t n) const {
+    Hbm moved = *this;
+    moved.origin_ += n;
+    return moved;
+  }
+
+  Value load(int64_t i) const {
+    count<Access::read>(i);
+    return data()[i];
+  }
+  void store(int64_t i, Value x) const {
+    count<Access::write>(i);
+    data()[i] = x;
+  }
+  /// Reads or writes a U in accesses of 16 bytes, or its size if it has less, aligned to as many.
+  /// `what` names the access in faults.
+  template <class U>
+  U load_as(const char* what) const {
+    count_wide<Access::read, U>(what);
+    U x;
+    std::memcpy(static_cast<void*>(&x), data(), sizeof(U));
+    return x;
+  }
+  template <class U>
+  void store_as(const char* what, const U& x) const {
+    count_wide<Access::write, U>(what);
+    std::memcpy(static_cast<void*>(data()), &x, sizeof(U));
+  }
+  T* data() const { return static_cast<T*>(array_->data) + origin_; }
+  Tracked& array() const { return *array_; }
+  /// Where element i stands in the array.
+  int64_t byte(int64_t i) const { return (origin_ + i) * static_cast<int64_t>(sizeof(T)); }
+  /// Checks and counts an access of n bytes at element i.
+  template <Access access, int n = sizeof(T)>
+  void count(int64_t i) const {
+    array_->touch<access, n>(*this_block, byte(i), sizeof(T));
+  }
+  void check_aligned(const char* what, int bytes) const {
+    if (reinterpret_cast<uintptr_t>(data()) % bytes)
+      fault("{} not aligned to {} bytes", what, bytes);
+  }
+
+ private:
+  template <class U>
+  friend class Hbm;
+  template <Access access, class U>
+  void count_wide(const char* what) const {
+    constexpr int kWidth = sizeof(U) < 16 ? sizeof(U) : 16;
+    check_aligned(what, kWidth);
+    for (int i = 0; i < int(sizeof(U) / sizeof(T)); i += kWidth / sizeof(T))
+      count<access, kWidth>(i);
+  }
+
+  Tracked* array_ = nullptr;
+  int64_t origin_ = 0;  // element that [0] is
+};
+
+template <class T>
+using HbmRef = Ref<T, Hbm<T>>;
+
+template <class T>
+Hbm<T> hbm(Array& array) {
+  return Hbm<T>(array);
+}
+
+// ---------------------------------------------------------------------------------- shared memory
+
+template <class T>
+class Smem;
+/// What [] of shared memory gives.
+template <class T>
+struct InShared {
+  using Ref = sim::Ref<T, Smem<T>>;
+};
+
+/// A pointer into the block's shared memory, bound to the region it was taken as.
+template <class T>
+class Smem {
+ public:
+  Smem() = default;
+  explicit Smem(const SharedPlace& place) : place_(place) {}
+  auto operator[](int64_t i) const { return typename InShared<T>::Ref(*this, i); }
+  Smem operator+(int64_t n) const { return Smem(place(n)); }
+
+  T load(int64_t i) const { return load_as<T>(i); }
+  void store(int64_t i, T x) const { store_as<T>(i, x); }
+  /// Reads or writes a U (16 bytes at most) that starts at element i.
+  template <class U>
+  U load_as(int64_t i) const {
+    this_block->memory.check_read<sizeof(U)>(place(i), this_block->running());
+    this_block->counts.sram_read += sizeof(U);
+    U x;
+    std::memcpy(&x, this_block->memory.data() + byte(i), sizeof(U));
+    return x;
+  }
+  template <class U>
+  void store_as(int64_t i, U x) const {
+    this_block->memory.check_write<sizeof(U)>(place(i), this_block->running());
+    this_block->counts.sram_write += sizeof(U);
+    std::memcpy(this_block->memory.data() + byte(i), &x, sizeof(U));
+  }
+  int64_t byte(int64_t i) const { return place_.at + i * int64_t{sizeof(T)}; }
+  SharedPlace place(int64_t i) const { return place_ + i * int64_t{sizeof(T)}; }
+  void check_aligned(const char* what, int bytes) const {
+    if (place_.at % bytes) fault("{} shared {} not aligned to {} bytes", what, place_.name, bytes);
+  }
+
+ private:
+  SharedPlace place_;
+};
+
+template <class T>
+using SmemRef = Ref<T, Smem<T>>;
+
+/// The block's dynamic shared memory, handed out front to back. Every thread of a block must take
+/// the same pieces in the same order.
+class SharedMemory {
+ public:
+  template <class T>
+  Smem<T> take(const char* name, int64_t count) {
+    const int64_t bytes = count * int64_t{sizeof(T)};
+    const int64_t begin = this_block->memory.take(this_block->running(), name, bytes);
+    return Smem<T>({name, begin, begin, begin + bytes, sizeof(T)});
+  }
+};
+
+// -------------------------------------------------------------------------- wide and other
+// accesses
+
+template <class T>
+struct alignas(sizeof(T) == 1 ? 8 : 16) Chunk {
+  T x[8];
+  T& operator[](int i) { return x[inside(i)]; }
+  T operator[](int i) const { return x[inside(i)]; }
+  static int inside(int i) {
+    if (i < 0 || i >= 8) [[unlikely]]
+      fault("element {} of a chunk, which has 8", i);
+    return i;
+  }
+};
+template <class T>
+auto read_chunk(Hbm<T> source) {
+  return source.template load_as<Chunk<std::remove_const_t<T>>>("read of a chunk");
+}
+template <class T>
+auto read_chunk(Hbm<T> source, bool valid) {
+  static_assert(sizeof(T) == 2);
+  return valid ? read_chunk(source) : Chunk<std::remove_const_t<T>>{};
+}
+template <class T>
+void write_chunk(Hbm<T> target, const Chunk<T>& chunk) {
+  target.store_as("write of a chunk", chunk);
+}
+template <class T>
+void write_chunk(Smem<T> target, const Chunk<T>& chunk) {
+  target.check_aligned("write of a chunk to", alignof(Chunk<T>));
+  target.store_as(0, chunk);
+}
+
+template <class T>
+void store_pair(Smem<T> target, unsigned pair) {
+  target.check_aligned("store of a pair to", 4);
+  target.store_as(0, pair);
+}
+inline void store_pair(Smem<float> target, float low, float high) {
+  target.store_as(0, std::array{low, high});
+}
+inline void read_4(float (&x)[4], Hbm<const float> source) {
+  const auto read = source.load_as<std::array<float, 4>>("read of 4 floats");
+  std::copy(read.begin(), read.end(), x);
+}
+inline void store_4(Smem<float> target, const float (&x)[4]) {
+  target.check_aligned("store of 4 floats to", 16);
+  for (const float f : x) check_waited_for(f);
+  target.store_as(0, std::to_array(x));
+}
+template <class T>
+void store_16_bytes(Hbm<T> target, Smem<T> source) {
+  source.check_aligned("16-byte store from", 16);
+  target.check_aligned("16-byte store to global memory", 16);
+  target.template count<Access::write, 16>(0);
+  const auto bytes = source.template load_as<std::array<char, 16>>(0);
+  std::memcpy(static_cast<void*>(target.data()), &bytes, 16);
+}
+
+/// One read and one write, indivisible. Returns what was there before.
+template <class T>
+T atomicAdd(Hbm<T> target, T x) {
+  target.template count<Access::add>(0);
+  return add_atomically(*target.data(), x);
+}
+inline void atomic_add_pair(Hbm<float> target, float a, float b) {
+  target.check_aligned("atomic_add_pair", 8);
+  atomicAdd(target, a);
+  atomicAdd(target + 1, b);
+}
+
+template <int bytes = 16, class T, class U>
+void cp_async(Smem<T> target, Hbm<U> source, bool valid = true) {
+  static_assert(std::is_same_v<T, std::remove_const_t<U>>);
+  if (valid) {
+    if (bytes == 16) source.check_aligned("asynchronous copy from global memory", bytes);
+    source.template count<Access::read, bytes>(0);
+  }
+  this_block->memory.begin_copy(target.place(0),
+                                valid ? reinterpret_cast<const char*>(source.data()) : nullptr,
+                                bytes, this_block->running());
+  this_block->counts.sram_write += bytes;
+  if (Recorder* const r = this_block->recorder()) [[unlikely]]
+    r->copy(target.place(0), bytes, !valid);
+}
+inline void cp_async_commit() {
+  this_block->trace_event_of_warp("cp_async_commit", "",
+                                  this_block->memory.commit_copies(this_block->running()));
+}
+template <int groups>
+void cp_async_wait() {
+  this_block->trace_event_of_warp(
+      "cp_async_wait", "", this_block->memory.wait_for_copies(groups, this_block->running()));
+}
+
+}  // namespace ladder::sim

@@ -1,0 +1,211 @@
+// What the sim finds in kernels for Hopper that copy and wait, and what a trace tells of them.
+
+#include "tests/sim/planted.h"
+
+namespace ladder::sim {
+namespace {
+
+using HopperCopies = Planted;
+
+/// Stores Y, in a second group adds 2 to 64 floats of out, in a third to 32 more; waits for the
+/// first two, overwrites their sources, and waits for all.
+TEST_F(HopperCopies, StoresAndAdditions) {
+  const auto overwrites = [](const std::string& where, int element) {
+    return fmt::format("write to shared {} (element of {} bytes), {}", where, element, kStillRead);
+  };
+  const auto store = [&] {
+    SharedMemory smem;
+    const Stage stage{smem.take<fp16>("stage", kElements)};
+    const auto x = smem.take<float>("x", 64);
+    const auto full = smem.take<Mbarrier>("full", 1);
+    for (int i = 0; i < 32; ++i) stage.data[32 * thread() + i] = fp16(float(thread()));
+    const bool unwritten =
+        wrong("bulk_add of shared x[9] (element of 4 bytes), which is unwritten");
+    if (thread() < 64 && (!unwritten || thread() != 9)) x[thread()] = 2;
+    if (thread() == 0) full[0].init(1);
+    fence_mbarrier_init();
+    if (!wrong("thread (0,0,0): TMA store of shared stage[248] (element of 2 bytes), " +
+               kUnfenced) ||
+        thread() != 7)
+      fence_proxy_async();
+    __syncthreads();
+    if (thread() != 0) return;
+    const bool no_map = wrong("TMA store: a tensor map of nothing");
+    const bool before =
+        wrong("TMA store: 8192 bytes from shared stage[-4096] (element of 2 bytes)");
+    tma_store(no_map ? TensorMap{} : Y, before ? Stage{stage.data + -kElements} : stage,
+              wrong("TMA store: a box from column 4 on, within 16 bytes") ? 4 : 0,
+              wrong("TMA store to place -8: a box to store cannot start before 0") ? -8 : 0, 0, 0);
+    if (wrong("ends with a TMA store that was never waited for")) return;
+    tma_store_commit();
+    const bool past =
+        wrong("atomic addition to out[4096] (element of 4 bytes; the array has 4096)");
+    bulk_add(out + (past ? 4096 - 32 : 0), x, 64);
+    if (!wrong(overwrites("x[3]", 4))) tma_store_commit();  // else the next wait is not for it
+    if (wrong(overwrites("stage[3]", 2))) stage.data[3] = fp16(0.0f);
+    if (wrong(overwrites("x[3]", 4))) x[3] = 0;
+    if (wrong("bulk_load onto shared x[12] (element of 4 bytes), " + kStillRead)) {
+      full[0].arrive_expect_tx(16);
+      bulk_load(full[0], x + 12, out, 4);
+    }
+    bulk_add(out + 64, x + 32, 32);
+    tma_store_commit();
+    tma_store_wait_read<1>();
+    stage.data[3] = fp16(0.0f);
+    x[wrong(overwrites("x[32]", 4)) ? 32 : 3] = 0;
+    tma_store_wait<0>();
+  };
+  expect_says(fault_of(1, 128, store),
+              "read of unwritten out[0] (element of 4 bytes; the array has");
+  expect_in_every_order(128, 2, store);
+  const auto [accesses, of] = told(128, store);
+  EXPECT_EQ(accesses,
+            "Y write 0+8192, out read 0+256, out write 0+256, out read 256+128, "
+            "out write 256+128, ");
+  EXPECT_EQ(of.at(0),
+            "__syncthreads 0; tma_store Y 0 8192; bulk_add out 1 256; bulk_add out 2 128; "
+            "tma_store_wait 2; tma_store_wait 3; exit; ");
+}
+
+/// x = 64 floats of out, from 128 on.
+TEST_F(HopperCopies, LoadsOfFloats) {
+  const std::string early = "read of shared x[ … , " + kBeingCopied;
+  const std::string late = "deadlock … the end of phase 1 (parity 1)";
+  const std::string number = " floats: their number is a positive multiple";
+  bool early_always = false;
+  const auto load_floats = [&] {
+    SharedMemory smem;
+    const auto x = smem.take<float>("x", 64);
+    const auto full = smem.take<Mbarrier>("full", 1);
+    if (thread() == 0) {
+      full[0].init(1);
+      fence_mbarrier_init();
+      full[0].arrive_expect_tx(256);
+      int from = 128, n = 64;
+      if (wrong("bulk_load: out[130] not aligned to 16 bytes")) from = 130;
+      if (wrong("read of out[4096] (element of 4 bytes; the array has 4096)")) from = 4096 - 32;
+      if (wrong("bulk_load of 62" + number)) n = 62;
+      if (wrong("bulk_load of 0" + number)) n = 0;
+      bulk_load(full[0], x, out + from, n);
+    }
+    __syncthreads();
+    if (wrong("thread (0,0,0): the block ends with a load to mbarrier full[0] that nobody waited"))
+      return;
+    // In reverse the phase is over when they come.
+    full[0].wait(wrong(early, late) || early_always ? 1 : 0);
+    if (thread() < 64) out[thread()] = x[thread()];
+    if (!wrong("releases shared x[ … of the block read with no __syncwarp or barrier since"))
+      __syncwarp();
+    // What the lane itself reads may be its to release, and what lies beside that another's to
+    // read.
+    const int lane = lane_id();
+    const float last = lane < 3 ? x[lane == 0 ? 20 : lane == 1 ? 15 : 48] : 0;
+    warp_sum(last);  // where lanes meet, but that orders no memory
+    if (lane == 0) done_with(x + 16, 32);
+  };
+  expect_in_every_order(128, 128, load_floats);
+  const auto [accesses, of] = told(128, load_floats);
+  EXPECT_EQ(accesses, "out read 512+256, out write 0+128, out write 128+128, ");
+  EXPECT_EQ(of.at(0),
+            "mbarrier_arrive full[0] 0; bulk_load out 0 256 full[0]; "
+            "__syncthreads 0; mbarrier_wait full[0] 0; exit; ");
+
+  // At random copies end at either time.
+  early_always = true;
+  std::set<bool> deadlocks;
+  for (uint64_t seed = 0; seed < 16; ++seed) {
+    options({.schedule = {Schedule::Order::random, seed}});
+    number_out();
+    const std::string message = fault_of(1, 128, load_floats);
+    const bool deadlock = message.find("deadlock") != std::string::npos;
+    expect_says(message, deadlock ? late : early);
+    deadlocks.insert(deadlock);
+  }
+  EXPECT_EQ(deadlocks.size(), 2u);
+}
+
+TEST_F(HopperCopies, NamedBarriers) {
+  expect(256, [&] {
+    const bool first = thread() < 128;
+    first ? named_barrier_sync(1, 256) : named_barrier_arrive(1, 256);
+    if (wrong(
+            "deadlock: 0 of 256 threads have ended, the others wait: thread (0,0,0) and 127 after "
+            "it for named barrier 1, where 128 of 256 threads are missing … ; thread (128,0,0) and "
+            "127 after it for named barrier 2, where 128 of 256"))
+      named_barrier_sync(first ? 1 : 2, 256);
+    if (wrong("named barrier 1 of 128 threads, where others came to one of 256"))
+      named_barrier_sync(1, first ? 256 : 128);
+    if (wrong("comes to named barrier 1 a second time, 1 of 256 threads being there") && first) {
+      named_barrier_arrive(1, 256);
+      named_barrier_arrive(1, 256);
+    }
+    if (wrong("named barrier 0: they are 1 to 15")) named_barrier_sync(0, 256);
+    if (wrong("named barrier 16: they are 1 to 15")) named_barrier_sync(16, 256);
+    if (wrong("named barrier 1 of 100 threads: whole warps")) named_barrier_sync(1, 100);
+    if (wrong("named barrier 1 of 0 threads: whole warps")) named_barrier_sync(1, 0);
+    if (wrong("named barrier 1 of 1056 threads: whole warps, 1024 at most"))
+      named_barrier_sync(1, 1056);
+    // The block splits: part of it never comes to the barrier of all.
+    if (wrong("deadlock … thread (128,0,0) and 127 after it for __syncthreads "
+              "(hopper_copies_test.cpp: … ), which thread (0,0,0) never reaches")) {
+      if (first) return;
+      named_barrier_sync(2, 128);
+      __syncthreads();
+    }
+    if (wrong("thread (0,0,0) and 127 after it for named barrier 1 … ; thread (128,0,0) and 127 "
+              "after it for __syncthreads (hopper_copies_test.cpp:")) {
+      if (first) named_barrier_sync(1, 256);
+      __syncthreads();
+    }
+    if (wrong("thread (128,0,0): the block ends with 128 of 256 threads at named barrier 2"))
+      if (!first) named_barrier_arrive(2, 256);
+  });
+}
+
+/// Two products in a group, a barrier twice, a store; between them, what is counted.
+TEST_F(HopperCopies, TracesTellWhatWasCountedBetween) {
+  const auto work = [&] {
+    SharedMemory smem;
+    const Stage A{smem.take<fp16>("A", kElements)}, B{smem.take<fp16>("B", kElements)};
+    const auto done = smem.take<Mbarrier>("done", 1);
+    for (int i = thread(); i < kElements; i += 128) A.data[i] = B.data[i] = fp16(1.0f);
+    if (thread() == 0) done[0].init(1);
+    fence_mbarrier_init();
+    fence_proxy_async();
+    count_flops(thread() % 32 == 0 ? 3 : 7);
+    __syncthreads();
+
+    Accumulator<16, 64> S, T;
+    count_flops(2);
+    wgmma_fence(S, T);
+    wgmma_ABt(S, A, 0, A, 0);
+    wgmma_ABt(T, A, 0, B, 0);
+    wgmma_commit();
+    float x = exp2f(1.0f);
+    wgmma_wait<0>(S, T);
+    if (thread() == 33) done[0].arrive();
+    x += exp2f(2.0f) + exp2f(3.0f);
+    named_barrier_sync(3, 128);
+    named_barrier_sync(3, 128);
+    if (thread() == 0) {
+      tma_store(Y, A, 0, 0, 0, 0);
+      tma_store_commit();
+      tma_store_wait_read<0>();
+    }
+    count_flops(2);
+    if (thread() == 0) out[0] = x;
+  };
+  const std::string begin =
+      "__syncthreads 0 (0, 3); wgmma A 0 524288 (0, 2); wgmma B 0 524288; wgmma_wait 1 (1, 0); ";
+  const std::string barriers = "named_barrier_sync 3 0 (2, 0); named_barrier_sync 3 1; ";
+  auto of = told(128, work).of;
+  EXPECT_EQ(of[0], begin + barriers + "tma_store Y 0 8192; tma_store_wait 1; exit (0, 2); ");
+  // Another lane than the first tells what it alone does, in its turn, and not what it counted.
+  EXPECT_EQ(of[1], begin + "mbarrier_arrive done[0] 0; " + barriers + "exit (0, 2); ");
+  EXPECT_EQ(of[2], begin + barriers + "exit (0, 2); ");
+  // Without --trace there is nothing.
+  EXPECT_TRUE(told(128, work, {}).of.empty());
+}
+
+}  // namespace
+}  // namespace ladder::sim

@@ -1,0 +1,123 @@
+// Kernels for Hopper with mistakes in them, of which a test switches on one at a time.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+#include "machine/hopper.h"
+#include "tests/sim/sim_test.h"
+#include "tile/rows.h"
+#include "tile/warpgroup.h"
+
+namespace ladder::sim {
+
+using Stage = SwizzledTile<fp16, 64, 64>;
+constexpr int kElements = Stage::kElements;
+
+const std::string kBeingCopied = "the target of a copy that was not waited for";
+const std::string kUnfenced = "which was written with no fence_proxy_async() since";
+const std::string kStillRead = "which a wgmma or TMA store not waited for still reads";
+
+/// What must be said of a mistake, and where it says something else, in reverse.
+struct Said {
+  std::string forward, in_reverse;
+};
+using Place = std::pair<unsigned, unsigned>;  // line and column
+inline std::map<Place, Said> mistakes;        // that the kernel that ran last has
+inline Place made;                            // the one of them that is switched on; {0, 0}: none
+
+/// Whether the mistake that stands here in a kernel is to be made. `said` as in expect_says().
+inline bool wrong(const std::string& said, const std::string& in_reverse = "",
+                  std::source_location where = std::source_location::current()) {
+  const Place here = {where.line(), where.column()};
+  if (made == Place{}) mistakes.try_emplace(here, Said{said, in_reverse});
+  return made == here;
+}
+
+class Planted : public SimTest {
+ protected:
+  void options(const SimOptions& o) override {
+    SimTest::options(o);
+    array_of_X_ = &array("X", 128 * 64 / 2).array();
+    X = map_of_X(128, 64);
+    Y = tensor_map<fp16>(array("Y", 64 * 64 / 2).array(), 64, 64, 1, 1, 64);
+    out = array("out", 64 * 64);
+    const std::vector<fp16> ones(128 * 64, fp16(1.0f));
+    device().upload(*array_of_X_, ones.data());
+  }
+  void SetUp() override { options({}); }
+  TensorMap map_of_X(int64_t rows, int box_rows, int box_bytes = 128) {
+    return tensor_map<fp16>(*array_of_X_, 64, rows, 1, 1, box_rows, box_bytes);
+  }
+  /// out[i] = i.
+  void number_out() { device().upload(out.array(), iota(64 * 64).data()); }
+
+  /// Right as it is, the kernel ends without a fault; each of its mistakes is found. At random,
+  /// what is said differently forward and in reverse may be said either way.
+  void expect(int threads, const Kernel& kernel, Schedule::Order order = {}) {
+    mistakes.clear();
+    EXPECT_EQ(fault_of(1, threads, kernel), "no fault");
+    for (const auto& [place, said] : std::map(mistakes)) {
+      SCOPED_TRACE(testing::Message() << "line " << place.first << ", order " << int(order));
+      made = place;
+      const std::string message = fault_of(1, threads, kernel);
+      made = {};
+      expect_says(message, "rung test, kernel planted, block (0,0,0), thread (");
+      if (said.in_reverse.empty() || order == Schedule::Order::forward)
+        expect_says(message, said.forward);
+      else if (order == Schedule::Order::reverse)
+        expect_says(message, said.in_reverse);
+    }
+  }
+  /// The same in every order of threads, with out[i] = i; the right kernel ends with out[0] =
+  /// right.
+  void expect_in_every_order(int threads, float right, const Kernel& kernel) {
+    for (const auto order : kOrders) {
+      options({.schedule = {order, 3}});
+      number_out();
+      EXPECT_EQ(fault_of(1, threads, kernel), "no fault");
+      EXPECT_EQ(values(out)[0], right);
+      expect(threads, kernel, order);
+    }
+  }
+
+  /// Of a run with no mistake: what of HBM was touched; and what each warp asked of barriers and
+  /// engines, as what, name, number, amount, barrier, and in brackets what its first lane counted
+  /// before.
+  struct Told {
+    std::string accesses;
+    std::map<int, std::string> of;
+  };
+  Told told(int threads, const Kernel& kernel, const SimOptions& o = {.trace_file = "in memory"}) {
+    options(o);
+    number_out();
+    EXPECT_EQ(fault_of(1, threads, kernel), "no fault");
+    const std::set<std::string> other = {"read",  "write",      "compute",        "store",
+                                         "round", "__syncwarp", "__shfl_xor_sync"};
+    Told told;
+    for (const TraceEvent& e : device().take_trace().events) {
+      if (e.what == "read" || e.what == "write")
+        for (const Strided& r : e.ranges)
+          told.accesses += fmt::format("{} {} {}+{}, ", e.name, e.what, r.begin, r.bytes);
+      if (other.contains(e.what)) continue;
+      std::string& line = told.of[e.warp];
+      line += e.what + (e.name.empty() ? "" : " " + e.name);
+      if (e.what != "exit") line += fmt::format(" {}", e.number);
+      if (e.amount) line += fmt::format(" {}", e.amount);
+      if (!e.barrier.empty()) line += " " + e.barrier;
+      if (e.lane_exps || e.lane_other_flops)
+        line += fmt::format(" ({}, {})", e.lane_exps, e.lane_other_flops);
+      line += "; ";
+    }
+    return told;
+  }
+
+  TensorMap X, Y;
+  Hbm<float> out;
+
+  Array* array_of_X_ = nullptr;
+};
+
+}  // namespace ladder::sim
