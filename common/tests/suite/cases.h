@@ -1,0 +1,351 @@
+// The cases of the suite: shapes that cover triples of choices, and inputs that are made for
+// mistakes that drawn ones hardly show.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "harness/npy.h"
+#include "harness/run.h"
+
+namespace ladder {
+namespace {
+
+struct Case;
+
+/// Inputs that hardly come up where they are drawn.
+using Elements = std::function<float(int row, int column)>;  // rows counted over all heads
+struct MadeInputs {
+  float scale;           // 0: the case's
+  Elements Q, K, V, dO;  // none: drawn
+  bool tight = false;    // leaves room for the output's own rounding alone
+};
+using Maker = MadeInputs(const Case& c);
+Maker logits_far_below_0, logits_rising, queries_of_0, logits_as_stored, sums, shares_of_43,
+    tiles_that_cancel, tiles_that_rise, sums_that_rise, six_keys, keys_far_above, parts_that_rise,
+    rounds_that_rise;
+
+struct Case {
+  const char* name;
+  int B, H, Hk, N, N_kv, d;
+  bool causal = false;
+  DType dtype = DType::fp16;
+  Input input = Input::normal;
+  float scale = 1;        // in units of 1/√d
+  Maker* made = nullptr;  // makes what would else be drawn
+};
+
+constexpr DType bf = DType::bf16;
+constexpr DType fp = DType::fp16;
+
+constexpr Case kCases[] = {
+    // All triples of choices_of() come up.
+    {"grouped", 2, 2, 1, 64, 40, 48, false, fp, Input::outliers},
+    {"wide_causal", 1, 1, 1, 50, 50, 256, true, bf, Input::outliers},
+    {"long_causal", 1, 2, 2, 320, 333, 40, true, bf},
+    {"ragged_grouped", 2, 2, 1, 33, 70, 128, false, bf},
+    {"long_grouped", 1, 2, 1, 320, 320, 128, false, fp, Input::outliers},
+    {"ragged_wide", 2, 1, 1, 33, 33, 200, false, fp},
+    {"blind_rows_grouped", 1, 4, 2, 50, 33, 96, true, bf},
+    {"blind_rows", 2, 2, 2, 64, 40, 64, true, fp},
+    {"long_ragged", 2, 1, 1, 270, 258, 64, false, fp},
+    {"long_grouped_causal", 2, 2, 1, 384, 384, 48, true, bf},
+    {"long_grouped_wide", 1, 2, 1, 258, 266, 216, false, fp, Input::outliers},
+    {"whole", 1, 2, 2, 64, 64, 80, false, fp},
+    {"ragged_grouped_causal", 2, 2, 1, 33, 33, 128, true, fp, Input::outliers},
+    {"long_wide_causal", 1, 1, 1, 270, 270, 256, true, fp, Input::outliers},
+    {"grouped_wide", 1, 2, 1, 64, 64, 256, false, fp},
+    {"long_ragged_causal", 1, 2, 2, 300, 300, 80, true, fp},
+    {"blind_rows_wide", 2, 1, 1, 50, 33, 184, true, fp, Input::outliers},
+    // What is rarer.
+    {"one_query_one_key", 2, 2, 2, 1, 1, 64},
+    {"one_query", 1, 4, 1, 1, 217, 128, true, bf},
+    {"one_key", 2, 2, 1, 7, 1, 8, false, bf, Input::outliers},
+    {"seven", 1, 9, 3, 7, 7, 40, true, bf, Input::outliers},
+    {"narrow", 1, 2, 1, 130, 65, 16, false, bf},
+    {"many_rounds", 1, 1, 1, 577, 650, 32, true, fp},
+    {"keys_before", 1, 2, 2, 34, 224, 144, true, fp},  // the first query sees 191 keys
+    {"blind_tiles", 1, 2, 1, 300, 70, 64, true, bf},
+    {"blind_tiles_wide", 1, 2, 2, 217, 140, 128, true, fp, Input::outliers},
+    {"small_scale", 1, 2, 2, 70, 90, 32, false, fp, Input::normal, 0.01f},
+    {"least_scale", 1, 2, 2, 66, 70, 24, true, bf, Input::normal, 1e-44f},
+    {"large_logits", 1, 2, 1, 113, 128, 64, false, fp, Input::normal, 50},
+    {"large_logits_bf16", 1, 2, 2, 130, 150, 40, true, bf, Input::normal, 50},
+    {"large_logits_outliers", 1, 2, 2, 65, 66, 128, true, bf, Input::outliers, 20},
+    {"far_below_zero", 1, 2, 1, 70, 66, 64, true, fp, Input::normal, 1, logits_far_below_0},
+    {"far_below_zero_bf16", 1, 2, 2, 150, 150, 40, true, bf, Input::normal, 1, logits_far_below_0},
+    {"far_below_zero_unmasked", 1, 1, 1, 130, 200, 128, false, fp, Input::normal, 1,
+     logits_far_below_0},
+    {"rising", 1, 1, 1, 33, 390, 64, false, fp, Input::normal, 1, logits_rising},
+    {"zero_queries", 1, 2, 1, 66, 66, 40, true, fp, Input::normal, 1, queries_of_0},
+    {"logits_as_stored", 1, 1, 1, 3, 15, 16, false, bf, Input::normal, 1, logits_as_stored},
+    {"sums", 1, 1, 1, 4, 64, 16, false, fp, Input::normal, 1, sums},
+    {"shares_of_43", 1, 1, 1, 2, 43, 16, false, bf, Input::normal, 1, shares_of_43},
+    {"tiles_that_cancel", 1, 1, 1, 3, 300, 16, false, bf, Input::normal, 1, tiles_that_cancel},
+    {"tiles_that_rise", 1, 1, 1, 3, 557, 16, false, bf, Input::normal, 1, tiles_that_rise},
+    {"sums_that_rise", 1, 1, 1, 2, 525, 16, false, bf, Input::normal, 1, sums_that_rise},
+    {"six_keys", 1, 1, 1, 2, 6, 16, false, bf, Input::normal, 1, six_keys},
+    {"keys_far_above", 1, 2, 1, 8, 200, 64, false, fp, Input::normal, 1, keys_far_above},
+    {"keys_far_above_wide", 1, 1, 1, 8, 200, 256, false, bf, Input::normal, 1, keys_far_above},
+};
+
+/// Whether a case makes each of the choices of which all triples must come up: a mistake may need
+/// three rare things at once.
+constexpr std::array<bool, 7> choices_of(const Case& c) {
+  const bool padded = c.d != 32 && c.d != 64 && c.d != 128 && c.d != 256;
+  // Several tiles, and more than one round through the stages of any step.
+  const bool rounds = c.N > 256 && c.N_kv > 256;
+  return {c.causal, c.H != c.Hk, padded, c.N % 64 != 0, c.N != c.N_kv, c.B > 1, rounds};
+}
+constexpr bool all_triples_come_up() {
+  for (size_t i = 0; i < 7; ++i)
+    for (size_t j = 0; j < i; ++j)
+      for (size_t k = 0; k < j; ++k) {
+        std::array<bool, 8> seen = {};
+        for (const Case& c : kCases) {
+          const auto made = choices_of(c);
+          seen[made[i] * size_t{4} + made[j] * size_t{2} + made[k]] = true;
+        }
+        for (const bool one : seen)
+          if (!one) return false;
+      }
+  return true;
+}
+static_assert(all_triples_come_up(), "three choices that no case of the suite makes at once");
+
+Options options_of(const Case& c) {
+  Options o;
+  Problem& p = o.problem;
+  p = {c.B, c.H, c.Hk, c.N, c.N_kv, c.d, c.causal, c.dtype};
+  p.scale = c.scale / std::sqrt(static_cast<float>(c.d));
+  o.scale = p.scale;
+  o.input = c.input;
+  // A seed of its own for each case, so that no two cases share inputs.
+  for (const char* s = c.name; *s; ++s) o.seed = o.seed * 131 + static_cast<unsigned char>(*s);
+  o.check = Check::full;
+  o.time_ms = 1;
+  return o;
+}
+
+/// x is the sum of three numbers of the I/O type: the first, second or third of them.
+float piece(const Case& c, float x, int which) {
+  const auto first = static_cast<float>(rounded(c.dtype, x));
+  return which == 0 ? first : piece(c, x - first, which - 1);
+}
+
+/// In the first three columns 1, or the pieces of x.
+float in_three_columns(int, int column) {
+  return column < 3 ? 1 : 0;
+}
+Elements in_pieces(const Case& c, std::function<float(int row)> x) {
+  return [=](int row, int column) { return column < 3 ? piece(c, x(row), column) : 0; };
+}
+Elements constant(float x) {
+  return [=](int, int) { return x; };
+}
+
+/// Logits far below 0, all of them, from −256 down: who takes 0 for a maximum, in a row's first key
+/// even, finds that all exponentials, their sum and the output underflow. Each row of Q is one
+/// number over and over and so is each of K, and the scale is 8/d, so that every logit is a product
+/// of few bits, exact also where S is stored: nothing blurs what comes out.
+MadeInputs logits_far_below_0(const Case& c) {
+  const auto K = [](int j, int) { return -4 - static_cast<float>(j * 7 % 5) / 32; };
+  return {8.0f / static_cast<float>(c.d), [](int i, int) { return i % 3 ? 8.0f : 16.0f; }, K};
+}
+
+/// Logits that rise from key to key, in all by 2^27 in P, though within no step by much: who keeps
+/// a maximum for too long has P overflow.
+MadeInputs logits_rising(const Case& c) {
+  const auto K = [](int j, int) { return static_cast<float>(j) * 0.006f; };
+  return {8.0f / static_cast<float>(c.d), [](int i, int) { return i % 3 ? 1.0f : 0.5f; }, K};
+}
+
+/// Queries of 0, as padding is: all keys weigh the same, and the query that sees but one has LSE =
+/// 0, which nobody must take for a query that sees none.
+MadeInputs queries_of_0(const Case&) {
+  return {0, constant(0)};
+}
+
+// The others are for who rounds to the I/O type once more than the algorithm must. What it must
+// round, it finds to be a number of the I/O type already (to some 2⁻²⁴), so that the tolerance is
+// half a unit in the last place; and what it must not round is close to half-way between two such
+// numbers, which moves an output by two halves or more.
+
+/// S is 58.75 for 11 keys, 55.25 for one and 49 for 3, exactly, and of the 3 the P. Not so q·k, the
+/// scale, the scale times log₂e, the exponentials with a maximum and without, their sums, the
+/// inverses of these, and LSE. O is of the 3 keys, whose small weight a large V makes up for.
+MadeInputs logits_as_stored(const Case& c) {
+  const auto K = [](int j) { return (j % 5 == 0 ? 49 : j == 7 ? 55.25f : 58.75f) / 1.51995f; };
+  const auto V = [](int j, int) { return j % 5 == 0 ? 0x1p16f : 0; };
+  return {1.51995f, in_three_columns, in_pieces(c, K), V, constant(1), true};
+}
+
+/// P is 1/64, from logits whose exponentials are no fp16. Of the four queries the first two have
+/// D = 4098/512, no fp16, where dP is that too, or 4098 ± 2 of them; the others dS = ±1, with dQ
+/// and dK (in a column or two) that are fp16 with the scale and not before.
+MadeInputs sums(const Case& c) {
+  const float scale = 1205 / 1204.5f;
+  const auto Q = [](int i, int column) {
+    return column < 3 ? 1.0f : column == 3 && i >= 2 ? 1202.0f + static_cast<float>(i) : 0;
+  };
+  const auto K = [=](int j, int column) {
+    const float sign = j % 2 ? -1 : 1, odd = static_cast<float>(j / 2 % 2);
+    return column < 3                    ? piece(c, 7.0625f / scale, column)
+           : column == 8                 ? 1024.0f
+           : column == 9 || column == 10 ? sign * (1204 + odd) / 64
+                                         : 0;
+  };
+  const auto V = [](int j, int column) {
+    const float last = j % 2 ? -2 : 2;
+    return column == 8 ? 4094 : column == 9 ? 4 : column == 10 ? last : 0;
+  };
+  const auto dO = [](int i, int column) {
+    if (i >= 2) return column == 10 ? 32.0f : 0;
+    return column >= 8 && column < 10 + i ? 0x1p-9f : 0;
+  };
+  return {scale, Q, K, V, dO, true};
+}
+
+/// P is 1/43. O = 224 from a sum of 43 times that, and dS = ±224 from a P and a dP − D none of
+/// which is a bf16.
+MadeInputs shares_of_43(const Case&) {
+  const auto V = [](int j, int column) {
+    const float sign = j < 21 ? 1 : j < 42 ? -1 : 0;
+    return column == 0 ? sign * 9600 : column == 1 ? sign * 32 : 224;  // 9632 = 43·224
+  };
+  const auto Q = [](int i, int column) { return i == 0 && column == 0 ? 1.0f : 0; };
+  const auto K = [](int j, int column) { return j == 0 && column == 8 ? 1.0f : 0; };
+  const auto dO = [](int i, int column) { return i == 0 && column < 2 ? 1.0f : 0; };
+  return {1, Q, K, V, dO, true};
+}
+
+/// P is 1/300, and O = 1 of sums that are thirty times as large until the last tile: who rounds
+/// these, or what they weigh, is wrong by as much.
+MadeInputs tiles_that_cancel(const Case&) {
+  const auto V = [](int j, int) { return j < 256 ? 34.0f : -191.0f; };
+  return {1, constant(0), constant(1), V, {}, true};
+}
+
+/// Keys of which j has P in proportion to share(j) and every column of V is V(j), but for three of
+/// them from `last` on, whose share is 1: their V makes O = 1.
+MadeInputs of_shares(const Case& c, std::function<float(int)> share, std::function<float(int)> V,
+                     int last) {
+  double rest = 0;
+  for (int j = 0; j < c.N_kv; ++j) {
+    const bool is_last = j >= last && j < last + 3;
+    rest += share(j) * (is_last ? 1.0 : 1.0 - double{V(j)});
+  }
+  return {1,
+          in_three_columns,
+          in_pieces(c, [=](int j) { return std::log(share(j)); }),
+          [=](int j, int) {
+            const bool is_last = j >= last && j < last + 3;
+            return is_last ? piece(c, static_cast<float>(rest), j - last) : V(j);
+          },
+          {},
+          true};
+}
+
+/// 256 keys, 256 more and the last 45 have P in proportions that are bf16s, about 2⁻¹⁸ : 2⁻⁹ : 1,
+/// but not so that of the first to the second, by which O is scaled in between. The first keys make
+/// O twenty times what it is in the end.
+MadeInputs tiles_that_rise(const Case& c) {
+  const auto share = [](int j) { return j < 256 ? 0x1.fep-18f : j < 512 ? 0x1.fcp-9f : 1; };
+  const auto V = [](int j) { return j < 256 ? 473088.0f : j < 512 ? 0 : -19.375f; };
+  return of_shares(c, share, V, 554);
+}
+
+/// The same where warps or blocks split the keys: the first 32 of 128 have the smallest P, the
+/// others a larger one, in the next 128 larger still; then come 256 whose P is 1, and some between.
+/// Again all are bf16s, but not so by what O is scaled where warps have to agree on a maximum, or
+/// parts.
+MadeInputs parts_that_rise(const Case& c) {
+  const float first = 0x1.fep-18f;
+  const auto share = [=](int j) {
+    if (j >= 256) return j < 512 ? 1 : 0x1.1ap-2f;
+    return j % 128 < 32 ? first : j < 128 ? 0x1.fcp-9f : 0x1.0ap-4f;
+  };
+  const auto V = [=](int j) {
+    return share(j) == 1 ? -19.125f : share(j) == first ? 0x1.4p23f : 0;
+  };
+  return of_shares(c, share, V, 509);
+}
+
+/// The same for who merges 32 parts at a time, of 128 keys each: first those of the smallest P and
+/// those whose P is 1, then the 33rd, whose P is between. O = 1 is the difference of large sums.
+MadeInputs rounds_that_rise(const Case& c) {
+  const auto share = [](int j) {
+    return j < 1024 ? 0x1.fep-3f : j < 1152 ? 1 : j < 4096 ? 1e-30f : 0x1.fcp-1f;
+  };
+  return of_shares(
+      c, share, [](int j) { return j < 64 ? 1024.0f : 0; }, 1024);
+}
+
+/// Of the keys only those in the middle have a V, and their P is 1, which is all that P is rounded
+/// of. The first query also sees 256 keys before them, the second 256 after, with a P of 0.502, no
+/// bf16, and with them the sum, O's divisor, is none.
+MadeInputs sums_that_rise(const Case& c) {
+  const float share = 0.5019140625f, sum = 13 + 256 * share;
+  const auto K = [=](int j, int column) {
+    const bool before = j < 256, after = j >= 269, first = column < 3;
+    const float S = before || after ? (before == first ? std::log(share) : -60) : 0;
+    return column < 6 ? piece(c, S, column % 3) : 0;
+  };
+  const auto V = [=](int j, int) {
+    return j >= 256 && j < 259 ? piece(c, sum * 1.9921875f, j - 256) : 0;
+  };
+  const auto Q = [](int i, int column) { return column / 3 == i && column < 6 ? 1.0f : 0; };
+  return {1, Q, K, V, {}, true};
+}
+
+/// So few keys that one lane has all of a row. S is 0 and, for five keys without a V, −1.6015625,
+/// so that the sum is 2.008, no bf16, and P = 1/2.008 is one to within 2⁻¹⁵.
+MadeInputs six_keys(const Case&) {
+  const auto K = [](int j, int column) { return j > 0 && column == 0 ? -1.6015625f : 0; };
+  const auto V = [](int j, int) { return j > 0 ? 0.0f : 4; };
+  return {1, [](int, int column) { return column == 0 ? 1.0f : 0; }, K, V, {}, true};
+}
+
+/// Every 16 keys are those that one query in eight sees far above all others, by more than P could
+/// be: where warps or blocks have some of the keys each, every one of them has a row's maximum once
+/// and else has to give way to another's.
+MadeInputs keys_far_above(const Case&) {
+  const auto K = [](int j, int column) { return column == j / 16 % 8 ? 1.0f : 0; };
+  return {1, [](int i, int column) { return column == i % 8 ? 200.0f : 0; }, K};
+}
+
+/// Runs a case, with the inputs that are made for it.
+std::vector<Report> run_case(Device& device, const Variant& v, const Case& c, Options o,
+                             Outputs* out = nullptr) {
+  if (!c.made) return run_variant(device, v, o, out);
+  const MadeInputs made = c.made(c);
+  o.load = testing::TempDir() + "/ladder_suite_test_XXXXXX";
+  if (!mkdtemp(o.load.data())) throw std::runtime_error("mkdtemp");
+  if (made.scale > 0) o.scale = made.scale;
+  const auto write = [&](const char* name, int heads, int rows, const Elements& value,
+                         Stream stream) {
+    std::vector<float> values;
+    for (int row = 0; row < c.B * heads * rows && value; ++row)
+      for (int column = 0; column < c.d; ++column) values.push_back(value(row, column));
+    if (!value)
+      values =
+          widen_all(draw(c.dtype, int64_t{c.B} * heads * rows * c.d, Input::normal, 0, stream));
+    write_npy(o.load + name, {c.B, heads, rows, c.d}, values, NpyType::float32);
+  };
+  write("/q.npy", c.H, c.N, made.Q, Stream::Q);
+  write("/k.npy", c.Hk, c.N_kv, made.K, Stream::K);
+  write("/v.npy", c.Hk, c.N_kv, made.V, Stream::V);
+  if (made.dO) write("/do.npy", c.H, c.N, made.dO, Stream::dO);
+  const auto reports = run_variant(device, v, o, out);
+  std::filesystem::remove_all(o.load);
+  return reports;
+}
+
+}  // namespace
+}  // namespace ladder
