@@ -1,10 +1,15 @@
 // Says on stderr what a long step is at, once it has taken two seconds.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <future>
 #include <string>
-#include <thread>
+
+#include "host_cores.h"
 
 namespace ladder {
 
@@ -12,15 +17,26 @@ namespace ladder {
 /// at the end; elsewhere it is one line.
 class Progress {
  public:
-  explicit Progress(const std::string& step);
-  ~Progress();
+  explicit Progress(const std::string& step) {
+    if (host_cores() == 1) return;  // such a program has one thread, for debuggers and qemu
+    shown_ = std::async(std::launch::async, [step, over = over_.get_future()] {
+      const auto lasts = [&](int seconds) {
+        return over.wait_for(std::chrono::seconds(seconds)) == std::future_status::timeout;
+      };
+      if (!lasts(2)) return;
+      if (!isatty(STDERR_FILENO)) return fmt::print(stderr, "{} …\n", step);
+      int seconds = 2;
+      do fmt::print(stderr, "\r{} … {} s\033[K", step, seconds++);
+      while (lasts(1));
+      fmt::print(stderr, "\r\033[K");
+    });
+  }
+  ~Progress() { over_.set_value(); }
   Progress(const Progress&) = delete;
 
  private:
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool over_ = false;
-  std::thread thread_;
+  std::promise<void> over_;
+  std::future<void> shown_;  // waits for its thread when it is destroyed
 };
 
 }  // namespace ladder

@@ -1,4 +1,4 @@
-// The float64 reference, and the rule of what is correct.
+// The float64 reference.
 #pragma once
 
 #include <cstdint>
@@ -6,22 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "harness/reference_error.h"
 #include "harness/tensor.h"
 #include "rung.h"
 
 namespace ladder {
-
-/// How far one output tensor is from the reference, over the elements checked.
-struct TensorError {
-  std::string name;       // "o", "lse", "dq", …
-  double max = 0;         // max |out − ref|; an infinity equal to the reference's is error 0
-  double rel = 0;         // ‖out − ref‖₂ / ‖ref‖₂ over finite values
-  double rms = 0;         // √(mean (out − ref)²) over them
-  double tolerance = 0;   // 2·max|plain − ref| + atol; infinite where it is but reported
-  int64_t nonfinite = 0;  // values that are not finite where the reference is
-  std::string compared;   // which elements: "64 of 4096 rows"
-  bool pass() const { return nonfinite == 0 && max <= tolerance; }
-};
 
 /// Attention in float64 over the inputs as rounded, for all query rows or a sample of every head's,
 /// and `plain`: the same with the roundings to the I/O type that the algorithm cannot avoid.
@@ -34,30 +23,24 @@ class Reference {
             const std::optional<Quantisation>& quantisation = {});
 
   /// Compares O, (B, H, N, d) in the I/O type.
-  TensorError check_o(const Tensor& O) const;
+  TensorError check_o(const Tensor& O) const { return compare(o_, O); }
   /// Compares LSE, (B, H, N).
-  TensorError check_lse(const std::vector<float>& LSE) const;
+  TensorError check_lse(const std::vector<float>& LSE) const { return compare_lse(lse_, LSE, d_); }
   /// With a quantisation: O beside attention of the inputs as they were. Reported, not judged.
-  TensorError compare_with_full_precision(const Tensor& O) const;
+  TensorError compare_with_full_precision(const Tensor& O) const { return compare(full_o_, O); }
 
   /// Rows whose Σ exp(S), S rounded to the I/O type, leaves float32's normal range: where a rung
   /// that subtracts no maximum must fail. Rows that see no key are not among them.
   int64_t overflowing_rows() const { return overflowing_; }
   const std::vector<int>& rows() const { return rows_; }
-  double o(int64_t head, size_t row, int c) const { return o_[index(head, row) * d() + size_t(c)]; }
-  double lse(int64_t head, size_t row) const { return lse_[index(head, row)]; }
+  /// Of all heads, row by row.
+  const std::vector<double>& o() const { return o_.exact; }
+  const std::vector<double>& lse() const { return lse_.exact; }
 
  private:
-  size_t index(int64_t head, size_t row) const {
-    return static_cast<size_t>(head) * rows_.size() + row;
-  }
-  size_t d() const { return static_cast<size_t>(p_.d); }
-  std::vector<int64_t> tensor_rows() const;  // of rows_, among all of O
-
-  Problem p_;
+  int d_;
   std::vector<int> rows_;
-  std::vector<double> o_, plain_o_, lse_;
-  std::vector<double> full_o_, plain_lse_;  // with a quantisation
+  ExpectedTensor o_, lse_, full_o_;
   int64_t overflowing_ = 0;
 };
 
@@ -78,12 +61,12 @@ struct GradientChoice {
 class GradientReference {
  public:
   GradientReference(const Problem& p, const Inputs& inputs, Rounding rounding,
-                    GradientChoice choice);
+                    const GradientChoice& choice);
 
   /// Compare dQ, (B, H, N, d), and dK and dV, (B, Hk, N_kv, d), in the I/O type.
-  TensorError check_dq(const Tensor& dQ) const;
-  TensorError check_dk(const Tensor& dK) const;
-  TensorError check_dv(const Tensor& dV) const;
+  TensorError check_dq(const Tensor& dQ) const { return compare(dq_, dQ); }
+  TensorError check_dk(const Tensor& dK) const { return compare(dk_, dK); }
+  TensorError check_dv(const Tensor& dV) const { return compare(dv_, dV); }
 
   /// Of all that was computed, in the order of GradientChoice: (head, row, column), for dQ of
   /// the B·H heads and the chosen rows, for dK and dV of the chosen heads and all keys.
@@ -92,25 +75,7 @@ class GradientReference {
   const std::vector<double>& dv() const { return dv_.exact; }
 
  private:
-  struct Gradient {
-    std::vector<double> exact, plain;
-  };
-  /// A block of query rows of one head: what its rows of P and dS are, exactly and plainly.
-  struct Block;
-  void compute_rows(Block& block, size_t begin, size_t end);
-  /// Where query row i stands among those whose dQ is computed.
-  std::optional<size_t> dq_row(int i) const;
-  /// u·|scale|: what rounding O moves scale·D_i by at most, in units of Σ_c|dO_ic·O_ic|.
-  double rounding_of_D() const;
-  TensorError check_kv(const char* name, const Tensor& out, const Gradient& gradient,
-                       double extra) const;
-
-  Problem p_;
-  Rounding rounding_;
-  GradientChoice choice_;
-  Gradient dq_, dk_, dv_;
-  // max_ij(P_ij·Σ_c|dO_ic·O_ic|) over the rows of dQ and over those that dK sums, and max |K|, |Q|.
-  double dq_weight_ = 0, dk_weight_ = 0, largest_k_ = 0, largest_q_ = 0;
+  ExpectedTensor dq_, dk_, dv_;
 };
 
 /// All rows, where `how` says so or it takes under about a second on this host; else the first, the

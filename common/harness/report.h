@@ -7,7 +7,7 @@
 
 #include "harness/json.h"
 #include "harness/options.h"
-#include "harness/reference.h"
+#include "harness/reference_error.h"
 #include "machine/device.h"
 #include "rung.h"
 

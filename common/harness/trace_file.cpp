@@ -2,45 +2,114 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <sstream>
+#ifdef __APPLE__
+#include <dlfcn.h>
+#else
+#include <link.h>
+#endif
+
 #include "harness/json.h"
-#include "harness/source_lines.h"
 
 namespace ladder {
 namespace {
+
+// ----------------------------------------------------------------------------------- source lines
+
+/// The name quoted for a shell.
+std::string quoted(std::string name) {
+  for (size_t at = 0; (at = name.find('\'', at)) != std::string::npos; at += 4)
+    name.replace(at, 1, "'\\''");
+  return "'" + name + "'";
+}
+
+/// How to ask where addresses of this program lie: `command` takes them as arguments, less `base`,
+/// and prints for each a line that begins with 0x, then a line for each function that is inlined
+/// there, innermost first: file:line, or something that begins with no slash.
+struct Tool {
+  std::string command;
+  uintptr_t base = 0;  // where the program was loaded
+};
+
+#ifdef __APPLE__
+constexpr const char* kTool = "atos (of Xcode's command line tools)";
+
+Tool find_tool() {
+  Dl_info program;
+  if (!dladdr(reinterpret_cast<const void*>(&quoted), &program)) return {"false"};
+  // It prints "function (in program) (file:line)", and after a tab what that is inlined in.
+  return {
+      fmt::format("atos -i -fullPath -d '\t' -o {} -l {:#x} | sed '/^$/d;s/^/0x\t/' | "
+                  "tr '\t' '\n' | sed -n '/^0x$/p;s/.*(\\(\\/.*\\))$/\\1/p'",
+                  quoted(program.dli_fname), reinterpret_cast<uintptr_t>(program.dli_fbase))};
+}
+#else
+constexpr const char* kTool = "addr2line (package binutils)";
+
+Tool find_tool() {
+  Tool tool{"addr2line -a -i -e " + quoted(std::filesystem::read_symlink("/proc/self/exe"))};
+  const auto first = [](dl_phdr_info* info, size_t, void* base) {
+    *static_cast<uintptr_t*>(base) = info->dlpi_addr;
+    return 1;  // the program itself comes first
+  };
+  dl_iterate_phdr(first, &tool.base);
+  return tool;
+}
+#endif
+
+/// For each chain of calls, given by addresses, the innermost first: "file:line" of the first that
+/// stands in a rung, not in common/ or a library; empty where it is not known. Where the tool that
+/// knows is missing, says so on stderr, and all are empty.
+std::vector<std::string> source_lines(const std::vector<std::vector<uintptr_t>>& chains) {
+  std::map<uintptr_t, std::string> lines;
+  for (const auto& chain : chains)
+    for (const uintptr_t address : chain) lines[address];
+  const Tool tool = find_tool();
+  std::FILE* const addresses = std::tmpfile();
+  for (const auto& [address, line] : lines) fmt::print(addresses, "{:#x}\n", address - tool.base);
+  std::rewind(addresses);  // flushes, too
+  // xargs, because they may be more than one command line takes.
+  std::FILE* const pipe = popen(
+      fmt::format("xargs </dev/fd/{} 2>/dev/null {}", fileno(addresses), tool.command).c_str(),
+      "r");
+  std::string text;
+  for (int c; pipe && (c = std::fgetc(pipe)) != EOF;) text += static_cast<char>(c);
+  if (pipe) pclose(pipe);
+  std::fclose(addresses);
+  if (text.empty() && !lines.empty())
+    fmt::print(stderr,
+               "the trace has no source lines: they need {} and a program with line tables\n",
+               kTool);
+
+  std::istringstream all(text);
+  auto next = lines.begin();
+  std::string* line = nullptr;
+  for (std::string one; std::getline(all, one);)
+    if (one.starts_with("0x"))
+      line = next != lines.end() ? &next++->second : nullptr;
+    else if (line && line->empty() && one.starts_with('/') && !one.ends_with('?') &&
+             !one.starts_with("/usr/") && one.find("/common/") == one.npos)
+      *line = one.substr(0, one.find(" (discriminator"));
+
+  std::vector<std::string> found;
+  for (const auto& chain : chains) {
+    std::string& of_chain = found.emplace_back();
+    for (const uintptr_t address : chain)
+      if (of_chain.empty()) of_chain = lines[address];
+  }
+  return found;
+}
+
+// ------------------------------------------------------------------------------------------- lines
 
 using json::Members;
 
 std::string ranges_json(const std::vector<Strided>& ranges) {
   return json::array(
       ranges, [](const Strided& r) { return json::list(r.begin, r.bytes, r.step, r.count); });
-}
-
-Members of_run(const Variant& variant, const Problem& p) {
-  Members m;
-  m.add("rung", variant.rung).add("variant", variant.name);
-  return add_shape(m, p);
-}
-
-Members of_plan(const Outputs& run) {
-  Members arrays;
-  for (const auto& [name, bytes] : run.arrays) arrays.add(name, bytes);
-  return Members()
-      .raw("arrays", arrays.object())
-      .add("block_q", run.plan.block_q)
-      .add("block_kv", run.plan.block_kv)
-      .add("warps", run.plan.warps)
-      .add("stages", run.plan.stages);
-}
-
-Members of_launch(size_t number, const Trace::Launch& l) {
-  return Members()
-      .add("launch", number)
-      .add("kernel", l.kernel)
-      .raw("grid", json::list(l.grid[0], l.grid[1], l.grid[2]))
-      .raw("block", json::list(l.block[0], l.block[1], l.block[2]))
-      .raw("shared", json::array(l.shared, [](const Trace::Launch::Shared& s) {
-             return json::list(s.array, s.begin, s.bytes);
-           }));
 }
 
 std::string place(const std::vector<std::string>& lines, int site) {
@@ -71,19 +140,33 @@ void write_trace(AtomicFile& file, const std::string& path, const Variant& varia
                  const Outputs& run, Device& device) {
   if (path.ends_with(".gz")) file.compress();
   const auto write = [&](const Members& line) { file.write(line.object() + "\n"); };
-  write(of_run(variant, run.problem));
-  write(of_plan(run));
+  Members head;
+  head.add("rung", variant.rung).add("variant", variant.name);
+  write(add_shape(head, run.problem));
+  Members arrays, plan;
+  for (const auto& [name, bytes] : run.arrays) arrays.add(name, bytes);
+  plan.raw("arrays", arrays.object()).add("block_q", run.plan.block_q);
+  plan.add("block_kv", run.plan.block_kv).add("warps", run.plan.warps);
+  write(plan.add("stages", run.plan.stages));
+
   const Trace trace = device.take_trace();
+  int64_t number = 0;
+  for (const Trace::Launch& l : trace.launches) {
+    Members m;
+    m.add("launch", number++).add("kernel", l.kernel);
+    m.raw("grid", json::list(l.grid[0], l.grid[1], l.grid[2]));
+    m.raw("block", json::list(l.block[0], l.block[1], l.block[2]));
+    write(m.raw("shared", json::array(l.shared, [](const Trace::Launch::Shared& s) {
+                  return json::list(s.array, s.begin, s.bytes);
+                })));
+  }
   const auto lines = source_lines(trace.sites);
-  for (size_t i = 0; i < trace.launches.size(); ++i) write(of_launch(i, trace.launches[i]));
   for (const TraceEvent& e : trace.events) write(of_event(e, lines));
-  if (const auto& f = trace.fault; !f.message.empty())
-    write(Members()
-              .add("fault", f.message)
-              .add("launch", f.launch)
-              .add("block", f.block)
-              .add("thread", f.thread)
-              .add("line", place(lines, f.site)));
+  if (const auto& f = trace.fault; !f.message.empty()) {
+    Members m;
+    m.add("fault", f.message).add("launch", f.launch).add("block", f.block);
+    write(m.add("thread", f.thread).add("line", place(lines, f.site)));
+  }
   file.commit();
 }
 

@@ -1,17 +1,27 @@
-# ladder_rung_tests(RUNG OBJECTS): the shared suite over the rung's variants, and its program.
-include(GoogleTest)
-# Python's tests run with -v: scripts/test reads the reasons of what was skipped.
+# GoogleTest's cases run in one process a program: there are thousands, and each process would start
+# the sim or open the GPU anew. scripts/test counts them by what the programs print, and has from
+# Python's tests, by -v, the reasons of what was skipped.
 set(tests ${CMAKE_SOURCE_DIR}/common/tests)
 
-# A GoogleTest program; its cases are ctest's. PROPERTIES: what ctest knows of each.
+# A GoogleTest program and its test. PROPERTIES: what ctest knows of it.
 function(ladder_test name)
   cmake_parse_arguments(arg "" "" "SOURCES;PROPERTIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${compiles_sooner}>)
   target_link_libraries(${name} PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
-  gtest_discover_tests(${name} TEST_PREFIX ${name}. PROPERTIES ${arg_PROPERTIES})
+  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
+  if(arg_PROPERTIES)
+    set_tests_properties(${name} PROPERTIES ${arg_PROPERTIES})
+  endif()
 endfunction()
+
+# ladder_cases(NAME PROGRAM FILTER [PROPERTY VALUE]...): some of a program's cases as a test.
+function(ladder_cases name program filter)
+  add_test(NAME ${name} COMMAND ${program} --gtest_brief=1 --gtest_filter=${filter})
+  set_tests_properties(${name} PROPERTIES ${ARGN})
+endfunction()
+set(on_gpu LABELS gpu RESOURCE_LOCK gpu)
 
 foreach(name sim/sim_test sim/races_test sim/hopper_faults_test sim/hopper_copies_test
     gpu/sampling_test tile/float8_test harness/quantised_test harness/npy_test harness/options_test
@@ -20,13 +30,13 @@ foreach(name sim/sim_test sim/races_test sim/hopper_faults_test sim/hopper_copie
   ladder_test(${program} SOURCES ${tests}/${name}.cpp PROPERTIES LABELS asan)
 endforeach()
 foreach(name sim_test races_test hopper_faults_test hopper_copies_test)
-  target_compile_definitions(${name} PRIVATE LADDER_SIM)
-  target_compile_options(${name} PRIVATE -Wno-unknown-pragmas)
+  target_link_libraries(${name} PRIVATE sim_flags)
+  target_precompile_headers(${name} REUSE_FROM sim_headers)
 endforeach()
 
 if(LADDER_GPU)
   ladder_test(float16_test SOURCES ${tests}/tile/float16_test.cu)
-  ladder_test(gpu_test SOURCES ${tests}/gpu/gpu_test.cu PROPERTIES LABELS gpu RESOURCE_LOCK gpu)
+  ladder_test(gpu_test SOURCES ${tests}/gpu/gpu_test.cu PROPERTIES ${on_gpu})
   add_test(NAME machine_code COMMAND Python3::Interpreter ${tests}/tile/machine_code_test.py
     ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
 endif()
@@ -37,10 +47,9 @@ foreach(name tile_test hopper_test fp8_test)
   add_executable(${name} ${${name}_kernels_objects})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${name} PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
-  gtest_discover_tests(${name} TEST_PREFIX ${name}. TEST_FILTER "Sim*" PROPERTIES LABELS asan)
+  ladder_cases(${name}.Sim ${name} Sim* LABELS asan)
   if(LADDER_GPU)
-    gtest_discover_tests(${name} TEST_PREFIX ${name}. TEST_FILTER "Gpu*" TEST_LIST ${name}_gpu
-      PROPERTIES LABELS gpu RESOURCE_LOCK gpu)
+    ladder_cases(${name}.Gpu ${name} Gpu* ${on_gpu})
   endif()
 endforeach()
 
@@ -61,9 +70,9 @@ add_custom_command(OUTPUT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
 add_library(planted OBJECT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
   ${CMAKE_BINARY_DIR}/stubs/02_safe_softmax/attention.cu.cpp)
 target_include_directories(planted PRIVATE ${CMAKE_BINARY_DIR}/planted)
-target_compile_definitions(planted PRIVATE LADDER_SIM)
-target_compile_options(planted PRIVATE -w ${compiles_sooner})
-target_link_libraries(planted PUBLIC ladder_flags)
+target_compile_options(planted PRIVATE -w)
+target_link_libraries(planted PRIVATE sim_flags)
+target_precompile_headers(planted REUSE_FROM sim_headers)
 add_library(planted_tests OBJECT ${tests}/suite/broken_test.cpp ${tests}/harness/reference_test.cpp)
 target_include_directories(planted_tests PRIVATE ${CMAKE_BINARY_DIR}/planted)
 target_compile_options(planted_tests PRIVATE ${compiles_sooner})
@@ -86,9 +95,6 @@ add_test(NAME broken_reference.forgets_D
 set_tests_properties(broken_reference.forgets_D PROPERTIES LABELS sim
   ENVIRONMENT LADDER_MISTAKE=reference_forgets_D PASS_REGULAR_EXPRESSION " FAILED TESTS")
 # And as a program, for the explorer to show where a fault happens: by the lines of this rung.
-set_source_files_properties(${CMAKE_BINARY_DIR}/planted/01_tiled_matmul/tile.cu.cpp
-  ${CMAKE_BINARY_DIR}/planted/01_tiled_matmul/attention.cu.cpp
-  PROPERTIES COMPILE_OPTIONS "-g1;-gdwarf-4")
 add_executable(broken_rung $<TARGET_OBJECTS:ladder_main>
   $<FILTER:$<TARGET_OBJECTS:planted>,INCLUDE,/01_tiled_matmul/>
   "$<FILTER:$<TARGET_OBJECTS:rung_01_tiled_matmul_sim>,EXCLUDE,/(attention|tile)[.]cu[.]>")
@@ -104,18 +110,14 @@ target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
 function(ladder_rung_tests rung objects)
   add_executable(${rung}_test $<TARGET_OBJECTS:suite> ${objects})
   target_link_libraries(${rung}_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
-  gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Sim.*:Verification.*:SmallerSharedMemory.*:EachSetting.*"
-    PROPERTIES LABELS sim)
-  gtest_discover_tests(${rung}_test TEST_PREFIX ${rung}. TEST_FILTER "Schedules.*"
-    TEST_LIST ${rung}_schedules PROPERTIES LABELS asan)
+  ladder_cases(${rung}.Sim ${rung}_test
+    Sim.*:Verification.*:SmallerSharedMemory.*:EachSetting.* LABELS sim COST 50)
+  ladder_cases(${rung}.Schedules ${rung}_test Schedules.* LABELS asan)
   add_test(NAME ${rung}.cli COMMAND Python3::Interpreter ${tests}/harness/cli_test.py
     ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${rung} Rung -v)
   if(LADDER_GPU)
-    # One process for all cases: there are hundreds, and each process would open the GPU anew.
-    add_test(NAME ${rung}.Gpu COMMAND ${rung}_test --gtest_filter=Gpu*-GpuLarge.*)
-    add_test(NAME ${rung}.GpuLarge COMMAND ${rung}_test --gtest_filter=GpuLarge.*)
-    set_tests_properties(${rung}.Gpu ${rung}.GpuLarge PROPERTIES LABELS gpu RESOURCE_LOCK gpu
-      SKIP_REGULAR_EXPRESSION "not run here: ")
+    ladder_cases(${rung}.Gpu ${rung}_test Gpu*-GpuLarge.* ${on_gpu})
+    ladder_cases(${rung}.GpuLarge ${rung}_test GpuLarge.* ${on_gpu})
   endif()
 endfunction()
 
@@ -154,7 +156,8 @@ get_property(all DIRECTORY PROPERTY TESTS)
 get_property(programs_of_tests DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
 list(FILTER programs_of_tests INCLUDE REGEX "_test$")
 foreach(test ${all} ${programs_of_tests})
-  if(NOT test IN_LIST parts AND NOT test MATCHES "^[0-9][0-9]_")
+  string(REGEX REPLACE "[.](Sim|Gpu)$" "" program ${test})
+  if(NOT program IN_LIST parts AND NOT test MATCHES "^[0-9][0-9]_")
     message(SEND_ERROR "${test} is in no part of scripts/test: name it in common/tests/tests.cmake")
   endif()
 endforeach()

@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 
 from ladder.console import GOOD, WRONG_RESULT, Progress, Stop, run_command
 from ladder.files import ROOT
@@ -86,10 +85,11 @@ def need(good, what, log):
 
 def quietly(command, what, log):
     """Runs a command, whose output goes to a file: its status, and what it said."""
-    progress, started = Progress(30), time.monotonic()
+    progress = Progress(30)
 
     def at():
-        progress.at(what, steps_left(read(log), time.monotonic() - started))
+        done = re.findall(r"^\[(\d+/\d+)\]", read(log), re.M)
+        progress.at(" ".join([what, *done[-1:]]))
 
     with open(log, "w", encoding="utf-8") as out:
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
@@ -105,19 +105,6 @@ def quietly(command, what, log):
 def read(log):
     with open(log, encoding="utf-8", errors="replace") as file:
         return file.read()
-
-
-def steps_left(said, seconds):
-    """" 40/80, about 50 s" of a build that says so much after so many seconds, None of all else."""
-    counts = re.findall(r"^\[(\d+)/(\d+)\]", said, re.M)
-    if not counts:
-        return None
-    done, steps = map(int, counts[-1])
-    if done < steps / 20:
-        return f" {done}/{steps}, {seconds:.0f} s so far"
-    left = seconds * (steps - done) / done
-    return f" {done}/{steps}, about {left:.0f} s" if left < 20 else (
-        f" {done}/{steps}, about {10 * round(left / 10)} s")
 
 
 if __name__ == "__main__":

@@ -52,11 +52,11 @@ class Progress:
         self.last = -every
         self.shown = None
 
-    def at(self, what, how_far=None):
+    def at(self, what):
         now = time.monotonic()
         if now - self.started < 2:
             return
-        text = what + (how_far or (f", {now - self.started:.0f} s" if self.live else " ..."))
+        text = f"{what}, {now - self.started:.0f} s" if self.live else f"{what} ..."
         if self.live:
             print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
         elif self.shown != text and now - self.last >= self.every:

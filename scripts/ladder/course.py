@@ -1,7 +1,7 @@
 """What the course compares, by rung and step: tables alone, which generic code reads.
 
 All else that scripts say of a step comes from the step's own registration, through `--list`. A rung
-that is added needs nothing here, unless a claim or a figure is to single it out.
+that is added needs nothing here, unless a figure is to single it out.
 """
 
 # ---- the sim's traces ----
@@ -113,33 +113,6 @@ QUANTISED = {
                             (128, True): [331, 523, 660, 754, 843, 862]}},
 }
 
-CAPTIONS = {
-    "speedup": "How much each step brings, on a logarithmic scale.",
-    "tflops_fwd": "The forward pass against N, PyTorch's in thin lines.",
-    "tflops_bwd": "The backward pass.",
-    "tflops_both": "Both together: what a training step pays for attention.",
-    "traffic": "HBM traffic: what the kernels ask for, each byte once, and what DRAM served.",
-    "roofline": "Each rung at its own intensity, under the ceilings that were measured.",
-    "decode": "Decoding: the rate at which K and V are read, as a share of a device copy's.",
-    "two_gpus": "From one GPU to another: what waits for HBM follows its bandwidth, what computes "
-                "does not.",
-    "workspace": "Memory beyond inputs and outputs: S and P grow with N², the rest with N or not "
-                 "at all.",
-    "block_size": "04 against its tile of keys: the larger, the fewer visits of Q and O.",
-    "access": "The two loop orders: 04 streams all of Q and O past each tile of K and V, 05 all of "
-              "K and V past each tile of Q.",
-    "pipeline": "Copies, tensor cores and consumers side by side: the order is the sim's, the time "
-                "a model's.",
-    "pipeline_measured": "The gain of products under softmaxes, measured: four steps of a block by "
-                         "the clock of its SM.",
-    "pipeline_bwd": "The backward pass in the same way: five products a step, and dQ on its way "
-                    "out.",
-    "shared_roof": "The backward pass against shared memory: a step can be no faster than its "
-                   "bytes.",
-    "error": "The largest error of each step against float64, and its tolerance.",
-    "fp8_error": "FP8 beside fp16: what each remedy brings alone, and what leaving it out costs.",
-}
-
 # ---- tables of lessons ----
 
 # TFLOP/s of a rung's steps, from `first` on, and of peers.
@@ -166,127 +139,3 @@ RATIO_TABLES = {
     "training_beside_others": {"step": ("06_backward", "sm90"), "way": "both",
                                "over": ["cudnn", "flash", ("06_backward", "mma")]},
 }
-
-# ---- the claims of the papers ----
-
-V1, V2, V3 = "FlashAttention [1]", "FlashAttention-2 [2]", "FlashAttention-3 [3]"
-
-# What is timed: a sum of (direction, rung, step); PyTorch's backends are steps of "pytorch".
-PLAIN = [("fwd", "02_safe_softmax", "safe")]
-FLASH_V1 = [("fwd", "04_flash_v1", "flash_v1")]
-# mma: what the papers describe. sm90 is for a GPU that they did not know.
-FLASH_V2 = [("fwd", "05_flash_v2", "mma")]
-FLASH_V3 = [("fwd", "05_flash_v2", "sm90")]
-PRODUCER, PING_PONG = ([("fwd", "05_flash_v2", step)] for step in ("producer", "ping_pong"))
-RELEASED_V2 = [("fwd", "pytorch", "flash")]
-TRAINING = [*FLASH_V2, ("bwd", "06_backward", "mma")]
-PYTORCH = [("fwd", "pytorch", "math")]
-PYTORCH_TRAINING = [*PYTORCH, ("bwd", "pytorch", "math")]
-
-# In the table's order; `id` is the row's anchor. By `kind`:
-#   speed      how much faster `fast` is than `slow`, over the points (N in `lengths`, `head_dim`,
-#              `causal`; each where given) that both have: at least `least`, at most `most`;
-#              with best_alone the best point has to reach `least`, without it all of them
-#   less       the same ratio gains less at the second of `head_dims` than at the first
-#   growth     what the defaults of `rungs` keep beyond inputs and outputs as N doubles, at most
-#              `factor` times
-#   length     the defaults of `rungs` ran at `seqlen`, with `beside`, which did not fit
-#   matrix     what a step keeps for each element of S is `bytes` in each of two matrices
-#   error      `slow`'s root mean square error is at least `least` times that of `fast`; a step
-#              may have settings as its third part
-#   not_here   nothing here can show it, and why
-NO_TRAINING = {"kind": "not_here", "how": "–", "why": "this project trains no model"}
-CLAIMS = [
-    {"kind": "speed", "id": "2-4x",
-     "claim": "2–4× faster than plain attention",
-     "source": f"{V1} v2, App. E.5 (d = 64); {V2}, abstract", "how": "04 over 02, forward",
-     "fast": FLASH_V1, "slow": PLAIN, "least": 2, "most": 4},
-    {"kind": "less", "id": "less-at-128",
-     "claim": "less gained at d = 128 than at 64",
-     "source": f"{V1} v2, App. E.5", "how": "04 over 02, forward, the best of each",
-     "fast": FLASH_V1, "slow": PLAIN, "head_dims": (64, 128)},
-    {"kind": "speed", "id": "3x-short",
-     "claim": "up to 3× faster than plain attention, N = 128 to 2k",
-     "source": f"{V1}, §1 and §4.3",
-     "how": "`mma` of 05 and 06 over PyTorch's plain one, forward and backward, from N = 512",
-     "fast": TRAINING, "slow": PYTORCH_TRAINING, "lengths": [512, 1024, 2048],
-     "least": 3, "best_alone": True},
-    {"kind": "speed", "id": "7.6x-gpt2",
-     "claim": "7.6× faster on GPT-2's attention (N = 1k, d = 64)",
-     "source": f"{V1}, Fig. 1",
-     "how": "05's `mma` over PyTorch's plain one, forward, causal", "fast": FLASH_V2,
-     "slow": PYTORCH, "lengths": [1024], "head_dim": 64, "causal": True, "least": 7.6,
-     "best_alone": True},
-    {"kind": "speed", "id": "2x-over-v1",
-     "claim": "about 2× faster than FlashAttention (1.7–3.0×)",
-     "source": f"{V2}, abstract (§4)",
-     "how": "05's `mma` over 04, forward", "fast": FLASH_V2, "slow": FLASH_V1, "least": 1.7,
-     "most": 3},
-    {"kind": "speed", "id": "3-10x",
-     "claim": "3–10× faster than plain attention", "source": f"{V2}, §4",
-     "how": "05's `mma` over 02, forward, no mask", "fast": FLASH_V2, "slow": PLAIN,
-     "causal": False, "least": 3, "most": 10},
-    {"kind": "speed", "id": "10x-causal",
-     "claim": "up to 10× faster than plain attention", "source": f"{V2}, §4.1",
-     "how": "05's `mma` over 02, forward, causal: 05 skips hidden tiles, 02 skips nothing",
-     "fast": FLASH_V2, "slow": PLAIN, "causal": True, "least": 10, "best_alone": True},
-    {"kind": "speed", "id": "1.5-2x-over-v2",
-     "claim": "1.5–2.0× faster than FlashAttention-2, forward, on an H100",
-     "source": f"{V3}, abstract and §4.1", "how": "05's `sm90` over PyTorch's FlashAttention-2",
-     "fast": FLASH_V3, "slow": RELEASED_V2, "least": 1.5, "most": 2},
-    {"kind": "speed", "id": "ping-pong",
-     "claim": "ping-pong and softmax under products: 570 → 640–660 TFLOP/s (d = 128), so "
-              "1.12–1.16×",
-     "source": f"{V3}, §3.1 and §3.2", "how": "05's `ping_pong` over `producer`, no mask",
-     "fast": PING_PONG, "slow": PRODUCER, "head_dim": 128, "causal": False, "least": 1.12,
-     "most": 1.16},
-    {"kind": "error", "id": "fp16-error",
-     "claim": "fp16 RMSE 1.7× below that of standard attention",
-     "source": f"{V3}, §4.3", "how": "02's over that of 05's `sm90`, on the paper's distribution "
-     "(`--input outliers`), on the sim", "fast": ("05_flash_v2", "sm90"),
-     "slow": ("02_safe_softmax", "safe"), "dtype": "fp16", "input": "outliers", "least": 1.7},
-    {"kind": "error", "id": "fp8-error",
-     "claim": "FP8 RMSE 2.6× below that of one scale a tensor (9.1e-3, 2.4e-2)",
-     "source": f"{V3}, §4.3", "how": "05's `fp8` with nothing but a scale a tensor over it with "
-     "all settings, on the paper's distribution, on the sim",
-     "fast": ("05_flash_v2", "fp8", ALL), "slow": ("05_flash_v2", "fp8", NONE), "dtype": "fp16",
-     "input": "outliers", "head_dim": 128, "least": 2.6},
-    {"kind": "growth", "id": "memory",
-     "claim": "memory O(N), not O(N²)", "source": f"{V1}, Theorem 1",
-     "how": "workspace of 05 and 06 as N doubles",
-     "rungs": [("fwd", "05_flash_v2"), ("bwd", "06_backward")], "head_dim": 64, "factor": 2.2},
-    {"kind": "length", "id": "64k",
-     "claim": "64k tokens fit", "source": f"{V1}, §4.3",
-     "how": "05 and 06 at N = 64k, 16 heads of 128",
-     "rungs": [("fwd", "05_flash_v2"), ("bwd", "06_backward")], "seqlen": 65536, "head_dim": 128,
-     "beside": ["01_tiled_matmul", "02_safe_softmax"]},
-    {"kind": "matrix", "id": "8gb",
-     "claim": "an N×N matrix in fp16 takes 8 GB at 64k",
-     "source": "none of the papers: arithmetic, often quoted",
-     "how": "what 02 keeps of S and P, by element", "step": ("02_safe_softmax", "safe"),
-     "seqlen": 65536, "bytes": 2},
-    {**NO_TRAINING, "id": "bert",
-     "claim": "BERT-large trains 15% faster, end to end: 17.4 min for 20.0, so 13% "
-                             "less time", "source": f"{V1}, Table 1"},
-    {**NO_TRAINING, "id": "gpt2-training",
-     "claim": "GPT-2 trains up to 3× faster, end to end (small: 3.5×)",
-     "source": f"{V1}, Table 2"},
-    {**NO_TRAINING, "id": "gpt-training",
-     "claim": "GPT-style models train up to 1.3× faster than with FlashAttention, "
-                             "2.8× faster than without", "source": f"{V2}, §4.2 and Table 1"},
-]
-CLAIMS_NOTE = (
-    "*In part*: at some points and not at others. "
-    "[1] Dao et al. 2022, [arXiv 2205.14135](https://arxiv.org/abs/2205.14135), whose versions 1 "
-    "and 2 differ in figures and appendices. "
-    "[2] Dao 2023, [arXiv 2307.08691](https://arxiv.org/abs/2307.08691). "
-    "[3] Shah et al. 2024, [arXiv 2407.08608](https://arxiv.org/abs/2407.08608). [1] and [2] "
-    "measured on an A100, against the plain attention of their day. PyTorch's plain one here "
-    "computes in fp32 inside, whatever the inputs, so the ratios over it are large; 02 keeps to "
-    "16 bits and the tensor cores. A range is over N = 512 … 16k, d = 64 and 128, causal or not, "
-    "unless the row says otherwise, where both sides could be measured. [3] adds ping-pong first "
-    "(570 → 620–640), then the overlap with the softmax; this course the other way round, so both "
-    "are judged together. (In its Table 2 the 570 is without warp specialisation, and without the "
-    "overlap alone it has 582 for 661, 1.14×.) “Up to 9×” for FlashAttention-2 is Dao's own "
-    "announcement of it; “2–7×” for FlashAttention is secondary literature's. Neither paper has "
-    "them.")

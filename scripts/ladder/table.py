@@ -1,12 +1,13 @@
 """The tables that scripts/run prints: the story, a row a step with a bar, and all that is known."""
 
+import collections
 import math
 import re
 
 from ladder.console import (BAD_USAGE, BOLD, CYAN, DIM, GOOD, GREEN, NO_DEVICE, RED, WIDTH, YELLOW,
                             WRONG_RESULT, Paint, wrap)
-from ladder.records import error_text, largest_error, requested, shape_text, total, uneven_counts
-from ladder.text import NO_VALUE, bytes_text, rate_text, ratio_text, time_text
+from ladder.records import error_text, largest_error, requested, shape_text, total
+from ladder.text import NO_VALUE, bytes_text, rate_text, time_text
 
 HEADER = ["rung", "variant", "device", "time", "TFLOP/s", "requested", "distinct", "DRAM", "vs {}",
           "workspace", "error"]
@@ -18,19 +19,21 @@ LEAST_OF_A_RUNG = 8  # of its name is shown: the number and a few letters
 # ---- the story ----
 
 
-class Story:
-    """What a table tells of each step: a number, as a bar and against that of the row before."""
-
-    def __init__(self, head, value, text, less, more, columns):
-        self.head, self.value, self.text, self.less, self.more = head, value, text, less, more
-        self.columns = columns  # [(head, text of a record)] that follow
-
-
+# What a table tells of each step: a number, as a bar and against that of the row before. columns:
+# [(head, text of a record)] that follow.
+Story = collections.namedtuple("Story", "head value text less more columns legend")
 TRAFFIC = Story("requested", requested, bytes_text, "less", "more",
-                [("distinct", lambda record: bytes_text(total(record, "distinct")))])
+                [("distinct", lambda record: bytes_text(total(record, "distinct")))],
+                "requested: bytes that the kernels ask of HBM, counted by the sim{}; distinct: "
+                "each byte once per kernel.")
 TIME = Story("time", lambda record: record.get("time_ms"), time_text, "faster", "slower",
              [("TFLOP/s", lambda record: rate_text(record.get("tflops"))),
-              ("DRAM", lambda record: bytes_text(total(record, "dram")))])
+              ("DRAM", lambda record: bytes_text(total(record, "dram")))],
+             "DRAM: bytes that HBM served, by the GPU's counters.")
+LEGEND = ("requested: bytes that the kernels ask of HBM (counted by the sim{}; on a GPU the "
+          "formula's); distinct: each byte once per kernel; DRAM: what HBM served, by the GPU's "
+          "counters; vs {}: requested against rung {}; workspace: HBM beyond inputs and outputs; "
+          "error: the largest, against float64.")
 
 EIGHTHS = " ▏▎▍▌▋▊▉"
 BAR, LEFT = 2, (0, 1, 2, 4)  # the bar's column, and those that begin at the left
@@ -50,8 +53,8 @@ def against(story, value, before):
     if round(ratio, 2) == 1:
         return "the same", DIM
     if ratio > 1:
-        return f"{ratio_text(ratio)}× {story.less}", GREEN
-    return f"{ratio_text(1 / ratio)}× {story.more}", YELLOW
+        return f"{rate_text(ratio)}× {story.less}", GREEN
+    return f"{rate_text(1 / ratio)}× {story.more}", YELLOW
 
 
 def laid_out(row, widths, left):
@@ -118,150 +121,99 @@ def story_table(story, runs, paint):
 # ---- all that is known ----
 
 
-def cells(run, record, base):
-    """One row. `base` is what the ladder's first step requests on that device."""
-    if record is None:
-        return [run.rung, run.variant, run.device] + [NO_VALUE] * 7 + ["failed"]
-    variant = run.variant
-    backward = record.get("direction") == "bwd"
-    if len(run.records) > 1 or backward:
-        variant += f" {record['direction']}"
-    asked = requested(record)
-    # The first step has no backward pass to compare with.
-    ratio = asked / base if asked is not None and base and not backward else None
-    return [run.rung, variant, record.get("device", run.device), time_text(record.get("time_ms")),
-            rate_text(record.get("tflops")), bytes_text(asked),
-            bytes_text(total(record, "distinct")),
-            bytes_text(total(record, "dram")), ratio_text(ratio),
-            bytes_text(record.get("workspace_bytes")), error_text(record)]
-
-
-def table(runs, first, paint):
-    """Lines of at most WIDTH columns; nothing for runs whose options the program refused. `first`
-    is the ladder's first step, which the others are set against."""
+def details_table(runs, first, paint):
+    """A row a record; nothing for runs whose options the program refused. `first` is the ladder's
+    first step: what the others request is set against what it does on that device."""
     base = {run.device: requested(run.records[0]) for run in runs
             if run.records and (run.rung, run.variant) == (first.rung, first.variant)}
-    rows, failed = [], []
+    rows = []
     for run in runs:
-        records = run.records or ([None] if run.status not in (BAD_USAGE, NO_DEVICE) else [])
-        for record in records:
-            row = cells(run, record, base.get(run.device))
-            if run.status != GOOD:
-                row[-1] += " ✗"
-            rows.append(row)
-            failed.append(run.status != GOOD)
+        for record in run.records:
+            backward = record.get("direction") == "bwd"
+            variant = run.variant
+            if len(run.records) > 1 or backward:
+                variant += f" {record['direction']}"
+            asked, ask_first = requested(record), base.get(run.device)
+            # The first step has no backward pass to compare with.
+            ratio = asked / ask_first if asked is not None and ask_first and not backward else None
+            rows.append([run.rung, variant, record.get("device", run.device),
+                         time_text(record.get("time_ms")), rate_text(record.get("tflops")),
+                         bytes_text(asked), bytes_text(total(record, "distinct")),
+                         bytes_text(total(record, "dram")), rate_text(ratio),
+                         bytes_text(record.get("workspace_bytes")),
+                         error_text(record) + " ✗" * (run.status != GOOD)])
+        if not run.records and run.status not in (BAD_USAGE, NO_DEVICE):
+            rows.append([run.rung, run.variant, run.device, *[NO_VALUE] * 7, "failed ✗"])
     if not rows:
         return []
 
-    header = [name.format(first.rung[:2]) for name in HEADER]
-    if all(row[DRAM] == NO_VALUE for row in rows):
-        for row in [header, *rows]:
+    rows.insert(0, [name.format(first.rung[:2]) for name in HEADER])
+    if all(row[DRAM] == NO_VALUE for row in rows[1:]):
+        for row in rows:
             del row[DRAM]
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    widths = [max(map(len, column)) for column in zip(*rows)]
     gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else 1
-    # Names are of the rungs' choosing. If they are long, the rung's gives way, whose number is
-    # enough to know it by, and then the variant's.
-    for column, least in ((0, LEAST_OF_A_RUNG), (1, len(header[1]))):
+    # If names are long the rung's gives way, whose number is enough to know it by, and then the
+    # variant's.
+    for column, least in ((0, LEAST_OF_A_RUNG), (1, len(HEADER[1]))):
         excess = sum(widths) + gap * (len(widths) - 1) - WIDTH
-        if excess > 0:
-            widths[column] = max(least, widths[column] - excess)
-
-    lines = [paint(BOLD, (" " * gap).join(laid_out(header, widths, LEFT_ALIGNED)))]
-    for row, bad in zip(rows, failed):
+        widths[column] = max(min(least, widths[column]), widths[column] - max(0, excess))
+    lines = []
+    for row in rows:
         shown = laid_out(row, widths, LEFT_ALIGNED)
-        if bad:
-            shown[-1] = paint(RED, shown[-1])
+        shown[-1] = paint(RED, shown[-1]) if row[-1].endswith("✗") else shown[-1]
         lines.append((" " * gap).join(shown))
-    return lines
+    return [paint(BOLD, lines[0]), *lines[1:]]
 
 
 def messages(runs, paint):
     """What the failed runs said, once where they said the same."""
     said = {}
     for run in runs:
-        if run.status == GOOD:
-            continue
-        text = re.sub(rf"^{re.escape(run.rung)}: *", "", run.message, flags=re.MULTILINE)
-        said.setdefault((run.status, text), []).append(run)
-    lines = []
-    for (status, text), group in said.items():
-        by_rung = {}
-        for run in group:
+        if run.status != GOOD:
+            text = re.sub(rf"^{re.escape(run.rung)}: *", "", run.message, flags=re.MULTILINE)
+            by_rung = said.setdefault((run.status, text), {})
             by_rung.setdefault((run.rung, run.device), []).append(run.variant)
-        names = [f"{rung} {', '.join(variants)} on the {device}"
-                 for (rung, device), variants in by_rung.items()]
-        what = {WRONG_RESULT: "failed", BAD_USAGE: "refused", NO_DEVICE: "could not run"}
-        said_so = what.get(status, "crashed")
-        lines.append("")
-        lines += [paint(RED, line) for line in wrap(f"{'; '.join(names)} {said_so}"
-                                                    f" (status {status}):")]
+    what = {WRONG_RESULT: "failed", BAD_USAGE: "refused", NO_DEVICE: "could not run"}
+    for (status, text), by_rung in said.items():
+        names = "; ".join(f"{rung} {', '.join(variants)} on the {device}"
+                          for (rung, device), variants in by_rung.items())
+        yield ""
+        for line in wrap(f"{names} {what.get(status, 'crashed')} (status {status}):"):
+            yield paint(RED, line)
         for part in (text or "the program gave no reason").splitlines():
-            lines += wrap(part, "  ")
-    return lines
-
-
-LEGEND = ("requested: bytes that the kernels ask of HBM ({how}); distinct: each byte once per "
-          "kernel; {dram}vs {first}: requested against rung {first}; workspace: HBM beyond inputs "
-          "and outputs; error: the largest, against float64.")
-
-
-STORY_LEGEND = {
-    TRAFFIC: "requested: bytes that the kernels ask of HBM, counted by the sim{formula}; distinct: "
-             "each byte once per kernel.",
-    TIME: "DRAM: bytes that HBM served, by the GPU's counters."}
+            yield from wrap(part, "  ")
 
 
 def print_tables(tables, first, out):
     """[(title, story or None, [Run])] as tables, what failed, and what the columns mean."""
     paint = Paint(out)
     every = [run for _, _, runs in tables for run in runs]
-    for i, (title, story, runs) in enumerate(tables):
-        shown = next((record for run in runs for record in run.records), None)
-        lines = story_table(story, runs, paint) if story else table(runs, first, paint)
-        if lines:
-            if i:
-                print(file=out)
-            if shown:
-                title = f"{title}: {shape_text(shown)}"
-                gpu = next((r.get("device_name") for run in runs for r in run.records
-                            if r.get("device") == "gpu"), None)
-                if gpu:
-                    title += f"; gpu: {gpu}"
-            print("\n".join([paint(BOLD, line) for line in wrap(title)] + [""] + lines), file=out)
-        if any(run.status for run in runs):
-            said = messages(runs, paint)
-            print("\n".join(said if lines else said[1:]), file=out)
     records = [record for run in every for record in run.records]
-    if records:
-        legend = story_legend(tables) if tables[0][1] else detail_legend(records, first)
-        print("\n".join([""] + [paint(DIM, line) for line in wrap(legend)]), file=out)
-
-
-def story_legend(tables):
-    """What the columns mean, and that the results are right."""
     parts = []
-    for _, story, runs in tables:
-        records = [record for run in runs for record in run.records]
-        if story is TIME and all(total(record, "dram") is None for record in records):
-            continue
-        even = not any(uneven_counts(record) for record in records)
-        parts.append(STORY_LEGEND[story].format(formula=" and equal to each step's formula" * even))
-    every = [run for _, _, runs in tables for run in runs]
-    errors = [largest_error(record) for run in every for record in run.records]
-    if all(run.status == GOOD for run in every) and None not in errors:
+    for title, story, runs in tables:
+        lines = story_table(story, runs, paint) if story else details_table(runs, first, paint)
+        if lines:
+            shown = [record for run in runs for record in run.records]
+            title += f": {shape_text(shown[0])}" if shown else ""
+            gpu = next((r.get("device_name") for r in shown if r.get("device") == "gpu"), None)
+            title += f"; gpu: {gpu}" if gpu else ""
+            parts += ["", *(paint(BOLD, line) for line in wrap(title)), "", *lines]
+        parts += messages(runs, paint)
+    if records:
+        parts += ["", *(paint(DIM, line) for line in wrap(legend(tables, first, every, records)))]
+    print("\n".join(parts[1:]), file=out)
+
+
+def legend(tables, first, every, records):
+    """What the columns mean, and that the results are right."""
+    right = all(run.status == GOOD for run in every)
+    formula = " and equal to each step's formula" * right
+    if not tables[0][1]:
+        return LEGEND.format(formula, *[first.rung[:2]] * 2)
+    errors = list(map(largest_error, records))
+    parts = [story.legend.format(formula) for _, story, runs in tables if story is not TIME
+             or any(total(record, "dram") for run in runs for record in run.records)]
+    if right and None not in errors:
         parts.append(f"All results are right: none is further than {max(errors):.1e} from float64.")
     return " ".join(parts)
-
-
-def detail_legend(records, first):
-    counted = any(total(record, "requested") is not None for record in records)
-    uneven = any(uneven_counts(record) for record in records)
-    formula = any(total(record, "requested") is None for record in records)
-    how = "counted by the sim" if counted else ""
-    if counted and not uneven:
-        how += " and equal to the rung's formula"
-    if formula:
-        how += ", for the gpu that formula" if counted else "the rung's formula"
-    dram = ("DRAM: what HBM served, by the GPU's counters; "
-            if any(total(record, "dram") is not None for record in records) else "")
-    return LEGEND.format(how=how, dram=dram, first=first.rung[:2])

@@ -33,13 +33,8 @@ def time_text(milliseconds):
     return in_units(None if milliseconds is None else milliseconds * 1000, ["µs", "ms", "s"])
 
 
-def rate_text(tflops):
-    if tflops is None:
+def rate_text(number):
+    """Of TFLOP/s, or of one number over another."""
+    if number is None:
         return NO_VALUE
-    return f"{tflops:.2g}" if tflops < 0.1 else three_digits(tflops)
-
-
-def ratio_text(ratio):
-    if ratio is None:
-        return NO_VALUE
-    return f"{ratio:.2g}" if ratio < 0.1 else three_digits(ratio)
+    return f"{number:.2g}" if number < 0.1 else three_digits(number)

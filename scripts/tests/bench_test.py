@@ -320,7 +320,7 @@ class Profile(Scratch):
         # 132 SMs of 20 cycles; 4·32 heads of 32·32 tiles of the last record, the backward pass's.
         one = found["kernels"][0]
         self.assertEqual((one["cycles"], one["cycles_of_all"], one["block_q"]), (20, 2640, 128))
-        lines = profile_table(unittest.mock.Mock(profile={**found, "seqlen": 256}), "profile")
+        lines = profile_table(unittest.mock.Mock(profile={**found, "seqlen": 256}))
         steps = 4 * 32 * 2 * 2
         cells = {line.split(" | ")[0]: line.split(" | ")[1] for line in lines if " | " in line}
         self.assertEqual(cells["| cycles"], f"{20 * 132 / steps:.0f}")

@@ -10,11 +10,9 @@ from base import RESULTS, Scratch, like, read
 from ladder.figures import measured
 from ladder.figures.gallery import figure_data
 from ladder.figures.measured import Files
-from ladder.figures.pages import TABLES
+from ladder.figures.pages import table
 from ladder.files import newest_measured
 
-PAPER = "scripts/figures measure --grid paper"
-SIM = "scripts/figures measure --sim"
 GPU = os.path.basename(newest_measured())
 COMMITTED = {name: json.loads(read(RESULTS, name)) for name in os.listdir(RESULTS)
              if name.endswith(".json")}
@@ -57,4 +55,4 @@ class Changed(Scratch):
         return figure_data(Files(name), lines.append), "\n".join(lines)
 
     def table(self, name, file=GPU):
-        return "\n".join(TABLES[name](Files(file), name))
+        return table(Files(file), name)

@@ -23,7 +23,6 @@ from ladder.exercises.lessons import written
 from ladder.exercises.masks import wrong_mask
 
 BIN = os.path.join(ROOT, "build/bin")
-HEADERS = ("rung.h", "machine/machine.h", "tile/tile.h", "tile/rows.h")
 IN_CODE = {number: exercise for number, exercise in EXERCISES.items() if exercise.file}
 
 
@@ -84,22 +83,9 @@ class Code(unittest.TestCase):
         jobs = [(exercise.file, number, patch) for number, exercise in IN_CODE.items()
                 for patch in patches(number, exercise)]
 
-        def with_headers(*options):
-            """These options, and the headers of all files compiled beforehand with them."""
-            path = write(folder.name, "".join(options) or "often", "all.h", text="".join(
-                f'#include "{header}"\n' for header in HEADERS))
-            lab = Lab(os.path.dirname(BIN), folder.name)
-            compiling, _, built = lab.commands(jobs[0][0])
-            lab.tool(compiling, {built: path + ".gch", compiling[-1]: path}, *options)
-            return [*options, "-include", path]
-
-        # -O0 compiles sooner than the build does, for what runs once.
-        options = {True: with_headers(), False: with_headers("-O0")}
-
         def build(job):
             file, number, patch = job
-            lab = Lab(os.path.dirname(BIN), os.path.join(folder.name, patch),
-                      options[isinstance(IN_CODE[number], Change)])
+            lab = Lab(os.path.dirname(BIN), os.path.join(folder.name, patch))
             write(lab.scratch(number, file), text=patched(read(ROOT, file), patch_text(patch)))
             return lab, lab.compile(number, file)
 

@@ -1,111 +1,96 @@
-"""Tests of the figures, over the committed measurements as each test changes them (committed.py),
-and of the drawings.
+"""Tests of the figures, over the committed measurements as each test changes them (committed.py).
 
 Run alone: python3 scripts/tests/figures_test.py
 """
 
-import inspect
+import importlib.util
 import json
+import math
 import os
 import pickle
-import re
 import shutil
 import unittest
-from xml.etree import ElementTree
+import unittest.mock
 
-from base import RESULTS, ROOT, SCRIPTS, Scratch, like, read
-from committed import COMMITTED, GPU, OTHER, PAPER, PICKLED, Changed
-from ladder.drawings.make import DRAWINGS
-from ladder.drawings.pen import COLOURS
-from ladder.figures import gallery
+from base import RESULTS, ROOT, SCRIPTS, Scratch, like
+from committed import COMMITTED, GPU, OTHER, PICKLED, Changed
+from ladder.figures import names, style
 from ladder.figures.gallery import FIGURES, digest, figure_data
 from ladder.figures.measured import Files
-from ladder.figures.memory import names_of
-from ladder.figures.pages import TABLES, stale
-from ladder.figures.pipeline import box_colour
-from ladder.files import course_pages
-
-SVG = "{http://www.w3.org/2000/svg}"
+from ladder.figures.pages import TABLES
 
 
 class Figures(Changed):
-    def test_what_is_missing_is_said_and_left_out(self):
-        """(what is taken away; the figures that go; those of which more is said; the tables that
-        have nothing, and what others say)"""
+    def test_what_is_not_measured_is_left_out(self):
+        """(what is taken away, the figures that go, the tables that have nothing)"""
         def without(of=GPU, **wanted):
             return lambda: self.drop(self.data[of], lambda c, r: like(r, **wanted))
 
         def having(option, *names):
             return lambda: [self.drop(self.data[of], lambda c, r: option in c) for of in names]
 
-        def uncounted():
-            for record in self.gpu["records"]:
-                record["dram_read_bytes"] = None
-
-        two = "two_gpus", "two_gpus", "two_gpus_kernels two_gpus_steps", ""
+        two = "two_gpus", "two_gpus_kernels two_gpus_steps"
         fp16 = "sm90_beside_cudnn_fp16 backward_beside_cudnn_fp16"
-        for change, gone, said, nothing, text in (
+        for change, figures, tables in (
                 (lambda: self.gpu.update(peers=[p for p in self.gpu["peers"]
-                                                if p["variant"] != "cudnn"]), "",
-                 "tflops_fwd tflops_bwd tflops_both decode", fp16, "| cuDNN | – | – | – | – |"),
+                                                if p["variant"] != "cudnn"]), "", fp16),
                 (lambda: self.gpu.update(peers=[]), "decode",
-                 "tflops_fwd tflops_bwd tflops_both decode",
-                 "peers decode mma_beside_flash mma_backward_beside_flash " + fp16, "| – · "),
-                (lambda: self.gpu.update(ceilings=None), "roofline two_gpus shared_roof",
-                 "roofline two_gpus shared_roof", two[2], "TFLOP/s of `fp8`"),
-                (uncounted, "", "traffic roofline", "",
-                 f"DRAM is not measured yet: `{PAPER}`, where counters may be read."),
-                (lambda: self.gpu.update(skipped=[]), "", "workspace", "", ""),
-                (without(rung="00_naive"), "", "speedup", "", "did not have `naive` yet"),
-                (without(rung="06_backward"), "tflops_bwd tflops_both",
-                 "all speedup tflops_bwd tflops_both shared_roof",
+                 "peers decode mma_beside_flash mma_backward_beside_flash " + fp16),
+                (lambda: self.gpu.update(ceilings=None), "roofline two_gpus shared_roof", two[1]),
+                (lambda: self.gpu.update(skipped=[]), "", ""),
+                (without(rung="00_naive"), "", ""),
+                (without(rung="06_backward"), "tflops_bwd tflops_both shared_roof",
                  "mma_backward_beside_flash backward_beside_others backward_beside_cudnn_fp16 "
-                 "training_beside_others", "; ours is 05's `"),
-                (without(rung="05_flash_v2"), "decode", "all decode",
+                 "training_beside_others"),
+                (without(rung="05_flash_v2"), "decode",
                  "decode fp8_times hopper_steps mma_beside_flash sm90_beside_cudnn "
-                 "sm90_beside_cudnn_fp16", "; ours is 06's `"),
-                (without(variant="split_kv"), "decode", "decode", "decode", ""),
-                (without(variant="swap"), "", "", "", "did not have `swap` yet"),
-                (without(variant="tma"), "", "shared_roof", "",
-                 "–: that run did not have `tma` yet."),
-                (without(dtype="fp16"), "", "", fp16, ""),
-                (having("--block", GPU), "", "block_size", "", ""),
-                (having("--block", GPU, "sim.json"), "block_size", "block_size", "", ""),
-                (having("--check full", GPU), "", "error", "", ""),
-                (without("sim.json"), "shared_roof fp8_error",
-                 "traffic block_size shared_roof fp8_error", "visits shared_roof fp8_error",
-                 "| not measured yet | not "),
-                (lambda: self.data.pop("traces.json"), "access pipeline pipeline_bwd",
-                 "access pipeline pipeline_bwd", "", ""),
-                (lambda: self.data.pop("clock.json"), "pipeline_measured", "pipeline_measured", "",
-                 ""),
-                (lambda: self.data.pop("profile.json"), "", "", "profile", ""),
+                 "sm90_beside_cudnn_fp16"),
+                (without(variant="split_kv"), "decode", "decode"),
+                (without(dtype="fp16"), "", fp16),
+                (having("--block", GPU), "", ""),
+                (having("--block", GPU, "sim.json"), "block_size", ""),
+                (having("--check full", GPU), "", ""),
+                (without("sim.json"), "shared_roof fp8_error", "visits shared_roof fp8_error"),
+                (lambda: self.data.pop("traces.json"), "access pipeline pipeline_bwd", ""),
+                (lambda: self.data.pop("clock.json"), "pipeline_measured", ""),
+                (lambda: self.data.pop("profile.json"), "", "profile"),
                 (lambda: self.data.pop(OTHER), *two),
                 (lambda: self.other.update(ceilings=None), *two), (without(OTHER), *two)):
             self.as_it_was()
-            before = self.said()[1]
             change()
-            data, lines = self.said()
-            files = Files(GPU)
-            tables = {name: "\n".join(make(files, name)) for name, make in TABLES.items()
-                      if name != "figures"}
-            with self.subTest(gone=gone, said=said, nothing=nothing, text=text):
-                self.assertEqual(set(FIGURES) - set(data), set(gone.split()))
-                more = [line for line in lines.splitlines() if line not in before]
-                self.assertEqual({re.match(r"\w+", line)[0] for line in more}, set(said.split()))
-                self.assertEqual({line.partition(" is left out: ")[0] for line in more
-                                  if " is left out: " in line}, set(gone.split()))
-                self.assertEqual({name for name in tables if tables[name].startswith("*")},
-                                 set(nothing.split()))
-                self.assertIn(text, "".join(tables.values()))
+            data, said = self.said()
+            nothing = {name for name in TABLES if self.table(name).startswith("*Not measured yet")}
+            with self.subTest(figures=figures, tables=tables):
+                self.assertEqual(set(FIGURES) - set(data), set(figures.split()))
+                self.assertEqual({line.split()[0] for line in said.splitlines()},
+                                 set(figures.split()))
+                self.assertEqual(nothing, set(tables.split()))
+                self.check(data)
 
     def test_the_sim_alone(self):
         data = figure_data(Files("sim.json"))
         self.assertEqual(set(data), {"traffic", "workspace", "block_size", "access", "pipeline",
                                      "pipeline_measured", "pipeline_bwd", "error", "fp8_error"})
-        self.assertIn("No GPU has been measured yet, so there are no times",
-                      self.table("ladder", "sim.json"))
-        self.assertNotIn("Ours are times", self.table("claims", "sim.json"))
+        self.check(data)
+        for table, words in (("ladder", "Times are"), ("claims", "Ours are times")):
+            self.assertIn(words, self.table(table))
+            self.assertNotIn(words, self.table(table, "sim.json"))
+
+    def check(self, data):
+        """Of every figure: captions, lines of points that a logarithm has, and in each panel a
+        label once, in the colour of its rung."""
+        colours = {step["rung"]: step["colour"] for step in self.sim["steps"] + self.gpu["steps"]}
+        for name, figure in data.items():
+            self.assertTrue(figure["title"] and FIGURES[name].caption)
+            for panel in figure["panels"]:
+                ones = [one for kind in ("bars", "lines", "points", "rows")
+                        for one in panel.get(kind, ())]
+                labels = [one["label"] for one in ones]
+                self.assertEqual(len(set(labels)), len(labels), name)
+                for one in ones:
+                    self.assertEqual(one.get("colour"), colours.get(one["rung"]), name)
+                    self.assertEqual(len(one.get("x", ())), len(one.get("x") and one["y"] or ()))
+                    self.assertTrue(all(0 <= y < math.inf for y in one.get("x") and one["y"] or ()))
 
     def test_which_step_stands_for_a_rung(self):
         """The last that ran, of those that run on this GPU; never one beside the ladder."""
@@ -126,7 +111,7 @@ class Figures(Changed):
         self.assertEqual([(bar["label"], bar["default"])
                           for bar in data["speedup"]["panels"][2]["bars"]],
                          [("06 deterministic", False)])
-        self.assertIn("06 bwd", json.dumps(data["traffic"]["kinds"][1]))  # the sim's stands
+        self.assertIn("06 bwd", json.dumps(data["traffic"]["panels"][1]))  # the sim's stands
         self.assertNotIn("tflops_bwd", data)
 
     def test_a_rung_that_is_added_shows_up(self):
@@ -140,10 +125,10 @@ class Figures(Changed):
                     of["records"].append({**record, "rung": "07_toy", "variant": "toy"})
         data = self.said()[0]
         bar = data["speedup"]["panels"][0]["bars"][-1]
-        self.assertEqual((bar["label"], bar["colour"], bar["place"], bar["default"]),
-                         ("07 toy", "#abcdef", 7, True))
-        for name in ("tflops_fwd", "traffic", "roofline", "error", "two_gpus"):
+        self.assertEqual((bar["label"], bar["default"]), ("07 toy", True))
+        for name in ("speedup", "tflops_fwd", "traffic", "roofline", "error", "two_gpus"):
             self.assertIn('"colour": "#abcdef", "place": 7', json.dumps(data[name]), name)
+        self.assertIn("03, 05, 07", json.dumps(data["workspace"]))
         self.assertIn("| [07_toy](07_toy/README.md) | `toy` | ", self.table("ladder"))
         self.assertIn("ours is 07's `toy` forward and 06's `sm90` backward.", self.table("peers"))
 
@@ -156,32 +141,13 @@ class Figures(Changed):
         self.assertEqual([bar["label"] for bar in panel["bars"] if bar["value"] == 1], ["01 tile"])
         self.assertIn("| × 01 |", self.table("ladder"))
 
-    def test_steps_that_need_the_same_share_a_name(self):
-        every = [("05", step) for step in "abcdef"] + [("06", "a"), ("06", "b")]
-        for steps, names in (("abcdef", "05"), ("cdef", "05 from c on"), ("bcd", "05 b to d"),
-                             ("bc", "05 b, c"), ("bd", "05 b, d"), ("bce", "05 b, c, e"),
-                             ("abdef", "05 without c")):
-            self.assertEqual(names_of([("05", step) for step in steps], every), [names])
-        self.assertEqual(names_of(every[2:-1], every), ["05 from c on", "06 a"])
-
-    def test_the_digest_is_of_the_code_that_draws_and_of_the_data(self):
-        for name, (_, draw) in FIGURES.items():
-            code = gallery.drawing_code(name)
-            for path in (draw.__code__.co_filename, gallery.style.__file__,
-                         gallery.names.__file__):
-                self.assertIn(read(path), code, name)
-        self.assertIn(inspect.getsource(inspect.getmodule(box_colour)),
-                      gallery.drawing_code("pipeline_measured"))  # in another figure's colours
-        self.assertNotEqual(digest("error", {"x": 1}), digest("error", {"x": 2}))
-
     def test_two_gpus(self):
         about = self.said()[0]["two_gpus"]
         # The same whichever of the files is drawn: the GPU with less bandwidth comes first.
         self.assertEqual(self.said(OTHER)[0]["two_gpus"], about)
         for record in self.records(rung="02_safe_softmax"):
             record["smem_bytes"] += 1
-        self.assertIn("two_gpus: left out of it: d = 64: 02 safe, which is not the same",
-                      self.said()[1])
+        self.assertNotIn("02 safe", json.dumps(self.said()[0]["two_gpus"]))
         table = self.table("two_gpus_steps")
         self.assertNotIn("| 02 `safe` |", table)
         self.assertRegex(table, "not the same in both files: 02 `safe`")
@@ -191,6 +157,34 @@ class Figures(Changed):
                 record["dram_read_bytes"] = None
         self.assertRegex(self.table("two_gpus_steps"), r"\| 00 `naive` \| .* ms \| 1.\d\d \| – \|")
         self.assertIsNone(self.said()[0]["two_gpus"]["panels"][0]["rows"][0]["expected"])
+
+    def test_the_digest_is_of_the_data_and_of_the_code_that_draws_it(self):
+        for name, one in FIGURES.items():
+            self.assertNotEqual(digest(name, {"x": 1}), digest(name, {"x": 2}))
+            with unittest.mock.patch("inspect.getsource", return_value="") as source:
+                digest(name, {})
+            self.assertLessEqual({one.draw.__module__, style.__name__, names.__name__},
+                                 {module.__name__ for (module,), _ in source.call_args_list})
+
+    def test_nothing_is_cut_off_and_no_name_covers_another(self):
+        if not importlib.util.find_spec("matplotlib"):
+            self.skipTest("there is no matplotlib in this Python")
+        plt = style.pyplot()
+        import numpy as np
+        from matplotlib.text import Text
+        from matplotlib.transforms import Bbox
+        for name, data in self.said()[0].items():
+            figure = FIGURES[name].draw(plt, data)
+            figure.canvas.draw()
+            drawn = figure.get_tightbbox(figure.canvas.get_renderer())
+            both = Bbox.union([drawn, figure.bbox_inches])
+            self.assertTrue(np.allclose(both, figure.bbox_inches, atol=0.02), f"{name}: {drawn}")
+            for axis in figure.axes:
+                # Without the arrow, which an annotation's own extent has.
+                ends = [Text.get_window_extent(text).expanded(1, 0.8) for text in axis.texts
+                         if getattr(text, "arrow_patch", None)]
+                self.assertEqual([box.count_overlaps(ends) for box in ends], [1] * len(ends))
+            plt.close(figure)
 
 
 class Command(Scratch):
@@ -210,12 +204,12 @@ class Command(Scratch):
         return result
 
     def test_all_are_drawn(self):
-        page = self.write("page.md", "A lesson.\n<!-- claims:begin -->\n<!-- claims:end -->\n")
+        self.write("page.md", "A lesson.\n<!-- claims:begin -->\n<!-- claims:end -->\n")
         result = self.plot(GPU, "--out", "one", "--readme", "page.md")
         self.assertEqual(sorted(os.listdir(self.at("one"))), sorted(f"{n}.svg" for n in FIGURES))
         self.assertIn("Wrote the tables of page.md: claims.", result.stderr)
         self.assertRegex(self.read("page.md"), r"(?s)^A lesson.\n<!-- claims:begin -->\n\n\|")
-        self.assertEqual(stale(Files(self.at(GPU)), self.at("one"), [page]), [])
+        self.plot(GPU, "--out", "one", "--readme", "page.md", "--check")
         # What is drawn again is the same to the byte; what a new file lacks is removed.
         before = self.read("one/error.svg")
         os.unlink(self.at("one/error.svg"))
@@ -253,40 +247,6 @@ class Command(Scratch):
         self.assertIn("there is no nosuch.json",
                       self.plot("nosuch.json", "--check", status=2).stderr)
         self.assertIn("there are speedup", self.plot("--only", "x", status=2).stderr)
-
-
-class Drawings(unittest.TestCase):
-    def each(self):
-        """(name, root, text) of all that are committed."""
-        for name in DRAWINGS:
-            text = read(RESULTS, "drawings", f"{name}.svg")
-            yield name, ElementTree.fromstring(text), text
-
-    def test_each_is_well_formed_and_has_both_colour_schemes(self):
-        for name, root, text in self.each():
-            light, _, dark = root.find(SVG + "style").text.partition("prefers-color-scheme:dark")
-            for element in root.iter():
-                for kind in element.get("class", "").split():
-                    if kind.partition("-")[0] in COLOURS:
-                        self.assertIn(f".{kind}{{", light, name)
-                        self.assertIn(f".{kind}{{", dark, name)
-            self.assertEqual(root.find(SVG + "title").text, DRAWINGS[name][0])
-            self.assertNotIn("<script", text)
-
-    def test_texts_are_large_enough_and_within_the_view_box(self):
-        # What a character takes of its size, roughly, in a wide font: DejaVu Sans.
-        for name, root, _ in self.each():
-            wide, high = map(float, root.get("viewBox").split()[2:])
-            for text in root.iter(SVG + "text"):
-                size, x = float(text.get("font-size")), float(text.get("x"))
-                length = size * sum(0.37 if c in "fijlrtI.,:;'() " else 0.62 for c in text.text)
-                left = x - {"middle": 0.5, "end": 1}.get(text.get("text-anchor"), 0) * length
-                self.assertTrue(10 <= size <= float(text.get("y")) <= high - 4 and
-                                0 <= left and left + length <= wide, (name, text.text))
-
-    def test_each_is_shown(self):
-        pages = "".join(map(read, course_pages()))
-        self.assertEqual([n for n in DRAWINGS if f"drawings/{n}.svg" not in pages], [])
 
 
 if __name__ == "__main__":

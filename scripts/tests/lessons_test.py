@@ -47,29 +47,25 @@ TIME = (rf"(?:{NUMBER}\s*(?:ns|[µμu]s|ms|s|min)\b|{NUMBER}\s*[kMGT]?(?:FLOP|B)
 CORES = r"sim on \d+ cores?"
 TOKEN = re.compile(rf"(?P<time>{TIME})|(?P<cores>{CORES})|(?P<bytes>{NUMBER}\s*[kMGT]?B\b)|"
                    rf"(?P<number>{NUMBER})|(?P<any>…)|(?P<space>\s+)|(?P<text>.)")
+ANY = {"time": TIME, "cores": CORES, "any": r".*?", "space": r"\s+"}  # what may stand there
 
 
-@functools.lru_cache(maxsize=None)
-def pattern(line):
-    """The expected line as a regular expression whose groups are its floating-point numbers."""
+def pattern(lines):
+    """The expected lines as a regular expression whose groups are their floating-point numbers."""
     parts, floats = [], []
-    for token in TOKEN.finditer(line.strip()):
-        kind, text = token.lastgroup, token.group()
-        if kind == "time":
-            parts.append(TIME)
-        elif kind == "cores":
-            parts.append(CORES)
-        elif kind == "any":
-            parts.append(r".*?")
-        elif kind == "space":
-            parts.append(r"\s+")
-        elif kind == "number" and not text.isdigit():
-            parts.append(rf"({NUMBER})")
-            floats.append(float(text))
-        elif kind in ("number", "bytes"):
-            parts.append(rf"(?<!\d)(?<!\d\.){re.escape(text)}(?!\d|\.\d|[eE][+-]?\d)")
-        else:
-            parts.append(re.escape(text))
+    for line in lines:
+        for token in TOKEN.finditer(line.strip()) if line.strip() != "…" else ():
+            kind, text = token.lastgroup, token.group()
+            if kind in ANY:
+                parts.append(ANY[kind])
+            elif kind == "number" and not text.isdigit():
+                parts.append(rf"({NUMBER})")
+                floats.append(float(text))
+            elif kind in ("number", "bytes"):
+                parts.append(rf"(?<!\d)(?<!\d\.){re.escape(text)}(?!\d|\.\d|[eE][+-]?\d)")
+            else:
+                parts.append(re.escape(text))
+        parts.append(r"\n" if line.strip() != "…" else r"(?:.*\n)*?")
     return re.compile("".join(parts)), floats
 
 
@@ -81,35 +77,10 @@ def close(a, b):
     return smaller > 0 and abs(a - b) < 0.05 * 10 ** math.floor(math.log10(smaller))
 
 
-def same_line(expected, actual):
+def same(expected, actual):
     regex, floats = pattern(expected)
-    match = regex.fullmatch(actual.strip())
+    match = regex.fullmatch("".join(f"{line.strip()}\n" for line in actual))
     return bool(match) and all(close(x, float(y)) for x, y in zip(floats, match.groups()))
-
-
-def first_difference(expected, actual):
-    """None if the lines agree, else (index in expected, index in actual) of where they part."""
-    furthest = (0, 0)
-
-    @functools.lru_cache(maxsize=None)
-    def agree(i, j):
-        nonlocal furthest
-        furthest = max(furthest, (i, j))
-        if i == len(expected):
-            return j == len(actual)
-        if expected[i].strip() == "…":
-            return any(agree(i + 1, k) for k in range(j, len(actual) + 1))
-        return j < len(actual) and same_line(expected[i], actual[j]) and agree(i + 1, j + 1)
-
-    return None if agree(0, 0) else furthest
-
-
-def trimmed(lines):
-    while lines and not lines[-1].strip():
-        lines = lines[:-1]
-    while lines and not lines[0].strip():
-        lines = lines[1:]
-    return lines
 
 
 # ---- reading the lessons ----
@@ -171,15 +142,13 @@ class Lessons(unittest.TestCase):
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, encoding="utf-8", errors="replace")
         # What ends in an ellipsis is progress, shown where a machine is slow.
-        actual = trimmed([line for line in done.stdout.splitlines() if not line.endswith(" …")])
-        expected = trimmed(command.output)
-        parted = first_difference(expected, actual)
-        if parted:
-            i, j = parted
-            self.fail("\n".join([
-                where, "", "quoted:  " + (expected[i] if i < len(expected) else "(nothing more)"),
-                "printed: " + (actual[j] if j < len(actual) else "(nothing more)"), "",
-                "All that it printed:", *actual]))
+        actual = [line for line in done.stdout.strip("\n").splitlines() if not line.endswith(" …")]
+        expected = "\n".join(command.output).strip("\n").splitlines()
+        if not same(expected, actual):
+            parted = next((i for i in range(len(expected))
+                           if not same([*expected[:i + 1], "…"], actual)), -1)
+            self.fail("\n".join([where, "", f"quoted: {expected[parted:][:1]}, and it printed:",
+                                 *actual]))
         self.assertEqual(done.returncode, command.status, f"{where}: exit status")
 
 
@@ -237,7 +206,7 @@ class Comparison(unittest.TestCase):
     """The tests above are worth what their comparison is worth."""
 
     def test_what_is_the_same(self):
-        for same, expected, *others in (
+        for agree, expected, *others in (
                 # Integers and byte figures to the digit
                 (True, "scores   65536 B", "scores 65536 B"), (False, "65536 bytes", "65537 bytes"),
                 (False, "6553", "65536"), (False, "6", "6.5"),
@@ -259,10 +228,11 @@ class Comparison(unittest.TestCase):
                 (True, '{"rung": "00", … "seqlen": 32, …}',
                  '{"rung": "00", "x": 32, "seqlen": 32, "y": 1}'),
                 (False, "a 1\n…\nb 2", "a 1\nx\nb 3", "a 1\nb 2\nx"),
+                (False, "…5 B", "15 B", "1.5 B"), (False, "5…", "5.5", "5e3"),
                 (False, '… "seqlen": 32, …', '{"seqlen": 64, "y": 32, "z"}')):
             for other in others:
-                parted = first_difference(expected.splitlines(), other.splitlines())
-                self.assertEqual(parted is None, same, (expected, other))
+                self.assertEqual(same(expected.splitlines(), other.splitlines()), agree,
+                                 (expected, other))
 
     def test_commands(self):
         self.assertEqual([(one.text, one.line, one.output, one.status) for one in commands(

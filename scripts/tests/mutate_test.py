@@ -3,20 +3,17 @@
 Run alone: python3 scripts/tests/mutate_test.py
 """
 
+import collections
 import contextlib
-import functools
 import io
 import json
 import os
-import tempfile
 import unittest
 
-from base import ROOT, Scratch, read
+from base import ROOT, Scratch
 from ladder.console import Stop
-from ladder.mutate import judge, known, main
-from ladder.mutate.code import masked
+from ladder.mutate import judge, main
 from ladder.mutate.judge import Suites
-from ladder.mutate.plant import Garden, with_mutants
 from ladder.mutate.rules import key, mutants
 
 
@@ -27,11 +24,6 @@ def changes(body):
     for m in mutants("a.cu", text):
         found.setdefault(m.rule, set()).add((m.was, m.now))
     return found
-
-
-@functools.lru_cache(None)
-def of_file(file):
-    return mutants(file, read(ROOT, file))
 
 
 class Rules(unittest.TestCase):
@@ -69,7 +61,6 @@ class Rules(unittest.TestCase):
         self.assertEqual(changes("constexpr int k = 2 + 3;\nstatic_assert(k == 5);\n"
                                  "if constexpr (k > 3) {}\n// a + b\n#pragma unroll 2\n"), {})
         self.assertEqual(mutants("a.cu", "int host(int a) { return a + 1; }"), [])
-        self.assertEqual(len(masked('f("a + b");  // c\n')), len('f("a + b");  // c\n'))
 
     def test_not_over_what_nothing_orders(self):
         declared = ("const auto w = smem.take<float>(n);\nAccumulator<16, 8> S;\n"
@@ -77,7 +68,6 @@ class Rules(unittest.TestCase):
         for statements, swapped in (
                 ("__syncthreads();\nm = max(m, row_max(S));", False),  # in registers
                 ("__syncthreads();\nm = max(m, max_over_warps(w));", True),
-                ("__syncthreads();\nmul_rows(S, w + n);", True),
                 ("__syncthreads();\nm = w[n];", True),
                 ("wgmma_wait<0>(S);\nm = row_max(S);", True),  # that it waits for
                 ("wgmma_wait<0>(S);\nm = m + m;", False),
@@ -95,7 +85,7 @@ class Rules(unittest.TestCase):
     def test_variables_exchanged(self):
         found = changes("const int row = n, j = 2;\nfloat sum = 0;\nfor (int k = 0; k < row; ++k) "
                         "sum += x[k];\nauto& same = sum;\nf(same, sum);\nsmem.take<T>(j);\n"
-                        "{ const float other = sum; }\nf([](int i) { return i; }, row);\n"
+                        "{ const float other = sum; }\nf(row);\n"
                         "Q.free[k].wait(p.N);\nbool a = 0;\nconst bool b = 1;\na = b;")["variable"]
         names = {was: {now for one, now in found if one == was} for was, _ in found}
         self.assertEqual(names, {"row": {"j", "k"}, "k": {"j"}, "j": {"n"}, "p.N": {"p.N_kv"},
@@ -135,51 +125,29 @@ class Rules(unittest.TestCase):
         self.assertEqual([key(m) for m in one], [key(m) for m in moved])
         self.assertEqual(len({key(m) for m in one}), len(one))
 
-    def test_planted_with_no_number_the_text_is_what_it_was(self):
-        text = "__global__ void f(int n) {\n  if (n < 3 && n > 1) g(n + 1);\n}\n"
-        numbered = dict(enumerate(mutants("a.cu", text)))
-        planted, whose = with_mutants(text, numbered, "/a.cu")
-        self.assertIn("#line 1 \"/a.cu\"\n", planted)
-        for m in numbered.values():  # all are there, nested as they stand
-            self.assertNotIn("{was}", planted)
-        self.assertEqual(planted[planted.index("#line"):].count("\n"), text.count("\n") + 1)
-        own = {}  # what is whose: by this a mutant that does not compile is known
-        for begin, end, number in whose:
-            own[number] = own.get(number, "") + planted[begin:end]
-        for number, m in numbered.items():
-            self.assertRegex(own[number], rf"\bM?{number}\b")
+    def test_those_of_the_tree(self):
+        """Each source has some, and the list of those that may survive names none that is gone."""
+        suites = Suites(ROOT)
+        every = [m for file in suites.files() for m in mutants(file, suites.read(file))]
+        number_of = collections.Counter(m.file for m in every)
+        for file in suites.rungs + suites.headers:
+            self.assertTrue(number_of[file] > 5 or "cublas" in file, file)
+        of_line = collections.defaultdict(list)
+        for m in every:
+            of_line[m.line].append(m)
+        for entry in main.load_known(main.KNOWN):
+            self.assertTrue(entry.reason.strip() and (entry.line or entry.was), entry)
+            here = of_line[entry.line] if entry.line else every
+            self.assertTrue(any(main.answers(entry, m) for m in here), f"gone: {entry}")
 
-    def test_every_source_of_the_tree_has_some(self):
-        for file in Suites(ROOT).files():
-            if "cublas" not in file and file not in Suites(ROOT).checks:
-                self.assertGreater(len(of_file(file)), 5, file)
-
-
-class Known(unittest.TestCase):
-    def load(self, entries):
-        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-            json.dump(entries, file)
-            file.flush()
-            return known.load(file.name)
-
-    def test_what_is_left_out_stands_for_any(self):
+    def test_what_the_list_leaves_out_stands_for_any(self):
         m = mutants("a.h", "__device__ int f(int a) { return a + 1; }\n")[0]
-        self.assertEqual((m.was, m.now), ("+", "-"))
-        for entry in ({"was": "+"}, {"line": m.line}, {"file": "a.h", "was": "+", "now": "-"}):
-            self.assertEqual(known.reason_for([{**entry, "reason": "why"}], m), "why")
-        for entry in ({"was": "-"}, {"line": "f"}, {"file": "b.h", "was": "+"},
-                      {"was": "+", "nth": 1}):
-            self.assertIsNone(known.reason_for([{**entry, "reason": "why"}], m))
-            self.assertEqual(len(known.stale([{**entry, "reason": "why"}], [m])), 1)
-
-    def test_an_entry_must_say_what_and_why(self):
-        for entry in ({"was": "+"}, {"was": "+", "reason": " "}, {"file": "a", "reason": "why"},
-                      {"was": "+", "lin": "x", "reason": "why"}):
-            self.assertRaises(Stop, self.load, [entry])
-
-    def test_the_list_is_sound_and_every_entry_answers_to_something(self):
-        every = [m for file in Suites(ROOT).files() for m in of_file(file)]
-        self.assertEqual(known.stale(known.load(), every), [])
+        for fields, answers in (({"was": "+"}, True), ({"line": m.line}, True),
+                                ({"file": "a.h", "was": "+", "now": "-", "nth": 0}, True),
+                                ({"was": "-"}, False), ({"line": "f"}, False),
+                                ({"file": "b.h", "was": "+"}, False),
+                                ({"was": "+", "nth": 1}, False)):
+            self.assertEqual(main.answers(main.Entry("why", **fields), m), answers, fields)
 
 
 # A toy: sums of a row, of which the tests see the first three alone.
@@ -189,6 +157,8 @@ KERNEL = """\
 #define __global__
 __global__ void sum(const int* x, int* out, int n) {
   int total = 0;
+  const auto order = [&](int) { fence_all(); };
+  order(2);  // and before that it does not compile
   for (int i = 0; i < n; ++i) {
     if (x[i] > 100) total = 100;  // no test has so much
     total = total + twice(x[i]);
@@ -205,6 +175,7 @@ WORD = """\
 #pragma once
 #define __device__
 inline __device__ int twice(int x) { return x * 2; }
+inline void fence_all() {}
 """
 TESTS = """\
 #include <gtest/gtest.h>
@@ -248,13 +219,16 @@ class Toy(Scratch):
         return status, out.getvalue()
 
     def states(self):
-        return {tuple(one.split("\t")[1:4]): what for one, what in
-                json.loads(self.read("build/mutate/results.json")).items()}
+        found = map(json.loads, self.read("build/mutate/results.jsonl").splitlines())
+        return {tuple(one["mutant"].split("\t")[1:4]): one for one in found}
 
     def test_finds_survivors_goes_on_and_believes_the_list(self):
+        self.mutate("--count", "9")
         status, said = self.mutate("--count", "0")
         self.assertEqual(status, 1, said)
         states = self.states()
+        lines = self.read("build/mutate/results.jsonl").splitlines()
+        self.assertEqual(len({json.loads(line)["mutant"] for line in lines}), len(lines))
         state = {where: what["state"] for where, what in states.items()}
         loop = "for (int i = 0; i < n; ++i) {"
         guard = "if (x[i] > 100) total = 100;"
@@ -264,6 +238,9 @@ class Toy(Scratch):
         self.assertEqual(state[guard, "x[i] > 100", "false"], "survived")
         self.assertEqual(state[guard, "x[i] > 100", "true"], "found")
         self.assertEqual(state[guard, "total = 100;", "(left out)"], "not reached")
+        before = "(before const auto order = [&](int) { fence_all(); };)"
+        self.assertEqual({where[1:] for where, what in state.items() if what == "does not compile"},
+                         {("order(2);", before), ("x", "out")})
         hang = states["n = n / 2;", "n = n / 2;", "(left out)"]
         self.assertEqual((hang["state"], hang["by"]),
                          ("found", "00_toy_test: no end within 1 s of a core's time"))
@@ -272,7 +249,7 @@ class Toy(Scratch):
         self.assertIn("x[i] > 100 → false", said)
 
         # Nothing is tried a second time, and what the list explains is no hole.
-        at = self.at("build/mutate/results.json")
+        at = self.at("build/mutate/results.jsonl")
         before = os.stat(at).st_mtime_ns
         holes = [where for where, what in state.items() if what in ("survived", "not reached")]
         self.write("known.json", [{"line": line, "was": was, "now": now, "reason": "a toy's"}
@@ -281,23 +258,6 @@ class Toy(Scratch):
         self.assertEqual(status, 0, said)
         self.assertIn("a toy's", said)
         self.assertEqual(os.stat(at).st_mtime_ns, before)
-
-    def test_takes_out_what_the_compiler_names(self):
-        garden = Garden(self.root, enumerate(mutants("00_toy/attention.cu", KERNEL)))
-        garden.write()
-        path = os.path.join(self.root, "00_toy/attention.cu")
-        planted, whose = garden.copies["00_toy/attention.cu"]
-        begin, _, number = next(one for one in whose if garden.numbered[one[2]].rule == "operator")
-        line = planted.count("\n", planted.index("#line"), begin)
-        begin -= planted.rindex("\n", 0, begin)
-        all_of_them = set(garden.numbered)
-        # By the column; what a declaration that fails takes with it stays for another round.
-        self.assertTrue(garden.take_out(f"{path}:{line}:{begin}: error: no\n"
-                                        f"{path}:8:1: error: 'x' was not declared in this scope\n"))
-        self.assertEqual(all_of_them - set(garden.numbered), {number})
-        self.assertFalse(garden.take_out(f"{path}:1:1: error: no\n"))
-        self.assertTrue(garden.take_out(f"{path}:8:1: error: 'x' was not declared in this scope\n"))
-        self.assertGreater(len(garden.unfit), 1)
 
     def test_a_sample_is_the_seeds(self):
         said = [self.mutate("--list", "--count", "4", "--seed", seed)[1] for seed in "0011"]
@@ -309,10 +269,11 @@ class Toy(Scratch):
                          r"\nguard +2\n2 of 2\n$")
 
     def test_refuses(self):
-        self.assertRaises(Stop, self.mutate, "--count", "-1")
         self.assertRaises(Stop, self.mutate, "--only", "nowhere")
-        self.assertRaises(Stop, self.mutate, "--kind", "guard,gard")
-        self.assertRaises(Stop, self.mutate, "--jobs", "0")
+        for words in ("--count -1", "--kind guard,gard", "--jobs 0"):
+            with self.assertRaises(SystemExit) as end:
+                self.mutate(*words.split())
+            self.assertEqual(end.exception.code, 2)
 
 
 if __name__ == "__main__":

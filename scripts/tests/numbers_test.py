@@ -142,24 +142,13 @@ class Numbers(unittest.TestCase):
 
 
 class Itself(unittest.TestCase):
-    def test_every_changed_digit_is_seen(self):
-        for path in lessons():
-            for line in prose(read(path)).splitlines():
-                for found in re.finditer(r"\d", line):
-                    at = found.start()
-                    changed = f"{line[:at]}{(int(found[0]) + 1) % 10}{line[at + 1:]}"
-                    self.assertNotEqual(numbers(line), numbers(changed), line)
-
-    def test_values(self):
-        for tex, right in ((r"4 \cdot 32{,}768 \cdot 9", 1179648), (r"\frac{128}{1024}", 0.125),
-                           (r"e^{-1}", math.exp(-1)), (r"\frac12 + 2^{-3}", 0.625),
-                           ("4 N", None), ("m", None), ("3(2 + 1)", 9)):
-            self.assertEqual(value(tex), right, tex)
-        self.assertEqual([holds("2/3", right) for right in ("0.667", "0.668", "0.67")],
-                         [True, False, True])
-        self.assertEqual([holds("e^{-80}", right) for right in
-                          (r"1.8 \cdot 10^{-35}", r"1.9 \cdot 10^{-35}", r"1.8 \cdot 10^{-34}")],
-                         [True, False, False])
+    def test_what_holds(self):
+        for left, rights in ((r"4 \cdot 32{,}768 \cdot 9", ("1{,}179{,}648", "1179649")),
+                             (r"e^{-1} + \frac12 + 3(2 + 1)", ("9.868", "9.867")),
+                             ("2/3", ("0.667", "0.668")), ("2/4", ("1/2", "1/3")),
+                             ("e^{-80}", (r"1.8 \cdot 10^{-35}", r"1.9 \cdot 10^{-35}"))):
+            self.assertEqual([holds(left, right) for right in rights], [True, False], left)
+        self.assertEqual([value("4 N"), value("m")], [None, None])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Holds what the pages show and say to the rest of the repository: excerpts to the code, links to
 files and headings, the glossary to the lessons, the list of functions to the headers; formulas to
-what GitHub reads as one, and lengths to what a reader has time for.
+what GitHub reads as one, lengths to what a reader has time for, and drawings to one language.
 
 Run alone: python3 scripts/tests/pages_test.py
 """
@@ -13,8 +13,9 @@ import re
 import subprocess
 import sys
 import unittest
+from xml.etree import ElementTree
 
-from base import ROOT, SECONDS, fences, read
+from base import RESULTS, ROOT, SECONDS, fences, read
 from ladder.files import course_pages
 
 
@@ -182,6 +183,39 @@ class Glossary(unittest.TestCase):
         end = next((i for i in range(begin + 1, len(lines))
                     if re.match(f"#{{1,{depth}}} ", lines[i])), len(lines))
         return "\n".join(lines[begin:end])
+
+
+class Drawings(unittest.TestCase):
+    """All of scripts/results/drawings speak one language, and are shown."""
+
+    SVG = "{http://www.w3.org/2000/svg}"
+
+    def test_each(self):
+        pages = "".join(map(read, course_pages()))
+        styles = set()
+        for path in glob.glob(os.path.join(RESULTS, "drawings/*")):
+            with self.subTest(name_of(path)):
+                root = ElementTree.fromstring(read(path))
+                style, *more = [one.text for one in root.iter(self.SVG + "style")]
+                styles.add(style)
+                self.assertTrue(root.find(self.SVG + "title").text)
+                self.assertIn(f"drawings/{os.path.basename(path)}", pages)
+                known = set(re.findall(r"\.([a-z]\w*(?:-\w+)?)", "".join([style, *more])))
+                for one in root.iter():
+                    self.assertLessEqual(set(one.get("class", "").split()), known)
+                    if one.tag == self.SVG + "text":
+                        self.check_text(one, *map(float, root.get("viewBox").split()[2:]))
+        self.assertEqual(len(styles), 1, "the first style block is the same in every drawing")
+        light, dark = styles.pop().split("@media (prefers-color-scheme: dark)")
+        self.assertEqual(*(sorted(re.findall(r"\.[\w-]+(?= \{ (?:fill|stroke): )", text))
+                           for text in (light, dark)))
+
+    def check_text(self, text, wide, high):
+        """Large enough, and within the view box where a font is wide, as DejaVu Sans is."""
+        size, x, y = (float(text.get(name)) for name in ("font-size", "x", "y"))
+        length = size * sum(0.37 if c in "fijlrtI.,:;'() " else 0.62 for c in text.text)
+        left = x - {"middle": 0.5, "end": 1}.get(text.get("text-anchor"), 0) * length
+        self.assertTrue(10 <= size <= y <= high - 4 and 0 <= left <= wide - length, text.text)
 
 
 class Lengths(unittest.TestCase):

@@ -4,6 +4,7 @@ scripts/figures clock's marks become.
 Run alone: python3 scripts/tests/pipeline_test.py
 """
 
+import itertools
 import json
 import unittest
 
@@ -12,7 +13,7 @@ from ladder import course
 from ladder.bench import clock
 from ladder.console import Stop
 from ladder.figures import replay
-from ladder.figures.pipeline_measured import panel as clock_panel
+from ladder.figures.pipeline import measured_panel
 
 FORWARD = course.PRODUCTS["attention"]
 
@@ -53,11 +54,11 @@ class Pipeline(unittest.TestCase):
             replay.replay([[event("wgmma", "K", amount=1)], waits], FORWARD)
 
     # What a consumer has to have before what, and the products that read a tile.
-    ORDER = {"attention": (("S", "softmax"), ("softmax", "O")),
-             "key_gradients": (("S", "softmax"), ("softmax", "scale"), ("dP", "scale"),
-                               ("softmax", "dV"), ("scale", "dK"), ("scale", "dQ"))}
-    READ_BY = {"attention": {"K": ("S",), "V": ("O",)},
-               "key_gradients": {"Q": ("S", "dK"), "dO": ("dP", "dV")}}
+    ORDER = {"attention": ("S softmax", "softmax O"),
+             "key_gradients": ("S softmax", "softmax scale", "dP scale", "softmax dV", "scale dK",
+                               "scale dQ")}
+    READ_BY = {"attention": {"K": ["S"], "V": ["O"]},
+               "key_gradients": {"Q": ["S", "dK"], "dO": ["dP", "dV"]}}
 
     def test_the_committed_traces(self):
         pipelines = json.loads(read(RESULTS, "traces.json"))["pipelines"]
@@ -66,74 +67,56 @@ class Pipeline(unittest.TestCase):
                           ("pipeline_bwd", 128), ("pipeline_bwd", 64)])
         for trace in pipelines:
             with self.subTest(figure=trace["figure"], head_dim=trace["head_dim"]):
-                self.check(trace)
+                self.check(trace, trace["kernel"])
 
-    def check(self, trace):
-        kernel, forward = trace["kernel"], trace["kernel"] == "attention"
+    def check(self, trace, kernel):
         played = replay.replay(trace["warps"], course.PRODUCTS[kernel])
-        consumers = range(len(played["consumers"]))
         rows, keys, d = trace["block_q"], trace["block_kv"], trace["head_dim"]
-        if forward:  # two tiles of Q
-            self.assertEqual(len(consumers), rows // 64)
-            steps = 2 * -(-trace["seqlen_kv"] // keys)
-            flops = 2 * 2 * rows * trace["seqlen_kv"] * d  # of all products of a kind
-        else:
-            steps = trace["seqlen"] // rows
-            self.assertEqual((len(consumers), keys, trace["seqlen_kv"], steps), (2, 128, 128, 3))
-            flops = steps * 2 * rows * keys * d
+        forward, consumers = kernel == "attention", range(len(played["consumers"]))
+        self.assertEqual(len(consumers), rows // 64 if forward else 2)
+        # Forward two tiles of Q.
+        steps = 2 * -(-trace["seqlen_kv"] // keys) if forward else trace["seqlen"] // rows
 
-        # Each consumer has each product once a step; the tensor cores do all FLOPs, one product at
-        # a time.
+        # Each consumer has each product once a step; the tensor cores do all FLOPs of each, one
+        # product at a time.
         names = [name for of in course.PRODUCTS[kernel].values() for name in of]
-        at = {(who, what, step): (begin, until)
-              for who, what, step, begin, until in played["products"]}
-        every = {(who, what, step) for who in consumers for what in names for step in range(steps)}
-        self.assertEqual(set(at), every)
-        self.assertEqual(len(played["products"]), len(every))
+        every = list(itertools.product(consumers, names, range(steps)))
+        at = {(who, what, step): span for who, what, step, *span in played["products"]}
+        self.assertEqual((set(at), len(played["products"])), (set(every), len(every)))
+        flops = steps * 2 * rows * d * (trace["seqlen_kv"] * 2 // steps if forward else keys)
         for what in names:
-            self.assertAlmostEqual(replay.MATMUL_FLOPS * sum(
-                until - begin for (_, name, _), (begin, until) in at.items() if name == what),
-                flops, msg=what)
+            cycles = sum(at[place][1] - at[place][0] for place in every if place[1] == what)
+            self.assertAlmostEqual(replay.MATMUL_FLOPS * cycles, flops, msg=what)
         in_turn = sorted(at.values())
-        for before, after in zip(in_turn, in_turn[1:]):
-            self.assertLessEqual(before[1], after[0])
+        self.assertTrue(all(a[1] <= b[0] for a, b in zip(in_turn, in_turn[1:])))
 
-        # Nothing begins before what it needs is there.
-        at.update({(who, what, step): (begin, until)
-                   for who in consumers for what, step, begin, until in played["consumers"][who]
-                   if what in ("softmax", "scale")})
-        copies = {}
-        for array, _, issued, landed, freed in played["copies"]:
-            copies.setdefault(array, []).append((issued, landed, freed))
-        if not forward:
-            self.assertEqual({array: len(of) for array, of in copies.items()}, {
-                "K": 1, "V": 1, "Q": steps, "dO": steps, "LSE_log2e": steps, "minus_delta": steps})
-        for who in consumers:
-            for step in range(steps):
-                for first, then in self.ORDER[kernel]:
-                    for other in consumers if then == "dQ" else [who]:  # needs the dS of both
-                        self.assertLessEqual(at[other, first, step][1], at[who, then, step][0])
-                for array, products in self.READ_BY[kernel].items():
-                    _, landed, freed = copies[array][step]
-                    for begin, until in (at[who, product, step] for product in products):
-                        self.assertLessEqual(landed, begin)
-                        if freed is not None or step + 1 < steps:  # the last may stay
-                            self.assertLessEqual(until, freed)
-                    stages = 3 if (array, forward, d) == ("Q", False, 128) else 2
-                    if step + stages < steps:
-                        self.assertGreaterEqual(copies[array][step + stages][0], freed)
+        # Nothing begins before what it needs is there: sums, tiles, and stages that are free.
+        at |= {(who, what, step): span for who in consumers
+               for what, step, *span in played["consumers"][who] if what in ("softmax", "scale")}
+        for who, order, step in itertools.product(consumers, self.ORDER[kernel], range(steps)):
+            first, then = order.split()
+            for other in consumers if then == "dQ" else [who]:  # needs the dS of both
+                self.assertLessEqual(at[other, first, step][1], at[who, then, step][0])
+        for array, products in self.READ_BY[kernel].items():
+            copies = [copy for copy in played["copies"] if copy[0] == array]
+            self.assertEqual(len(copies), steps)
+            for step, (_, stage, _, landed, freed) in enumerate(copies):
+                reads = [at[who, what, step] for who in consumers for what in products]
+                self.assertLessEqual(landed, min(reads)[0])
+                later = [copy for copy in copies[step + 1:] if copy[1] == stage]
+                self.assertLessEqual(max(end for _, end in reads), freed or played["end"])
+                self.assertTrue(not later or freed <= later[0][2])
 
-        # The point of it: backward, P is worked out under dP.
-        if not forward:
-            self.assertTrue(any(at[who, "softmax", step][0] < at[who, "dP", step][1]
-                                for who in consumers for step in range(steps)))
-            return
-
-        # Forward, from the second step on softmaxes run under the consumer's own product PV of the
-        # step before, and as far as they outlast it, under another's.
+        # The point of it: softmaxes under products. Backward P is worked out under dP; forward,
+        # from the second step on, under the consumer's own product PV of the step before, and as
+        # far as it outlasts that, under another's.
         def under(mine, others):
             return any(mine[0] < until and begin < mine[1] for begin, until in others)
 
+        if not forward:
+            self.assertTrue(any(under(at[who, "softmax", step], [at[who, "dP", step]])
+                                for who in consumers for step in range(steps)))
+            return
         others = [at[place] for place in every if place[0] != 0]
         outlast = 0
         for step in range(1, steps // 2):
@@ -146,36 +129,41 @@ class Pipeline(unittest.TestCase):
         self.assertEqual(outlast > 0, d == 64)  # at d = 128 a softmax is as long as a product
 
 
-class ClockTest(unittest.TestCase):
+class Clock(unittest.TestCase):
     """Marks as boxes: consumers of 8 steps of 320 cycles, the second one 160 later."""
 
     def boxes(self, variant, parts, late):
+        """{consumer, or None where nobody has a product: [kind, text, from, to], …}"""
         shown = [[[1000 + 160 * who + 320 * (step + (late and what >= clock.O_ISSUED)) + part
                    for what, part in enumerate(parts)] for step in range(clock.STEPS)]
                  for who in (0, 1)]
-        return clock_panel({"variant": variant, "shown": shown, "block_q": 128, "block_kv": 128,
-                            "head_dim": 128, "cycles": {"step": 4096}, "sm_ghz": 1.5,
-                            "tflops": 500, "tflops_marked": 490}, 640)
+        panel = measured_panel({"variant": variant, "shown": shown, "block_q": 128,
+                                "block_kv": 128, "head_dim": 128, "cycles": {"step": 4096},
+                                "sm_ghz": 1.5, "tflops": 500, "tflops_marked": 490}, 640)
+        found = {None: [], 0: [], 1: []}
+        for kind, text, consumer, *span, _, _ in panel["boxes"]:
+            found[consumer].append([kind, text, *span])
+        return found
 
     def test_marks_become_boxes(self):
         # Begins, S issued, S done, softmax done, P ready, P·V issued, done.
-        panel = self.boxes("producer", [0, 10, 100, 200, 220, 230, 300], False)
-        self.assertEqual([box for box in panel["boxes"] if box[0] == 0 and box[4] <= 320],
-                         [[0, "S", "S14", 0, 100], [0, "O", "O14", 220, 300],
-                          [0, "softmax", "P14", 100, 200], [0, "rest", "", 200, 220]])
+        boxes = self.boxes("producer", [0, 10, 100, 200, 220, 230, 300], False)
+        self.assertEqual([box for box in boxes[0] if box[3] <= 320],
+                         [["S", "S14", 0, 100], ["O", "O14", 220, 300],
+                          ["softmax", "P14", 100, 200], ["rest", "", 200, 220]])
         # Of the second consumer: half of step 13's, cut off where the panel begins.
-        self.assertIn([1, "O", "O13", 60, 140], panel["boxes"])
-        self.assertEqual(panel["idle"][:2], [[140, 160], [300, 320]])
+        self.assertIn(["O", "O13", 60, 140], boxes[1])
+        self.assertEqual(boxes[None][-4:-2], [["idle", "", 140, 160], ["idle", "", 300, 320]])
         # Where P·V is step 13's, and is not done before S is; then nobody asks until the softmax is
         # done.
-        panel = self.boxes("overlap", [0, 10, 100, 200, 240, 20, 210], True)
-        self.assertEqual([box for box in panel["boxes"] if box[0] == 0 and box[4] <= 320],
-                         [[0, "S", "S14", 0, 100], [0, "O", "O13", 10, 100],
-                          [0, "perhaps", "", 100, 210], [0, "softmax", "P14", 100, 200],
-                          [0, "rest", "", 210, 240]])
+        boxes = self.boxes("overlap", [0, 10, 100, 200, 240, 20, 210], True)
+        self.assertEqual([box for box in boxes[0] if box[3] <= 320],
+                         [["S", "S14", 0, 100], ["O", "O13", 10, 100],
+                          ["perhaps", "", 100, 210], ["softmax", "P14", 100, 200],
+                          ["rest", "", 210, 240]])
         # Waited for after the softmax
-        panel = self.boxes("overlap", [0, 10, 100, 200, 300, 20, 280], True)
-        self.assertIn([0, "O", "O13", 10, 280], panel["boxes"])
+        boxes = self.boxes("overlap", [0, 10, 100, 200, 300, 20, 280], True)
+        self.assertIn(["O", "O13", 10, 280], boxes[0])
 
 
 if __name__ == "__main__":

@@ -6,12 +6,13 @@ Run alone: python3 scripts/tests/tables_test.py
 
 import unittest
 
-from base import like
+from base import like, read
 from committed import GPU, Changed
 from ladder.console import Stop
 from ladder.figures.measured import Files, of_the_paper
-from ladder.figures.pages import TABLES, need_places, renewed
+from ladder.figures.pages import TABLES, renewed
 from ladder.figures.shared_roof import steps
+from ladder.files import course_pages
 
 
 class Tables(Changed):
@@ -46,31 +47,20 @@ class Tables(Changed):
                                naive["time_ms"] / 2, places=2)
 
     def test_what_was_not_in_turn_is_said(self):
-        turn, apart = "each point in turn", "in another run"
-        tables = ("sm90_beside_cudnn", "backward_beside_others", "training_beside_others")
-
-        def check(*expected, readme):
-            """What is said of cuDNN, then of FlashAttention-2."""
+        both = ["05_flash_v2 sm90", "06_backward sm90"]
+        for at, beside, apart in (
+                ({}, both, ""),  # all of them in turn
+                ({"variant": "flash", "direction": "bwd", "seqlen": 8192}, [], "FlashAttention-2"),
+                ({"direction": "fwd"}, None, "FlashAttention-2 and cuDNN")):  # an old file's
             for peer in self.gpu["peers"]:
-                peer.setdefault("beside", []) if expected[0] != apart else None
-            for name, wanted in zip(tables, expected):
-                for library, words in zip(("cuDNN", "FlashAttention-2"), wanted):
-                    self.assertIn(f"Against {library}, {words}:", self.table(name))
-            self.assertIn(f"alternating in one run{readme} on the NVIDIA", self.table("peers"))
-
-        for peer in self.gpu["peers"]:
-            peer["beside"] = ["05_flash_v2 sm90", "06_backward sm90"]
-        check([turn], [turn, turn], [turn, turn], readme="")
-        # One point of one direction; and a file from before this was noted.
-        next(peer for peer in self.gpu["peers"] if like(
-            peer, variant="flash", direction="bwd", seqlen=8192))["beside"] = []
-        check([turn], [turn, apart], [turn, apart],
-              readme=", but for FlashAttention-2 in another,")
-        for peer in self.gpu["peers"]:
-            if peer["direction"] == "fwd":
-                del peer["beside"]
-        check([apart], [turn, apart], [apart, apart],
-              readme=", but for FlashAttention-2 and cuDNN in another,")
+                if like(peer, **at):
+                    peer["beside"] = beside or ()
+            self.assertIn("alternating in one run"
+                          f"{f', but for {apart} in another,' * bool(apart)} on the NVIDIA",
+                          self.table("peers"))
+            for library in ("cuDNN", "FlashAttention-2"):
+                turn = "in another run" if library in apart else "each point in turn"
+                self.assertIn(f"Against {library}, {turn}:", self.table("training_beside_others"))
 
     def test_what_no_formula_fits_is_a_number(self):
         for record in self.records(self.sim, rung="00_naive", seqlen=2048):
@@ -85,71 +75,60 @@ class Tables(Changed):
 
         counted = {(step[1], one["d"]): one for step, one in steps(Files(GPU))}
         for d, rows, keys in ((64, 128, 128), (128, 64, 128)):
-            of_dQ = rows * d // 64 // 2  # columns of a consumer's 64-row piece
-            of_S = keys * rows // 128    # and of its piece of S, where that has a row a query
-            # Q and dO arrive, with LSE and D, and dS is written.
+            # Two consumers: S and dP, dV and dK, dQ. Q, dO, LSE and D arrive, dS is written.
+            plain, transposed = (
+                2 * (2 * wgmmas(d, n, True) + 2 * wgmmas(rows, d, in_shared)
+                     + wgmmas(keys, rows * d // 128, True))
+                for n, in_shared in ((keys * rows // 128, True), (rows, False)))
             arrive = 2 * rows * d * 2 + 2 * rows * 4 + rows * keys * 2
-            plain = 2 * (2 * wgmmas(d, of_S, True)           # S and dP
-                         + 2 * wgmmas(rows, d, True)         # dV and dK
-                         + wgmmas(keys, of_dQ, True))        # dQ
-            transposed = 2 * (2 * wgmmas(d, rows, True) + 2 * wgmmas(rows, d, False)
-                              + wgmmas(keys, of_dQ, True))
             # Each thread reads the floats of its two rows, and P is written; or of its columns; and
             # dQ is written, and read by TMA.
             of_rows, of_columns = 2 * 256 * 2 * 4 + rows * keys * 2, 2 * 256 * rows
-            of_TMA = 2 * rows * d * 4
             for names, operands, others in (
-                    (("wgmma", "tma", "producer"), plain, of_rows),
-                    (("transposed",), transposed, of_columns),
-                    (("bulk_add", "sm90"), transposed, of_columns + of_TMA)):
-                for one in (counted[step, d] for step in names):
+                    ("wgmma tma producer", plain, of_rows), ("transposed", transposed, of_columns),
+                    ("bulk_add sm90", transposed, of_columns + 2 * rows * d * 4)):
+                for one in (counted[step, d] for step in names.split()):
                     self.assertEqual(
                         (one["tile"], one["cycles"], one["operands"], one["every"]),
                         ((rows, keys), 5 * 2 * rows * keys * d // 4096, operands,
                          operands + arrive + others), names)
 
     def test_claims_are_judged(self):
-        def verdict(claim):
-            row = next(line for line in self.table("claims").splitlines() if claim in line)
-            return row.rstrip(" |").rpartition("| ")[2]
-
-        def faster(rung, times, keep=lambda r: True):
+        def faster(rung, times, **at):
             """Than 02, at every point that both have."""
             plain = {(r["seqlen"], r["head_dim"], r["causal"]): r["time_ms"]
                      for r in self.records(variant="safe") if of_the_paper(r)}
-            for r in self.records(rung=rung):
-                at = r["seqlen"], r["head_dim"], r["causal"]
-                if at in plain and keep(r):
-                    r["time_ms"] = plain[at] / times
+            for r in self.records(rung=rung, **at):
+                point = r["seqlen"], r["head_dim"], r["causal"]
+                r["time_ms"] = plain.get(point, r["time_ms"] * times) / times
 
-        v1 = "04_flash_v1"
-        for times, keep, expected in (
-                (1.9, lambda r: True, "**no**"), (3, lambda r: True, "yes"),
-                (1.9, lambda r: r["seqlen"] < 1024, "in part"), (5, lambda r: True,
-                                                                 "yes, and more")):
-            faster(v1, times, keep)
-            self.assertEqual(verdict("2–4× faster than plain"), expected)
-        self.assertEqual(verdict("less gained at d = 128"), "**no**")  # as much
-        faster(v1, 4, lambda r: r["head_dim"] == 128)
-        self.assertEqual(verdict("less gained at d = 128"), "yes")
-        faster("05_flash_v2", 9)
-        self.assertEqual(verdict("up to 10×"), "**no**")
-        faster("05_flash_v2", 10.1, lambda r: r["seqlen"] == 1024)
-        self.assertEqual(verdict("up to 10×"), "yes")  # the best alone
-        self.assertEqual((verdict("64k tokens"), verdict("memory O(N)")), ("yes", "yes"))
-        self.drop(self.gpu, lambda c, r: r["seqlen"] == 65536)
-        self.assertEqual(verdict("64k tokens"), "not measured yet")
-        for r in self.records(variant="sm90"):
-            r["workspace_bytes"] = r["seqlen"] ** 2
-        self.assertEqual(verdict("memory O(N)"), "**no**")
-        for rel, expected in ((1e-4, "yes"), (3e-4, "**no**")):
-            for r in self.records(self.sim, dtype="fp16", input="outliers"):
-                for rung, error in (("05_flash_v2", rel), ("02_safe_softmax", 4e-4)):
-                    if r["rung"] == rung:
-                        r["errors"]["o"]["rel"] = error
-            self.assertEqual(verdict("fp16 RMSE"), expected)
-        self.drop(self.sim, lambda c, r: r["dtype"] == "fp16")
-        self.assertEqual(verdict("fp16 RMSE"), "not measured yet")
+        def errors(rel):
+            for rung, error in (("05_flash_v2", rel), ("02_safe_softmax", 4e-4)):
+                for r in self.records(self.sim, rung=rung, dtype="fp16", input="outliers"):
+                    r["errors"]["o"]["rel"] = error
+
+        v1, v2 = "04_flash_v1", "05_flash_v2"
+        for change, claim, verdict in (
+                (lambda: faster(v1, 1.9), "2–4× faster than plain", "**no**"),
+                (lambda: faster(v1, 3), "2–4× faster than plain", "yes"),
+                (lambda: faster(v1, 1.9, seqlen=512), "2–4× faster than plain", "in part"),
+                (lambda: faster(v1, 5), "2–4× faster than plain", "yes, and more"),
+                (lambda: None, "less gained at d = 128", "**no**"),  # as much
+                (lambda: faster(v1, 4, head_dim=128), "less gained at d = 128", "yes"),
+                (lambda: faster(v2, 9), "up to 10×", "**no**"),
+                (lambda: faster(v2, 10.1, seqlen=1024), "up to 10×", "yes"),  # the best alone
+                (lambda: None, "64k tokens", "yes"), (lambda: None, "memory O(N)", "yes"),
+                (lambda: self.drop(self.gpu, lambda c, r: r["seqlen"] == 65536), "64k tokens",
+                 "not measured yet"),
+                (lambda: [r.update(workspace_bytes=r["seqlen"]**2)
+                          for r in self.records(variant="sm90")], "memory O(N)", "**no**"),
+                (lambda: errors(1e-4), "fp16 RMSE", "yes"),
+                (lambda: errors(3e-4), "fp16 RMSE", "**no**"),
+                (lambda: self.drop(self.sim, lambda c, r: r["dtype"] == "fp16"), "fp16 RMSE",
+                 "not measured yet")):
+            change()
+            row = next(line for line in self.table("claims").splitlines() if claim in line)
+            self.assertEqual(row.rstrip(" |").rpartition("| ")[2], verdict, claim)
 
     def test_markers(self):
         files = Files(GPU)
@@ -158,17 +137,14 @@ class Tables(Changed):
         self.assertEqual(renewed(self.write("whole.md", text), files), (text, []))
         for text, why in (
                 ("<!-- nosuch:begin -->\n<!-- nosuch:end -->\n", "there are only ladder, peers"),
-                ("<!-- peers:begin -->\n", "lacks the marker <!-- peers:end --> after"),
-                ("<!-- peers:end -->\n<!-- peers:begin -->\n", "lacks the marker <!-- peers:end")):
+                ("<!-- peers:begin -->\n", "no <!-- peers:end --> after it"),
+                ("<!-- peers:end -->\n<!-- peers:begin -->\n", "no <!-- peers:end --> after it")):
             with self.assertRaisesRegex(Stop, why):
                 renewed(self.write("page.md", text), files)
-        need_places([self.write("page.md", "No table.\n"), self.at("whole.md")], files)
-        half = self.write("half.md", self.EVERY.replace("<!-- peers:begin -->", ""))
-        with self.assertRaisesRegex(Stop, "no markdown file has the markers <!-- peers:begin -->"):
-            need_places([half], files)
-        # What has no data needs no place.
-        self.gpu["peers"] = []
-        need_places([half], Files(GPU))
+
+    def test_each_stands_in_a_page(self):
+        pages = "".join(map(read, course_pages()))
+        self.assertEqual([name for name in TABLES if f"<!-- {name}:begin -->" not in pages], [])
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@
 #include <cupti_profiler_host.h>
 #include <cupti_range_profiler.h>
 #include <cupti_target.h>
-#include <dlfcn.h>
 
 #include <array>
 #include <cmath>
-#include <functional>
 #include <vector>
+
+#include "machine/gpu/library.h"
 
 namespace ladder::gpu {
 namespace {
@@ -41,14 +41,13 @@ class Cupti {
     static const Cupti cupti;
     return cupti;
   }
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return library_.path(); }
 
   template <class Params>
   Params call(const std::string& function, Params params) const {
-    const std::string name = "cupti" + without_underscores(function);
-    const auto f = find<CUptiResult(Params*)>(name.c_str());
-    if (!f) fail(fmt::format("{} has no {}; a newer CUPTI does", path_, name));
-    const CUptiResult result = f(&params);
+    std::string name = "cupti" + function;
+    std::erase(name, '_');
+    const CUptiResult result = library_.function<CUptiResult(Params*)>(name)(&params);
     if (result != CUPTI_SUCCESS)
       fail(fmt::format("{}: {}; {}", name, name_of(result), way_out(result)));
     return params;
@@ -56,38 +55,14 @@ class Cupti {
 
  private:
   Cupti() {
-    // The Toolkit's own first: the loader may know of another version. CUPTI's major version is the
-    // Toolkit's.
-    const std::string name = fmt::format("libcupti.so.{}", CUDART_VERSION / 1000);
-    std::string why;
-    for (const char* folder : {LADDER_CUPTI_FOLDER, LADDER_CUPTI_EXTRAS_FOLDER, ""}) {
-      path_ = *folder ? fmt::format("{}/{}", folder, name) : name;
-      library_ = dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (library_) break;
-      why += fmt::format("{}{}", why.empty() ? "" : "; ", dlerror());
-    }
-    if (!library_)
-      fail(fmt::format(
-          "CUPTI is not there ({}); it comes with the CUDA Toolkit, and LD_LIBRARY_PATH "
-          "can name its folder",
-          why));
     call("Profiler_Initialize",
          CUpti_Profiler_Initialize_Params{CUpti_Profiler_Initialize_Params_STRUCT_SIZE});
   }
 
-  static std::string without_underscores(std::string name) {
-    std::erase(name, '_');
-    return name;
-  }
-  template <class Function>
-  Function* find(const char* name) const noexcept {
-    return reinterpret_cast<Function*>(dlsym(library_, name));
-  }
   std::string name_of(CUptiResult result) const {
-    const char* text = nullptr;
-    const auto function = find<CUptiResult(CUptiResult, const char**)>("cuptiGetResultString");
-    if (!function || function(result, &text) != CUPTI_SUCCESS || !text)
-      return fmt::format("CUPTI's error {}", static_cast<int>(result));
+    const char* text = "unknown error";
+    library_.function<CUptiResult(CUptiResult, const char**)>("cuptiGetResultString")(result,
+                                                                                      &text);
     return text;
   }
   static const char* way_out(CUptiResult result) {
@@ -108,21 +83,12 @@ class Cupti {
     }
   }
 
-  void* library_ = nullptr;
-  std::string path_;
+  // The Toolkit's own first: the loader may know of another version. CUPTI's major version is the
+  // Toolkit's.
+  const Library library_{"CUPTI",
+                         fmt::format("libcupti.so.{}", CUDART_VERSION / 1000),
+                         {LADDER_CUPTI_FOLDER, LADDER_CUPTI_EXTRAS_FOLDER, ""}};
 };
-
-/// The current context, from the driver that the runtime has opened.
-CUcontext current_context() {
-  CUcontext context = nullptr;
-  if (void* driver = dlopen("libcuda.so.1", RTLD_NOW)) {
-    using Get = CUresult(CUcontext*);
-    if (const auto get = reinterpret_cast<Get*>(dlsym(driver, "cuCtxGetCurrent"))) get(&context);
-    dlclose(driver);
-  }
-  if (!context) fail("the driver has no current context");
-  return context;
-}
 
 const char** metrics() {
   return const_cast<const char**>(kMetrics.data());
@@ -154,7 +120,9 @@ Counters::Counters(int ranges) : Counters() {
     fail(fmt::format("{} counts these metrics in {} passes, not in one; ncu can do that", chip,
                      passes));
 
-  target_ = LADDER_CUPTI(RangeProfiler_Enable, .ctx = current_context()).pRangeProfilerObject;
+  CUcontext context = nullptr;
+  driver_function<CUresult(CUcontext*)>("cuCtxGetCurrent")(&context);
+  target_ = LADDER_CUPTI(RangeProfiler_Enable, .ctx = context).pRangeProfilerObject;
   counts_.resize(LADDER_CUPTI(RangeProfiler_GetCounterDataSize, .pRangeProfilerObject = target_,
                               .pMetricNames = metrics(), .numMetrics = kMetrics.size(),
                               .maxNumOfRanges = size_t(ranges),
@@ -174,33 +142,23 @@ Counters::Counters(int ranges) : Counters() {
 }
 
 Counters::~Counters() {
-  const std::function<void()> steps[] = {
-      [&] {
-        if (in_range_) LADDER_CUPTI(RangeProfiler_PopRange, .pRangeProfilerObject = target_);
-      },
-      [&] {
-        if (started_) LADDER_CUPTI(RangeProfiler_Stop, .pRangeProfilerObject = target_);
-      },
-      [&] {
-        if (target_) LADDER_CUPTI(RangeProfiler_Disable, .pRangeProfilerObject = target_);
-      },
-      [&] {
-        if (host_) LADDER_CUPTI(Profiler_Host_Deinitialize, .pHostObject = host_);
-      }};
-  for (const auto& step : steps) try {
-      step();
+  const auto end = [](bool begun, auto step) {
+    try {
+      if (begun) step();
     } catch (const Error&) {  // a second error is not news
     }
+  };
+  end(started_, [&] { LADDER_CUPTI(RangeProfiler_Stop, .pRangeProfilerObject = target_); });
+  end(target_, [&] { LADDER_CUPTI(RangeProfiler_Disable, .pRangeProfilerObject = target_); });
+  end(host_, [&] { LADDER_CUPTI(Profiler_Host_Deinitialize, .pHostObject = host_); });
 }
 
 void Counters::begin(const std::string& range) {
   LADDER_CUPTI(RangeProfiler_PushRange, .pRangeProfilerObject = target_,
                .pRangeName = range.c_str());
-  in_range_ = true;
 }
 
 void Counters::end() {
-  in_range_ = false;
   LADDER_CUPTI(RangeProfiler_PopRange, .pRangeProfilerObject = target_);
 }
 

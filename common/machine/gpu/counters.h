@@ -34,7 +34,7 @@ class Counters {
   CUpti_Profiler_Host_Object* host_ = nullptr;    // knows metrics
   CUpti_RangeProfiler_Object* target_ = nullptr;  // counts
   std::vector<uint8_t> config_, counts_;
-  bool started_ = false, in_range_ = false;
+  bool started_ = false;
 };
 
 /// Reads `bytes` (a multiple of 16) of poisoned global memory through L2 and so pushes out what is

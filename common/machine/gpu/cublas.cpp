@@ -2,13 +2,13 @@
 #include "machine/cublas.h"
 
 #include <cublas_v2.h>
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <climits>
 #include <string>
 
 #include "machine/gpu/launch.h"
+#include "machine/gpu/library.h"
 
 namespace ladder {
 namespace {
@@ -20,41 +20,22 @@ using Gemm = cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t
                             long long stride_B, const void* beta, void* C, cudaDataType, int ldc,
                             long long stride_C, int batch, cublasComputeType_t, cublasGemmAlgo_t);
 
-/// Never closed: it may own what the driver frees at exit.
 struct Cublas {
   Cublas() {
-    // Where the system's loader finds it, else where the Toolkit of the build had it.
-    const std::string name = fmt::format("libcublas.so.{}", CUBLAS_VER_MAJOR);
-    std::string why;
-    for (const std::string& path : {name, fmt::format("{}/{}", LADDER_CUBLAS_FOLDER, name)}) {
-      library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (library) break;
-      why += fmt::format("{}{}", why.empty() ? "" : "; ", dlerror());
-    }
-    if (!library)
-      throw Error(Exit::no_device, fmt::format("cuBLAS is not there ({}); it comes with the CUDA "
-                                               "Toolkit, and LD_LIBRARY_PATH can name its folder",
-                                               why));
-    find(status_name, "cublasGetStatusName");
-    find(gemm, "cublasGemmStridedBatchedEx");
-    decltype(cublasCreate_v2)* create = nullptr;
-    find(create, "cublasCreate_v2");
-    check(create(&handle), "cublasCreate");
-  }
-  template <class F>
-  void find(F*& function, const char* symbol) const {
-    function = reinterpret_cast<F*>(dlsym(library, symbol));
-    if (!function) throw Error(Exit::no_device, fmt::format("this cuBLAS has no {}", symbol));
+    check(library.function<decltype(cublasCreate_v2)>("cublasCreate_v2")(&handle), "cublasCreate");
   }
   void check(cublasStatus_t status, const char* doing) const {
     if (status != CUBLAS_STATUS_SUCCESS)
       throw Error(Exit::no_device, fmt::format("{}: {}", doing, status_name(status)));
   }
 
-  void* library = nullptr;
+  // Where the system's loader finds it, else where the Toolkit of the build had it.
+  const gpu::Library library{
+      "cuBLAS", fmt::format("libcublas.so.{}", CUBLAS_VER_MAJOR), {"", LADDER_CUBLAS_FOLDER}};
+  decltype(cublasGetStatusName)* const status_name =
+      library.function<decltype(cublasGetStatusName)>("cublasGetStatusName");
+  Gemm* const gemm = library.function<Gemm>("cublasGemmStridedBatchedEx");
   cublasHandle_t handle = nullptr;
-  decltype(cublasGetStatusName)* status_name = nullptr;
-  Gemm* gemm = nullptr;
 };
 
 const Cublas& cublas() {

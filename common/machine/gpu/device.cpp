@@ -26,22 +26,30 @@ void check(cudaError_t error, const char* doing) {
   if (error != cudaSuccess) fail(doing, error);
 }
 
-class Event {
+struct DestroyEvent {
+  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+};
+/// Times what is queued between two of its calls.
+class Stopwatch {
  public:
-  Event() { check(cudaEventCreate(&event_), "cudaEventCreate"); }
-  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-  ~Event() {
-    if (event_) cudaEventDestroy(event_);
-  }
-  void record() { check(cudaEventRecord(event_), "cudaEventRecord"); }
-  double ms_until(const Event& end) const {
+  void start() { record(begin_); }
+  void stop() { record(end_); }
+  double ms() const {
     float ms = 0;
-    check(cudaEventElapsedTime(&ms, event_, end.event_), "cudaEventElapsedTime");
+    check(cudaEventElapsedTime(&ms, begin_.get(), end_.get()), "cudaEventElapsedTime");
     return ms;
   }
 
  private:
-  cudaEvent_t event_ = nullptr;
+  using Event = std::unique_ptr<CUevent_st, DestroyEvent>;
+  static Event create() {
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreate(&event), "cudaEventCreate");
+    return Event(event);
+  }
+  static void record(const Event& event) { check(cudaEventRecord(event.get()), "cudaEventRecord"); }
+
+  Event begin_ = create(), end_ = create();
 };
 
 /// An NVTX range, as long as the object lives.
@@ -155,18 +163,18 @@ class Gpu : public Device {
                                              const TimingOptions& options) override {
     std::map<std::string, std::vector<double>> samples;
     for (int i = 0; i < 11; ++i) {
-      std::vector<std::pair<std::string, std::pair<Event, Event>>> events;
+      std::vector<std::pair<std::string, Stopwatch>> launches;
       if (options.flush_l2) flush();
       observe(work, [&](const char* name, const auto& queue, const auto&) {
-        events.emplace_back(name, std::pair<Event, Event>());
-        events.back().second.first.record();
+        Stopwatch& watch = launches.emplace_back(name, Stopwatch()).second;
+        watch.start();
         queue();
-        events.back().second.second.record();
+        watch.stop();
       });
       wait();
       if (i == 0) continue;  // warm-up
       std::map<std::string, double> one;
-      for (const auto& [name, e] : events) one[name] += e.first.ms_until(e.second);
+      for (const auto& [name, watch] : launches) one[name] += watch.ms();
       for (const auto& [name, ms] : one) samples[name].push_back(ms);
     }
     std::map<std::string, double> medians;
@@ -209,25 +217,18 @@ class Gpu : public Device {
     });
 
     const auto ranges = counters.read();
-    const auto of = [&](const std::string& range) {
-      const auto found = ranges.find(range);
-      if (found == ranges.end())
-        throw Error(Exit::no_device, fmt::format("CUPTI has no counts of range '{}'", range));
-      return found->second;
-    };
     constexpr int64_t DramCounts::*kMembers[] = {&DramCounts::read, &DramCounts::write,
                                                  &DramCounts::l2, &DramCounts::l1};
     DramCounts own;  // the sweep's
     for (const auto member : kMembers) {
       std::vector<double> samples;
       for (int i = 0; i < kSweeps; ++i)
-        samples.push_back(static_cast<double>(of(sweep_name(i)).*member));
+        samples.push_back(static_cast<double>(ranges.at(sweep_name(i)).*member));
       own.*member = static_cast<int64_t>(median(samples));
     }
     const auto add = [&](DramCounts& sum, const std::string& range) {
-      const DramCounts counts = of(range);
       for (const auto member : kMembers)
-        sum.*member += std::max<int64_t>(0, counts.*member - own.*member);
+        sum.*member += std::max<int64_t>(0, ranges.at(range).*member - own.*member);
     };
     DramReport report;
     add(report.all, "all");
@@ -252,16 +253,16 @@ class Gpu : public Device {
   /// launch time hides behind the GPU's work.
   std::vector<double> batch(const std::function<void()>& work, const TimingOptions& options,
                             int size) {
-    std::vector<std::pair<Event, Event>> events(static_cast<size_t>(size));
-    for (auto& [begin, end] : events) {
+    std::vector<Stopwatch> watches(static_cast<size_t>(size));
+    for (Stopwatch& watch : watches) {
       if (options.flush_l2) flush();
-      begin.record();
+      watch.start();
       work();
-      end.record();
+      watch.stop();
     }
     wait();
     std::vector<double> ms;
-    for (const auto& [begin, end] : events) ms.push_back(begin.ms_until(end));
+    for (const Stopwatch& watch : watches) ms.push_back(watch.ms());
     return ms;
   }
 
@@ -273,14 +274,9 @@ class Gpu : public Device {
 
   void observe(const std::function<void()>& work, Observer by) {
     const Range range(rung_.c_str());
+    const std::shared_ptr<void> end(nullptr, [](void*) { observer = nullptr; });  // or a throw
     observer = std::move(by);
-    try {
-      work();
-    } catch (...) {
-      observer = nullptr;
-      throw;
-    }
-    observer = nullptr;
+    work();
   }
 
   void wait() {

@@ -120,9 +120,11 @@ class Case(unittest.TestCase):
         return [strict_json(line) for line in lines]
 
     def saved(self, arguments):
-        """What read_npy says of every file that a run saves, by name without suffix."""
-        out = tempfile.mkdtemp(dir=self.folder)
-        self.good(f"{arguments} --save {out}")
+        """What read_npy says of every file that a run saves, in the folder out, by name without
+        suffix."""
+        out = self.path("out")
+        shutil.rmtree(out, ignore_errors=True)
+        self.good(f"{arguments} --save out")
         return {name[:-len(".npy")]: read_npy(os.path.join(out, name)) for name in os.listdir(out)}
 
     def assert_bad(self, arguments, status, *words, save=" --save out", **more):

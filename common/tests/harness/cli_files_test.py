@@ -23,12 +23,14 @@ class Files(Case):
 
     def test_saved_files_have_the_types_and_shapes_of_the_contract(self):
         for dtype, o in (("fp16", "<f2"), ("bf16", "<f4")):
-            saved = self.saved(f"{SMALL} --dtype {dtype}")
+            saved = self.saved(f"{SMALL} --dtype {dtype} --causal")  # so LSE has infinities
             self.assertEqual({name: of[:2] for name, of in saved.items()}, {
                 "o": (o, (2, 4, 40, 16)), "lse": ("<f4", (2, 4, 40)), "dq": (o, (2, 4, 40, 16)),
                 "dk": (o, (2, 2, 24, 16)), "dv": (o, (2, 2, 24, 16))})
-            for _, shape, values in saved.values():
+            for name, (descr, shape, values) in saved.items():
                 self.assertEqual(len(values), math.prod(shape))
+                with open(self.path("out", f"{name}.npy"), "rb") as file:
+                    self.assertEqual(file.read(), npy(shape, values, descr))  # as NumPy writes it
 
     def test_shapes_come_from_the_files(self):
         self.put_inputs((1, 4, 5, 24), (1, 2, 7, 24))
@@ -101,6 +103,7 @@ class Files(Case):
         self.good("--device sim --load in --save before")
         bad = [(name, None, "no such file") for name in "qkv"]
         bad += [("q", npy(many)[:-1], "truncated"), ("do", b"hello", "not a .npy"),
+                ("k", os.mkfifo, "not a regular file"), ("v", b"", "not a .npy"),
                 ("v", npy(many, [math.inf] * 48), "inf"), ("do", npy(many, [math.nan] * 48), "nan"),
                 ("k", npy(many, [7e4] * 48, "<f4"), "too large for fp16; try --dtype bf16")]
         shapes = {"dimension": [("q", (48,)), ("q", (1, 1, 2, 3, 8))],
@@ -111,7 +114,9 @@ class Files(Case):
         for name, content, word in bad:
             path = self.path("in", f"{name}.npy")
             os.rename(path, path + ".good")
-            if content is not None:
+            if callable(content):
+                content(path)
+            elif content is not None:
                 self.put(content, path)
             with self.subTest(name=name, word=word):
                 self.assert_bad("--device sim --load in", 2, f"{name}.npy", word)
@@ -121,65 +126,81 @@ class Files(Case):
             self.put_inputs(shape, (1, 2, *shape[2:]))
             self.assert_bad("--load in", 2, word)
         self.assert_bad("--load none_such", 2, "none_such", "no such file")
+        self.assert_bad(f"--load {'x' * 5000}", 2, "too long")
+        # One that only claims to be large: nothing is allocated.
+        os.truncate(self.path("in", "q.npy"),
+                    os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        self.assert_bad("--load in", 3, "GiB of memory", "q.npy")
 
 
 class Places(Case):
-    """Where files cannot be written, or not to their end. More of it in npy_test.cpp."""
+    """Where files cannot be written, or not to their end."""
 
     # Files of this process may hold 100 bytes; the header of an .npy file has 128.
     FULL = staticmethod(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
 
-    def test_folders_that_cannot_be_written(self):
+    def test_folders_and_files_that_cannot_be_written(self):
         self.put(b"a file", "file")
-        for arguments in ("--save file", "--save none/such/out", "--trace none_such/trace",
-                          "--trace ."):
-            done = self.execute(f"{TINY} {arguments}")
-            self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
-            self.assertIn(f"'{arguments.split()[-1]}'", done.stderr)
         os.makedirs(self.path("taken", "o.npy"))
-        self.assertEqual(self.execute(f"{TINY} --save taken").returncode, 2)
+        for arguments in ("--save file", "--save none/such/out", "--save taken", "--trace file/t",
+                          "--trace none_such/trace", "--trace .", "--trace /proc/trace",
+                          f"--trace {'x' * 300}", f"--trace {'x' * 5000}"):
+            self.assert_bad(f"{TINY} {arguments}", 2, f"'{arguments.split()[-1]}", save="")
+        self.assertEqual(sorted(os.listdir(self.folder)), ["file", "taken"])
         self.assertEqual(os.listdir(self.path("taken")), ["o.npy"])
 
     def test_a_full_disk(self):
-        self.assert_bad(TINY, 2, "cannot write", preexec_fn=self.FULL)
-        for name in ("t", "t.gz"):
-            self.assert_bad(f"{TINY} --trace {name}", 2, "cannot write", save="",
-                            preexec_fn=self.FULL)
-            self.assertFalse(os.path.exists(self.path(name)))
-        self.good(f"{TINY} --save before")
+        self.good(f"{SMALL} --save before")
         before = read_npy(self.path("before", "o.npy"))
-        done = self.execute(f"{TINY} --save before --seed 9", preexec_fn=self.FULL)
-        self.assertEqual(done.returncode, 2, done.stderr)
+        # A buffer's worth, which fails at the end; and more, which fails at once.
+        for workload in (TINY, SMALL):
+            self.assert_bad(workload, 2, "cannot write", "too large", preexec_fn=self.FULL)
+            self.assert_bad(workload, 2, save=" --save before --seed 9", preexec_fn=self.FULL)
+            for name in ("t", "t.gz"):
+                self.assert_bad(f"{workload} --trace {name}", 2, "cannot write", save="",
+                                preexec_fn=self.FULL)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["before", "out"])
         self.assertEqual(len(os.listdir(self.path("before"))), 5)
         self.assertEqual(read_npy(self.path("before", "o.npy")), before)
 
     @unittest.skipUnless(os.path.exists("/dev/full"), "there is no /dev/full here")
-    def test_a_full_device(self):
+    def test_devices_stay_what_they_are(self):
+        self.good(f"{TINY} --trace /dev/null")
         self.assert_bad(f"{TINY} --trace /dev/full", 2, "/dev/full", "no space", save="")
         for arguments in (f"{TINY} --json", TINY, "--help", "--version"):
             with open("/dev/full", "w", encoding="utf-8") as full:
                 done = self.execute(arguments, stdout=full)
             self.assertEqual(done.returncode, 2, arguments)
             self.assertIn("No space", done.stderr)
+        for path in ("/dev/null", "/dev/full"):
+            self.assertTrue(os.path.exists(path) and not os.path.isfile(path), path)
 
-
-class Interrupted(Case):
     def test_a_signal_ends_the_program_and_leaves_no_file(self):
-        """More signals in npy_test.cpp."""
         long = "--device sim --seqlen 4096 --heads 4 --check off --save out --trace t"
-        with subprocess.Popen(
-                self.command(long), cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                # A shell in the background ignores SIGINT, and its children would inherit that.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as process:
-            self.addCleanup(process.kill)
-            while process.poll() is None and not glob.glob(self.path("out", ".*")):
-                time.sleep(0.01)
-            process.send_signal(signal.SIGINT)
-            out, _ = process.communicate(timeout=SECONDS)
-        # By the signal itself: a shell makes 128 + n of that.
-        self.assertEqual((out, process.returncode), (b"", -signal.SIGINT))
-        self.assert_nothing_left()
-        self.assertFalse(os.path.exists(self.path("t")))
+        for number in map(signal.Signals, SIGNALS):
+            with self.subTest(number.name), subprocess.Popen(
+                    self.command(long), cwd=self.folder, stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE, preexec_fn=as_in_a_terminal) as process:
+                self.addCleanup(process.kill)
+                while process.poll() is None and not (
+                        glob.glob(self.path(".*")) and len(glob.glob(self.path("out", ".*"))) == 5):
+                    time.sleep(0.01)
+                process.send_signal(number)
+                out, _ = process.communicate(timeout=SECONDS)
+                # By the signal itself: a shell makes 128 + n of that.
+                self.assertEqual((out, process.returncode), (b"", -number))
+                self.assertEqual((os.listdir(self.folder), os.listdir(self.path("out"))),
+                                 (["out"], []))
+
+
+SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE
+
+
+def as_in_a_terminal():
+    """A shell in the background ignores SIGINT, and its children would inherit that."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-// The command line: every option, its default, and what is refused in which words.
+// The command line: every option, its default, what is refused in which words, and which step it
+// chooses.
 #include "harness/options.h"
 
 #include <fmt/format.h>
@@ -9,50 +10,58 @@
 #include <sstream>
 
 #include "harness/report.h"
+#include "harness/run.h"
+#include "harness/steps.h"
 #include "tiles.h"
 
 namespace ladder {
 namespace {
 
+const TileSize kWide[] = {{128, 128, 128}}, kSmall[] = {{128, 64, 64}, {256, 64, 64}};
+const Setting kSettings[] = {{"scale", {"tile", "head"}, "what shares a scale"},
+                             {"spread", {"on", "off"}, "whether"}};
+constexpr auto kSim = DeviceKind::sim, kGpu = DeviceKind::gpu;
+
+void add_all(const char* rung, const std::vector<Variant>& steps, DeviceKind device = kSim) {
+  for (Variant v : steps) {
+    v.rung = rung;
+    v.device = device;
+    v.summary = fmt::format("what {} does", v.name);
+    add_variant(v);
+  }
+}
+
 // Rungs with the variants that the tests need.
+constexpr const char* kFlash = "05_test";
 constexpr const char* kNaive = "00_test";
 constexpr const char* kTiled = "01_test";
-constexpr const char* kFlash = "05_test";
-constexpr const char* kBackward = "06_test";
 
 class OptionsTest : public testing::Test {
  protected:
   void SetUp() override {
-    static constexpr TileSize kTiles[] = {{128, 64, 64}, {128, 128, 64}, {256, 64, 64}};
-    static constexpr TileSize kWide[] = {{128, 128, 128}};
-    variants().clear();
-    const auto add = [](const char* rung, const char* name, const char* after, DeviceKind device,
-                        std::span<const TileSize> tiles) -> Variant& {
-      Variant v;
-      v.rung = rung;
-      v.name = name;
-      v.summary = fmt::format("what {} does", name);
-      v.after = after;
-      v.device = device;
-      v.tiles = tiles;
-      return variants().emplace_back(v);
-    };
-    const std::span all(kTiles);
-    for (const DeviceKind device : {DeviceKind::sim, DeviceKind::gpu}) {
-      add(kNaive, "naive", "", device, {}).is_default = true;
-      add(kTiled, "mma", "tile", device, {}).is_default = true;
-      add(kTiled, "tile", "", device, {});
-      add(kTiled, "library", "", device, {}).baseline = true;
-      add(kFlash, "swap", "", device, all.first(1));
-      add(kFlash, "mma", "swap", device, all).is_default = true;
-      add(kBackward, "stored", "", device, {}).deterministic = true;
-      add(kBackward, "mma", "stored", device, all.first(1)).is_default = true;
+    for (const DeviceKind device : {kGpu, kSim}) {
+      // A ladder as 05's, in no order: an aside, and steps for Hopper that are the default there.
+      std::vector<Variant> steps = {
+          {.name = "fast", .after = "copies", .is_default = device == kGpu},
+          {.name = "eight_bits", .after = "fast", .aside = true, .settings = kSettings},
+          {.name = "copies", .after = "mma"}};
+      for (Variant& for_hopper : steps) {
+        for_hopper.min_compute_capability = 90;
+        for_hopper.exact_architecture = true;
+      }
+      steps[0].tiles = kWide;
+      add_all(kFlash, steps, device);
+      add_all(kFlash,
+              {{.name = "mma", .after = "first", .is_default = true},
+               {.name = "first", .tiles = kSmall}},
+              device);
+      add_all(kNaive, {{.name = "naive", .is_default = true}}, device);
+      add_all(kTiled, {{.name = "mma", .after = "tile", .is_default = true}, {.name = "tile"}},
+              device);
     }
-    add(kFlash, "gpu_only", "mma", DeviceKind::gpu, kWide);
-    static const Setting kSettings[] = {{"scale", {"tile", "head"}, "what shares a scale"},
-                                        {"spread", {"on", "off"}, "whether"}};
-    for (const DeviceKind device : {DeviceKind::sim, DeviceKind::gpu})
-      add(kFlash, "eight", "gpu_only", device, {}).settings = kSettings;
+    add_all(kFlash, {{.name = "alone", .after = "mma", .aside = true, .deterministic = true}},
+            kGpu);
+    add_all(kTiled, {{.name = "library", .baseline = true}});
   }
   void TearDown() override { variants().clear(); }
 
@@ -153,7 +162,7 @@ TEST_F(OptionsTest, ReadsEveryOption) {
   EXPECT_EQ(o.variant, "mma");
   const Settings settings = {{"scale", "tile"}, {"spread", "off"}};
   EXPECT_EQ(o.tile.settings, settings);
-  EXPECT_TRUE(options("--deterministic", kBackward).deterministic);
+  EXPECT_TRUE(options("--deterministic", kFlash).deterministic);
   EXPECT_EQ(options("--baseline library", kTiled).baseline, "library");
   const auto each = each_variant(options("--variant tile,mma --json", kTiled));
   ASSERT_EQ(each.size(), 2u);
@@ -211,7 +220,7 @@ const Refusal kRefused[] = {
     // What no step of the rung has.
     {kNaive, "--block-q 64", "00_test does not take --block-q, which needs a step with tile sizes"},
     {kTiled, "--block-kv 64", "--block-kv, which needs a step with tile sizes to choose from"},
-    {kFlash, "--deterministic", "needs a step whose gradients have the same bits on every run"},
+    {kTiled, "--deterministic", "needs a step whose gradients have the same bits on every run"},
     {kFlash, "--baseline library", "needs a step with a library baseline"},
     {kNaive, "--set scale=tile", "does not take --set, which needs a step with settings"},
     // What does not go together.
@@ -257,44 +266,98 @@ TEST_F(OptionsTest, RefusesBadNumbers) {
             "a finite number above 0 that a float holds");
 }
 
-TEST_F(OptionsTest, HelpShowsEveryOptionAndDefault) {
-  const std::string words = fmt::format(
-      "--batch B |--heads H |--kv-heads HK |--seqlen N |--seqlen-kv N_KV |--head-dim D |--causal |"
-      "--dtype TYPE |--scale X |--input KIND |--seed S |--load DIR |--save DIR |--device DEVICE |"
-      "--variant NAME |--block-q BR |--block-kv BC |--set NAME=VALUE,... |--deterministic |"
-      "--schedule ORDER |--sram BYTES |--trace FILE |--check HOW |--time MS |--warm |--dram |"
-      "--baseline NAME |--json |--verbose |--help |--version |(default 1)|(default 2)|"
-      "(default 256)|(default 64)|(default fp16)|1/sqrt|(default 0)|(default auto)|default normal|"
-      "default forward|\nWorkload\n|\nOn the sim\n|\nExamples\n|\nExit status|(default {}:|"
-      "(default {})",
-      SimOptions{}.sram_bytes, TimingOptions{}.budget_ms);
-  for (const std::string rung : {kNaive, kTiled, kFlash, kBackward}) {
-    const std::string help = printed(rung, "--help");
-    for (size_t at = 0, end = 0; end != words.npos; at = end + 1) {
-      end = words.find('|', at);
-      EXPECT_NE(help.find(words.substr(at, end - at)), help.npos) << words.substr(at);
-    }
-    std::istringstream lines(help);
-    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
-  }
-}
-
-TEST_F(OptionsTest, HelpListsVariantsDevicesAndTiles) {
+TEST_F(OptionsTest, HelpShowsDefaultsVariantsDevicesAndTiles) {
+  const auto expect_in = [](const std::string& help, const std::vector<std::string>& texts) {
+    for (const std::string& text : texts)
+      EXPECT_NE(help.find(text), help.npos) << help << "\nlacks\n" << text;
+  };
   const std::string help = printed(kFlash, "--help"), naive = printed(kNaive, "--help");
-  for (const char* line :
-       {"what swap does [gpu, sim]", "what mma does [gpu, sim]", "what gpu_only does [gpu]",
-        "tiles BRxBC: 64x64, 128x64\n", "128x128", " default [gpu, sim]\n", " only by name [gpu]\n",
-        "--set scale=tile|head            what shares a scale"})
-    EXPECT_NE(help.find(line), std::string::npos) << line;
-  EXPECT_LT(help.find("what swap"), help.find("what mma"));
-  EXPECT_EQ(help.find("stored"), std::string::npos);  // another rung's
-  for (const char* line : {"--deterministic        needs a step", "--block-q BR           needs a"})
-    EXPECT_NE(naive.find(line), std::string::npos) << naive;
+  expect_in(help,
+            {"(default 1)", "(default 2)", "(default 256)", "(default 64)", "(default fp16)",
+             "1/sqrt", "(default 0)", "(default auto)", "default normal", "default forward",
+             fmt::format("(default {}:", SimOptions{}.sram_bytes),
+             fmt::format("(default {})", TimingOptions{}.budget_ms), "\nWorkload\n  --batch B ",
+             "\nOn the sim\n", "--set NAME=VALUE,... ", "\nExamples\n", "\nExit status"});
+  expect_in(help,
+            {"what first does [gpu, sim]", "what mma does [gpu, sim]", "what alone does [gpu]",
+             "tiles BRxBC: 64x64\n", "128x128", " default [gpu, sim]\n", " default [gpu]; only",
+             "only by name [gpu, sim]; needs compute capability 9.x\n",
+             "--set scale=tile|head            what shares a scale"});
+  EXPECT_LT(help.find("what first"), help.find("what mma"));
+  EXPECT_EQ(help.find("naive"), std::string::npos);  // another rung's
+  expect_in(naive, {"--deterministic        needs a step", "--block-q BR           needs a"});
   EXPECT_EQ(naive.find("Baselines"), std::string::npos) << naive;
-  EXPECT_NE(printed(kTiled, "--help").find("library                what library does\n\nVar"),
-            std::string::npos);
+  expect_in(printed(kTiled, "--help"), {"library                what library does\n\nVar"});
   EXPECT_EQ(printed(kNaive, "--version"),
             fmt::format("00_test of the kernel ladder, version {}\n", LADDER_VERSION));
+}
+
+// ------------------------------------------------------------------------------------------- steps
+
+// The step that a command line chooses on a device of that compute capability, or the status and
+// the message.
+TEST_F(OptionsTest, ChooseAStep) {
+  const struct {
+    DeviceKind device;
+    int capability;
+    const char *line, *chosen;
+  } cases[] = {
+      {kSim, 90, "", "mma"},
+      {kGpu, 80, "", "mma"},
+      {kGpu, 90, "", "fast"},
+      {kGpu, 100, "", "mma"},
+      {kGpu, 90, "--block-q 64", "first"},
+      {kGpu, 90, "--deterministic", "alone"},
+      {kGpu, 90, "--variant eight_bits", "eight_bits"},
+      {kGpu, 90, "--variant alone --deterministic", "alone"},
+      {kSim, 90, "--variant eight_bits --set scale=head", "eight_bits"},
+      {kGpu, 90, "--variant quick",
+       "2: --variant 'quick': unknown on the gpu; give one of first, mma, alone, copies, "},
+      {kGpu, 90, "--variant library", "2: --variant 'library': unknown"},
+      {kSim, 90, "--variant alone", "2: --variant 'alone': unknown on the sim"},
+      {kGpu, 90, "--variant mma --deterministic",
+       "2: --deterministic: the gradients of mma differ from run to run"},
+      {kGpu, 90, "--block-q 48",
+       "2: no tile is compiled for --block-q 48; give one of 128x128, 64x64"},
+      {kGpu, 90, "--variant first --block-q 64 --block-kv 128",
+       "2: no tile is compiled for --block-q 64 --block-kv 128; give one of 64x64"},
+      {kGpu, 90, "--variant mma --block-kv 64",
+       "2: no tile is compiled for --block-kv 64; mma takes no tile size"},
+      {kGpu, 90, "--variant eight_bits --set size=3",
+       "2: --set size=3: eight_bits takes scale=tile|head, spread=on|off"},
+      {kGpu, 90, "--variant eight_bits --set scale=on", "2: --set scale=on: eight_bits takes"},
+      {kGpu, 90, "--set scale=tile", "2: --set scale=tile: fast takes no settings; name a --var"},
+      {kGpu, 80, "--variant fast",
+       "3: variant fast needs compute capability 9.x, and a card has 8.0"},
+  };
+  for (const auto& [device, capability, line, wanted] : cases) {
+    std::string chosen;
+    try {
+      const Variant variant =
+          choose_variant(options(line, kFlash),
+                         {.kind = device, .name = "a card", .compute_capability = capability});
+      EXPECT_EQ(variant.device, device);
+      chosen = variant.name;
+    } catch (const Error& error) {
+      chosen = fmt::format("{}: {}", static_cast<int>(error.status), error.what());
+    }
+    EXPECT_TRUE(chosen.starts_with(wanted)) << line << ": " << chosen << "\nnot\n" << wanted;
+  }
+  EXPECT_EQ(choose_settings(kSettings, {{"scale", "head"}}),
+            (Settings{{"scale", "head"}, {"spread", "on"}}));
+}
+
+TEST_F(OptionsTest, StepsFollowOneAnotherHoweverTheyAreRegistered) {
+  std::string order, sim, gpu;
+  for (const Variant* v : steps_of(kFlash)) {
+    order += v->name + (v->device == kSim ? " " : "+ ");
+    if (!by_name_only(*v)) (v->device == kSim ? sim : gpu) += v->name + " ";
+  }
+  EXPECT_EQ(order,
+            "first+ first mma+ mma alone+ copies+ copies fast+ fast eight_bits+ eight_bits ");
+  // Those that lead to a default run by themselves.
+  EXPECT_EQ(sim, "first mma ");
+  EXPECT_EQ(gpu, "first mma copies fast ");
 }
 
 // Which of its tiles a step takes.

@@ -191,7 +191,7 @@ TEST(Quantised, ReferenceJudgesByIt) {
       o.insert(o.end(), row.o.begin(), row.o.end());
       lse.push_back(static_cast<float>(row.lse));
       for (int c = 0; c < p.d; ++c)
-        exact.push_back(static_cast<float>(full.o(head, static_cast<size_t>(i), c)));
+        exact.push_back(static_cast<float>(full.o()[static_cast<size_t>((head * p.N + i) * p.d + c)]));
       // The reference is attention of the numbers that e4m3 made of Q, K and V.
       const int keys = std::max(0, i + p.N_kv - p.N + 1), first = head / 2 * p.N_kv;
       double l = 0;
@@ -205,15 +205,15 @@ TEST(Quantised, ReferenceJudgesByIt) {
           sum[static_cast<size_t>(c)] += std::exp(p.scale * s) * value(attention.V(), j, c);
       }
       if (keys == 0) {
-        EXPECT_EQ(judge.lse(head, static_cast<size_t>(i)),
+        EXPECT_EQ(judge.lse()[static_cast<size_t>(head * p.N + i)],
                   -std::numeric_limits<double>::infinity());
         continue;
       }
-      EXPECT_NEAR(judge.lse(head, static_cast<size_t>(i)), std::log(l), 1e-12);
+      EXPECT_NEAR(judge.lse()[static_cast<size_t>(head * p.N + i)], std::log(l), 1e-12);
       largest_lse = std::max(largest_lse, std::abs(std::log(l)));
       for (int c = 0; c < p.d; ++c) {
         const double of_row = sum[static_cast<size_t>(c)] / l;
-        EXPECT_NEAR(judge.o(head, static_cast<size_t>(i), c), of_row, 1e-12);
+        EXPECT_NEAR(judge.o()[static_cast<size_t>((head * p.N + i) * p.d + c)], of_row, 1e-12);
         largest_o = std::max(largest_o, std::abs(of_row));
       }
     }

@@ -3,8 +3,8 @@
 `mistakes.py FOLDER` writes, as part of the build, a copy of each source with all its mistakes in
 it, planted as scripts/mutate does: LADDER_MISTAKE, or a test, chooses one while the program runs,
 or none. Beside them it writes mistakes.inc, the table for the tests. A mistake whose text is no
-longer in its source is said to be gone there, and its test fails: the source has moved on, and so
-must this table.
+longer in its source is said to be gone, and its test fails, since nothing is caught: the source has
+moved on, and so must this table.
 """
 
 import collections
@@ -17,6 +17,7 @@ sys.path.insert(0, os.path.join(ROOT, "scripts"))
 
 from ladder.mutate.plant import change, with_mutants, write_if_new  # noqa: E402  (in scripts)
 
+FIRST = 1_000_000  # number; scripts/mutate counts its mutants, maybe in the same program, from 0
 TABLE = os.path.join(ROOT, "common/tests/suite/mistakes.h")
 
 # The steps whose sources have mistakes.
@@ -115,11 +116,12 @@ def plant(folder):
         with open(os.path.join(ROOT, source), encoding="utf-8") as file:
             text = file.read()
         planted = {}
-        for number, m in enumerate(mistakes, len(rows)):
-            gone = "" if m.was in text else f"'{m.was}' is no longer in {source}"
-            if not gone:
+        for number, m in enumerate(mistakes, FIRST + len(rows)):
+            if m.was in text:
                 planted[number] = change(source, text.index(m.was), m.was, m.now)
-            fields = map(json.dumps, (m.name, *m.step, m.how, m.says, gone))
+            else:
+                print(f"mistakes.py: {m.name}: '{m.was}' is no longer in {source}", file=sys.stderr)
+            fields = map(json.dumps, (number, m.name, *m.step, m.how, m.says))
             rows.append(f"{{{', '.join(fields)}}},\n")
         write_if_new(os.path.join(folder, source + ".cpp"),
                      with_mutants(text, planted, os.path.join(ROOT, source), TABLE)[0])

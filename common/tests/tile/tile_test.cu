@@ -33,11 +33,6 @@ constexpr int kWarps = 4;  // 2 down × 2 across, each making 16 × kWidth/2 of 
 constexpr int kThreads = 32 * kWarps;
 constexpr int kRows = 32;
 
-template <int kWidth, class T>
-int64_t product_smem() {
-  return shared_bytes<T>(2 * kRows * kWidth) + shared_bytes<T>(kWidth * kWidth);
-}
-
 enum Form { kABt, kAB, kAtB };
 
 /// C = A·Bᵀ, A·B or Aᵀ·B through tiles of kRows × kWidth (of Aᵀ: kWidth × kRows) and
@@ -47,21 +42,17 @@ template <class T, int kWidth, int kForm>
 __global__ void product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Hbm<float> sums, int rows,
                         int columns, int inner) {
   constexpr int kInner = kWidth < 32 ? kWidth : 32;
+  constexpr bool kA_transposed = kForm == kAtB, kB_transposed = kForm == kABt;
   const int thread = threadIdx.x;
   const int warp_row = warp_id() % 2 * 16, warp_column = warp_id() / 2 * (kWidth / 2);
   SharedMemory smem;
-  const Tile<T, kForm == kAtB ? kWidth : kRows, kForm == kAtB ? kRows : kWidth> tile_A{
+  const Tile<T, kA_transposed ? kWidth : kRows, kA_transposed ? kRows : kWidth> tile_A{
       smem.take<T>("A", kRows * kWidth)};
   const Tile<T, kRows, kWidth> tile_C{smem.take<T>("C", kRows * kWidth)};
   const Tile<T, kWidth, kWidth> tile_B{smem.take<T>("B", kWidth * kWidth)};
-  if (kForm == kAtB)
-    copy_async<kThreads>(tile_A, A, rows, inner, rows, thread);
-  else
-    copy_async<kThreads>(tile_A, A, inner, rows, inner, thread);
-  if (kForm == kABt)
-    copy_async<kThreads>(tile_B, B, inner, columns, inner, thread);
-  else
-    copy_async<kThreads>(tile_B, B, columns, inner, columns, thread);
+  const int of_A = kA_transposed ? rows : inner, of_B = kB_transposed ? inner : columns;
+  copy_async<kThreads>(tile_A, A, of_A, kA_transposed ? inner : rows, of_A, thread);
+  copy_async<kThreads>(tile_B, B, of_B, kB_transposed ? columns : inner, of_B, thread);
   cp_async_commit();
   cp_async_wait<0>();
   __syncthreads();
@@ -69,11 +60,11 @@ __global__ void product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Hbm<float> sum
   Accumulator<16, kWidth / 2> acc;
   for (int k = 0; k < kWidth; k += kInner) {
     Operand<T, 16, kInner> a;
-    if constexpr (kForm == kAtB)
+    if constexpr (kA_transposed)
       load_transposed(a, tile_A, k, warp_row);
     else
       load(a, tile_A, warp_row, k);
-    if constexpr (kForm == kABt)
+    if constexpr (kB_transposed)
       mma_ABt(acc, a, tile_B, warp_column, k);
     else
       mma_AB(acc, a, tile_B, k, warp_column);
@@ -91,23 +82,25 @@ TEST_F(SUITE, ProductsOfTilesAreRightAndCounted) {
   const auto check = [&]<class T, int kWidth, int kForm>(Case<T, kWidth, kForm>, int rows,
                                                          int columns, int inner) {
     SCOPED_TRACE(testing::Message()
-                 << (kType<T> == DType::fp16 ? "fp16" : "bf16") << ", width " << kWidth << ", form "
+                 << (std::is_same_v<T, fp16> ? "fp16" : "bf16") << ", width " << kWidth << ", form "
                  << kForm << ", " << rows << "×" << columns << "×" << inner);
     const Matrix a = kForm == kAtB ? random_matrix<T>(inner, rows) : random_matrix<T>(rows, inner);
     const Matrix b =
         kForm == kABt ? random_matrix<T>(columns, inner) : random_matrix<T>(inner, columns);
-    Array& A = upload("A", a);
-    Array& B = upload("B", b);
     Array& C = make("C", rows * columns * 2);
     Array& sums = make("sums", rows * columns * 4);
-    const auto counts = run(product<T, kWidth, kForm>, 1, kThreads, product_smem<kWidth, T>(), A, B,
-                            C, sums, rows, columns, inner);
-    const auto in_fp32 = results<float>(sums, columns);
-    const auto term = [&](int i, int j, int k) {
-      return (kForm == kAtB ? a(k, i) : a(i, k)) * (kForm == kABt ? b(j, k) : b(k, j));
-    };
-    EXPECT_LT(worst_sum(in_fp32, rows, inner, term), 1e-3);
-    EXPECT_LT(worst_rounding<T>(matrix<T>(C, rows, columns), in_fp32.all), 1e-7);
+    const auto counts = run(product<T, kWidth, kForm>, 1, kThreads,
+                            shared_bytes<T>(2 * kRows * kWidth) + shared_bytes<T>(kWidth * kWidth),
+                            upload<T>("A", a), upload<T>("B", b), C, sums, rows, columns, inner);
+    const auto in_fp32 = matrix<float>(sums, columns);
+    EXPECT_EQ(count_wrong_sums(in_fp32, rows, columns, inner, 1e-3,
+                               [&](int i, int j, int k) {
+                                 return (kForm == kAtB ? a(k, i) : a(i, k)) *
+                                        (kForm == kABt ? b(j, k) : b(k, j));
+                               }),
+              0);
+    const std::vector<OnHost<T>> rounded(in_fp32.all.begin(), in_fp32.all.end());
+    EXPECT_EQ(matrix<T>(C, columns).all, std::vector<float>(rounded.begin(), rounded.end()));
     if (!counts) return;
 
     // A warp reads its rows of A and its columns of B once; padding is multiplied like the rest.
@@ -164,17 +157,12 @@ __global__ void product_of_fragments(Hbm<const T> A, Hbm<const T> B, Hbm<float> 
 TEST_F(SUITE, FragmentsAreTheManualsAndNoOthers) {
   const auto check = [&]<class T>(Case<T>) {
     const Matrix a = random_matrix<T>(16, 16), b = random_matrix<T>(16, 8);
-    Array& A = upload("A", a);
-    Array& B = upload("B", b);
     Array& C = make("C", 16 * 8 * 4);
     for (int swap = 0; swap <= 5; ++swap) {
-      run(product_of_fragments<T>, 1, 32, 0, A, B, C, swap);
-      const double worst = worst_sum(results<float>(C, 8), 16, 16,
-                                     [&](int i, int j, int k) { return a(i, k) * b(k, j); });
-      if (swap == 0)
-        EXPECT_LT(worst, 1e-4);
-      else
-        EXPECT_GT(worst, 0.1) << "exchange " << swap << " of two registers went unnoticed";
+      run(product_of_fragments<T>, 1, 32, 0, upload<T>("A", a), upload<T>("B", b), C, swap);
+      const int wrong = count_wrong_sums(matrix<float>(C, 8), 16, 8, 16, swap ? 0.1 : 1e-4,
+                                         [&](int i, int j, int k) { return a(i, k) * b(k, j); });
+      EXPECT_EQ(wrong > 0, swap > 0) << "exchange " << swap << " of two registers";
     }
   };
   check_each(check, Case<fp16>{}, Case<bf16>{});
@@ -191,102 +179,80 @@ constexpr float of_column(int j) {
   return 0.5f - 0.125f * (j % 16);
 }
 /// Rows 2 and 3 see no key, and nor does column 5 a query.
-constexpr int kBlindRow = 2, kBlindColumn = 5;
+constexpr int kBlindRow = 2, kBlindColumn = 5, kFunctions = 19;
 
-/// What each function makes of M × N sums x (rows: their value in each column), result by result.
+/// What each function makes of M × N sums x (rows: their value in each column): how many elements
+/// of a lane are wrong.
 template <int M, int N>
-__global__ void functions(Hbm<const float> x, Hbm<float> out) {
+__global__ void functions(Hbm<const float> x, Hbm<int> wrong) {
   Accumulator<M, N> S;
   for_each(S, [&](int i, int j, float& s) { s = x[i * N + j]; });
-  int n = 0;
-  const auto show = [&](auto make) {
+  int number = 0;
+  const auto check = [&](auto function, auto right) {
     auto made = S;
-    make(made);
-    for_each(made, [&](int i, int j, float s) { out[(n * M + i) * N + j] = s; });
-    ++n;
+    function(made);
+    int n = 0;
+    for_each(made, [&](int i, int j, float is) {
+      const float wanted = right(i, j, x[i * N + j]);
+      n += is != wanted && !(fabsf(is - wanted) <= 1e-5f * (fabsf(wanted) + 1));
+    });
+    wrong[32 * number++ + lane_id()] = n;
   };
-  const auto show_rows = [&](const Rows<M>& rows) { show([&](auto& s) { fill_rows(s, rows); }); };
+  const auto check_rows = [&](const Rows<M>& rows, auto right) {
+    check([&](auto& s) { fill_rows(s, rows); }, [&](int i, int, float) { return right(i); });
+  };
   const auto rows = make_rows<M>([](int i) { return of_row(i); }), two = fill_rows<M>(2);
-  show([&](auto& s) { mul_rows(s, rows); });
-  show([&](auto& s) { sub_rows(s, rows); });
-  show([&](auto& s) { exp2_rows(s, kScale, rows); });
-  show([&](auto& s) { mul(s, S); });
-  show([&](auto& s) { fill_columns(s, make_columns<N>([](int j) { return of_column(j); })); });
-  show([&](auto& s) {
-    exp2_columns(s, kScale, make_columns<N>([](int j) {
-                   return j == kBlindColumn ? INFINITY : of_column(j);
-                 }));
-  });
+  check([&](auto& s) { mul_rows(s, rows); }, [](int i, int, float s) { return s * of_row(i); });
+  check([&](auto& s) { sub_rows(s, rows); }, [](int i, int, float s) { return s - of_row(i); });
+  check([&](auto& s) { exp2_rows(s, kScale, rows); },
+        [](int i, int, float s) { return std::exp2(kScale * s - of_row(i)); });
+  check([&](auto& s) { mul(s, S); }, [](int, int, float s) { return s * s; });
+  check([](auto& s) { fill_columns(s, make_columns<N>([](int j) { return of_column(j); })); },
+        [](int, int j, float) { return of_column(j); });
+  const auto shift = [](int j) { return j == kBlindColumn ? INFINITY : of_column(j); };
+  check([&](auto& s) { exp2_columns(s, kScale, make_columns<N>(shift)); },
+        [&](int, int j, float s) { return std::exp2(kScale * s - shift(j)); });
+  const auto added = [](int i, int j) { return of_row(i) + of_column(j); };
   Accumulator<M, N / 2> half;
-  for_each(half, [](int i, int j, float& s) { s = of_row(i) + of_column(j); });
-  show([&](auto& s) { add_columns(s, N / 2, half, kScale); });
-  const auto largest = row_max(S);
-  show_rows(largest);
-  show_rows(max_over_lanes(row_max_in_lane(S)));
-  show_rows(finite_or_zero(largest));
-  show_rows(fill_rows<M>(any_above(row_max_in_lane(S), 8) + 2 * any_above(largest, 8.5f)));
-  show_rows(row_sum(S));
-  show_rows(max(rows, two));
-  show_rows(rows + two);
-  show_rows(rows - two);
-  show_rows(rows * two);
-  show_rows(3.0f * rows);
-  show_rows(exp2(rows));
-  show_rows(inverse_or_zero(rows));
+  for_each(half, [&](int i, int j, float& s) { s = added(i, j); });
+  check([&](auto& s) { add_columns(s, N / 2, half, kScale); },
+        [&](int i, int j, float s) { return j < N / 2 ? s : s + kScale * added(i, j - N / 2); });
+  const auto largest = [&](int i) {
+    float most = -INFINITY;
+    for (int j = 0; j < N; ++j) most = fmaxf(most, x[i * N + j]);
+    return most;
+  };
+  const auto most = row_max(S);
+  check_rows(most, largest);
+  check_rows(max_over_lanes(row_max_in_lane(S)), largest);
+  check_rows(finite_or_zero(most), [&](int i) { return i / 2 * 2 == kBlindRow ? 0 : largest(i); });
+  check_rows(fill_rows<M>(any_above(row_max_in_lane(S), 8) + 2 * any_above(most, 8.5f)),
+             [](int) { return 1; });
+  check_rows(row_sum(S), [&](int i) {
+    float sum = 0;
+    for (int j = 0; j < N; ++j) sum += x[i * N + j];
+    return sum;
+  });
+  check_rows(max(rows, two), [](int i) { return fmaxf(of_row(i), 2); });
+  check_rows(rows + two, [](int i) { return of_row(i) + 2; });
+  check_rows(rows - two, [](int i) { return of_row(i) - 2; });
+  check_rows(rows * two, [](int i) { return of_row(i) * 2; });
+  check_rows(3.0f * rows, [](int i) { return of_row(i) * 3; });
+  check_rows(exp2(rows), [](int i) { return std::exp2(of_row(i)); });
+  check_rows(inverse_or_zero(rows), [](int i) { return of_row(i) > 0 ? 1 / of_row(i) : 0; });
 }
 
 TEST_F(SUITE, FunctionsOfRowsColumnsAndElements) {
   const auto check = [&]<int M, int N>(Case<float, M, N>) {
-    std::vector<float> numbers = widen_all(random_matrix<fp16>(M, N).elements);
-    for (float& number : numbers) number *= 8;
-    numbers[7] = 8.5f;  // the only one above 8
-    std::fill_n(&numbers[kBlindRow * N], 2 * N, -INFINITY);
-    const Results<float> x{numbers, N};
-    const auto largest = [&](int i) {
-      double most = -INFINITY;
-      for (int j = 0; j < N; ++j) most = std::max(most, double{x(i, j)});
-      return most;
-    };
-    const std::function<double(int, int)> right[] = {
-        [&](int i, int j) { return x(i, j) * of_row(i); },
-        [&](int i, int j) { return x(i, j) - of_row(i); },
-        [&](int i, int j) { return std::exp2(kScale * x(i, j) - of_row(i)); },
-        [&](int i, int j) { return x(i, j) * x(i, j); },
-        [&](int, int j) { return of_column(j); },
-        [&](int i, int j) {
-          return j == kBlindColumn ? 0 : std::exp2(kScale * x(i, j) - of_column(j));
-        },
-        [&](int i, int j) {
-          return x(i, j) + (j < N / 2 ? 0 : kScale * (of_row(i) + of_column(j - N / 2)));
-        },
-        [&](int i, int) { return largest(i); },
-        [&](int i, int) { return largest(i); },
-        [&](int i, int) { return i / 2 * 2 == kBlindRow ? 0 : largest(i); },
-        [&](int, int) { return 1; },
-        [&](int i, int) {
-          double sum = 0;
-          for (int j = 0; j < N; ++j) sum += x(i, j);
-          return sum;
-        },
-        [&](int i, int) { return std::max(of_row(i), 2.0f); },
-        [&](int i, int) { return of_row(i) + 2; },
-        [&](int i, int) { return of_row(i) - 2; },
-        [&](int i, int) { return of_row(i) * 2; },
-        [&](int i, int) { return of_row(i) * 3; },
-        [&](int i, int) { return std::exp2(of_row(i)); },
-        [&](int i, int) { return of_row(i) > 0 ? 1 / of_row(i) : 0; },
-    };
-    const int n = static_cast<int>(std::size(right));
-    Array& out = make("out", n * M * N * 4);
-    const auto counts = run(functions<M, N>, 1, 32, 0, upload("x", numbers), out);
-    const auto got = results<float>(out, N);
-    for (int k = 0; k < n; ++k) {
-      const auto is_wrong = [&](int i, int j) {
-        const double is = got(k * M + i, j), wanted = right[k](i, j);
-        return is != wanted && !(std::abs(is - wanted) <= 1e-5 * (std::abs(wanted) + 1));
-      };
-      EXPECT_EQ(count_where(M, N, is_wrong), 0) << "result " << k << ", " << M << "×" << N;
-    }
+    Matrix x = random_matrix<fp16>(M, N);
+    for (float& number : x.all) number *= 8;
+    x(0, 7) = 8.5f;  // the only one above 8
+    std::fill_n(&x(kBlindRow, 0), 2 * N, -INFINITY);
+    Array& wrong = make("wrong", kFunctions * 32 * 4);
+    const auto counts = run(functions<M, N>, 1, 32, 0, upload<float>("x", x), wrong);
+    const auto of_lanes = values<int>(wrong);
+    for (size_t i = 0; i < of_lanes.size(); ++i)
+      EXPECT_EQ(of_lanes[i], 0) << "function " << i / 32 << " of " << M << "×" << N;
     if (!counts) return;
     // For each element one each by mul_rows, sub_rows, mul, row_sum and three searches for the
     // largest, two for each power and for each of the half that columns are added to; for each row
@@ -340,14 +306,14 @@ __global__ void over_warps(Hbm<float> target, Hbm<float> of_rows, int rows, int 
 TEST_F(SUITE, WhatWarpsHaveIsPutTogetherWhereItExists) {
   const auto check = [&]<int C>(Case<float, C>, int rows, int columns) {
     SCOPED_TRACE(testing::Message() << C << ": " << rows << " × " << columns);
-    const Matrix before = random_matrix<fp16>(kM, C + 4);
-    Array& target = upload("target", widen_all(before.elements));
+    const Matrix before = random_matrix<float>(kM, C + 4);
+    Array& target = upload<float>("target", before);
     Array& of_rows = make("rows", (2 + kWarps) * kM * 4);
     const auto counts = run(over_warps<C>, 1, kThreads,
                             shared_bytes<float>(warp_sums_floats(kM, C, kWarps)) +
                                 shared_bytes<float>(kWarps * kM) + shared_bytes<float>(kM),
                             target, of_rows, rows, columns);
-    const auto got = results<float>(target, C + 4), row = results<float>(of_rows, kM);
+    const auto got = matrix<float>(target, C + 4), row = matrix<float>(of_rows, kM);
     const auto together = [&](int i, int j, auto f) {
       float x = of_warp(0, i, j);
       for (int w = 1; w < kWarps; ++w) x = f(x, of_warp(w, i, j));
@@ -376,28 +342,17 @@ TEST_F(SUITE, WhatWarpsHaveIsPutTogetherWhereItExists) {
   check(Case<float, 256>{}, 13, 200);
 }
 
-// ----------------------------------------------------------------------------- the order of blocks
-
-__global__ void list_work(Hbm<int> head, Hbm<int> tile, WorkList list) {
-  const Work w = longest_first(blockIdx.x, list);
-  head[blockIdx.x] = w.head;
-  tile[blockIdx.x] = w.tile;
-}
-
-TEST_F(SUITE, WorkComesGroupByGroupAndLongestFirst) {
+#ifdef LADDER_SIM
+TEST(SimWork, ComesGroupByGroupAndLongestFirst) {
   const auto check = [&](const WorkList& list, int group) {
     SCOPED_TRACE(testing::Message() << list.heads << " heads of " << list.tiles << " tiles");
-    const int n = list.heads * list.tiles;
-    Array& head_of = make("head", n * 4);
-    Array& tile_of = make("tile", n * 4);
-    run(list_work, n, 1, 0, head_of, tile_of, list);
-    const auto head = values<int>(head_of), tile = values<int>(tile_of);
-    std::vector<std::pair<int, int>> wanted, got;
+    int index = 0;
     for (int first = 0; first < list.heads; first += group)
-      for (int t = 0; t < list.tiles; ++t)
-        for (int h = first; h < std::min(first + group, list.heads); ++h) wanted.push_back({h, t});
-    for (size_t i = 0; i < head.size(); ++i) got.push_back({head[i], tile[i]});
-    EXPECT_EQ(got, wanted);
+      for (int tile = 0; tile < list.tiles; ++tile)
+        for (int head = first; head < std::min(first + group, list.heads); ++head) {
+          const Work w = longest_first(index++, list);
+          EXPECT_EQ(std::pair(w.head, w.tile), std::pair(head, tile));
+        }
   };
   // Even: head by head. Uneven: in groups that fit, the last of which may be smaller.
   check({.heads = 3, .tiles = 4, .head_bytes = 1, .uneven = false}, 1);
@@ -408,6 +363,7 @@ TEST_F(SUITE, WorkComesGroupByGroupAndLongestFirst) {
   check({.heads = 4, .tiles = 3, .head_bytes = 10, .uneven = true, .group_bytes = 1000}, 4);
   check({.heads = 1, .tiles = 1, .head_bytes = int64_t{1} << 40, .uneven = true}, 1);
 }
+#endif
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -12,10 +12,11 @@ import os
 import statistics
 import tempfile
 
+from ladder.build import need, quietly
 from ladder.console import GOOD, NO_DEVICE, WRONG_RESULT, Progress, Stop
 from ladder.files import ROOT, item_a_line, write_whole
 from ladder.bench.machine import Clocks, machine, output_of
-from ladder.mutate.plant import check_tools, run_logged, write_if_new
+from ladder.mutate.plant import write_if_new
 from ladder.npy import read_npy
 from ladder.programs import json_lines, programs_in, run_quietly
 from ladder.bench.workload import paper_batch, paper_heads
@@ -144,15 +145,16 @@ def plant(folder):
                          with_marks(source.read(), variant))
 
 
-def build(folder, progress):
+def build(folder):
     """The program with the marks; where it is."""
-    check_tools()
     planted, there = os.path.join(folder, "planted"), os.path.join(folder, "build")
     plant(planted)
     log = os.path.join(folder, "build.log")
-    run_logged(["cmake", "-S", ROOT, "-B", there, "-G", "Ninja", f"-DLADDER_PLANTED={planted}",
-                "-DCMAKE_BUILD_TYPE=Release", "-DLADDER_TESTS=OFF"], "configuring", progress, log)
-    run_logged(["ninja", "-C", there, RUNG], "building", progress, log)
+    for what, command in (("configuring", [
+            "cmake", "-S", ROOT, "-B", there, "-G", "Ninja", f"-DLADDER_PLANTED={planted}",
+            "-DCMAKE_BUILD_TYPE=Release", "-DLADDER_TESTS=OFF"]), ("building", [
+                "ninja", "-C", there, RUNG])):
+        need(not quietly(command, what, log)[0], f"{what} failed", log)
     return os.path.join(there, "bin", RUNG)
 
 
@@ -328,7 +330,7 @@ def measure(options):
     clocks = None
     try:
         about = machine(False, options.commit)
-        programs = {"without": plain.path, "with": build(options.build_dir, progress)}
+        programs = {"without": plain.path, "with": build(options.build_dir)}
         clocks = Clocks()
         found = []
         for head_dim in HEAD_DIMS:

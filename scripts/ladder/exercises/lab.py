@@ -29,12 +29,11 @@ class Run(collections.namedtuple("Run", "status records out err")):
 class Lab:
     """A build folder, and a folder for scratch copies."""
 
-    def __init__(self, build=None, folder=None, options=()):
+    def __init__(self, build=None, folder=None):
         self.build = build or next((path for path in (os.path.join(ROOT, "build"),
                                                       os.path.join(ROOT, "build/sim"))
                                     if os.path.exists(os.path.join(path, "bin"))), None)
         self.folder = folder or os.path.join(ROOT, "build/exercise")
-        self.options = options  # of the compiler, besides the build's own
         self.runs = {}
         self.step_of = {}  # of a program that was built here: its step
 
@@ -104,7 +103,7 @@ class Lab:
                                for name in ("step.cpp", "step.o", rung_of(file)))
         with open(stub, "w", encoding="utf-8") as target:
             target.write(f'#include "{self.scratch(number, file)}"\n')
-        error = self.tool(compiling, {built: step, compiling[-1]: stub}, *self.options)
+        error = self.tool(compiling, {built: step, compiling[-1]: stub})
         if error:
             raise Stop(f"Not yet: it does not compile: {error}", WRONG_RESULT)
         error = self.tool(linking, {built: step, f"bin/{rung_of(file)}": program})
@@ -141,12 +140,12 @@ class Lab:
                  for line in out.splitlines()]
         return next(words for words in lines if built in words), lines[-1], built
 
-    def tool(self, command, instead, *options):
+    def tool(self, command, instead):
         """Runs one of the build's commands with other files: the first error that it reports, or
         None. What a change leaves unused is not a mistake here."""
         for old, new in instead.items():
             command = [word.replace(old, new) for word in command]
-        done = subprocess.run([*command, "-Wno-unused", *options], cwd=self.build,
+        done = subprocess.run([*command, "-Wno-unused"], cwd=self.build,
                               stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
                               errors="replace")
         if not done.returncode:

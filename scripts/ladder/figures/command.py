@@ -7,9 +7,8 @@ out and said.
 
 {figures}
 
-Without --out and --only it also draws the shapes of scripts/results/drawings, which need no data.
-
-What is compared, where no rule gives it, stands in scripts/ladder/course.py.
+What is compared, where no rule gives it, stands in scripts/ladder/course.py; the papers' claims in
+figures/claims.py beside it.
 
 --readme renews the tables as well: in README.md and the lessons, wherever there are markers for one
 (<!-- ladder:begin --> and <!-- ladder:end -->, peers, claims, figures). --check writes nothing, and
@@ -29,19 +28,17 @@ import sys
 import textwrap
 
 from ladder.console import GOOD, WRONG_RESULT, Parser, run_command
-from ladder.course import CAPTIONS
-from ladder.drawings.make import stale_drawings, write_drawings
-from ladder.figures.gallery import FIGURES, draw
+from ladder.figures.gallery import FIGURES, draw, stale_figures
 from ladder.figures.measured import Files
-from ladder.figures.pages import need_places, stale, write_tables
+from ladder.figures.pages import stale_tables, write_tables
 from ladder.files import RESULTS, course_pages, newest_measured
 
 
 def parse(arguments=None):
-    description, epilog = __doc__.format(figures="\n".join(
-        textwrap.fill(f"{name:18}{CAPTIONS[name]}", 100, initial_indent="  ",
-                      subsequent_indent=" " * 20) for name in FIGURES)).split("\n\n", 1)
-    parser = Parser(prog="scripts/figures draw", description=description, epilog=epilog)
+    figures = "\n".join(textwrap.fill(
+        f"{figure.name:18}{figure.caption}", 100, initial_indent="  ",
+        subsequent_indent=" " * 20) for figure in FIGURES.values())
+    parser = Parser("scripts/figures draw", __doc__.format(figures=figures))
     parser.add_argument("file", nargs="?", metavar="FILE",
                         help="(default the newest in scripts/results, or else its sim.json)")
     parser.add_argument("--out", metavar="DIR",
@@ -60,20 +57,14 @@ def parse(arguments=None):
 
 def plot(options):
     out = options.out or os.path.join(RESULTS, "figures")
-    drawings = not (options.out or options.only)
     files = Files(options.file or newest_measured() or os.path.join(RESULTS, "sim.json"))
-    pages = [options.readme] if options.readme else []
-    if options.readme is True:
-        pages = course_pages()
-        need_places(pages, files)
+    pages = course_pages() if options.readme is True else [options.readme] * bool(options.readme)
     if options.check:
-        found = stale(files, out, pages) + (stale_drawings() if drawings else [])
+        found = [*stale_figures(files, out), *stale_tables(files, pages)]
         if found:
             print("\n".join(found))
             print("scripts/figures draw --readme renews them", file=sys.stderr)
         return WRONG_RESULT if found else GOOD
-    if drawings:
-        write_drawings()
     draw(files, out, options.only)
     write_tables(files, pages)
     return GOOD

@@ -1,102 +1,68 @@
 """Decoding: how fast the cache of K and V is read, beside PyTorch and beside a copy."""
 
-from ladder.figures.markdown import at_the_machine, geometric_mean, markdown, without
-from ladder.figures.measured import Missing
-from ladder.figures.names import PEER_NAMES, gpu_text, length_text, library
-from ladder.figures.rates import roofline as roofline_of_rungs
-from ladder.figures.style import FAINT, INK, byte_tick, note, plots
+from ladder.figures.measured import need
+from ladder.figures.names import (PEER_NAMES, at_the_machine, geometric_mean, gpu_text, length_text,
+                                  library, markdown)
+from ladder.figures.style import FAINT, INK, byte_tick, plots
 from ladder.text import NO_VALUE, three_digits
 
-DECODE_GRID = "scripts/figures measure --grid decode"
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8A6D00"]
 SHAPE = ("batch", "heads", "kv_heads", "seqlen_kv", "head_dim")
 BESIDE = ("cudnn", "flash")
 
 
 def points(files):
-    """[{batch, heads, …, shared: how many heads share one of K and V, bytes, record, times: {peer
-    or "ours": ms}, share: the same of the copy's rate}], as they were measured."""
-    def decodes(record):
-        return record["seqlen"] == 1 < record.get("seqlen_kv", 1)
-
-    peers = {}
-    for record in filter(decodes, files.gpu.peers):
-        peers.setdefault(tuple(record[name] for name in SHAPE), []).append(record)
+    """[{batch, heads, …, shared: how many heads share one of K and V, bytes, copy: its rate, times:
+    {peer or "ours": ms}, share: the same of the copy's rate}], as they were measured."""
     found = []
-    for entry in files.gpu.plain(seqlen=1, causal=False):
-        at = tuple(entry.record[name] for name in SHAPE)
-        if not decodes(entry.record) or at not in peers:
+    for entry in files.gpu.decoding():
+        batch, heads, kv_heads, keys, d = at = tuple(entry.record[name] for name in SHAPE)
+        peers = [r for r in files.gpu.peers
+                 if r["seqlen"] == 1 and at == tuple(r.get(name) for name in SHAPE)]
+        if not peers:
             continue
-        batch, heads, kv_heads, keys, d = at
-        size, copy = 4 * batch * kv_heads * keys * d, peers[at][0]["copy_bytes_per_s"]
-        times = {"ours": entry.time_ms, **{r["variant"]: r["time_ms"] for r in peers[at]}}
+        size, copy = 4 * batch * kv_heads * keys * d, peers[0]["copy_bytes_per_s"]
+        times = {"ours": entry.time_ms, **{r["variant"]: r["time_ms"] for r in peers}}
         found.append({**dict(zip(SHAPE, at)), "shared": heads // kv_heads, "bytes": size,
-                      "copy": copy, "record": entry.record, "times": times,
+                      "copy": copy, "times": times,
                       "share": {name: size / ms * 1e3 / copy for name, ms in times.items()}})
-    if not found:
-        raise Missing(f"decoding is not measured: {DECODE_GRID}, where PyTorch is installed")
-    return found
+    return need(found)
 
 
-def decode(files, missing):
+def decode(files):
     lines = {}
     for one in sorted(points(files), key=lambda one: one["bytes"]):
         name = f"batch {one['batch']}, H/Hk = {one['shared']}"
-        for who in ("ours", "cudnn"):
-            if who not in one["share"]:
-                missing(f"no {PEER_NAMES[who]} at every point: {DECODE_GRID}")
-                continue
+        for who in {"ours", "cudnn"} & one["share"].keys():
             line = lines.setdefault(name, {}).setdefault(who, {"x": [], "y": []})
             line["x"].append(one["bytes"])
             line["y"].append(one["share"][who])
     return {"title": f"Decoding: one query of each head, {gpu_text(files)}",
-            "lines": dict(sorted(lines.items()))}
-
-
-def roofline(files, missing):
-    """The rungs', and decoding at its intensity H/Hk: of each the largest cache."""
-    data = roofline_of_rungs(files, missing)
-    try:
-        found = sorted(points(files), key=lambda one: one["bytes"])
-    except Missing:
-        return data
-    for panel in data["panels"]:
-        largest = {one["shared"]: one["record"] for one in found
-                   if panel["title"].startswith(f"d = {one['head_dim']},")}
-        for ratio, record in sorted(largest.items()):
-            panel["points"].append({
-                **files.look(next(step for step in files.order if step[0] == record["rung"])),
-                "label": f"decode, H/Hk = {ratio}", "y": record["tflops"],
-                "requested": ratio, "dram": None})
-    return data
+            "panels": [dict(sorted(lines.items()))]}
 
 
 def draw_decode(plt, data):
-    figure, [(axis, _)] = plots(plt, [{}], (8.5, 4.6), {
-        "left": 0.7, "right": 2.1, "bottom": 0.85, "top": 0.8})
+    figure, [(axis, lines)] = plots(
+        plt, data, (8.5, 4.6),
+        "Each line: d = 64 and d = 128. Where more heads share one of K and V the same queries "
+        "read fewer bytes, and\na cache of few bytes is over before the copy's rate is reached.")
     axis.set(xscale="log", ylim=(0, 1.15), xlabel="bytes of K and V",
              ylabel="share of the device copy's rate")
     axis.xaxis.set_major_formatter(byte_tick)
     axis.axhline(1, color=FAINT, lw=1)
     beside = {"marker": "o", "mfc": "none", "lw": 1, "ls": "--"}
-    for (name, line), tint in zip(data["lines"].items(), COLOURS):
+    for (name, line), tint in zip(lines.items(), COLOURS):
         axis.plot(line["ours"]["x"], line["ours"]["y"], color=tint, marker="o", label=name)
         if "cudnn" in line:
             axis.plot(line["cudnn"]["x"], line["cudnn"]["y"], color=tint, **beside)
     axis.plot([], [], color=INK, label=PEER_NAMES["cudnn"], **beside)
-    axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1), frameon=False, fontsize=8)
-    note(figure, "Each line: d = 64 and d = 128. Where more heads share one of K and V the same "
-         "queries read fewer bytes, and\na cache of few bytes is over before the copy's rate is "
-         "reached.", 0.012)
+    axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1), fontsize=8)
     return figure
 
 
-def decode_table(files, _):
+def decode_table(files):
     """A line a cache: the time, the share of the copy's rate, and peers' times over ours."""
-    try:
-        found = points(files)
-    except Missing:
-        return without("Decoding is not measured yet", DECODE_GRID)
+    found = points(files)
     rows, ratios = {}, {peer: [] for peer in BESIDE}
     for one in found:
         cache = (f"{one['batch']}, {one['heads']} / {one['kv_heads']}, "
@@ -113,8 +79,8 @@ def decode_table(files, _):
         f"d = {d}: µs (share)", *(f"{library(peer)}'s / ours" for peer in BESIDE)))],
         [[cache, *(text for d in heads for text in of.get(d, [NO_VALUE] * 3))]
          for cache, of in rows.items()], range(1, 1 + 3 * len(heads)))
-    record = found[0]["record"]
-    text = (f"`{record['variant']}`, {record['dtype']}, one query of each head, no mask, L2 "
+    step = files.gpu.decoding()[0].variant
+    text = (f"`{step}`, {files.gpu.dtype}, one query of each head, no mask, L2 "
             f"flushed, medians, on an {at_the_machine(files)}. The share is the rate at which K "
             "and V are read, divided by a device copy's in the same run, "
             f"{found[0]['copy'] / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, "

@@ -3,141 +3,107 @@
 import itertools
 
 from ladder import course
-from ladder.figures.markdown import at_the_machine, markdown, over_lengths, without
+from ladder.bench.grid import LOADED
 from ladder.figures.measured import Measured, need
-from ladder.figures.names import PAPER_GRID, POINTS, SIM, gpu_text, point_text
+from ladder.figures.names import (POINTS, at_the_machine, gpu_text, markdown, over_lengths,
+                                  point_text)
 from ladder.figures.style import INK, marker, plots, row_axis
 from ladder.records import flops
 from ladder.text import NO_VALUE, rate_text
-from ladder.bench.grid import LOADED
 
 
-def error_rows(files, entries):
+def error(files):
     """A row for each output of each step; of one with a backward pass for its gradients, as its
     forward is an earlier rung's."""
-    rows = []
-    for step, of in files.steps_of([e for e in entries if e.record["errors"]]):
-        for e in of:
-            for name, one in e.record["errors"].items():
-                if not one or not one["tolerance"] or name == "lse" or (
-                        name == "o" and files.own_way(step) == "bwd"):
-                    continue
-                what = "" if name == "o" else f" {name[0]}{name[1:].upper()}"  # dQ to a reader
-                # JSON has no infinity, so an error without a value is not finite.
-                rows.append({**files.look(step, what), "tolerance": one["tolerance"],
-                             "max": one["max"] if not one["nonfinite"] else None})
-    return rows
-
-
-def error(files, missing):
     source, where = [e for e in files.gpu.entries if "--check full" in e.command], gpu_text(files)
     if not source:
-        missing(f"no errors on a GPU, the sim's instead: {PAPER_GRID}")
         source, where = [e for way in ("fwd", "bwd") for e in files.sim.find(
             way, head_dim=64, seqlen=512, causal=False) if not e.aside], "sim"
     panels = []
     for kind, title in (("normal", "input N(0, 1)"),
                         ("outliers", "1 in 1000 of the input with N(0, 100) added")):
-        entries = [e for e in source if e.input == kind]
-        rows = error_rows(files, entries)
+        rows = []
+        for step, of in files.steps_of(e for e in source if e.input == kind and e.errors):
+            for name, one in itertools.chain(*(e.errors.items() for e in of)):
+                if one and one["tolerance"] and name != "lse" and not (
+                        name == "o" and files.own_way(step) == "bwd"):
+                    what = "" if name == "o" else f" {name[0]}{name[1:].upper()}"  # dQ to a reader
+                    # JSON has no infinity, so an error without a value is not finite.
+                    rows.append({**files.look(step, what), "tolerance": one["tolerance"],
+                                 "max": one["max"] if not one["nonfinite"] else None})
         if rows:
-            e = entries[0]
-            panels.append({"title": title, "rows": rows,
-                           "workload": f"N = {e.seqlen}, d = {e.head_dim}, {e.dtype}"})
-        else:
-            missing(f"no errors with --input {kind}: {SIM}")
-    need(panels, f"no errors: {SIM}")
-    return {"title": f"Largest error against float64: {panels[0]['workload']} ({where})",
-            "panels": panels}
+            panels.append({"title": title, "rows": rows})
+    e = need(source)[0]
+    return {"title": f"Largest error against float64: N = {e.seqlen}, d = {e.head_dim}, {e.dtype} "
+                     f"({where})", "panels": need(panels)}
+
+
+def draw_error(plt, data):
+    figure, pairs = plots(plt, data, (
+        11, 1.4 + 0.24 * max(len(panel["rows"]) for panel in data["panels"])))
+    for axis, panel in pairs:
+        rows = panel["rows"]
+        row_axis(axis, rows)
+        axis.set(xscale="log", xlabel="max |out - reference|; the bar is the tolerance")
+        for i, row in enumerate(rows):
+            if row["max"] is None:
+                axis.text(row["tolerance"], i, "  not finite", va="center", fontsize=8,
+                          color=row["colour"], fontweight="bold")
+            elif row["max"] > 0:
+                line_to_mark(axis, row, i, row["max"], row["tolerance"])
+            axis.plot(row["tolerance"], i, marker="|", color=INK, ls="", markersize=11, mew=1.6)
+    return figure
+
+
+def line_to_mark(axis, row, y, x, end):
+    axis.plot([x, end], [y, y], color=row["colour"], lw=0.9, alpha=0.5)
+    axis.plot(x, y, marker=marker(row), color=row["colour"], ls="", markersize=7)
 
 
 def quantised(files):
     """[(text, [root mean square error at each of course.QUANTISED's inputs])]: of the step in the
-    I/O type, then of each row of the step with settings. Nothing unless all are counted."""
+    I/O type, then of each row of the step with settings. All have to be counted."""
     about, counted = course.QUANTISED, Measured(files.sim.path, "fp16")
 
     def errors_of(step, settings):
         for _, d, kind in about["inputs"]:
             (_, heads, n, width, *_), source = ((0, 8, 1024, d), kind) if d else (
                 LOADED[kind][0], "load")
-            of = [e for e in counted.find("fwd", rung=step[0], variant=step[1], input=source,
-                                          heads=heads, seqlen=n, head_dim=width)
-                  if e.errors and e.has_settings(settings)]
-            yield of[0].full_error()["rms"] if of else None
+            yield counted.checked(step, settings, input=source, heads=heads, seqlen=n,
+                                  head_dim=width)[1]["rms"]
 
-    rows = [(f"fp16, `{about['beside'][1]}`", list(errors_of(about["beside"], None)))]
-    rows += [(text, list(errors_of(about["step"], settings))) for text, settings in about["rows"]]
-    return rows if all(None not in errors for _, errors in rows) else []
+    return [(f"fp16, `{about['beside'][1]}`", list(errors_of(about["beside"], None)))] + [
+        (text, list(errors_of(about["step"], settings))) for text, settings in about["rows"]]
 
 
-def fp8_error(files, missing):
-    rows = need(quantised(files), f"no errors of FP8: {SIM}")
-    look = files.look(course.QUANTISED["step"])
+def fp8_error(files):
+    rows, look = quantised(files), files.look(course.QUANTISED["step"])
     return {"title": "Root mean square error of O against float64, FP8 and fp16 (sim)",
             "panels": [{"title": title, "rows": [
                 {**look, "label": text.replace("`", ""), "rms": errors[i]}
                 for text, errors in rows]}
-                for i, (title, _, _) in enumerate(course.QUANTISED["inputs"])]}
-
-
-def draw_error(plt, data):
-    panels = data["panels"]
-    most = max(len(panel["rows"]) for panel in panels)
-    figure, pairs = plots(plt, panels, (1 + 5 * len(panels), 1.4 + 0.24 * most), {
-        "left": 1.45, "right": 0.2, "bottom": 0.6, "top": 0.8, "across": 1.6})
-    for axis, panel in pairs:
-        rows = panel["rows"]
-        for i, row in enumerate(rows):
-            if row["max"] is None:
-                axis.text(row["tolerance"], i, "  not finite", va="center", fontsize=8,
-                          color=row["colour"], fontweight="bold")
-            elif row["max"] > 0:
-                line_to_mark(axis, row, i, row["max"], [row["max"], row["tolerance"]])
-            axis.plot(row["tolerance"], i, marker="|", color=INK, ls="", markersize=11, mew=1.6)
-        shown = [x for row in rows for x in (row["max"], row["tolerance"]) if x]
-        error_axis(axis, rows, (min(shown) / 2, max(shown) * 2),
-                   "max |out - reference|; the bar is the tolerance", subs=(1, 2, 5))
-        axis.xaxis.set_major_formatter(short_power)
-        axis.tick_params(axis="x", which="minor", length=0)
-    return figure
-
-
-def line_to_mark(axis, row, y, x, ends):
-    axis.plot(ends, [y, y], color=row["colour"], lw=0.9, alpha=0.5)
-    axis.plot(x, y, marker=marker(row), color=row["colour"], ls="", markersize=7)
-
-
-def error_axis(axis, rows, ends, text, **ticks):
-    from matplotlib.ticker import LogLocator
-    row_axis(axis, rows)
-    axis.set(xscale="log", xlim=ends, xlabel=text)
-    axis.xaxis.set_major_locator(LogLocator(**ticks))
-
-
-def short_power(value, _=None):
-    return f"{value:.0e}".replace("e-0", "e-").replace("e+00", "")
+                for i, (title, *_) in enumerate(course.QUANTISED["inputs"])]}
 
 
 def draw_fp8_error(plt, data):
     panels = data["panels"]
-    figure, pairs = plots(
-        plt, panels, (2.4 + 2.6 * len(panels), 1.5 + 0.24 * len(panels[0]["rows"])),
-        {"left": 1.75, "right": 0.2, "bottom": 0.6, "top": 0.8, "across": 0.2}, sharey=True)
+    figure, pairs = plots(plt, data, (2.4 + 2.6 * len(panels),
+                                      1.5 + 0.24 * len(panels[0]["rows"])), sharey=True)
     for axis, panel in pairs:
-        least, most = (limit(row["rms"] for row in panel["rows"]) for limit in (min, max))
-        for i, row in enumerate(panel["rows"]):
-            line_to_mark(axis, row, i, row["rms"], [least / 2, row["rms"]])
-            axis.text(row["rms"] * 1.25, i, f"{row['rms']:.1e}".replace("e-0", "e-"), va="center",
-                      fontsize=7, color=INK)
-        error_axis(axis, panel["rows"], (least / 2, most * 6), "RMSE", numticks=5)
+        errors = [row["rms"] for row in panel["rows"]]
+        least = min(errors) / 2
+        row_axis(axis, panel["rows"])
+        axis.set(xscale="log", xlim=(least, max(errors) * 6), xlabel="RMSE")
+        for i, (row, error_) in enumerate(zip(panel["rows"], errors)):
+            line_to_mark(axis, row, i, error_, least)
+            axis.text(error_ * 1.25, i, f"{error_:.1e}".replace("e-0", "e-"), va="center",
+                      fontsize=7)
     return figure
 
 
-def fp8_error_table(files, _):
+def fp8_error_table(files):
     """A line a choice of settings: the root mean square error of O at each input."""
     rows = quantised(files)
-    if not rows:
-        return without("Errors of FP8 are not counted yet", SIM)
     titles = [title for title, *_ in course.QUANTISED["inputs"]]
     lines = markdown(["", *titles], [[text, *(f"{error:.1e}" for error in errors)]
                                      for text, errors in rows], range(1, 1 + len(titles)))
@@ -150,20 +116,18 @@ def fp8_error_table(files, _):
         + ", ".join(f"{a / b:.3g}" for a, b in zip(plain, best)) + ". Counted on the sim.")]
 
 
-def fp8_times_table(files, _):
+def fp8_times_table(files):
     """A line a head size and mask: the rate of the step's attention alone, and with all that is
     done before it. And the same over cuBLAS's, beside that of the kernel that was released."""
     step, released = course.QUANTISED["step"], course.QUANTISED["released"]
     cells, rates = {}, {}
-    for e in files.gpu.paper("fwd"):
-        alone = [k["time_ms"] for k in e.record["kernels"] if k["name"] == "attention"]
+    for e in files.gpu.paper():
+        alone = [k["time_ms"] for k in e.kernels if k["name"] == "attention"]
         if e.step == step and alone and alone[0]:
             at = (e.head_dim, e.causal), e.seqlen
             rates[at] = flops(e.record) / alone[0] * 1e-9
             cells[at] = f"{rate_text(rates[at])} · {rate_text(e.tflops)}"
-    lengths = sorted({n for _, n in cells})
-    if not lengths:
-        return without("Times of FP8 are not measured yet", PAPER_GRID)
+    lengths = sorted({n for _, n in need(cells)})
 
     def table(cells):
         return over_lengths(lengths, [

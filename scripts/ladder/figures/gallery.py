@@ -1,10 +1,10 @@
-"""Every figure: what it shows, and how that is drawn.
+"""Every figure: what it shows, how that is drawn, and what measures it.
 
-A figure's first function is of the files, and of `missing`, which is told of each series that they
-do not have: it returns plain data, or raises Missing. The second draws the data with matplotlib.
+A figure's first function is of the files and returns plain data, or raises Missing. The second
+draws the data with matplotlib.
 """
 
-import functools
+import collections
 import hashlib
 import inspect
 import io
@@ -12,90 +12,85 @@ import json
 import os
 import re
 import sys
+from functools import partial
 
-from ladder.figures import (decode, errors, memory, names, pipeline, pipeline_measured, rates,
-                            shared_roof, style, two_gpus)
+from ladder.figures import (decode, errors, memory, names, pipeline, rates, shared_roof, style,
+                            two_gpus)
 from ladder.figures.measured import Missing
-from ladder.figures.names import PAPER_GRID
 from ladder.files import write_whole
 
-FIGURES = {
-    "speedup": (rates.speedup, rates.draw_speedup),
-    **{f"tflops_{way}": (functools.partial(rates.tflops, direction=way), rates.draw_tflops)
-       for way in ("fwd", "bwd", "both")},
-    "traffic": (memory.traffic, memory.draw_traffic),
-    "roofline": (decode.roofline, rates.draw_roofline),
-    "decode": (decode.decode, decode.draw_decode),
-    "two_gpus": (two_gpus.two_gpus, two_gpus.draw_two_gpus),
-    "workspace": (memory.workspace, memory.draw_workspace),
-    "block_size": (memory.block_size, memory.draw_block_size),
-    "access": (pipeline.access, pipeline.draw_access),
-    "pipeline": (functools.partial(pipeline.pipeline, name="pipeline"), pipeline.draw_pipeline),
-    "pipeline_measured": (pipeline_measured.pipeline_measured,
-                          pipeline_measured.draw_pipeline_measured),
-    "pipeline_bwd": (functools.partial(pipeline.pipeline, name="pipeline_bwd"),
-                     pipeline.draw_pipeline),
-    "shared_roof": (shared_roof.shared_roof, shared_roof.draw_shared_roof),
-    "error": (errors.error, errors.draw_error),
-    "fp8_error": (errors.fp8_error, errors.draw_fp8_error),
-}
-OF_TIMES = ("speedup", "tflops_fwd", "tflops_bwd", "tflops_both", "roofline", "decode", "two_gpus",
-            "shared_roof")
-
-
-def rounded(value):
-    """Six digits: what a figure can show, and the same on every machine."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {name: rounded(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [rounded(one) for one in value]
-    return value
+PAPER = "scripts/figures measure --grid paper"
+SIM = "scripts/figures measure --sim"
+DECODE = "scripts/figures measure --grid decode"
+CLOCK = "scripts/figures clock"
+BOTH = f"{PAPER}, and {SIM}"
+Figure = collections.namedtuple("Figure", "name data draw command caption")
+FIGURES = {figure.name: figure for figure in (
+    Figure("speedup", rates.speedup, rates.draw_speedup, PAPER,
+           "How much each step brings, on a logarithmic scale."),
+    Figure("tflops_fwd", partial(rates.tflops, direction="fwd"), rates.draw_tflops, PAPER,
+           "The forward pass against N, PyTorch's in thin lines."),
+    Figure("tflops_bwd", partial(rates.tflops, direction="bwd"), rates.draw_tflops, PAPER,
+           "The backward pass."),
+    Figure("tflops_both", partial(rates.tflops, direction="both"), rates.draw_tflops, PAPER,
+           "Both together: what a training step pays for attention."),
+    Figure("traffic", memory.traffic, memory.draw_traffic, SIM,
+           "HBM traffic: what the kernels ask for, each byte once, and what DRAM served."),
+    Figure("roofline", rates.roofline, rates.draw_roofline, PAPER,
+           "Each rung at its own intensity, under the ceilings that were measured."),
+    Figure("decode", decode.decode, decode.draw_decode, DECODE,
+           "Decoding: the rate at which K and V are read, as a share of a device copy's."),
+    Figure("two_gpus", two_gpus.two_gpus, two_gpus.draw_two_gpus, PAPER, two_gpus.CAPTION),
+    Figure("workspace", memory.workspace, memory.draw_workspace, SIM,
+           "Memory beyond inputs and outputs: S and P grow with N², the rest with N or not at "
+           "all."),
+    Figure("block_size", memory.block_size, memory.draw_block_size, SIM,
+           "04 against its tile of keys: the larger, the fewer visits of Q and O."),
+    Figure("access", pipeline.access, pipeline.draw_boxes, SIM,
+           "The two loop orders: 04 streams all of Q and O past each tile of K and V, 05 all of K"
+           " and V past each tile of Q."),
+    Figure("pipeline", partial(pipeline.pipeline, name="pipeline"), pipeline.draw_boxes, SIM,
+           "Copies, tensor cores and consumers side by side: the order is the sim's, the time a "
+           "model's."),
+    Figure("pipeline_measured", pipeline.pipeline_measured, pipeline.draw_boxes, CLOCK,
+           "The gain of products under softmaxes, measured: four steps of a block by the clock of"
+           " its SM."),
+    Figure("pipeline_bwd", partial(pipeline.pipeline, name="pipeline_bwd"),
+           pipeline.draw_boxes, SIM,
+           "The backward pass in the same way: five products a step, and dQ on its way out."),
+    Figure("shared_roof", shared_roof.shared_roof, shared_roof.draw_shared_roof, BOTH,
+           "The backward pass against shared memory: a step can be no faster than its bytes."),
+    Figure("error", errors.error, errors.draw_error, SIM,
+           "The largest error of each step against float64, and its tolerance."),
+    Figure("fp8_error", errors.fp8_error, errors.draw_fp8_error, SIM,
+           "FP8 beside fp16: what each remedy brings alone, and what leaving it out costs."),
+)}
 
 
 def figure_data(files, say=lambda text: None):
     """{name: data} of what can be drawn; says what is left out."""
     found = {}
-    if files.gpu.of_other_types:
-        say(f"all figures: left out of them: {files.gpu.of_other_types} records that are not "
-            f"{files.gpu.dtype}")
-    for name, (build, _) in FIGURES.items():
-        notes = []
+    for name, figure in FIGURES.items():
         try:
-            if name in OF_TIMES and not files.gpu.there:
-                raise Missing(f"needs times, which a GPU gives: {PAPER_GRID}")
-            found[name] = rounded(build(files, notes.append))
-        except Missing as why:
-            notes = notes if notes and str(why) == "nothing to show" else [*notes, str(why)]
-            say(f"{name} is left out: {'; '.join(dict.fromkeys(notes))}")
-            continue
-        for note in dict.fromkeys(notes):
-            say(f"{name}: left out of it: {note}")
+            # Six digits: what a figure can show, and the same on every machine.
+            found[name] = json.loads(json.dumps(figure.data(files)),
+                                     parse_float=lambda text: float(f"{float(text):.6g}"))
+        except Missing:
+            say(f"{name} is left out: {figure.command} measures it")
     return found
 
 
 def digest(name, data):
     """Of the data and of the code that draws it."""
-    text = json.dumps([name, data, drawing_code(name)], sort_keys=True, ensure_ascii=False)
+    code = [inspect.getsource(module) for module in (
+        sys.modules[FIGURES[name].draw.__module__], style, names)]
+    text = json.dumps([name, data, code], sort_keys=True)
     return "ladder-sha256:" + hashlib.sha256(text.encode()).hexdigest()
-
-
-@functools.cache
-def drawing_code(name):
-    """The figure's own file and those of other figures that it draws with, what all of them share,
-    and how numbers on axes are written."""
-    own = FIGURES[name][1].__globals__.values()
-    used = {value.__module__ for value in own if inspect.isfunction(value)}
-    drawing = {draw.__module__ for _, draw in FIGURES.values()}
-    return [inspect.getsource(sys.modules[module]) for module in sorted(used & drawing)] + [
-        inspect.getsource(module) for module in (style, names)]
 
 
 def render(plt, name, data):
     """The SVG, with the digest inside."""
-    figure = FIGURES[name][1](plt, data)
-    style.title_of(figure, data["title"])
+    figure = FIGURES[name].draw(plt, data)
     out = io.BytesIO()
     figure.savefig(out, format="svg", metadata={
         "Date": None, "Creator": None, "Title": data["title"], "Description": digest(name, data)})
@@ -103,29 +98,33 @@ def render(plt, name, data):
     return out.getvalue()
 
 
-def stored_digest(path):
-    """The digest in an SVG, None where there is none."""
-    try:
-        with open(path, "rb") as file:
-            found = re.search(rb"ladder-sha256:[0-9a-f]{64}", file.read())
-    except OSError:
-        return None
-    return found and found[0].decode()
-
-
 def draw(files, out, only=None):
-    """Writes what the files have of FIGURES (of `only` alone) into a folder, and removes what an
-    earlier file had and this one has not. Says on stderr what is left out."""
-    plt, wrote = style.pyplot(), []
+    """Writes what the files have of FIGURES (of `only` alone) into a folder, and says on stderr
+    what is left out."""
+    plt = style.pyplot()
     data = figure_data(files, lambda text: print(text, file=sys.stderr))
     os.makedirs(out, exist_ok=True)
     for name in FIGURES:
         path = os.path.join(out, f"{name}.svg")
         if name in data and name in (only or FIGURES):
             write_whole(path, render(plt, name, data[name]))
-            wrote.append(name)
-        elif name not in data and stored_digest(path):
+            print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
+        elif name not in data and os.path.exists(path):
             os.unlink(path)
-            print(f"removed {os.path.relpath(path)}: no data for it any more", file=sys.stderr)
-    print(f"Wrote {', '.join(wrote) or 'no figure'} (.svg) to {os.path.relpath(out)}.",
-          file=sys.stderr)
+            print(f"Removed {os.path.relpath(path)}: no data for it any more.", file=sys.stderr)
+
+
+def stale_figures(files, out):
+    """Lines that say which of a folder do not show what the files say."""
+    data = figure_data(files)
+    for name in FIGURES:
+        path = os.path.join(out, f"{name}.svg")
+        text = ""
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+        found = re.search("ladder-sha256:[0-9a-f]{64}", text)
+        if name not in data and text:
+            yield f"{os.path.relpath(path)} shows what the files no longer have"
+        elif name in data and (not found or found[0] != digest(name, data[name])):
+            yield f"{os.path.relpath(path)} is {'stale' if text else 'missing'}"

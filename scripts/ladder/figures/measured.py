@@ -5,7 +5,7 @@ import os
 import re
 
 from ladder.console import BAD_USAGE, Stop
-from ladder.figures.names import PAPER_GRID, POINTS, label
+from ladder.figures.names import POINTS, label
 from ladder.files import newest_measured, parsed
 from ladder.programs import Step
 from ladder.records import flops
@@ -14,13 +14,13 @@ from ladder.bench.workload import HIDDEN, TOKENS
 
 
 class Missing(Exception):
-    """A figure, or a series of one, cannot be drawn, and why."""
+    """What a figure or a table shows is not measured."""
 
 
-def need(panels, what="nothing to show"):
-    if not panels:
-        raise Missing(what)
-    return panels
+def need(found):
+    if not found:
+        raise Missing
+    return found
 
 
 def series(entries, value):
@@ -40,16 +40,8 @@ class Entry:
         self.tiled = "--block-" in command
         self.aside = self.tiled or "--set" in command  # not the step as it is
 
-    def has_settings(self, settings=None):
-        """Those that were asked for: none is the step as it is."""
-        return self.settings == settings if settings else not self.aside
-
-    def full_error(self):
-        """Of O against full precision: a step that rounds its inputs has two errors."""
-        return self.errors.get("o_full") or self.errors["o"]
-
-    def heads_in_all(self):
-        return self.batch * self.heads
+    def per_head(self, amount):
+        return None if amount is None else amount / (self.batch * self.heads)
 
 
 def of_the_paper(r):
@@ -69,7 +61,6 @@ class Measured:
             types = [e.dtype for e in entries]
             self.dtype = dtype or ("bf16" if "bf16" in types else next(iter(types), ""))
             self.entries = [e for e in entries if e.dtype == self.dtype]
-            self.of_other_types = len(entries) - len(self.entries)
             self.peers = [r for r in data["peers"] if r["dtype"] == self.dtype]
             self.skipped = data["skipped"]
             device = "gpu" if self.machine["gpu"] else "sim"
@@ -91,6 +82,13 @@ class Measured:
     def plain(self, direction="fwd", **wanted):
         return [e for e in self.find(direction, **wanted)
                 if not e.aside and e.input == "normal"]
+
+    def checked(self, step, settings=None, **wanted):
+        """An entry of a step as it is, or with settings, and its error of O against full precision:
+        a step that rounds its inputs has two errors."""
+        entry = need([e for e in self.find(rung=step[0], variant=step[1], **wanted) if e.errors
+                      and not e.tiled and (e.settings == settings if settings else not e.aside)])[0]
+        return entry, entry.errors.get("o_full") or entry.errors["o"]
 
     def paper(self, direction="fwd", **wanted):
         """What was timed of the paper's workload."""
@@ -128,9 +126,10 @@ class Measured:
                    if n in self.line(one, step, *point))
 
     def roofs(self):
-        if not self.ceilings:
-            raise Missing(f"no ceilings were measured: {PAPER_GRID}, where PyTorch is installed")
-        return self.ceilings
+        return need(self.ceilings)
+
+    def decoding(self):
+        return [e for e in self.plain(seqlen=1, causal=False) if e.seqlen_kv > 1]
 
     def did_not_fit(self):
         """[(step, what was skipped, GiB that it needs)]"""
@@ -195,9 +194,6 @@ class Files:
     def base(self):
         """The step that all others are compared with."""
         return self.order[0]
-
-    def variants(self, rung):
-        return [step[1] for step in self.order if step[0] == rung]
 
     def own_way(self, step):
         """The direction that a step is about: with a backward pass its forward is an earlier

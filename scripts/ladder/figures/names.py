@@ -1,4 +1,7 @@
-"""What steps, points and amounts are called in figures and tables."""
+"""What steps, points and amounts are called in figures and tables, and parts of tables."""
+
+import math
+import statistics
 
 from ladder.text import bytes_text
 
@@ -8,8 +11,6 @@ PEER_NAMES = {"flash": "PyTorch, FlashAttention-2", "cudnn": "PyTorch, cuDNN",
 WAYS = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
 HEADS = (64, 128)
 POINTS = [(d, causal) for d in HEADS for causal in (False, True)]
-PAPER_GRID = "scripts/figures measure --grid paper"
-SIM = "scripts/figures measure --sim"
 
 
 def number(rung):
@@ -20,7 +21,7 @@ def number(rung):
 def label(step, files=None):
     """"05 mma"; a rung of one step is its name alone."""
     rung, variant = step
-    alone = files and len(files.variants(rung)) == 1
+    alone = files and len(files.ladder.of(rung)) == 1
     return rung.replace("_", " ") if alone else f"{number(rung)} {variant}"
 
 
@@ -41,9 +42,36 @@ def gpu_text(files):
     return f"{files.gpu.machine['gpu']}, {files.gpu.dtype}"
 
 
-def per_head(entry, value):
-    return None if value is None else value / entry.heads_in_all()
-
-
 def whole_bytes(count):
     return bytes_text(None if count is None else round(count))
+
+
+# ---- tables ----
+
+
+def markdown(header, rows, right=()):
+    """A table; the columns numbered in `right` are figures."""
+    lines = ["| " + " | ".join(header) + " |",
+             "|" + "|".join("--:" if i in right else "---" for i in range(len(header))) + "|"]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def over_lengths(lengths, rows, before=("",)):
+    """A table with a column for each N, after those of `before`."""
+    return markdown([*before, *(f"N = {length_text(n)}" for n in lengths)], rows,
+                    range(len(before), len(before) + len(lengths)))
+
+
+def at_the_machine(files):
+    machine = files.gpu.machine
+    parts = [machine["gpu"], f"driver {machine['driver']}"]
+    if machine.get("cuda"):
+        parts.append(f"CUDA {machine['cuda']}")
+    clocks = (machine.get("clocks") or {}).get("sm_mhz")
+    if clocks:
+        parts.append(f"SM clock {clocks['median']:.0f} MHz in the median")
+    return ", ".join([*parts, machine["date"]])
+
+
+def geometric_mean(ratios):
+    return math.exp(statistics.fmean(map(math.log, ratios)))

@@ -1,5 +1,6 @@
 """Tables between markers in markdown files: <!-- NAME:begin --> and <!-- NAME:end -->."""
 
+import functools
 import os
 import re
 import sys
@@ -9,7 +10,8 @@ from ladder.console import BAD_USAGE, Stop
 from ladder.figures.claims import claims_table
 from ladder.figures.decode import decode_table
 from ladder.figures.errors import fp8_error_table, fp8_times_table
-from ladder.figures.gallery import FIGURES, digest, figure_data, stored_digest
+from ladder.figures.gallery import DECODE, FIGURES, PAPER, SIM, figure_data
+from ladder.figures.measured import Missing
 from ladder.figures.profile import profile_table
 from ladder.figures.shared_roof import shared_roof_table
 from ladder.figures.tables import ladder_table, peers_table, ratios_table, steps_table
@@ -18,39 +20,34 @@ from ladder.figures.visits import visits_tables
 from ladder.files import ROOT, write_whole
 
 
-def figure_list(files, _):
+def figure_list(files):
     """Those that can be drawn, each with a line."""
     lines = []
     for name, data in figure_data(files).items():
-        lines += [f"**{data['title']}.** {course.CAPTIONS[name]}", "",
-                  f"![{course.CAPTIONS[name]}](scripts/results/figures/{name}.svg)", ""]
+        caption = FIGURES[name].caption
+        lines += [f"**{data['title']}.** {caption}", "",
+                  f"![{caption}](scripts/results/figures/{name}.svg)", ""]
     return lines[:-1]
 
 
-# How each is made, of the files and its name.
-TABLES = {"ladder": ladder_table, "peers": peers_table, "claims": claims_table,
-          "figures": figure_list, "visits": visits_tables, "shared_roof": shared_roof_table,
-          "profile": profile_table, "decode": decode_table,
-          "fp8_error": fp8_error_table, "fp8_times": fp8_times_table,
-          **dict.fromkeys(course.STEP_TABLES, steps_table),
-          **dict.fromkeys(course.RATIO_TABLES, ratios_table),
-          **dict.fromkeys(course.TWO_GPUS_TABLES, two_gpus_table)}
+# How each is made, of the files, and what measures it.
+TABLES = {"ladder": (ladder_table, SIM), "peers": (peers_table, PAPER),
+          "claims": (claims_table, ""), "figures": (figure_list, ""),
+          "visits": (visits_tables, SIM), "shared_roof": (shared_roof_table, SIM),
+          "profile": (profile_table, "scripts/figures profile"), "decode": (decode_table, DECODE),
+          "fp8_error": (fp8_error_table, SIM), "fp8_times": (fp8_times_table, PAPER),
+          **{name: (functools.partial(make, **about), PAPER) for make, tables in (
+              (steps_table, course.STEP_TABLES), (ratios_table, course.RATIO_TABLES),
+              (two_gpus_table, course.TWO_GPUS_TABLES)) for name, about in tables.items()}}
+BLOCK = re.compile(r"(<!-- (\w+):begin -->\n)(.*?)(<!-- \2:end -->)", re.DOTALL)
 
 
-def tables_in(path):
-    """A file's text, and the names of the tables that it has."""
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    names, whole = (re.findall(pattern, text, re.DOTALL) for pattern in (
-        r"<!-- (\w+):begin -->", r"<!-- (\w+):begin -->\n.*?<!-- \1:end -->"))
-    for name in names:
-        if name not in TABLES:
-            raise Stop(f"{os.path.relpath(path)} has the marker <!-- {name}:begin -->, but there "
-                       f"are only {', '.join(TABLES)}", BAD_USAGE)
-        if name not in whole:
-            raise Stop(f"{os.path.relpath(path)} lacks the marker <!-- {name}:end --> after "
-                       f"<!-- {name}:begin -->", BAD_USAGE)
-    return text, names
+def table(files, name):
+    make, command = TABLES[name]
+    try:
+        return "\n".join(make(files))
+    except Missing:
+        return f"*Not measured yet: `{command}` does it.*"
 
 
 def relinked(text, path):
@@ -64,15 +61,23 @@ def relinked(text, path):
 
 def renewed(path, files):
     """A file's text with its tables made anew, and the names of those that differ."""
-    text, names = tables_in(path)
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    whole = [name for _, name, *_ in BLOCK.findall(text)]
+    for name in re.findall(r"<!-- (\w+):begin -->", text):
+        if name not in TABLES or name not in whole:
+            raise Stop(f"{os.path.relpath(path)} has the marker <!-- {name}:begin -->, but " + (
+                f"no <!-- {name}:end --> after it" if name in TABLES else
+                f"there are only {', '.join(TABLES)}"), BAD_USAGE)
     differ = []
-    for name in names:
-        new = relinked("\n".join(["", *TABLES[name](files, name), "", ""]), path)
-        before, begin, rest = text.partition(f"<!-- {name}:begin -->\n")
-        old, end, after = rest.partition(f"<!-- {name}:end -->")
-        differ += [name] if new != old else []
-        text = before + begin + new + end + after
-    return text, differ
+
+    def new(found):
+        begin, name, old, end = found.groups()
+        lines = relinked(f"\n{table(files, name)}\n\n", path)
+        differ.extend([name] if lines != old else [])
+        return begin + lines + end
+
+    return BLOCK.sub(new, text), differ
 
 
 def write_tables(files, paths):
@@ -85,24 +90,7 @@ def write_tables(files, paths):
                   file=sys.stderr)
 
 
-def need_places(paths, files):
-    """Each table has to stand in one of the files; one without data need not."""
-    there = {name for path in paths for name in tables_in(path)[1]}
-    for name in TABLES:
-        if name not in there and not TABLES[name](files, name)[0].startswith("*"):
-            raise Stop(f"no markdown file has the markers <!-- {name}:begin --> and "
-                       f"<!-- {name}:end -->", BAD_USAGE)
-
-
-def stale(files, out, paths):
-    """What does not show what the files say: figures of a folder, and tables of markdown files."""
-    found, data = [], figure_data(files)
-    for name in FIGURES:
-        path = os.path.join(out, f"{name}.svg")
-        there = os.path.exists(path)
-        if name not in data and there:
-            found.append(f"{os.path.relpath(path)} shows what the files no longer have")
-        elif name in data and stored_digest(path) != digest(name, data[name]):
-            found.append(f"{os.path.relpath(path)} is {'stale' if there else 'missing'}")
-    return found + [f"the table {name} of {os.path.relpath(path)} is stale"
-                    for path in paths for name in renewed(path, files)[1]]
+def stale_tables(files, paths):
+    for path in paths:
+        for name in renewed(path, files)[1]:
+            yield f"the table {name} of {os.path.relpath(path)} is stale"

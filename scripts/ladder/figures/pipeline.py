@@ -1,109 +1,180 @@
-"""The sim's traces: who touches what, and who does what in a block."""
+"""Who touches what, and who does what in a block: boxes over time, of the sim's traces and of the
+marks of scripts/figures clock.
+
+A figure's boxes are [kind, text, consumer or None, from, to, top, bottom], in inches from the top.
+"""
+
+import textwrap
 
 from ladder import course
+from ladder.bench.clock import FIRST, S_DONE, START, VARIANTS, spans
 from ladder.figures import replay
 from ladder.figures.measured import need
-from ladder.figures.names import SIM, label, number
-from ladder.figures.style import INK, PANEL, READ, WRITE, darker, note, plots
+from ladder.figures.names import label, number
+from ladder.figures.style import INK, PANEL, mixed, plots
+
+# A kind of box has a colour of its own, or else this share of its consumer's: a product or
+# arithmetic.
+BOXES = {"lane": "#f0f0ea", "r": "#0072B2", "w": "#E69F00", "copy": "#c9a3bb", "held": "#ece4e9",
+         "tile": "#c4c4bd", "turn": "#a3a39c", "sums": "#efefea", "store": "#a3a39c",
+         "shade": "#e7e7e0", "idle": "#4a4a46"}
+CONSUMERS = ["#0072B2", "#E69F00", "#009E73"]
+SHARES = {"S": 1, "dP": 0.8, "softmax": 0.7, "dV": 0.6, "dK": 0.5, "O": 0.42, "perhaps": 0.42,
+          "dQ": 0.35, "scale": 0.25, "rest": 0.25}
+
+
+def look(kind, consumer):
+    tint = BOXES.get(kind) or mixed(CONSUMERS[consumer], SHARES[kind], 255)
+    if kind == "perhaps":  # a product that may be done
+        return {"fc": PANEL, "ec": tint, "lw": 0, "hatch": "//////"}
+    return {"fc": tint, "ec": PANEL, "lw": 0.5}
+
+
+def stacked(lanes, gap=0.0):
+    """Lanes (name, consumer or None, height, boxes) under each other. A box may end with the part
+    of the lane that it takes: from, to."""
+    boxes, names, top = [], [], 0
+    for name, consumer, height, of in lanes:
+        for *box, first, last in (box if len(box) > 5 else [*box, 0, 1] for box in of):
+            boxes.append([*box, top + first * height, top + last * height])
+        names.append([top + height / 2, name, consumer])
+        top += height + gap
+    return {"boxes": boxes, "names": names, "high": top - gap, "parts": []}
+
+
+def draw_boxes(plt, data):
+    from matplotlib.patches import Patch
+    panels = data["panels"]
+    tall = [panel["high"] for panel in panels]
+    figure, pairs = plots(plt, data, (11, 1.6 + sum(tall) + 0.75 * len(tall)), data["note"],
+                          columns=1, gridspec_kw={"height_ratios": tall})
+    for axis, panel in pairs:
+        for kind, text, consumer, left, right, top, bottom in panel["boxes"]:
+            axis.add_patch(plt.Rectangle((left, top), right - left, bottom - top, zorder=2,
+                                         **look(kind, consumer)))
+            # A letter is about as wide.
+            if right - left > panel["end"] * 0.0048 * (len(text) + 0.4):
+                axis.text((left + right) / 2, (top + bottom) / 2, text, ha="center", fontsize=6.5,
+                          va="center_baseline",
+                          color="#ffffff" if kind in ("S", "dP") and consumer != 1 else INK)
+        for begin, until, text in panel["parts"]:
+            axis.plot([begin] * 2, [0, panel["high"]], color=INK, lw=0.7)
+            axis.text((begin + until) / 2, -0.03, text, fontsize=7, ha="center", va="bottom")
+        axis.set(xlim=(0, panel["end"]), ylim=(panel["high"], -0.16 if panel["parts"] else -0.03))
+        places, names, consumers = zip(*panel["names"])
+        axis.set_yticks(places, names)
+        for tick, consumer in zip(axis.get_yticklabels(), consumers):
+            if consumer is not None:
+                tick.set(color=mixed(CONSUMERS[consumer], 0.74), fontweight="bold")
+        axis.tick_params(axis="y", length=0, labelsize=8)
+        axis.spines["left"].set_visible(False)
+        axis.grid(axis="y", visible=False)
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+    axis.set_xlabel(data["xlabel"])
+    pairs[0][0].legend(
+        handles=[Patch(**look(kind, 0), label=text) for kind, text in data["legend"]], ncol=5,
+        loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=3, fontsize=7.5, handlelength=1.6)
+    return figure
+
+
+# ---- which array is touched when ----
 
 LANES = ["Q", "K", "V", "O"]
-TILES = ["Q", "dO", "K", "V"]  # of a pipeline, from the top
 
 
-def access(files, missing):
-    panels = []
-    for trace in files.traces:
-        step = (trace["rung"], trace["variant"])
-        # Its registration says nothing of its loops.
-        loops = course.LOOPS.get(step)
-        panels.append({"title": f"{number(step[0])} {step[1]}" + (f": {loops}" if loops else ""),
-                       "rung": trace["rung"], "rows": trace["seqlen"], **slots(trace),
-                       "block_q": trace["block_q"], "block_kv": trace["block_kv"]})
-    need(panels, f"no traces: {SIM}")
-    first = files.traces[0]
+def access(files):
+    first = need(files.traces)[0]
     return {"title": f"Who touches what, and when: one head, N = {first['seqlen']}, d = "
                      f"{first['head_dim']}, tiles of {first['block_q']}×{first['block_kv']} (sim)",
-            "panels": panels, "note": course.ACCESS_NOTE}
+            "panels": list(map(access_panel, files.traces)),
+            "legend": [("r", "read"), ("w", "write")],
+            "xlabel": "time: a step begins where a tile of Q, K or V arrives",
+            "note": f"Rows 0 to N - 1 run downwards in each band. {course.ACCESS_NOTE}"}
 
 
-def slots(trace):
+def access_panel(trace):
     """Time in slots. One begins where a tile of Q, K or V arrives and lasts until the next one
-    does; kernels whose blocks do one step each, all at once, take one."""
-    slot, place, boxes, blocks, kernels = -1, None, [], [], []
-    many, arrives = {}, set()
-    for kernel, block, step, array, op, *_ in trace["events"]:
-        many.setdefault(kernel, set()).add(step)
-        if array in ("Q", "K", "V") and op == "r":
-            arrives.add((kernel, block, step))
-    for kernel, block, step, array, op, first, last in trace["events"]:
-        short = len(many[kernel]) == 1
-        at = (kernel, 0, 0) if short else (kernel, block, step)
-        if at != place and (short or at in arrives or place is None or place[0] != kernel):
+    does; a kernel whose blocks do one step each, all at once, takes one."""
+    events = trace["events"]
+    arrives = {tuple(at) for *at, array, op, _, _ in events if array in "QKV" and op == "r"}
+    short = {kernel for kernel, *_ in events} - {kernel for kernel, _, step, *_ in events if step}
+    slot, place, touched, parts = -1, None, {}, {}
+    for kernel, block, step, array, op, first, last in events:
+        at = (kernel, 0, 0) if kernel in short else (kernel, block, step)
+        if at != place and (at in arrives or place is None or place[0] != kernel):
             slot += 1
         place = at
-        name = trace["kernels"][kernel]
-        if not kernels or kernels[-1]["name"] != name:
-            kernels.append({"name": name, "at": slot})
-        if not short and (not blocks or blocks[-1]["block"] != block):
-            blocks.append({"block": block, "at": slot})
-        lane = "O" if array.startswith("O") else array
-        if lane in LANES:
-            boxes.append([slot, LANES.index(lane), op, first, last])
-    return {"slots": slot + 1, "boxes": merged(boxes), "blocks": blocks, "kernels": kernels}
+        part = f"block {block}" if len(trace["kernels"]) == 1 else trace["kernels"][kernel]
+        parts.setdefault(part, slot)
+        rows = touched.setdefault((array[0], slot, op), [first, last])
+        rows[:] = min(rows[0], first), max(rows[1], last)
+    lanes = {lane: [["lane", "", None, 0, slot + 1]] for lane in LANES}
+    for (lane, at, op), rows in touched.items():
+        if lane in lanes:
+            # Where a step reads and writes the same rows, the write takes the later half of it.
+            half = 0.5 * ((lane, at, "w" if op == "r" else "r") in touched)
+            lanes[lane].append([op, "", None, at + half * (op == "w"), at + 1 - half * (op == "r"),
+                                *(row / trace["seqlen"] for row in rows)])
+    step = trace["rung"], trace["variant"]
+    blocks = len(parts) if len(trace["kernels"]) == 1 else 1
+    return {**stacked([(lane, None, 0.64, of) for lane, of in lanes.items()], 0.08),
+            "title": f"{number(step[0])} {step[1]}: {course.LOOPS[step]} (" + (
+                "one block does it all)" if blocks == 1 else
+                f"{blocks} blocks, which a GPU runs side by side, here one after the other)"),
+            "end": slot + 1, "parts": [
+                [begin, until, name] for (name, begin), until in
+                zip(parts.items(), [*list(parts.values())[1:], slot + 1])]}
 
 
-def merged(boxes):
-    """Adjoining rows of the same slot, lane and operation as one."""
-    found = []
-    for box in sorted(boxes):
-        last = found[-1] if found else None
-        if last and last[:3] == box[:3] and box[3] <= last[4]:
-            last[4] = max(last[4], box[4])
-        else:
-            found.append(list(box))
-    return found
+# ---- a block's pipeline, in the time of a model ----
+
+TILES = ["Q", "dO", "K", "V"]  # from the top
 
 
-def pipeline(files, missing, name):
-    """Boxes [lane, kind, text, consumer or None, from, to]; lanes from the top: stages of tiles,
-    the tensor cores, the consumers."""
+def pipeline(files, name):
+    """Lanes from the top: stages of tiles, the tensor cores, the consumers."""
     about = course.PIPELINES[name]
-    traces = [trace for trace in files.pipelines if trace["figure"] == name]
+    first, *_ = traces = need([one for one in files.pipelines if one["figure"] == name])
     panels = [pipeline_panel(trace, about) for trace in traces]
-    need(panels, f"no traces: {SIM}")
-    first = traces[0]
+    there = {box[0] for panel in panels for box in panel["boxes"]}
     return {"title": f"The pipeline of {label((first['rung'], first['variant']))}: "
                      f"{about['what']}, in the time of a model, not measured",
-            "panels": panels, "note": about["note"], "legend": about["legend"],
-            "waits": about["waits"],
-            "rates": [replay.MATMUL_FLOPS, replay.EXPS, replay.OTHER_FLOPS, replay.COPY_LATENCY,
-                      replay.COPY_BYTES]}
+            "panels": panels, "xlabel": "cycles of the model",
+            "legend": [("copy", "copy under way"), ("held", "tile there, until its stage is free"),
+                       *about["legend"].items(), *(
+                           (kind, f"waits for {what}") for kind, what in about["waits"].items()
+                           if kind in there)],
+            "note": textwrap.fill(
+                "Order and amounts are the sim's, the time is a model's. Of one SM: the tensor "
+                f"cores do {replay.MATMUL_FLOPS:,} FLOPs a cycle, one product after the other as "
+                f"they were issued; {replay.EXPS} exponentials and {replay.OTHER_FLOPS} other "
+                "operations a cycle side by side, which consumers that compute at the same time "
+                f"share equally; tiles come one after the other, {replay.COPY_BYTES:.0f} bytes a "
+                f"cycle, each {replay.COPY_LATENCY} cycles late (assumed). All else takes no time. "
+                f"{about['note']}", 180)}
 
 
 def pipeline_panel(trace, about):
     played = replay.replay(trace["warps"], course.PRODUCTS[trace["kernel"]])
-    consumers, end, boxes = len(played["consumers"]), played["end"], []
+    consumers, end = len(played["consumers"]), played["end"]
     fills = stage_fills(played["copies"], about["own"], consumers, end)
-    stages = sorted(fills, key=lambda one: (TILES.index(one[0]), one))
-    rings = {array for array, stage in stages if stage}
-    for place, of in fills.items():
-        for text, issued, landed, freed in of:
-            boxes.append([stages.index(place), "copy", text, None, issued, landed])
-            boxes.append([stages.index(place), "held", "", None, landed, freed])
-    for consumer, what, step, begin, until in played["products"]:
-        boxes.append([len(stages), what, f"{what}{step}", consumer, begin, until])
-    for consumer, spans in enumerate(played["consumers"]):
-        for what, step, begin, until in spans:
-            text = about["texts"].get(what, what).format(step)
-            boxes.append([len(stages) + 1 + consumer, what, text, consumer, begin, until])
+    rings = {array for array, stage in fills if stage}
+    lanes = []
+    for array, stage in sorted(fills, key=lambda one: (TILES.index(one[0]), one)):
+        lanes.append((f"{array} stage {stage}" if array in rings else array, None, 0.16, [
+            box for text, issued, landed, freed in fills[array, stage] for box in (
+                ["copy", text, None, issued, landed], ["held", "", None, landed, freed])]))
+    lanes.append(("tensor cores", None, 0.31, [
+        [what, f"{what}{step}", consumer, begin, until]
+        for consumer, what, step, begin, until in played["products"]]))
+    lanes += [(f"consumer {'ABC'[consumer]}", consumer, 0.31, [
+        [what, about["texts"].get(what, what).format(step), consumer, begin, until]
+        for what, step, begin, until in of]) for consumer, of in enumerate(played["consumers"])]
     busy = sum(until - begin for *_, begin, until in played["products"]) / end
     share = about["share"].format(rows=trace["block_q"] // consumers, **trace)
-    return {"title": f"d = {trace['head_dim']}: {consumers} consumers of {share}; the tensor cores "
-                     f"are busy {busy:.0%} of the time",
-            "lanes": [f"{array} stage {stage}" if array in rings else array
-                      for array, stage in stages] + ["tensor cores"] + [
-                f"consumer {'ABC'[i]}" for i in range(consumers)],
-            "stages": len(stages), "end": end, "boxes": boxes}
+    return {**stacked(lanes, 0.04), "end": end,
+            "title": f"d = {trace['head_dim']}: {consumers} consumers of {share}; the tensor cores "
+                     f"are busy {busy:.0%} of the time"}
 
 
 def stage_fills(copies, own, consumers, end):
@@ -113,178 +184,87 @@ def stage_fills(copies, own, consumers, end):
     for array, stage, issued, landed, freed in copies:
         if array not in TILES:  # a number for each row, with a tile
             continue
-        place = (array, stage // consumers if array in own else stage)
+        of = fills.setdefault((array, stage // consumers if array in own else stage), [])
         freed = end if freed is None else freed
-        last = fills[place][-1] if fills.get(place) else None
-        if array in own and last and last[1] == issued:
-            last[2], last[3] = max(last[2], landed), max(last[3], freed)
+        if array in own and of and of[-1][1] == issued:
+            of[-1][2:] = max(of[-1][2], landed), max(of[-1][3], freed)
             continue
         numbers[array] = numbers.get(array, -1) + 1
-        fills.setdefault(place, []).append([f"{array}{numbers[array]}", issued, landed, freed])
+        of.append([f"{array}{numbers[array]}", issued, landed, freed])
     return fills
 
 
-def rectangles(axis, boxes, **looks):
-    """Boxes: (left, right, top, bottom)."""
-    from matplotlib.collections import PolyCollection
-    axis.add_collection(PolyCollection(
-        [[(left, top), (right, top), (right, bottom), (left, bottom)]
-         for left, right, top, bottom in boxes], zorder=2, **looks))
+# ---- the same, measured by the clock of an SM ----
+
+HEAD_DIM = 128
+SHOWN = 4  # steps of the slowest
+BEGIN = 2  # the first one shown: of what comes before, a consumer that is behind has no marks
+WAITED = 50  # cycles: a wait and a mark take less where the product is done before
 
 
-def lane_axis(axis, ends, names):
-    """Lanes from the top, with the names [(y, text)]; returns their labels."""
-    axis.set_ylim(*ends)
-    axis.set_yticks(*zip(*names))
-    axis.tick_params(axis="y", length=0)
-    axis.spines["left"].set_visible(False)
-    return axis.get_yticklabels()
+def pipeline_measured(files):
+    clock = need(files.clock)
+    found = [one for variant in VARIANTS for one in clock["steps"]
+             if one["head_dim"] == HEAD_DIM and one["variant"] == variant]
+    need(len(found) == len(VARIANTS))
+    end = min(SHOWN * max(one["cycles"]["step"] for one in found), *(
+        min(of[-1][START] for of in one["shown"]) - one["shown"][0][BEGIN][START] for one in found))
+    work = clock["workload"]
+    return {"title": f"{', '.join(VARIANTS[:-1])} and {VARIANTS[-1]} of 05, four steps of a block, "
+                     f"measured: {clock['measured_on']['gpu']}, {work['dtype']}, d = {HEAD_DIM}, "
+                     f"N = {work['seqlen']}",
+            "panels": [measured_panel(one, end) for one in found], "xlabel": "cycles of the SM",
+            "legend": [("S", "S: a product QKᵀ, from issue to done"), ("O", "O: a product PV"),
+                       ("perhaps", "O, unless it is done"), ("softmax", "P: a softmax"),
+                       ("rest", "O scaled, P packed"), ("idle", "no product under way")],
+            "note": textwrap.fill(
+                "Marks of the SM's clock by the first thread of each consumer, in the block whose "
+                "step is the median one. A product's bar is from its issue until it is done: the "
+                "time that it waits for the tensor cores is in it. Where a consumer has no bar it "
+                "waits. Cycles and clock are medians of all blocks. The tensor cores' cycles are a "
+                f"step's FLOPs at {replay.MATMUL_FLOPS:,} a cycle. overlap and ping_pong wait for "
+                "O after P: when it is done before, no mark tells.", 180)}
 
 
-def draw_access(plt, data):
-    from matplotlib.patches import Patch
-    panels = data["panels"]
-    figure, pairs = plots(plt, panels, (11, 0.9 + 4 * len(panels)), {
-        "left": 0.45, "right": 0.25, "bottom": 0.8, "top": 0.8, "down": 1.0}, columns=1)
-    for axis, panel in pairs:
-        rows, gap = panel["rows"], panel["rows"] * 0.12
-        lane_top = [i * (rows + gap) for i in range(len(LANES))]
-        for top in lane_top:
-            axis.add_patch(plt.Rectangle((0, top), panel["slots"], rows, fc="#f0f0ea", ec="none",
-                                         zorder=0))
-        # Where a step reads and writes the same rows, the write takes the later half of it.
-        both = {}
-        for slot, lane, op, *_ in panel["boxes"]:
-            both.setdefault((slot, lane), set()).add(op)
-        for op, tint, earlier, later in (("r", READ, 0, 0.5), ("w", WRITE, 0.5, 1)):
-            rectangles(axis, [
-                (slot + earlier, slot + later, lane_top[lane] + first, lane_top[lane] + last)
-                if len(both[slot, lane]) == 2 else
-                (slot, slot + 1, lane_top[lane] + first, lane_top[lane] + last)
-                for slot, lane, kind, first, last in panel["boxes"] if kind == op],
-                facecolors=tint, edgecolors="none")
-        # A block's number where it begins, or a kernel's name in its middle; of one slot beside it,
-        # where nothing else is written.
-        starts = [(block["at"], f"block {block['block']}", block["at"] + 0.3, "left")
-                  for block in panel["blocks"]]
-        if len(starts) <= 1:
-            ends = [kernel["at"] for kernel in panel["kernels"][1:]] + [panel["slots"]]
-            starts = [(kernel["at"], kernel["name"], *(
-                ((kernel["at"] + end) / 2, "center") if end - kernel["at"] > 1 else
-                (panel["slots"], "right") if i else (0, "left")))
-                for i, (kernel, end) in enumerate(zip(panel["kernels"], ends))]
-        for i, (begin, text, x, align) in enumerate(starts):
-            if i:
-                axis.plot([begin, begin], [0, lane_top[-1] + rows], color=INK, lw=0.7, zorder=3)
-            axis.text(x, -gap * 0.3, text, fontsize=7, va="bottom", ha=align)
-        axis.set_xlim(0, panel["slots"])
-        lane_axis(axis, (lane_top[-1] + rows, -gap * 1.6),
-                  [(top + rows / 2, name) for top, name in zip(lane_top, LANES)])
-        axis.tick_params(axis="y", labelsize=11)
-        axis.grid(visible=False)
-        axis.spines["bottom"].set_visible(False)
-        axis.set_title(panel["title"] + (
-            " (one block does it all)" if len(panel["blocks"]) <= 1 else
-            f" ({len(panel['blocks'])} blocks, which a GPU runs side by side, here one after the "
-            "other)"))
-        axis.set_xlabel("time: a step begins where a tile of Q, K or V arrives")
-    pairs[0][0].legend(handles=[Patch(color=READ, label="read"), Patch(color=WRITE, label="write")],
-                       loc="lower right", bbox_to_anchor=(1, 1.0), ncol=2, frameon=False,
-                       borderaxespad=0.2)
-    note(figure, f"Rows 0 to N - 1 run downwards in each band. {data['note']}", 0.006)
-    return figure
+def measured_panel(one, end):
+    begin, lanes = one["shown"][0][BEGIN][START], []
+    for consumer, of in enumerate(one["shown"]):
+        marks, boxes = spans(of, one["variant"]), {}
+        for kind, name in (("S", "S{}"), ("O", "O{}"), ("softmax", "P{}"), ("rest", "")):
+            # Of the rounds from overlap on the first has no mark of where its rest begins.
+            late = len(of) - len(marks[kind]) if kind == "rest" else 0
+            for step, (first, last) in enumerate(marks[kind], late):
+                parts = [(kind, name, first, last)]
+                wait = marks["O_wait"][step] if kind == "O" else None
+                if wait and wait[1] - wait[0] < WAITED:  # done before, but not before S is
+                    done = of[step + 1][S_DONE]
+                    parts = [("O", name, first, done), ("perhaps", "", done, last)]
+                boxes.setdefault(kind, []).extend(
+                    [what, text.format(FIRST + step), consumer, max(first - begin, 0),
+                     min(last - begin, end)] for what, text, first, last in parts
+                    if first - begin < end and last > begin)
+        lanes += [("", consumer, 0.19, boxes["S"]),
+                  (f"consumer {'AB'[consumer]}", consumer, 0.19, boxes["O"]),
+                  ("", consumer, 0.28, boxes["softmax"] + boxes["rest"]), ("", None, 0.15, [])]
+    idle = gaps([box[3:] for *_, boxes in lanes for box in boxes
+                 if box[0] in ("S", "O", "perhaps")], end)
+    high = sum(lane[2] for lane in lanes) / 0.14
+    lanes[:0] = [("no product", None, 0.14, [
+        [kind, "", None, *span, 0, part] for kind, part in (("shade", high), ("idle", 1))
+        for span in idle]), ("", None, 0.15, [])]
+    cycles = one["cycles"]["step"]
+    busy = 4 * one["block_q"] * one["block_kv"] * one["head_dim"] / replay.MATMUL_FLOPS
+    return {**stacked(lanes), "end": end,
+            "title": f"{one['variant']}: a step of {cycles:,.0f} cycles, {busy / cycles:.0%} of "
+                     f"them the tensor cores'; {one['sm_ghz']:.2f} GHz; {one['tflops_marked']:.0f} "
+                     f"TFLOP/s, {one['tflops']:.0f} without the marks"}
 
 
-CONSUMERS = ["#0072B2", "#E69F00", "#009E73"]
-# Of a consumer's colour: products, and its arithmetic.
-SHARES = {"S": 1, "dP": 0.8, "softmax": 0.7, "dV": 0.6, "dK": 0.5, "O": 0.42, "dQ": 0.35,
-          "scale": 0.25, "rest": 0.25}
-COLUMNS = 5  # of the legend
-DARK = ("S", "dP")  # with white letters, where the colour is not orange
-BOXES = {"copy": "#c9a3bb", "held": "#ece4e9", "tile": "#c4c4bd", "turn": "#a3a39c",
-         "sums": "#efefea", "store": "#a3a39c", "idle": "#4a4a46"}
-SHADE, HATCH = "#e7e7e0", "//////"  # of when nobody has a product; of a product that may be done
-
-
-def box_colour(kind, consumer):
-    """A wait's or a copy's own; else the consumer's, with white."""
-    if kind in BOXES:
-        return BOXES[kind]
-    value = CONSUMERS[consumer].lstrip("#")
-    return "#" + "".join(f"{round(255 - (255 - int(value[i:i + 2], 16)) * SHARES[kind]):02x}"
-                         for i in (0, 2, 4))
-
-
-def box_axis(axis, end, boxes, ends, lanes):
-    """Boxes (kind, text, consumer, left, right, top, bottom) over cycles; lanes (y, name, size,
-    consumer or None)."""
-    shapes, perhaps = {}, {}
-    for kind, text, consumer, *box in boxes:
-        if kind == "perhaps":
-            perhaps.setdefault(box_colour("O", consumer), []).append(box)
-        else:
-            shapes.setdefault(box_colour(kind, consumer), []).append(box)
-        left, right, top, bottom = box
-        if right - left > end * 0.0048 * (len(text) + 0.4):  # a letter is about as wide
-            axis.text((left + right) / 2, (top + bottom) / 2, text, ha="center",
-                      va="center_baseline", fontsize=6.5 if kind not in BOXES else 6, zorder=3,
-                      color="#ffffff" if kind in DARK and consumer != 1 else INK)
-    for tint, of in shapes.items():
-        rectangles(axis, of, facecolors=tint, edgecolors=PANEL, linewidths=0.5)
-    for tint, of in perhaps.items():
-        rectangles(axis, of, facecolors=PANEL, edgecolors=tint, linewidths=0, hatch=HATCH)
-    labels = lane_axis(axis, ends, [lane[:2] for lane in lanes])
-    for label_, (_, _, size, consumer) in zip(labels, lanes):
-        label_.set_fontsize(size)
-        if consumer is not None:
-            label_.set_color(darker(CONSUMERS[consumer]))
-            label_.set_fontweight("bold")
-    axis.set_xlim(0, end)
-    axis.grid(axis="y", visible=False)
-    axis.xaxis.set_major_formatter("{x:,.0f}")
-
-
-def legend_and_note(figure, handles, columns, text):
-    height = figure.get_size_inches()[1]
-    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.006, 1 - 0.29 / height),
-                  ncol=columns, frameon=False, fontsize=7.5, columnspacing=1.4, handlelength=1.6)
-    note(figure, text, 0.07 / height, fontsize=7.5, va="bottom")
-
-
-def draw_pipeline(plt, data):
-    from matplotlib.patches import Patch
-    panels, low, high, gap = data["panels"], 0.45, 0.86, 0.1
-    heights = [[low if lane < panel["stages"] else high for lane in range(len(panel["lanes"]))]
-               for panel in panels]
-    tall = [sum(of) + gap * len(of) for of in heights]
-    handles = [Patch(color=box_colour(kind, 0), label=text) for kind, text in (
-        ("copy", "copy under way"), ("held", "tile there, until its stage is free"),
-        *data["legend"].items())]
-    handles += [Patch(color=BOXES[kind], label=f"waits for {what}")
-                for kind, what in data["waits"].items()
-                if any(box[1] == kind for panel in panels for box in panel["boxes"])]
-    more = 0.17 * max(0, -(-len(handles) // COLUMNS) - 2)  # rows of the legend
-    figure, pairs = plots(
-        plt, panels, (11, 2 + more + 0.36 * sum(tall) + 0.75 * (len(panels) - 1)),
-        {"left": 0.95, "right": 0.2, "bottom": 1.05, "top": 1.0 + more, "down": 0.75},
-        columns=1, gridspec_kw={"height_ratios": tall})
-    for (axis, panel), of in zip(pairs, heights):
-        tops = [sum(of[:lane]) + gap * lane for lane in range(len(of))]
-        first = panel["stages"] + 1  # of the consumers
-        box_axis(axis, panel["end"], [
-            (kind, text, consumer, begin, until, tops[lane], tops[lane] + of[lane])
-            for lane, kind, text, consumer, begin, until in panel["boxes"]],
-            (tops[-1] + high, -gap), [
-            (tops[lane] + of[lane] / 2, name, 7 if lane < panel["stages"] else 8.5,
-             lane - first if lane >= first else None) for lane, name in enumerate(panel["lanes"])])
-    pairs[-1][0].set_xlabel("cycles of the model")
-    matmul, exps, other, latency, copy = data["rates"]
-    legend_and_note(
-        figure, handles, COLUMNS,
-        "Order and amounts are the sim's, the time is a model's. Of one SM: the tensor cores do "
-        f"{matmul:,} FLOPs a cycle, one product after the other as they were issued; {exps} "
-        f"exponentials\nand {other} other operations a cycle side by side, which consumers that "
-        "compute at the same time share equally; tiles come one after the other, "
-        f"{copy:.0f} bytes a cycle, each {latency} cycles\nlate (assumed). All else takes no "
-        f"time. {data['note']}")
-    return figure
+def gaps(taken, end):
+    """What of [0, end] no span covers."""
+    found, at = [], 0
+    for first, last in sorted(taken):
+        if first > at:
+            found.append([at, first])
+        at = max(at, last)
+    return found + ([[at, end]] if at < end else [])

@@ -1,7 +1,7 @@
 """Where the cycles of the last steps' kernels go, by the GPU's counters."""
 
-from ladder.figures.markdown import markdown
-from ladder.figures.names import number
+from ladder.figures.measured import need
+from ladder.figures.names import markdown, number
 
 # [(what a line says, the sum of which counts, of what)]
 LINES = [
@@ -47,10 +47,8 @@ def cell(one, seqlen, names, of):
     return f"{value / steps * (multiprocessors if of == 'sm' else 1):,.0f}"
 
 
-def profile_table(files, _):
-    data = files.profile
-    if not data:
-        return ["*The kernels are not profiled yet: `scripts/figures profile` does it.*"]
+def profile_table(files):
+    data = need(files.profile)
     kernels, about = data["kernels"], data["measured_on"]
     rows = [[text, *(cell(one, data["seqlen"], names, of) for one in kernels)]
             for text, names, of in LINES]

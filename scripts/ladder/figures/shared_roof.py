@@ -2,13 +2,10 @@
 time of its products."""
 
 from ladder import course
-from ladder.figures.markdown import markdown, without
 from ladder.figures.measured import need
-from ladder.figures.names import HEADS, PAPER_GRID, SIM, gpu_text, label, library, number
+from ladder.figures.names import HEADS, gpu_text, library, markdown, number
 from ladder.figures.replay import MATMUL_FLOPS
-from ladder.figures.style import (INK, PEER_LINES, ink, note, plots, roof, spread,
-                                  two_marks)
-
+from ladder.figures.style import INK, PEER_LINES, plots, roof, spread, two_marks
 
 # Of one SM, per cycle. CUDA C++ Programming Guide: 32 banks of 4 bytes.
 SHARED_BYTES = 128
@@ -44,86 +41,67 @@ def steps(files):
     found = [((rung, variant), step_of(files, rung, variant, kernel, d))
              for rung, variant, kernel in course.SHARED_ROOF if (rung, variant) in files.about
              for d in HEADS]
-    return [(step, counted) for step, counted in found if counted]
+    return need([(step, counted) for step, counted in found if counted])
 
 
-def shared_roof(files, missing):
+def shared_roof(files):
     """Points: where a step stands by what its products read and by all bytes, and its share of the
-    measured matmul rate; without a rate it has no point."""
-    roofs, panels, counted = files.gpu.roofs(), [], steps(files)
+    measured matmul rate."""
+    roofs, panels = files.gpu.roofs(), []
 
-    def at_the_end(way, one, d):
+    def at_the_end(one, d):
         """The rate at the largest N that was measured, and its share."""
-        rates = files.gpu.rates(way, one, d, False)
+        rates = files.gpu.rates("bwd", one, d, False)
         n = max(rates, default=None)
-        return rates and {"y": rates[n] / roofs["matmul_tflops"], "n": n, "tflops": rates[n]}
+        return rates and {"y": rates[n] / roofs["matmul_tflops"], "tflops": rates[n]}
 
     for d in HEADS:
-        points = []
-        for step, one in counted:
-            if one["d"] == d:
-                rate = at_the_end(files.own_way(step), step, d)
-                points.append({
-                    **files.look(step), "y": None, "operands": 1 / one["of_operands"],
-                    "every": 1 / one["of_every"], **rate})
-                if not rate:
-                    missing(f"d = {d}: no time of {label(step, files)}: {PAPER_GRID}")
+        points = [{**files.look(step), "operands": 1 / one["of_operands"],
+                   "every": 1 / one["of_every"], **rate} for step, one in steps(files)
+                  if one["d"] == d and (rate := at_the_end(step, d))]
         peers = [{"rung": backend, "label": library(backend), **rate}
-                 for backend in course.SHARED_ROOF_PEERS
-                 if (rate := at_the_end("bwd", backend, d))]
-        if points:
-            panels.append({"title": f"d = {d}", "points": points, "peers": peers})
+                 for backend in course.SHARED_ROOF_PEERS if (rate := at_the_end(backend, d))]
+        panels.append({"title": f"d = {d}", "points": need(points), "peers": peers})
     return {"title": f"The roof of shared memory: the backward pass, {gpu_text(files)}",
             "matmul_tflops": roofs["matmul_tflops"], "flops": MATMUL_FLOPS, "bytes": SHARED_BYTES,
-            "panels": need(panels, f"no counts of shared memory: {SIM}")}
+            "panels": panels}
 
 
 def draw_shared_roof(plt, data):
     panels = data["panels"]
-    figure, pairs = plots(plt, panels, (1.5 + 4.8 * len(panels), 4.6), {
-        "left": 0.75, "right": 1.25, "bottom": 1.0, "top": 0.8, "across": 1.4}, sharey=True)
+    figure, pairs = plots(
+        plt, data, (1.5 + 4.8 * len(panels), 4.6),
+        f"By the sim's count of a step, {data['flops']:,} FLOPs and {data['bytes']} bytes of "
+        "shared memory a cycle and SM. Filled, and the dotted line: by all bytes. Hollow: by "
+        "those alone\nthat products read. Each at the largest N that was measured.", sharey=True)
     most = 1.1 * max(1.5, *(p["operands"] for panel in panels for p in panel["points"]))
     for axis, panel in pairs:
         axis.set(xlim=(0, most), ylim=(0, 1.12),
                  xlabel="the products' cycles for each cycle of shared memory")
         roof(axis, [0, 1, most], [0, 1, 1], 2, f"cuBLAS {data['matmul_tflops']:.0f} TFLOP/s",
              (most * 0.98, 1.03))
-        lines = {}  # one for all points that share it
-        for p in panel["points"]:
-            lines.setdefault(round(p["every"], 2), []).append(p)
-        for x, (p, *others) in lines.items():
-            axis.plot([x] * 2, [0, min(1, x)], color=p["colour"], lw=0.9, ls=(0, (2, 2)), zorder=3)
-            right = x == max(lines)  # where no other line is beside it
-            axis.text(x + most * (0.006 if right else -0.012), 0.02, ", ".join(
-                [p["label"], *(other["label"].split()[-1] for other in others)]), rotation=90,
-                ha="left" if right else "right", va="bottom", fontsize=7.5, color=ink(p))
-        way = [p for p in panel["points"] if p["y"] is not None]
-        axis.plot([p["every"] for p in way], [p["y"] for p in way], color=INK, lw=0.9, zorder=3)
-        for p in way:
+        points = panel["points"]
+        for p in points:
+            axis.plot([p["every"]] * 2, [0, min(1, p["every"])], color=p["colour"], lw=0.9,
+                      ls=(0, (2, 2)), zorder=3)
             two_marks(axis, p, p["y"], p["every"], p["operands"])
+        axis.plot([p["every"] for p in points], [p["y"] for p in points], color=INK, lw=0.9)
         for peer in panel["peers"]:
             tint, dashes = PEER_LINES[peer["rung"]]
             axis.axhline(peer["y"], color=tint, lw=0.9, ls=dashes, zorder=1)
         spread(axis, [
-            *((p["operands"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in way),
+            *((p["operands"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in points),
             *((most, peer["y"], peer, peer["label"]) for peer in panel["peers"])], 11)
         axis.yaxis.set_major_formatter("{x:.0%}")
     pairs[0][0].set_ylabel("share of the matmul rate")
-    note(figure, f"By the sim's count of a step, {data['flops']:,} FLOPs and {data['bytes']} bytes "
-         "of shared memory a cycle and SM. Filled, and the dotted line: by all bytes. Hollow: by "
-         "those alone\nthat products read. Each at the largest N that was measured; what has no "
-         "point has no measurement yet.")
     return figure
 
 
-def shared_roof_table(files, _):
+def shared_roof_table(files):
     """A line a step and head size: bytes of shared memory against the products' time."""
-    counted = steps(files)
-    if not counted:
-        return without("Shared memory is not counted yet", SIM)
     rows = [[f"{number(step[0])} `{step[1]}`", str(one["d"]), "{} × {}".format(*one["tile"]),
              f"{one['cycles']:,}", f"{one['operands']:,}", f"{one['of_operands']:.2f}",
-             f"{one['every']:,}", f"{one['of_every']:.2f}"] for step, one in counted]
+             f"{one['every']:,}", f"{one['of_every']:.2f}"] for step, one in steps(files)]
     lines = markdown(["step", "d", "tile", "products, cycles", "they read, bytes", "cycles of it",
                       "all bytes", "cycles of it"], rows, range(1, 8))
     return [*lines, "", (

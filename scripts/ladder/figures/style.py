@@ -15,7 +15,6 @@ MARKERS = ["o", "s", "D", "^", "v", "P", "X", "<", ">", "p", "h", "*"]
 # PyTorch's backends: colour and dashes.
 PEER_LINES = {"flash": ("#222222", "-"), "cudnn": ("#222222", (0, (5, 2))),
               "efficient": ("#777777", (0, (1, 1.5))), "math": ("#777777", (0, (4, 2, 1, 2)))}
-READ, WRITE = "#0072B2", "#E69F00"
 PANEL, INK, FAINT = "#fafaf7", "#222222", "#8f8f8a"
 
 
@@ -24,14 +23,15 @@ def marker(one):
     return MARKERS[one["place"] % len(MARKERS)]
 
 
+def mixed(colour, share, other=0):
+    """A colour, "#0072b2", as a share of a mixture with black, or with white (255)."""
+    return "#" + "".join(f"{round(other + share * (int(colour[i:i + 2], 16) - other)):02x}"
+                         for i in (1, 3, 5))
+
+
 def ink(one):
     """Its colour for words, which need more contrast than lines."""
-    return darker(one["colour"] if "colour" in one else PEER_LINES[one["rung"]][0])
-
-
-def darker(value):
-    value = value.lstrip("#")
-    return "#" + "".join(f"{int(int(value[i:i + 2], 16) * 0.74):02x}" for i in (0, 2, 4))
+    return mixed(one["colour"] if "colour" in one else PEER_LINES[one["rung"]][0], 0.74)
 
 
 def pyplot():
@@ -54,22 +54,25 @@ def pyplot():
     plt.rcParams.update({
         "font.family": "DejaVu Sans", "font.size": 9, "axes.titlesize": 9.5,
         "axes.titleweight": "bold", "axes.titlelocation": "left", "figure.facecolor": PANEL,
-        "axes.facecolor": PANEL, "savefig.facecolor": PANEL, "text.color": INK,
+        "axes.facecolor": PANEL, "text.color": INK, "legend.frameon": False,
         "axes.edgecolor": FAINT, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
         "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
         "grid.color": "#dcdcd6", "grid.linewidth": 0.6, "axes.axisbelow": True,
         "lines.linewidth": 1.8, "lines.markersize": 5, "svg.hashsalt": "ladder",
-        "svg.fonttype": "path", "figure.dpi": 100, "savefig.dpi": 110})
+        "figure.constrained_layout.use": True, "figure.constrained_layout.h_pad": 0.1,
+        "figure.constrained_layout.w_pad": 0.1})
     return plt
 
 
-def plots(plt, panels, size, room, columns=None, **grid):
-    """A figure with a plot for each panel, under its title, all in a row or in so many columns, and
-    [(axis, panel)]. Where the panel is None nothing is shown. `room`: of margins()."""
+def plots(plt, data, size, note="", columns=None, **grid):
+    """A figure of these panels, all in a row or in so many columns, with its title and a note at
+    its foot, and [(axis, panel)]."""
+    panels = data["panels"]
     columns = columns or len(panels)
     figure, axes = plt.subplots(-(-len(panels) // columns), columns, figsize=size, squeeze=False,
                                 **grid)
-    margins(figure, **room)
+    figure.suptitle(data["title"], x=0.012, ha="left", fontsize=11, fontweight="bold")
+    figure.supxlabel(note, x=0.012, ha="left", fontsize=8, color="#555555")
     pairs = list(itertools.zip_longest(axes.flat, panels))
     for axis, panel in pairs:
         axis.set_visible(panel is not None)
@@ -77,41 +80,8 @@ def plots(plt, panels, size, room, columns=None, **grid):
     return figure, [pair for pair in pairs if pair[1] is not None]
 
 
-def margins(figure, left=0.75, right=0.3, bottom=0.55, top=0.75, across=0.8, down=0.9):
-    """All in inches, so that what is written outside of the axes has its room."""
-    width, height = figure.get_size_inches()
-    grid = figure.axes[0].get_subplotspec().get_gridspec()
-    wide = (width - left - right - across * (grid.ncols - 1)) / grid.ncols
-    high = (height - top - bottom - down * (grid.nrows - 1)) / grid.nrows
-    figure.subplots_adjust(left=left / width, right=1 - right / width, bottom=bottom / height,
-                           top=1 - top / height, wspace=across / wide, hspace=down / high)
-
-
-def title_of(figure, text):
-    figure.suptitle(text, x=0.012, ha="left", fontsize=11, fontweight="bold")
-
-
-def note(figure, text, y=0.02, **changes):
-    """At the foot of a figure."""
-    figure.text(0.012, y, text, **{"fontsize": 8, "color": "#555555", "linespacing": 1.35,
-                                   **changes})
-
-
-def length_axis(axis, lengths):
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(sorted(lengths))
-    axis.xaxis.set_major_formatter(length_text)
-    axis.minorticks_off()
-
-
 def byte_tick(value, _=None):
     return re.sub(r"\.0+ ", " ", bytes_text(round(value)))
-
-
-def byte_axis(axis):
-    axis.set_yscale("log")
-    axis.yaxis.set_major_formatter(byte_tick)
-    axis.tick_params(axis="y", which="minor", length=0)
 
 
 def row_axis(axis, rows):
@@ -120,17 +90,15 @@ def row_axis(axis, rows):
     axis.set_ylim(len(rows) - 0.4, -0.6)
 
 
-def two_marks(axis, one, y, filled, hollow, size=8, over=3):
+def two_marks(axis, one, y, filled, hollow, size=8):
     """Of a point with two places, either of which may be None, with a line between them."""
     tint = one["colour"]
     if filled is not None and hollow is not None:
-        axis.plot([filled, hollow], [y, y], color=tint, lw=0.9, zorder=over)
-    if hollow is not None:
-        axis.plot(hollow, y, marker=marker(one), mfc=PANEL, mec=tint, mew=1.4, ls="", markersize=7,
-                  zorder=over + 1)
-    if filled is not None:
-        axis.plot(filled, y, marker=marker(one), color=tint, ls="", markersize=size,
-                  zorder=over + 2)
+        axis.plot([filled, hollow], [y, y], color=tint, lw=0.9, zorder=3)
+    for x, look in ((hollow, {"mfc": PANEL, "mew": 1.4, "markersize": 7, "zorder": 4}),
+                    (filled, {"markersize": size, "zorder": 5})):
+        if x is not None:
+            axis.plot(x, y, marker=marker(one), color=tint, ls="", **look)
 
 
 def roof(axis, x, y, top, text, at):
@@ -140,37 +108,39 @@ def roof(axis, x, y, top, text, at):
     axis.text(*at, text, ha="right", fontsize=8)
 
 
-def line_of(axis, line, **look):
-    """Of a figure's data, in its colour and with its marker."""
-    axis.plot(line["x"], line["y"], color=line["colour"], marker=marker(line), **look)
+def draw_lines(axis, lines, gap=11, xlabel="N"):
+    """Lines against lengths, each with its name at its end: a step's, dashed where it says so, or a
+    backend's of PyTorch, thin."""
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(sorted({x for line in lines for x in line["x"]}))
+    axis.xaxis.set_major_formatter(length_text)
+    axis.minorticks_off()
+    axis.set_xlabel(xlabel)
+    for line in lines:
+        look = ({"color": line["colour"], "marker": marker(line), "zorder": 3,
+                 "ls": "--" if line.get("dashed") else "-"} if "colour" in line else
+                dict(zip(("color", "ls"), PEER_LINES[line["rung"]]), lw=0.9))
+        axis.plot(line["x"], line["y"], **look)
+    spread(axis, [(line["x"][-1], line["y"][-1], line, line["label"]) for line in lines], gap)
 
 
-def name_ends(axis, lines, gap, size=8):
-    """The lines' names at their ends."""
-    spread(axis, [(line["x"][-1], line["y"][-1], line, line["label"]) for line in lines], gap, size)
-
-
-def spread(axis, labels, gap, size=8):
+def spread(axis, labels, gap):
     """Direct labels right of the axes, moved apart: [(x, y of the line's end, line or point,
     text)]; `gap` between two in points."""
-    height = axis.get_window_extent().height * 72 / axis.figure.dpi
+    step = gap / (axis.get_window_extent().height * 72 / axis.figure.dpi)
     places = []
     for *end, one, text in labels:
         at = axis.transAxes.inverted().transform(axis.transData.transform(end))[1]
         places.append([min(max(at, 0), 1), text, one, end])
     places.sort(key=lambda place: place[:2])
-    step = gap / height
     for _ in range(500):
-        moved = False
         for low, high in zip(places, places[1:]):
-            if high[0] - low[0] < step - 1e-9:
-                middle = (high[0] + low[0]) / 2
-                low[0], high[0], moved = middle - step / 2, middle + step / 2, True
-        if not moved:
-            break
+            apart = step - (high[0] - low[0])
+            if apart > 1e-9:
+                low[0], high[0] = low[0] - apart / 2, high[0] + apart / 2
     for at, text, one, end in places:
-        axis.annotate(text, xy=end, xytext=(1.03, at), xycoords="data", textcoords="axes fraction",
-                      fontsize=size, color=ink(one), va="center", ha="left", annotation_clip=False,
+        axis.annotate(text, xy=end, xytext=(1.03, at), textcoords="axes fraction", fontsize=8,
+                      color=ink(one), va="center", annotation_clip=False,
                       fontweight="bold" if "colour" in one else "normal",
                       arrowprops={"arrowstyle": "-", "color": ink(one), "lw": 0.5, "alpha": 0.6,
                                   "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 4})

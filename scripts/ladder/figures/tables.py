@@ -1,21 +1,19 @@
 """Tables of rates: the ladder, PyTorch beside it, a rung's steps in turn, and a step beside others
 at every N."""
 
-from ladder import course
-from ladder.figures.markdown import (at_the_machine, geometric_mean, markdown, over_lengths,
-                                     without)
-from ladder.figures.measured import Measured
-from ladder.figures.names import (HEADS, PAPER_GRID, PEERS, POINTS, SIM, WAYS, label,
-                                  length_text, library, number, per_head, point_text, whole_bytes)
-from ladder.records import requested, total
-from ladder.text import NO_VALUE, rate_text, ratio_text, time_text
 from ladder.bench.workload import HIDDEN, LADDER_LENGTH, TOKENS
+from ladder.figures.measured import Measured, need
+from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, geometric_mean,
+                                  length_text, library, markdown, number, over_lengths,
+                                  point_text, whole_bytes)
+from ladder.records import requested, total
+from ladder.text import NO_VALUE, rate_text, time_text
 
 
-def ladder_table(files, _):
+def ladder_table(files):
     """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts."""
     n, d = LADDER_LENGTH, 64
-    rows, untimed = [], []
+    rows = []
     for way in ("fwd", "bwd"):
         timed, wide = ({e.step: e for e in files.gpu.paper(
             way, seqlen=n, head_dim=head, causal=False)} for head in HEADS)
@@ -23,40 +21,30 @@ def ladder_table(files, _):
         base = timed.get(files.base())
         for step, [known, *_] in files.steps_of([*timed.values(), *counted.values()], way):
             gpu, sim, other = timed.get(step), counted.get(step), wide.get(step)
-            if not gpu:
-                untimed.append(f"`{step[1]}`")
-            counts = [per_head(known, requested(known.record)),
-                      sim and per_head(sim, total(sim.record, "distinct")),
-                      gpu and per_head(gpu, total(gpu.record, "dram")),
-                      per_head(known, known.workspace_bytes)]
+            counts = [known.per_head(requested(known.record)),
+                      sim and sim.per_head(total(sim.record, "distinct")),
+                      gpu and gpu.per_head(total(gpu.record, "dram")),
+                      known.per_head(known.workspace_bytes)]
             rows.append([f"[{step[0]}]({step[0]}/README.md)", f"`{step[1]}`" + (
                 " backward" if way == "bwd" else ""),
                 time_text(gpu and gpu.time_ms), rate_text(gpu and gpu.tflops),
                 rate_text(other and other.tflops),
-                ratio_text(base.time_ms / gpu.time_ms if gpu and base else None),
+                rate_text(base.time_ms / gpu.time_ms if gpu and base else None),
                 *map(whole_bytes, counts)])
-    if not rows:
-        return without("The steps are not counted yet", SIM)
     lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
-                      "requested", "distinct", "DRAM", "workspace"], rows, range(2, 10))
+                      "requested", "distinct", "DRAM", "workspace"], need(rows), range(2, 10))
     about = (f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the "
              "kernels; *distinct*, each byte once a kernel, the sim's count; *DRAM*, what it "
              "served; *workspace*, memory beyond inputs and outputs.")
-    timed = files.gpu.paper(seqlen=n, head_dim=d, causal=False)
-    if not timed:
-        return [*lines, "", about, "", *without(
-            "No GPU has been measured yet, so there are no times", PAPER_GRID)]
+    if not files.gpu.there:
+        return [*lines, "", about]
     about += (f" Times are those of {TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and "
               "*d = 128* is the rate in TFLOP/s of as much work in heads of 128, on an "
               f"{at_the_machine(files)}.")
-    if untimed:
-        about += f" –: that run did not have {' and '.join(untimed)} yet."
-    if not any(total(e.record, "dram") for e in timed):
-        about += f" DRAM is not measured yet: `{PAPER_GRID}`, where counters may be read."
     return [*lines, "", about]
 
 
-def peers_table(files, _):
+def peers_table(files):
     """The defaults of the rungs that are compared with PyTorch's attention."""
     gpu = files.gpu
     ours = {way: (rung, gpu.defaults[rung]) for way, rung in files.ladder.beside_peers().items()
@@ -75,8 +63,7 @@ def peers_table(files, _):
                 ratios.setdefault((way, backend), []).extend(
                     (r["time_ms"] / mine[n]["time_ms"], n, *point)
                     for n, r in of.items() if n in mine)
-    if not rows:
-        return without("Ours beside PyTorch's is not measured yet", PAPER_GRID)
+    need(rows)
     names = [f"{number(rung)}'s `{variant}`{' backward' if way == 'bwd' else ''}"
              for way, (rung, variant) in ours.items()]
     if len(names) > 1:
@@ -102,54 +89,42 @@ def name_of(one):
     return library(one) if isinstance(one, str) else f"`{one[1]}`"
 
 
-def steps_table(files, name):
-    """A line a step: TFLOP/s at one N, and how much faster than the step before."""
-    about = course.STEP_TABLES[name]
-    rung, way, n = about["rung"], about["way"], LADDER_LENGTH
-    steps = [step for step in files.order if step[0] == rung]
-    if (rung, about["first"]) in steps:
-        steps = steps[steps.index((rung, about["first"])):]
-    rows, untimed, before = [], [], {}
-    for one in [*steps, *about["peers"]]:
+def steps_table(files, rung, first, way, peers):
+    """A line a step, from the first on: TFLOP/s at one N, and how much faster than the step
+    before."""
+    n, steps = LADDER_LENGTH, [step for step in files.order if step[0] == rung]
+    if (rung, first) in steps:
+        steps = steps[steps.index((rung, first)):]
+    rows, before = [], {}
+    for one in [*steps, *peers]:
         rates = {point: files.gpu.rates(way, one, *point).get(n) for point in POINTS}
         cells = [rate_text(rate) + (f" ({rate / before[point]:.2f})"
                                     if rate and point in before and one in steps else "")
                  for point, rate in rates.items()]
         before |= {point: rate for point, rate in rates.items() if rate}
         rows.append([name_of(one), *cells])
-        if one in steps and set(cells) == {NO_VALUE}:
-            untimed.append(name_of(one))
-    if not files.gpu.there or len(untimed) == len(steps):
-        return without("The steps are not measured yet", PAPER_GRID)
+    need(any(set(row[1:]) != {NO_VALUE} for row in rows[:len(steps)]))
     lines = markdown(["step", *(point_text(*point) for point in POINTS)], rows, range(1, 5))
-    text = (f"TFLOP/s at N = {n:,}, {files.gpu.dtype}, and in brackets against the step above, on "
-            f"an {at_the_machine(files)}.")
-    if untimed:
-        text += f" {NO_VALUE}: that run did not have {', '.join(untimed)} yet."
-    return [*lines, "", text]
+    return [*lines, "", (
+        f"TFLOP/s at N = {n:,}, {files.gpu.dtype}, and in brackets against the step above, on an "
+        f"{at_the_machine(files)}.")]
 
 
-def ratios_table(files, name):
+def ratios_table(files, step, way, over, dtype=None):
     """A step over what stands beside it, at every N; above 1 the step is faster."""
-    about = course.RATIO_TABLES[name]
-    gpu = files.gpu
-    if gpu.there and about.get("dtype", gpu.dtype) != gpu.dtype:
-        gpu = Measured(gpu.path, about["dtype"])
-    step, way, others = about["step"], about["way"], about["over"]
-    ratios = {other: {} for other in others}
+    gpu = Measured(files.gpu.path, dtype) if dtype and files.gpu.there else files.gpu
+    ratios = {other: {} for other in over}
     for point in POINTS:
         ours = gpu.rates(way, step, *point)
         for other, of in ratios.items():
             of.update({(point, n): ours[n] / rate
                        for n, rate in gpu.rates(way, other, *point).items() if n in ours})
     lengths = sorted({n for of in ratios.values() for _, n in of})
-    if not lengths:
-        return without(f"{label(step)} beside others is not measured yet", PAPER_GRID)
-    lines = over_lengths(lengths, [[point_text(*point), *(" · ".join(
+    lines = over_lengths(need(lengths), [[point_text(*point), *(" · ".join(
         f"{of[point, n]:.2f}" if (point, n) in of else NO_VALUE for of in ratios.values())
         for n in lengths)] for point in POINTS])
     passes = {"fwd": "", "bwd": ", backward", "both": ", forward and backward together"}[way]
-    text = (f"`{step[1]}` over {' · over '.join(map(name_of, others))}{passes}: ratios of TFLOP/s, "
+    text = (f"`{step[1]}` over {' · over '.join(map(name_of, over))}{passes}: ratios of TFLOP/s, "
             f"{gpu.dtype}, above 1 where `{step[1]}` is faster, on an {gpu.machine['gpu']}.")
     for other, of in ratios.items():
         if isinstance(other, str) and of:

@@ -1,30 +1,25 @@
 """Two GPUs: how much faster each step is on the one with more bandwidth, beside what a copy and a
 matmul gain."""
 
-from ladder import course
-from ladder.figures.markdown import markdown, without
-from ladder.figures.measured import Missing, need
-from ladder.figures.names import HEADS, PAPER_GRID, label, number
-from ladder.figures.style import INK, ink, note, plots, row_axis, two_marks
+from ladder.bench.workload import LADDER_LENGTH
+from ladder.figures.measured import need
+from ladder.figures.names import HEADS, markdown, number
+from ladder.figures.style import INK, ink, plots, row_axis, two_marks
 from ladder.files import short_name
 from ladder.records import total
 from ladder.text import NO_VALUE, time_text
-from ladder.bench.workload import LADDER_LENGTH
+
+CAPTION = ("From one GPU to another: what waits for HBM follows its bandwidth, what computes does "
+           "not.")
 
 
 class Pair:
     """The GPU of the files and another, the one with less bandwidth first."""
 
     def __init__(self, files):
-        if not files.other.there:
-            raise Missing(f"no second GPU was measured: {PAPER_GRID} on another")
-        both = files.gpu, files.other
-        if not all(gpu.ceilings for gpu in both):
-            raise Missing(f"no ceilings of both GPUs were measured: {PAPER_GRID}, where PyTorch is "
-                          "installed")
         self.files = files
         self.first, self.second = self.gpus = sorted(
-            both, key=lambda gpu: gpu.ceilings["copy_bytes_per_s"])
+            (files.gpu, files.other), key=lambda gpu: gpu.roofs()["copy_bytes_per_s"])
         self.copy, self.matmul = (self.second.ceilings[rate] / self.first.ceilings[rate]
                                   for rate in ("copy_bytes_per_s", "matmul_tflops"))
 
@@ -46,10 +41,6 @@ class Pair:
                 found[step] = tuple(records) if how(records[0]) == how(records[1]) else ()
         return found
 
-    def gain(self, records):
-        """Of a step's two records, or of a kernel's."""
-        return records[0]["time_ms"] / records[1]["time_ms"]
-
     def share(self, record):
         """Of its time on the first GPU: what its DRAM bytes take at a copy's rate. None where they
         were not counted."""
@@ -61,106 +52,101 @@ class Pair:
         return 1 / (1 - min(share, 1) + min(share, 1) / self.copy) if share else None
 
 
+def gain(records):
+    """Of a step's two records, or of a kernel's."""
+    return records[0]["time_ms"] / records[1]["time_ms"]
+
+
 def how(record):
     return [record[name] for name in ("block_q", "block_kv", "warps", "stages", "smem_bytes")] + [
         kernel["name"] for kernel in record["kernels"]]
 
 
-def two_gpus(files, missing):
+def two_gpus(files):
     pair, panels = Pair(files), []
     for d in HEADS:
         rows = []
         for step, records in pair.steps(d).items():
-            if not records:
-                missing(f"d = {d}: {label(step)}, which is not the same in both files")
-                continue
-            share = pair.share(records[0])
-            rows.append({**files.look(step, " bwd" if files.own_way(step) == "bwd" else ""),
-                         "gain": pair.gain(records), "share": share,
-                         "expected": pair.expected(share)})
-        if rows:
-            panels.append({"title": f"d = {d}", "rows": rows})
+            if records:
+                share = pair.share(records[0])
+                rows.append({**files.look(step, " bwd" if files.own_way(step) == "bwd" else ""),
+                             "gain": gain(records), "share": share,
+                             "expected": pair.expected(share)})
+        panels.append({"title": f"d = {d}", "rows": need(rows)})
     gpus = " and ".join(gpu.machine["gpu"] for gpu in pair.gpus)
     return {"title": f"From one GPU to another: {gpus}, {files.gpu.dtype}, N = {LADDER_LENGTH}, "
                      "16k tokens in all", "names": pair.names(),
-            "copy": pair.copy, "matmul": pair.matmul,
-            "panels": need(panels, "no step was measured on both: " + PAPER_GRID)}
+            "copy": pair.copy, "matmul": pair.matmul, "panels": panels}
 
 
 def draw_two_gpus(plt, data):
-    panels, (first, second) = data["panels"], data["names"]
-    most = max(len(panel["rows"]) for panel in panels)
-    figure, pairs = plots(plt, panels, (1 + 5 * len(panels), 2.15 + 0.24 * most), {
-        "left": 1.45, "right": 0.6, "bottom": 1.0, "top": 1.1, "across": 1.95})
-    known = [data["copy"], data["matmul"], 1] + [
-        row[name] for panel in panels for row in panel["rows"] for name in ("gain", "expected")
-        if row[name]]
-    room = 0.06 * (max(known) - min(known))
+    first, second = data["names"]
+    rows = [row for panel in data["panels"] for row in panel["rows"]]
+    figure, pairs = plots(
+        plt, data, (11, 2.15 + 0.12 * len(rows)),
+        "Filled: measured. Hollow, and the number at the right: the part of the time on the "
+        f"{first} that the step's DRAM bytes take at a copy's rate, and\nwhat is gained if that "
+        "part follows the copy and all else takes as long as before.")
     for axis, panel in pairs:
         # The names at two heights: the lines may stand close together.
-        for name, value, dashes, up in (("matmul", data["matmul"], (0, (4, 2)), 13),
-                                        ("copy in HBM", data["copy"], "-", 3)):
-            axis.axvline(value, color=INK, lw=1.1, ls=dashes, zorder=1)
-            axis.annotate(f"{name} {value:.2f}×", (value, 1), xytext=(0, up), ha="center",
-                          va="bottom", xycoords=("data", "axes fraction"),
-                          textcoords="offset points", fontsize=8)
+        for name, dashes, up in (("matmul", (0, (4, 2)), 13), ("copy", "-", 3)):
+            axis.axvline(data[name], color=INK, lw=1.1, ls=dashes, zorder=1)
+            axis.annotate(f"{name} {data[name]:.2f}×", (data[name], 1), xytext=(0, up), ha="center",
+                          xycoords=("data", "axes fraction"), textcoords="offset points",
+                          fontsize=8)
         for i, row in enumerate(panel["rows"]):
-            two_marks(axis, row, i, row["gain"], row["expected"], size=7, over=2)
+            two_marks(axis, row, i, row["gain"], row["expected"], size=7)
             if row["expected"]:
-                axis.annotate(f"{row['share']:.0%}", (1, i), xytext=(4, 0), va="center",
-                              xycoords=("axes fraction", "data"), textcoords="offset points",
-                              fontsize=8, color=ink(row))
+                axis.annotate(f"{row['share']:.0%}", (1.01, i), va="center", fontsize=8,
+                              xycoords=("axes fraction", "data"), color=ink(row))
         row_axis(axis, panel["rows"])
-        axis.set_xlim(min(known) - room, max(known) + room)
         axis.xaxis.set_major_formatter("{x:g}×")
         axis.set_title(panel["title"], pad=28)
         axis.set_xlabel(f"time on the {first} over time on the {second}")
-    note(figure, "Filled: measured. Hollow, and the number at the right: the part of the time on "
-         f"the {first} that the step's DRAM bytes take at a copy's rate, and\nwhat is gained if "
-         "that part follows the copy and all else takes as long as before.")
     return figure
 
 
-def two_gpus_table(files, name):
+def two_gpus_table(files, kernels, rungs=None):
     """A line a step or a kernel: its time on both GPUs, and what of it is HBM's."""
-    about = course.TWO_GPUS_TABLES[name]
-    missing = without("A second GPU, with the rates of both, is not measured yet", PAPER_GRID)
-    try:
-        pair = Pair(files)
-    except Missing:
-        return missing
+    pair = Pair(files)
     rows, changed = {}, {}  # by line, of each d that was measured
     for d in HEADS:
         for step, records in pair.steps(d).items():
-            if step[0] not in about.get("rungs", [step[0]]):
+            line = f"{number(step[0])} `{step[1]}`"
+            line += " backward" if files.own_way(step) == "bwd" else ""
+            if rungs and step[0] not in rungs:
                 continue
-            way = " backward" if files.own_way(step) == "bwd" else ""
-            line = f"{number(step[0])} `{step[1]}`{way}"
             if not records:
                 changed[line] = True
-            elif about["kernels"]:
-                for kernels in zip(*(record["kernels"] for record in records)):
-                    rows.setdefault(f"{line} · `{kernels[0]['name']}`", {})[d] = kernels
+            elif kernels:
+                for both in zip(*(record["kernels"] for record in records)):
+                    rows.setdefault(f"{line} · `{both[0]['name']}`", {})[d] = both
             else:
                 rows.setdefault(line, {})[d] = records
-    if not rows:
-        return missing
+
+    def cells(records):
+        if not records:
+            return [NO_VALUE] * 3
+        share = pair.share(records[0])
+        return [" → ".join(time_text(record["time_ms"]) for record in records),
+                f"{gain(records):.2f}", NO_VALUE if share is None else f"{share:.0%}"]
+
     first, second = pair.names()
     lines = markdown(
         ["", *(head for d in HEADS for head in (f"d = {d}: {first} → {second}", "×", "HBM"))],
-        [[line, *(cell for d in HEADS for cell in cells(pair, of.get(d)))]
-         for line, of in rows.items()], range(1, 1 + 3 * len(HEADS)))
-    picture = [] if about["kernels"] else ["", (
-        f"![{course.CAPTIONS['two_gpus']}](scripts/results/figures/two_gpus.svg)")]
-    return [*lines, "", about_the_pair(pair) + which(pair, rows, changed), *picture]
-
-
-def cells(pair, records):
-    if not records:
-        return [NO_VALUE] * 3
-    share = pair.share(records[0])
-    return [" → ".join(time_text(record["time_ms"]) for record in records),
-            f"{pair.gain(records):.2f}", NO_VALUE if share is None else f"{share:.0%}"]
+        [[line, *(cell for d in HEADS for cell in cells(of.get(d)))]
+         for line, of in need(rows).items()], range(1, 1 + 3 * len(HEADS)))
+    near = [line for line, of in rows.items()
+            if all(abs(gain(one) - pair.copy) < abs(gain(one) - pair.matmul)
+                   for one in of.values())]
+    text = (f"{about_the_pair(pair)} Nearer to the copy's × than to the product's: "
+            f"{', '.join(near) or 'none'}.")
+    if changed:
+        text += (" Left out, since their kernels or tiles are not the same in both files: "
+                 f"{', '.join(changed)}.")
+    picture = [] if kernels else ["", (
+        f"![{CAPTION}](scripts/results/figures/two_gpus.svg)")]
+    return [*lines, "", text, *picture]
 
 
 def about_the_pair(pair):
@@ -175,15 +161,3 @@ def about_the_pair(pair):
             f"product {pair.matmul:.2f} times ({matmuls[0]:.0f} → {matmuls[1]:.0f} TFLOP/s). HBM: "
             f"the part of the time on the {first} that the DRAM bytes take at the rate of its "
             "copy.")
-
-
-def which(pair, rows, changed):
-    """Of the lines of a table."""
-    near = [line for line, of in rows.items()
-            if all(abs(gain - pair.copy) < abs(gain - pair.matmul)
-                   for gain in map(pair.gain, of.values()))]
-    text = f" Nearer to the copy's × than to the product's: {', '.join(near) or 'none'}."
-    if changed:
-        text += (" Left out, since their kernels or tiles are not the same in both files: "
-                 f"{', '.join(changed)}.")
-    return text

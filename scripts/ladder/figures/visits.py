@@ -6,8 +6,8 @@ Over the lengths counted visits are a straight line, a·N + b, and so the table 
 
 import fractions
 
-from ladder.figures.names import SIM, WAYS, number
-from ladder.figures.markdown import markdown, without
+from ladder.figures.measured import need
+from ladder.figures.names import WAYS, markdown, number
 
 LENGTHS, HEAD = (512, 1024, 2048), 64
 SIZES = [*((n, HEAD) for n in LENGTHS), (LENGTHS[0], 2 * HEAD)]
@@ -18,7 +18,7 @@ COLUMN_OF = {"O_fp32": "O", "dQ_sum": "dQ", "dP": "dP, dS", "dK": "dK, dV", "dV"
 COLUMN_OF_BACKWARD = {"O": "O, dO", "dO": "O, dO"}
 
 
-def visits_tables(files, _):
+def visits_tables(files):
     lines = []
     for way, title in WAYS.items():
         rows = []
@@ -31,7 +31,7 @@ def visits_tables(files, _):
                 rows.append([f"{number(step[0])} `{step[1]}`", *cells(at, way)])
         if rows:
             lines += markdown([title, *COLUMNS[way]], rows) + [""]
-    return lines[:-1] or without("Visits are not counted yet", SIM)
+    return need(lines)[:-1]
 
 
 def cells(at, way):

@@ -64,12 +64,6 @@ class Code(str):
         return {found[1]: (found.end(), self.closes[found.end() - 1])
                 for found in re.finditer(r"\b(\w+) = \[&\][^;{]*\{", self)}
 
-    @functools.cached_property
-    def closed(self):
-        """[begin, end) of lambdas that capture nothing: between a name and its use they shut it."""
-        return [self.block_after(found.end() - 1)
-                for found in re.finditer(r"\[\](?=\s*[(<{])", self)]
-
     def until(self, at, ends):
         """The first of these characters from a place on that stands in no bracket; else the end."""
         while at < len(self) and self[at] not in ends:
@@ -105,10 +99,7 @@ class Code(str):
 
     def one_line(self, begin, end):
         """What stands there, on one line, without comments and the preprocessor's lines."""
-        literals = [found.span() for found in NO_CODE.finditer(self.whole) if found[0][0] in "\"'"]
-        quoted = marks(self, literals)
-        return " ".join("".join(self.whole[i] if quoted[i] else self[i]
-                                for i in range(begin, end)).split())
+        return " ".join(re.sub(r"//.*|^\s*#.*", "", self.whole[begin:end], flags=re.M).split())
 
     # ---- where mistakes may be planted ----
 
@@ -233,9 +224,7 @@ class Code(str):
 
     def lookup(self, name, at):
         """What a name means at a place; None if nothing that is known."""
-        seen = [one for one in self.names.get(name, ()) if one.begin <= at < one.end and
-                (one.constant or not any(one.begin < first <= at < last
-                                         for first, last in self.closed))]
+        seen = [one for one in self.names.get(name, ()) if one.begin <= at < one.end]
         return max(seen, key=lambda one: one.begin, default=None)
 
     def like(self, one, at):

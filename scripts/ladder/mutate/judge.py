@@ -1,8 +1,8 @@
 """Runs the tests on a mutant, the quickest first, until one fails."""
 
 import bisect
+import collections
 import concurrent.futures
-import hashlib
 import itertools
 import json
 import math
@@ -12,8 +12,10 @@ import re
 import resource
 import signal
 import subprocess
+import tempfile
 
 from ladder.console import WRONG_RESULT, Stop
+from ladder.programs import cores
 
 MEMORY = 8 << 30  # of a program: a mutant may want to fill the machine's
 PATIENCE = 10  # seconds of a core's time for any test to begin with
@@ -25,9 +27,6 @@ TESTS_OF_REFERENCE = ("reference_test", "quantised_test")
 TESTS_OF_SIM = ("sim_test", "races_test", "hopper_faults_test", "hopper_copies_test", "tile_test",
                 "hopper_test", "fp8_test")
 NO_CHECKS = r"/(?:fiber|recorder|mapped)\."
-# A step's own tests.
-OF_STEP = ("Sim.*/{0}_*:Schedules.*/{0}:Verification.*/{0}:SmallerSharedMemory.*/{0}:"
-           "EachSetting.*/{0}")
 
 
 class Suites:
@@ -40,9 +39,8 @@ class Suites:
         self.tile_tests = self.found("common/tests/*/*_test.cu")
         self.headers = self.found("common/tile/*.h")
         self.checks = [file for file in self.found(
-            "common/machine/sim/*.h", "common/machine/sim/*.cpp", "common/harness/reference.cpp")
+            "common/machine/sim/*.h", "common/machine/sim/*.cpp", "common/harness/reference*.cpp")
             if not re.search(NO_CHECKS, file)]
-        self.uses = {file: self.included(file) for file in self.rungs + self.tile_tests}
 
     def found(self, *patterns):
         return [str(path.relative_to(self.root)) for pattern in patterns
@@ -51,15 +49,11 @@ class Suites:
     def read(self, file):
         return (self.root / file).read_text(encoding="utf-8")
 
-    def included(self, file):
-        """The headers of common/tile that a source includes, directly or not."""
-        found, todo = set(), {file}
-        while todo:
-            text = self.read(todo.pop())
-            new = {f"common/{name}" for name in re.findall(r'^#include "(tile/.+)"', text, re.M)}
-            todo |= new - found
-            found |= new
-        return found
+    def uses(self, source, header):
+        """Whether a source includes a header of common/tile, directly or not."""
+        names = re.findall(r'^#include "(tile/.+)"', self.read(source), re.M)
+        return any(header == f"common/{name}" or self.uses(f"common/{name}", header)
+                   for name in names)
 
     def files(self):
         """All that mutants are planted in: kernels, common/tile, and what checks them."""
@@ -70,70 +64,62 @@ class Suites:
         has tests of its own, so of its many users' those alone that take less than a second."""
         if file in self.checks:
             own = TESTS_OF_REFERENCE if "reference" in file else TESTS_OF_SIM
-            return [(program, "*", float("inf")) for program in own] + [("broken_test", "*", 5)]
+            return [(program, "*", math.inf) for program in own] + [("broken_test", "*", 5)]
         if file in self.rungs:
-            return [(*suite, float("inf")) for suite in self.of_step(file)]
-        own = [(os.path.basename(test)[:-3], "Sim*", float("inf")) for test in self.tile_tests
-               if file in self.uses[test]]
-        return own + [(*suite, 1) for rung in reversed(self.rungs) if file in self.uses[rung]
-                      for suite in self.of_step(rung)]
+            return [(*self.of_steps(file), math.inf)]
+        own = [(os.path.basename(test)[:-3], "Sim*", math.inf) for test in self.tile_tests
+               if self.uses(test, file)]
+        return own + [(*self.of_steps(rung), 1) for rung in reversed(self.rungs)
+                      if self.uses(rung, file)]
 
-    def of_step(self, file):
+    def of_steps(self, file):
         steps = re.findall(r'\.name = "(\w+)"', self.read(file))
-        return [(f"{file.split('/')[0]}_test", ":".join(map(OF_STEP.format, steps)))]
+        return f"{file.split('/')[0]}_test", ":".join(f"*/{step}:*/{step}_*" for step in steps)
 
 
 class Judge:
-    """`bin`: the folder of the programs with the mutants; `folder`: for what is learnt of them.
-    Judges `jobs` mutants at a time, each on one core."""
+    """Judges `jobs` mutants at a time, each on one core, in the programs of a folder."""
 
-    def __init__(self, bin_folder, folder, progress, jobs=1):
+    def __init__(self, bin_folder, progress, jobs=1):
         self.bin = bin_folder
         self.progress = progress
-        self.folder = folder
         self.jobs = jobs
-        self.running = set()
         self.what = "the tests without a mutant"
         self.times = {}  # program → {test: seconds without a mutant}
 
     def each(self, work, todo):
         """Calls work for all of them, so many at a time, and yields each as it is done."""
-        with concurrent.futures.ThreadPoolExecutor(
-                self.jobs, initializer=stay_on_one_of, initargs=[itertools.cycle(cores())]) as pool:
+        free = itertools.cycle(cores())
+
+        def stay_on_one():
+            if hasattr(os, "sched_setaffinity"):
+                os.sched_setaffinity(0, {next(free)})
+
+        with concurrent.futures.ThreadPoolExecutor(self.jobs, initializer=stay_on_one) as pool:
             waiting = {pool.submit(work, one): one for one in todo}
             try:
-                while waiting:
+                for future in concurrent.futures.as_completed(waiting):
                     self.progress.at(self.what)
-                    done, _ = concurrent.futures.wait(waiting, 0.5,
-                                                      concurrent.futures.FIRST_COMPLETED)
-                    for future in done:
-                        yield waiting.pop(future), future.result()
-            except BaseException:
-                for future in waiting:
-                    future.cancel()
-                for process in list(self.running):
-                    process.kill()
-                raise
+                    yield waiting[future], future.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
 
     def learn(self, suites):
         """Runs the tests of the suites without a mutant. They must pass."""
-        todo = {(program, pattern) for program, pattern, _ in suites}
-        for (program, _), times in self.each(lambda suite: self.learn_suite(*suite), sorted(todo)):
-            self.times.setdefault(program, {}).update(times)
+        patterns = collections.defaultdict(set)
+        for program, pattern, _ in suites:
+            patterns[program].add(pattern)
+        self.times = dict(self.each(lambda program: self.time_tests(
+            program, ":".join(sorted(patterns[program]))), sorted(patterns)))
 
-    def learn_suite(self, program, pattern):
-        name = hashlib.sha256(pattern.encode()).hexdigest()[:8]
-        path = pathlib.Path(self.folder, f"{program}.{name}.json")
-        binary = pathlib.Path(self.bin, program)
-        if not path.exists() or path.stat().st_mtime < binary.stat().st_mtime:
-            part = f"{path}.part"
-            status, said, _ = self.run(program, pattern, -1, 3600, f"--gtest_output=json:{part}")
+    def time_tests(self, program, pattern):
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            status, said = self.run(program, pattern, -1, 3600, f"--gtest_output=json:{file.name}")
             if status:
                 raise Stop(f"{program} fails without a mutant:\n{said[-2000:]}", WRONG_RESULT)
-            os.replace(part, path)
+            suites = json.load(file)["testsuites"]
         return {f"{suite['name']}.{test['name']}": float(test["time"][:-1])
-                for suite in json.loads(path.read_text(encoding="utf-8"))["testsuites"]
-                for test in suite["testsuite"]
+                for suite in suites for test in suite["testsuite"]
                 if test.get("result") == "COMPLETED"}
 
     def turns(self, suites):
@@ -154,55 +140,35 @@ class Judge:
         reached = False
         for program, tests in self.turns(suites):
             limit = PATIENCE + 5 * sum(tests.values())
-            status, said, hung = self.run(program, ":".join(tests), number, limit,
-                                          "--gtest_fail_fast")
+            status, said = self.run(program, ":".join(tests), number, limit, "--gtest_fail_fast")
             reached |= "mutant reached" in said
             if "mutant does not fit" in said:
                 return "does not compile", "the types differ"
-            if hung:
+            if status == -signal.SIGXCPU:
                 return "found", f"{program}: no end within {limit:.0f} s of a core's time"
             if status:
                 return "found", f"{program}: {reason(said, status)}"
         return ("survived", "") if reached else ("not reached", "")
 
     def run(self, program, tests, number, limit, option):
-        """(status, all it said, whether it had to be ended). The limit is of a core's time, so that
-        a machine under load makes no mutant hang; one that waits for nothing is ended as well."""
-        with subprocess.Popen([os.path.join(self.bin, program), f"--gtest_filter={tests}",
-                               "--gtest_brief=1", option], stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              encoding="utf-8", errors="replace",
-                              env={**os.environ, "LADDER_MUTANT": str(number)},
-                              preexec_fn=lambda: set_limits(math.ceil(limit))) as process:
-            self.running.add(process)
-            waited = False
-            try:
-                said, _ = process.communicate(timeout=3600 + 100 * limit)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                waited, (said, _) = True, process.communicate()
-            finally:
-                self.running.remove(process)
-        return process.returncode, said, waited or process.returncode == -signal.SIGXCPU
+        """Its status, and all it said. The limit is of a core's time, so that a machine under load
+        makes no mutant hang; one that waits for nothing is ended as if it had used that up."""
+        def set_limits():
+            seconds = math.ceil(limit)
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
-
-def cores():
-    """The numbers of those that this process may use."""
-    has = hasattr(os, "sched_getaffinity")
-    return sorted(os.sched_getaffinity(0)) if has else list(range(os.cpu_count()))
-
-
-def stay_on_one_of(free):
-    """Takes a core for this thread and the programs that it starts."""
-    core = next(free)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {core})
-
-
-def set_limits(seconds):
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        try:
+            done = subprocess.run([os.path.join(self.bin, program), f"--gtest_filter={tests}",
+                                   "--gtest_brief=1", option], stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  encoding="utf-8", errors="replace", check=False,
+                                  env={**os.environ, "LADDER_MUTANT": str(number)},
+                                  timeout=3600 + 100 * limit, preexec_fn=set_limits)
+        except subprocess.TimeoutExpired:
+            return -signal.SIGXCPU, ""
+        return done.returncode, done.stdout
 
 
 def matches(test, pattern):

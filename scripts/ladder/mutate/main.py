@@ -6,14 +6,17 @@ import json
 import os
 import pathlib
 import sys
-import time
 
-from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Progress, Stop, run_command, wrap
-from ladder.files import ROOT, write_whole
-from ladder.mutate import known
-from ladder.mutate.judge import Judge, Suites, cores
-from ladder.mutate.plant import Garden, check_tools, fingerprint
+from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Progress, Stop, run_command
+from ladder.files import ROOT
+from ladder.mutate.judge import Judge, Suites
+from ladder.mutate.plant import Garden, fingerprint
 from ladder.mutate.rules import KINDS, key, mutants
+from ladder.programs import cores
+
+# Mutants that may survive, as entries with a reason. A field that is left out stands for any.
+KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known.json")
+Entry = collections.namedtuple("Entry", "reason file line was now nth", defaults=5 * [None])
 
 DESCRIPTION = """\
 Plants single mistakes in the kernels and in common/tile, in copies, and runs the tests on each: a
@@ -32,7 +35,7 @@ that no test needs.
 
 A sample of all that could be planted is built into one set of programs (build/mutate), each mistake
 chosen while they run; so the first build takes as long as any, and a mutant about a second on one
-core. Results are kept in build/mutate/results.json: a run that was interrupted goes on where it
+core. Results are kept in build/mutate/results.jsonl: a run that was interrupted goes on where it
 stopped, what was found stays found while its file is the same, and what survived is tried again
 once any source is another. Mutants that may survive stand in scripts/ladder/mutate/known.json with
 the reason.
@@ -52,23 +55,35 @@ Exit status: 0 every survivor is explained; 1 one is not; 2 bad usage."""
 
 
 def parse(arguments):
-    parser = Parser(prog="scripts/mutate", description=DESCRIPTION, epilog=EPILOG)
+    kinds = ",".join(rule.__name__ for rule in KINDS)
+    parser = Parser("scripts/mutate", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--count", type=int, default=300, metavar="N",
                         help="how many to plant (default 300; 0: all)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="which ones (default 0)")
     parser.add_argument("--only", default="", metavar="TEXT",
                         help="of files whose path has TEXT in it alone")
-    parser.add_argument("--kind", default="", metavar="NAME,...", help="of these kinds alone: "
-                        + ", ".join(rule.__name__ for rule in KINDS))
+    parser.add_argument("--kind", default=kinds, metavar="NAME,...",
+                        help="of these kinds alone (default %(default)s)")
     parser.add_argument("--jobs", type=int, default=len(cores()), metavar="N",
                         help="how many to judge at a time (default: the cores, here %(default)s)")
     parser.add_argument("--list", action="store_true", help="print them and plant nothing")
     options = parser.parse_args(arguments)
-    if options.count < 0:
-        raise Stop(f"--count {options.count}: a number of mutants, 0 for all", BAD_USAGE)
-    if options.jobs < 1:
-        raise Stop(f"--jobs {options.jobs}: how many at a time, 1 at least", BAD_USAGE)
+    if options.count < 0 or options.jobs < 1:
+        parser.error("--count must be 0 (all) or more, and --jobs 1 or more")
+    options.kind = set(options.kind.split(","))
+    if options.kind - set(kinds.split(",")):
+        parser.error(f"the kinds of --kind are {kinds}")
     return options
+
+
+def load_known(path):
+    with open(path, encoding="utf-8") as file:
+        return [Entry(**entry) for entry in json.load(file)]
+
+
+def answers(entry, mutant):
+    return all(wanted in (None, getattr(mutant, field))
+               for field, wanted in entry._asdict().items() if field != "reason")
 
 
 def sample(all_mutants, count, seed):
@@ -78,33 +93,30 @@ def sample(all_mutants, count, seed):
 
 
 class Results:
-    """What is known of mutants: {key: {"state", "by", "file", "tree"}}, the fingerprints of the
-    mutant's file and of all sources among it."""
+    """What is known of mutants: a file with a line for each verdict, the last of a mutant's holds.
+    It has the fingerprints of the mutant's file and of all sources."""
 
     def __init__(self, path, suites, files):
         self.path = pathlib.Path(path)
         self.of_file = {file: fingerprint(suites.root, [file]) for file in files}
         tests = suites.found(*(f"common/**/*{kind}" for kind in (".h", ".cpp", ".cu", ".cmake")))
         self.tree = fingerprint(suites.root, {*files, *tests})
-        self.saved = 0
-        self.had = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        said = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        self.had = {one["mutant"]: one for one in map(json.loads, said.splitlines())}
 
-    def get(self, mutant):
-        """(state, by) where it still holds, else None."""
+    def state(self, mutant):
+        """Where it still holds, else None."""
         one = self.had.get(key(mutant))
         holds = one and one["file"] == self.of_file[mutant.file] and \
             (one["state"] == "found" or one["tree"] == self.tree)
-        return (one["state"], one["by"]) if holds else None
+        return one["state"] if holds else None
 
     def put(self, mutant, state, by):
-        self.had[key(mutant)] = {"state": state, "by": by, "file": self.of_file[mutant.file],
-                                 "tree": self.tree}
-        if time.monotonic() - self.saved > 2:
-            self.save()
-
-    def save(self):
-        self.saved = time.monotonic()
-        write_whole(self.path, json.dumps(self.had, indent=0, ensure_ascii=False) + "\n")
+        one = {"mutant": key(mutant), "state": state, "by": by,
+               "file": self.of_file[mutant.file], "tree": self.tree}
+        self.had[key(mutant)] = one
+        with open(self.path, "a", encoding="utf-8") as file:
+            print(json.dumps(one, ensure_ascii=False), file=file)
 
 
 def describe(mutant):
@@ -113,28 +125,24 @@ def describe(mutant):
 
 def run_all(suites, chosen, results, progress, jobs):
     """Tries all of those of which nothing is known."""
-    files = {m.file for m in chosen if results.get(m) is None}
+    files = {m.file for m in chosen if not results.state(m)}
     if not files:
         return
-    check_tools()
     tests = [suite for file in files for suite in suites.of(file)]
-    garden = Garden(suites.root, ((number, m) for number, m in enumerate(chosen)
-                           if (results.get(m) or [""])[0] != "does not compile"))
-    try:
-        garden.build(sorted({program for program, *_ in tests}), progress, jobs)
-        judge = Judge(garden.bin, garden.folder, progress, jobs)
-        judge.learn(tests)
-        todo = [number for number, m in garden.numbered.items() if results.get(m) is None]
-        survived = 0
-        for done, (number, verdict) in enumerate(judge.each(lambda number: judge.verdict(
-                number, suites.of(garden.numbered[number].file)), todo), 1):
-            results.put(garden.numbered[number], *verdict)
-            survived += verdict[0] == "survived"
-            judge.what = f"{done} of {len(todo)} mutants, {survived} survived"
-    finally:
-        for m, why in garden.unfit.items():
+    garden = Garden(suites.root, {number: m for number, m in enumerate(chosen)
+                                  if results.state(m) != "does not compile"})
+    for m, why in garden.build(sorted({program for program, *_ in tests}), jobs):
+        if not results.state(m):
             results.put(m, "does not compile", why)
-        results.save()
+    judge = Judge(garden.bin, progress, jobs)
+    judge.learn(tests)
+    todo = [number for number, m in garden.numbered.items() if not results.state(m)]
+    survived = 0
+    for done, (number, verdict) in enumerate(judge.each(lambda number: judge.verdict(
+            number, suites.of(garden.numbered[number].file)), todo), 1):
+        results.put(garden.numbered[number], *verdict)
+        survived += verdict[0] == "survived"
+        judge.what = f"{done} of {len(todo)} mutants, {survived} survived"
 
 
 STATES = ["found", "explained", "survived", "not reached", "does not compile"]
@@ -146,8 +154,9 @@ def report(chosen, results, entries):
               for title in ("by kind", "by file", "")}
     lines = collections.defaultdict(list)
     for m in chosen:
-        state, _ = results.get(m)
-        why = known.reason_for(entries, m) if state in ("survived", "not reached") else None
+        state = results.state(m)
+        why = next((entry.reason for entry in entries if answers(entry, m)), None) \
+            if state in ("survived", "not reached") else None
         state = "explained" if why else state
         lines[state].append(f"  {describe(m)}" + (f"\n    {why}" if why else ""))
         for title, name in (("by kind", m.rule), ("", "all"), (
@@ -176,20 +185,11 @@ def line_of(name, cells, score):
     return f"{name:30}" + "".join(f"{cell:>18}" for cell in cells) + f"{score:>8}\n"
 
 
-def main(arguments, root=ROOT, path=known.PATH):
+def main(arguments, root=ROOT, known=KNOWN):
     options = parse(arguments)
     suites = Suites(root)
     every = [m for file in suites.files() for m in mutants(file, suites.read(file))]
-    entries = known.load(path)
-    for entry in known.stale(entries, every):
-        print("\n".join(wrap(f"scripts/mutate: nothing answers to this entry of known.json any "
-                             f"more: {json.dumps(entry, ensure_ascii=False)}")), file=sys.stderr)
-    kinds = {kind for kind in options.kind.split(",") if kind}
-    strange = kinds - {rule.__name__ for rule in KINDS}
-    if strange:
-        raise Stop(f"--kind {','.join(sorted(strange))}: the kinds are "
-                   f"{', '.join(rule.__name__ for rule in KINDS)}", BAD_USAGE)
-    here = [m for m in every if options.only in m.file and (not kinds or m.rule in kinds)]
+    here = [m for m in every if options.only in m.file and m.rule in options.kind]
     if not here:
         raise Stop(f"--only {options.only}: there is nothing to plant in such a file", BAD_USAGE)
     chosen = sample(here, options.count, options.seed)
@@ -200,7 +200,7 @@ def main(arguments, root=ROOT, path=known.PATH):
             print(f"{kind:12}{number:6}")
         print(f"{len(chosen)} of {len(here)}")
         return GOOD
-    path = os.path.join(root, "build/mutate/results.json")
+    path = os.path.join(root, "build/mutate/results.jsonl")
     os.makedirs(os.path.dirname(path), exist_ok=True)
     results = Results(path, suites, {m.file for m in every})
     progress = Progress()
@@ -208,7 +208,7 @@ def main(arguments, root=ROOT, path=known.PATH):
         run_all(suites, chosen, results, progress, options.jobs)
     finally:
         progress.clear()
-    return report(chosen, results, entries)
+    return report(chosen, results, load_known(known))
 
 
 if __name__ == "__main__":

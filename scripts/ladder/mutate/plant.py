@@ -8,12 +8,10 @@ import hashlib
 import os
 import pathlib
 import re
-import shutil
-import subprocess
 
+from ladder.build import quietly
 from ladder.console import WRONG_RESULT, Stop
 from ladder.mutate.rules import Mutant
-from ladder.programs import wait_for
 
 SWITCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "switch.h")
 # What is compiled again and again must compile fast, and then not run too slowly.
@@ -72,11 +70,10 @@ class Garden:
 
     def __init__(self, root, numbered):
         self.root = root
-        self.numbered = dict(numbered)
+        self.numbered = numbered
         self.folder = os.path.join(root, "build/mutate")
         self.planted = pathlib.Path(self.folder, "planted")
         self.bin = os.path.join(self.folder, "build/bin")
-        self.unfit = {}  # mutant → why it does not compile
         self.copies = {}  # file → its copy, and which of it is which mutant's
 
     def write(self):
@@ -91,28 +88,33 @@ class Garden:
             if path.is_file() and str(path.relative_to(self.planted)) not in self.copies:
                 path.unlink()
 
-    def build(self, targets, progress, jobs=1):
-        """Builds programs. What the compiler refuses of a mutant is the end of that mutant: a
-        change that cannot be written is no mistake that could slip through."""
+    def build(self, targets, jobs=1):
+        """Builds programs: [(mutant, why it does not compile)]. What the compiler refuses of a
+        mutant is the end of it: a change that cannot be written cannot slip through."""
         built, log = (os.path.join(self.folder, name) for name in ("build", "build.log"))
+        options = ["-G", "Ninja", "-DLADDER_CUDA=OFF", f"-DLADDER_PLANTED={self.planted}",
+                   "-DCMAKE_BUILD_TYPE=", f"-DCMAKE_CXX_FLAGS={FLAGS}"]
+        unfit = []
         for _ in range(12):
             self.write()
-            run_logged(["cmake", "-S", self.root, "-B", built, "-G", "Ninja", "-DLADDER_CUDA=OFF",
-                        f"-DLADDER_PLANTED={self.planted}", "-DCMAKE_BUILD_TYPE=",
-                        f"-DCMAKE_CXX_FLAGS={FLAGS}"], "configuring", progress, log)
-            status, said = run_logged(["ninja", "-C", built, "-k", "0", "-j", str(jobs), *targets],
-                                      "building", progress, log, may_fail=True)
-            if status == 0:
-                return
-            if not self.take_out(said):
+            status, said = quietly(["cmake", "-S", self.root, "-B", built, *options],
+                                   "configuring", log)
+            if status:
                 break
+            status, said = quietly(["ninja", "-C", built, "-k", "0", "-j", str(jobs), *targets],
+                                   "building", log)
+            if status == 0:
+                return unfit
+            taken_out = self.take_out(said)
+            if not taken_out:
+                break
+            unfit += taken_out
         raise Stop("the programs with the mutants in them do not build:\n" + said[-3000:],
                    WRONG_RESULT)
 
     def take_out(self, said):
         """Takes out the mutants that the compiler names: those in whose text it finds an error,
-        else those on its line. In a template it names where that is used. False if there are
-        none."""
+        else those on its line. In a template it names where that is used."""
         for pattern in (r"error:.*", r"required .*"):
             named = {number: why.strip() for file, line, column, why in
                      re.findall(rf"^(/[^\s:]+):(\d+):(\d+): +({pattern})$", said, re.M)
@@ -123,9 +125,7 @@ class Garden:
         # Where a declaration does not compile, nor do the uses of what it declares.
         first = {number: why for number, why in named.items()
                  if self.numbered[number].rule == "moved" or "was not declared" not in why}
-        for number, why in (first or named).items():
-            self.unfit[self.numbered.pop(number)] = why
-        return bool(named)
+        return [(self.numbered.pop(number), why) for number, why in (first or named).items()]
 
     def at(self, file, line, column):
         """The numbers of the mutants that a place of a copy belongs to. Where it is in none's own
@@ -151,26 +151,6 @@ class Garden:
             number for number, of in places.items() if min(of) <= end and max(of) >= begin}
 
 
-def run_logged(command, what, progress, log, may_fail=False):
-    """Runs a command that says much, into a file: its status, and what it said."""
-    log = pathlib.Path(log)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "wb") as out:
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
-                              stderr=subprocess.STDOUT) as process:
-            status = wait_for(process, lambda: progress.at(what + last_count(log)))
-    said = log.read_text(encoding="utf-8", errors="replace")
-    if status and not may_fail:
-        raise Stop(f"{what} failed:\n{said[-3000:]}", WRONG_RESULT)
-    return status, said
-
-
-def last_count(log):
-    """Ninja's own count of what is done, where there is one."""
-    counts = re.findall(r"^\[(\d+/\d+)\]", log.read_text(encoding="utf-8", errors="replace"), re.M)
-    return f" {counts[-1]}" if counts else ""
-
-
 def fingerprint(root, files):
     """Of what the files say, comments and layout apart."""
     digest = hashlib.sha256()
@@ -178,9 +158,3 @@ def fingerprint(root, files):
         text = re.sub(r"//[^\n]*", "", pathlib.Path(root, file).read_text(encoding="utf-8"))
         digest.update(f"{file} {' '.join(text.split())} ".encode())
     return digest.hexdigest()[:16]
-
-
-def check_tools():
-    missing = [tool for tool in ("cmake", "ninja") if not shutil.which(tool)]
-    if missing:
-        raise Stop(f"{' and '.join(missing)} missing: scripts/run says how to get it", WRONG_RESULT)

@@ -123,7 +123,6 @@ ON_REGISTERS = set("""any_above as_operand as_permuted_operand ceil_div exp2 exp
 fill_rows finite_or_zero for_each if inverse_or_zero keys kv_row make_rows max max_over_lanes min
 mul mul_rows q_row row_max row_max_in_lane row_sum row_sum_in_lane sees static_cast sub_rows
 sum_over_lanes wgmma_fence""".split())
-IN_MEMORY = re.compile(r"Hbm|Mbarrier|Smem|Stages|SwizzledTile|Tile|WarpRows|WarpSums")
 # Who has the tensor cores: it orders no memory, and if it is wrong that only costs time.
 TURN = re.compile(r"(?:if \([^()]*\) )?(?:begin|end)_turn\(")
 
@@ -158,43 +157,28 @@ def moved(text):
 def unordered(text, first, second):
     """Whether nothing depends on the order of two statements, of which the first orders memory."""
     a, b = (text[slice(*span)] for span in (first, second))
+    # With the bodies of the lambdas that they call.
+    whole = [[span, *(text.lambdas[name] for name in re.findall(r"(\w+)\(", text[slice(*span)])
+                      if name in text.lambdas)] for span in (first, second)]
     if TURN.match(a) or TURN.match(b):
         return True
     if re.match(r"(?:cp_async|tma_store|wgmma)_commit", a):
-        return not any(STARTS.search(text, *span) for span in called(text, second))
+        return not any(STARTS.search(text, *span) for span in whole[1])
     if re.match(r"\w+\.acquire\(", a) and second < first:  # sooner it only waits for longer
         return True
     if all(re.fullmatch(r"\w+\.wait\(\);", one) for one in (a, b)):
         return True
     if re.search(r"\b(?:return|break|continue)\b", b):
         return False
-    return in_registers(text, second) and not share(text, first, second)
-
-
-def called(text, span):
-    """A statement and the bodies of the lambdas that it calls."""
-    names = set(re.findall(r"(\w+)\(", text[slice(*span)]))
-    return [span, *(text.lambdas[name] for name in names & set(text.lambdas))]
-
-
-def in_registers(text, span):
-    """Whether a statement touches registers alone."""
-    for begin, end in called(text, span):
+    for begin, end in whole[1]:
         calls = set(re.findall(r"(\w+)(?:<[\w\s,]*>)?\(", text[begin:end]))
-        if re.search(r"[\w)]\[", text[begin:end]) or calls - ON_REGISTERS - set(text.lambdas) or \
-                calls and any(IN_MEMORY.match(one.type) for _, one in uses(text, begin, end)):
+        if re.search(r"[\w)]\[", text[begin:end]) or calls - ON_REGISTERS - set(text.lambdas):
             return False
-    return True
-
-
-def share(text, first, second):
-    """Whether two statements use a name that one of them may change."""
-    names = [{(text.root(one, found.start()), not one.const and (
-        one.type not in ("int", "Problem") or bool(written(text, found))))
-        for part in called(text, span) for found, one in uses(text, *part)}
-        for span in (first, second)]
-    return {a for a, a_changed in names[0] for b, b_changed in names[1]
-            if a == b and (a_changed or b_changed)}
+    a_names, b_names = ({text.root(one, found.start()) for span in spans
+                         for found, one in uses(text, *span)
+                         if not one.const and one.type not in ("int", "Problem")}
+                        for spans in whole)
+    return not a_names & b_names
 
 
 def statements(text, at, end):

@@ -1,0 +1,72 @@
+#include "harness/reference_error.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace ladder {
+namespace {
+
+/// Half a unit in the last place of the I/O type at x, which rounding to it may cost.
+double half_ulp(DType dtype, double x) {
+  const int mantissa = dtype == DType::fp16 ? 10 : 7;
+  const int least = dtype == DType::fp16 ? -14 : -126;
+  const int exponent = x > 0 ? std::max(std::ilogb(x), least) : least;
+  return std::ldexp(0.5, exponent - mantissa);
+}
+
+/// Compares a tensor, whose i-th element is out(i). atol: the tolerance beside what depends on
+/// `plain`, from the largest |exact|.
+TensorError compare(const ExpectedTensor& expected, auto out, auto atol) {
+  TensorError error{.name = expected.name, .compared = expected.compared};
+  const int columns = expected.columns;
+  double largest = 0, off = 0, difference2 = 0, reference2 = 0;
+  int64_t finite = 0;
+  for (int64_t i = 0; i < std::ssize(expected.exact); ++i) {
+    const auto at = static_cast<size_t>(i);
+    const double value =
+        out(expected.rows[at / static_cast<size_t>(columns)] * columns + i % columns);
+    const double ref = expected.exact[at], plain = expected.plain[at];
+    if (!std::isfinite(ref)) {
+      if (value != ref)
+        error.max = std::numeric_limits<double>::infinity();  // should have been that infinity
+      continue;
+    }
+    largest = std::max(largest, std::abs(ref));
+    if (std::isfinite(plain)) off = std::max(off, std::abs(plain - ref));
+    if (!std::isfinite(value)) {
+      ++error.nonfinite;
+      continue;
+    }
+    error.max = std::max(error.max, std::abs(value - ref));
+    difference2 += (value - ref) * (value - ref);
+    reference2 += ref * ref;
+    ++finite;
+  }
+  error.rel = reference2 > 0 ? std::sqrt(difference2 / reference2) : 0;
+  error.rms = finite > 0 ? std::sqrt(difference2 / static_cast<double>(finite)) : 0;
+  error.tolerance = 2 * off + atol(largest);
+  return error;
+}
+
+}  // namespace
+
+ExpectedTensor expected(const char* name, std::vector<int64_t> rows, int columns,
+                        const std::string& compared) {
+  const std::vector<double> zeros(rows.size() * static_cast<size_t>(columns));
+  return {name, std::move(rows), columns, compared, zeros, zeros};
+}
+
+TensorError compare(const ExpectedTensor& expected, const Tensor& out) {
+  return compare(
+      expected, [&](int64_t i) { return out[i]; },
+      [&](double largest) { return half_ulp(out.dtype, largest) + 1e-5 + expected.extra; });
+}
+
+TensorError compare_lse(const ExpectedTensor& expected, const std::vector<float>& LSE, int d) {
+  return compare(
+      expected, [&](int64_t i) { return LSE[static_cast<size_t>(i)]; },
+      [&](double largest) { return 1e-5 + 0x1p-20 * largest * std::max(1.0, std::sqrt(d) / 8); });
+}
+
+}  // namespace ladder

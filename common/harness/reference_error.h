@@ -1,0 +1,43 @@
+// How far an output may be from the float64 reference: the rule of what is correct.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "harness/tensor.h"
+
+namespace ladder {
+
+/// How far one output tensor is from the reference, over the elements checked.
+struct TensorError {
+  std::string name;       // "o", "lse", "dq", …
+  double max = 0;         // max |out − ref|; an infinity equal to the reference's is error 0
+  double rel = 0;         // ‖out − ref‖₂ / ‖ref‖₂ over finite values
+  double rms = 0;         // √(mean (out − ref)²) over them
+  double tolerance = 0;   // 2·max|plain − ref| + atol; infinite where it is but reported
+  int64_t nonfinite = 0;  // values that are not finite where the reference is
+  std::string compared;   // which elements: "64 of 4096 rows"
+  bool pass() const { return nonfinite == 0 && max <= tolerance; }
+};
+
+/// Some rows of an output tensor as they should be, and how far off they may be.
+struct ExpectedTensor {
+  std::string name;
+  std::vector<int64_t> rows;  // which of all that the tensor has
+  int columns = 1;
+  std::string compared;  // as a TensorError has it
+  std::vector<double> exact, plain;
+  double extra = 0;  // of the tolerance
+};
+
+/// What is expected of rows of a tensor, all 0 at first.
+ExpectedTensor expected(const char* name, std::vector<int64_t> rows, int columns,
+                        const std::string& compared);
+
+/// Compares a tensor in the I/O type, which rounding to it may cost half a unit in the last place.
+TensorError compare(const ExpectedTensor& expected, const Tensor& out);
+/// Compares LSE of heads of size d.
+TensorError compare_lse(const ExpectedTensor& expected, const std::vector<float>& LSE, int d);
+
+}  // namespace ladder

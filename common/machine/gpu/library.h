@@ -1,0 +1,51 @@
+// Libraries that are opened at run time, so that programs start even where they are missing.
+#pragma once
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "rung.h"
+
+namespace ladder::gpu {
+
+/// Never closed: it may own what the driver frees at exit. What is wrong is an Error(no_device).
+class Library {
+ public:
+  /// `file` in the first of these folders that has it; "": where the system's loader looks.
+  Library(const char* title, const std::string& file, const std::vector<std::string>& folders) {
+    std::string why;
+    for (const std::string& folder : folders) {
+      path_ = folder.empty() ? file : folder + "/" + file;
+      library_ = dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (library_) return;
+      why += fmt::format("{}{}", why.empty() ? "" : "; ", dlerror());
+    }
+    throw Error(Exit::no_device, fmt::format("{} is not there ({}); it comes with the CUDA "
+                                             "Toolkit, and LD_LIBRARY_PATH can name its folder",
+                                             title, why));
+  }
+
+  template <class F>
+  F* function(const std::string& name) const {
+    void* const found = dlsym(library_, name.c_str());
+    if (!found) throw Error(Exit::no_device, fmt::format("{} has no {}: too old", path_, name));
+    return reinterpret_cast<F*>(found);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  void* library_ = nullptr;
+  std::string path_;
+};
+
+/// A function of the driver, which the runtime has opened already.
+template <class F>
+F* driver_function(const char* name) {
+  static const Library driver("the NVIDIA driver", "libcuda.so.1", {""});
+  return driver.function<F>(name);
+}
+
+}  // namespace ladder::gpu

@@ -1,0 +1,55 @@
+"""The files of the ladder's steps, and what they may be called."""
+
+import glob
+import os
+import re
+
+from ladder.console import BAD_USAGE, Stop
+from ladder.files import ROOT
+from ladder.programs import rungs
+
+
+class Source:
+    """One .cu file of a rung."""
+
+    def __init__(self, path):
+        self.path = os.path.relpath(path, ROOT)
+        self.rung, _, file = self.path[:-len(".cu")].partition(os.sep)
+        try:
+            with open(path, encoding="utf-8") as source:
+                text = source.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Stop(f"cannot read {self.path}: {error}", BAD_USAGE) from None
+        self.lines = text.splitlines()
+        # What it is to --variant. What a rung is compared with is no step, and has none.
+        found = [] if ".baseline = true" in text else re.findall(r'\.name = "(\w+)"', text)
+        self.variant = "".join(found[:1])
+        stem = os.path.basename(file)
+        # What it may be called after its rung's number or name and a slash, its variant aside.
+        self.names = {stem, file, "" if file == "attention" else stem}
+        self.name = self.rung[:2] + (f"/{stem}" if file != "attention" else "")
+
+
+def read_sources():
+    """The files of all steps, rung by rung."""
+    found = [Source(path) for rung in rungs() for pattern in ("*.cu", "*/*.cu")
+             for path in sorted(glob.glob(os.path.join(ROOT, rung, pattern)))]
+    return [one for one in found if one.variant]
+
+
+def find(sources, name, what=""):
+    """The step of a name; a file of that name comes before a variant. `what` it is to be, besides a
+    rung or a step."""
+    rung, _, wanted = re.sub(r"(/|\.cu)$", "", name).partition("/")
+    here = [one for one in sources if rung in (one.rung, one.rung[:2])]
+    found = [one for one in here if wanted in one.names] + \
+        [one for one in here if wanted == one.variant]
+    if found:
+        return found[0]
+    known = {one.rung: [] for one in sources}
+    for one in sources:
+        other = f"{one.rung[:2]}/{one.variant}" != one.name
+        known[one.rung].append(f"{one.name} ({one.variant})" if other else one.name)
+    raise Stop("\n".join([f"there is no {name}. {what}The rungs and their steps:",
+                          *(f"  {rung:<20}{', '.join(of)}" for rung, of in known.items())]),
+               BAD_USAGE)
