@@ -17,11 +17,7 @@ std::string SharedPlace::text() const {
 }
 
 BlockMemory::BlockMemory(int64_t capacity)
-    : bytes_(capacity),
-      shadow_(capacity),
-      readers_(capacity / 16 + 1),
-      copiers_(capacity),
-      writers_(capacity) {}
+    : bytes_(capacity), shadow_(capacity), readers_(capacity / 16 + 1) {}
 
 void BlockMemory::start(int64_t bytes, int threads, Recorder* recorder) {
   recorder_ = recorder;
@@ -29,6 +25,7 @@ void BlockMemory::start(int64_t bytes, int threads, Recorder* recorder) {
   launched_bytes_ = bytes;
   std::fill_n(bytes_.begin(), bytes, static_cast<char>(0xff));
   std::fill_n(shadow_.begin(), bytes, watched_);
+  copiers_.resize(std::max<size_t>(copiers_.size(), bytes));
   regions_.clear();
   threads_.assign(threads + 1, {});
   if (std::exchange(tells_writers_apart_, false)) std::fill(readers_.begin(), readers_.end(), 0);
@@ -69,19 +66,18 @@ void BlockMemory::check(const char* what, const char* of, const SharedPlace& pla
       {kOrdinary, "which was written with no fence_proxy_async() since"}};
   for (int64_t i = place.at; i < place.at + bytes; ++i) {
     uint8_t& shadow = shadow_[i];
-    const By copier = copiers_[i], writer = writers_[i];
-    if (shadow & kOneThreads && threads_[copier.thread].barriers > copier.passed)
+    if (shadow & kOneThreads && threads_[copiers_[i].thread].barriers > copiers_[i].passed)
       shadow &= static_cast<uint8_t>(~kOneThreads);
-    if (bad & shadow & kOrdinary && threads_[writer.thread].fences > writer.passed)
+    if (bad & shadow & kOrdinary && threads_[writers_[i].thread].fences > writers_[i].passed)
       shadow &= static_cast<uint8_t>(~kOrdinary);
     const unsigned found = (shadow ^ kWritten) & bad;
     for (const auto& [bit, why] : kReasons)
       if (found & bit) fault("{} {} {}, {}", what, of, (place + (i - place.at)).text(), why);
-    if (found & kOneThreads && copier.thread != thread)
+    if (found & kOneThreads && copiers_[i].thread != thread)
       fault(
           "{} {} {}, which thread {} of the block copied and waited for, but with no __syncwarp or "
           "barrier since: a collective alone orders no memory",
-          what, of, (place + (i - place.at)).text(), copier.thread);
+          what, of, (place + (i - place.at)).text(), copiers_[i].thread);
   }
 }
 
@@ -168,7 +164,7 @@ void BlockMemory::end_async_read(int64_t at) {
 
 void BlockMemory::tell_writers_apart() {
   tells_writers_apart_ = true;
-  std::fill_n(writers_.begin(), launched_bytes_, By{static_cast<int>(threads_.size()) - 1, 0});
+  writers_.assign(launched_bytes_, By{static_cast<int>(threads_.size()) - 1, 0});
 }
 
 }  // namespace ladder::sim

@@ -107,7 +107,7 @@ std::optional<Touches::Touch> Touches::note(uint32_t block, Access access, int64
   const bool may_meet =
       access != Access::write &&
       (seen & here * (kReadHere | kWrittenHere | kAddedHere)) == here * mark_of(access);
-  if (may_meet && c.first != block && c.first != kInList && (!c.second || c.second == block)) {
+  if (may_meet && c.first != kInList && (!c.second || c.second == block)) {
     c.second = block;
     mark(here);
     return {};

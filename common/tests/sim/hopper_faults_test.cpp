@@ -62,6 +62,8 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
     if (wrong("thread (37,0,0): left operand of a wgmma: other code wrote to its registers"))
       if (thread() == 37) a.r[0][2][3] = 0;
     if (wrong(overwrites) && thread() == 3) B.data[130] = fp16(2.0f);
+    if (wrong("asynchronous copy to shared B[136] (element of 2 bytes), " + kStillRead))
+      if (thread() == 3) cp_async(B.data + 136, hbm<fp16>(*array_of_X_));
     if (wrong(overwrites)) {  // the first that reads B has ended, this one has not
       wgmma_AB(other, a, B);
       wgmma_commit();
