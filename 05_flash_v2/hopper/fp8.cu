@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
         scale_KV[2 * K.number()] = of_K;
         scale_KV[2 * K.number() + 1] = of_V;
         K.fill(map_K, 0, step * Bc, head_kv, batch);
-        // Asked late, so that blocks end together, but before the next wait, under which it is answered.
+        // Asked late, so that blocks end together, but before the next wait, which hides it.
         if (step == steps - 1) index = gridDim.x + atomicAdd(next, 1);
         V.acquire();
         V.fill(map_V, step * Bc, 0, head_kv, batch);

@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       for (int step = 0; step < steps; ++step) {
         K.acquire();
         K.fill(map_K, 0, step * Bc, head_kv, batch);
-        // Asked late, so that blocks end together, but before the next wait, under which it is answered.
+        // Asked late, so that blocks end together, but before the next wait, which hides it.
         if (step == steps - 1) index = gridDim.x + atomicAdd(next, 1);
         V.acquire();
         V.fill(map_V, 0, step * Bc, head_kv, batch);
