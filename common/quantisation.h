@@ -14,6 +14,7 @@ struct Quantisation {
   int tile_kv = 128;          // of K and of V
   bool hadamard = false;      // rows of Q and K, padded, go through hadamard() before
   int p_exponent = 0;         // P is scaled by 2^p_exponent
+  float slack = 0;            // m rises once it would by more, in units of ln 2
   bool two_level = false;     // sums of P·V of a tile are added to O in fp32
 };
 

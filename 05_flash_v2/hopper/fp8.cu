@@ -8,19 +8,20 @@
 //     m = −∞, l = 0, O = 0
 //     for each tile of Bc rows of K̂ and V̂:
 //       S = scale·s_Q·s_K·Q̂·K̂ᵀ
-//       m_new = max(m, rowmax S),   P = 2⁸·exp(S − m_new),   α = exp(m − m_new)
-//       l ← α·l + rowsum P
-//       O ← α·O + s_V·e4m3(P)·V̂
-//     O ← O / l,   LSE = m + ln l − ln 2⁸
+//       m_new = max(m, rowmax S + ln s_V),   P = 2⁵·s_V·exp(S − m_new),   α = exp(m − m_new)
+//       l ← α·l + rowsum P / s_V
+//       O ← α·O + e4m3(P)·V̂
+//     O ← O / l,   LSE = m + ln l − ln 2⁵
 //
 // Since `sm90`: the kernel `quantise` before, which writes what is multiplied to HBM. Scales let
 // the largest of the numbers that share one be 448, e4m3's largest; H is orthogonal, so Q·H·(K·H)ᵀ
 // is Q·Kᵀ, and spreads what sticks out of a row. Products of 8-bit numbers want both operands'
 // neighbours along the inner dimension, so V is stored transposed, and its keys in the order in
 // which the sums of S lie in registers. Q is small enough to stay in registers for nearly every d,
-// and O, which is larger than its tile, leaves through one of its own. O is rescaled in every step
-// again, since P has no room above 2⁸. The tensor cores' sums keep 14 bits: with two levels they
-// are one tile's at a time, and O is summed in fp32.
+// and O, which is larger than its tile, leaves through one of its own. V's scale changes from tile
+// to tile; in P's exponent it costs nothing, where in O it would have to be put right in every
+// step. The tensor cores' sums keep 14 bits: with two levels they are one tile's at a time, and O
+// is summed in fp32.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -33,9 +34,12 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRows = 64;      // rows of Q of a consumer, which is a warpgroup
-constexpr int kStages = 2;     // of K and of V
-constexpr int kPExponent = 8;  // P is scaled by 2⁸
+constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup
+constexpr int kStages = 2;  // of K and of V
+// P is scaled by 2⁵, and the warp's rows keep their m while none is above 2^(5 + kSlack), which is
+// 446 of e4m3's 448. More room would cost small P their bits.
+constexpr int kPExponent = 5;
+constexpr float kSlack = 3.8f;
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr float kLeast = 1e-37f;  // of factors of S: with 0 a masked key's −∞ would become NaN
 // Named barriers: each consumer's own, and its turn at the tensor cores.
@@ -46,7 +50,7 @@ constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 64}};
 const Setting kSettings[] = {
     {"scale", {"tile", "head", "tensor"}, "what shares a scale"},
     {"hadamard", {"on", "off"}, "spreads outliers of Q and K"},
-    {"p_scale", {"on", "off"}, "P times 2^8 before it is rounded"},
+    {"p_scale", {"on", "off"}, "P times 2^5 before it is rounded"},
     {"two_level", {"off", "on"}, "adds a tile's P*V to O in fp32"},
 };
 /// Whether a consumer keeps Q in registers: then each product S = Q·Kᵀ reads K alone from shared
@@ -248,7 +252,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   const auto smem_O = smem.take<T>("O", kConsumers * TileO::kElements);
   const auto smem_work = smem.take<Work>("work", kConsumers);       // which tile of Q it is
   const auto scale_Q = smem.take<float>("scale_Q", kConsumers);     // and its scale
-  const auto scale_KV = smem.take<float>("scale_KV", 2 * kStages);  // of K's tile and V's
+  const auto scale_KV = smem.take<float>("scale_KV", 2 * kStages);  // K's, and log2 of V's
   // A release by each warp.
   Q.init(smem, "Q_full", "Q_free", 4);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);
@@ -287,7 +291,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
         const float of_K = scales[first + step], of_V = scales[first + scaled.of_K + step];
         K.acquire();
         scale_KV[2 * K.number()] = of_K;
-        scale_KV[2 * K.number() + 1] = of_V;
+        scale_KV[2 * K.number() + 1] = logf(of_V) * kLog2e;
         K.fill(map_K, 0, step * Bc, head_kv, batch);
         // Asked late, so that blocks end together, but before the next wait, which hides it.
         if (step == steps - 1) index = gridDim.x + atomicAdd(next, 1);
@@ -340,13 +344,13 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     wgmma_ABt(O_sum, P, V.tile());
     wgmma_commit();
   };
-  const auto finish_output = [&](float scale) {
+  const auto finish_output = [&] {
     if constexpr (kTwoLevel) {
 #pragma unroll
       for (int column = 0; column < D; column += kPart) {
         if (column > 0) start_part(column);
         wgmma_wait<0>(tile_sum, P);
-        add_columns(O_sum, column, tile_sum, scale);
+        add_columns(O_sum, column, tile_sum);
       }
     } else {
       wgmma_wait<0>(O_sum, P);
@@ -367,23 +371,30 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       Q.release();
     }
 
-    // m is kept in units of ln 2, like the exponents of 2^(c·s).
+    // m is kept in units of ln 2, like the exponents of 2^(c·s). It is the maximum of c·s + log2
+    // s_V, so that P·V̂ needs no scale of V any more, whichever tile it is of.
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
     O_sum = {};
-    // S becomes P, by the rows' running maxima; alpha is what O has to be scaled by.
-    const auto softmax = [&](int key, float c) {
+    // S becomes s_V·P, by the rows' maxima when m was last raised. Whether it was raised now: then
+    // O has to be scaled by alpha.
+    const auto softmax = [&](int key, float c, float of_V) {
       if (key + Bc > p.keys(row))
         for_each(S, [&](int i, int j, float& s) {
           if (key + j >= p.keys(row + i)) s = -INFINITY;
         });
-      const auto m_new = max(m, c * row_max(S));
-      const auto shift = finite_or_zero(m_new);
-      alpha = exp2(m - shift);
-      exp2_rows(S, c, shift - fill_rows<16>(p_exponent));
-      l = alpha * l + row_sum_in_lane(S);
-      m = m_new;
+      const auto largest = c * row_max_in_lane(S) + fill_rows<16>(of_V);
+      const bool raised = any_above(largest - m, kSlack);
+      if (raised) {
+        const auto m_new = max(m, max_over_lanes(largest));
+        alpha = exp2(m - finite_or_zero(m_new));
+        l = alpha * l;
+        m = m_new;
+      }
+      exp2_rows(S, c, finite_or_zero(m) - fill_rows<16>(p_exponent + of_V));
+      l = l + exp2_fast(-of_V) * row_sum_in_lane(S);
+      return raised;
     };
-    float c, of_V;  // this step's: c with the scales of Q and K, and the scale of V
+    float c, of_V;  // this step's: c with the scales of Q and K, and log2 of V's scale
     const auto wait_for_K = [&] {
       K.wait();
       c = fmaxf(c_Q * scale_KV[2 * K.number()], kLeast);
@@ -397,11 +408,10 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     end_turn();
     wgmma_wait<0>(S);
     K.release();
-    softmax(0, c);
+    softmax(0, c, of_V);
     P = as_permuted_operand<e4m3>(S);
     for (int step = 1; step < my_steps; ++step) {
       // From here on the softmax of one step runs under the product P·V of the step before.
-      const float of_V_before = of_V;
       wait_for_K();
       begin_turn();
       start_scores();
@@ -409,15 +419,14 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       end_turn();
       wgmma_wait<1>(S);
       K.release();
-      softmax(step * Bc, c);
-      finish_output(of_V_before);
-      // O is in units of V's scale, which changes from tile to tile; with two levels, of 1.
-      mul_rows(O_sum, kTwoLevel ? alpha : (of_V_before / of_V) * alpha);
+      const bool raised = softmax(step * Bc, c, of_V);
+      finish_output();
+      if (raised) mul_rows(O_sum, alpha);
       P = as_permuted_operand<e4m3>(S);
     }
     if constexpr (!q_in_registers(D, Bc, kTwoLevel)) Q.release();
     start_output();
-    finish_output(of_V);
+    finish_output();
     for (int step = my_steps; step < steps; ++step) {  // keys for the other consumers alone
       K.wait();  // the turns keep consumers together too; without them this would have to
       begin_turn();
@@ -428,7 +437,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     }
 
     l = sum_over_lanes(l);
-    mul_rows(O_sum, kTwoLevel ? inverse_or_zero(l) : of_V * inverse_or_zero(l));
+    mul_rows(O_sum, inverse_or_zero(l));
     if (first_thread) tma_store_wait_read<0>();  // of the last piece of work
     named_barrier_sync(kOwn + consumer, kWarpgroup);
     write(tile_O, O_sum, warp_row);
@@ -465,6 +474,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
                        .tile_kv = plan.block_kv,
                        .hadamard = on("hadamard"),
                        .p_exponent = on("p_scale") ? kPExponent : 0,
+                       .slack = kSlack,
                        .two_level = on("two_level")};
   const int64_t heads = int64_t{p.B} * p.H, heads_kv = int64_t{p.B} * p.Hk;
   const int64_t scale_bytes = 4 * scaled_tiles(p, plan.block_kv).all;

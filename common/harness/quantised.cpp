@@ -110,7 +110,7 @@ QuantisedAttention::Row QuantisedAttention::row(int head, int i) const {
   std::copy_n(&Q_.values[static_cast<size_t>(q_row * columns)], columns, q.data());
   std::vector<float>& O = out.o;
   std::vector<float> of_tile(O.size());
-  float m = -kInf, l = 0, v_scale = 1;
+  float m = -kInf, l = 0;
   for (int step = 0; step < steps; ++step) {
     std::fill(S.begin(), S.end(), 0.0f);
     const float* const Kt = &Kt_[static_cast<size_t>((first_tile + step) * padded * Bc)];
@@ -125,30 +125,31 @@ QuantisedAttention::Row QuantisedAttention::row(int head, int i) const {
       if (step * Bc + j >= keys) S[static_cast<size_t>(j)] = -kInf;
       largest = std::max(largest, S[static_cast<size_t>(j)]);
     }
-    const float m_new = std::max(m, c * largest);  // finite: key 0 is seen
-    const float alpha = std::exp2(m - m_new);
-    m = m_new;
-    l *= alpha;
+    // V's scale is part of P, so m is the maximum of c·s + log2 s_V: finite, as key 0 is seen.
+    const float of_V = std::log2(V_.scales[at]), m_new = c * largest + of_V;
+    if (m_new - m > how_.slack) {
+      const float alpha = std::exp2(m - m_new);
+      m = m_new;
+      l *= alpha;
+      for (float& o : O) o *= alpha;
+    }
+    float sum = 0;
     for (float& s : S) {
-      s = std::exp2(s * c - (m - static_cast<float>(how_.p_exponent)));
-      l += s;
+      s = std::exp2(s * c - (m - (static_cast<float>(how_.p_exponent) + of_V)));
+      sum += s;
       s = e4m3(s);
     }
+    l += std::exp2(-of_V) * sum;
 
-    const float before = v_scale;
-    v_scale = V_.scales[at];
     std::vector<float>& sums = how_.two_level ? of_tile : O;
-    if (how_.two_level)
-      std::fill(sums.begin(), sums.end(), 0.0f);
-    else
-      for (float& o : O) o *= alpha * (before / v_scale);
+    if (how_.two_level) std::fill(sums.begin(), sums.end(), 0.0f);
     const float* const V = &V_pad_[static_cast<size_t>((first_tile + step) * Bc * p.d)];
     for (int k = 0; k < Bc; k += kStep)
       sim::add_fp8_products(sums.data(), &S[static_cast<size_t>(k)], V + k * p.d, p.d);
     if (how_.two_level)
-      for (size_t j = 0; j < O.size(); ++j) O[j] = alpha * O[j] + v_scale * of_tile[j];
+      for (size_t j = 0; j < O.size(); ++j) O[j] += of_tile[j];
   }
-  for (float& o : O) o *= (how_.two_level ? 1 : v_scale) / l;
+  for (float& o : O) o /= l;
   out.lse = (static_cast<double>(m) - how_.p_exponent) * std::log(2.0) + std::log(double{l});
   return out;
 }

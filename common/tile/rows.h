@@ -184,11 +184,10 @@ __device__ __forceinline__ void mul(Accumulator<M, N>& acc, const Accumulator<M,
   count_flops(M * N / 32);
 }
 
-/// Columns [column, column + N) of an accumulator plus scale times another. Two FLOPs for each
-/// element.
+/// Columns [column, column + N) of an accumulator plus those of another.
 template <int M, int N, int C>
 __device__ __forceinline__ void add_columns(Accumulator<M, C>& acc, int column,
-                                            const Accumulator<M, N>& by, float scale) {
+                                            const Accumulator<M, N>& by) {
 #pragma unroll
   for (int first = 0; first < C; first += N)
     if (first == column)  // so that every register has a number the compiler knows
@@ -197,8 +196,8 @@ __device__ __forceinline__ void add_columns(Accumulator<M, C>& acc, int column,
 #pragma unroll
         for (int j = 0; j < N / 8; ++j)
 #pragma unroll
-          for (int e = 0; e < 4; ++e) acc.r[i][first / 8 + j][e] += scale * by.r[i][j][e];
-  count_flops(2 * M * N / 32);
+          for (int e = 0; e < 4; ++e) acc.r[i][first / 8 + j][e] += by.r[i][j][e];
+  count_flops(M * N / 32);
 }
 
 /// S_ij ← 2^(c·S_ij − shift_i). Two FLOPs and an exponential for each element.

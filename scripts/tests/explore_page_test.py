@@ -327,7 +327,7 @@ class PageTest(ExplorersPage):
         self.open(page=self.made("fault", "01/tile", "01/mma", "--seqlen", "32", "--heads", "1",
                                  status=1, programs=os.path.join(BIN, BROKEN),
                                  mistake="tile_no_first_barrier"))
-        self.assertIn("read of unwritten shared", self.said)
+        self.assertIn("which is unwritten", self.said)
         fault = self.value("explorer.panes[0].run.fault")
         self.assertIn("read of unwritten shared", fault["message"])
         self.assertIn(fault["message"], self.alert())

@@ -140,7 +140,7 @@ TEST(Quantised, TwoLevelsKeepWhatOneLoses) {
   Quantisation two = one;
   two.two_level = true;
   const double exact = (256 + 31 * 0x1p-6) / 1024;
-  EXPECT_EQ(attend(1e-30f, v, one).o[0], 0.25f);
+  EXPECT_FLOAT_EQ(attend(1e-30f, v, one).o[0], 0.25f);
   EXPECT_NEAR(attend(1e-30f, v, two).o[0], exact, 1e-7);
 }
 
