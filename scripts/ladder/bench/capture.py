@@ -4,7 +4,7 @@ The text is that of the files given, by default the READMEs. The model has 4 lay
 attention with 2 heads of 64, and sees 256 characters. It trains until its loss on the last tenth of
 the text, which it does not train on, stops falling; the best weights are kept. The first window of
 that tenth then passes through it, and q.npy, k.npy, v.npy (batch 1, heads 2, seqlen 256, head-dim
-64; fp16) and capture.json, which says how they came about, are written, all or none.
+64; fp16) and capture.json, which says how they came about, are written.
 
 q is saved as the layer makes it, before it is scaled: O = softmax(q·kᵀ/√64)·v, with a causal mask.
     build/bin/00_naive --load scripts/results/captured --causal
@@ -20,7 +20,7 @@ import shlex
 import sys
 
 from ladder.console import BAD_USAGE, Parser, Stop, run_command
-from ladder.files import RESULTS, ROOT, write_all
+from ladder.files import RESULTS, ROOT, write_whole
 from ladder.npy import npy
 
 LAYERS, HEADS, HEAD_DIM, CONTEXT = 4, 2, 64, 256
@@ -182,7 +182,8 @@ def main():
         os.makedirs(options.out, exist_ok=True)
     except OSError as error:
         stop(f"cannot write to {options.out}: {error.strerror}")
-    write_all({os.path.join(options.out, name): content for name, content in files.items()})
+    for name, content in files.items():
+        write_whole(os.path.join(options.out, name), content)
     print(f"Wrote {', '.join(files)} to {os.path.relpath(options.out)}: layer {LAYER} "
           f"after {result['best_step']} steps, validation loss {result['validation_loss']:.3f}.")
 
