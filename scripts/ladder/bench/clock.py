@@ -313,12 +313,10 @@ def measure(options):
         raise Stop(f"{os.path.relpath(options.bin)} has no {RUNG}: scripts/run builds it",
                    WRONG_RESULT)
     progress = Progress()
-    clocks = None
+    about = machine(False, options.commit)
+    programs = {"without": plain.path, "with": build(os.path.join(ROOT, "build/clock"))}
+    clocks, found = Clocks(), []
     try:
-        about = machine(False, options.commit)
-        programs = {"without": plain.path, "with": build(os.path.join(ROOT, "build/clock"))}
-        clocks = Clocks()
-        found = []
         for head_dim in HEAD_DIMS:
             for variant in VARIANTS:
                 timed = rates(programs, variant, head_dim, options, progress)
@@ -338,12 +336,10 @@ def measure(options):
                 print(f"{variant}, d {head_dim}: {tflops['without']} TFLOP/s, with marks "
                       f"{tflops['with']}; a step of {said['cycles']['step']:,g} cycles at "
                       f"{said['sm_ghz']:.3f} GHz", flush=True)
-        clocks.stop()
-        about["clocks"] = clocks.report()
     finally:
-        if clocks:
-            clocks.stop()
+        clocks.stop()
         progress.clear()
+    about["clocks"] = clocks.report()
     # Not "machine": that is what makes a file one of scripts/figures measure's.
     write_whole(options.out, item_a_line({
         "measured_on": about, "workload": {"batch": paper_batch(SEQLEN), "seqlen": SEQLEN,
