@@ -77,29 +77,21 @@ def newest_measured(folder=RESULTS, but=None):
 
 def write_whole(path, content):
     """Writes a file, text or bytes, whole or not at all, whatever happens meanwhile."""
-    write_all({path: content})
-
-
-def write_all(files):
-    """Writes {path: text or bytes}. All of them are complete before the first appears."""
-    parts = {}
-    path = None
+    part = None
     try:
-        for path, content in files.items():
-            with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or ".", prefix=".part-",
-                                             delete=False) as file:
-                parts[path] = file.name
-                file.write(content.encode() if isinstance(content, str) else content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)
-        for path in files:
-            os.replace(parts[path], path)
-            del parts[path]
+        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or ".", prefix=".part-",
+                                         delete=False) as file:
+            part = file.name
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(part, 0o644)
+        os.replace(part, path)
+        part = None
     except OSError as error:
         raise Stop(f"cannot write {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
     finally:
-        for part in parts.values():
+        if part:
             with contextlib.suppress(OSError):
                 os.unlink(part)
 

@@ -141,19 +141,10 @@ class FileTest(Scratch):
                 file.save()
         self.assertEqual(read(self.path), before)
         self.assertEqual(os.listdir(self.root), ["out.json"])
-
-    def test_several_files_are_written_all_or_none(self):
-        one, two = (os.path.join(self.root, name) for name in ("one", "two"))
-
-        def there():
-            return [pathlib.Path(path).read_bytes() for path in (one, two)]
-
-        files.write_all({one: "é", two: b"\xff"})
-        self.assertEqual(there(), ["é".encode(), b"\xff"])
+        files.write_whole(self.path, b"\xff")
+        self.assertEqual(pathlib.Path(self.path).read_bytes(), b"\xff")
         with self.assertRaisesRegex(Stop, "cannot write .*nosuch"):
-            files.write_all({one: "new", os.path.join(self.root, "nosuch/two"): "new"})
-        self.assertEqual(there(), ["é".encode(), b"\xff"])
-        self.assertEqual(sorted(os.listdir(self.root)), ["one", "two"])
+            files.write_whole(self.at("nosuch/two"), "new")
 
     def test_commits_are_those_of_what_is_left_in_the_file(self):
         for commit, lengths, expected in (("aaa", (1, 2), "aaa"), ("bbb", (1,), "aaa, bbb"),

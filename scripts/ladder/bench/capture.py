@@ -1,51 +1,37 @@
 """Trains a small character-level GPT and saves q, k and v of one of its attention layers.
 
-The text is that of the files given, by default the repository's Markdown. The model has 4 layers of
-causal attention with 2 heads of 64, and sees 256 characters. It trains until its loss on the last
-tenth of the text, which it does not train on, stops falling, or a limit is reached; the best
-weights are kept. The first window of that tenth then passes through it, and q.npy, k.npy, v.npy
-(batch 1, heads 2, seqlen 256, head-dim 64; fp16) and capture.json, which says how they came about,
-are written, all or none.
+The text is that of the files given, by default the READMEs. The model has 4 layers of causal
+attention with 2 heads of 64, and sees 256 characters. It trains until its loss on the last tenth of
+the text, which it does not train on, stops falling; the best weights are kept. The first window of
+that tenth then passes through it, and q.npy, k.npy, v.npy (batch 1, heads 2, seqlen 256, head-dim
+64; fp16) and capture.json, which says how they came about, are written.
 
 q is saved as the layer makes it, before it is scaled: O = softmax(q·kᵀ/√64)·v, with a causal mask.
     build/bin/00_naive --load scripts/results/captured --causal
 computes just that. Needs PyTorch; runs on a CUDA GPU if there is one, else on the CPU.
 """
 
-import contextlib
 import glob
 import hashlib
 import json
 import math
 import os
 import shlex
-import subprocess
 import sys
-import time
 
 from ladder.console import BAD_USAGE, Parser, Stop, run_command
-from ladder.files import RESULTS, ROOT, write_all
+from ladder.files import RESULTS, ROOT, write_whole
 from ladder.npy import npy
 
 LAYERS, HEADS, HEAD_DIM, CONTEXT = 4, 2, 64, 256
 WIDTH = HEADS * HEAD_DIM
 DROPOUT, BATCH, LEARNING_RATE = 0.2, 64, 1e-3
 EVALUATE_EVERY, PATIENCE = 50, 8  # steps; evaluations without a better loss before it stops
+MOST_STEPS, LAYER = 2000, 2  # LAYER: the one that is captured, from 0
 
 
 def stop(message):
     raise Stop(message, BAD_USAGE)
-
-
-def markdown_files():
-    """The repository's own; where there is no git, all that lie in it."""
-    with contextlib.suppress(OSError):
-        listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z", "*.md"], capture_output=True,
-                                text=True)
-        names = [name for name in listed.stdout.split("\0") if name]
-        if listed.returncode == 0 and names:
-            return [os.path.join(ROOT, name) for name in sorted(names)]
-    return sorted(glob.glob(os.path.join(ROOT, "**/*.md"), recursive=True))
 
 
 def read_text(paths):
@@ -102,11 +88,11 @@ def make_gpt(alphabet):
     return GPT()
 
 
-def train(model, training, validation, options):
+def train(model, training, validation, seed):
     """Leaves the best weights in the model and returns how it got them."""
     import torch
 
-    generator = torch.Generator().manual_seed(options.seed)  # on the CPU, the same for every device
+    generator = torch.Generator().manual_seed(seed)  # on the CPU, the same for every device
 
     def batch(data):
         starts = torch.randint(len(data) - CONTEXT, (BATCH, 1), generator=generator)
@@ -116,8 +102,7 @@ def train(model, training, validation, options):
     held_out = [batch(validation) for _ in range(8)]
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.1)
     best, weights, recent, since = {"validation_loss": math.inf}, None, [], 0
-    begin = time.monotonic()
-    for step in range(1, options.steps + 1):
+    for step in range(1, MOST_STEPS + 1):
         model.train()
         loss = model(*batch(training))
         optimizer.zero_grad()
@@ -125,21 +110,19 @@ def train(model, training, validation, options):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         recent.append(loss.detach())
-        seconds = time.monotonic() - begin
-        last = step == options.steps or seconds >= options.seconds
-        if step % EVALUATE_EVERY and not last:
+        if step % EVALUATE_EVERY:
             continue
         model.eval()
         with torch.no_grad():
             now = {"best_step": step, "training_loss": torch.stack(recent).mean().item(),
                    "validation_loss": sum(model(*pair).item() for pair in held_out) / len(held_out)}
-        print(f"step {step}, {seconds:.0f} s: training loss {now['training_loss']:.3f}, "
+        print(f"step {step}: training loss {now['training_loss']:.3f}, "
               f"validation loss {now['validation_loss']:.3f}", file=sys.stderr)
         recent, since = [], since + 1
         if now["validation_loss"] < best["validation_loss"]:
             best, since = now, 0
             weights = {name: value.clone() for name, value in model.state_dict().items()}
-        if last or since == PATIENCE:
+        if since == PATIENCE:
             break
     if weights is None:
         stop("the loss is not a number; try another --seed")
@@ -149,24 +132,18 @@ def train(model, training, validation, options):
 
 def main():
     parser = Parser("scripts/figures capture", __doc__)
-    parser.add_argument("text", nargs="*", help="UTF-8 files (default: the repository's *.md)")
+    parser.add_argument("text", nargs="*", help="UTF-8 files (default: the READMEs)")
     parser.add_argument("--out", default=os.path.join(RESULTS, "captured"), metavar="DIR",
                         help="where to write (default: scripts/results/captured)")
-    parser.add_argument("--steps", type=int, default=2000, help="at most (default 2000)")
-    parser.add_argument("--seconds", type=float, default=60,
-                        help="of training at most (default 60)")
-    parser.add_argument("--layer", type=int, choices=range(LAYERS), default=2,
-                        help="to capture, from 0 (default 2)")
     parser.add_argument("--seed", type=int, default=0, help="(default 0)")
     options = parser.parse_args()
-    if options.steps < 1 or not options.seconds > 0:
-        parser.error("--steps and --seconds must be above 0")
     try:
         import torch
     except ImportError:
         stop("PyTorch is missing. To install: python3 -m pip install torch")
 
-    paths = options.text or markdown_files()
+    paths = options.text or sorted(
+        glob.glob(os.path.join(ROOT, "*.md")) + glob.glob(os.path.join(ROOT, "*/README.md")))
     text = read_text(paths)
     alphabet = sorted(set(text))
     number = {character: i for i, character in enumerate(alphabet)}
@@ -177,14 +154,14 @@ def main():
 
     torch.manual_seed(options.seed)
     model = make_gpt(len(alphabet)).to(device)
-    result = train(model, training, validation, options)
+    result = train(model, training, validation, options.seed)
     model.eval()
     with torch.no_grad():
         model(validation[None, :CONTEXT], validation[None, 1:CONTEXT + 1])
     arrays = {name: tensor.cpu().half()
-              for name, tensor in zip("qkv", model.blocks[options.layer].captured)}
+              for name, tensor in zip("qkv", model.blocks[LAYER].captured)}
     if not all(torch.isfinite(array).all() for array in arrays.values()):
-        stop("a captured value is too large for fp16; try another --seed or --layer")
+        stop("a captured value is too large for fp16; try another --seed")
 
     record = {
         "command": shlex.join(["scripts/figures capture", *sys.argv[1:]]),
@@ -192,7 +169,7 @@ def main():
         "scale": "1/sqrt(64), not applied to q",
         "text": [os.path.relpath(path, ROOT) for path in paths], "characters": len(text),
         "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "layers": LAYERS, "layer": options.layer,
+        "layers": LAYERS, "layer": LAYER,
         "parameters": sum(weights.numel() for weights in model.parameters()),
         "seed": options.seed, **result, "loss_of_guessing": math.log(len(alphabet)),
         "torch": str(torch.__version__),
@@ -205,8 +182,9 @@ def main():
         os.makedirs(options.out, exist_ok=True)
     except OSError as error:
         stop(f"cannot write to {options.out}: {error.strerror}")
-    write_all({os.path.join(options.out, name): content for name, content in files.items()})
-    print(f"Wrote {', '.join(files)} to {os.path.relpath(options.out)}: layer {options.layer} "
+    for name, content in files.items():
+        write_whole(os.path.join(options.out, name), content)
+    print(f"Wrote {', '.join(files)} to {os.path.relpath(options.out)}: layer {LAYER} "
           f"after {result['best_step']} steps, validation loss {result['validation_loss']:.3f}.")
 
 

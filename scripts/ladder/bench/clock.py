@@ -1,25 +1,46 @@
-"""When what happens in a step of the Hopper kernels, by clock() marks planted in copies of them.
+"""Measures when what happens in a step of 05's producer, overlap and ping_pong, on a Hopper GPU.
 
-A mark is the time at which the first thread of a consumer, a warpgroup with 64 rows, comes by a
-line of its loop. It stays in shared memory until the block's end, where the marks take the place of
-the rows' LSE: 64 rows are 64 floats, and --save brings them out. A printf would do more than
-disturb: with a call in the loop ptxas makes each product wait for the one before.
+Marks are planted into copies of the three kernels, in build/clock: the first thread of each
+consumer, a warpgroup with 64 rows, reads the SM's clock where a product begins, is issued and is
+done, where the softmax is done and where P is ready, in 8 of the 32 steps of a block. They stay in
+shared memory until the block's end, and come out in the place of its rows' LSE. A printf would do
+more than disturb: with a call in the loop ptxas makes each product wait for the one before.
+
+A mark may be more than a clock: the compiler moves no arithmetic past it. So the rates with and
+without marks, in turn, stand beside each other.
+
+Workload: the papers', 16k tokens in all and hidden size 2048, at N = 4k, bf16, without the mask,
+heads of 64 and 128. The marks are those of one launch on a card that has been running the same
+kernel for two seconds.
+
+The file has, of all blocks, the medians of a step's cycles and of its parts (a product: from the
+first instruction of its issue until it has been waited for; O_wait: of that the wait alone; rest: O
+rescaled and P made an operand; wait: for K, and for the turn); the SM's clock; and the marks of the
+block whose step is the median one.
+
+Examples:
+  scripts/figures clock
+  scripts/figures clock --time 100 --out build/clock.json
+
+Exit status: 0 good; 1 a program failed, or a kernel is no longer what is marked; 2 bad usage; 3 no
+Hopper GPU.
 """
 
-import bisect
 import json
 import os
 import statistics
+import sys
 import tempfile
 
 from ladder.build import need, quietly
-from ladder.console import GOOD, NO_DEVICE, WRONG_RESULT, Progress, Stop
-from ladder.files import ROOT, item_a_line, write_whole
+from ladder.console import (GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
+                            run_command)
+from ladder.files import RESULTS, ROOT, item_a_line, write_whole
 from ladder.bench.machine import Clocks, machine, output_of
 from ladder.mutate.plant import write_if_new
 from ladder.npy import read_npy
 from ladder.programs import json_lines, programs_in, run_quietly
-from ladder.bench.workload import paper_batch, paper_heads
+from ladder.bench.workload import paper_batch, paper_heads, positive
 
 RUNG = "05_flash_v2"
 VARIANTS = ("producer", "overlap", "ping_pong")
@@ -27,6 +48,7 @@ HEAD_DIMS = (128, 64)
 SEQLEN = 4096
 ROWS = 64  # of a consumer
 FIRST, STEPS = 12, 8  # those that are marked, of 32
+ROUNDS, WARM_MS = 2, 2000  # of the programs in turn; before the launch whose marks are kept
 
 # The marks of a step, in this order: its first product begins to be issued (its tile of K is there,
 # and its turn has come), is issued, is done; the softmax is done; P is an operand; P·V is issued,
@@ -218,34 +240,6 @@ def spans(of, variant):
             "wait": [(one[READY], after[START]) for one, after in pairs]}
 
 
-def share(block, variant, kinds):
-    """In the rounds of which all products are marked: the share of the time in which a consumer has
-    any of these under way, and in which two or more have."""
-    begin = max(of[1][START] for of in block.consumers)
-    end = min(of[-1][START] for of in block.consumers)
-    events = []
-    for of in block.consumers:
-        found = spans(of, variant)
-        until = begin
-        for first, last in sorted(span for kind in kinds for span in found[kind]):
-            first, last = max(first, until), min(last, end)  # its own may overlap
-            if first < last:
-                events += [(first, 1), (last, -1)]
-                until = last
-    one = two = many = 0
-    events.sort()
-    for (at, change), (until, _) in zip(events, [*events[1:], (end, 0)]):
-        many += change
-        one += (until - at) * (many >= 1)
-        two += (until - at) * (many >= 2)
-    return one / (end - begin), two / (end - begin)
-
-
-def medians(blocks, variant, *kinds):
-    return [round(statistics.median(of), 4)
-            for of in zip(*(share(block, variant, kinds) for block in blocks))]
-
-
 def statistics_of(blocks, variant):
     """What the marks of all blocks say: medians, in cycles."""
     if not all(block.in_order() for block in blocks):
@@ -255,20 +249,12 @@ def statistics_of(blocks, variant):
         for of in block.consumers:
             for name, found in spans(of, variant).items():
                 lengths.setdefault(name, []).extend(end - begin for begin, end in found)
-    products, of_two = medians(blocks, variant, "S", "O")
-    softmax, side_by_side = medians(blocks, variant, "softmax")
-    steps = sorted((block.step(), number) for number, block in enumerate(blocks))
-    middle = statistics.median_low(step for step, _ in steps)
-    shown = blocks[steps[bisect.bisect_left(steps, (middle, 0))][1]]
-    cycles = sum(block.cycles for block in blocks)
+    shown = sorted(blocks, key=Block.step)[(len(blocks) - 1) // 2]
     return {"blocks": len(blocks), "consumers": len(shown.consumers),
             "cycles": {name: statistics.median(of) for name, of in lengths.items()},
-            # Of the time: a product under way, of two consumers; a softmax, two.
-            "products": products, "products_of_two": of_two,
-            "softmax": softmax, "two_softmaxes": side_by_side,
-            "block_cycles": statistics.median(block.cycles for block in blocks),
             # By all blocks, since the nanoseconds come in larger steps than one.
-            "sm_ghz": round(cycles / sum(block.nanoseconds for block in blocks), 4),
+            "sm_ghz": round(sum(block.cycles for block in blocks)
+                            / sum(block.nanoseconds for block in blocks), 4),
             "shown": shown.consumers}
 
 
@@ -301,7 +287,7 @@ def run(words, what, progress):
 def rates(programs, variant, head_dim, options, progress):
     """The records of the programs without and with marks, in turn."""
     found = {name: [] for name in programs}
-    for _ in range(options.rounds):
+    for _ in range(ROUNDS):
         for name, path in programs.items():
             found[name].append(run(
                 command(path, variant, head_dim, "--time", f"{options.time:g}"),
@@ -327,18 +313,16 @@ def measure(options):
         raise Stop(f"{os.path.relpath(options.bin)} has no {RUNG}: scripts/run builds it",
                    WRONG_RESULT)
     progress = Progress()
-    clocks = None
+    about = machine(False, options.commit)
+    programs = {"without": plain.path, "with": build(os.path.join(ROOT, "build/clock"))}
+    clocks, found = Clocks(), []
     try:
-        about = machine(False, options.commit)
-        programs = {"without": plain.path, "with": build(options.build_dir)}
-        clocks = Clocks()
-        found = []
         for head_dim in HEAD_DIMS:
             for variant in VARIANTS:
                 timed = rates(programs, variant, head_dim, options, progress)
                 times = {name: statistics.median(r["time_ms"] for r in of)
                          for name, of in timed.items()}
-                launches = max(1, round(options.warm / times["with"]))
+                launches = max(1, round(WARM_MS / times["with"]))
                 blocks, record = marked_blocks(programs["with"], variant, head_dim, launches,
                                                progress)
                 said = statistics_of(blocks, variant)
@@ -351,15 +335,11 @@ def measure(options):
                 progress.clear()
                 print(f"{variant}, d {head_dim}: {tflops['without']} TFLOP/s, with marks "
                       f"{tflops['with']}; a step of {said['cycles']['step']:,g} cycles at "
-                      f"{said['sm_ghz']:.3f} GHz, two softmaxes at once "
-                      f"{said['two_softmaxes']:.0%} of the time",
-                      flush=True)
-        clocks.stop()
-        about["clocks"] = clocks.report()
+                      f"{said['sm_ghz']:.3f} GHz", flush=True)
     finally:
-        if clocks:
-            clocks.stop()
+        clocks.stop()
         progress.clear()
+    about["clocks"] = clocks.report()
     # Not "machine": that is what makes a file one of scripts/figures measure's.
     write_whole(options.out, item_a_line({
         "measured_on": about, "workload": {"batch": paper_batch(SEQLEN), "seqlen": SEQLEN,
@@ -368,3 +348,22 @@ def measure(options):
         "marks": MARKS, "first_step": FIRST, "steps": found}))
     print(f"Wrote {os.path.relpath(options.out)}.")
     return GOOD
+
+
+def parse(arguments=None):
+    parser = Parser("scripts/figures clock", __doc__)
+    parser.add_argument("--out", metavar="FILE", type=os.path.abspath,
+                        default=os.path.join(RESULTS, "clock.json"),
+                        help="(default scripts/results/clock.json)")
+    parser.add_argument("--time", type=positive, default=400, metavar="MS",
+                        help="GPU time per measurement (default 400; about as much warms up)")
+    parser.add_argument("--commit", metavar="HASH",
+                        help="of this tree, where it is no git checkout")
+    parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
+                        help="the programs without marks (default build/bin; scripts/run builds "
+                        "them)")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("scripts/figures clock", lambda: measure(parse())))

@@ -36,11 +36,9 @@ Exit status: 0 good (what was skipped included); 1 a program failed or gave a wr
 usage; 3 no GPU.
 """
 
-import itertools
 import os
 import shlex
 import signal
-import statistics
 import sys
 import time
 
@@ -115,7 +113,6 @@ class Bench:
         self.ladder, self.steps = ladder, steps
         self.device = "sim" if options.sim else "gpu"
         self.progress = Progress()
-        self.took = {}  # (rung, variant) → seconds of each run
         self.failures = []
         self.started = time.monotonic()
 
@@ -230,10 +227,8 @@ class Bench:
         words = one.words(self.device)
         if not self.options.sim:
             words += ["--time", f"{self.options.time:g}", *["--dram"] * self.wants_dram(one)]
-        began = time.monotonic()
         status, out, message = run_quietly(
             [self.programs[one.rung].path, *loaded(words[1:]), "--json"], what, self.progress)
-        self.took.setdefault(one[:2], []).append(time.monotonic() - began)
         message = message.removeprefix(f"{one.rung}: ")
         try:
             records = json_lines(out, one.rung)
@@ -255,15 +250,8 @@ class Bench:
             self.save()
 
     def place(self):
-        """Which run this is, of how many, and how long what is left will take, from how long its
-        like took."""
-        done, text = self.count - len(self.left) + 1, ""
-        if self.took:
-            mean = statistics.fmean(itertools.chain(*self.took.values()))
-            seconds = sum(statistics.fmean(self.took.get(one[:2], [mean])) for one in self.left)
-            text = (f", about {seconds / 60:.0f} min left" if seconds >= 90
-                    else f", about {seconds:.0f} s left")
-        return f"[{done}/{self.count}{text}]"
+        """Which run this is, of how many."""
+        return f"[{self.count - len(self.left) + 1}/{self.count}]"
 
     def peers_of(self, point, direction):
         """The backends that are asked for, as results are named."""
