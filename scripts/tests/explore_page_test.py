@@ -329,7 +329,7 @@ class PageTest(ExplorersPage):
                                  mistake="tile_no_first_barrier"))
         self.assertIn("which is unwritten", self.said)
         fault = self.value("explorer.panes[0].run.fault")
-        self.assertIn("read of unwritten shared", fault["message"])
+        self.assertIn("which is unwritten", fault["message"])
         self.assertIn(fault["message"], self.alert())
         self.assertEqual(self.value("explorer.now"),
                          self.value(f"explorer.panes[0].run.events[{fault['event']}].from"))
