@@ -63,23 +63,27 @@ void Block::start(const Launch& launch, int64_t index) {
                          i / launch.block.x / launch.block.y};
     threads_[t].state = Thread::State::ready;
     threads_[t].waits_for = nullptr;
-    threads_[t].fiber->start(&Block::thread_main, this);
+    threads_[t].fiber->start(&Block::thread_main);
   }
 }
 
-void Block::thread_main(void* self) {
-  auto& block = *static_cast<Block*>(self);
+void Block::thread_main() {
+  Block& block = *this_block;
+  Thread& thread = block.threads_[block.running_];
+  Fiber& fiber = *thread.fiber;
+  fiber.arrived();
   try {
     (*block.launch_->body)();
     block.memory.end_thread(block.running_);
     if (block.async_) block.async_->end_thread();
+    if (fiber.overflowed())
+      block.fault_in(block.running_, "stack overflow (local arrays too large for the sim)");
   } catch (...) {
     block.failure_ = std::current_exception();
   }
-  Thread& thread = block.threads_[block.running_];
   thread.state = Thread::State::done;
   ++block.ended_;
-  thread.fiber->finish();
+  fiber.finish();
 }
 
 void Block::run(const Launch& launch, int64_t index) {
@@ -130,8 +134,6 @@ bool Block::run_warp(int warp, const std::vector<int>& lanes) {
     if (recorder_) recorder_->runs(t);
     fiber.resume();
     if (recorder_) recorder_->runs(t);
-    if (fiber.overflowed()) [[unlikely]]
-      fault_in(t, "stack overflow (local arrays too large for the sim)");
     if (failure_) std::rethrow_exception(failure_);
     if (barrier_passed_) break;
   }
@@ -202,9 +204,7 @@ bool Block::meet(const char* word, unsigned mask, void* mine, std::source_locati
   if (!m) {
     // Room for all lanes from the start: a Meeting must not move while lanes point at it.
     if (open.capacity() < 32) open.reserve(32);
-    m = &open.emplace_back();
-    m->word = word;
-    m->mask = mask;
+    m = &open.emplace_back(word, mask);
   }
   m->lanes[lane()] = mine;
   m->arrived |= self;

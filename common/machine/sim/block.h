@@ -53,8 +53,9 @@ struct Launch {
 
 /// A warp's meeting for one collective: lanes publish a pointer each, the last computes for all.
 struct Meeting {
-  const char* word = nullptr;
-  unsigned mask = 0, arrived = 0;
+  Meeting(const char* called, unsigned of) : word(called), mask(of) {}
+  const char* word;
+  unsigned mask, arrived = 0;
   void* lanes[32];
 };
 
@@ -141,7 +142,7 @@ class Block {
   };
 
   void start(const Launch& launch, int64_t index);
-  static void thread_main(void* block);
+  static void thread_main();
   /// Resumes each lane that can run, in the order given, once or until a barrier is passed. False
   /// where none could.
   bool run_warp(int warp, const std::vector<int>& lanes);
