@@ -26,10 +26,10 @@ inline void __sanitizer_finish_switch_fiber(void*, const void**, size_t*) {}
 inline void __asan_unpoison_memory_region(void const volatile*, size_t) {}
 #endif
 
-/// Where code stopped: its stack pointer, the two registers by which a compiler may find what is on
-/// the stack, and the next instruction.
+/// Where code stopped: its stack pointer and the registers that a compiler may keep for itself, and
+/// the next instruction.
 struct Stop {
-  void *stack, *frame, *base;
+  void* registers[4];
   void (*next)();
 };
 
@@ -43,11 +43,11 @@ struct Stop {
     movq %%rsp, (%0)
     movq %%rbp, 8(%0)
     movq %%rbx, 16(%0)
-    movq %%rax, 24(%0)
+    movq %%rax, 32(%0)
     movq (%1), %%rsp
     movq 8(%1), %%rbp
     movq 16(%1), %%rbx
-    jmpq *24(%1)
+    jmpq *32(%1)
   1:)"
                : "+D"(from), "+S"(to)
                :
@@ -61,9 +61,11 @@ struct Stop {
     adr x3, 1f
     mov x2, sp
     stp x2, x29, [x0]
-    stp x19, x3, [x0, #16]
+    stp x18, x19, [x0, #16]
+    str x3, [x0, #32]
     ldp x2, x29, [x1]
-    ldp x19, x3, [x1, #16]
+    ldp x18, x19, [x1, #16]
+    ldr x3, [x1, #32]
     mov sp, x2
     br x3
   1:)"
@@ -101,7 +103,7 @@ class Fiber {
     top -= 8;  // as a call leaves it
     std::memset(top, 0, 8);
 #endif
-    here_ = {top, nullptr, nullptr, entry};
+    here_ = {{top}, entry};
   }
   /// Runs the fiber until it calls yield() or finish(). Called by the scheduler.
   void resume() {
