@@ -31,14 +31,14 @@ inline void __syncthreads(std::source_location where = std::source_location::cur
   this_block->syncthreads(where);
 }
 
-/// Runs a collective: every lane of `mask` publishes `mine`; the last to come runs
-/// compute(lanes, mask), where lanes[i] is lane i's.
+/// Runs a collective: every lane publishes `mine`; the last to come runs compute(lanes, mask),
+/// where lanes[i] is lane i's and `mask` tells which the warp has. A kernel's mask must name them
+/// all.
 template <class Lane, class Compute>
 void collective(const char* word, unsigned mask, Lane& mine, Compute compute,
                 std::source_location where = std::source_location::current()) {
-  Meeting* meeting;
-  if (this_block->meet(word, mask, &mine, where, meeting)) {
-    compute(reinterpret_cast<Lane* const*>(meeting->lanes), meeting->mask);
+  if (Meeting* const meeting = this_block->meet(word, mask, &mine, where)) {
+    compute(reinterpret_cast<Lane* const*>(meeting->lanes), meeting->arrived);
     this_block->release(*meeting);
   }
 }
