@@ -189,7 +189,7 @@ Meeting* Block::meet(const char* word, unsigned mask, void* mine, std::source_lo
   if ((mask & all) != all)
     fault("{}: the mask {:#010x} leaves out lanes of the warp, unknown to the sim", word, mask);
   Meeting& m = meetings_[running_ / 32];
-  if (m.arrived && std::strcmp(m.word, word) != 0)
+  if (m.arrived && m.word != word && std::strcmp(m.word, word) != 0)
     fault("lanes disagree: {} at {}, while lanes {:#010x} of this warp are at {}", word,
           place(where), m.arrived, m.word);
   m.word = word;
