@@ -7,13 +7,10 @@ The GPU's clock, in ms, advances by what is queued: a flush takes 0.05, attentio
 import contextlib
 import os
 import sys
-import time
 import types
 import warnings
 
 FAKE = os.environ.get("FAKE", "")
-if FAKE == "missing":
-    raise ImportError("No module named torch")
 if FAKE == "broken":
     raise OSError("libtorch_cuda.so: cannot open shared object file")
 __version__ = "2.11.0"
@@ -136,10 +133,6 @@ def scaled_dot_product_attention(q, k, v, is_causal, enable_gqa=False):
         raise RuntimeError("No available kernel. Aborting execution.\nmore")
     if factor == 4 and FAKE == "cudnn memory":
         raise OutOfMemoryError("CUDA out of memory. Tried to allocate")
-    if FAKE == "nothing":
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-    if FAKE == "slow host":
-        time.sleep(0.002)
     b, h, n, d = q.shape
     assert k.shape == v.shape and enable_gqa == (k.shape[1] != h)
     log(f"attention {factor} causal {is_causal}")
