@@ -55,7 +55,7 @@ from ladder.bench.workload import TOKENS, loaded
 from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
                             run_command)
 from ladder.files import ROOT, file_of
-from ladder.programs import json_lines, programs_in, run_quietly, rungs
+from ladder.programs import json_lines, programs_in, run_quietly
 from ladder.steps import DIRECTIONS, ladder_of
 
 
@@ -262,10 +262,6 @@ def wants_dram(one):
 
 def bench(options):
     programs = programs_in(options.bin)
-    missing = [rung for rung in rungs() if rung not in programs]
-    if missing and not options.rung:
-        print(f"{os.path.relpath(options.bin)} lacks {', '.join(missing)}: measuring the others",
-              file=sys.stderr)
     ladder = ladder_of(programs.values(), "sim" if options.sim else "gpu")
     if not ladder.steps:
         raise Stop("the programs were built without CUDA; --sim counts on the sim", NO_DEVICE)

@@ -5,7 +5,6 @@ file. FLOPs are counted as in the papers: forward 4·N²·d·heads·batch, halve
 2.5×.
 """
 
-import collections
 import contextlib
 import functools
 import statistics
@@ -20,8 +19,6 @@ BACKENDS = {"math": "MATH", "efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_
             "cudnn": "CUDNN_ATTENTION"}
 
 COPIED = 1 << 30  # bytes
-
-Timing = collections.namedtuple("Timing", "median least most samples")  # in ms
 
 
 def import_torch():
@@ -72,24 +69,24 @@ class Gpu:
         self.copied = None
 
     def time(self, run, budget_ms):
-        """Batches of flush, event, run, event, queued without a wait of the host in between."""
+        """Times in ms, by batches of flush, event, run, event, queued without a wait of the host in
+        between."""
         once = self.batch(run, 2)[0][-1]  # how many runs make a batch
         size = min(max(int(20 / max(once, 1e-3)), 3), 50)
         _, queueing_ms, span_ms = self.batch(run, size)
         # Python may be slower than a short kernel. Then the GPU waits before each batch until it
         # is queued, so that no gap between launches is measured.
         head_start_ms = queueing_ms if queueing_ms > 0.5 * span_ms else 0
-        samples = sample(budget_ms, lambda: self.batch(run, size, head_start_ms)[0],
-                         lambda: 1000 * time.monotonic())
-        return Timing(statistics.median(samples), min(samples), max(samples), len(samples))
+        return sample(budget_ms, lambda: self.batch(run, size, head_start_ms)[0],
+                      lambda: 1000 * time.monotonic())
 
     def copy_bytes_per_s(self, budget_ms):
         """Of a copy of 1 GiB, read and written; measured once."""
         if not self.copied:
             source, target = (self.torch.empty(COPIED, device="cuda", dtype=self.torch.uint8)
                               for _ in range(2))
-            copy = self.time(functools.partial(target.copy_, source), budget_ms)
-            self.copied = 2 * COPIED / copy.median * 1e3
+            times = self.time(functools.partial(target.copy_, source), budget_ms)
+            self.copied = 2 * COPIED / statistics.median(times) * 1e3
         return self.copied
 
     def free(self):
@@ -125,15 +122,16 @@ def measure(gpu, one, budget_ms):
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
-            timing = timed(gpu, one.variant, point, direction, budget_ms)
+            times = timed(gpu, one.variant, point, direction, budget_ms)
             copy = gpu.copy_bytes_per_s(budget_ms) if point.seqlen_kv else None
         except Exception as error:  # whatever a backend may throw: the others go on
             return None, reason(gpu.torch, error, warned)
     kv_heads, seqlen_kv = point.cache()
     record = {"rung": one.rung, "variant": one.variant, "direction": direction,
               **point._asdict(), "kv_heads": kv_heads, "seqlen_kv": seqlen_kv}
-    record |= {"time_ms": timing.median, "time_ms_min": timing.least, "time_ms_max": timing.most,
-               "samples": timing.samples, "tflops": flops(record) / timing.median * 1e-9,
+    median = statistics.median(times)
+    record |= {"time_ms": median, "time_ms_min": min(times), "time_ms_max": max(times),
+               "samples": len(times), "tflops": flops(record) / median * 1e-9,
                "device_name": gpu.torch.cuda.get_device_name(0), "version": version(gpu.torch)}
     if copy:  # decoding is judged by the rate of its own run
         record["copy_bytes_per_s"] = copy
@@ -186,28 +184,25 @@ def version(torch):
     return ", ".join(parts)
 
 
-def e4m3_product(torch, size):
-    """Runs cuBLAS on e4m3 numbers; None where the GPU has no such products."""
-    if torch.cuda.get_device_capability() < (8, 9):
-        return None
-    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16).to(torch.float8_e4m3fn)
-            for _ in range(2))
-    one = torch.ones((), device="cuda")
-    return functools.partial(torch._scaled_mm, a, b.t(), scale_a=one, scale_b=one,
-                             out_dtype=torch.bfloat16, use_fast_accum=True)
-
-
 def ceilings(gpu, budget_ms):
     """What the roofs of a roofline are: cuBLAS on a large matrix product, and a device copy. And
     that product of e4m3 numbers, null where the GPU has none."""
-    torch = gpu.torch
-    size = 8192
+    torch, size = gpu.torch, 8192
+
+    def tflops(product, *operands, **more):
+        times = gpu.time(functools.partial(product, *operands, **more), budget_ms)
+        return 2 * size**3 / statistics.median(times) * 1e-9
+
     a, b, c = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    product = gpu.time(functools.partial(torch.mm, a, b, out=c), budget_ms)
-    run_e4m3 = e4m3_product(torch, size)
-    e4m3 = run_e4m3 and 2 * size**3 / gpu.time(run_e4m3, budget_ms).median * 1e-9
-    return {"matmul_tflops": 2 * size**3 / product.median * 1e-9,
-            "matmul": f"bf16, {size}×{size}×{size}, cuBLAS, {version(torch)}",
-            "matmul_e4m3_tflops": e4m3,
-            "copy_bytes_per_s": gpu.copy_bytes_per_s(budget_ms),
-            "copy": f"{COPIED >> 20} MiB on the device, bytes read and written"}
+    found = {"matmul_tflops": tflops(torch.mm, a, b, out=c),
+             "matmul": f"bf16, {size}×{size}×{size}, cuBLAS, {version(torch)}",
+             "matmul_e4m3_tflops": None,
+             "copy_bytes_per_s": gpu.copy_bytes_per_s(budget_ms),
+             "copy": f"{COPIED >> 20} MiB on the device, bytes read and written"}
+    if torch.cuda.get_device_capability() >= (8, 9):
+        one = torch.ones((), device="cuda")
+        a, b = (operand.to(torch.float8_e4m3fn) for operand in (a, b))
+        found["matmul_e4m3_tflops"] = tflops(
+            torch._scaled_mm, a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16,
+            use_fast_accum=True)
+    return found

@@ -18,6 +18,8 @@ class Results:
         self.before, self.commits_before = {}, []  # the runs that were in the file
 
     def load(self):
+        if not os.path.exists(self.path):
+            return
         try:
             with open(self.path, encoding="utf-8") as file:
                 data = json.load(file)
@@ -28,13 +30,8 @@ class Results:
             self.skipped = {one["command"]: one for one in data["skipped"] if one["status"]}
             self.steps, self.ceilings = data["steps"], data["ceilings"]
             before = data["machine"]
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise Stop(f"cannot read {os.path.relpath(self.path)}: {error.strerror}",
-                       BAD_USAGE) from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Stop(f"{os.path.relpath(self.path)} was not written by this script ({error}); "
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Stop(f"{os.path.relpath(self.path)} is no file of this script's ({error}); "
                        "--out names another", BAD_USAGE) from None
         if before["gpu"] != self.machine["gpu"]:
             raise Stop(f"{os.path.relpath(self.path)} was measured on {before['gpu']}, and this is "
