@@ -26,6 +26,7 @@ Exit status: 0 good; 1 a program failed, or a kernel is no longer what is marked
 Hopper GPU.
 """
 
+import collections
 import os
 import statistics
 import sys
@@ -52,7 +53,7 @@ FIRST, STEPS = 12, 8  # those that are marked, of 32
 # is done. From overlap on the last two come a round of the loop later.
 START, S_ISSUED, S_DONE, SOFTMAX_DONE, READY, O_ISSUED, O_DONE = range(7)
 MARKS = ["start", "s_issued", "s_done", "softmax_done", "ready", "o_issued", "o_done"]
-CYCLES, NANOSECONDS = STEPS * len(MARKS), STEPS * len(MARKS) + 1  # of a block, after the marks
+CYCLES = STEPS * len(MARKS)  # of a block, after the marks; then its nanoseconds
 
 
 # ---- planting ----
@@ -124,14 +125,8 @@ def build(folder):
 # ---- what the marks say ----
 
 
-class Block:
-    """The marks of one: consumer → step → mark, cycles since the block began."""
-
-    def __init__(self, words):
-        size = len(MARKS)
-        self.consumers = [[[int(w) for w in of[size * step:size * (step + 1)]]
-                           for step in range(STEPS)] for of in words]
-        self.cycles, self.nanoseconds = words[0][CYCLES], words[0][NANOSECONDS]
+class Block(collections.namedtuple("Block", "consumers cycles nanoseconds")):
+    """One block's: consumer → step → mark, cycles since it began; and how long it took."""
 
     def in_order(self):
         """Whether these can be marks at all."""
@@ -147,7 +142,11 @@ class Block:
 
 def blocks_of(values, seqlen, block_q):
     """All whole blocks of a launch. A head's tiles of Q stand one after another."""
-    return [Block([values[first:first + ROWS] for first in range(at, at + block_q, ROWS)])
+    def marks(row):
+        return [[int(value) for value in values[at:at + len(MARKS)]]
+                for at in range(row, row + CYCLES, len(MARKS))]
+    return [Block([marks(row) for row in range(at, at + block_q, ROWS)],
+                  values[at + CYCLES], values[at + CYCLES + 1])
             for head in range(0, len(values), seqlen)
             for at in range(head, head + seqlen - block_q + 1, block_q)]
 
@@ -159,19 +158,18 @@ def spans(of, variant):
     pairs = list(zip(of, of[1:]))
     found = {"S": [(one[START], one[S_DONE]) for one in of],
              "S_issue": [(one[START], one[S_ISSUED]) for one in of],
+             "softmax": [(one[S_DONE], one[SOFTMAX_DONE]) for one in of],
              "step": [(one[S_DONE], after[S_DONE]) for one, after in pairs]}
     if variant == "producer":
         return {**found, "O": [(one[READY], one[O_DONE]) for one in of],
                 "O_issue": [(one[READY], one[O_ISSUED]) for one in of],
                 "O_wait": [(one[O_ISSUED], one[O_DONE]) for one in of],
-                "softmax": [(one[S_DONE], one[SOFTMAX_DONE]) for one in of],
                 "rest": [(one[SOFTMAX_DONE], one[READY]) for one in of],
                 "wait": [(one[O_DONE], after[START]) for one, after in pairs]}
     # P·V of a step is issued right after the next one's S, and waited for after its softmax.
     return {**found, "O": [(after[S_ISSUED], one[O_DONE]) for one, after in pairs],
             "O_issue": [(after[S_ISSUED], one[O_ISSUED]) for one, after in pairs],
             "O_wait": [(after[SOFTMAX_DONE], one[O_DONE]) for one, after in pairs],
-            "softmax": [(one[S_DONE], one[SOFTMAX_DONE]) for one in of],
             "rest": [(one[O_DONE], after[READY]) for one, after in pairs],
             "wait": [(one[READY], after[START]) for one, after in pairs]}
 
@@ -180,11 +178,11 @@ def statistics_of(blocks, variant):
     """What the marks of all blocks say: medians, in cycles."""
     if not all(block.in_order() for block in blocks):
         raise Stop(f"{variant}: what came in LSE's place are no marks", WRONG_RESULT)
-    lengths = {}
+    lengths = collections.defaultdict(list)
     for block in blocks:
         for of in block.consumers:
             for name, found in spans(of, variant).items():
-                lengths.setdefault(name, []).extend(end - begin for begin, end in found)
+                lengths[name] += [end - begin for begin, end in found]
     shown = sorted(blocks, key=Block.step)[(len(blocks) - 1) // 2]
     return {"blocks": len(blocks), "consumers": len(shown.consumers),
             "cycles": {name: statistics.median(of) for name, of in lengths.items()},

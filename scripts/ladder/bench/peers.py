@@ -143,7 +143,6 @@ def timed(gpu, backend, point, direction, budget_ms):
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
-    torch.manual_seed(0)
     backward = direction == "bwd"
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[point.dtype]
 

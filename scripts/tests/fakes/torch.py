@@ -60,10 +60,6 @@ def ones(shape, device):
     return Tensor(shape, "fp32")
 
 
-def manual_seed(seed):
-    log(f"seed {seed}")
-
-
 def mm(a, b, out):
     if FAKE == "no ceilings":
         raise OutOfMemoryError("CUDA out of memory")
@@ -127,7 +123,6 @@ def scaled_dot_product_attention(q, k, v, is_causal, enable_gqa=False):
     if factor == 4 and FAKE == "no cudnn":
         for text in ("Flash attention kernel not used because:",
                      "Flash attention has been runtime disabled.",
-                     "cuDNN attention kernel not used because:",
                      "cuDNN attention requires sm80."):
             warnings.warn(text + " (Triggered internally at sdp_utils.cpp:3.)")
         raise RuntimeError("No available kernel. Aborting execution.\nmore")
@@ -139,8 +134,7 @@ def scaled_dot_product_attention(q, k, v, is_causal, enable_gqa=False):
     out = Tensor(q.shape, q.dtype)
     out.ms = 4 * b * h * n * k.shape[2] * d * (0.5 if is_causal else 1) / (100e9 * factor)
     assert state.grad == q.requires_grad
-    if not state.grad:
-        take(out.ms)
+    take(out.ms)
     return out
 
 
