@@ -84,11 +84,11 @@ class Browser:
             if event["params"]["entry"]["level"] == "error":
                 self.errors.append(event["params"]["entry"]["text"])
 
-    def size(self, width, height, scale=1, mobile=False):
+    def size(self, width, height, scale=1):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
-                  deviceScaleFactor=scale, mobile=mobile)
+                  deviceScaleFactor=scale, mobile=False)
 
-    def prefer(self, colour, motion="no-preference"):
+    def prefer(self, colour="light", motion="no-preference"):
         self.call("Emulation.setEmulatedMedia", features=[
             {"name": "prefers-color-scheme", "value": colour},
             {"name": "prefers-reduced-motion", "value": motion}])

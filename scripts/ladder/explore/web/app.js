@@ -10,14 +10,11 @@ const KEYS = [
    { Home: (x) => x.pause().seek(0), End: (x) => x.pause().seek(x.last) }],
   ["W S", "zoom the warps in, out", { w: (x) => x.setSpan(x.span / 1.25),
                                        s: (x) => x.setSpan(x.span * 1.25) }],
-  ["A D", "pan them", { a: (x) => x.panTo(x.pan - x.span / 8),
-                        d: (x) => x.panTo(x.pan + x.span / 8) }],
   ["T", "light, dark", { t: (x) => x.useTheme(theme() === "dark" ? "light" : "dark") }],
   ["C", "order, model's time",
    { c: (x) => x.hasModel() && x.useClock(x.clock === "model" ? "order" : "model", x.sms) }],
   ["B", "the next SM; with shift the one before",
    { b: (x, back) => x.panes[x.shown].stepSm(back ? -1 : 1) }],
-  ["G", "each warp of a warpgroup", { g: (x) => x.show({ each: !x.each }) }],
   ["1 2", "left, right step, for B and E",
    { 1: (x) => x.show({ shown: 0 }), 2: (x) => x.show({ shown: x.panes.length - 1 }) }],
   ["E", "choose the next event at work", { e: (x) => x.panes[x.shown].chooseNext() }],
@@ -29,14 +26,11 @@ const ACTIONS = Object.assign({}, ...KEYS.map(([, , action]) => action));
 const theme = () => document.documentElement.dataset.theme;
 
 const explorer = {
-  panes: [], now: 0, first: 0, last: 1, clock: "order", sms: 4, span: 60, pan: 0, playing: false,
-  shown: 0, most: 1, each: false,
+  panes: [], now: 0, last: 1, clock: "order", sms: 4, span: 60, playing: false, shown: 0, most: 1,
 
   async start() {
     this.panes = (await unpack($("data"))).map((data) => new Pane(new Run(data)));
     $("panes").replaceChildren(...this.panes.map((pane) => pane.element));
-    $("tabs").innerHTML = this.panes.map(({ run }, i) =>
-      `<button data-key="${i + 1}">${run.title}</button>`).join("");
     $("clock-choice").hidden = !this.hasModel();
     this.fillHelp();
     this.listen();
@@ -47,7 +41,7 @@ const explorer = {
   // ---- the moment ----
 
   seek(now) {
-    this.show({ now: clamp(now, this.first, this.last) });
+    this.show({ now: clamp(now, 0, this.last) });
   },
   /// To the next moment, or the one before, at which something begins; far: a twentieth.
   go(by, far) {
@@ -58,14 +52,7 @@ const explorer = {
       : most(moments.filter((t) => t < this.now), (t) => t));
   },
   setSpan(span) {
-    this.span = clamp(span, 8, this.last - this.first);
-    this.panTo(this.pan);
-  },
-  /// By how much the window is ahead of the moment, no further than there is something.
-  panTo(pan) {
-    const least = this.first - this.now + this.span * 0.6;
-    const most = this.last - this.now - this.span * 0.4;
-    this.show({ pan: clamp(pan, Math.min(0, least), Math.max(0, most)) });
+    this.show({ span: clamp(span, 8, this.last) });
   },
 
   useClock(name, sms) {
@@ -73,17 +60,14 @@ const explorer = {
     this.clock = name;
     this.sms = sms;
     for (const pane of this.panes) pane.schedule();
-    this.first = least(this.panes, (pane) => pane.run.first);
     this.last = most(this.panes, (pane) => pane.run.last);
     this.most = most(this.panes, (pane) => pane.most);
-    this.pan = 0;
     this.now = Math.round(share * this.last);
     this.setSpan(name === "model" ? this.last / 2 : 48);
     $("clock-note").textContent = "Clock: " + (name === "model"
       ? "cycles of the figures' model, not measured; kernels unknown to it take no time. "
       : "the order of the trace, not time. A warp's event is one tick, a wait lasts until what it " +
-        "waits for is there. ") + "An SM takes one block after the other." +
-      (this.first < 0 ? " Before 0 kernels set things up." : "");
+        "waits for is there. ") + "An SM takes one block after the other.";
   },
   hasModel() { return this.panes.every((pane) => pane.run.model); },
 
@@ -127,16 +111,12 @@ const explorer = {
   },
   shownNow() { return this.clock === "order" ? Math.floor(this.now) : this.now; },
   draw() {
-    const now = this.shownNow(), narrow = matchMedia("(max-width: 900px)").matches;
-    this.panes.forEach((pane, i) => {
-      pane.element.classList.toggle("shown", i === this.shown);
-      $("tabs").children[i].setAttribute("aria-pressed", i === this.shown);
-      if (!narrow || i === this.shown) pane.draw(now);
-    });
+    const now = this.shownNow();
+    for (const pane of this.panes) pane.draw(now);
     const moment = `${this.clock === "model" ? "model cycle" : "tick"} ${exactly(now)}`;
     $("moment").textContent = `${moment} of ${exactly(this.last)}`;
     $("scrubber").setAttribute("aria-valuetext", moment);
-    Object.assign($("scrubber"), { min: this.first, max: this.last, value: this.now });
+    Object.assign($("scrubber"), { max: this.last, value: this.now });
     $("clock").value = this.clock;
     $("sms").value = this.sms;
     $("play").setAttribute("aria-label", this.playing ? "Pause" : "Play");
@@ -150,7 +130,7 @@ const explorer = {
   settle() {
     this.settling = null;
     const parts = { t: Math.round(this.now), clock: this.clock, sms: this.sms,
-                    span: Math.round(this.span), pan: Math.round(this.pan), pane: this.shown + 1 };
+                    span: Math.round(this.span) };
     this.panes.forEach((pane, i) => {
       if (pane.selected) parts["event" + (i + 1)] = pane.selected.index;
       if (pane.sm) parts["sm" + (i + 1)] = pane.sm;
@@ -168,8 +148,7 @@ const explorer = {
                   document.querySelector(`#sms [value="${number("sms")}"]`) ? number("sms") : 4);
     this.now = number("t", faulty < 0 ? 0 : this.panes[faulty].faultAt());
     this.setSpan(number("span", this.span));
-    this.panTo(number("pan", 0));
-    this.shown = clamp(number("pane", Math.max(faulty, 0) + 1), 1, this.panes.length) - 1;
+    this.shown = Math.max(faulty, 0);
     this.panes.forEach((pane, i) => {
       pane.selected = pane.run.events[number("event" + (i + 1), -1)] || null;
       const sm = pane.selected ? pane.selected.block.sm : number("sm" + (i + 1), 0);

@@ -45,7 +45,7 @@ class MemoryView extends View {
     const rows = [first, Math.max(first, Math.ceil((row + 1) * per) - 1)];
     const times = ({ bytes }) =>
       (bytes[cell] / size).toLocaleString("en", { maximumFractionDigits: 1 }) + "×";
-    return `${map.array.name}, ${rowsInWords(map.array, rows)}: ` +
+    return `${map.array.name}, ${rowsInWords(rows)}: ` +
       `${scaled(size, "B")} here, read ${times(map.read)}, written ${times(map.write)}`;
   }
 }

@@ -15,7 +15,7 @@ class Pane {
     this.element.innerHTML = `
       <div class="top"><h2>${run.title}</h2><span class="summary">${this.summary()}</span>
         <span class="verdict" role="status"></span></div>
-      <div class="fault-note" role="alert" hidden><span></span><button>Go there</button></div>
+      <div class="fault-note" role="alert" hidden></div>
       <dl class="counters">${COUNTED.map(([label]) =>
         `<div><dt>${label}</dt><dd></dd></div>`).join("")}</dl>
       <div class="view"><h3>HBM <small class="legend">
@@ -32,21 +32,15 @@ class Pane {
           <button data-key="b" aria-label="The next SM" title="The next SM (B)">▾</button>
         </span></h3><canvas role="img"></canvas></div>
       <div class="view timeline"><h3>Warps <small></small><span class="buttons">
-          <button class="each" data-key="g"
-            title="All warps of a warpgroup, or the one that does most (G)">Each warp</button>Zoom
-          <button data-key="s" aria-label="Zoom out" title="Zoom out (S, or the wheel)">−</button>
+          Zoom <button data-key="s" aria-label="Zoom out" title="Zoom out (S, or the wheel)">−</button>
           <button data-key="w" aria-label="Zoom in" title="Zoom in (W, or the wheel)">+</button>
         </span></h3><div class="box"><canvas tabindex="0" role="img"></canvas></div></div>
-      <div class="event"><b></b><span></span></div>
+      <div class="event"></div>
       <div class="below view"><h3>Source <small></small></h3>
         <div class="source" tabindex="0" role="region" aria-label="Source"></div></div>`;
     this.find(".summary").title = run.command;
-    this.find(".each").hidden = !run.blocks.some((block) => block.inGroups);
-    if (run.fault) {
-      this.find(".fault-note").hidden = false;
-      this.find(".fault-note span").textContent = run.fault.message;
-      this.find(".fault-note button").onclick = () => explorer.seek(this.faultAt());
-    }
+    this.find(".fault-note").hidden = !run.fault;
+    this.find(".fault-note").textContent = run.fault?.message;
     this.maps = run.arrays.map((array) => new MemoryView(this, array, this.find(".maps")));
     tellAtFocus(this.find(".maps"), ...this.maps);
     const [scores, smem, sms, timeline] =
@@ -100,8 +94,8 @@ class Pane {
 
   name(block) {
     const { kernel, blocks } = block.launch;
-    return [`${kernel}, block ${block.number} of ${blocks.length}`, block.part].filter(Boolean)
-      .join(", ") + (block.work ? `: ${block.work}` : "");
+    return `${kernel}, block ${block.number} of ${blocks.length}` +
+      (block.work ? `: ${block.work}` : "");
   }
 
   stepSm(by) {
@@ -132,7 +126,6 @@ class Pane {
     const current = this.selected || atWork.reduce((last, e) =>
       last && last.from >= e.from ? last : e, null);
     this.find(".most").textContent = `${exactly(explorer.most)}× read`;
-    this.find(".each").setAttribute("aria-pressed", explorer.each);
     for (const view of this.views) view.draw({ block, now, glow, replay });
     const ended = run.fault && !this.selected && now >= this.faultAt();
     this.source.draw(ended ? run.fault : current, current, atWork);
@@ -162,7 +155,6 @@ class Pane {
 
   tell(current, now) {
     this.told = current ? sentence(current) + meetingOf(current, now) : "Nothing has begun.";
-    this.find(".event b").textContent = this.selected ? "Chosen: " : "";
-    this.find(".event span").textContent = this.told;
+    this.find(".event").textContent = (this.selected ? "Chosen: " : "") + this.told;
   }
 }

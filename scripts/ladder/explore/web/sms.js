@@ -17,7 +17,7 @@ class SmsView extends View {
 
   draw({ block: shown, now }) {
     const { run } = this.pane, { context, width, height } = sheet(this.canvas);
-    const at = (t) => (t - explorer.first) / (explorer.last - explorer.first) * width;
+    const at = (t) => t / explorer.last * width;
     const lane = height / run.lanes, gap = lane > 4 ? 1 : 0, h = lane - gap;
     this.hits = [];
     context.font = "10px system-ui, sans-serif";
@@ -26,7 +26,7 @@ class SmsView extends View {
       this.hit(block, x, y, w, lane);
       box(context, block.launch.multiplies ? palette.accent : palette.soft, x, y, w, h,
           block.to <= now ? 0.25 : block.from <= now ? 0.75 : 0.45);
-      const { kernel } = block.launch, does = block.part || block.work || kernel;
+      const { kernel } = block.launch, does = block.work || kernel;
       const text = h > 9 && [this.pane.name(block), `${kernel}: ${does}`, does, kernel].find(
         (one) => context.measureText(one).width < w - 6);
       if (text) write(context, text, x + 3, y + h / 2, w);
@@ -36,16 +36,8 @@ class SmsView extends View {
     }
     box(context, palette.now, Math.min(width - 2, at(now)), 0, 2, height);
     const atWork = run.blocks.filter((block) => block.from <= now && block.to > now);
-    this.say(`${atWork.length} at work on ${explorer.sms} SM${explorer.sms > 1 ? "s" : ""}` +
-             this.why());
+    this.say(`${atWork.length} at work on ${explorer.sms} SM${explorer.sms > 1 ? "s" : ""}`);
     this.label = "Blocks at work: " +
       (atWork.map((block) => this.words(block)).join("; ") || "none");
-  }
-
-  /// Of an order that surprises.
-  why() {
-    const { blocks } = this.pane.run.launches.find((launch) => launch.multiplies) || { blocks: [] };
-    return blocks.length > 1 && blocks[0].Q && blocks[1].Q && blocks[0].Q[0][0] > blocks[1].Q[0][0]
-      ? "; the last rows of Q first: under a mask they have the most keys" : "";
   }
 }
