@@ -10,7 +10,8 @@ const KEYS = [
    { Home: (x) => x.pause().seek(0), End: (x) => x.pause().seek(x.last) }],
   ["W S", "zoom the warps in, out", { w: (x) => x.setSpan(x.span / 1.25),
                                        s: (x) => x.setSpan(x.span * 1.25) }],
-  ["T", "light, dark", { t: (x) => x.useTheme(theme() === "dark" ? "light" : "dark") }],
+  ["A D", "back, on by an eighth of what is shown", { a: (x) => x.seek(x.now - x.span / 8),
+                                                      d: (x) => x.seek(x.now + x.span / 8) }],
   ["C", "order, model's time",
    { c: (x) => x.hasModel() && x.useClock(x.clock === "model" ? "order" : "model", x.sms) }],
   ["B", "the next SM; with shift the one before",
@@ -23,10 +24,8 @@ const KEYS = [
 ];
 const ACTIONS = Object.assign({}, ...KEYS.map(([, , action]) => action));
 
-const theme = () => document.documentElement.dataset.theme;
-
 const explorer = {
-  panes: [], now: 0, last: 1, clock: "order", sms: 4, span: 60, playing: false, shown: 0, most: 1,
+  panes: [], now: 0, first: 0, last: 1, clock: "order", sms: 4, span: 60, playing: false, shown: 0, most: 1,
 
   async start() {
     this.panes = (await unpack($("data"))).map((data) => new Pane(new Run(data)));
@@ -41,7 +40,7 @@ const explorer = {
   // ---- the moment ----
 
   seek(now) {
-    this.show({ now: clamp(now, 0, this.last) });
+    this.show({ now: clamp(now, this.first, this.last) });
   },
   /// To the next moment, or the one before, at which something begins; far: a twentieth.
   go(by, far) {
@@ -52,7 +51,7 @@ const explorer = {
       : most(moments.filter((t) => t < this.now), (t) => t));
   },
   setSpan(span) {
-    this.show({ span: clamp(span, 8, this.last) });
+    this.show({ span: clamp(span, 8, this.last - this.first) });
   },
 
   useClock(name, sms) {
@@ -60,6 +59,7 @@ const explorer = {
     this.clock = name;
     this.sms = sms;
     for (const pane of this.panes) pane.schedule();
+    this.first = least(this.panes, (pane) => pane.run.first);
     this.last = most(this.panes, (pane) => pane.run.last);
     this.most = most(this.panes, (pane) => pane.most);
     this.now = Math.round(share * this.last);
@@ -67,7 +67,8 @@ const explorer = {
     $("clock-note").textContent = "Clock: " + (name === "model"
       ? "cycles of the figures' model, not measured; kernels unknown to it take no time. "
       : "the order of the trace, not time. A warp's event is one tick, a wait lasts until what it " +
-        "waits for is there. ") + "An SM takes one block after the other.";
+        "waits for is there. ") + "An SM takes one block after the other." +
+      (this.first < 0 ? " Before 0 kernels set things up." : "");
   },
   hasModel() { return this.panes.every((pane) => pane.run.model); },
 
@@ -116,7 +117,7 @@ const explorer = {
     const moment = `${this.clock === "model" ? "model cycle" : "tick"} ${exactly(now)}`;
     $("moment").textContent = `${moment} of ${exactly(this.last)}`;
     $("scrubber").setAttribute("aria-valuetext", moment);
-    Object.assign($("scrubber"), { max: this.last, value: this.now });
+    Object.assign($("scrubber"), { min: this.first, max: this.last, value: this.now });
     $("clock").value = this.clock;
     $("sms").value = this.sms;
     $("play").setAttribute("aria-label", this.playing ? "Pause" : "Play");
@@ -178,16 +179,10 @@ const explorer = {
     $("scrubber").oninput = (event) => this.pause().seek(Number(event.target.value));
     $("clock").onchange = (event) => this.useClock(event.target.value, this.sms);
     $("sms").onchange = (event) => this.useClock(this.clock, Number(event.target.value));
-    const dark = matchMedia("(prefers-color-scheme: dark)");
-    dark.onchange = () => this.useTheme(dark.matches ? "dark" : "light");
-    dark.onchange();
+    readPalette();
+    DARK.onchange = () => { readPalette(); this.redraw(); };
     new ResizeObserver(() => this.redraw()).observe($("panes"));
     addEventListener("hashchange", () => this.fromFragment());
-  },
-  useTheme(name) {
-    document.documentElement.dataset.theme = name;
-    readPalette();
-    this.redraw();
   },
   fillHelp() {
     const kinds = { copy: "copies HBM to shared memory", read: "reads HBM", write: "writes HBM",

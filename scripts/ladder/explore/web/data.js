@@ -38,6 +38,7 @@ class Run {
     const written = block.events.filter((e) =>
       e.direction === "write" && this.array(e.name).rows > 1);
     if (tiles.length) {
+      block.firstRow = tiles[0][0];
       block.work = `Q ${ranges(joined(tiles.map(([first, end]) => [first, end - 1])))}, ` +
         `K ${ranges(joined(tiles.map(([, , first, end]) => [first, end - 1])))}`;
     } else if (written.length) {
@@ -49,11 +50,13 @@ class Run {
 
   /// Gives the events their times, e.from and e.to, and until when what they start is under way,
   /// e.until. An SM has one block at a time and takes the next when that is done; a kernel starts
-  /// when the one before has ended.
+  /// when the one before has ended. At 0 the first kernel with a product starts: those before it
+  /// set things up.
   schedule(clock, sms) {
-    let start = 0;
+    let start = 0, zero = null;
     for (const launch of this.launches) {
       const free = Array(sms).fill(start);
+      if (launch.multiplies) zero ??= start;
       for (const block of launch.blocks) {
         block.sm = free.indexOf(Math.min(...free));
         const by = free[block.sm] - least(block.events, (e) => e[clock][0]);
@@ -63,7 +66,11 @@ class Run {
       }
       start = Math.max(...free);
     }
-    this.last = Math.max(start, 1);
+    for (const one of [...this.events, ...this.blocks]) {
+      one.from -= zero, one.to -= zero, one.until -= zero;
+    }
+    this.first = 0 - zero;
+    this.last = Math.max(start - zero, 1);
     this.lanes = Math.max(1, most(this.blocks, (block) => block.sm + 1));
     this.order = [...this.events].sort((a, b) => a.from - b.from || a.index - b.index);
   }

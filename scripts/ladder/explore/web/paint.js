@@ -5,6 +5,7 @@ const $ = (id) => document.getElementById(id);
 const swatch = (colour, words, opacity = 1) => `<span class="legend">` +
   `<i style="background: var(--${colour}); opacity: ${opacity}"></i>${words}</span>`;
 
+const DARK = matchMedia("(prefers-color-scheme: dark)");
 const palette = {}, rgb = {};  // as CSS says it; red, green and blue
 function readPalette() {
   const style = getComputedStyle(document.documentElement);

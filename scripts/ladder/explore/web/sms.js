@@ -17,7 +17,7 @@ class SmsView extends View {
 
   draw({ block: shown, now }) {
     const { run } = this.pane, { context, width, height } = sheet(this.canvas);
-    const at = (t) => t / explorer.last * width;
+    const at = (t) => (t - explorer.first) / (explorer.last - explorer.first) * width;
     const lane = height / run.lanes, gap = lane > 4 ? 1 : 0, h = lane - gap;
     this.hits = [];
     context.font = "10px system-ui, sans-serif";
@@ -36,7 +36,11 @@ class SmsView extends View {
     }
     box(context, palette.now, Math.min(width - 2, at(now)), 0, 2, height);
     const atWork = run.blocks.filter((block) => block.from <= now && block.to > now);
-    this.say(`${atWork.length} at work on ${explorer.sms} SM${explorer.sms > 1 ? "s" : ""}`);
+    // Of an order that surprises.
+    const [one, two] = run.launches.find(({ multiplies }) => multiplies)?.blocks || [];
+    this.say(`${atWork.length} at work on ${explorer.sms} SM${explorer.sms > 1 ? "s" : ""}` +
+      (two?.firstRow < one?.firstRow
+        ? "; the last rows of Q first: under a mask they have the most keys" : ""));
     this.label = "Blocks at work: " +
       (atWork.map((block) => this.words(block)).join("; ") || "none");
   }

@@ -21,9 +21,16 @@ function rowsOfBlock({ events, warps, groups }) {
 class Timeline extends View {
   constructor(...parts) {
     super(...parts);
+    let dragged = 0;  // pixels
+    this.canvas.addEventListener("pointerdown", () => { dragged = 0; });
+    this.canvas.addEventListener("pointermove", (event) => {
+      if (!event.buttons) return;
+      dragged += Math.abs(event.movementX);
+      explorer.pause().seek(explorer.now - event.movementX / this.scale);
+    });
     this.canvas.addEventListener("click", (event) => {
       const e = this.hitAt(event.offsetX, event.offsetY) || null;
-      this.pane.choose(e === this.pane.selected ? null : e);
+      if (dragged < 4) this.pane.choose(e === this.pane.selected ? null : e);
     });
     this.canvas.addEventListener("wheel", (event) => {
       event.preventDefault();
@@ -56,8 +63,8 @@ class Timeline extends View {
     this.rows.forEach((row, i) => Object.assign(row, { y: TOP + i * each, height: each }));
     this.gutter = Math.min(92, width * 0.25);
     // All that is shown is of the run: the window stops at its ends.
-    const span = Math.min(explorer.span, run.last);
-    this.from = clamp(now - span * 0.6, 0, run.last - span);
+    const span = Math.min(explorer.span, run.last - run.first);
+    this.from = clamp(now - span * 0.6, run.first, run.last - span);
     this.until = this.from + span;
     this.scale = (width - this.gutter) / span;
     const x = (t) => this.gutter + (t - this.from) * this.scale;
@@ -91,7 +98,7 @@ class Timeline extends View {
     const step = Math.max(1, [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough) || power);
     for (let t = Math.ceil(this.from / step) * step; t < this.until; t += step) {
       box(context, palette.faint, x(t), 14, 1, 1e4);
-      write(context, exactly(t), x(t) + 2, 7, Infinity, palette.soft);
+      write(context, exactly(t || 0), x(t) + 2, 7, Infinity, palette.soft);
     }
   }
 

@@ -70,6 +70,8 @@ function meetingOf(e, now) {
   }
   const all = (here) => Object.entries(here)
     .map(([who, times]) => times > 1 ? `${who} × ${times}` : who).join(", ") || "nobody";
+  const waiting = run.events.filter((w) => w.awaits === e.awaits && w.from <= now && w.to > now);
   return !parts.length ? " — nothing was under way."
-    : ` — ${title}. Arrived: ${all(come.true)}. Missing: ${all(come.false)}.`;
+    : ` — ${title}. Arrived: ${all(come.true)}. Missing: ${all(come.false)}.` +
+      (waiting.length ? ` Waiting: warp ${waiting.map((w) => w.warp).join(", ")}.` : "");
 }
