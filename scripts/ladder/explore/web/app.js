@@ -25,7 +25,7 @@ const KEYS = [
 const ACTIONS = Object.assign({}, ...KEYS.map(([, , action]) => action));
 
 const explorer = {
-  panes: [], now: 0, first: 0, last: 1, clock: "order", sms: 4, span: 60, playing: false, shown: 0, most: 1,
+  panes: [], now: 0, first: 0, last: 1, clock: "order", sms: 4, span: 60, playing: false, shown: 0,
 
   async start() {
     this.panes = (await unpack($("data"))).map((data) => new Pane(new Run(data)));
@@ -110,17 +110,16 @@ const explorer = {
       this.draw();
     });
   },
-  shownNow() { return this.clock === "order" ? Math.floor(this.now) : this.now; },
   draw() {
-    const now = this.shownNow();
+    const now = this.clock === "order" ? Math.floor(this.now) : this.now;
     for (const pane of this.panes) pane.draw(now);
     const moment = `${this.clock === "model" ? "model cycle" : "tick"} ${exactly(now)}`;
     $("moment").textContent = `${moment} of ${exactly(this.last)}`;
-    $("scrubber").setAttribute("aria-valuetext", moment);
-    Object.assign($("scrubber"), { min: this.first, max: this.last, value: this.now });
+    Object.assign($("scrubber"), { min: this.first, max: this.last, value: this.now,
+                                   ariaValueText: moment });
     $("clock").value = this.clock;
     $("sms").value = this.sms;
-    $("play").setAttribute("aria-label", this.playing ? "Pause" : "Play");
+    $("play").ariaLabel = this.playing ? "Pause" : "Play";
     $("play").querySelector("path").setAttribute("d", this.playing
       ? "M3 2h4v12H3zM9 2h4v12H9z" : "M4 2v12l9-6z");
     clearTimeout(this.settling);
@@ -142,11 +141,10 @@ const explorer = {
   },
   fromFragment() {
     const parts = new URLSearchParams(location.hash.slice(1));
-    const number = (name, otherwise) => Number.isFinite(parseFloat(parts.get(name)))
-      ? parseFloat(parts.get(name)) : otherwise;
+    const number = (name, otherwise) => Number(parts.get(name) ?? otherwise);
     const faulty = this.panes.findIndex((pane) => pane.run.fault);
     this.useClock(parts.get("clock") === "model" && this.hasModel() ? "model" : "order",
-                  document.querySelector(`#sms [value="${number("sms")}"]`) ? number("sms") : 4);
+                  number("sms", 4));
     this.now = number("t", faulty < 0 ? 0 : this.panes[faulty].faultAt());
     this.setSpan(number("span", this.span));
     this.shown = Math.max(faulty, 0);
