@@ -194,10 +194,10 @@ TEST(Quantised, ReferenceJudgesByIt) {
   EXPECT_TRUE(of_lse.pass());
   EXPECT_NEAR(of_lse.tolerance, 2 * of_lse.max + 1e-5 + largest_lse / (1 << 20), 1e-6);
   // What was lost before is not held against it, but said.
-  const TensorError beside = judge.compare_with_full_precision(tensor(o));
+  const TensorError beside = full.compare_with_full_precision(tensor(o));
   EXPECT_TRUE(beside.pass());
   EXPECT_GT(beside.rms, ours.rms);
-  EXPECT_LT(judge.compare_with_full_precision(tensor(exact)).max, 0.02);
+  EXPECT_LT(full.compare_with_full_precision(tensor(exact)).max, 0.02);
   // A result of other inputs than those that were rounded fails.
   std::vector<float> wrong = o;
   for (size_t i = 0; i < wrong.size(); ++i) wrong[i] *= 1.2f;
