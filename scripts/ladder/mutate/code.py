@@ -158,8 +158,8 @@ class Code(str):
                 block, end = opening, self.until(self.closes[opening] + 1, ";{}")
                 end = self.closes.get(end, end) + 1
             else:
-                block, end = max((span for span in self.blocks if span[0] < start.start(2) < span[1]),
-                                 default=(0, len(self)))
+                block, end = max((span for span in self.blocks
+                                  if span[0] < start.start(2) < span[1]), default=(0, len(self)))
                 whole = bool(re.search(r"\b(?:struct|class)\b[^;(){}]*$", self[:block]))
             constant, const = "constexpr" in start[1], "const" in start[1]
             at = start.end()
