@@ -76,6 +76,10 @@ class Code(str):
             at = self.closes.get(at, at) + 1
         return at
 
+    def skip(self, at):
+        """Where the next sign stands that is no space."""
+        return len(self) - len(self[at:].lstrip())
+
     def block_after(self, at):
         """[begin, end) of the first block after a place that is in no bracket; up to a ; else."""
         at = self.until(at, ";{")
