@@ -119,7 +119,7 @@ def story_table(story, runs, paint):
     for (run, record), value in zip(steps, values):
         brings, colour = against(story, value, before.get(is_backward(record)))
         before[is_backward(record)] = value
-        rows.append([name_of(run, record), run.idea, story.text(value), brings,
+        rows.append([name_of(run, record), run.step.idea, story.text(value), brings,
                      *(COLUMNS[head](record) for head in story.columns)])
         colours.append({BAR: CYAN, BAR + 2: colour})
     header, *rows = known(["step", "idea", story.head, "vs above", *story.columns], rows)
