@@ -169,7 +169,7 @@ class Measuring(Scratch):
             self.assertEqual(clock.measure(options), 0)
         log = self.called().splitlines()
         found = json.loads(self.read("clock.json"))
-        self.assertIsNone(machine_of(self.at("clock.json")))  # it is no measured grid's
+        self.assertFalse(machine_of(self.at("clock.json")))  # it is no measured grid's
         # Of each kernel two rounds without and with marks, and then those that are kept.
         self.assertEqual(len(log), 6 * 5)
         self.assertEqual([line.split()[0] for line in log[:5]], ["None"] * 4 + ["1000"])
