@@ -15,8 +15,7 @@ import unittest.mock
 from base import RESULTS, ROOT, SCRIPTS, Scratch, like
 from committed import COMMITTED, GPU, OTHER, PICKLED, Changed
 from ladder.figures import names, style
-from ladder.figures.gallery import FIGURES, digest, figure_data
-from ladder.figures.measured import Files
+from ladder.figures.gallery import FIGURES, digest
 from ladder.figures.pages import TABLES
 
 
@@ -49,7 +48,7 @@ class Figures(Changed):
                 (without(dtype="fp16"), "", fp16),
                 (having("--block", GPU), "", ""),
                 (having("--block", GPU, "sim.json"), "block_size", ""),
-                (having("--check full", GPU), "", ""),
+                (having("--check full", GPU), "error", ""),
                 (without("sim.json"), "shared_roof fp8_error", "visits shared_roof fp8_error"),
                 (lambda: self.data.pop("traces.json"), "access pipeline pipeline_bwd", ""),
                 (lambda: self.data.pop("clock.json"), "pipeline_measured", ""),
@@ -66,15 +65,6 @@ class Figures(Changed):
                                  set(figures.split()))
                 self.assertEqual(nothing, set(tables.split()))
                 self.check(data)
-
-    def test_the_sim_alone(self):
-        data = figure_data(Files("sim.json"))
-        self.assertEqual(set(data), {"traffic", "workspace", "block_size", "access", "pipeline",
-                                     "pipeline_measured", "pipeline_bwd", "error", "fp8_error"})
-        self.check(data)
-        for table, words in (("ladder", "Times are"), ("claims", "Ours are times")):
-            self.assertIn(words, self.table(table))
-            self.assertNotIn(words, self.table(table, "sim.json"))
 
     def check(self, data):
         """Of every figure: captions, lines of points that a logarithm has, and in each panel a
@@ -111,7 +101,6 @@ class Figures(Changed):
         self.assertEqual([(bar["label"], bar["default"])
                           for bar in data["speedup"]["panels"][2]["bars"]],
                          [("06 deterministic", False)])
-        self.assertIn("06 bwd", json.dumps(data["traffic"]["panels"][1]))  # the sim's stands
         self.assertNotIn("tflops_bwd", data)
 
     def test_a_rung_that_is_added_shows_up(self):
@@ -244,8 +233,9 @@ class Command(Scratch):
                                                                         "scripts/figures measure")):
             self.write(GPU, text)
             self.assertIn(why, self.plot(GPU, "--check", status=2).stderr)
-        self.assertIn("there is no nosuch.json",
-                      self.plot("nosuch.json", "--check", status=2).stderr)
+        for name in ("nosuch.json", "sim.json"):
+            self.assertIn(f"{name} holds no GPU's measurements",
+                          self.plot(name, "--check", status=2).stderr)
         self.assertIn("there are speedup", self.plot("--only", "x", status=2).stderr)
 
 

@@ -15,10 +15,7 @@ from ladder.text import NO_VALUE, rate_text
 def error(files):
     """A row for each output of each step; of one with a backward pass for its gradients, as its
     forward is an earlier rung's."""
-    source, where = [e for e in files.gpu.entries if "--check full" in e.command], gpu_text(files)
-    if not source:
-        source, where = [e for way in ("fwd", "bwd") for e in files.sim.find(
-            way, head_dim=64, seqlen=512, causal=False) if not e.aside], "sim"
+    source = [e for e in files.gpu.entries if "--check full" in e.command]
     panels = []
     for kind, title in (("normal", "input N(0, 1)"),
                         ("outliers", "1 in 1000 of the input with N(0, 100) added")):
@@ -35,7 +32,7 @@ def error(files):
             panels.append({"title": title, "rows": rows})
     e = need(source)[0]
     return {"title": f"Largest error against float64: N = {e.seqlen}, d = {e.head_dim}, {e.dtype} "
-                     f"({where})", "panels": need(panels)}
+                     f"({gpu_text(files)})", "panels": need(panels)}
 
 
 def draw_error(plt, data):

@@ -60,7 +60,7 @@ FIGURES = {figure.name: figure for figure in (
            "The backward pass in the same way: five products a step, and dQ on its way out."),
     Figure("shared_roof", shared_roof.shared_roof, shared_roof.draw_shared_roof, BOTH,
            "The backward pass against shared memory: a step can be no faster than its bytes."),
-    Figure("error", errors.error, errors.draw_error, SIM,
+    Figure("error", errors.error, errors.draw_error, PAPER,
            "The largest error of each step against float64, and its tolerance."),
     Figure("fp8_error", errors.fp8_error, errors.draw_fp8_error, SIM,
            "FP8 beside fp16: what each remedy brings alone, and what leaving it out costs."),

@@ -9,20 +9,15 @@ from ladder.records import requested, total
 from ladder.text import bytes_text
 
 
-def gpu_name(files):
-    return short_name(files.gpu.machine["gpu"]) if files.gpu.there else "GPU"
-
-
 def traffic(files):
     """Of each rung's default, by head size in rows and by kind in columns."""
-    source, panels = files.gpu if files.gpu.paper() else files.sim, []
+    panels = []
     for d in HEADS:
         for title, measured, count in (
-                (f"requested ({'formula' if source is files.gpu else 'sim'}): what kernels ask for",
-                 source, requested),
+                ("requested (formula): what kernels ask for", files.gpu, requested),
                 ("distinct (sim): each byte once a kernel", files.sim,
                  lambda record: total(record, "distinct")),
-                (f"DRAM ({gpu_name(files)}'s counters): what HBM served", files.gpu,
+                (f"DRAM ({short_name(files.gpu.name)}'s counters): what HBM served", files.gpu,
                  lambda record: total(record, "dram"))):
             lines = []
             for way, more in (("fwd", ""), ("bwd", " bwd")):
@@ -31,7 +26,8 @@ def traffic(files):
                 lines += [{**files.look(step), "dashed": bool(more),
                            "label": number(step[0]) + more,
                            **series(of, lambda e: e.per_head(count(e.record)))}
-                          for step, of in files.steps_of(entries, way) if files.is_default(step)]
+                          for step, of in files.steps_of(entries, way)
+                          if files.gpu.is_default(step)]
             panels.append({"title": f"{title}\nd = {d}",
                            "lines": [line for line in lines if line["x"]]})
     need(any(panel["lines"] for panel in panels))
@@ -85,8 +81,9 @@ def workspace(files):
              for step, one, gib in files.gpu.did_not_fit()
              if step in files.about and one["head_dim"] == d and not one["causal"]]
     return {"title": f"Device memory beyond inputs and outputs, for each head of {d}",
-            "memory_bytes": files.gpu.machine.get("memory_bytes"), "gpu": gpu_name(files),
-            "heads": 16, "panels": [{"lines": need(lines), "marks": marks}]}
+            "memory_bytes": files.gpu.machine.get("memory_bytes"),
+            "gpu": short_name(files.gpu.name), "heads": 16,
+            "panels": [{"lines": need(lines), "marks": marks}]}
 
 
 def draw_workspace(plt, data):

@@ -34,12 +34,17 @@ def point_text(d, causal):
     return f"d = {d}{', causal' if causal else ''}"
 
 
+def where(at):
+    n, *point = at
+    return f"N = {length_text(n)}, {point_text(*point)}"
+
+
 def length_text(n, _=None):
     return f"{n / 1024:g}k" if n >= 1024 else f"{n:g}"
 
 
 def gpu_text(files):
-    return f"{files.gpu.machine['gpu']}, {files.gpu.dtype}"
+    return f"{files.gpu.name}, {files.gpu.dtype}"
 
 
 def whole_bytes(count):

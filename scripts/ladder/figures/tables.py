@@ -1,11 +1,13 @@
 """Tables of rates: the ladder, PyTorch beside it, a rung's steps in turn, and a step beside others
 at every N."""
 
+import itertools
+
 from ladder.bench.workload import HIDDEN, LADDER_LENGTH, TOKENS
 from ladder.figures.measured import Measured, need
 from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, geometric_mean,
                                   length_text, library, markdown, number, over_lengths,
-                                  point_text, whole_bytes)
+                                  point_text, where, whole_bytes)
 from ladder.records import requested, total
 from ladder.text import NO_VALUE, rate_text, time_text
 
@@ -33,15 +35,12 @@ def ladder_table(files):
                 *map(whole_bytes, counts)])
     lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
                       "requested", "distinct", "DRAM", "workspace"], need(rows), range(2, 10))
-    about = (f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the "
-             "kernels; *distinct*, each byte once a kernel, the sim's count; *DRAM*, what it "
-             "served; *workspace*, memory beyond inputs and outputs.")
-    if not files.gpu.there:
-        return [*lines, "", about]
-    about += (f" Times are those of {TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and "
-              "*d = 128* is the rate in TFLOP/s of as much work in heads of 128, on an "
-              f"{at_the_machine(files)}.")
-    return [*lines, "", about]
+    return [*lines, "", (
+        f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the kernels; "
+        "*distinct*, each byte once a kernel, the sim's count; *DRAM*, what it served; "
+        "*workspace*, memory beyond inputs and outputs. Times are those of "
+        f"{TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and *d = 128* is the rate in "
+        f"TFLOP/s of as much work in heads of 128, on an {at_the_machine(files)}.")]
 
 
 def peers_table(files):
@@ -50,19 +49,14 @@ def peers_table(files):
     ours = {way: (rung, gpu.defaults[rung]) for way, rung in files.ladder.beside_peers().items()
             if rung in gpu.defaults}
     lengths = sorted({r["seqlen"] for r in gpu.peers if r["batch"] * r["seqlen"] == TOKENS})
-    rows, ratios = [], {}
+    rows = []
     for way, step in ours.items():
         for point in POINTS:
-            mine, *others = (gpu.line(way, one, *point) for one in (step, *PEERS))
-            if not mine or not any(others):
-                continue
-            rows.append([WAYS[way], str(point[0]), "yes" if point[1] else "no", *(
-                " / ".join(rate_text(of[n]["tflops"] if n in of else None)
-                           for of in (mine, *others[:2])) for n in lengths)])
-            for backend, of in zip(PEERS, others):
-                ratios.setdefault((way, backend), []).extend(
-                    (r["time_ms"] / mine[n]["time_ms"], n, *point)
-                    for n, r in of.items() if n in mine)
+            mine, *others = (gpu.rates(way, one, *point) for one in (step, *PEERS))
+            if mine and any(others):
+                rows.append([WAYS[way], str(point[0]), "yes" if point[1] else "no", *(
+                    " / ".join(rate_text(of.get(n)) for of in (mine, *others[:2]))
+                    for n in lengths)])
     need(rows)
     names = [f"{number(rung)}'s `{variant}`{' backward' if way == 'bwd' else ''}"
              for way, (rung, variant) in ours.items()]
@@ -70,14 +64,18 @@ def peers_table(files):
         names[0] += " forward"
     apart = [library(backend) for backend in ("flash", "cudnn")
              if not all(gpu.in_turn(way, backend, step) for way, step in ours.items())]
-    summary = [[WAYS[way], library(backend), f"{geometric_mean(p[0] for p in points):.2f}", *(
-        f"{ratio:.2f} (N = {length_text(n)}, {point_text(*point)})"
-        for ratio, n, *point in (min(points), max(points))), str(len(points))]
-        for (way, backend), points in ratios.items() if points]
+    summary = []
+    for way, backend in itertools.product(ours, PEERS):
+        ratios = gpu.ratios(way, ours[way], backend)
+        if ratios:
+            ends = (end(ratios, key=ratios.get) for end in (min, max))
+            summary.append([WAYS[way], library(backend), f"{geometric_mean(ratios.values()):.2f}",
+                            *(f"{ratios[at]:.2f} ({where(at)})" for at in ends),
+                            str(len(ratios))])
     return ["TFLOP/s, ours / FlashAttention-2 / cuDNN, the last two through "
             f"{gpu.peers[0]['version']}, alternating in one run"
             f"{', but for ' + ' and '.join(apart) + ' in another,' if apart else ''} on the "
-            f"{gpu.machine['gpu']}; ours is {' and '.join(names)}.", "",
+            f"{gpu.name}; ours is {' and '.join(names)}.", "",
             *over_lengths(lengths, rows, ("", "d", "causal")), "",
             "Ours over each of PyTorch's backends, above 1 where ours is faster:", "",
             *markdown(["", "against", "geometric mean", "worst", "best", "points"], summary,
@@ -112,26 +110,21 @@ def steps_table(files, rung, first, way, peers):
 
 def ratios_table(files, step, way, over, dtype=None):
     """A step over what stands beside it, at every N; above 1 the step is faster."""
-    gpu = Measured(files.gpu.path, dtype) if dtype and files.gpu.there else files.gpu
-    ratios = {other: {} for other in over}
-    for point in POINTS:
-        ours = gpu.rates(way, step, *point)
-        for other, of in ratios.items():
-            of.update({(point, n): ours[n] / rate
-                       for n, rate in gpu.rates(way, other, *point).items() if n in ours})
-    lengths = sorted({n for of in ratios.values() for _, n in of})
+    gpu = Measured(files.gpu.path, dtype) if dtype else files.gpu
+    ratios = {other: gpu.ratios(way, step, other) for other in over}
+    lengths = sorted({n for of in ratios.values() for n, *_ in of})
     lines = over_lengths(need(lengths), [[point_text(*point), *(" · ".join(
-        f"{of[point, n]:.2f}" if (point, n) in of else NO_VALUE for of in ratios.values())
+        f"{of[(n, *point)]:.2f}" if (n, *point) in of else NO_VALUE for of in ratios.values())
         for n in lengths)] for point in POINTS])
     passes = {"fwd": "", "bwd": ", backward", "both": ", forward and backward together"}[way]
     text = (f"`{step[1]}` over {' · over '.join(map(name_of, over))}{passes}: ratios of TFLOP/s, "
-            f"{gpu.dtype}, above 1 where `{step[1]}` is faster, on an {gpu.machine['gpu']}.")
+            f"{gpu.dtype}, above 1 where `{step[1]}` is faster, on an {gpu.name}.")
     for other, of in ratios.items():
         if isinstance(other, str) and of:
-            (point, n), worst = min(of.items(), key=lambda one: one[1])
+            n, *point = at = min(of, key=of.get)
             turn = "each point in turn" if gpu.in_turn(way, other, step) else "in another run"
             text += (f" Against {name_of(other)}, {turn}: geometric mean "
-                     f"{geometric_mean(of.values()):.3f} of {len(of)} points, worst {worst:.3f} "
+                     f"{geometric_mean(of.values()):.3f} of {len(of)} points, worst {of[at]:.3f} "
                      f"({point_text(*point)}, N = {length_text(n)}), "
                      f"{sum(ratio >= 1 for ratio in of.values())} are 1 or more.")
     return [*lines, "", text]

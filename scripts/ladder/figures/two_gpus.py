@@ -25,7 +25,7 @@ class Pair:
 
     def names(self):
         """Short where they differ."""
-        whole = [gpu.machine["gpu"] for gpu in self.gpus]
+        whole = [gpu.name for gpu in self.gpus]
         short = [short_name(name) for name in whole]
         return short if len(set(short)) == 2 else whole
 
@@ -73,7 +73,7 @@ def two_gpus(files):
                              "gain": gain(records), "share": share,
                              "expected": pair.expected(share)})
         panels.append({"title": f"d = {d}", "rows": need(rows)})
-    gpus = " and ".join(gpu.machine["gpu"] for gpu in pair.gpus)
+    gpus = " and ".join(gpu.name for gpu in pair.gpus)
     return {"title": f"From one GPU to another: {gpus}, {files.gpu.dtype}, N = {LADDER_LENGTH}, "
                      "16k tokens in all", "names": pair.names(),
             "copy": pair.copy, "matmul": pair.matmul, "panels": panels}
@@ -153,7 +153,7 @@ def about_the_pair(pair):
     first, second = pair.names()
     copies, matmuls = (
         [gpu.ceilings[rate] for gpu in pair.gpus] for rate in ("copy_bytes_per_s", "matmul_tflops"))
-    measured = "; ".join(f"the {gpu.machine['gpu']} on {gpu.machine['date']}, commit "
+    measured = "; ".join(f"the {gpu.name} on {gpu.machine['date']}, commit "
                          f"{gpu.machine['commit']}" for gpu in pair.gpus)
     return (f"N = {LADDER_LENGTH:,}, 16k tokens in all, {pair.first.dtype}, no mask; as measured: "
             f"{measured}. ×: how much faster the {second} is. A copy in HBM is {pair.copy:.2f} "
