@@ -18,7 +18,7 @@ from base import FAKES, SCRIPTS, Scratch
 from fake_ladder import FakeLadder
 from ladder.bench import peers, profile
 from ladder.console import NO_DEVICE, Stop
-from ladder.figures.profile import profile_table
+from ladder.figures.tables import profile_table
 
 NAME = "NVIDIA Fake 80GB"
 NVIDIA_SMI = '''\

@@ -12,11 +12,10 @@ from ladder.figures.decode import decode_table
 from ladder.figures.errors import fp8_error_table, fp8_times_table
 from ladder.figures.gallery import DECODE, FIGURES, PAPER, SIM, figure_data
 from ladder.figures.measured import Missing
-from ladder.figures.profile import profile_table
 from ladder.figures.shared_roof import shared_roof_table
-from ladder.figures.tables import ladder_table, peers_table, ratios_table, steps_table
+from ladder.figures.tables import (ladder_table, peers_table, profile_table, ratios_table,
+                                   steps_table, visits_tables)
 from ladder.figures.two_gpus import two_gpus_table
-from ladder.figures.visits import visits_tables
 from ladder.files import ROOT, write_whole
 
 

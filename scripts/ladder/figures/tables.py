@@ -1,6 +1,8 @@
-"""Tables of rates: the ladder, PyTorch beside it, a rung's steps in turn, and a step beside others
-at every N."""
+"""Tables of what no figure shows: the ladder, PyTorch beside it, a rung's steps in turn, a step
+beside others at every N, a kernel's cycles, and visits to each array."""
 
+import collections
+import fractions
 import itertools
 
 from ladder.bench.workload import HIDDEN, LADDER_LENGTH, TOKENS
@@ -76,7 +78,8 @@ def peers_table(files):
             f"{gpu.peers[0]['version']}, alternating in one run"
             f"{', but for ' + ' and '.join(apart) + ' in another,' if apart else ''} on the "
             f"{gpu.name}; ours is {' and '.join(names)}.", "",
-            *over_lengths(lengths, rows, ("", "d", "causal")), "",
+            *markdown(["", "d", "causal", *(f"N = {length_text(n)}" for n in lengths)], rows,
+                      range(3, 3 + len(lengths))), "",
             "Ours over each of PyTorch's backends, above 1 where ours is faster:", "",
             *markdown(["", "against", "geometric mean", "worst", "best", "points"], summary,
                       (2, 5))]
@@ -112,10 +115,9 @@ def ratios_table(files, step, way, over, dtype=None):
     """A step over what stands beside it, at every N; above 1 the step is faster."""
     gpu = Measured(files.gpu.path, dtype) if dtype else files.gpu
     ratios = {other: gpu.ratios(way, step, other) for other in over}
-    lengths = sorted({n for of in ratios.values() for n, *_ in of})
-    lines = over_lengths(need(lengths), [[point_text(*point), *(" · ".join(
-        f"{of[(n, *point)]:.2f}" if (n, *point) in of else NO_VALUE for of in ratios.values())
-        for n in lengths)] for point in POINTS])
+    lines = over_lengths({at: " · ".join(
+        f"{of[at]:.2f}" if at in of else NO_VALUE for of in ratios.values())
+        for at in need(set().union(*ratios.values()))})
     passes = {"fwd": "", "bwd": ", backward", "both": ", forward and backward together"}[way]
     text = (f"`{step[1]}` over {' · over '.join(map(name_of, over))}{passes}: ratios of TFLOP/s, "
             f"{gpu.dtype}, above 1 where `{step[1]}` is faster, on an {gpu.name}.")
@@ -128,3 +130,130 @@ def ratios_table(files, step, way, over, dtype=None):
                      f"({point_text(*point)}, N = {length_text(n)}), "
                      f"{sum(ratio >= 1 for ratio in of.values())} are 1 or more.")
     return [*lines, "", text]
+
+
+# ---- where the cycles of the last steps' kernels go, by the GPU's counters ----
+
+# [(what a line says, the sum of which counts, of what)]
+PROFILE_LINES = [
+    ("cycles", ["cycles"], "sm"),
+    ("tensor cores busy", ["products_busy"], "share"),
+    ("cycles of shared memory, without what TMA writes", ["shared"], "sm"),
+    ("… for products", ["shared_products"], "sm"),
+    ("… for bank conflicts", ["shared_conflicts"], "sm"),
+    ("instructions of warps", ["instructions"], "gpu"),
+    ("… wgmma", ["instructions_products"], "gpu"),
+    ("… fp32", ["instructions_fp32"], "gpu"),
+    ("… integers, comparisons, conversions", ["instructions_integers"], "gpu"),
+    ("… of the uniform unit: addresses, descriptors", ["instructions_uniform"], "gpu"),
+    ("… exponentials", ["instructions_special"], "gpu"),
+    ("… loads and stores", ["instructions_memory"], "gpu"),
+    ("… branches, and waits at barriers", ["instructions_branches", "instructions_barriers"],
+     "gpu"),
+    ("slots to issue that are used", ["issuing"], "share"),
+    ("a warp waits, in slots an instruction: for its last one (`wait`)", ["stall_wait"], "ratio"),
+    ("… for wgmma", ["stall_gmma"], "ratio"),
+    ("… at a barrier of threads", ["stall_barrier"], "ratio"),
+    ("… for an mbarrier or global memory (`long_scoreboard`)", ["stall_long_scoreboard"], "ratio"),
+    ("… for shared memory or exponentials (`short_scoreboard`, `mio_throttle`)",
+     ["stall_short_scoreboard", "stall_mio_throttle"], "ratio"),
+    ("… for its turn (`not_selected`)", ["stall_not_selected"], "ratio"),
+]
+
+
+def cell(one, seqlen, names, of):
+    value = sum(one[name] for name in names)
+    if of == "share":
+        return f"{value:.0f}%"
+    if of == "ratio":
+        return f"{value:.2f}"
+    # Tiles of Q times tiles of K, over all heads; the SMs are what the sum of cycles is over their
+    # average.
+    steps = (one["batch"] * one["heads"] * -(-seqlen // one["block_q"])
+             * -(-seqlen // one["block_kv"]))
+    multiprocessors = one["cycles_of_all"] / one["cycles"]
+    return f"{value / steps * (multiprocessors if of == 'sm' else 1):,.0f}"
+
+
+def profile_table(files):
+    data = need(files.profile)
+    kernels, about = data["kernels"], data["measured_on"]
+    rows = [[text, *(cell(one, data["seqlen"], names, of) for one in kernels)]
+            for text, names, of in PROFILE_LINES]
+    heads = [f"{number(one['rung'])} `{one['variant']}`, d = {one['head_dim']}" for one in kernels]
+    tiles = ", ".join(f"{one['block_q']} × {one['block_kv']}" for one in kernels)
+    return [*markdown(["a step", *heads], rows, range(1, 1 + len(kernels))), "", (
+        f"A step is one tile of Q against one of K, in the columns' order {tiles}; its cycles are "
+        f"an SM's. `ncu`, fixed clock, N = {data['seqlen']:,}, no mask, bf16, on an "
+        f"{about['gpu']}, driver {about['driver']}, CUDA {about['cuda']}, {about['date']}.")]
+
+
+# ---- who visits which array how often, by the sim's counts ----
+
+# A visit is one going through all of an array: the bytes requested of it over the bytes that it
+# has. Over the lengths counted visits are a straight line, a·N + b: so the table shows a formula.
+LENGTHS, HEAD = (512, 1024, 2048), 64
+SIZES = [*((n, HEAD) for n in LENGTHS), (LENGTHS[0], 2 * HEAD)]
+# What an array is called in a column: dS takes dP's place, sums are what they are sums of.
+COLUMN_OF = {
+    "fwd": {"S": "S", "P": "P", "Q": "Q", "K": "K", "V": "V", "O": "O", "O_fp32": "O"},
+    "bwd": {"P": "P", "dP": "dP, dS", "Q": "Q", "K": "K", "V": "V", "O": "O, dO", "dO": "O, dO",
+            "dQ": "dQ", "dQ_sum": "dQ", "dK": "dK, dV", "dV": "dK, dV"}}
+
+
+def visits_tables(files):
+    lines = []
+    for way, column_of in COLUMN_OF.items():
+        rows, columns = [], list(dict.fromkeys(column_of.values()))
+        for step in files.order:
+            at = {(n, d): visits(e.record, column_of) for n, d in SIZES for e in files.sim.plain(
+                way, rung=step[0], variant=step[1], seqlen=n, head_dim=d, causal=False)[:1]}
+            # Of the steps that any GPU runs, with all that is needed.
+            if (way == files.own_way(step) and not files.about[step].exact_architecture
+                    and all(size in at for size in SIZES[:3])):
+                rows.append([f"{number(step[0])} `{step[1]}`"])
+                for column in columns:
+                    counts = {direction: [at.get(size, {}).get((column, direction), 0)
+                                          for size in SIZES] for direction in ("read", "write")}
+                    rows[-1].append(", ".join(
+                        f"{formula(*of)} {direction[0]}" for direction, of in counts.items()
+                        if any(of)) or NO_VALUE)
+        if rows:
+            lines += [*markdown([WAYS[way], *columns], rows), ""]
+    return need(lines)[:-1]
+
+
+def visits(record, column_of):
+    """{(column, "read" or "write"): how often}, of the arrays with at least N·d elements. Where a
+    column has two arrays, the larger number is taken."""
+    sums, found = collections.Counter(), collections.Counter()
+    for kernel in record["kernels"]:
+        for array, of in kernel["arrays"].items():
+            size = max(of["distinct_read"], of["distinct_write"])  # each kernel goes over all of it
+            for direction in ("read", "write"):
+                if size >= record["seqlen"] * record["head_dim"]:
+                    sums[array, direction] += fractions.Fraction(of[direction], size)
+    for (array, direction), count in sums.items():
+        key = column_of.get(array, array), direction
+        # An array and the fp32 sums that it is rounded from are one; two of a pair are not.
+        found[key] = (found[key] + count if key[0] in ("O", "dQ") else max(found[key], count))
+    return found
+
+
+def formula(first, second, third, wide):
+    """The text of a·N + b through the counts at LENGTHS; `wide` is the first at twice the head
+    size."""
+    a = (second - first) / fractions.Fraction(LENGTHS[1] - LENGTHS[0])
+    b = first - a * LENGTHS[0]
+    if third != a * LENGTHS[2] + b:
+        return f"{float(third):g} at N = {LENGTHS[2]:,}"
+    if not a and wide == 2 * b:  # what doubles with the head size is a part of it
+        return over("d", b / HEAD)
+    return " + ".join(([over("N", a)] if a else []) + ([f"{float(b):g}"] if b else []))
+
+
+def over(name, share):
+    """"N/128" of a share of 1/128."""
+    if share == 1:
+        return name
+    return f"{name}/{1 / share}" if share < 1 else f"{share}·{name}"
