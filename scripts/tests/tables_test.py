@@ -10,8 +10,8 @@ from base import like, read
 from committed import GPU, Changed
 from ladder.console import Stop
 from ladder.figures.measured import Files, of_the_paper
+from ladder.figures.memory import steps
 from ladder.figures.pages import TABLES, renewed
-from ladder.figures.shared_roof import steps
 from ladder.files import course_pages
 
 
@@ -37,7 +37,7 @@ class Tables(Changed):
                          "| d = 64 |" + " 1.00 · 1.00 · 2.00 |" * 6)  # (2 + 2) / (1 + 3)
         self.assertIn(f"| backward | cuDNN | {(1.25**3 * 0.5) ** 0.25:.2f} | 0.50 (N = 512, d = "
                       "64, causal) | 1.25 (N = 512, d = 64) | 24 |", self.table("peers"))
-        data = self.said()[0]
+        data = self.figures()
         both = next(line for line in data["tflops_both"]["panels"][0]["lines"]
                     if line["label"] == "06 mma")
         self.assertAlmostEqual(both["y"][0], 3.5 * 4 * 512**2 * 64 * 32 * 32 / 8e-3 / 1e12,

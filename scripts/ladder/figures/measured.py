@@ -23,11 +23,10 @@ def need(found):
     return found
 
 
-def series(entries, value):
-    """x and y of a line against N; nothing where the value is not known."""
-    points = {e.seqlen: value(e) for e in entries}
-    points = {n: y for n, y in points.items() if y is not None}
-    return {"x": sorted(points), "y": [points[n] for n in sorted(points)]}
+def series(points):
+    """A line through {x: y}, nothing where y is not known."""
+    known = sorted(x for x, y in points.items() if y is not None)
+    return {"x": known, "y": [points[x] for x in known]}
 
 
 class Entry:
