@@ -219,6 +219,27 @@ add_library(ladder_main OBJECT ${CMAKE_SOURCE_DIR}/common/harness/main.cpp)
 target_link_libraries(ladder_main PUBLIC ladder_flags)
 target_precompile_headers(ladder_main REUSE_FROM headers)
 
+# In the list of sources of that name, one source takes the place of all that are not for Hopper: most
+# of a compilation by nvcc is that of the headers. Each is in a namespace of its own within gpu.
+function(ladder_together list name)
+  set(all ${${list}})
+  list(FILTER all EXCLUDE REGEX "/hopper/")
+  list(LENGTH all count)
+  if(count LESS 2)
+    return()
+  endif()
+  list(REMOVE_ITEM ${list} ${all})
+  file(GLOB headers ${CMAKE_SOURCE_DIR}/common/tile/*.h)
+  list(TRANSFORM headers REPLACE "(.+)" "#include \"\\1\"\n")
+  list(JOIN headers "" text)
+  foreach(path ${all})
+    get_filename_component(step ${path} NAME_WE)
+    string(APPEND text "#undef MACHINE\n#define MACHINE gpu::step_${step}\n#include \"${path}\"\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/stubs/${name}.cu CONTENT "${text}" @ONLY)
+  set(${list} ${${list}} ${CMAKE_BINARY_DIR}/stubs/${name}.cu PARENT_SCOPE)
+endfunction()
+
 # ladder_kernels(NAME file.cu …): object libraries NAME_sim and, with CUDA, NAME_gpu. The sim's
 # sources are stubs that include the file, because a source has one LANGUAGE in all its targets.
 # Object libraries, because a static library would drop registrations that nothing refers to.
@@ -241,6 +262,9 @@ function(ladder_kernels name)
   target_precompile_headers(${name}_sim REUSE_FROM headers)
   set(objects $<TARGET_OBJECTS:${name}_sim>)
   if(LADDER_GPU)
+    if(compiles_only)
+      ladder_together(sources ${name})
+    endif()
     add_library(${name}_gpu OBJECT ${sources})
     set_source_files_properties(${sources} PROPERTIES LANGUAGE CUDA)
     list(FILTER sources EXCLUDE REGEX "/hopper/")
