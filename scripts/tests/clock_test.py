@@ -17,7 +17,7 @@ import unittest.mock
 from base import ROOT, SCRIPTS, SECONDS, Scratch, argument, read
 from ladder.bench import clock, profile
 from ladder.console import NO_DEVICE, Stop
-from ladder.figures.profile import profile_table
+from ladder.figures.tables import profile_table
 from ladder.files import machine_of
 from ladder.npy import npy
 
@@ -179,7 +179,7 @@ class Measuring(Scratch):
                 unittest.mock.patch.object(clock, "build", lambda *_: self.at("marked")), \
                 contextlib.redirect_stdout(io.StringIO()):
             self.assertEqual(part.measure(options), 0)
-        self.assertIsNone(machine_of(self.at("out.json")))  # it is no measured grid's
+        self.assertFalse(machine_of(self.at("out.json")))  # it is no measured grid's
         return json.loads(self.read("out.json"))
 
     def test_each_kernel_without_marks_and_with_them(self):

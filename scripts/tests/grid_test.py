@@ -168,8 +168,7 @@ class FileTest(Scratch):
             return os.path.basename(files.newest_measured(self.root, **but) or "none")
 
         for name, text in (("sim.json", {"machine": {"gpu": None, "date": "2030-01-01"}}),
-                           ("traces.json", {"traces": []}), ("list.json", []),
-                           ("none.json", "no JSON")):
+                           ("traces.json", {"traces": []})):
             self.write(name, text)
         self.assertEqual(newest(), "none")
         # The first is the last to be written; of a day the last by name.
