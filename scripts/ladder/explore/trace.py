@@ -56,6 +56,9 @@ class Event:
         """Whether it reads HBM into shared memory, by TMA or not."""
         return self.direction == "read" and any(written for _, written, _ in self.shared)
 
+    def asked(self):
+        return self.what, self.name, self.barrier, self.number
+
     def engine(self):
         """What goes on beside the warps, of what it starts; a load is named by its array."""
         if self.lands is None or self.what not in ENGINES:
@@ -136,42 +139,34 @@ def union(some, others):
 
 def merged(events):
     """A warp's events at one line between two waits are one, wherever the compiler put them; and a
-    copy by the engine is one with what it reads or writes of HBM."""
+    copy by TMA is one with what it reads or writes of HBM, and with the tile's other boxes."""
     kept, seen, accesses, last = [], {}, {}, {}  # by warp: by key; the last access; the last bound
     for event in events:
         warp = event.launch, event.block, event.warp
         access, before = accesses.get(warp), last.get(warp)
-        asked = event.what, event.name, event.barrier, event.number
         if event.what in BOUNDS:
             seen[warp], accesses[warp] = {}, None
-        if event.what in COPIES and before and asked == (before.what, before.name, before.barrier,
-                                                         before.number):
-            # Another box of the same tile, whose accesses may have been told with the first one's.
-            before.absorb(event)
-            before.amount += event.amount
-            if access:
-                before.absorb(access)
+            if event.what in COPIES and access:
                 kept.remove(access)
-        elif event.what in COPIES and access:
-            last[warp] = access
-            access.what, access.name, access.barrier, access.number = asked
-            access.amount = event.amount
-            access.absorb(event)
-        elif event.what in BOUNDS:
+                event.direction = access.direction
+                event.absorb(access)
+            if event.what in COPIES and before and event.asked() == before.asked():
+                before.amount += event.amount
+                before.absorb(event)
+                continue
             last[warp] = event
             if event.what != "round":
                 kept.append(event)
+            continue
+        if event.what == "store" and event.line and access and (
+                (access.file, access.line) == (event.file, event.line)):
+            event.source = access
+        one = seen.setdefault(warp, {}).setdefault(
+            (event.what, event.name, event.file, event.line, event.since), event)
+        if one is event:
+            kept.append(event)
         else:
-            if (event.what == "store" and event.line and access and access.direction == "read" and
-                    (access.file, access.line) == (event.file, event.line)):
-                event.source = access
-            one = seen.setdefault(warp, {}).setdefault(
-                (event.what, event.name, event.file, event.line, event.since), event)
-            if one is event:
-                kept.append(event)
-            else:
-                one.absorb(event)
-                one.source = one.source or event.source
-            if event.direction:
-                accesses[warp] = one
+            one.absorb(event)
+        if event.direction:
+            accesses[warp] = one
     return kept
