@@ -293,9 +293,8 @@ class PageTest(unittest.TestCase):
                                       "document.activeElement.ariaLabel || ''"))
             if reached[-1].startswith("Arrays in HBM"):
                 self.assertRegex(self.text("tip"), r"Q: [\d,]+ B read, 0 B written so far\. K: ")
-        for control in ("help-button", "play", "scrubber", "speed", "sms", "The next SM",
-                        "Zoom in"):
-            self.assertIn(control, reached)
+        self.assertLessEqual({"help-button", "play", "scrubber", "speed", "sms", "Zoom in"},
+                             set(reached))
         self.assertEqual([name for name in reached if name.startswith("Tiles of S")][:2],
                          [self.label(".scores", pane) for pane in (0, 1)])
 
