@@ -176,13 +176,10 @@ class Glossary(unittest.TestCase):
     @staticmethod
     def section(path, heading):
         """The text under a heading, those below it included."""
-        lines = without_code(read(path), lambda code: code[0].replace("\n#", "\n ")).splitlines()
-        begin = next(i for i, line in enumerate(lines)
-                     if line.startswith("#") and Links.anchor(line) == heading)
-        depth = len(lines[begin].split()[0])
-        end = next((i for i in range(begin + 1, len(lines))
-                    if re.match(f"#{{1,{depth}}} ", lines[i])), len(lines))
-        return "\n".join(lines[begin:end])
+        text = without_code(read(path), lambda code: code[0].replace("\n#", "\n "))
+        head = next(head for head in re.finditer(r"^(#+) .*", text, re.MULTILINE)
+                    if Links.anchor(head[0]) == heading)
+        return re.split(rf"^#{{1,{len(head[1])}}} ", text[head.end():], flags=re.MULTILINE)[0]
 
 
 class Drawings(unittest.TestCase):
