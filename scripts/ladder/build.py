@@ -96,10 +96,10 @@ def quietly(command, what, log):
                               stderr=subprocess.STDOUT,
                               env={**os.environ, "NINJA_STATUS": "[%f/%t] "}) as process:
             try:
-                status = wait_for(process, at)
+                wait_for(process, at)
             finally:
                 progress.clear()
-    return status, read(log)
+    return process.returncode, read(log)
 
 
 def read(log):
