@@ -141,7 +141,8 @@ class Lessons(unittest.TestCase):
         text = LADDER if command.text == "scripts/run" else command.text
         text = text.replace("scripts/exercise ",
                             f"scripts/exercise --build '{os.path.dirname(BIN)}' ")
-        done = in_scratch(text.replace("scripts/diff --stat", f"scripts/diff --bin '{BIN}' --stat"))
+        text = text.replace("scripts/diff --stat", f"scripts/diff --bin '{BIN}' --stat")
+        done = in_scratch(text)
         # What ends in an ellipsis is progress, shown where a machine is slow.
         actual = [line for line in done.stdout.strip("\n").splitlines() if not line.endswith(" …")]
         expected = "\n".join(command.output).strip("\n").splitlines()

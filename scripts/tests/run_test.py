@@ -1,5 +1,5 @@
-"""Tests of scripts/run without its building: over programs that do what they are told to. (Units are
-those of README's tables, see results_test.)
+"""Tests of scripts/run without its building: over programs that do what they are told to. (Of units
+README's tables are the test, in results_test.)
 
 Run alone: python3 scripts/tests/run_test.py
 """
