@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 from ladder.console import GOOD, WRONG_RESULT, Progress, Stop, run_command
-from ladder.files import ROOT, read_json
+from ladder.files import ROOT, read, read_json
 from ladder.programs import wait_for
 
 
@@ -97,11 +97,6 @@ def quietly(command, what, log):
             finally:
                 progress.clear()
     return process.returncode, read(log)
-
-
-def read(log):
-    with open(log, encoding="utf-8", errors="replace") as file:
-        return file.read()
 
 
 if __name__ == "__main__":

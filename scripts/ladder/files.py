@@ -19,6 +19,11 @@ def course_pages():
             for path in sorted(glob.glob(os.path.join(ROOT, pattern), recursive=True))]
 
 
+def read(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
 # ---- what is measured: a file a GPU, and sim.json ----
 
 
@@ -30,8 +35,7 @@ def parsed(text):
 
 def read_json(path, missing=None):
     try:
-        with open(path, encoding="utf-8") as file:
-            return parsed(file.read())
+        return parsed(read(path))
     except FileNotFoundError:
         return missing
     except OSError as error:
