@@ -15,13 +15,12 @@ import re
 import sys
 import unittest
 
-from base import ROOT, SCRIPTS, read, write
+from base import FENCE, ROOT, SCRIPTS, read, write
 from ladder.files import course_pages
 
 LOCK = os.path.join(SCRIPTS, "tests/numbers.txt")
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 GENERATED = re.compile(r"<!-- (\w+):begin -->.*?<!-- \1:end -->", re.DOTALL)
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 CHECKED = ("console", "cuda", "cpp")  # by lessons_test and pages_test; other fences are text
 
 
