@@ -132,7 +132,8 @@ class Links(unittest.TestCase):
     def test_they_lead_somewhere(self):
         count = 0
         for path in [*course_pages(), *glob.glob(os.path.join(ROOT, "common/*.md"))]:
-            for link in re.findall(r"(?:\]\(|src(?:set)?=\")([^)\s\"]+)", FENCE.sub("", read(path))):
+            for link in re.findall(r"(?:\]\(|src(?:set)?=\")([^)\s\"]+)",
+                                   FENCE.sub("", read(path))):
                 if re.match(r"\w+:", link):
                     continue
                 count += 1
