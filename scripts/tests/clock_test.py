@@ -17,7 +17,7 @@ import unittest.mock
 from base import ROOT, SCRIPTS, SECONDS, Scratch, argument, read
 from ladder.bench import clock, profile
 from ladder.console import NO_DEVICE, Stop
-from ladder.figures.profile import profile_table
+from ladder.figures.tables import profile_table
 from ladder.files import machine_of
 from ladder.npy import npy
 

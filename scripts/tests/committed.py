@@ -49,10 +49,9 @@ class Changed(Scratch):
     def records(self, of=None, **wanted):
         return [r for r in (of or self.gpu)["records"] if like(r, **wanted)]
 
-    def said(self, name=GPU):
-        """The figures' data, and what is said of those that lack some."""
-        lines = []
-        return figure_data(Files(name), lines.append), "\n".join(lines)
+    def figures(self, name=GPU):
+        """The data of those that have some."""
+        return {name: data for name, data in figure_data(Files(name)).items() if data}
 
     def table(self, name, file=GPU):
         return table(Files(file), name)

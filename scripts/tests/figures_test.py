@@ -15,8 +15,7 @@ import unittest.mock
 from base import RESULTS, ROOT, SCRIPTS, Scratch, like
 from committed import COMMITTED, GPU, OTHER, PICKLED, Changed
 from ladder.figures import names, style
-from ladder.figures.gallery import FIGURES, digest, figure_data
-from ladder.figures.measured import Files
+from ladder.figures.gallery import FIGURES, digest
 from ladder.figures.pages import TABLES
 
 
@@ -49,7 +48,7 @@ class Figures(Changed):
                 (without(dtype="fp16"), "", fp16),
                 (having("--block", GPU), "", ""),
                 (having("--block", GPU, "sim.json"), "block_size", ""),
-                (having("--check full", GPU), "", ""),
+                (having("--check full", GPU), "error", ""),
                 (without("sim.json"), "shared_roof fp8_error", "visits shared_roof fp8_error"),
                 (lambda: self.data.pop("traces.json"), "access pipeline pipeline_bwd", ""),
                 (lambda: self.data.pop("clock.json"), "pipeline_measured", ""),
@@ -58,23 +57,12 @@ class Figures(Changed):
                 (lambda: self.other.update(ceilings=None), *two), (without(OTHER), *two)):
             self.as_it_was()
             change()
-            data, said = self.said()
+            data = self.figures()
             nothing = {name for name in TABLES if self.table(name).startswith("*Not measured yet")}
             with self.subTest(figures=figures, tables=tables):
                 self.assertEqual(set(FIGURES) - set(data), set(figures.split()))
-                self.assertEqual({line.split()[0] for line in said.splitlines()},
-                                 set(figures.split()))
                 self.assertEqual(nothing, set(tables.split()))
                 self.check(data)
-
-    def test_the_sim_alone(self):
-        data = figure_data(Files("sim.json"))
-        self.assertEqual(set(data), {"traffic", "workspace", "block_size", "access", "pipeline",
-                                     "pipeline_measured", "pipeline_bwd", "error", "fp8_error"})
-        self.check(data)
-        for table, words in (("ladder", "Times are"), ("claims", "Ours are times")):
-            self.assertIn(words, self.table(table))
-            self.assertNotIn(words, self.table(table, "sim.json"))
 
     def check(self, data):
         """Of every figure: captions, lines of points that a logarithm has, and in each panel a
@@ -95,7 +83,7 @@ class Figures(Changed):
     def test_which_step_stands_for_a_rung(self):
         """The last that ran, of those that run on this GPU; never one beside the ladder."""
         def shown():
-            data = self.said()[0]
+            data = self.figures()
             return ([bar["label"] for panel in data["speedup"]["panels"] for bar in panel["bars"]
                      if bar["default"] and bar["label"][:2] in "05 06"][::2],
                     [line["label"] for line in data["tflops_fwd"]["panels"][0]["lines"]
@@ -107,11 +95,10 @@ class Figures(Changed):
         self.assertEqual(shown(), (["05 mma", "06 mma"], ["05 mma"]))
         self.drop(self.gpu, lambda c, r: r["variant"] == "mma" and r["rung"] == "06_backward"
                   or r["variant"] == "stored")
-        data = self.said()[0]
+        data = self.figures()
         self.assertEqual([(bar["label"], bar["default"])
                           for bar in data["speedup"]["panels"][2]["bars"]],
                          [("06 deterministic", False)])
-        self.assertIn("06 bwd", json.dumps(data["traffic"]["panels"][1]))  # the sim's stands
         self.assertNotIn("tflops_bwd", data)
 
     def test_a_rung_that_is_added_shows_up(self):
@@ -123,7 +110,7 @@ class Figures(Changed):
                 if like(record, rung="05_flash_v2", variant="mma"):
                     of["commands"].append(command.replace("05_flash_v2", "07_toy"))
                     of["records"].append({**record, "rung": "07_toy", "variant": "toy"})
-        data = self.said()[0]
+        data = self.figures()
         bar = data["speedup"]["panels"][0]["bars"][-1]
         self.assertEqual((bar["label"], bar["default"]), ("07 toy", True))
         for name in ("speedup", "tflops_fwd", "traffic", "roofline", "error", "two_gpus"):
@@ -132,22 +119,13 @@ class Figures(Changed):
         self.assertIn("| [07_toy](07_toy/README.md) | `toy` | ", self.table("ladder"))
         self.assertIn("ours is 07's `toy` forward and 06's `sm90` backward.", self.table("peers"))
 
-    def test_the_ladders_first_step_is_what_others_are_compared_with(self):
-        self.gpu["steps"] = [s for s in self.gpu["steps"] if s["rung"] != "00_naive"]
-        self.drop(self.gpu, lambda c, r: r["rung"] == "00_naive")
-        del self.data["sim.json"]
-        panel = self.said()[0]["speedup"]["panels"][0]
-        self.assertEqual(panel["title"], "forward, d = 64, against 01")
-        self.assertEqual([bar["label"] for bar in panel["bars"] if bar["value"] == 1], ["01 tile"])
-        self.assertIn("| × 01 |", self.table("ladder"))
-
     def test_two_gpus(self):
-        about = self.said()[0]["two_gpus"]
+        about = self.figures()["two_gpus"]
         # The same whichever of the files is drawn: the GPU with less bandwidth comes first.
-        self.assertEqual(self.said(OTHER)[0]["two_gpus"], about)
+        self.assertEqual(self.figures(OTHER)["two_gpus"], about)
         for record in self.records(rung="02_safe_softmax"):
             record["smem_bytes"] += 1
-        self.assertNotIn("02 safe", json.dumps(self.said()[0]["two_gpus"]))
+        self.assertNotIn("02 safe", json.dumps(self.figures()["two_gpus"]))
         table = self.table("two_gpus_steps")
         self.assertNotIn("| 02 `safe` |", table)
         self.assertRegex(table, "not the same in both files: 02 `safe`")
@@ -156,7 +134,7 @@ class Figures(Changed):
             for record in self.data[file]["records"]:
                 record["dram_read_bytes"] = None
         self.assertRegex(self.table("two_gpus_steps"), r"\| 00 `naive` \| .* ms \| 1.\d\d \| – \|")
-        self.assertIsNone(self.said()[0]["two_gpus"]["panels"][0]["rows"][0]["expected"])
+        self.assertIsNone(self.figures()["two_gpus"]["panels"][0]["rows"][0]["expected"])
 
     def test_the_digest_is_of_the_data_and_of_the_code_that_draws_it(self):
         for name, one in FIGURES.items():
@@ -173,7 +151,7 @@ class Figures(Changed):
         import numpy as np
         from matplotlib.text import Text
         from matplotlib.transforms import Bbox
-        for name, data in self.said()[0].items():
+        for name, data in self.figures().items():
             figure = FIGURES[name].draw(plt, data)
             figure.canvas.draw()
             drawn = figure.get_tightbbox(figure.canvas.get_renderer())
@@ -214,7 +192,8 @@ class Command(Scratch):
         before = self.read("one/error.svg")
         os.unlink(self.at("one/error.svg"))
         self.write(GPU, {**COMMITTED[GPU], "ceilings": None})
-        self.plot(GPU, "--out", "one", "--only", "error")
+        self.assertIn("roofline is left out: scripts/figures measure --grid paper measures it",
+                      self.plot(GPU, "--out", "one", "--only", "error").stderr)
         self.assertEqual(self.read("one/error.svg"), before)
         self.assertFalse(os.path.exists(self.at("one/roofline.svg")))
 
@@ -244,8 +223,9 @@ class Command(Scratch):
                                                                         "scripts/figures measure")):
             self.write(GPU, text)
             self.assertIn(why, self.plot(GPU, "--check", status=2).stderr)
-        self.assertIn("there is no nosuch.json",
-                      self.plot("nosuch.json", "--check", status=2).stderr)
+        for name in ("nosuch.json", "sim.json"):
+            self.assertIn(f"{name} holds no GPU's measurements",
+                          self.plot(name, "--check", status=2).stderr)
         self.assertIn("there are speedup", self.plot("--only", "x", status=2).stderr)
 
 

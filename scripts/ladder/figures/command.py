@@ -2,8 +2,7 @@
 
 FILE is what was measured on a GPU, by default in scripts/results the file with the newest date of
 its own; the sim's counts (sim.json) and traces (traces.json) are found beside it, and the marks of
-scripts/figures clock (clock.json). FILE may be sim.json itself. What the files do not have is left
-out and said.
+scripts/figures clock (clock.json). What the files do not have is left out and said.
 
 {figures}
 
@@ -40,7 +39,7 @@ def parse(arguments=None):
         subsequent_indent=" " * 20) for figure in FIGURES.values())
     parser = Parser("scripts/figures draw", __doc__.format(figures=figures))
     parser.add_argument("file", nargs="?", metavar="FILE",
-                        help="(default the newest in scripts/results, or else its sim.json)")
+                        help="(default the newest in scripts/results)")
     parser.add_argument("--out", metavar="DIR",
                         help="where figures go (default scripts/results/figures)")
     parser.add_argument("--only", metavar="NAME,...", type=lambda text: text.split(","),
@@ -57,7 +56,7 @@ def parse(arguments=None):
 
 def plot(options):
     out = options.out or os.path.join(RESULTS, "figures")
-    files = Files(options.file or newest_measured() or os.path.join(RESULTS, "sim.json"))
+    files = Files(options.file or newest_measured() or RESULTS)
     pages = course_pages() if options.readme is True else [options.readme] * bool(options.readme)
     if options.check:
         found = [*stale_figures(files, out), *stale_tables(files, pages)]

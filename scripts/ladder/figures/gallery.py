@@ -5,17 +5,16 @@ draws the data with matplotlib.
 """
 
 import collections
+import contextlib
 import hashlib
 import inspect
 import io
 import json
 import os
-import re
 import sys
 from functools import partial
 
-from ladder.figures import (decode, errors, memory, names, pipeline, rates, shared_roof, style,
-                            two_gpus)
+from ladder.figures import errors, memory, names, pipeline, rates, style, two_gpus
 from ladder.figures.measured import Missing
 from ladder.files import write_whole
 
@@ -38,7 +37,7 @@ FIGURES = {figure.name: figure for figure in (
            "HBM traffic: what the kernels ask for, each byte once, and what DRAM served."),
     Figure("roofline", rates.roofline, rates.draw_roofline, PAPER,
            "Each rung at its own intensity, under the ceilings that were measured."),
-    Figure("decode", decode.decode, decode.draw_decode, DECODE,
+    Figure("decode", rates.decode, rates.draw_decode, DECODE,
            "Decoding: the rate at which K and V are read, as a share of a device copy's."),
     Figure("two_gpus", two_gpus.two_gpus, two_gpus.draw_two_gpus, PAPER, two_gpus.CAPTION),
     Figure("workspace", memory.workspace, memory.draw_workspace, SIM,
@@ -58,25 +57,23 @@ FIGURES = {figure.name: figure for figure in (
     Figure("pipeline_bwd", partial(pipeline.pipeline, name="pipeline_bwd"),
            pipeline.draw_boxes, SIM,
            "The backward pass in the same way: five products a step, and dQ on its way out."),
-    Figure("shared_roof", shared_roof.shared_roof, shared_roof.draw_shared_roof, BOTH,
+    Figure("shared_roof", memory.shared_roof, memory.draw_shared_roof, BOTH,
            "The backward pass against shared memory: a step can be no faster than its bytes."),
-    Figure("error", errors.error, errors.draw_error, SIM,
+    Figure("error", errors.error, errors.draw_error, PAPER,
            "The largest error of each step against float64, and its tolerance."),
     Figure("fp8_error", errors.fp8_error, errors.draw_fp8_error, SIM,
            "FP8 beside fp16: what each remedy brings alone, and what leaving it out costs."),
 )}
 
 
-def figure_data(files, say=lambda text: None):
-    """{name: data} of what can be drawn; says what is left out."""
-    found = {}
+def figure_data(files):
+    """{name: data}, None where it is not measured."""
+    found = dict.fromkeys(FIGURES)
     for name, figure in FIGURES.items():
-        try:
+        with contextlib.suppress(Missing):
             # Six digits: what a figure can show, and the same on every machine.
             found[name] = json.loads(json.dumps(figure.data(files)),
                                      parse_float=lambda text: float(f"{float(text):.6g}"))
-        except Missing:
-            say(f"{name} is left out: {figure.command} measures it")
     return found
 
 
@@ -88,43 +85,38 @@ def digest(name, data):
     return "ladder-sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def render(plt, name, data):
-    """The SVG, with the digest inside."""
-    figure = FIGURES[name].draw(plt, data)
-    out = io.BytesIO()
-    figure.savefig(out, format="svg", metadata={
-        "Date": None, "Creator": None, "Title": data["title"], "Description": digest(name, data)})
-    plt.close(figure)
-    return out.getvalue()
-
-
 def draw(files, out, only=None):
-    """Writes what the files have of FIGURES (of `only` alone) into a folder, and says on stderr
-    what is left out."""
+    """Writes what the files have of FIGURES (of `only` alone) into a folder, with their digests
+    inside, and says on stderr what is left out."""
     plt = style.pyplot()
-    data = figure_data(files, lambda text: print(text, file=sys.stderr))
     os.makedirs(out, exist_ok=True)
-    for name in FIGURES:
+    for name, data in figure_data(files).items():
         path = os.path.join(out, f"{name}.svg")
-        if name in data and name in (only or FIGURES):
-            write_whole(path, render(plt, name, data[name]))
-            print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
-        elif name not in data and os.path.exists(path):
-            os.unlink(path)
-            print(f"Removed {os.path.relpath(path)}: no data for it any more.", file=sys.stderr)
+        if not data:
+            said = f"{name} is left out: {FIGURES[name].command} measures it"
+            if os.path.exists(path):
+                os.unlink(path)
+        elif name in (only or FIGURES):
+            figure, svg = FIGURES[name].draw(plt, data), io.BytesIO()
+            figure.savefig(svg, format="svg", metadata={
+                "Date": None, "Creator": None, "Title": data["title"],
+                "Description": digest(name, data)})
+            plt.close(figure)
+            write_whole(path, svg.getvalue())
+            said = f"Wrote {os.path.relpath(path)}."
+        else:
+            continue
+        print(said, file=sys.stderr)
 
 
 def stale_figures(files, out):
     """Lines that say which of a folder do not show what the files say."""
-    data = figure_data(files)
-    for name in FIGURES:
-        path = os.path.join(out, f"{name}.svg")
-        text = ""
+    for name, data in figure_data(files).items():
+        path, text = os.path.join(out, f"{name}.svg"), ""
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
                 text = file.read()
-        found = re.search("ladder-sha256:[0-9a-f]{64}", text)
-        if name not in data and text:
+        if text and not data:
             yield f"{os.path.relpath(path)} shows what the files no longer have"
-        elif name in data and (not found or found[0] != digest(name, data[name])):
+        elif data and digest(name, data) not in text:
             yield f"{os.path.relpath(path)} is {'stale' if text else 'missing'}"

@@ -8,15 +8,14 @@ import sys
 from ladder import course
 from ladder.console import BAD_USAGE, Stop
 from ladder.figures.claims import claims_table
-from ladder.figures.decode import decode_table
 from ladder.figures.errors import fp8_error_table, fp8_times_table
 from ladder.figures.gallery import DECODE, FIGURES, PAPER, SIM, figure_data
 from ladder.figures.measured import Missing
-from ladder.figures.profile import profile_table
-from ladder.figures.shared_roof import shared_roof_table
-from ladder.figures.tables import ladder_table, peers_table, ratios_table, steps_table
+from ladder.figures.memory import shared_roof_table
+from ladder.figures.rates import decode_table
+from ladder.figures.tables import (ladder_table, peers_table, profile_table, ratios_table,
+                                   steps_table, visits_tables)
 from ladder.figures.two_gpus import two_gpus_table
-from ladder.figures.visits import visits_tables
 from ladder.files import ROOT, write_whole
 
 
@@ -25,8 +24,9 @@ def figure_list(files):
     lines = []
     for name, data in figure_data(files).items():
         caption = FIGURES[name].caption
-        lines += [f"**{data['title']}.** {caption}", "",
-                  f"![{caption}](scripts/results/figures/{name}.svg)", ""]
+        if data:
+            lines += [f"**{data['title']}.** {caption}", "",
+                      f"![{caption}](scripts/results/figures/{name}.svg)", ""]
     return lines[:-1]
 
 
