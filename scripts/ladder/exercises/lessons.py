@@ -42,10 +42,10 @@ def plain(text):
 
 
 def formula(tex):
-    for old, new in (("\\cdot", "·"), ("\\times", "×"), ("\\infty", "∞"), ("\\lceil", "⌈"),
-                     ("\\rceil", "⌉"), ("\\mathrm{scale}", "scale"), ("\\circ", "∘"),
-                     ("\\max", "max"), ("\\ln", "ln"), ("\\le", "≤"), ("\\approx", "≈"),
-                     ("\\lVert", "‖"), ("\\rVert", "‖"), ("\\alpha", "α"), ("\\hat O", "Ô"),
-                     ("\\sqrt{d}", "√d"), ("{,}", ","), ("\\", ""), ("{", ""), ("}", "")):
+    tex = re.sub(r"\\frac(\w|\{\w+\})(\w|\{\w+\})", r"\1/\2", tex)
+    for old, new in (("\\cdot", "·"), ("\\infty", "∞"), ("\\mathrm", ""), ("\\circ", "∘"),
+                     ("\\le", "≤"), ("\\approx", "≈"), ("\\lVert", "‖"), ("\\rVert", "‖"),
+                     ("\\alpha", "α"), ("\\hat O", "Ô"), ("\\sqrt", "√"), ("^\\top", "ᵀ"),
+                     ("\\hat V", "V̂"), ("{,}", ","), ("\\", ""), ("{", ""), ("}", "")):
         tex = tex.replace(old, new)
     return tex
