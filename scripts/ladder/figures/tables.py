@@ -60,10 +60,7 @@ def peers_table(files):
                     " / ".join(rate_text(of.get(n)) for of in (mine, *others[:2]))
                     for n in lengths)])
     need(rows)
-    names = [f"{number(rung)}'s `{variant}`{' backward' if way == 'bwd' else ''}"
-             for way, (rung, variant) in ours.items()]
-    if len(names) > 1:
-        names[0] += " forward"
+    names = [f"{number(rung)}'s `{variant}` {WAYS[way]}" for way, (rung, variant) in ours.items()]
     apart = [library(backend) for backend in ("flash", "cudnn")
              if not all(gpu.in_turn(way, backend, step) for way, step in ours.items())]
     summary = []
