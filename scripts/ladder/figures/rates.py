@@ -74,7 +74,7 @@ def tflops(files, direction):
         lines = [{**files.look(step), "dashed": not files.gpu.is_default(step)} for step in steps]
         lines += [{"rung": backend, "label": PEER_NAMES[backend]} for backend in PEERS]
         for one, line in zip([*steps, *PEERS], lines):
-            line |= series(files.gpu.rates(direction, one, d, causal))
+            line |= series(files.gpu.rates_by_n(direction, one, d, causal))
         if steps:
             panels.append({"title": point_text(d, causal),
                            "lines": [line for line in lines if line["x"]]})
