@@ -295,18 +295,17 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
     const Progress progress("checking against the float64 reference");
     Report& r = reports.front();
     const std::vector<int> rows = rows_to_check(p, options.check);
-    std::optional<Reference> quantised;  // of a plan, so that no other run shares it
-    if (plans.forward.quantisation)
-      quantised.emplace(p, inputs, variant.rounding, rows, plans.forward.quantisation);
-    const Reference& reference =
-        quantised
-            ? *quantised
-            : shared.references.try_emplace(variant.rounding, p, inputs, variant.rounding, rows)
-                  .first->second;
+    const auto reference_of = [&](const auto& quantisation) -> const Reference& {
+      return shared.references
+          .try_emplace({variant.rounding, quantisation}, p, inputs, variant.rounding, rows,
+                       quantisation)
+          .first->second;
+    };
+    const Reference& reference = reference_of(plans.forward.quantisation);
     r.errors = {reference.check_o(out.O)};
     if (variant.has_lse) r.errors->push_back(reference.check_lse(out.LSE));
     if (plans.forward.quantisation)
-      r.errors->push_back(reference.compare_with_full_precision(out.O));
+      r.errors->push_back(reference_of(std::nullopt).compare_with_full_precision(out.O));
     r.overflowing_rows = reference.overflowing_rows();
     if (!r.pass() && !variant.max_subtracted_by.empty() && r.overflowing_rows > 0)
       fmt::print(stderr,

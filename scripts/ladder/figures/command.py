@@ -131,7 +131,7 @@ def stale(files, out, pages):
 
 def plot(options):
     out = options.out or os.path.join(RESULTS, "figures")
-    files = Files(options.file or newest_measured() or RESULTS)
+    files = Files(options.file or newest_measured() or os.path.join(RESULTS, "GPU.json"))
     pages = course_pages() if options.readme is True else [options.readme] * bool(options.readme)
     if options.check:
         found = list(stale(files, out, pages))

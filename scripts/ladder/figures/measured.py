@@ -7,7 +7,7 @@ import re
 
 from ladder.console import BAD_USAGE, Stop
 from ladder.figures.names import label
-from ladder.files import newest_measured, parsed
+from ladder.files import newest_measured, read_json
 from ladder.programs import Step
 from ladder.records import flops
 from ladder.steps import Ladder
@@ -148,18 +148,6 @@ class Measured:
 
 EMPTY = {"machine": {"gpu": None}, "ceilings": None, "steps": [], "commands": [], "records": [],
          "peers": [], "skipped": []}
-
-
-def read_json(path, missing=None):
-    try:
-        with open(path, encoding="utf-8") as file:
-            return parsed(file.read())
-    except (FileNotFoundError, IsADirectoryError):
-        return missing
-    except OSError as error:
-        raise Stop(f"cannot read {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
-    except ValueError as error:
-        raise Stop(f"{os.path.relpath(path)} is no JSON: {error}", BAD_USAGE) from None
 
 
 class Files:
