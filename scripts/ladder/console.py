@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import signal
 import sys
 import textwrap
@@ -23,22 +22,13 @@ class Stop(Exception):
         self.status = status
 
 
-def printable(text):
-    """A message with what a terminal would obey written out: an argument quoted in it may hold
-    anything. Line breaks stay."""
-    return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
-
-
 class Parser(argparse.ArgumentParser):
-    """argparse's, whose help is that of a module, and with printable messages."""
+    """argparse's, whose help is that of a module."""
 
     def __init__(self, prog, doc=None, **more):
         if doc:
             more["description"], more["epilog"] = doc.split("\n\n", 1)
         super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **more)
-
-    def error(self, message):
-        super().error(printable(message))
 
 
 class Progress:
@@ -100,13 +90,13 @@ def run_command(name, work, interrupted="interrupted"):
 
     signal.signal(signal.SIGTERM, terminated)
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # not every locale knows all of our characters
+        stream.reconfigure(encoding="utf-8", errors="replace")  # whatever the locale
     try:
         status = work()
         sys.stdout.flush()
         return status
     except Stop as stop:
-        print(f"{name}: {printable(str(stop))}", file=sys.stderr)
+        print(f"{name}: {stop}", file=sys.stderr)
         return stop.status
     except KeyboardInterrupt:
         if interrupted:

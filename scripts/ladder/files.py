@@ -29,19 +29,22 @@ def parsed(text):
     return json.loads(text)
 
 
-def machine_of(path):
-    """Whose measurements these are, as the file says; None where it holds none, or is not there."""
+def read_json(path, missing=None):
     try:
         with open(path, encoding="utf-8") as file:
-            data = parsed(file.read())
+            return parsed(file.read())
     except FileNotFoundError:
-        return None
+        return missing
     except OSError as error:
         raise Stop(f"cannot read {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
-    except ValueError:
-        return None
-    machine = data.get("machine") if isinstance(data, dict) else None
-    return machine if isinstance(machine, dict) else None
+    except ValueError as error:
+        raise Stop(f"{os.path.relpath(path)} is no JSON: {error}", BAD_USAGE) from None
+
+
+def machine_of(path):
+    """Whose measurements these are, as the file says; {} where it holds none, or is not there."""
+    machine = read_json(path, {}).get("machine")
+    return machine if isinstance(machine, dict) else {}
 
 
 def short_name(gpu):
@@ -55,7 +58,7 @@ def file_of(gpu, folder=RESULTS):
     if gpu is None:
         return os.path.join(folder, "sim.json")
     path = os.path.join(folder, f"{short_name(gpu).lower()}.json")
-    if (machine_of(path) or {}).get("gpu") in (None, gpu):
+    if machine_of(path).get("gpu") in (None, gpu):
         return path
     return os.path.join(folder, "-".join(re.findall(r"\w+", gpu.lower())) + ".json")
 
@@ -66,7 +69,7 @@ def newest_measured(folder=RESULTS, but=None):
     default."""
     found = []
     for path in glob.glob(os.path.join(folder, "*.json")):
-        machine = machine_of(path) or {}
+        machine = machine_of(path)
         if machine.get("gpu") not in (None, but):
             found.append((machine.get("date") or "", os.path.basename(path), path))
     return max(found)[-1] if found else None

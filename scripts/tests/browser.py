@@ -45,12 +45,9 @@ class Browser:
             self.call(domain + ".enable")
 
     def close(self):
-        self.pipe.close()  # by which it ends
-        try:
-            self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.pipe.close()
+        self.process.terminate()
+        self.process.wait(SECONDS)
         shutil.rmtree(self.profile, ignore_errors=True)
 
     def call(self, method, **parameters):
@@ -84,11 +81,11 @@ class Browser:
             if event["params"]["entry"]["level"] == "error":
                 self.errors.append(event["params"]["entry"]["text"])
 
-    def size(self, width, height, scale=1, mobile=False):
+    def size(self, width, height, scale=1):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
-                  deviceScaleFactor=scale, mobile=mobile)
+                  deviceScaleFactor=scale, mobile=False)
 
-    def prefer(self, colour, motion="no-preference"):
+    def prefer(self, colour="light", motion="no-preference"):
         self.call("Emulation.setEmulatedMedia", features=[
             {"name": "prefers-color-scheme", "value": colour},
             {"name": "prefers-reduced-motion", "value": motion}])
@@ -120,10 +117,12 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, modifiers=8 if shift else 0,
                       windowsVirtualKeyCode=9 if key == "Tab" else 0, **more)
 
-    def mouse(self, kind, x, y):
-        """kind: mousePressed, mouseReleased or mouseMoved."""
-        button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
-        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
+    def mouse(self, x, y, *kinds):
+        """kinds: mousePressed, mouseReleased; mouseMoved as if a button were held."""
+        for kind in kinds:
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, clickCount=1,
+                      button="left", buttons=int(kind == "mouseMoved"))
+        self.drawn()
 
     def drawn(self):
         """Waits until what was asked for is on the screen."""

@@ -70,11 +70,8 @@ def pattern(lines):
 
 
 def close(a, b):
-    """Equal to two significant digits, or closer than half a unit in them (7.549 and 7.551)."""
-    if a == b or f"{a:.1e}" == f"{b:.1e}":
-        return True
-    smaller = min(abs(a), abs(b))
-    return smaller > 0 and abs(a - b) < 0.05 * 10 ** math.floor(math.log10(smaller))
+    """Equal to two significant digits, or nearly so (7.549 and 7.551)."""
+    return f"{a:.1e}" == f"{b:.1e}" or math.isclose(a, b, rel_tol=0.005)
 
 
 def same(expected, actual):

@@ -39,6 +39,7 @@ def put_in_order(trace):
             if not moved:
                 break
         now = max(end_of(event, meetings) for event in last.values())
+        put_landings(events, "order")
     return meetings
 
 
@@ -47,6 +48,19 @@ def end_of(event, meetings):
     parts = meetings[event.awaits][1] if event.awaits is not None else []
     event.order[1] = 1 + max(one.order[0] for one in (event, *parts))
     return event.order[1]
+
+
+def put_landings(events, clock):
+    """Gives each event of a block, after from and to, when somebody first knew that the meeting was
+    complete in which it takes part."""
+    over = {}
+    for event in events:
+        end = getattr(event, clock)[1]
+        over[event.awaits] = min(over.get(event.awaits, end), end)
+    for event in events:
+        begin, end = getattr(event, clock)
+        until = end if event.lands is None else max(over.get(event.lands, end), begin)
+        getattr(event, clock).append(until)
 
 
 def meet(events, meetings):
@@ -152,4 +166,5 @@ def place_block(events, times, start):
                              for part in (i - 1, i)]
             event.model, now, waiting = [begin, until], until, []
         end = max(end, now)
+    put_landings(events, "model")
     return end

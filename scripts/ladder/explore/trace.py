@@ -15,6 +15,9 @@ WAITS = ("__syncthreads", "mbarrier_wait", "named_barrier_sync", "cp_async_wait"
 SIGNALS = ("mbarrier_arrive", "named_barrier_arrive", "cp_async_commit")
 COPIES = (*LOADS, *STORES)
 BOUNDS = (*WAITS, *SIGNALS, *COPIES, "wgmma", "exit", "round")
+# Who does what a warp starts.
+ENGINES = {"read": "cp.async", "wgmma": "tensor cores", **dict.fromkeys(LOADS, "TMA"),
+           "tma_store": "TMA stores", "bulk_add": "TMA additions"}
 
 
 def place(text):
@@ -45,12 +48,19 @@ class Event:
         self.tile = None           # [first row, past the last, first key, past the last] of S
         self.fills = []            # [begin, end, array, first row, last] of shared memory
         self.reads = []            # [begin, end] of it
-        self.order, self.model = [-1, -1], None  # [from, to] by either clock
+        # By either clock [from, to], and until when what the event starts is under way.
+        self.order, self.model = [-1, -1], None
         self.awaits = self.lands = None  # the meeting that it waits for, or takes part in
 
     def copies(self):
         """Whether it reads HBM into shared memory, by TMA or not."""
         return self.direction == "read" and any(written for _, written, _ in self.shared)
+
+    def engine(self):
+        """What goes on beside the warps, of what it starts; a load is named by its array."""
+        if self.lands is None or self.what not in ENGINES:
+            return ""
+        return ENGINES[self.what] + (" " + self.name if self.what in LOADS else "")
 
     def kind(self):
         """What the page colours it as."""
@@ -86,19 +96,14 @@ class Trace:
         self.arrays = self.plan.pop("arrays")
         self.events = merged([Event(line) for line in self.lines])
 
-    def parts_of(self, array):
-        """How many partial results of each row an array has (05's split_kv): 1 of all others."""
-        if not array.endswith("_parts"):
-            return 1
-        queries = self.head["batch"] * self.head["heads"] * self.head["seqlen"]
-        return self.arrays["l_parts"] // (queries * 4)
-
     def rows_of(self, array):
         """How many rows an array has: those of Q or of K, whichever its bytes can be shared out
-        to."""
+        to; of partial results (05's split_kv) a row of Q has several."""
         head = self.head
-        queries = head["batch"] * head["heads"] * head["seqlen"] * self.parts_of(array)
+        queries = head["batch"] * head["heads"] * head["seqlen"]
         keys = head["batch"] * head["kv_heads"] * head["seqlen_kv"]
+        if array.endswith("_parts"):
+            queries = self.arrays["l_parts"] // 4
         of_keys = array.lstrip("d")[:1] in ("K", "V")
         for rows in (keys, queries) if of_keys else (queries, keys):
             if self.arrays[array] % rows == 0:

@@ -6,7 +6,7 @@ import re
 
 from ladder.console import BAD_USAGE, Stop
 from ladder.figures.names import POINTS, label
-from ladder.files import newest_measured, parsed
+from ladder.files import newest_measured, read_json
 from ladder.programs import Step
 from ladder.records import flops
 from ladder.steps import Ladder
@@ -144,18 +144,6 @@ class Measured:
 
 EMPTY = {"machine": {"gpu": None}, "ceilings": None, "steps": [], "commands": [], "records": [],
          "peers": [], "skipped": []}
-
-
-def read_json(path, missing=None):
-    try:
-        with open(path, encoding="utf-8") as file:
-            return parsed(file.read())
-    except FileNotFoundError:
-        return missing
-    except OSError as error:
-        raise Stop(f"cannot read {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
-    except ValueError as error:
-        raise Stop(f"{os.path.relpath(path)} is no JSON: {error}", BAD_USAGE) from None
 
 
 class Files:
