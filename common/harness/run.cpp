@@ -86,6 +86,11 @@ const Inputs& inputs_of(Workload& workload, Options& options, bool backward) {
   return workload.inputs;
 }
 
+[[noreturn]] void no_such_gradients(const std::string& of) {
+  bad_usage("--deterministic: no gradients of {} have the same bits on every run; leave it out",
+            of);
+}
+
 }  // namespace
 
 std::unique_ptr<Device> open_device(const Options& options) {
@@ -135,9 +140,7 @@ Variant choose_variant(const Options& options, const DeviceInfo& device) {
                               "--device sim runs it on the CPU",
                               v.name, v.needed_capability(), device.name,
                               device.compute_capability / 10, device.compute_capability % 10));
-    if (options.deterministic && !v.deterministic)
-      bad_usage("--deterministic: the gradients of {} differ from run to run; leave one out",
-                v.name);
+    if (options.deterministic && !v.deterministic) no_such_gradients(v.name);
   }
   for (auto v = all.rbegin(); v != all.rend() && options.variant.empty(); ++v) {
     if (!v->runs_on(device)) continue;
@@ -145,7 +148,7 @@ Variant choose_variant(const Options& options, const DeviceInfo& device) {
     if (!options.deterministic && v->is_default && candidates.empty())
       candidates = back_to_the_first(*v);
   }
-  if (candidates.empty()) throw std::logic_error("no variant is linked for this device");
+  if (candidates.empty()) no_such_gradients(all.front().rung);
 
   const auto has_tile = [&](const Variant* v) {
     return asked.any() || std::any_of(v->tiles.begin(), v->tiles.end(),
