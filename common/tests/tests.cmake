@@ -119,7 +119,7 @@ endfunction()
 
 # What is the same for every rung.
 add_test(NAME cli COMMAND Python3::Interpreter ${tests}/harness/cli_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Options Traces -v)
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Options -v)
 set_tests_properties(cli PROPERTIES RESOURCE_LOCK gpu)  # its counters are one program's at a time
 add_test(NAME cli_files COMMAND Python3::Interpreter ${tests}/harness/cli_files_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward -v)
