@@ -10,7 +10,7 @@ import shutil
 import subprocess
 
 from ladder.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
-from ladder.files import ROOT
+from ladder.files import ROOT, read
 from ladder.records import requested
 from ladder.sources import Source
 
@@ -18,7 +18,7 @@ PATCHES = os.path.join(ROOT, "scripts/ladder/exercises/patches")
 SECONDS = 300  # that a run may take
 
 
-class Run(collections.namedtuple("Run", "status records out err")):
+class Run(collections.namedtuple("Run", "status records err")):
     def last_words(self):
         """Why there is no result: the sim's fault, or what the program says of its options."""
         lines = [line for line in self.err.splitlines() if line.strip()]
@@ -57,10 +57,10 @@ class Lab:
                                       stdin=subprocess.DEVNULL, capture_output=True,
                                       encoding="utf-8", errors="replace", timeout=SECONDS)
             except subprocess.TimeoutExpired:
-                return Run(None, [], "", f"ran for more than {SECONDS} s")
+                return Run(None, [], f"ran for more than {SECONDS} s")
             records = [json.loads(line) for line in done.stdout.splitlines()
                        if line.startswith("{")]
-            self.runs[key] = Run(done.returncode, records, done.stdout, done.stderr)
+            self.runs[key] = Run(done.returncode, records, done.stderr)
         return self.runs[key]
 
     def run(self, command):
@@ -157,5 +157,4 @@ def rung_of(file):
 
 
 def patch_text(name):
-    with open(os.path.join(PATCHES, f"{name}.patch"), encoding="utf-8") as file:
-        return file.read()
+    return read(os.path.join(PATCHES, f"{name}.patch"))

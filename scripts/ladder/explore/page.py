@@ -38,8 +38,8 @@ def pane_of(trace, records, command):
     return {
         "title": f"{head['rung'][:2]} {head['variant']}", "command": command, "head": head,
         "plan": trace.plan, "model": model, "launches": trace.launches,
-        "arrays": [{"name": name, "bytes": size, "rows": trace.rows_of(name),
-                    "parts": trace.parts_of(name)} for name, size in trace.arrays.items()],
+        "arrays": [{"name": name, "bytes": size, "rows": trace.rows_of(name)}
+                   for name, size in trace.arrays.items()],
         "events": [told_of(event) for event in trace.events],
         "meetings": [[title, [part.index for part in parts]] for title, parts in meetings],
         "fault": fault, "files": {path: text_of(path) for path in paths if path},
@@ -48,7 +48,7 @@ def pane_of(trace, records, command):
 
 def told_of(event):
     """An event as the page has it: without what it has not, and what only led to the rest."""
-    told = {**vars(event), "kind": event.kind(), "shared": None,
+    told = {**vars(event), "kind": event.kind(), "engine": event.engine(), "shared": None,
             "source": event.source and event.source.name}
     return {name: value for name, value in told.items() if value or type(value) is int}
 

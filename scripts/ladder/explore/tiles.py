@@ -7,11 +7,11 @@ import collections
 from ladder.bench.traces import pieces
 
 PIECE = 64  # bytes of shared memory that are followed as one
-COMPUTED = " in shared memory"  # after an array's name: what did not come from HBM
 
 # From a first row of an array to the one past the last.
 Rows = collections.namedtuple("Rows", "array first last")
-ZEROS = Rows(COMPUTED, 0, 1)  # past an array's last row: neither read nor computed
+COMPUTED = Rows(None, 0, 1)  # did not come from HBM
+ZEROS = Rows("", 0, 1)       # past an array's last row
 
 
 def joined(rows, others):
@@ -41,47 +41,42 @@ def follow(event, held, seen, width):
     if event.direction == "read" and event.ranges:
         source = pieces(event.ranges)
         reads[event.name] = rows_of(event.name, source[0][0], source[-1][1], width)
-    for name, written, ranges in event.shared:
-        if written:
-            fill(event, held, name, pieces(ranges), width)
-            continue
+    for (_, written), ranges in event.shared.items():
         found = pieces(ranges)
+        if written:
+            fill(event, held, found, width)
+            continue
         event.reads.append([min(found)[0], max(end for _, end in found)])
         for begin, end in found:
             for place in range(begin // PIECE, -(-end // PIECE)):
-                rows = held.get(place) or Rows(name + COMPUTED, 0, 1)
+                rows = held.get(place, COMPUTED)
                 if rows is not ZEROS:
                     reads[rows.array] = joined(rows, reads.get(rows.array))
     for array, rows in reads.items():
-        # What passes in pieces, such as columns of the same rows, continues where it was.
         seen.pop(array, None)
         seen[array] = rows
     if event.counts["matmul_flops"]:
         event.tile = tile_of(list(seen.values()))
 
 
-def fill(event, held, name, places, width):
+def fill(event, held, places, width):
     """Says what is where in shared memory, to `held` and in event.fills."""
-    for begin, end, rows in contents(event.source or event, name, places, width):
-        last = event.fills[-1] if event.fills else None
-        what = ([""] if rows is ZEROS else [None] if rows.array.endswith(COMPUTED)
-                else [rows.array, rows.first, rows.last - 1])
-        if last and last[1] == begin and last[2] == what[0]:
-            last[1] = end
-            last[3:] = [min(last[3], what[1]), max(last[4], what[2])] if what[1:] else []
+    for begin, end, rows in contents(event.source or event, places, width):
+        last = event.fills[-1] if event.fills else [None] * 5
+        if last[1:3] == [begin, rows.array]:
+            last[1], last[3:] = end, [min(last[3], rows.first), max(last[4], rows.last - 1)]
         else:
-            event.fills.append([begin, end, *what])
+            event.fills.append([begin, end, rows.array, rows.first, rows.last - 1])
         for place in range(begin // PIECE, -(-end // PIECE)):
             partial = begin > place * PIECE or end < (place + 1) * PIECE
             held[place] = joined(rows, held.get(place)) if partial and rows is not ZEROS else rows
 
 
-def contents(event, name, places, width):
+def contents(event, places, width):
     """[(begin, end, Rows)] of what is written to `places`. It comes from HBM where the event reads
     as many bytes there, place by place; else it was computed."""
     if event.direction != "read" or not event.ranges:
-        rows = ZEROS if event.what == "zeros" else Rows(name + COMPUTED, 0, 1)
-        return [(*place, rows) for place in places]
+        return [(*place, ZEROS if event.what == "zeros" else COMPUTED) for place in places]
     source = pieces(event.ranges)
     if sum(end - begin for begin, end in source) != sum(end - begin for begin, end in places):
         rows = rows_of(event.name, source[0][0], source[-1][1], width)
@@ -101,12 +96,11 @@ def contents(event, name, places, width):
 def tile_of(seen):
     """The tile of S that a product of what was read last makes, or None if it is no product of Q
     and K. Between the two others may have been read, but nothing that was computed."""
-    if not seen or seen[-1].array not in ("Q", "K"):
-        return None
-    for rows in reversed(seen[:-1]):
-        if rows.array in ("Q", "K"):
-            q, k = sorted((rows, seen[-1]), reverse=True)
-            return [q.first, q.last, k.first, k.last]
-        if rows.array in ("S", "P") or rows.array.endswith(COMPUTED):
-            return None
+    if seen and seen[-1].array in ("Q", "K"):
+        for rows in reversed(seen[:-1]):
+            if rows.array in ("Q", "K"):
+                q, k = sorted((rows, seen[-1]), reverse=True)
+                return [q.first, q.last, k.first, k.last]
+            if rows.array in ("S", "P", None):
+                return None
     return None

@@ -20,41 +20,31 @@ class Run {
         launch.blocks.push(block);
         this.blocks.push(block);
       }
-      Object.assign(e, { run: this, launch, block, counts: e.counts || {}, engine: engineOf(e) });
+      Object.assign(e, { run: this, launch, block, counts: e.counts || {} });
       block.events.push(e);
       block.warps = Math.max(block.warps, e.warp + 1);
       launch.multiplies ||= e.counts.matmul_flops > 0;
     }
     for (const block of this.blocks) this.describe(block);
-    for (const { blocks } of this.launches) this.nameParts(blocks);
   }
 
   array(name) { return this.arrays.find((array) => array.name === name); }
 
-  /// How a block's warps are grouped, and what it works on: rows of Q and K, or what it writes.
+  /// Which warpgroups of a block multiply together, and what it works on: rows of Q and K, or what
+  /// it writes.
   describe(block) {
-    block.inGroups = block.events.some((e) => e.what === "wgmma");
+    block.groups = new Set(block.events.filter((e) => e.what === "wgmma").map((e) => e.warp >> 2));
     const tiles = block.events.filter((e) => e.tile).map((e) => e.tile);
     const written = block.events.filter((e) =>
       e.direction === "write" && this.array(e.name).rows > 1);
     if (tiles.length) {
-      block.Q = joined(tiles.map(([first, end]) => [first, end - 1]));
-      block.K = joined(tiles.map(([, , first, end]) => [first, end - 1]));
-      block.work = `Q ${ranges(block.Q)}, K ${ranges(block.K)}`;
+      block.firstRow = tiles[0][0];
+      block.work = `Q ${ranges(joined(tiles.map(([first, end]) => [first, end - 1])))}, ` +
+        `K ${ranges(joined(tiles.map(([, , first, end]) => [first, end - 1])))}`;
     } else if (written.length) {
       const { name } = written[0];
       block.work = `${name} ` +
         ranges(joined(written.filter((e) => e.name === name).map((e) => rowsOf(e))));
-    }
-  }
-
-  /// Where the keys of a head are split among blocks, which write partial results.
-  nameParts(blocks) {
-    if (!this.arrays.some((array) => array.parts > 1)) return;
-    for (const block of blocks) {
-      const same = blocks.filter((one) => block.Q && one.Q && one.Q[0][0] === block.Q[0][0])
-        .sort((a, b) => a.K[0][0] - b.K[0][0]);
-      if (same.length > 1) block.part = `part ${same.indexOf(block)} of ${same.length}`;
     }
   }
 
@@ -66,26 +56,22 @@ class Run {
     let start = 0, zero = null;
     for (const launch of this.launches) {
       const free = Array(sms).fill(start);
-      if (launch.multiplies && zero === null) zero = start;
+      if (launch.multiplies) zero ??= start;
       for (const block of launch.blocks) {
         block.sm = free.indexOf(Math.min(...free));
         const by = free[block.sm] - least(block.events, (e) => e[clock][0]);
-        for (const e of block.events) e.from = e[clock][0] + by, e.to = e[clock][1] + by;
+        for (const e of block.events) [e.from, e.to, e.until] = e[clock].map((t) => t + by);
         block.from = free[block.sm];
         block.to = free[block.sm] = most(block.events, (e) => e.to);
       }
       start = Math.max(...free);
     }
-    zero ||= 0;
-    for (const one of [...this.events, ...this.blocks]) one.from -= zero, one.to -= zero;
+    for (const one of [...this.events, ...this.blocks]) {
+      one.from -= zero, one.to -= zero, one.until -= zero;
+    }
     this.first = 0 - zero;
     this.last = Math.max(start - zero, 1);
     this.lanes = Math.max(1, most(this.blocks, (block) => block.sm + 1));
-    const over = {};  // when somebody first knew that a meeting was complete
-    for (const { awaits, to } of this.events) over[awaits] = Math.min(over[awaits] ?? to, to);
-    for (const e of this.events) {
-      e.until = e.lands === undefined ? e.to : Math.max(over[e.lands] ?? e.to, e.from);
-    }
     this.order = [...this.events].sort((a, b) => a.from - b.from || a.index - b.index);
   }
 }

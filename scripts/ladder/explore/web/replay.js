@@ -130,9 +130,7 @@ function sharedContents(block, now) {
       if (!region) continue;
       const stop = Math.min(Math.ceil((end - region.begin) / CELL), region.cells.length);
       for (let at = Math.floor((begin - region.begin) / CELL); at < stop; ++at) {
-        const there = region.cells[at];
-        const goesOn = there && there.name === name && there.together === together && name;
-        region.cells[at] = { name, together, underWay, row: goesOn ? hull(rows, there.row) : rows };
+        region.cells[at] = { name, together, underWay, row: rows };
       }
     }
   }
