@@ -257,9 +257,9 @@ void WgmmaEngine::finish(Op& op) {
   static thread_local std::vector<float> A(64 * 32), B(32 * 256), sum(256);
   read_operands(op, A, B);
   for (int row = 0; row < 64; ++row) {
+    float* const c = op.chain->sums.data() + row * N;
+    if (!w.scale_d) std::fill_n(c, N, 0.0f);
     if (w.element == Element::e4m3) {
-      float* const c = op.chain->sums.data() + row * N;
-      if (!w.scale_d) std::fill_n(c, N, 0.0f);
       add_fp8_products(c, A.data() + 32 * row, B.data(), N);
       continue;
     }
@@ -269,8 +269,7 @@ void WgmmaEngine::finish(Op& op) {
       const float* const b = B.data() + k * N;
       for (int j = 0; j < N; ++j) sum[j] += a * b[j];
     }
-    float* const c = op.chain->sums.data() + row * N;
-    for (int j = 0; j < N; ++j) c[j] = (w.scale_d ? c[j] : 0) + sum[j];
+    for (int j = 0; j < N; ++j) c[j] += sum[j];
   }
 
   for (int l = 0; l < 128; ++l)
