@@ -306,6 +306,10 @@ class PageTest(unittest.TestCase):
         self.do("explorer.seek(3)")
         self.assertEqual(self.label(".smem", 1),
                          "Shared memory. Q: Q 64–127; K: K 0–63; V: nothing yet")
+        self.do("explorer.seek(40)")
+        self.assertLessEqual({"Q, bytes 0 to 8,191: Q 64–127, on its way",
+                              "partial O, bytes 0 to 18,431: computed"},
+                             set(self.value("explorer.panes[0].smem.hits.map(hit => hit.of)")))
 
     def test_dragging_and_hovering(self):
         self.open("#t=100")

@@ -29,8 +29,8 @@ def pane_of(trace, records, command):
     ended with a fault."""
     meetings = put_in_order(trace)
     model = put_in_model_time(trace)
-    put_tiles(trace)
     trace.events.sort(key=lambda event: event.order[0])
+    put_tiles(trace, meetings)
     for i, event in enumerate(trace.events):
         event.index = i
     head, fault = trace.head, fault_of(trace)
@@ -49,7 +49,9 @@ def pane_of(trace, records, command):
 def told_of(event):
     """An event as the page has it: without what it has not, and what only led to the rest."""
     told = {**vars(event), "kind": event.kind(), "engine": event.engine(), "shared": None,
-            "source": event.source and event.source.name}
+            "source": event.source and event.source.name,
+            "holds": {name: [[*what, filled.index] for *what, filled in stages]
+                      for name, stages in event.holds.items()}}
     return {name: value for name, value in told.items() if value or type(value) is int}
 
 
