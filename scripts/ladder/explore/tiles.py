@@ -47,9 +47,12 @@ def follow(event, starts, held, seen, width):
     seen: array → Rows that the warp has read, the last to be read at the end. The arrays of shared
     memory that it writes."""
     reads, written = {}, []
-    if event.direction == "read" and event.ranges:
+    if event.ranges:
         source = pieces(event.ranges)
-        reads[event.name] = rows_of(event.name, source[0][0], source[-1][1], width)
+        rows = rows_of(event.name, source[0][0], source[-1][1], width)
+        event.rows = [rows.first, rows.last - 1]
+        if event.direction == "read":
+            reads[event.name] = rows
     for (name, writes), ranges in event.shared.items():
         start = starts.get(name, 0)
         found = [(begin - start, end - start) for begin, end in pieces(ranges)]

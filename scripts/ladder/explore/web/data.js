@@ -44,7 +44,7 @@ class Run {
     } else if (written.length) {
       const { name } = written[0];
       block.work = `${name} ` +
-        ranges(joined(written.filter((e) => e.name === name).map((e) => rowsOf(e))));
+        ranges(joined(written.filter((e) => e.name === name).map((e) => [...e.rows])));
     }
   }
 
@@ -89,14 +89,4 @@ function joined(all) {
     else found.push([first, last]);
   }
   return found;
-}
-
-/// The rows of its array that an event touches, first and last, or null. Ranges are [begin, bytes,
-/// step, count].
-function rowsOf(e) {
-  const array = e.run.array(e.name);
-  if (!array || !e.ranges) return null;
-  const width = array.bytes / array.rows, [begin, size, step, count] = e.ranges.at(-1);
-  return [Math.floor(e.ranges[0][0] / width),
-          Math.ceil((begin + (count - 1) * step + size) / width) - 1];
 }
