@@ -11,7 +11,7 @@ function rowsOfBlock({ events, warps, groups }) {
   const rows = [...engines].sort().map((engine) => ({ label: engine, engine }));
   const work = new Set(events.filter((e) => !MEETS.includes(e.kind)).map((e) => e.warp));
   for (let warp = 0; warp < warps; ++warp) {
-    const group = groups.has(warp >> 2);
+    const group = groups.includes(warp >> 2);
     if (!work.has(warp) || (group && warp % 4)) continue;
     rows.push({ label: group ? `warpgroup ${warp >> 2}` : `warp ${warp}`, warp });
   }
@@ -45,7 +45,7 @@ class Timeline extends View {
   }
 
   rowOf({ warp }) {
-    const first = this.block.groups.has(warp >> 2) ? warp - warp % 4 : warp;
+    const first = this.block.groups.includes(warp >> 2) ? warp - warp % 4 : warp;
     return this.rows.find((row) => row.warp === first) || {};
   }
 

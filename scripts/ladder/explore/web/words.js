@@ -8,9 +8,6 @@ function scaled(value, unit) {
 }
 const exactly = (value, unit) => Math.round(value).toLocaleString("en") + (unit ? " " + unit : "");
 const range = ([first, last]) => first === last ? `${first}` : `${first}–${last}`;
-const ranges = (all) => all.length > 3 ? `${range(all[0])}, …, ${range(all.at(-1))}`
-  : all.map((one) => range(one)).join(", ");
-
 const rowsInWords = (rows) => (rows[0] === rows[1] ? "row " : "rows ") + range(rows);
 
 const AMOUNTS = [["matmul_flops", "matmul FLOPs"], ["exp_count", "exponentials"],
