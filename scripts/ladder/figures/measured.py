@@ -1,11 +1,12 @@
 """The files of scripts/figures measure: what was measured, what was counted, and of which steps."""
 
+import collections
 import functools
 import os
 import re
 
 from ladder.console import BAD_USAGE, Stop
-from ladder.figures.names import POINTS, label
+from ladder.figures.names import label
 from ladder.files import newest_measured, read_json
 from ladder.programs import Step
 from ladder.records import flops
@@ -95,40 +96,38 @@ class Measured:
                 if of_the_paper(e.record) and e.time_ms is not None]
 
     @functools.cached_property
-    def lines(self):
-        found = {}
-        timed = [(e.step, e.record) for way in ("fwd", "bwd") for e in self.paper(way)]
-        timed += [(r["variant"], r) for r in self.peers if of_the_paper(r)]
-        for one, r in sorted(timed, key=lambda one: one[1]["seqlen"]):
-            at = r["direction"], one, r["head_dim"], r["causal"]
-            found.setdefault(at, {})[r["seqlen"]] = r
+    def timed(self):
+        """(direction, step or backend of PyTorch) → {(N, d, causal): record} of the paper's
+        workload, by N."""
+        found = collections.defaultdict(dict)
+        every = [(e.step, e.record) for way in ("fwd", "bwd") for e in self.paper(way)]
+        every += [(r["variant"], r) for r in self.peers if of_the_paper(r)]
+        for one, r in sorted(every, key=lambda one: one[1]["seqlen"]):
+            found[r["direction"], one][r["seqlen"], r["head_dim"], r["causal"]] = r
         return found
 
-    def line(self, way, one, d, causal):
-        """{N: record} over the paper's workload, of a step or of one of PyTorch's backends."""
-        return self.lines.get((way, one, d, causal), {})
-
-    def rates(self, way, one, d, causal):
-        """{N: TFLOP/s}; `way` may be both, which is forward and backward together."""
+    def rates(self, way, one):
+        """{(N, d, causal): TFLOP/s}; `way` may be both, forward and backward together."""
         if way != "both":
-            return {n: r["tflops"] for n, r in self.line(way, one, d, causal).items()}
-        forward, backward = (self.line(each, one, d, causal) for each in ("fwd", "bwd"))
-        return {n: (flops(forward[n]) + flops(r)) / (forward[n]["time_ms"] + r["time_ms"]) * 1e-9
-                for n, r in backward.items() if n in forward}
+            return {at: r["tflops"] for at, r in self.timed[way, one].items()}
+        forward, backward = (self.timed[each, one] for each in ("fwd", "bwd"))
+        return {at: (flops(forward[at]) + flops(r)) / (forward[at]["time_ms"] + r["time_ms"]) * 1e-9
+                for at, r in backward.items() if at in forward}
+
+    def rates_by_n(self, way, one, *point):
+        return {n: rate for (n, *at), rate in self.rates(way, one).items() if at == list(point)}
 
     def ratios(self, way, one, other):
         """{(N, d, causal): how much faster `one` is, a step or a backend, than the other}"""
-        return {(n, *point): rate / theirs[n] for point in POINTS
-                for theirs in [self.rates(way, other, *point)]
-                for n, rate in self.rates(way, one, *point).items() if n in theirs}
+        theirs = self.rates(way, other)
+        return {at: rate / theirs[at] for at, rate in self.rates(way, one).items() if at in theirs}
 
     def in_turn(self, way, backend, step):
         """Whether the step was measured right after the backend wherever the paper's workload has
         both; way: fwd, bwd or both."""
         return all(" ".join(step) in r.get("beside", ())
-                   for one in (("fwd", "bwd") if way == "both" else (way,)) for point in POINTS
-                   for n, r in self.line(one, backend, *point).items()
-                   if n in self.line(one, step, *point))
+                   for one in (("fwd", "bwd") if way == "both" else (way,))
+                   for at, r in self.timed[one, backend].items() if at in self.timed[one, step])
 
     def roofs(self):
         return need(self.ceilings)

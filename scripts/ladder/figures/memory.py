@@ -34,7 +34,6 @@ def traffic(files):
                           if files.gpu.is_default(step)]
             panels.append({"title": f"{title}\nd = {d}",
                            "lines": [line for line in lines if line["x"]]})
-    need(any(panel["lines"] for panel in panels))
     return {"title": "HBM traffic of a head against N", "panels": panels}
 
 
@@ -85,7 +84,7 @@ def workspace(files):
     return {"title": f"Device memory beyond inputs and outputs, for each head of {d}",
             "memory_bytes": files.gpu.machine["memory_bytes"],
             "gpu": short_name(files.gpu.name), "heads": 16,
-            "panels": [{"lines": need(lines), "marks": marks}]}
+            "panels": [{"lines": lines, "marks": marks}]}
 
 
 def draw_workspace(plt, data):
@@ -178,7 +177,7 @@ def shared_roof(files):
 
     def at_the_end(one, d):
         """The rate at the largest N that was measured, and its share."""
-        rates = files.gpu.rates("bwd", one, d, False)
+        rates = files.gpu.rates_by_n("bwd", one, d, False)
         n = max(rates, default=None)
         return rates and {"y": rates[n] / roofs["matmul_tflops"], "tflops": rates[n]}
 

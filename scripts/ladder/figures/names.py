@@ -71,13 +71,10 @@ def over_lengths(cells):
 
 def at_the_machine(files):
     machine = files.gpu.machine
-    parts = [machine["gpu"], f"driver {machine['driver']}"]
-    if machine.get("cuda"):
-        parts.append(f"CUDA {machine['cuda']}")
-    clocks = (machine.get("clocks") or {}).get("sm_mhz")
-    if clocks:
-        parts.append(f"SM clock {clocks['median']:.0f} MHz in the median")
-    return ", ".join([*parts, machine["date"]])
+    clocks = (machine["clocks"] or {}).get("sm_mhz")
+    return ", ".join(filter(None, (
+        machine["gpu"], f"driver {machine['driver']}", f"CUDA {machine['cuda']}",
+        clocks and f"SM clock {clocks['median']:.0f} MHz in the median", machine["date"])))
 
 
 def geometric_mean(ratios):
