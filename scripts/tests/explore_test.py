@@ -178,19 +178,16 @@ class CommandTest(Scratch):
         explore(*next(one for one in quoted if "06/producer" in one).split(), "--out", self.out)
         self.assertLess(os.path.getsize(self.out), 2_000_000)
 
-    def test_a_trace_from_before(self):
-        path = self.at("trace.gz")
-        run("02_safe_softmax", "--device sim --seqlen 32 --check off --trace " + path)
-        explore("--traced", path, "--out", self.out)
-        self.assertIn("02 safe", read(self.out))
-
 
 class PerfettoTest(Scratch):
     """What is written for Perfetto, by the rules of Chrome's trace event format."""
 
-    def test_two_steps(self):
-        path = self.at("perfetto.json")
-        explore("04", "05/sm90", *"--seqlen 128 --heads 1 --head-dim 64 --perfetto".split(), path)
+    def test_two_traces_from_before(self):
+        path, traces = self.at("perfetto.json"), []
+        for rung, name in (("04_flash_v1", "trace.gz"), ("05_flash_v2 --variant sm90", "trace")):
+            traces += ["--traced", self.at(name)]
+            run(*f"{rung} --seqlen 128 --heads 1 --device sim --trace {traces[-1]}".split(" ", 1))
+        explore(*traces, "--perfetto", path)
         data = json.loads(read(path))
         self.assertIn("not", data["otherData"]["clock"])  # measured, or a time
         pairs, slices, named = collections.defaultdict(list), collections.defaultdict(list), {}
