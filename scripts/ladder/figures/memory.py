@@ -125,7 +125,8 @@ def block_size(files):
                     lines.append({**files.look(step, f", d = {d}"), "dashed": d != 64, **line})
         if lines:
             panels.append({"title": title.format(n), "unit": unit, "lines": lines})
-    return {"title": course.BLOCK_SIZE_TITLE, "panels": need(panels)}
+    return {"title": "FlashAttention-1 against its tile of keys, Bc (Br = 64)",
+            "panels": need(panels)}
 
 
 def draw_block_size(plt, data):

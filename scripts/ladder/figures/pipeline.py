@@ -111,7 +111,7 @@ def access_panel(trace):
     step = trace["rung"], trace["variant"]
     blocks = len(parts) if len(trace["kernels"]) == 1 else 1
     return {"lanes": [(lane, None, 0.64, of) for lane, of in lanes.items()],
-            "title": f"{number(step[0])} {step[1]}: {course.LOOPS[step]} (" + (
+            "title": f"{number(step[0])} {step[1]}: {course.TRACED[step]} (" + (
                 "one block does it all)" if blocks == 1 else
                 f"{blocks} blocks, which a GPU runs side by side, here one after the other)"),
             "end": slot + 1, "parts": [

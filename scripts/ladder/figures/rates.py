@@ -1,13 +1,14 @@
 """What is timed: each step's speed-up, rates against N, the roofline, and decoding."""
 
 import math
+from statistics import geometric_mean
 
 from ladder import course
 from ladder.bench.workload import LADDER_LENGTH
 from ladder.figures.measured import need, series
 from ladder.figures.names import (HEADS, PEERS, PEER_NAMES, POINTS, WAYS, at_the_machine,
-                                  geometric_mean, gpu_text, label, length_text, library, markdown,
-                                  number, point_text)
+                                  gpu_text, label, length_text, library, markdown, number,
+                                  point_text)
 from ladder.figures.style import (FAINT, INK, byte_tick, draw_lines, plots, roof, row_axis, spread,
                                   two_marks)
 from ladder.records import flops, requested, total

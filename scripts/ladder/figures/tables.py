@@ -4,12 +4,12 @@ beside others at every N, a kernel's cycles, and visits to each array."""
 import collections
 import fractions
 import itertools
+from statistics import geometric_mean
 
 from ladder.bench.workload import HIDDEN, LADDER_LENGTH, TOKENS
 from ladder.figures.measured import Measured, need, of_the_paper
-from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, geometric_mean,
-                                  length_text, library, markdown, number, over_lengths,
-                                  point_text, where, whole_bytes)
+from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, length_text, library,
+                                  markdown, number, over_lengths, point_text, where, whole_bytes)
 from ladder.records import requested, total
 from ladder.text import NO_VALUE, rate_text, time_text
 
@@ -36,7 +36,7 @@ def ladder_table(files):
                 rate_text(base.time_ms / gpu.time_ms if gpu and base else None),
                 *map(whole_bytes, counts)])
     lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
-                      "requested", "distinct", "DRAM", "workspace"], need(rows), range(2, 10))
+                      "requested", "distinct", "DRAM", "workspace"], rows, range(2, 10))
     return [*lines, "", (
         f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the kernels; "
         "*distinct*, each byte once a kernel, the sim's count; *DRAM*, what it served; "
