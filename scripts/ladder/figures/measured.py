@@ -9,7 +9,7 @@ from ladder.console import BAD_USAGE, Stop
 from ladder.figures.names import label
 from ladder.files import newest_measured, read_json
 from ladder.programs import Step
-from ladder.records import flops
+from ladder.records import flops, requested, total
 from ladder.steps import Ladder
 from ladder.bench.workload import HIDDEN, TOKENS
 
@@ -39,9 +39,10 @@ class Entry:
         self.step = (record["rung"], record["variant"])
         self.tiled = "--block-" in command
         self.aside = self.tiled or "--set" in command  # not the step as it is
-
-    def per_head(self, amount):
-        return None if amount is None else amount / (self.batch * self.heads)
+        amounts = {"requested": requested(record), "workspace": record["workspace_bytes"],
+                   **{kind: total(record, kind) for kind in ("distinct", "dram")}}
+        self.bytes_a_head = {kind: None if amount is None else amount / (self.batch * self.heads)
+                             for kind, amount in amounts.items()}
 
 
 def of_the_paper(r):
@@ -167,9 +168,8 @@ class Files:
         self.profile = read_json(os.path.join(folder, "profile.json"))
         # In the ladder's order: the sim lacks what is for one GPU, and the other way round. What
         # they say of a step differently is the GPU's where there is one.
-        self.about = {step: self.gpu.steps.get(step) or self.sim.steps[step]
-                      for step in sorted([*self.sim.steps, *self.gpu.steps],
-                                         key=lambda step: step[0])}
+        every = {**self.sim.steps, **self.gpu.steps}
+        self.about = {step: every[step] for step in sorted(every, key=lambda step: step[0])}
         self.order = list(self.about)
         self.ladder = Ladder(self.about.values())
 

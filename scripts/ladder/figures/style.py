@@ -107,7 +107,7 @@ def roof(axis, x, y, top, text, at):
     axis.text(*at, text, ha="right", fontsize=8)
 
 
-def draw_lines(axis, lines, gap=11, xlabel="N"):
+def draw_lines(axis, lines, xlabel="N"):
     """Lines against lengths, each with its name at its end: a step's, dashed where it says so, or a
     backend's of PyTorch, thin."""
     axis.set_xscale("log", base=2)
@@ -120,13 +120,13 @@ def draw_lines(axis, lines, gap=11, xlabel="N"):
                  "ls": "--" if line.get("dashed") else "-"} if "colour" in line else
                 dict(zip(("color", "ls"), PEER_LINES[line["rung"]]), lw=0.9))
         axis.plot(line["x"], line["y"], **look)
-    spread(axis, [(line["x"][-1], line["y"][-1], line, line["label"]) for line in lines], gap)
+    spread(axis, [(line["x"][-1], line["y"][-1], line, line["label"]) for line in lines])
 
 
-def spread(axis, labels, gap):
-    """Direct labels right of the axes, moved apart: [(x, y of the line's end, line or point,
-    text)]; `gap` between two in points."""
-    step = gap / (axis.get_window_extent().height * 72 / axis.figure.dpi)
+def spread(axis, labels):
+    """Direct labels right of the axes, moved 11 points apart: [(x, y of the line's end, line or
+    point, text)]."""
+    step = 11 / (axis.get_window_extent().height * 72 / axis.figure.dpi)
     places = []
     for *end, one, text in labels:
         at = axis.transAxes.inverted().transform(axis.transData.transform(end))[1]
