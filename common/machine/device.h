@@ -118,8 +118,6 @@ class Device {
   /// Error(no_device) when memory is short.
   virtual Array* allocate(const std::string& name, int64_t bytes) = 0;
   virtual void release(Array* array) noexcept = 0;
-  /// Fills with 0xFF again; on the sim the bytes also count as never written.
-  virtual void poison(Array& array) = 0;
   virtual void upload(Array& array, const void* host) = 0;  // array.bytes bytes
   virtual void download(void* host, const Array& array) = 0;
 
