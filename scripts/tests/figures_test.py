@@ -102,16 +102,6 @@ class Figures(Changed):
                 self.assertEqual(set(FIGURES) - set(self.figures()), set(figures.split()))
                 self.assertEqual(nothing, set(tables.split()))
 
-    def test_a_label_once_in_a_panel_and_in_the_colour_of_its_rung(self):
-        colours = {step["rung"]: step["colour"] for step in self.gpu["steps"]}
-        for name, figure in self.figures().items():
-            for panel in figure["panels"]:
-                ones = [one for kind in ("bars", "lines", "points", "rows")
-                        for one in panel.get(kind, ())]
-                self.assertEqual(len({one["label"] for one in ones}), len(ones), name)
-                for one in ones:
-                    self.assertEqual(one.get("colour"), colours.get(one["rung"]), name)
-
     def test_which_step_stands_for_a_rung(self):
         """The last that ran, of those that run on this GPU; never one beside the ladder."""
         alone = {s["variant"] for s in self.gpu["steps"] if s["exact_architecture"]}
@@ -136,7 +126,7 @@ class Figures(Changed):
                     of["records"].append({**record, "rung": "07_toy", "variant": "toy"})
         data = self.figures()
         for name in ("speedup", "tflops_fwd", "traffic", "roofline", "error", "two_gpus"):
-            self.assertIn('"colour": "#abcdef", "place": 7', json.dumps(data[name]), name)
+            self.assertIn('"colour": "#abcdef", "marker": "<"', json.dumps(data[name]), name)
         self.assertIn("03, 05, 07", json.dumps(data["workspace"]))
         self.assertIn("| [07_toy](07_toy/README.md) | `toy` | ", self.table("ladder"))
         self.assertIn("ours is 07's `toy` forward and 06's `sm90` backward.", self.table("peers"))

@@ -13,6 +13,8 @@ from ladder.records import flops, requested, total
 from ladder.steps import Ladder
 from ladder.bench.workload import HIDDEN, TOKENS
 
+MARKERS = "osD^vPX<>ph*"  # of figures, by a rung's place in the ladder
+
 
 class Missing(Exception):
     """What a figure or a table shows is not measured."""
@@ -196,6 +198,7 @@ class Files:
                 or self.about[step] == self.ladder.last_portable(step[0]))
 
     def look(self, step, more=""):
-        """How a step is drawn: its colour, its rung's place in the ladder, and its name."""
+        """How a step is drawn: its registration's colour, its rung's marker, and its name."""
         return {"rung": step[0], "colour": self.about[step].colour,
-                "place": self.ladder.rungs().index(step[0]), "label": label(step, self) + more}
+                "marker": MARKERS[self.ladder.rungs().index(step[0]) % len(MARKERS)],
+                "label": label(step, self) + more}

@@ -44,16 +44,13 @@ def draw_traffic(plt, data):
             axis.set(yscale="log", ylim=(min(every) / 4, max(every) * 2))
             axis.yaxis.set_major_formatter(byte_tick)
             draw_lines(axis, panel["lines"])
-            slopes(axis, *axis.get_xticks()[[0, -1]], min(every))
+            first, last = axis.get_xticks()[[0, -1]]
+            for power, text in ((1, "∝ N"), (2, "∝ N²")):  # for the eye
+                ends = [min(every) * 0.4 * (n / first) ** power for n in (first, last)]
+                axis.plot([first, last], ends, color=FAINT, lw=0.8, ls=":", zorder=1)
+                axis.text(last, ends[1], f"{text} ", fontsize=7, color="#666660", ha="right",
+                          va="bottom")
     return figure
-
-
-def slopes(axis, first, last, bottom):
-    """What grows with N and with N², for the eye."""
-    for power, text in ((1, "∝ N"), (2, "∝ N²")):
-        top = bottom * 0.4 * (last / first) ** power
-        axis.plot([first, last], [bottom * 0.4, top], color=FAINT, lw=0.8, ls=":", zorder=1)
-        axis.text(last, top, f"{text} ", fontsize=7, color="#666660", ha="right", va="bottom")
 
 
 def workspace(files):
