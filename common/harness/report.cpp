@@ -106,9 +106,18 @@ std::string in_units(double x, std::initializer_list<std::pair<double, const cha
   return "";
 }
 
+std::string bytes_text(auto bytes) {
+  return in_units(static_cast<double>(bytes),
+                  {{1e12, "TB"}, {1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}, {1, "B"}});
+}
+
+std::string ms_text(double ms) {
+  return in_units(ms, {{1e3, "s"}, {1, "ms"}, {1e-3, "µs"}});
+}
+
 template <class C>
 std::string text_of(const std::optional<C>& c, int64_t C::*member) {
-  return c ? bytes_text(static_cast<double>((*c).*member)) : "–";
+  return c ? bytes_text((*c).*member) : "–";
 }
 
 /// Pads by what a terminal shows: one column a code point.
@@ -130,14 +139,6 @@ double Report::flops() const {
   const Problem& p = options.problem;
   const double forward = 4.0 * p.N * p.N_kv * p.d * p.H * p.B * (p.causal ? 0.5 : 1);
   return backward() ? 2.5 * forward : forward;
-}
-
-std::string bytes_text(double bytes) {
-  return in_units(bytes, {{1e12, "TB"}, {1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}, {1, "B"}});
-}
-
-std::string ms_text(double ms) {
-  return in_units(ms, {{1e3, "s"}, {1, "ms"}, {1e-3, "µs"}});
 }
 
 Members& add_shape(Members& m, const Problem& p) {
@@ -203,9 +204,9 @@ std::string to_table(const Report& r, bool colour) {
   out += fmt::format(", head-dim {}, {}{}, scale {:.4g}\n", p.d,
                      p.dtype == DType::fp16 ? "fp16" : "bf16", p.causal ? ", causal" : "", p.scale);
   if (r.plan.block_q || r.plan.block_kv)
-    out += fmt::format("tiles of {} rows of Q × {} of K and V, {} warps, {} of shared memory\n",
-                       r.plan.block_q, r.plan.block_kv, r.plan.warps,
-                       bytes_text(static_cast<double>(r.plan.smem_bytes)));
+    out +=
+        fmt::format("tiles of {} rows of Q × {} of K and V, {} warps, {} of shared memory\n",
+                    r.plan.block_q, r.plan.block_kv, r.plan.warps, bytes_text(r.plan.smem_bytes));
 
   if (!r.plan.settings.empty()) {
     out += "settings";
@@ -244,8 +245,8 @@ std::string to_table(const Report& r, bool colour) {
     const Counts sum = *sum_of(r);
     const auto model = model_of(r);
     out += fmt::format("{} matmul FLOPs, {} exponentials; shared memory {} read, {} written\n",
-                       sum.matmul_flops, sum.exps, bytes_text(static_cast<double>(sum.sram_read)),
-                       bytes_text(static_cast<double>(sum.sram_write)));
+                       sum.matmul_flops, sum.exps, bytes_text(sum.sram_read),
+                       bytes_text(sum.sram_write));
     if (model)
       out += fmt::format("HBM requested: {} B counted, {} B by the formula\n",
                          sum.hbm.requested_read + sum.hbm.requested_write,
@@ -258,8 +259,8 @@ std::string to_table(const Report& r, bool colour) {
         "DRAM bytes are the GPU's counters', each kernel alone and all together, from an empty "
         "L2;\n"
         "in all {} passed L2 and {} L1\n",
-        bytes_text(static_cast<double>(r.dram->l2)), bytes_text(static_cast<double>(r.dram->l1)));
-  out += fmt::format("workspace {}\n", bytes_text(static_cast<double>(r.workspace_bytes)));
+        bytes_text(r.dram->l2), bytes_text(r.dram->l1));
+  out += fmt::format("workspace {}\n", bytes_text(r.workspace_bytes));
   if (!r.errors) return out + "not checked\n";
   for (const auto& e : *r.errors) {
     const char* on = !colour ? "" : e.pass() ? "\033[32m" : "\033[31m";

@@ -41,7 +41,6 @@ class Cupti {
     static const Cupti cupti;
     return cupti;
   }
-  const std::string& path() const { return library_.path(); }
 
   template <class Params>
   Params call(const std::string& function, Params params) const {
@@ -102,7 +101,6 @@ Counters::Counters(int ranges) : Counters() {
   cudaGetDevice(&device);
   const char* const chip =
       LADDER_CUPTI(Device_GetChipName, .deviceIndex = static_cast<size_t>(device)).pChipName;
-  source_ = fmt::format("{}, chip {}", Cupti::instance().path(), chip);
   host_ = LADDER_CUPTI(Profiler_Host_Initialize, .profilerType = CUPTI_PROFILER_TYPE_RANGE_PROFILER,
                        .pChipName = chip)
               .pHostObject;

@@ -24,13 +24,10 @@ class Counters {
   void end();
   /// Ends the session: the counts of every range by its name.
   std::map<std::string, DramCounts> read();
-  /// The library and the chip that count, for --verbose.
-  const std::string& source() const { return source_; }
 
  private:
   Counters() = default;
 
-  std::string source_;
   CUpti_Profiler_Host_Object* host_ = nullptr;    // knows metrics
   CUpti_RangeProfiler_Object* target_ = nullptr;  // counts
   std::vector<uint8_t> config_, counts_;
