@@ -120,14 +120,6 @@ std::string text_of(const std::optional<C>& c, int64_t C::*member) {
   return c ? bytes_text((*c).*member) : "–";
 }
 
-/// Pads by what a terminal shows: one column a code point.
-std::string cell(const std::string& text, int width) {
-  const auto columns =
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
-  const std::string space(static_cast<size_t>(std::max<long>(0, std::abs(width) - columns)), ' ');
-  return width < 0 ? text + space : space + text;
-}
-
 }  // namespace
 
 bool Report::pass() const {
@@ -217,20 +209,21 @@ std::string to_table(const Report& r, bool colour) {
   // Bytes: on the sim as counted, on the gpu by the formula, which the tests hold equal. Beside
   // them the sim has the distinct bytes, and a GPU may have the counters'.
   const bool counted = !r.kernels.empty() && r.kernels.front().counts.has_value();
+  const auto line = [&](const auto&... cells) {
+    out += fmt::format("{:<24}{:>10}{:>14}{:>14}{:>14}{:>14}\n", cells...);
+  };
   const auto row = [&](const std::string& name, const std::optional<double>& ms,
                        const std::optional<HbmCounts>& hbm, const std::optional<DramCounts>& dram) {
     const auto beside = [&](int64_t DramCounts::*of_dram, int64_t HbmCounts::*distinct) {
-      return cell(r.dram ? text_of(dram, of_dram) : counted ? text_of(hbm, distinct) : "–", 14);
+      return r.dram ? text_of(dram, of_dram) : counted ? text_of(hbm, distinct) : "–";
     };
-    out += cell(name, -24) + cell(ms ? ms_text(*ms) : "–", 10) +
-           cell(text_of(hbm, &HbmCounts::requested_read), 14) +
-           cell(text_of(hbm, &HbmCounts::requested_write), 14) +
-           beside(&DramCounts::read, &HbmCounts::distinct_read) +
-           beside(&DramCounts::write, &HbmCounts::distinct_write) + "\n";
+    line(name, ms ? ms_text(*ms) : "–", text_of(hbm, &HbmCounts::requested_read),
+         text_of(hbm, &HbmCounts::requested_write),
+         beside(&DramCounts::read, &HbmCounts::distinct_read),
+         beside(&DramCounts::write, &HbmCounts::distinct_write));
   };
-  out += "\n" + cell("kernel", -24) + cell("time", 10) + cell("HBM read", 14) +
-         cell("HBM write", 14) + cell(r.dram ? "DRAM read" : "distinct read", 14) +
-         cell("write", 14) + "\n";
+  out += "\n";
+  line("kernel", "time", "HBM read", "HBM write", r.dram ? "DRAM read" : "distinct read", "write");
   for (const auto& k : r.kernels)
     row(k.name, k.time_ms, counted ? std::optional(k.counts->hbm) : model_of(r, k.name), k.dram);
   row("all", r.timing ? std::optional(r.timing->median_ms) : std::nullopt,
