@@ -44,17 +44,12 @@ class Progress:
 
     def at(self, what):
         now = time.monotonic()
-        if now - self.started < 2:
+        if now - self.started < 2 or not self.live and (
+                what == self.shown or now - self.last < self.every):
             return
-        text = f"{what}, {now - self.started:.0f} s" if self.live else f"{what} ..."
-        if self.live:
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-        elif self.shown != text and now - self.last >= self.every:
-            print(text, file=sys.stderr, flush=True)
-            self.last = now
-        else:
-            return
-        self.shown = text
+        print(f"\r\033[K{what}, {now - self.started:.0f} s" if self.live else f"{what} ...",
+              end="" if self.live else "\n", file=sys.stderr, flush=True)
+        self.shown, self.last = what, now
 
     def clear(self):
         if self.live and self.shown:

@@ -119,10 +119,10 @@ QUANTISED = {
 STEP_TABLES = {
     "hopper_steps": {"rung": "05_flash_v2", "first": "mma", "way": "fwd", "peers": ["cudnn"]},
 }
-# What two GPUs make of these rungs, or without `rungs` of all: a line a kernel, or a line a step.
+# What two GPUs make of the kernels of these rungs, or of all steps.
 TWO_GPUS_TABLES = {
-    "two_gpus_kernels": {"rungs": ["00_naive", "01_tiled_matmul"], "kernels": True},
-    "two_gpus_steps": {"kernels": False},
+    "two_gpus_kernels": {"rungs": ["00_naive", "01_tiled_matmul"]},
+    "two_gpus_steps": {},
 }
 # A step over peers and other steps, at every N; of the figures' type unless `dtype` says another.
 RATIO_TABLES = {

@@ -6,7 +6,6 @@ import glob
 import json
 import os
 import re
-import tempfile
 
 from ladder.console import BAD_USAGE, Stop
 
@@ -20,6 +19,11 @@ def course_pages():
             for path in sorted(glob.glob(os.path.join(ROOT, pattern), recursive=True))]
 
 
+def read(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
 # ---- what is measured: a file a GPU, and sim.json ----
 
 
@@ -31,8 +35,7 @@ def parsed(text):
 
 def read_json(path, missing=None):
     try:
-        with open(path, encoding="utf-8") as file:
-            return parsed(file.read())
+        return parsed(read(path))
     except FileNotFoundError:
         return missing
     except OSError as error:
@@ -80,23 +83,16 @@ def newest_measured(folder=RESULTS, but=None):
 
 def write_whole(path, content):
     """Writes a file, text or bytes, whole or not at all, whatever happens meanwhile."""
-    part = None
+    part = f"{path}.part-{os.getpid()}"
     try:
-        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or ".", prefix=".part-",
-                                         delete=False) as file:
-            part = file.name
+        with open(part, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(part, 0o644)
         os.replace(part, path)
-        part = None
     except OSError as error:
         raise Stop(f"cannot write {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
     finally:
-        if part:
-            with contextlib.suppress(OSError):
-                os.unlink(part)
+        with contextlib.suppress(OSError):
+            os.unlink(part)
 
 
 def item_a_line(data):

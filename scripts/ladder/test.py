@@ -11,7 +11,7 @@ import xml.etree.ElementTree
 
 from ladder.build import build, folder_of, ready
 from ladder.console import GOOD, RED, Paint, Parser, run_command, wrap
-from ladder.files import ROOT
+from ladder.files import ROOT, read
 from ladder.programs import cores
 from ladder.sources import find, read_sources
 
@@ -57,9 +57,8 @@ def run(words):
     os.chdir(ROOT)  # ctest finds presets, which choose asan's tests, in the current folder alone
     folder = folder_of(preset)
     tests = [f"^{rung}\\." for rung in whole]
-    for part in named:  # CMake wrote down which they are
-        with open(os.path.join(folder, f"tests_{part}.txt"), encoding="utf-8") as file:
-            tests.append(file.read().strip())
+    # CMake wrote down which those of a part are.
+    tests += [read(os.path.join(folder, f"tests_{part}.txt")).strip() for part in named]
     status, outcomes = GOOD, []
     if tests or not parts:
         status, outcomes = run_ctest(preset, [*(["-R", "|".join(tests)] if tests else []),

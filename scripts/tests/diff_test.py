@@ -65,9 +65,6 @@ class DiffTest(Scratch):
             result = self.diff(*words.split(), status=2)
             self.assertIn("scripts/diff: error", result.stderr)
             self.assertEqual(result.stdout, "")
-        with open(self.at(THIRD), "wb") as file:
-            file.write(b"\xff")
-        self.assertIn(f"cannot read {THIRD}", self.diff("00", "01", status=2).stderr)
 
     def test_what_it_shows(self):
         """(lines of the old, of the new, options, what is shown of them)"""

@@ -85,7 +85,7 @@ class Rung(Case):
     def test_a_tile_that_does_not_fit_gives_way(self):
         """More of it in options_test.cpp."""
         if RUNG[:2] != "05":
-            self.skipTest("05 has tiles, steps that need less, and no backward pass's own tile")
+            self.skipTest("05 has tile sizes and no backward pass's own")
         best, = self.objects(SMALL)
         needs = f"{best['block_q']}×{best['block_kv']} needs {best['smem_bytes']} bytes"
         done = self.good(f"{SMALL} --sram {best['smem_bytes'] - 1} --verbose")

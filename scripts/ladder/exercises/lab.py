@@ -10,7 +10,7 @@ import shutil
 import subprocess
 
 from ladder.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
-from ladder.files import ROOT
+from ladder.files import ROOT, read
 from ladder.records import requested
 from ladder.sources import Source
 
@@ -157,5 +157,4 @@ def rung_of(file):
 
 
 def patch_text(name):
-    with open(os.path.join(PATCHES, f"{name}.patch"), encoding="utf-8") as file:
-        return file.read()
+    return read(os.path.join(PATCHES, f"{name}.patch"))

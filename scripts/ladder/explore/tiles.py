@@ -41,7 +41,7 @@ def follow(event, held, seen, width):
     if event.direction == "read" and event.ranges:
         source = pieces(event.ranges)
         reads[event.name] = rows_of(event.name, source[0][0], source[-1][1], width)
-    for _, written, ranges in event.shared:
+    for (_, written), ranges in event.shared.items():
         found = pieces(ranges)
         if written:
             fill(event, held, found, width)

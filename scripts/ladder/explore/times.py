@@ -136,10 +136,9 @@ def times_of(lines, called):
     """{warp: [((event, name, number), (from, to))]} of the warps that the replay has."""
     warps = warps_of(lines)
     played = replay.Block(list(warps.values()), called)
-    played.play()
     return {warp: [((what, name, number), time) for (what, name, _, number, *_), time
-                   in zip(warps[warp], actor.times)]
-            for warp, actor in zip(warps, played.actors)}
+                   in zip(warps[warp], times)]
+            for warp, times in zip(warps, played.times)}
 
 
 def place_block(events, times, start):
@@ -159,7 +158,7 @@ def place_block(events, times, start):
                 event.model = [now, now]
                 waiting.append(event)
                 continue
-            begin, until = (max(now, start + round(time)) for time in known[at][1])
+            begin, until = (start + round(time) for time in known[at][1])
             known = known[at + 1:]
             for i, one in enumerate(waiting, 1):
                 one.model = [now + round((begin - now) * part / len(waiting))

@@ -1,6 +1,5 @@
 """Colours, axes and labels that figures share."""
 
-import itertools
 import os
 import re
 import subprocess
@@ -73,11 +72,11 @@ def plots(plt, data, size, note="", columns=None, **grid):
                                 **grid)
     figure.suptitle(data["title"], x=0.012, ha="left", fontsize=11, fontweight="bold")
     figure.supxlabel(note, x=0.012, ha="left", fontsize=8, color="#555555")
-    pairs = list(itertools.zip_longest(axes.flat, panels))
-    for axis, panel in pairs:
-        axis.set_visible(panel is not None)
-        axis.set_title((panel or {}).get("title", ""))
-    return figure, [pair for pair in pairs if pair[1] is not None]
+    for axis in axes.flat[len(panels):]:
+        axis.set_visible(False)
+    for axis, panel in zip(axes.flat, panels):
+        axis.set_title(panel.get("title", ""))
+    return figure, list(zip(axes.flat, panels))
 
 
 def byte_tick(value, _=None):

@@ -141,7 +141,8 @@ class Judge:
             if status == -signal.SIGXCPU:
                 return "found", f"{program}: no end within {limit:.0f} s of a core's time"
             if status:
-                return "found", f"{program}: {reason(said, status)}"
+                failed = re.search(r"\[  FAILED  \] (\S+?),? ", said)
+                return "found", f"{program}: {failed[1] if failed else f'status {status}'}"
         return ("survived", "") if reached else ("not reached", "")
 
     def run(self, program, tests, number, limit, option):
@@ -163,13 +164,3 @@ class Judge:
         except subprocess.TimeoutExpired:
             return -signal.SIGXCPU, ""
         return done.returncode, done.stdout
-
-
-def reason(said, status):
-    """In a few words, what failed."""
-    failed = re.search(r"\[  FAILED  \] (\S+?),? ", said)
-    if status < 0:
-        return f"signal {-status}"
-    fault = re.search(r'description: "(?:C\+\+ exception|.*?) ?(rung .*?)"', said) or \
-        re.search(r"(?:rung \w+, kernel .*?): (.*)", said)
-    return (failed[1] if failed else f"status {status}") + (f": {fault[1][:160]}" if fault else "")

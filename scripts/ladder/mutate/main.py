@@ -8,7 +8,7 @@ import pathlib
 import sys
 
 from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Progress, Stop, run_command
-from ladder.files import ROOT
+from ladder.files import ROOT, read_json
 from ladder.mutate.judge import Judge, Suites
 from ladder.mutate.plant import Garden, fingerprint
 from ladder.mutate.rules import KINDS, key, mutants
@@ -74,8 +74,7 @@ def parse(arguments):
 
 
 def load_known(path):
-    with open(path, encoding="utf-8") as file:
-        return [Entry(**entry) for entry in json.load(file)]
+    return [Entry(**entry) for entry in read_json(path)]
 
 
 def answers(entry, mutant):

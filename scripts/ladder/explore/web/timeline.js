@@ -2,7 +2,7 @@
 // shown.
 
 const TOP = 16, LEAST = 11;  // pixels above the rows, and of one
-const MEETS = ["signal", "exit", "exchange", "wait"];  // no work by itself
+const MEETS = ["signal", "exchange", "wait"];  // no work by itself
 
 /// The rows of a block: its engines, loads with one for each array, then the warps that do
 /// something. The first warp stands for a warpgroup that multiplies together.
