@@ -68,7 +68,6 @@ void count_dram(Device& device, const std::vector<std::function<void()>>& works,
       const DramReport dram = device.dram(works[i]);
       r.dram = dram.all;
       for (auto& kernel : r.kernels) kernel.dram = dram.kernels.at(kernel.name);
-      if (r.options.verbose) fmt::print(stderr, "{}\n", dram.source);
     }
   } catch (const Error& e) {
     if (e.status != Exit::no_device) throw;

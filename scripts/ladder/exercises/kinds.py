@@ -199,7 +199,7 @@ def rows_read(record, sees):
 
 def wrong_mask(lab, program, sees, n, n_kv):
     """None, or in a line what is wrong. The softmax over the keys that are seen is written out."""
-    folder = os.path.join(os.path.dirname(program), f"masked_{n}")
+    folder = os.path.join(os.path.dirname(program[0]), f"masked_{n}")
     os.makedirs(folder, exist_ok=True)
     for name, rows in zip("qkv", inputs(n, n_kv)):
         with open(os.path.join(folder, f"{name}.npy"), "wb") as file:
