@@ -6,6 +6,7 @@ Run alone: python3 scripts/tests/explore_test.py BUILD_DIR/bin
 
 import collections
 import functools
+import gzip
 import json
 import os
 import re
@@ -183,11 +184,13 @@ class PerfettoTest(Scratch):
     """What is written for Perfetto, by the rules of Chrome's trace event format."""
 
     def test_two_traces_from_before(self):
-        path, traces = self.at("perfetto.json"), []
-        for rung, name in (("04_flash_v1", "trace.gz"), ("05_flash_v2 --variant sm90", "trace")):
-            traces += ["--traced", self.at(name)]
-            run(*f"{rung} --seqlen 128 --heads 1 --device sim --trace {traces[-1]}".split(" ", 1))
-        explore(*traces, "--perfetto", path)
+        path, *traces = map(self.at, ("perfetto.json", "04", "04.gz", "05"))
+        for rung, trace in zip(("04_flash_v1", "04_flash_v1", "05_flash_v2 --variant sm90"), traces):
+            run(*f"{rung} --seqlen 128 --heads 1 --device sim --trace {trace}".split(" ", 1))
+        with gzip.open(traces[1], "rt", encoding="utf-8") as file:
+            self.assertEqual(file.read(), read(traces[0]))
+        self.assertLess(os.path.getsize(traces[1]), os.path.getsize(traces[0]) / 5)
+        explore("--traced", traces[1], "--traced", traces[2], "--perfetto", path)
         data = json.loads(read(path))
         self.assertIn("not", data["otherData"]["clock"])  # measured, or a time
         pairs, slices, named = collections.defaultdict(list), collections.defaultdict(list), {}
