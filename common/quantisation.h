@@ -1,6 +1,7 @@
 // How a step quantises to e4m3: what its kernel and the reference must do alike.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 
 namespace ladder {
@@ -16,6 +17,7 @@ struct Quantisation {
   int p_exponent = 0;         // P is scaled by 2^p_exponent
   float slack = 0;            // m rises once it would by more, in units of ln 2
   bool two_level = false;     // sums of P·V of a tile are added to O in fp32
+  auto operator<=>(const Quantisation&) const = default;
 };
 
 /// Scale for a given max |x|; 1 if all are about 0.

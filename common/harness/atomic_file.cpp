@@ -4,48 +4,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <iterator>
 #include <stdexcept>
 #include <utility>
 
 #include "harness/bad_usage.h"
 
 namespace ladder {
-namespace {
 
-// The names of temporary files, of which a program has six at most, where a signal handler may read
-// them; null: free.
-std::atomic<const char*> temporaries[16];
-static_assert(std::atomic<const char*>::is_always_lock_free);
-
-extern "C" void end_by_signal(int number) {
-  for (const char* path : temporaries)
-    if (path) unlink(path);
-  // Raised again, the signal ends the program, and the shell sees which one it was.
-  std::signal(number, SIG_DFL);
-  raise(number);
-}
-
-void install_handlers() {
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE})
-    if (std::signal(number, end_by_signal) == SIG_IGN)
-      std::signal(number, SIG_IGN);  // as under nohup: leave it so
+AtomicFile::AtomicFile(const std::string& path) : path_(path) {
   // A file over the limit of `ulimit -f` then fails with EFBIG, which is reported, instead of
   // ending the program.
   std::signal(SIGXFSZ, SIG_IGN);
-}
-
-}  // namespace
-
-AtomicFile::AtomicFile(const std::string& path) : path_(path) {
-  install_handlers();
   struct stat status = {};
   const bool in_place = stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
   if (!in_place) {
@@ -53,33 +27,22 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path) {
     const auto now = std::chrono::system_clock::now().time_since_epoch().count();
     temporary_ =
         fmt::format("{}.ladder-{}-{:x}.tmp", path.substr(0, path.rfind('/') + 1), getpid(), now);
-    // Before the file exists: an interruption must find the name.
-    std::find(temporaries, std::end(temporaries), nullptr)->store(temporary_.c_str());
   }
   // In place this fails for a folder, as it should.
   file_ = std::fopen((in_place ? path : temporary_).c_str(), in_place ? "w" : "wx");
-  if (file_) return;
-  const Error cannot_open = error();
-  remove_temporary();
-  throw cannot_open;
+  if (!file_) throw error();
 }
 
 AtomicFile::~AtomicFile() {
   if (gzip_) pclose(gzip_);
   if (file_) std::fclose(file_);
-  remove_temporary();
+  unlink(temporary_.c_str());  // fails, as it should, after a rename, and where there is none
 }
 
 Error AtomicFile::error() const {
   return Error(Exit::bad_usage,
                fmt::format("cannot write '{}': {}; make room or choose another place", path_,
                            std::strerror(errno)));
-}
-
-void AtomicFile::remove_temporary() {
-  unlink(temporary_.c_str());  // fails, as it should, after a rename, and where there is none
-  for (auto& name : temporaries)
-    if (name == temporary_.c_str()) name = nullptr;
 }
 
 void AtomicFile::write(const void* data, size_t bytes) {
@@ -106,7 +69,11 @@ void AtomicFile::finish() {
 void AtomicFile::commit() {
   finish();
   if (!temporary_.empty() && std::rename(temporary_.c_str(), path_.c_str()) != 0) throw error();
-  remove_temporary();
+}
+
+void require_writable(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_other(path, ignored)) AtomicFile try_it(path);
 }
 
 void make_folder(const std::string& path) {

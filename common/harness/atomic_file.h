@@ -1,5 +1,4 @@
-// Files that are written whole or not at all, also when the program is interrupted or the disk is
-// full.
+// Files that are written whole or not at all, also when the disk is full.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +10,9 @@
 namespace ladder {
 
 /// A file that appears under its name only when it is complete: the bytes go to a temporary file in
-/// the same folder, which commit() renames. Unless committed, the temporary file is removed by the
-/// destructor, and by SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGPIPE before they end the program.
-/// A name that exists and is no regular file (/dev/null, a pipe) cannot be replaced by renaming, so
-/// it is written in place. Each function throws Error(bad_usage) where it cannot write.
+/// the same folder, which commit() renames and, unless committed, the destructor removes. A name
+/// that exists and is no regular file (/dev/null, a pipe) cannot be replaced by renaming, so it is
+/// written in place. Each function throws Error(bad_usage) where it cannot write.
 ///
 /// To write several files all or none: finish() each of them, then commit() each of them.
 class AtomicFile {
@@ -39,12 +37,15 @@ class AtomicFile {
 
  private:
   Error error() const;  // by errno
-  void remove_temporary();
 
   std::string path_, temporary_;  // no temporary name: written in place
   std::FILE* file_ = nullptr;
   std::FILE* gzip_ = nullptr;  // after compress(): a pipe to it
 };
+
+/// Throws Error(bad_usage) where a file cannot be written, so that this is found out before a long
+/// run. Nothing of the try is left. (A pipe is not tried: its reader would take that for the end.)
+void require_writable(const std::string& path);
 
 /// Creates a folder where there is none; its parent must exist. Throws Error(bad_usage) when that
 /// fails or when the name is taken by something else.

@@ -54,47 +54,35 @@ void list_variants() {
   }
 }
 
-/// The files of --save. Their names are claimed before the work starts, so that a folder that
-/// cannot be written is found out first; they appear when all are complete.
-class Saved {
- public:
-  Saved(const Options& options, const Variant& variant) : folder_(options.save) {
-    if (folder_.empty()) return;
-    make_folder(folder_);
-    files_.emplace_back(folder_ + "/o.npy");
-    if (variant.has_lse) files_.emplace_back(folder_ + "/lse.npy");
-    if (variant.backward)
-      for (const char* name : {"/dq.npy", "/dk.npy", "/dv.npy"})
-        files_.emplace_back(folder_ + name);
-  }
-  void write(const Problem& p, const Outputs& out) {
-    if (folder_.empty()) return;
-    auto file = files_.begin();
-    const auto tensor = [&](const Tensor& t, int heads, int rows) {
-      write_npy(*file++, {p.B, heads, rows, p.d}, widen_all(t),
-                p.dtype == DType::fp16 ? NpyType::float16 : NpyType::float32);
-    };
-    tensor(out.O, p.H, p.N);
-    if (!out.LSE.empty()) write_npy(*file++, {p.B, p.H, p.N}, out.LSE, NpyType::float32);
-    if (out.dQ.size()) {
-      tensor(out.dQ, p.H, p.N);
-      tensor(out.dK, p.Hk, p.N_kv);
-      tensor(out.dV, p.Hk, p.N_kv);
-    }
-    for (auto& each : files_) each.finish();
-    for (auto& each : files_) each.commit();
-  }
-
- private:
-  std::string folder_;
-  std::deque<AtomicFile> files_;
-};
+/// Writes the files of --save, all or none.
+void save(const std::string& folder, const Problem& p, const Outputs& out) {
+  std::deque<AtomicFile> files;
+  const auto add = [&](const char* name, const std::vector<int64_t>& shape,
+                       const std::vector<float>& values, NpyType type) {
+    if (!values.empty())
+      write_npy(files.emplace_back(fmt::format("{}/{}.npy", folder, name)), shape, values, type);
+  };
+  const auto tensor = [&](const char* name, const Tensor& t, int heads, int rows) {
+    add(name, {p.B, heads, rows, p.d}, widen_all(t),
+        p.dtype == DType::fp16 ? NpyType::float16 : NpyType::float32);
+  };
+  tensor("o", out.O, p.H, p.N);
+  add("lse", {p.B, p.H, p.N}, out.LSE, NpyType::float32);
+  tensor("dq", out.dQ, p.H, p.N);
+  tensor("dk", out.dK, p.Hk, p.N_kv);
+  tensor("dv", out.dV, p.Hk, p.N_kv);
+  for (AtomicFile& file : files) file.finish();
+  for (AtomicFile& file : files) file.commit();
+}
 
 /// Runs and reports one variant.
 int run_one(Device& device, const Variant& variant, const Options& options, Workload& workload) {
-  Saved saved(options, variant);
-  std::optional<AtomicFile> trace;
-  if (!options.sim.trace_file.empty()) trace.emplace(options.sim.trace_file);
+  const std::string& trace = options.sim.trace_file;
+  if (!options.save.empty()) {
+    make_folder(options.save);
+    require_writable(options.save + "/o.npy");
+  }
+  if (!trace.empty()) require_writable(trace);
 
   Outputs outputs;
   std::vector<Report> reports;
@@ -102,12 +90,12 @@ int run_one(Device& device, const Variant& variant, const Options& options, Work
     reports = run_variant(device, variant, options, &outputs, &workload);
   } catch (const Error& e) {
     // Where a fault ends the run, the trace shows where.
-    if (trace && e.status == Exit::wrong_result)
-      write_trace(*trace, options.sim.trace_file, variant, outputs, device);
+    if (!trace.empty() && e.status == Exit::wrong_result)
+      write_trace(trace, variant, outputs, device);
     throw;
   }
-  saved.write(outputs.problem, outputs);
-  if (trace) write_trace(*trace, options.sim.trace_file, variant, outputs, device);
+  if (!options.save.empty()) save(options.save, outputs.problem, outputs);
+  if (!trace.empty()) write_trace(trace, variant, outputs, device);
 
   const char* no_colour = std::getenv("NO_COLOR");
   const bool colour = isatty(STDOUT_FILENO) && !(no_colour && *no_colour);

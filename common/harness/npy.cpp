@@ -25,20 +25,6 @@ static_assert(std::endian::native == std::endian::little, "bytes of a file are u
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 
-/// For what numpy.save, properly called, would not have written.
-constexpr const char* kWayOut =
-    "write it with numpy.save(path, numpy.ascontiguousarray(array, dtype='float32'))";
-
-/// What stands behind a key of the header, NumPy's way to write a dictionary:
-/// {'descr': '<f2', 'fortran_order': False, 'shape': (2, 3), }
-std::string_view value_of(std::string_view key, std::string_view header, const std::string& path) {
-  const size_t at = header.find(key);
-  if (at == header.npos)
-    bad_usage("'{}' has a malformed header: it lacks {}; {}", path, key, kWayOut);
-  const std::string_view rest = header.substr(at + key.size());
-  return rest.substr(std::min(rest.find_first_not_of(' '), rest.size()));
-}
-
 }  // namespace
 
 std::string shape_text(const std::vector<int64_t>& shape) {
@@ -49,30 +35,32 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
   // One byte each of major and minor version, then the header's length: 2 bytes, from 2.0 on 4.
   if (size < 12 || std::memcmp(data, kMagic.data(), kMagic.size()) != 0 || data[6] < 1 ||
       data[6] > 3 || data[7] != 0)
-    bad_usage("'{}' is not a .npy file of version 1.0, 2.0 or 3.0; {}", path, kWayOut);
+    bad_usage("'{}' is not a .npy file of version 1.0, 2.0 or 3.0, as numpy.save writes it", path);
   const size_t begin = data[6] == 1 ? 10 : 12;
   size_t length = data[8] | size_t{data[9]} << 8;
   if (begin == 12) length |= size_t{data[10]} << 16 | size_t{data[11]} << 24;
   if (length > size - begin) bad_usage("'{}' is truncated: it ends in its header", path);
   const std::string_view header(reinterpret_cast<const char*>(data) + begin, length);
 
-  std::string_view type = value_of("'descr':", header, path);
-  type = type.substr(0, std::min<size_t>(type.find(','), 40));
-  if (type != "'<f2'" && type != "'<f4'")
+  // NumPy's way to write a dictionary: {'descr': '<f2', 'fortran_order': False, 'shape': (2, 3), }
+  const auto behind = [&](std::string_view text) {
+    const size_t at = header.find(text);
+    return at == header.npos ? "" : header.substr(at + text.size());
+  };
+  const std::string_view type = behind("'descr': ");
+  std::string_view shape = behind("'shape': (");
+  const bool half = type.starts_with("'<f2'");
+  if ((!half && !type.starts_with("'<f4'")) || behind("'fortran_order': False").empty() ||
+      shape.empty())
     bad_usage(
-        "'{}' has values of type {}; '<f2' and '<f4' are read, little-endian float16 and float32; "
-        "{}",
-        path, json::value(type), kWayOut);
-  if (!value_of("'fortran_order':", header, path).starts_with("False"))
-    bad_usage("'{}' is in Fortran order, C order is read; {}", path, kWayOut);
+        "'{}' has the header {}; arrays of '<f2' and '<f4' are read, little-endian float16 and "
+        "float32, in C order; write it with numpy.save(path, numpy.ascontiguousarray(array, "
+        "dtype='float32'))",
+        path, json::value(header.substr(0, 100)));
 
   NpyArray array;
-  const size_t item_bytes = type == "'<f2'" ? 2 : 4;
+  const size_t item_bytes = half ? 2 : 4;
   auto bytes = static_cast<int64_t>(item_bytes);
-  std::string_view shape = value_of("'shape':", header, path);
-  if (!shape.starts_with('('))
-    bad_usage("'{}' has a malformed header: its shape is no tuple; {}", path, kWayOut);
-  shape.remove_prefix(1);
   while (!shape.starts_with(')')) {
     int64_t extent = 0;
     const auto [end, error] = std::from_chars(shape.data(), shape.data() + shape.size(), extent);
@@ -94,10 +82,10 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
   array.values.resize(there / item_bytes);
   for (size_t i = 0; i < array.values.size(); ++i) {
     const unsigned char* const at = data + begin + length + i * item_bytes;
-    uint16_t half;
-    std::memcpy(&half, at, 2);
-    if (item_bytes == 2)
-      array.values[i] = fp16::from_bits(half);
+    uint16_t bits;
+    std::memcpy(&bits, at, 2);
+    if (half)
+      array.values[i] = fp16::from_bits(bits);
     else
       std::memcpy(&array.values[i], at, 4);
     if (!std::isfinite(array.values[i]))
@@ -150,13 +138,6 @@ void write_npy(AtomicFile& file, const std::vector<int64_t>& shape,
     file.write(halves.data(), halves.size() * sizeof(fp16));
   else
     file.write(values.data(), values.size() * sizeof(float));
-}
-
-void write_npy(const std::string& path, const std::vector<int64_t>& shape,
-               const std::vector<float>& values, NpyType type) {
-  AtomicFile file(path);
-  write_npy(file, shape, values, type);
-  file.commit();
 }
 
 }  // namespace ladder

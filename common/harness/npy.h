@@ -29,8 +29,6 @@ enum class NpyType { float16, float32 };
 /// what is not finite is written as it is. `shape` has as many elements as `values`.
 void write_npy(AtomicFile& file, const std::vector<int64_t>& shape,
                const std::vector<float>& values, NpyType type);
-void write_npy(const std::string& path, const std::vector<int64_t>& shape,
-               const std::vector<float>& values, NpyType type);
 
 /// A shape as NumPy prints it, for messages: "(1, 2, 256, 64)".
 std::string shape_text(const std::vector<int64_t>& shape);

@@ -18,6 +18,7 @@ struct TensorError {
   double tolerance = 0;   // 2·max|plain − ref| + atol; infinite where it is but reported
   int64_t nonfinite = 0;  // values that are not finite where the reference is
   std::string compared;   // which elements: "64 of 4096 rows"
+  bool operator==(const TensorError&) const = default;
   bool pass() const { return nonfinite == 0 && max <= tolerance; }
 };
 

@@ -48,11 +48,11 @@ struct Outputs {
 };
 
 /// What runs on one workload have in common, each made when it is first needed: the inputs, and the
-/// references for each way of rounding.
+/// references for each way of rounding and quantising.
 struct Workload {
   std::optional<Problem> problem;  // once there are inputs
   Inputs inputs;
-  std::map<Rounding, Reference> references;
+  std::map<std::pair<Rounding, std::optional<Quantisation>>, Reference> references;
   std::map<Rounding, GradientReference> gradient_references;
 };
 

@@ -49,38 +49,31 @@ void check_defaults(const Steps& steps) {
 
 Steps steps_of(const std::string& rung) {
   const auto named = by_name(rung);
-  std::map<std::string, Steps> followers;  // of "": the rung's first
+  Steps order;
+  const auto add_followers_of = [&](const auto& self, const std::string& before) -> void {
+    Steps followers;
+    for (const auto& [name, step] : named)
+      if (step.front()->after == before) followers.push_back(step.front());
+    std::ranges::stable_partition(followers, [](const Variant* v) { return v->aside; });
+    for (const Variant* v : followers) {
+      if (const Variant& last = *followers.back(); !v->aside && v != &last)
+        refuse(fmt::format("{} and {} both {}; one of them must follow the other, or be an .aside",
+                           v->name, last.name,
+                           before.empty() ? "follow none" : "follow " + before));
+      order.insert(order.end(), named.at(v->name).begin(), named.at(v->name).end());
+      self(self, v->name);
+    }
+  };
+  add_followers_of(add_followers_of, "");
   for (const auto& [name, step] : named) {
     const Variant& v = *step.front();
     if (!v.forward_of.empty() && !v.forward)
       refuse(
           fmt::format("{} names the forward pass of {}, which is not linked", name, v.forward_of));
-    if (!v.after.empty() && !named.count(v.after))
-      refuse(fmt::format("{} follows {}, which is not there", name, v.after));
-    Steps& others = followers[v.after];
-    if (v.aside) {
-      others.insert(std::find_if(others.begin(), others.end(), [](auto o) { return !o->aside; }),
-                    &v);
-    } else if (!others.empty() && !others.back()->aside) {
-      refuse(fmt::format("{} and {} both {}; one of them must follow the other, or be an .aside",
-                         others.back()->name, name,
-                         v.after.empty() ? "follow none" : "follow " + v.after));
-    } else {
-      others.push_back(&v);
-    }
+    if (std::find(order.begin(), order.end(), &v) == order.end())
+      refuse(fmt::format("{} follows {}, which is not there or leads back to no first one", name,
+                         v.after));
   }
-
-  Steps order;
-  const auto go_on_from = [&](const auto& self, const std::string& name) -> void {
-    for (const Variant* follower : followers[name]) {
-      order.insert(order.end(), named.at(follower->name).begin(), named.at(follower->name).end());
-      self(self, follower->name);
-    }
-  };
-  go_on_from(go_on_from, "");
-  for (const auto& [name, step] : named)
-    if (std::find(order.begin(), order.end(), step.front()) == order.end())
-      refuse(fmt::format("from {} no way leads back to a first one", name));
   check_defaults(order);
   return order;
 }

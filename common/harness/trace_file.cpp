@@ -12,6 +12,7 @@
 #include <link.h>
 #endif
 
+#include "harness/atomic_file.h"
 #include "harness/json.h"
 
 namespace ladder {
@@ -136,8 +137,9 @@ Members of_event(const TraceEvent& e, const std::vector<std::string>& lines) {
 
 }  // namespace
 
-void write_trace(AtomicFile& file, const std::string& path, const Variant& variant,
-                 const Outputs& run, Device& device) {
+void write_trace(const std::string& path, const Variant& variant, const Outputs& run,
+                 Device& device) {
+  AtomicFile file(path);
   if (path.ends_with(".gz")) file.compress();
   const auto write = [&](const Members& line) { file.write(line.object() + "\n"); };
   Members head;

@@ -5,13 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "harness/atomic_file.h"
 #include "harness/run.h"
 #include "machine/device.h"
 
 namespace ladder {
 
-/// Writes and commits a trace; compressed where `path` ends in .gz. JSON, an object a line:
+/// Writes a trace; compressed where `path` ends in .gz. JSON, an object a line:
 ///   the run           rung, variant and shapes
 ///   the arrays        {"arrays": {name: bytes}, "block_q", "block_kv", "warps", "stages"}
 ///   launches          Trace::Launch's keys; "launch" is its number, "shared" has
@@ -20,7 +19,7 @@ namespace ladder {
 ///                     their `what`. "line" and "from" are places in the source; ranges are [begin,
 ///                     bytes, step, count], and of shared memory [array, 1 if written, ranges]
 ///   a fault           {"fault": message, "launch", "block", "thread", "line"}, if there was one
-void write_trace(AtomicFile& file, const std::string& path, const Variant& variant,
-                 const Outputs& run, Device& device);
+void write_trace(const std::string& path, const Variant& variant, const Outputs& run,
+                 Device& device);
 
 }  // namespace ladder

@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 from ladder.console import GOOD, WRONG_RESULT, Progress, Stop, run_command
-from ladder.files import ROOT
+from ladder.files import ROOT, read, read_json
 from ladder.programs import wait_for
 
 
@@ -55,10 +55,7 @@ def configure(command, preset, targets, folder, log):
     alone are asked for."""
     stamp = os.path.join(folder, ".configured")
     choice = [ROOT, os.environ.get("CXX"), os.environ.get("CUDACXX"), shutil.which("nvcc")]
-    before = cuda = None
-    if os.path.exists(stamp):
-        with open(stamp, encoding="utf-8") as file:
-            *before, cuda = json.load(file)
+    *before, cuda = read_json(stamp, [None])
     cuda = os.environ.get("LADDER_CUDA") or cuda
     options = [] if before == choice else ["--fresh"]
     if list(targets) != ["programs"]:
@@ -96,15 +93,10 @@ def quietly(command, what, log):
                               stderr=subprocess.STDOUT,
                               env={**os.environ, "NINJA_STATUS": "[%f/%t] "}) as process:
             try:
-                status = wait_for(process, at)
+                wait_for(process, at)
             finally:
                 progress.clear()
-    return status, read(log)
-
-
-def read(log):
-    with open(log, encoding="utf-8", errors="replace") as file:
-        return file.read()
+    return process.returncode, read(log)
 
 
 if __name__ == "__main__":

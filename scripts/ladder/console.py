@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import signal
 import sys
 import textwrap
@@ -23,22 +22,13 @@ class Stop(Exception):
         self.status = status
 
 
-def printable(text):
-    """A message with what a terminal would obey written out: an argument quoted in it may hold
-    anything. Line breaks stay."""
-    return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
-
-
 class Parser(argparse.ArgumentParser):
-    """argparse's, whose help is that of a module, and with printable messages."""
+    """argparse's, whose help is that of a module."""
 
     def __init__(self, prog, doc=None, **more):
         if doc:
             more["description"], more["epilog"] = doc.split("\n\n", 1)
         super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **more)
-
-    def error(self, message):
-        super().error(printable(message))
 
 
 class Progress:
@@ -54,17 +44,12 @@ class Progress:
 
     def at(self, what):
         now = time.monotonic()
-        if now - self.started < 2:
+        if now - self.started < 2 or not self.live and (
+                what == self.shown or now - self.last < self.every):
             return
-        text = f"{what}, {now - self.started:.0f} s" if self.live else f"{what} ..."
-        if self.live:
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-        elif self.shown != text and now - self.last >= self.every:
-            print(text, file=sys.stderr, flush=True)
-            self.last = now
-        else:
-            return
-        self.shown = text
+        print(f"\r\033[K{what}, {now - self.started:.0f} s" if self.live else f"{what} ...",
+              end="" if self.live else "\n", file=sys.stderr, flush=True)
+        self.shown, self.last = what, now
 
     def clear(self):
         if self.live and self.shown:
@@ -100,13 +85,13 @@ def run_command(name, work, interrupted="interrupted"):
 
     signal.signal(signal.SIGTERM, terminated)
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # not every locale knows all of our characters
+        stream.reconfigure(encoding="utf-8", errors="replace")  # whatever the locale
     try:
         status = work()
         sys.stdout.flush()
         return status
     except Stop as stop:
-        print(f"{name}: {printable(str(stop))}", file=sys.stderr)
+        print(f"{name}: {stop}", file=sys.stderr)
         return stop.status
     except KeyboardInterrupt:
         if interrupted:

@@ -6,7 +6,6 @@ import glob
 import json
 import os
 import re
-import tempfile
 
 from ladder.console import BAD_USAGE, Stop
 
@@ -20,6 +19,11 @@ def course_pages():
             for path in sorted(glob.glob(os.path.join(ROOT, pattern), recursive=True))]
 
 
+def read(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
 # ---- what is measured: a file a GPU, and sim.json ----
 
 
@@ -29,19 +33,21 @@ def parsed(text):
     return json.loads(text)
 
 
-def machine_of(path):
-    """Whose measurements these are, as the file says; None where it holds none, or is not there."""
+def read_json(path, missing=None):
     try:
-        with open(path, encoding="utf-8") as file:
-            data = parsed(file.read())
+        return parsed(read(path))
     except FileNotFoundError:
-        return None
+        return missing
     except OSError as error:
         raise Stop(f"cannot read {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
-    except ValueError:
-        return None
-    machine = data.get("machine") if isinstance(data, dict) else None
-    return machine if isinstance(machine, dict) else None
+    except ValueError as error:
+        raise Stop(f"{os.path.relpath(path)} is no JSON: {error}", BAD_USAGE) from None
+
+
+def machine_of(path):
+    """Whose measurements these are, as the file says; {} where it holds none, or is not there."""
+    machine = read_json(path, {}).get("machine")
+    return machine if isinstance(machine, dict) else {}
 
 
 def short_name(gpu):
@@ -55,7 +61,7 @@ def file_of(gpu, folder=RESULTS):
     if gpu is None:
         return os.path.join(folder, "sim.json")
     path = os.path.join(folder, f"{short_name(gpu).lower()}.json")
-    if (machine_of(path) or {}).get("gpu") in (None, gpu):
+    if machine_of(path).get("gpu") in (None, gpu):
         return path
     return os.path.join(folder, "-".join(re.findall(r"\w+", gpu.lower())) + ".json")
 
@@ -66,7 +72,7 @@ def newest_measured(folder=RESULTS, but=None):
     default."""
     found = []
     for path in glob.glob(os.path.join(folder, "*.json")):
-        machine = machine_of(path) or {}
+        machine = machine_of(path)
         if machine.get("gpu") not in (None, but):
             found.append((machine.get("date") or "", os.path.basename(path), path))
     return max(found)[-1] if found else None
@@ -77,23 +83,16 @@ def newest_measured(folder=RESULTS, but=None):
 
 def write_whole(path, content):
     """Writes a file, text or bytes, whole or not at all, whatever happens meanwhile."""
-    part = None
+    part = f"{path}.part-{os.getpid()}"
     try:
-        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or ".", prefix=".part-",
-                                         delete=False) as file:
-            part = file.name
+        with open(part, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(part, 0o644)
         os.replace(part, path)
-        part = None
     except OSError as error:
         raise Stop(f"cannot write {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
     finally:
-        if part:
-            with contextlib.suppress(OSError):
-                os.unlink(part)
+        with contextlib.suppress(OSError):
+            os.unlink(part)
 
 
 def item_a_line(data):

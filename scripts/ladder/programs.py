@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import tempfile
 
 from ladder.console import BAD_USAGE, WRONG_RESULT, Stop
 from ladder.files import ROOT
@@ -76,29 +75,26 @@ def programs_in(folder):
 
 
 def wait_for(process, at):
-    """Its status in the end (negative for a signal). Meanwhile calls at(), which shows progress."""
+    """What it wrote to pipes, in the end. Meanwhile calls at(), which shows progress."""
     try:
         while True:
             at()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(timeout=0.5)
+                return process.communicate(timeout=0.5)
     except BaseException:
         process.terminate()
         raise
 
 
 def run_quietly(command, what, progress=None):
-    """Runs a program to its end: status, stdout, last lines of stderr."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err) as process:
-            status = wait_for(process, lambda: progress and progress.at(what))
-        for file in (out, err):
-            file.seek(0)
-        said, errors = (file.read().decode(errors="replace") for file in (out, err))
+    """Runs a program to its end: status (negative for a signal), stdout, last lines of stderr."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, encoding="utf-8", errors="replace") as process:
+        said, errors = wait_for(process, lambda: progress and progress.at(what))
     # An error is a line or a few; what ends in an ellipsis is progress.
     lines = [line.rstrip() for line in errors.splitlines()]
     lines = [line for line in lines if line and not line.endswith("…")]
-    return status, said, "\n".join(lines[-6:])
+    return process.returncode, said, "\n".join(lines[-6:])
 
 
 def cores():

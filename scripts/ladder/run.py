@@ -32,14 +32,9 @@ class Run:
     """One step on one device: its records, two where it has a backward pass, or why there are
     none."""
 
-    def __init__(self, program, step, device, counters=False):
-        self.rung = program.name
-        self.path = program.path
-        self.variant = step.variant
-        self.device = device
-        self.idea = step.idea
-        self.exact_architecture = step.exact_architecture
-        self.options = ["--dram"] if counters and device == "gpu" else []
+    def __init__(self, program, step, device):
+        self.path, self.step, self.device = program.path, step, device
+        self.rung, self.variant = step.rung, step.variant
 
     def judge(self, status, records, message):
         self.status, self.records, self.message = status, records, message
@@ -52,18 +47,13 @@ class Run:
             if any(faults):
                 self.status, self.message = WRONG_RESULT, next(filter(None, faults))
 
-    def failure(self):
-        return {"rung": self.rung, "variant": self.variant, "device": self.device,
-                "status": self.status, "message": self.message}
-
 
 def go(runs, options, progress, label):
     """Runs steps of one program on one device, which share inputs and reference. If any fails,
     each once more alone, to learn which and why."""
     first, names = runs[0], [run.variant for run in runs]
     status, out, message = run_quietly(
-        [first.path, *options, *first.options, "--variant", ",".join(names), "--device",
-         first.device, "--json"],
+        [first.path, *options, "--variant", ",".join(names), "--device", first.device, "--json"],
         f"{label} {first.rung} {names[0] if len(runs) == 1 else f'{len(runs)} steps'} on the "
         f"{first.device}", progress)
     if status and len(runs) > 1:
@@ -107,12 +97,12 @@ def gpu_answers(program, progress):
     return True, False, "".join(said[-1:]).removeprefix("--dram: ")
 
 
-def plan(steps, options, gpu, counters):
+def plan(steps, options, gpu):
     """The tables to make: (title, options of the programs, what the table tells or None for
     everything, [Run])."""
     def runs(device, wanted=lambda step: options.all or not step.by_name_only):
-        return [Run(program, step, device, counters and "--dram" not in options.passed)
-                for program, step in steps if step.device == device and wanted(step)]
+        return [Run(program, step, device) for program, step in steps
+                if step.device == device and wanted(step)]
 
     if options.words:
         device, variant = options.device, options.variant
@@ -165,20 +155,22 @@ def ladder(words):
     progress = Progress()
     gpu, counters, why_not = gpu_answers(found[0], progress)
     steps = [(program, step) for program in found for step in program.steps()]
-    tables = plan(steps, options, gpu, counters)
+    tables = plan(steps, options, gpu)
+    dram = ["--dram"] if counters and "--dram" not in options.passed else []
     count = sum(len(runs) for _, _, _, runs in tables)
     done = 0
     finished = []
     for title, program_options, story, runs in tables:
         for _, group in itertools.groupby(runs, key=lambda run: (run.path, run.device)):
             group = list(group)
-            go(group, program_options, progress, f"[{done + 1}/{count}]")
+            go(group, program_options + dram * (group[0].device == "gpu"), progress,
+               f"[{done + 1}/{count}]")
             done += len(group)
         progress.clear()
         # A step for a GPU of another kind is not a failure where nobody asked for it.
         finished.append((title, story, [run for run in runs if options.words
                                         or run.status != NO_DEVICE
-                                        or not run.exact_architecture]))
+                                        or not run.step.exact_architecture]))
 
     every = [run for _, _, runs in finished for run in runs]
     records = [record for run in every for record in run.records]
@@ -197,8 +189,10 @@ def ladder(words):
         print("\n".join(wrap(f"No DRAM column: {why_not}")), file=sys.stderr)
     if records:
         path = os.path.join(ROOT, "build/results.json")
-        results = {"records": records,
-                   "failures": [run.failure() for run in every if run.status != GOOD]}
+        failures = [{name: getattr(run, name) for name in
+                     ("rung", "variant", "device", "status", "message")}
+                    for run in every if run.status != GOOD]
+        results = {"records": records, "failures": failures}
         write_whole(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
         print(f"Wrote {os.path.relpath(path)} ({len(records)} records).", file=sys.stderr)
     return max((run.status for run in every), key=lambda s: (SEVERITY.get(s, 4), s), default=GOOD)

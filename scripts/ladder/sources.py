@@ -5,7 +5,7 @@ import os
 import re
 
 from ladder.console import BAD_USAGE, Stop
-from ladder.files import ROOT
+from ladder.files import ROOT, read
 from ladder.programs import rungs
 
 
@@ -15,11 +15,7 @@ class Source:
     def __init__(self, path):
         self.path = os.path.relpath(path, ROOT)
         self.rung, _, file = self.path[:-len(".cu")].partition(os.sep)
-        try:
-            with open(path, encoding="utf-8") as source:
-                text = source.read()
-        except (OSError, UnicodeDecodeError) as error:
-            raise Stop(f"cannot read {self.path}: {error}", BAD_USAGE) from None
+        text = read(path)
         self.lines = text.splitlines()
         # What it is to --variant. What a rung is compared with is no step, and has none.
         found = [] if ".baseline = true" in text else re.findall(r'\.name = "(\w+)"', text)

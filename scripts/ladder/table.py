@@ -9,38 +9,75 @@ from ladder.console import (BAD_USAGE, BOLD, CYAN, DIM, GOOD, GREEN, NO_DEVICE, 
 from ladder.records import error_text, largest_error, requested, shape_text, total
 from ladder.text import NO_VALUE, bytes_text, rate_text, time_text
 
-HEADER = ["rung", "variant", "device", "time", "TFLOP/s", "requested", "distinct", "DRAM", "vs {}",
-          "workspace", "error"]
-DRAM = HEADER.index("DRAM")  # shown where there is any
-LEFT_ALIGNED = range(3)
-LEAST_OF_A_RUNG = 8  # of its name is shown: the number and a few letters
+# Head → text of a record.
+COLUMNS = {"time": lambda record: time_text(record.get("time_ms")),
+           "TFLOP/s": lambda record: rate_text(record.get("tflops")),
+           "requested": lambda record: bytes_text(requested(record)),
+           "distinct": lambda record: bytes_text(total(record, "distinct")),
+           "DRAM": lambda record: bytes_text(total(record, "dram")),
+           "workspace": lambda record: bytes_text(record.get("workspace_bytes")),
+           "error": error_text}
 
-
-# ---- the story ----
-
-
-# What a table tells of each step: a number, as a bar and against that of the row before. columns:
-# [(head, text of a record)] that follow.
+# What a table tells of each step: a number, as a bar and against that of the row before, and the
+# columns that follow.
 Story = collections.namedtuple("Story", "head value text less more columns legend")
-TRAFFIC = Story("requested", requested, bytes_text, "less", "more",
-                [("distinct", lambda record: bytes_text(total(record, "distinct")))],
+TRAFFIC = Story("requested", requested, bytes_text, "less", "more", ["distinct"],
                 "requested: bytes that the kernels ask of HBM, counted by the sim{}; distinct: "
                 "each byte once per kernel.")
 TIME = Story("time", lambda record: record.get("time_ms"), time_text, "faster", "slower",
-             [("TFLOP/s", lambda record: rate_text(record.get("tflops"))),
-              ("DRAM", lambda record: bytes_text(total(record, "dram")))],
-             "DRAM: bytes that HBM served, by the GPU's counters.")
+             ["TFLOP/s", "DRAM"], "DRAM: bytes that HBM served, by the GPU's counters.")
 LEGEND = ("requested: bytes that the kernels ask of HBM (counted by the sim{}; on a GPU the "
           "formula's); distinct: each byte once per kernel; DRAM: what HBM served, by the GPU's "
           "counters; vs {}: requested against rung {}; workspace: HBM beyond inputs and outputs; "
           "error: the largest, against float64.")
 
+
+def steps_of(runs, passes=None):
+    """[(Run, record)] that have a row: of each run its records, or the last one alone; an empty one
+    where a program failed without any, and had not refused to run."""
+    return [(run, record) for run in runs for record in run.records[passes:] or
+            [{}] * (run.status not in (BAD_USAGE, NO_DEVICE))]
+
+
+def is_backward(record):
+    return record.get("direction") == "bwd"
+
+
+def name_of(run, record):
+    return f"{run.rung[:2]} {run.variant}{' bwd' * is_backward(record)}"
+
+
+def known(header, rows):
+    """The columns that have a value."""
+    columns = [column for column in zip(header, *rows) if set(column[1:]) != {NO_VALUE}]
+    return list(map(list, zip(*columns)))
+
+
+def draw(rows, left, steps, paint, colours=None):
+    """Lines of a table, the header's first. Columns in `left` begin at the left; `colours` has for
+    each step {column: code}."""
+    failed = [False, *(run.status != GOOD for run, _ in steps)]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    wide = sum(widths) + 2 * (len(widths) - 1) + 2 * any(failed)
+    lines = []
+    for row, bad, codes in zip(rows, failed, [{}, *(colours or [{}] * len(steps))]):
+        cells = [paint(codes.get(i), text.ljust(width) if i in left else text.rjust(width))
+                 for i, (text, width) in enumerate(zip(row, widths))]
+        lines.append(("  " if wide <= WIDTH else " ").join(cells).rstrip()
+                     + (" " + paint(RED, "✗")) * bad)
+    return [paint(BOLD, lines[0]), *lines[1:]]
+
+
+# ---- the story ----
+
 EIGHTHS = " ▏▎▍▌▋▊▉"
-BAR, LEFT = 2, (0, 1, 2, 4)  # the bar's column, and those that begin at the left
+BAR = 2  # the bar's column
 
 
 def bar(value, scale, width):
     """On a logarithmic scale (low, high)."""
+    if not value:
+        return ""
     eighths = round(8 * width * math.log(value / scale[0]) / math.log(scale[1] / scale[0]))
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).strip().ljust(width)
 
@@ -57,15 +94,6 @@ def against(story, value, before):
     return f"{rate_text(1 / ratio)}× {story.more}", YELLOW
 
 
-def laid_out(row, widths, left):
-    """A row's texts at their columns' widths, those of the columns in `left` from the left. Names
-    are of the rungs' choosing: too long, they are cut."""
-    cut = [text if len(text) <= width else text[:width - 1] + "…"
-           for text, width in zip(row, widths)]
-    return [text.ljust(width) if i in left else text.rjust(width)
-            for i, (text, width) in enumerate(zip(cut, widths))]
-
-
 def ticks(story, scale, width):
     """A scale's powers of ten, over its bars."""
     text, powers = "", round(math.log10(scale[1] / scale[0]))
@@ -75,95 +103,54 @@ def ticks(story, scale, width):
         mark = "▏" + re.sub(r"\.0+(?= )", "", story.text(int(value) if value >= 1 else value))
         if at >= len(text) and at + len(mark) <= width:
             text = text.ljust(at) + mark
-    return text
+    return text.ljust(width)
 
 
 def story_table(story, runs, paint):
     """A row for each step, of what it adds to the ladder: the backward pass where it has one."""
-    rows, values, colours, before = [], [], [], {}
-    for run in runs:
-        record = run.records[-1] if run.records else {}
-        backward = record.get("direction") == "bwd"
-        value = story.value(record) if record else None
-        brings, colour = against(story, value, before.get(backward))
-        before[backward] = value
-        rows.append([f"{run.rung[:2]} {run.variant}{' bwd' if backward else ''}", run.idea, "",
-                     story.text(value), brings,
-                     *(text(record) if record else NO_VALUE for _, text in story.columns)])
-        values.append(value)
-        colours.append(colour)
-    known = list(filter(None, values))
-    if not known:
+    steps = steps_of(runs, -1)
+    values = [story.value(record) for _, record in steps]
+    if not any(values):
         return []
-    scale = [10 ** math.floor(math.log10(min(known))), 10 ** math.ceil(math.log10(max(known)))]
-    if scale[0] == scale[1]:
-        scale[1] *= 10
-
-    header = ["step", "idea", "", story.head, "vs above", *(head for head, _ in story.columns)]
-    columns = [column for i, column in enumerate(zip(header, *rows))
-               if i < 5 or set(column[1:]) != {NO_VALUE}]
-    header, *rows = map(list, zip(*columns))
-    widths = [max(map(len, column)) for column in columns]
-    room = WIDTH - sum(widths) - 2 * (len(widths) - 1) - 2 * any(run.status for run in runs)
-    widths[BAR] = max(8, room)
-    widths[0] = max(8, widths[0] - max(0, widths[BAR] - room))
-    header[BAR] = ticks(story, scale, widths[BAR])
-    lines = [paint(BOLD, "  ".join(laid_out(header, widths, LEFT)))]
-    for run, row, value, colour in zip(runs, rows, values, colours):
-        row[BAR] = bar(value, scale, widths[BAR]) if value else ""
-        texts = laid_out(row, widths, LEFT)
-        texts[BAR], texts[BAR + 2] = paint(CYAN, texts[BAR]), paint(colour, texts[BAR + 2])
-        lines.append("  ".join(texts).rstrip() + (
-            " " + paint(RED, "✗") if run.status != GOOD else ""))
-    return lines
+    low, high = (way(math.log10(of(filter(None, values))))
+                 for way, of in ((math.floor, min), (math.ceil, max)))
+    scale = 10 ** low, 10 ** max(high, low + 1)
+    rows, colours, before = [], [], {}
+    for (run, record), value in zip(steps, values):
+        brings, colour = against(story, value, before.get(is_backward(record)))
+        before[is_backward(record)] = value
+        rows.append([name_of(run, record), run.step.idea, story.text(value), brings,
+                     *(COLUMNS[head](record) for head in story.columns)])
+        colours.append({BAR: CYAN, BAR + 2: colour})
+    header, *rows = known(["step", "idea", story.head, "vs above", *story.columns], rows)
+    widths = [max(map(len, column)) for column in zip(header, *rows)]
+    room = WIDTH - sum(widths) - 2 * len(widths) - 2 * any(run.status for run, _ in steps)
+    header.insert(BAR, ticks(story, scale, room))
+    for row, value in zip(rows, values):
+        row.insert(BAR, bar(value, scale, room))
+    return draw([header, *rows], (0, 1, BAR, BAR + 2), steps, paint, colours)
 
 
 # ---- all that is known ----
 
 
 def details_table(runs, first, paint):
-    """A row a record; nothing for runs whose options the program refused. `first` is the ladder's
-    first step: what the others request is set against what it does on that device."""
-    base = {run.device: requested(run.records[0]) for run in runs
-            if run.records and (run.rung, run.variant) == (first.rung, first.variant)}
-    rows = []
-    for run in runs:
-        for record in run.records:
-            backward = record.get("direction") == "bwd"
-            variant = run.variant
-            if len(run.records) > 1 or backward:
-                variant += f" {record['direction']}"
-            asked, ask_first = requested(record), base.get(run.device)
-            # The first step has no backward pass to compare with.
-            ratio = asked / ask_first if asked is not None and ask_first and not backward else None
-            rows.append([run.rung, variant, record.get("device", run.device),
-                         time_text(record.get("time_ms")), rate_text(record.get("tflops")),
-                         bytes_text(asked), bytes_text(total(record, "distinct")),
-                         bytes_text(total(record, "dram")), rate_text(ratio),
-                         bytes_text(record.get("workspace_bytes")),
-                         error_text(record) + " ✗" * (run.status != GOOD)])
-        if not run.records and run.status not in (BAD_USAGE, NO_DEVICE):
-            rows.append([run.rung, run.variant, run.device, *[NO_VALUE] * 7, "failed ✗"])
-    if not rows:
+    """A row a record. `first` is the ladder's first step: what the others request is set against
+    what it does on that device."""
+    steps = steps_of(runs)
+    if not steps:
         return []
-
-    rows.insert(0, [name.format(first.rung[:2]) for name in HEADER])
-    if all(row[DRAM] == NO_VALUE for row in rows[1:]):
-        for row in rows:
-            del row[DRAM]
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else 1
-    # If names are long the rung's gives way, whose number is enough to know it by, and then the
-    # variant's.
-    for column, least in ((0, LEAST_OF_A_RUNG), (1, len(HEADER[1]))):
-        excess = sum(widths) + gap * (len(widths) - 1) - WIDTH
-        widths[column] = max(min(least, widths[column]), widths[column] - max(0, excess))
-    lines = []
-    for row in rows:
-        shown = laid_out(row, widths, LEFT_ALIGNED)
-        shown[-1] = paint(RED, shown[-1]) if row[-1].endswith("✗") else shown[-1]
-        lines.append((" " * gap).join(shown))
-    return [paint(BOLD, lines[0]), *lines[1:]]
+    base = {run.device: requested(record) for run, record in steps
+            if (run.rung, run.variant) == (first.rung, first.variant)}
+    rows = []
+    for run, record in steps:
+        asked, ask_first = requested(record), base.get(run.device)
+        # The first step has no backward pass to compare with.
+        ratio = asked / ask_first if asked and ask_first and not is_backward(record) else None
+        rows.append([name_of(run, record), run.device,
+                     *(text(record) for text in COLUMNS.values()), rate_text(ratio)])
+    header = ["step", "device", *COLUMNS, f"vs {first.rung[:2]}"]
+    return draw(known(header, rows), (0, 1), steps, paint)
 
 
 def messages(runs, paint):

@@ -1,7 +1,6 @@
 """Builds and runs the tests: scripts/test, which has the help, calls this."""
 
 import collections
-import glob
 import itertools
 import os
 import re
@@ -12,7 +11,7 @@ import xml.etree.ElementTree
 
 from ladder.build import build, folder_of, ready
 from ladder.console import GOOD, RED, Paint, Parser, run_command, wrap
-from ladder.files import ROOT
+from ladder.files import ROOT, read
 from ladder.programs import cores
 from ladder.sources import find, read_sources
 
@@ -58,65 +57,57 @@ def run(words):
     os.chdir(ROOT)  # ctest finds presets, which choose asan's tests, in the current folder alone
     folder = folder_of(preset)
     tests = [f"^{rung}\\." for rung in whole]
-    for part in named:  # CMake wrote down which they are
-        with open(os.path.join(folder, f"tests_{part}.txt"), encoding="utf-8") as file:
-            tests.append(file.read().strip())
-    statuses = []
-    # Each command leaves its cases in a file; the verdict is over all of them.
-    with tempfile.TemporaryDirectory() as results:
-        def attempt(command, **environment):
-            statuses.append(subprocess.run(command, env={**os.environ, **environment},
-                                           check=False).returncode)
-
-        if tests or not parts:
-            # One more than there are cores: some tests wait, as for what is to be interrupted.
-            attempt(["ctest", "--preset", preset, "-j", str(len(cores()) + 1),
-                     "--output-on-failure", "--no-tests=error", "--test-output-size-passed",
-                     "1000000", "--output-junit", os.path.join(results, "ctest.xml"),
-                     *["--progress"] * sys.stdout.isatty(),
-                     *(["-R", "|".join(tests)] if tests else []), *options])
-        for number, (rung, cases) in enumerate(chosen):
-            if cases:
-                attempt([os.path.join(folder, "bin", f"{rung}_test"), f"--gtest_filter={cases}",
-                         "--gtest_brief=1"], GTEST_OUTPUT=f"xml:{results}/{number}.xml")
-        show_verdict(glob.glob(os.path.join(results, "*.xml")))
-    return next((abs(status) for status in statuses if status), GOOD)
+    # CMake wrote down which those of a part are.
+    tests += [read(os.path.join(folder, f"tests_{part}.txt")).strip() for part in named]
+    status, outcomes = GOOD, []
+    if tests or not parts:
+        status, outcomes = run_ctest(preset, [*(["-R", "|".join(tests)] if tests else []),
+                                              *options])
+    for rung, cases in chosen:
+        if cases:
+            program = os.path.join(folder, "bin", f"{rung}_test")
+            done = subprocess.run([program, f"--gtest_filter={cases}", "--gtest_brief=1"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+                                  encoding="utf-8", errors="replace")
+            print(done.stdout, end="")
+            outcomes.append((f"{rung}_test", done.returncode, done.stdout))
+            status = status or abs(done.returncode)
+    show_verdict(outcomes)
+    return status
 
 
-# ---- the verdict: from the JUnit files of ctest and GoogleTest ----
+def run_ctest(preset, options):
+    """Its status, and [(test, whether it failed, output)]."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "ctest.xml")
+        # One more than there are cores: some tests wait, as for what is to be interrupted.
+        status = subprocess.run(
+            ["ctest", "--preset", preset, "-j", str(len(cores()) + 1), "--output-on-failure",
+             "--no-tests=error", "--test-output-size-passed", "1000000", "--output-junit", path,
+             *["--progress"] * sys.stdout.isatty(), *options], check=False).returncode
+        tests = xml.etree.ElementTree.parse(path).iter("testcase") if os.path.exists(path) else ()
+        cases = [(test.get("name"), test.get("status"), test.findtext("system-out") or "")
+                 for test in tests]
+    return status, [(name, how == "fail" or how == "notrun" and not SKIPPED.search(said), said)
+                    for name, how, said in cases]
+
 
 # A test of ctest is a program with many cases, which unittest's and GoogleTest's output tells of.
 CASES = re.compile(r"^(?:Ran|\[=+\]) (\d+) tests? (?:in |from .* ran\.)", re.MULTILINE)
-PYTHON_SKIPPED = re.compile(r"\.\.\. skipped (['\"])(.*)\1$", re.MULTILINE)
-# GoogleTest's own file has the reason in the message, below the place; in ctest's it is in the
-# output, as is what is `not run here`.
-REASON = re.compile(r"^\S+:\d+: Skipped\n(.*)$|not run here: (.*)$", re.MULTILINE)
+SKIPPED = re.compile(r"\.\.\. skipped (['\"])(?P<python>.*)\1$"
+                     r"|^\S+:\d+: Skipped\n(?:not run here: )?(?P<google>.*)$"
+                     r"|not run here: (?P<whole>.*)$", re.MULTILINE)
 
 
-def why(message):
-    return message.split("not run here: ")[-1].strip()
-
-
-def show_verdict(paths):
+def show_verdict(outcomes):
     """Prints how many tests ran, failed and were skipped, and why."""
-    ran, failed, reasons = 0, [], collections.Counter()
-    for path in paths:
-        for case in xml.etree.ElementTree.parse(path).iter("testcase"):
-            said = "".join(case.findtext(part) or "" for part in ("system-out", "system-err"))
-            many, skipped = CASES.search(said), case.find("skipped")
-            if case.find("failure") is not None:
-                failed.append(case.get("name"))
-            if skipped is not None:
-                found = REASON.search(said)
-                message = found[1] or found[2] if found else skipped.get("message", "")
-                reasons[why(message.split("\n")[-1])] += 1
-            elif many:
-                mine = [found[2] for found in PYTHON_SKIPPED.finditer(said)]
-                mine += [why(found[1]) for found in REASON.finditer(said) if found[1]]
-                reasons.update(mine)
-                ran += max(0, int(many[1]) - len(mine))  # a class may be skipped as a whole
-            else:
-                ran += 1
+    ran, reasons = 0, collections.Counter()
+    for *_, said in outcomes:
+        many = CASES.search(said)
+        why = [found[found.lastgroup] for found in SKIPPED.finditer(said)]
+        reasons.update(why)
+        ran += max(0, (int(many[1]) if many else 1) - len(why))  # a class may be skipped as a whole
+    failed = [name for name, bad, _ in outcomes if bad]
     paint = Paint(sys.stdout)
     head = f"{ran:,} tests ran, {len(failed)} failed, {sum(reasons.values())} were skipped"
     shown = ["", (paint(RED, head) if failed else head) + (":" if reasons else ".")]

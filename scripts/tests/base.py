@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -46,17 +47,13 @@ def write(*path, text, mode=0o644):
     return path
 
 
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
 def fences(text, language):
     """(number of the line after the opening fence, lines) of each fenced block."""
-    block = None
-    for number, line in enumerate(text.splitlines(), 1):
-        if block is not None and line.strip() == "```":
-            yield block
-            block = None
-        elif block is not None:
-            block[1].append(line)
-        elif line.strip() == f"```{language}":
-            block = (number + 1, [])
+    return [(text.count("\n", 0, found.start()) + 2, found[2].splitlines())
+            for found in FENCE.finditer(text) if found[1] == language]
 
 
 def like(record, **wanted):

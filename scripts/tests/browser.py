@@ -45,12 +45,9 @@ class Browser:
             self.call(domain + ".enable")
 
     def close(self):
-        self.pipe.close()  # by which it ends
-        try:
-            self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.pipe.close()
+        self.process.terminate()
+        self.process.wait(SECONDS)
         shutil.rmtree(self.profile, ignore_errors=True)
 
     def call(self, method, **parameters):
@@ -58,37 +55,25 @@ class Browser:
         message = {"id": self.last, "method": method, "params": parameters, **self.session}
         self.pipe.sendall(json.dumps(message).encode() + b"\0")
         while True:
-            answer = self.receive()
-            if answer.get("id") != self.last:
-                self.note(answer)
-            elif "error" in answer:
-                raise RuntimeError(f"{method}: {answer['error']}")
-            else:
+            while b"\0" not in self.buffer:
+                piece = self.pipe.recv(1 << 20)
+                if not piece:
+                    raise RuntimeError("the browser has ended")
+                self.buffer += piece
+            text, _, self.buffer = self.buffer.partition(b"\0")
+            answer = json.loads(text)
+            if answer.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
+                self.errors.append(answer["params"])
+            if answer.get("id") == self.last:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']}")
                 return answer["result"]
 
-    def receive(self):
-        while b"\0" not in self.buffer:
-            piece = self.pipe.recv(1 << 20)
-            if not piece:
-                raise RuntimeError("the browser has ended")
-            self.buffer += piece
-        message, _, self.buffer = self.buffer.partition(b"\0")
-        return json.loads(message)
-
-    def note(self, event):
-        """Keeps what a page throws or complains of."""
-        if event.get("method") == "Runtime.exceptionThrown":
-            detail = event["params"]["exceptionDetails"]
-            self.errors.append(detail.get("exception", {}).get("description", detail["text"]))
-        elif event.get("method") == "Log.entryAdded":
-            if event["params"]["entry"]["level"] == "error":
-                self.errors.append(event["params"]["entry"]["text"])
-
-    def size(self, width, height, scale=1, mobile=False):
+    def size(self, width, height, scale=1):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
-                  deviceScaleFactor=scale, mobile=mobile)
+                  deviceScaleFactor=scale, mobile=False)
 
-    def prefer(self, colour, motion="no-preference"):
+    def prefer(self, colour="light", motion="no-preference"):
         self.call("Emulation.setEmulatedMedia", features=[
             {"name": "prefers-color-scheme", "value": colour},
             {"name": "prefers-reduced-motion", "value": motion}])
@@ -120,10 +105,12 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, modifiers=8 if shift else 0,
                       windowsVirtualKeyCode=9 if key == "Tab" else 0, **more)
 
-    def mouse(self, kind, x, y):
-        """kind: mousePressed, mouseReleased or mouseMoved."""
-        button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
-        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
+    def mouse(self, x, y, *kinds):
+        """kinds: mousePressed, mouseReleased; mouseMoved as if a button were held."""
+        for kind in kinds:
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, clickCount=1,
+                      button="left", buttons=int(kind == "mouseMoved"))
+        self.drawn()
 
     def drawn(self):
         """Waits until what was asked for is on the screen."""

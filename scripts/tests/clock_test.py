@@ -1,5 +1,5 @@
-"""Tests of scripts/figures clock without a GPU: the marks fit the kernels, and what they say
-is worked out right.
+"""Tests of scripts/figures clock and profile without a GPU: the marks fit the kernels, what they
+say is worked out right, and so is what an ncu says that stands in for the real one.
 
 Run alone: python3 scripts/tests/clock_test.py [c++]
 """
@@ -15,8 +15,9 @@ import unittest
 import unittest.mock
 
 from base import ROOT, SCRIPTS, SECONDS, Scratch, argument, read
-from ladder.bench import clock
+from ladder.bench import clock, profile
 from ladder.console import NO_DEVICE, Stop
+from ladder.figures.tables import profile_table
 from ladder.files import machine_of
 from ladder.npy import npy
 
@@ -36,20 +37,17 @@ class Planting(unittest.TestCase):
             mark(step, 3); mul_rows(O_sum, alpha); auto P = as_operand<T>(S); mark(step, 4);
             mark(step, 5); wgmma_wait<0>(O_sum, P); mark(step, 6);"""
         for variant in clock.VARIANTS:
-            lines = clock.with_marks(source(variant), variant).split("\n")
-            marked = " ".join(line.strip() for line in lines if "mark(" in line)
-            self.assertEqual(marked, " ".join((
-                in_turn if variant == "producer" else overlapped).split()), variant)
-            gone = [line for line in source(variant).split("\n") if line not in lines]
-            self.assertEqual(sum("LSE[" in line for line in gone), 1)  # whose place they take
-            self.assertLessEqual(len(gone), 11)  # all else stays
+            text = clock.with_marks(source(variant), variant).replace("marks.add(consumer, ",
+                                                                      "mark(")
+            marked = " ".join(line for line in text.split("\n") if "mark(" in line)
+            self.assertEqual(marked.split(), (
+                in_turn if variant == "producer" else overlapped).split(), variant)
 
     def test_a_line_that_is_gone_or_stands_twice_is_named(self):
         softmax, wait = "    softmax(step * Bc);\n", "    wgmma_wait<1>(S);\n"
         overlap, producer = source("overlap"), source("producer")
         for variant, text, said in (
                 ("overlap", overlap.replace(softmax, ""), "'softmax(step * Bc);' stands no times"),
-                ("overlap", overlap.replace("-INFINITY;\n", "0;\n"), "stands no times"),
                 ("producer", producer.replace("    K.wait();\n", 2 * "    K.wait();\n"),
                  "'K.wait();' stands 2 times where one of 05_flash_v2/hopper/producer.cu"),
                 # What stands outside the loop, or deeper in it, does not count.
@@ -74,14 +72,14 @@ class Planting(unittest.TestCase):
                 self.assertEqual(process.returncode, 0, said)
 
 
-def words(first, step, parts, late, cycles=70000, nanoseconds=40000):
+def words(first, step, parts, late=False, cycles=70000):
     """A consumer's 64 rows: step 0 begins at `first`, each takes `step` cycles, and its marks are
     so far from its begin; P·V's two, where they come late, from the next one's."""
     found = []
     for number in range(clock.STEPS):
         found += [first + step * (number + (late and what >= clock.O_ISSUED)) + part
                   for what, part in enumerate(parts)]
-    return [*found, cycles, nanoseconds] + [0] * (clock.ROWS - clock.WORDS)
+    return [*found, cycles, 40000] + [0] * (clock.ROWS - len(found) - 2)
 
 
 # Begins, S issued, S done, softmax done, P ready, P·V issued, done.
@@ -94,42 +92,36 @@ class Reading(unittest.TestCase):
         return clock.blocks_of([word for of in consumers for word in of], seqlen, block_q)
 
     def test_rows_become_blocks(self):
-        one = words(1000, 320, IN_TURN, False)
-        two = words(2000, 320, IN_TURN, False, cycles=123)
+        one, two = words(1000, 320, IN_TURN), words(2000, 320, IN_TURN, cycles=123)
         blank = [float("nan")] * 64
         # Two heads of 192 rows: a block of 128 each, and rows of one that is not whole.
         found = self.blocks(one, two, blank, two, one, blank, block_q=128, seqlen=192)
-        self.assertEqual(len(found), 2)
+        self.assertEqual([block.cycles for block in found], [70000, 123])
         self.assertEqual(found[0].consumers[0][1], [1320 + part for part in IN_TURN])
         self.assertEqual(found[0].consumers[1][7][clock.START], 2000 + 7 * 320)
-        self.assertEqual([block.cycles for block in found], [70000, 123])
 
-    def test_lengths_in_turn(self):
-        found = clock.statistics_of(self.blocks(
-            words(1000, 320, IN_TURN, False), words(1000, 320, IN_TURN, False), block_q=128,
-            seqlen=128), "producer")
-        self.assertEqual(found["cycles"], {"S": 100, "S_issue": 10, "softmax": 100, "rest": 20,
-                                           "O": 80, "O_issue": 10, "O_wait": 70, "wait": 20,
-                                           "step": 320})
-        self.assertEqual((found["blocks"], found["consumers"]), (1, 2))
-        self.assertEqual(found["sm_ghz"], 1.75)
-        self.assertEqual(found["shown"][0][0], [1000 + part for part in IN_TURN])
-
-    def test_lengths_overlapped(self):
-        # The second consumer half a step later.
-        found = clock.statistics_of(self.blocks(
-            words(1000, 320, OVERLAPPED, True), words(1160, 320, OVERLAPPED, True), block_q=128,
-            seqlen=128), "overlap")
-        self.assertEqual(found["cycles"], {"S": 100, "S_issue": 10, "softmax": 100, "rest": 30,
-                                           "O": 200, "O_issue": 10, "O_wait": 10, "wait": 80,
-                                           "step": 320})
+    def test_lengths(self):
+        for variant, parts, cycles in (
+                ("producer", IN_TURN, {"S": 100, "S_issue": 10, "softmax": 100, "rest": 20, "O": 80,
+                                       "O_issue": 10, "O_wait": 70, "wait": 20, "step": 320}),
+                ("overlap", OVERLAPPED, {"S": 100, "S_issue": 10, "softmax": 100, "rest": 30,
+                                         "O": 200, "O_issue": 10, "O_wait": 10, "wait": 80,
+                                         "step": 320})):
+            # The second consumer half a step later.
+            late = variant == "overlap"
+            found = clock.statistics_of(self.blocks(
+                words(1000, 320, parts, late), words(1160, 320, parts, late), block_q=128,
+                seqlen=128), variant)
+            self.assertEqual(found["cycles"], cycles)
+            self.assertEqual((found["blocks"], found["consumers"], found["sm_ghz"]), (1, 2, 1.75))
 
     def test_the_block_of_the_median_step_is_shown(self):
-        blocks = self.blocks(*(words(first, step, IN_TURN, False)
+        blocks = self.blocks(*(words(first, step, IN_TURN)
                                for first, step in ((1, 330), (2, 350), (3, 340))), block_q=64,
                              seqlen=192)
         self.assertEqual([block.step() for block in blocks], [330, 350, 340])
-        self.assertEqual(clock.statistics_of(blocks, "producer")["shown"][0][0][clock.START], 3)
+        self.assertEqual(clock.statistics_of(blocks, "producer")["shown"][0][0],
+                         [3 + part for part in IN_TURN])
 
     def test_what_are_no_marks(self):
         with self.assertRaises(Stop):
@@ -139,61 +131,111 @@ class Reading(unittest.TestCase):
 # In the place of both programs: takes the time that stands in its name, and saves marks.
 PROGRAM = f'''\
 #!{sys.executable}
-import json, os, struct, sys
+import json, os, sys
 given = dict(zip(sys.argv[1:], sys.argv[2:]))
-with open(os.environ["CLOCK_LOG"], "a") as file:
-    print(os.environ.get("LADDER_CLOCK_LAUNCHES"), *sys.argv[1:], file=file)
+print(*sys.argv[1:], file=open(os.environ["CALLED"], "a"))
+if "OLD" in os.environ:
+    print("05_flash_v2: producer needs a Hopper GPU", file=sys.stderr)
+    sys.exit(3)
 if "--save" in given:
     with open(given["--save"] + "/lse.npy", "wb") as file:
-        file.write(open(os.environ["CLOCK_LSE"], "rb").read())
-ms = 2 if "marked" in sys.argv[0] else 1
-print(json.dumps({{"time_ms": ms, "tflops": 500 / ms, "block_q": 64, "block_kv": 128}}))
+        file.write(open(os.environ["LSE"], "rb").read())
+tflops = 250 if "marked" in sys.argv[0] else 500
+print(json.dumps({{"tflops": tflops, "block_q": 64, "block_kv": 128}}))
+'''
+
+# Every metric has the value 20, but for the cycles of all SMs.
+NCU = f'''#!{sys.executable}
+import json, os, sys
+given = sys.argv[1:]
+metrics = given[given.index("--metrics") + 1].split(",")
+said = [metric for metric in metrics if metric != os.environ.get("LACKS")]
+value = lambda metric: "2,640" if metric == "sm__cycles_active.sum" else "20"
+with open(given[given.index("--log-file") + 1], "w") as file:
+    print(os.environ.get("SAYS", "==PROF== Connected"), file=file)
+    for row in (["ID", *said], ["", *("inst" for _ in said)], ["0", *map(value, said)]):
+        print(",".join(f'"{{cell}}"' for cell in row), file=file)
+program = os.path.basename(next(word for word in given if "bin/" in word))
+for tile in (192, 128):
+    print(json.dumps({{"rung": program, "batch": 4, "heads": 32, "block_q": tile,
+                       "block_kv": 128}}))
+print(*given, file=open(os.environ["CALLED"], "a"))
+sys.exit(1 if "SAYS" in os.environ else 0)
 '''
 
 
 class Measuring(Scratch):
-    def test_the_whole(self):
-        for path in ("bin/05_flash_v2", "marked"):
-            self.write(path, PROGRAM, 0o755)
-        lse = self.at("saved.npy")
-        with open(lse, "wb") as file:
+    """clock and profile, with programs and a machine that are made up."""
+
+    def measured(self, part, program, **environment):
+        """The file."""
+        for name in ("bin/05_flash_v2", "bin/06_backward", "path/ncu", "marked"):
+            self.write(name, program, 0o755)
+        options = part.parse(["--bin", self.at("bin"), "--out", self.at("out.json")])
+        with unittest.mock.patch.dict(os.environ, CALLED=self.at("called"), PATH=self.at("path"),
+                                      **environment), \
+                unittest.mock.patch.object(part, "machine", lambda *_: {
+                    "gpu": "GPU", "driver": "1", "cuda": "13", "date": "today"}), \
+                unittest.mock.patch.object(clock, "build", lambda *_: self.at("marked")), \
+                contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(part.measure(options), 0)
+        self.assertFalse(machine_of(self.at("out.json")))  # it is no measured grid's
+        return json.loads(self.read("out.json"))
+
+    def test_each_kernel_without_marks_and_with_them(self):
+        with open(self.at("saved.npy"), "wb") as file:
             file.write(npy((1, 1, clock.SEQLEN), words(1000, 320, OVERLAPPED, True)
                            * (clock.SEQLEN // clock.ROWS)))
-        options = clock.parse(["--bin", self.at("bin"), "--out", self.at("clock.json"),
-                               "--commit", "abc"])
-        with unittest.mock.patch.dict(os.environ, CLOCK_LOG=self.at("called"), CLOCK_LSE=lse), \
-                unittest.mock.patch.multiple(
-                    clock, need_hopper=lambda: None, build=lambda *_: self.at("marked"),
-                    machine=lambda _, given: {"gpu": "GPU", "commit": given}), \
-                contextlib.redirect_stdout(io.StringIO()) as said:
-            self.assertEqual(clock.measure(options), 0)
+        found = self.measured(clock, PROGRAM, LSE=self.at("saved.npy"))
         log = self.called().splitlines()
-        found = json.loads(self.read("clock.json"))
-        self.assertIsNone(machine_of(self.at("clock.json")))  # it is no measured grid's
-        # Of each kernel two rounds without and with marks, and then those that are kept.
-        self.assertEqual(len(log), 6 * 5)
-        self.assertEqual([line.split()[0] for line in log[:5]], ["None"] * 4 + ["1000"])
+        self.assertEqual(["--save" in line for line in log], [False, True] * 6)
         self.assertIn("--variant producer --batch 4 --heads 16 --seqlen 4096 --head-dim 128 "
                       "--dtype bf16 --check off", log[0])
-        self.assertEqual(found["measured_on"]["commit"], "abc")
+        self.assertEqual(found["workload"], {
+            "batch": 4, "seqlen": 4096, "heads": {"128": 16, "64": 32}, "dtype": "bf16",
+            "causal": False})
         self.assertEqual([(one["variant"], one["head_dim"]) for one in found["steps"]],
                          [(v, d) for d in (128, 64) for v in clock.VARIANTS])
         last = found["steps"][-1]
-        self.assertEqual((last["tflops"], last["tflops_marked"], last["blocks"]), (500, 250, 64))
-        self.assertEqual(last["cycles"]["step"], 320)
-        self.assertIn("ping_pong, d 64: 500.0 TFLOP/s, with marks 250.0; a step of 320 cycles at "
-                      "1.750 GHz", said.getvalue())
+        self.assertEqual((last["tflops"], last["tflops_marked"], last["blocks"],
+                          last["cycles"]["step"]), (500, 250, 64, 320))
 
+    def test_where_cycles_go_in_each_kernel_at_each_head_size(self):
+        found = self.measured(profile, NCU)
+        self.assertEqual([(one["rung"], one["variant"], one["kernel"], one["head_dim"])
+                          for one in found["kernels"]],
+                         [(*step, d) for step in profile.course.PROFILED for d in (64, 128)])
+        self.assertIn("--kernel-name regex:key_gradients --launch-count 1", self.read("called"))
+        # 132 SMs of 20 cycles; 4·32 heads of 32·32 tiles of the last record, the backward pass's.
+        one = found["kernels"][0]
+        self.assertEqual((one["cycles"], one["cycles_of_all"], one["block_q"]), (20, 2640, 128))
+        lines = profile_table(unittest.mock.Mock(profile={**found, "seqlen": 256}))
+        steps = 4 * 32 * 2 * 2
+        cells = {line.split(" | ")[0]: line.split(" | ")[1] for line in lines if " | " in line}
+        self.assertEqual(cells["| cycles"], f"{20 * 132 / steps:.0f}")
+        self.assertEqual(cells["| tensor cores busy"], "20%")
+        self.assertEqual(cells["| … for wgmma"], "20.00")
 
-class Command(Scratch):
-    def test_what_it_needs(self):
-        for gpu, said in (("", "needs a Hopper GPU, and there is none"),
-                          ("NVIDIA A100, 8.0", "needs a Hopper GPU, and this is an NVIDIA A100")):
-            if gpu:
-                self.write("path/nvidia-smi", f"#!/bin/sh\necho '{gpu}'\n", 0o755)
-            done = self.run_it(sys.executable, "-m", "ladder.bench.clock",
-                               PATH=self.at("path"), PYTHONPATH=SCRIPTS, status=NO_DEVICE)
-            self.assertEqual((done.stdout, done.stderr), ("", f"scripts/figures clock: {said}\n"))
+    def test_what_cannot_be_measured_is_named(self):
+        lacking = profile.METRICS["stall_gmma"]
+        for part, program, environment, said, status in (
+                (clock, PROGRAM, {"OLD": "1"}, "05_flash_v2: producer needs a Hopper GPU",
+                 NO_DEVICE),
+                (profile, NCU, {"LACKS": lacking}, f"profile.py, '{lacking}'", NO_DEVICE),
+                (profile, NCU, {"SAYS": "==ERROR== ERR_NVGPUCTRPERM"},
+                 "05_flash_v2 failed:\n\n==ERROR== ERR_NVGPUCTRPERM", 1)):
+            with self.subTest(said), self.assertRaises(Stop) as stop:
+                self.measured(part, program, **environment)
+            self.assertIn(said, str(stop.exception))
+            self.assertEqual(stop.exception.status, status)
+            self.assertEqual(len(self.called().splitlines()), 1)
+            self.assertFalse(os.path.exists(self.at("out.json")))
+
+    def test_without_a_gpu_or_ncu(self):
+        for part, said in (("clock", "no GPU answers"), ("profile", "there is no ncu on PATH")):
+            done = self.run_it(sys.executable, "-m", f"ladder.bench.{part}", PYTHONPATH=SCRIPTS,
+                               PATH=self.at("path"), status=NO_DEVICE)
+            self.assertIn(f"scripts/figures {part}: {said}", done.stderr)
 
 
 if __name__ == "__main__":

@@ -65,48 +65,26 @@ class DiffTest(Scratch):
             result = self.diff(*words.split(), status=2)
             self.assertIn("scripts/diff: error", result.stderr)
             self.assertEqual(result.stdout, "")
-        with open(self.at(THIRD), "wb") as file:
-            file.write(b"\xff")
-        self.assertIn(f"cannot read {THIRD}", self.diff("00", "01", status=2).stderr)
 
-    def test_unified(self):
-        expected = "\n".join([
-            f"--- {ZIG}",
-            f"+++ {ALPHA}",
-            "@@ -1,5 +1,5 @@",
-            " a",
-            "-b",
-            "+B",
-            " c",
-            " const Register r{{",
-            '-  .name = "early"}};',
-            '+  .name = "late"}};',
-            f"{ZIG} → {ALPHA}, lines: 2 added, 2 removed, 3 kept",
-            ""])
-        # From any folder, and in a locale without the arrow.
-        for more in ({}, {"cwd": "/"}, {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}):
-            self.assertEqual(self.diff("01/zig", "01/alpha", **more).stdout, expected)
-        self.assertEqual(self.diff("01", "01/last").stdout,
-                         f"{LAST} → {LAST}, lines: 0 added, 0 removed, 6 kept\n")
-
-    def test_hunks_and_context(self):
+    def test_what_it_shows(self):
+        """(lines of the old, of the new, options, what is shown of them)"""
         lines = [str(i) for i in range(40)]
-        self.source(FIRST, "one", lines)
-        self.source(LAST, "one", ["first", *lines[:30], *lines[31:]])
-        for context, hunks in (
-                ([], ["@@ -1,3 +1,4 @@", "@@ -28,7 +29,6 @@"]),
-                (["-U", "99"], ["@@ -1,42 +1,42 @@"]),
-                (["-U", "0"], ["@@ -0,0 +1,1 @@", "@@ -31,1 +31,0 @@"])):
-            made = self.diff(*context, "00", "01").stdout.splitlines()
-            self.assertEqual([line for line in made if line.startswith("@@")], hunks)
-            self.assertIn("1 added, 1 removed, 41 kept", made[-1])
-
-    def test_what_is_only_indented_otherwise_is_kept(self):
-        self.source(FIRST, "one", ["a", "b", "c"])
-        self.source(LAST, "one", ["a", "loop", "  b", "end", "c"])
-        self.assertEqual(self.diff("-U", "1", "00", "01").stdout.splitlines()[3:], [
-            " a", "+loop", "   b", "+end", " c",
-            f"{FIRST} → {LAST}, lines: 2 added, 0 removed, 5 kept"])
+        for old, new, options, shown in (
+                # A line that is only indented otherwise is kept.
+                (["a", "b", "c"], ["a", "loop", "  b", "end", "c"], "-U 1",
+                 "@@ -1,3 +1,5 @@| a|+loop|   b|+end| c|lines: 2 added, 0 removed, 5 kept"),
+                (["a", "b"], ["a", "B"], "", "@@ -1,4 +1,4 @@| a|-b|+B| const Register r{{|"
+                 "   .name = \"one\"}};|lines: 1 added, 1 removed, 3 kept"),
+                (lines, ["first", *lines[:30], *lines[31:]], "-U 0", "@@ -0,0 +1,1 @@|+first|"
+                 "@@ -31,1 +31,0 @@|-30|lines: 1 added, 1 removed, 41 kept"),
+                (["a"], ["a"], "", "lines: 0 added, 0 removed, 3 kept")):
+            self.source(FIRST, "one", old)
+            self.source(LAST, "one", new)
+            for more in ({}, {"cwd": "/"}, {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}):
+                made = self.diff(*options.split(), "00", "01", **more).stdout.splitlines()
+                head = [f"--- {FIRST}", f"+++ {LAST}"] if old != new else []
+                *expected, counts = shown.split("|")
+                self.assertEqual(made, [*head, *expected, f"{FIRST} → {LAST}, {counts}"])
 
     def test_06_holds_05(self):
         """06's attention.cu adds the backward pass; of 05's no more goes or changes than the head
@@ -119,15 +97,7 @@ class DiffTest(Scratch):
                              "neither comment nor registration")
 
     def test_stat(self):
-        """Asides and a folder of the rung come after the rung's own."""
-        self.assertEqual(self.stat(), [
-            ["from", "to", "added", "removed", "kept"],
-            ["00", "01/zig", "1", "1", "4"],
-            ["01/zig", "01/alpha", "2", "2", "3"],
-            ["01/alpha", "01", "2", "1", "4"],
-            ["00", "01", "3", "2", "3"],
-            ["01", "01/sm90", "2", "4", "2"],
-            ["01", "02", "1", "1", "5"]])
+        """Asides and a folder of the rung come after the rung's own. (Lessons show its counts.)"""
         self.source("01_second/aside.cu", "aside", "a")
         self.source("01_second/fast/two.cu", "second", "ax")
         self.source("01_second/fast/one.cu", "one", "a")

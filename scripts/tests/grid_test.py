@@ -3,6 +3,7 @@
 Run alone: python3 scripts/tests/grid_test.py
 """
 
+import itertools
 import json
 import os
 import pathlib
@@ -17,43 +18,42 @@ from ladder.console import Stop
 
 STEPS = {**fake_ladder.STEPS, "06_backward": ["stored", "mma", "aside", "sm90"]}
 SLOW = ["naive", "tile", "two_pass", "one_pass"]
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
-class BenchUnit(unittest.TestCase):
+class Grid(unittest.TestCase):
     def ladder(self, *more):
         tiles = [[64, 64, 64], [64, 64, 128], [128, 64, 32]]
-        every = [programs.Step(**listed(
+        return steps.Ladder([*(programs.Step(**listed(
             rung, variant, "gpu", default=variant == variants[-1], by_name_only=variant == "aside",
             backward=rung == "06_backward", exact_architecture=variant == "sm90", tiles=tiles,
             grid_limit=[4096, 2048] if variant in SLOW else [0, 0]))
-            for rung, variants in STEPS.items() for variant in variants]
-        return steps.Ladder([*every, *more])
+            for rung, variants in STEPS.items() for variant in variants), *more])
 
     def plan(self, words, *more):
-        """[(point, Config)] of what is run, and of what is left out; the point is None where no
-        peer is measured."""
+        """[(point, Config)]; the point is None where no peer is measured."""
         ladder = self.ladder(*more)
         groups = grid.plan(measure.parse(words.split()), ladder, ladder.steps)
-        return ([(point, one) for point, ones, _ in groups for one in ones],
-                [(point, one) for point, _, left_out in groups for one, _ in left_out])
+        return [(point, one) for point, ones in groups for one in ones]
 
     def test_the_papers_grid(self):
-        run, left_out = self.plan("--grid paper")
+        run = self.plan("--grid paper")
         points = {point for point, _ in run if point}
-        self.assertEqual(len(points), 2 * 2 * 6)
-        for point in points:
-            self.assertEqual((point.batch * point.seqlen, point.heads * point.head_dim),
-                             (16384, 2048))
+        self.assertEqual({(p.batch * p.seqlen, p.heads * p.head_dim) for p in points},
+                         {(16384, 2048)})
+        self.assertEqual({(p.seqlen, p.head_dim, p.causal) for p in points},
+                         set(itertools.product(LENGTHS, (64, 128), (False, True))))
+        # What stands for its rung is measured everywhere, unless it is slow; the others where a
+        # step's gain is shown.
         for step in self.ladder().steps:
-            there, out = ({point for point, one in of
-                           if point and one[:2] == (step.rung, step.variant)}
-                          for of in (run, left_out))
-            self.assertEqual((there | out, there & out), (points, set()))
-            # The rungs' defaults and mma are measured everywhere, the slow ones aside.
-            if step.variant == "mma" or step.default and step.variant not in SLOW:
-                self.assertFalse(out)
-            if step.variant == "naive":
-                self.assertEqual(max(point.seqlen for point in there), 4096)
+            everywhere = step.variant in ("mma", "three_loops", "one_pass_tile", "flash_v1", "sm90")
+            for causal, some in ((False, {1024, 2048, 4096}), (True, {2048})):
+                slow = {n for n in LENGTHS if n <= max(some)}
+                self.assertEqual(
+                    {p.seqlen for p, one in run if p and p.causal == causal
+                     and one[:2] == (step.rung, step.variant)},
+                    set(LENGTHS) if everywhere else slow if step.variant == "naive" else some,
+                    step)
         extra = [one for point, one in run if not point]
         # The tiles that each head size has, of the one step that is timed against them.
         self.assertEqual([(one.rung, one.point.head_dim, one.options[1], one.options[3])
@@ -61,54 +61,49 @@ class BenchUnit(unittest.TestCase):
                          [("04_flash_v1", 64, "64", "64"), ("04_flash_v1", 64, "64", "128"),
                           ("04_flash_v1", 128, "64", "32")])
         self.assertEqual(sum("full" in one.options for one in extra), 2 * len(self.ladder().steps))
-        # A step that is never the default is measured where a step's gain is shown, and no more.
-        self.assertEqual({(one.point.seqlen, one.point.causal) for _, one in run
-                          if one.variant == "aside" and "full" not in one.options},
-                         {(1024, False), (2048, False), (4096, False), (2048, True)})
+        self.assertEqual({(one.options, one.point.causal) for _, one in run
+                          if measure.wants_dram(one)}, {(("--check", "off"), False)})
 
     def test_numbers_of_8_bits_are_timed_at_every_length_and_with_wide_heads(self):
         eight_bits = programs.Step(**listed("05_flash_v2", "fp8", "gpu", by_name_only=True,
                                             exact_architecture=True))
-        run, _ = self.plan("--grid paper", eight_bits)
+        run = self.plan("--grid paper", eight_bits)
         found = [(point, one) for point, one in run
                  if one.variant == "fp8" and one.options == ("--check", "off")]
-        self.assertEqual(
-            sorted(one.point[:5] for _, one in found),
-            sorted((16384 // n, 2048 // d, n, d, causal)
-                   for n in (512, 1024, 2048, 4096, 8192, 16384)
-                   for d in (64, 128, 256) for causal in (False, True)))
+        self.assertEqual(sorted(one.point[:5] for _, one in found), sorted(
+            (16384 // n, 2048 // d, n, d, causal)
+            for n, d, causal in itertools.product(LENGTHS, (64, 128, 256), (False, True))))
         # At a size that is nobody else's it is measured beside nothing.
         self.assertEqual({one.point.head_dim for point, one in found if not point}, {256})
         wide = {one for _, one in run if one.point.head_dim == 256}
         self.assertEqual({one.variant for one in wide}, {"fp8"})
         # They are what the axes measure alone.
-        self.assertEqual({one for _, one in self.plan("--head-dim 256", eight_bits)[0]
+        self.assertEqual({one for _, one in self.plan("--head-dim 256", eight_bits)
                           if one.variant == "fp8"}, wide)
 
     def test_long_sequences(self):
-        run, _ = self.plan("--grid long")
+        run = self.plan("--grid long")
         self.assertEqual({(p.batch, p.heads, p.head_dim) for p, _ in run}, {(1, 16, 128)})
-        longest = max(p.seqlen for p, _ in run)
-        at_64k = {one.variant for p, one in run if p.seqlen == longest}
-        self.assertEqual(longest, 65536)
-        self.assertLessEqual({"mma", "three_loops"}, at_64k)
-        self.assertNotIn("naive", at_64k)
+        self.assertEqual({one.variant for p, one in run if p.seqlen == 65536},
+                         {"mma", "sm90", "three_loops", "one_pass_tile", "flash_v1"})
+        self.assertEqual(max(p.seqlen for p, _ in run), 65536)
 
     def test_decoding(self):
         """The cases of the grid, of the steps that are for it alone; no other grid has them."""
         split_kv = programs.Step(**listed("05_flash_v2", "split_kv", "gpu", decoding=True))
-        points = {point for point, one in self.plan("--grid paper,decode", split_kv)[0]
+        points = {point for point, one in self.plan("--grid paper,decode", split_kv)
                   if one.variant == "split_kv"}
-        self.assertEqual({point.seqlen for point in points}, {1})
-        self.assertEqual({point.head_dim for point in points}, {64, 128})
+        self.assertEqual({(point.seqlen, point.head_dim) for point in points}, {(1, 64), (1, 128)})
         # From 8 MB to 2 GB, by hand.
         sizes = sorted(4 * p.batch * p.kv_heads * p.seqlen_kv * p.head_dim >> 23 for p in points)
         self.assertEqual(sizes, [1, 1, 2, 2, 4, 8, 8, 16, 16, 32, 32, 64, 64, 128, 128, 128, 256,
                                  256])
 
     def test_axes_have_no_caps(self):
-        run, left_out = self.plan("--seqlen 16k --head-dim 64 --causal yes")
-        self.assertEqual((len(run), left_out), (len(self.ladder().steps), []))
+        self.assertEqual([one.command("gpu") for _, one in self.plan(
+            "--seqlen 16k --head-dim 64 --causal --heads 3")], [
+            f"{step.rung} --device gpu --variant {step.variant} --batch 1 --heads 3 --seqlen 16384 "
+            "--head-dim 64 --dtype bf16 --causal --check off" for step in self.ladder().steps])
 
     def test_what_is_compared_with_pytorch(self):
         ladder = self.ladder()
@@ -117,7 +112,7 @@ class BenchUnit(unittest.TestCase):
                          ["naive", "mma", "three_loops", "one_pass_tile", "flash_v1", "mma", "mma"])
 
     def test_keys(self):
-        self.assertEqual(grid.key("a --time 40 --seqlen 5 --dram --json"), "a --seqlen 5")
+        self.assertEqual(grid.key("a --time 4e+01 --seqlen 5 --dram --json"), "a --seqlen 5")
         self.assertNotEqual(grid.key("a --seqlen 5"), grid.key("a --seqlen 5 --causal"))
 
 
@@ -173,8 +168,7 @@ class FileTest(Scratch):
             return os.path.basename(files.newest_measured(self.root, **but) or "none")
 
         for name, text in (("sim.json", {"machine": {"gpu": None, "date": "2030-01-01"}}),
-                           ("traces.json", {"traces": []}), ("list.json", []),
-                           ("none.json", "no JSON")):
+                           ("traces.json", {"traces": []})):
             self.write(name, text)
         self.assertEqual(newest(), "none")
         # The first is the last to be written; of a day the last by name.

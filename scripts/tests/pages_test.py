@@ -15,16 +15,12 @@ import sys
 import unittest
 from xml.etree import ElementTree
 
-from base import RESULTS, ROOT, SECONDS, fences, read
+from base import FENCE, RESULTS, ROOT, SECONDS, fences, read
 from ladder.files import course_pages
 
 
 def name_of(path):
     return os.path.relpath(path, ROOT)
-
-
-def without_code(text, put=""):
-    return re.sub(r"^```.*?^```", put, text, flags=re.DOTALL | re.MULTILINE)
 
 
 @functools.cache
@@ -85,7 +81,7 @@ class Formulas(unittest.TestCase):
 
     def test_each_is_read_as_one(self):
         for path in course_pages():
-            text = re.sub(r"`[^`\n]*`", "c", without_code(read(path), "c"))
+            text = re.sub(r"`[^`\n]*`", "c", FENCE.sub("c", read(path)))
             with self.subTest(name_of(path)):
                 self.assertEqual(text.count("$") % 2, 0)
                 for before, formula, after in re.findall(r"(.?)\$([^$]*)\$(?=(.?))", text):
@@ -130,13 +126,14 @@ class Links(unittest.TestCase):
 
     @classmethod
     def headings(cls, path):
-        return {cls.anchor(line) for line in without_code(read(path)).splitlines()
+        return {cls.anchor(line) for line in FENCE.sub("", read(path)).splitlines()
                 if line.startswith("#")}
 
     def test_they_lead_somewhere(self):
         count = 0
         for path in [*course_pages(), *glob.glob(os.path.join(ROOT, "common/*.md"))]:
-            for link in re.findall(r"(?:\]\(|src(?:set)?=\")([^)\s\"]+)", without_code(read(path))):
+            for link in re.findall(r"(?:\]\(|src(?:set)?=\")([^)\s\"]+)",
+                                   FENCE.sub("", read(path))):
                 if re.match(r"\w+:", link):
                     continue
                 count += 1
@@ -176,13 +173,10 @@ class Glossary(unittest.TestCase):
     @staticmethod
     def section(path, heading):
         """The text under a heading, those below it included."""
-        lines = without_code(read(path), lambda code: code[0].replace("\n#", "\n ")).splitlines()
-        begin = next(i for i, line in enumerate(lines)
-                     if line.startswith("#") and Links.anchor(line) == heading)
-        depth = len(lines[begin].split()[0])
-        end = next((i for i in range(begin + 1, len(lines))
-                    if re.match(f"#{{1,{depth}}} ", lines[i])), len(lines))
-        return "\n".join(lines[begin:end])
+        text = FENCE.sub(lambda code: code[0].replace("\n#", "\n "), read(path))
+        head = next(head for head in re.finditer(r"^(#+) .*", text, re.MULTILINE)
+                    if Links.anchor(head[0]) == heading)
+        return re.split(rf"^#{{1,{len(head[1])}}} ", text[head.end():], flags=re.MULTILINE)[0]
 
 
 class Drawings(unittest.TestCase):

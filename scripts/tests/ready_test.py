@@ -4,9 +4,7 @@ the tools, configure, build, choose parts, and say how it went; with stand-ins f
 Run alone: python3 scripts/tests/ready_test.py
 """
 
-import contextlib
 import fcntl
-import io
 import os
 import re
 import shutil
@@ -16,7 +14,6 @@ import sys
 import unittest
 
 from base import ROOT, Scratch, read
-from ladder.test import show_verdict
 
 
 class Machine(Scratch):
@@ -79,7 +76,7 @@ class Ready(Machine):
         self.write("scripts/ladder/ready.sh", text.replace(was, now))
 
     def test_what_is_missing_is_installed_or_named(self):
-        """(what is not there, what is, its status, what it says, what it installs)"""
+        """(what is not there, what is; its status, what it says, what it installs)"""
         # By these words build.py knows that a package is missing.
         self.assertEqual(read(ROOT, "common/ladder.cmake").count("apt-get install lib"), 2)
         line = f"Debian and Ubuntu: sudo apt-get install {ALL}. Other systems: common/BUILDING.md."
@@ -89,6 +86,9 @@ class Ready(Machine):
                 ("c++ cmake ninja", {}, 1, (
                     f"scripts/run: this machine lacks c++ cmake ninja. {line}\n",), []),
                 ("", {"python3": "exit 1"}, 1, ("lacks python3 (3.9 or newer). ",), []),
+                # A compiler's name may have words.
+                ("c++", {"mine": "", "CXX": "mine -m64"}, 0, (), []),
+                ("", {"CXX": "other -m64"}, 1, ("lacks other. ",), []),
                 ("ninja", {"apt_get": brings}, 0, (f"scripts/run: installing {ALL} ...\n",), [ALL]),
                 ("ninja", {"apt_get": FAILS}, 1, ("E: Unable to fetch", "lacks ninja. ", line),
                  [ALL]),
@@ -101,18 +101,12 @@ class Ready(Machine):
                     "scripts/run: CMake failed (all of its output: build/build.log)."), [])):
             with self.subTest(missing=missing, others=others):
                 self.tools(*missing.split(), **others)
-                told = self.script("scripts/run", status=status).stderr
+                told = self.script("scripts/run", status=status, CXX=others.get("CXX", "")).stderr
                 for words in said:
                     self.assertIn(words, told)
                 self.assertNotIn("-- looking", told)
                 self.assertEqual("installing" in told, bool(installed))
                 self.assertEqual(self.installed(), installed)
-
-    def test_another_compiler_may_have_words(self):
-        self.tools("c++", mine="")
-        self.script("scripts/run", CXX="mine -m64")
-        said = self.script("scripts/run", CXX="other -m64", status=1).stderr
-        self.assertIn("lacks other. ", said)
 
     def test_matplotlib_is_for_who_draws_and_chromium_for_ci(self):
         for part in ("scripts", "tile"):
@@ -231,14 +225,21 @@ class Configuring(Scratch):
 class Parts(Machine):
     """scripts/test PART... (How a step may be called, diff_test tries.)"""
 
-    def test_what_is_built_and_run(self):
-        for name in ("rows", "rows_wide"):
-            self.write(f"05_flash_v2/{name}.cu", f'.name = "{name}",\n')
-        self.write("05_flash_v2/attention.cu", '.name = "mma",\n')
+    # Its output for a JUnit file is what the test wrote.
+    CTEST = ("while [ $# -gt 1 ]; do if [ $1 = --output-junit ]; then cat {0} >$2; fi; shift; "
+             "done; case $(cat {0}) in *fail*) exit 8;; esac")
+
+    def setUp(self):
+        super().setUp()
+        self.tool("ctest", self.CTEST.format(self.write("junit", "<none/>")))
+        for name, step in (("rows", "rows"), ("rows_wide", "rows_wide"), ("attention", "mma")):
+            self.write(f"05_flash_v2/{name}.cu", f'.name = "{step}",\n')
         self.write("build/tests_sim.txt", "^(sim_test)(\\.|$)\n")
-        self.tool("05_flash_v2_test")
         os.makedirs(self.at("build/bin"))
-        os.rename(self.at("path/05_flash_v2_test"), self.at("build/bin/05_flash_v2_test"))
+        os.symlink(self.at("path/05_flash_v2_test"), self.at("build/bin/05_flash_v2_test"))
+        self.tool("05_flash_v2_test", "echo '[==] 3 tests from 1 test suite ran.'; exit 1")
+
+    def test_what_is_built_and_run(self):
         rung, tests = "05_flash_v2", "05_flash_v2_test"
         for parts, *expected in (
                 ("05", [rung, tests], ["^05_flash_v2\\."], []),
@@ -249,52 +250,40 @@ class Parts(Machine):
                 ("sim 05_flash_v2 05/mma", ["tests_sim", rung, tests, tests],
                  ["^05_flash_v2\\.|^(sim_test)(\\.|$)"], ["*/mma:*/mma_*-"])):
             self.called()
-            self.script("scripts/test", *parts.split())
+            out = self.script("scripts/test", *parts.split(), status="/" in parts).stdout
             said = self.called()
             self.assertEqual([re.search(r"ninja -C \S+ (.*)", said)[1].split(),
                               re.findall(r"^ctest .* -R (.*)$", said, re.M),
                               re.findall(r"^05_flash_v2_test --gtest_filter=(\S*)", said, re.M)],
                              expected, parts)
+        self.assertRegex(out, r"\n\n3 tests ran, 1 failed, 0 .*\nFailed: 05_flash_v2_test\n$")
         self.assertIn("no 07. Parts are sim, tile, harness, scripts, a rung",
                       self.script("scripts/test", "07", status=2).stderr)
         self.assertNotIn("cmake", self.called())
-        os.symlink(shutil.which("false"), self.at("build/false"))
-        os.replace(self.at("build/false"), self.at("build/bin/05_flash_v2_test"))
-        self.script("scripts/test", "sim", "05/rows", status=1)
 
-
-class Verdict(Scratch):
-    """The last lines of scripts/test, from what ctest and GoogleTest wrote."""
-
-    def test_of_files(self):
-        def case(name, said="", part=""):
-            return f'<testcase name="{name}">{part}<system-out>{said}</system-out></testcase>'
-
-        skipped = '<skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>'
-        for files, verdict in (
-                ([case("a") + case("b"), case("c")], "3 tests ran, 0 failed, 0 were skipped.\n"),
-                ([case("a", part="<failure/>") + case("b")
-                  + case("c", "test_a (T) ... FAIL\n\nRan 3 tests in 1.5s\n\nFAILED (failures=1)\n",
-                         "<failure/>")],
-                 "5 tests ran, 2 failed, 0 were skipped.\nFailed: a\nFailed: c\n"),
-                ([case("a", "x.cpp:5: Skipped\nno GPU: none\n\n[  SKIPPED ] a", skipped)
-                  + case("b", "... not run here: no GPU: none\n", skipped)
-                  + case("c", "test_a (T) ... ok\ntest_b (T) ... skipped 'no browser'\n"
-                              "test_c (T) ... skipped \"it's old\"\n\nRan 30 tests in 1.5s\n\n"
-                              "OK (skipped=2)\n"),
-                  '<testcase name="d"><skipped message="x.cpp:5&#x0A;no GPU: none"/></testcase>'],
-                 "28 tests ran, 0 failed, 5 were skipped:\n  3 × no GPU: none\n  1 × no browser\n"
-                 "  1 × it's old\n"),
-                ([case("a", "[==========] Running 7 tests from 2 test suites.\n"
-                            "x.cpp:5: Skipped\nnot run here: no GPU: none\n\n[  SKIPPED ] A.a\n"
-                            "x.cpp:9: Skipped\nno tiles\n\n"
-                            "[==========] 7 tests from 2 test suites ran. (1 ms total)")],
-                 "5 tests ran, 0 failed, 2 were skipped:\n  1 × no GPU: none\n  1 × no tiles\n")):
-            paths = [self.write(f"{i}.xml", f"<testsuite>{text}</testsuite>")
-                     for i, text in enumerate(files)]
-            with contextlib.redirect_stdout(io.StringIO()) as said:
-                show_verdict(paths)
-            self.assertEqual(said.getvalue(), f"\n{verdict}")
+    def test_how_it_went(self):
+        """([(status, output) of ctest's tests], the last lines)"""
+        for cases, verdict in (
+                ([("run", "")] * 3, "3 tests ran, 0 failed, 0 were skipped.\n"),
+                ([("fail", ""), ("run", ""), ("notrun", "no such program"),
+                  ("fail", "test_a (T) ... FAIL\ntest_b (T) ... skipped 'why'\n\nRan 4 tests in "
+                           "1.5s\n\nFAILED (failures=1, skipped=1)\n")],
+                 "6 tests ran, 3 failed, 1 were skipped:\n  1 × why\n"
+                 "Failed: a\nFailed: c\nFailed: d\n"),
+                ([("notrun", "... not run here: no GPU: none\n"),
+                  ("run", "test_a (T) ... ok\ntest_b (T) ... skipped 'no browser'\n"
+                          "test_c (T) ... skipped \"it's old\"\n\nRan 30 tests in 1.5s\n\nOK\n"),
+                  ("run", "[==========] Running 7 tests from 2 test suites.\n"
+                          "x.cpp:5: Skipped\nnot run here: no GPU: none\n\n[  SKIPPED ] A.a\n"
+                          "x.cpp:9: Skipped\nno tiles\n\n"
+                          "[==========] 7 tests from 2 test suites ran. (1 ms total)")],
+                 "33 tests ran, 0 failed, 5 were skipped:\n  2 × no GPU: none\n  1 × no browser\n"
+                 "  1 × it's old\n  1 × no tiles\n")):
+            self.write("junit", "<suite>" + "".join(
+                f'<testcase name="{name}" status="{status}"><system-out>{said}</system-out>'
+                "</testcase>" for name, (status, said) in zip("abcd", cases)) + "</suite>")
+            self.assertEqual(self.script("scripts/test", status=8 * ("fail" in str(cases))).stdout,
+                             f"\n{verdict}")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,17 @@ import unittest
 from base import ROOT, SCRIPTS, Scratch, read
 
 
+def sources(suffix, interpreter):
+    """{name: lines} of what is written in a language, by its suffix or its first line."""
+    found = {}
+    for place in (".ci/*", "scripts/*", "scripts/ladder/**", "scripts/tests/**", "common/**"):
+        for path in filter(os.path.isfile, glob.glob(os.path.join(ROOT, place), recursive=True)):
+            if path.endswith(suffix) or "." not in os.path.basename(path) and \
+                    re.match(rf"#!.*\b{interpreter}\b", read(path)):
+                found[os.path.relpath(path, ROOT)] = read(path).splitlines()
+    return found
+
+
 class Portable(unittest.TestCase):
     """What macOS's bash 3.2 and BSD tools lack, the shell scripts do without."""
 
@@ -38,19 +49,10 @@ class Portable(unittest.TestCase):
          r"\bcp\s+(-\w*[u]|--)|\bmktemp\s+--|\bbase64\s+-w|\b(ps|tail)\s+.*--", "xargs -0r rm"),
     )
 
-    @staticmethod
-    def scripts():
-        for place in (".ci/*", "scripts/*", "scripts/ladder/*.sh", "common/**/*.sh"):
-            for path in filter(os.path.isfile, glob.glob(os.path.join(ROOT, place),
-                                                         recursive=True)):
-                text = read(path)
-                if path.endswith(".sh") or re.match(r"#!.*\b(ba)?sh\b", text):
-                    yield os.path.relpath(path, ROOT), text.splitlines()
-
     def test_no_script_needs_what_is_not_there(self):
         for pattern, line in self.LACKS:
             self.assertRegex(line, pattern)
-        found = dict(self.scripts())
+        found = sources(".sh", "(ba)?sh")
         for name, lines in found.items():
             for number, line in enumerate(lines, 1):
                 for pattern, _ in self.LACKS if not line.lstrip().startswith("#") else ():
@@ -60,30 +62,19 @@ class Portable(unittest.TestCase):
 
 
 class Width(unittest.TestCase):
-    @staticmethod
-    def sources():
-        names = [os.path.relpath(path, ROOT) for folder in ("scripts", "common")
-                 for path in glob.glob(os.path.join(ROOT, folder, "**"), recursive=True)]
-        for name in names:
-            path = os.path.join(ROOT, name)
-            if os.path.isfile(path) and (name.endswith(".py") or os.path.dirname(name) == "scripts"
-                                         and read(path).startswith("#!/usr/bin/env python3")):
-                yield name, read(path)
-
     def test_no_line_of_python_is_longer_than_100_columns(self):
-        found = dict(self.sources())
+        found = sources(".py", "python3")
         self.assertLessEqual({"scripts/exercise", "scripts/diff", "scripts/tests/base.py"},
                              set(found))
-        long = [f"{name}:{number}" for name, text in found.items()
-                for number, line in enumerate(text.splitlines(), 1) if len(line) > 100]
-        self.assertEqual(long, [])
+        self.assertEqual([f"{name}: {line}" for name, lines in found.items() for line in lines
+                          if len(line) > 100], [])
 
 
 class Help(Scratch):
     def test_every_command_has_help_of_100_columns(self):
         commands = [name for name in os.listdir(SCRIPTS) if os.path.isfile(f"{SCRIPTS}/{name}")]
         self.assertIn("figures", commands)
-        parts = [f"figures {part}" for part in ("measure", "draw", "peers", "clock", "capture")]
+        parts = [f"figures {part}" for part in ("measure", "draw", "clock", "profile", "capture")]
         for command in map(str.split, commands + parts):
             said = self.run_it(os.path.join(SCRIPTS, command[0]), *command[1:], "--help",
                                COLUMNS="100").stdout

@@ -8,7 +8,6 @@ import math
 import os
 import shlex
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -62,13 +61,6 @@ def read_npy(path):
     with open(path, "rb") as file:
         header = ast.literal_eval(file.read(128)[10:].decode())
     return header["descr"], header["shape"], ladder.npy.read_npy(path)
-
-
-def to_bf16(x):
-    """x, a float32 value, rounded to nearest even in bf16."""
-    bits = struct.unpack("<I", struct.pack("<f", x))[0]
-    bits = bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000
-    return struct.unpack("<f", struct.pack("<I", bits))[0]
 
 
 def strict_json(line):

@@ -1,6 +1,6 @@
 // The float64 reference. Its gradients against central differences of L = Σ dO∘O, which an
 // attention of a few lines computes that shares no code with the reference; all that a check
-// reports against DESIGN's rule of what is correct, written down a second time. tests.cmake
+// reports against DESIGN's rule of what is correct, by that attention too. tests.cmake
 // runs the differences with a mistake in the reference, too.
 
 #include "harness/reference.h"
@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 namespace ladder {
@@ -60,81 +61,16 @@ struct Point {
       : Q(in_double(in.Q)), K(in_double(in.K)), V(in_double(in.V)), dO(in_double(in.dO)) {}
 };
 
-/// The part of L = Σ dO∘O that one row of O contributes, row by row of (B, H, N).
-double loss_of_row(const Problem& p, const Point& x, int row) {
-  const int i = row % p.N, h = row / p.N % p.H, b = row / p.N / p.H;
-  const int kv_row = (b * p.Hk + h / (p.H / p.Hk)) * p.N_kv;
-  const auto at = [&](const std::vector<double>& t, int r, int c) {
-    return t[static_cast<size_t>(r) * static_cast<size_t>(p.d) + static_cast<size_t>(c)];
-  };
-  double sum = 0, weighted = 0;
-  for (int j = 0; j < p.N_kv; ++j) {
-    if (p.causal && j > i + p.N_kv - p.N) continue;
-    double s = 0, dp = 0;
-    for (int c = 0; c < p.d; ++c) {
-      s += at(x.Q, row, c) * at(x.K, kv_row + j, c);
-      dp += at(x.dO, row, c) * at(x.V, kv_row + j, c);
-    }
-    const double e = std::exp(p.scale * s);
-    sum += e;
-    weighted += e * dp;
-  }
-  return sum > 0 ? weighted / sum : 0;
-}
-double loss(const Problem& p, const Point& x) {
-  double L = 0;
-  for (int row = 0; row < p.B * p.H * p.N; ++row) L += loss_of_row(p, x, row);
-  return L;
-}
-
-/// The largest difference between a gradient and central differences along each element of `by`.
-double worst(const Problem& p, Point& x, std::vector<double>& by,
-             const std::vector<double>& gradient) {
-  EXPECT_EQ(by.size(), gradient.size());
-  constexpr double h = 1e-5;
-  double most = 0;
-  for (size_t k = 0; k < by.size(); ++k) {
-    const double was = by[k];
-    // An element of Q moves one row of O alone.
-    const auto L = [&](double value) {
-      by[k] = value;
-      return &by == &x.Q ? loss_of_row(p, x, static_cast<int>(k) / p.d) : loss(p, x);
-    };
-    const double difference = (L(was + h) - L(was - h)) / (2 * h);
-    by[k] = was;
-    most = std::max(most, std::abs(difference - gradient[k]));
-  }
-  return most;
-}
-
-class Gradients : public ::testing::TestWithParam<Case> {};
-
-TEST_P(Gradients, AreTheCentralDifferences) {
-  const Problem& p = GetParam().p;
-  const Inputs in = inputs_of(p);
-  const GradientReference reference(p, in, Rounding::on_chip, gradients_to_check(p, Check::full));
-  Point x(in);
-  EXPECT_LT(worst(p, x, x.Q, reference.dq()), 1e-8);
-  EXPECT_LT(worst(p, x, x.K, reference.dk()), 1e-8);
-  EXPECT_LT(worst(p, x, x.V, reference.dv()), 1e-8);
-  // Exactly 0 for a query that sees no key, or one alone.
-  for (size_t k = 0; k < reference.dq().size(); ++k)
-    EXPECT_TRUE(p.keys(static_cast<int>(k) / p.d % p.N) > 1 || reference.dq()[k] == 0) << k;
-}
-
-// ------------------------------------------------------------------ what a check reports
-
 /// All outputs, row after row, and of each row of O max_j P_ij · Σ_c|dO_ic·O_ic|.
 struct Results {
   std::vector<double> o, lse, dq, dk, dv, weight;
 };
 
 /// In float64, with the roundings that an algorithm cannot avoid, or none.
-Results results_of(const Problem& p, const Inputs& in, std::optional<Rounding> rounding) {
+Results results_of(const Problem& p, const Point& x, std::optional<Rounding> rounding) {
   const bool stored = rounding == Rounding::S_and_P_stored, any = rounding.has_value();
-  const auto round = [&](bool when, double x) { return when ? rounded(p.dtype, x) : x; };
+  const auto round = [&](bool when, double y) { return when ? rounded(p.dtype, y) : y; };
   const auto at = [&](int row, int c) { return static_cast<size_t>(row * p.d + c); };
-  const Point x(in);
   const auto rows = static_cast<size_t>(p.B * p.H * p.N);
   Results r{.lse = std::vector<double>(rows, -kInf), .weight = std::vector<double>(rows)};
   r.o.resize(x.Q.size());
@@ -182,6 +118,49 @@ Results results_of(const Problem& p, const Inputs& in, std::optional<Rounding> r
     for (double& value : *gradient) value = round(any, value);
   return r;
 }
+
+/// L = Σ dO∘O.
+double loss(const Problem& p, const Point& x) {
+  const std::vector<double> o = results_of(p, x, {}).o;
+  return std::inner_product(o.begin(), o.end(), x.dO.begin(), 0.0);
+}
+
+/// The largest difference between a gradient and central differences along elements of `by`: all,
+/// or some hundred.
+double worst(const Problem& p, Point& x, std::vector<double>& by,
+             const std::vector<double>& gradient) {
+  EXPECT_EQ(by.size(), gradient.size());
+  constexpr double h = 1e-5;
+  double most = 0;
+  for (size_t k = 0; k < by.size(); k += by.size() / 100 | 1) {
+    const double was = by[k];
+    const auto L = [&](double value) {
+      by[k] = value;
+      return loss(p, x);
+    };
+    const double difference = (L(was + h) - L(was - h)) / (2 * h);
+    by[k] = was;
+    most = std::max(most, std::abs(difference - gradient[k]));
+  }
+  return most;
+}
+
+class Gradients : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Gradients, AreTheCentralDifferences) {
+  const Problem& p = GetParam().p;
+  const Inputs in = inputs_of(p);
+  const GradientReference reference(p, in, Rounding::on_chip, gradients_to_check(p, Check::full));
+  Point x(in);
+  EXPECT_LT(worst(p, x, x.Q, reference.dq()), 1e-8);
+  EXPECT_LT(worst(p, x, x.K, reference.dk()), 1e-8);
+  EXPECT_LT(worst(p, x, x.V, reference.dv()), 1e-8);
+  // Exactly 0 for a query that sees no key, or one alone.
+  for (size_t k = 0; k < reference.dq().size(); ++k)
+    EXPECT_TRUE(p.keys(static_cast<int>(k) / p.d % p.N) > 1 || reference.dq()[k] == 0) << k;
+}
+
+// ------------------------------------------------------------------ what a check reports
 
 /// Half the distance of the two numbers of the I/O type between which x ≥ 0 is.
 double half_spacing(DType dtype, double x) {
@@ -259,10 +238,11 @@ TEST_P(Checks, ReportWhatDesignSays) {
     for (Tensor* t : {&in.Q, &in.K})
       for (uint16_t& bits : t->bits) bits ^= 0x8000;
   const GradientChoice some{{p.N / 3, p.N - 1}, {p.B * p.Hk - 1}};
-  const Results exact = results_of(p, in, {});
+  const Point x(in);
+  const Results exact = results_of(p, x, {});
   for (const Rounding rounding : {Rounding::on_chip, Rounding::S_and_P_stored})
     for (const GradientChoice& choice : {gradients_to_check(p, Check::full), some}) {
-      const Results plain = results_of(p, in, rounding);
+      const Results plain = results_of(p, x, rounding);
       // The rows that are compared, and what the tolerances of dQ and dK have beyond that of O.
       std::vector<int> rows, kv_rows;
       double dq_weight = 0, dk_weight = 0, largest_q = 0, largest_k = 0;

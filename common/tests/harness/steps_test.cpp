@@ -43,10 +43,11 @@ TEST(Steps, ThatMakeNoLadderAreRefused) {
   Variant for_hopper = marked;
   for_hopper.min_compute_capability = 90;
   const std::pair<std::vector<Variant>, const char*> ladders[] = {
-      {{first, {.name = "second", .after = "frist"}}, "second follows frist, which is not there"},
+      {{first, {.name = "second", .after = "frist"}},
+       "second follows frist, which is not there or"},
       {{first, {.name = "second", .after = "third"}, {.name = "third", .after = "second"}},
-       "from second no way leads back"},
-      {{{.name = "first", .after = "first", .is_default = true}}, "from first no way leads back"},
+       "second follows third, which"},
+      {{{.name = "first", .after = "first", .is_default = true}}, "first follows first, which"},
       {{first, first}, "two are called first"},
       {{first, second, third}, "second and third both follow first; one of them must follow the "},
       {{first, second, aside}, "first third second "},

@@ -6,12 +6,12 @@
 
 #include <array>
 #include <cmath>
-#include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
-#include "harness/npy.h"
 #include "harness/run.h"
 
 namespace ladder {
@@ -320,31 +320,36 @@ MadeInputs keys_far_above(const Case&) {
   return {1, [](int i, int column) { return column == i % 8 ? 200.0f : 0; }, K};
 }
 
-/// Runs a case, with the inputs that are made for it.
-std::vector<Report> run_case(Device& device, const Variant& v, const Case& c, Options o,
-                             Outputs* out = nullptr) {
-  if (!c.made) return run_variant(device, v, o, out);
-  const MadeInputs made = c.made(c);
-  o.load = testing::TempDir() + "/ladder_suite_test_XXXXXX";
-  if (!mkdtemp(o.load.data())) throw std::runtime_error("mkdtemp");
-  if (made.scale > 0) o.scale = made.scale;
-  const auto write = [&](const char* name, int heads, int rows, const Elements& value,
-                         Stream stream) {
-    std::vector<float> values;
-    for (int row = 0; row < c.B * heads * rows && value; ++row)
-      for (int column = 0; column < c.d; ++column) values.push_back(value(row, column));
-    if (!value)
-      values =
-          widen_all(draw(c.dtype, int64_t{c.B} * heads * rows * c.d, Input::normal, 0, stream));
-    write_npy(o.load + name, {c.B, heads, rows, c.d}, values, NpyType::float32);
-  };
-  write("/q.npy", c.H, c.N, made.Q, Stream::Q);
-  write("/k.npy", c.Hk, c.N_kv, made.K, Stream::K);
-  write("/v.npy", c.Hk, c.N_kv, made.V, Stream::V);
-  if (made.dO) write("/do.npy", c.H, c.N, made.dO, Stream::dO);
-  const auto reports = run_variant(device, v, o, out);
-  std::filesystem::remove_all(o.load);
-  return reports;
+/// A case's inputs, and the references that any step of this process needed of them.
+Workload& workload_of(const Case& c) {
+  static std::map<std::tuple<std::string, int, int, int>, Workload> all;
+  Workload& workload = all[{c.name, c.N, c.N_kv, c.d}];
+  if (workload.problem) return workload;
+  Options o = options_of(c);
+  if (!c.made) {
+    workload.inputs = make_inputs(o, true);
+  } else {
+    const MadeInputs made = c.made(c);
+    if (made.scale > 0) o.problem.scale = made.scale;
+    const auto make = [&](int heads, int rows, const Elements& value, Stream stream) {
+      if (!value) return draw(c.dtype, int64_t{c.B} * heads * rows * c.d, Input::normal, 0, stream);
+      std::vector<float> values;
+      for (int row = 0; row < c.B * heads * rows; ++row)
+        for (int column = 0; column < c.d; ++column) values.push_back(value(row, column));
+      return round_all(c.dtype, values);
+    };
+    workload.inputs = {make(c.H, c.N, made.Q, Stream::Q), make(c.Hk, c.N_kv, made.K, Stream::K),
+                       make(c.Hk, c.N_kv, made.V, Stream::V), make(c.H, c.N, made.dO, Stream::dO)};
+  }
+  workload.problem = o.problem;
+  return workload;
+}
+
+std::vector<Report> run_case(Device& device, const Variant& v, const Case& c,
+                             const TileRequest& tile = {}, Outputs* out = nullptr) {
+  Options o = options_of(c);
+  o.tile = tile;
+  return run_variant(device, v, o, out, &workload_of(c));
 }
 
 }  // namespace

@@ -77,19 +77,6 @@ void expect_pass(const std::vector<TensorError>& errors) {
                           << ", " << e.nonfinite << " not finite";
 }
 
-/// What a reference says of a run's outputs; `gradients` may be null.
-std::vector<TensorError> errors_of(const Variant& v, const Outputs& out, const Reference& reference,
-                                   const GradientReference* gradients) {
-  std::vector<TensorError> errors = {reference.check_o(out.O)};
-  if (v.has_lse) errors.push_back(reference.check_lse(out.LSE));
-  if (out.plan.quantisation) errors.push_back(reference.compare_with_full_precision(out.O));
-  if (!gradients) return errors;
-  errors.push_back(gradients->check_dq(out.dQ));
-  errors.push_back(gradients->check_dk(out.dK));
-  errors.push_back(gradients->check_dv(out.dV));
-  return errors;
-}
-
 /// The formula is the count, and a workspace is as large as it has to be: some kernel writes all of
 /// it.
 void expect_formula_is_count(const Report& r) {
@@ -108,9 +95,8 @@ class Suite : public ::testing::TestWithParam<Param> {
  protected:
   void check(Device& device) {
     const auto& [kind, variant, shape] = GetParam();
-    const Options o = options_of(shape);
     Outputs out;
-    const auto reports = run_case(device, variant, shape, o, &out);
+    const auto reports = run_case(device, variant, shape, {}, &out);
     EXPECT_EQ(reports.size(), variant.backward ? 2u : 1u);
     for (const Report& r : reports) {
       if (kind == DeviceKind::sim) expect_formula_is_count(r);
@@ -122,7 +108,7 @@ class Suite : public ::testing::TestWithParam<Param> {
         expect_pass(*r.errors);
     }
     // A query that sees no key has O = 0 and dQ = 0: exactly, whatever the arrays held before.
-    const Problem& p = o.problem;
+    const Problem& p = out.problem;
     for (const Tensor* t : {&out.O, &out.dQ})
       for (int64_t i = 0; i < t->size(); ++i)
         if (p.keys(static_cast<int>(i / p.d % p.N)) == 0) {
@@ -167,29 +153,30 @@ class Verification : public ::testing::TestWithParam<Step> {};
 TEST_P(Verification, IsOfAllOutputsByTheStepsOwnRoundings) {
   const Variant& v = GetParam();
   for (const Check how : {Check::full, Check::automatic, Check::sampled}) {
-    const bool full = how != Check::sampled;
     SCOPED_TRACE(testing::Message() << v.name << ", check " << static_cast<int>(how));
     Options o = options_of({"checked", 1, 2, 2, 300, 30, 16, true, bf});
     o.check = how;
     const Problem& p = o.problem;
     Outputs out;
-    const auto reports = run_variant(*open_sim({}), v, o, &out);
-    const Inputs in = make_inputs(o, v.backward != nullptr);
-    const Reference reference(p, in, v.rounding, rows_to_check(p, full ? Check::full : how),
-                              out.plan.quantisation);
-    std::optional<GradientReference> gradients;
-    if (v.backward)
-      gradients.emplace(p, in, v.rounding, gradients_to_check(p, full ? Check::full : how));
-    const auto wanted = errors_of(v, out, reference, gradients ? &*gradients : nullptr);
     std::vector<TensorError> got;
-    for (const Report& r : reports) got.insert(got.end(), r.errors->begin(), r.errors->end());
-    ASSERT_EQ(got.size(), wanted.size());
-    for (size_t i = 0; i < got.size(); ++i) {
-      EXPECT_EQ(got[i].name, wanted[i].name);
-      EXPECT_EQ(got[i].max, wanted[i].max);
-      EXPECT_EQ(got[i].tolerance, wanted[i].tolerance);
-      EXPECT_EQ(got[i].compared, wanted[i].compared);
+    for (const Report& r : run_variant(*open_sim({}), v, o, &out))
+      got.insert(got.end(), r.errors->begin(), r.errors->end());
+
+    const Check quick = how == Check::sampled ? how : Check::full;
+    const Inputs in = make_inputs(o, v.backward != nullptr);
+    const std::vector<int> rows = rows_to_check(p, quick);
+    const Reference reference(p, in, v.rounding, rows, out.plan.quantisation);
+    std::vector<TensorError> wanted = {reference.check_o(out.O)};
+    if (v.has_lse) wanted.push_back(reference.check_lse(out.LSE));
+    if (out.plan.quantisation)
+      wanted.push_back(Reference(p, in, v.rounding, rows).compare_with_full_precision(out.O));
+    if (v.backward) {
+      const GradientReference gradients(p, in, v.rounding, gradients_to_check(p, quick));
+      for (const TensorError& e :
+           {gradients.check_dq(out.dQ), gradients.check_dk(out.dK), gradients.check_dv(out.dV)})
+        wanted.push_back(e);
     }
+    EXPECT_EQ(got, wanted);
   }
 }
 INSTANTIATE_TEST_SUITE_P(, Verification, steps(every), step_name);
@@ -200,18 +187,18 @@ class SmallerSharedMemory : public ::testing::TestWithParam<Step> {};
 TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
   const Variant& v = GetParam();
   for (const int d : {32, 64, 128, 256}) {
-    const Options o = options_of({"tiles", 1, 1, 1, 90, 150, d, true});
+    const Case c = {"tiles", 1, 1, 1, 90, 150, d, true};
     for (int64_t sram = SimOptions{}.sram_bytes; sram > 0;) {
       SCOPED_TRACE(testing::Message() << v.name << ", d " << d << ", " << sram << " bytes");
       const auto device = open_sim({.sram_bytes = sram});
       Plans plans;
       try {
-        plans = plan_run(v, o, device->info());
+        plans = plan_run(v, options_of(c), device->info());
       } catch (const Error& e) {
         EXPECT_EQ(e.status, Exit::bad_usage);
         break;  // no tile is small enough
       }
-      for (const Report& r : run_variant(*device, v, o, nullptr)) {
+      for (const Report& r : run_case(*device, v, c)) {
         EXPECT_TRUE(r.pass());
         expect_formula_is_count(r);
       }
@@ -244,9 +231,7 @@ void check_settings(Device& device, const Variant& v) {
     for (const auto& [name, value] : request.settings) text += " " + name + "=" + value;
     SCOPED_TRACE(testing::Message() << v.name << text << ", " << c.name << ", tile "
                                     << request.block_q << " " << request.block_kv);
-    Options o = options_of(c);
-    o.tile = request;
-    for (const Report& r : run_case(device, v, c, o)) {
+    for (const Report& r : run_case(device, v, c, request)) {
       for (const auto& [name, value] : request.settings) EXPECT_EQ(r.plan.settings.at(name), value);
       if (v.device == DeviceKind::sim) expect_formula_is_count(r);
       expect_pass(*r.errors);
@@ -309,11 +294,10 @@ TEST_P(Schedules, GiveTheSameBits) {
   for (const Case& c : kCases) {
     if (c.made || c.scale != 1 || c.B > 1 || c.H * c.N * c.N_kv > 42000) continue;
     SCOPED_TRACE(testing::Message() << v.name << " " << c.name);
-    const Options o = options_of(c);
     std::vector<Outputs> seen;
     for (const Schedule& schedule : kSchedules)
       for (const Report& r :
-           run_variant(*open_sim({.schedule = schedule}), v, o, &seen.emplace_back()))
+           run_case(*open_sim({.schedule = schedule}), v, c, {}, &seen.emplace_back()))
         EXPECT_TRUE(r.pass());
     for (const Outputs& out : seen) expect_same_bits(out, seen.front(), v.deterministic);
   }
@@ -338,28 +322,11 @@ TEST_F(GpuLarge, MoreThanTwoToThe31ElementsInS) {
   // Half the queries see no key, and heads are narrow: that spares the reference, which all steps
   // that round alike share.
   Options o = options_of({"large", 1, 1, 1, 66000, 33000, 8, true, bf});
-  o.check = Check::off;
-  const Problem& p = o.problem;
-  const Inputs inputs = make_inputs(o, true);
-  std::map<std::pair<Rounding, bool>, Reference> references;
-  std::map<Rounding, GradientReference> gradient_references;
+  o.check = Check::sampled;
+  Workload workload;
   for (const Variant& v : steps_) {
     SCOPED_TRACE(v.name);
-    Outputs out;
-    run_variant(*device_, v, o, &out);
-    const auto& quantisation = out.plan.quantisation;
-    const Reference& reference =
-        references
-            .try_emplace({v.rounding, quantisation.has_value()}, p, inputs, v.rounding,
-                         rows_to_check(p, Check::sampled), quantisation)
-            .first->second;
-    const GradientReference* gradients = nullptr;
-    if (v.backward)
-      gradients = &gradient_references
-                       .try_emplace(v.rounding, p, inputs, v.rounding,
-                                    gradients_to_check(p, Check::sampled))
-                       .first->second;
-    expect_pass(errors_of(v, out, reference, gradients));
+    for (const Report& r : run_variant(*device_, v, o, nullptr, &workload)) expect_pass(*r.errors);
   }
 }
 

@@ -1,10 +1,10 @@
 """Trains a small character-level GPT and saves q, k and v of one of its attention layers.
 
-The text is that of the files given, by default the READMEs. The model has 4 layers of causal
-attention with 2 heads of 64, and sees 256 characters. It trains until its loss on the last tenth of
-the text, which it does not train on, stops falling; the best weights are kept. The first window of
-that tenth then passes through it, and q.npy, k.npy, v.npy (batch 1, heads 2, seqlen 256, head-dim
-64; fp16) and capture.json, which says how they came about, are written.
+The text is that of the READMEs. The model has 4 layers of causal attention with 2 heads of 64, and
+sees 256 characters. It trains until its loss on the last tenth of the text, which it does not train
+on, stops falling; the best weights are kept. The first window of that tenth then passes through it,
+and q.npy, k.npy, v.npy (batch 1, heads 2, seqlen 256, head-dim 64; fp16) and capture.json, which
+says how they came about, are written.
 
 q is saved as the layer makes it, before it is scaled: O = softmax(q·kᵀ/√64)·v, with a causal mask.
     build/bin/00_naive --load scripts/results/captured --causal
@@ -12,36 +12,20 @@ computes just that. Needs PyTorch; runs on a CUDA GPU if there is one, else on t
 """
 
 import glob
-import hashlib
 import json
 import math
 import os
-import shlex
 import sys
 
-from ladder.console import BAD_USAGE, Parser, Stop, run_command
+from ladder.console import BAD_USAGE, GOOD, Parser, Stop, run_command
 from ladder.files import RESULTS, ROOT, write_whole
 from ladder.npy import npy
 
 LAYERS, HEADS, HEAD_DIM, CONTEXT = 4, 2, 64, 256
 WIDTH = HEADS * HEAD_DIM
 DROPOUT, BATCH, LEARNING_RATE = 0.2, 64, 1e-3
-EVALUATE_EVERY, PATIENCE = 50, 8  # steps; evaluations without a better loss before it stops
+EVALUATE_EVERY, PATIENCE = 50, 400  # steps; it stops after so many without a better loss
 MOST_STEPS, LAYER = 2000, 2  # LAYER: the one that is captured, from 0
-
-
-def stop(message):
-    raise Stop(message, BAD_USAGE)
-
-
-def read_text(paths):
-    try:
-        text = "\n".join(open(path, encoding="utf-8").read() for path in paths)
-    except (OSError, UnicodeDecodeError) as error:
-        stop(f"cannot read the text: {error}")
-    if len(text) < 20 * CONTEXT:  # the last tenth has to hold more than one window
-        stop(f"{len(text)} characters are too few; give text of {20 * CONTEXT} or more")
-    return text
 
 
 def make_gpt(alphabet):
@@ -88,11 +72,11 @@ def make_gpt(alphabet):
     return GPT()
 
 
-def train(model, training, validation, seed):
+def train(model, training, validation):
     """Leaves the best weights in the model and returns how it got them."""
     import torch
 
-    generator = torch.Generator().manual_seed(seed)  # on the CPU, the same for every device
+    generator = torch.Generator().manual_seed(0)  # on the CPU, the same for every device
 
     def batch(data):
         starts = torch.randint(len(data) - CONTEXT, (BATCH, 1), generator=generator)
@@ -101,7 +85,7 @@ def train(model, training, validation, seed):
 
     held_out = [batch(validation) for _ in range(8)]
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.1)
-    best, weights, recent, since = {"validation_loss": math.inf}, None, [], 0
+    best, weights = {"best_step": 0, "validation_loss": math.inf}, None
     for step in range(1, MOST_STEPS + 1):
         model.train()
         loss = model(*batch(training))
@@ -109,42 +93,33 @@ def train(model, training, validation, seed):
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        recent.append(loss.detach())
         if step % EVALUATE_EVERY:
             continue
         model.eval()
         with torch.no_grad():
-            now = {"best_step": step, "training_loss": torch.stack(recent).mean().item(),
-                   "validation_loss": sum(model(*pair).item() for pair in held_out) / len(held_out)}
-        print(f"step {step}: training loss {now['training_loss']:.3f}, "
-              f"validation loss {now['validation_loss']:.3f}", file=sys.stderr)
-        recent, since = [], since + 1
-        if now["validation_loss"] < best["validation_loss"]:
-            best, since = now, 0
+            held_out_loss = sum(model(*pair).item() for pair in held_out) / len(held_out)
+        print(f"step {step}: training loss {loss.item():.3f}, validation loss {held_out_loss:.3f}",
+              file=sys.stderr)
+        if held_out_loss < best["validation_loss"]:
+            best = {"best_step": step, "training_loss": loss.item(),
+                    "validation_loss": held_out_loss}
             weights = {name: value.clone() for name, value in model.state_dict().items()}
-        if since == PATIENCE:
+        if step - best["best_step"] >= PATIENCE:
             break
-    if weights is None:
-        stop("the loss is not a number; try another --seed")
     model.load_state_dict(weights)
     return {"steps": step, **best}
 
 
-def main():
-    parser = Parser("scripts/figures capture", __doc__)
-    parser.add_argument("text", nargs="*", help="UTF-8 files (default: the READMEs)")
-    parser.add_argument("--out", default=os.path.join(RESULTS, "captured"), metavar="DIR",
-                        help="where to write (default: scripts/results/captured)")
-    parser.add_argument("--seed", type=int, default=0, help="(default 0)")
-    options = parser.parse_args()
+def capture(out):
     try:
         import torch
     except ImportError:
-        stop("PyTorch is missing. To install: python3 -m pip install torch")
+        raise Stop("PyTorch is missing. To install: python3 -m pip install torch",
+                   BAD_USAGE) from None
 
-    paths = options.text or sorted(
+    paths = sorted(
         glob.glob(os.path.join(ROOT, "*.md")) + glob.glob(os.path.join(ROOT, "*/README.md")))
-    text = read_text(paths)
+    text = "\n".join(open(path, encoding="utf-8").read() for path in paths)
     alphabet = sorted(set(text))
     number = {character: i for i, character in enumerate(alphabet)}
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -152,41 +127,40 @@ def main():
     tenth = len(tokens) // 10
     training, validation = tokens[:-tenth], tokens[-tenth:]
 
-    torch.manual_seed(options.seed)
+    torch.manual_seed(0)
     model = make_gpt(len(alphabet)).to(device)
-    result = train(model, training, validation, options.seed)
+    result = train(model, training, validation)
     model.eval()
     with torch.no_grad():
         model(validation[None, :CONTEXT], validation[None, 1:CONTEXT + 1])
     arrays = {name: tensor.cpu().half()
               for name, tensor in zip("qkv", model.blocks[LAYER].captured)}
-    if not all(torch.isfinite(array).all() for array in arrays.values()):
-        stop("a captured value is too large for fp16; try another --seed")
-
     record = {
-        "command": shlex.join(["scripts/figures capture", *sys.argv[1:]]),
-        "shape": list(arrays["q"].shape), "dtype": "fp16", "causal": True,
-        "scale": "1/sqrt(64), not applied to q",
+        "command": "scripts/figures capture", "shape": list(arrays["q"].shape), "dtype": "fp16",
+        "causal": True, "scale": "1/sqrt(64), not applied to q",
         "text": [os.path.relpath(path, ROOT) for path in paths], "characters": len(text),
-        "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
         "layers": LAYERS, "layer": LAYER,
         "parameters": sum(weights.numel() for weights in model.parameters()),
-        "seed": options.seed, **result, "loss_of_guessing": math.log(len(alphabet)),
-        "torch": str(torch.__version__),
+        **result, "loss_of_guessing": math.log(len(alphabet)), "torch": str(torch.__version__),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
     }
     files = {f"{name}.npy": npy(array.shape, array.flatten().tolist(), "<f2")
              for name, array in arrays.items()}
-    files["capture.json"] = (json.dumps(record, indent=1) + "\n").encode()
-    try:
-        os.makedirs(options.out, exist_ok=True)
-    except OSError as error:
-        stop(f"cannot write to {options.out}: {error.strerror}")
+    files["capture.json"] = json.dumps(record, indent=1) + "\n"
+    os.makedirs(out, exist_ok=True)
     for name, content in files.items():
-        write_whole(os.path.join(options.out, name), content)
-    print(f"Wrote {', '.join(files)} to {os.path.relpath(options.out)}: layer {LAYER} "
+        write_whole(os.path.join(out, name), content)
+    print(f"Wrote {', '.join(files)} to {os.path.relpath(out)}: layer {LAYER} "
           f"after {result['best_step']} steps, validation loss {result['validation_loss']:.3f}.")
+    return GOOD
+
+
+def parse():
+    parser = Parser("scripts/figures capture", __doc__)
+    parser.add_argument("--out", default=os.path.join(RESULTS, "captured"), metavar="DIR",
+                        help="where to write (default: scripts/results/captured)")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    sys.exit(run_command("scripts/figures capture", main))
+    sys.exit(run_command("scripts/figures capture", lambda: capture(parse().out)))

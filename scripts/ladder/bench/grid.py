@@ -1,6 +1,7 @@
 """What scripts/figures measures: from options to commands, in order."""
 
 import collections
+import re
 import shlex
 
 from ladder.course import BLOCK_SIZE_TIMED, QUANTISED
@@ -23,7 +24,9 @@ CHECK_LENGTH = 1024
 STEP_LENGTHS = [1024, 2048, 4096], [2048]
 
 UNCHECKED = ("--check", "off")
-IGNORED_IN_KEYS = ("--time", "--dram", "--json")  # how it is measured, not what
+
+
+PEER = "pytorch"  # in the place of a rung; the step is a backend, its option the direction
 
 
 class Config(collections.namedtuple("Config", "rung variant point options")):
@@ -40,20 +43,29 @@ class Config(collections.namedtuple("Config", "rung variant point options")):
                  point.dtype, *["--causal"] * point.causal, *self.options, *cache]
         return [str(word) for word in words]
 
+    def command(self, device):
+        """Its name in the results."""
+        if self.rung == PEER:
+            return peer_name({**self.point._asdict(), "variant": self.variant,
+                              "direction": self.options[0]})
+        return shlex.join(self.words(device))
+
     def text(self):
         return ", ".join([f"{self.rung} {self.variant}", self.point.text(),
                           *filter(None, [" ".join(self.options)])])
 
 
+def peer_name(of):
+    """The name of a peer's record."""
+    names = ["variant", "direction", "batch", "heads", "seqlen", "head_dim", "causal", "dtype"]
+    if of["seqlen_kv"] not in (None, of["seqlen"]):
+        names += ["kv_heads", "seqlen_kv"]
+    return " ".join([PEER, *(str(of[name]) for name in names)])
+
+
 def key(command):
     """A command without what only says how it is measured."""
-    words, kept = iter(shlex.split(command)), []
-    for word in words:
-        if word == "--time":
-            next(words, None)
-        elif word not in IGNORED_IN_KEYS:
-            kept.append(word)
-    return shlex.join(kept)
+    return re.sub(r" --(time \S+|dram|json)\b", "", command)
 
 
 def config(step, point, *options):
@@ -65,38 +77,26 @@ def is_quantised(step):
     return (step.rung, step.variant) == QUANTISED["step"]
 
 
-def too_long(point, step, ladder):
-    """Why a step is not run at a point of a grid, or None."""
-    mask = " under the causal mask" if point.causal else ""
+def grid_has(point, step, ladder):
+    """Whether a step is run at a point of a grid: it may be too slow there, or an earlier step of
+    its rung."""
     # The paper's workload, of B·H·N²·d = 16k·2048·N, with as much work has this N.
     like = point.batch * point.heads * point.seqlen**2 * point.head_dim / (TOKENS * HIDDEN)
     limit = step.grid_limit[point.causal]
-    if limit and like > limit:
-        return (f"slow: the grid has it{mask} up to the work of the paper's N = {limit}, and this "
-                f"is that of N = {like:.0f}")
-    lengths = STEP_LENGTHS[point.causal]
-    if point.seqlen not in lengths and not (
-            ladder.stands_for_its_rung(step) or is_quantised(step)):
-        return (f"an earlier step of its rung: the grid has it{mask} at N = "
-                f"{', '.join(map(str, lengths))}")
-    return None
+    return not (limit and like > limit) and (
+        point.seqlen in STEP_LENGTHS[point.causal] or ladder.stands_for_its_rung(step)
+        or is_quantised(step))
 
 
 def ladder_at(points, steps, ladder=None):
-    """[(point, [Config], [(Config, why it is left out)])]; without a ladder none is left out."""
-    found = []
-    for point in points:
-        whys = [ladder and too_long(point, step, ladder) for step in steps]
-        found.append((
-            point,
-            [config(step, point, *UNCHECKED) for step, why in zip(steps, whys) if not why],
-            [(config(step, point), why) for step, why in zip(steps, whys) if why]))
-    return found
+    """Without a ladder no step is left out."""
+    return [(point, [config(step, point, *UNCHECKED) for step in steps
+                     if not ladder or grid_has(point, step, ladder)]) for point in points]
 
 
 def plan(options, ladder, steps):
-    """What to run of the steps that were chosen, in order: [(point, [Config], [(Config, why)])];
-    None for a point where no peer is measured."""
+    """What to run of the steps that were chosen, in order: [(point, [Config])]; None for a point
+    where no peer is measured."""
     dtype = options.dtype
     decoding = [step for step in steps if step.decoding]
     steps = [step for step in steps if not step.decoding]
@@ -118,15 +118,15 @@ def plan(options, ladder, steps):
                                 for causal in (False, True)], steps, ladder)
         elif grid == "quick":
             found += ladder_at([paper_point(2048, 64, False, dtype)], steps, ladder)
-            found.append((None, checks(steps, dtype), []))
+            found.append((None, checks(steps, dtype)))
         else:
             found += ladder_at([paper_point(n, d, causal, dtype) for n in PAPER_LENGTHS
                                 for causal in (False, True) for d in HEAD_DIMS], steps, ladder)
-            found.append((None, wide_heads(steps, dtype), []))
+            found.append((None, wide_heads(steps, dtype)))
             timed = [step for step in steps if (step.rung, step.variant) in BLOCK_SIZE_TIMED]
             found.append((None, checks(steps, dtype) + [
                 one for d in HEAD_DIMS
-                for one in tile_sizes(timed, paper_point(2048, d, False, dtype))], []))
+                for one in tile_sizes(timed, paper_point(2048, d, False, dtype))]))
     return found
 
 
@@ -180,4 +180,4 @@ def plan_sim(steps, dtype):
     # The tiles of a step with a backward pass are its forward pass's, which another rung shows.
     tiled = [step for step in steps if not step.backward]
     groups += [tile_sizes(tiled, Point(1, 1, 1024, d, False, dtype)) for d in HEAD_DIMS]
-    return [(None, ones, []) for ones in groups]
+    return [(None, ones) for ones in groups]

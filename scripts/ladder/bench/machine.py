@@ -13,14 +13,12 @@ from ladder.files import ROOT
 
 
 def output_of(*command):
-    """What a command printed, or None."""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    """What a command printed; nothing where it failed."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace",
-                              timeout=60, check=False)
-        if done.returncode == 0:
-            return done.stdout.strip()
-    return None
+                              timeout=60, check=True).stdout.strip()
+    return ""
 
 
 def commit(given):
@@ -31,36 +29,30 @@ def commit(given):
     if head and output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",
                           ".", ":(exclude)scripts/results", ":(exclude)*.md"):
         head += "+changes"
-    return head
+    return head or None
 
 
 def cuda_version():
     nvcc = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin/nvcc")
     release = re.search(r"release ([\d.]+)", output_of("nvcc", "--version")
-                        or output_of(nvcc, "--version") or "")
+                        or output_of(nvcc, "--version"))
     return release and release[1]
 
 
-def gpu():
-    """Name, driver, memory; None where nvidia-smi does not answer."""
-    line = output_of("nvidia-smi", "--query-gpu=name,driver_version,memory.total",
-                     "--format=csv,noheader,nounits")
-    parts = [part.strip() for part in (line or "").splitlines()[:1] for part in part.split(",")]
-    if len(parts) != 3:
-        return None
-    return {"gpu": parts[0], "driver": parts[1], "memory_bytes": int(parts[2]) * 2**20}
-
-
 def machine(sim, given_commit):
-    today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    about = {"gpu": None, "driver": None, "memory_bytes": None, "clocks": None, "cuda": None,
+             "commit": commit(given_commit),
+             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
     if sim:  # the counts depend on the programs alone
-        return {"gpu": None, "driver": None, "memory_bytes": None, "clocks": None, "cuda": None,
-                "commit": commit(given_commit), "date": today}
-    found = gpu()
-    if not found:
-        raise Stop("no GPU answers (nvidia-smi); --sim counts on the sim", NO_DEVICE)
-    return {**found, "clocks": None, "cuda": cuda_version(), "commit": commit(given_commit),
-            "date": today}
+        return about
+    said = output_of("nvidia-smi", "--query-gpu=name,driver_version,memory.total",
+                     "--format=csv,noheader,nounits")
+    parts = said.partition("\n")[0].split(", ")
+    if len(parts) != 3:
+        raise Stop("no GPU answers (nvidia-smi); scripts/figures measure --sim counts on the sim",
+                   NO_DEVICE)
+    return {**about, "gpu": parts[0], "driver": parts[1], "memory_bytes": int(parts[2]) * 2**20,
+            "cuda": cuda_version()}
 
 
 class Clocks:
@@ -71,13 +63,11 @@ class Clocks:
 
     def __init__(self):
         self.seen = {name: [] for name in self.FIELDS}
-        self.process = None
-        with contextlib.suppress(OSError):
-            self.process = subprocess.Popen(
-                ["nvidia-smi", f"--query-gpu={','.join(self.FIELDS.values())}",
-                 "--format=csv,noheader,nounits", "-lms", "1000"], stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8")
-            threading.Thread(target=self.read, daemon=True).start()
+        self.process = subprocess.Popen(
+            ["nvidia-smi", f"--query-gpu={','.join(self.FIELDS.values())}",
+             "--format=csv,noheader,nounits", "-lms", "1000"], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8")
+        threading.Thread(target=self.read, daemon=True).start()
 
     def read(self):
         for line in self.process.stdout:
@@ -91,16 +81,5 @@ class Clocks:
                 for name, values in self.seen.items() if values} or None
 
     def stop(self):
-        if self.process:
-            self.process.kill()
-            self.process.wait()
-
-
-def merged(before, now):
-    """Clocks of two runs as one: the median is that of the later."""
-    if not before or not now:
-        return now or before
-    return {name: {"min": min(before.get(name, seen)["min"], seen["min"]),
-                   "median": seen["median"],
-                   "max": max(before.get(name, seen)["max"], seen["max"])}
-            for name, seen in now.items()}
+        self.process.kill()
+        self.process.wait()

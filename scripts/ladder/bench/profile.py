@@ -8,7 +8,7 @@ Examples:
   scripts/figures profile
   scripts/figures profile --out build/profile.json
 
-Exit status: 0 good; 1 a program or ncu failed; 2 bad usage; 3 no ncu, or it may not read counters.
+Exit status: 0 good; 1 a program or ncu failed; 2 bad usage; 3 no ncu, or no such counter.
 """
 
 import csv
@@ -18,13 +18,11 @@ import sys
 import tempfile
 
 from ladder import course
+from ladder.bench import hopper
 from ladder.bench.machine import machine
-from ladder.bench.workload import paper_point
-from ladder.console import GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop, run_command
-from ladder.files import RESULTS, ROOT, item_a_line, write_whole
-from ladder.programs import json_lines, programs_in, run_quietly
+from ladder.console import NO_DEVICE, WRONG_RESULT, Stop, run_command
+from ladder.programs import json_lines, programs_in
 
-SEQLEN = 4096
 PIPES = {"products": "tensor_op_gmma", "fp32": "fma", "integers": "alu", "uniform": "uniform",
          "special": "xu", "memory": "lsu", "branches": "cbu", "barriers": "adu"}
 STALLS = ("wait", "gmma", "barrier", "long_scoreboard", "short_scoreboard", "mio_throttle",
@@ -56,37 +54,27 @@ def values_of(text, kernel):
     if len(rows) != 1:
         raise Stop(f"ncu profiled {len(rows)} launches of {kernel} where one was asked for",
                    WRONG_RESULT)
-    found = {}
-    for name, metric in METRICS.items():
-        try:
-            found[name] = float(rows[0].get(metric, "").replace(",", ""))
-        except ValueError:
-            raise Stop(f"ncu has no {metric} here; METRICS in scripts/ladder/bench/profile.py "
-                       "names what is asked for, `ncu --query-metrics` what there is",
-                       NO_DEVICE) from None
-    return found
+    try:
+        return {name: float(rows[0][metric].replace(",", "")) for name, metric in METRICS.items()}
+    except (KeyError, ValueError) as error:
+        raise Stop(f"ncu lacks something of METRICS in scripts/ladder/bench/profile.py, {error}; "
+                   "`ncu --query-metrics` says what there is", NO_DEVICE) from None
 
 
-def profiled(program, variant, kernel, head_dim, progress):
-    point = paper_point(SEQLEN, head_dim, False, "bf16")
+def profiled(program, variant, kernel, head_dim):
     with tempfile.TemporaryDirectory() as folder:
         log = os.path.join(folder, "ncu.csv")
-        status, out, said = run_quietly(
+        status, out, said = hopper.run(
             ["ncu", "--csv", "--page", "raw", "--log-file", log,
              "--metrics", ",".join(METRICS.values()), "--kernel-name", f"regex:{kernel}",
-             "--launch-count", "1", program, "--device", "gpu", "--variant", variant,
-             "--batch", str(point.batch), "--heads", str(point.heads), "--seqlen", str(SEQLEN),
-             "--head-dim", str(head_dim), "--dtype", "bf16", "--check", "off", "--time", "1",
-             "--json"], f"{variant} {kernel}, d {head_dim}", progress)
+             "--launch-count", "1", program, *hopper.options_of(variant, head_dim), "--time", "1"],
+            f"{variant} {kernel}, d {head_dim}")
         text = ""
         if os.path.exists(log):
             with open(log, encoding="utf-8", errors="replace") as file:
                 text = file.read()
-    if "ERR_NVGPUCTRPERM" in out + said + text:
-        raise Stop("this user may not read the GPU's counters (ERR_NVGPUCTRPERM): run it as root, "
-                   "or load the driver with NVreg_RestrictProfilingToAdminUsers=0", NO_DEVICE)
-    if status:
-        raise Stop(f"ncu {os.path.relpath(program)} failed:\n{said or text[-500:]}", WRONG_RESULT)
+    if status:  # ncu says itself how a user comes to read the GPU's counters
+        raise Stop(f"ncu {os.path.relpath(program)} failed:\n{said}\n{text}", WRONG_RESULT)
     record = json_lines("\n".join(line for line in out.splitlines() if line.startswith("{")),
                         os.path.relpath(program))[-1]  # of the backward pass, where there is one
     return {"rung": record["rung"], "variant": variant, "kernel": kernel, "head_dim": head_dim,
@@ -97,31 +85,15 @@ def profiled(program, variant, kernel, head_dim, progress):
 def measure(options):
     if not shutil.which("ncu"):
         raise Stop("there is no ncu on PATH: Nsight Compute, of the CUDA Toolkit", NO_DEVICE)
-    programs, progress = programs_in(options.bin), Progress()
-    about = machine(False, options.commit)
-    try:
-        found = [profiled(programs[rung].path, variant, kernel, head_dim, progress)
-                 for rung, variant, kernel in course.PROFILED if rung in programs
-                 for head_dim in (64, 128)]
-    finally:
-        progress.clear()
-    # Not "machine": that is what makes a file one of scripts/figures measure's.
-    write_whole(options.out, item_a_line({"measured_on": about, "seqlen": SEQLEN,
-                                          "kernels": found}))
-    print(f"Wrote {os.path.relpath(options.out)}.")
-    return GOOD
+    programs, about = programs_in(options.bin), machine(False, options.commit)
+    found = [profiled(programs[rung].path, variant, kernel, head_dim)
+             for rung, variant, kernel in course.PROFILED if rung in programs
+             for head_dim in (64, 128)]
+    return hopper.write(options, about, seqlen=hopper.SEQLEN, kernels=found)
 
 
 def parse(arguments=None):
-    parser = Parser("scripts/figures profile", __doc__)
-    parser.add_argument("--out", metavar="FILE", type=os.path.abspath,
-                        default=os.path.join(RESULTS, "profile.json"),
-                        help="(default scripts/results/profile.json)")
-    parser.add_argument("--commit", metavar="HASH",
-                        help="of this tree, where it is no git checkout")
-    parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
-                        help="the programs (default build/bin; scripts/run builds them)")
-    return parser.parse_args(arguments)
+    return hopper.parse("profile", __doc__, "profile.json", arguments)
 
 
 if __name__ == "__main__":

@@ -3,19 +3,9 @@
 import json
 import os
 
+from ladder.bench.grid import PEER, key, peer_name
 from ladder.console import BAD_USAGE, Stop
 from ladder.files import item_a_line, write_whole
-from ladder.bench.grid import key
-from ladder.bench.machine import merged
-
-
-def peer_name(of):
-    """A peer's measurement as our programs' are named, by a command. Of its record, or of what
-    that will say."""
-    names = ["variant", "direction", "batch", "heads", "seqlen", "head_dim", "causal", "dtype"]
-    if of["seqlen_kv"] not in (None, of["seqlen"]):
-        names += ["kv_heads", "seqlen_kv"]
-    return " ".join(["pytorch", *(str(of[name]) for name in names)])
 
 
 class Results:
@@ -25,9 +15,11 @@ class Results:
         self.path, self.machine, self.ceilings = path, machine, None
         # The last two by key(): (command, records), of a peer as well; and why there are none.
         self.steps, self.runs, self.skipped = [], {}, {}
-        self.kept, self.commits_before = set(), []  # what was in the file and was not remeasured
+        self.before, self.commits_before = {}, []  # the runs that were in the file
 
     def load(self):
+        if not os.path.exists(self.path):
+            return
         try:
             with open(self.path, encoding="utf-8") as file:
                 data = json.load(file)
@@ -35,23 +27,18 @@ class Results:
                 self.runs.setdefault(key(command), (command, []))[1].append(record)
             for record in data["peers"]:
                 self.add(peer_name(record), [record])
-            self.skipped = {key(one["command"]): one for one in data["skipped"]}
+            self.skipped = {one["command"]: one for one in data["skipped"] if one["status"]}
             self.steps, self.ceilings = data["steps"], data["ceilings"]
             before = data["machine"]
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise Stop(f"cannot read {os.path.relpath(self.path)}: {error.strerror}",
-                       BAD_USAGE) from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Stop(f"{os.path.relpath(self.path)} was not written by this script ({error}); "
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Stop(f"{os.path.relpath(self.path)} is no file of this script's ({error}); "
                        "--out names another", BAD_USAGE) from None
         if before["gpu"] != self.machine["gpu"]:
             raise Stop(f"{os.path.relpath(self.path)} was measured on {before['gpu']}, and this is "
                        f"{self.machine['gpu']}; --out names another file", BAD_USAGE)
-        self.kept = set(self.runs)
-        self.commits_before = [c for c in (before["commit"] or "").split(", ") if c]
-        self.machine["clocks"] = merged(before["clocks"], self.machine["clocks"])
+        self.before = dict(self.runs)
+        self.commits_before = (before["commit"] or "").split(", ")
+        self.machine["clocks"] = before["clocks"]
 
     def add_steps(self, steps):
         """In the ladder's order; a step of which there are records stays, though its program has
@@ -61,40 +48,38 @@ class Results:
         gone = [step for step in self.steps if (step["rung"], step["variant"]) not in names]
         self.steps = sorted(gone + now, key=lambda step: step["rung"])
 
-    def has(self, command):
-        return bool(self.runs.get(key(command)))
+    def has(self, name):
+        return bool(self.runs.get(name))
 
-    def forget(self, commands):
+    def forget(self, names):
         """They are measured again: if that is interrupted, they are missing rather than old. They
         keep their places."""
-        for name in map(key, commands):
-            if name in self.runs:
-                self.runs[name] = None
-            self.kept.discard(name)
+        self.runs.update((name, None) for name in names if name in self.runs)
 
     def add(self, command, records):
         self.runs[key(command)] = (command, records)
         self.skipped.pop(key(command), None)
-        self.kept.discard(key(command))
 
-    def skip(self, command, status, why, **of):
-        self.skipped[key(command)] = {**of, "command": command, "status": status, "reason": why}
+    def skip(self, name, one, status, why):
+        self.skipped[name] = {"rung": one.rung, "variant": one.variant, **one.point._asdict(),
+                              "command": name, "status": status, "reason": why}
 
     def records(self, of_peers):
         """[(command, record)] of our programs, or of peers."""
         return [(run[0], record) for name, run in self.runs.items()
-                if run and name.startswith("pytorch ") == of_peers for record in run[1]]
+                if run and name.startswith(f"{PEER} ") == of_peers for record in run[1]]
 
     def commits(self):
         """Those that what is in the file was measured at."""
-        before = self.commits_before if self.kept else []
-        return ", ".join(dict.fromkeys([*before, *filter(None, [self.machine["commit"]])])) or None
+        kept = any(self.runs[name] is run for name, run in self.before.items())
+        commits = [*(self.commits_before if kept else []), self.machine["commit"]]
+        return ", ".join(filter(None, dict.fromkeys(commits))) or None
 
     def save(self, clocks=None):
         ours, peers = self.records(of_peers=False), self.records(of_peers=True)
         write_whole(self.path, item_a_line({
             "machine": {**self.machine, "commit": self.commits(),
-                        "clocks": merged(self.machine["clocks"], clocks)},
+                        "clocks": clocks or self.machine["clocks"]},
             "ceilings": self.ceilings, "steps": self.steps,
             "commands": [command for command, _ in ours],
             "records": [record for _, record in ours],

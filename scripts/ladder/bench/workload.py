@@ -1,8 +1,6 @@
 """Workloads, and how the commands take them."""
 
-import argparse
 import collections
-import math
 import os
 import random
 
@@ -12,14 +10,6 @@ from ladder.npy import npy
 # The FlashAttention-2 paper's: 16k tokens in all, hidden size 2048.
 TOKENS, HIDDEN = 16 * 1024, 2048
 LADDER_LENGTH = 2048  # where the ladder's table and the speed-ups are taken
-
-
-def paper_batch(seqlen):
-    return max(1, TOKENS // seqlen)
-
-
-def paper_heads(head_dim):
-    return max(1, HIDDEN // head_dim)
 
 
 class Point(collections.namedtuple("Point", "batch heads seqlen head_dim causal dtype kv_heads "
@@ -36,7 +26,7 @@ class Point(collections.namedtuple("Point", "batch heads seqlen head_dim causal 
 
 
 def paper_point(n, d, causal, dtype, batch=None, heads=None):
-    return Point(batch or paper_batch(n), heads or paper_heads(d), n, d, causal, dtype)
+    return Point(batch or max(1, TOKENS // n), heads or max(1, HIDDEN // d), n, d, causal, dtype)
 
 
 # ---- inputs that no option of the programs makes, as files that --load takes ----
@@ -57,36 +47,3 @@ def loaded(words):
             with open(os.path.join(folder, f"{name}.npy"), "wb") as file:
                 file.write(npy((1, 1, rows, 64), [mean + draw(0, 1) for _ in range(rows * 64)]))
     return [os.path.join(ROOT, word) if word in (CAPTURED, SHIFTED_V) else word for word in words]
-
-
-# ---- types of options ----
-
-
-def words(text):
-    return [word for word in text.split(",") if word]
-
-
-def lengths(text):
-    """512,4k → [512, 4096]."""
-    found = []
-    for word in text.split(","):
-        thousands = word[-1:] in ("k", "K")
-        number = word[:-1] if thousands else word
-        if not number.isdecimal() or int(number) == 0:
-            raise argparse.ArgumentTypeError(
-                f"{word!r} is not a positive number such as 512 or 16k")
-        found.append(int(number) * (1024 if thousands else 1))
-    return found
-
-
-def length(text):
-    if "," in text:
-        raise argparse.ArgumentTypeError("one number, please")
-    return lengths(text)[0]
-
-
-def positive(text):
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError("must be above 0")
-    return value

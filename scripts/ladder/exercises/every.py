@@ -144,7 +144,7 @@ def first_visit_reads_no_output(record):
 LONG = "--heads 1 --seqlen 1024 --head-dim 128 --check off"
 WINDOW, SINKS = 96, 4
 CACHE = "--variant split_kv --seqlen 1 --seqlen-kv 1000 --heads 16 --kv-heads 4 --head-dim 128"
-MANY_HEADS = "--variant split_kv --seqlen 1 --seqlen-kv 512 --heads 150 --head-dim 128 --check off"
+MANY_HEADS = "--seqlen 1 --seqlen-kv 512 --heads 150 --head-dim 128 --check off"
 MASKED = "05_flash_v2 --variant mma --heads 1 --seqlen 128 --seqlen-kv 1024"
 
 

@@ -6,9 +6,13 @@ solutions of those that ask for code in patches.
 """
 
 import collections
+import functools
 import math
+import operator
+import os
+import random
 
-from ladder.exercises.masks import wrong_mask
+from ladder.npy import npy, read_npy
 from ladder.records import uneven_counts
 
 # What comes up in the suite, as options; together well under a second on any step.
@@ -83,9 +87,10 @@ class Mask(collections.namedtuple("Mask", "file sees")):
     asks = "code"
 
     def check(self, lab, program):
-        wrong = wrong_mask(lab, program, self.sees)
-        if wrong:
-            return False, f"Not yet: {wrong}."
+        for shape in SHAPES:
+            wrong = wrong_mask(lab, program, self.sees, *shape)
+            if wrong:
+                return False, f"Not yet: {shape[0]} queries, {shape[1]} keys, causal: {wrong}."
         return True, "Right: each query has the keys it should see, and no other tile is read."
 
 
@@ -129,17 +134,85 @@ def wrong_in(lab, program, case, predicted):
     # 00 and 01 are expected to fail on large logits, and say so.
     expected_to_fail = "so this failure is expected" in run.err
     for record in run.records:
-        wanted = predicted(record)
-        for kernel in record["kernels"]:
-            if uneven_counts(kernel):
-                return f"{kernel['name']}: {uneven_counts(kernel)}"
-            for array, of in kernel["arrays"].items():
-                read, write = wanted.get((kernel["name"], array), (of["read"], of["write"]))
-                if (read, write) != (of["read"], of["write"]):
-                    return (f"{kernel['name']} requests {of['read']:,} bytes of {array} to read "
-                            f"and {of['write']:,} to write; predicted are {read:,} and {write:,}")
+        wrong = wrong_counts(record, predicted(record))
+        if wrong:
+            return wrong
         for output, error in record["errors"].items():
             if is_wrong(error) and not expected_to_fail:
                 return (f"{output} is wrong: its error is {error['max']}, the tolerance "
                         f"{error['tolerance']}, {error['nonfinite']} not finite")
     return None
+
+
+def wrong_counts(record, predicted):
+    """Of a record that is to request {(kernel, array): (read, write)} bytes."""
+    for kernel in record["kernels"]:
+        if uneven_counts(kernel):
+            return f"{kernel['name']}: {uneven_counts(kernel)}"
+        for array, of in kernel["arrays"].items():
+            asked = of["read"], of["write"]
+            wanted = predicted.get((kernel["name"], array), asked)
+            if asked != wanted:
+                return ("{} requests {:,} bytes of {} to read and {:,} to write; predicted are "
+                        "{:,} and {:,}".format(kernel["name"], asked[0], array, asked[1], *wanted))
+    return None
+
+
+# ---- which keys a query sees: the suite's reference knows the causal mask alone ----
+
+D = 8
+SHAPES = ((400, 400), (70, 400))  # queries and keys
+
+
+@functools.lru_cache(maxsize=None)
+def inputs(n, n_kv):
+    """Rows of Q, K and V, exact in 16 bits."""
+    draw = random.Random(0)
+    return [[[draw.randint(-16, 16) / 8 for _ in range(D)] for _ in range(rows)]
+            for rows in (n, n_kv, n_kv)]
+
+
+def attention(n, n_kv, sees):
+    """For each query its LSE and row of O over the keys j for which sees(j, last) is true; `last`
+    is the last key that the causal mask leaves it."""
+    q, k, v = inputs(n, n_kv)
+    for i in range(n):
+        last = i + n_kv - n
+        keys = [j for j in range(last + 1) if sees(j, last)]
+        weights = [math.exp(sum(map(operator.mul, q[i], k[j])) / math.sqrt(D)) for j in keys]
+        total = sum(weights)
+        yield math.log(total), [sum(w * v[j][c] for w, j in zip(weights, keys)) / total
+                                for c in range(D)]
+
+
+def rows_read(record, sees):
+    """Of K, and of V, in the tiles of keys that a tile of queries sees anything of."""
+    n, n_kv, tile = record["seqlen"], record["seqlen_kv"], record["block_kv"]
+    read = 0
+    for row in range(0, n, record["block_q"]):
+        last = min(row + record["block_q"], n) - 1 + n_kv - n
+        seen = {j // tile for end in range(row + n_kv - n, last + 1) for j in range(end + 1)
+                if sees(j, end)}
+        read += sum(min(tile, last + 1 - tile * at) for at in seen)
+    return read
+
+
+def wrong_mask(lab, program, sees, n, n_kv):
+    """None, or in a line what is wrong. The softmax over the keys that are seen is written out."""
+    folder = os.path.join(os.path.dirname(program[0]), f"masked_{n}")
+    os.makedirs(folder, exist_ok=True)
+    for name, rows in zip("qkv", inputs(n, n_kv)):
+        with open(os.path.join(folder, f"{name}.npy"), "wb") as file:
+            file.write(npy((1, 1, len(rows), D), [x for row in rows for x in row]))
+    run = lab.start(program, ["--load", folder, "--save", folder, "--causal", "--check", "off"])
+    if not run.records:
+        return run.last_words()
+    lse, o = (read_npy(os.path.join(folder, f"{name}.npy")) for name in ("lse", "o"))
+    for i, (right, row) in enumerate(attention(n, n_kv, sees)):
+        if not abs(lse[i] - right) < 1e-4:
+            return (f"query {i} has an LSE of {lse[i]:.4f}, and the keys that it should see have "
+                    f"{right:.4f}")
+        if not all(abs(a - b) < 1e-2 for a, b in zip(o[D * i:], row)):
+            return f"query {i} has the right LSE, and a wrong row of O"
+    read = 2 * D * rows_read(run.records[0], sees)
+    return wrong_counts(run.records[0], {("attention", name): (read, 0) for name in "KV"})

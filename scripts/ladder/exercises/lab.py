@@ -10,7 +10,7 @@ import shutil
 import subprocess
 
 from ladder.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
-from ladder.files import ROOT
+from ladder.files import ROOT, read
 from ladder.records import requested
 from ladder.sources import Source
 
@@ -18,7 +18,7 @@ PATCHES = os.path.join(ROOT, "scripts/ladder/exercises/patches")
 SECONDS = 300  # that a run may take
 
 
-class Run(collections.namedtuple("Run", "status records out err")):
+class Run(collections.namedtuple("Run", "status records err")):
     def last_words(self):
         """Why there is no result: the sim's fault, or what the program says of its options."""
         lines = [line for line in self.err.splitlines() if line.strip()]
@@ -34,33 +34,29 @@ class Lab:
                                     if os.path.exists(os.path.join(path, "bin"))), None)
         self.folder = folder or os.path.join(ROOT, "build/exercise")
         self.runs = {}
-        self.step_of = {}  # of a program that was built here: its step
 
     def need_build(self, rung):
-        """The built program of a rung."""
+        """The built program of a rung, as a command."""
         program = self.build and os.path.join(self.build, "bin", rung)
         if not program or not os.path.exists(program):
             raise Stop(f"{rung} is not built yet: scripts/run builds it", NO_DEVICE)
-        return program
+        return [program]
 
     # ---- running ----
 
     def start(self, program, options):
-        """A Run on the sim, with --json; one of each is made. A program built here runs the step
-        that was built, unless the options name one."""
-        if program in self.step_of and "--variant" not in options:
-            options = ["--variant", self.step_of[program], *options]
-        key = program, tuple(options)
+        """A Run of a command on the sim, with --json; one of each is made."""
+        key = (*program, *options)
         if key not in self.runs:
             try:
-                done = subprocess.run([program, "--device", "sim", "--json", *options],
+                done = subprocess.run([*key, "--device", "sim", "--json"],
                                       stdin=subprocess.DEVNULL, capture_output=True,
                                       encoding="utf-8", errors="replace", timeout=SECONDS)
             except subprocess.TimeoutExpired:
-                return Run(None, [], "", f"ran for more than {SECONDS} s")
+                return Run(None, [], f"ran for more than {SECONDS} s")
             records = [json.loads(line) for line in done.stdout.splitlines()
                        if line.startswith("{")]
-            self.runs[key] = Run(done.returncode, records, done.stdout, done.stderr)
+            self.runs[key] = Run(done.returncode, records, done.stderr)
         return self.runs[key]
 
     def run(self, command):
@@ -94,7 +90,7 @@ class Lab:
 
     def compile(self, number, file):
         """Builds the rung's program with the scratch copy in the place of its step, from the built
-        libraries, and returns its path. Raises Stop with the compiler's first error."""
+        libraries; the command that runs it. Raises Stop with the compiler's first error."""
         compiling, linking, built = self.commands(file)
         made = os.path.join(self.folder, number, "made")
         os.makedirs(made, exist_ok=True)
@@ -110,16 +106,11 @@ class Lab:
             raise Stop(f"it does not link ({error}): is {self.build} built to the end? scripts/run "
                        "builds it", NO_DEVICE)
         self.runs = {key: run for key, run in self.runs.items() if key[0] != program}
-        return self.with_step(program, file)
-
-    def with_step(self, program, file):
-        """The program, of which the step in this file is to be run."""
-        self.step_of[program] = Source(os.path.join(ROOT, file)).variant
-        return program
+        return [program, *step_in(file)]
 
     def unchanged(self, file):
-        """The rung's program as it is."""
-        return self.with_step(self.need_build(rung_of(file)), file)
+        """The command that runs the rung's step as it is."""
+        return self.need_build(rung_of(file)) + step_in(file)
 
     def commands(self, file):
         """The build's own: that which compiles a step for the sim, that which links its rung's
@@ -156,6 +147,9 @@ def rung_of(file):
     return file.split(os.sep)[0]
 
 
+def step_in(file):
+    return ["--variant", Source(os.path.join(ROOT, file)).variant]
+
+
 def patch_text(name):
-    with open(os.path.join(PATCHES, f"{name}.patch"), encoding="utf-8") as file:
-        return file.read()
+    return read(os.path.join(PATCHES, f"{name}.patch"))

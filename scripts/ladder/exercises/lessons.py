@@ -4,7 +4,7 @@ import collections
 import os
 import re
 
-from ladder.files import ROOT, course_pages
+from ladder.files import ROOT, course_pages, read
 
 Written = collections.namedtuple("Written", "title task answer lesson hints")
 
@@ -17,13 +17,12 @@ def written():
     """{"03.2": Written} of what stands under "## Exercises" in each lesson, by its folder:
     "05/hopper.1". Two lessons in one folder count on."""
     found = {}
-    with open(os.path.join(ROOT, "scripts/ladder/exercises/hints.md"), encoding="utf-8") as file:
-        hints = {head.strip(): re.findall(r"^- (.*)", text, re.MULTILINE) for head, _, text in
-                 (part.partition("\n") for part in file.read().split("\n## "))}
+    hints = {head.strip(): re.findall(r"^- (.*)", text, re.MULTILINE) for head, _, text in (
+        part.partition("\n") for part in
+        read(os.path.join(ROOT, "scripts/ladder/exercises/hints.md")).split("\n## "))}
     for path in course_pages():
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        section = re.search(r"^## Exercises\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+        section = re.search(r"^## Exercises\n(.*?)(?=^## |\Z)", read(path),
+                            re.MULTILINE | re.DOTALL)
         lesson = os.path.relpath(path, ROOT)
         where = "/".join([lesson[:2], *lesson.split(os.sep)[1:-1]])
         for number, title, task, answer in ONE.findall(section[1] if section else ""):
@@ -43,10 +42,10 @@ def plain(text):
 
 
 def formula(tex):
-    for old, new in (("\\cdot", "·"), ("\\times", "×"), ("\\infty", "∞"), ("\\lceil", "⌈"),
-                     ("\\rceil", "⌉"), ("\\mathrm{scale}", "scale"), ("\\circ", "∘"),
-                     ("\\max", "max"), ("\\ln", "ln"), ("\\le", "≤"), ("\\approx", "≈"),
-                     ("\\lVert", "‖"), ("\\rVert", "‖"), ("\\alpha", "α"), ("\\hat O", "Ô"),
-                     ("\\sqrt{d}", "√d"), ("{,}", ","), ("\\", ""), ("{", ""), ("}", "")):
+    tex = re.sub(r"\\frac(\w|\{\w+\})(\w|\{\w+\})", r"\1/\2", tex)
+    for old, new in (("\\cdot", "·"), ("\\infty", "∞"), ("\\mathrm", ""), ("\\circ", "∘"),
+                     ("\\le", "≤"), ("\\approx", "≈"), ("\\lVert", "‖"), ("\\rVert", "‖"),
+                     ("\\alpha", "α"), ("\\hat O", "Ô"), ("\\sqrt", "√"), ("^\\top", "ᵀ"),
+                     ("\\hat V", "V̂"), ("{,}", ","), ("\\", ""), ("{", ""), ("}", "")):
         tex = tex.replace(old, new)
     return tex

@@ -6,11 +6,6 @@ the trace or, where there is one, the model's time, a tick or a cycle as a micro
 measured, and the trace's own first words say so.
 """
 
-from ladder.bench.traces import LOADS, STORES
-
-ENGINES = {**dict.fromkeys(LOADS, "TMA: loads"),
-           **dict.fromkeys(STORES, "TMA: stores"),
-           "wgmma": "tensor cores", "read": "asynchronous copies"}
 CLOCKS = {"model": "cycles of a model, not measured", "order": "the order of the trace, not time"}
 
 
@@ -27,44 +22,38 @@ def events_of(panes):
     for pane in panes:
         clock = "model" if pane["model"] else "order"
         clocks.append(f"{pane['command']}: {CLOCKS[clock]}")
-        events, over = [], {}  # when somebody first knew that a meeting was complete
-        for event in pane["events"]:
+        events = pane["events"]
+        for event in events:
             launch, block, warp = (event[name] for name in ("launch", "block", "warp"))
             key = len(clocks), launch, block
             at = named("process_name", key, f"{pane['title']} {pane['launches'][launch]['kernel']} "
                        f"block {block}", pid=len(threads) + 1)
-            at = named("thread_name", (*key, warp), f"warp {warp}", **at, tid=warp)
-            begin, end = event[clock][0], max(event[clock])
-            events.append({**event, "from": begin, "to": end, "at": at})
-            meeting = event.get("awaits")
-            over[meeting] = min(over.get(meeting, end), end)
+            event["at"] = named("thread_name", (*key, warp), f"warp {warp}", **at, tid=warp)
+            event["ts"], event["end"], event["until"] = event[clock]
+            found += work_of(event, f"{len(clocks)}.{event['index']}")
         for event in events:
-            found += work_of(event, f"{len(clocks)}.{event['index']}", over)
-            if "awaits" not in event:
-                continue
-            name, parts = pane["meetings"][event["awaits"]]
+            title, parts = pane["meetings"][event["awaits"]] if "awaits" in event else ("", [])
             for part in (events[number] for number in parts):
-                if part["warp"] == event["warp"] or part["from"] > event["to"]:
+                if part["warp"] == event["warp"] or part["ts"] > event["end"]:
                     continue
-                flow = {"cat": "who is waited for", "name": name,
+                flow = {"cat": "who is waited for", "name": title,
                         "id": f"{len(clocks)}.{part['index']}.{event['index']}"}
-                found.append({"ph": "s", "ts": part["from"], **part["at"], **flow})
-                found.append({"ph": "f", "bp": "e", "ts": event["to"], **event["at"], **flow})
+                found.append({"ph": "s", "ts": part["ts"], **part["at"], **flow})
+                found.append({"ph": "f", "bp": "e", "ts": event["end"], **event["at"], **flow})
     return {"traceEvents": found, "displayTimeUnit": "ns",
             "otherData": {"clock": "; ".join(clocks)}}
 
 
-def work_of(event, number, over):
+def work_of(event, number):
     """What the warp does, and what it starts beside itself."""
-    name, counts = f"{event['what']} {event.get('name', '')}".strip(), event.get("counts", {})
+    counts, begin = event.get("counts", {}), event["ts"]
     said = {"line": "file" in event and f"{event['file']}:{event['line']}",
             "bytes": event["bytes"] or event["amount"],
             "matmul FLOPs": counts.get("matmul_flops"), "exponentials": counts.get("exp_count")}
-    work = [{"ph": "X", **event["at"], "ts": event["from"], "dur": event["to"] - event["from"],
-             "name": name, "cat": "warp",
+    both = {"name": f"{event['what']} {event.get('name', '')}".strip(), **event["at"]}
+    work = [{"ph": "X", "ts": begin, "dur": event["end"] - begin, "cat": "warp", **both,
              "args": {what: value for what, value in said.items() if value}}]
-    if "lands" in event and event["what"] in ENGINES:
-        track = {"cat": ENGINES[event["what"]], "id": number, "name": name, **event["at"]}
-        until = max(over.get(event["lands"], event["to"]), event["from"])
-        work += [{"ph": "b", "ts": event["from"], **track}, {"ph": "e", "ts": until, **track}]
+    if "engine" in event:
+        track = {"cat": event["engine"], "id": number, **both}
+        work += [{"ph": "b", "ts": begin, **track}, {"ph": "e", "ts": event["until"], **track}]
     return work

@@ -39,6 +39,7 @@ def put_in_order(trace):
             if not moved:
                 break
         now = max(end_of(event, meetings) for event in last.values())
+        put_landings(events, "order")
     return meetings
 
 
@@ -47,6 +48,19 @@ def end_of(event, meetings):
     parts = meetings[event.awaits][1] if event.awaits is not None else []
     event.order[1] = 1 + max(one.order[0] for one in (event, *parts))
     return event.order[1]
+
+
+def put_landings(events, clock):
+    """Gives each event of a block, after from and to, when somebody first knew that the meeting was
+    complete in which it takes part."""
+    over = {}
+    for event in events:
+        end = getattr(event, clock)[1]
+        over[event.awaits] = min(over.get(event.awaits, end), end)
+    for event in events:
+        begin, end = getattr(event, clock)
+        until = end if event.lands is None else max(over.get(event.lands, end), begin)
+        getattr(event, clock).append(until)
 
 
 def meet(events, meetings):
@@ -122,10 +136,9 @@ def times_of(lines, called):
     """{warp: [((event, name, number), (from, to))]} of the warps that the replay has."""
     warps = warps_of(lines)
     played = replay.Block(list(warps.values()), called)
-    played.play()
     return {warp: [((what, name, number), time) for (what, name, _, number, *_), time
-                   in zip(warps[warp], actor.times)]
-            for warp, actor in zip(warps, played.actors)}
+                   in zip(warps[warp], times)]
+            for warp, times in zip(warps, played.times)}
 
 
 def place_block(events, times, start):
@@ -145,11 +158,12 @@ def place_block(events, times, start):
                 event.model = [now, now]
                 waiting.append(event)
                 continue
-            begin, until = (max(now, start + round(time)) for time in known[at][1])
+            begin, until = (start + round(time) for time in known[at][1])
             known = known[at + 1:]
             for i, one in enumerate(waiting, 1):
                 one.model = [now + round((begin - now) * part / len(waiting))
                              for part in (i - 1, i)]
             event.model, now, waiting = [begin, until], until, []
         end = max(end, now)
+    put_landings(events, "model")
     return end

@@ -4,34 +4,17 @@ from functools import partial
 
 from ladder.course import ALL, NONE, QUANTISED
 from ladder.figures.measured import Measured, Missing, need
-from ladder.figures.names import (POINTS, at_the_machine, length_text, markdown, number, point_text,
-                                  whole_bytes)
+from ladder.figures.names import (at_the_machine, length_text, markdown, number, where, whole_bytes)
 from ladder.text import rate_text, time_text
 
 # ---- how a claim is judged: what was found, and the verdict or whether the claim holds ----
 
 
-def sum_of_times(files, parts, point):
-    """{N: ms} of all parts together, where each was measured."""
-    lines = [files.gpu.line(way, variant if rung == "pytorch" else (rung, variant), *point)
-             for way, rung, variant in parts]
-    return {n: sum(line[n]["time_ms"] for line in lines)
-            for n in lines[0] if all(n in line for line in lines)}
-
-
-def speed_ratios(files, fast, slow, lengths=(), head_dim=None, causal=None):
+def speed_ratios(files, fast, slow, way="fwd", lengths=(), head_dim=None, causal=None):
     """[(how much faster `fast` is than `slow`, N, d, causal)] over the points both have."""
-    ratios = []
-    for d, mask in POINTS:
-        if head_dim in (None, d) and causal in (None, mask):
-            ours, theirs = (sum_of_times(files, side, (d, mask)) for side in (fast, slow))
-            ratios += [(theirs[n] / ours[n], n, d, mask) for n in ours
-                       if n in theirs and n in (lengths or [n])]
-    return need(ratios)
-
-
-def where(ratio):
-    return f"N = {length_text(ratio[1])}, {point_text(*ratio[2:])}"
+    return need([(ratio, n, d, mask)
+                 for (n, d, mask), ratio in files.gpu.ratios(way, fast, slow).items()
+                 if n in (lengths or [n]) and head_dim in (None, d) and causal in (None, mask)])
 
 
 def speed(files, fast, slow, least, most=None, best_alone=False, **at):
@@ -45,14 +28,14 @@ def speed(files, fast, slow, least, most=None, best_alone=False, **at):
     else:
         verdict = "yes, and more" if most and lowest[0] > most else True
     low, high = rate_text(lowest[0]), rate_text(highest[0])
-    return (f"{low}× to {high}× (most at {where(highest)})" if low != high
-            else f"{high}× ({where(highest)})"), verdict
+    return (f"{low}× to {high}× (most at {where(highest[1:])})" if low != high
+            else f"{high}× ({where(highest[1:])})"), verdict
 
 
 def less_at_128(files, fast, slow):
     """The same ratio gains less at d = 128 than at 64."""
     first, second = (max(speed_ratios(files, fast, slow, head_dim=d)) for d in (128, 64))
-    return (" against ".join(f"{rate_text(one[0])}× ({where(one)})" for one in (first, second)),
+    return (" against ".join(f"{rate_text(one[0])}× ({where(one[1:])})" for one in (first, second)),
             first[0] < second[0])
 
 
@@ -63,18 +46,15 @@ def growth(files):
     """What is kept beyond inputs and outputs grows at most 2.2 times as N doubles."""
     texts, good = [], True
     for way, rung in LINEAR:
-        for source in (files.gpu, files.sim):
-            sizes = {e.seqlen: e.per_head(e.workspace_bytes) for e in source.plain(
-                way, rung=rung, head_dim=64, causal=False) if source.is_default(e.step)}
-            n = max((n for n in sizes if 2 * n in sizes), default=None)
-            if n:
-                after = sizes[2 * n]
-                good = good and after <= 2.2 * sizes[n]
-                texts.append(f"{number(rung)}: " + (
-                    f"{whole_bytes(sizes[n])} a head at N = {length_text(n)}, "
-                    f"{whole_bytes(after)} at {length_text(2 * n)}" if after else "none at any N"))
-                break
-    return "; ".join(need(texts)), good
+        sizes = {e.seqlen: e.bytes_a_head["workspace"] for e in files.gpu.plain(
+            way, rung=rung, head_dim=64, causal=False) if files.gpu.is_default(e.step)}
+        n = max(need([n for n in sizes if 2 * n in sizes]))
+        after = sizes[2 * n]
+        good = good and after <= 2.2 * sizes[n]
+        texts.append(f"{number(rung)}: " + (
+            f"{whole_bytes(sizes[n])} a head at N = {length_text(n)}, {whole_bytes(after)} at "
+            f"{length_text(2 * n)}" if after else "none at any N"))
+    return "; ".join(texts), good
 
 
 def length(files, seqlen=65536):
@@ -91,10 +71,9 @@ def length(files, seqlen=65536):
 
 def matrix(files, seqlen=65536):
     """02 keeps two bytes for each element of S, and of P."""
-    found = [max(of, key=lambda e: e.seqlen) for source in (files.gpu, files.sim)
-             if (of := source.plain(rung="02_safe_softmax", variant="safe", causal=False))]
-    e = need(found)[0]
-    each = e.per_head(e.workspace_bytes) / e.seqlen**2 / 2
+    e = max(need(files.gpu.plain(rung="02_safe_softmax", variant="safe", causal=False)),
+            key=lambda e: e.seqlen)
+    each = e.bytes_a_head["workspace"] / e.seqlen**2 / 2
     return (f"{each:g} bytes at N = {length_text(e.seqlen)}, so {each * seqlen**2 / 2**30:g} GiB "
             f"at {length_text(seqlen)}, twice, for each head", abs(each - 2) < 0.1)
 
@@ -118,14 +97,11 @@ def not_here(_):
 
 V1, V2, V3 = "FlashAttention [1]", "FlashAttention-2 [2]", "FlashAttention-3 [3]"
 
-# What is timed: a sum of (direction, rung, step); PyTorch's backends are steps of "pytorch".
-PLAIN, FLASH_V1 = [("fwd", "02_safe_softmax", "safe")], [("fwd", "04_flash_v1", "flash_v1")]
+PLAIN, FLASH_V1 = ("02_safe_softmax", "safe"), ("04_flash_v1", "flash_v1")
 # mma: what the papers describe. sm90 is for a GPU that they did not know.
 FLASH_V2, FLASH_V3, PRODUCER, PING_PONG = (
-    [("fwd", "05_flash_v2", step)] for step in ("mma", "sm90", "producer", "ping_pong"))
-RELEASED_V2, PYTORCH = ([("fwd", "pytorch", backend)] for backend in ("flash", "math"))
-TRAINING = [*FLASH_V2, ("bwd", "06_backward", "mma")]
-PYTORCH_TRAINING = [*PYTORCH, ("bwd", "pytorch", "math")]
+    ("05_flash_v2", step) for step in ("mma", "sm90", "producer", "ping_pong"))
+TRAINING = ("06_backward", "mma")
 
 # (the row's anchor, the claim, where it stands, how it is measured here, what judges it)
 CLAIMS = [
@@ -134,12 +110,12 @@ CLAIMS = [
     ("less-at-128", "less gained at d = 128 than at 64", f"{V1} v2, App. E.5",
      "04 over 02, forward, the best of each", partial(less_at_128, fast=FLASH_V1, slow=PLAIN)),
     ("3x-short", "up to 3× faster than plain attention, N = 128 to 2k", f"{V1}, §1 and §4.3",
-     "`mma` of 05 and 06 over PyTorch's plain one, forward and backward, from N = 512",
-     partial(speed, fast=TRAINING, slow=PYTORCH_TRAINING, least=3, best_alone=True,
+     "06's `mma` over PyTorch's plain one, forward and backward, from N = 512",
+     partial(speed, fast=TRAINING, slow="math", way="both", least=3, best_alone=True,
              lengths=[512, 1024, 2048])),
     ("7.6x-gpt2", "7.6× faster on GPT-2's attention (N = 1k, d = 64)", f"{V1}, Fig. 1",
      "05's `mma` over PyTorch's plain one, forward, causal",
-     partial(speed, fast=FLASH_V2, slow=PYTORCH, least=7.6, best_alone=True, lengths=[1024],
+     partial(speed, fast=FLASH_V2, slow="math", least=7.6, best_alone=True, lengths=[1024],
              head_dim=64, causal=True)),
     ("2x-over-v1", "about 2× faster than FlashAttention (1.7–3.0×)", f"{V2}, abstract (§4)",
      "05's `mma` over 04, forward",
@@ -152,7 +128,7 @@ CLAIMS = [
      partial(speed, fast=FLASH_V2, slow=PLAIN, least=10, best_alone=True, causal=True)),
     ("1.5-2x-over-v2", "1.5–2.0× faster than FlashAttention-2, forward, on an H100",
      f"{V3}, abstract and §4.1", "05's `sm90` over PyTorch's FlashAttention-2",
-     partial(speed, fast=FLASH_V3, slow=RELEASED_V2, least=1.5, most=2)),
+     partial(speed, fast=FLASH_V3, slow="flash", least=1.5, most=2)),
     ("ping-pong",
      "ping-pong and softmax under products: 570 → 640–660 TFLOP/s (d = 128), so 1.12–1.16×",
      f"{V3}, §3.1 and §3.2", "05's `ping_pong` over `producer`, no mask",
@@ -208,7 +184,5 @@ def claims_table(files):
         rows.append([f'<a id="{anchor}"></a>{claim}', source, how, text, verdict if isinstance(
             verdict, str) else "yes" if verdict else "**no**"])
     lines = markdown(["claim", "where", "measured here as", "ours", "reproduced"], rows)
-    if files.gpu.there:
-        lines += ["", f"Ours are times on an {at_the_machine(files)}, where the row does not say "
-                      "otherwise."]
-    return [*lines, "", NOTE]
+    return [*lines, "", f"Ours are times on an {at_the_machine(files)}, where the row does not say "
+            "otherwise.", "", NOTE]

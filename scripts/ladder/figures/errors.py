@@ -5,9 +5,8 @@ import itertools
 from ladder import course
 from ladder.bench.grid import LOADED
 from ladder.figures.measured import Measured, need
-from ladder.figures.names import (POINTS, at_the_machine, gpu_text, markdown, over_lengths,
-                                  point_text)
-from ladder.figures.style import INK, marker, plots, row_axis
+from ladder.figures.names import at_the_machine, gpu_text, markdown, over_lengths
+from ladder.figures.style import INK, plots, row_axis
 from ladder.records import flops
 from ladder.text import NO_VALUE, rate_text
 
@@ -15,10 +14,7 @@ from ladder.text import NO_VALUE, rate_text
 def error(files):
     """A row for each output of each step; of one with a backward pass for its gradients, as its
     forward is an earlier rung's."""
-    source, where = [e for e in files.gpu.entries if "--check full" in e.command], gpu_text(files)
-    if not source:
-        source, where = [e for way in ("fwd", "bwd") for e in files.sim.find(
-            way, head_dim=64, seqlen=512, causal=False) if not e.aside], "sim"
+    source = [e for e in files.gpu.entries if "--check full" in e.command]
     panels = []
     for kind, title in (("normal", "input N(0, 1)"),
                         ("outliers", "1 in 1000 of the input with N(0, 100) added")):
@@ -35,7 +31,7 @@ def error(files):
             panels.append({"title": title, "rows": rows})
     e = need(source)[0]
     return {"title": f"Largest error against float64: N = {e.seqlen}, d = {e.head_dim}, {e.dtype} "
-                     f"({where})", "panels": need(panels)}
+                     f"({gpu_text(files)})", "panels": panels}
 
 
 def draw_error(plt, data):
@@ -57,7 +53,7 @@ def draw_error(plt, data):
 
 def line_to_mark(axis, row, y, x, end):
     axis.plot([x, end], [y, y], color=row["colour"], lw=0.9, alpha=0.5)
-    axis.plot(x, y, marker=marker(row), color=row["colour"], ls="", markersize=7)
+    axis.plot(x, y, marker=row["marker"], color=row["colour"], ls="", markersize=7)
 
 
 def quantised(files):
@@ -124,34 +120,21 @@ def fp8_times_table(files):
     for e in files.gpu.paper():
         alone = [k["time_ms"] for k in e.kernels if k["name"] == "attention"]
         if e.step == step and alone and alone[0]:
-            at = (e.head_dim, e.causal), e.seqlen
+            at = e.seqlen, e.head_dim, e.causal
             rates[at] = flops(e.record) / alone[0] * 1e-9
             cells[at] = f"{rate_text(rates[at])} · {rate_text(e.tflops)}"
-    lengths = sorted({n for _, n in need(cells)})
+    matmul = need(files.gpu.roofs().get("matmul_e4m3_tflops"))
 
-    def table(cells):
-        return over_lengths(lengths, [
-            [point_text(*point), *(cells.get((point, n), NO_VALUE) for n in lengths)]
-            for point in itertools.product(course.QUANTISED["head_dims"], (False, True))
-            # Heads that are wider than the others' where they were measured.
-            if point in POINTS or any(at == point for at, _ in cells)])
-
-    lines = [*table(cells), "", (
-        f"TFLOP/s of `{step[1]}`: its attention alone · with `quantise` before it. On the paper's "
-        f"workload, inputs {files.gpu.dtype}, on an {at_the_machine(files)}.")]
-    matmul = (files.gpu.ceilings or {}).get("matmul_e4m3_tflops")
-    if not matmul:
-        return lines
-
-    def theirs(point, n):
+    def theirs(n, *point):
         known = dict(zip(released["lengths"], released["tflops"].get(point, [])))
         return f"{known[n] / released['matmul']:.2f}" if n in known else NO_VALUE
 
     shares = {at: f"{rate / matmul:.2f} · {theirs(*at)}" for at, rate in rates.items()}
-    return [*lines, "", *table(shares), "", (
+    return [*over_lengths(need(cells)), "", (
+        f"TFLOP/s of `{step[1]}`: its attention alone · with `quantise` before it. On the paper's "
+        f"workload, inputs {files.gpu.dtype}, on an {at_the_machine(files)}."),
+        "", *over_lengths(shares), "", (
         f"The attention alone as a share of cuBLAS's rate on e4m3 matrices of 8,192 × 8,192, "
         f"{matmul:,.0f} TFLOP/s there: `{step[1]}` · FlashAttention-3's own kernel, of inputs that "
         f"are in e4m3 already, on the same kind of GPU on another day, when cuBLAS had "
-        f"{released['matmul']:,}"
-        + ("." if all(point in released["tflops"] for point, _ in rates) else
-           f"; {NO_VALUE}: not known."))]
+        f"{released['matmul']:,}; {NO_VALUE}: not known.")]

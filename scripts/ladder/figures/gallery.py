@@ -1,23 +1,20 @@
-"""Every figure: what it shows, how that is drawn, and what measures it.
+"""Every figure and table: what it shows, how that is made, and what measures it.
 
 A figure's first function is of the files and returns plain data, or raises Missing. The second
-draws the data with matplotlib.
+draws the data with matplotlib. A table's returns lines.
 """
 
 import collections
+import contextlib
 import hashlib
 import inspect
-import io
 import json
-import os
-import re
 import sys
 from functools import partial
 
-from ladder.figures import (decode, errors, memory, names, pipeline, rates, shared_roof, style,
-                            two_gpus)
+from ladder import course
+from ladder.figures import claims, errors, memory, names, pipeline, rates, style, tables, two_gpus
 from ladder.figures.measured import Missing
-from ladder.files import write_whole
 
 PAPER = "scripts/figures measure --grid paper"
 SIM = "scripts/figures measure --sim"
@@ -38,7 +35,7 @@ FIGURES = {figure.name: figure for figure in (
            "HBM traffic: what the kernels ask for, each byte once, and what DRAM served."),
     Figure("roofline", rates.roofline, rates.draw_roofline, PAPER,
            "Each rung at its own intensity, under the ceilings that were measured."),
-    Figure("decode", decode.decode, decode.draw_decode, DECODE,
+    Figure("decode", rates.decode, rates.draw_decode, DECODE,
            "Decoding: the rate at which K and V are read, as a share of a device copy's."),
     Figure("two_gpus", two_gpus.two_gpus, two_gpus.draw_two_gpus, PAPER, two_gpus.CAPTION),
     Figure("workspace", memory.workspace, memory.draw_workspace, SIM,
@@ -58,25 +55,23 @@ FIGURES = {figure.name: figure for figure in (
     Figure("pipeline_bwd", partial(pipeline.pipeline, name="pipeline_bwd"),
            pipeline.draw_boxes, SIM,
            "The backward pass in the same way: five products a step, and dQ on its way out."),
-    Figure("shared_roof", shared_roof.shared_roof, shared_roof.draw_shared_roof, BOTH,
+    Figure("shared_roof", memory.shared_roof, memory.draw_shared_roof, BOTH,
            "The backward pass against shared memory: a step can be no faster than its bytes."),
-    Figure("error", errors.error, errors.draw_error, SIM,
+    Figure("error", errors.error, errors.draw_error, PAPER,
            "The largest error of each step against float64, and its tolerance."),
     Figure("fp8_error", errors.fp8_error, errors.draw_fp8_error, SIM,
            "FP8 beside fp16: what each remedy brings alone, and what leaving it out costs."),
 )}
 
 
-def figure_data(files, say=lambda text: None):
-    """{name: data} of what can be drawn; says what is left out."""
-    found = {}
+def figure_data(files):
+    """{name: data}, None where it is not measured."""
+    found = dict.fromkeys(FIGURES)
     for name, figure in FIGURES.items():
-        try:
+        with contextlib.suppress(Missing):
             # Six digits: what a figure can show, and the same on every machine.
             found[name] = json.loads(json.dumps(figure.data(files)),
                                      parse_float=lambda text: float(f"{float(text):.6g}"))
-        except Missing:
-            say(f"{name} is left out: {figure.command} measures it")
     return found
 
 
@@ -88,43 +83,36 @@ def digest(name, data):
     return "ladder-sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def render(plt, name, data):
-    """The SVG, with the digest inside."""
-    figure = FIGURES[name].draw(plt, data)
-    out = io.BytesIO()
-    figure.savefig(out, format="svg", metadata={
-        "Date": None, "Creator": None, "Title": data["title"], "Description": digest(name, data)})
-    plt.close(figure)
-    return out.getvalue()
+# ---- tables ----
 
 
-def draw(files, out, only=None):
-    """Writes what the files have of FIGURES (of `only` alone) into a folder, and says on stderr
-    what is left out."""
-    plt = style.pyplot()
-    data = figure_data(files, lambda text: print(text, file=sys.stderr))
-    os.makedirs(out, exist_ok=True)
-    for name in FIGURES:
-        path = os.path.join(out, f"{name}.svg")
-        if name in data and name in (only or FIGURES):
-            write_whole(path, render(plt, name, data[name]))
-            print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
-        elif name not in data and os.path.exists(path):
-            os.unlink(path)
-            print(f"Removed {os.path.relpath(path)}: no data for it any more.", file=sys.stderr)
+def figure_list(files):
+    """Those that can be drawn, each with a line."""
+    lines = []
+    for name, data in figure_data(files).items():
+        caption = FIGURES[name].caption
+        if data:
+            lines += [f"**{data['title']}.** {caption}", "",
+                      f"![{caption}](scripts/results/figures/{name}.svg)", ""]
+    return lines[:-1]
 
 
-def stale_figures(files, out):
-    """Lines that say which of a folder do not show what the files say."""
-    data = figure_data(files)
-    for name in FIGURES:
-        path = os.path.join(out, f"{name}.svg")
-        text = ""
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
-        found = re.search("ladder-sha256:[0-9a-f]{64}", text)
-        if name not in data and text:
-            yield f"{os.path.relpath(path)} shows what the files no longer have"
-        elif name in data and (not found or found[0] != digest(name, data[name])):
-            yield f"{os.path.relpath(path)} is {'stale' if text else 'missing'}"
+# How each is made, of the files, and what measures it.
+TABLES = {
+    "ladder": (tables.ladder_table, SIM), "peers": (tables.peers_table, PAPER),
+    "claims": (claims.claims_table, ""), "figures": (figure_list, ""),
+    "visits": (tables.visits_tables, SIM), "shared_roof": (memory.shared_roof_table, SIM),
+    "profile": (tables.profile_table, "scripts/figures profile"),
+    "decode": (rates.decode_table, DECODE),
+    "fp8_error": (errors.fp8_error_table, SIM), "fp8_times": (errors.fp8_times_table, PAPER),
+    **{name: (partial(make, **about), PAPER) for make, every in (
+        (tables.steps_table, course.STEP_TABLES), (tables.ratios_table, course.RATIO_TABLES),
+        (two_gpus.two_gpus_table, course.TWO_GPUS_TABLES)) for name, about in every.items()}}
+
+
+def table(files, name):
+    make, command = TABLES[name]
+    try:
+        return "\n".join(make(files))
+    except Missing:
+        return f"*Not measured yet: `{command}` does it.*"

@@ -1,40 +1,37 @@
-"""Bytes: HBM traffic, memory beyond inputs and outputs, and what tiles make of it."""
+"""Bytes: HBM traffic, memory beyond inputs and outputs, what tiles make of it, shared memory."""
+
+import itertools
 
 from ladder import course
 from ladder.figures.measured import need, of_the_paper, series
-from ladder.figures.names import HEADS, gpu_text, number
-from ladder.figures.style import FAINT, INK, byte_tick, draw_lines, plots
+from ladder.figures.names import HEADS, gpu_text, library, markdown, number
+from ladder.figures.replay import MATMUL_FLOPS
+from ladder.figures.style import (FAINT, INK, PEER_LINES, byte_tick, draw_lines, plots, roof,
+                                  spread, two_marks)
 from ladder.files import short_name
-from ladder.records import requested, total
 from ladder.text import bytes_text
-
-
-def gpu_name(files):
-    return short_name(files.gpu.machine["gpu"]) if files.gpu.there else "GPU"
 
 
 def traffic(files):
     """Of each rung's default, by head size in rows and by kind in columns."""
-    source, panels = files.gpu if files.gpu.paper() else files.sim, []
+    panels = []
     for d in HEADS:
-        for title, measured, count in (
-                (f"requested ({'formula' if source is files.gpu else 'sim'}): what kernels ask for",
-                 source, requested),
-                ("distinct (sim): each byte once a kernel", files.sim,
-                 lambda record: total(record, "distinct")),
-                (f"DRAM ({gpu_name(files)}'s counters): what HBM served", files.gpu,
-                 lambda record: total(record, "dram"))):
+        for kind, title, measured in (
+                ("requested", "requested (formula): what kernels ask for", files.gpu),
+                ("distinct", "distinct (sim): each byte once a kernel", files.sim),
+                ("dram", f"DRAM ({short_name(files.gpu.name)}'s counters): what HBM served",
+                 files.gpu)):
             lines = []
             for way, more in (("fwd", ""), ("bwd", " bwd")):
                 entries = [e for e in measured.plain(way, head_dim=d, causal=False)
                            if e.device == "sim" or of_the_paper(e.record)]
                 lines += [{**files.look(step), "dashed": bool(more),
                            "label": number(step[0]) + more,
-                           **series(of, lambda e: e.per_head(count(e.record)))}
-                          for step, of in files.steps_of(entries, way) if files.is_default(step)]
+                           **series({e.seqlen: e.bytes_a_head[kind] for e in of})}
+                          for step, of in files.steps_of(entries, way)
+                          if files.gpu.is_default(step)]
             panels.append({"title": f"{title}\nd = {d}",
                            "lines": [line for line in lines if line["x"]]})
-    need(any(panel["lines"] for panel in panels))
     return {"title": "HBM traffic of a head against N", "panels": panels}
 
 
@@ -47,16 +44,13 @@ def draw_traffic(plt, data):
             axis.set(yscale="log", ylim=(min(every) / 4, max(every) * 2))
             axis.yaxis.set_major_formatter(byte_tick)
             draw_lines(axis, panel["lines"])
-            slopes(axis, *axis.get_xticks()[[0, -1]], min(every))
+            first, last = axis.get_xticks()[[0, -1]]
+            for power, text in ((1, "∝ N"), (2, "∝ N²")):  # for the eye
+                ends = [min(every) * 0.4 * (n / first) ** power for n in (first, last)]
+                axis.plot([first, last], ends, color=FAINT, lw=0.8, ls=":", zorder=1)
+                axis.text(last, ends[1], f"{text} ", fontsize=7, color="#666660", ha="right",
+                          va="bottom")
     return figure
-
-
-def slopes(axis, first, last, bottom):
-    """What grows with N and with N², for the eye."""
-    for power, text in ((1, "∝ N"), (2, "∝ N²")):
-        top = bottom * 0.4 * (last / first) ** power
-        axis.plot([first, last], [bottom * 0.4, top], color=FAINT, lw=0.8, ls=":", zorder=1)
-        axis.text(last, top, f"{text} ", fontsize=7, color="#666660", ha="right", va="bottom")
 
 
 def workspace(files):
@@ -68,8 +62,7 @@ def workspace(files):
         for step, of in files.steps_of(entries, way):
             if files.about[step] != files.ladder.last_portable(step[0]):
                 continue
-            line = series(of, lambda e: e.per_head(e.workspace_bytes))
-            known = dict(zip(line["x"], line["y"]))
+            known = {e.seqlen: e.bytes_a_head["workspace"] for e in of}
             for together, sizes in lines:
                 if all(known.get(n, size) == size for n, size in sizes.items()):
                     sizes |= known
@@ -78,15 +71,15 @@ def workspace(files):
             else:
                 lines.append(([step], known))
     lines = [{**files.look(together[0]), "label": ", ".join(number(rung) for rung, _ in together),
-              "x": sorted(sizes), "y": [sizes[n] for n in sorted(sizes)]}
-             for together, sizes in lines]
+              **series(sizes)} for together, sizes in lines]
     marks = [{**files.look(step), "x": one["seqlen"],
               "y": gib * 2**30 / (one["batch"] * one["heads"])}
              for step, one, gib in files.gpu.did_not_fit()
              if step in files.about and one["head_dim"] == d and not one["causal"]]
     return {"title": f"Device memory beyond inputs and outputs, for each head of {d}",
-            "memory_bytes": files.gpu.machine.get("memory_bytes"), "gpu": gpu_name(files),
-            "heads": 16, "panels": [{"lines": need(lines), "marks": marks}]}
+            "memory_bytes": files.gpu.machine["memory_bytes"],
+            "gpu": short_name(files.gpu.name), "heads": 16,
+            "panels": [{"lines": lines, "marks": marks}]}
 
 
 def draw_workspace(plt, data):
@@ -94,13 +87,12 @@ def draw_workspace(plt, data):
     lines, marks = panel["lines"], panel["marks"]
     axis.set_yscale("symlog", linthresh=1e4)  # which has a place for nothing
     axis.yaxis.set_major_formatter(byte_tick)
-    limit = (data["memory_bytes"] or 0) / data["heads"]
+    limit = data["memory_bytes"] / data["heads"]
     most = max(limit, *(y for line in lines for y in line["y"]), *(mark["y"] for mark in marks))
     axis.set(ylim=(-2e3, 12 * most), ylabel="bytes a head")
-    if limit:
-        axis.axhline(limit, color=INK, lw=1, ls=(0, (5, 2)))
-        axis.text(lines[0]["x"][0], limit * 1.15, f"all of the {data['gpu']}'s "
-                  f"{bytes_text(data['memory_bytes'])}, for {data['heads']} heads", fontsize=8)
+    axis.axhline(limit, color=INK, lw=1, ls=(0, (5, 2)))
+    axis.text(lines[0]["x"][0], limit * 1.15, f"all of the {data['gpu']}'s "
+              f"{bytes_text(data['memory_bytes'])}, for {data['heads']} heads", fontsize=8)
     draw_lines(axis, lines)
     for mark in marks:
         axis.plot(mark["x"], mark["y"], marker="x", color=mark["colour"], ls="", markersize=10,
@@ -114,22 +106,21 @@ def block_size(files):
     panels = []
     for title, unit, measured, value, steps in (
             ("traffic: requested, N = {} (sim)", "bytes a head", files.sim,
-             lambda e: e.per_head(requested(e.record)), course.BLOCK_SIZE_COUNTED),
+             lambda e: e.bytes_a_head["requested"], course.BLOCK_SIZE_COUNTED),
             (f"time, N = {{}}, 16k tokens ({gpu_text(files)})", "ms", files.gpu,
              lambda e: e.time_ms, course.BLOCK_SIZE_TIMED)):
         lines = []
-        for step in steps:
-            for d in HEADS:
-                of = sorted((e for e in measured.find(rung=step[0], variant=step[1], head_dim=d,
-                                                      block_q=64, causal=False)
-                             if e.tiled and value(e) is not None), key=lambda e: e.block_kv)
-                if of:
-                    n, look = of[0].seqlen, files.look(step)
-                    lines.append({**look, "label": f"{look['label']}, d = {d}", "dashed": d != 64,
-                                  "x": [e.block_kv for e in of], "y": [value(e) for e in of]})
+        for step, d in itertools.product(steps, HEADS):
+            of = [e for e in measured.find(rung=step[0], variant=step[1], head_dim=d, block_q=64,
+                                           causal=False) if e.tiled]
+            line = series({e.block_kv: value(e) for e in of})
+            if line["x"]:
+                n = of[0].seqlen
+                lines.append({**files.look(step, f", d = {d}"), "dashed": d != 64, **line})
         if lines:
             panels.append({"title": title.format(n), "unit": unit, "lines": lines})
-    return {"title": course.BLOCK_SIZE_TITLE, "panels": need(panels)}
+    return {"title": "FlashAttention-1 against its tile of keys, Bc (Br = 64)",
+            "panels": need(panels)}
 
 
 def draw_block_size(plt, data):
@@ -141,3 +132,102 @@ def draw_block_size(plt, data):
         if panel["unit"] != "ms":
             axis.yaxis.set_major_formatter(byte_tick)
     return figure
+
+
+# ---- the roof that shared memory is: a kernel's bytes against the time of its products ----
+
+# Of one SM, per cycle. CUDA C++ Programming Guide: 32 banks of 4 bytes.
+SHARED_BYTES = 128
+COUNTED = (1024, 2048)  # N and 2N
+
+
+def steps(files):
+    """[(rung, step), what a step of a kernel, one tile of Q against one of K, does to shared
+    memory] of all that course.py names and the sim has counted. A kernel does a·N² + b·N; twice as
+    many tokens less twice the same leave 2a·N², in which what comes once for a tile, at its begin
+    or end, is not."""
+    found = []
+    for (rung, variant, kernel), d in itertools.product(course.SHARED_ROOF, HEADS):
+        records = [entry.record for n in COUNTED for entry in files.sim.plain(
+            "bwd", rung=rung, variant=variant, seqlen=n, head_dim=d, causal=False)]
+        counts = [k for record in records for k in record["kernels"] if k["name"] == kernel]
+        if len(counts) == 2:
+            tile = records[0]["block_q"], records[0]["block_kv"]
+            flops, operands, *every = (
+                (counts[1][name] - 2 * counts[0][name]) * tile[0] * tile[1] // (2 * COUNTED[0] ** 2)
+                for name in ("matmul_flops", "sram_operand_bytes", "sram_read_bytes",
+                             "sram_write_bytes"))
+            cycles, every = flops // MATMUL_FLOPS, sum(every)
+            found.append(((rung, variant), {
+                "d": d, "tile": tile, "cycles": cycles, "operands": operands, "every": every,
+                "of_operands": operands / SHARED_BYTES / cycles,
+                "of_every": every / SHARED_BYTES / cycles}))
+    return need(found)
+
+
+def shared_roof(files):
+    """Points: where a step stands by what its products read and by all bytes, and its share of the
+    measured matmul rate."""
+    roofs, panels = files.gpu.roofs(), []
+
+    def at_the_end(one, d):
+        """The rate at the largest N that was measured, and its share."""
+        rates = files.gpu.rates_by_n("bwd", one, d, False)
+        n = max(rates, default=None)
+        return rates and {"y": rates[n] / roofs["matmul_tflops"], "tflops": rates[n]}
+
+    for d in HEADS:
+        points = [{**files.look(step), "operands": 1 / one["of_operands"],
+                   "every": 1 / one["of_every"], **rate} for step, one in steps(files)
+                  if one["d"] == d and (rate := at_the_end(step, d))]
+        peers = [{"rung": backend, "label": library(backend), **rate}
+                 for backend in course.SHARED_ROOF_PEERS if (rate := at_the_end(backend, d))]
+        panels.append({"title": f"d = {d}", "points": need(points), "peers": peers})
+    return {"title": f"The roof of shared memory: the backward pass, {gpu_text(files)}",
+            "matmul_tflops": roofs["matmul_tflops"], "flops": MATMUL_FLOPS, "bytes": SHARED_BYTES,
+            "panels": panels}
+
+
+def draw_shared_roof(plt, data):
+    panels = data["panels"]
+    figure, pairs = plots(
+        plt, data, (1.5 + 4.8 * len(panels), 4.6),
+        f"By the sim's count of a step, {data['flops']:,} FLOPs and {data['bytes']} bytes of "
+        "shared memory a cycle and SM. Filled, and the dotted line: by all bytes. Hollow: by "
+        "those alone\nthat products read. Each at the largest N that was measured.", sharey=True)
+    most = 1.1 * max(1.5, *(p["operands"] for panel in panels for p in panel["points"]))
+    for axis, panel in pairs:
+        axis.set(xlim=(0, most), ylim=(0, 1.12),
+                 xlabel="the products' cycles for each cycle of shared memory")
+        roof(axis, [0, 1, most], [0, 1, 1], 2, f"cuBLAS {data['matmul_tflops']:.0f} TFLOP/s",
+             (most * 0.98, 1.03))
+        points = panel["points"]
+        for p in points:
+            axis.plot([p["every"]] * 2, [0, min(1, p["every"])], color=p["colour"], lw=0.9,
+                      ls=(0, (2, 2)), zorder=3)
+            two_marks(axis, p, p["y"], p["every"], p["operands"])
+        axis.plot([p["every"] for p in points], [p["y"] for p in points], color=INK, lw=0.9)
+        for peer in panel["peers"]:
+            tint, dashes = PEER_LINES[peer["rung"]]
+            axis.axhline(peer["y"], color=tint, lw=0.9, ls=dashes, zorder=1)
+        spread(axis, [
+            *((p["operands"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in points),
+            *((most, peer["y"], peer, peer["label"]) for peer in panel["peers"])])
+        axis.yaxis.set_major_formatter("{x:.0%}")
+    pairs[0][0].set_ylabel("share of the matmul rate")
+    return figure
+
+
+def shared_roof_table(files):
+    """A line a step and head size: bytes of shared memory against the products' time."""
+    rows = [[f"{number(step[0])} `{step[1]}`", str(one["d"]), "{} × {}".format(*one["tile"]),
+             f"{one['cycles']:,}", f"{one['operands']:,}", f"{one['of_operands']:.2f}",
+             f"{one['every']:,}", f"{one['of_every']:.2f}"] for step, one in steps(files)]
+    lines = markdown(["step", "d", "tile", "products, cycles", "they read, bytes", "cycles of it",
+                      "all bytes", "cycles of it"], rows, range(1, 8))
+    return [*lines, "", (
+        "A step is one tile of Q against one of K, in one block: what the sim counts at N = 2,048 "
+        "less twice that at 1,024, which leaves what grows with N², bf16, no mask. One SM does "
+        f"{MATMUL_FLOPS:,} FLOPs of dense 16-bit products a cycle, and reads or writes "
+        f"{SHARED_BYTES} bytes of shared memory. “Cycles of it” are multiples of the products': "
+        "from 1 on shared memory takes longer.")]

@@ -1,13 +1,10 @@
 """What steps, points and amounts are called in figures and tables, and parts of tables."""
 
-import math
-import statistics
+from ladder.text import NO_VALUE, bytes_text
 
-from ladder.text import bytes_text
-
-PEERS = ["flash", "cudnn", "efficient", "math"]
 PEER_NAMES = {"flash": "PyTorch, FlashAttention-2", "cudnn": "PyTorch, cuDNN",
               "efficient": "PyTorch, efficient", "math": "PyTorch, plain"}
+PEERS = list(PEER_NAMES)
 WAYS = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
 HEADS = (64, 128)
 POINTS = [(d, causal) for d in HEADS for causal in (False, True)]
@@ -34,12 +31,17 @@ def point_text(d, causal):
     return f"d = {d}{', causal' if causal else ''}"
 
 
+def where(at):
+    n, *point = at
+    return f"N = {length_text(n)}, {point_text(*point)}"
+
+
 def length_text(n, _=None):
     return f"{n / 1024:g}k" if n >= 1024 else f"{n:g}"
 
 
 def gpu_text(files):
-    return f"{files.gpu.machine['gpu']}, {files.gpu.dtype}"
+    return f"{files.gpu.name}, {files.gpu.dtype}"
 
 
 def whole_bytes(count):
@@ -56,22 +58,17 @@ def markdown(header, rows, right=()):
     return lines + ["| " + " | ".join(row) + " |" for row in rows]
 
 
-def over_lengths(lengths, rows, before=("",)):
-    """A table with a column for each N, after those of `before`."""
-    return markdown([*before, *(f"N = {length_text(n)}" for n in lengths)], rows,
-                    range(len(before), len(before) + len(lengths)))
+def over_lengths(cells):
+    """A line for each head size and mask, a column for each N, of {(N, d, causal): text}."""
+    lengths, points = sorted({n for n, *_ in cells}), sorted({at[1:] for at in cells})
+    return markdown(["", *(f"N = {length_text(n)}" for n in lengths)], [
+        [point_text(*point), *(cells.get((n, *point), NO_VALUE) for n in lengths)]
+        for point in points], range(1, 1 + len(lengths)))
 
 
 def at_the_machine(files):
     machine = files.gpu.machine
-    parts = [machine["gpu"], f"driver {machine['driver']}"]
-    if machine.get("cuda"):
-        parts.append(f"CUDA {machine['cuda']}")
-    clocks = (machine.get("clocks") or {}).get("sm_mhz")
-    if clocks:
-        parts.append(f"SM clock {clocks['median']:.0f} MHz in the median")
-    return ", ".join([*parts, machine["date"]])
-
-
-def geometric_mean(ratios):
-    return math.exp(statistics.fmean(map(math.log, ratios)))
+    clocks = (machine["clocks"] or {}).get("sm_mhz")
+    return ", ".join(filter(None, (
+        machine["gpu"], f"driver {machine['driver']}", f"CUDA {machine['cuda']}",
+        clocks and f"SM clock {clocks['median']:.0f} MHz in the median", machine["date"])))

@@ -1,7 +1,8 @@
 """Who touches what, and who does what in a block: boxes over time, of the sim's traces and of the
 marks of scripts/figures clock.
 
-A figure's boxes are [kind, text, consumer or None, from, to, top, bottom], in inches from the top.
+A panel is lanes from the top: [name, consumer or None, height in inches, boxes]. A box is [kind,
+text, consumer or None, from, to], and may end with the part of the lane that it takes: from, to.
 """
 
 import textwrap
@@ -30,38 +31,33 @@ def look(kind, consumer):
     return {"fc": tint, "ec": PANEL, "lw": 0.5}
 
 
-def stacked(lanes, gap=0.0):
-    """Lanes (name, consumer or None, height, boxes) under each other. A box may end with the part
-    of the lane that it takes: from, to."""
-    boxes, names, top = [], [], 0
-    for name, consumer, height, of in lanes:
-        for *box, first, last in (box if len(box) > 5 else [*box, 0, 1] for box in of):
-            boxes.append([*box, top + first * height, top + last * height])
-        names.append([top + height / 2, name, consumer])
-        top += height + gap
-    return {"boxes": boxes, "names": names, "high": top - gap, "parts": []}
-
-
 def draw_boxes(plt, data):
     from matplotlib.patches import Patch
-    panels = data["panels"]
-    tall = [panel["high"] for panel in panels]
+    gap = data["gap"]
+    tall = [sum(height + gap for _, _, height, _ in panel["lanes"]) - gap
+            for panel in data["panels"]]
     figure, pairs = plots(plt, data, (11, 1.6 + sum(tall) + 0.75 * len(tall)), data["note"],
                           columns=1, gridspec_kw={"height_ratios": tall})
-    for axis, panel in pairs:
-        for kind, text, consumer, left, right, top, bottom in panel["boxes"]:
-            axis.add_patch(plt.Rectangle((left, top), right - left, bottom - top, zorder=2,
-                                         **look(kind, consumer)))
-            # A letter is about as wide.
-            if right - left > panel["end"] * 0.0048 * (len(text) + 0.4):
-                axis.text((left + right) / 2, (top + bottom) / 2, text, ha="center", fontsize=6.5,
-                          va="center_baseline",
-                          color="#ffffff" if kind in ("S", "dP") and consumer != 1 else INK)
-        for begin, until, text in panel["parts"]:
-            axis.plot([begin] * 2, [0, panel["high"]], color=INK, lw=0.7)
+    for high, (axis, panel) in zip(tall, pairs):
+        names, consumers, _, _ = zip(*panel["lanes"])
+        lane, places = 0, []
+        for _, _, height, boxes in panel["lanes"]:
+            for kind, text, consumer, left, right, *part in boxes:
+                top, bottom = (lane + height * at for at in part or (0, 1))
+                bottom = high if kind == "shade" else bottom
+                axis.add_patch(plt.Rectangle((left, top), right - left, bottom - top, zorder=2,
+                                             **look(kind, consumer)))
+                # A letter is about as wide.
+                if right - left > panel["end"] * 0.0048 * (len(text) + 0.4):
+                    axis.text((left + right) / 2, (top + bottom) / 2, text, ha="center",
+                              fontsize=6.5, va="center_baseline",
+                              color="#ffffff" if kind in ("S", "dP") and consumer != 1 else INK)
+            places.append(lane + height / 2)
+            lane += height + gap
+        for begin, until, text in panel.get("parts", ()):
+            axis.plot([begin] * 2, [0, high], color=INK, lw=0.7)
             axis.text((begin + until) / 2, -0.03, text, fontsize=7, ha="center", va="bottom")
-        axis.set(xlim=(0, panel["end"]), ylim=(panel["high"], -0.16 if panel["parts"] else -0.03))
-        places, names, consumers = zip(*panel["names"])
+        axis.set(xlim=(0, panel["end"]), ylim=(high, -0.16 if "parts" in panel else -0.03))
         axis.set_yticks(places, names)
         for tick, consumer in zip(axis.get_yticklabels(), consumers):
             if consumer is not None:
@@ -79,14 +75,11 @@ def draw_boxes(plt, data):
 
 # ---- which array is touched when ----
 
-LANES = ["Q", "K", "V", "O"]
-
-
 def access(files):
     first = need(files.traces)[0]
     return {"title": f"Who touches what, and when: one head, N = {first['seqlen']}, d = "
                      f"{first['head_dim']}, tiles of {first['block_q']}×{first['block_kv']} (sim)",
-            "panels": list(map(access_panel, files.traces)),
+            "panels": list(map(access_panel, files.traces)), "gap": 0.08,
             "legend": [("r", "read"), ("w", "write")],
             "xlabel": "time: a step begins where a tile of Q, K or V arrives",
             "note": f"Rows 0 to N - 1 run downwards in each band. {course.ACCESS_NOTE}"}
@@ -108,7 +101,7 @@ def access_panel(trace):
         parts.setdefault(part, slot)
         rows = touched.setdefault((array[0], slot, op), [first, last])
         rows[:] = min(rows[0], first), max(rows[1], last)
-    lanes = {lane: [["lane", "", None, 0, slot + 1]] for lane in LANES}
+    lanes = {lane: [["lane", "", None, 0, slot + 1]] for lane in "QKVO"}
     for (lane, at, op), rows in touched.items():
         if lane in lanes:
             # Where a step reads and writes the same rows, the write takes the later half of it.
@@ -117,8 +110,8 @@ def access_panel(trace):
                                 *(row / trace["seqlen"] for row in rows)])
     step = trace["rung"], trace["variant"]
     blocks = len(parts) if len(trace["kernels"]) == 1 else 1
-    return {**stacked([(lane, None, 0.64, of) for lane, of in lanes.items()], 0.08),
-            "title": f"{number(step[0])} {step[1]}: {course.LOOPS[step]} (" + (
+    return {"lanes": [(lane, None, 0.64, of) for lane, of in lanes.items()],
+            "title": f"{number(step[0])} {step[1]}: {course.TRACED[step]} (" + (
                 "one block does it all)" if blocks == 1 else
                 f"{blocks} blocks, which a GPU runs side by side, here one after the other)"),
             "end": slot + 1, "parts": [
@@ -136,10 +129,10 @@ def pipeline(files, name):
     about = course.PIPELINES[name]
     first, *_ = traces = need([one for one in files.pipelines if one["figure"] == name])
     panels = [pipeline_panel(trace, about) for trace in traces]
-    there = {box[0] for panel in panels for box in panel["boxes"]}
+    there = {box[0] for panel in panels for *_, boxes in panel["lanes"] for box in boxes}
     return {"title": f"The pipeline of {label((first['rung'], first['variant']))}: "
                      f"{about['what']}, in the time of a model, not measured",
-            "panels": panels, "xlabel": "cycles of the model",
+            "panels": panels, "gap": 0.04, "xlabel": "cycles of the model",
             "legend": [("copy", "copy under way"), ("held", "tile there, until its stage is free"),
                        *about["legend"].items(), *(
                            (kind, f"waits for {what}") for kind, what in about["waits"].items()
@@ -172,7 +165,7 @@ def pipeline_panel(trace, about):
         for what, step, begin, until in of]) for consumer, of in enumerate(played["consumers"])]
     busy = sum(until - begin for *_, begin, until in played["products"]) / end
     share = about["share"].format(rows=trace["block_q"] // consumers, **trace)
-    return {**stacked(lanes, 0.04), "end": end,
+    return {"lanes": lanes, "end": end,
             "title": f"d = {trace['head_dim']}: {consumers} consumers of {share}; the tensor cores "
                      f"are busy {busy:.0%} of the time"}
 
@@ -206,14 +199,14 @@ def pipeline_measured(files):
     clock = need(files.clock)
     found = [one for variant in VARIANTS for one in clock["steps"]
              if one["head_dim"] == HEAD_DIM and one["variant"] == variant]
-    need(len(found) == len(VARIANTS))
     end = min(SHOWN * max(one["cycles"]["step"] for one in found), *(
         min(of[-1][START] for of in one["shown"]) - one["shown"][0][BEGIN][START] for one in found))
     work = clock["workload"]
     return {"title": f"{', '.join(VARIANTS[:-1])} and {VARIANTS[-1]} of 05, four steps of a block, "
                      f"measured: {clock['measured_on']['gpu']}, {work['dtype']}, d = {HEAD_DIM}, "
                      f"N = {work['seqlen']}",
-            "panels": [measured_panel(one, end) for one in found], "xlabel": "cycles of the SM",
+            "panels": [measured_panel(one, end) for one in found], "gap": 0,
+            "xlabel": "cycles of the SM",
             "legend": [("S", "S: a product QKᵀ, from issue to done"), ("O", "O: a product PV"),
                        ("perhaps", "O, unless it is done"), ("softmax", "P: a softmax"),
                        ("rest", "O scaled, P packed"), ("idle", "no product under way")],
@@ -231,9 +224,7 @@ def measured_panel(one, end):
     for consumer, of in enumerate(one["shown"]):
         marks, boxes = spans(of, one["variant"]), {}
         for kind, name in (("S", "S{}"), ("O", "O{}"), ("softmax", "P{}"), ("rest", "")):
-            # Of the rounds from overlap on the first has no mark of where its rest begins.
-            late = len(of) - len(marks[kind]) if kind == "rest" else 0
-            for step, (first, last) in enumerate(marks[kind], late):
+            for step, (first, last) in enumerate(marks[kind]):
                 parts = [(kind, name, first, last)]
                 wait = marks["O_wait"][step] if kind == "O" else None
                 if wait and wait[1] - wait[0] < WAITED:  # done before, but not before S is
@@ -248,13 +239,12 @@ def measured_panel(one, end):
                   ("", consumer, 0.28, boxes["softmax"] + boxes["rest"]), ("", None, 0.15, [])]
     idle = gaps([box[3:] for *_, boxes in lanes for box in boxes
                  if box[0] in ("S", "O", "perhaps")], end)
-    high = sum(lane[2] for lane in lanes) / 0.14
     lanes[:0] = [("no product", None, 0.14, [
-        [kind, "", None, *span, 0, part] for kind, part in (("shade", high), ("idle", 1))
-        for span in idle]), ("", None, 0.15, [])]
+        [kind, "", None, *span] for kind in ("shade", "idle") for span in idle]),
+        ("", None, 0.15, [])]
     cycles = one["cycles"]["step"]
     busy = 4 * one["block_q"] * one["block_kv"] * one["head_dim"] / replay.MATMUL_FLOPS
-    return {**stacked(lanes), "end": end,
+    return {"lanes": lanes, "end": end,
             "title": f"{one['variant']}: a step of {cycles:,.0f} cycles, {busy / cycles:.0%} of "
                      f"them the tensor cores'; {one['sm_ghz']:.2f} GHz; {one['tflops_marked']:.0f} "
                      f"TFLOP/s, {one['tflops']:.0f} without the marks"}

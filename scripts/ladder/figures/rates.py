@@ -1,15 +1,18 @@
-"""What is timed: each step's speed-up, rates against N, and the roofline."""
+"""What is timed: each step's speed-up, rates against N, the roofline, and decoding."""
 
 import math
+from statistics import geometric_mean
 
 from ladder import course
 from ladder.bench.workload import LADDER_LENGTH
-from ladder.figures.measured import need
-from ladder.figures.names import (HEADS, PEERS, PEER_NAMES, POINTS, WAYS, gpu_text, label, number,
+from ladder.figures.measured import need, series
+from ladder.figures.names import (HEADS, PEER_NAMES, POINTS, WAYS, at_the_machine,
+                                  gpu_text, label, length_text, library, markdown, number,
                                   point_text)
-from ladder.figures.style import draw_lines, plots, roof, row_axis, spread, two_marks
+from ladder.figures.style import (FAINT, INK, byte_tick, draw_lines, plots, roof, row_axis, spread,
+                                  two_marks)
 from ladder.records import flops, requested, total
-from ladder.text import rate_text
+from ladder.text import NO_VALUE, rate_text, three_digits
 
 
 def speedup(files):
@@ -69,11 +72,11 @@ def tflops(files, direction):
             files.gpu.paper(way, head_dim=d, causal=causal), way)
             if (files.stands_for_its_rung(step) if way == "fwd" else
                 not files.about[step].by_name_only)]
-        lines = [{**files.look(step), "dashed": not files.gpu.is_default(step)} for step in steps]
-        lines += [{"rung": backend, "label": PEER_NAMES[backend]} for backend in PEERS]
-        for one, line in zip([*steps, *PEERS], lines):
-            rates = files.gpu.rates(direction, one, d, causal)
-            line |= {"x": list(rates), "y": list(rates.values())}
+        looks = {step: {**files.look(step), "dashed": not files.gpu.is_default(step)}
+                 for step in steps}
+        looks |= {backend: {"rung": backend, "label": name} for backend, name in PEER_NAMES.items()}
+        lines = [{**look, **series(files.gpu.rates_by_n(direction, one, d, causal))}
+                 for one, look in looks.items()]
         if steps:
             panels.append({"title": point_text(d, causal),
                            "lines": [line for line in lines if line["x"]]})
@@ -148,7 +151,105 @@ def draw_roofline(plt, data):
         for p in panel["points"]:
             two_marks(axis, p, p["y"], p["dram"], p["requested"])
         spread(axis, [(max(p["requested"], p["dram"] or 0), p["y"], p, p["label"])
-                      for p in panel["points"]], 11)
+                      for p in panel["points"]])
         axis.yaxis.set_major_formatter("{x:g}")
     pairs[0][0].set_ylabel("TFLOP/s")
     return figure
+
+
+# ---- decoding: how fast the cache of K and V is read, beside PyTorch and beside a copy ----
+
+CACHE_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8A6D00"]
+CACHE = ("batch", "heads", "kv_heads", "seqlen_kv", "head_dim")
+BESIDE_DECODING = ("cudnn", "flash")
+
+
+def caches(files):
+    """[{batch, heads, …, shared: how many heads share one of K and V, bytes, copy: its rate, times:
+    {peer or "ours": ms}, share: the same of the copy's rate}], as they were measured."""
+    found = []
+    for entry in files.gpu.decoding():
+        batch, heads, kv_heads, keys, d = at = tuple(entry.record[name] for name in CACHE)
+        peers = [r for r in files.gpu.peers
+                 if r["seqlen"] == 1 and at == tuple(r.get(name) for name in CACHE)]
+        if not set(BESIDE_DECODING) <= {r["variant"] for r in peers}:
+            continue
+        size, copy = 4 * batch * kv_heads * keys * d, peers[0]["copy_bytes_per_s"]
+        times = {"ours": entry.time_ms, **{r["variant"]: r["time_ms"] for r in peers}}
+        found.append({**dict(zip(CACHE, at)), "shared": heads // kv_heads, "bytes": size,
+                      "copy": copy, "times": times,
+                      "share": {name: size / ms * 1e3 / copy for name, ms in times.items()}})
+    return need(found)
+
+
+def decode(files):
+    lines = {}
+    for one in sorted(caches(files), key=lambda one: one["bytes"]):
+        name = f"batch {one['batch']}, H/Hk = {one['shared']}"
+        line = lines.setdefault(name, {"bytes": [], "ours": [], "cudnn": []})
+        line["bytes"].append(one["bytes"])
+        for who in ("ours", "cudnn"):
+            line[who].append(one["share"][who])
+    return {"title": f"Decoding: one query of each head, {gpu_text(files)}",
+            "panels": [dict(sorted(lines.items()))]}
+
+
+def draw_decode(plt, data):
+    figure, [(axis, lines)] = plots(
+        plt, data, (8.5, 4.6),
+        "Each line: d = 64 and d = 128. Where more heads share one of K and V the same queries "
+        "read fewer bytes, and\na cache of few bytes is over before the copy's rate is reached.")
+    axis.set(xscale="log", ylim=(0, 1.15), xlabel="bytes of K and V",
+             ylabel="share of the device copy's rate")
+    axis.xaxis.set_major_formatter(byte_tick)
+    axis.axhline(1, color=FAINT, lw=1)
+    beside = {"marker": "o", "mfc": "none", "lw": 1, "ls": "--"}
+    for (name, line), tint in zip(lines.items(), CACHE_COLOURS):
+        axis.plot(line["bytes"], line["ours"], color=tint, marker="o", label=name)
+        axis.plot(line["bytes"], line["cudnn"], color=tint, **beside)
+    axis.plot([], [], color=INK, label=PEER_NAMES["cudnn"], **beside)
+    axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1), fontsize=8)
+    return figure
+
+
+def decode_table(files):
+    """A line a cache: the time, the share of the copy's rate, and peers' times over ours."""
+    found = caches(files)
+    rows, ratios = {}, {peer: [] for peer in BESIDE_DECODING}
+    for one in found:
+        cache = (f"{one['batch']}, {one['heads']} / {one['kv_heads']}, "
+                 f"{length_text(one['seqlen_kv'])}")
+        ours = one["times"]["ours"]
+        cells = [f"{three_digits(1e3 * ours)} ({one['share']['ours']:.2f})"]
+        for peer in BESIDE_DECODING:
+            ratio = one["times"][peer] / ours
+            cells.append(f"{ratio:.2f}")
+            ratios[peer].append((ratio, f"{cache}, d = {one['head_dim']}"))
+        rows.setdefault(cache, {})[one["head_dim"]] = cells
+    heads = sorted({one["head_dim"] for one in found}, reverse=True)
+    lines = markdown(["batch, heads / of K and V, keys", *(text for d in heads for text in (
+        f"d = {d}: µs (share)", *(f"{library(peer)}'s / ours" for peer in BESIDE_DECODING)))],
+        [[cache, *(text for d in heads for text in of.get(d, [NO_VALUE] * 3))]
+         for cache, of in rows.items()], range(1, 1 + 3 * len(heads)))
+    step = files.gpu.decoding()[0].variant
+    text = (f"`{step}`, {files.gpu.dtype}, one query of each head, no mask, L2 "
+            f"flushed, medians, on an {at_the_machine(files)}. The share is the rate at which K "
+            "and V are read, divided by a device copy's in the same run, "
+            f"{found[0]['copy'] / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, "
+            "each point in turn with ours:")
+    for peer, of in ratios.items():
+        worst, at = min(of)
+        text += (f" {library(peer)} geometric mean {geometric_mean(one[0] for one in of):.2f}, "
+                 f"worst {worst:.2f} ({at}), {sum(one[0] >= 1 for one in of)} of {len(of)} are 1 "
+                 "or more;")
+    # GQA's effect: the same queries and keys with fewer heads of K and V.
+    shared = [f"{other['times']['ours'] / one['times']['ours']:.2f} (batch {one['batch']}, "
+              f"{length_text(one['seqlen_kv'])}, d = {one['head_dim']}, 1/{other['shared']} of the "
+              "bytes)"
+              for one in found for other in found if one["shared"] == 1 < other["shared"] and all(
+                  one[name] == other[name] for name in CACHE if name != "kv_heads")]
+    return [*lines, "", text[:-1] + ".", "", (
+        "The time with heads that share K and V over the time without sharing: "
+        f"{', '.join(shared)}."), "",
+            "![Share of the copy's rate against the cache's bytes]"
+            "(scripts/results/figures/decode.svg)"]

@@ -32,149 +32,124 @@ WAITS = {"mbarrier_wait": "tile", "named_barrier_sync": "turn", "wgmma_wait": "s
 COUNTED = ("mbarrier_arrive", "named_barrier_arrive", "named_barrier_sync")  # by a barrier
 
 
-class Actor:
-    """A warp that stands for its warpgroup."""
-
-    def __init__(self, number, events):
-        self.number, self.events, self.at = number, events, 0
-        self.left = None   # cycles of arithmetic before the next event, were it alone
-        self.since = None  # when it began to wait
-        # Event that waits → [group, when that ends] of what it waits for.
-        self.ends = {"wgmma_wait": [], "tma_store_wait": []}
-        self.count = collections.Counter()  # of products, by name
-        self.times = []    # of each event: from, to; by them the explorer places a warp's
-
-    def product(self, array, names):
-        """Which of `names` the product that begins is, and its step: in turn, but where another by
-        the same array follows at once, the next step's first goes ahead of this step's last."""
-        what = min(names, key=lambda name: self.count[name])
-        if len(names) > 1:
-            later = (name for event, name, *_ in self.events[self.at + 1:] if event == "wgmma")
-            if next(later, None) == array:
-                what = names[0]
-        self.count[what] += 1
-        return what, self.count[what] - 1
-
-    def work(self):
-        """How long the arithmetic before the next event takes alone."""
-        *_, exps, flops = self.events[self.at]
-        return max(THREADS * exps / EXPS, THREADS * flops / OTHER_FLOPS)
-
-    def spans(self):
-        """What it did when: [what, number of the step or None, from, to]."""
-        spans, count, before = [], collections.Counter(), 0.0
-        for (kind, *_, exps, flops), (since, end) in zip(self.events, self.times):
-            if exps or flops:
-                what = "softmax" if exps else "scale"
-                spans.append([what, count[what], before, since])
-                count[what] += 1
-            wait = WAITS.get(kind)
-            if wait and spans and spans[-1][0] == wait and spans[-1][3] == since:
-                spans[-1][3] = end  # goes on: for a tile of Q, then for one of K
-            elif wait and end > since:
-                spans.append([wait, None, since, end])
-            before = end
-        return spans
-
-
 class Block:
-    """`called`: what its products are, by the right operand's array, in turn (course.PRODUCTS)."""
+    """All warps of a block, each of which stands for its warpgroup. `called`: what its products
+    are, by the right operand's array, in turn (course.PRODUCTS)."""
 
     def __init__(self, warps, called):
-        self.called = called
-        self.actors = [Actor(number, events) for number, events in enumerate(warps)]
         self.now, self.tensor_free = 0.0, 0.0
         self.engine_free = {LOADS: 0.0, STORES: 0.0}  # do not hold each other up
         # How much of each phase of an mbarrier, and of each round of a named one, is still to come;
         # and when nothing was.
         self.missing, self.complete = collections.Counter(
-            (barrier or name, number) for actor in self.actors
-            for event, name, barrier, number, *_ in actor.events
-            if event in (*LOADS, *COUNTED)), {}
+            (barrier or name, number) for events in warps
+            for event, name, barrier, number, *_ in events if event in (*LOADS, *COUNTED)), {}
         self.landings = []  # [when, what comes then]
+        # (event that waits, warp) → [group, when that ends] of what it waits for.
+        self.ends = collections.defaultdict(list)
         self.products, self.copies = [], []
+        self.times = [[] for _ in warps]  # of each event: from, to; the explorer has them, too
+        self.play([self.run(i, events, products(events, called))
+                   for i, events in enumerate(warps)])
+        waiting = [i for i, events in enumerate(warps) if len(self.times[i]) < len(events)]
+        if waiting:
+            raise Stop(f"a trace of a pipeline in which warps {waiting} wait for ever", BAD_USAGE)
+
+    def play(self, warps):
+        """Runs what run() gives for each warp."""
+        left, ready = [0] * len(warps), [lambda: True] * len(warps)
+        while True:
+            moved = True
+            while moved:
+                moved = False
+                for i, warp in enumerate(warps):
+                    while not left[i] and ready[i]():
+                        left[i], ready[i] = next(warp, (0, lambda: False))
+                        moved = True
+            busy = [i for i, cycles in enumerate(left) if cycles]
+            then = min([when for when, _ in self.landings]
+                       + [end for ends in self.ends.values() for _, end in ends if end > self.now]
+                       # All that compute share the units equally.
+                       + [self.now + left[i] * len(busy) for i in busy], default=None)
+            if then is None:
+                break
+            for i in busy:
+                cycles = left[i] - (then - self.now) / len(busy)
+                left[i] = cycles if cycles > 1e-6 else 0
+            self.now = then
+            for landing in [one for one in self.landings if one[0] <= then]:
+                self.landings.remove(landing)
+                self.come(landing[1])
+
+    def run(self, warp, events, names):
+        """What a warp does. Wherever time passes it yields how long its arithmetic takes alone, and
+        whether it can go on then."""
+        for kind, name, barrier, number, amount, exps, flops in events:
+            yield max(THREADS * exps / EXPS, THREADS * flops / OTHER_FLOPS), lambda: True
+            since = self.now
+            if kind in COUNTED:
+                self.come((name, number))
+            elif kind == "wgmma":
+                start = max(self.now, self.tensor_free)
+                self.tensor_free = start + amount / MATMUL_FLOPS
+                self.products.append([warp, *next(names), start, self.tensor_free])
+                self.ends["wgmma_wait", warp].append((number, self.tensor_free))
+            elif kind in (*LOADS, *STORES):
+                queue = LOADS if kind in LOADS else STORES
+                sent = max(self.now, self.engine_free[queue]) + amount / COPY_BYTES
+                self.engine_free[queue] = sent
+                if queue is LOADS:
+                    self.landings.append((sent + COPY_LATENCY, (barrier, number)))
+                    self.copies.append([name, barrier, self.now, sent + COPY_LATENCY])
+                else:  # what is waited for is that shared memory has been read
+                    self.ends["tma_store_wait", warp].append((number, sent))
+            if kind in ("wgmma_wait", "tma_store_wait"):
+                yield 0, lambda: all(end <= self.now for group, end in self.ends[kind, warp]
+                                     if group < number)
+            elif kind in WAITS:
+                yield 0, lambda: not self.missing[name, number]
+            self.times[warp].append((since, self.now))
 
     def come(self, key):
         self.missing[key] -= 1
         if self.missing[key] == 0:
             self.complete[key] = self.now
 
-    def over(self, actor, kind, name, number):
-        """Whether a wait is over."""
-        if kind in actor.ends:
-            return all(end <= self.now for group, end in actor.ends[kind] if group < number)
-        return not self.missing[name, number]
-
-    def issue(self, actor, kind, name, barrier, number, amount):
-        """What ends by itself, later."""
-        if kind == "wgmma":
-            start = max(self.now, self.tensor_free)
-            self.tensor_free = start + amount / MATMUL_FLOPS
-            self.products.append([actor.number, *actor.product(name, self.called[name]),
-                                  start, self.tensor_free])
-            actor.ends["wgmma_wait"].append((number, self.tensor_free))
-            return
-        queue = LOADS if kind in LOADS else STORES
-        sent = max(self.now, self.engine_free[queue]) + amount / COPY_BYTES
-        self.engine_free[queue] = sent
-        if queue is LOADS:
-            self.landings.append((sent + COPY_LATENCY, (barrier, number)))
-            self.copies.append([name, barrier, self.now, sent + COPY_LATENCY])
-        else:  # what is waited for is that shared memory has been read
-            actor.ends["tma_store_wait"].append((number, sent))
-
-    def advance(self, actor):
-        """Goes on until it computes or waits; whether it got anywhere."""
-        moved = False
-        while actor.at < len(actor.events):
-            kind, name, barrier, number, amount, *_ = actor.events[actor.at]
-            if actor.left is None:
-                actor.left = actor.work()
-            if actor.left > 0:
-                return moved
-            if actor.since is None:
-                actor.since, moved = self.now, True
-                if kind in COUNTED:
-                    self.come((name, number))
-                elif kind in ("wgmma", *LOADS, *STORES):
-                    self.issue(actor, kind, name, barrier, number, amount)
-            if kind in WAITS and not self.over(actor, kind, name, number):
-                return moved
-            actor.times.append((actor.since, self.now))
-            actor.at, actor.left, actor.since = actor.at + 1, None, None
-        return moved
-
-    def play(self):
-        while True:
-            while any([self.advance(actor) for actor in self.actors]):
-                pass
-            busy = [actor for actor in self.actors if actor.left]
-            then = min([when for when, _ in self.landings]
-                       + [end for actor in self.actors for ends in actor.ends.values()
-                          for _, end in ends if end > self.now]
-                       # All that compute share the units equally.
-                       + [self.now + actor.left * len(busy) for actor in busy], default=None)
-            if then is None:
-                break
-            for actor in busy:
-                left = actor.left - (then - self.now) / len(busy)
-                actor.left = left if left > 1e-6 else 0
-            self.now = then
-            for landing in [one for one in self.landings if one[0] <= then]:
-                self.landings.remove(landing)
-                self.come(landing[1])
-        waiting = [actor.number for actor in self.actors if actor.at < len(actor.events)]
-        if waiting:
-            raise Stop(f"a trace of a pipeline in which warps {waiting} wait for ever", BAD_USAGE)
-
-    def stage_of(self, copy):
-        """A copy with its stage's number, and when that was free again: by the kernel's names the
-        first phase of X_free[i] that ends after the copy to X_full[i] has landed."""
-        name, barrier, issued, landed = copy
+    def freed(self, barrier, landed):
+        """When a copy's stage was free again: by the kernel's names the first phase of X_free[i]
+        that ends after the copy to X_full[i] has landed."""
         free = barrier.replace("_full", "_free")
-        freed = [when for (one, _), when in self.complete.items() if one == free and when > landed]
-        return [name, int(barrier.partition("[")[2].rstrip("]")), issued, landed,
-                min(freed, default=None)]
+        return min((when for (one, _), when in self.complete.items()
+                    if one == free and when > landed), default=None)
+
+
+def products(events, called):
+    """Which of those `called` so each of a warp's products is, and its step: in turn, but where
+    another by the same array follows at once, the next step's first goes ahead of this step's
+    last."""
+    arrays, count = [name for kind, name, *_ in events if kind == "wgmma"], collections.Counter()
+    for array, later in zip(arrays, [*arrays[1:], None]):
+        names = called[array]
+        what = names[0] if later == array else min(names, key=lambda name: count[name])
+        yield what, count[what]
+        count[what] += 1
+
+
+def spans(events, times):
+    """What a warp did when: [what, number of the step or None, from, to]."""
+    found, count, before = [], collections.Counter(), 0.0
+    for (kind, *_, exps, flops), (since, end) in zip(events, times):
+        if exps or flops:
+            what = "softmax" if exps else "scale"
+            found.append([what, count[what], before, since])
+            count[what] += 1
+        wait = WAITS.get(kind)
+        if wait and found and found[-1][0] == wait and found[-1][3] == since:
+            found[-1][3] = end  # goes on: for a tile of Q, then for one of K
+        elif wait and end > since:
+            found.append([wait, None, since, end])
+        before = end
+    return found
 
 
 def replay(warps, called):
@@ -187,9 +162,10 @@ def replay(warps, called):
                  arithmetic with exponentials and without, or what of WAITS it waits for
     """
     block = Block(warps, called)
-    block.play()
     consumers = sorted({number for number, *_ in block.products})  # who else there is copies
     return {"end": block.now,
             "products": [[consumers.index(number), *more] for number, *more in block.products],
-            "copies": [block.stage_of(copy) for copy in block.copies],
-            "consumers": [block.actors[number].spans() for number in consumers]}
+            "copies": [[array, int(barrier.partition("[")[2].rstrip("]")), issued, landed,
+                        block.freed(barrier, landed)]
+                       for array, barrier, issued, landed in block.copies],
+            "consumers": [spans(warps[number], block.times[number]) for number in consumers]}

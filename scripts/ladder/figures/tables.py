@@ -1,12 +1,15 @@
-"""Tables of rates: the ladder, PyTorch beside it, a rung's steps in turn, and a step beside others
-at every N."""
+"""Tables of what no figure shows: the ladder, PyTorch beside it, a rung's steps in turn, a step
+beside others at every N, a kernel's cycles, and visits to each array."""
+
+import collections
+import fractions
+import itertools
+from statistics import geometric_mean
 
 from ladder.bench.workload import HIDDEN, LADDER_LENGTH, TOKENS
-from ladder.figures.measured import Measured, need
-from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, geometric_mean,
-                                  length_text, library, markdown, number, over_lengths,
-                                  point_text, whole_bytes)
-from ladder.records import requested, total
+from ladder.figures.measured import Measured, need, of_the_paper
+from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, length_text, library,
+                                  markdown, number, over_lengths, point_text, where, whole_bytes)
 from ladder.text import NO_VALUE, rate_text, time_text
 
 
@@ -21,10 +24,8 @@ def ladder_table(files):
         base = timed.get(files.base())
         for step, [known, *_] in files.steps_of([*timed.values(), *counted.values()], way):
             gpu, sim, other = timed.get(step), counted.get(step), wide.get(step)
-            counts = [known.per_head(requested(known.record)),
-                      sim and sim.per_head(total(sim.record, "distinct")),
-                      gpu and gpu.per_head(total(gpu.record, "dram")),
-                      known.per_head(known.workspace_bytes)]
+            counts = [of and of.bytes_a_head[kind] for of, kind in (
+                (known, "requested"), (sim, "distinct"), (gpu, "dram"), (known, "workspace"))]
             rows.append([f"[{step[0]}]({step[0]}/README.md)", f"`{step[1]}`" + (
                 " backward" if way == "bwd" else ""),
                 time_text(gpu and gpu.time_ms), rate_text(gpu and gpu.tflops),
@@ -32,16 +33,13 @@ def ladder_table(files):
                 rate_text(base.time_ms / gpu.time_ms if gpu and base else None),
                 *map(whole_bytes, counts)])
     lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
-                      "requested", "distinct", "DRAM", "workspace"], need(rows), range(2, 10))
-    about = (f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the "
-             "kernels; *distinct*, each byte once a kernel, the sim's count; *DRAM*, what it "
-             "served; *workspace*, memory beyond inputs and outputs.")
-    if not files.gpu.there:
-        return [*lines, "", about]
-    about += (f" Times are those of {TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and "
-              "*d = 128* is the rate in TFLOP/s of as much work in heads of 128, on an "
-              f"{at_the_machine(files)}.")
-    return [*lines, "", about]
+                      "requested", "distinct", "DRAM", "workspace"], rows, range(2, 10))
+    return [*lines, "", (
+        f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the kernels; "
+        "*distinct*, each byte once a kernel, the sim's count; *DRAM*, what it served; "
+        "*workspace*, memory beyond inputs and outputs. Times are those of "
+        f"{TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and *d = 128* is the rate in "
+        f"TFLOP/s of as much work in heads of 128, on an {at_the_machine(files)}.")]
 
 
 def peers_table(files):
@@ -49,36 +47,29 @@ def peers_table(files):
     gpu = files.gpu
     ours = {way: (rung, gpu.defaults[rung]) for way, rung in files.ladder.beside_peers().items()
             if rung in gpu.defaults}
-    lengths = sorted({r["seqlen"] for r in gpu.peers if r["batch"] * r["seqlen"] == TOKENS})
-    rows, ratios = [], {}
-    for way, step in ours.items():
-        for point in POINTS:
-            mine, *others = (gpu.line(way, one, *point) for one in (step, *PEERS))
-            if not mine or not any(others):
-                continue
-            rows.append([WAYS[way], str(point[0]), "yes" if point[1] else "no", *(
-                " / ".join(rate_text(of[n]["tflops"] if n in of else None)
-                           for of in (mine, *others[:2])) for n in lengths)])
-            for backend, of in zip(PEERS, others):
-                ratios.setdefault((way, backend), []).extend(
-                    (r["time_ms"] / mine[n]["time_ms"], n, *point)
-                    for n, r in of.items() if n in mine)
-    need(rows)
-    names = [f"{number(rung)}'s `{variant}`{' backward' if way == 'bwd' else ''}"
-             for way, (rung, variant) in ours.items()]
-    if len(names) > 1:
-        names[0] += " forward"
+    lengths = sorted({r["seqlen"] for r in need(gpu.peers) if of_the_paper(r)})
+    rows = []
+    for (way, step), (d, causal) in itertools.product(ours.items(), POINTS):
+        rates = [gpu.rates(way, one) for one in (step, *PEERS[:2])]
+        rows.append([WAYS[way], str(d), "yes" if causal else "no", *(
+            " / ".join(rate_text(of.get((n, d, causal))) for of in rates) for n in lengths)])
+    names = [f"{number(rung)}'s `{variant}` {WAYS[way]}" for way, (rung, variant) in ours.items()]
     apart = [library(backend) for backend in ("flash", "cudnn")
              if not all(gpu.in_turn(way, backend, step) for way, step in ours.items())]
-    summary = [[WAYS[way], library(backend), f"{geometric_mean(p[0] for p in points):.2f}", *(
-        f"{ratio:.2f} (N = {length_text(n)}, {point_text(*point)})"
-        for ratio, n, *point in (min(points), max(points))), str(len(points))]
-        for (way, backend), points in ratios.items() if points]
+    summary = []
+    for way, backend in itertools.product(ours, PEERS):
+        ratios = gpu.ratios(way, ours[way], backend)
+        if ratios:
+            ends = (end(ratios, key=ratios.get) for end in (min, max))
+            summary.append([WAYS[way], library(backend), f"{geometric_mean(ratios.values()):.2f}",
+                            *(f"{ratios[at]:.2f} ({where(at)})" for at in ends),
+                            str(len(ratios))])
     return ["TFLOP/s, ours / FlashAttention-2 / cuDNN, the last two through "
             f"{gpu.peers[0]['version']}, alternating in one run"
             f"{', but for ' + ' and '.join(apart) + ' in another,' if apart else ''} on the "
-            f"{gpu.machine['gpu']}; ours is {' and '.join(names)}.", "",
-            *over_lengths(lengths, rows, ("", "d", "causal")), "",
+            f"{gpu.name}; ours is {' and '.join(names)}.", "",
+            *markdown(["", "d", "causal", *(f"N = {length_text(n)}" for n in lengths)], rows,
+                      range(3, 3 + len(lengths))), "",
             "Ours over each of PyTorch's backends, above 1 where ours is faster:", "",
             *markdown(["", "against", "geometric mean", "worst", "best", "points"], summary,
                       (2, 5))]
@@ -97,7 +88,7 @@ def steps_table(files, rung, first, way, peers):
         steps = steps[steps.index((rung, first)):]
     rows, before = [], {}
     for one in [*steps, *peers]:
-        rates = {point: files.gpu.rates(way, one, *point).get(n) for point in POINTS}
+        rates = {point: files.gpu.rates(way, one).get((n, *point)) for point in POINTS}
         cells = [rate_text(rate) + (f" ({rate / before[point]:.2f})"
                                     if rate and point in before and one in steps else "")
                  for point, rate in rates.items()]
@@ -112,26 +103,147 @@ def steps_table(files, rung, first, way, peers):
 
 def ratios_table(files, step, way, over, dtype=None):
     """A step over what stands beside it, at every N; above 1 the step is faster."""
-    gpu = Measured(files.gpu.path, dtype) if dtype and files.gpu.there else files.gpu
-    ratios = {other: {} for other in over}
-    for point in POINTS:
-        ours = gpu.rates(way, step, *point)
-        for other, of in ratios.items():
-            of.update({(point, n): ours[n] / rate
-                       for n, rate in gpu.rates(way, other, *point).items() if n in ours})
-    lengths = sorted({n for of in ratios.values() for _, n in of})
-    lines = over_lengths(need(lengths), [[point_text(*point), *(" · ".join(
-        f"{of[point, n]:.2f}" if (point, n) in of else NO_VALUE for of in ratios.values())
-        for n in lengths)] for point in POINTS])
+    gpu = Measured(files.gpu.path, dtype) if dtype else files.gpu
+    ratios = {other: gpu.ratios(way, step, other) for other in over}
+    lines = over_lengths({at: " · ".join(
+        f"{of[at]:.2f}" if at in of else NO_VALUE for of in ratios.values())
+        for at in need(set().union(*ratios.values()))})
     passes = {"fwd": "", "bwd": ", backward", "both": ", forward and backward together"}[way]
     text = (f"`{step[1]}` over {' · over '.join(map(name_of, over))}{passes}: ratios of TFLOP/s, "
-            f"{gpu.dtype}, above 1 where `{step[1]}` is faster, on an {gpu.machine['gpu']}.")
+            f"{gpu.dtype}, above 1 where `{step[1]}` is faster, on an {gpu.name}.")
     for other, of in ratios.items():
         if isinstance(other, str) and of:
-            (point, n), worst = min(of.items(), key=lambda one: one[1])
+            n, *point = at = min(of, key=of.get)
             turn = "each point in turn" if gpu.in_turn(way, other, step) else "in another run"
             text += (f" Against {name_of(other)}, {turn}: geometric mean "
-                     f"{geometric_mean(of.values()):.3f} of {len(of)} points, worst {worst:.3f} "
+                     f"{geometric_mean(of.values()):.3f} of {len(of)} points, worst {of[at]:.3f} "
                      f"({point_text(*point)}, N = {length_text(n)}), "
                      f"{sum(ratio >= 1 for ratio in of.values())} are 1 or more.")
     return [*lines, "", text]
+
+
+# ---- where the cycles of the last steps' kernels go, by the GPU's counters ----
+
+# [(what a line says, the sum of which counts, of what)]
+PROFILE_LINES = [
+    ("cycles", ["cycles"], "sm"),
+    ("tensor cores busy", ["products_busy"], "share"),
+    ("cycles of shared memory, without what TMA writes", ["shared"], "sm"),
+    ("… for products", ["shared_products"], "sm"),
+    ("… for bank conflicts", ["shared_conflicts"], "sm"),
+    ("instructions of warps", ["instructions"], "gpu"),
+    ("… wgmma", ["instructions_products"], "gpu"),
+    ("… fp32", ["instructions_fp32"], "gpu"),
+    ("… integers, comparisons, conversions", ["instructions_integers"], "gpu"),
+    ("… of the uniform unit: addresses, descriptors", ["instructions_uniform"], "gpu"),
+    ("… exponentials", ["instructions_special"], "gpu"),
+    ("… loads and stores", ["instructions_memory"], "gpu"),
+    ("… branches, and waits at barriers", ["instructions_branches", "instructions_barriers"],
+     "gpu"),
+    ("slots to issue that are used", ["issuing"], "share"),
+    ("a warp waits, in slots an instruction: for its last one (`wait`)", ["stall_wait"], "ratio"),
+    ("… for wgmma", ["stall_gmma"], "ratio"),
+    ("… at a barrier of threads", ["stall_barrier"], "ratio"),
+    ("… for an mbarrier or global memory (`long_scoreboard`)", ["stall_long_scoreboard"], "ratio"),
+    ("… for shared memory or exponentials (`short_scoreboard`, `mio_throttle`)",
+     ["stall_short_scoreboard", "stall_mio_throttle"], "ratio"),
+    ("… for its turn (`not_selected`)", ["stall_not_selected"], "ratio"),
+]
+
+
+def cell(one, seqlen, names, of):
+    value = sum(one[name] for name in names)
+    if of == "share":
+        return f"{value:.0f}%"
+    if of == "ratio":
+        return f"{value:.2f}"
+    # Tiles of Q times tiles of K, over all heads; the SMs are what the sum of cycles is over their
+    # average.
+    steps = (one["batch"] * one["heads"] * -(-seqlen // one["block_q"])
+             * -(-seqlen // one["block_kv"]))
+    multiprocessors = one["cycles_of_all"] / one["cycles"]
+    return f"{value / steps * (multiprocessors if of == 'sm' else 1):,.0f}"
+
+
+def profile_table(files):
+    data = need(files.profile)
+    kernels, about = data["kernels"], data["measured_on"]
+    rows = [[text, *(cell(one, data["seqlen"], names, of) for one in kernels)]
+            for text, names, of in PROFILE_LINES]
+    heads = [f"{number(one['rung'])} `{one['variant']}`, d = {one['head_dim']}" for one in kernels]
+    tiles = ", ".join(f"{one['block_q']} × {one['block_kv']}" for one in kernels)
+    return [*markdown(["a step", *heads], rows, range(1, 1 + len(kernels))), "", (
+        f"A step is one tile of Q against one of K, in the columns' order {tiles}; its cycles are "
+        f"an SM's. `ncu`, fixed clock, N = {data['seqlen']:,}, no mask, bf16, on an "
+        f"{about['gpu']}, driver {about['driver']}, CUDA {about['cuda']}, {about['date']}.")]
+
+
+# ---- who visits which array how often, by the sim's counts ----
+
+# A visit is one going through all of an array: the bytes requested of it over the bytes that it
+# has. Over the lengths counted visits are a straight line, a·N + b: so the table shows a formula.
+LENGTHS, HEAD = (512, 1024, 2048), 64
+SIZES = [*((n, HEAD) for n in LENGTHS), (LENGTHS[0], 2 * HEAD)]
+# What an array is called in a column: dS takes dP's place, sums are what they are sums of.
+COLUMN_OF = {
+    "fwd": {"S": "S", "P": "P", "Q": "Q", "K": "K", "V": "V", "O": "O", "O_fp32": "O"},
+    "bwd": {"P": "P", "dP": "dP, dS", "Q": "Q", "K": "K", "V": "V", "O": "O, dO", "dO": "O, dO",
+            "dQ": "dQ", "dQ_sum": "dQ", "dK": "dK, dV", "dV": "dK, dV"}}
+
+
+def visits_tables(files):
+    lines = []
+    for way, column_of in COLUMN_OF.items():
+        rows, columns = [], list(dict.fromkeys(column_of.values()))
+        for step in files.order:
+            at = {(n, d): visits(e.record, column_of) for n, d in SIZES for e in files.sim.plain(
+                way, rung=step[0], variant=step[1], seqlen=n, head_dim=d, causal=False)[:1]}
+            # Of the steps that any GPU runs, with all that is needed.
+            if (way == files.own_way(step) and not files.about[step].exact_architecture
+                    and all(size in at for size in SIZES[:3])):
+                rows.append([f"{number(step[0])} `{step[1]}`"])
+                for column in columns:
+                    counts = {direction: [at.get(size, {}).get((column, direction), 0)
+                                          for size in SIZES] for direction in ("read", "write")}
+                    rows[-1].append(", ".join(
+                        f"{formula(*of)} {direction[0]}" for direction, of in counts.items()
+                        if any(of)) or NO_VALUE)
+        if rows:
+            lines += [*markdown([WAYS[way], *columns], rows), ""]
+    return need(lines)[:-1]
+
+
+def visits(record, column_of):
+    """{(column, "read" or "write"): how often}, of the arrays with at least N·d elements. Where a
+    column has two arrays, the larger number is taken."""
+    sums, found = collections.Counter(), collections.Counter()
+    for kernel in record["kernels"]:
+        for array, of in kernel["arrays"].items():
+            size = max(of["distinct_read"], of["distinct_write"])  # each kernel goes over all of it
+            for direction in ("read", "write"):
+                if size >= record["seqlen"] * record["head_dim"]:
+                    sums[array, direction] += fractions.Fraction(of[direction], size)
+    for (array, direction), count in sums.items():
+        key = column_of.get(array, array), direction
+        # An array and the fp32 sums that it is rounded from are one; two of a pair are not.
+        found[key] = (found[key] + count if key[0] in ("O", "dQ") else max(found[key], count))
+    return found
+
+
+def formula(first, second, third, wide):
+    """The text of a·N + b through the counts at LENGTHS; `wide` is the first at twice the head
+    size."""
+    a = (second - first) / fractions.Fraction(LENGTHS[1] - LENGTHS[0])
+    b = first - a * LENGTHS[0]
+    if third != a * LENGTHS[2] + b:
+        return f"{float(third):g} at N = {LENGTHS[2]:,}"
+    if not a and wide == 2 * b:  # what doubles with the head size is a part of it
+        return over("d", b / HEAD)
+    return " + ".join(([over("N", a)] if a else []) + ([f"{float(b):g}"] if b else []))
+
+
+def over(name, share):
+    """"N/128" of a share of 1/128."""
+    if share == 1:
+        return name
+    return f"{name}/{1 / share}" if share < 1 else f"{share}·{name}"

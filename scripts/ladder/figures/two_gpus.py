@@ -1,6 +1,8 @@
 """Two GPUs: how much faster each step is on the one with more bandwidth, beside what a copy and a
 matmul gain."""
 
+import itertools
+
 from ladder.bench.workload import LADDER_LENGTH
 from ladder.figures.measured import need
 from ladder.figures.names import HEADS, markdown, number
@@ -17,29 +19,21 @@ class Pair:
     """The GPU of the files and another, the one with less bandwidth first."""
 
     def __init__(self, files):
-        self.files = files
         self.first, self.second = self.gpus = sorted(
             (files.gpu, files.other), key=lambda gpu: gpu.roofs()["copy_bytes_per_s"])
         self.copy, self.matmul = (self.second.ceilings[rate] / self.first.ceilings[rate]
                                   for rate in ("copy_bytes_per_s", "matmul_tflops"))
-
-    def names(self):
-        """Short where they differ."""
-        whole = [gpu.machine["gpu"] for gpu in self.gpus]
-        short = [short_name(name) for name in whole]
-        return short if len(set(short)) == 2 else whole
-
-    def steps(self, d):
-        """{step: (record, record)} of each step in the ladder's order, in its own direction, that
-        ran on both; without records where it was not the same there. A file does not say what a
-        kernel was like, but names, tiles, warps and shared memory tell some of what has changed."""
-        found = {}
-        for step in self.files.order:
-            lines = [gpu.line(self.files.own_way(step), step, d, False) for gpu in self.gpus]
-            records = [line.get(LADDER_LENGTH) for line in lines]
+        self.names = [short_name(gpu.name) for gpu in self.gpus]
+        # By d, the records of each step that ran on both, in its own direction; and the steps that
+        # were not the same there. A file does not say what a kernel was like, but names, tiles,
+        # warps and shared memory tell some of what has changed.
+        self.steps, self.changed = {d: {} for d in HEADS}, {}
+        for d, step in itertools.product(HEADS, files.order):
+            records = [gpu.timed[files.own_way(step), step].get((LADDER_LENGTH, d, False))
+                       for gpu in self.gpus]
             if all(records):
-                found[step] = tuple(records) if how(records[0]) == how(records[1]) else ()
-        return found
+                same = how(records[0]) == how(records[1])
+                (self.steps[d] if same else self.changed)[step] = records
 
     def share(self, record):
         """Of its time on the first GPU: what its DRAM bytes take at a copy's rate. None where they
@@ -66,16 +60,14 @@ def two_gpus(files):
     pair, panels = Pair(files), []
     for d in HEADS:
         rows = []
-        for step, records in pair.steps(d).items():
-            if records:
-                share = pair.share(records[0])
-                rows.append({**files.look(step, " bwd" if files.own_way(step) == "bwd" else ""),
-                             "gain": gain(records), "share": share,
-                             "expected": pair.expected(share)})
+        for step, records in pair.steps[d].items():
+            share = pair.share(records[0])
+            rows.append({**files.look(step, " bwd" if files.own_way(step) == "bwd" else ""),
+                         "gain": gain(records), "share": share, "expected": pair.expected(share)})
         panels.append({"title": f"d = {d}", "rows": need(rows)})
-    gpus = " and ".join(gpu.machine["gpu"] for gpu in pair.gpus)
+    gpus = " and ".join(gpu.name for gpu in pair.gpus)
     return {"title": f"From one GPU to another: {gpus}, {files.gpu.dtype}, N = {LADDER_LENGTH}, "
-                     "16k tokens in all", "names": pair.names(),
+                     "16k tokens in all", "names": pair.names,
             "copy": pair.copy, "matmul": pair.matmul, "panels": panels}
 
 
@@ -106,23 +98,22 @@ def draw_two_gpus(plt, data):
     return figure
 
 
-def two_gpus_table(files, kernels, rungs=None):
-    """A line a step or a kernel: its time on both GPUs, and what of it is HBM's."""
+def two_gpus_table(files, rungs=None):
+    """A line a step, or a kernel of these rungs: its time on both GPUs, and what of it is HBM's."""
     pair = Pair(files)
-    rows, changed = {}, {}  # by line, of each d that was measured
+    rows = {}  # by line, of each d that was measured
+
+    def line_of(step):
+        backward = " backward" * (files.own_way(step) == "bwd")
+        return f"{number(step[0])} `{step[1]}`{backward}"
+
     for d in HEADS:
-        for step, records in pair.steps(d).items():
-            line = f"{number(step[0])} `{step[1]}`"
-            line += " backward" if files.own_way(step) == "bwd" else ""
-            if rungs and step[0] not in rungs:
-                continue
-            if not records:
-                changed[line] = True
-            elif kernels:
+        for step, records in pair.steps[d].items():
+            if not rungs:
+                rows.setdefault(line_of(step), {})[d] = records
+            elif step[0] in rungs:
                 for both in zip(*(record["kernels"] for record in records)):
-                    rows.setdefault(f"{line} · `{both[0]['name']}`", {})[d] = both
-            else:
-                rows.setdefault(line, {})[d] = records
+                    rows.setdefault(f"{line_of(step)} · `{both[0]['name']}`", {})[d] = both
 
     def cells(records):
         if not records:
@@ -131,7 +122,7 @@ def two_gpus_table(files, kernels, rungs=None):
         return [" → ".join(time_text(record["time_ms"]) for record in records),
                 f"{gain(records):.2f}", NO_VALUE if share is None else f"{share:.0%}"]
 
-    first, second = pair.names()
+    first, second = pair.names
     lines = markdown(
         ["", *(head for d in HEADS for head in (f"d = {d}: {first} → {second}", "×", "HBM"))],
         [[line, *(cell for d in HEADS for cell in cells(of.get(d)))]
@@ -139,25 +130,18 @@ def two_gpus_table(files, kernels, rungs=None):
     near = [line for line, of in rows.items()
             if all(abs(gain(one) - pair.copy) < abs(gain(one) - pair.matmul)
                    for one in of.values())]
-    text = (f"{about_the_pair(pair)} Nearer to the copy's × than to the product's: "
-            f"{', '.join(near) or 'none'}.")
-    if changed:
-        text += (" Left out, since their kernels or tiles are not the same in both files: "
-                 f"{', '.join(changed)}.")
-    picture = [] if kernels else ["", (
-        f"![{CAPTION}](scripts/results/figures/two_gpus.svg)")]
-    return [*lines, "", text, *picture]
-
-
-def about_the_pair(pair):
-    first, second = pair.names()
+    changed = [step for step in pair.changed if not rungs or step[0] in rungs]
     copies, matmuls = (
         [gpu.ceilings[rate] for gpu in pair.gpus] for rate in ("copy_bytes_per_s", "matmul_tflops"))
-    measured = "; ".join(f"the {gpu.machine['gpu']} on {gpu.machine['date']}, commit "
+    measured = "; ".join(f"the {gpu.name} on {gpu.machine['date']}, commit "
                          f"{gpu.machine['commit']}" for gpu in pair.gpus)
-    return (f"N = {LADDER_LENGTH:,}, 16k tokens in all, {pair.first.dtype}, no mask; as measured: "
-            f"{measured}. ×: how much faster the {second} is. A copy in HBM is {pair.copy:.2f} "
-            f"times as fast there ({copies[0] / 1e12:.2f} → {copies[1] / 1e12:.2f} TB/s), a cuBLAS "
-            f"product {pair.matmul:.2f} times ({matmuls[0]:.0f} → {matmuls[1]:.0f} TFLOP/s). HBM: "
-            f"the part of the time on the {first} that the DRAM bytes take at the rate of its "
-            "copy.")
+    return [*lines, "", (
+        f"N = {LADDER_LENGTH:,}, 16k tokens in all, {pair.first.dtype}, no mask; as measured: "
+        f"{measured}. ×: how much faster the {second} is. A copy in HBM is {pair.copy:.2f} times "
+        f"as fast there ({copies[0] / 1e12:.2f} → {copies[1] / 1e12:.2f} TB/s), a cuBLAS product "
+        f"{pair.matmul:.2f} times ({matmuls[0]:.0f} → {matmuls[1]:.0f} TFLOP/s). HBM: the part of "
+        f"the time on the {first} that the DRAM bytes take at the rate of its copy. Nearer to the "
+        f"copy's × than to the product's: {', '.join(near) or 'none'}."
+        + (" Left out, since their kernels or tiles are not the same in both files: "
+           f"{', '.join(map(line_of, changed))}." if changed else "")),
+        *([] if rungs else ["", f"![{CAPTION}](scripts/results/figures/two_gpus.svg)"])]

@@ -17,6 +17,9 @@ DECLARATION = re.compile(rf"(?<=[;{{}}(])\s*((?:static\s+|constexpr\s+|const\s+)
                          r"(?:\s*([&*]+)\s*|\s+)(?=[A-Za-z_\[])")
 PARAMETER = re.compile(rf"((?:const\s+|__grid_constant__\s+)*)({TYPE})(?:\s*([&*.]+)\s*|\s+)"
                        r"(\w+)\s*(?:=.*)?", re.S)
+DECLARATOR = re.compile(r"\s*[&*]?\s*(\w+)(?=\s*(?:[=;,{\[]|:(?!:)))")
+# A template's opens after a name, without a space before it, or after `template`.
+BRACKET = re.compile(r"[()\[\]{}>]|(?<=\w)<(?=[^\s=<])|(?<=\btemplate )<")
 # What these give, they give to an auto.
 GIVES = {**dict.fromkeys(("fill_rows", "make_rows", "finite_or_zero", "sum_over_lanes", "row_max",
                           "row_sum", "max_over_lanes", "row_max_in_lane", "row_sum_in_lane",
@@ -34,16 +37,19 @@ def masked(text):
 
 class Code(str):
     """The masked text of a source. `whole`: the text itself; `closes`: {where a bracket opens:
-    where it closes}; `names`: {name: [Name]}."""
+    where it closes}, a template's among them; `names`: {name: [Name]}."""
 
     def __new__(cls, whole):
         code = super().__new__(cls, masked(whole))
         code.whole = whole
         code.closes, opened = {}, []
-        for bracket in re.finditer(r"[()\[\]{}]", code):
-            if bracket[0] in "([{":
+        for bracket in BRACKET.finditer(code):
+            if bracket[0] in "([{<":
                 opened.append(bracket.start())
-            elif opened:
+                continue
+            while opened and code[opened[-1]] == "<" and bracket[0] != ">":
+                opened.pop()
+            if opened and (code[opened[-1]] == "<") == (bracket[0] == ">"):
                 code.closes[opened.pop()] = bracket.start()
         code.opens = {close: at for at, close in code.closes.items()}
         code.blocks = [(at, close) for at, close in code.closes.items() if code[at] == "{"]
@@ -53,7 +59,7 @@ class Code(str):
     def names(self):
         # Here already, because the type of an `auto` is found in what was declared before.
         names = self.__dict__["names"] = collections.defaultdict(list)
-        for kind in (self.template_parameters, self.parameters, self.declarations):
+        for kind in (self.parameters, self.declarations):
             for name in kind():
                 names[name.name].append(name)
         return names
@@ -70,32 +76,21 @@ class Code(str):
             at = self.closes.get(at, at) + 1
         return at
 
+    def skip(self, at):
+        """Where the next sign stands that is no space."""
+        return len(self) - len(self[at:].lstrip())
+
     def block_after(self, at):
         """[begin, end) of the first block after a place that is in no bracket; up to a ; else."""
         at = self.until(at, ";{")
         return at, self.closes.get(at, at)
 
-    def after_angle(self, at):
-        """Where the template's arguments end that begin here."""
-        depth = 1
-        while depth and at < len(self):
-            depth += {"<": 1, ">": -1}.get(self[at], 0)
-            at += 1
-        return at
-
     def parts(self, at, end):
         """[(begin, end)] of the parts between commas that stand in no bracket."""
-        depth, begin = 0, at
-        for i in range(at, end):
-            here = self[i]
-            if here in "([{<":
-                depth += 1
-            elif here in ")]}" or here == ">":
-                depth -= 1
-            elif here == "," and depth == 0:
-                yield begin, i
-                begin = i + 1
-        yield begin, end
+        while at < end:
+            stop = min(self.until(at, ","), end)
+            yield at, stop
+            at = stop + 1
 
     def one_line(self, begin, end):
         """What stands there, on one line, without comments and the preprocessor's lines."""
@@ -121,9 +116,9 @@ class Code(str):
             if re.search(r"\bif\s*$", self[:start.start()]):
                 at = self.closes[self.index("(", start.end())]
             yield start.start(), at
-        # The arguments of a template: the one < that has no space before it.
-        for start in re.finditer(r"(?<=\w)<(?=[^\s=<])", self):
-            yield start.start(), self.after_angle(start.end())
+        for at, close in self.closes.items():
+            if self[at] == "<":
+                yield at, close + 1
 
     # ---- names ----
 
@@ -141,42 +136,35 @@ class Code(str):
             return None
         return begin + 1, close
 
-    def template_parameters(self):
-        for start in re.finditer(r"\btemplate\s*<", self):
-            at = self.after_angle(start.end())
-            begin, end = self.block_after(at)
-            for first, last in self.parts(start.end(), at - 1):
-                part = re.fullmatch(r"\s*(class|typename|int|bool)\s+(\w+)\s*(?:=.*)?",
-                                    self[first:last], re.S)
-                if part:
-                    kind = "type" if part[1] in ("class", "typename") else part[1]
-                    yield Name(part[2], kind, True, True, at, end)
-
     def parameters(self):
-        for begin, end in self.blocks:
-            for first, last in self.parts(*self.parameters_before(begin) or (0, 0)):
+        """Of templates and functions."""
+        lists = [(at + 1, close, True, (close + 1, self.block_after(close + 1)[1]))
+                 for at, close in self.closes.items() if self[:at].endswith("template ")]
+        lists += [(*(self.parameters_before(block[0]) or (0, 0)), False, block)
+                  for block in self.blocks]
+        for begin, end, constant, scope in lists:
+            for first, last in self.parts(begin, end):
                 part = PARAMETER.fullmatch(self[first:last].strip())
                 if part:
-                    kind = plain_type(part[2]) + "*" * ("*" in (part[3] or ""))
-                    yield Name(part[4], kind, "const" in part[1], False, begin, end)
+                    kind = "type" if part[2] in ("class", "typename") else \
+                        plain_type(part[2]) + "*" * ("*" in (part[3] or ""))
+                    yield Name(part[4], kind, constant or "const" in part[1], constant, *scope)
 
     def declarations(self):
         for start in DECLARATION.finditer(self):
             kind = start[2]
             if kind.split()[0].split(":")[0] in KEYWORDS:
                 continue
-            opening = self[:start.start(1) if start[1] else start.start(2)].rstrip()
-            if opening.endswith("("):  # of a for or an if
-                at = len(opening) - 1
-                if not re.search(r"\b(?:for|if|while)(?: constexpr)?\s*$", self[:at]):
+            opening, whole = start.start() - 1, False
+            if self[opening] == "(":  # of a for or an if
+                if not re.search(r"\b(?:for|if|while)(?: constexpr)?\s*$", self[:opening]):
                     continue
-                stop = self.until(self.closes[at] + 1, ";{}")
-                end = self.closes.get(stop, stop) + 1
-                whole = False
+                block, end = opening, self.until(self.closes[opening] + 1, ";{}")
+                end = self.closes.get(end, end) + 1
             else:
-                block, end = max(((begin, end) for begin, end in self.blocks
-                                  if begin < start.start(2) < end), default=(-1, len(self)))
-                whole = bool(re.search(r"\b(?:struct|class)\b[^;(){}]*$", self[:max(block, 0)]))
+                block, end = max((span for span in self.blocks
+                                  if span[0] < start.start(2) < span[1]), default=(0, len(self)))
+                whole = bool(re.search(r"\b(?:struct|class)\b[^;(){}]*$", self[:block]))
             constant, const = "constexpr" in start[1], "const" in start[1]
             at = start.end()
             if self[at] == "[":  # a structured binding
@@ -184,16 +172,11 @@ class Code(str):
                 for name in re.findall(r"\w+", self[at:self.closes[at]]):
                     yield Name(name, f"binding {at}", const, False, begin, end)
                 continue
-            while True:
-                name = re.match(r"\s*[&*]?\s*(\w+)", self[at:])
-                if not name:
-                    break
-                after = at + name.end()
-                if not re.match(r"\s*(?:[=;,{\[]|:(?!:))", self[after:]):
-                    break
-                stop = self.until(after, ",;)")
-                init = self[after:stop].strip()
-                of = self.type_of(init, after) if kind == "auto" else \
+            # Of several declarators, those up to what is none.
+            while name := DECLARATOR.match(self, at):
+                stop = self.until(name.end(), ",;)")
+                init = self[name.end():stop].strip()
+                of = self.type_of(init, name.end()) if kind == "auto" else \
                     plain_type(kind) + "[]" * init.startswith("[")
                 same = re.fullmatch(r"=\s*(\w+)", init) if start[3] else None
                 if of:

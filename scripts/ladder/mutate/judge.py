@@ -85,7 +85,7 @@ class Judge:
         self.progress = progress
         self.jobs = jobs
         self.what = "the tests without a mutant"
-        self.times = {}  # program → {test: seconds without a mutant}
+        self.times = {}  # (program, filter) → {test: seconds without a mutant}
 
     def each(self, work, todo):
         """Calls work for all of them, so many at a time, and yields each as it is done."""
@@ -106,13 +106,10 @@ class Judge:
 
     def learn(self, suites):
         """Runs the tests of the suites without a mutant. They must pass."""
-        patterns = collections.defaultdict(set)
-        for program, pattern, _ in suites:
-            patterns[program].add(pattern)
-        self.times = dict(self.each(lambda program: self.time_tests(
-            program, ":".join(sorted(patterns[program]))), sorted(patterns)))
+        self.times = dict(self.each(self.time_tests, sorted({suite[:2] for suite in suites})))
 
-    def time_tests(self, program, pattern):
+    def time_tests(self, suite):
+        program, pattern = suite
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
             status, said = self.run(program, pattern, -1, 3600, f"--gtest_output=json:{file.name}")
             if status:
@@ -123,15 +120,12 @@ class Judge:
                 if test.get("result") == "COMPLETED"}
 
     def turns(self, suites):
-        """[(program, {test: seconds})]: what to run, in this order; each test with the first suite
-        that has it."""
-        turns, had = {}, set()
+        """[(program, {test: seconds})]: what to run, in this order."""
+        turns = collections.defaultdict(dict)
         for place, (program, pattern, longest) in enumerate(suites):
-            for test, seconds in self.times[program].items():
-                if seconds < longest and (program, test) not in had and matches(test, pattern):
-                    had.add((program, test))
-                    turn = bisect.bisect(ROUNDS, seconds), place, program
-                    turns.setdefault(turn, {})[test] = seconds
+            for test, seconds in self.times[program, pattern].items():
+                if seconds < longest:
+                    turns[bisect.bisect(ROUNDS, seconds), place, program][test] = seconds
         return [(turn[-1], tests) for turn, tests in sorted(turns.items())]
 
     def verdict(self, number, suites):
@@ -147,7 +141,8 @@ class Judge:
             if status == -signal.SIGXCPU:
                 return "found", f"{program}: no end within {limit:.0f} s of a core's time"
             if status:
-                return "found", f"{program}: {reason(said, status)}"
+                failed = re.search(r"\[  FAILED  \] (\S+?),? ", said)
+                return "found", f"{program}: {failed[1] if failed else f'status {status}'}"
         return ("survived", "") if reached else ("not reached", "")
 
     def run(self, program, tests, number, limit, option):
@@ -169,18 +164,3 @@ class Judge:
         except subprocess.TimeoutExpired:
             return -signal.SIGXCPU, ""
         return done.returncode, done.stdout
-
-
-def matches(test, pattern):
-    return any(re.fullmatch(part.replace(".", r"\.").replace("*", ".*"), test)
-               for part in pattern.split(":"))
-
-
-def reason(said, status):
-    """In a few words, what failed."""
-    failed = re.search(r"\[  FAILED  \] (\S+?),? ", said)
-    if status < 0:
-        return f"signal {-status}"
-    fault = re.search(r'description: "(?:C\+\+ exception|.*?) ?(rung .*?)"', said) or \
-        re.search(r"(?:rung \w+, kernel .*?): (.*)", said)
-    return (failed[1] if failed else f"status {status}") + (f": {fault[1][:160]}" if fault else "")

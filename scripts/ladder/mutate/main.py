@@ -8,7 +8,7 @@ import pathlib
 import sys
 
 from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Progress, Stop, run_command
-from ladder.files import ROOT
+from ladder.files import ROOT, read_json
 from ladder.mutate.judge import Judge, Suites
 from ladder.mutate.plant import Garden, fingerprint
 from ladder.mutate.rules import KINDS, key, mutants
@@ -20,18 +20,13 @@ Entry = collections.namedtuple("Entry", "reason file line was now nth", defaults
 
 DESCRIPTION = """\
 Plants single mistakes in the kernels and in common/tile, in copies, and runs the tests on each: a
-mistake that no test finds is a hole in them. The kinds of mistake: `operator` (< for <=, + for -),
-`number` (one larger, a maximum that starts at 0), `call` (min for max, a plain addition for an
-atomic one), `statement` (one left out), `guard` (an `if` always or never taken), `conjunct` (a
-condition dropped), `moved` (a statement moved by one across a barrier, wait, release or commit),
-`variable` (another of the same type that is in scope: for each use the likeliest, by name and
-place), `rounding` (a value rounded to the I/O type once more), `padded` (the padded
-head size for the real one, or the other way round).
+mistake that no test finds is a hole in them. The kinds of mistake:
 
-What finds mistakes is tried too. In the sim (common/machine/sim) a `check` is never made, or one of
-its conditions is left out; the reference gets `operator`, `number`, `statement`, `guard` and
-`conjunct`. Of the tests those of these two alone are run there, so that what survives is a check
-that no test needs.
+{}
+
+What finds mistakes is tried too: the sim (common/machine/sim) by `check`, the reference by
+`operator`, `number`, `statement`, `guard` and `conjunct`. Of the tests those of these two alone are
+run there, so that what survives is a check that no test needs.
 
 A sample of all that could be planted is built into one set of programs (build/mutate), each mistake
 chosen while they run; so the first build takes as long as any, and a mutant about a second on one
@@ -56,7 +51,9 @@ Exit status: 0 every survivor is explained; 1 one is not; 2 bad usage."""
 
 def parse(arguments):
     kinds = ",".join(rule.__name__ for rule in KINDS)
-    parser = Parser("scripts/mutate", description=DESCRIPTION, epilog=EPILOG)
+    what = "\n".join(f"  {rule.__name__:10} {' '.join(rule.__doc__.split()).split('. ')[0]}"
+                     for rule in KINDS)
+    parser = Parser("scripts/mutate", description=DESCRIPTION.format(what), epilog=EPILOG)
     parser.add_argument("--count", type=int, default=300, metavar="N",
                         help="how many to plant (default 300; 0: all)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="which ones (default 0)")
@@ -77,8 +74,7 @@ def parse(arguments):
 
 
 def load_known(path):
-    with open(path, encoding="utf-8") as file:
-        return [Entry(**entry) for entry in json.load(file)]
+    return [Entry(**entry) for entry in read_json(path)]
 
 
 def answers(entry, mutant):

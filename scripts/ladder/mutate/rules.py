@@ -59,10 +59,14 @@ def end_of_statement(text, at):
 
 def guard(text):
     """An `if` that is always taken, or never."""
-    for found in re.finditer(r"\bif \(", text):
-        begin, end = found.end(), text.closes[found.end() - 1]
+    for begin, end in conditions(text):
         yield begin, end, "true", TRUE
         yield begin, end, "false", FALSE
+
+
+def conditions(text):
+    for found in re.finditer(r"\bif \(", text):
+        yield found.end(), text.closes[found.end() - 1]
 
 
 # What an operand of && or || ends at, and what it begins after.
@@ -135,7 +139,7 @@ def moved(text):
         rf"|^{name}\(" for name, span in text.lambdas.items() if SYNCHRONISES.search(text, *span)))
     for begin, end in text.blocks:
         inside = list(statements(text, begin + 1, end))
-        which = [orders_memory(text[first:last], orders) for first, last in inside]
+        which = [orders_memory(text, first, last, orders) for first, last in inside]
         for i, (first, last) in enumerate(inside):
             if not which[i]:
                 continue
@@ -183,11 +187,7 @@ def unordered(text, first, second):
 
 def statements(text, at, end):
     """[begin, end) of the statements of a block."""
-    while True:
-        at += len(text[at:end]) - len(text[at:end].lstrip())
-        stop = end_of_any(text, at) if at < end else 0
-        if not stop:
-            return
+    while (at := text.skip(at)) < end and (stop := end_of_any(text, at)):
         yield at, stop
         at = stop
 
@@ -199,15 +199,17 @@ def end_of_any(text, at):
     head = re.compile(r"(if|for|while|switch)(?: constexpr)?\s*(?=\()").match(text, at)
     if not head:
         return end_of_statement(text, at)
-    at = end_of_any(text, re.compile(r"\s*").match(text, text.closes[head.end()] + 1).end())
-    other = head[1] == "if" and at and re.compile(r"\s*else\s*").match(text, at)
-    return end_of_any(text, other.end()) if other else at
+    at = end_of_any(text, text.skip(text.closes[head.end()] + 1))
+    other = text.skip(at)
+    more = head[1] == "if" and at and text.startswith("else", other)
+    return end_of_any(text, text.skip(other + len("else"))) if more else at
 
 
-def orders_memory(statement, orders):
+def orders_memory(text, begin, end, orders):
     """Whether a statement is a call that orders, or an `if` with one."""
-    if statement.startswith("if ("):
-        statement = statement[Code(statement).closes[3] + 1:].lstrip()
+    if text.startswith("if (", begin):
+        begin = text.skip(text.closes[begin + 3] + 1)
+    statement = text[begin:end]
     return not re.match(r"(?:if|for|while|return|\{)", statement) and \
         not DECLARES.match(statement) and orders.search(statement) is not None
 
@@ -255,7 +257,7 @@ def variable(text):
 
 
 def rounding(text):
-    """A rounding to the I/O type more, of a float or of one for each row."""
+    """A rounding to the I/O type more, of a float or of the floats of some rows."""
     floats = [found for found, one in uses(text) if
               one.type in ("float", "Rows", "float[]", "Chunk") and not one.constant]
     floats += re.finditer(r"(?<![\w.])\w+\.scale\b", text)
@@ -280,14 +282,12 @@ def padded(text):
             yield (*found.span(), now, f"ladder::mutant::number({{id}}, {{was}}, {now})")
 
 
-RULES = [operator, statement, guard, conjunct, number, call, moved, variable, rounding, padded]
 def check(text):
-    """A check of the sim that is never made, or that one of its conditions is left out of."""
+    """A check of the sim that is never made, or one of whose conditions is left out."""
     ifs = []
-    for found in re.finditer(r"\bif \(", text):
-        begin, end = found.end(), text.closes[found.end() - 1]
-        after = re.match(r"\)(?:\s*\[\[\w+\]\])?\s*", text[end:]).end() + end
-        body = text[after:text.closes[after] if text[after] == "{" else text.index(";", after)]
+    for begin, end in conditions(text):
+        after = re.compile(r"\)(?:\s*\[\[\w+\]\])?\s*").match(text, end).end()
+        body = text[after:end_of_any(text, after)]
         if re.search(r"\b(?:fault(?:_in|_of_load)?|fail|complain|note|refuse)\(|\bthrow\b", body):
             ifs.append((begin, end))
             yield begin, end, "false", FALSE
@@ -297,7 +297,8 @@ def check(text):
             yield mutant
 
 
-OF_REFERENCE = [operator, statement, guard, conjunct, number]
+RULES = [operator, statement, guard, conjunct, number, call, moved, variable, rounding, padded]
+OF_REFERENCE = RULES[:5]
 KINDS = RULES + [check]
 
 

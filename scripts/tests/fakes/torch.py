@@ -7,13 +7,10 @@ The GPU's clock, in ms, advances by what is queued: a flush takes 0.05, attentio
 import contextlib
 import os
 import sys
-import time
 import types
 import warnings
 
 FAKE = os.environ.get("FAKE", "")
-if FAKE == "missing":
-    raise ImportError("No module named torch")
 if FAKE == "broken":
     raise OSError("libtorch_cuda.so: cannot open shared object file")
 __version__ = "2.11.0"
@@ -61,10 +58,6 @@ def empty(*shape, device, dtype):
 
 def ones(shape, device):
     return Tensor(shape, "fp32")
-
-
-def manual_seed(seed):
-    log(f"seed {seed}")
 
 
 def mm(a, b, out):
@@ -130,24 +123,18 @@ def scaled_dot_product_attention(q, k, v, is_causal, enable_gqa=False):
     if factor == 4 and FAKE == "no cudnn":
         for text in ("Flash attention kernel not used because:",
                      "Flash attention has been runtime disabled.",
-                     "cuDNN attention kernel not used because:",
                      "cuDNN attention requires sm80."):
             warnings.warn(text + " (Triggered internally at sdp_utils.cpp:3.)")
         raise RuntimeError("No available kernel. Aborting execution.\nmore")
     if factor == 4 and FAKE == "cudnn memory":
         raise OutOfMemoryError("CUDA out of memory. Tried to allocate")
-    if FAKE == "nothing":
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-    if FAKE == "slow host":
-        time.sleep(0.002)
     b, h, n, d = q.shape
     assert k.shape == v.shape and enable_gqa == (k.shape[1] != h)
     log(f"attention {factor} causal {is_causal}")
     out = Tensor(q.shape, q.dtype)
     out.ms = 4 * b * h * n * k.shape[2] * d * (0.5 if is_causal else 1) / (100e9 * factor)
     assert state.grad == q.requires_grad
-    if not state.grad:
-        take(out.ms)
+    take(out.ms)
     return out
 
 

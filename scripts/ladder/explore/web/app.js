@@ -10,14 +10,12 @@ const KEYS = [
    { Home: (x) => x.pause().seek(0), End: (x) => x.pause().seek(x.last) }],
   ["W S", "zoom the warps in, out", { w: (x) => x.setSpan(x.span / 1.25),
                                        s: (x) => x.setSpan(x.span * 1.25) }],
-  ["A D", "pan them", { a: (x) => x.panTo(x.pan - x.span / 8),
-                        d: (x) => x.panTo(x.pan + x.span / 8) }],
-  ["T", "light, dark", { t: (x) => x.useTheme(theme() === "dark" ? "light" : "dark") }],
+  ["A D", "back, on by an eighth of what is shown", { a: (x) => x.seek(x.now - x.span / 8),
+                                                      d: (x) => x.seek(x.now + x.span / 8) }],
   ["C", "order, model's time",
    { c: (x) => x.hasModel() && x.useClock(x.clock === "model" ? "order" : "model", x.sms) }],
   ["B", "the next SM; with shift the one before",
    { b: (x, back) => x.panes[x.shown].stepSm(back ? -1 : 1) }],
-  ["G", "each warp of a warpgroup", { g: (x) => x.show({ each: !x.each }) }],
   ["1 2", "left, right step, for B and E",
    { 1: (x) => x.show({ shown: 0 }), 2: (x) => x.show({ shown: x.panes.length - 1 }) }],
   ["E", "choose the next event at work", { e: (x) => x.panes[x.shown].chooseNext() }],
@@ -26,17 +24,12 @@ const KEYS = [
 ];
 const ACTIONS = Object.assign({}, ...KEYS.map(([, , action]) => action));
 
-const theme = () => document.documentElement.dataset.theme;
-
 const explorer = {
-  panes: [], now: 0, first: 0, last: 1, clock: "order", sms: 4, span: 60, pan: 0, playing: false,
-  shown: 0, most: 1, each: false,
+  panes: [], now: 0, first: 0, last: 1, clock: "order", sms: 4, span: 60, playing: false, shown: 0,
 
   async start() {
     this.panes = (await unpack($("data"))).map((data) => new Pane(new Run(data)));
     $("panes").replaceChildren(...this.panes.map((pane) => pane.element));
-    $("tabs").innerHTML = this.panes.map(({ run }, i) =>
-      `<button data-key="${i + 1}">${run.title}</button>`).join("");
     $("clock-choice").hidden = !this.hasModel();
     this.fillHelp();
     this.listen();
@@ -58,14 +51,7 @@ const explorer = {
       : most(moments.filter((t) => t < this.now), (t) => t));
   },
   setSpan(span) {
-    this.span = clamp(span, 8, this.last - this.first);
-    this.panTo(this.pan);
-  },
-  /// By how much the window is ahead of the moment, no further than there is something.
-  panTo(pan) {
-    const least = this.first - this.now + this.span * 0.6;
-    const most = this.last - this.now - this.span * 0.4;
-    this.show({ pan: clamp(pan, Math.min(0, least), Math.max(0, most)) });
+    this.show({ span: clamp(span, 8, this.last - this.first) });
   },
 
   useClock(name, sms) {
@@ -76,7 +62,6 @@ const explorer = {
     this.first = least(this.panes, (pane) => pane.run.first);
     this.last = most(this.panes, (pane) => pane.run.last);
     this.most = most(this.panes, (pane) => pane.most);
-    this.pan = 0;
     this.now = Math.round(share * this.last);
     this.setSpan(name === "model" ? this.last / 2 : 48);
     $("clock-note").textContent = "Clock: " + (name === "model"
@@ -125,21 +110,16 @@ const explorer = {
       this.draw();
     });
   },
-  shownNow() { return this.clock === "order" ? Math.floor(this.now) : this.now; },
   draw() {
-    const now = this.shownNow(), narrow = matchMedia("(max-width: 900px)").matches;
-    this.panes.forEach((pane, i) => {
-      pane.element.classList.toggle("shown", i === this.shown);
-      $("tabs").children[i].setAttribute("aria-pressed", i === this.shown);
-      if (!narrow || i === this.shown) pane.draw(now);
-    });
+    const now = this.clock === "order" ? Math.floor(this.now) : this.now;
+    for (const pane of this.panes) pane.draw(now);
     const moment = `${this.clock === "model" ? "model cycle" : "tick"} ${exactly(now)}`;
     $("moment").textContent = `${moment} of ${exactly(this.last)}`;
-    $("scrubber").setAttribute("aria-valuetext", moment);
-    Object.assign($("scrubber"), { min: this.first, max: this.last, value: this.now });
+    Object.assign($("scrubber"), { min: this.first, max: this.last, value: this.now,
+                                   ariaValueText: moment });
     $("clock").value = this.clock;
     $("sms").value = this.sms;
-    $("play").setAttribute("aria-label", this.playing ? "Pause" : "Play");
+    $("play").ariaLabel = this.playing ? "Pause" : "Play";
     $("play").querySelector("path").setAttribute("d", this.playing
       ? "M3 2h4v12H3zM9 2h4v12H9z" : "M4 2v12l9-6z");
     clearTimeout(this.settling);
@@ -150,7 +130,7 @@ const explorer = {
   settle() {
     this.settling = null;
     const parts = { t: Math.round(this.now), clock: this.clock, sms: this.sms,
-                    span: Math.round(this.span), pan: Math.round(this.pan), pane: this.shown + 1 };
+                    span: Math.round(this.span) };
     this.panes.forEach((pane, i) => {
       if (pane.selected) parts["event" + (i + 1)] = pane.selected.index;
       if (pane.sm) parts["sm" + (i + 1)] = pane.sm;
@@ -161,15 +141,13 @@ const explorer = {
   },
   fromFragment() {
     const parts = new URLSearchParams(location.hash.slice(1));
-    const number = (name, otherwise) => Number.isFinite(parseFloat(parts.get(name)))
-      ? parseFloat(parts.get(name)) : otherwise;
+    const number = (name, otherwise) => Number(parts.get(name) ?? otherwise);
     const faulty = this.panes.findIndex((pane) => pane.run.fault);
     this.useClock(parts.get("clock") === "model" && this.hasModel() ? "model" : "order",
-                  document.querySelector(`#sms [value="${number("sms")}"]`) ? number("sms") : 4);
+                  number("sms", 4));
     this.now = number("t", faulty < 0 ? 0 : this.panes[faulty].faultAt());
     this.setSpan(number("span", this.span));
-    this.panTo(number("pan", 0));
-    this.shown = clamp(number("pane", Math.max(faulty, 0) + 1), 1, this.panes.length) - 1;
+    this.shown = Math.max(faulty, 0);
     this.panes.forEach((pane, i) => {
       pane.selected = pane.run.events[number("event" + (i + 1), -1)] || null;
       const sm = pane.selected ? pane.selected.block.sm : number("sm" + (i + 1), 0);
@@ -194,21 +172,15 @@ const explorer = {
       if (!button) return;
       const pane = this.panes.findIndex(({ element }) => element.contains(button));
       if (pane >= 0) this.shown = pane;
-      ACTIONS[button.dataset.key](this, button.dataset.shift);
+      ACTIONS[button.dataset.key](this);
     });
     $("scrubber").oninput = (event) => this.pause().seek(Number(event.target.value));
     $("clock").onchange = (event) => this.useClock(event.target.value, this.sms);
     $("sms").onchange = (event) => this.useClock(this.clock, Number(event.target.value));
-    const dark = matchMedia("(prefers-color-scheme: dark)");
-    dark.onchange = () => this.useTheme(dark.matches ? "dark" : "light");
-    dark.onchange();
+    readPalette();
+    DARK.onchange = () => { readPalette(); this.redraw(); };
     new ResizeObserver(() => this.redraw()).observe($("panes"));
     addEventListener("hashchange", () => this.fromFragment());
-  },
-  useTheme(name) {
-    document.documentElement.dataset.theme = name;
-    readPalette();
-    this.redraw();
   },
   fillHelp() {
     const kinds = { copy: "copies HBM to shared memory", read: "reads HBM", write: "writes HBM",

@@ -10,51 +10,15 @@ async function unpack(element) {
 class Run {
   constructor(data) {
     Object.assign(this, data);
-    this.blocks = [];  // in the order in which they were started; the events come block by block
-    for (const launch of this.launches) launch.blocks = [], launch.multiplies = false;
-    for (const e of this.events) {
-      const launch = this.launches[e.launch];
-      let block = launch.blocks.at(-1);
-      if (block?.number !== e.block) {
-        block = { launch, number: e.block, events: [], warps: 0 };
-        launch.blocks.push(block);
-        this.blocks.push(block);
+    for (const launch of this.launches) launch.blocks = [];
+    for (const block of this.blocks) {  // in the order in which they were started
+      const launch = block.launch = this.launches[block.launch];
+      launch.blocks.push(block);
+      block.events = this.events.slice(block.begin, block.end);
+      for (const e of block.events) {
+        Object.assign(e, { run: this, launch, block, counts: e.counts || {} });
+        launch.multiplies ||= e.counts.matmul_flops > 0;
       }
-      Object.assign(e, { run: this, launch, block, counts: e.counts || {}, engine: engineOf(e) });
-      block.events.push(e);
-      block.warps = Math.max(block.warps, e.warp + 1);
-      launch.multiplies ||= e.counts.matmul_flops > 0;
-    }
-    for (const block of this.blocks) this.describe(block);
-    for (const { blocks } of this.launches) this.nameParts(blocks);
-  }
-
-  array(name) { return this.arrays.find((array) => array.name === name); }
-
-  /// How a block's warps are grouped, and what it works on: rows of Q and K, or what it writes.
-  describe(block) {
-    block.inGroups = block.events.some((e) => e.what === "wgmma");
-    const tiles = block.events.filter((e) => e.tile).map((e) => e.tile);
-    const written = block.events.filter((e) =>
-      e.direction === "write" && this.array(e.name).rows > 1);
-    if (tiles.length) {
-      block.Q = joined(tiles.map(([first, end]) => [first, end - 1]));
-      block.K = joined(tiles.map(([, , first, end]) => [first, end - 1]));
-      block.work = `Q ${ranges(block.Q)}, K ${ranges(block.K)}`;
-    } else if (written.length) {
-      const { name } = written[0];
-      block.work = `${name} ` +
-        ranges(joined(written.filter((e) => e.name === name).map((e) => rowsOf(e))));
-    }
-  }
-
-  /// Where the keys of a head are split among blocks, which write partial results.
-  nameParts(blocks) {
-    if (!this.arrays.some((array) => array.parts > 1)) return;
-    for (const block of blocks) {
-      const same = blocks.filter((one) => block.Q && one.Q && one.Q[0][0] === block.Q[0][0])
-        .sort((a, b) => a.K[0][0] - b.K[0][0]);
-      if (same.length > 1) block.part = `part ${same.indexOf(block)} of ${same.length}`;
     }
   }
 
@@ -66,26 +30,22 @@ class Run {
     let start = 0, zero = null;
     for (const launch of this.launches) {
       const free = Array(sms).fill(start);
-      if (launch.multiplies && zero === null) zero = start;
+      if (launch.multiplies) zero ??= start;
       for (const block of launch.blocks) {
         block.sm = free.indexOf(Math.min(...free));
         const by = free[block.sm] - least(block.events, (e) => e[clock][0]);
-        for (const e of block.events) e.from = e[clock][0] + by, e.to = e[clock][1] + by;
+        for (const e of block.events) [e.from, e.to, e.until] = e[clock].map((t) => t + by);
         block.from = free[block.sm];
         block.to = free[block.sm] = most(block.events, (e) => e.to);
       }
       start = Math.max(...free);
     }
-    zero ||= 0;
-    for (const one of [...this.events, ...this.blocks]) one.from -= zero, one.to -= zero;
+    for (const one of [...this.events, ...this.blocks]) {
+      one.from -= zero, one.to -= zero, one.until -= zero;
+    }
     this.first = 0 - zero;
     this.last = Math.max(start - zero, 1);
     this.lanes = Math.max(1, most(this.blocks, (block) => block.sm + 1));
-    const over = {};  // when somebody first knew that a meeting was complete
-    for (const { awaits, to } of this.events) over[awaits] = Math.min(over[awaits] ?? to, to);
-    for (const e of this.events) {
-      e.until = e.lands === undefined ? e.to : Math.max(over[e.lands] ?? e.to, e.from);
-    }
     this.order = [...this.events].sort((a, b) => a.from - b.from || a.index - b.index);
   }
 }
@@ -93,24 +53,3 @@ class Run {
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 const least = (all, f) => all.reduce((so, one) => Math.min(so, f(one)), Infinity);
 const most = (all, f) => all.reduce((so, one) => Math.max(so, f(one)), -Infinity);
-
-/// Ranges [first, last] in order, those that touch as one.
-function joined(all) {
-  const found = [];
-  for (const [first, last] of all.sort(([a], [b]) => a - b)) {
-    const before = found.at(-1);
-    if (before && first <= before[1] + 1) before[1] = Math.max(before[1], last);
-    else found.push([first, last]);
-  }
-  return found;
-}
-
-/// The rows of its array that an event touches, first and last, or null. Ranges are [begin, bytes,
-/// step, count].
-function rowsOf(e) {
-  const array = e.run.array(e.name);
-  if (!array || !e.ranges) return null;
-  const width = array.bytes / array.rows, [begin, size, step, count] = e.ranges.at(-1);
-  return [Math.floor(e.ranges[0][0] / width),
-          Math.ceil((begin + (count - 1) * step + size) / width) - 1];
-}

@@ -21,11 +21,11 @@ class MemoryView extends View {
 
   draw({ replay, now, glow }) {
     const map = this.map = replay.maps[this.index], { sides } = this;
-    const { context, width, height } = sheet(this.canvas);
-    const w = sides.length > 1 ? (width - 2) / 2 : width;
+    this.clear();
+    const w = sides.length > 1 ? (this.width - 2) / 2 : this.width;
     sides.forEach((side, i) => {
       const { bytes, when } = map[side];
-      picture(context, i * (width - w), w, height, map.columns, map.rows, (cell) => {
+      this.picture(i * (w + 2), w, this.height, map.columns, map.rows, (cell) => {
         // The darker, the more often it was asked for, of as many times as any was.
         const times = bytes[cell] / map.inRow[Math.floor(cell / map.columns)];
         return mixed(side, !times ? 0 : when[cell] > now - glow ? 1 : 0.16 + 0.54 *
@@ -34,18 +34,18 @@ class MemoryView extends View {
     });
     const [read, written] = [map.read, map.write].map(({ bytes }) =>
       exactly(bytes.reduce((sum, n) => sum + n, 0), "B"));
-    this.label = `${map.array.name}: ${read} read, ${written} written so far`;
+    this.canvas.ariaLabel = `${map.array.name}: ${read} read, ${written} written so far`;
   }
 
   told(px, py) {
-    const { map, canvas } = this, x = px / canvas.clientWidth * this.sides.length % 1;
-    const row = Math.min(map.rows - 1, Math.floor(py / canvas.clientHeight * map.rows));
+    const { map } = this, x = px / this.width * this.sides.length % 1;
+    const row = Math.min(map.rows - 1, Math.floor(py / this.height * map.rows));
     const cell = row * map.columns + Math.floor(x * map.columns), size = map.inRow[row];
     const per = map.array.rows / map.rows, first = Math.floor(row * per);
     const rows = [first, Math.max(first, Math.ceil((row + 1) * per) - 1)];
     const times = ({ bytes }) =>
       (bytes[cell] / size).toLocaleString("en", { maximumFractionDigits: 1 }) + "×";
-    return `${map.array.name}, ${rowsInWords(map.array, rows)}: ` +
+    return `${map.array.name}, ${rowsInWords(rows)}: ` +
       `${scaled(size, "B")} here, read ${times(map.read)}, written ${times(map.write)}`;
   }
 }

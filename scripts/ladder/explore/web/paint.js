@@ -5,6 +5,7 @@ const $ = (id) => document.getElementById(id);
 const swatch = (colour, words, opacity = 1) => `<span class="legend">` +
   `<i style="background: var(--${colour}); opacity: ${opacity}"></i>${words}</span>`;
 
+const DARK = matchMedia("(prefers-color-scheme: dark)");
 const palette = {}, rgb = {};  // as CSS says it; red, green and blue
 function readPalette() {
   const style = getComputedStyle(document.documentElement);
@@ -20,41 +21,69 @@ function mixed(name, opacity) {
   return rgb[name].map((part, k) => part * opacity + rgb.faint[k] * (1 - opacity));
 }
 
-/// A context whose unit is a CSS pixel, cleared, with the canvas's size in those.
-function sheet(canvas) {
-  const ratio = window.devicePixelRatio || 1;
-  const width = canvas.clientWidth, height = canvas.clientHeight;
-  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
-    canvas.width = Math.round(width * ratio);
-    canvas.height = Math.round(height * ratio);
-  }
-  const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, width, height);
-  context.font = "11px system-ui, sans-serif";
-  context.textBaseline = "middle";
-  return { context, width, height };
-}
-
-/// A canvas of a pane, maybe with a note in its title. What is drawn for something is in `hits`, so
-/// that told(x, y) can say what is at a place.
+/// A canvas of a pane, maybe with a note in its title. Places are in CSS pixels, colours names of
+/// the palette. `hits` are the bars, each with what it stands for, so that told(x, y) can say it.
 class View {
-  hits = [];
   constructor(pane, canvas, note) {
-    Object.assign(this, { pane, canvas, note });
+    Object.assign(this, { pane, canvas, note, context: canvas.getContext("2d") });
     canvas.addEventListener("pointermove", (event) =>
       tell(this.told(event.offsetX, event.offsetY), event.clientX, event.clientY));
     canvas.addEventListener("pointerleave", () => tell(""));
   }
-  hit(of, x, y, width, height) { this.hits.push({ of, x, y, width: Math.max(3, width), height }); }
+  say(words) { this.note.textContent = this.note.title = words; }
   hitAt(px, py) {
     return this.hits.findLast(({ x, y, width, height }) =>
       px >= x && px < x + width && py >= y && py < y + height)?.of;
   }
   told(x, y) { return this.words(this.hitAt(x, y)); }
-  say(words) { this.note.textContent = this.note.title = words; }
-  set label(words) { this.canvas.setAttribute("aria-label", words); }
-  get label() { return this.canvas.getAttribute("aria-label"); }
+
+  clear() {
+    const { canvas, context } = this, ratio = window.devicePixelRatio || 1;
+    this.hits = [];
+    this.width = canvas.clientWidth;
+    this.height = canvas.clientHeight;
+    canvas.width = Math.round(this.width * ratio);
+    canvas.height = Math.round(this.height * ratio);
+    context.scale(ratio, ratio);
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "middle";
+  }
+  box(colour, x, y, width, height, opacity = 1) {
+    this.context.globalAlpha = opacity;
+    this.context.fillStyle = palette[colour];
+    this.context.fillRect(x, y, width, height);
+    this.context.globalAlpha = 1;
+  }
+  frame(colour, x, y, width, height, line = 2) {
+    this.context.strokeStyle = palette[colour];
+    this.context.lineWidth = line;
+    this.context.strokeRect(x, y, width, height);
+  }
+  /// As much of a text as there is room for.
+  write(text, x, y, width, colour = "ink") {
+    const fits = (some) => this.context.measureText(some).width <= width;
+    let shown = text;
+    for (let n = text.length - 1; n > 0 && !fits(shown); --n) shown = text.slice(0, n) + "…";
+    this.context.fillStyle = palette[colour];
+    if (fits(shown)) this.context.fillText(shown, x, y);
+  }
+  /// A box that stands for something, and its name in it.
+  bar(of, colour, x, y, width, height, opacity, name = "") {
+    this.hits.push({ of, x, y, width: Math.max(3, width), height });
+    this.box(colour, x, y, width, height, opacity);
+    if (width > 22) this.write(name, x + 3, y + height / 2, width - 6);
+  }
+  /// A picture of a pixel a cell, at any size without seams; colourOf(cell) is [red, green, blue].
+  picture(x, width, height, columns, rows, colourOf) {
+    const canvas = new OffscreenCanvas(columns, rows), own = canvas.getContext("2d");
+    const image = own.createImageData(columns, rows);
+    for (let cell = 0; cell < rows * columns; ++cell) {
+      image.data.set([...colourOf(cell), 255], 4 * cell);
+    }
+    own.putImageData(image, 0, 0);
+    this.context.imageSmoothingEnabled = false;
+    this.context.drawImage(canvas, x, 0, width, height);
+  }
 }
 
 /// Shows a text at a place of the window, if there is one to show.
@@ -73,39 +102,7 @@ function tellAtFocus(element, ...views) {
   element.addEventListener("focus", () => {
     if (!element.matches(":focus-visible")) return;
     const box = element.getBoundingClientRect();
-    tell(views.map((view) => view.label).join(". "), box.left, box.bottom - 16);
+    tell(views.map((view) => view.canvas.ariaLabel).join(". "), box.left, box.bottom - 16);
   });
   element.addEventListener("blur", () => tell(""));
-}
-
-/// A picture of a pixel a cell, at any size without seams; colourOf(cell) is [red, green, blue].
-function picture(context, x, width, height, columns, rows, colourOf) {
-  const canvas = new OffscreenCanvas(columns, rows), own = canvas.getContext("2d");
-  const image = own.createImageData(columns, rows);
-  for (let cell = 0; cell < rows * columns; ++cell) {
-    image.data.set([...colourOf(cell), 255], 4 * cell);
-  }
-  own.putImageData(image, 0, 0);
-  context.imageSmoothingEnabled = false;
-  context.drawImage(canvas, x, 0, width, height);
-}
-
-function box(context, colour, x, y, width, height, opacity = 1) {
-  context.globalAlpha = opacity;
-  context.fillStyle = colour;
-  context.fillRect(x, y, width, height);
-  context.globalAlpha = 1;
-}
-function frame(context, colour, x, y, width, height, line = 2) {
-  context.strokeStyle = colour;
-  context.lineWidth = line;
-  context.strokeRect(x, y, width, height);
-}
-/// As much of a text as there is room for.
-function write(context, text, x, y, width, colour = palette.ink) {
-  const fits = (some) => context.measureText(some).width <= width;
-  let shown = text;
-  for (let n = text.length - 1; n > 0 && !fits(shown); --n) shown = text.slice(0, n) + "…";
-  context.fillStyle = colour;
-  if (fits(shown)) context.fillText(shown, x, y);
 }

@@ -11,11 +11,11 @@ class Pane {
     this.sm = 0;  // whose blocks are shown
     this.element = document.createElement("article");
     this.element.className = "pane";
-    this.element.setAttribute("aria-label", run.title);
+    this.element.ariaLabel = run.title;
     this.element.innerHTML = `
       <div class="top"><h2>${run.title}</h2><span class="summary">${this.summary()}</span>
         <span class="verdict" role="status"></span></div>
-      <div class="fault-note" role="alert" hidden><span></span><button>Go there</button></div>
+      <div class="fault-note" role="alert" hidden></div>
       <dl class="counters">${COUNTED.map(([label]) =>
         `<div><dt>${label}</dt><dd></dd></div>`).join("")}</dl>
       <div class="view"><h3>HBM <small class="legend">
@@ -26,36 +26,26 @@ class Pane {
         <div class="view scores"><h3>S <small></small></h3><canvas role="img"></canvas></div>
         <div class="view smem">
           <h3>Shared memory <small></small></h3><canvas role="img"></canvas></div></div>
-      <div class="view sms"><h3>Blocks <small></small><span class="buttons">
-          <button data-key="b" data-shift="yes" aria-label="The SM before"
-            title="The SM before">▴</button>
-          <button data-key="b" aria-label="The next SM" title="The next SM (B)">▾</button>
-        </span></h3><canvas role="img"></canvas></div>
+      <div class="view sms"><h3>Blocks <small></small></h3><canvas role="img"></canvas></div>
       <div class="view timeline"><h3>Warps <small></small><span class="buttons">
-          <button class="each" data-key="g"
-            title="All warps of a warpgroup, or the one that does most (G)">Each warp</button>Zoom
-          <button data-key="s" aria-label="Zoom out" title="Zoom out (S, or the wheel)">−</button>
+          Zoom <button data-key="s" aria-label="Zoom out" title="Zoom out (S, or the wheel)">−</button>
           <button data-key="w" aria-label="Zoom in" title="Zoom in (W, or the wheel)">+</button>
         </span></h3><div class="box"><canvas tabindex="0" role="img"></canvas></div></div>
-      <div class="event"><b></b><span></span></div>
+      <div class="event"></div>
       <div class="below view"><h3>Source <small></small></h3>
         <div class="source" tabindex="0" role="region" aria-label="Source"></div></div>`;
     this.find(".summary").title = run.command;
-    this.find(".each").hidden = !run.blocks.some((block) => block.inGroups);
-    if (run.fault) {
-      this.find(".fault-note").hidden = false;
-      this.find(".fault-note span").textContent = run.fault.message;
-      this.find(".fault-note button").onclick = () => explorer.seek(this.faultAt());
-    }
+    this.find(".fault-note").hidden = !run.fault;
+    this.find(".fault-note").textContent = run.fault?.message;
     this.maps = run.arrays.map((array) => new MemoryView(this, array, this.find(".maps")));
     tellAtFocus(this.find(".maps"), ...this.maps);
-    const [scores, smem, sms, timeline] =
-      Object.entries({ scores: ScoresView, smem: SharedView, sms: SmsView, timeline: Timeline })
-        .map(([name, Kind]) =>
-          new Kind(this, this.find(`.${name} canvas`), this.find(`.${name} small`)));
-    for (const view of [scores, smem, sms]) tellAtFocus(view.canvas, view);
-    this.timeline = timeline;
-    this.views = [...this.maps, scores, smem, sms, timeline];
+    this.views = [...this.maps];
+    for (const [name, Kind] of [["scores", ScoresView], ["smem", SharedView], ["sms", SmsView],
+                                ["timeline", Timeline]]) {
+      const canvas = this.find(`.${name} canvas`);
+      this.views.push(this[name] = new Kind(this, canvas, this.find(`.${name} small`)));
+      tellAtFocus(canvas, this[name]);
+    }
     this.source = new SourceView(this, this.find(".source"), this.find(".below small"));
   }
 
@@ -63,9 +53,8 @@ class Pane {
 
   /// The next of the events at work, warp by warp; after the last the first again.
   chooseNext() {
-    const atWork = this.atWork(this.blockAt(explorer.shownNow()), explorer.shownNow());
-    atWork.sort((a, b) => a.warp - b.warp);
-    if (atWork.length) this.choose(atWork[(atWork.indexOf(this.selected) + 1) % atWork.length]);
+    const all = this.atWork.sort((a, b) => a.warp - b.warp);
+    this.choose(all[(all.indexOf(this.selected) + 1) % all.length] || null);
   }
   choose(e) {
     this.selected = e;
@@ -100,8 +89,8 @@ class Pane {
 
   name(block) {
     const { kernel, blocks } = block.launch;
-    return [`${kernel}, block ${block.number} of ${blocks.length}`, block.part].filter(Boolean)
-      .join(", ") + (block.work ? `: ${block.work}` : "");
+    return `${kernel}, block ${block.number} of ${blocks.length}` +
+      (block.work ? `: ${block.work}` : "");
   }
 
   stepSm(by) {
@@ -114,29 +103,24 @@ class Pane {
     else explorer.redraw();
   }
 
-  /// The last event of each of a block's warps that has begun.
-  atWork(block, now) {
-    const found = new Map();
-    for (const e of block ? block.events : []) {
-      if (e.from <= now && e.file && !(e.from < found.get(e.warp)?.from)) found.set(e.warp, e);
-    }
-    return [...found.values()];
-  }
-
   draw(now) {
     const { run, replay } = this;
     replay.seek(now);
     this.count();
     const block = this.blockAt(now), glow = Math.max(explorer.span / 12, 1);
-    const atWork = this.atWork(block, now);
-    const current = this.selected || atWork.reduce((last, e) =>
+    const begun = new Map();  // of each warp the last event that has
+    for (const e of block?.events || []) {
+      if (e.from <= now && e.file && !(e.from < begun.get(e.warp)?.from)) begun.set(e.warp, e);
+    }
+    this.atWork = [...begun.values()];
+    const current = this.selected || this.atWork.reduce((last, e) =>
       last && last.from >= e.from ? last : e, null);
     this.find(".most").textContent = `${exactly(explorer.most)}× read`;
-    this.find(".each").setAttribute("aria-pressed", explorer.each);
     for (const view of this.views) view.draw({ block, now, glow, replay });
     const ended = run.fault && !this.selected && now >= this.faultAt();
-    this.source.draw(ended ? run.fault : current, current, atWork);
-    this.tell(current, now);
+    this.source.draw(ended ? run.fault : current, current, this.atWork);
+    this.told = current ? sentence(current) + meetingOf(current, now) : "Nothing has begun.";
+    this.find(".event").textContent = (this.selected ? "Chosen: " : "") + this.told;
   }
 
   count() {
@@ -156,13 +140,5 @@ class Pane {
     const verdict = this.find(".verdict");
     verdict.className = "verdict " + look;
     verdict.textContent = words;
-    verdict.title = look === "differs" ? wrong.map((name) => `${name}: ${exactly(counts[name])} ` +
-      `here, ${exactly(program[name])} by the program`).join("; ") : "";
-  }
-
-  tell(current, now) {
-    this.told = current ? sentence(current) + meetingOf(current, now) : "Nothing has begun.";
-    this.find(".event b").textContent = this.selected ? "Chosen: " : "";
-    this.find(".event span").textContent = this.told;
   }
 }

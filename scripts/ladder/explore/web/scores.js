@@ -17,30 +17,31 @@ class ScoresView extends View {
     // Of the head that the block worked on last.
     const last = block?.events.findLast((e) => e.tile && e.from <= now);
     const head = last ? Math.floor(last.tile[0] / this.pane.run.head.seqlen) : 0;
-    const { context, width, height } = sheet(this.canvas), side = Math.min(width, height);
+    this.clear();
+    const side = Math.min(this.width, this.height);
     const rows = replay.scoreRows, columns = replay.scoreColumns;
     Object.assign(this, { replay, head, side });
     if (!this.pane.final.scores.some(Boolean)) {
-      box(context, palette.faint, 0, 0, side, side);
+      this.box("faint", 0, 0, side, side);
       this.say("no product of Q and K in this trace");
       return;
     }
     const counts = {};
     const colours = Object.fromEntries(Object.entries(LOOKS)
       .map(([state, look]) => [state, mixed(...look)]));
-    picture(context, 0, side, side, columns, rows, (cell) => {
+    this.picture(0, side, side, columns, rows, (cell) => {
       const row = Math.floor(cell / columns), column = cell % columns;
       const state = this.stateOf(row, column, now, glow);
       counts[state] = (counts[state] || 0) + 1;
       const line = state === "skipped" && (row + columns - column) % 8 === 0;
       return colours[line ? "hatched" : state];
     });
-    frame(context, palette.line, 0.5, 0.5, side - 1, side - 1, 1);
+    this.frame("line", 0.5, 0.5, side - 1, side - 1, 1);
     const share = (...states) => Math.round(100 / (rows * columns) *
       states.reduce((sum, state) => sum + (counts[state] || 0), 0)) + "%";
     this.say((replay.heads > 1 ? `head ${head}: ` : "") +
              `${share("made", "at work", "masked")} made`);
-    this.label = `Tiles of S of head ${head}: ${share("made", "at work")} made, ` +
+    this.canvas.ariaLabel = `Tiles of S of head ${head}: ${share("made", "at work")} made, ` +
       `${share("masked")} made in vain, ${share("skipped")} skipped`;
   }
 

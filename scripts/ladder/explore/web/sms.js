@@ -16,36 +16,25 @@ class SmsView extends View {
   }
 
   draw({ block: shown, now }) {
-    const { run } = this.pane, { context, width, height } = sheet(this.canvas);
-    const at = (t) => (t - explorer.first) / (explorer.last - explorer.first) * width;
-    const lane = height / run.lanes, gap = lane > 4 ? 1 : 0, h = lane - gap;
-    this.hits = [];
-    context.font = "10px system-ui, sans-serif";
+    this.clear();
+    const { run } = this.pane, { first, last, sms } = explorer;
+    const at = (t) => (t - first) / (last - first) * this.width;
+    const lane = this.height / run.lanes, h = Math.max(1, lane - 1);
     for (const block of run.blocks) {
-      const x = at(block.from), y = block.sm * lane, w = Math.max(1, at(block.to) - x - gap);
-      this.hit(block, x, y, w, lane);
-      box(context, block.launch.multiplies ? palette.accent : palette.soft, x, y, w, h,
-          block.to <= now ? 0.25 : block.from <= now ? 0.75 : 0.45);
-      const { kernel } = block.launch, does = block.part || block.work || kernel;
-      const text = h > 9 && [this.pane.name(block), `${kernel}: ${does}`, does, kernel].find(
-        (one) => context.measureText(one).width < w - 6);
-      if (text) write(context, text, x + 3, y + h / 2, w);
-      if (block === shown) {
-        frame(context, palette.ink, x + 0.5, y + 0.5, Math.max(2, w - 1), Math.max(2, h - 1), 1);
-      }
+      const x = at(block.from), y = block.sm * lane, w = Math.max(1, at(block.to) - x - 1);
+      this.bar(block, block.launch.multiplies ? "accent" : "soft", x, y, w, h,
+               block.to <= now ? 0.25 : block.from <= now ? 0.75 : 0.45,
+               h > 9 && w > 60 ? this.pane.name(block) : "");
+      if (block === shown) this.frame("ink", x + 0.5, y + 0.5, w - 1, h - 1, 1);
     }
-    box(context, palette.now, Math.min(width - 2, at(now)), 0, 2, height);
+    this.box("now", Math.min(this.width - 2, at(now)), 0, 2, this.height);
     const atWork = run.blocks.filter((block) => block.from <= now && block.to > now);
-    this.say(`${atWork.length} at work on ${explorer.sms} SM${explorer.sms > 1 ? "s" : ""}` +
-             this.why());
-    this.label = "Blocks at work: " +
+    // Of an order that surprises.
+    const [one, two] = run.launches.find(({ multiplies }) => multiplies)?.blocks || [];
+    this.say(`${atWork.length} at work on ${sms} SM${sms > 1 ? "s" : ""}` +
+      (two?.firstRow < one?.firstRow
+        ? "; the last rows of Q first: under a mask they have the most keys" : ""));
+    this.canvas.ariaLabel = "Blocks at work: " +
       (atWork.map((block) => this.words(block)).join("; ") || "none");
-  }
-
-  /// Of an order that surprises.
-  why() {
-    const { blocks } = this.pane.run.launches.find((launch) => launch.multiplies) || { blocks: [] };
-    return blocks.length > 1 && blocks[0].Q && blocks[1].Q && blocks[0].Q[0][0] > blocks[1].Q[0][0]
-      ? "; the last rows of Q first: under a mask they have the most keys" : "";
   }
 }

@@ -8,30 +8,7 @@ function scaled(value, unit) {
 }
 const exactly = (value, unit) => Math.round(value).toLocaleString("en") + (unit ? " " + unit : "");
 const range = ([first, last]) => first === last ? `${first}` : `${first}–${last}`;
-const ranges = (all) => all.length > 3 ? `${range(all[0])}, …, ${range(all.at(-1))}`
-  : all.map((one) => range(one)).join(", ");
-
-/// Rows of an array in words; partial results have rows for each part.
-function rowsInWords(array, [first, last]) {
-  let part = "";
-  if (array.parts > 1) {
-    const each = array.rows / array.parts;
-    const whose = [first, last].map((row) => Math.floor(row / each));
-    part = `part${whose[0] === whose[1] ? "" : "s"} ${range(whose)}, `;
-    [first, last] = whose[0] === whose[1] ? [first % each, last % each] : [0, each - 1];
-  }
-  return part + (first === last ? `row ${first}` : `rows ${first} to ${last}`);
-}
-
-// What an engine does beside the warps.
-const BESIDE = { read: "cp.async", tma_load: "TMA", bulk_load: "TMA", tma_store: "TMA stores",
-                 bulk_add: "TMA additions", wgmma: "tensor cores" };
-
-/// Who does what an event starts; a load is named by its array.
-function engineOf(e) {
-  const engine = e.lands === undefined ? undefined : BESIDE[e.what];
-  return engine === "TMA" ? `TMA ${e.name}` : engine;
-}
+const rowsInWords = (rows) => (rows[0] === rows[1] ? "row " : "rows ") + range(rows);
 
 const AMOUNTS = [["matmul_flops", "matmul FLOPs"], ["exp_count", "exponentials"],
                  ["other_flops", "other FLOPs"], ["sram_read_bytes", "B read from shared memory"],
@@ -39,12 +16,11 @@ const AMOUNTS = [["matmul_flops", "matmul FLOPs"], ["exp_count", "exponentials"]
 
 /// What an event is, without who does it and where.
 function deed(e) {
-  const { what, name } = e, rows = rowsOf(e);
+  const { what, name, rows } = e;
   const amounts = AMOUNTS.filter(([key]) => e.counts[key])
     .map(([key, unit]) => exactly(e.counts[key], unit)).join(", ");
-  const also = amounts && ` (${amounts})`;
   const moved = `${exactly(e.bytes || 0, "B")} of ${name}` +
-    (rows ? `, ${rowsInWords(e.run.array(name), rows)}` : "");
+    (rows ? `, ${rowsInWords(rows)}` : "");
   const words = {
     read: `reads ${moved}${e.kind === "copy" ? " into shared memory" : ""}`,
     write: `writes ${moved}`,
@@ -66,15 +42,14 @@ function deed(e) {
     store: `stores to ${name} in shared memory` +
       (e.source ? `, what it read of ${e.source}` : ""),
     zeros: "fills shared memory with zeros",
+    compute: "computes",
     exit: "is done",
   }[what];
-  if (what === "compute") return amounts ? `computes: ${amounts}` : "computes";
-  return (words || `runs ${what}`) + also;
+  return (words || `runs ${what}`) + (amounts && ` (${amounts})`);
 }
 
 function sentence(e) {
-  const part = e.block.part ? ` (${e.block.part})` : "";
-  return `${e.launch.kernel}, block ${e.block.number}${part}, warp ${e.warp} ${deed(e)}` +
+  return `${e.launch.kernel}, block ${e.block.number}, warp ${e.warp} ${deed(e)}` +
     (e.file ? ` · ${e.file}:${e.line}` : "");
 }
 
@@ -92,8 +67,7 @@ function meetingOf(e, now) {
   }
   const all = (here) => Object.entries(here)
     .map(([who, times]) => times > 1 ? `${who} × ${times}` : who).join(", ") || "nobody";
-  const waiting = run.events.filter((w) =>
-    w.awaits === e.awaits && w.from <= now && w.to > now)
+  const waiting = run.events.filter((w) => w.awaits === e.awaits && w.from <= now && w.to > now)
     .map((w) => w.warp).sort((a, b) => a - b).join(", ");
   return !parts.length ? " — nothing was under way."
     : ` — ${title}. Arrived: ${all(come.true)}. Missing: ${all(come.false)}.` +
