@@ -55,8 +55,9 @@ class Timeline extends View {
     this.rows = block ? rowsOfBlock(block) : [];
     this.canvas.parentElement.style.minHeight = `${TOP + LEAST * this.rows.length}px`;
     this.clear();
-    this.canvas.ariaLabel = "Warps and engines" + (block ? ` of ${this.pane.name(block)}` : ": none");
-    this.say(block ? `SM ${block.sm}: ${this.pane.name(block)}` : "");
+    const name = block ? this.pane.name(block) : "none";
+    this.canvas.ariaLabel = `Warps and engines of ${name}`;
+    this.say(block ? `SM ${block.sm}: ${name}` : "");
     if (!block) return;
     const each = clamp((this.height - TOP) / this.rows.length, LEAST, 32);
     this.rows.forEach((row, i) => Object.assign(row, { y: TOP + i * each, height: each }));
