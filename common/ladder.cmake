@@ -14,6 +14,11 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# -O1: -O2 takes half as long again to compile, for programs that are a fifteenth faster. With line
+# tables, by which --trace finds the lines of a kernel: of DWARF 4, because addr2line does not find
+# what clang inlined in those of DWARF 5.
+set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1 -gdwarf-4 -DNDEBUG")
+set(hot $<$<CONFIG:Release>:-O3>)  # for what most of a run's time goes to
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
 include(CheckIncludeFileCXX)
@@ -122,10 +127,11 @@ if(LADDER_PLANTED)
   target_include_directories(ladder_flags INTERFACE ${LADDER_PLANTED}/common)
 endif()
 target_include_directories(ladder_flags INTERFACE ${CMAKE_SOURCE_DIR}/common)
-target_compile_definitions(ladder_flags INTERFACE LADDER_VERSION="${PROJECT_VERSION}")
+target_compile_definitions(ladder_flags INTERFACE LADDER_VERSION="${PROJECT_VERSION}"
+  $<$<COMPILE_LANGUAGE:CXX>:LADDER_SIM>)
 target_compile_options(ladder_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers
-    -ffp-contract=off>
+    -Wno-unknown-pragmas -ffp-contract=off>
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo
     -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-ffp-contract=off>)
 target_link_libraries(ladder_flags INTERFACE ${fmt} Threads::Threads)
@@ -151,6 +157,12 @@ if(LADDER_SANITIZE)
   target_link_options(ladder_flags INTERFACE -fsanitize=address,undefined)
 endif()
 
+# What most C++ sources include is parsed once, or it would be a second of each one's compilation.
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/stubs/none.cpp CONTENT "" @ONLY)
+add_library(headers OBJECT ${CMAKE_BINARY_DIR}/stubs/none.cpp)
+target_link_libraries(headers PRIVATE ladder_flags)
+target_precompile_headers(headers PRIVATE <machine/machine.h> <fmt/format.h>)
+
 # In the list of sources of that name, the copies there are take their place.
 function(ladder_planted name)
   set(sources)
@@ -168,6 +180,7 @@ file(GLOB sim_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/common/machine/sim/*
 ladder_planted(sim_sources)
 add_library(ladder_sim STATIC ${sim_sources})
 target_link_libraries(ladder_sim PUBLIC ladder_flags)
+target_compile_options(ladder_sim PRIVATE ${hot})
 
 if(LADDER_GPU)
   file(GLOB gpu_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/common/machine/gpu/*.cpp
@@ -199,23 +212,33 @@ list(FILTER harness_sources EXCLUDE REGEX "/main\\.cpp$")
 ladder_planted(harness_sources)
 add_library(ladder_harness STATIC ${harness_sources})
 target_link_libraries(ladder_harness PUBLIC ladder_sim ladder_gpu)
+target_precompile_headers(ladder_harness REUSE_FROM headers)
+set_source_files_properties(${CMAKE_SOURCE_DIR}/common/harness/reference.cpp PROPERTIES
+  COMPILE_OPTIONS "${hot}" SKIP_PRECOMPILE_HEADERS ON)
 add_library(ladder_main OBJECT ${CMAKE_SOURCE_DIR}/common/harness/main.cpp)
 target_link_libraries(ladder_main PUBLIC ladder_flags)
+target_precompile_headers(ladder_main REUSE_FROM headers)
 
-set(compiles_sooner $<$<CONFIG:Release>:-O1>)  # for code that does not run for long
-# How the sim's kernels are compiled. With line tables, by which --trace finds the lines of a kernel:
-# of DWARF 4, because addr2line does not find what clang inlined in those of DWARF 5. -O1: -O2 takes
-# half as long again to compile, for programs that are a fifteenth faster.
-add_library(sim_flags INTERFACE)
-target_compile_definitions(sim_flags INTERFACE LADDER_SIM)
-target_compile_options(sim_flags INTERFACE -Wno-unknown-pragmas -gdwarf-4
-  $<$<NOT:$<CONFIG:Debug,RelWithDebInfo>>:-g1> ${compiles_sooner})
-target_link_libraries(sim_flags INTERFACE ladder_flags)
-# What all of them include is parsed once, or it would be a second of each one's compilation.
-file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/stubs/none.cpp CONTENT "" @ONLY)
-add_library(sim_headers OBJECT ${CMAKE_BINARY_DIR}/stubs/none.cpp)
-target_link_libraries(sim_headers PRIVATE sim_flags)
-target_precompile_headers(sim_headers PRIVATE <machine/machine.h>)
+# In the list of sources of that name, one source takes the place of all that are not for Hopper: most
+# of a compilation by nvcc is that of the headers. Each is in a namespace of its own within gpu.
+function(ladder_together list name)
+  set(all ${${list}})
+  list(FILTER all EXCLUDE REGEX "/hopper/")
+  list(LENGTH all count)
+  if(count LESS 2)
+    return()
+  endif()
+  list(REMOVE_ITEM ${list} ${all})
+  file(GLOB headers ${CMAKE_SOURCE_DIR}/common/tile/*.h)
+  list(TRANSFORM headers REPLACE "(.+)" "#include \"\\1\"\n")
+  list(JOIN headers "" text)
+  foreach(path ${all})
+    get_filename_component(step ${path} NAME_WE)
+    string(APPEND text "#undef MACHINE\n#define MACHINE gpu::step_${step}\n#include \"${path}\"\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/stubs/${name}.cu CONTENT "${text}" @ONLY)
+  set(${list} ${${list}} ${CMAKE_BINARY_DIR}/stubs/${name}.cu PARENT_SCOPE)
+endfunction()
 
 # ladder_kernels(NAME file.cu …): object libraries NAME_sim and, with CUDA, NAME_gpu. The sim's
 # sources are stubs that include the file, because a source has one LANGUAGE in all its targets.
@@ -235,10 +258,13 @@ function(ladder_kernels name)
     list(APPEND sources ${path})
   endforeach()
   add_library(${name}_sim OBJECT ${stubs})
-  target_link_libraries(${name}_sim PUBLIC sim_flags)
-  target_precompile_headers(${name}_sim REUSE_FROM sim_headers)
+  target_link_libraries(${name}_sim PUBLIC ladder_flags)
+  target_precompile_headers(${name}_sim REUSE_FROM headers)
   set(objects $<TARGET_OBJECTS:${name}_sim>)
   if(LADDER_GPU)
+    if(compiles_only)
+      ladder_together(sources ${name})
+    endif()
     add_library(${name}_gpu OBJECT ${sources})
     set_source_files_properties(${sources} PROPERTIES LANGUAGE CUDA)
     list(FILTER sources EXCLUDE REGEX "/hopper/")

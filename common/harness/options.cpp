@@ -118,19 +118,6 @@ void read(const Given& given, Options& options) {
   }
 }
 
-/// What a step of the rung must have for the rung's program to take an option.
-struct Requirement {
-  const char* text;  // completes "needs a step …"
-  bool (*met_by)(const Variant&);
-};
-
-const Requirement kTiles{"with tile sizes to choose from",
-                         [](const Variant& v) { return !v.tiles.empty(); }};
-const Requirement kDeterministic{"whose gradients have the same bits on every run",
-                                 [](const Variant& v) { return v.deterministic; }};
-const Requirement kSettings{"with settings", [](const Variant& v) { return !v.settings.empty(); }};
-const Requirement kBaseline{"with a library baseline", [](const Variant& v) { return v.baseline; }};
-
 enum class About { run, sim, shape };
 
 struct OptionSpec {
@@ -139,7 +126,6 @@ struct OptionSpec {
   const char* help = nullptr;   // one line
   void (*read)(const Given&, Options&) = nullptr;  // null: it ends the program
   About about = About::run;
-  const Requirement* needs = nullptr;  // null: every rung takes it
 };
 
 /// Every option of every rung, in the order of --help.
@@ -172,16 +158,16 @@ const OptionSpec kOptions[] = {
      "one or several (A,B) of those below (default: the last so marked that runs)",
      read<&Options::variant>},
     {"block-q", "BR", "rows of Q in a tile of the forward pass (default: the step's choice)",
-     read<&TileRequest::block_q>, About::run, &kTiles},
+     read<&TileRequest::block_q>},
     {"block-kv", "BC", "rows of K, V in a tile of the forward pass (default: the step's choice)",
-     read<&TileRequest::block_kv>, About::run, &kTiles},
+     read<&TileRequest::block_kv>},
     {"set", "NAME=VALUE,...",
      "a step's own settings, listed with it below (default: the first of each)",
-     read<&TileRequest::settings>, About::run, &kSettings},
+     read<&TileRequest::settings>},
     {"deterministic", nullptr, "gradients with the same bits on every run (default: no)",
-     read<&Options::deterministic>, About::run, &kDeterministic},
+     read<&Options::deterministic>},
     {"baseline", "NAME", "also time a library baseline on the GPU (default: none)",
-     read<&Options::baseline>, About::run, &kBaseline},
+     read<&Options::baseline>},
     {"check", "HOW", "full, sampled or off (default: full if under about 1 s, else sampled)",
      read<&Options::check>},
     {"On the sim"},
@@ -210,12 +196,6 @@ const OptionSpec* find_option(std::string_view given) {
   for (const OptionSpec& spec : kOptions)
     if (spec.help && given.starts_with("--") && given.substr(2) == spec.name) return &spec;
   return nullptr;
-}
-
-bool takes(const std::string& rung, const OptionSpec& spec) {
-  return !spec.needs || std::any_of(variants().begin(), variants().end(), [&](const Variant& v) {
-    return v.rung == rung && spec.needs->met_by(v);
-  });
 }
 
 // ------------------------------------------------------------------------------------------- help
@@ -262,18 +242,10 @@ std::string help_text(const std::string& rung) {
       "Runs one variant of this rung on one workload, checks the result against a float64\n"
       "reference, and reports its HBM traffic and, on a GPU, its time.\n",
       rung);
-  std::string elsewhere;
-  for (const OptionSpec& spec : kOptions) {
-    const std::string name = fmt::format("--{} {}", spec.name, spec.value ? spec.value : "");
-    if (!spec.help)
-      text += fmt::format("\n{}\n", spec.name);
-    else if (takes(rung, spec))
-      text += row(name, spec.help);
-    else
-      elsewhere += row(name, fmt::format("needs a step {}", spec.needs->text));
-  }
-  if (!elsewhere.empty())
-    text += "\nOptions of other rungs, and what they need of a rung\n" + elsewhere;
+  for (const OptionSpec& spec : kOptions)
+    text += spec.help
+                ? row(fmt::format("--{} {}", spec.name, spec.value ? spec.value : ""), spec.help)
+                : fmt::format("\n{}\n", spec.name);
   std::string baselines;
   for (const Variant& v : variants())
     if (v.rung == rung && v.baseline && find_baseline(rung, v.name) == &v)
@@ -313,9 +285,6 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
     const std::string_view element = argv[i], given = element.substr(0, element.find('='));
     const OptionSpec* spec = find_option(given);
     if (!spec) bad_usage("unknown option '{}'; --help lists all", given);
-    if (!takes(rung, *spec))
-      bad_usage("{} does not take {}, which needs a step {}; leave it out", rung, given,
-                spec->needs->text);
     const char* value = given != element ? argv[i] + given.size() + 1 : nullptr;
     if (!spec->value && value) bad_usage("{} takes no value, but '{}' was given", given, element);
     if (spec->value && !value && i + 1 < argc && std::strncmp(argv[i + 1], "--", 2) != 0)
@@ -356,8 +325,7 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
 
   if (!problem.Hk) problem.Hk = problem.H;
   if (!problem.N_kv) problem.N_kv = problem.N;
-  derive_scale(options);
-  check_sizes(problem);
+  complete(options);
   return options;
 }
 
@@ -369,12 +337,9 @@ std::vector<Options> each_variant(const Options& options) {
   return each;
 }
 
-void derive_scale(Options& options) {
+void complete(Options& options) {
   Problem& p = options.problem;
   p.scale = options.scale.value_or(static_cast<float>(1 / std::sqrt(static_cast<double>(p.d))));
-}
-
-void check_sizes(const Problem& p) {
   if (p.d < 8 || p.d > 256 || p.d % 8 != 0)
     bad_usage("head-dim {}: give a multiple of 8 from 8 to 256", p.d);
   if (p.Hk < 1 || p.H % p.Hk != 0)

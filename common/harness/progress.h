@@ -2,7 +2,6 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -13,22 +12,14 @@
 
 namespace ladder {
 
-/// Lives as long as the step. On a terminal the seconds count up in place and the line goes away
-/// at the end; elsewhere it is one line.
+/// Lives as long as the step.
 class Progress {
  public:
   explicit Progress(const std::string& step) {
     if (host_cores() == 1) return;  // such a program has one thread, for debuggers and qemu
     shown_ = std::async(std::launch::async, [step, over = over_.get_future()] {
-      const auto lasts = [&](int seconds) {
-        return over.wait_for(std::chrono::seconds(seconds)) == std::future_status::timeout;
-      };
-      if (!lasts(2)) return;
-      if (!isatty(STDERR_FILENO)) return fmt::print(stderr, "{} …\n", step);
-      int seconds = 2;
-      do fmt::print(stderr, "\r{} … {} s\033[K", step, seconds++);
-      while (lasts(1));
-      fmt::print(stderr, "\r\033[K");
+      if (over.wait_for(std::chrono::seconds(2)) == std::future_status::timeout)
+        fmt::print(stderr, "{} …\n", step);
     });
   }
   ~Progress() { over_.set_value(); }

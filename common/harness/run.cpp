@@ -68,7 +68,6 @@ void count_dram(Device& device, const std::vector<std::function<void()>>& works,
       const DramReport dram = device.dram(works[i]);
       r.dram = dram.all;
       for (auto& kernel : r.kernels) kernel.dram = dram.kernels.at(kernel.name);
-      if (r.options.verbose) fmt::print(stderr, "{}\n", dram.source);
     }
   } catch (const Error& e) {
     if (e.status != Exit::no_device) throw;
@@ -84,6 +83,11 @@ const Inputs& inputs_of(Workload& workload, Options& options, bool backward) {
   }
   options.problem = *workload.problem;
   return workload.inputs;
+}
+
+[[noreturn]] void no_such_gradients(const std::string& of) {
+  bad_usage("--deterministic: no gradients of {} have the same bits on every run; leave it out",
+            of);
 }
 
 }  // namespace
@@ -135,9 +139,7 @@ Variant choose_variant(const Options& options, const DeviceInfo& device) {
                               "--device sim runs it on the CPU",
                               v.name, v.needed_capability(), device.name,
                               device.compute_capability / 10, device.compute_capability % 10));
-    if (options.deterministic && !v.deterministic)
-      bad_usage("--deterministic: the gradients of {} differ from run to run; leave one out",
-                v.name);
+    if (options.deterministic && !v.deterministic) no_such_gradients(v.name);
   }
   for (auto v = all.rbegin(); v != all.rend() && options.variant.empty(); ++v) {
     if (!v->runs_on(device)) continue;
@@ -145,7 +147,7 @@ Variant choose_variant(const Options& options, const DeviceInfo& device) {
     if (!options.deterministic && v->is_default && candidates.empty())
       candidates = back_to_the_first(*v);
   }
-  if (candidates.empty()) throw std::logic_error("no variant is linked for this device");
+  if (candidates.empty()) no_such_gradients(all.front().rung);
 
   const auto has_tile = [&](const Variant* v) {
     return asked.any() || std::any_of(v->tiles.begin(), v->tiles.end(),
@@ -211,14 +213,14 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
     baseline = find_baseline(variant.rung, options.baseline);
     baseline_plan = baseline->plan(p, device.info(), {});  // fails before the work, if it must
   }
-  const auto require = [&] {
-    const Plans plans = plan_run(variant, options, device.info());
-    require_memory(variant, p, plans, device.info());
+  const auto planned = [&] {
+    Plans made = plan_run(variant, options, device.info());
+    require_memory(variant, p, made, device.info());
+    return made;
   };
-  if (options.load.empty()) require();  // before the host fills its memory with them
+  if (options.load.empty()) planned();  // before the host fills its memory with the inputs
   const Inputs& inputs = inputs_of(shared, options, has_backward);
-  if (!options.load.empty()) require();
-  const Plans plans = plan_run(variant, options, device.info());
+  const Plans plans = planned();
   for (const Plan* plan : {&plans.forward, &plans.backward})
     if (options.verbose && !plan->note.empty()) fmt::print(stderr, "{}\n", plan->note);
 
@@ -255,11 +257,11 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
     Report r{.rung = variant.rung,
              .variant = variant.name,
              .direction = direction,
-             .deterministic = variant.deterministic};
-    r.options = options;
-    r.device = device.info();
-    r.plan = plan;
-    r.model = model;
+             .deterministic = variant.deterministic,
+             .options = options,
+             .device = device.info(),
+             .plan = plan,
+             .model = model};
     for (const auto& array : plan.workspace) r.workspace_bytes += array.bytes;
     const Progress progress(fmt::format("running {} {}{} on {}", variant.rung, variant.name,
                                         r.backward() ? " backward" : "", device.info().name));
@@ -343,14 +345,14 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
     // On the arrays as the variant left them: P holds probabilities, as it does for the variant's
     // own product. (Numbers matter: a GPU runs faster on zeros, or on a P that was never made.)
     const auto work = [&] { baseline->forward(p, baseline_plan, arrays); };
-    const int64_t workspace_bytes = reports.front().workspace_bytes;
-    Report& r = reports.emplace_back(
-        Report{.rung = variant.rung, .variant = baseline->name, .direction = "fwd"});
-    r.options = options;
-    r.device = device.info();
-    r.workspace_bytes = workspace_bytes;
-    r.kernels = device.run(variant.rung, work);
-    measure(r, work);
+    reports.push_back({.rung = variant.rung,
+                       .variant = baseline->name,
+                       .direction = "fwd",
+                       .options = options,
+                       .device = device.info(),
+                       .kernels = device.run(variant.rung, work),
+                       .workspace_bytes = reports.front().workspace_bytes});
+    measure(reports.back(), work);
   }
   for (const Report& r : reports)
     if (options.verbose) print_occupancy(r);

@@ -63,7 +63,6 @@ struct DramCounts {
 struct DramReport {
   DramCounts all;
   std::map<std::string, DramCounts> kernels;
-  std::string source;  // what counted, and what was subtracted, for --verbose
 };
 
 /// How a kernel's blocks fill a GPU.
@@ -118,8 +117,6 @@ class Device {
   /// Error(no_device) when memory is short.
   virtual Array* allocate(const std::string& name, int64_t bytes) = 0;
   virtual void release(Array* array) noexcept = 0;
-  /// Fills with 0xFF again; on the sim the bytes also count as never written.
-  virtual void poison(Array& array) = 0;
   virtual void upload(Array& array, const void* host) = 0;  // array.bytes bytes
   virtual void download(void* host, const Array& array) = 0;
 

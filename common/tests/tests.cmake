@@ -8,7 +8,6 @@ function(ladder_test name)
   cmake_parse_arguments(arg "" "" "SOURCES;PROPERTIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
-  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${compiles_sooner}>)
   target_link_libraries(${name} PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
   if(arg_PROPERTIES)
@@ -30,8 +29,7 @@ foreach(name sim/sim_test sim/races_test sim/hopper_faults_test sim/hopper_copie
   ladder_test(${program} SOURCES ${tests}/${name}.cpp PROPERTIES LABELS asan)
 endforeach()
 foreach(name sim_test races_test hopper_faults_test hopper_copies_test)
-  target_link_libraries(${name} PRIVATE sim_flags)
-  target_precompile_headers(${name} REUSE_FROM sim_headers)
+  target_precompile_headers(${name} REUSE_FROM headers)
 endforeach()
 
 if(LADDER_GPU)
@@ -71,11 +69,10 @@ add_library(planted OBJECT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
   ${CMAKE_BINARY_DIR}/stubs/02_safe_softmax/attention.cu.cpp)
 target_include_directories(planted PRIVATE ${CMAKE_BINARY_DIR}/planted)
 target_compile_options(planted PRIVATE -w)
-target_link_libraries(planted PRIVATE sim_flags)
-target_precompile_headers(planted REUSE_FROM sim_headers)
+target_link_libraries(planted PRIVATE ladder_flags)
+target_precompile_headers(planted REUSE_FROM headers)
 add_library(planted_tests OBJECT ${tests}/suite/broken_test.cpp ${tests}/harness/reference_test.cpp)
 target_include_directories(planted_tests PRIVATE ${CMAKE_BINARY_DIR}/planted)
-target_compile_options(planted_tests PRIVATE ${compiles_sooner})
 target_link_libraries(planted_tests PUBLIC ladder_flags GTest::gtest)
 add_dependencies(planted_tests planted)
 
@@ -105,7 +102,6 @@ file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/broken/bin)
 file(CREATE_LINK ../broken_rung ${CMAKE_BINARY_DIR}/broken/bin/01_tiled_matmul SYMBOLIC)
 
 add_library(suite OBJECT ${tests}/suite/suite_test.cpp)
-target_compile_options(suite PRIVATE ${compiles_sooner})
 target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
 function(ladder_rung_tests rung objects)
   add_executable(${rung}_test $<TARGET_OBJECTS:suite> ${objects})
@@ -123,7 +119,7 @@ endfunction()
 
 # What is the same for every rung.
 add_test(NAME cli COMMAND Python3::Interpreter ${tests}/harness/cli_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Options Traces -v)
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Options -v)
 set_tests_properties(cli PROPERTIES RESOURCE_LOCK gpu)  # its counters are one program's at a time
 add_test(NAME cli_files COMMAND Python3::Interpreter ${tests}/harness/cli_files_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward -v)

@@ -55,31 +55,19 @@ class Browser:
         message = {"id": self.last, "method": method, "params": parameters, **self.session}
         self.pipe.sendall(json.dumps(message).encode() + b"\0")
         while True:
-            answer = self.receive()
-            if answer.get("id") != self.last:
-                self.note(answer)
-            elif "error" in answer:
-                raise RuntimeError(f"{method}: {answer['error']}")
-            else:
+            while b"\0" not in self.buffer:
+                piece = self.pipe.recv(1 << 20)
+                if not piece:
+                    raise RuntimeError("the browser has ended")
+                self.buffer += piece
+            text, _, self.buffer = self.buffer.partition(b"\0")
+            answer = json.loads(text)
+            if answer.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
+                self.errors.append(answer["params"])
+            if answer.get("id") == self.last:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']}")
                 return answer["result"]
-
-    def receive(self):
-        while b"\0" not in self.buffer:
-            piece = self.pipe.recv(1 << 20)
-            if not piece:
-                raise RuntimeError("the browser has ended")
-            self.buffer += piece
-        message, _, self.buffer = self.buffer.partition(b"\0")
-        return json.loads(message)
-
-    def note(self, event):
-        """Keeps what a page throws or complains of."""
-        if event.get("method") == "Runtime.exceptionThrown":
-            detail = event["params"]["exceptionDetails"]
-            self.errors.append(detail.get("exception", {}).get("description", detail["text"]))
-        elif event.get("method") == "Log.entryAdded":
-            if event["params"]["entry"]["level"] == "error":
-                self.errors.append(event["params"]["entry"]["text"])
 
     def size(self, width, height, scale=1):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,

@@ -221,10 +221,9 @@ class Measuring(Scratch):
         for part, program, environment, said, status in (
                 (clock, PROGRAM, {"OLD": "1"}, "05_flash_v2: producer needs a Hopper GPU",
                  NO_DEVICE),
-                (profile, NCU, {"LACKS": lacking}, f"ncu has no {lacking} here", NO_DEVICE),
+                (profile, NCU, {"LACKS": lacking}, f"profile.py, '{lacking}'", NO_DEVICE),
                 (profile, NCU, {"SAYS": "==ERROR== ERR_NVGPUCTRPERM"},
-                 "may not read the GPU's counters", NO_DEVICE),
-                (profile, NCU, {"SAYS": "==ERROR== Failed"}, "05_flash_v2 failed", 1)):
+                 "05_flash_v2 failed:\n\n==ERROR== ERR_NVGPUCTRPERM", 1)):
             with self.subTest(said), self.assertRaises(Stop) as stop:
                 self.measured(part, program, **environment)
             self.assertIn(said, str(stop.exception))

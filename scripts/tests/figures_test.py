@@ -1,104 +1,118 @@
-"""Tests of the figures, over the committed measurements as each test changes them (committed.py).
+"""Tests of the figures and tables that scripts/figures draws and writes, over the committed
+measurements as each test changes them, in memory. That those figures and tables themselves are as
+they were, results_test sees.
 
 Run alone: python3 scripts/tests/figures_test.py
 """
 
 import importlib.util
 import json
-import math
 import os
 import pickle
-import shutil
 import unittest
 import unittest.mock
 
-from base import RESULTS, ROOT, SCRIPTS, Scratch, like
-from committed import COMMITTED, GPU, OTHER, PICKLED, Changed
-from ladder.figures import names, style
-from ladder.figures.gallery import FIGURES, digest
-from ladder.figures.pages import TABLES
+from base import RESULTS, SCRIPTS, Scratch, like, read
+from ladder.console import Stop
+from ladder.figures import measured, names, style
+from ladder.figures.command import renewed
+from ladder.figures.gallery import FIGURES, TABLES, digest, figure_data, table
+from ladder.figures.measured import Files, of_the_paper
+from ladder.figures.memory import steps
+from ladder.files import course_pages, newest_measured
+
+GPU = os.path.basename(newest_measured())
+COMMITTED = {name: json.loads(read(RESULTS, name)) for name in os.listdir(RESULTS)
+             if name.endswith(".json")}
+OTHER = next(name for name in COMMITTED if name not in (GPU, "sim.json")
+             and "gpu" in COMMITTED[name].get("machine", ()))
+PICKLED = pickle.dumps(COMMITTED)  # copied ten times as fast
+
+
+class Changed(Scratch):
+    """self.data: {name: the file}, to be changed; self.gpu, self.other and self.sim are three of
+    them."""
+
+    def setUp(self):
+        super().setUp()
+        self.as_it_was()
+        patch = unittest.mock.patch.multiple(
+            measured, read_json=lambda path, missing=None: self.data.get(
+                os.path.basename(path), missing),
+            newest_measured=lambda _, but: next(
+                (name for name in (GPU, OTHER) if name in self.data
+                 and self.data[name]["machine"]["gpu"] != but), None))
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def as_it_was(self):
+        self.data = pickle.loads(PICKLED)
+        self.gpu, self.other, self.sim = (self.data[name] for name in (GPU, OTHER, "sim.json"))
+
+    def drop(self, of, which):
+        """Drops the records, with their commands, for which `which` holds."""
+        pairs = [(c, r) for c, r in zip(of["commands"], of["records"]) if not which(c, r)]
+        of["commands"], of["records"] = map(list, zip(*pairs)) if pairs else ([], [])
+
+    def records(self, of=None, **wanted):
+        return [r for r in (of or self.gpu)["records"] if like(r, **wanted)]
+
+    def figures(self, name=GPU):
+        """The data of those that have some."""
+        return {name: data for name, data in figure_data(Files(name)).items() if data}
+
+    def table(self, name):
+        return table(Files(GPU), name)
 
 
 class Figures(Changed):
     def test_what_is_not_measured_is_left_out(self):
         """(what is taken away, the figures that go, the tables that have nothing)"""
-        def without(of=GPU, **wanted):
-            return lambda: self.drop(self.data[of], lambda c, r: like(r, **wanted))
-
-        def having(option, *names):
-            return lambda: [self.drop(self.data[of], lambda c, r: option in c) for of in names]
+        def without(which, *of):
+            return lambda: [self.drop(self.data[name], which) for name in of or [GPU]]
 
         two = "two_gpus", "two_gpus_kernels two_gpus_steps"
         fp16 = "sm90_beside_cudnn_fp16 backward_beside_cudnn_fp16"
         for change, figures, tables in (
-                (lambda: self.gpu.update(peers=[p for p in self.gpu["peers"]
-                                                if p["variant"] != "cudnn"]), "", fp16),
                 (lambda: self.gpu.update(peers=[]), "decode",
                  "peers decode mma_beside_flash mma_backward_beside_flash " + fp16),
-                (lambda: self.gpu.update(ceilings=None), "roofline two_gpus shared_roof", two[1]),
-                (lambda: self.gpu.update(skipped=[]), "", ""),
-                (without(rung="00_naive"), "", ""),
-                (without(rung="06_backward"), "tflops_bwd tflops_both shared_roof",
+                (lambda: self.gpu.update(ceilings=None), "roofline two_gpus shared_roof",
+                 "fp8_times " + two[1]),
+                (without(lambda c, r: r["rung"] == "02_safe_softmax"), "", ""),
+                (without(lambda c, r: r["rung"] == "06_backward"),
+                 "tflops_bwd tflops_both shared_roof",
                  "mma_backward_beside_flash backward_beside_others backward_beside_cudnn_fp16 "
                  "training_beside_others"),
-                (without(rung="05_flash_v2"), "decode",
+                (without(lambda c, r: r["rung"] == "05_flash_v2"), "decode",
                  "decode fp8_times hopper_steps mma_beside_flash sm90_beside_cudnn "
                  "sm90_beside_cudnn_fp16"),
-                (without(variant="split_kv"), "decode", "decode"),
-                (without(dtype="fp16"), "", fp16),
-                (having("--block", GPU), "", ""),
-                (having("--block", GPU, "sim.json"), "block_size", ""),
-                (having("--check full", GPU), "error", ""),
-                (without("sim.json"), "shared_roof fp8_error", "visits shared_roof fp8_error"),
-                (lambda: self.data.pop("traces.json"), "access pipeline pipeline_bwd", ""),
-                (lambda: self.data.pop("clock.json"), "pipeline_measured", ""),
-                (lambda: self.data.pop("profile.json"), "", "profile"),
-                (lambda: self.data.pop(OTHER), *two),
-                (lambda: self.other.update(ceilings=None), *two), (without(OTHER), *two)):
+                (without(lambda c, r: r["dtype"] == "fp16"), "", fp16),
+                (without(lambda c, r: "--block" in c, GPU, "sim.json"), "block_size", ""),
+                (without(lambda c, r: "--check full" in c), "error", ""),
+                (without(lambda c, r: True, "sim.json"), "shared_roof fp8_error",
+                 "visits shared_roof fp8_error"),
+                (lambda: [self.data.pop(f"{name}.json") for name in (
+                    "traces", "clock", "profile")],
+                 "access pipeline pipeline_bwd pipeline_measured", "profile"),
+                (lambda: self.data.pop(OTHER), *two), (without(lambda c, r: True, OTHER), *two)):
             self.as_it_was()
             change()
-            data = self.figures()
             nothing = {name for name in TABLES if self.table(name).startswith("*Not measured yet")}
             with self.subTest(figures=figures, tables=tables):
-                self.assertEqual(set(FIGURES) - set(data), set(figures.split()))
+                self.assertEqual(set(FIGURES) - set(self.figures()), set(figures.split()))
                 self.assertEqual(nothing, set(tables.split()))
-                self.check(data)
-
-    def check(self, data):
-        """Of every figure: captions, lines of points that a logarithm has, and in each panel a
-        label once, in the colour of its rung."""
-        colours = {step["rung"]: step["colour"] for step in self.sim["steps"] + self.gpu["steps"]}
-        for name, figure in data.items():
-            self.assertTrue(figure["title"] and FIGURES[name].caption)
-            for panel in figure["panels"]:
-                ones = [one for kind in ("bars", "lines", "points", "rows")
-                        for one in panel.get(kind, ())]
-                labels = [one["label"] for one in ones]
-                self.assertEqual(len(set(labels)), len(labels), name)
-                for one in ones:
-                    self.assertEqual(one.get("colour"), colours.get(one["rung"]), name)
-                    self.assertEqual(len(one.get("x", ())), len(one.get("x") and one["y"] or ()))
-                    self.assertTrue(all(0 <= y < math.inf for y in one.get("x") and one["y"] or ()))
 
     def test_which_step_stands_for_a_rung(self):
         """The last that ran, of those that run on this GPU; never one beside the ladder."""
-        def shown():
-            data = self.figures()
-            return ([bar["label"] for panel in data["speedup"]["panels"] for bar in panel["bars"]
-                     if bar["default"] and bar["label"][:2] in "05 06"][::2],
-                    [line["label"] for line in data["tflops_fwd"]["panels"][0]["lines"]
-                     if line["rung"] == "05_flash_v2"])
-
-        self.assertEqual(shown(), (["05 sm90", "06 sm90"], ["05 mma", "05 sm90"]))
         alone = {s["variant"] for s in self.gpu["steps"] if s["exact_architecture"]}
-        self.drop(self.gpu, lambda c, r: r["variant"] in alone)
-        self.assertEqual(shown(), (["05 mma", "06 mma"], ["05 mma"]))
-        self.drop(self.gpu, lambda c, r: r["variant"] == "mma" and r["rung"] == "06_backward"
-                  or r["variant"] == "stored")
+        self.drop(self.gpu, lambda c, r: r["variant"] in (*alone, "stored")
+                  or r["variant"] == "mma" and r["rung"] == "06_backward")
         data = self.figures()
-        self.assertEqual([(bar["label"], bar["default"])
-                          for bar in data["speedup"]["panels"][2]["bars"]],
-                         [("06 deterministic", False)])
+        self.assertEqual([line["label"] for line in data["tflops_fwd"]["panels"][0]["lines"]
+                          if line["rung"] == "05_flash_v2"], ["05 mma"])
+        self.assertEqual([[bar["label"] for bar in panel["bars"] if bar["default"]][-1:]
+                          for panel in data["speedup"]["panels"][1:3]], [["05 mma"], []])
+        self.assertEqual(data["speedup"]["panels"][2]["bars"][0]["label"], "06 deterministic")
         self.assertNotIn("tflops_bwd", data)
 
     def test_a_rung_that_is_added_shows_up(self):
@@ -108,33 +122,22 @@ class Figures(Changed):
         for of in (self.gpu, self.other):
             for command, record in list(zip(of["commands"], of["records"])):
                 if like(record, rung="05_flash_v2", variant="mma"):
-                    of["commands"].append(command.replace("05_flash_v2", "07_toy"))
+                    of["commands"].append(command)
                     of["records"].append({**record, "rung": "07_toy", "variant": "toy"})
         data = self.figures()
-        bar = data["speedup"]["panels"][0]["bars"][-1]
-        self.assertEqual((bar["label"], bar["default"]), ("07 toy", True))
         for name in ("speedup", "tflops_fwd", "traffic", "roofline", "error", "two_gpus"):
-            self.assertIn('"colour": "#abcdef", "place": 7', json.dumps(data[name]), name)
+            self.assertIn('"colour": "#abcdef", "marker": "<"', json.dumps(data[name]), name)
         self.assertIn("03, 05, 07", json.dumps(data["workspace"]))
         self.assertIn("| [07_toy](07_toy/README.md) | `toy` | ", self.table("ladder"))
         self.assertIn("ours is 07's `toy` forward and 06's `sm90` backward.", self.table("peers"))
 
     def test_two_gpus(self):
-        about = self.figures()["two_gpus"]
         # The same whichever of the files is drawn: the GPU with less bandwidth comes first.
-        self.assertEqual(self.figures(OTHER)["two_gpus"], about)
+        self.assertEqual(self.figures(OTHER)["two_gpus"], self.figures()["two_gpus"])
         for record in self.records(rung="02_safe_softmax"):
             record["smem_bytes"] += 1
         self.assertNotIn("02 safe", json.dumps(self.figures()["two_gpus"]))
-        table = self.table("two_gpus_steps")
-        self.assertNotIn("| 02 `safe` |", table)
-        self.assertRegex(table, "not the same in both files: 02 `safe`")
-        # Where DRAM was not counted, times alone.
-        for file in (GPU, OTHER):
-            for record in self.data[file]["records"]:
-                record["dram_read_bytes"] = None
-        self.assertRegex(self.table("two_gpus_steps"), r"\| 00 `naive` \| .* ms \| 1.\d\d \| – \|")
-        self.assertIsNone(self.figures()["two_gpus"]["panels"][0]["rows"][0]["expected"])
+        self.assertRegex(self.table("two_gpus_steps"), "not the same in both files: 02 `safe`")
 
     def test_the_digest_is_of_the_data_and_of_the_code_that_draws_it(self):
         for name, one in FIGURES.items():
@@ -165,6 +168,117 @@ class Figures(Changed):
             plt.close(figure)
 
 
+class Tables(Changed):
+    EVERY = "".join(f"{name}\n<!-- {name}:begin -->\nold\n<!-- {name}:end -->\n" for name in TABLES)
+
+    def test_by_hand(self):
+        """Rates and times that are set: what is made of them."""
+        for record in self.gpu["records"]:
+            if record["rung"] in ("05_flash_v2", "06_backward"):
+                mma = record["variant"] == "mma"
+                record["tflops"] = 300 if not mma else 150 if record["seqlen"] > 512 else 400
+                record["time_ms"] = (2 if mma else 1) * (1 if record["direction"] == "fwd" else 3)
+        for peer in self.gpu["peers"]:
+            peer["tflops"] = 600 if peer["head_dim"] == 64 and peer["causal"] else 240
+            peer["time_ms"] = 2
+        lines = self.table("sm90_beside_cudnn").splitlines()
+        self.assertEqual(lines[2], "| d = 64 | 1.25 · 0.75 |" + " 1.25 · 2.00 |" * 5)
+        self.assertEqual(lines[3], "| d = 64, causal | 0.50 · 0.75 |" + " 0.50 · 2.00 |" * 5)
+        self.assertIn(f"geometric mean {(1.25**3 * 0.5) ** 0.25:.3f} of 24 points, worst 0.500 (d "
+                      "= 64, causal, N = 512), 18 are 1 or more.", lines[-1])
+        self.assertEqual(self.table("training_beside_others").splitlines()[2],
+                         "| d = 64 |" + " 1.00 · 1.00 · 2.00 |" * 6)  # (2 + 2) / (1 + 3)
+        both = next(line for line in self.figures()["tflops_both"]["panels"][0]["lines"]
+                    if line["label"] == "06 mma")
+        self.assertAlmostEqual(both["y"][0], 3.5 * 4 * 512**2 * 64 * 32 * 32 / 8e-3 / 1e12,
+                               places=2)
+
+    def test_what_was_not_in_turn_is_said(self):
+        for peer in self.gpu["peers"]:
+            peer["beside"] = ["05_flash_v2 sm90", "06_backward sm90"]
+        self.assertIn("alternating in one run on the NVIDIA", self.table("peers"))
+        next(peer for peer in self.gpu["peers"] if like(
+            peer, variant="cudnn", direction="bwd", seqlen=8192)).pop("beside")
+        self.assertIn("in one run, but for cuDNN in another, on the", self.table("peers"))
+        for library, turn in (("cuDNN", "in another run"),
+                              ("FlashAttention-2", "each point in turn")):
+            self.assertIn(f"Against {library}, {turn}:", self.table("training_beside_others"))
+
+    def test_what_no_formula_fits_is_a_number(self):
+        for record in self.records(self.sim, rung="00_naive", seqlen=2048):
+            record["kernels"][0]["arrays"]["Q"]["read"] *= 2
+        self.assertRegex(self.table("visits"), r"\| 00 `naive` \| .* \| 4096 at N = 2,048 r \|")
+
+    def test_the_roof_of_shared_memory(self):
+        """By hand: a wgmma m64nNk16 reads 32·N bytes of B and, where A is in shared memory, 2,048
+        of it. The sim's count must be just that; the lesson has the table."""
+        def wgmmas(of_k, n, a_in_shared):
+            return of_k // 16 * (32 * n + 2048 * a_in_shared)
+
+        counted = {(step[1], one["d"]): one for step, one in steps(Files(GPU))}
+        for d, rows, keys in ((64, 128, 128), (128, 64, 128)):
+            # Two consumers: S and dP, dV and dK, dQ. Q, dO, LSE and D arrive, dS is written.
+            plain, transposed = (
+                2 * (2 * wgmmas(d, n, True) + 2 * wgmmas(rows, d, in_shared)
+                     + wgmmas(keys, rows * d // 128, True))
+                for n, in_shared in ((keys * rows // 128, True), (rows, False)))
+            arrive = 2 * rows * d * 2 + 2 * rows * 4 + rows * keys * 2
+            # Each thread reads the floats of its two rows, and P is written; or of its columns; and
+            # dQ is written, and read by TMA.
+            of_rows, of_columns = 2 * 256 * 2 * 4 + rows * keys * 2, 2 * 256 * rows
+            for names, operands, others in (
+                    ("wgmma tma producer", plain, of_rows), ("transposed", transposed, of_columns),
+                    ("bulk_add sm90", transposed, of_columns + 2 * rows * d * 4)):
+                for one in (counted[step, d] for step in names.split()):
+                    self.assertEqual(
+                        (one["tile"], one["cycles"], one["operands"], one["every"]),
+                        ((rows, keys), 5 * 2 * rows * keys * d // 4096, operands,
+                         operands + arrive + others), names)
+
+    def test_claims_are_judged(self):
+        def check(claim, verdict):
+            row = next(line for line in self.table("claims").splitlines() if f'"{claim}"' in line)
+            self.assertEqual(row.rstrip(" |").rpartition("| ")[2], verdict, claim)
+
+        def point(r):
+            return r["seqlen"], r["head_dim"], r["causal"]
+
+        plain = {point(r): r["tflops"] for r in self.records(variant="safe") if of_the_paper(r)}
+        v1, v2 = "04_flash_v1", "05_flash_v2"
+        for rung, times, at, claim, verdict in (  # as fast as 02
+                (v1, 1.9, {}, "2-4x", "**no**"), (v1, 3, {}, "2-4x", "yes"),
+                (v1, 1.9, {"seqlen": 512}, "2-4x", "in part"), (v1, 5, {}, "2-4x", "yes, and more"),
+                (v1, 5, {}, "less-at-128", "**no**"),
+                (v1, 4, {"head_dim": 128}, "less-at-128", "yes"),
+                (v2, 9, {}, "10x-causal", "**no**"),
+                (v2, 10.1, {"seqlen": 1024}, "10x-causal", "yes")):  # the best alone
+            for r in self.records(rung=rung, **at):
+                r["tflops"] = plain.get(point(r), 1) * times
+            check(claim, verdict)
+        for r in self.records(variant="sm90"):
+            r["workspace_bytes"] = r["seqlen"]**2
+        for r in self.records(self.sim, rung="02_safe_softmax", dtype="fp16", input="outliers"):
+            r["errors"]["o"]["rel"] = 0
+        self.drop(self.gpu, lambda c, r: r["seqlen"] == 65536)
+        for claim, verdict in (("memory", "**no**"), ("fp16-error", "**no**"),
+                               ("64k", "not measured yet")):
+            check(claim, verdict)
+
+    def test_markers(self):
+        files = Files(GPU)
+        text, differ = renewed(self.write("whole.md", self.EVERY), files)
+        self.assertEqual((set(differ), "old\n" in text), (set(TABLES), False))
+        self.assertEqual(renewed(self.write("whole.md", text), files), (text, []))
+        for text in ("<!-- nosuch:begin -->\n<!-- nosuch:end -->\n", "<!-- peers:begin -->\n",
+                     "<!-- peers:end -->\n<!-- peers:begin -->\n"):
+            with self.assertRaisesRegex(Stop, ":end --> after it, or is none of ladder, peers"):
+                renewed(self.write("page.md", text), files)
+
+    def test_each_stands_in_a_page(self):
+        pages = "".join(map(read, course_pages()))
+        self.assertEqual([name for name in TABLES if f"<!-- {name}:begin -->" not in pages], [])
+
+
 class Command(Scratch):
     """Files on disk: what is drawn and written, and goes stale."""
 
@@ -181,42 +295,34 @@ class Command(Scratch):
         self.assertEqual(result.returncode, status, result.stderr)
         return result
 
-    def test_all_are_drawn(self):
+    def test_what_is_drawn_and_goes_stale(self):
         self.write("page.md", "A lesson.\n<!-- claims:begin -->\n<!-- claims:end -->\n")
-        result = self.plot(GPU, "--out", "one", "--readme", "page.md")
+        where = GPU, "--out", "one", "--readme", "page.md"
+        self.assertIn("Wrote the tables of page.md: claims.", self.plot(*where).stderr)
         self.assertEqual(sorted(os.listdir(self.at("one"))), sorted(f"{n}.svg" for n in FIGURES))
-        self.assertIn("Wrote the tables of page.md: claims.", result.stderr)
-        self.assertRegex(self.read("page.md"), r"(?s)^A lesson.\n<!-- claims:begin -->\n\n\|")
-        self.plot(GPU, "--out", "one", "--readme", "page.md", "--check")
-        # What is drawn again is the same to the byte; what a new file lacks is removed.
-        before = self.read("one/error.svg")
+        page, before = self.read("page.md"), self.read("one/error.svg")
+        self.assertRegex(page, r"(?s)^A lesson.\n<!-- claims:begin -->\n\n\|")
+        self.plot(*where, "--check")
+
+        self.write("page.md", page.replace("| yes |", "| no |"))
         os.unlink(self.at("one/error.svg"))
         self.write(GPU, {**COMMITTED[GPU], "ceilings": None})
-        self.assertIn("roofline is left out: scripts/figures measure --grid paper measures it",
-                      self.plot(GPU, "--out", "one", "--only", "error").stderr)
-        self.assertEqual(self.read("one/error.svg"), before)
-        self.assertFalse(os.path.exists(self.at("one/roofline.svg")))
-
-    def test_what_is_stale_is_noticed(self):
-        shutil.copytree(os.path.join(RESULTS, "figures"), self.at("figures"))
-        shutil.copy(os.path.join(ROOT, "README.md"), self.root)
-
-        self.write("README.md", self.read("README.md").replace("| `one_pass_tile` | ",
-                                                               "| `one_pass_tile` | 9"))
-        os.unlink(self.at("figures/access.svg"))
-        other, sim = pickle.loads(PICKLED)[OTHER], pickle.loads(PICKLED)["sim.json"]
+        sim = pickle.loads(PICKLED)["sim.json"]
         for record in sim["records"]:
             if like(record, rung="04_flash_v1", seqlen=1024):
                 record["distinct_read_bytes"] += 4096
         self.write("sim.json", sim)
-        self.write(OTHER, {**other, "ceilings": None})
-        said = self.plot(GPU, "--out", "figures", "--readme", "README.md", "--check",
-                         status=1).stdout
-        for line in ("figures/traffic.svg is stale", "figures/access.svg is missing",
-                     "figures/two_gpus.svg shows what the files no longer have",
-                     "the table ladder of README.md is stale"):
+        said = self.plot(*where, "--check", status=1).stdout
+        for line in ("one/traffic.svg is stale", "one/error.svg is missing",
+                     "one/roofline.svg shows what the files no longer have",
+                     "the table claims of page.md is stale"):
             self.assertIn(line + "\n", said)
         self.assertNotIn("workspace.svg", said)
+        # What is drawn again is the same to the byte; what a new file lacks is removed.
+        self.assertIn("roofline is left out: scripts/figures measure --grid paper measures it",
+                      self.plot(GPU, "--out", "one", "--only", "error").stderr)
+        self.assertEqual(self.read("one/error.svg"), before)
+        self.assertFalse(os.path.exists(self.at("one/roofline.svg")))
 
     def test_bad_files(self):
         for text, why in (("no JSON", "is no JSON"), ('{"machine": 1}', "was not written by "

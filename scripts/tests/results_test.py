@@ -13,9 +13,8 @@ import unittest
 
 from base import RESULTS, ROOT, SECONDS, argument, read
 from ladder.bench import grid, measure, traces
-from ladder.figures.gallery import stale_figures
+from ladder.figures.command import stale
 from ladder.figures.measured import Files
-from ladder.figures.pages import stale_tables
 from ladder.files import course_pages, newest_measured
 from ladder.programs import programs_in
 from ladder.steps import ladder_of
@@ -40,8 +39,7 @@ def printed(words):
 class Committed(unittest.TestCase):
     def test_figures_and_tables_are_fresh(self):
         files = Files(newest_measured())
-        self.assertEqual([*stale_figures(files, os.path.join(RESULTS, "figures")),
-                          *stale_tables(files, course_pages())], [],
+        self.assertEqual(list(stale(files, os.path.join(RESULTS, "figures"), course_pages())), [],
                          "scripts/figures draw --readme renews them")
 
 
@@ -68,13 +66,13 @@ class OfTheCode(unittest.TestCase):
 
     def test_sim_json_has_what_is_planned(self):
         ladder = ladder_of(programs_in(BIN).values(), "sim")
-        ladder.steps = [step for step in ladder.steps if not step.decoding]
-        planned = {grid.key(" ".join(one.words("sim"))) for _, ones, _ in grid.plan(
+        planned = {one.command("sim") for _, ones in grid.plan(
             measure.parse(["--sim"]), ladder, ladder.steps) for one in ones}
         self.assertEqual(planned ^ set(map(grid.key, self.sim["commands"])), set(),
                          "scripts/figures measure --sim adds them")
         self.assertEqual([(s["rung"], s["variant"]) for s in self.sim["steps"]],
-                         [(step.rung, step.variant) for step in ladder.steps])
+                         [(step.rung, step.variant) for step in ladder.steps
+                          if not step.decoding])
 
     def test_traces(self):
         self.assertEqual(traces.all_traces(programs_in(BIN)),

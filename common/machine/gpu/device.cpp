@@ -110,15 +110,12 @@ class Gpu : public Device {
       cudaGetLastError();  // a failed allocation is not an error of what comes next
       fail(fmt::format("allocating {} bytes for {}", bytes, name), error);
     }
-    poison(*array);
+    check(cudaMemset(array->data, 0xff, static_cast<size_t>(bytes)), "cudaMemset");
     return array.release();
   }
   void release(Array* array) noexcept override {
     cudaFree(array->data);
     delete array;
-  }
-  void poison(Array& array) override {
-    check(cudaMemset(array.data, 0xff, static_cast<size_t>(array.bytes)), "cudaMemset");
   }
   void upload(Array& array, const void* host) override {
     check(cudaMemcpy(array.data, host, static_cast<size_t>(array.bytes), cudaMemcpyHostToDevice),
@@ -234,10 +231,6 @@ class Gpu : public Device {
     add(report.all, "all");
     for (size_t i = 0; i < names.size(); ++i)
       add(report.kernels[names[i]], fmt::format("launch {}", i));
-    report.source = fmt::format(
-        "counters by {}; each range ends with {} B read through L2, for which {} B read and {} "
-        "B written by DRAM are subtracted",
-        counters.source(), half, own.read, own.write);
     return report;
   }
 #else

@@ -29,8 +29,16 @@ void throw_fault(const std::string& what) {
   this_block->throw_fault(this_block->running(), what, true);
 }
 
-Block::Block(int worker, int64_t sram_bytes) : memory(sram_bytes), worker_(worker) {}
-Block::~Block() = default;
+thread_local std::vector<std::vector<Block::Thread>> Block::idle_;
+
+Block::Block(int worker, int64_t sram_bytes) : memory(sram_bytes), worker_(worker) {
+  if (idle_.empty()) return;
+  threads_ = std::move(idle_.back());
+  idle_.pop_back();
+}
+Block::~Block() {
+  idle_.push_back(std::move(threads_));
+}
 
 Async& Block::async() {
   if (!async_) async_ = std::make_unique<Async>(*this);
@@ -49,8 +57,7 @@ void Block::start(const Launch& launch, int64_t index) {
   random_ = mix(launch.schedule.seed + 1) ^ static_cast<uint64_t>(index);
   failure_ = nullptr;
   async_.reset();
-  meetings_.resize((count_ + 31) / 32);
-  for (auto& m : meetings_) m.clear();
+  meetings_.assign((count_ + 31) / 32, {});
   memory.start(launch.shared_bytes, count_, recorder_);
   if (recorder_) recorder_->start_block(index, count_);
   blockIdx = block_index(launch, index);
@@ -63,23 +70,27 @@ void Block::start(const Launch& launch, int64_t index) {
                          i / launch.block.x / launch.block.y};
     threads_[t].state = Thread::State::ready;
     threads_[t].waits_for = nullptr;
-    threads_[t].fiber->start(&Block::thread_main, this);
+    threads_[t].fiber->start(&Block::thread_main);
   }
 }
 
-void Block::thread_main(void* self) {
-  auto& block = *static_cast<Block*>(self);
+void Block::thread_main() {
+  Block& block = *this_block;
+  Thread& thread = block.threads_[block.running_];
+  Fiber& fiber = *thread.fiber;
+  fiber.arrived();
   try {
     (*block.launch_->body)();
     block.memory.end_thread(block.running_);
     if (block.async_) block.async_->end_thread();
+    if (fiber.overflowed())
+      block.fault_in(block.running_, "stack overflow (local arrays too large for the sim)");
   } catch (...) {
     block.failure_ = std::current_exception();
   }
-  Thread& thread = block.threads_[block.running_];
   thread.state = Thread::State::done;
   ++block.ended_;
-  thread.fiber->finish();
+  fiber.finish();
 }
 
 void Block::run(const Launch& launch, int64_t index) {
@@ -130,8 +141,6 @@ bool Block::run_warp(int warp, const std::vector<int>& lanes) {
     if (recorder_) recorder_->runs(t);
     fiber.resume();
     if (recorder_) recorder_->runs(t);
-    if (fiber.overflowed()) [[unlikely]]
-      fault_in(t, "stack overflow (local arrays too large for the sim)");
     if (failure_) std::rethrow_exception(failure_);
     if (barrier_passed_) break;
   }
@@ -183,48 +192,27 @@ void Block::syncthreads(std::source_location where) {
   yield();
 }
 
-bool Block::meet(const char* word, unsigned mask, void* mine, std::source_location where,
-                 Meeting*& meeting) {
-  mask &= warp_lanes();
-  const unsigned self = 1u << lane();
-  if (!(mask & self)) fault("{}: the mask {:#010x} leaves out the caller", word, mask);
-  auto& open = meetings_[running_ / 32];
-  Meeting* m = nullptr;
-  for (Meeting& other : open) {
-    if (!(other.mask & mask)) continue;
-    if (other.mask != mask || (other.word != word && std::strcmp(other.word, word) != 0))
-      fault(
-          "lanes disagree: {} with mask {:#010x} at {}, while lanes {:#010x} of this warp are at "
-          "{} with mask {:#010x}",
-          word, mask, place(where), other.arrived, other.word, other.mask);
-    m = &other;
-  }
-  if (!m) {
-    // Room for all lanes from the start: a Meeting must not move while lanes point at it.
-    if (open.capacity() < 32) open.reserve(32);
-    m = &open.emplace_back();
-    m->word = word;
-    m->mask = mask;
-  }
-  m->lanes[lane()] = mine;
-  m->arrived |= self;
-  if (m->arrived == m->mask) {
-    meeting = m;
-    return true;
-  }
+Meeting* Block::meet(const char* word, unsigned mask, void* mine, std::source_location where) {
+  const unsigned all = warp_lanes();
+  if ((mask & all) != all)
+    fault("{}: the mask {:#010x} leaves out lanes of the warp, unknown to the sim", word, mask);
+  Meeting& m = meetings_[running_ / 32];
+  if (m.arrived && m.word != word && std::strcmp(m.word, word) != 0)
+    fault("lanes disagree: {} at {}, while lanes {:#010x} of this warp are at {}", word,
+          place(where), m.arrived, m.word);
+  m.word = word;
+  m.lanes[lane()] = mine;
+  m.arrived |= 1u << lane();
+  if (m.arrived == all) return &m;
   wait(word, where);
-  return false;
+  return nullptr;
 }
 
 void Block::release(Meeting& meeting) {
   if (recorder_) [[unlikely]]
-    recorder_->collective(meeting.word, meeting.mask);
-  const int warp = running_ / 32;
-  for (unsigned left = meeting.mask; left; left &= left - 1)
-    wake(warp * 32 + std::countr_zero(left));
-  auto& open = meetings_[warp];
-  if (&meeting != &open.back()) meeting = open.back();
-  open.pop_back();
+    recorder_->collective(meeting.word, meeting.arrived);
+  for (unsigned left = std::exchange(meeting.arrived, 0); left; left &= left - 1)
+    wake(running_ / 32 * 32 + std::countr_zero(left));
   // The last to come takes its place in the schedule's order again.
   yield();
 }

@@ -51,10 +51,10 @@ struct Launch {
   int threads() const { return static_cast<int>(block.x * block.y * block.z); }
 };
 
-/// A warp's meeting for one collective: lanes publish a pointer each, the last computes for all.
+/// Where a warp's lanes meet for a collective: each publishes a pointer, the last computes for all.
 struct Meeting {
-  const char* word = nullptr;
-  unsigned mask = 0, arrived = 0;
+  const char* word;
+  unsigned arrived = 0;
   void* lanes[32];
 };
 
@@ -92,10 +92,9 @@ class Block {
   void yield() { threads_[running_].fiber->yield(); }
   void wake(int thread) { threads_[thread].state = Thread::State::ready; }
   void syncthreads(std::source_location where);
-  /// Joins the meeting of `mask` in this warp. True for the last lane to come, which computes and
-  /// then calls release(); for the others it returns false once that is done.
-  bool meet(const char* word, unsigned mask, void* mine, std::source_location where,
-            Meeting*& meeting);
+  /// Joins the warp's meeting. Returns it to the last lane to come, which computes and then calls
+  /// release(); to the others nothing, once that is done.
+  Meeting* meet(const char* word, unsigned mask, void* mine, std::source_location where);
   void release(Meeting& meeting);
   /// What the lanes of a mask copied to shared memory so far, other threads may see.
   void publish(unsigned mask);
@@ -141,7 +140,7 @@ class Block {
   };
 
   void start(const Launch& launch, int64_t index);
-  static void thread_main(void* block);
+  static void thread_main();
   /// Resumes each lane that can run, in the order given, once or until a barrier is passed. False
   /// where none could.
   bool run_warp(int warp, const std::vector<int>& lanes);
@@ -153,13 +152,15 @@ class Block {
   Recorder* recorder_ = nullptr;
   uint32_t number_ = 0;
   std::vector<Thread> threads_;  // at least as many as the block has
+  /// Those of blocks that are gone: to map stacks takes longer than to run a small kernel.
+  static thread_local std::vector<std::vector<Thread>> idle_;
   int count_ = 0, ended_ = 0, running_ = 0;
   uint64_t random_ = 0;  // for late()
   int at_barrier_ = 0;
   int64_t barriers_passed_ = 0;  // by the block
   std::source_location barrier_where_;
-  bool barrier_passed_ = false;                 // since the scheduler last chose among all warps
-  std::vector<std::vector<Meeting>> meetings_;  // of each warp, those that lanes wait in
+  bool barrier_passed_ = false;    // since the scheduler last chose among all warps
+  std::vector<Meeting> meetings_;  // of each warp
   std::unique_ptr<Async> async_;
   std::exception_ptr failure_;
 };

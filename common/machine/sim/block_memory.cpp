@@ -102,7 +102,7 @@ void BlockMemory::rare_write(const SharedPlace& place, int n, int thread) {
 
 void BlockMemory::begin_copy(const SharedPlace& place, const char* source, int bytes, int thread) {
   check_inside("asynchronous copy to", place, bytes);
-  if (place.at % bytes != 0 || reinterpret_cast<uintptr_t>(source) % bytes != 0)
+  if (place.at % bytes != 0)
     fault("asynchronous copy to {} not aligned to {} bytes", place.name, bytes);
   check("asynchronous copy", "to", place, bytes, kInFlight | kBeingRead | kOneThreads, thread);
   std::fill_n(&shadow_[place.at], bytes, kInFlight | watched_);

@@ -65,10 +65,6 @@ void Sim::release(Array* array) noexcept {
   std::erase_if(arrays_, [&](const auto& a) { return a.get() == array; });
 }
 
-void Sim::poison(Array& array) {
-  static_cast<Tracked&>(array).forget();
-}
-
 void Sim::upload(Array& array, const void* host) {
   std::memcpy(array.data, host, array.bytes);
   static_cast<Tracked&>(array).mark_written();

@@ -24,7 +24,6 @@ class Sim : public Device {
   const DeviceInfo& info() const override { return info_; }
   Array* allocate(const std::string& name, int64_t bytes) override;
   void release(Array* array) noexcept override;
-  void poison(Array& array) override;
   void upload(Array& array, const void* host) override;
   void download(void* host, const Array& array) override;
   std::vector<KernelReport> run(const std::string& rung,

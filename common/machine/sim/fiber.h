@@ -3,44 +3,146 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
 
 #include "machine/sim/mapped.h"
 
+#ifdef LADDER_SANITIZE
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
 namespace ladder::sim {
+
+#ifdef LADDER_SANITIZE
+constexpr size_t kStackBytes = 256 * 1024;  // the sanitizer's redzones make frames larger
+#else
+constexpr size_t kStackBytes = 64 * 1024;
+inline void __sanitizer_start_switch_fiber(void**, const void*, size_t) {}
+inline void __sanitizer_finish_switch_fiber(void*, const void**, size_t*) {}
+inline void __asan_unpoison_memory_region(void const volatile*, size_t) {}
+#endif
+
+/// Where code stopped: its stack pointer and the registers that a compiler may keep for itself, and
+/// the next instruction.
+struct Stop {
+  void* registers[4];
+  void (*next)();
+};
+
+/// Stops here and goes on where `to` tells. What registers hold is lost, so the compiler keeps what
+/// it needs on the stack. Inline: a return to another stack than its call's the processor would
+/// predict wrongly.
+[[gnu::always_inline]] inline void switch_stacks(Stop* from, Stop* to) {
+#if defined(__x86_64__)
+  asm volatile(R"(
+    leaq 1f(%%rip), %%rax
+    movq %%rsp, (%0)
+    movq %%rbp, 8(%0)
+    movq %%rbx, 16(%0)
+    movq %%rax, 32(%0)
+    movq (%1), %%rsp
+    movq 8(%1), %%rbp
+    movq 16(%1), %%rbx
+    jmpq *32(%1)
+  1:)"
+               : "+D"(from), "+S"(to)
+               :
+               : "rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "cc",
+                 "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+                 "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+#elif defined(__aarch64__)
+  register Stop* x0 asm("x0") = from;
+  register Stop* x1 asm("x1") = to;
+  asm volatile(R"(
+    adr x3, 1f
+    mov x2, sp
+    stp x2, x29, [x0]
+    stp x18, x19, [x0, #16]
+    str x3, [x0, #32]
+    ldp x2, x29, [x1]
+    ldp x18, x19, [x1, #16]
+    ldr x3, [x1, #32]
+    mov sp, x2
+    br x3
+  1:)"
+               : "+r"(x0), "+r"(x1)
+               :
+               : "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14",
+                 "x15", "x16", "x17", "x20", "x21", "x22", "x23", "x24", "x25", "x26", "x27", "x28",
+                 "x30", "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9",
+                 "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21",
+                 "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
+#else
+#error "the sim switches stacks in assembly: of this processor there is none here"
+#endif
+}
 
 /// One stack and the place where it stopped. Reused block after block.
 class Fiber {
  public:
-  Fiber();
-  ~Fiber();
+  Fiber() : memory_(kStackBytes) {
+    if (!stack()) throw std::bad_alloc();
+    std::memcpy(stack(), &kCanary, sizeof kCanary);
+  }
+  ~Fiber() { __asan_unpoison_memory_region(stack(), kStackBytes); }
 
-  /// Makes the fiber start over: the next resume() calls entry(argument) on its stack.
-  void start(void (*entry)(void*), void* argument);
+  /// Makes the fiber start over: the next resume() calls `entry` on its stack, which calls
+  /// arrived() first and finish() last.
+  void start(void (*entry)()) {
+    // A fiber abandoned by a fault leaves its frames' redzones behind.
+    __asan_unpoison_memory_region(stack(), kStackBytes);
+    fake_stack_ = nullptr;
+    // Some lines apart from the tops of other stacks, or they would share lines of the cache.
+    char* top =
+        stack() + kStackBytes - reinterpret_cast<uintptr_t>(stack()) / kStackBytes % 32 * 128;
+#ifdef __x86_64__
+    top -= 8;  // as a call leaves it
+    std::memset(top, 0, 8);
+#endif
+    here_ = {{top}, entry};
+  }
   /// Runs the fiber until it calls yield() or finish(). Called by the scheduler.
-  void resume();
+  void resume() {
+    __sanitizer_start_switch_fiber(&scheduler_fake_stack_, stack(), kStackBytes);
+    switch_stacks(&scheduler_, &here_);
+    __sanitizer_finish_switch_fiber(scheduler_fake_stack_, nullptr, nullptr);
+  }
+  /// First thing on the fiber's stack after every switch to it.
+  void arrived() {
+    __sanitizer_finish_switch_fiber(fake_stack_, &scheduler_stack_, &scheduler_stack_bytes_);
+  }
   /// Back to the scheduler; returns at the next resume(). Called on the fiber.
-  void yield() { to_scheduler(false); }
-  /// Back to the scheduler for good. Called on the fiber, at the end of its entry function.
-  [[noreturn]] void finish();
+  void yield() {
+    __sanitizer_start_switch_fiber(&fake_stack_, scheduler_stack_, scheduler_stack_bytes_);
+    switch_stacks(&here_, &scheduler_);
+    arrived();
+  }
+  /// Back to the scheduler for good.
+  [[noreturn]] void finish() {
+    __sanitizer_start_switch_fiber(nullptr, scheduler_stack_, scheduler_stack_bytes_);
+    switch_stacks(&here_, &scheduler_);
+    std::abort();  // a finished fiber is never resumed
+  }
   /// Whether the stack was ever used past its end, as far as its last bytes tell.
-  bool overflowed() const;
+  bool overflowed() const {
+    return std::memcmp(stack(), &kCanary, sizeof kCanary) != 0;
+  }
 
  private:
-  static void first_frame();
-  void to_scheduler(bool for_good);
-  void arrived();  // first thing on the fiber's stack after every switch to it
-  char* stack() const { return static_cast<char*>(stack_.data()); }
+  static constexpr uint64_t kCanary = 0x6c61646465722121;
+  char* stack() const {
+    return static_cast<char*>(memory_.data());
+  }
 
-  Mapped stack_;
-  void (*entry_)(void*) = nullptr;
-  void* argument_ = nullptr;
-  void* here_ = nullptr;       // the fiber's stack pointer while it waits
-  void* scheduler_ = nullptr;  // the scheduler's while the fiber runs
-#ifdef LADDER_SANITIZE
-  void *fake_stack_ = nullptr, *scheduler_fake_stack_ = nullptr;
+  Mapped memory_;
+  Stop here_ = {}, scheduler_ = {};  // of the fiber while it waits, of the scheduler while it runs
+  void *fake_stack_ = nullptr, *scheduler_fake_stack_ = nullptr;  // the sanitizer's
   const void* scheduler_stack_ = nullptr;
   size_t scheduler_stack_bytes_ = 0;
-#endif
 };
 
 }  // namespace ladder::sim

@@ -31,14 +31,14 @@ inline void __syncthreads(std::source_location where = std::source_location::cur
   this_block->syncthreads(where);
 }
 
-/// Runs a collective: every lane of `mask` publishes `mine`; the last to come runs
-/// compute(lanes, mask), where lanes[i] is lane i's.
+/// Runs a collective: every lane publishes `mine`; the last to come runs compute(lanes, mask),
+/// where lanes[i] is lane i's and `mask` tells which the warp has. A kernel's mask must name them
+/// all.
 template <class Lane, class Compute>
 void collective(const char* word, unsigned mask, Lane& mine, Compute compute,
                 std::source_location where = std::source_location::current()) {
-  Meeting* meeting;
-  if (this_block->meet(word, mask, &mine, where, meeting)) {
-    compute(reinterpret_cast<Lane* const*>(meeting->lanes), meeting->mask);
+  if (Meeting* const meeting = this_block->meet(word, mask, &mine, where)) {
+    compute(reinterpret_cast<Lane* const*>(meeting->lanes), meeting->arrived);
     this_block->release(*meeting);
   }
 }
@@ -208,32 +208,22 @@ void ldmatrix_x4_trans(unsigned (&r)[4], Smem<T> row) {
   ldmatrix<true>(r, row);
 }
 
-/// C += A·B, 16×8 += 16×16 · 16×8, fp32 accumulators. Registers as in PTX ISA, “Matrix Fragments
-/// for mma.m16n8k16 with floating point type”. Counts 4,096 matmul FLOPs for the warp.
+/// What a lane gives to a product of its warp, and the product: c += a·b. Registers as in PTX ISA,
+/// “Matrix Fragments for mma.m16n8k16 with floating point type”.
+struct MmaLane {
+  const unsigned* a;
+  unsigned b[2];
+  float* c;
+};
+template <class T>
+void multiply(MmaLane* const* lanes);
+
+/// C += A·B, 16×8 += 16×16 · 16×8, fp32 accumulators. Counts 4,096 matmul FLOPs for the warp.
 template <class T>
 void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  struct Lane {
-    const unsigned* a;
-    unsigned b[2];
-    float* c;
-  } mine{a, {b0, b1}, c};
-  whole_warp("mma.m16n8k16", mine, [](Lane* const* lanes, unsigned) {
-    float A[16][16], B[16][8];
-    for (int l = 0; l < 32; ++l) {
-      const int g = l / 4, t = l % 4;
-      for (int half = 0; half < 2; ++half) {
-        for (int i = 0; i < 4; ++i)  // a0, a1: columns 0–7 of rows g, g + 8; a2, a3: columns 8–15
-          A[g + 8 * (i % 2)][2 * t + half + 8 * (i / 2)] = unpack<T>(lanes[l]->a[i], half);
-        for (int i = 0; i < 2; ++i) B[2 * t + half + 8 * i][g] = unpack<T>(lanes[l]->b[i], half);
-      }
-    }
-    for (int l = 0; l < 32; ++l)
-      for (int i = 0; i < 4; ++i) {
-        const int row = l / 4 + 8 * (i / 2), column = 2 * (l % 4) + i % 2;
-        float sum = 0;
-        for (int k = 0; k < 16; ++k) sum += A[row][k] * B[k][column];
-        lanes[l]->c[i] += sum;
-      }
+  MmaLane mine{a, {b0, b1}, c};
+  whole_warp("mma.m16n8k16", mine, [](MmaLane* const* lanes, unsigned) {
+    multiply<T>(lanes);
     this_block->counts.matmul_flops += 2 * 16 * 8 * 16;
   });
 }

@@ -261,7 +261,7 @@ template <int bytes = 16, class T, class U>
 void cp_async(Smem<T> target, Hbm<U> source, bool valid = true) {
   static_assert(std::is_same_v<T, std::remove_const_t<U>>);
   if (valid) {
-    if (bytes == 16) source.check_aligned("asynchronous copy from global memory", bytes);
+    source.check_aligned("asynchronous copy from global memory", bytes);
     source.template count<Access::read, bytes>(0);
   }
   this_block->memory.begin_copy(target.place(0),

@@ -46,11 +46,6 @@ void Tracked::note(Block& block, Access access, int64_t at, int n, int element) 
           kDoes[i], place(), block.index_of(other->block), kDid[static_cast<int>(other->access)]);
 }
 
-void Tracked::forget() {
-  std::memset(data, 0xff, bytes);
-  std::memset(shadow_, 0, bytes);
-}
-
 void Tracked::mark_written() {
   std::memset(shadow_, kWritten, bytes);
 }

@@ -106,7 +106,6 @@ class Tracked : public Array {
   template <Access access, int n>
   void touch(Block& block, int64_t at, int element = n);
 
-  void forget();                   // contents become poison that nobody wrote
   void mark_written();             // by the host
   HbmCounts take_kernel_counts();  // since the last call; forgets what the kernel touched
 

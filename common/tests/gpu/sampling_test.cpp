@@ -8,63 +8,48 @@
 namespace ladder::gpu {
 namespace {
 
-/// Runs of which number i (from 0) takes ms(i), in batches of four; the clock is their sum.
-struct Runs {
-  std::function<double(int)> ms;
-  double clock = 0;
-  int count = 0;
-
-  std::vector<double> batch() {
-    std::vector<double> times;
-    for (int i = 0; i < 4; ++i) clock += times.emplace_back(ms(count++));
-    return times;
-  }
-  std::vector<double> sampled(double budget_ms) {
-    return sample(
-        budget_ms, [this] { return batch(); }, [this] { return clock; });
-  }
-};
-
 TEST(Sampling, MedianOfAnyOrder) {
   EXPECT_EQ(median({3}), 3);
   EXPECT_EQ(median({5, 1, 3}), 3);
   EXPECT_EQ(median({4, 1, 3, 2}), 2.5);
 }
 
-TEST(Sampling, SteadyRunsWarmUpAndAreMeasuredForAsLongAsAsked) {
-  Runs runs{[](int) { return 1; }};
-  EXPECT_EQ(runs.sampled(100).size(), 100u);
-  EXPECT_EQ(runs.count, 200);
-}
-
-TEST(Sampling, WarmUpGoesOnWhileRunsGetFaster) {
-  Runs runs{[](int i) { return i < 150 ? 1 - 0.005 * i : 0.25; }};  // 1 falls to 0.25
-  for (const double ms : runs.sampled(50)) EXPECT_EQ(ms, 0.25);
-}
-
-TEST(Sampling, WarmUpEndsThoughRunsGetFasterForEver) {
-  Runs runs{[](int i) { return 1 / (1 + 0.01 * i); }};  // over 1% a batch, for the first 138 ms
-  const auto samples = runs.sampled(50);
-  EXPECT_NEAR(samples.front(), 0.37, 0.01);  // after 100 ms: e⁻¹
-}
-
-TEST(Sampling, GoesOnWhileTheMedianMoves) {
-  // Warm after 20 runs; then 30 that get slower, and steady ones.
-  Runs runs{[](int i) { return 1 + 0.01 * std::clamp(i - 20, 0, 30); }};
-  EXPECT_GT(runs.sampled(20).size(), 40u);
-  EXPECT_GT(runs.count, 20 + 40);
-}
-
-TEST(Sampling, EndsThoughTheMedianMovesForEver) {
-  Runs runs{[](int i) { return 1 + 0.01 * i; }};
-  runs.sampled(20);
-  EXPECT_GT(runs.clock, 20 + 3 * 20);
-  EXPECT_LT(runs.clock, 20 + 3 * 20 + 2 * 4 * 2);  // and the batches under way
-}
-
-TEST(Sampling, ARunThatIsLongerThanAllOfTheTimeIsMeasuredOnce) {
-  Runs runs{[](int) { return 500; }};
-  EXPECT_EQ(runs.sampled(1).size(), 4u);  // a batch
+// Runs of which number i (from 0) takes ms(i), in batches of four; the clock is their sum.
+TEST(Sampling, EndsWhereItSays) {
+  const struct {
+    const char* name;
+    double budget_ms;
+    std::function<double(int)> ms;
+    int runs;  // warm-up and samples
+    size_t samples;
+  } cases[] = {
+      {"steady runs warm up and are measured for as long as asked", 100, [](int) { return 1; },
+       100 + 100, 100},
+      // 1 falls to 0.25, after 94 ms.
+      {"warm-up goes on while runs get faster", 50,
+       [](int i) { return i < 150 ? 1 - 0.005 * i : 0.25; }, 156 + 200, 200},
+      // Over 1% a batch, for the first 138 ms; after 100 ms a run takes e⁻¹.
+      {"warm-up ends though runs get faster for ever", 50, [](int i) { return 1 / (1 + 0.01 * i); },
+       172 + 948, 948},
+      // Warm after 20 runs; then 30 that get slower, and steady ones.
+      {"goes on while the median moves", 20,
+       [](int i) { return 1 + 0.01 * std::clamp(i - 20, 0, 30); }, 20 + 52, 52},
+      {"ends though the median moves for ever, after 20 ms and 3 · 20 ms", 20,
+       [](int i) { return 1 + 0.01 * i; }, 20 + 44, 44},
+      {"a run that is longer than all of the time is measured once", 1, [](int) { return 500; },
+       4 + 4, 4},
+  };
+  for (const auto& c : cases) {
+    double clock = 0;
+    int runs = 0;
+    const auto batch = [&] {
+      std::vector<double> times;
+      for (int i = 0; i < 4; ++i) clock += times.emplace_back(c.ms(runs++));
+      return times;
+    };
+    EXPECT_EQ(sample(c.budget_ms, batch, [&] { return clock; }).size(), c.samples) << c.name;
+    EXPECT_EQ(runs, c.runs) << c.name;
+  }
 }
 
 }  // namespace

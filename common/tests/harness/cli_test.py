@@ -6,10 +6,8 @@ are run on one, 06_backward, which has LSE, tiles and a backward pass. What the 
 in which words is in options_test.cpp.
 """
 
-import gzip
 import json
 import os
-import re
 import shlex
 import unittest
 
@@ -17,15 +15,11 @@ from cli import COUNTED, Case, DRAM, MODEL, RUNG, SIZES, SMALL, TINY, has_gpu, s
 
 
 class Rung(Case):
-    # What a rung's default step does, and what --help says the rung does not take.
-    #        LSE, backward, S and P stored, maximum subtracted
-    COURSE = {"00": (False, False, True, False, "block-q block-kv set deterministic baseline"),
-              "01": (False, False, True, False, "block-q block-kv set deterministic"),
-              "02": (False, False, True, True, "block-q block-kv set deterministic baseline"),
-              "03": (False, False, False, True, "block-q block-kv set deterministic baseline"),
-              "04": (True, False, False, True, "set deterministic baseline"),
-              "05": (True, False, False, True, "deterministic baseline"),
-              "06": (True, True, False, True, "set baseline")}
+    # What a rung's default step does: LSE, backward, S and P stored, maximum subtracted.
+    COURSE = {"00": (False, False, True, False), "01": (False, False, True, False),
+              "02": (False, False, True, True), "03": (False, False, False, True),
+              "04": (True, False, False, True), "05": (True, False, False, True),
+              "06": (True, True, False, True)}
 
     def test_what_the_course_has(self):
         o, *more = self.objects(SMALL)
@@ -37,9 +31,8 @@ class Rung(Case):
             self.assertRegex(loud.stderr, "maximum(.|\n)*02_safe_softmax")
         objects = self.objects(f"{SMALL} --scale 200", loud.returncode)
         self.assertEqual(all(o["pass"] for o in objects), not loud.returncode)
-        missing = re.findall(r"--(\S+).*needs a step ", self.good("--help").stdout)
         found = ("lse" in o["errors"], bool(more), o["workspace_bytes"] >= 2 * 2 * sizes,
-                 not loud.returncode, " ".join(missing))
+                 not loud.returncode)
         self.assertEqual(found, self.COURSE.get(RUNG[:2], found))
         self.assert_bad("--device sim --batch 2147483647 --heads 1 --seqlen 4096 --head-dim 256",
                         3, "GiB", "free")
@@ -132,13 +125,8 @@ class Options(Case):
             self.assertEqual((o["input"], o["seed"], o["pass"]), ("outliers", 2**64 - 1, True))
         self.assertEqual([self.objects(f"{TINY} --block-kv 32 --head-dim 256")[0][key]
                           for key in ("block_q", "block_kv")], [64, 32])
-        # Any positive scale is a scale.
-        for scale in ("1e-45", "1e-30"):
-            self.assertTrue(all(o["pass"] for o in self.objects(f"{SMALL} --scale {scale}")))
         self.assertEqual({o["deterministic"] for o in self.objects(f"{TINY} --deterministic")},
                          {True})
-        for o in self.objects(f"{TINY} --check off"):
-            self.assertEqual((o["pass"], o["errors"]), (None, None))
         self.assertIn("not checked", self.good(f"{TINY} --check off --causal").stdout)
         self.assertRegex(self.good("--version").stdout, rf"^{RUNG} .*version \S+\n$")
 
@@ -167,7 +155,6 @@ class Options(Case):
     @unittest.skipUnless(has_gpu(), "no GPU here")
     def test_dram(self):
         arguments = SMALL.replace("sim", "gpu") + " --time 5 --dram"
-
         done = self.good(arguments + " --json")
         objects = [strict_json(line) for line in done.stdout.splitlines()]
         for o in objects:
@@ -191,38 +178,6 @@ class Options(Case):
         self.assert_bad("--device sim --variant mma,nosuch", 2, "--variant 'nosuch'", save="")
         self.assert_bad("--device sim --variant stored --heads 1 --seqlen 4000000 --head-dim 8", 3,
                         "GiB", "S, P and dP", "the steps of 06_backward after it")
-
-
-class Traces(Case):
-    def trace(self, arguments):
-        """(the run, [its lines])."""
-        self.good(f"{TINY} {arguments} --trace trace.json")
-        self.assertEqual(os.listdir(self.folder), ["trace.json"])
-        with open(self.path("trace.json"), encoding="utf-8") as file:
-            head, *lines = [strict_json(line) for line in file]
-        self.assertEqual(head["rung"], RUNG)
-        return lines
-
-    def test_what_blocks_do(self):
-        lines = self.trace("")
-        # What it adds up to, explore_test.py has.
-        arrays, *rest = lines
-        self.assertIn("Q", arrays["arrays"])
-        launches = [line for line in rest if "shared" in line and "kernel" in line]
-        self.assertEqual([line["launch"] for line in launches], list(range(len(launches))))
-        self.assertEqual({tuple(line)[:4] for line in rest[len(launches):]},
-                         {("do", "launch", "block", "warp")})
-
-    def test_compressed(self):
-        self.trace("")
-        self.good(f"{TINY} --trace trace.json.gz")
-        with gzip.open(self.path("trace.json.gz")) as packed, \
-                open(self.path("trace.json"), "rb") as plain:
-            self.assertEqual(packed.read(), plain.read())
-
-    def test_hopper(self):
-        self.assertLessEqual({"tma_load", "mbarrier_wait", "wgmma", "named_barrier_sync", "exit"},
-                             {line.get("do") for line in self.trace("--variant sm90")})
 
     def test_a_fault_leaves_a_trace(self):
         """Of a run that stops. What else it would have written is not there."""

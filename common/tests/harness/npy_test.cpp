@@ -60,25 +60,17 @@ const std::pair<std::string, const char*> kBad[] = {
     {good(4), "version 1.0, 2.0 or 3.0"},
     {good(0), "version 1.0, 2.0 or 3.0"},
     {npy(header_of("'<f4'", "(6,)"), kValues, 1, 1), "version 1.0, 2.0 or 3.0"},
+    {npy("{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (6,), }", kValues), "header"},
+    {npy("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }", kValues), "header"},
+    {npy("{'descr': '<f4', 'fortran_order': False}", kValues), "header"},
+    {npy("{'descr': '<f4', 'shape': (6,)}", kValues), "header \"{'descr': '<f4', 'shape': (6,)}\""},
+    {npy("hello", kValues), "header"},
+    {npy("{'descr': ", kValues), "header"},
     {with_value(4, INFINITY), "holds inf as number 5 of 6"},
     {with_value(1, NAN), "holds nan as number 2 of 6"},
     {npy(header_of("'<f2'", "(2,)"), std::string("\x00\x00\x00\xfc", 4)), "-inf as number 2 of 2"},
 };
-const std::string kBadHeaders[] = {
-    header_of("'>f4'", "(6,)"),
-    header_of("'<f8'", "(6,)"),
-    header_of("'<i4'", "(6,)"),
-    header_of("'|O'", "(6,)"),
-    header_of("'\x1b[2J'", "(6,)"),
-    header_of("[('x', '<f4')]", "(6,)"),
-    header_of("'<f4'", "[6]"),
-    header_of("'<f4'", "6"),
-    "{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }",
-    "{'descr': '<f4', 'fortran_order': False}",
-    "{'descr': '<f4', 'shape': (6,)}",
-    "{'descr': ",
-    "hello",
-};
+constexpr const char* kBadTypes[] = {"'>f4'", "'<f8'", "'<i4'", "'|O'", "''", "'\x1b[2J'"};
 // In the place of (6,), and with which word they are refused.
 constexpr std::pair<const char*, const char*> kBadShapes[] = {
     {"(5,)", "is too long: shape (5,) needs 20 bytes of values, 24 are there"},
@@ -89,6 +81,8 @@ constexpr std::pair<const char*, const char*> kBadShapes[] = {
     {"(-6,)", "at \"-6"},
     {"(6.0,)", "at \".0,)"},
     {"(six,)", "at \"six"},
+    {"[6]", "header"},
+    {"6", "header"},
     {"(6,", "at \"}"},
     {"(", "at \", }"},
     {"(9223372036854775807,)", "exceeds 2⁶³"},
@@ -133,8 +127,7 @@ TEST(Npy, RefusesAllElse) {
         << words;
   };
   for (const auto& [file, words] : kBad) refuses(file, words);
-  for (const std::string& header : kBadHeaders)
-    refuses(npy(header, kValues), "has the header \"" + header.substr(0, 7));
+  for (const char* type : kBadTypes) refuses(npy(header_of(type, "(6,)"), kValues), "header");
   for (const auto& [shape, words] : kBadShapes)
     refuses(npy(header_of("'<f4'", shape), kValues), words);
   for (size_t size = 1; size < good(1).size(); ++size)

@@ -1,6 +1,7 @@
 // Mistakes of the kind that one makes, planted in kernels of 01, 05 and 06 and in the reference:
 // each must be caught on the sim, and the steps without a mistake must not be.
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,16 +20,18 @@ const Problem kProblems[] = {
     {.H = 2, .Hk = 2, .N = 130, .N_kv = 300, .d = 72, .causal = true, .dtype = DType::bf16},
 };
 
-/// How a variant is caught, over all problems and schedules, up to the first way; or, where one is
-/// looked for, up to `expected` by a fault's message with `says` in it, if it is a fault. Empty
-/// where nothing is wrong. `fault` receives the last one's message.
-std::set<std::string> caught(const Variant& variant, const std::string& expected = "",
-                             const std::string& says = "", std::string* fault = nullptr) {
-  std::set<std::string> how;
-  const auto is_enough = [&] {
-    return expected.empty() ? !how.empty()
-                            : how.count(expected) && fault->find(says) != std::string::npos;
-  };
+/// Whether one of the ways in which a variant is caught is `how`, with `says` in it.
+bool has(const std::set<std::string>& ways, const std::string& how, const std::string& says) {
+  return std::any_of(ways.begin(), ways.end(), [&](const std::string& way) {
+    return way.starts_with(how) && way.find(says) != way.npos;
+  });
+}
+
+/// How a variant is caught, over all problems and schedules, up to the first way that is wanted. Of
+/// a fault, its message too. Empty where nothing is wrong.
+std::set<std::string> caught(const Variant& variant, const std::string& how = "",
+                             const std::string& says = "") {
+  std::set<std::string> ways;
   for (const Problem& problem : kProblems) {
     std::set<std::vector<uint16_t>> results;
     for (const Schedule& schedule : kSchedules) {
@@ -41,9 +44,9 @@ std::set<std::string> caught(const Variant& variant, const std::string& expected
       try {
         const auto reports = run_variant(*open_sim({.schedule = schedule}), variant, options, &out);
         for (const Report& report : reports) {
-          if (!report.pass()) how.insert("wrong result");
+          if (!report.pass()) ways.insert("wrong result");
           const auto [formula, counted] = formula_and_count(report);
-          if (formula != counted) how.insert("formula is not count");
+          if (formula != counted) ways.insert("formula is not count");
         }
         // Atomic additions to dQ may come in any order.
         if (!variant.deterministic) out.dQ.bits.clear();
@@ -53,14 +56,13 @@ std::set<std::string> caught(const Variant& variant, const std::string& expected
         results.insert(bits);
       } catch (const Error& e) {
         EXPECT_EQ(e.status, Exit::wrong_result) << e.what();
-        how.insert("fault");
-        if (fault) *fault = e.what();
+        ways.insert(std::string("fault: ") + e.what());
       }
-      if (results.size() > 1) how.insert("different bits");
-      if (is_enough()) return how;
+      if (results.size() > 1) ways.insert("different bits");
+      if (has(ways, how, says)) return ways;
     }
   }
-  return how;
+  return ways;
 }
 
 Variant variant(const std::string& rung, const std::string& step) {
@@ -84,15 +86,12 @@ class Mistakes : public ::testing::TestWithParam<Mistake> {};
 TEST_P(Mistakes, AreCaught) {
   const Mistake& m = GetParam();
   mutant::active = m.number;
-  std::string fault;
-  const auto how = caught(variant(m.rung, m.step), m.how, m.says, &fault);
+  const auto ways = caught(variant(m.rung, m.step), m.how, m.says);
   mutant::active = -1;
-  std::string all;
-  for (const std::string& h : how) all += (all.empty() ? "" : ", ") + h;
-  printf("%s: caught by %s%s%s\n", m.name, all.empty() ? "nothing" : all.c_str(),
-         fault.empty() ? "" : "; ", fault.c_str());
-  EXPECT_TRUE(how.count(m.how)) << "not by: " << m.how << ", but by: " << all;
-  EXPECT_NE(fault.find(m.says), std::string::npos);
+  const std::string all = fmt::format("{}", fmt::join(ways, ", "));
+  fmt::print("{}: caught by {}\n", m.name, all);
+  EXPECT_TRUE(has(ways, m.how, m.says))
+      << "not by: " << m.how << " " << m.says << ", but by: " << all;
 }
 INSTANTIATE_TEST_SUITE_P(, Mistakes, ::testing::ValuesIn(mistakes_in_steps()),
                          [](const auto& mistake) { return std::string(mistake.param.name); });

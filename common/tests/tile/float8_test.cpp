@@ -11,8 +11,6 @@
 #include <cstdint>
 #include <limits>
 
-#include "float16.h"
-
 namespace ladder {
 namespace {
 
@@ -51,34 +49,14 @@ TEST(Float8, WidensEveryCode) {
   }
 }
 
-TEST(Float8, RoundsEveryHalf) {
-  for (uint32_t i = 0; i < 0x10000; ++i) {
-    const auto bits = static_cast<uint16_t>(i);
-    const float half = fp16::from_bits(bits), bfloat = bf16::from_bits(bits);
-    ASSERT_EQ(e4m3(half).bits, nearest(half)) << "fp16 " << i;
-    ASSERT_EQ(e4m3(bfloat).bits, nearest(bfloat)) << "bf16 " << i;
-  }
-}
-
-// Between two neighbours the border is their mean. A float just beside it must not be rounded to
-// the mean first, as it would be on the way through fp16.
-TEST(Float8, RoundsFloatsOnce) {
-  for (int code = 0; code < 0x7e; ++code)
-    for (const float sign : {1.0f, -1.0f}) {
-      const auto border = sign * static_cast<float>((value_of(code) + value_of(code + 1)) / 2);
-      const int negative = sign < 0 ? 0x80 : 0;
-      EXPECT_EQ(e4m3(border).bits, (code + code % 2) | negative) << border;
-      EXPECT_EQ(e4m3(std::nextafterf(border, 0.0f)).bits, code | negative) << border;
-      EXPECT_EQ(e4m3(std::nextafterf(border, sign * 1000)).bits, (code + 1) | negative) << border;
-      EXPECT_EQ(e4m3(border).bits, nearest(border));
+// Every upper half of a float, beside lower halves that make it a tie of two neighbours or a little
+// more or less: what went through fp16 first would be rounded to the tie.
+TEST(Float8, RoundsToTheNearestOnce) {
+  for (uint32_t high = 0; high < 0x10000; ++high)
+    for (const uint32_t low : {0x0000u, 0x0001u, 0x8000u, 0xffffu}) {
+      const auto x = std::bit_cast<float>(high << 16 | low);
+      ASSERT_EQ(e4m3(x).bits, nearest(x)) << x;
     }
-  for (const float x : {0.0f, -0.0f, 0x1p-10f, 0x1.000002p-10f, 0x1p-149f, 447.0f, 448.0f, 463.9f,
-                        464.0f, 480.0f, 1e30f, std::numeric_limits<float>::infinity()}) {
-    EXPECT_EQ(e4m3(x).bits, nearest(std::min(x, 448.0f))) << x;
-    EXPECT_EQ(e4m3(-x).bits, nearest(std::max(-x, -448.0f))) << -x;
-  }
-  for (const uint32_t nan : {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0xffffffffu})
-    EXPECT_EQ(e4m3(std::bit_cast<float>(nan)).bits, 0x7f);
 }
 
 }  // namespace

@@ -158,7 +158,7 @@ def place_block(events, times, start):
                 event.model = [now, now]
                 waiting.append(event)
                 continue
-            begin, until = (max(now, start + round(time)) for time in known[at][1])
+            begin, until = (start + round(time) for time in known[at][1])
             known = known[at + 1:]
             for i, one in enumerate(waiting, 1):
                 one.model = [now + round((begin - now) * part / len(waiting))

@@ -12,9 +12,9 @@ AMOUNTS = {"matmul_flops": "matmul_flops", "exps": "exp_count", "other_flops": "
 # What a warp, or a thread of it, may stop at.
 WAITS = ("__syncthreads", "mbarrier_wait", "named_barrier_sync", "cp_async_wait", "wgmma_wait",
          "tma_store_wait")
-SIGNALS = ("mbarrier_arrive", "named_barrier_arrive", "cp_async_commit")
+SIGNALS = ("mbarrier_arrive", "named_barrier_arrive", "cp_async_commit", "exit")
 COPIES = (*LOADS, *STORES)
-BOUNDS = (*WAITS, *SIGNALS, *COPIES, "wgmma", "exit", "round")
+BOUNDS = (*WAITS, *SIGNALS, *COPIES, "wgmma", "round")
 # Who does what a warp starts.
 ENGINES = {"read": "cp.async", "wgmma": "tensor cores", **dict.fromkeys(LOADS, "TMA"),
            "tma_store": "TMA stores", "bulk_add": "TMA additions"}
@@ -28,7 +28,7 @@ def place(text):
 
 class Event:
     """What a warp did at one line, as the page has it. `ranges` are bytes of HBM's array `name`,
-    `shared` is [[array, 1 if written, ranges]]; ranges are [begin, bytes, step, count]."""
+    `shared` is {(array, 1 if written): ranges}; ranges are [begin, bytes, step, count]."""
 
     def __init__(self, line):
         self.what, self.launch, self.block, self.warp = (
@@ -41,20 +41,25 @@ class Event:
         self.number, self.amount, self.bytes = (
             line.get(name, 0) for name in ("number", "amount", "bytes"))
         self.direction = self.what if self.what in ("read", "write") else ""
-        self.ranges, self.shared = line.get("ranges", []), line.get("shared", [])
+        self.ranges = line.get("ranges", [])
+        self.shared = {(array, written): ranges
+                       for array, written, ranges in line.get("shared", [])}
         self.counts = collections.Counter(
             {AMOUNTS[name]: line[name] for name in AMOUNTS if line.get(name)})
-        self.source = None         # the event that read what this one stores
-        self.tile = None           # [first row, past the last, first key, past the last] of S
-        self.fills = []            # [begin, end, array, first row, last] of shared memory
-        self.reads = []            # [begin, end] of it
+        self.source = None  # the event that read what this one stores
+        self.rows = None    # [first, last] that it touches of its array
+        self.tile = None    # [first row, past the last, first key, past the last] of S
+        self.holds, self.reads = {}, {}  # of arrays of shared memory: what is in them, [begin, end]
         # By either clock [from, to], and until when what the event starts is under way.
         self.order, self.model = [-1, -1], None
         self.awaits = self.lands = None  # the meeting that it waits for, or takes part in
 
     def copies(self):
         """Whether it reads HBM into shared memory, by TMA or not."""
-        return self.direction == "read" and any(written for _, written, _ in self.shared)
+        return self.direction == "read" and any(written for _, written in self.shared)
+
+    def asked(self):
+        return self.what, self.name, self.barrier, self.number
 
     def engine(self):
         """What goes on beside the warps, of what it starts; a load is named by its array."""
@@ -64,8 +69,8 @@ class Event:
 
     def kind(self):
         """What the page colours it as."""
-        if self.what in (*WAITS, *SIGNALS, "exit"):
-            return "wait" if self.what in WAITS else "signal" if self.what in SIGNALS else "exit"
+        if self.what in (*WAITS, *SIGNALS):
+            return "wait" if self.what in WAITS else "signal"
         if self.direction:
             return "copy" if self.copies() else self.direction
         if self.counts["matmul_flops"] or self.what == "wgmma":
@@ -78,13 +83,8 @@ class Event:
         """Adds an event that is one with this one."""
         self.bytes += other.bytes
         self.ranges = union(self.ranges, other.ranges)
-        for array, written, ranges in other.shared:
-            for mine in self.shared:
-                if mine[:2] == [array, written]:
-                    mine[2] = union(mine[2], ranges)
-                    break
-            else:
-                self.shared.append([array, written, ranges])
+        for place, ranges in other.shared.items():
+            self.shared[place] = union(self.shared.get(place), ranges)
         self.counts += other.counts
 
 
@@ -136,42 +136,34 @@ def union(some, others):
 
 def merged(events):
     """A warp's events at one line between two waits are one, wherever the compiler put them; and a
-    copy by the engine is one with what it reads or writes of HBM."""
+    copy by TMA is one with what it reads or writes of HBM, and with the tile's other boxes."""
     kept, seen, accesses, last = [], {}, {}, {}  # by warp: by key; the last access; the last bound
     for event in events:
         warp = event.launch, event.block, event.warp
         access, before = accesses.get(warp), last.get(warp)
-        asked = event.what, event.name, event.barrier, event.number
         if event.what in BOUNDS:
             seen[warp], accesses[warp] = {}, None
-        if event.what in COPIES and before and asked == (before.what, before.name, before.barrier,
-                                                         before.number):
-            # Another box of the same tile, whose accesses may have been told with the first one's.
-            before.absorb(event)
-            before.amount += event.amount
-            if access:
-                before.absorb(access)
+            if event.what in COPIES and access:
                 kept.remove(access)
-        elif event.what in COPIES and access:
-            last[warp] = access
-            access.what, access.name, access.barrier, access.number = asked
-            access.amount = event.amount
-            access.absorb(event)
-        elif event.what in BOUNDS:
+                event.direction = access.direction
+                event.absorb(access)
+            if event.what in COPIES and before and event.asked() == before.asked():
+                before.amount += event.amount
+                before.absorb(event)
+                continue
             last[warp] = event
             if event.what != "round":
                 kept.append(event)
+            continue
+        if event.what == "store" and event.line and access and (
+                (access.file, access.line) == (event.file, event.line)):
+            event.source = access
+        one = seen.setdefault(warp, {}).setdefault(
+            (event.what, event.name, event.file, event.line, event.since), event)
+        if one is event:
+            kept.append(event)
         else:
-            if (event.what == "store" and event.line and access and access.direction == "read" and
-                    (access.file, access.line) == (event.file, event.line)):
-                event.source = access
-            one = seen.setdefault(warp, {}).setdefault(
-                (event.what, event.name, event.file, event.line, event.since), event)
-            if one is event:
-                kept.append(event)
-            else:
-                one.absorb(event)
-                one.source = one.source or event.source
-            if event.direction:
-                accesses[warp] = one
+            one.absorb(event)
+        if event.direction:
+            accesses[warp] = one
     return kept

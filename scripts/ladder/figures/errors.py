@@ -6,7 +6,7 @@ from ladder import course
 from ladder.bench.grid import LOADED
 from ladder.figures.measured import Measured, need
 from ladder.figures.names import at_the_machine, gpu_text, markdown, over_lengths
-from ladder.figures.style import INK, marker, plots, row_axis
+from ladder.figures.style import INK, plots, row_axis
 from ladder.records import flops
 from ladder.text import NO_VALUE, rate_text
 
@@ -31,7 +31,7 @@ def error(files):
             panels.append({"title": title, "rows": rows})
     e = need(source)[0]
     return {"title": f"Largest error against float64: N = {e.seqlen}, d = {e.head_dim}, {e.dtype} "
-                     f"({gpu_text(files)})", "panels": need(panels)}
+                     f"({gpu_text(files)})", "panels": panels}
 
 
 def draw_error(plt, data):
@@ -53,7 +53,7 @@ def draw_error(plt, data):
 
 def line_to_mark(axis, row, y, x, end):
     axis.plot([x, end], [y, y], color=row["colour"], lw=0.9, alpha=0.5)
-    axis.plot(x, y, marker=marker(row), color=row["colour"], ls="", markersize=7)
+    axis.plot(x, y, marker=row["marker"], color=row["colour"], ls="", markersize=7)
 
 
 def quantised(files):
@@ -123,22 +123,18 @@ def fp8_times_table(files):
             at = e.seqlen, e.head_dim, e.causal
             rates[at] = flops(e.record) / alone[0] * 1e-9
             cells[at] = f"{rate_text(rates[at])} · {rate_text(e.tflops)}"
-    lines = [*over_lengths(need(cells)), "", (
-        f"TFLOP/s of `{step[1]}`: its attention alone · with `quantise` before it. On the paper's "
-        f"workload, inputs {files.gpu.dtype}, on an {at_the_machine(files)}.")]
-    matmul = (files.gpu.ceilings or {}).get("matmul_e4m3_tflops")
-    if not matmul:
-        return lines
+    matmul = need(files.gpu.roofs().get("matmul_e4m3_tflops"))
 
     def theirs(n, *point):
         known = dict(zip(released["lengths"], released["tflops"].get(point, [])))
         return f"{known[n] / released['matmul']:.2f}" if n in known else NO_VALUE
 
     shares = {at: f"{rate / matmul:.2f} · {theirs(*at)}" for at, rate in rates.items()}
-    return [*lines, "", *over_lengths(shares), "", (
+    return [*over_lengths(need(cells)), "", (
+        f"TFLOP/s of `{step[1]}`: its attention alone · with `quantise` before it. On the paper's "
+        f"workload, inputs {files.gpu.dtype}, on an {at_the_machine(files)}."),
+        "", *over_lengths(shares), "", (
         f"The attention alone as a share of cuBLAS's rate on e4m3 matrices of 8,192 × 8,192, "
         f"{matmul:,.0f} TFLOP/s there: `{step[1]}` · FlashAttention-3's own kernel, of inputs that "
         f"are in e4m3 already, on the same kind of GPU on another day, when cuBLAS had "
-        f"{released['matmul']:,}"
-        + ("." if all(at[1:] in released["tflops"] for at in rates) else
-           f"; {NO_VALUE}: not known."))]
+        f"{released['matmul']:,}; {NO_VALUE}: not known.")]

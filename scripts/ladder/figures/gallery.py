@@ -1,22 +1,20 @@
-"""Every figure: what it shows, how that is drawn, and what measures it.
+"""Every figure and table: what it shows, how that is made, and what measures it.
 
 A figure's first function is of the files and returns plain data, or raises Missing. The second
-draws the data with matplotlib.
+draws the data with matplotlib. A table's returns lines.
 """
 
 import collections
 import contextlib
 import hashlib
 import inspect
-import io
 import json
-import os
 import sys
 from functools import partial
 
-from ladder.figures import errors, memory, names, pipeline, rates, style, two_gpus
+from ladder import course
+from ladder.figures import claims, errors, memory, names, pipeline, rates, style, tables, two_gpus
 from ladder.figures.measured import Missing
-from ladder.files import write_whole
 
 PAPER = "scripts/figures measure --grid paper"
 SIM = "scripts/figures measure --sim"
@@ -85,38 +83,36 @@ def digest(name, data):
     return "ladder-sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def draw(files, out, only=None):
-    """Writes what the files have of FIGURES (of `only` alone) into a folder, with their digests
-    inside, and says on stderr what is left out."""
-    plt = style.pyplot()
-    os.makedirs(out, exist_ok=True)
-    for name, data in figure_data(files).items():
-        path = os.path.join(out, f"{name}.svg")
-        if not data:
-            said = f"{name} is left out: {FIGURES[name].command} measures it"
-            if os.path.exists(path):
-                os.unlink(path)
-        elif name in (only or FIGURES):
-            figure, svg = FIGURES[name].draw(plt, data), io.BytesIO()
-            figure.savefig(svg, format="svg", metadata={
-                "Date": None, "Creator": None, "Title": data["title"],
-                "Description": digest(name, data)})
-            plt.close(figure)
-            write_whole(path, svg.getvalue())
-            said = f"Wrote {os.path.relpath(path)}."
-        else:
-            continue
-        print(said, file=sys.stderr)
+# ---- tables ----
 
 
-def stale_figures(files, out):
-    """Lines that say which of a folder do not show what the files say."""
+def figure_list(files):
+    """Those that can be drawn, each with a line."""
+    lines = []
     for name, data in figure_data(files).items():
-        path, text = os.path.join(out, f"{name}.svg"), ""
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
-        if text and not data:
-            yield f"{os.path.relpath(path)} shows what the files no longer have"
-        elif data and digest(name, data) not in text:
-            yield f"{os.path.relpath(path)} is {'stale' if text else 'missing'}"
+        caption = FIGURES[name].caption
+        if data:
+            lines += [f"**{data['title']}.** {caption}", "",
+                      f"![{caption}](scripts/results/figures/{name}.svg)", ""]
+    return lines[:-1]
+
+
+# How each is made, of the files, and what measures it.
+TABLES = {
+    "ladder": (tables.ladder_table, SIM), "peers": (tables.peers_table, PAPER),
+    "claims": (claims.claims_table, ""), "figures": (figure_list, ""),
+    "visits": (tables.visits_tables, SIM), "shared_roof": (memory.shared_roof_table, SIM),
+    "profile": (tables.profile_table, "scripts/figures profile"),
+    "decode": (rates.decode_table, DECODE),
+    "fp8_error": (errors.fp8_error_table, SIM), "fp8_times": (errors.fp8_times_table, PAPER),
+    **{name: (partial(make, **about), PAPER) for make, every in (
+        (tables.steps_table, course.STEP_TABLES), (tables.ratios_table, course.RATIO_TABLES),
+        (two_gpus.two_gpus_table, course.TWO_GPUS_TABLES)) for name, about in every.items()}}
+
+
+def table(files, name):
+    make, command = TABLES[name]
+    try:
+        return "\n".join(make(files))
+    except Missing:
+        return f"*Not measured yet: `{command}` does it.*"

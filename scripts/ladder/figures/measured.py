@@ -1,16 +1,19 @@
 """The files of scripts/figures measure: what was measured, what was counted, and of which steps."""
 
+import collections
 import functools
 import os
 import re
 
 from ladder.console import BAD_USAGE, Stop
-from ladder.figures.names import POINTS, label
+from ladder.figures.names import label
 from ladder.files import newest_measured, read_json
 from ladder.programs import Step
-from ladder.records import flops
+from ladder.records import flops, requested, total
 from ladder.steps import Ladder
 from ladder.bench.workload import HIDDEN, TOKENS
+
+MARKERS = "osD^vPX<>ph*"  # of figures, by a rung's place in the ladder
 
 
 class Missing(Exception):
@@ -38,9 +41,10 @@ class Entry:
         self.step = (record["rung"], record["variant"])
         self.tiled = "--block-" in command
         self.aside = self.tiled or "--set" in command  # not the step as it is
-
-    def per_head(self, amount):
-        return None if amount is None else amount / (self.batch * self.heads)
+        amounts = {"requested": requested(record), "workspace": record["workspace_bytes"],
+                   **{kind: total(record, kind) for kind in ("distinct", "dram")}}
+        self.bytes_a_head = {kind: None if amount is None else amount / (self.batch * self.heads)
+                             for kind, amount in amounts.items()}
 
 
 def of_the_paper(r):
@@ -95,40 +99,38 @@ class Measured:
                 if of_the_paper(e.record) and e.time_ms is not None]
 
     @functools.cached_property
-    def lines(self):
-        found = {}
-        timed = [(e.step, e.record) for way in ("fwd", "bwd") for e in self.paper(way)]
-        timed += [(r["variant"], r) for r in self.peers if of_the_paper(r)]
-        for one, r in sorted(timed, key=lambda one: one[1]["seqlen"]):
-            at = r["direction"], one, r["head_dim"], r["causal"]
-            found.setdefault(at, {})[r["seqlen"]] = r
+    def timed(self):
+        """(direction, step or backend of PyTorch) → {(N, d, causal): record} of the paper's
+        workload, by N."""
+        found = collections.defaultdict(dict)
+        every = [(e.step, e.record) for way in ("fwd", "bwd") for e in self.paper(way)]
+        every += [(r["variant"], r) for r in self.peers if of_the_paper(r)]
+        for one, r in sorted(every, key=lambda one: one[1]["seqlen"]):
+            found[r["direction"], one][r["seqlen"], r["head_dim"], r["causal"]] = r
         return found
 
-    def line(self, way, one, d, causal):
-        """{N: record} over the paper's workload, of a step or of one of PyTorch's backends."""
-        return self.lines.get((way, one, d, causal), {})
-
-    def rates(self, way, one, d, causal):
-        """{N: TFLOP/s}; `way` may be both, which is forward and backward together."""
+    def rates(self, way, one):
+        """{(N, d, causal): TFLOP/s}; `way` may be both, forward and backward together."""
         if way != "both":
-            return {n: r["tflops"] for n, r in self.line(way, one, d, causal).items()}
-        forward, backward = (self.line(each, one, d, causal) for each in ("fwd", "bwd"))
-        return {n: (flops(forward[n]) + flops(r)) / (forward[n]["time_ms"] + r["time_ms"]) * 1e-9
-                for n, r in backward.items() if n in forward}
+            return {at: r["tflops"] for at, r in self.timed[way, one].items()}
+        forward, backward = (self.timed[each, one] for each in ("fwd", "bwd"))
+        return {at: (flops(forward[at]) + flops(r)) / (forward[at]["time_ms"] + r["time_ms"]) * 1e-9
+                for at, r in backward.items() if at in forward}
+
+    def rates_by_n(self, way, one, *point):
+        return {n: rate for (n, *at), rate in self.rates(way, one).items() if at == list(point)}
 
     def ratios(self, way, one, other):
         """{(N, d, causal): how much faster `one` is, a step or a backend, than the other}"""
-        return {(n, *point): rate / theirs[n] for point in POINTS
-                for theirs in [self.rates(way, other, *point)]
-                for n, rate in self.rates(way, one, *point).items() if n in theirs}
+        theirs = self.rates(way, other)
+        return {at: rate / theirs[at] for at, rate in self.rates(way, one).items() if at in theirs}
 
     def in_turn(self, way, backend, step):
         """Whether the step was measured right after the backend wherever the paper's workload has
         both; way: fwd, bwd or both."""
         return all(" ".join(step) in r.get("beside", ())
-                   for one in (("fwd", "bwd") if way == "both" else (way,)) for point in POINTS
-                   for n, r in self.line(one, backend, *point).items()
-                   if n in self.line(one, step, *point))
+                   for one in (("fwd", "bwd") if way == "both" else (way,))
+                   for at, r in self.timed[one, backend].items() if at in self.timed[one, step])
 
     def roofs(self):
         return need(self.ceilings)
@@ -168,9 +170,8 @@ class Files:
         self.profile = read_json(os.path.join(folder, "profile.json"))
         # In the ladder's order: the sim lacks what is for one GPU, and the other way round. What
         # they say of a step differently is the GPU's where there is one.
-        self.about = {step: self.gpu.steps.get(step) or self.sim.steps[step]
-                      for step in sorted([*self.sim.steps, *self.gpu.steps],
-                                         key=lambda step: step[0])}
+        every = {**self.sim.steps, **self.gpu.steps}
+        self.about = {step: every[step] for step in sorted(every, key=lambda step: step[0])}
         self.order = list(self.about)
         self.ladder = Ladder(self.about.values())
 
@@ -197,6 +198,7 @@ class Files:
                 or self.about[step] == self.ladder.last_portable(step[0]))
 
     def look(self, step, more=""):
-        """How a step is drawn: its colour, its rung's place in the ladder, and its name."""
+        """How a step is drawn: its registration's colour, its rung's marker, and its name."""
         return {"rung": step[0], "colour": self.about[step].colour,
-                "place": self.ladder.rungs().index(step[0]), "label": label(step, self) + more}
+                "marker": MARKERS[self.ladder.rungs().index(step[0]) % len(MARKERS)],
+                "label": label(step, self) + more}

@@ -1,13 +1,14 @@
 """What is timed: each step's speed-up, rates against N, the roofline, and decoding."""
 
 import math
+from statistics import geometric_mean
 
 from ladder import course
 from ladder.bench.workload import LADDER_LENGTH
 from ladder.figures.measured import need, series
-from ladder.figures.names import (HEADS, PEERS, PEER_NAMES, POINTS, WAYS, at_the_machine,
-                                  geometric_mean, gpu_text, label, length_text, library, markdown,
-                                  number, point_text)
+from ladder.figures.names import (HEADS, PEER_NAMES, POINTS, WAYS, at_the_machine,
+                                  gpu_text, label, length_text, library, markdown, number,
+                                  point_text)
 from ladder.figures.style import (FAINT, INK, byte_tick, draw_lines, plots, roof, row_axis, spread,
                                   two_marks)
 from ladder.records import flops, requested, total
@@ -71,10 +72,11 @@ def tflops(files, direction):
             files.gpu.paper(way, head_dim=d, causal=causal), way)
             if (files.stands_for_its_rung(step) if way == "fwd" else
                 not files.about[step].by_name_only)]
-        lines = [{**files.look(step), "dashed": not files.gpu.is_default(step)} for step in steps]
-        lines += [{"rung": backend, "label": PEER_NAMES[backend]} for backend in PEERS]
-        for one, line in zip([*steps, *PEERS], lines):
-            line |= series(files.gpu.rates(direction, one, d, causal))
+        looks = {step: {**files.look(step), "dashed": not files.gpu.is_default(step)}
+                 for step in steps}
+        looks |= {backend: {"rung": backend, "label": name} for backend, name in PEER_NAMES.items()}
+        lines = [{**look, **series(files.gpu.rates_by_n(direction, one, d, causal))}
+                 for one, look in looks.items()]
         if steps:
             panels.append({"title": point_text(d, causal),
                            "lines": [line for line in lines if line["x"]]})
@@ -149,7 +151,7 @@ def draw_roofline(plt, data):
         for p in panel["points"]:
             two_marks(axis, p, p["y"], p["dram"], p["requested"])
         spread(axis, [(max(p["requested"], p["dram"] or 0), p["y"], p, p["label"])
-                      for p in panel["points"]], 11)
+                      for p in panel["points"]])
         axis.yaxis.set_major_formatter("{x:g}")
     pairs[0][0].set_ylabel("TFLOP/s")
     return figure
@@ -170,7 +172,7 @@ def caches(files):
         batch, heads, kv_heads, keys, d = at = tuple(entry.record[name] for name in CACHE)
         peers = [r for r in files.gpu.peers
                  if r["seqlen"] == 1 and at == tuple(r.get(name) for name in CACHE)]
-        if not peers:
+        if not set(BESIDE_DECODING) <= {r["variant"] for r in peers}:
             continue
         size, copy = 4 * batch * kv_heads * keys * d, peers[0]["copy_bytes_per_s"]
         times = {"ours": entry.time_ms, **{r["variant"]: r["time_ms"] for r in peers}}
@@ -184,10 +186,10 @@ def decode(files):
     lines = {}
     for one in sorted(caches(files), key=lambda one: one["bytes"]):
         name = f"batch {one['batch']}, H/Hk = {one['shared']}"
-        for who in {"ours", "cudnn"} & one["share"].keys():
-            line = lines.setdefault(name, {}).setdefault(who, {"x": [], "y": []})
-            line["x"].append(one["bytes"])
-            line["y"].append(one["share"][who])
+        line = lines.setdefault(name, {"bytes": [], "ours": [], "cudnn": []})
+        line["bytes"].append(one["bytes"])
+        for who in ("ours", "cudnn"):
+            line[who].append(one["share"][who])
     return {"title": f"Decoding: one query of each head, {gpu_text(files)}",
             "panels": [dict(sorted(lines.items()))]}
 
@@ -203,9 +205,8 @@ def draw_decode(plt, data):
     axis.axhline(1, color=FAINT, lw=1)
     beside = {"marker": "o", "mfc": "none", "lw": 1, "ls": "--"}
     for (name, line), tint in zip(lines.items(), CACHE_COLOURS):
-        axis.plot(line["ours"]["x"], line["ours"]["y"], color=tint, marker="o", label=name)
-        if "cudnn" in line:
-            axis.plot(line["cudnn"]["x"], line["cudnn"]["y"], color=tint, **beside)
+        axis.plot(line["bytes"], line["ours"], color=tint, marker="o", label=name)
+        axis.plot(line["bytes"], line["cudnn"], color=tint, **beside)
     axis.plot([], [], color=INK, label=PEER_NAMES["cudnn"], **beside)
     axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1), fontsize=8)
     return figure
@@ -221,9 +222,9 @@ def decode_table(files):
         ours = one["times"]["ours"]
         cells = [f"{three_digits(1e3 * ours)} ({one['share']['ours']:.2f})"]
         for peer in BESIDE_DECODING:
-            ratio = one["times"][peer] / ours if peer in one["times"] else None
-            cells.append(f"{ratio:.2f}" if ratio else NO_VALUE)
-            ratios[peer] += [(ratio, f"{cache}, d = {one['head_dim']}")] if ratio else []
+            ratio = one["times"][peer] / ours
+            cells.append(f"{ratio:.2f}")
+            ratios[peer].append((ratio, f"{cache}, d = {one['head_dim']}"))
         rows.setdefault(cache, {})[one["head_dim"]] = cells
     heads = sorted({one["head_dim"] for one in found}, reverse=True)
     lines = markdown(["batch, heads / of K and V, keys", *(text for d in heads for text in (
@@ -237,22 +238,18 @@ def decode_table(files):
             f"{found[0]['copy'] / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, "
             "each point in turn with ours:")
     for peer, of in ratios.items():
-        if of:
-            worst, at = min(of)
-            text += (f" {library(peer)} geometric mean {geometric_mean(one[0] for one in of):.2f}, "
-                     f"worst {worst:.2f} ({at}), {sum(one[0] >= 1 for one in of)} of {len(of)} are "
-                     "1 or more;")
-    return [*lines, "", text[:-1] + ".", *sharing(found), "",
+        worst, at = min(of)
+        text += (f" {library(peer)} geometric mean {geometric_mean(one[0] for one in of):.2f}, "
+                 f"worst {worst:.2f} ({at}), {sum(one[0] >= 1 for one in of)} of {len(of)} are 1 "
+                 "or more;")
+    # GQA's effect: the same queries and keys with fewer heads of K and V.
+    shared = [f"{other['times']['ours'] / one['times']['ours']:.2f} (batch {one['batch']}, "
+              f"{length_text(one['seqlen_kv'])}, d = {one['head_dim']}, 1/{other['shared']} of the "
+              "bytes)"
+              for one in found for other in found if one["shared"] == 1 < other["shared"] and all(
+                  one[name] == other[name] for name in CACHE if name != "kv_heads")]
+    return [*lines, "", text[:-1] + ".", "", (
+        "The time with heads that share K and V over the time without sharing: "
+        f"{', '.join(shared)}."), "",
             "![Share of the copy's rate against the cache's bytes]"
             "(scripts/results/figures/decode.svg)"]
-
-
-def sharing(found):
-    """GQA's effect: the same queries and keys with fewer heads of K and V."""
-    texts = [f"{other['times']['ours'] / one['times']['ours']:.2f} (batch {one['batch']}, "
-             f"{length_text(one['seqlen_kv'])}, d = {one['head_dim']}, 1/{other['shared']} of the "
-             "bytes)"
-             for one in found for other in found if one["shared"] == 1 < other["shared"] and all(
-                 one[name] == other[name] for name in CACHE if name != "kv_heads")]
-    return ["", "The time with heads that share K and V over the time without sharing: "
-            f"{', '.join(texts)}."] if texts else []

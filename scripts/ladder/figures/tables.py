@@ -4,13 +4,12 @@ beside others at every N, a kernel's cycles, and visits to each array."""
 import collections
 import fractions
 import itertools
+from statistics import geometric_mean
 
 from ladder.bench.workload import HIDDEN, LADDER_LENGTH, TOKENS
-from ladder.figures.measured import Measured, need
-from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, geometric_mean,
-                                  length_text, library, markdown, number, over_lengths,
-                                  point_text, where, whole_bytes)
-from ladder.records import requested, total
+from ladder.figures.measured import Measured, need, of_the_paper
+from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, length_text, library,
+                                  markdown, number, over_lengths, point_text, where, whole_bytes)
 from ladder.text import NO_VALUE, rate_text, time_text
 
 
@@ -25,10 +24,8 @@ def ladder_table(files):
         base = timed.get(files.base())
         for step, [known, *_] in files.steps_of([*timed.values(), *counted.values()], way):
             gpu, sim, other = timed.get(step), counted.get(step), wide.get(step)
-            counts = [known.per_head(requested(known.record)),
-                      sim and sim.per_head(total(sim.record, "distinct")),
-                      gpu and gpu.per_head(total(gpu.record, "dram")),
-                      known.per_head(known.workspace_bytes)]
+            counts = [of and of.bytes_a_head[kind] for of, kind in (
+                (known, "requested"), (sim, "distinct"), (gpu, "dram"), (known, "workspace"))]
             rows.append([f"[{step[0]}]({step[0]}/README.md)", f"`{step[1]}`" + (
                 " backward" if way == "bwd" else ""),
                 time_text(gpu and gpu.time_ms), rate_text(gpu and gpu.tflops),
@@ -36,7 +33,7 @@ def ladder_table(files):
                 rate_text(base.time_ms / gpu.time_ms if gpu and base else None),
                 *map(whole_bytes, counts)])
     lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
-                      "requested", "distinct", "DRAM", "workspace"], need(rows), range(2, 10))
+                      "requested", "distinct", "DRAM", "workspace"], rows, range(2, 10))
     return [*lines, "", (
         f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the kernels; "
         "*distinct*, each byte once a kernel, the sim's count; *DRAM*, what it served; "
@@ -50,20 +47,13 @@ def peers_table(files):
     gpu = files.gpu
     ours = {way: (rung, gpu.defaults[rung]) for way, rung in files.ladder.beside_peers().items()
             if rung in gpu.defaults}
-    lengths = sorted({r["seqlen"] for r in gpu.peers if r["batch"] * r["seqlen"] == TOKENS})
+    lengths = sorted({r["seqlen"] for r in need(gpu.peers) if of_the_paper(r)})
     rows = []
-    for way, step in ours.items():
-        for point in POINTS:
-            mine, *others = (gpu.rates(way, one, *point) for one in (step, *PEERS))
-            if mine and any(others):
-                rows.append([WAYS[way], str(point[0]), "yes" if point[1] else "no", *(
-                    " / ".join(rate_text(of.get(n)) for of in (mine, *others[:2]))
-                    for n in lengths)])
-    need(rows)
-    names = [f"{number(rung)}'s `{variant}`{' backward' if way == 'bwd' else ''}"
-             for way, (rung, variant) in ours.items()]
-    if len(names) > 1:
-        names[0] += " forward"
+    for (way, step), (d, causal) in itertools.product(ours.items(), POINTS):
+        rates = [gpu.rates(way, one) for one in (step, *PEERS[:2])]
+        rows.append([WAYS[way], str(d), "yes" if causal else "no", *(
+            " / ".join(rate_text(of.get((n, d, causal))) for of in rates) for n in lengths)])
+    names = [f"{number(rung)}'s `{variant}` {WAYS[way]}" for way, (rung, variant) in ours.items()]
     apart = [library(backend) for backend in ("flash", "cudnn")
              if not all(gpu.in_turn(way, backend, step) for way, step in ours.items())]
     summary = []
@@ -98,7 +88,7 @@ def steps_table(files, rung, first, way, peers):
         steps = steps[steps.index((rung, first)):]
     rows, before = [], {}
     for one in [*steps, *peers]:
-        rates = {point: files.gpu.rates(way, one, *point).get(n) for point in POINTS}
+        rates = {point: files.gpu.rates(way, one).get((n, *point)) for point in POINTS}
         cells = [rate_text(rate) + (f" ({rate / before[point]:.2f})"
                                     if rate and point in before and one in steps else "")
                  for point, rate in rates.items()]

@@ -29,7 +29,7 @@ class Pair:
         # warps and shared memory tell some of what has changed.
         self.steps, self.changed = {d: {} for d in HEADS}, {}
         for d, step in itertools.product(HEADS, files.order):
-            records = [gpu.line(files.own_way(step), step, d, False).get(LADDER_LENGTH)
+            records = [gpu.timed[files.own_way(step), step].get((LADDER_LENGTH, d, False))
                        for gpu in self.gpus]
             if all(records):
                 same = how(records[0]) == how(records[1])

@@ -172,7 +172,7 @@ const explorer = {
       if (!button) return;
       const pane = this.panes.findIndex(({ element }) => element.contains(button));
       if (pane >= 0) this.shown = pane;
-      ACTIONS[button.dataset.key](this, button.dataset.shift);
+      ACTIONS[button.dataset.key](this);
     });
     $("scrubber").oninput = (event) => this.pause().seek(Number(event.target.value));
     $("clock").onchange = (event) => this.useClock(event.target.value, this.sms);

@@ -26,11 +26,7 @@ class Pane {
         <div class="view scores"><h3>S <small></small></h3><canvas role="img"></canvas></div>
         <div class="view smem">
           <h3>Shared memory <small></small></h3><canvas role="img"></canvas></div></div>
-      <div class="view sms"><h3>Blocks <small></small><span class="buttons">
-          <button data-key="b" data-shift="yes" aria-label="The SM before"
-            title="The SM before">▴</button>
-          <button data-key="b" aria-label="The next SM" title="The next SM (B)">▾</button>
-        </span></h3><canvas role="img"></canvas></div>
+      <div class="view sms"><h3>Blocks <small></small></h3><canvas role="img"></canvas></div>
       <div class="view timeline"><h3>Warps <small></small><span class="buttons">
           Zoom <button data-key="s" aria-label="Zoom out" title="Zoom out (S, or the wheel)">−</button>
           <button data-key="w" aria-label="Zoom in" title="Zoom in (W, or the wheel)">+</button>
@@ -144,7 +140,5 @@ class Pane {
     const verdict = this.find(".verdict");
     verdict.className = "verdict " + look;
     verdict.textContent = words;
-    verdict.title = look === "differs" ? wrong.map((name) => `${name}: ${exactly(counts[name])} ` +
-      `here, ${exactly(program[name])} by the program`).join("; ") : "";
   }
 }

@@ -2,7 +2,7 @@
 // shown.
 
 const TOP = 16, LEAST = 11;  // pixels above the rows, and of one
-const MEETS = ["signal", "exit", "exchange", "wait"];  // no work by itself
+const MEETS = ["signal", "exchange", "wait"];  // no work by itself
 
 /// The rows of a block: its engines, loads with one for each array, then the warps that do
 /// something. The first warp stands for a warpgroup that multiplies together.
@@ -11,7 +11,7 @@ function rowsOfBlock({ events, warps, groups }) {
   const rows = [...engines].sort().map((engine) => ({ label: engine, engine }));
   const work = new Set(events.filter((e) => !MEETS.includes(e.kind)).map((e) => e.warp));
   for (let warp = 0; warp < warps; ++warp) {
-    const group = groups.has(warp >> 2);
+    const group = groups.includes(warp >> 2);
     if (!work.has(warp) || (group && warp % 4)) continue;
     rows.push({ label: group ? `warpgroup ${warp >> 2}` : `warp ${warp}`, warp });
   }
@@ -45,7 +45,7 @@ class Timeline extends View {
   }
 
   rowOf({ warp }) {
-    const first = this.block.groups.has(warp >> 2) ? warp - warp % 4 : warp;
+    const first = this.block.groups.includes(warp >> 2) ? warp - warp % 4 : warp;
     return this.rows.find((row) => row.warp === first) || {};
   }
 
@@ -100,7 +100,7 @@ class Timeline extends View {
   }
 
   flight(e, { y, height }, from, to) {
-    const { what } = e, width = Math.max(1.5, to - from - 1), rows = rowsOf(e);
+    const { what, rows } = e, width = Math.max(1.5, to - from - 1);
     const colour = what === "wgmma" ? "product" : e.direction === "write" ? "write" : "copy";
     if (what !== "read") {
       this.bar(e, colour, from, y + 1, width, height - 2.5, 0.75,
