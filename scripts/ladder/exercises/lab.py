@@ -98,13 +98,10 @@ class Lab:
                                for name in ("step.cpp", "step.o", rung_of(file)))
         with open(stub, "w", encoding="utf-8") as target:
             target.write(f'#include "{self.scratch(number, file)}"\n')
-        error = self.tool(compiling, {built: step, compiling[-1]: stub})
-        if error:
-            raise Stop(f"Not yet: it does not compile: {error}", WRONG_RESULT)
-        error = self.tool(linking, {built: step, f"bin/{rung_of(file)}": program})
-        if error:
-            raise Stop(f"it does not link ({error}): is {self.build} built to the end? scripts/run "
-                       "builds it", NO_DEVICE)
+        self.tool(compiling, {built: step, compiling[-1]: stub},
+                  "Not yet: it does not compile: {}", WRONG_RESULT)
+        self.tool(linking, {built: step, f"bin/{rung_of(file)}": program},
+                  "it does not link ({}): is everything built? scripts/run builds it", NO_DEVICE)
         self.runs = {key: run for key, run in self.runs.items() if key[0] != program}
         return [program, *step_in(file)]
 
@@ -128,19 +125,19 @@ class Lab:
                  for line in out.splitlines()]
         return next(words for words in lines if built in words), lines[-1], built
 
-    def tool(self, command, instead):
-        """Runs one of the build's commands with other files: the first error that it reports, or
-        None. What a change leaves unused is not a mistake here."""
+    def tool(self, command, instead, message, status):
+        """Runs one of the build's commands with other files. If it fails, Stop has the first error
+        that it reports. What a change leaves unused is not a mistake here."""
         for old, new in instead.items():
             command = [word.replace(old, new) for word in command]
         done = subprocess.run([*command, "-Wno-unused"], cwd=self.build,
                               stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
                               errors="replace")
-        if not done.returncode:
-            return None
-        lines = (done.stdout + done.stderr).splitlines()
-        return next((line for line in lines if re.search(r"error|undefined", line)),
-                    f"{command[0]} ended with status {done.returncode}")
+        if done.returncode:
+            lines = (done.stdout + done.stderr).splitlines()
+            raise Stop(message.format(next(
+                (line for line in lines if re.search(r"error|undefined", line)),
+                f"{command[0]} ended with status {done.returncode}")), status)
 
 
 def rung_of(file):
