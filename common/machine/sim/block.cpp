@@ -29,8 +29,16 @@ void throw_fault(const std::string& what) {
   this_block->throw_fault(this_block->running(), what, true);
 }
 
-Block::Block(int worker, int64_t sram_bytes) : memory(sram_bytes), worker_(worker) {}
-Block::~Block() = default;
+thread_local std::vector<std::vector<Block::Thread>> Block::idle_;
+
+Block::Block(int worker, int64_t sram_bytes) : memory(sram_bytes), worker_(worker) {
+  if (idle_.empty()) return;
+  threads_ = std::move(idle_.back());
+  idle_.pop_back();
+}
+Block::~Block() {
+  idle_.push_back(std::move(threads_));
+}
 
 Async& Block::async() {
   if (!async_) async_ = std::make_unique<Async>(*this);

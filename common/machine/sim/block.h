@@ -152,6 +152,8 @@ class Block {
   Recorder* recorder_ = nullptr;
   uint32_t number_ = 0;
   std::vector<Thread> threads_;  // at least as many as the block has
+  /// Those of blocks that are gone: to map stacks takes longer than to run a small kernel.
+  static thread_local std::vector<std::vector<Thread>> idle_;
   int count_ = 0, ended_ = 0, running_ = 0;
   uint64_t random_ = 0;  // for late()
   int at_barrier_ = 0;

@@ -244,10 +244,26 @@ TEST_F(HopperFaults, TensorMaps) {
   EXPECT_THROW(of_e4m3(64, 128, 64), Fault);  // that would be another array
 }
 
-TEST_F(HopperFaults, DescriptorsAdvanceWithinTheirStart) {
+TEST_F(HopperFaults, Descriptors) {
   EXPECT_EQ(advanced(0x4000000000003ffe, 16), 0x4000000000003fff);
   EXPECT_THROW(advanced(0x4000000000003ffe, 32), Fault);
   EXPECT_THROW(advanced(0, 8), Fault);
+  const auto expect_unknown = [&](bool transposed, int swizzle, int base_offset, const char* says) {
+    const uint64_t b = uint64_t(swizzle) << 62 | uint64_t(base_offset) << 49;
+    const auto multiply = [=] {
+      Operand<fp16, 16, 16> a = {};
+      Accumulator<16, 32> acc;
+      wgmma_fence(acc, a);
+      (transposed ? wgmma_m64<fp16, true, 4> : wgmma_m64<fp16, false, 4>)(acc.r[0], a.r[0][0], b,
+                                                                          0);
+    };
+    expect_says(fault_of(1, 128, multiply), std::string("wgmma: ") + says);
+  };
+  expect_unknown(false, 0, 0, "a matrix descriptor without swizzle, or of 32 bytes");
+  expect_unknown(false, 3, 0, "a matrix descriptor without swizzle, or of 32 bytes");
+  expect_unknown(true, 2, 0, "a transposed operand of another swizzle than 128 bytes");
+  for (const int base_offset : {1, 2, 4})
+    expect_unknown(false, 1, base_offset, "a matrix descriptor with a base offset");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Hopper's constructs on both machines: bulk copies of ragged tiles, warpgroup products against
-// float64, what they count on the sim, and how the chip adds up products of e4m3 and finds operands
-// in shared memory through a descriptor. (Rings of stages, warpgroups that take turns, and sums
-// that leave to memory, are tested with the steps of 05 and 06 that use them.)
+// float64, what they count on the sim, and how the chip adds up products of e4m3. (Rings of stages,
+// warpgroups that take turns, and sums that leave to memory, are tested with the steps of 05 and 06
+// that use them.)
 
 #include <gtest/gtest.h>
 
@@ -308,78 +308,6 @@ TEST_F(SUITE, SumsOfE4m3AreShortenedAsOnTheChip) {
   };
   for (const float start : {0.0f, 1.0f, -1.0f, 1.0f / 3, -300.0f, 1e6f, -1e-3f, 0x1.fffffep0f})
     for (int i = 0; i < 4; ++i) check(random_codes(), random_codes(), start);
-}
-
-// ------------------------------------------------------------------------------------ descriptors
-
-constexpr int kMemory = 32768;  // elements
-
-/// A·B, 64 × 128 of an inner dimension of 16, A from registers and B what a descriptor finds in
-/// shared memory; the start address in the descriptor counts from there.
-template <bool transposed>
-__global__ void __launch_bounds__(kWarpgroup)
-    by_descriptor(Hbm<const fp16> A, Hbm<const fp16> memory, Hbm<float> C, uint64_t descriptor) {
-  SharedMemory smem;
-  const auto all = smem.take<fp16>("memory", kMemory);
-  for (int i = threadIdx.x; i < kMemory; i += kWarpgroup) all[i] = memory[i];
-  fence_proxy_async();
-  __syncthreads();
-  Operand<fp16, 16, 16> a;
-  fill(a, A);
-  const uint64_t start = matrix_descriptor(all, 0, 0) & 0x3fff;
-  Accumulator<16, 128> acc;
-  wgmma_fence(acc, a);
-  wgmma_m64<fp16, transposed>(acc.r[0], a.r[0][0], descriptor + start, 0);
-  wgmma_commit();
-  wgmma_wait<0>(acc);
-  show(acc, C);
-}
-
-/// Swizzle mode 1 is 128 bytes, 2 is 64: those that the functions of common/tile use and the sim
-/// knows, the second for operands as they stand.
-uint64_t descriptor(int start, int leading, int stride, int mode) {
-  return static_cast<uint64_t>(start >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
-         static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(mode) << 62;
-}
-
-// The manual's rules say where an element is that a descriptor names, and both machines find it
-// there, if 8 rows are aligned as the manual wants them, to 1024 bytes (of 64: to 512).
-TEST_F(SUITE, DescriptorsAreReadAsTheManualSays) {
-  const Matrix a = random_matrix<fp16>(64, 16), memory = random_matrix<fp16>(1, kMemory);
-  Array& A = upload<fp16>("A", a);
-  Array& in_smem = upload<fp16>("memory", memory);
-  Array& C = make("C", 64 * 128 * 4);
-  const auto multiply = [&](bool transposed, uint64_t bits) {
-    run(transposed ? by_descriptor<true> : by_descriptor<false>, 1, kWarpgroup,
-        shared_bytes<fp16>(kMemory), A, in_smem, C, bits);
-  };
-  const auto check = [&](bool transposed, int mode, int start, int leading, int stride) {
-    SCOPED_TRACE(testing::Message()
-                 << "start " << start << ", leading " << leading << ", stride " << stride
-                 << ", swizzle mode " << mode << (transposed ? ", transposed" : ""));
-    multiply(transposed, descriptor(start, leading, stride, mode));
-    const auto term = [&](int i, int j, int k) {
-      const int in_column = j / 64 * leading + j % 64 * 2 + k % 8 * 128 + k / 8 * stride;
-      const int in_row = j / 8 * stride + j % 8 * (128 / mode) + k * 2;
-      const int at = start + (transposed ? in_column : in_row);
-      const int swizzled = at ^ (at >> 3 & (mode == 1 ? 0x70 : 0x30));
-      return a(i, k) * memory(0, swizzled / 2);
-    };
-    EXPECT_EQ(count_wrong_sums(matrix<float>(C, 128), 64, 128, 16, 1e-3, term), 0);
-  };
-  for (const int leading : {1024, 8192})
-    for (const int stride : {512, 1024, 2048})
-      for (const int start : {0, 32, 64, 1024, 2048 + 96}) {
-        check(false, 2, start, leading, stride);
-        if (stride >= 1024) check(false, 1, start, leading, stride);
-        if (stride >= 1024 && start % 1024 == 0) check(true, 1, start, leading, stride);
-      }
-#ifdef LADDER_SIM
-  for (const int mode : {0, 3}) EXPECT_THROW(multiply(false, descriptor(0, 0, 1024, mode)), Fault);
-  EXPECT_THROW(multiply(true, descriptor(0, 0, 1024, 2)), Fault);
-  const uint64_t base_offset = uint64_t{1} << 49;
-  EXPECT_THROW(multiply(false, descriptor(0, 0, 1024, 1) | base_offset), Fault);
-#endif
 }
 
 }  // namespace
