@@ -17,7 +17,8 @@
 // Since `lazy`: where there is room, at d = 128, a consumer keeps Q in registers, so that S = Q·Kᵀ
 // reads K alone from shared memory. Under the mask a consumer whose rows see fewer keys than the
 // block's last row steps aside; tiles of Q are laid from the last row up, so that the one that is
-// partly empty has the fewest keys; and heads come in smaller groups, for HBM's sake.
+// partly empty has the fewest keys; and heads come in smaller groups, for HBM's sake. Blocks start
+// while the counter is still being cleared.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -57,8 +58,10 @@ int64_t smem_bytes(int D, int Br, int Bc) {
          2 * shared_bytes<Mbarrier>(kStages * consumers) + 4 * shared_bytes<Mbarrier>(kStages);
 }
 
-/// No block has asked for a further tile of Q yet.
+/// No block has asked for a further tile of Q yet. Nor will one before this is done, so the blocks
+/// may start.
 __global__ void clear(Hbm<int> next) {
+  let_next_kernel_start();
   next[0] = 0;
 }
 
@@ -88,7 +91,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   const auto row_of = [&](const Work& w) { return end - (w.tile + 1) * Br; };
   // Tiles of K and V that rows [row, row + rows) see; one at least, all masked if need be.
   const auto steps_of = [&](int row, int rows) {
-    const int last = min(row + rows, p.N) - 1, keys = last >= 0 ? p.keys(last) : 0;
+    const int keys = p.keys(min(row + rows, p.N) - 1);
     return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
   };
 
@@ -126,7 +129,10 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
         K.acquire();
         K.fill(map_K, 0, step * Bc, head_kv, batch);
         // Asked late, so that blocks end together, but before the next wait, which hides it.
-        if (step == steps - 1) index = gridDim.x + atomicAdd(next, 1);
+        if (step == steps - 1) {
+          wait_for_kernel_before();  // which makes next 0
+          index = gridDim.x + atomicAdd(next, 1);
+        }
         V.acquire();
         V.fill(map_V, 0, step * Bc, head_kv, batch);
       }
@@ -168,13 +174,33 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     wgmma_AB(O_sum, P, V.tile());
     wgmma_commit();
   };
+  // Frees the stage of Q of the last piece of work, once its O has been read from there.
+  const auto free_last_stage = [&] {
+    if (!first_thread) return;
+    tma_store_wait_read<0>();
+    Q.free[Q.number(1 - Q.at.stage)].arrive();
+  };
+  // Tiles of keys that only other consumers' rows see.
+  const auto step_aside = [&](int steps) {
+    for (int step = 0; step < steps; ++step) {
+      K.wait();  // the turns keep consumers together too; without them this would have to
+      begin_turn();
+      end_turn();
+      K.release();
+      V.wait();
+      V.release();
+    }
+  };
   for (;; Q.at.next()) {
     Q.wait();
     const Work w = smem_work[Q.number()];
     if (w.head < 0) break;
-    const int batch = w.head / p.H, head = w.head % p.H;
     const int tile_row = row_of(w) + consumer * kRows, row = tile_row + warp_row;
-    const int my_steps = steps_of(tile_row, kRows), steps = steps_of(row_of(w), Br);
+    if (tile_row < 0) {  // its rows would all lie before row 0
+      free_last_stage();
+      step_aside(steps_of(row_of(w), Br));
+      continue;
+    }
 
     // m is kept in units of ln 2, like the exponents of 2^(c·s).
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
@@ -204,14 +230,12 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     begin_turn();
     start_scores();
     end_turn();
+    const int my_steps = steps_of(tile_row, kRows);  // worked out while S is
     wgmma_wait<0>(S);
     K.release();
     softmax(0);
     P = as_operand<T>(S);
-    if (first_thread) {
-      tma_store_wait_read<0>();  // of the last piece of work, whose stage of Q this frees
-      Q.free[Q.number(1 - Q.at.stage)].arrive();
-    }
+    free_last_stage();
     for (int step = 1; step < my_steps; ++step) {
       // From here on the softmax of one step runs under the product P·V of the step before.
       K.wait();
@@ -230,27 +254,23 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     start_output();
     wgmma_wait<0>(O_sum, P);
     V.release();
-    for (int step = my_steps; step < steps; ++step) {  // keys for the other consumers alone
-      K.wait();  // the turns keep consumers together too; without them this would have to
-      begin_turn();
-      end_turn();
-      K.release();
-      V.wait();
-      V.release();
-    }
+    step_aside(steps_of(row_of(w), Br) - my_steps);
 
     l = sum_over_lanes(l);
     mul_rows(O_sum, inverse_or_zero(l));
     // Through this stage of Q, from where TMA takes it.
-    write(Q.tile(), O_sum, warp_row);
+    if constexpr (q_in_registers(D))  // no registers are left for stmatrix's places
+      write(Q.tile(), O_sum, warp_row);
+    else
+      write_matrices(Q.tile(), as_operand<T>(O_sum), warp_row);
     fence_proxy_async();
     named_barrier_sync(kOwn + consumer, kWarpgroup);
-    if (first_thread && tile_row >= 0) {  // else there is nothing to store
-      tma_store(map_O, Q.tile(), 0, tile_row, head, batch);
+    if (first_thread) {
+      tma_store(map_O, Q.tile(), 0, tile_row, w.head % p.H, w.head / p.H);
       tma_store_commit();
     }
     for_each_row(m, l, [&](int i, float max, float sum) {
-      if (row + i >= 0 && row + i < p.N)
+      if (row + i < p.N)
         LSE[p.q_row(w.head) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
     });
   }
@@ -277,10 +297,11 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
   const auto next = hbm<int>(a["next"]);
   launch("clear", clear, dim3(1), dim3(1), 0, next);
-  launch("attention", attention<T, D, kConsumers, Bc>,
-         dim3(std::min<int64_t>(works, multiprocessors())), dim3(kWarpgroup * (1 + kConsumers)),
-         plan.smem_bytes, map("Q", p.N, p.H, kRows), map("K", p.N_kv, p.Hk, Bc),
-         map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kRows), hbm<float>(a["LSE"]), next, p);
+  launch<Start::early>(
+      "attention", attention<T, D, kConsumers, Bc>,
+      dim3(std::min<int64_t>(works, multiprocessors())), dim3(kWarpgroup * (1 + kConsumers)),
+      plan.smem_bytes, map("Q", p.N, p.H, kRows), map("K", p.N_kv, p.Hk, Bc),
+      map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kRows), hbm<float>(a["LSE"]), next, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {

@@ -62,9 +62,9 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
   const size_t item_bytes = half ? 2 : 4;
   auto bytes = static_cast<int64_t>(item_bytes);
   while (!shape.starts_with(')')) {
-    int64_t extent = 0;
-    const auto [end, error] = std::from_chars(shape.data(), shape.data() + shape.size(), extent);
-    if (error != std::errc{} || extent < 1 || __builtin_mul_overflow(bytes, extent, &bytes))
+    int64_t extent = 0;  // stays so where there is no number, or one too large
+    const char* const end = std::from_chars(shape.data(), shape.data() + shape.size(), extent).ptr;
+    if (extent < 1 || __builtin_mul_overflow(bytes, extent, &bytes))
       bad_usage(
           "'{}' has a shape of which a size is no number above 0, or the product exceeds 2⁶³, at "
           "{}",

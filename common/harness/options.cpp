@@ -325,8 +325,7 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
 
   if (!problem.Hk) problem.Hk = problem.H;
   if (!problem.N_kv) problem.N_kv = problem.N;
-  derive_scale(options);
-  check_sizes(problem);
+  complete(options);
   return options;
 }
 
@@ -338,12 +337,9 @@ std::vector<Options> each_variant(const Options& options) {
   return each;
 }
 
-void derive_scale(Options& options) {
+void complete(Options& options) {
   Problem& p = options.problem;
   p.scale = options.scale.value_or(static_cast<float>(1 / std::sqrt(static_cast<double>(p.d))));
-}
-
-void check_sizes(const Problem& p) {
   if (p.d < 8 || p.d > 256 || p.d % 8 != 0)
     bad_usage("head-dim {}: give a multiple of 8 from 8 to 256", p.d);
   if (p.Hk < 1 || p.H % p.Hk != 0)

@@ -22,7 +22,7 @@ struct Options {
   uint64_t seed = 0;
   std::string load;            // directory, empty: generate
   std::string save;            // directory, empty: do not save
-  std::optional<float> scale;  // of problem; empty: 1/√d, see derive_scale
+  std::optional<float> scale;  // of problem; empty: 1/√d, see complete()
   DeviceChoice device = DeviceChoice::automatic;
   std::string variant;  // empty: the default; several: "A,B", of which each_variant makes one
   bool deterministic = false;  // gradients with the same bits on every run
@@ -49,15 +49,12 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
 /// The same for each of the variants that they name.
 std::vector<Options> each_variant(const Options& options);
 
-/// Sets the problem's scale; also after --load.
-void derive_scale(Options& options);
-
 /// The rung's baseline of that name, null if there is none. It launches on the GPU alone, whichever
 /// device it was compiled for.
 const Variant* find_baseline(const std::string& rung, const std::string& name);
 
-/// Refuses sizes whose arrays (Q, K, V, O, S) would exceed 2⁶³ bytes or the grid. Also called
-/// after --load. Throws Error(bad_usage).
-void check_sizes(const Problem& problem);
+/// Derives the problem's scale from its sizes, and refuses those whose arrays (Q, K, V, O, S) would
+/// exceed 2⁶³ bytes or the grid. Also called after --load. Throws Error(bad_usage).
+void complete(Options& options);
 
 }  // namespace ladder

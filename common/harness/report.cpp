@@ -106,17 +106,18 @@ std::string in_units(double x, std::initializer_list<std::pair<double, const cha
   return "";
 }
 
-template <class C>
-std::string text_of(const std::optional<C>& c, int64_t C::*member) {
-  return c ? bytes_text(static_cast<double>((*c).*member)) : "–";
+std::string bytes_text(auto bytes) {
+  return in_units(static_cast<double>(bytes),
+                  {{1e12, "TB"}, {1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}, {1, "B"}});
 }
 
-/// Pads by what a terminal shows: one column a code point.
-std::string cell(const std::string& text, int width) {
-  const auto columns =
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
-  const std::string space(static_cast<size_t>(std::max<long>(0, std::abs(width) - columns)), ' ');
-  return width < 0 ? text + space : space + text;
+std::string ms_text(double ms) {
+  return in_units(ms, {{1e3, "s"}, {1, "ms"}, {1e-3, "µs"}});
+}
+
+template <class C>
+std::string text_of(const std::optional<C>& c, int64_t C::*member) {
+  return c ? bytes_text((*c).*member) : "–";
 }
 
 }  // namespace
@@ -130,14 +131,6 @@ double Report::flops() const {
   const Problem& p = options.problem;
   const double forward = 4.0 * p.N * p.N_kv * p.d * p.H * p.B * (p.causal ? 0.5 : 1);
   return backward() ? 2.5 * forward : forward;
-}
-
-std::string bytes_text(double bytes) {
-  return in_units(bytes, {{1e12, "TB"}, {1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}, {1, "B"}});
-}
-
-std::string ms_text(double ms) {
-  return in_units(ms, {{1e3, "s"}, {1, "ms"}, {1e-3, "µs"}});
 }
 
 Members& add_shape(Members& m, const Problem& p) {
@@ -203,9 +196,9 @@ std::string to_table(const Report& r, bool colour) {
   out += fmt::format(", head-dim {}, {}{}, scale {:.4g}\n", p.d,
                      p.dtype == DType::fp16 ? "fp16" : "bf16", p.causal ? ", causal" : "", p.scale);
   if (r.plan.block_q || r.plan.block_kv)
-    out += fmt::format("tiles of {} rows of Q × {} of K and V, {} warps, {} of shared memory\n",
-                       r.plan.block_q, r.plan.block_kv, r.plan.warps,
-                       bytes_text(static_cast<double>(r.plan.smem_bytes)));
+    out +=
+        fmt::format("tiles of {} rows of Q × {} of K and V, {} warps, {} of shared memory\n",
+                    r.plan.block_q, r.plan.block_kv, r.plan.warps, bytes_text(r.plan.smem_bytes));
 
   if (!r.plan.settings.empty()) {
     out += "settings";
@@ -216,20 +209,21 @@ std::string to_table(const Report& r, bool colour) {
   // Bytes: on the sim as counted, on the gpu by the formula, which the tests hold equal. Beside
   // them the sim has the distinct bytes, and a GPU may have the counters'.
   const bool counted = !r.kernels.empty() && r.kernels.front().counts.has_value();
+  const auto line = [&](const auto&... cells) {
+    out += fmt::format("{:<24}{:>10}{:>14}{:>14}{:>14}{:>14}\n", cells...);
+  };
   const auto row = [&](const std::string& name, const std::optional<double>& ms,
                        const std::optional<HbmCounts>& hbm, const std::optional<DramCounts>& dram) {
     const auto beside = [&](int64_t DramCounts::*of_dram, int64_t HbmCounts::*distinct) {
-      return cell(r.dram ? text_of(dram, of_dram) : counted ? text_of(hbm, distinct) : "–", 14);
+      return r.dram ? text_of(dram, of_dram) : counted ? text_of(hbm, distinct) : "–";
     };
-    out += cell(name, -24) + cell(ms ? ms_text(*ms) : "–", 10) +
-           cell(text_of(hbm, &HbmCounts::requested_read), 14) +
-           cell(text_of(hbm, &HbmCounts::requested_write), 14) +
-           beside(&DramCounts::read, &HbmCounts::distinct_read) +
-           beside(&DramCounts::write, &HbmCounts::distinct_write) + "\n";
+    line(name, ms ? ms_text(*ms) : "–", text_of(hbm, &HbmCounts::requested_read),
+         text_of(hbm, &HbmCounts::requested_write),
+         beside(&DramCounts::read, &HbmCounts::distinct_read),
+         beside(&DramCounts::write, &HbmCounts::distinct_write));
   };
-  out += "\n" + cell("kernel", -24) + cell("time", 10) + cell("HBM read", 14) +
-         cell("HBM write", 14) + cell(r.dram ? "DRAM read" : "distinct read", 14) +
-         cell("write", 14) + "\n";
+  out += "\n";
+  line("kernel", "time", "HBM read", "HBM write", r.dram ? "DRAM read" : "distinct read", "write");
   for (const auto& k : r.kernels)
     row(k.name, k.time_ms, counted ? std::optional(k.counts->hbm) : model_of(r, k.name), k.dram);
   row("all", r.timing ? std::optional(r.timing->median_ms) : std::nullopt,
@@ -244,8 +238,8 @@ std::string to_table(const Report& r, bool colour) {
     const Counts sum = *sum_of(r);
     const auto model = model_of(r);
     out += fmt::format("{} matmul FLOPs, {} exponentials; shared memory {} read, {} written\n",
-                       sum.matmul_flops, sum.exps, bytes_text(static_cast<double>(sum.sram_read)),
-                       bytes_text(static_cast<double>(sum.sram_write)));
+                       sum.matmul_flops, sum.exps, bytes_text(sum.sram_read),
+                       bytes_text(sum.sram_write));
     if (model)
       out += fmt::format("HBM requested: {} B counted, {} B by the formula\n",
                          sum.hbm.requested_read + sum.hbm.requested_write,
@@ -258,8 +252,8 @@ std::string to_table(const Report& r, bool colour) {
         "DRAM bytes are the GPU's counters', each kernel alone and all together, from an empty "
         "L2;\n"
         "in all {} passed L2 and {} L1\n",
-        bytes_text(static_cast<double>(r.dram->l2)), bytes_text(static_cast<double>(r.dram->l1)));
-  out += fmt::format("workspace {}\n", bytes_text(static_cast<double>(r.workspace_bytes)));
+        bytes_text(r.dram->l2), bytes_text(r.dram->l1));
+  out += fmt::format("workspace {}\n", bytes_text(r.workspace_bytes));
   if (!r.errors) return out + "not checked\n";
   for (const auto& e : *r.errors) {
     const char* on = !colour ? "" : e.pass() ? "\033[32m" : "\033[31m";

@@ -47,8 +47,4 @@ std::string to_table(const Report& report, bool colour);
 /// 1 is as fast, 0.5 half as fast.
 std::string baseline_text(const Report& ours, const Report& baseline);
 
-/// Numbers with units people read: "17.3 GB", "1.25 ms", "0.41 TFLOP/s". Decimal units.
-std::string bytes_text(double bytes);
-std::string ms_text(double ms);
-
 }  // namespace ladder

@@ -139,8 +139,7 @@ Inputs make_inputs(Options& options, bool backward) {
   agree("q", q, "k", k, {0, 3});
   const auto size = [](int64_t n) { return static_cast<int>(n); };
   p = {size(q[0]), size(q[1]), size(k[1]), size(q[2]), size(k[2]), size(q[3]), p.causal, p.dtype};
-  derive_scale(options);
-  check_sizes(p);
+  complete(options);
   if (backward && std::filesystem::exists(path("do")))
     agree("do", read("do", in.dO), "q", q, {0, 1, 2, 3});
   else if (backward)

@@ -63,7 +63,6 @@ struct DramCounts {
 struct DramReport {
   DramCounts all;
   std::map<std::string, DramCounts> kernels;
-  std::string source;  // what counted, and what was subtracted, for --verbose
 };
 
 /// How a kernel's blocks fill a GPU.

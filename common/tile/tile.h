@@ -141,13 +141,14 @@ struct Accumulator {
 };
 
 /// Where the calling warp's piece begins in an R × C product that kWarps warps compute together:
-/// warps tile the product, R / M of them down and the others across.
+/// warps tile the product, R / M of them down and the others across. The next kWarps warps of the
+/// block have the same pieces, of another product.
 template <int R, int C, int M, int kWarps>
 struct Piece {
   static constexpr int kDown = R / M, kAcross = kWarps / kDown;
   static_assert(R % M == 0 && kWarps % kDown == 0 && C % (16 * kAcross) == 0);
   static constexpr int kRows = M, kColumns = C / kAcross;
-  int row = warp_id() % kDown * kRows, column = warp_id() / kDown * kColumns;
+  int row = warp_id() % kDown * kRows, column = warp_id() % kWarps / kDown * kColumns;
 };
 
 /// Loads rows [row, row + M) × columns [column, column + K) of a tile.

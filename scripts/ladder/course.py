@@ -6,8 +6,9 @@ that is added needs nothing here, unless a figure is to single it out.
 
 # ---- the sim's traces ----
 
-# Which array is touched when: of the figure `access`, (rung, step).
-TRACED = [("04_flash_v1", "flash_v1"), ("05_flash_v2", "mma")]
+# Which array is touched when: of the figure `access`, (rung, step) and the order of its loops.
+TRACED = {("04_flash_v1", "flash_v1"): "K and V outside, Q and O inside",
+          ("05_flash_v2", "mma"): "Q outside, K and V inside"}
 
 # What happens in a block: (figure, rung, step, kernel, options). Forward two pieces of work for
 # block 0, of four tiles of K and V each, with two consumers and with three; backward one tile of K
@@ -30,9 +31,6 @@ PRODUCTS = {"attention": {"K": ["S"], "V": ["O"]},
 
 # ---- figures ----
 
-# The order of a traced step's loops, which is what `access` is about.
-LOOPS = {("04_flash_v1", "flash_v1"): "K and V outside, Q and O inside",
-         ("05_flash_v2", "mma"): "Q outside, K and V inside"}
 ACCESS_NOTE = ("04 fetches a tile of Q while it works on the one before. Its O is the fp32 one, "
                "and at the end the output.")
 
@@ -77,7 +75,6 @@ PROFILED = [("05_flash_v2", "sm90", "attention"), ("05_flash_v2", "fp8", "attent
 ROOFLINE_EXTRA = [("01_tiled_matmul", "tile")]
 
 # Against their tile of keys: what they request, and the time.
-BLOCK_SIZE_TITLE = "FlashAttention-1 against its tile of keys, Bc (Br = 64)"
 BLOCK_SIZE_COUNTED = [("04_flash_v1", "flash_v1"), ("05_flash_v2", "swap")]
 BLOCK_SIZE_TIMED = [("04_flash_v1", "flash_v1")]
 

@@ -1,6 +1,7 @@
 """Arrays as .npy files: version 1.0, little-endian, in C order."""
 
 import ast
+import os
 import struct
 
 KINDS = {"<f2": "e", "<f4": "f"}
@@ -12,6 +13,14 @@ def npy(shape, values, descr="<f4"):
     header += b" " * (-(10 + len(header) + 1) % 64) + b"\n"
     return (b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
             + struct.pack(f"<{len(values)}{KINDS[descr]}", *values))
+
+
+def write_rows(folder, **arrays):
+    """Rows of one head of each array, as --load takes them."""
+    os.makedirs(folder, exist_ok=True)
+    for name, rows in arrays.items():
+        with open(os.path.join(folder, f"{name}.npy"), "wb") as file:
+            file.write(npy((1, 1, len(rows), len(rows[0])), [x for row in rows for x in row]))
 
 
 def read_npy(path):

@@ -18,18 +18,18 @@ COLUMNS = {"time": lambda record: time_text(record.get("time_ms")),
            "workspace": lambda record: bytes_text(record.get("workspace_bytes")),
            "error": error_text}
 
+MEANINGS = {"requested": "bytes that the kernels ask of HBM, {}",
+            "distinct": "each byte once per kernel",
+            "DRAM": "bytes that HBM served, by the GPU's counters",
+            "workspace": "HBM beyond inputs and outputs",
+            "error": "the largest, against float64"}
+
 # What a table tells of each step: a number, as a bar and against that of the row before, and the
 # columns that follow.
-Story = collections.namedtuple("Story", "head value text less more columns legend")
-TRAFFIC = Story("requested", requested, bytes_text, "less", "more", ["distinct"],
-                "requested: bytes that the kernels ask of HBM, counted by the sim{}; distinct: "
-                "each byte once per kernel.")
+Story = collections.namedtuple("Story", "head value text less more columns")
+TRAFFIC = Story("requested", requested, bytes_text, "less", "more", ["distinct"])
 TIME = Story("time", lambda record: record.get("time_ms"), time_text, "faster", "slower",
-             ["TFLOP/s", "DRAM"], "DRAM: bytes that HBM served, by the GPU's counters.")
-LEGEND = ("requested: bytes that the kernels ask of HBM (counted by the sim{}; on a GPU the "
-          "formula's); distinct: each byte once per kernel; DRAM: what HBM served, by the GPU's "
-          "counters; vs {}: requested against rung {}; workspace: HBM beyond inputs and outputs; "
-          "error: the largest, against float64.")
+             ["TFLOP/s", "DRAM"])
 
 
 def steps_of(runs, passes=None):
@@ -111,7 +111,7 @@ def story_table(story, runs, paint):
     steps = steps_of(runs, -1)
     values = [story.value(record) for _, record in steps]
     if not any(values):
-        return []
+        return None
     low, high = (way(math.log10(of(filter(None, values))))
                  for way, of in ((math.floor, min), (math.ceil, max)))
     scale = 10 ** low, 10 ** max(high, low + 1)
@@ -128,7 +128,7 @@ def story_table(story, runs, paint):
     header.insert(BAR, ticks(story, scale, room))
     for row, value in zip(rows, values):
         row.insert(BAR, bar(value, scale, room))
-    return draw([header, *rows], (0, 1, BAR, BAR + 2), steps, paint, colours)
+    return header, draw([header, *rows], (0, 1, BAR, BAR + 2), steps, paint, colours)
 
 
 # ---- all that is known ----
@@ -139,7 +139,7 @@ def details_table(runs, first, paint):
     what it does on that device."""
     steps = steps_of(runs)
     if not steps:
-        return []
+        return None
     base = {run.device: requested(record) for run, record in steps
             if (run.rung, run.variant) == (first.rung, first.variant)}
     rows = []
@@ -149,8 +149,8 @@ def details_table(runs, first, paint):
         ratio = asked / ask_first if asked and ask_first and not is_backward(record) else None
         rows.append([name_of(run, record), run.device,
                      *(text(record) for text in COLUMNS.values()), rate_text(ratio)])
-    header = ["step", "device", *COLUMNS, f"vs {first.rung[:2]}"]
-    return draw(known(header, rows), (0, 1), steps, paint)
+    rows = known(["step", "device", *COLUMNS, f"vs {first.rung[:2]}"], rows)
+    return rows[0], draw(rows, (0, 1), steps, paint)
 
 
 def messages(runs, paint):
@@ -176,31 +176,34 @@ def print_tables(tables, first, out):
     """[(title, story or None, [Run])] as tables, what failed, and what the columns mean."""
     paint = Paint(out)
     every = [run for _, _, runs in tables for run in runs]
-    records = [record for run in every for record in run.records]
-    parts = []
+    parts, heads = [], []
     for title, story, runs in tables:
-        lines = story_table(story, runs, paint) if story else details_table(runs, first, paint)
-        if lines:
+        rows = story_table(story, runs, paint) if story else details_table(runs, first, paint)
+        if rows:
+            heads += rows[0]
             shown = [record for run in runs for record in run.records]
             title += f": {shape_text(shown[0])}" if shown else ""
             gpu = next((r.get("device_name") for r in shown if r.get("device") == "gpu"), None)
             title += f"; gpu: {gpu}" if gpu else ""
-            parts += ["", *(paint(BOLD, line) for line in wrap(title)), "", *lines]
+            parts += ["", *(paint(BOLD, line) for line in wrap(title)), "", *rows[1]]
         parts += messages(runs, paint)
-    if records:
-        parts += ["", *(paint(DIM, line) for line in wrap(legend(tables, first, every, records)))]
+    if heads and any(run.records for run in every):
+        parts += ["", *(paint(DIM, line) for line in wrap(legend(heads, every)))]
     print("\n".join(parts[1:]), file=out)
 
 
-def legend(tables, first, every, records):
+def legend(heads, runs):
     """What the columns mean, and that the results are right."""
-    right = all(run.status == GOOD for run in every)
-    formula = " and equal to each step's formula" * right
-    if not tables[0][1]:
-        return LEGEND.format(formula, *[first.rung[:2]] * 2)
+    records = [record for run in runs for record in run.records]
+    right = all(run.status == GOOD for run in runs)
+    counted = "counted by the sim" + " and equal to each step's formula" * right
+    if all(record.get("device") == "gpu" for record in records):
+        counted = "by each step's formula"
+    parts = [f"{head}: {meaning.format(counted)}" for head, meaning in MEANINGS.items()
+             if head in heads]
+    if heads[-1].startswith("vs "):
+        parts.append(f"{heads[-1]}: requested, against that rung's first step")
     errors = list(map(largest_error, records))
-    parts = [story.legend.format(formula) for _, story, runs in tables if story is not TIME
-             or any(total(record, "dram") for run in runs for record in run.records)]
-    if right and None not in errors:
-        parts.append(f"All results are right: none is further than {max(errors):.1e} from float64.")
-    return " ".join(parts)
+    return "; ".join(parts) + "." + (
+        f" All results are right: none is further than {max(errors):.1e} from float64."
+        if right and None not in errors else "")

@@ -215,12 +215,13 @@ class PageTest(unittest.TestCase):
 
     def test_decoding(self):
         """What part of the keys a block has is told, and what merges them."""
-        self.open("#t=10", self.made("05/split_kv"))
+        self.open("#t=0", self.made("05/split_kv"))
+        self.assertIn("warp 0 reads 512 B of Q, rows 0–3 into shared memory", self.told()[0])
         self.assertRegex(self.label(".sms"), r"SM 2: attention, block 2 of 8: "
                                              r"Q 0–3, K 256–383, 768–895,")
         self.do("explorer.seek(explorer.last)")
         self.assertEqual(self.verdicts(), [SAME])
-        self.assertRegex(self.label(".timeline"), "merge, block 4 of 8: O 4")
+        self.assertRegex(self.label(".timeline"), "merge, block 4 of 8: O 4(,|$)")
         self.assertEqual(self.value("explorer.panes[0].replay.scores.every(n => n === 1)"), True)
         self.assertRegex(self.value("(map => map.told(map.canvas.clientWidth * 0.2, "
                                     "map.canvas.clientHeight * 0.3))(explorer.panes[0].maps[5])"),
@@ -306,6 +307,10 @@ class PageTest(unittest.TestCase):
         self.do("explorer.seek(3)")
         self.assertEqual(self.label(".smem", 1),
                          "Shared memory. Q: Q 64–127; K: K 0–63; V: nothing yet")
+        self.do("explorer.seek(40)")
+        self.assertLessEqual({"Q, bytes 0 to 8,191: Q 64–127, on its way",
+                              "partial O, bytes 0 to 18,431: computed"},
+                             set(self.value("explorer.panes[0].smem.hits.map(hit => hit.of)")))
 
     def test_dragging_and_hovering(self):
         self.open("#t=100")

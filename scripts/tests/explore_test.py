@@ -6,6 +6,7 @@ Run alone: python3 scripts/tests/explore_test.py BUILD_DIR/bin
 
 import collections
 import functools
+import gzip
 import json
 import os
 import re
@@ -178,19 +179,19 @@ class CommandTest(Scratch):
         explore(*next(one for one in quoted if "06/producer" in one).split(), "--out", self.out)
         self.assertLess(os.path.getsize(self.out), 2_000_000)
 
-    def test_a_trace_from_before(self):
-        path = self.at("trace.gz")
-        run("02_safe_softmax", "--device sim --seqlen 32 --check off --trace " + path)
-        explore("--traced", path, "--out", self.out)
-        self.assertIn("02 safe", read(self.out))
-
 
 class PerfettoTest(Scratch):
     """What is written for Perfetto, by the rules of Chrome's trace event format."""
 
-    def test_two_steps(self):
-        path = self.at("perfetto.json")
-        explore("04", "05/sm90", *"--seqlen 128 --heads 1 --head-dim 64 --perfetto".split(), path)
+    def test_two_traces_from_before(self):
+        path, *traces = map(self.at, ("perfetto.json", "04", "04.gz", "05"))
+        steps = "04_flash_v1", "04_flash_v1", "05_flash_v2 --variant sm90"
+        for rung, trace in zip(steps, traces):
+            run(*f"{rung} --seqlen 128 --heads 1 --device sim --trace {trace}".split(" ", 1))
+        with gzip.open(traces[1], "rt", encoding="utf-8") as file:
+            self.assertEqual(file.read(), read(traces[0]))
+        self.assertLess(os.path.getsize(traces[1]), os.path.getsize(traces[0]) / 5)
+        explore("--traced", traces[1], "--traced", traces[2], "--perfetto", path)
         data = json.loads(read(path))
         self.assertIn("not", data["otherData"]["clock"])  # measured, or a time
         pairs, slices, named = collections.defaultdict(list), collections.defaultdict(list), {}

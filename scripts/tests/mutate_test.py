@@ -258,7 +258,7 @@ class Toy(Scratch):
         self.assertIn("a toy's", said)
         self.assertEqual(os.stat(at).st_mtime_ns, before)
 
-    def test_a_sample_is_the_seeds(self):
+    def test_what_is_chosen(self):
         said = [self.mutate("--list", "--count", "4", "--seed", seed)[1] for seed in "0011"]
         self.assertEqual(said[0], said[1])
         self.assertEqual(said[2], said[3])
@@ -266,8 +266,6 @@ class Toy(Scratch):
         self.assertRegex(said[0], r"\n4 of \d+\n$")
         self.assertRegex(self.mutate("--list", "--count", "0", "--kind", "guard")[1],
                          r"\nguard +2\n2 of 2\n$")
-
-    def test_refuses(self):
         self.assertRaises(Stop, self.mutate, "--only", "nowhere")
         for words in ("--count -1", "--kind guard,gard", "--jobs 0"):
             with self.assertRaises(SystemExit) as end:

@@ -41,7 +41,6 @@ class Cupti {
     static const Cupti cupti;
     return cupti;
   }
-  const std::string& path() const { return library_.path(); }
 
   template <class Params>
   Params call(const std::string& function, Params params) const {
@@ -96,13 +95,11 @@ const char** metrics() {
 
 }  // namespace
 
-/// Ends what it has begun where it fails: by then there is an object.
-Counters::Counters(int ranges) : Counters() {
+Counters::Counters(int ranges) {
   int device = 0;
   cudaGetDevice(&device);
   const char* const chip =
       LADDER_CUPTI(Device_GetChipName, .deviceIndex = static_cast<size_t>(device)).pChipName;
-  source_ = fmt::format("{}, chip {}", Cupti::instance().path(), chip);
   host_ = LADDER_CUPTI(Profiler_Host_Initialize, .profilerType = CUPTI_PROFILER_TYPE_RANGE_PROFILER,
                        .pChipName = chip)
               .pHostObject;
@@ -138,19 +135,6 @@ Counters::Counters(int ranges) : Counters() {
                .maxRangesPerPass = size_t(ranges), .numNestingLevels = 1, .minNestingLevel = 1,
                .passIndex = 0, .targetNestingLevel = 1);
   LADDER_CUPTI(RangeProfiler_Start, .pRangeProfilerObject = target_);
-  started_ = true;
-}
-
-Counters::~Counters() {
-  const auto end = [](bool begun, auto step) {
-    try {
-      if (begun) step();
-    } catch (const Error&) {  // a second error is not news
-    }
-  };
-  end(started_, [&] { LADDER_CUPTI(RangeProfiler_Stop, .pRangeProfilerObject = target_); });
-  end(target_, [&] { LADDER_CUPTI(RangeProfiler_Disable, .pRangeProfilerObject = target_); });
-  end(host_, [&] { LADDER_CUPTI(Profiler_Host_Deinitialize, .pHostObject = host_); });
 }
 
 void Counters::begin(const std::string& range) {
@@ -163,7 +147,6 @@ void Counters::end() {
 }
 
 std::map<std::string, DramCounts> Counters::read() {
-  started_ = false;
   const bool all =
       LADDER_CUPTI(RangeProfiler_Stop, .pRangeProfilerObject = target_).isAllPassSubmitted;
   const size_t dropped =
@@ -192,6 +175,8 @@ std::map<std::string, DramCounts> Counters::read() {
     counts[name] = {std::llround(values[0]), std::llround(values[1]), std::llround(values[2]),
                     std::llround(values[3])};
   }
+  LADDER_CUPTI(RangeProfiler_Disable, .pRangeProfilerObject = target_);
+  LADDER_CUPTI(Profiler_Host_Deinitialize, .pHostObject = host_);
   return counts;
 }
 

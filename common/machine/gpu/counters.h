@@ -12,29 +12,23 @@ struct CUpti_RangeProfiler_Object;
 
 namespace ladder::gpu {
 
-/// One session of counting on the current device. Everything that runs between begin and end is
-/// counted, whoever launched it, so the GPU has to be idle at both.
+/// One session of counting on the current device, until read(): where one fails, the program has no
+/// counters any more. Everything that runs between begin and end is counted, whoever launched it,
+/// so the GPU has to be idle at both.
 class Counters {
  public:
   /// For at most `ranges` ranges. Throws Error(no_device) where the counters cannot be read: CUPTI
   /// is missing, or refuses; says why, and the way out.
   explicit Counters(int ranges);
-  ~Counters();
   void begin(const std::string& range);
   void end();
   /// Ends the session: the counts of every range by its name.
   std::map<std::string, DramCounts> read();
-  /// The library and the chip that count, for --verbose.
-  const std::string& source() const { return source_; }
 
  private:
-  Counters() = default;
-
-  std::string source_;
   CUpti_Profiler_Host_Object* host_ = nullptr;    // knows metrics
   CUpti_RangeProfiler_Object* target_ = nullptr;  // counts
   std::vector<uint8_t> config_, counts_;
-  bool started_ = false;
 };
 
 /// Reads `bytes` (a multiple of 16) of poisoned global memory through L2 and so pushes out what is

@@ -231,10 +231,6 @@ class Gpu : public Device {
     add(report.all, "all");
     for (size_t i = 0; i < names.size(); ++i)
       add(report.kernels[names[i]], fmt::format("launch {}", i));
-    report.source = fmt::format(
-        "counters by {}; each range ends with {} B read through L2, for which {} B read and {} "
-        "B written by DRAM are subtracted",
-        counters.source(), half, own.read, own.write);
     return report;
   }
 #else

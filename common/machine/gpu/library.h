@@ -34,7 +34,6 @@ class Library {
     if (!found) throw Error(Exit::no_device, fmt::format("{} has no {}: too old", path_, name));
     return reinterpret_cast<F*>(found);
   }
-  const std::string& path() const { return path_; }
 
  private:
   void* library_ = nullptr;

@@ -89,10 +89,8 @@ TEST_F(GpuMachine, DramCountsACopy) {
     ASSERT_EQ(report.kernels.size(), 2u);
     for (const auto& [name, dram] : report.kernels) {
       const double expected = static_cast<double>(bytes);
-      EXPECT_NEAR(static_cast<double>(dram.read), expected, 0.1 * expected)
-          << report.source << name;
-      EXPECT_NEAR(static_cast<double>(dram.write), expected, 0.1 * expected)
-          << report.source << name;
+      EXPECT_NEAR(static_cast<double>(dram.read), expected, 0.1 * expected) << name;
+      EXPECT_NEAR(static_cast<double>(dram.write), expected, 0.1 * expected) << name;
     }
     // What fits L2 is read from HBM by the first copy alone.
     if (2 * bytes < device().info().l2_bytes)

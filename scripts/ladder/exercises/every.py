@@ -4,7 +4,7 @@ import math
 import os
 
 from ladder.exercises.kinds import Change, Experiment, Mask, Numbers, Words, wrong_outputs
-from ladder.npy import npy
+from ladder.npy import write_rows
 
 SMALL = "--heads 3 --seqlen 100 --seqlen-kv 50 --head-dim 40"
 
@@ -144,7 +144,7 @@ def first_visit_reads_no_output(record):
 LONG = "--heads 1 --seqlen 1024 --head-dim 128 --check off"
 WINDOW, SINKS = 96, 4
 CACHE = "--variant split_kv --seqlen 1 --seqlen-kv 1000 --heads 16 --kv-heads 4 --head-dim 128"
-MANY_HEADS = "--variant split_kv --seqlen 1 --seqlen-kv 512 --heads 150 --head-dim 128 --check off"
+MANY_HEADS = "--seqlen 1 --seqlen-kv 512 --heads 150 --head-dim 128 --check off"
 MASKED = "05_flash_v2 --variant mma --heads 1 --seqlen 128 --seqlen-kv 1024"
 
 
@@ -190,12 +190,9 @@ SM90 = "05_flash_v2 --variant sm90 --heads 1 --seqlen 512"
 def output_of_vanishing_weights(lab):
     """O where one key has logit 0 and 1,023 have -7, and all of V is 1, with P not scaled."""
     folder = os.path.join(lab.folder, "vanishing")
-    os.makedirs(folder, exist_ok=True)
-    logits = [0] + 1023 * [-7]
-    for name, column, ones in (("q", [1], 1), ("k", logits, 1), ("v", 1024 * [1], 64)):
-        values = [x if i < ones else 0 for x in column for i in range(64)]
-        with open(os.path.join(folder, f"{name}.npy"), "wb") as file:
-            file.write(npy((1, 1, len(column), 64), values))
+    zeros = 63 * [0]
+    write_rows(folder, q=[[1, *zeros]], k=[[x, *zeros] for x in [0] + 1023 * [-7]],
+               v=1024 * [64 * [1]])
     run = lab.start(lab.need_build("05_flash_v2"), [
         "--variant", "fp8", "--load", folder, "--scale", "1",
         "--set", "hadamard=off,p_scale=off"])

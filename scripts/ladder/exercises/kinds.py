@@ -12,7 +12,7 @@ import operator
 import os
 import random
 
-from ladder.npy import npy, read_npy
+from ladder.npy import read_npy, write_rows
 from ladder.records import uneven_counts
 
 # What comes up in the suite, as options; together well under a second on any step.
@@ -199,11 +199,8 @@ def rows_read(record, sees):
 
 def wrong_mask(lab, program, sees, n, n_kv):
     """None, or in a line what is wrong. The softmax over the keys that are seen is written out."""
-    folder = os.path.join(os.path.dirname(program), f"masked_{n}")
-    os.makedirs(folder, exist_ok=True)
-    for name, rows in zip("qkv", inputs(n, n_kv)):
-        with open(os.path.join(folder, f"{name}.npy"), "wb") as file:
-            file.write(npy((1, 1, len(rows), D), [x for row in rows for x in row]))
+    folder = os.path.join(os.path.dirname(program[0]), f"masked_{n}")
+    write_rows(folder, **dict(zip("qkv", inputs(n, n_kv))))
     run = lab.start(program, ["--load", folder, "--save", folder, "--causal", "--check", "off"])
     if not run.records:
         return run.last_words()

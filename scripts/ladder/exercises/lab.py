@@ -34,26 +34,22 @@ class Lab:
                                     if os.path.exists(os.path.join(path, "bin"))), None)
         self.folder = folder or os.path.join(ROOT, "build/exercise")
         self.runs = {}
-        self.step_of = {}  # of a program that was built here: its step
 
     def need_build(self, rung):
-        """The built program of a rung."""
+        """The built program of a rung, as a command."""
         program = self.build and os.path.join(self.build, "bin", rung)
         if not program or not os.path.exists(program):
             raise Stop(f"{rung} is not built yet: scripts/run builds it", NO_DEVICE)
-        return program
+        return [program]
 
     # ---- running ----
 
     def start(self, program, options):
-        """A Run on the sim, with --json; one of each is made. A program built here runs the step
-        that was built, unless the options name one."""
-        if program in self.step_of and "--variant" not in options:
-            options = ["--variant", self.step_of[program], *options]
-        key = program, tuple(options)
+        """A Run of a command on the sim, with --json; one of each is made."""
+        key = (*program, *options)
         if key not in self.runs:
             try:
-                done = subprocess.run([program, "--device", "sim", "--json", *options],
+                done = subprocess.run([*key, "--device", "sim", "--json"],
                                       stdin=subprocess.DEVNULL, capture_output=True,
                                       encoding="utf-8", errors="replace", timeout=SECONDS)
             except subprocess.TimeoutExpired:
@@ -94,7 +90,7 @@ class Lab:
 
     def compile(self, number, file):
         """Builds the rung's program with the scratch copy in the place of its step, from the built
-        libraries, and returns its path. Raises Stop with the compiler's first error."""
+        libraries; the command that runs it. Raises Stop with the compiler's first error."""
         compiling, linking, built = self.commands(file)
         made = os.path.join(self.folder, number, "made")
         os.makedirs(made, exist_ok=True)
@@ -102,24 +98,16 @@ class Lab:
                                for name in ("step.cpp", "step.o", rung_of(file)))
         with open(stub, "w", encoding="utf-8") as target:
             target.write(f'#include "{self.scratch(number, file)}"\n')
-        error = self.tool(compiling, {built: step, compiling[-1]: stub})
-        if error:
-            raise Stop(f"Not yet: it does not compile: {error}", WRONG_RESULT)
-        error = self.tool(linking, {built: step, f"bin/{rung_of(file)}": program})
-        if error:
-            raise Stop(f"it does not link ({error}): is {self.build} built to the end? scripts/run "
-                       "builds it", NO_DEVICE)
+        self.tool(compiling, {built: step, compiling[-1]: stub},
+                  "Not yet: it does not compile: {}", WRONG_RESULT)
+        self.tool(linking, {built: step, f"bin/{rung_of(file)}": program},
+                  "it does not link ({}): is everything built? scripts/run builds it", NO_DEVICE)
         self.runs = {key: run for key, run in self.runs.items() if key[0] != program}
-        return self.with_step(program, file)
-
-    def with_step(self, program, file):
-        """The program, of which the step in this file is to be run."""
-        self.step_of[program] = Source(os.path.join(ROOT, file)).variant
-        return program
+        return [program, *step_in(file)]
 
     def unchanged(self, file):
-        """The rung's program as it is."""
-        return self.with_step(self.need_build(rung_of(file)), file)
+        """The command that runs the rung's step as it is."""
+        return self.need_build(rung_of(file)) + step_in(file)
 
     def commands(self, file):
         """The build's own: that which compiles a step for the sim, that which links its rung's
@@ -137,23 +125,27 @@ class Lab:
                  for line in out.splitlines()]
         return next(words for words in lines if built in words), lines[-1], built
 
-    def tool(self, command, instead):
-        """Runs one of the build's commands with other files: the first error that it reports, or
-        None. What a change leaves unused is not a mistake here."""
+    def tool(self, command, instead, message, status):
+        """Runs one of the build's commands with other files. If it fails, Stop has the first error
+        that it reports. What a change leaves unused is not a mistake here."""
         for old, new in instead.items():
             command = [word.replace(old, new) for word in command]
         done = subprocess.run([*command, "-Wno-unused"], cwd=self.build,
                               stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
                               errors="replace")
-        if not done.returncode:
-            return None
-        lines = (done.stdout + done.stderr).splitlines()
-        return next((line for line in lines if re.search(r"error|undefined", line)),
-                    f"{command[0]} ended with status {done.returncode}")
+        if done.returncode:
+            lines = (done.stdout + done.stderr).splitlines()
+            raise Stop(message.format(next(
+                (line for line in lines if re.search(r"error|undefined", line)),
+                f"{command[0]} ended with status {done.returncode}")), status)
 
 
 def rung_of(file):
     return file.split(os.sep)[0]
+
+
+def step_in(file):
+    return ["--variant", Source(os.path.join(ROOT, file)).variant]
 
 
 def patch_text(name):

@@ -81,19 +81,15 @@ def chosen(asked):
     """[(Program, Step)] that the command line names."""
     programs = programs_in(asked.bin or os.path.join(ROOT, "build/bin"))
     ladder = ladder_of(programs.values(), "sim")
-    found = []
-    for name in asked.steps or DEFAULT_STEPS:
-        rung, _, variant = name.partition("/")
-        steps = [step for step in ladder.steps if rung in (step.rung, step.rung[:2])
-                 and variant in ("", step.variant)]
-        if not steps:
-            known = "\n".join(f"  {rung}: " + ", ".join(
-                f"{rung[:2]}/{step.variant}" for step in ladder.of(rung))
-                for rung in ladder.rungs())
-            raise Stop(f"there is no step {name}. The steps:\n{known}", BAD_USAGE)
-        last = None if variant else ladder.last_portable(steps[0].rung)
-        found.append((programs[steps[0].rung], last or steps[-1]))
-    return found
+    steps = {f"{step.rung[:2]}/{step.variant}": step for step in ladder.steps}
+    known = ", ".join(steps)
+    steps.update((f"{step.rung}/{step.variant}", step) for step in ladder.steps)
+    for rung in ladder.rungs():
+        steps[rung] = steps[rung[:2]] = ladder.last_portable(rung) or ladder.of(rung)[-1]
+    for name in asked.steps:
+        if name not in steps:
+            raise Stop(f"there is no step {name}. The steps: {known}", BAD_USAGE)
+    return [(programs[steps[name].rung], steps[name]) for name in asked.steps or DEFAULT_STEPS]
 
 
 def options_of(step, options):

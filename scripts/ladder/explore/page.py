@@ -6,6 +6,7 @@ import json
 import os
 import zlib
 
+from ladder.bench.traces import joined
 from ladder.explore.tiles import put_tiles
 from ladder.explore.times import put_in_model_time, put_in_order
 from ladder.explore.trace import place
@@ -29,8 +30,8 @@ def pane_of(trace, records, command):
     ended with a fault."""
     meetings = put_in_order(trace)
     model = put_in_model_time(trace)
-    put_tiles(trace)
     trace.events.sort(key=lambda event: event.order[0])
+    put_tiles(trace, meetings)
     for i, event in enumerate(trace.events):
         event.index = i
     head, fault = trace.head, fault_of(trace)
@@ -41,15 +42,40 @@ def pane_of(trace, records, command):
         "arrays": [{"name": name, "bytes": size, "rows": trace.rows_of(name)}
                    for name, size in trace.arrays.items()],
         "events": [told_of(event) for event in trace.events],
+        "blocks": [block_of(trace, *one) for one in trace.blocks().items()],
         "meetings": [[title, [part.index for part in parts]] for title, parts in meetings],
         "fault": fault, "files": {path: text_of(path) for path in paths if path},
         "counted": sums(records) if records else None}
 
 
+def block_of(trace, place, events):
+    """What the page says of a block: where its events are, which warpgroups multiply together, and
+    what it works on, rows of Q and K, or what it writes."""
+    tiles = [event.tile for event in events if event.tile]
+    rows = {"Q": [tile[:2] for tile in tiles], "K": [tile[2:] for tile in tiles]} if tiles else {}
+    for event in events:
+        if not tiles and event.direction == "write" and trace.rows_of(event.name) > 1:
+            rows.setdefault(event.name, []).append([event.rows[0], event.rows[1] + 1])
+    return {"launch": place[0], "number": place[1], "begin": events[0].index,
+            "end": events[-1].index + 1, "warps": max(event.warp for event in events) + 1,
+            "groups": sorted({event.warp // 4 for event in events if event.what == "wgmma"}),
+            "firstRow": tiles[0][0] if tiles else 0,
+            "work": ", ".join(f"{name} {spans(its)}" for name, its in rows.items())}
+
+
+def spans(rows):
+    """[[first, past the last]] in words."""
+    told = [str(first) if last == first + 1 else f"{first}–{last - 1}"
+            for first, last in joined(rows)]
+    return ", ".join(told if len(told) < 4 else [told[0], "…", told[-1]])
+
+
 def told_of(event):
     """An event as the page has it: without what it has not, and what only led to the rest."""
     told = {**vars(event), "kind": event.kind(), "engine": event.engine(), "shared": None,
-            "source": event.source and event.source.name}
+            "source": event.source and event.source.name,
+            "holds": {name: [[*what, filled.index] for *what, filled in stages]
+                      for name, stages in event.holds.items()}}
     return {name: value for name, value in told.items() if value or type(value) is int}
 
 

@@ -3,6 +3,7 @@ memory and on to the products that meet them there; and so what shared memory ho
 it."""
 
 import collections
+import itertools
 
 from ladder.bench.traces import pieces
 
@@ -20,36 +21,50 @@ def joined(rows, others):
     return Rows(rows.array, min(rows.first, others.first), max(rows.last, others.last))
 
 
-def put_tiles(trace):
-    """Gives each product of rows of Q with rows of K its tile of S, in rows of all heads."""
+def put_tiles(trace, meetings):
+    """Gives each product of rows of Q with rows of K its tile of S, in rows of all heads; and each
+    event what is, after its tick, in the arrays of shared memory that it writes."""
     width = {name: size // trace.rows_of(name) for name, size in trace.arrays.items()}
-    for events in trace.blocks().values():
-        held, seen = {}, collections.defaultdict(dict)
-        for event in events:
-            # A product by Hopper's engines is of all four warps.
-            follow(event, held, seen[event.warp // (4 if event.what == "wgmma" else 1)], width)
+    for (launch, _), events in trace.blocks().items():
+        starts = {name: begin for name, begin, _ in trace.launches[launch]["shared"]}
+        held, seen = collections.defaultdict(dict), collections.defaultdict(dict)
+        for _, tick in itertools.groupby(events, key=lambda event: event.order[0]):
+            written = {}
+            for event in tick:
+                # A product by Hopper's engines is of all four warps.
+                warp = event.warp // 4 if event.what == "wgmma" else event.warp
+                written[event] = follow(event, starts, held, seen[warp], width)
+            for event, names in written.items():
+                event.holds = {name: stages(held[name], meetings) for name in names}
 
 
 def rows_of(array, begin, end, width):
     return Rows(array, begin // width[array], -(-end // width[array]))
 
 
-def follow(event, held, seen, width):
-    """held: place in shared memory → Rows that are there. seen: array → Rows that the warp has
-    read, the last to be read at the end."""
-    reads = {}
-    if event.direction == "read" and event.ranges:
+def follow(event, starts, held, seen, width):
+    """held: array of shared memory → its pieces → (Rows that are there, the event that wrote them).
+    seen: array → Rows that the warp has read, the last to be read at the end. The arrays of shared
+    memory that it writes."""
+    reads, written = {}, []
+    if event.ranges:
         source = pieces(event.ranges)
-        reads[event.name] = rows_of(event.name, source[0][0], source[-1][1], width)
-    for (_, written), ranges in event.shared.items():
-        found = pieces(ranges)
-        if written:
-            fill(event, held, found, width)
+        rows = rows_of(event.name, source[0][0], source[-1][1], width)
+        event.rows = [rows.first, rows.last - 1]
+        if event.direction == "read":
+            reads[event.name] = rows
+    for (name, writes), ranges in event.shared.items():
+        start = starts.get(name, 0)
+        found = [(begin - start, end - start) for begin, end in pieces(ranges)]
+        if writes:
+            written.append(name)
+            for begin, end, rows in contents(event.source or event, found, width):
+                fill(held[name], begin, end, rows, event)
             continue
-        event.reads.append([min(found)[0], max(end for _, end in found)])
+        event.reads[name] = [min(found)[0], max(end for _, end in found)]
         for begin, end in found:
             for place in range(begin // PIECE, -(-end // PIECE)):
-                rows = held.get(place, COMPUTED)
+                rows, _ = held[name].get(place, (COMPUTED, None))
                 if rows is not ZEROS:
                     reads[rows.array] = joined(rows, reads.get(rows.array))
     for array, rows in reads.items():
@@ -57,19 +72,31 @@ def follow(event, held, seen, width):
         seen[array] = rows
     if event.counts["matmul_flops"]:
         event.tile = tile_of(list(seen.values()))
+    return written
 
 
-def fill(event, held, places, width):
-    """Says what is where in shared memory, to `held` and in event.fills."""
-    for begin, end, rows in contents(event.source or event, places, width):
-        last = event.fills[-1] if event.fills else [None] * 5
-        if last[1:3] == [begin, rows.array]:
-            last[1], last[3:] = end, [min(last[3], rows.first), max(last[4], rows.last - 1)]
+def fill(held, begin, end, rows, event):
+    for place in range(begin // PIECE, -(-end // PIECE)):
+        partial = begin > place * PIECE or end < (place + 1) * PIECE
+        there, _ = held.get(place, (None, None))
+        held[place] = joined(rows, there) if partial and rows is not ZEROS else rows, event
+
+
+def stages(held, meetings):
+    """[[begin, end, array, first row, last, event]] of neighbouring pieces that were filled
+    together: by what a barrier waits for, or the copies of a group, or by no copy."""
+    found, before = [], None
+    for place, (rows, event) in sorted(held.items()):
+        together = event.lands is not None and meetings[event.lands][0].partition(" of warp ")[0]
+        if (place * PIECE, rows.array, together) == before:
+            last = found[-1]
+            last[1:] = [last[1] + PIECE, rows.array, min(last[3], rows.first),
+                        max(last[4], rows.last - 1), event]
         else:
-            event.fills.append([begin, end, rows.array, rows.first, rows.last - 1])
-        for place in range(begin // PIECE, -(-end // PIECE)):
-            partial = begin > place * PIECE or end < (place + 1) * PIECE
-            held[place] = joined(rows, held.get(place)) if partial and rows is not ZEROS else rows
+            found.append([place * PIECE, (place + 1) * PIECE, rows.array, rows.first,
+                          rows.last - 1, event])
+        before = (place + 1) * PIECE, rows.array, together
+    return found
 
 
 def contents(event, places, width):

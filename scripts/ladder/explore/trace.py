@@ -46,10 +46,10 @@ class Event:
                        for array, written, ranges in line.get("shared", [])}
         self.counts = collections.Counter(
             {AMOUNTS[name]: line[name] for name in AMOUNTS if line.get(name)})
-        self.source = None         # the event that read what this one stores
-        self.tile = None           # [first row, past the last, first key, past the last] of S
-        self.fills = []            # [begin, end, array, first row, last] of shared memory
-        self.reads = []            # [begin, end] of it
+        self.source = None  # the event that read what this one stores
+        self.rows = None    # [first, last] that it touches of its array
+        self.tile = None    # [first row, past the last, first key, past the last] of S
+        self.holds, self.reads = {}, {}  # of arrays of shared memory: what is in them, [begin, end]
         # By either clock [from, to], and until when what the event starts is under way.
         self.order, self.model = [-1, -1], None
         self.awaits = self.lands = None  # the meeting that it waits for, or takes part in

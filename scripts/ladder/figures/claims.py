@@ -46,7 +46,7 @@ def growth(files):
     """What is kept beyond inputs and outputs grows at most 2.2 times as N doubles."""
     texts, good = [], True
     for way, rung in LINEAR:
-        sizes = {e.seqlen: e.per_head(e.workspace_bytes) for e in files.gpu.plain(
+        sizes = {e.seqlen: e.bytes_a_head["workspace"] for e in files.gpu.plain(
             way, rung=rung, head_dim=64, causal=False) if files.gpu.is_default(e.step)}
         n = max(need([n for n in sizes if 2 * n in sizes]))
         after = sizes[2 * n]
@@ -73,7 +73,7 @@ def matrix(files, seqlen=65536):
     """02 keeps two bytes for each element of S, and of P."""
     e = max(need(files.gpu.plain(rung="02_safe_softmax", variant="safe", causal=False)),
             key=lambda e: e.seqlen)
-    each = e.per_head(e.workspace_bytes) / e.seqlen**2 / 2
+    each = e.bytes_a_head["workspace"] / e.seqlen**2 / 2
     return (f"{each:g} bytes at N = {length_text(e.seqlen)}, so {each * seqlen**2 / 2**30:g} GiB "
             f"at {length_text(seqlen)}, twice, for each head", abs(each - 2) < 0.1)
 

@@ -24,6 +24,7 @@ such file; 3 no matplotlib.
 
 import io
 import os
+import pathlib
 import re
 import sys
 import textwrap
@@ -37,7 +38,7 @@ from ladder.files import RESULTS, ROOT, course_pages, newest_measured, write_who
 BLOCK = re.compile(r"(<!-- (\w+):begin -->\n)(.*?)(<!-- \2:end -->)", re.DOTALL)
 
 
-def parse(arguments=None):
+def parse():
     figures = "\n".join(textwrap.fill(
         f"{figure.name:18}{figure.caption}", 100, initial_indent="  ",
         subsequent_indent=" " * 20) for figure in FIGURES.values())
@@ -51,7 +52,7 @@ def parse(arguments=None):
     parser.add_argument("--readme", nargs="?", const=True, metavar="PATH",
                         help="also the tables of README.md and the lessons, or of PATH alone")
     parser.add_argument("--check", action="store_true", help="write nothing, name what is stale")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     for name in options.only or []:
         if name not in FIGURES:
             parser.error(f"--only {name}: there are {', '.join(FIGURES)}")
@@ -93,14 +94,12 @@ def relinked(text, path):
 
 def renewed(path, files):
     """A file's text with its tables made anew, and the names of those that differ."""
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    whole = [name for _, name, *_ in BLOCK.findall(text)]
+    text = pathlib.Path(path).read_text(encoding="utf-8")
+    whole = {name for _, name, *_ in BLOCK.findall(text)} & TABLES.keys()
     for name in re.findall(r"<!-- (\w+):begin -->", text):
-        if name not in TABLES or name not in whole:
-            raise Stop(f"{os.path.relpath(path)} has the marker <!-- {name}:begin -->, but " + (
-                f"no <!-- {name}:end --> after it" if name in TABLES else
-                f"there are only {', '.join(TABLES)}"), BAD_USAGE)
+        if name not in whole:
+            raise Stop(f"{os.path.relpath(path)}: <!-- {name}:begin --> has no <!-- {name}:end --> "
+                       f"after it, or is none of {', '.join(TABLES)}", BAD_USAGE)
     differ = []
 
     def new(found):
@@ -116,10 +115,8 @@ def stale(files, out, pages):
     """Lines that say which figures of a folder, and which tables of these markdown files, do not
     show what the measured files say."""
     for name, data in figure_data(files).items():
-        path, text = os.path.join(out, f"{name}.svg"), ""
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
+        path = pathlib.Path(out, f"{name}.svg")
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
         if text and not data:
             yield f"{os.path.relpath(path)} shows what the files no longer have"
         elif data and digest(name, data) not in text:

@@ -6,7 +6,7 @@ from ladder import course
 from ladder.bench.grid import LOADED
 from ladder.figures.measured import Measured, need
 from ladder.figures.names import at_the_machine, gpu_text, markdown, over_lengths
-from ladder.figures.style import INK, marker, plots, row_axis
+from ladder.figures.style import INK, plots, row_axis
 from ladder.records import flops
 from ladder.text import NO_VALUE, rate_text
 
@@ -53,7 +53,7 @@ def draw_error(plt, data):
 
 def line_to_mark(axis, row, y, x, end):
     axis.plot([x, end], [y, y], color=row["colour"], lw=0.9, alpha=0.5)
-    axis.plot(x, y, marker=marker(row), color=row["colour"], ls="", markersize=7)
+    axis.plot(x, y, marker=row["marker"], color=row["colour"], ls="", markersize=7)
 
 
 def quantised(files):

@@ -9,9 +9,11 @@ from ladder.console import BAD_USAGE, Stop
 from ladder.figures.names import label
 from ladder.files import newest_measured, read_json
 from ladder.programs import Step
-from ladder.records import flops
+from ladder.records import flops, requested, total
 from ladder.steps import Ladder
 from ladder.bench.workload import HIDDEN, TOKENS
+
+MARKERS = "osD^vPX<>ph*"  # of figures, by a rung's place in the ladder
 
 
 class Missing(Exception):
@@ -39,9 +41,10 @@ class Entry:
         self.step = (record["rung"], record["variant"])
         self.tiled = "--block-" in command
         self.aside = self.tiled or "--set" in command  # not the step as it is
-
-    def per_head(self, amount):
-        return None if amount is None else amount / (self.batch * self.heads)
+        amounts = {"requested": requested(record), "workspace": record["workspace_bytes"],
+                   **{kind: total(record, kind) for kind in ("distinct", "dram")}}
+        self.bytes_a_head = {kind: None if amount is None else amount / (self.batch * self.heads)
+                             for kind, amount in amounts.items()}
 
 
 def of_the_paper(r):
@@ -167,9 +170,8 @@ class Files:
         self.profile = read_json(os.path.join(folder, "profile.json"))
         # In the ladder's order: the sim lacks what is for one GPU, and the other way round. What
         # they say of a step differently is the GPU's where there is one.
-        self.about = {step: self.gpu.steps.get(step) or self.sim.steps[step]
-                      for step in sorted([*self.sim.steps, *self.gpu.steps],
-                                         key=lambda step: step[0])}
+        every = {**self.sim.steps, **self.gpu.steps}
+        self.about = {step: every[step] for step in sorted(every, key=lambda step: step[0])}
         self.order = list(self.about)
         self.ladder = Ladder(self.about.values())
 
@@ -196,6 +198,7 @@ class Files:
                 or self.about[step] == self.ladder.last_portable(step[0]))
 
     def look(self, step, more=""):
-        """How a step is drawn: its colour, its rung's place in the ladder, and its name."""
+        """How a step is drawn: its registration's colour, its rung's marker, and its name."""
         return {"rung": step[0], "colour": self.about[step].colour,
-                "place": self.ladder.rungs().index(step[0]), "label": label(step, self) + more}
+                "marker": MARKERS[self.ladder.rungs().index(step[0]) % len(MARKERS)],
+                "label": label(step, self) + more}

@@ -9,7 +9,6 @@ from ladder.figures.replay import MATMUL_FLOPS
 from ladder.figures.style import (FAINT, INK, PEER_LINES, byte_tick, draw_lines, plots, roof,
                                   spread, two_marks)
 from ladder.files import short_name
-from ladder.records import requested, total
 from ladder.text import bytes_text
 
 
@@ -17,19 +16,18 @@ def traffic(files):
     """Of each rung's default, by head size in rows and by kind in columns."""
     panels = []
     for d in HEADS:
-        for title, measured, count in (
-                ("requested (formula): what kernels ask for", files.gpu, requested),
-                ("distinct (sim): each byte once a kernel", files.sim,
-                 lambda record: total(record, "distinct")),
-                (f"DRAM ({short_name(files.gpu.name)}'s counters): what HBM served", files.gpu,
-                 lambda record: total(record, "dram"))):
+        for kind, title, measured in (
+                ("requested", "requested (formula): what kernels ask for", files.gpu),
+                ("distinct", "distinct (sim): each byte once a kernel", files.sim),
+                ("dram", f"DRAM ({short_name(files.gpu.name)}'s counters): what HBM served",
+                 files.gpu)):
             lines = []
             for way, more in (("fwd", ""), ("bwd", " bwd")):
                 entries = [e for e in measured.plain(way, head_dim=d, causal=False)
                            if e.device == "sim" or of_the_paper(e.record)]
                 lines += [{**files.look(step), "dashed": bool(more),
                            "label": number(step[0]) + more,
-                           **series({e.seqlen: e.per_head(count(e.record)) for e in of})}
+                           **series({e.seqlen: e.bytes_a_head[kind] for e in of})}
                           for step, of in files.steps_of(entries, way)
                           if files.gpu.is_default(step)]
             panels.append({"title": f"{title}\nd = {d}",
@@ -46,16 +44,13 @@ def draw_traffic(plt, data):
             axis.set(yscale="log", ylim=(min(every) / 4, max(every) * 2))
             axis.yaxis.set_major_formatter(byte_tick)
             draw_lines(axis, panel["lines"])
-            slopes(axis, *axis.get_xticks()[[0, -1]], min(every))
+            first, last = axis.get_xticks()[[0, -1]]
+            for power, text in ((1, "∝ N"), (2, "∝ N²")):  # for the eye
+                ends = [min(every) * 0.4 * (n / first) ** power for n in (first, last)]
+                axis.plot([first, last], ends, color=FAINT, lw=0.8, ls=":", zorder=1)
+                axis.text(last, ends[1], f"{text} ", fontsize=7, color="#666660", ha="right",
+                          va="bottom")
     return figure
-
-
-def slopes(axis, first, last, bottom):
-    """What grows with N and with N², for the eye."""
-    for power, text in ((1, "∝ N"), (2, "∝ N²")):
-        top = bottom * 0.4 * (last / first) ** power
-        axis.plot([first, last], [bottom * 0.4, top], color=FAINT, lw=0.8, ls=":", zorder=1)
-        axis.text(last, top, f"{text} ", fontsize=7, color="#666660", ha="right", va="bottom")
 
 
 def workspace(files):
@@ -67,7 +62,7 @@ def workspace(files):
         for step, of in files.steps_of(entries, way):
             if files.about[step] != files.ladder.last_portable(step[0]):
                 continue
-            known = {e.seqlen: e.per_head(e.workspace_bytes) for e in of}
+            known = {e.seqlen: e.bytes_a_head["workspace"] for e in of}
             for together, sizes in lines:
                 if all(known.get(n, size) == size for n, size in sizes.items()):
                     sizes |= known
@@ -111,21 +106,21 @@ def block_size(files):
     panels = []
     for title, unit, measured, value, steps in (
             ("traffic: requested, N = {} (sim)", "bytes a head", files.sim,
-             lambda e: e.per_head(requested(e.record)), course.BLOCK_SIZE_COUNTED),
+             lambda e: e.bytes_a_head["requested"], course.BLOCK_SIZE_COUNTED),
             (f"time, N = {{}}, 16k tokens ({gpu_text(files)})", "ms", files.gpu,
              lambda e: e.time_ms, course.BLOCK_SIZE_TIMED)):
         lines = []
-        for step in steps:
-            for d in HEADS:
-                of = [e for e in measured.find(rung=step[0], variant=step[1], head_dim=d,
-                                               block_q=64, causal=False) if e.tiled]
-                line = series({e.block_kv: value(e) for e in of})
-                if line["x"]:
-                    n = of[0].seqlen
-                    lines.append({**files.look(step, f", d = {d}"), "dashed": d != 64, **line})
+        for step, d in itertools.product(steps, HEADS):
+            of = [e for e in measured.find(rung=step[0], variant=step[1], head_dim=d, block_q=64,
+                                           causal=False) if e.tiled]
+            line = series({e.block_kv: value(e) for e in of})
+            if line["x"]:
+                n = of[0].seqlen
+                lines.append({**files.look(step, f", d = {d}"), "dashed": d != 64, **line})
         if lines:
             panels.append({"title": title.format(n), "unit": unit, "lines": lines})
-    return {"title": course.BLOCK_SIZE_TITLE, "panels": need(panels)}
+    return {"title": "FlashAttention-1 against its tile of keys, Bc (Br = 64)",
+            "panels": need(panels)}
 
 
 def draw_block_size(plt, data):
@@ -217,7 +212,7 @@ def draw_shared_roof(plt, data):
             axis.axhline(peer["y"], color=tint, lw=0.9, ls=dashes, zorder=1)
         spread(axis, [
             *((p["operands"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in points),
-            *((most, peer["y"], peer, peer["label"]) for peer in panel["peers"])], 11)
+            *((most, peer["y"], peer, peer["label"]) for peer in panel["peers"])])
         axis.yaxis.set_major_formatter("{x:.0%}")
     pairs[0][0].set_ylabel("share of the matmul rate")
     return figure

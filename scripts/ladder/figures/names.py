@@ -1,13 +1,10 @@
 """What steps, points and amounts are called in figures and tables, and parts of tables."""
 
-import math
-import statistics
-
 from ladder.text import NO_VALUE, bytes_text
 
-PEERS = ["flash", "cudnn", "efficient", "math"]
 PEER_NAMES = {"flash": "PyTorch, FlashAttention-2", "cudnn": "PyTorch, cuDNN",
               "efficient": "PyTorch, efficient", "math": "PyTorch, plain"}
+PEERS = list(PEER_NAMES)
 WAYS = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
 HEADS = (64, 128)
 POINTS = [(d, causal) for d in HEADS for causal in (False, True)]
@@ -75,7 +72,3 @@ def at_the_machine(files):
     return ", ".join(filter(None, (
         machine["gpu"], f"driver {machine['driver']}", f"CUDA {machine['cuda']}",
         clocks and f"SM clock {clocks['median']:.0f} MHz in the median", machine["date"])))
-
-
-def geometric_mean(ratios):
-    return math.exp(statistics.fmean(map(math.log, ratios)))

@@ -1,13 +1,14 @@
 """What is timed: each step's speed-up, rates against N, the roofline, and decoding."""
 
 import math
+from statistics import geometric_mean
 
 from ladder import course
 from ladder.bench.workload import LADDER_LENGTH
 from ladder.figures.measured import need, series
-from ladder.figures.names import (HEADS, PEERS, PEER_NAMES, POINTS, WAYS, at_the_machine,
-                                  geometric_mean, gpu_text, label, length_text, library, markdown,
-                                  number, point_text)
+from ladder.figures.names import (HEADS, PEER_NAMES, POINTS, WAYS, at_the_machine,
+                                  gpu_text, label, length_text, library, markdown, number,
+                                  point_text)
 from ladder.figures.style import (FAINT, INK, byte_tick, draw_lines, plots, roof, row_axis, spread,
                                   two_marks)
 from ladder.records import flops, requested, total
@@ -71,10 +72,11 @@ def tflops(files, direction):
             files.gpu.paper(way, head_dim=d, causal=causal), way)
             if (files.stands_for_its_rung(step) if way == "fwd" else
                 not files.about[step].by_name_only)]
-        lines = [{**files.look(step), "dashed": not files.gpu.is_default(step)} for step in steps]
-        lines += [{"rung": backend, "label": PEER_NAMES[backend]} for backend in PEERS]
-        for one, line in zip([*steps, *PEERS], lines):
-            line |= series(files.gpu.rates_by_n(direction, one, d, causal))
+        looks = {step: {**files.look(step), "dashed": not files.gpu.is_default(step)}
+                 for step in steps}
+        looks |= {backend: {"rung": backend, "label": name} for backend, name in PEER_NAMES.items()}
+        lines = [{**look, **series(files.gpu.rates_by_n(direction, one, d, causal))}
+                 for one, look in looks.items()]
         if steps:
             panels.append({"title": point_text(d, causal),
                            "lines": [line for line in lines if line["x"]]})
@@ -149,7 +151,7 @@ def draw_roofline(plt, data):
         for p in panel["points"]:
             two_marks(axis, p, p["y"], p["dram"], p["requested"])
         spread(axis, [(max(p["requested"], p["dram"] or 0), p["y"], p, p["label"])
-                      for p in panel["points"]], 11)
+                      for p in panel["points"]])
         axis.yaxis.set_major_formatter("{x:g}")
     pairs[0][0].set_ylabel("TFLOP/s")
     return figure

@@ -115,14 +115,12 @@ class Block:
         if self.missing[key] == 0:
             self.complete[key] = self.now
 
-    def stage_of(self, copy):
-        """A copy with its stage's number, and when that was free again: by the kernel's names the
-        first phase of X_free[i] that ends after the copy to X_full[i] has landed."""
-        name, barrier, issued, landed = copy
+    def freed(self, barrier, landed):
+        """When a copy's stage was free again: by the kernel's names the first phase of X_free[i]
+        that ends after the copy to X_full[i] has landed."""
         free = barrier.replace("_full", "_free")
-        freed = [when for (one, _), when in self.complete.items() if one == free and when > landed]
-        return [name, int(barrier.partition("[")[2].rstrip("]")), issued, landed,
-                min(freed, default=None)]
+        return min((when for (one, _), when in self.complete.items()
+                    if one == free and when > landed), default=None)
 
 
 def products(events, called):
@@ -167,5 +165,7 @@ def replay(warps, called):
     consumers = sorted({number for number, *_ in block.products})  # who else there is copies
     return {"end": block.now,
             "products": [[consumers.index(number), *more] for number, *more in block.products],
-            "copies": [block.stage_of(copy) for copy in block.copies],
+            "copies": [[array, int(barrier.partition("[")[2].rstrip("]")), issued, landed,
+                        block.freed(barrier, landed)]
+                       for array, barrier, issued, landed in block.copies],
             "consumers": [spans(warps[number], block.times[number]) for number in consumers]}

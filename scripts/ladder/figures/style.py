@@ -9,17 +9,10 @@ from ladder.console import NO_DEVICE, Stop
 from ladder.figures.names import length_text
 from ladder.text import bytes_text
 
-# A rung's colour is its registration's; the marker goes by its place in the ladder.
-MARKERS = ["o", "s", "D", "^", "v", "P", "X", "<", ">", "p", "h", "*"]
 # PyTorch's backends: colour and dashes.
 PEER_LINES = {"flash": ("#222222", "-"), "cudnn": ("#222222", (0, (5, 2))),
               "efficient": ("#777777", (0, (1, 1.5))), "math": ("#777777", (0, (4, 2, 1, 2)))}
 PANEL, INK, FAINT = "#fafaf7", "#222222", "#8f8f8a"
-
-
-def marker(one):
-    """Of a line, a point or a row of a figure's data."""
-    return MARKERS[one["place"] % len(MARKERS)]
 
 
 def mixed(colour, share, other=0):
@@ -97,7 +90,7 @@ def two_marks(axis, one, y, filled, hollow, size=8):
     for x, look in ((hollow, {"mfc": PANEL, "mew": 1.4, "markersize": 7, "zorder": 4}),
                     (filled, {"markersize": size, "zorder": 5})):
         if x is not None:
-            axis.plot(x, y, marker=marker(one), color=tint, ls="", **look)
+            axis.plot(x, y, marker=one["marker"], color=tint, ls="", **look)
 
 
 def roof(axis, x, y, top, text, at):
@@ -107,7 +100,7 @@ def roof(axis, x, y, top, text, at):
     axis.text(*at, text, ha="right", fontsize=8)
 
 
-def draw_lines(axis, lines, gap=11, xlabel="N"):
+def draw_lines(axis, lines, xlabel="N"):
     """Lines against lengths, each with its name at its end: a step's, dashed where it says so, or a
     backend's of PyTorch, thin."""
     axis.set_xscale("log", base=2)
@@ -116,17 +109,17 @@ def draw_lines(axis, lines, gap=11, xlabel="N"):
     axis.minorticks_off()
     axis.set_xlabel(xlabel)
     for line in lines:
-        look = ({"color": line["colour"], "marker": marker(line), "zorder": 3,
+        look = ({"color": line["colour"], "marker": line["marker"], "zorder": 3,
                  "ls": "--" if line.get("dashed") else "-"} if "colour" in line else
                 dict(zip(("color", "ls"), PEER_LINES[line["rung"]]), lw=0.9))
         axis.plot(line["x"], line["y"], **look)
-    spread(axis, [(line["x"][-1], line["y"][-1], line, line["label"]) for line in lines], gap)
+    spread(axis, [(line["x"][-1], line["y"][-1], line, line["label"]) for line in lines])
 
 
-def spread(axis, labels, gap):
-    """Direct labels right of the axes, moved apart: [(x, y of the line's end, line or point,
-    text)]; `gap` between two in points."""
-    step = gap / (axis.get_window_extent().height * 72 / axis.figure.dpi)
+def spread(axis, labels):
+    """Direct labels right of the axes, moved 11 points apart: [(x, y of the line's end, line or
+    point, text)]."""
+    step = 11 / (axis.get_window_extent().height * 72 / axis.figure.dpi)
     places = []
     for *end, one, text in labels:
         at = axis.transAxes.inverted().transform(axis.transData.transform(end))[1]

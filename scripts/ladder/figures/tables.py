@@ -4,13 +4,12 @@ beside others at every N, a kernel's cycles, and visits to each array."""
 import collections
 import fractions
 import itertools
+from statistics import geometric_mean
 
 from ladder.bench.workload import HIDDEN, LADDER_LENGTH, TOKENS
 from ladder.figures.measured import Measured, need, of_the_paper
-from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, geometric_mean,
-                                  length_text, library, markdown, number, over_lengths,
-                                  point_text, where, whole_bytes)
-from ladder.records import requested, total
+from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, length_text, library,
+                                  markdown, number, over_lengths, point_text, where, whole_bytes)
 from ladder.text import NO_VALUE, rate_text, time_text
 
 
@@ -25,10 +24,8 @@ def ladder_table(files):
         base = timed.get(files.base())
         for step, [known, *_] in files.steps_of([*timed.values(), *counted.values()], way):
             gpu, sim, other = timed.get(step), counted.get(step), wide.get(step)
-            counts = [known.per_head(requested(known.record)),
-                      sim and sim.per_head(total(sim.record, "distinct")),
-                      gpu and gpu.per_head(total(gpu.record, "dram")),
-                      known.per_head(known.workspace_bytes)]
+            counts = [of and of.bytes_a_head[kind] for of, kind in (
+                (known, "requested"), (sim, "distinct"), (gpu, "dram"), (known, "workspace"))]
             rows.append([f"[{step[0]}]({step[0]}/README.md)", f"`{step[1]}`" + (
                 " backward" if way == "bwd" else ""),
                 time_text(gpu and gpu.time_ms), rate_text(gpu and gpu.tflops),
@@ -36,7 +33,7 @@ def ladder_table(files):
                 rate_text(base.time_ms / gpu.time_ms if gpu and base else None),
                 *map(whole_bytes, counts)])
     lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
-                      "requested", "distinct", "DRAM", "workspace"], need(rows), range(2, 10))
+                      "requested", "distinct", "DRAM", "workspace"], rows, range(2, 10))
     return [*lines, "", (
         f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the kernels; "
         "*distinct*, each byte once a kernel, the sim's count; *DRAM*, what it served; "

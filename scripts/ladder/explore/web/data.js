@@ -10,41 +10,15 @@ async function unpack(element) {
 class Run {
   constructor(data) {
     Object.assign(this, data);
-    this.blocks = [];  // in the order in which they were started; the events come block by block
-    for (const launch of this.launches) launch.blocks = [], launch.multiplies = false;
-    for (const e of this.events) {
-      const launch = this.launches[e.launch];
-      let block = launch.blocks.at(-1);
-      if (block?.number !== e.block) {
-        block = { launch, number: e.block, events: [], warps: 0 };
-        launch.blocks.push(block);
-        this.blocks.push(block);
+    for (const launch of this.launches) launch.blocks = [];
+    for (const block of this.blocks) {  // in the order in which they were started
+      const launch = block.launch = this.launches[block.launch];
+      launch.blocks.push(block);
+      block.events = this.events.slice(block.begin, block.end);
+      for (const e of block.events) {
+        Object.assign(e, { run: this, launch, block, counts: e.counts || {} });
+        launch.multiplies ||= e.counts.matmul_flops > 0;
       }
-      Object.assign(e, { run: this, launch, block, counts: e.counts || {} });
-      block.events.push(e);
-      block.warps = Math.max(block.warps, e.warp + 1);
-      launch.multiplies ||= e.counts.matmul_flops > 0;
-    }
-    for (const block of this.blocks) this.describe(block);
-  }
-
-  array(name) { return this.arrays.find((array) => array.name === name); }
-
-  /// Which warpgroups of a block multiply together, and what it works on: rows of Q and K, or what
-  /// it writes.
-  describe(block) {
-    block.groups = new Set(block.events.filter((e) => e.what === "wgmma").map((e) => e.warp >> 2));
-    const tiles = block.events.filter((e) => e.tile).map((e) => e.tile);
-    const written = block.events.filter((e) =>
-      e.direction === "write" && this.array(e.name).rows > 1);
-    if (tiles.length) {
-      block.firstRow = tiles[0][0];
-      block.work = `Q ${ranges(joined(tiles.map(([first, end]) => [first, end - 1])))}, ` +
-        `K ${ranges(joined(tiles.map(([, , first, end]) => [first, end - 1])))}`;
-    } else if (written.length) {
-      const { name } = written[0];
-      block.work = `${name} ` +
-        ranges(joined(written.filter((e) => e.name === name).map((e) => rowsOf(e))));
     }
   }
 
@@ -79,24 +53,3 @@ class Run {
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 const least = (all, f) => all.reduce((so, one) => Math.min(so, f(one)), Infinity);
 const most = (all, f) => all.reduce((so, one) => Math.max(so, f(one)), -Infinity);
-
-/// Ranges [first, last] in order, those that touch as one.
-function joined(all) {
-  const found = [];
-  for (const [first, last] of all.sort(([a], [b]) => a - b)) {
-    const before = found.at(-1);
-    if (before && first <= before[1] + 1) before[1] = Math.max(before[1], last);
-    else found.push([first, last]);
-  }
-  return found;
-}
-
-/// The rows of its array that an event touches, first and last, or null. Ranges are [begin, bytes,
-/// step, count].
-function rowsOf(e) {
-  const array = e.run.array(e.name);
-  if (!array || !e.ranges) return null;
-  const width = array.bytes / array.rows, [begin, size, step, count] = e.ranges.at(-1);
-  return [Math.floor(e.ranges[0][0] / width),
-          Math.ceil((begin + (count - 1) * step + size) / width) - 1];
-}

@@ -11,7 +11,7 @@ function rowsOfBlock({ events, warps, groups }) {
   const rows = [...engines].sort().map((engine) => ({ label: engine, engine }));
   const work = new Set(events.filter((e) => !MEETS.includes(e.kind)).map((e) => e.warp));
   for (let warp = 0; warp < warps; ++warp) {
-    const group = groups.has(warp >> 2);
+    const group = groups.includes(warp >> 2);
     if (!work.has(warp) || (group && warp % 4)) continue;
     rows.push({ label: group ? `warpgroup ${warp >> 2}` : `warp ${warp}`, warp });
   }
@@ -45,7 +45,7 @@ class Timeline extends View {
   }
 
   rowOf({ warp }) {
-    const first = this.block.groups.has(warp >> 2) ? warp - warp % 4 : warp;
+    const first = this.block.groups.includes(warp >> 2) ? warp - warp % 4 : warp;
     return this.rows.find((row) => row.warp === first) || {};
   }
 
@@ -55,8 +55,9 @@ class Timeline extends View {
     this.rows = block ? rowsOfBlock(block) : [];
     this.canvas.parentElement.style.minHeight = `${TOP + LEAST * this.rows.length}px`;
     this.clear();
-    this.canvas.ariaLabel = "Warps and engines" + (block ? ` of ${this.pane.name(block)}` : ": none");
-    this.say(block ? `SM ${block.sm}: ${this.pane.name(block)}` : "");
+    const name = block ? this.pane.name(block) : "none";
+    this.canvas.ariaLabel = `Warps and engines of ${name}`;
+    this.say(block ? `SM ${block.sm}: ${name}` : "");
     if (!block) return;
     const each = clamp((this.height - TOP) / this.rows.length, LEAST, 32);
     this.rows.forEach((row, i) => Object.assign(row, { y: TOP + i * each, height: each }));
@@ -100,7 +101,7 @@ class Timeline extends View {
   }
 
   flight(e, { y, height }, from, to) {
-    const { what } = e, width = Math.max(1.5, to - from - 1), rows = rowsOf(e);
+    const { what, rows } = e, width = Math.max(1.5, to - from - 1);
     const colour = what === "wgmma" ? "product" : e.direction === "write" ? "write" : "copy";
     if (what !== "read") {
       this.bar(e, colour, from, y + 1, width, height - 2.5, 0.75,

@@ -8,9 +8,6 @@ function scaled(value, unit) {
 }
 const exactly = (value, unit) => Math.round(value).toLocaleString("en") + (unit ? " " + unit : "");
 const range = ([first, last]) => first === last ? `${first}` : `${first}–${last}`;
-const ranges = (all) => all.length > 3 ? `${range(all[0])}, …, ${range(all.at(-1))}`
-  : all.map((one) => range(one)).join(", ");
-
 const rowsInWords = (rows) => (rows[0] === rows[1] ? "row " : "rows ") + range(rows);
 
 const AMOUNTS = [["matmul_flops", "matmul FLOPs"], ["exp_count", "exponentials"],
@@ -19,7 +16,7 @@ const AMOUNTS = [["matmul_flops", "matmul FLOPs"], ["exp_count", "exponentials"]
 
 /// What an event is, without who does it and where.
 function deed(e) {
-  const { what, name } = e, rows = rowsOf(e);
+  const { what, name, rows } = e;
   const amounts = AMOUNTS.filter(([key]) => e.counts[key])
     .map(([key, unit]) => exactly(e.counts[key], unit)).join(", ");
   const moved = `${exactly(e.bytes || 0, "B")} of ${name}` +
@@ -70,8 +67,9 @@ function meetingOf(e, now) {
   }
   const all = (here) => Object.entries(here)
     .map(([who, times]) => times > 1 ? `${who} × ${times}` : who).join(", ") || "nobody";
-  const waiting = run.events.filter((w) => w.awaits === e.awaits && w.from <= now && w.to > now);
+  const waiting = run.events.filter((w) => w.awaits === e.awaits && w.from <= now && w.to > now)
+    .map((w) => w.warp).sort((a, b) => a - b).join(", ");
   return !parts.length ? " — nothing was under way."
     : ` — ${title}. Arrived: ${all(come.true)}. Missing: ${all(come.false)}.` +
-      (waiting.length ? ` Waiting: warp ${waiting.map((w) => w.warp).join(", ")}.` : "");
+      (waiting && ` Waiting: warp ${waiting}.`);
 }
