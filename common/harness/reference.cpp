@@ -130,13 +130,13 @@ GradientChoice gradients_to_check(const Problem& p, Check how) {
   return choice;
 }
 
-Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std::vector<int> rows,
-                     const std::optional<Quantisation>& quantisation)
-    : d_(p.d), rows_(std::move(rows)) {
+Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding,
+                     const std::vector<int>& rows, const std::optional<Quantisation>& quantisation)
+    : d_(p.d) {
   const int heads = p.B * p.H;
   const auto N_kv = static_cast<size_t>(p.N_kv), d = static_cast<size_t>(p.d);
-  const std::vector<int64_t> tensor_rows = rows_of_heads(heads, p.N, rows_);
-  o_ = expected("o", tensor_rows, p.d, rows_text(rows_.size(), p.N));
+  const std::vector<int64_t> tensor_rows = rows_of_heads(heads, p.N, rows);
+  o_ = expected("o", tensor_rows, p.d, rows_text(rows.size(), p.N));
   lse_ = expected("lse", tensor_rows, 1, o_.compared);
   std::optional<QuantisedAttention> quantised;
   if (quantisation) quantised.emplace(p, *quantisation, in);
@@ -156,9 +156,9 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, std:
   for (int head = 0; head < heads; ++head) {
     const KeysAndValues kv(p, head, columns, operand(in.K, &QuantisedAttention::K),
                            operand(in.V, &QuantisedAttention::V));
-    parallel_for(std::ssize(rows_), [&](int64_t r) {
-      const int i = rows_[static_cast<size_t>(r)];
-      const size_t at = static_cast<size_t>(head) * rows_.size() + static_cast<size_t>(r);
+    parallel_for(std::ssize(rows), [&](int64_t r) {
+      const int i = rows[static_cast<size_t>(r)];
+      const size_t at = static_cast<size_t>(head) * rows.size() + static_cast<size_t>(r);
       double* const plain = &o_.plain[at * d];
       if (quantised) {
         const QuantisedAttention::Row row = quantised->row(head, i);

@@ -19,7 +19,7 @@ class Reference {
   /// `rows`: the query rows to compute, of every head; see rows_to_check. With a
   /// quantisation the inputs are those that it makes of Q, K and V, and `plain` rounds P as it says
   /// and adds up as the tensor cores do.
-  Reference(const Problem& p, const Inputs& inputs, Rounding rounding, std::vector<int> rows,
+  Reference(const Problem& p, const Inputs& inputs, Rounding rounding, const std::vector<int>& rows,
             const std::optional<Quantisation>& quantisation = {});
 
   /// Compares O, (B, H, N, d) in the I/O type.
@@ -33,14 +33,12 @@ class Reference {
   /// Rows whose Σ exp(S), S rounded to the I/O type, leaves float32's normal range: where a rung
   /// that subtracts no maximum must fail. Rows that see no key are not among them.
   int64_t overflowing_rows() const { return overflowing_; }
-  const std::vector<int>& rows() const { return rows_; }
   /// Of all heads, row by row.
   const std::vector<double>& o() const { return o_.exact; }
   const std::vector<double>& lse() const { return lse_.exact; }
 
  private:
   int d_;
-  std::vector<int> rows_;
   ExpectedTensor o_, lse_;
   int64_t overflowing_ = 0;
 };

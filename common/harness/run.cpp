@@ -313,7 +313,7 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
       fmt::print(stderr,
                  "{} subtracts no maximum: Σ exp(S) leaves float32's range in {} of the {} rows "
                  "checked, so this failure is expected; {} subtracts it\n",
-                 variant.rung, r.overflowing_rows, std::ssize(reference.rows()) * p.B * p.H,
+                 variant.rung, r.overflowing_rows, std::ssize(rows) * p.B * p.H,
                  variant.max_subtracted_by);
     if (has_backward) {
       const GradientReference& gradients =

@@ -185,7 +185,8 @@ class PerfettoTest(Scratch):
 
     def test_two_traces_from_before(self):
         path, *traces = map(self.at, ("perfetto.json", "04", "04.gz", "05"))
-        for rung, trace in zip(("04_flash_v1", "04_flash_v1", "05_flash_v2 --variant sm90"), traces):
+        steps = "04_flash_v1", "04_flash_v1", "05_flash_v2 --variant sm90"
+        for rung, trace in zip(steps, traces):
             run(*f"{rung} --seqlen 128 --heads 1 --device sim --trace {trace}".split(" ", 1))
         with gzip.open(traces[1], "rt", encoding="utf-8") as file:
             self.assertEqual(file.read(), read(traces[0]))

@@ -83,6 +83,7 @@ def chosen(asked):
     ladder = ladder_of(programs.values(), "sim")
     steps = {f"{step.rung[:2]}/{step.variant}": step for step in ladder.steps}
     known = ", ".join(steps)
+    steps.update((f"{step.rung}/{step.variant}", step) for step in ladder.steps)
     for rung in ladder.rungs():
         steps[rung] = steps[rung[:2]] = ladder.last_portable(rung) or ladder.of(rung)[-1]
     for name in asked.steps:
