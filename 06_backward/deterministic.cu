@@ -69,8 +69,8 @@ int64_t query_smem_bytes(int D) {
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
 /// delta = rowsum(dO∘O), which dS takes from dP; and LSE in units of ln 2.
-/// A row that sees no key has LSE = −∞: +∞ in its place makes its P 0,
-/// as the mask does once more; without it exp would first give ∞. D/8 lanes per row.
+/// A row that sees no key has LSE = −∞: +∞ in its place makes its P 0, as the mask does once
+/// more; without it exp would first give ∞. D/8 lanes per row.
 template <class T, int D>
 __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> delta,
                         Hbm<float> LSE_log2e, Problem p) {
@@ -102,7 +102,10 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   constexpr int kStages = backward_stages(D);
   constexpr int kRows = backward_rows(Br);
   const Piece<Br, Bc, kRows, kBackwardWarps> of_S;  // and of P, dP and dS
-  const Piece<Bc, D, kRows, kBackwardWarps> of_dK;  // and of dV
+  // Half of the warps sum up dV, the others dK: pieces twice as large as if all made both, so that
+  // less of shared memory is read for them.
+  const bool sums_dV = warp_id() < kBackwardWarps / 2;
+  const Piece<Bc, D, 2 * kRows, kBackwardWarps / 2> of_sum;
   // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
   const auto [bh, tile] =
       longest_first(blockIdx.x, {.heads = p.B * p.Hk,
@@ -152,7 +155,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   int stage = 0;
   start_copies(next, stage);
 
-  Accumulator<kRows, of_dK.kColumns> dK_sum, dV_sum;
+  Accumulator<2 * kRows, of_sum.kColumns> sum;  // of dV or of dK
   while (next.head < heads_end) {
     const auto [head, row] = next;
     next = after(next);
@@ -163,7 +166,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
 
     Accumulator<kRows, of_S.kColumns> S;
-#pragma unroll 2
+#pragma unroll 2  // unrolled wholly, registers would spill at d = 128
     for (int k = 0; k < D; k += 16) {
       Operand<T, kRows, 16> q;
       load(q, tile_Q, of_S.row, k);
@@ -171,36 +174,35 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     }
     auto P = S;
     exp2_rows(P, c, make_rows<kRows>([&](int i) -> float { return LSE_tile[of_S.row + i]; }));
+
+    // dP begins at −D, which dS subtracts. Its products run under the exponentials, so the mask is
+    // looked at after them.
+    Accumulator<kRows, of_S.kColumns> dP;
+    fill_rows(dP, make_rows<kRows>([&](int i) -> float { return -delta_tile[of_S.row + i]; }));
+#pragma unroll
+    for (int k = 0; k < D; k += 16) {
+      Operand<T, kRows, 16> g;
+      load(g, tile_dO, of_S.row, k);
+      mma_ABt(dP, g, tile_V, of_S.column, k);
+    }
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
         if (key + of_S.column + j >= p.keys(row + of_S.row + i)) x = 0;
       });
     write(tile_P, P, of_S.row, of_S.column);
 
-    Accumulator<kRows, of_S.kColumns> dP;
-#pragma unroll 2
-    for (int k = 0; k < D; k += 16) {
-      Operand<T, kRows, 16> g;
-      load(g, tile_dO, of_S.row, k);
-      mma_ABt(dP, g, tile_V, of_S.column, k);
-    }
     auto dS = dP;
-    sub_rows(dS, make_rows<kRows>([&](int i) -> float { return delta_tile[of_S.row + i]; }));
     mul(dS, P);
     write(tile_dS, dS, of_S.row, of_S.column);
     __syncthreads();  // P and dS are complete
 
-#pragma unroll 2
+    const auto left = sums_dV ? tile_P : tile_dS;
+    const auto right = sums_dV ? tile_dO : tile_Q;
+#pragma unroll
     for (int k = 0; k < Br; k += 16) {
-      Operand<T, kRows, 16> a;
-      load_transposed(a, tile_P, k, of_dK.row);
-      mma_AB(dV_sum, a, tile_dO, k, of_dK.column);
-    }
-#pragma unroll 2
-    for (int k = 0; k < Br; k += 16) {
-      Operand<T, kRows, 16> a;
-      load_transposed(a, tile_dS, k, of_dK.row);
-      mma_AB(dK_sum, a, tile_Q, k, of_dK.column);
+      Operand<T, 2 * kRows, 16> a;
+      load_transposed(a, left, k, of_sum.row);
+      mma_AB(sum, a, right, k, of_sum.column);
     }
     if (kStages == 1) {
       __syncthreads();  // all warps are done with Q and dO
@@ -212,9 +214,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   __syncthreads();     // all warps are done with K and V
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
-  for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
-  write(tile_K, dK_sum, of_dK.row, of_dK.column);
-  write(tile_V, dV_sum, of_dK.row, of_dK.column);
+  if (!sums_dV) for_each(sum, [&](int, int, float& x) { x *= p.scale; });
+  write(sums_dV ? tile_V : tile_K, sum, of_sum.row, of_sum.column);
   __syncthreads();
   copy_out<kBackwardThreads>(dK + kv_first, p.d, tile_K, p.N_kv - key, p.d, thread);
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
@@ -259,6 +260,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();  // the tiles have arrived
 
     Accumulator<kRows, Bc> S, dP;
+    fill_rows(dP, make_rows<kRows>([&](int i) -> float { return -delta_tile[warp_row + i]; }));
 #pragma unroll
     for (int k = 0; k < D; k += 16) {
       Operand<T, kRows, 16> q, g;
@@ -274,7 +276,6 @@ __global__ void __launch_bounds__(kThreads)
         if (key + j >= p.keys(row + i)) x = 0;
       });
     auto dS = dP;
-    sub_rows(dS, make_rows<kRows>([&](int i) -> float { return delta_tile[warp_row + i]; }));
     mul(dS, P);
     mma_AB(dQ_sum, as_operand<T>(dS), tile_K, 0, 0);
     __syncthreads();  // all warps are done with K and V

@@ -3,8 +3,8 @@
 //   build/bin/06_backward --variant wgmma --seqlen 512 --causal
 //
 // Since `mma`: the products. A warpgroup multiplies 64 rows at once, and the tensor cores read both
-// operands of all five products from shared memory themselves. The sums dP begin at −D, and so
-// become dP − D without a subtraction. The forward pass, from here on, is 05's `sm90`.
+// operands of all five products from shared memory themselves. The forward pass, from here on, is
+// 05's `sm90`.
 
 #include "machine/hopper.h"
 #include "rung.h"

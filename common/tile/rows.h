@@ -160,18 +160,6 @@ __device__ __forceinline__ void mul_rows(Accumulator<M, N>& acc, const Rows<M>& 
   count_flops(M * N / 32);
 }
 
-/// Every element minus its row's value.
-template <int M, int N>
-__device__ __forceinline__ void sub_rows(Accumulator<M, N>& acc, const Rows<M>& rows) {
-#pragma unroll
-  for (int i = 0; i < M / 16; ++i)
-#pragma unroll
-    for (int j = 0; j < N / 8; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) acc.r[i][j][e] -= rows.r[2 * i + e / 2];
-  count_flops(M * N / 32);
-}
-
 /// Every element times that of another accumulator.
 template <int M, int N>
 __device__ __forceinline__ void mul(Accumulator<M, N>& acc, const Accumulator<M, N>& by) {

@@ -125,7 +125,7 @@ STARTS = re.compile(r"copy_async|cp_async|tma_|bulk_|wgmma_(?!fence)|wait")
 # What works on registers alone, its own or those of a warp's lanes.
 ON_REGISTERS = set("""any_above as_operand as_permuted_operand ceil_div exp2 exp2_columns exp2_rows
 fill_rows finite_or_zero for_each if inverse_or_zero keys kv_row make_rows max max_over_lanes min
-mul mul_rows q_row row_max row_max_in_lane row_sum row_sum_in_lane sees static_cast sub_rows
+mul mul_rows q_row row_max row_max_in_lane row_sum row_sum_in_lane sees static_cast
 sum_over_lanes wgmma_fence""".split())
 # Who has the tensor cores: it orders no memory, and if it is wrong that only costs time.
 TURN = re.compile(r"(?:if \([^()]*\) )?(?:begin|end)_turn\(")
