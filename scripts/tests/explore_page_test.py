@@ -210,8 +210,8 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.verdicts(), [SAME])
         self.assertEqual(
             self.value("explorer.panes[0].timeline.rows.map(row => row.label)"),
-            ["TMA K", "TMA Q", "TMA V", "TMA stores", "tensor cores", "warp 0", "warpgroup 1",
-             "warpgroup 2", "warpgroup 3"])
+            ["TMA K", "TMA Q", "TMA V", "TMA stores", "tensor cores", "warp 0", "warpgroup 2",
+             "warpgroup 3"])  # the rows of warpgroup 1 would lie before row 0
 
     def test_decoding(self):
         """What part of the keys a block has is told, and what merges them."""
