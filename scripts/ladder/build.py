@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 from ladder.console import GOOD, WRONG_RESULT, Progress, Stop, run_command
 from ladder.files import ROOT, read, read_json
@@ -85,8 +86,11 @@ def quietly(command, what, log):
     progress = Progress(30)
 
     def at():
-        done = re.findall(r"^\[(\d+/\d+)\]", read(log), re.M)
-        progress.at(" ".join([what, *done[-1:]]))
+        at = what
+        for done, of in re.findall(r"^\[([1-9]\d*)/(\d+)\]", read(log), re.M)[-1:]:
+            seconds = (time.monotonic() - progress.started) * (int(of) / int(done) - 1)
+            at = f"{what} {done}/{of} (about {seconds:.0f} s left)"
+        progress.at(at)
 
     with open(log, "w", encoding="utf-8") as out:
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
