@@ -15,7 +15,7 @@ import unittest.mock
 from base import RESULTS, SCRIPTS, Scratch, like, read
 from ladder.console import Stop
 from ladder.figures import measured, names, style
-from ladder.figures.command import renewed
+from ladder.figures.draw import renewed
 from ladder.figures.gallery import FIGURES, TABLES, digest, figure_data, table
 from ladder.figures.measured import Files, of_the_paper
 from ladder.figures.memory import steps

@@ -208,7 +208,7 @@ class Building(Machine):
             self.assertIn(f"ninja -C {self.root}/build programs\n", said)
             self.assertEqual(re.findall(r"^python3 -m ladder\.(?!build)(.*)$", said, re.M), [
                 "bench.measure --grid paper,long --again --time 25",
-                "bench.measure --sim --again", "figures.command --readme"][:count])
+                "bench.measure --sim --again", "figures.draw --readme"][:count])
 
 
 class Configuring(Scratch):

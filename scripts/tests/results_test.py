@@ -13,7 +13,7 @@ import unittest
 
 from base import RESULTS, ROOT, SECONDS, argument, read
 from ladder.bench import grid, measure, traces
-from ladder.figures.command import stale
+from ladder.figures.draw import stale
 from ladder.figures.measured import Files
 from ladder.files import course_pages, newest_measured
 from ladder.programs import programs_in

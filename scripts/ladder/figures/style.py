@@ -36,7 +36,7 @@ def pyplot():
         if os.path.exists(system) and subprocess.run(
                 [system, "-c", "import matplotlib"], stdin=subprocess.DEVNULL, capture_output=True,
                 check=False).returncode == 0:
-            os.execv(system, [system, "-m", "ladder.figures.command", *sys.argv[1:]])
+            os.execv(system, [system, "-m", "ladder.figures.draw", *sys.argv[1:]])
         raise Stop(f"matplotlib is missing ({error}). Debian and Ubuntu: apt-get install "
                    "python3-matplotlib; elsewhere: python3 -m pip install matplotlib",
                    NO_DEVICE) from None
