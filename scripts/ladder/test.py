@@ -97,6 +97,7 @@ CASES = re.compile(r"^(?:Ran|\[=+\]) (\d+) tests? (?:in |from .* ran\.)", re.MUL
 SKIPPED = re.compile(r"\.\.\. skipped (['\"])(?P<python>.*)\1$"
                      r"|^\S+:\d+: Skipped\n(?:not run here: )?(?P<google>.*)$"
                      r"|not run here: (?P<whole>.*)$", re.MULTILINE)
+FAILED = re.compile(r"^\[  FAILED  \] .*\(\d+ ms\)$|^(?:FAIL|ERROR): ", re.MULTILINE)
 
 
 def show_verdict(outcomes):
@@ -107,13 +108,14 @@ def show_verdict(outcomes):
         why = [found[found.lastgroup] for found in SKIPPED.finditer(said)]
         reasons.update(why)
         ran += max(0, (int(many[1]) if many else 1) - len(why))  # a class may be skipped as a whole
-    failed = [name for name, bad, _ in outcomes if bad]
+    failed = [(name, len(FAILED.findall(said)) or 1) for name, bad, said in outcomes if bad]
     paint = Paint(sys.stdout)
-    head = f"{ran:,} tests ran, {len(failed)} failed, {sum(reasons.values())} were skipped"
+    head = (f"{ran:,} tests ran, {sum(many for _, many in failed)} failed, "
+            f"{sum(reasons.values())} were skipped")
     shown = ["", (paint(RED, head) if failed else head) + (":" if reasons else ".")]
     for reason, count in reasons.most_common():
         shown += wrap(f"{count} × {reason}", "  ")
-    print("\n".join(shown + [paint(RED, f"Failed: {name}") for name in failed]))
+    print("\n".join(shown + [paint(RED, f"Failed: {name}") for name, _ in failed]))
 
 
 if __name__ == "__main__":

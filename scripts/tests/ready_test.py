@@ -266,10 +266,13 @@ class Parts(Machine):
         """([(status, output) of ctest's tests], the last lines)"""
         for cases, verdict in (
                 ([("run", "")] * 3, "3 tests ran, 0 failed, 0 were skipped.\n"),
-                ([("fail", ""), ("run", ""), ("notrun", "no such program"),
+                ([("fail", "[  FAILED  ] A.a (2 ms)\n[  FAILED  ] A.b, where x = 3 (0 ms)\n"
+                           "[==========] 3 tests from 1 test suite ran. (2 ms total)\n"
+                           "[  FAILED  ] 2 tests, listed below:\n[  FAILED  ] A.a\n"),
+                  ("run", ""), ("notrun", "no such program"),
                   ("fail", "test_a (T) ... FAIL\ntest_b (T) ... skipped 'why'\n\nRan 4 tests in "
                            "1.5s\n\nFAILED (failures=1, skipped=1)\n")],
-                 "6 tests ran, 3 failed, 1 were skipped:\n  1 × why\n"
+                 "8 tests ran, 4 failed, 1 were skipped:\n  1 × why\n"
                  "Failed: a\nFailed: c\nFailed: d\n"),
                 ([("notrun", "... not run here: no GPU: none\n"),
                   ("run", "test_a (T) ... ok\ntest_b (T) ... skipped 'no browser'\n"
