@@ -1,69 +1,71 @@
-// fp16 (IEEE binary16) and bf16 (the upper half of a float) without CUDA headers, for the sim and
-// the host. Conversions give the same bits as CUDA's __float2half_rn, __float2bfloat16_rn and back.
+// fp16, bf16 and e4m3 without CUDA headers, for the sim and the host. Conversions give the same
+// bits as CUDA's __half, __nv_bfloat16 and __nv_fp8_e4m3.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
 namespace ladder {
 
-struct fp16 {
-  uint16_t bits = 0;
+/// A sign, exponent_bits of exponent and mantissa_bits of mantissa, read as IEEE 754 has them:
+/// ±(1 + mantissa/2^mantissa_bits)·2^(exponent − bias), subnormals where the exponent is 0. kMost
+/// is what all that is too large for the type becomes: infinity, or its largest value.
+template <class Bits, int exponent_bits, int mantissa_bits, Bits kMost>
+struct NarrowFloat {
+  Bits bits = 0;
 
-  fp16() = default;
-  constexpr explicit fp16(float x) : bits(round(x)) {}
-  static constexpr fp16 from_bits(uint16_t b) {
-    fp16 h;
-    h.bits = b;
-    return h;
+  NarrowFloat() = default;
+  /// The nearest value, of two equally near the one whose mantissa is even. Of a narrower float
+  /// too, which a float holds exactly, so that none is rounded twice.
+  constexpr explicit NarrowFloat(float x) {
+    const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & ~kSignOfFloat;
+    if (magnitude > 0x7f800000) {
+      bits = kNaN;
+      return;
+    }
+    uint32_t rounded;
+    if (magnitude >> 23 <= 127 - kBias) {  // subnormal: its last place is that of `large`
+      constexpr uint32_t large = (151 - kBias - mantissa_bits) << 23;
+      const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(large);
+      rounded = std::bit_cast<uint32_t>(sum) - large;
+    } else {
+      const uint32_t even = magnitude >> kShift & 1, half = 1u << (kShift - 1);
+      rounded = (magnitude - ((127 - kBias) << 23) + half - 1 + even) >> kShift;
+    }
+    const uint32_t sign = (u & kSignOfFloat) >> (32 - 8 * sizeof(Bits));
+    bits = static_cast<Bits>(sign | std::min<uint32_t>(rounded, kMost));
+  }
+  static constexpr NarrowFloat from_bits(Bits b) {
+    NarrowFloat x;
+    x.bits = b;
+    return x;
   }
   constexpr operator float() const {
-    // Shifting exponent and mantissa into a float's place leaves the exponent 112 too small; one
-    // multiplication by 2¹¹² corrects normal and subnormal values alike, exactly.
-    const uint32_t magnitude = uint32_t{bits & 0x7fffu} << 13;
-    uint32_t out = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
-    if (magnitude >= 0x0f800000) {
-      if (magnitude > 0x0f800000) return std::bit_cast<float>(0x7fffffffu);  // NaN
-      out = 0x7f800000;
-    }
-    return std::bit_cast<float>(out | uint32_t{bits & 0x8000u} << 16);
+    const uint32_t sign = uint32_t{bits} << (32 - 8 * sizeof(Bits)) & kSignOfFloat;
+    const uint32_t magnitude = uint32_t{bits} << kShift & (uint32_t{kNaN} << kShift);
+    if constexpr (kBias == 127) return std::bit_cast<float>(sign | magnitude);
+    if ((bits & kNaN) > kMost) return std::bit_cast<float>(0x7fffffffu);
+    if (kMostIsInfinity && (bits & kNaN) == kMost) return std::bit_cast<float>(sign | 0x7f800000);
+    // In a float's place the exponent is 127 − kBias too small. A multiplication corrects that of
+    // normal and subnormal values alike, exactly.
+    constexpr auto kScale = std::bit_cast<float>((254 - kBias) << 23);
+    const float scaled = std::bit_cast<float>(magnitude) * kScale;
+    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(scaled));
   }
 
  private:
-  static constexpr uint16_t round(float x) {
-    const uint32_t u = std::bit_cast<uint32_t>(x);
-    const uint32_t sign = u >> 16 & 0x8000;
-    const uint32_t magnitude = u & 0x7fffffff;
-    if (magnitude > 0x7f800000) return 0x7fff;                                 // NaN
-    if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // ≥ 65520: ∞
-    if (magnitude < 0x38800000) {                                              // subnormal
-      // Adding 0.5 puts the last place of the sum at 2⁻²⁴, fp16's smallest step.
-      const float sum = std::bit_cast<float>(magnitude) + 0.5f;
-      return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(sum) - 0x3f000000));
-    }
-    const uint32_t even = magnitude >> 13 & 1;
-    return static_cast<uint16_t>(sign | (magnitude - 0x38000000 + 0xfff + even) >> 13);
-  }
+  static constexpr uint32_t kSignOfFloat = 0x80000000;
+  static constexpr uint32_t kBias = (1u << (exponent_bits - 1)) - 1;
+  static constexpr int kShift = 23 - mantissa_bits;               // from a float's mantissa
+  static constexpr Bits kNaN = static_cast<Bits>(~Bits{0}) >> 1;  // all bits but the sign
+  static constexpr bool kMostIsInfinity = (kMost & ((1 << mantissa_bits) - 1)) == 0;
 };
 
-struct bf16 {
-  uint16_t bits = 0;
-
-  bf16() = default;
-  constexpr explicit bf16(float x) : bits(round(x)) {}
-  static constexpr bf16 from_bits(uint16_t b) {
-    bf16 h;
-    h.bits = b;
-    return h;
-  }
-  constexpr operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
-
- private:
-  static constexpr uint16_t round(float x) {
-    const uint32_t u = std::bit_cast<uint32_t>(x);
-    if ((u & 0x7fffffff) > 0x7f800000) return 0x7fff;  // NaN
-    return static_cast<uint16_t>((u + 0x7fff + (u >> 16 & 1)) >> 16);
-  }
-};
+using fp16 = NarrowFloat<uint16_t, 5, 10, 0x7c00>;
+using bf16 = NarrowFloat<uint16_t, 8, 7, 0x7f80>;
+/// The largest value is 448: there is no infinity, and of the codes with all exponent bits set only
+/// the one with all mantissa bits set is NaN.
+using e4m3 = NarrowFloat<uint8_t, 4, 3, 0x7e>;
 
 }  // namespace ladder

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "float8.h"
+#include "float16.h"
 #include "harness/parallel.h"
 #include "machine/sim/fp8_sums.h"
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "float16.h"
-#include "float8.h"
 #include "machine/device.h"
 #include "machine/machine.h"
 

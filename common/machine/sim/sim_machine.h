@@ -13,7 +13,6 @@
 #include <tuple>
 
 #include "float16.h"
-#include "float8.h"
 #include "machine/sim/sim_memory.h"
 
 namespace ladder::sim {

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "float16.h"
-#include "float8.h"
 #include "machine/sim/fp8_sums.h"
 
 namespace ladder::sim {

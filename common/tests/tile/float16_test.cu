@@ -10,7 +10,6 @@
 #include <cstdint>
 
 #include "float16.h"
-#include "float8.h"
 
 namespace ladder {
 namespace {

@@ -1,7 +1,5 @@
-// The host's e4m3 against a definition of its own: of all values that the type has, the nearest, of
-// two the one with the even mantissa.
-
-#include "float8.h"
+// The host's fp16, bf16 and e4m3 against the definition of such types: every code's value, and
+// every number's nearest code.
 
 #include <gtest/gtest.h>
 
@@ -9,54 +7,57 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <limits>
+
+#include "float16.h"
 
 namespace ladder {
 namespace {
 
-/// What the code `bits` says, by the definition of the format; NaN for 0x7f and 0xff.
-double value_of(int bits) {
-  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
-  if (exponent == 15 && mantissa == 7) return std::numeric_limits<double>::quiet_NaN();
-  const double magnitude =
-      exponent ? std::ldexp(8 + mantissa, exponent - 7 - 3) : std::ldexp(mantissa, -6 - 3);
-  return bits & 0x80 ? -magnitude : magnitude;
-}
-
-/// The code nearest to x, found by looking at all of them.
-int nearest(double x) {
-  if (std::isnan(x)) return 0x7f;
-  const double magnitude = std::min(std::abs(x), 448.0);
-  int best = 0;
-  for (int code = 1; code < 0x7f; ++code) {
-    const double d = std::abs(magnitude - value_of(code));
-    const double least = std::abs(magnitude - value_of(best));
-    if (d < least || (d == least && code % 2 == 0)) best = code;
-  }
-  return best | (std::signbit(x) ? 0x80 : 0);
-}
-
-TEST(Float8, WidensEveryCode) {
-  for (int code = 0; code < 256; ++code) {
-    const float x = e4m3::from_bits(static_cast<uint8_t>(code));
-    const double expected = value_of(code);
-    if (std::isnan(expected))
-      EXPECT_EQ(std::bit_cast<uint32_t>(x), 0x7fffffffu) << code;
-    else
-      EXPECT_EQ(x, expected) << code;
-    EXPECT_EQ(std::signbit(x), std::isnan(expected) ? false : code >= 0x80) << code;
-    EXPECT_EQ(e4m3(x).bits, std::isnan(expected) ? 0x7f : code);
-  }
-}
-
-// Every upper half of a float, beside lower halves that make it a tie of two neighbours or a little
-// more or less: what went through fp16 first would be rounded to the tie.
-TEST(Float8, RoundsToTheNearestOnce) {
-  for (uint32_t high = 0; high < 0x10000; ++high)
-    for (const uint32_t low : {0x0000u, 0x0001u, 0x8000u, 0xffffu}) {
-      const auto x = std::bit_cast<float>(high << 16 | low);
-      ASSERT_EQ(e4m3(x).bits, nearest(x)) << x;
+/// `most`: the largest code without a sign that is no NaN.
+template <class T>
+void check(int exponent_bits, int mantissa_bits, int most, bool most_is_infinity) {
+  SCOPED_TRACE(most);
+  const int nan = (1 << (exponent_bits + mantissa_bits)) - 1;
+  const auto value = [&](int code) {
+    const int bias = (1 << (exponent_bits - 1)) - 1;
+    const int exponent = code >> mantissa_bits, mantissa = code - (exponent << mantissa_bits);
+    const int significand = mantissa + (exponent ? 1 << mantissa_bits : 0);
+    return std::ldexp(significand, std::max(exponent, 1) - bias - mantissa_bits);
+  };
+  const auto bits = [](float x) -> int { return T(x).bits; };
+  const auto widened = [](int code) -> float {
+    return T::from_bits(static_cast<decltype(T::bits)>(code));
+  };
+  for (int code = 0; code <= nan; ++code) {
+    const int negative = code + nan + 1;
+    if (code > most) {
+      ASSERT_TRUE(std::isnan(widened(code)) && std::isnan(widened(negative))) << code;
+      continue;
     }
+    const bool is_infinity = code == most && most_is_infinity;
+    const float here = is_infinity ? INFINITY : static_cast<float>(value(code));
+    ASSERT_EQ(widened(code), here) << code;
+    ASSERT_EQ(widened(negative), -here) << code;
+    ASSERT_TRUE(std::signbit(widened(negative))) << code;
+    ASSERT_EQ(bits(here), code);
+    ASSERT_EQ(bits(-here), negative);
+    if (code == most) continue;
+    // Half-way to the next code is a tie, which the even one of the two takes.
+    const auto tie = static_cast<float>((value(code) + value(code + 1)) / 2);
+    ASSERT_EQ(bits(std::nextafter(tie, 0.0f)), code);
+    ASSERT_EQ(bits(tie), code + code % 2);
+    ASSERT_EQ(bits(std::nextafter(tie, INFINITY)), code + 1);
+    ASSERT_EQ(bits(-std::nextafter(tie, INFINITY)), negative + 1);
+  }
+  for (const float large : {3.4e38f, INFINITY}) EXPECT_EQ(bits(large), most);
+  for (const uint32_t any : {0x7f800001u, 0x7fffffffu, 0xffc00000u})
+    EXPECT_EQ(bits(std::bit_cast<float>(any)), nan);
+}
+
+TEST(NarrowFloats, HaveTheValuesOfTheirCodesAndRoundToTheNearest) {
+  check<fp16>(5, 10, 0x7c00, true);
+  check<bf16>(8, 7, 0x7f80, true);
+  check<e4m3>(4, 3, 0x7e, false);
 }
 
 }  // namespace
