@@ -191,22 +191,6 @@ TEST_F(HopperFaults, RingOfStages) {
   };
   expect_says(fault_of(1, 1, load_narrow),
               "shared stage[64] (element of 2 bytes) not aligned to 512");
-
-  for (const auto order : kOrders) {
-    auto [accesses, of] = told(256, pipeline, {.schedule = {order, 3}, .trace_file = "in memory"});
-    EXPECT_EQ(accesses, "X read 0+8192, X read 8192+8192, out write 0+4, ");
-    EXPECT_EQ(of[4],  // the producer
-              "__syncthreads 0; mbarrier_wait free[0] -1; mbarrier_arrive full[0] 0; tma_load X 0 "
-              "8192 full[0]; "
-              "mbarrier_wait free[0] 0; mbarrier_arrive full[0] 1; tma_load X 1 8192 full[0]; "
-              "exit; ");
-    for (int warp = 0; warp < 4; ++warp)
-      EXPECT_EQ(of[warp],
-                "__syncthreads 0; mbarrier_wait full[0] 0; wgmma stage 0 524288; wgmma_wait 1; "
-                "mbarrier_arrive free[0] 0; mbarrier_wait full[0] 1; wgmma stage 1 524288; "
-                "wgmma_wait 2; mbarrier_arrive free[0] 1; exit; ");
-    EXPECT_EQ(of[5], "__syncthreads 0; exit; ");
-  }
 }
 
 template <int more>

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <set>
 
 #include "machine/hopper.h"
 #include "tests/sim/sim_test.h"
@@ -81,37 +80,6 @@ class Planted : public SimTest {
       EXPECT_EQ(values(out)[0], right);
       expect(threads, kernel, order);
     }
-  }
-
-  /// Of a run with no mistake: what of HBM was touched; and what each warp asked of barriers and
-  /// engines, as what, name, number, amount, barrier, and in brackets what its first lane counted
-  /// before.
-  struct Told {
-    std::string accesses;
-    std::map<int, std::string> of;
-  };
-  Told told(int threads, const Kernel& kernel, const SimOptions& o = {.trace_file = "in memory"}) {
-    options(o);
-    number_out();
-    EXPECT_EQ(fault_of(1, threads, kernel), "no fault");
-    const std::set<std::string> other = {"read",  "write",      "compute",        "store",
-                                         "round", "__syncwarp", "__shfl_xor_sync"};
-    Told told;
-    for (const TraceEvent& e : device().take_trace().events) {
-      if (e.what == "read" || e.what == "write")
-        for (const Strided& r : e.ranges)
-          told.accesses += fmt::format("{} {} {}+{}, ", e.name, e.what, r.begin, r.bytes);
-      if (other.contains(e.what)) continue;
-      std::string& line = told.of[e.warp];
-      line += e.what + (e.name.empty() ? "" : " " + e.name);
-      if (e.what != "exit") line += fmt::format(" {}", e.number);
-      if (e.amount) line += fmt::format(" {}", e.amount);
-      if (!e.barrier.empty()) line += " " + e.barrier;
-      if (e.lane_exps || e.lane_other_flops)
-        line += fmt::format(" ({}, {})", e.lane_exps, e.lane_other_flops);
-      line += "; ";
-    }
-    return told;
   }
 
   TensorMap X, Y;
