@@ -3,16 +3,34 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <chrono>
+#include <future>
 
 #include "harness/bad_usage.h"
-#include "harness/progress.h"
 #include "harness/steps.h"
+#include "host_cores.h"
 
 namespace ladder {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+/// Says on stderr what a long step is at, once it has taken two seconds; lives as long as the step.
+class Progress {
+ public:
+  explicit Progress(const std::string& step) {
+    if (host_cores() == 1) return;  // such a program has one thread, for debuggers and qemu
+    shown_ = std::async(std::launch::async, [step, over = over_.get_future()] {
+      if (over.wait_for(std::chrono::seconds(2)) == std::future_status::timeout)
+        fmt::print(stderr, "{} …\n", step);
+    });
+  }
+  ~Progress() { over_.set_value(); }
+
+ private:
+  std::promise<void> over_;
+  std::future<void> shown_;  // waits for its thread when it is destroyed
+};
 
 /// Throws Error(no_device) where inputs, outputs and workspace do not fit into the device's memory.
 void require_memory(const Variant& variant, const Problem& p, const Plans& plans,
