@@ -55,7 +55,7 @@ endforeach()
 set(planted)
 set(planted_sources)
 foreach(source 01_tiled_matmul/tile.cu 01_tiled_matmul/attention.cu 06_backward/stored.cu
-    06_backward/attention.cu 05_flash_v2/hopper/counter.cu 05_flash_v2/hopper/fp8.cu
+    06_backward/hopper/wgmma.cu 05_flash_v2/hopper/counter.cu 05_flash_v2/hopper/fp8.cu
     common/harness/reference.cpp)
   list(APPEND planted ${CMAKE_BINARY_DIR}/planted/${source}.cpp)
   list(APPEND planted_sources ${CMAKE_SOURCE_DIR}/${source})
