@@ -33,7 +33,8 @@ foreach(name sim_test races_test hopper_faults_test hopper_copies_test)
 endforeach()
 
 if(LADDER_GPU)
-  ladder_test(float16_test SOURCES ${tests}/tile/float16_test.cu)
+  ladder_test(float16_test SOURCES ${tests}/tile/float16_test.cpp)
+  target_include_directories(float16_test SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   ladder_test(gpu_test SOURCES ${tests}/gpu/gpu_test.cu PROPERTIES ${on_gpu})
   add_test(NAME machine_code COMMAND Python3::Interpreter ${tests}/tile/machine_code_test.py
     ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
