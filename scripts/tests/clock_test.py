@@ -1,5 +1,5 @@
-"""Tests of scripts/figures clock without a GPU: the marks fit the kernels, and what they say is
-worked out right.
+"""Tests of scripts/figures clock and profile without a GPU: the marks fit the kernels, what they
+say is worked out right, and so is what an ncu says that stands in for the real one.
 
 Run alone: python3 scripts/tests/clock_test.py [c++]
 """
@@ -15,8 +15,9 @@ import unittest
 import unittest.mock
 
 from base import ROOT, SCRIPTS, SECONDS, Scratch, argument, read
-from ladder.bench import clock
+from ladder.bench import clock, profile
 from ladder.console import NO_DEVICE, Stop
+from ladder.figures.tables import profile_table
 from ladder.files import machine_of
 from ladder.npy import npy
 
@@ -142,20 +143,41 @@ tflops = 250 if "marked" in sys.argv[0] else 500
 print(json.dumps({{"tflops": tflops, "block_q": 64, "block_kv": 128}}))
 '''
 
+# Every metric has the value 20, but for the cycles of all SMs.
+NCU = f'''#!{sys.executable}
+import json, os, sys
+given = sys.argv[1:]
+metrics = given[given.index("--metrics") + 1].split(",")
+said = [metric for metric in metrics if metric != os.environ.get("LACKS")]
+value = lambda metric: "2,640" if metric == "sm__cycles_active.sum" else "20"
+with open(given[given.index("--log-file") + 1], "w") as file:
+    print(os.environ.get("SAYS", "==PROF== Connected"), file=file)
+    for row in (["ID", *said], ["", *("inst" for _ in said)], ["0", *map(value, said)]):
+        print(",".join(f'"{{cell}}"' for cell in row), file=file)
+program = os.path.basename(next(word for word in given if "bin/" in word))
+for tile in (192, 128):
+    print(json.dumps({{"rung": program, "batch": 4, "heads": 32, "block_q": tile,
+                       "block_kv": 128}}))
+print(*given, file=open(os.environ["CALLED"], "a"))
+sys.exit(1 if "SAYS" in os.environ else 0)
+'''
+
 
 class Measuring(Scratch):
-    """With programs and a machine that are made up."""
+    """clock and profile, with programs and a machine that are made up."""
 
-    def measured(self, **environment):
+    def measured(self, part, program, **environment):
         """The file."""
-        for name in ("bin/05_flash_v2", "marked"):
-            self.write(name, PROGRAM, 0o755)
-        options = clock.parse(["--bin", self.at("bin"), "--out", self.at("out.json")])
-        with unittest.mock.patch.dict(os.environ, CALLED=self.at("called"), **environment), \
-                unittest.mock.patch.object(clock, "machine", lambda *_: {"gpu": "GPU"}), \
+        for name in ("bin/05_flash_v2", "bin/06_backward", "path/ncu", "marked"):
+            self.write(name, program, 0o755)
+        options = part.parse(["--bin", self.at("bin"), "--out", self.at("out.json")])
+        with unittest.mock.patch.dict(os.environ, CALLED=self.at("called"), PATH=self.at("path"),
+                                      **environment), \
+                unittest.mock.patch.object(part, "machine", lambda *_: {
+                    "gpu": "GPU", "driver": "1", "cuda": "13", "date": "today"}), \
                 unittest.mock.patch.object(clock, "build", lambda *_: self.at("marked")), \
                 contextlib.redirect_stdout(io.StringIO()):
-            self.assertEqual(clock.measure(options), 0)
+            self.assertEqual(part.measure(options), 0)
         self.assertFalse(machine_of(self.at("out.json")))  # it is no measured grid's
         return json.loads(self.read("out.json"))
 
@@ -163,7 +185,7 @@ class Measuring(Scratch):
         with open(self.at("saved.npy"), "wb") as file:
             file.write(npy((1, 1, clock.SEQLEN), words(1000, 320, OVERLAPPED, True)
                            * (clock.SEQLEN // clock.ROWS)))
-        found = self.measured(LSE=self.at("saved.npy"))
+        found = self.measured(clock, PROGRAM, LSE=self.at("saved.npy"))
         log = self.called().splitlines()
         self.assertEqual(["--save" in line for line in log], [False, True] * 6)
         self.assertIn("--variant producer --batch 4 --heads 16 --seqlen 4096 --head-dim 128 "
@@ -177,18 +199,42 @@ class Measuring(Scratch):
         self.assertEqual((last["tflops"], last["tflops_marked"], last["blocks"],
                           last["cycles"]["step"]), (500, 250, 64, 320))
 
-    def test_what_cannot_be_measured_is_named(self):
-        with self.assertRaises(Stop) as stop:
-            self.measured(OLD="1")
-        self.assertIn("05_flash_v2: producer needs a Hopper GPU", str(stop.exception))
-        self.assertEqual(stop.exception.status, NO_DEVICE)
-        self.assertEqual(len(self.called().splitlines()), 1)
-        self.assertFalse(os.path.exists(self.at("out.json")))
+    def test_where_cycles_go_in_each_kernel_at_each_head_size(self):
+        found = self.measured(profile, NCU)
+        self.assertEqual([(one["rung"], one["variant"], one["kernel"], one["head_dim"])
+                          for one in found["kernels"]],
+                         [(*step, d) for step in profile.course.PROFILED for d in (64, 128)])
+        self.assertIn("--kernel-name regex:key_gradients --launch-count 1", self.read("called"))
+        # 132 SMs of 20 cycles; 4·32 heads of 32·32 tiles of the last record, the backward pass's.
+        one = found["kernels"][0]
+        self.assertEqual((one["cycles"], one["cycles_of_all"], one["block_q"]), (20, 2640, 128))
+        lines = profile_table(unittest.mock.Mock(profile={**found, "seqlen": 256}))
+        steps = 4 * 32 * 2 * 2
+        cells = {line.split(" | ")[0]: line.split(" | ")[1] for line in lines if " | " in line}
+        self.assertEqual(cells["| cycles"], f"{20 * 132 / steps:.0f}")
+        self.assertEqual(cells["| tensor cores busy"], "20%")
+        self.assertEqual(cells["| … for wgmma"], "20.00")
 
-    def test_without_a_gpu(self):
-        done = self.run_it(sys.executable, "-m", "ladder.bench.clock", PYTHONPATH=SCRIPTS,
-                           PATH=self.at("path"), status=NO_DEVICE)
-        self.assertIn("scripts/figures clock: no GPU answers", done.stderr)
+    def test_what_cannot_be_measured_is_named(self):
+        lacking = profile.METRICS["stall_gmma"]
+        for part, program, environment, said, status in (
+                (clock, PROGRAM, {"OLD": "1"}, "05_flash_v2: producer needs a Hopper GPU",
+                 NO_DEVICE),
+                (profile, NCU, {"LACKS": lacking}, f"profile.py, '{lacking}'", NO_DEVICE),
+                (profile, NCU, {"SAYS": "==ERROR== ERR_NVGPUCTRPERM"},
+                 "05_flash_v2 failed:\n\n==ERROR== ERR_NVGPUCTRPERM", 1)):
+            with self.subTest(said), self.assertRaises(Stop) as stop:
+                self.measured(part, program, **environment)
+            self.assertIn(said, str(stop.exception))
+            self.assertEqual(stop.exception.status, status)
+            self.assertEqual(len(self.called().splitlines()), 1)
+            self.assertFalse(os.path.exists(self.at("out.json")))
+
+    def test_without_a_gpu_or_ncu(self):
+        for part, said in (("clock", "no GPU answers"), ("profile", "there is no ncu on PATH")):
+            done = self.run_it(sys.executable, "-m", f"ladder.bench.{part}", PYTHONPATH=SCRIPTS,
+                               PATH=self.at("path"), status=NO_DEVICE)
+            self.assertIn(f"scripts/figures {part}: {said}", done.stderr)
 
 
 if __name__ == "__main__":

@@ -91,8 +91,9 @@ class Figures(Changed):
                 (without(lambda c, r: "--check full" in c), "error", ""),
                 (without(lambda c, r: True, "sim.json"), "shared_roof fp8_error",
                  "visits shared_roof fp8_error"),
-                (lambda: [self.data.pop(f"{name}.json") for name in ("traces", "clock")],
-                 "access pipeline pipeline_bwd pipeline_measured", ""),
+                (lambda: [self.data.pop(f"{name}.json") for name in (
+                    "traces", "clock", "profile")],
+                 "access pipeline pipeline_bwd pipeline_measured", "profile"),
                 (lambda: self.data.pop(OTHER), *two), (without(lambda c, r: True, OTHER), *two)):
             self.as_it_was()
             change()

@@ -32,18 +32,19 @@ import statistics
 import sys
 import tempfile
 
-from ladder.bench.grid import UNCHECKED, Config, paper_point
+from ladder.bench import hopper
+from ladder.bench.hopper import SEQLEN
 from ladder.bench.machine import machine
 from ladder.build import need, quietly
-from ladder.console import GOOD, WRONG_RESULT, Parser, Progress, Stop, run_command
-from ladder.files import RESULTS, ROOT, item_a_line, write_whole
+from ladder.console import WRONG_RESULT, Stop, run_command
+from ladder.files import ROOT
 from ladder.mutate.plant import write_if_new
 from ladder.npy import read_npy
-from ladder.programs import json_lines, programs_in, run_quietly
+from ladder.programs import json_lines, programs_in
 
 RUNG = "05_flash_v2"
 VARIANTS = ("producer", "overlap", "ping_pong")
-SEQLEN, HEAD_DIMS = 4096, (128, 64)
+HEAD_DIMS = (128, 64)
 ROWS = 64  # of a consumer
 FIRST, STEPS = 12, 8  # those that are marked, of 32
 
@@ -191,19 +192,11 @@ def statistics_of(blocks, variant):
 # ---- measuring ----
 
 
-def point(head_dim):
-    return paper_point(SEQLEN, head_dim, False, "bf16")
-
-
 def run(path, variant, head_dim, what, *more):
     """The record that a program prints."""
-    what, progress = f"{variant} {what} marks, d {head_dim}", Progress()
-    words = Config(path, variant, point(head_dim), UNCHECKED).words("gpu")
-    try:
-        status, out, message = run_quietly([*words, "--json", "--time", "400", *more], what,
-                                           progress)
-    finally:
-        progress.clear()
+    what = f"{variant} {what} marks, d {head_dim}"
+    status, out, message = hopper.run(
+        [path, *hopper.options_of(variant, head_dim), "--time", "400", *more], what)
     if status:
         raise Stop(f"{what}: ended with status {status}: {message}", max(status, WRONG_RESULT))
     return json_lines(out, RUNG)[0]
@@ -223,26 +216,15 @@ def measure(options):
             found.append({"variant": variant, "head_dim": head_dim, "block_q": record["block_q"],
                           "block_kv": record["block_kv"], "tflops": round(without["tflops"], 1),
                           "tflops_marked": round(record["tflops"], 1), **said})
-    at = point(HEAD_DIMS[0])
-    # Not "machine": that is what makes a file one of scripts/figures measure's.
-    write_whole(options.out, item_a_line({"measured_on": about, "workload": {
-        "batch": at.batch, "seqlen": SEQLEN, "heads": {d: point(d).heads for d in HEAD_DIMS},
-        "dtype": at.dtype, "causal": at.causal}, "marks": MARKS, "first_step": FIRST,
-        "steps": found}))
-    print(f"Wrote {os.path.relpath(options.out)}.")
-    return GOOD
+    point = hopper.point(HEAD_DIMS[0])
+    return hopper.write(options, about, workload={
+        "batch": point.batch, "seqlen": SEQLEN,
+        "heads": {d: hopper.point(d).heads for d in HEAD_DIMS}, "dtype": point.dtype,
+        "causal": point.causal}, marks=MARKS, first_step=FIRST, steps=found)
 
 
 def parse(arguments=None):
-    parser = Parser("scripts/figures clock", __doc__)
-    parser.add_argument("--out", metavar="FILE", type=os.path.abspath,
-                        default=os.path.join(RESULTS, "clock.json"),
-                        help="(default scripts/results/clock.json)")
-    parser.add_argument("--commit", metavar="HASH",
-                        help="of this tree, where it is no git checkout")
-    parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
-                        help="the programs (default build/bin; scripts/run builds them)")
-    return parser.parse_args(arguments)
+    return hopper.parse("clock", __doc__, "clock.json", arguments)
 
 
 if __name__ == "__main__":

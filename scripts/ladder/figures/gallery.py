@@ -102,6 +102,7 @@ TABLES = {
     "ladder": (tables.ladder_table, SIM), "peers": (tables.peers_table, PAPER),
     "claims": (claims.claims_table, ""), "figures": (figure_list, ""),
     "visits": (tables.visits_tables, SIM), "shared_roof": (memory.shared_roof_table, SIM),
+    "profile": (tables.profile_table, "scripts/figures profile"),
     "decode": (rates.decode_table, DECODE),
     "fp8_error": (errors.fp8_error_table, SIM), "fp8_times": (errors.fp8_times_table, PAPER),
     **{name: (partial(make, **about), PAPER) for make, every in (

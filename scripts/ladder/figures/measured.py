@@ -167,6 +167,7 @@ class Files:
         traced = read_json(os.path.join(folder, "traces.json"), {})
         self.traces, self.pipelines = traced.get("traces", []), traced.get("pipelines", [])
         self.clock = read_json(os.path.join(folder, "clock.json"))  # of scripts/figures clock
+        self.profile = read_json(os.path.join(folder, "profile.json"))
         # In the ladder's order: the sim lacks what is for one GPU, and the other way round. What
         # they say of a step differently is the GPU's where there is one.
         every = {**self.sim.steps, **self.gpu.steps}
