@@ -33,7 +33,8 @@ foreach(name sim_test races_test hopper_faults_test hopper_copies_test)
 endforeach()
 
 if(LADDER_GPU)
-  ladder_test(float16_test SOURCES ${tests}/tile/float16_test.cu)
+  ladder_test(float16_test SOURCES ${tests}/tile/float16_test.cpp)
+  target_include_directories(float16_test SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   ladder_test(gpu_test SOURCES ${tests}/gpu/gpu_test.cu PROPERTIES ${on_gpu})
   add_test(NAME machine_code COMMAND Python3::Interpreter ${tests}/tile/machine_code_test.py
     ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
@@ -55,7 +56,7 @@ endforeach()
 set(planted)
 set(planted_sources)
 foreach(source 01_tiled_matmul/tile.cu 01_tiled_matmul/attention.cu 06_backward/stored.cu
-    06_backward/attention.cu 05_flash_v2/hopper/counter.cu 05_flash_v2/hopper/fp8.cu
+    06_backward/hopper/wgmma.cu 05_flash_v2/hopper/counter.cu 05_flash_v2/hopper/fp8.cu
     common/harness/reference.cpp)
   list(APPEND planted ${CMAKE_BINARY_DIR}/planted/${source}.cpp)
   list(APPEND planted_sources ${CMAKE_SOURCE_DIR}/${source})
@@ -64,9 +65,7 @@ add_custom_command(OUTPUT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
   COMMAND Python3::Interpreter -B ${tests}/suite/mistakes.py ${CMAKE_BINARY_DIR}/planted
   DEPENDS ${planted_sources} ${tests}/suite/mistakes.py
     ${CMAKE_SOURCE_DIR}/scripts/ladder/mutate/plant.py)
-# 06's `stored` names 02's forward pass.
-add_library(planted OBJECT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc
-  ${CMAKE_BINARY_DIR}/stubs/02_safe_softmax/attention.cu.cpp)
+add_library(planted OBJECT ${planted} ${CMAKE_BINARY_DIR}/planted/mistakes.inc)
 target_include_directories(planted PRIVATE ${CMAKE_BINARY_DIR}/planted)
 target_compile_options(planted PRIVATE -w)
 target_link_libraries(planted PRIVATE ladder_flags)
@@ -76,12 +75,18 @@ target_include_directories(planted_tests PRIVATE ${CMAKE_BINARY_DIR}/planted)
 target_link_libraries(planted_tests PUBLIC ladder_flags GTest::gtest)
 add_dependencies(planted_tests planted)
 
+# Those whose forward pass 06's `stored` and `wgmma` name.
+set(planted_forward "$<FILTER:$<TARGET_OBJECTS:rung_02_safe_softmax_sim>,INCLUDE,/attention>"
+  "$<FILTER:$<TARGET_OBJECTS:rung_05_flash_v2_sim>,INCLUDE,/sm90>")
+
 ladder_test(reference_test SOURCES $<FILTER:$<TARGET_OBJECTS:planted_tests>,INCLUDE,/reference_test>
   PROPERTIES LABELS asan)
 ladder_test(broken_test SOURCES $<FILTER:$<TARGET_OBJECTS:planted_tests>,INCLUDE,/broken_test>
-  $<FILTER:$<TARGET_OBJECTS:planted>,EXCLUDE,/common/harness/> PROPERTIES LABELS sim)
+  $<FILTER:$<TARGET_OBJECTS:planted>,EXCLUDE,/common/harness/> ${planted_forward}
+  PROPERTIES LABELS sim)
 # With a mistake in the reference, which stands before the library's at link time, these must fail.
-add_executable(broken_reference_test $<TARGET_OBJECTS:planted_tests> $<TARGET_OBJECTS:planted>)
+add_executable(broken_reference_test $<TARGET_OBJECTS:planted_tests> $<TARGET_OBJECTS:planted>
+  ${planted_forward})
 target_link_libraries(broken_reference_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
 add_test(NAME broken_reference.misses_the_last_key
   COMMAND broken_reference_test --gtest_filter=Broken.StepsWithoutAMistakeAreNotCaught)

@@ -21,6 +21,8 @@ SECONDS = 600
 # What a person may have set, and a test sets by itself.
 SETTINGS = ("NO_COLOR", "COLUMNS", "CXX", "CUDACXX", "CMAKE_PREFIX_PATH", "CI", "LADDER_CUDA")
 
+# A command behind which a shell's & stands ignores Ctrl-C, and so would all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, SCRIPTS)
 sys.dont_write_bytecode = True
 

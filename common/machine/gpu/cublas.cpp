@@ -7,7 +7,7 @@
 #include <climits>
 #include <string>
 
-#include "machine/gpu/launch.h"
+#include "machine/gpu/launch_as.h"
 #include "machine/gpu/library.h"
 
 namespace ladder {

@@ -13,6 +13,7 @@
 #include "machine/device.h"
 #include "machine/gpu/counters.h"
 #include "machine/gpu/launch.h"
+#include "machine/gpu/launch_as.h"
 #include "machine/gpu/sampling.h"
 
 namespace ladder::gpu {

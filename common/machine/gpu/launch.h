@@ -1,15 +1,14 @@
 // The host half of launches and of tensor maps, apart from gpu_machine.h and gpu_hopper.h so that
-// the host compiler can build it.
+// the host compiler can build it. Without device.h: nvcc parses each header four times.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <source_location>
 
-#include "machine/device.h"
+#include "rung.h"
 
 namespace ladder::gpu {
 
@@ -30,11 +29,6 @@ enum class Start { after, early };
 /// device's observer. Defined in device.cpp.
 void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 block,
                    int64_t shared_bytes, void** arguments, Start start);
-
-/// Calls `queue`, which queues work on the default stream, and reports it to the device's observer
-/// as one kernel of that name.
-void launch_as(const char* name, const std::function<void()>& queue,
-               const std::function<Occupancy()>& occupancy = {});
 
 /// What a bulk tensor copy reads or writes: the driver's CUtensorMap. A kernel takes it as a
 /// `const __grid_constant__ TensorMap`.

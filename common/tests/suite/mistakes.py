@@ -22,7 +22,7 @@ TABLE = os.path.join(ROOT, "common/tests/suite/mistakes.h")
 
 # The steps whose sources have mistakes.
 TILE, PIPELINE = ("01_tiled_matmul", "tile"), ("01_tiled_matmul", "pipeline")
-STORED, BACKWARD = ("06_backward", "stored"), ("06_backward", "mma")
+STORED, BACKWARD = ("06_backward", "stored"), ("06_backward", "wgmma")
 COUNTER, FP8 = ("05_flash_v2", "counter"), ("05_flash_v2", "fp8")
 REFERENCE = ("", "")
 
@@ -66,10 +66,10 @@ MISTAKES = {
                 '{"Q", q * (ON ? row_blocks : key_blocks)', FORMULA),
     ],
     # Atomic additions done as plain ones: a read, a sum and a write.
-    "06_backward/attention.cu": [
-        Mistake("backward_adds_to_dQ_plainly", BACKWARD, "atomic_add_pair(dQ_tile",
+    "06_backward/hopper/wgmma.cu": [
+        Mistake("backward_adds_to_dQ_plainly", BACKWARD, "atomic_add_pair(dQ_at",
                 "[&](auto at, float x, float y) { if (ON) at[0] = at[0] + x, at[1] = at[1] + y; "
-                "else atomic_add_pair(at, x, y); }(dQ_tile", FAULT, "in the same kernel"),
+                "else atomic_add_pair(at, x, y); }(dQ_at", FAULT, "in the same kernel"),
     ],
     "05_flash_v2/hopper/counter.cu": [
         Mistake("counter_counts_plainly", COUNTER, "atomicAdd(next",
