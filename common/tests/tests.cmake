@@ -23,7 +23,7 @@ endfunction()
 set(on_gpu LABELS gpu RESOURCE_LOCK gpu)
 
 foreach(name sim/sim_test sim/races_test sim/hopper_faults_test sim/hopper_copies_test
-    gpu/sampling_test tile/float8_test harness/quantised_test harness/npy_test harness/options_test
+    gpu/sampling_test tile/narrow_float_test harness/quantised_test harness/npy_test harness/options_test
     harness/report_test harness/steps_test)
   get_filename_component(program ${name} NAME)
   ladder_test(${program} SOURCES ${tests}/${name}.cpp PROPERTIES LABELS asan)
@@ -146,7 +146,7 @@ function(ladder_part name)
 endfunction()
 ladder_part(sim sim_test races_test hopper_faults_test hopper_copies_test gpu_test broken_test
   broken_reference_test broken_reference.misses_the_last_key broken_reference.forgets_D)
-ladder_part(tile tile_test hopper_test fp8_test float8_test float16_test machine_code)
+ladder_part(tile tile_test hopper_test fp8_test narrow_float_test float16_test machine_code)
 ladder_part(harness cli cli_files options_test report_test steps_test npy_test reference_test
   quantised_test sampling_test)
 ladder_part(scripts ${script_tests})

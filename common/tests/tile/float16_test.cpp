@@ -1,4 +1,4 @@
-// The host's fp16 and bf16, and e4m3 of floats (more in float8_test.cpp), give the same bits as
+// The host's fp16 and bf16, and e4m3 of floats (more in narrow_float_test.cpp), give the same bits as
 // CUDA's conversions, which CUDA's headers also have for the host: no GPU is needed.
 
 #include <cuda_bf16.h>
