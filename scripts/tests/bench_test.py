@@ -254,9 +254,10 @@ class Bench(FakeLadder):
         result = self.bench(*self.ONE, status=2, FAKE_GPU="NVIDIA Other 3")
         self.assertIn(f"was measured on {NAME}, and this is NVIDIA Other 3", result.stderr)
         self.assertEqual(self.data(), whole)
-        for text in ("not JSON", "[]", '{"records": []}'):
+        for text, why in (("not JSON", "is no JSON"), ("[]", "is no file of this script's"),
+                          ('{"records": []}', "is no file of this script's")):
             self.write("out.json", text)
-            self.assertIn("is no file of this script's", self.bench(*self.ONE, status=2).stderr)
+            self.assertIn(why, self.bench(*self.ONE, status=2).stderr)
         self.write("path/nvidia-smi", "#!/bin/sh\nexit 9\n", 0o755)
         self.assertIn("no GPU answers", self.bench(*self.ONE, status=3).stderr)
 

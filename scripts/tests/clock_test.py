@@ -102,11 +102,10 @@ class Reading(unittest.TestCase):
 
     def test_lengths(self):
         for variant, parts, cycles in (
-                ("producer", IN_TURN, {"S": 100, "S_issue": 10, "softmax": 100, "rest": 20, "O": 80,
-                                       "O_issue": 10, "O_wait": 70, "wait": 20, "step": 320}),
-                ("overlap", OVERLAPPED, {"S": 100, "S_issue": 10, "softmax": 100, "rest": 30,
-                                         "O": 200, "O_issue": 10, "O_wait": 10, "wait": 80,
-                                         "step": 320})):
+                ("producer", IN_TURN, {"S": 100, "softmax": 100, "rest": 20, "O": 80,
+                                       "O_wait": 70, "wait": 20, "step": 320}),
+                ("overlap", OVERLAPPED, {"S": 100, "softmax": 100, "rest": 30, "O": 200,
+                                         "O_wait": 10, "wait": 80, "step": 320})):
             # The second consumer half a step later.
             late = variant == "overlap"
             found = clock.statistics_of(self.blocks(

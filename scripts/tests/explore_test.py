@@ -1,5 +1,5 @@
 """Tests of the explorer but for its page in a browser: that traces add up to what the programs
-count, the command, and what it writes for Perfetto.
+count, and the command.
 
 Run alone: python3 scripts/tests/explore_test.py BUILD_DIR/bin
 """
@@ -118,6 +118,14 @@ class TraceTest(unittest.TestCase):
                     parts = pane["meetings"][event["awaits"]][1] if "awaits" in event else []
                     self.assertEqual(event["order"][1], 1 + max(
                         pane["events"][part]["order"][0] for part in (event["index"], *parts)))
+                # A warp does one thing after the other.
+                for clock in ("order", "model") if pane["model"] else ("order",):
+                    ends = {}
+                    for event in pane["events"]:
+                        warp = event["launch"], event["block"], event["warp"]
+                        begin, end, until = event[clock]
+                        self.assertTrue(ends.get(warp, begin) <= begin <= end <= until)
+                        ends[warp] = end
 
     def test_tiles_of_s(self):
         """Under the mask 05 skips what lies above it, and 04 makes it all. split_kv has the heads
@@ -149,6 +157,16 @@ class CommandTest(Scratch):
             self.assertNotIn(word, page)
         self.assertNotIn("{{", page)
 
+    def test_traces_from_before(self):
+        traces = list(map(self.at, ("04", "04.gz", "05")))
+        for rung, trace in zip(("04_flash_v1", "04_flash_v1", "05_flash_v2"), traces):
+            run(rung, f"--seqlen 128 --heads 1 --device sim --trace {trace}")
+        with gzip.open(traces[1], "rt", encoding="utf-8") as file:
+            self.assertEqual(file.read(), read(traces[0]))
+        self.assertLess(os.path.getsize(traces[1]), os.path.getsize(traces[0]) / 5)
+        explore("--traced", traces[1], "--traced", traces[2], "--out", self.out)
+        self.assertIn("<title>04 flash_v1 beside 05 mma</title>", read(self.out))
+
     def test_bad_words(self):
         for words, told in (
                 (["07"], "there is no step 07"), (["05/none"], "05/mma"),
@@ -178,42 +196,6 @@ class CommandTest(Scratch):
                                                    + options))
         explore(*next(one for one in quoted if "06/producer" in one).split(), "--out", self.out)
         self.assertLess(os.path.getsize(self.out), 2_000_000)
-
-
-class PerfettoTest(Scratch):
-    """What is written for Perfetto, by the rules of Chrome's trace event format."""
-
-    def test_two_traces_from_before(self):
-        path, *traces = map(self.at, ("perfetto.json", "04", "04.gz", "05"))
-        steps = "04_flash_v1", "04_flash_v1", "05_flash_v2 --variant sm90"
-        for rung, trace in zip(steps, traces):
-            run(*f"{rung} --seqlen 128 --heads 1 --device sim --trace {trace}".split(" ", 1))
-        with gzip.open(traces[1], "rt", encoding="utf-8") as file:
-            self.assertEqual(file.read(), read(traces[0]))
-        self.assertLess(os.path.getsize(traces[1]), os.path.getsize(traces[0]) / 5)
-        explore("--traced", traces[1], "--traced", traces[2], "--perfetto", path)
-        data = json.loads(read(path))
-        self.assertIn("not", data["otherData"]["clock"])  # measured, or a time
-        pairs, slices, named = collections.defaultdict(list), collections.defaultdict(list), {}
-        for event in data["traceEvents"]:
-            place = event["pid"], event.get("tid")
-            if event["ph"] == "M":
-                named[place] = event["args"]["name"]
-            elif event["ph"] == "X":
-                slices[place].append((event["ts"], event["ts"] + event["dur"]))
-            else:
-                pairs[event["cat"], event["name"], event["id"]].append(
-                    (event["ph"], event["ts"], event.get("bp")))
-        self.assertLessEqual(set(slices), set(named))
-        for mine in map(sorted, slices.values()):  # a thread does one thing after the other
-            self.assertTrue(all(0 <= begin <= end <= then for (begin, end), (then, _) in
-                                zip(mine, mine[1:])))
-        for pair in pairs.values():
-            (first, begin, _), (last, end, binds) = pair
-            self.assertIn((first, last, binds), (("b", "e", None), ("s", "f", "e")))
-            self.assertLessEqual(begin, end)
-        self.assertLessEqual({"tensor cores", "TMA K", "cp.async"}, {kind for kind, *_ in pairs})
-        self.assertTrue(any("K_full" in name for _, name, _ in pairs))
 
 
 if __name__ == "__main__":

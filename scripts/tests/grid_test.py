@@ -88,28 +88,11 @@ class Grid(unittest.TestCase):
                          {"mma", "sm90", "three_loops", "one_pass_tile", "flash_v1"})
         self.assertEqual(max(p.seqlen for p, _ in run), 65536)
 
-    def test_decoding(self):
-        """The cases of the grid, of the steps that are for it alone; no other grid has them."""
-        split_kv = programs.Step(**listed("05_flash_v2", "split_kv", "gpu", decoding=True))
-        points = {point for point, one in self.plan("--grid paper,decode", split_kv)
-                  if one.variant == "split_kv"}
-        self.assertEqual({(point.seqlen, point.head_dim) for point in points}, {(1, 64), (1, 128)})
-        # From 8 MB to 2 GB, by hand.
-        sizes = sorted(4 * p.batch * p.kv_heads * p.seqlen_kv * p.head_dim >> 23 for p in points)
-        self.assertEqual(sizes, [1, 1, 2, 2, 4, 8, 8, 16, 16, 32, 32, 64, 64, 128, 128, 128, 256,
-                                 256])
-
     def test_axes_have_no_caps(self):
         self.assertEqual([one.command("gpu") for _, one in self.plan(
             "--seqlen 16k --head-dim 64 --causal --heads 3")], [
             f"{step.rung} --device gpu --variant {step.variant} --batch 1 --heads 3 --seqlen 16384 "
             "--head-dim 64 --dtype bf16 --causal --check off" for step in self.ladder().steps])
-
-    def test_what_is_compared_with_pytorch(self):
-        ladder = self.ladder()
-        self.assertEqual(ladder.beside_peers(), {"fwd": "05_flash_v2", "bwd": "06_backward"})
-        self.assertEqual([ladder.last_portable(rung).variant for rung in ladder.rungs()],
-                         ["naive", "mma", "three_loops", "one_pass_tile", "flash_v1", "mma", "mma"])
 
     def test_keys(self):
         self.assertEqual(grid.key("a --time 4e+01 --seqlen 5 --dram --json"), "a --seqlen 5")

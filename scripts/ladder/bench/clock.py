@@ -157,18 +157,15 @@ def spans(of, variant):
     a softmax, the product may be done before (if O_wait is no longer than a mark takes)."""
     pairs = list(zip(of, of[1:]))
     found = {"S": [(one[START], one[S_DONE]) for one in of],
-             "S_issue": [(one[START], one[S_ISSUED]) for one in of],
              "softmax": [(one[S_DONE], one[SOFTMAX_DONE]) for one in of],
              "step": [(one[S_DONE], after[S_DONE]) for one, after in pairs]}
     if variant == "producer":
         return {**found, "O": [(one[READY], one[O_DONE]) for one in of],
-                "O_issue": [(one[READY], one[O_ISSUED]) for one in of],
                 "O_wait": [(one[O_ISSUED], one[O_DONE]) for one in of],
                 "rest": [(one[SOFTMAX_DONE], one[READY]) for one in of],
                 "wait": [(one[O_DONE], after[START]) for one, after in pairs]}
     # P·V of a step is issued right after the next one's S, and waited for after its softmax.
     return {**found, "O": [(after[S_ISSUED], one[O_DONE]) for one, after in pairs],
-            "O_issue": [(after[S_ISSUED], one[O_ISSUED]) for one, after in pairs],
             "O_wait": [(after[SOFTMAX_DONE], one[O_DONE]) for one, after in pairs],
             "rest": [(one[O_DONE], after[READY]) for one, after in pairs],
             "wait": [(one[READY], after[START]) for one, after in pairs]}

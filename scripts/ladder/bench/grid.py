@@ -1,11 +1,18 @@
-"""What scripts/figures measures: from options to commands, in order."""
+"""What scripts/figures measures: workloads, and from options to commands, in order."""
 
 import collections
+import os
+import random
 import re
 import shlex
 
 from ladder.course import BLOCK_SIZE_TIMED, QUANTISED
-from ladder.bench.workload import CAPTURED, HIDDEN, SHIFTED_V, TOKENS, Point, paper_point
+from ladder.files import ROOT
+from ladder.npy import npy
+
+# The FlashAttention-2 paper's: 16k tokens in all, hidden size 2048.
+TOKENS, HIDDEN = 16 * 1024, 2048
+LADDER_LENGTH = 2048  # where the ladder's table and the speed-ups are taken
 
 GRIDS = ("quick", "paper", "long", "decode")
 # What a plot at one N shows comes first: an interrupted run leaves what is most useful.
@@ -24,9 +31,24 @@ CHECK_LENGTH = 1024
 STEP_LENGTHS = [1024, 2048, 4096], [2048]
 
 UNCHECKED = ("--check", "off")
-
-
 PEER = "pytorch"  # in the place of a rung; the step is a backend, its option the direction
+
+
+class Point(collections.namedtuple("Point", "batch heads seqlen head_dim causal dtype kv_heads "
+                                   "seqlen_kv", defaults=(None, None))):
+    """A workload; the last two where they are not `heads` and `seqlen`."""
+
+    def text(self):
+        keys = f" of {self.seqlen_kv} keys" if self.seqlen_kv else ""
+        return f"d {self.head_dim}, {'causal, ' if self.causal else ''}N {self.seqlen}{keys}"
+
+    def cache(self):
+        """Heads and length of K and V."""
+        return self.kv_heads or self.heads, self.seqlen_kv or self.seqlen
+
+
+def paper_point(n, d, causal, dtype, batch=None, heads=None):
+    return Point(batch or max(1, TOKENS // n), heads or max(1, HIDDEN // d), n, d, causal, dtype)
 
 
 class Config(collections.namedtuple("Config", "rung variant point options")):
@@ -148,9 +170,23 @@ def wide_heads(steps, dtype):
             for causal in (False, True) for d in QUANTISED["head_dims"] if d not in HEAD_DIMS]
 
 
-# Of course.QUANTISED's inputs those that are files: what their shapes are, and the option.
+# Of course.QUANTISED's inputs those that are files: what their shapes are, and the option. Tensors
+# of a trained model; and 64 queries of 16k keys, N(0, 1), 1 added to V: sums that grow with N.
+CAPTURED, SHIFTED_V = "scripts/results/captured", "build/inputs/shifted_v"
 LOADED = {"captured": (Point(1, 2, 256, 64, True, "fp16"), ["--load", CAPTURED]),
           "shifted_v": (Point(1, 1, 64, 64, False, "fp16"), ["--load", SHIFTED_V])}
+
+
+def loaded(words):
+    """A command's words with the folders of --load where they are; what is missing is made."""
+    folder = os.path.join(ROOT, SHIFTED_V)
+    if SHIFTED_V in words and not os.path.exists(os.path.join(folder, "v.npy")):
+        os.makedirs(folder, exist_ok=True)
+        draw = random.Random(0).gauss
+        for name, rows, mean in (("q", 64, 0), ("k", 16384, 0), ("v", 16384, 1)):
+            with open(os.path.join(folder, f"{name}.npy"), "wb") as file:
+                file.write(npy((1, 1, rows, 64), [mean + draw(0, 1) for _ in range(rows * 64)]))
+    return [os.path.join(ROOT, word) if word in (CAPTURED, SHIFTED_V) else word for word in words]
 
 
 def quantised(steps):

@@ -3,8 +3,7 @@ the papers' 16k tokens in all and hidden size 2048, at N = 4k, bf16, without the
 
 import os
 
-from ladder.bench.grid import UNCHECKED, Config
-from ladder.bench.workload import paper_point
+from ladder.bench.grid import UNCHECKED, Config, paper_point
 from ladder.console import GOOD, Parser, Progress
 from ladder.files import RESULTS, ROOT, item_a_line, write_whole
 from ladder.programs import run_quietly

@@ -47,11 +47,10 @@ import sys
 import time
 
 from ladder.bench import peers
-from ladder.bench.grid import GRIDS, PEER, UNCHECKED, Config, plan
+from ladder.bench.grid import GRIDS, PEER, TOKENS, UNCHECKED, Config, loaded, plan
 from ladder.bench.machine import Clocks, machine
 from ladder.bench.results import Results
 from ladder.bench.traces import write_traces
-from ladder.bench.workload import TOKENS, loaded
 from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
                             run_command)
 from ladder.files import ROOT, file_of

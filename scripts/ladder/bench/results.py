@@ -1,11 +1,10 @@
 """The file that scripts/figures measure writes."""
 
-import json
 import os
 
 from ladder.bench.grid import PEER, key, peer_name
 from ladder.console import BAD_USAGE, Stop
-from ladder.files import item_a_line, write_whole
+from ladder.files import item_a_line, read_json, write_whole
 
 
 class Results:
@@ -18,11 +17,10 @@ class Results:
         self.before, self.commits_before = {}, []  # the runs that were in the file
 
     def load(self):
-        if not os.path.exists(self.path):
+        data = read_json(self.path)
+        if data is None:
             return
         try:
-            with open(self.path, encoding="utf-8") as file:
-                data = json.load(file)
             for command, record in zip(data["commands"], data["records"]):
                 self.runs.setdefault(key(command), (command, []))[1].append(record)
             for record in data["peers"]:
@@ -30,7 +28,7 @@ class Results:
             self.skipped = {one["command"]: one for one in data["skipped"] if one["status"]}
             self.steps, self.ceilings = data["steps"], data["ceilings"]
             before = data["machine"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (KeyError, TypeError) as error:
             raise Stop(f"{os.path.relpath(self.path)} is no file of this script's ({error}); "
                        "--out names another", BAD_USAGE) from None
         if before["gpu"] != self.machine["gpu"]:

@@ -1,1 +1,1 @@
-"""The explorer: the sim's traces as a page, or for Perfetto."""
+"""The explorer: the sim's traces as a page."""

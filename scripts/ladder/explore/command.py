@@ -1,7 +1,6 @@
-"""scripts/explore: runs steps with --trace and writes a page, or a trace for Perfetto."""
+"""scripts/explore: runs steps with --trace and writes a page."""
 
 import argparse
-import json
 import os
 import shlex
 import sys
@@ -9,7 +8,6 @@ import tempfile
 import webbrowser
 
 from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop, run_command
-from ladder.explore import perfetto
 from ladder.explore.page import page_of, pane_of
 from ladder.explore.trace import Trace
 from ladder.files import ROOT, write_whole
@@ -31,7 +29,7 @@ def asked_of(words):
     programs."""
     own = argparse.ArgumentParser("scripts/explore", add_help=False, allow_abbrev=False,
                                   usage="%(prog)s [STEP [STEP]] [options] [program options]")
-    for name in ("--out", "--perfetto", "--bin"):
+    for name in ("--out", "--bin"):
         own.add_argument(name)
     own.add_argument("--traced", action="append", default=[])
     own.add_argument("--no-open", action="store_true")
@@ -57,20 +55,19 @@ def explore(words):
         runs.append(run)
         status = status or failed
     progress.at("putting the trace in order")
-    panes = [pane_of(*run) for run in runs]
-    text = json.dumps(perfetto.events_of(panes)) if asked.perfetto else page_of(panes)
-    if len(text) > LARGEST and not asked.perfetto:
+    text = page_of([pane_of(*run) for run in runs])
+    if len(text) > LARGEST:
         raise Stop(f"a page of {len(text) >> 20} MiB would be more than a browser takes: a smaller "
                    "--seqlen, fewer --heads", BAD_USAGE)
-    out = asked.perfetto or asked.out or os.path.join(ROOT, "build/explore.html")
-    if not (asked.perfetto or asked.out):
+    out = asked.out or os.path.join(ROOT, "build/explore.html")
+    if not asked.out:
         os.makedirs(os.path.dirname(out), exist_ok=True)
     progress.clear()
     write_whole(out, text)
     print(os.path.relpath(out))
     screen = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get(
         "WAYLAND_DISPLAY")
-    if screen and sys.stdout.isatty() and not (asked.no_open or asked.perfetto):
+    if screen and sys.stdout.isatty() and not asked.no_open:
         webbrowser.open("file://" + os.path.abspath(out))
     return status
 

@@ -11,7 +11,7 @@ from ladder.files import newest_measured, read_json
 from ladder.programs import Step
 from ladder.records import flops, requested, total
 from ladder.steps import Ladder
-from ladder.bench.workload import HIDDEN, TOKENS
+from ladder.bench.grid import HIDDEN, TOKENS
 
 MARKERS = "osD^vPX<>ph*"  # of figures, by a rung's place in the ladder
 

@@ -4,7 +4,7 @@ import math
 from statistics import geometric_mean
 
 from ladder import course
-from ladder.bench.workload import LADDER_LENGTH
+from ladder.bench.grid import LADDER_LENGTH
 from ladder.figures.measured import need, series
 from ladder.figures.names import (HEADS, PEER_NAMES, POINTS, WAYS, at_the_machine,
                                   gpu_text, label, length_text, library, markdown, number,

@@ -6,7 +6,7 @@ import fractions
 import itertools
 from statistics import geometric_mean
 
-from ladder.bench.workload import HIDDEN, LADDER_LENGTH, TOKENS
+from ladder.bench.grid import HIDDEN, LADDER_LENGTH, TOKENS
 from ladder.figures.measured import Measured, need, of_the_paper
 from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, length_text, library,
                                   markdown, number, over_lengths, point_text, where, whole_bytes)

@@ -3,7 +3,7 @@ matmul gain."""
 
 import itertools
 
-from ladder.bench.workload import LADDER_LENGTH
+from ladder.bench.grid import LADDER_LENGTH
 from ladder.figures.measured import need
 from ladder.figures.names import HEADS, markdown, number
 from ladder.figures.style import INK, ink, plots, row_axis, two_marks
