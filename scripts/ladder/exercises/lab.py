@@ -60,7 +60,7 @@ class Lab:
         return self.runs[key]
 
     def run(self, command):
-        """The last record of a built rung, of counts alone: the backward pass where there is one."""
+        """The last record of a built rung, unchecked: the backward pass where there is one."""
         rung, *options = command.split()
         run = self.start(self.need_build(rung), [*options, "--check", "off"])
         if not run.records:
