@@ -24,7 +24,8 @@ class Machine(Scratch):
                     "true"]
     TOOLS = ("c++", "cmake", "ctest", "ninja", "python3")
     # All but the building is done by a stand-in.
-    PYTHON = f"case \"$*\" in *ladder.build*|*ladder.test*) exec '{sys.executable}' \"$@\";; esac\n"
+    PYTHON = ("case \"$*\" in *ladder.build*|*ladder.test*) "
+              f"exec '{sys.executable}' -S \"$@\";; esac\n")
 
     def setUp(self):
         super().setUp()
