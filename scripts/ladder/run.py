@@ -1,13 +1,11 @@
 """Runs every rung of the ladder and prints one table; scripts/run builds, then calls this.
 
 The programs do the work, this only gathers: `PROGRAM --list` names a rung's steps, and
-`PROGRAM --json` measures one. Everything they reported goes to build/results.json as
-{"records": [objects of --json], "failures": [{rung, variant, device, status, message}]}.
+`PROGRAM --json` measures one.
 """
 
 import contextlib
 import itertools
-import json
 import os
 import shlex
 import signal
@@ -15,7 +13,7 @@ import sys
 
 from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser, Progress,
                             Stop, run_command, wrap)
-from ladder.files import ROOT, write_whole
+from ladder.files import ROOT
 from ladder.programs import json_lines, programs_in, run_quietly, rungs
 from ladder.records import total, uneven_counts
 from ladder.table import TIME, TRAFFIC, print_tables
@@ -24,8 +22,8 @@ from ladder.table import TIME, TRAFFIC, print_tables
 PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
             "--dtype", "bf16", "--time", "50"]
 
-# These would make all programs write, or print, the same thing.
-FOR_ONE_PROGRAM = ["--save", "--trace", "--list", "--version"]
+# These would make all programs write or print to one place.
+FOR_ONE_PROGRAM = ["--save", "--trace", "--json", "--list", "--version"]
 
 
 class Run:
@@ -76,9 +74,8 @@ def parse(words):
     parser.add_argument("--variant")
     parser.add_argument("--device", choices=["gpu", "sim", "auto"], default="auto")
     parser.add_argument("--all", action="store_true")
-    parser.add_argument("--json", action="store_true")
     options, options.passed = parser.parse_known_args(words)
-    options.words = [word for word in words if word not in ("--all", "--json")]
+    options.words = [word for word in words if word != "--all"]
     return options
 
 
@@ -173,31 +170,16 @@ def ladder(words):
                                         or not run.step.exact_architecture]))
 
     every = [run for _, _, runs in finished for run in runs]
-    records = [record for run in every for record in run.records]
-    if options.json:
-        for record in records:
-            print(json.dumps(record, ensure_ascii=False))
-        sys.stdout.flush()
-    out = sys.stderr if options.json else sys.stdout
-    print_tables(finished, steps[0][1], out)
-    if records and not options.words and not options.all:
-        print("\n".join(["", *next_steps(steps)]), file=out)
-    out.flush()
+    print_tables(finished, steps[0][1])
+    if not options.words and not options.all and any(run.records for run in every):
+        print("\n".join(["", *next_steps(steps)]))
+    sys.stdout.flush()
     if not gpu and options.device == "auto":
         print("\n".join(wrap(f"Counts only, no times: {why_not}")), file=sys.stderr)
     elif gpu and not counters and why_not and any(run.device == "gpu" for run in every):
         print("\n".join(wrap(f"No DRAM column: {why_not}")), file=sys.stderr)
-    if records:
-        path = os.path.join(ROOT, "build/results.json")
-        failures = [{name: getattr(run, name) for name in
-                     ("rung", "variant", "device", "status", "message")}
-                    for run in every if run.status != GOOD]
-        results = {"records": records, "failures": failures}
-        write_whole(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-        print(f"Wrote {os.path.relpath(path)} ({len(records)} records).", file=sys.stderr)
     return max((run.status for run in every), key=lambda s: (SEVERITY.get(s, 4), s), default=GOOD)
 
 
 if __name__ == "__main__":
-    sys.exit(run_command("scripts/run", lambda: ladder(sys.argv[1:]),
-                         "interrupted; build/results.json is as it was."))
+    sys.exit(run_command("scripts/run", lambda: ladder(sys.argv[1:])))

@@ -3,6 +3,7 @@
 import collections
 import math
 import re
+import sys
 
 from ladder.console import (BAD_USAGE, BOLD, CYAN, DIM, GOOD, GREEN, NO_DEVICE, RED, WIDTH, YELLOW,
                             WRONG_RESULT, Paint, wrap)
@@ -172,9 +173,9 @@ def messages(runs, paint):
             yield from wrap(part, "  ")
 
 
-def print_tables(tables, first, out):
+def print_tables(tables, first):
     """[(title, story or None, [Run])] as tables, what failed, and what the columns mean."""
-    paint = Paint(out)
+    paint = Paint(sys.stdout)
     every = [run for _, _, runs in tables for run in runs]
     parts, heads = [], []
     for title, story, runs in tables:
@@ -189,7 +190,7 @@ def print_tables(tables, first, out):
         parts += messages(runs, paint)
     if heads and any(run.records for run in every):
         parts += ["", *(paint(DIM, line) for line in wrap(legend(heads, every)))]
-    print("\n".join(parts[1:]), file=out)
+    print("\n".join(parts[1:]))
 
 
 def legend(heads, runs):

@@ -24,7 +24,6 @@ SETTINGS = ("NO_COLOR", "COLUMNS", "CXX", "CUDACXX", "CMAKE_PREFIX_PATH", "CI", 
 # A command behind which a shell's & stands ignores Ctrl-C, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, SCRIPTS)
-sys.dont_write_bytecode = True
 
 
 def argument(default=None):
@@ -101,7 +100,7 @@ class Scratch(unittest.TestCase):
         self.root = os.path.realpath(folder.name)
         self.environment = {name: value for name, value in os.environ.items()
                             if name not in SETTINGS}
-        self.environment |= {"TERM": "xterm", "PYTHONDONTWRITEBYTECODE": "1"}
+        self.environment["TERM"] = "xterm"
 
     def at(self, *path):
         return os.path.join(self.root, *path)
@@ -113,12 +112,12 @@ class Scratch(unittest.TestCase):
         return read(self.root, path)
 
     def copy_scripts(self, *names):
-        """These commands, and what they are made of."""
+        """These commands, and what they are made of: compiled too, as Python starts sooner then."""
         os.makedirs(self.at("scripts"), exist_ok=True)
         for name in names:
             shutil.copy(os.path.join(SCRIPTS, name), self.at("scripts"))
         shutil.copytree(os.path.join(SCRIPTS, "ladder"), self.at("scripts/ladder"),
-                        ignore=shutil.ignore_patterns("__pycache__"))
+                        ignore=shutil.ignore_patterns("*.pyc.*"))  # in the making
 
     def called(self, clear=True):
         """What stand-ins were asked since the last time: they write it to the file `called`."""

@@ -121,8 +121,8 @@ def skips_what_nobody_sees(record):
 
 
 def grows_with_the_head(lab):
-    narrow, wide = (lab.requested(f"04_flash_v1 --heads 1 --seqlen 1024 --head-dim {d} "
-                                  "--check off") for d in (64, 128))
+    narrow, wide = (lab.requested(f"04_flash_v1 --heads 1 --seqlen 1024 --head-dim {d}")
+                    for d in (64, 128))
     return wide / narrow
 
 
@@ -141,7 +141,7 @@ def first_visit_reads_no_output(record):
 
 # ---- 05 ----
 
-LONG = "--heads 1 --seqlen 1024 --head-dim 128 --check off"
+LONG = "--heads 1 --seqlen 1024 --head-dim 128"
 WINDOW, SINKS = 96, 4
 CACHE = "--variant split_kv --seqlen 1 --seqlen-kv 1000 --heads 16 --kv-heads 4 --head-dim 128"
 MANY_HEADS = "--seqlen 1 --seqlen-kv 512 --heads 150 --head-dim 128 --check off"
@@ -156,7 +156,7 @@ def misses_by(lab):
 def nearest_tile(lab):
     program = lab.need_build("04_flash_v1")
     tiles = [keys for keys in (64, 128, 256)
-             if lab.start(program, [*LONG.split(), "--block-kv", str(keys)]).records]
+             if lab.start(program, ["--head-dim", "128", "--block-kv", str(keys)]).records]
     return min(tiles, key=lambda keys: abs(keys - 2.5 * 128))
 
 
@@ -201,7 +201,7 @@ def output_of_vanishing_weights(lab):
 
 # ---- 06 ----
 
-WIDE = "06_backward --heads 1 --head-dim 128 --check off"
+WIDE = "06_backward --heads 1 --head-dim 128"
 
 
 def longest_where_stored_requests_less(lab):
@@ -313,7 +313,7 @@ EXERCISES = {
     "05/hopper.1": Numbers({"bytes requested": SM90}),
     # Of 64 rows × 128 keys of both products, at d = 64.
     "05/hopper.2": Numbers({"units": lambda lab: lab.run(
-        f"{SM90} --causal --check off")["matmul_flops"] / (4 * 64 * 128 * 64)}),
+        f"{SM90} --causal")["matmul_flops"] / (4 * 64 * 128 * 64)}),
     "05/hopper.3": Experiment("05_flash_v2/hopper/fp8.cu", {
         "05.hopper.3": ({"--seqlen-kv 3": {"o"}, "--seqlen-kv 2": set()},
                         "from three keys on `o` fails, and `lse` never does")}),
@@ -331,5 +331,5 @@ EXERCISES = {
         lab, "06_backward --variant mma --heads 1 --seqlen 384 --seqlen-kv 256")}),
     "06.7": Change("06_backward/stored.cu", reads_P_and_dP_once),
     "06.8": Numbers({"bytes of a step": lambda lab: lab.run(
-        "06_backward --variant sm90 --heads 1 --seqlen 128 --check off")["sram_operand_bytes"]}),
+        "06_backward --variant sm90 --heads 1 --seqlen 128")["sram_operand_bytes"]}),
 }

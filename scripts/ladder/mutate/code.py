@@ -76,6 +76,10 @@ class Code(str):
             at = self.closes.get(at, at) + 1
         return at
 
+    def before(self, at):
+        """What stands before a place, as far as it matters to a regex that ends there."""
+        return self[max(0, at - 200):at]
+
     def skip(self, at):
         """Where the next sign stands that is no space."""
         return len(self) - len(self[at:].lstrip())
@@ -113,7 +117,7 @@ class Code(str):
         runs."""
         for start in re.finditer(r"\b(?:constexpr|static_assert|using|template)\b", self):
             at = self.until(start.end(), ";{")
-            if re.search(r"\bif\s*$", self[:start.start()]):
+            if re.search(r"\bif\s*$", self.before(start.start())):
                 at = self.closes[self.index("(", start.end())]
             yield start.start(), at
         for at, close in self.closes.items():
@@ -132,7 +136,7 @@ class Code(str):
             return None
         begin = self.opens.get(close)
         if begin is None or re.search(r"\b(?:if|for|while|switch|constexpr|catch)\s*$",
-                                      self[:begin]):
+                                      self.before(begin)):
             return None
         return begin + 1, close
 
@@ -157,14 +161,14 @@ class Code(str):
                 continue
             opening, whole = start.start() - 1, False
             if self[opening] == "(":  # of a for or an if
-                if not re.search(r"\b(?:for|if|while)(?: constexpr)?\s*$", self[:opening]):
+                if not re.search(r"\b(?:for|if|while)(?: constexpr)?\s*$", self.before(opening)):
                     continue
                 block, end = opening, self.until(self.closes[opening] + 1, ";{}")
                 end = self.closes.get(end, end) + 1
             else:
                 block, end = max((span for span in self.blocks
                                   if span[0] < start.start(2) < span[1]), default=(0, len(self)))
-                whole = bool(re.search(r"\b(?:struct|class)\b[^;(){}]*$", self[:block]))
+                whole = bool(re.search(r"\b(?:struct|class)\b[^;(){}]*$", self.before(block)))
             constant, const = "constexpr" in start[1], "const" in start[1]
             at = start.end()
             if self[at] == "[":  # a structured binding
@@ -210,7 +214,8 @@ class Code(str):
     def like(self, one, at):
         """The likeliest other name of its type that the place sees: of those spelt most alike the
         one declared last. For a constant only one that is spelt alike. None if there is none."""
-        others = [self.lookup(name, at) for name in self.names if name != one.name]
+        others = [self.lookup(name, at) for name, of in self.names.items()
+                  if name != one.name and any(other.type == one.type for other in of)]
         others = [other for other in others if other and other.type == one.type != "type" and
                   other.constant == one.constant and self.root(other, at) != self.root(one, at)]
         best = max(others, default=None,

@@ -233,8 +233,9 @@ def uses(text, *span):
 
 def written(text, found):
     """Whether something is stored in a name there."""
-    after = r"(?:\[[^\]]*\])?\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)"
-    return re.match(after, text[found.end():]) or re.search(r"(?:\+\+|--|&)$", text[:found.start()])
+    after = re.compile(r"(?:\[[^\]]*\])?\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
+    return after.match(text, found.end()) or \
+        re.search(r"(?:\+\+|--|&)$", text.before(found.start()))
 
 
 def variable(text):
@@ -267,8 +268,8 @@ def rounding(text):
             end = text.closes[end] + 1
         if not text.lookup("T", begin) or written(text, found) or \
                 re.match(r"\s*(?:[<>]=?|[!=]=)\s", text[end:]) or \
-                re.search(r"\bT\($", text[:begin]) and text[end:end + 1] == ")" or \
-                re.search(r"\bpack<T>\([^()]*$", text[:begin]):
+                re.search(r"\bT\($", text.before(begin)) and text[end:end + 1] == ")" or \
+                re.search(r"\bpack<T>\([^()]*$", text.before(begin)):
             continue
         yield begin, end, "rounded", "ladder::mutant::rounded<T>({id}, {was})"
 
