@@ -1,5 +1,5 @@
-// The host's fp16 and bf16, and e4m3 of floats (more in narrow_float_test.cpp), give the same bits as
-// CUDA's conversions, which CUDA's headers also have for the host: no GPU is needed.
+// The host's fp16 and bf16, and e4m3 of floats, give the same bits as CUDA's conversions, which
+// CUDA's headers also have for the host: no GPU is needed. (More in narrow_float_test.cpp.)
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
