@@ -79,7 +79,10 @@ class Garden:
     def write(self):
         """Writes the copies, each only where it changes: what is built then stays."""
         self.copies = {}
-        for file in {m.file for m in self.numbered.values()}:
+        # Headers without a mutant too: ninja does not see that one comes before another on the path.
+        headers = {str(path.relative_to(self.root)) for part in ("tile", "machine/sim")
+                   for path in pathlib.Path(self.root, "common", part).glob("*.h")}
+        for file in headers | {m.file for m in self.numbered.values()}:
             source = pathlib.Path(self.root, file)
             mine = {n: m for n, m in self.numbered.items() if m.file == file}
             self.copies[file] = with_mutants(source.read_text(encoding="utf-8"), mine, str(source))
