@@ -79,7 +79,7 @@ class Garden:
     def write(self):
         """Writes the copies, each only where it changes: what is built then stays."""
         self.copies = {}
-        # Headers without a mutant too: ninja does not see that one comes before another on the path.
+        # Headers without a mutant too: ninja does not see that a copy comes or goes.
         headers = {str(path.relative_to(self.root)) for part in ("tile", "machine/sim")
                    for path in pathlib.Path(self.root, "common", part).glob("*.h")}
         for file in headers | {m.file for m in self.numbered.values()}:
