@@ -154,10 +154,10 @@ __global__ void every_function(int rows, int columns) {
 TEST_F(SUITE, FunctionsCountWhatTheyCompute) {
   const auto check = [&]<int M, int N>(Case<float, M, N>) {
     const int rows = M - 3, columns = N - 8;
-    const auto counts = run(every_function<M, N>, 1, kThreads,
-                            shared_bytes<float>(warp_sums_floats(M, N, kWarps)) +
-                                shared_bytes<float>(kWarps * M),
-                            rows, columns);
+    const auto counts =
+        run(every_function<M, N>, 1, kThreads,
+            shared_bytes<float>(warp_sums_floats(M, N, kWarps)) + shared_bytes<float>(kWarps * M),
+            rows, columns);
     if (!counts) return;
     // Of an element mul_rows, mul, row_max and row_sum one each, of a power two, of half of them
     // add_columns one; of a row any_above and six more one each. Then for each element three
