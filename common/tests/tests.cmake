@@ -33,8 +33,6 @@ foreach(name sim_test races_test hopper_faults_test hopper_copies_test)
 endforeach()
 
 if(LADDER_GPU)
-  ladder_test(float16_test SOURCES ${tests}/tile/float16_test.cpp)
-  target_include_directories(float16_test SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   ladder_test(gpu_test SOURCES ${tests}/gpu/gpu_test.cu PROPERTIES ${on_gpu})
   add_test(NAME machine_code COMMAND Python3::Interpreter ${tests}/tile/machine_code_test.py
     ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
@@ -146,7 +144,7 @@ function(ladder_part name)
 endfunction()
 ladder_part(sim sim_test races_test hopper_faults_test hopper_copies_test gpu_test broken_test
   broken_reference_test broken_reference.misses_the_last_key broken_reference.forgets_D)
-ladder_part(tile tile_test hopper_test fp8_test narrow_float_test float16_test machine_code)
+ladder_part(tile tile_test hopper_test fp8_test narrow_float_test machine_code)
 ladder_part(harness cli cli_files options_test report_test steps_test npy_test reference_test
   quantised_test sampling_test)
 ladder_part(scripts ${script_tests})
