@@ -144,6 +144,13 @@ int64_t backward_smem_bytes(int D, int Br, int Bc) {
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
+/// Rows of a head's sums of dQ, which lie in blocks of 8 × 8, each of them row after row, as a
+/// warp's lanes hold it: an addition of theirs goes to 256 bytes in a row, not to 32 in each of 8
+/// rows. The block whose first row is i and first column j begins at i·d + 8·j.
+constexpr int64_t sum_rows(const Problem& p) {
+  return ceil_div(p.N, 8) * 8;
+}
+
 /// delta = rowsum(dO∘O), which dS takes from dP; LSE in units of ln 2; and dQ's sums, 0 to begin
 /// with. A row that sees no key has LSE = −∞: +∞ in its place makes its P 0, as the mask does once
 /// more; without it exp would first give ∞. D/8 lanes per row.
@@ -160,8 +167,9 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, H
     const int64_t at = row * p.d + column;
     const auto o = read_chunk(O + at), g = read_chunk(dO + at);
     for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
-    write_chunk(dQ_sum + at, Chunk<float>{});
   }
+  if (row < p.B * p.H * sum_rows(p) && column < p.d)
+    write_chunk(dQ_sum + (row * p.d + column), Chunk<float>{});
   for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
   if (first) {
     delta[row] = sum;
@@ -239,7 +247,6 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     next = after(next);
     cp_async_wait<0>();
     __syncthreads();  // this step's tiles are complete, and all warps are done with the last step's
-    if (kStages == 2) start_copies(next, 1 - stage);
     const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
     const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
 
@@ -250,6 +257,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       load(q, tile_Q, of_S.row, k);
       mma_ABt(S, q, tile_K, of_S.column, k);
     }
+    if (kStages == 2) start_copies(next, 1 - stage);  // under S's products
     auto P = S;
     exp2_rows(P, c, make_rows<kRows>([&](int i) -> float { return LSE_tile[of_S.row + i]; }));
 
@@ -289,10 +297,13 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       load(a, tile_dS, of_dQ.row, k);
       mma_AB(dQ, a, tile_K, k, of_dQ.column);
     }
-    const auto dQ_tile = dQ_sum + (p.q_row(head) + row) * p.d;
+    const auto dQ_tile = dQ_sum + (head * sum_rows(p) + row) * p.d;
+    const int lane = lane_id();
     for_each_pair(dQ, [&](int i, int j, float a, float b) {
-      if (row + of_dQ.row + i < p.N && of_dQ.column + j < p.d)
-        atomic_add_pair(dQ_tile + ((of_dQ.row + i) * p.d + of_dQ.column + j), a, b);
+      i += of_dQ.row, j += of_dQ.column;
+      const int block_row = i - lane / 4, block_column = j - lane % 4 * 2;
+      if (row + i < p.N && block_column < p.d)
+        atomic_add_pair(dQ_tile + (block_row * p.d + 8 * block_column + 2 * lane), a, b);
     });
     if (kStages == 1) {
       __syncthreads();  // all warps are done with Q and dO
@@ -311,15 +322,18 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// dQ in the I/O type.
-template <class T>
+/// dQ in the I/O type. D/8 lanes per row. grid: (B·H, rows).
+template <class T, int D>
 __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, Problem p) {
-  const int64_t i = 8 * (int64_t{blockIdx.x} * kElementwise + threadIdx.x);
-  if (i >= int64_t{p.B} * p.H * p.N * p.d) return;
-  const auto sum = read_chunk(dQ_sum + i);
+  constexpr int kLanes = D / 8;
+  const int head = blockIdx.x, row = (blockIdx.y * kElementwise + threadIdx.x) / kLanes;
+  const int column = threadIdx.x % kLanes * 8;
+  if (row >= p.N || column >= p.d) return;
+  const int64_t block = (head * sum_rows(p) + row / 8 * 8) * p.d + 8 * column;
+  const auto sum = read_chunk(dQ_sum + (block + row % 8 * 8));
   Chunk<T> out;
   for (int e = 0; e < 8; ++e) out[e] = T(p.scale * sum[e]);
-  write_chunk(dQ + i, out);
+  write_chunk(dQ + ((p.q_row(head) + row) * p.d + column), out);
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
@@ -337,7 +351,8 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device) {
               [&](int Br, int Bc) { return backward_smem_bytes(D, Br, Bc); });
   plan.warps = backward_warps(plan.block_q);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
-  plan.workspace = {{"D", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * p.d * 4}};
+  plan.workspace = {
+      {"D", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", p.B * p.H * sum_rows(p) * p.d * 4}};
   return plan;
 }
 
@@ -363,15 +378,15 @@ void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto delta = hbm<float>(a["D"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
   const auto dQ_sum = hbm<float>(a["dQ_sum"]);
   const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
-  const int64_t rows = int64_t{p.B} * p.H * p.N;
+  const int heads = p.B * p.H;
 
-  launch("prepare", prepare<T, D>, dim3(ceil_div(rows * (D / 8), kElementwise)), dim3(kElementwise),
-         0, O, dO, LSE, delta, LSE_log2e, dQ_sum, p);
+  launch("prepare", prepare<T, D>, dim3(ceil_div(heads * sum_rows(p) * (D / 8), kElementwise)),
+         dim3(kElementwise), 0, O, dO, LSE, delta, LSE_log2e, dQ_sum, p);
   launch("key_gradients", key_gradients<T, D, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
          dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, delta, LSE_log2e, dQ_sum, dK,
          dV, p);
-  launch("convert", convert<T>, dim3(ceil_div(rows * p.d / 8, kElementwise)), dim3(kElementwise), 0,
-         dQ_sum, dQ, p);
+  launch("convert", convert<T, D>, dim3(heads, grid_blocks(int64_t{p.N} * (D / 8), kElementwise)),
+         dim3(kElementwise), 0, dQ_sum, dQ, p);
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
@@ -412,7 +427,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
             {"LSE", rows, 0},
             {"D", 0, rows},
             {"LSE_log2e", 0, rows},
-            {"dQ_sum", 0, 2 * q}}},
+            {"dQ_sum", 0, heads * sum_rows(p) * p.d * 4}}},
           {"key_gradients",
            {{"Q", tiles, 0},
             {"K", kv, 0},

@@ -161,7 +161,6 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     next = after(next);
     cp_async_wait<0>();
     __syncthreads();  // this step's tiles are complete, and all warps are done with the last step's
-    if (kStages == 2) start_copies(next, 1 - stage);
     const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
     const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
 
@@ -172,6 +171,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       load(q, tile_Q, of_S.row, k);
       mma_ABt(S, q, tile_K, of_S.column, k);
     }
+    if (kStages == 2) start_copies(next, 1 - stage);  // under S's products
     auto P = S;
     exp2_rows(P, c, make_rows<kRows>([&](int i) -> float { return LSE_tile[of_S.row + i]; }));
 

@@ -99,8 +99,8 @@ __device__ __forceinline__ void copy_async(const AnyTile& tile,
 template <int kThreads, int n>
 __device__ __forceinline__ void copy_async(Smem<float> target, Hbm<const float> source, int count,
                                            int thread) {
-#pragma unroll
-  for (int i = thread; i < n; i += kThreads) cp_async<4>(target + i, source + i, i < count);
+  static_assert(n <= kThreads);
+  if (thread < n) cp_async<4>(target + thread, source + thread, thread < count);
 }
 
 /// Stores the tile's first `rows` rows and `columns` columns (a multiple of 8) to `target`.
