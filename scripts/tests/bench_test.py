@@ -278,7 +278,7 @@ class Timing(Scratch):
         """The cases of common/tests/gpu/sampling_test.cpp, by a batch of 4 runs."""
         for budget_ms, run_ms, warm_up, samples in (
                 (100, lambda i: 1, 100, 100), (6, lambda i: 1, 8, 16),
-                (50, lambda i: max(1 - 0.005 * i, 0.25), 156, 200),  # on, while runs get faster,
+                (50, lambda i: max(1 - i / 128, 0.25), 104, 200),  # on, while runs get faster,
                 (50, lambda i: 1 / (1 + 0.01 * i), 176, 968),  # but to 100 ms: 100·ln 2.76 runs
                 (20, lambda i: 1 + 0.01 * min(max(i - 20, 0), 30), 20, 52),  # the median moves,
                 (20, lambda i: 1 + 0.01 * i, 20, 44),  # and to 60 ms at most
