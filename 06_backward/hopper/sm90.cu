@@ -189,13 +189,15 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
   Accumulator<16, kColumns_dK> dK_sum, dV_sum;
   Operand<T, 16, Br> dS_operand;
-  auto Q_behind = Q;                       // where dK is, which may end in the next step
-  const auto start_scores = [&](auto Q) {  // Sᵀ = K·Qᵀ
+  auto Q_ahead = Q;                // where S is computed, a step before the rest
+  auto Q_behind = Q;               // where dK is, which may end in the next step
+  const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
     S = {};
-    Q.wait();
+    Q_ahead.wait();
     wgmma_fence(S);
-    wgmma_ABt(S, K.tile(), consumer_key, Q.tile(), 0);
+    wgmma_ABt(S, K.tile(), consumer_key, Q_ahead.tile(), 0);
     wgmma_commit();
+    Q_ahead.at.next();
   };
   for (;; K.at.next(), V.at.next()) {
     K.wait();
@@ -211,13 +213,14 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     const int steps = group * static_cast<int>(ceil_div(p.N - first_row, Br));
     int row = first_row;
     auto dQ_at = dQ_sum + (int64_t{w.head} * group * rows + row) * D;
+    if (kLate) Q_ahead = Q;
     if (kStages > 1) {
-      start_scores(Q);
+      start_scores();
       wgmma_wait<0>(S);
     }
     for (int step = 0; step < steps; ++step) {
       if (kStages == 1) {
-        start_scores(Q);
+        start_scores();
         wgmma_wait<0>(S);
       }
       dO.wait();
@@ -272,9 +275,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
           wgmma_wait<0>(dQ);
           write_as_they_lie(dQ_tile + piece.at(warp), dQ);
         } else if (kStages > 1 && step + 1 < steps) {
-          auto Q_next = Q;
-          Q_next.at.next();
-          start_scores(Q_next);  // of the next step
+          if (kLate) {  // worked out anew: kept, it would take registers that are scarce here
+            Q_ahead = Q;
+            Q_ahead.at.next();
+          }
+          start_scores();  // of the next step
           start_dK();
           wgmma_wait<2>(dQ);
           write_as_they_lie(dQ_tile + piece.at(warp), dQ);
