@@ -143,9 +143,9 @@ COUNTED = (512, 1024, 2048)  # N, 2N and 4N
 
 def steps(files):
     """[(rung, step), what a step of a kernel, one tile of Q against one of K, does to shared
-    memory] of all that course.py names and the sim has counted. A kernel does a·N² + b·N + c, b once
-    for a tile and c once for a block that stays. At 4N, less three times that at 2N, and twice that
-    at N: 6a·N²."""
+    memory] of all that course.py names and the sim has counted. A kernel does a·N² + b·N + c: b
+    once for a tile, c once for a block that stays. At 4N, less three times that at 2N, and twice
+    that at N: 6a·N²."""
     found = []
     for (rung, variant, kernel), d in itertools.product(course.SHARED_ROOF, HEADS):
         records = [entry.record for n in COUNTED for entry in files.sim.plain(
