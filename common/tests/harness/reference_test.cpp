@@ -216,6 +216,7 @@ void expect_reported(const char* name, const std::vector<double>& all,
   EXPECT_LT(error.tolerance, 0.5);
   EXPECT_FALSE(error.pass() && nonfinite);
   EXPECT_TRUE(check(right).pass());
+  EXPECT_EQ(check(std::vector<float>(all.size(), kNan)).rms, 0);
   const auto expect_wrong = [&](size_t at, float wrong) {
     std::vector<float> other = right;
     other[at] = wrong;
@@ -233,10 +234,11 @@ class Checks : public ::testing::TestWithParam<Case> {};
 TEST_P(Checks, ReportWhatDesignSays) {
   const Problem& p = GetParam().p;
   Inputs in = inputs_of(p);
-  // What is the largest by magnitude may be negative: as drawn, or now.
-  if (p.causal)
-    for (Tensor* t : {&in.Q, &in.K})
-      for (uint16_t& bits : t->bits) bits ^= 0x8000;
+  // What is the largest by magnitude may be negative, as drawn or now, and less than 1.
+  for (Tensor* t : {&in.Q, &in.K})
+    for (int64_t i = 0; i < t->size(); ++i)
+      t->bits[static_cast<size_t>(i)] =
+          round_to(p.dtype, (*t)[i] * (p.causal ? -1.0f : p.N_kv == 1 ? 0.125f : 1));
   const GradientChoice some{{p.N / 3, p.N - 1}, {p.B * p.Hk - 1}};
   const Point x(in);
   const Results exact = results_of(p, x, {});
