@@ -140,7 +140,6 @@ Members of_event(const TraceEvent& e, const std::vector<std::string>& lines) {
 void write_trace(const std::string& path, const Variant& variant, const Outputs& run,
                  Device& device) {
   AtomicFile file(path);
-  if (path.ends_with(".gz")) file.compress();
   const auto write = [&](const Members& line) { file.write(line.object() + "\n"); };
   Members head;
   head.add("rung", variant.rung).add("variant", variant.name);

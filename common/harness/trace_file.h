@@ -10,7 +10,7 @@
 
 namespace ladder {
 
-/// Writes a trace; compressed where `path` ends in .gz. JSON, an object a line:
+/// Writes a trace. JSON, an object a line:
 ///   the run           rung, variant and shapes
 ///   the arrays        {"arrays": {name: bytes}, "block_q", "block_kv", "warps", "stages"}
 ///   launches          Trace::Launch's keys; "launch" is its number, "shared" has

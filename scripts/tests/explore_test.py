@@ -6,7 +6,6 @@ Run alone: python3 scripts/tests/explore_test.py BUILD_DIR/bin
 
 import collections
 import functools
-import gzip
 import json
 import os
 import re
@@ -158,13 +157,10 @@ class CommandTest(Scratch):
         self.assertNotIn("{{", page)
 
     def test_traces_from_before(self):
-        traces = list(map(self.at, ("04", "04.gz", "05")))
-        for rung, trace in zip(("04_flash_v1", "04_flash_v1", "05_flash_v2"), traces):
+        traces = self.at("04"), self.at("05")
+        for rung, trace in zip(("04_flash_v1", "05_flash_v2"), traces):
             run(rung, f"--seqlen 128 --heads 1 --device sim --trace {trace}")
-        with gzip.open(traces[1], "rt", encoding="utf-8") as file:
-            self.assertEqual(file.read(), read(traces[0]))
-        self.assertLess(os.path.getsize(traces[1]), os.path.getsize(traces[0]) / 5)
-        explore("--traced", traces[1], "--traced", traces[2], "--out", self.out)
+        explore("--traced", traces[0], "--traced", traces[1], "--out", self.out)
         self.assertIn("<title>04 flash_v1 beside 05 mma</title>", read(self.out))
 
     def test_bad_words(self):

@@ -1,7 +1,6 @@
 """The sim's traces, reduced to what figures show."""
 
 import collections
-import gzip
 import json
 import os
 import shlex
@@ -27,9 +26,8 @@ Traced = collections.namedtuple("Traced", "head plan launches lines fault")
 
 
 def read_trace(path):
-    opened = gzip.open if path.endswith(".gz") else open
     try:
-        with opened(path, "rt", encoding="utf-8") as file:
+        with open(path, encoding="utf-8") as file:
             head, *lines = [json.loads(line) for line in file]
     except (OSError, ValueError) as error:
         raise Stop(f"cannot read the trace {path}: {error}", BAD_USAGE) from None
