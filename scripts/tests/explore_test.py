@@ -20,8 +20,7 @@ from ladder.bench.traces import joined, pieces
 from ladder.explore.page import COUNTERS, pane_of, sums
 from ladder.explore.trace import Trace
 from ladder.files import course_pages
-from ladder.programs import programs_in
-from ladder.steps import ladder_of
+from ladder.programs import ladder_of, programs_in
 
 BIN = ""
 SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-kv 64 --seqlen 128"
