@@ -1,4 +1,4 @@
-#include "harness/trace_file.h"
+// What --trace writes.
 
 #include <fmt/format.h>
 
@@ -14,6 +14,7 @@
 
 #include "harness/atomic_file.h"
 #include "harness/json.h"
+#include "harness/run.h"
 
 namespace ladder {
 namespace {

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <climits>
-#include <string>
 
 #include "machine/gpu/launch_as.h"
 #include "machine/gpu/library.h"

@@ -4,11 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstring>
 #include <memory>
-#include <mutex>
-#include <set>
 
 #include "machine/device.h"
 #include "machine/gpu/counters.h"

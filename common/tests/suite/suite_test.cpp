@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <optional>
 
 #include "harness/reference.h"
 #include "harness/run.h"
