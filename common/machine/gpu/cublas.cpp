@@ -6,7 +6,6 @@
 
 #include <climits>
 
-#include "machine/gpu/launch_as.h"
 #include "machine/gpu/library.h"
 
 namespace ladder {

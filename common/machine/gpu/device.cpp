@@ -9,7 +9,7 @@
 #include "machine/device.h"
 #include "machine/gpu/counters.h"
 #include "machine/gpu/launch.h"
-#include "machine/gpu/launch_as.h"
+#include "machine/gpu/library.h"
 #include "machine/gpu/sampling.h"
 
 namespace ladder::gpu {
