@@ -78,8 +78,8 @@ add_executable(broken_test $<TARGET_OBJECTS:suite> $<TARGET_OBJECTS:reference_te
   "$<FILTER:$<TARGET_OBJECTS:rung_05_flash_v2_sim>,INCLUDE,/sm90>")
 target_link_libraries(broken_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
 add_test(NAME broken_test COMMAND Python3::Interpreter -B ${tests}/suite/mistakes.py find
-  $<TARGET_FILE:broken_test> -v)
-set_tests_properties(broken_test PROPERTIES LABELS sim)
+  ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:broken_test>)
+set_tests_properties(broken_test PROPERTIES LABELS sim COST 20)
 
 # And as a program, for the explorer to show where a fault happens: by the lines of this rung.
 add_executable(broken_rung $<TARGET_OBJECTS:ladder_main>

@@ -2,7 +2,7 @@
 
 `mistakes.py plant FOLDER` writes, as part of the build, a copy of each source with all its mistakes
 in it, planted as scripts/mutate does: LADDER_MUTANT chooses one while a program runs, or none.
-`mistakes.py find PROGRAM` runs the suite on each, in a program with these copies. A mistake whose
+`mistakes.py find COMMAND` runs the suite on each, in a program with these copies. A mistake whose
 text is no longer in its source is said to be gone, and is not found: the source has moved on, and
 so must this table.
 """
@@ -126,10 +126,10 @@ def tests_of(mistake):
 
 
 class Mistakes(unittest.TestCase):
-    program = ""
+    command = []
 
     def suite(self, tests, number):
-        return subprocess.run([self.program, f"--gtest_filter={tests}"], check=False,
+        return subprocess.run([*self.command, f"--gtest_filter={tests}"], check=False,
                               env={**os.environ, "LADDER_MUTANT": str(number)}, encoding="utf-8",
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
@@ -146,9 +146,8 @@ class Mistakes(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    what, where = sys.argv.pop(1), sys.argv.pop(1)
+    what, *Mistakes.command = sys.argv[1:]
     if what == "plant":
-        plant(where)
+        plant(sys.argv[2])
     else:
-        Mistakes.program = where
-        unittest.main()
+        unittest.main(argv=[__file__, "-v"])
