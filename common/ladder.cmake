@@ -152,7 +152,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LES
   target_compile_options(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-tree-vectorize>)
 endif()
 if(LADDER_SANITIZE)
-  target_compile_definitions(ladder_flags INTERFACE LADDER_SANITIZE)
+  target_compile_definitions(ladder_flags INTERFACE LADDER_SANITIZE _GLIBCXX_ASSERTIONS)
   target_compile_options(ladder_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all)
   target_link_options(ladder_flags INTERFACE -fsanitize=address,undefined)
 endif()

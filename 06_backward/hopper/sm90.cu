@@ -1,10 +1,10 @@
-// 06 on Hopper, step 6: S a step ahead (Shah et al. 2024, FlashAttention-3, §3.1 and Appendix B).
+// 06 on Hopper, step 7: blocks that stay. This project's own way.
 //
 //   build/bin/06_backward --variant sm90 --seqlen 512 --causal
 //
-// Since `bulk_add`: the product S of the next step is started before this step's dQ is written out,
-// so that the tensor cores have something to do meanwhile; where there is one stage, at d = 256,
-// it cannot be.
+// Since `ahead`: there are as many blocks as SMs, and a block takes one tile of keys after another,
+// by a counter in HBM, as in 05's `counter`. So the first tiles of Q and dO of the next come while
+// dK and dV of the last are written out.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -40,7 +40,8 @@ constexpr int kAll = 1;  // the named barrier of all consumers
 int64_t backward_smem_bytes(int D, int Br, int Bc) {
   const int columns = std::max(D, 64);  // a tile has 64 at least
   int64_t bytes = 2 * shared_bytes<fp16>(Bc * columns) + shared_bytes<fp16>(kStages_dS * Bc * Br) +
-                  shared_bytes<float>(Br * D) + shared_bytes<Mbarrier>(1);
+                  shared_bytes<float>(Br * D) + shared_bytes<int>(1) +
+                  4 * shared_bytes<Mbarrier>(1);
   for (const int stages : {backward_stages_Q(D), backward_stages(D)})
     bytes += shared_bytes<fp16>(stages * Br * columns) + shared_bytes<float>(stages * Br) +
              2 * shared_bytes<Mbarrier>(stages);
@@ -68,11 +69,12 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 /// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
 /// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
 /// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that sees no
-/// key, whose LSE is −∞. D/8 lanes per row: those of a tile fill whole blocks.
+/// key, whose LSE is −∞. D/8 lanes per row: those of a tile fill whole blocks. And no block has
+/// asked for a further tile of keys yet.
 template <class T, int D>
 __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
-                        Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum, int rows,
-                        Problem p) {
+                        Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
+                        Hbm<int> next, int rows, Problem p) {
   constexpr int kLanes = D / 8;
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
@@ -82,6 +84,7 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
   const float lse = real && column == 0 ? LSE[head * p.N + row] : -INFINITY;
   float sum = 0;
   write_chunk(dQ_sum + (at * D + column), Chunk<float>{});
+  if (blockIdx.x == 0 && threadIdx.x == 0) next[0] = 0;
   if (real && column < p.d) {
     const int64_t from = (head * p.N + row) * p.d + column;
     const auto o = read_chunk(O + from), g = read_chunk(dO + from);
@@ -94,14 +97,17 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
   }
 }
 
-/// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
+/// dK and dV, and what each tile of keys adds to dQ. grid: as many blocks as there are SMs; each
+/// takes a tile of keys, and whenever it is done with one, the next that nobody has. There are
+/// `tiles` of a head of K and V, and `rows` of a head of Q in whole tiles.
 template <class T, int D, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     key_gradients(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
                   const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
                   const __grid_constant__ TensorMap map_dK,
                   const __grid_constant__ TensorMap map_dV, Hbm<const float> minus_delta,
-                  Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
+                  Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Hbm<int> next, int tiles, int rows,
+                  Problem p) {
   using TileKV = SwizzledTile<T, Bc, D>;
   using TileQ = SwizzledTile<T, Br, D>;
   using TileS = SwizzledTile<T, Bc, Br>;
@@ -113,62 +119,72 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   // dK of a step runs under the next step's exponentials, where there are registers for its
   // operand.
   constexpr bool kLate = D == 128;
-  // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
-  const auto [bh, tile] =
-      longest_first(blockIdx.x, {.heads = p.B * p.Hk,
-                                 .tiles = static_cast<int>(ceil_div(p.N_kv, Bc)),
+  // Of the B·Hk heads of K and V. The first keys are seen by the most rows.
+  const int works = tiles * p.B * p.Hk;
+  const auto work = [&](int index) {
+    return longest_first(index, {.heads = p.B * p.Hk,
+                                 .tiles = tiles,
                                  .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
                                  .uneven = p.causal});
-  const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
-  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
+  };
+  // The query heads of a head of K and V, one after the other; of each, the tiles of Q from the
   // first row that sees a key of this tile.
   const int group = p.H / p.Hk;
-  const int first_row = p.first_query(key) / Br * Br;
-  const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
+  const auto first_row_of = [&](int key) { return p.first_query(key) / Br * Br; };
 
   SharedMemory smem;
-  const TileKV tile_K{smem.take<T>("K", TileKV::kElements)};
-  const TileKV tile_V{smem.take<T>("V", TileKV::kElements)};
+  Stages<TileKV, 1> K{smem, "K"}, V{smem, "V"};
   StagesWithRows<TileQ, backward_stages_Q(D), Br> Q{smem, "Q"};
   StagesWithRows<TileQ, kStages, Br> dO{smem, "dO"};
   const auto dS_stages = smem.take<T>("dS", kStages_dS * TileS::kElements);
   const auto dQ_tile = smem.take<float>("dQ", Br * D);
   Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
-  const auto KV_full = smem.take<Mbarrier>("KV_full", 1);
-  if (threadIdx.x == 0) {
-    KV_full[0].init(1);
-    fence_mbarrier_init();
-  }
+  const auto smem_index = smem.take<int>("index", 1);  // which tile of K and V it is
+  K.init(smem, "K_full", "K_free", 1);
+  V.init(smem, "V_full", "V_free", 1);
+  if (threadIdx.x == 0) fence_mbarrier_init();
   __syncthreads();
 
   if (warpgroup_id() == 0) {  // the producer
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    KV_full[0].arrive_expect_tx(2 * TileKV::kBytes);
-    tma_load(map_K, KV_full[0], tile_K, 0, key, head_kv, batch);
-    tma_load(map_V, KV_full[0], tile_V, 0, key, head_kv, batch);
+    int index = blockIdx.x;
+    while (index < works) {
+      const Work w = work(index);
+      const int key = w.tile * Bc, batch = w.head / p.Hk, head_kv = w.head % p.Hk;
+      const int first_row = first_row_of(key);
 #pragma unroll 1
-    for (int head = bh * group; head < (bh + 1) * group; ++head)
+      for (int head = w.head * group; head < (w.head + 1) * group; ++head)
 #pragma unroll 1
-      for (int row = first_row; row < p.N; row += Br) {
-        const int64_t at = int64_t{head} * rows + row;
-        Q.acquire();
-        Q.fill(map_Q, 0, row, head % p.H, batch, LSE_log2e + at);
-        dO.acquire();
-        dO.fill(map_dO, 0, row, head % p.H, batch, minus_delta + at);
-      }
+        for (int row = first_row; row < p.N; row += Br) {
+          const int64_t at = int64_t{head} * rows + row;
+          Q.acquire();
+          Q.fill(map_Q, 0, row, head % p.H, batch, LSE_log2e + at);
+          if (row == first_row && head == w.head * group) {
+            K.acquire();  // once the last dK and dV have left
+            smem_index[0] = index;
+            K.fill(map_K, 0, key, head_kv, batch);
+            V.acquire();
+            V.fill(map_V, 0, key, head_kv, batch);
+          }
+          dO.acquire();
+          dO.fill(map_dO, 0, row, head % p.H, batch, minus_delta + at);
+        }
+      index = uniform(gridDim.x + atomicAdd(next, 1), 1);
+    }
+    K.acquire();
+    smem_index[0] = index;
+    K.fill_with_nothing();
     return;
   }
 
   setmaxnreg_inc<kConsumerRegisters>();  // a consumer
-  const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
+  const int consumer = warpgroup_id() - 1, warp = uniform(warp_id() % 4), warp_row = warp * 16;
   const bool first_lane = lane_id() == 0;
   const int consumer_key = Bc / kKeys == 1 ? 0 : consumer * kKeys;  // its first in the tile
   const int column_dK = D - kColumns_dK ? consumer * kColumns_dK : 0;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
-  // The first query that sees key i of the tile is first_seen + i.
-  const int first_seen = p.causal ? key + p.N - p.N_kv : -Bc;
 
   Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
   Accumulator<16, kColumns_dK> dK_sum, dV_sum;
@@ -179,117 +195,137 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     S = {};
     Q_ahead.wait();
     wgmma_fence(S);
-    wgmma_ABt(S, tile_K, consumer_key, Q_ahead.tile(), 0);
+    wgmma_ABt(S, K.tile(), consumer_key, Q_ahead.tile(), 0);
     wgmma_commit();
     Q_ahead.at.next();
   };
-  const int steps = group * static_cast<int>(ceil_div(p.N - first_row, Br));
-  int row = first_row;
-  auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + row) * D;
-  KV_full[0].wait(0);
-  if (kStages > 1) {
-    start_scores();
-    wgmma_wait<0>(S);
-  }
-  for (int step = 0; step < steps; ++step) {
-    if (kStages == 1) {
+  for (;; K.at.next(), V.at.next()) {
+    K.wait();
+    const int index = uniform(smem_index[0]);
+    if (index >= works) break;
+    V.wait();
+    const Work w = work(index);
+    const int key = w.tile * Bc, first_row = first_row_of(key);
+    // The first query that sees key i of the tile is first_seen + i.
+    const int first_seen = p.causal ? key + p.N - p.N_kv : -Bc;
+    dK_sum = {};
+    dV_sum = {};
+    const int steps = group * static_cast<int>(ceil_div(p.N - first_row, Br));
+    int row = first_row;
+    auto dQ_at = dQ_sum + (int64_t{w.head} * group * rows + row) * D;
+    if (kLate) Q_ahead = Q;
+    if (kStages > 1) {
       start_scores();
       wgmma_wait<0>(S);
     }
-    dO.wait();
-    fill_columns(dP, make_columns<Br>([&](int j) -> float { return dO.of_rows()[j]; }));
-    wgmma_fence(dP);
-    wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
-    wgmma_commit();
-    auto& P = S;
-    exp2_columns(P, c, make_columns<Br>([&](int j) -> float { return Q.of_rows()[j]; }));
-    if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
-      for_each(P, [&](int i, int j, float& x) {
-        i += consumer_key + warp_row;
-        if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
-      });
-    auto P_operand = as_operand<T>(P);
-    if (kLate) {
-      wgmma_wait<1>(dK_sum, dS_operand);  // the last step's
-      if (step > 0) Q_behind.release();
-    }
-    wgmma_wait<0>(dP);
-    auto& dS = dP;
-    mul(dS, P);
-    dS_operand = as_operand<T>(dS);
-    const TileS tile_dS{dS_stages + step % kStages_dS * TileS::kElements};
-    if (Bc / kKeys > 1 || consumer == 0)
-      write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
-    wgmma_fence(dV_sum, P_operand);
-    wgmma_AB(dV_sum, P_operand, dO.tile(), 1, column_dK);  // dV += Pᵀ·dO
-    wgmma_commit();
-    fence_proxy_async();
-    if (first_lane) tma_store_wait_read<0>();                   // the last step's dQ
-    named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // dS is complete
-    wgmma_wait<0>(dV_sum, P_operand);
-    const auto start_dK = [&] {  // dK += dSᵀ·Q
-      wgmma_fence(dK_sum, dS_operand);
-      wgmma_AB(dK_sum, dS_operand, Q.tile(), 1, column_dK);
+    for (int step = 0; step < steps; ++step) {
+      if (kStages == 1) {
+        start_scores();
+        wgmma_wait<0>(S);
+      }
+      dO.wait();
+      fill_columns(dP, make_columns<Br>([&](int j) -> float { return dO.of_rows()[j]; }));
+      wgmma_fence(dP);
+      wgmma_ABt(dP, V.tile(), consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
       wgmma_commit();
-    };
+      auto& P = S;
+      exp2_columns(P, c, make_columns<Br>([&](int j) -> float { return Q.of_rows()[j]; }));
+      if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
+        for_each(P, [&](int i, int j, float& x) {
+          i += consumer_key + warp_row;
+          if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
+        });
+      auto P_operand = as_operand<T>(P);
+      if (kLate) {
+        wgmma_wait<1>(dK_sum, dS_operand);  // the last step's
+        if (step > 0) Q_behind.release();
+      }
+      wgmma_wait<0>(dP);
+      auto& dS = dP;
+      mul(dS, P);
+      dS_operand = as_operand<T>(dS);
+      const TileS tile_dS{dS_stages + step % kStages_dS * TileS::kElements};
+      if (Bc / kKeys > 1 || consumer == 0)
+        write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
+      wgmma_fence(dV_sum, P_operand);
+      wgmma_AB(dV_sum, P_operand, dO.tile(), 1, column_dK);  // dV += Pᵀ·dO
+      wgmma_commit();
+      fence_proxy_async();
+      if (first_lane) tma_store_wait_read<0>();                   // the last step's dQ
+      named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // dS is complete
+      wgmma_wait<0>(dV_sum, P_operand);
+      const auto start_dK = [&] {  // dK += dSᵀ·Q
+        wgmma_fence(dK_sum, dS_operand);
+        wgmma_AB(dK_sum, dS_operand, Q.tile(), 1, column_dK);
+        wgmma_commit();
+      };
 
 #pragma unroll
-    for (int n = 0; n < Piece::kOfConsumer; ++n) {
-      const Piece piece{consumer * Piece::kOfConsumer + n};
-      Accumulator<16, Piece::kColumns> dQ;
-      wgmma_fence(dQ);
-      wgmma_AtB(dQ, tile_dS, piece.row(), tile_K, 0, piece.column());  // dQ = dS·K
-      wgmma_commit();
-      if (n == 0) {
-        wgmma_wait<1>(dV_sum, P_operand);
-        dO.release();
+      for (int n = 0; n < Piece::kOfConsumer; ++n) {
+        const Piece piece{consumer * Piece::kOfConsumer + n};
+        Accumulator<16, Piece::kColumns> dQ;
+        wgmma_fence(dQ);
+        wgmma_AtB(dQ, tile_dS, piece.row(), K.tile(), 0, piece.column());  // dQ = dS·K
+        wgmma_commit();
+        if (n == 0) {
+          wgmma_wait<1>(dV_sum, P_operand);
+          dO.release();
+        }
+        if (n + 1 < Piece::kOfConsumer) {
+          wgmma_wait<0>(dQ);
+          write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+        } else if (kStages > 1 && step + 1 < steps) {
+          if (kLate) {  // worked out anew: kept, it would take registers that are scarce here
+            Q_ahead = Q;
+            Q_ahead.at.next();
+          }
+          start_scores();  // of the next step
+          start_dK();
+          wgmma_wait<2>(dQ);
+          write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+          wgmma_wait<kLate ? 1 : 0>(S);
+          if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
+        } else {
+          start_dK();
+          wgmma_wait<1>(dQ);
+          write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+          if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
+        }
       }
-      if (n + 1 < Piece::kOfConsumer) {
-        wgmma_wait<0>(dQ);
-        write_as_they_lie(dQ_tile + piece.at(warp), dQ);
-      } else if (kStages > 1 && step + 1 < steps) {
-        start_scores();  // of the next step
-        start_dK();
-        wgmma_wait<2>(dQ);
-        write_as_they_lie(dQ_tile + piece.at(warp), dQ);
-        wgmma_wait<kLate ? 1 : 0>(S);
-        if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
-      } else {
-        start_dK();
-        wgmma_wait<1>(dQ);
-        write_as_they_lie(dQ_tile + piece.at(warp), dQ);
-        if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
+      if (!kLate) Q_behind.release();
+      fence_proxy_async();
+      __syncwarp();
+      if (first_lane) {
+        const int at = Piece{consumer * Piece::kOfConsumer}.at(warp);
+        bulk_add(dQ_at + at, dQ_tile + at, Piece::kOfConsumer * Piece::kOfWarp);
+        tma_store_commit();
+      }
+      Q.at.next();
+      row += Br;
+      dQ_at = dQ_at + Br * D;
+      if (row >= p.N) {  // the next head
+        row = first_row;
+        dQ_at = dQ_at + first_row * D;
       }
     }
-    if (!kLate) Q_behind.release();
-    fence_proxy_async();
-    __syncwarp();
-    if (first_lane) {
-      const int at = Piece{consumer * Piece::kOfConsumer}.at(warp);
-      bulk_add(dQ_at + at, dQ_tile + at, Piece::kOfConsumer * Piece::kOfWarp);
-      tma_store_commit();
-    }
-    Q.at.next();
-    row += Br;
-    dQ_at = dQ_at + Br * D;
-    if (row >= p.N) {  // the next head
-      row = first_row;
-      dQ_at = dQ_at + first_row * D;
-    }
-  }
-  wgmma_wait<0>(dK_sum, dS_operand);
+    wgmma_wait<0>(dK_sum, dS_operand);
+    if (kLate) Q_behind.release();
 
-  // Through the tiles of K and V, from where TMA takes them.
-  named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // both are done with them
-  for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
-  write_matrices(tile_K, as_operand<T>(dK_sum), consumer_key + warp_row, column_dK);
-  write_matrices(tile_V, as_operand<T>(dV_sum), consumer_key + warp_row, column_dK);
-  fence_proxy_async();
-  named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);
-  if (threadIdx.x == kWarpgroup) {
-    tma_store(map_dK, tile_K, 0, key, head_kv, batch);
-    tma_store(map_dV, tile_V, 0, key, head_kv, batch);
-    tma_store_commit();
+    // Through the tiles of K and V, from where TMA takes them.
+    named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // both are done with them
+    for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
+    write_matrices(K.tile(), as_operand<T>(dK_sum), consumer_key + warp_row, column_dK);
+    write_matrices(V.tile(), as_operand<T>(dV_sum), consumer_key + warp_row, column_dK);
+    fence_proxy_async();
+    named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);
+    if (threadIdx.x == kWarpgroup) {
+      tma_store(map_dK, K.tile(), 0, key, w.head % p.Hk, w.head / p.Hk);
+      tma_store(map_dV, V.tile(), 0, key, w.head % p.Hk, w.head / p.Hk);
+      tma_store_commit();
+      tma_store_wait_read<0>();
+      K.free[0].arrive();
+      V.free[0].arrive();
+    }
   }
   if (first_lane) tma_store_wait_read<0>();  // shared memory must live until then
 }
@@ -321,7 +357,8 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device) {
               [&](int Br, int Bc) { return backward_smem_bytes(D, Br, Bc); });
   plan.warps = 4 * (1 + kConsumersBackward);
   const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
-  plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * D * 4}};
+  plan.workspace = {
+      {"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * D * 4}, {"next", 4}};
   return plan;
 }
 
@@ -334,16 +371,18 @@ void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto map = [&](const char* name, int rows, int heads, int box_rows) {
     return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
   };
+  const auto next = hbm<int>(a["next"]);
   const int tiles = static_cast<int>(ceil_div(p.N, Br)), rows = tiles * Br;
   const int64_t heads = int64_t{p.B} * p.H;
 
   launch("prepare", prepare<T, D>, dim3(ceil_div(heads * rows * (D / 8), kElementwise)),
-         dim3(kElementwise), 0, O, dO, LSE, minus_delta, LSE_log2e, dQ_sum, rows, p);
-  launch("key_gradients", key_gradients<T, D, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
+         dim3(kElementwise), 0, O, dO, LSE, minus_delta, LSE_log2e, dQ_sum, next, rows, p);
+  launch("key_gradients", key_gradients<T, D, Br, Bc>,
+         dim3(std::min<int64_t>(ceil_div(p.N_kv, Bc) * p.B * p.Hk, multiprocessors())),
          dim3(kWarpgroup * (1 + kConsumersBackward)), plan.smem_bytes, map("Q", p.N, p.H, Br),
          map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("dO", p.N, p.H, Br),
          map("dK", p.N_kv, p.Hk, Bc), map("dV", p.N_kv, p.Hk, Bc), minus_delta, LSE_log2e, dQ_sum,
-         p);
+         next, static_cast<int>(ceil_div(p.N_kv, Bc)), rows, p);
   launch("convert", convert<T, D, Br>, dim3(heads * tiles * PieceOf_dQ<Br, D>::kCount),
          dim3(kWarpgroup), shared_bytes<T>(64 * 64), dQ_sum, hbm<T>(a["dQ"]), rows, p);
 }
@@ -372,13 +411,16 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
   }
   const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
   const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums
+  // A block asks for another tile of keys after each that it has had, the last time in vain.
+  const int64_t asked = 4 * kv_heads * ceil_div(p.N_kv, plan.block_kv);
   return {{"prepare",
            {{"O", q, 0},
             {"dO", q, 0},
             {"LSE", heads * p.N * 4, 0},
             {"minus_delta", 0, padded * 4},
             {"LSE_log2e", 0, padded * 4},
-            {"dQ_sum", 0, sums}}},
+            {"dQ_sum", 0, sums},
+            {"next", 0, 4}}},
           {"key_gradients",
            {{"Q", read, 0},
             {"K", kv, 0},
@@ -388,16 +430,17 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
             {"LSE_log2e", rows * 4, 0},
             {"dQ_sum", rows * plan.head_dim * 4, rows * plan.head_dim * 4},
             {"dK", 0, kv},
-            {"dV", 0, kv}}},
+            {"dV", 0, kv},
+            {"next", asked, asked}}},
           {"convert", {{"dQ_sum", sums, 0}, {"dQ", 0, q}}}};
 }
 
 const Register step{{.rung = "06_backward",
                      .name = "sm90",
-                     .idea = "S ahead",
-                     .summary = "and S computed a step ahead",
+                     .idea = "blocks that stay",
+                     .summary = "and blocks that stay for further tiles of keys",
                      .colour = "#D55E00",
-                     .after = "bulk_add",
+                     .after = "ahead",
                      .is_default = kDevice == DeviceKind::gpu,
                      .min_compute_capability = 90,
                      .exact_architecture = true,

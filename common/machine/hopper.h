@@ -10,6 +10,7 @@
 //   named_barrier_sync, named_barrier_arrive, setmaxnreg_inc, setmaxnreg_dec
 //   stmatrix_x4                what ldmatrix_x4 reads, written
 //   multiprocessors            how many the device has
+//   uniform                    tells the compiler that a number is the same in all lanes
 //   scheduling_barrier         the compiler moves no arithmetic over it
 //   done_with                  nothing of this warp reads a part of shared memory any more: checked
 //                              on the sim, nothing on the GPU

@@ -65,7 +65,7 @@ PIPELINES = {
 # The kernels that are set beside shared memory's rate, (rung, step, kernel); and in the figure what
 # has a rate alone.
 SHARED_ROOF = [("06_backward", step, "key_gradients") for step in (
-    "mma", "wgmma", "tma", "producer", "transposed", "bulk_add", "sm90")]
+    "mma", "wgmma", "tma", "producer", "transposed", "bulk_add", "ahead", "sm90")]
 SHARED_ROOF_PEERS = ["cudnn", "flash"]
 # The kernels whose cycles are counted, (rung, step, kernel).
 PROFILED = [("05_flash_v2", "sm90", "attention"), ("05_flash_v2", "fp8", "attention"),

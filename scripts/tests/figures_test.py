@@ -229,7 +229,7 @@ class Tables(Changed):
             of_rows, of_columns = 2 * 256 * 2 * 4 + rows * keys * 2, 2 * 256 * rows
             for names, operands, others in (
                     ("wgmma tma producer", plain, of_rows), ("transposed", transposed, of_columns),
-                    ("bulk_add sm90", transposed, of_columns + 2 * rows * d * 4)):
+                    ("bulk_add ahead sm90", transposed, of_columns + 2 * rows * d * 4)):
                 for one in (counted[step, d] for step in names.split()):
                     self.assertEqual(
                         (one["tile"], one["cycles"], one["operands"], one["every"]),

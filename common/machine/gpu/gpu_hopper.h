@@ -199,6 +199,13 @@ __device__ __forceinline__ uint64_t advanced(uint64_t descriptor, int bytes) {
   return descriptor >> 32 << 32 | (static_cast<unsigned>(descriptor) + (bytes >> 4));
 }
 
+/// x, which is the same in all the lanes that call this, 0 among them: by default those of the
+/// warp. Now the compiler knows that too, and keeps x, and what follows from it, in registers of
+/// the warp (uniform registers) instead of each thread's.
+__device__ __forceinline__ int uniform(int x, unsigned lanes = 0xffffffff) {
+  return __shfl_sync(lanes, x, 0);
+}
+
 /// Keeps the order of the arithmetic before it and of the waits after it. ptxas moves arithmetic
 /// behind a wait for a product that has nothing to do with it, if it thinks that better: then what
 /// was to run under the product runs after it. Over this, an event for performance monitors (PTX

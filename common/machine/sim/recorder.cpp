@@ -72,6 +72,7 @@ void Recorder::start_launch(Trace::Launch launch, const void* function) {
 
 void Recorder::start_block(int64_t index, int threads) {
   block_ = index;
+  thread_ = 0;
   by_tma_ = false;  // a fault may have left it
   lanes_.assign(static_cast<size_t>(threads), {});
   warps_.clear();

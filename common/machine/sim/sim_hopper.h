@@ -152,6 +152,9 @@ inline uint64_t advanced(uint64_t descriptor, int bytes) {
 }
 
 inline void wgmma_fence_instruction() {}
+inline int uniform(int x, unsigned = 0) {
+  return x;
+}
 /// Here everything is in the program's order.
 inline void scheduling_barrier() {}
 template <class R, int n>

@@ -36,7 +36,7 @@ const Case kCases[] = {
     {"grouped_heads", {.B = 2, .H = 4, .Hk = 2, .N = 5, .N_kv = 6, .d = 8, .causal = true}},
     {"one_key", {.H = 2, .Hk = 1, .N = 3, .N_kv = 1, .d = 8}},
     {"one_key_bf16", {.H = 2, .Hk = 1, .N = 3, .N_kv = 1, .d = 8, .dtype = DType::bf16}},
-    {"several_blocks", {.H = 1, .Hk = 1, .N = 300, .N_kv = 7, .d = 8, .causal = true}},
+    {"several_blocks", {.H = 1, .Hk = 1, .N = 300, .N_kv = 60, .d = 8, .causal = true}},
     {"wide", {.H = 1, .Hk = 1, .N = 2, .N_kv = 300, .d = 16, .scale = 0.25f}},
     {"large_scale", {.N = 5, .N_kv = 6, .d = 8, .dtype = DType::bf16, .scale = 0.6f}},
     {"widest", {.H = 1, .Hk = 1, .N = 2, .N_kv = 3, .d = 256, .dtype = DType::bf16}},
@@ -208,7 +208,8 @@ void expect_reported(const char* name, const std::vector<double>& all,
   EXPECT_EQ(error.name, name);
   EXPECT_NEAR(error.max, max, 1e-12);
   EXPECT_NEAR(error.rms, std::sqrt(difference2 / std::max(finite, 1)), 1e-12);
-  EXPECT_NEAR(error.rel, exact2 > 0 ? std::sqrt(difference2 / exact2) : 0, 1e-9 * error.rel);
+  const double rel = exact2 > 0 ? std::sqrt(difference2 / exact2) : 0;
+  EXPECT_NEAR(error.rel, rel, 1e-9 * rel);
   EXPECT_EQ(error.nonfinite, nonfinite);
   EXPECT_EQ(error.compared, compared);
   const double wanted = 2 * off + atol(largest);
@@ -216,6 +217,7 @@ void expect_reported(const char* name, const std::vector<double>& all,
   EXPECT_LT(error.tolerance, 0.5);
   EXPECT_FALSE(error.pass() && nonfinite);
   EXPECT_TRUE(check(right).pass());
+  EXPECT_EQ(check(std::vector<float>(all.size(), kNan)).rms, 0);
   const auto expect_wrong = [&](size_t at, float wrong) {
     std::vector<float> other = right;
     other[at] = wrong;
@@ -233,10 +235,12 @@ class Checks : public ::testing::TestWithParam<Case> {};
 TEST_P(Checks, ReportWhatDesignSays) {
   const Problem& p = GetParam().p;
   Inputs in = inputs_of(p);
-  // What is the largest by magnitude may be negative: as drawn, or now.
-  if (p.causal)
-    for (Tensor* t : {&in.Q, &in.K})
-      for (uint16_t& bits : t->bits) bits ^= 0x8000;
+  // What is the largest by magnitude may be negative, as drawn or now; or below 1, in column 0.
+  for (Tensor* t : {&in.Q, &in.K})
+    for (int64_t i = 0; i < t->size(); ++i) {
+      const float factor = p.causal ? -1 : p.N_kv > 1 ? 1 : i % p.d ? 0.05f : 0.25f;
+      t->bits[static_cast<size_t>(i)] = round_to(p.dtype, factor * (*t)[i]);
+    }
   const GradientChoice some{{p.N / 3, p.N - 1}, {p.B * p.Hk - 1}};
   const Point x(in);
   const Results exact = results_of(p, x, {});
@@ -290,6 +294,12 @@ TEST_P(Checks, ReportWhatDesignSays) {
           },
           [&](const std::vector<float>& out) { return reference.check_lse(out); });
     }
+}
+
+// Rounded to the I/O type, a result may be no finite number: that widens no tolerance.
+TEST(Tolerance, IsOfWhatIsFinite) {
+  const ExpectedTensor expected{"o", {0}, 2, "", {65530, 1}, {kInf, 1}};
+  EXPECT_EQ(compare(expected, round_all(DType::fp16, {65504, 1})).tolerance, 16 + 1e-5);
 }
 
 TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {

@@ -19,6 +19,7 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
       "thread (3,0,0): write to shared B[130] (element of 2 bytes), " + kStillRead;
   const auto multiply = [&] {
     SharedMemory smem;
+    const auto before = smem.take<fp16>("before", 512);
     const Stage B{smem.take<fp16>("B", kElements)};
     const auto rest = smem.take<fp16>("rest", kElements);
     if (!wrong("wgmma of shared B[0] (element of 2 bytes), which is unwritten"))
@@ -51,6 +52,7 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
     }
     wgmma_AB(acc, a, wrong(disagree) && thread() == 9 ? Stage{rest} : B);
     if (wrong(other_wgmmas) && thread() == 9) wgmma_AB(acc, a, B);
+    done_with(before, 512), done_with(rest, kElements);  // of which no product reads
     if (!wrong(kUsedEarly)) wgmma_commit();
     if (wrong(other_wgmmas) && thread() == 9) wgmma_commit();
     if (wrong("ends with a wgmma that was never waited for")) return;

@@ -165,9 +165,11 @@ MadeInputs logits_rising(const Case& c) {
 }
 
 /// Queries of 0, as padding is: all keys weigh the same, and the query that sees but one has LSE =
-/// 0, which nobody must take for a query that sees none.
+/// 0, which nobody must take for a query that sees none. V is below 1 everywhere: FP8's scale must
+/// come from that.
 MadeInputs queries_of_0(const Case&) {
-  return {0, constant(0)};
+  const auto V = [](int j, int column) { return static_cast<float>(7 * j % 13 + column) / 64; };
+  return {0, constant(0), {}, V};
 }
 
 // The others are for who rounds to the I/O type once more than the algorithm must. What it must

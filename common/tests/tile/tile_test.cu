@@ -121,9 +121,10 @@ TEST_F(SUITE, ProductsOfTilesAreRightAndCounted) {
              Case<bf16, 256>{});
 }
 
-/// Each function of registers that counts, once in every warp; those over warps, once.
+/// Each function of registers that counts, once in every warp; those over warps, once. `shifted`:
+/// N/2 columns of element numbers, added to the last ones of 0.
 template <int M, int N>
-__global__ void every_function(int rows, int columns) {
+__global__ void every_function(Hbm<float> shifted, int rows, int columns) {
   SharedMemory smem;
   const WarpSums<M, N, kWarps> sums{smem.take<float>("sums", warp_sums_floats(M, N, kWarps))};
   const WarpRows<M, kWarps> warp_x{smem.take<float>("x", kWarps * M)};
@@ -133,7 +134,11 @@ __global__ void every_function(int rows, int columns) {
   mul(S, S);
   exp2_rows(S, 1, x);
   exp2_columns(S, 1, make_columns<N>([](int) { return 0.0f; }));
-  add_columns(S, N / 2, Accumulator<M, N / 2>{});
+  Accumulator<M, N> all;
+  Accumulator<M, N / 2> part;
+  for_each(part, [](int i, int j, float& y) { y = static_cast<float>(i * N + N / 2 + j); });
+  add_columns(all, N / 2, part);
+  if (warp_id() == 0) for_each(all, [&](int i, int j, float y) { shifted[i * N + j] = y; });
   any_above(row_max(S) + row_sum(S) - max(x, x) * (3.0f * exp2(inverse_or_zero(x))), 0);
   write(warp_x, x);
   write(sums, S);
@@ -150,10 +155,14 @@ __global__ void every_function(int rows, int columns) {
 TEST_F(SUITE, FunctionsCountWhatTheyCompute) {
   const auto check = [&]<int M, int N>(Case<float, M, N>) {
     const int rows = M - 3, columns = N - 8;
+    Array& shifted = make("shifted", M * N * 4);
     const auto counts =
         run(every_function<M, N>, 1, kThreads,
             shared_bytes<float>(warp_sums_floats(M, N, kWarps)) + shared_bytes<float>(kWarps * M),
-            rows, columns);
+            shifted, rows, columns);
+    const Matrix got = matrix<float>(shifted, N);
+    const auto wrong = [&](int i, int j) { return got(i, j) != (j < N / 2 ? 0 : i * N + j); };
+    EXPECT_EQ(count_where(M, N, wrong), 0);
     if (!counts) return;
     // Of an element mul_rows, mul, row_max and row_sum one each, of a power two, of half of them
     // add_columns one; of a row any_above and six more one each. Then for each element three

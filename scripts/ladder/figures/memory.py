@@ -88,23 +88,24 @@ def draw_block_size(plt, data):
 
 # Of one SM, per cycle. CUDA C++ Programming Guide: 32 banks of 4 bytes.
 SHARED_BYTES = 128
-COUNTED = (1024, 2048)  # N and 2N
+COUNTED = (512, 1024, 2048)  # N, 2N and 4N
 
 
 def steps(files):
     """[(rung, step), what a step of a kernel, one tile of Q against one of K, does to shared
-    memory] of all that course.py names and the sim has counted. A kernel does a·N² + b·N; twice as
-    many tokens less twice the same leave 2a·N², in which what comes once for a tile, at its begin
-    or end, is not."""
+    memory] of all that course.py names and the sim has counted. A kernel does a·N² + b·N + c: b
+    once for a tile, c once for a block that stays. At 4N, less three times that at 2N, and twice
+    that at N: 6a·N²."""
     found = []
     for (rung, variant, kernel), d in itertools.product(course.SHARED_ROOF, HEADS):
         records = [entry.record for n in COUNTED for entry in files.sim.plain(
             "bwd", rung=rung, variant=variant, seqlen=n, head_dim=d, causal=False)]
         counts = [k for record in records for k in record["kernels"] if k["name"] == kernel]
-        if len(counts) == 2:
+        if len(counts) == len(COUNTED):
             tile = records[0]["block_q"], records[0]["block_kv"]
             flops, operands, *every = (
-                (counts[1][name] - 2 * counts[0][name]) * tile[0] * tile[1] // (2 * COUNTED[0] ** 2)
+                (counts[2][name] - 3 * counts[1][name] + 2 * counts[0][name])
+                * tile[0] * tile[1] // (6 * COUNTED[0] ** 2)
                 for name in ("matmul_flops", "sram_operand_bytes", "sram_read_bytes",
                              "sram_write_bytes"))
             cycles, every = flops // MATMUL_FLOPS, sum(every)
@@ -176,8 +177,8 @@ def shared_roof_table(files):
     lines = markdown(["step", "d", "tile", "products, cycles", "they read, bytes", "cycles of it",
                       "all bytes", "cycles of it"], rows, range(1, 8))
     return [*lines, "", (
-        "A step is one tile of Q against one of K, in one block: what the sim counts at N = 2,048 "
-        "less twice that at 1,024, which leaves what grows with N², bf16, no mask. One SM does "
+        "A step is one tile of Q against one of K: what grows with N² in the sim's counts at "
+        "N = 512, 1,024 and 2,048, bf16, no mask. One SM does "
         f"{MATMUL_FLOPS:,} FLOPs of dense 16-bit products a cycle, and reads or writes "
         f"{SHARED_BYTES} bytes of shared memory. “Cycles of it” are multiples of the products': "
         "from 1 on shared memory takes longer.")]

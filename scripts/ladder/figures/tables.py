@@ -98,7 +98,8 @@ def steps_table(files, rung, first, way, peers):
     lines = markdown(["step", *(point_text(*point) for point in POINTS)], rows, range(1, 5))
     return [*lines, "", (
         f"TFLOP/s at N = {n:,}, {files.gpu.dtype}, and in brackets against the step above, on an "
-        f"{at_the_machine(files)}.")]
+        f"{at_the_machine(files)}. Not all are of one run, and two runs of one step differ by up "
+        "to 5%.")]
 
 
 def ratios_table(files, step, way, over, dtype=None):

@@ -1,0 +1,409 @@
+// 06 on Hopper, step 6: S a step ahead (Shah et al. 2024, FlashAttention-3, §3.1 and Appendix B).
+//
+//   build/bin/06_backward --variant ahead --seqlen 512 --causal
+//
+// Since `bulk_add`: the product S of the next step is started before this step's dQ is written out,
+// so that the tensor cores have something to do meanwhile; where there is one stage, at d = 256,
+// it cannot be.
+
+#include "machine/hopper.h"
+#include "rung.h"
+#include "tile/columns.h"
+#include "tile/rows.h"
+#include "tile/schedule.h"
+#include "tile/stages.h"
+#include "tile/warpgroup.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr float kLog2e = 1.44269504f;
+
+/// Compiled tiles of the backward pass: heads up to …, Br, Bc.
+constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}, {256, 64, 64}};
+
+constexpr int kConsumersBackward = 2;  // warpgroups that multiply
+constexpr int kKeys = 64;              // of a consumer
+/// Stages of copies of dO and of Q; at d = 256 there is room for one. Of Q one more where dK, its
+/// last use, ends in the next step.
+constexpr int backward_stages(int D) {
+  return D == 256 ? 1 : 2;
+}
+constexpr int backward_stages_Q(int D) {
+  return D == 128 ? 3 : backward_stages(D);
+}
+constexpr int kStages_dS = 2;
+/// Registers of a thread of a consumer, and of the producer.
+constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
+constexpr int kAll = 1;  // the named barrier of all consumers
+
+int64_t backward_smem_bytes(int D, int Br, int Bc) {
+  const int columns = std::max(D, 64);  // a tile has 64 at least
+  int64_t bytes = 2 * shared_bytes<fp16>(Bc * columns) + shared_bytes<fp16>(kStages_dS * Bc * Br) +
+                  shared_bytes<float>(Br * D) + shared_bytes<Mbarrier>(1);
+  for (const int stages : {backward_stages_Q(D), backward_stages(D)})
+    bytes += shared_bytes<fp16>(stages * Br * columns) + shared_bytes<float>(stages * Br) +
+             2 * shared_bytes<Mbarrier>(stages);
+  return bytes;
+}
+
+/// A piece of a tile of dQ, 64 × kColumns, that a consumer makes at once: rows of the tile or,
+/// where it has but 64, columns. In dQ_sum the tile is kept as the sums lie in registers, all of a
+/// warp together.
+template <int Br, int D>
+struct PieceOf_dQ {
+  static constexpr int kColumns = Br == 64 ? 64 : D, kOfWarp = 16 * kColumns;  // elements
+  static constexpr int kCount = Br * D / (64 * kColumns), kOfConsumer = kCount / 2;
+  int number;
+  __device__ int row() const { return Br == 64 ? 0 : number * 64; }
+  __device__ int column() const { return Br == 64 ? number * 64 : 0; }
+  /// Where a warp's share of it starts in the tile.
+  __device__ int at(int warp) const {
+    return ((number / kOfConsumer * 4 + warp) * kOfConsumer + number % kOfConsumer) * kOfWarp;
+  }
+};
+
+constexpr int kElementwise = 256;  // threads of a block of a small kernel
+
+/// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
+/// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
+/// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that sees no
+/// key, whose LSE is −∞. D/8 lanes per row: those of a tile fill whole blocks.
+template <class T, int D>
+__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
+                        Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum, int rows,
+                        Problem p) {
+  constexpr int kLanes = D / 8;
+  const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
+  const int column = threadIdx.x % kLanes * 8;
+  const int64_t head = at / rows;
+  const int row = static_cast<int>(at % rows);
+  const bool real = row < p.N;
+  const float lse = real && column == 0 ? LSE[head * p.N + row] : -INFINITY;
+  float sum = 0;
+  write_chunk(dQ_sum + (at * D + column), Chunk<float>{});
+  if (real && column < p.d) {
+    const int64_t from = (head * p.N + row) * p.d + column;
+    const auto o = read_chunk(O + from), g = read_chunk(dO + from);
+    for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
+  }
+  for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+  if (column == 0) {
+    minus_delta[at] = -sum;
+    LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+  }
+}
+
+/// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
+template <class T, int D, int Br, int Bc>
+__global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
+    key_gradients(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
+                  const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
+                  const __grid_constant__ TensorMap map_dK,
+                  const __grid_constant__ TensorMap map_dV, Hbm<const float> minus_delta,
+                  Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
+  using TileKV = SwizzledTile<T, Bc, D>;
+  using TileQ = SwizzledTile<T, Br, D>;
+  using TileS = SwizzledTile<T, Bc, Br>;
+  constexpr int kStages = backward_stages(D);
+  // Of dK and dV a consumer makes the rows of its keys, or at d = 256, where it has no registers
+  // for that, half the columns of all keys.
+  constexpr int kColumns_dK = D / (Bc / kKeys == 1 ? 2 : 1);
+  using Piece = PieceOf_dQ<Br, D>;
+  // dK of a step runs under the next step's exponentials, where there are registers for its
+  // operand.
+  constexpr bool kLate = D == 128;
+  // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
+  const auto [bh, tile] =
+      longest_first(blockIdx.x, {.heads = p.B * p.Hk,
+                                 .tiles = static_cast<int>(ceil_div(p.N_kv, Bc)),
+                                 .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
+                                 .uneven = p.causal});
+  const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
+  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
+  // first row that sees a key of this tile.
+  const int group = p.H / p.Hk;
+  const int first_row = p.first_query(key) / Br * Br;
+  const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
+
+  SharedMemory smem;
+  const TileKV tile_K{smem.take<T>("K", TileKV::kElements)};
+  const TileKV tile_V{smem.take<T>("V", TileKV::kElements)};
+  StagesWithRows<TileQ, backward_stages_Q(D), Br> Q{smem, "Q"};
+  StagesWithRows<TileQ, kStages, Br> dO{smem, "dO"};
+  const auto dS_stages = smem.take<T>("dS", kStages_dS * TileS::kElements);
+  const auto dQ_tile = smem.take<float>("dQ", Br * D);
+  Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
+  dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
+  const auto KV_full = smem.take<Mbarrier>("KV_full", 1);
+  if (threadIdx.x == 0) {
+    KV_full[0].init(1);
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+
+  if (warpgroup_id() == 0) {  // the producer
+    setmaxnreg_dec<kProducerRegisters>();
+    if (threadIdx.x != 0) return;
+    KV_full[0].arrive_expect_tx(2 * TileKV::kBytes);
+    tma_load(map_K, KV_full[0], tile_K, 0, key, head_kv, batch);
+    tma_load(map_V, KV_full[0], tile_V, 0, key, head_kv, batch);
+#pragma unroll 1
+    for (int head = bh * group; head < (bh + 1) * group; ++head)
+#pragma unroll 1
+      for (int row = first_row; row < p.N; row += Br) {
+        const int64_t at = int64_t{head} * rows + row;
+        Q.acquire();
+        Q.fill(map_Q, 0, row, head % p.H, batch, LSE_log2e + at);
+        dO.acquire();
+        dO.fill(map_dO, 0, row, head % p.H, batch, minus_delta + at);
+      }
+    return;
+  }
+
+  setmaxnreg_inc<kConsumerRegisters>();  // a consumer
+  const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
+  const bool first_lane = lane_id() == 0;
+  const int consumer_key = Bc / kKeys == 1 ? 0 : consumer * kKeys;  // its first in the tile
+  const int column_dK = D - kColumns_dK ? consumer * kColumns_dK : 0;
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
+  // The first query that sees key i of the tile is first_seen + i.
+  const int first_seen = p.causal ? key + p.N - p.N_kv : -Bc;
+
+  Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
+  Accumulator<16, kColumns_dK> dK_sum, dV_sum;
+  Operand<T, 16, Br> dS_operand;
+  auto Q_ahead = Q;                // where S is computed, a step before the rest
+  auto Q_behind = Q;               // where dK is, which may end in the next step
+  const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
+    S = {};
+    Q_ahead.wait();
+    wgmma_fence(S);
+    wgmma_ABt(S, tile_K, consumer_key, Q_ahead.tile(), 0);
+    wgmma_commit();
+    Q_ahead.at.next();
+  };
+  const int steps = group * static_cast<int>(ceil_div(p.N - first_row, Br));
+  int row = first_row;
+  auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + row) * D;
+  KV_full[0].wait(0);
+  if (kStages > 1) {
+    start_scores();
+    wgmma_wait<0>(S);
+  }
+  for (int step = 0; step < steps; ++step) {
+    if (kStages == 1) {
+      start_scores();
+      wgmma_wait<0>(S);
+    }
+    dO.wait();
+    fill_columns(dP, make_columns<Br>([&](int j) -> float { return dO.of_rows()[j]; }));
+    wgmma_fence(dP);
+    wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
+    wgmma_commit();
+    auto& P = S;
+    exp2_columns(P, c, make_columns<Br>([&](int j) -> float { return Q.of_rows()[j]; }));
+    if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
+      for_each(P, [&](int i, int j, float& x) {
+        i += consumer_key + warp_row;
+        if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
+      });
+    auto P_operand = as_operand<T>(P);
+    if (kLate) {
+      wgmma_wait<1>(dK_sum, dS_operand);  // the last step's
+      if (step > 0) Q_behind.release();
+    }
+    wgmma_wait<0>(dP);
+    auto& dS = dP;
+    mul(dS, P);
+    dS_operand = as_operand<T>(dS);
+    const TileS tile_dS{dS_stages + step % kStages_dS * TileS::kElements};
+    if (Bc / kKeys > 1 || consumer == 0)
+      write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
+    wgmma_fence(dV_sum, P_operand);
+    wgmma_AB(dV_sum, P_operand, dO.tile(), 1, column_dK);  // dV += Pᵀ·dO
+    wgmma_commit();
+    fence_proxy_async();
+    if (first_lane) tma_store_wait_read<0>();                   // the last step's dQ
+    named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // dS is complete
+    wgmma_wait<0>(dV_sum, P_operand);
+    const auto start_dK = [&] {  // dK += dSᵀ·Q
+      wgmma_fence(dK_sum, dS_operand);
+      wgmma_AB(dK_sum, dS_operand, Q.tile(), 1, column_dK);
+      wgmma_commit();
+    };
+
+#pragma unroll
+    for (int n = 0; n < Piece::kOfConsumer; ++n) {
+      const Piece piece{consumer * Piece::kOfConsumer + n};
+      Accumulator<16, Piece::kColumns> dQ;
+      wgmma_fence(dQ);
+      wgmma_AtB(dQ, tile_dS, piece.row(), tile_K, 0, piece.column());  // dQ = dS·K
+      wgmma_commit();
+      if (n == 0) {
+        wgmma_wait<1>(dV_sum, P_operand);
+        dO.release();
+      }
+      if (n + 1 < Piece::kOfConsumer) {
+        wgmma_wait<0>(dQ);
+        write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+      } else if (kStages > 1 && step + 1 < steps) {
+        start_scores();  // of the next step
+        start_dK();
+        wgmma_wait<2>(dQ);
+        write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+        wgmma_wait<kLate ? 1 : 0>(S);
+        if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
+      } else {
+        start_dK();
+        wgmma_wait<1>(dQ);
+        write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+        if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
+      }
+    }
+    if (!kLate) Q_behind.release();
+    fence_proxy_async();
+    __syncwarp();
+    if (first_lane) {
+      const int at = Piece{consumer * Piece::kOfConsumer}.at(warp);
+      bulk_add(dQ_at + at, dQ_tile + at, Piece::kOfConsumer * Piece::kOfWarp);
+      tma_store_commit();
+    }
+    Q.at.next();
+    row += Br;
+    dQ_at = dQ_at + Br * D;
+    if (row >= p.N) {  // the next head
+      row = first_row;
+      dQ_at = dQ_at + first_row * D;
+    }
+  }
+  wgmma_wait<0>(dK_sum, dS_operand);
+
+  // Through the tiles of K and V, from where TMA takes them.
+  named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // both are done with them
+  for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
+  write_matrices(tile_K, as_operand<T>(dK_sum), consumer_key + warp_row, column_dK);
+  write_matrices(tile_V, as_operand<T>(dV_sum), consumer_key + warp_row, column_dK);
+  fence_proxy_async();
+  named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);
+  if (threadIdx.x == kWarpgroup) {
+    tma_store(map_dK, tile_K, 0, key, head_kv, batch);
+    tma_store(map_dV, tile_V, 0, key, head_kv, batch);
+    tma_store_commit();
+  }
+  if (first_lane) tma_store_wait_read<0>();  // shared memory must live until then
+}
+
+/// dQ in the I/O type. grid: (pieces of tiles of dQ · B·H).
+template <class T, int D, int Br>
+__global__ void __launch_bounds__(kWarpgroup)
+    convert(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
+  using Piece = PieceOf_dQ<Br, D>;
+  const Piece piece{static_cast<int>(blockIdx.x) % Piece::kCount};
+  const int64_t at =
+      int64_t{blockIdx.x} / Piece::kCount * Br;  // its tile's first row of all heads'
+  const int row = static_cast<int>(at % rows) + piece.row(), column = piece.column();
+  Accumulator<16, Piece::kColumns> sum;
+  read_as_they_lie(sum, dQ_sum + (at * D + piece.at(warp_id())));
+  for_each(sum, [&](int, int, float& x) { x *= p.scale; });
+  SharedMemory smem;
+  const SwizzledTile<T, 64, Piece::kColumns> tile{smem.take<T>("dQ", 64 * 64)};
+  write(tile, sum, warp_id() * 16);
+  __syncthreads();
+  copy_out<kWarpgroup>(dQ + ((at / rows * p.N + row) * p.d + column), p.d, tile, p.N - row,
+                       p.d - column, threadIdx.x);
+}
+
+Plan backward_plan(const Problem& p, const DeviceInfo& device) {
+  const int D = padded_head_dim(p.d);
+  Plan plan{.head_dim = D, .stages = backward_stages(D)};
+  choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
+              [&](int Br, int Bc) { return backward_smem_bytes(D, Br, Bc); });
+  plan.warps = 4 * (1 + kConsumersBackward);
+  const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
+  plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * D * 4}};
+  return plan;
+}
+
+template <class T, int D, int Br, int Bc>
+void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
+  const auto LSE = hbm<const float>(a["LSE"]);
+  const auto minus_delta = hbm<float>(a["minus_delta"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
+  const auto dQ_sum = hbm<float>(a["dQ_sum"]);
+  const auto map = [&](const char* name, int rows, int heads, int box_rows) {
+    return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
+  };
+  const int tiles = static_cast<int>(ceil_div(p.N, Br)), rows = tiles * Br;
+  const int64_t heads = int64_t{p.B} * p.H;
+
+  launch("prepare", prepare<T, D>, dim3(ceil_div(heads * rows * (D / 8), kElementwise)),
+         dim3(kElementwise), 0, O, dO, LSE, minus_delta, LSE_log2e, dQ_sum, rows, p);
+  launch("key_gradients", key_gradients<T, D, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
+         dim3(kWarpgroup * (1 + kConsumersBackward)), plan.smem_bytes, map("Q", p.N, p.H, Br),
+         map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("dO", p.N, p.H, Br),
+         map("dK", p.N_kv, p.Hk, Bc), map("dV", p.N_kv, p.Hk, Bc), minus_delta, LSE_log2e, dQ_sum,
+         p);
+  launch("convert", convert<T, D, Br>, dim3(heads * tiles * PieceOf_dQ<Br, D>::kCount),
+         dim3(kWarpgroup), shared_bytes<T>(64 * 64), dQ_sum, hbm<T>(a["dQ"]), rows, p);
+}
+
+void backward(const Problem& p, const Plan& plan, const Arrays& a) {
+  with_tile<kBackwardTiles>(p, plan, [&]<class T, int D, int Br, int Bc>() {
+    launch_backward<T, D, Br, Bc>(p, plan, a);
+  });
+}
+
+/// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
+/// sees one of its keys, and adds to dQ there. What is kept between the kernels has whole tiles.
+Traffic backward_traffic(const Problem& p, const Plan& plan) {
+  const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
+  const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
+  const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK and dV
+  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
+  const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
+  int64_t queries = 0, tiles = 0;  // rows, and tiles of Q, that the tiles of keys of a head read
+  for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
+    const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
+    if (first < p.N) {
+      queries += p.N - first;
+      tiles += ceil_div(p.N - first, plan.block_q);
+    }
+  }
+  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
+  const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums
+  return {{"prepare",
+           {{"O", q, 0},
+            {"dO", q, 0},
+            {"LSE", heads * p.N * 4, 0},
+            {"minus_delta", 0, padded * 4},
+            {"LSE_log2e", 0, padded * 4},
+            {"dQ_sum", 0, sums}}},
+          {"key_gradients",
+           {{"Q", read, 0},
+            {"K", kv, 0},
+            {"V", kv, 0},
+            {"dO", read, 0},
+            {"minus_delta", rows * 4, 0},
+            {"LSE_log2e", rows * 4, 0},
+            {"dQ_sum", rows * plan.head_dim * 4, rows * plan.head_dim * 4},
+            {"dK", 0, kv},
+            {"dV", 0, kv}}},
+          {"convert", {{"dQ_sum", sums, 0}, {"dQ", 0, q}}}};
+}
+
+const Register step{{.rung = "06_backward",
+                     .name = "ahead",
+                     .idea = "S ahead",
+                     .summary = "and S computed a step ahead",
+                     .colour = "#D55E00",
+                     .after = "bulk_add",
+                     .min_compute_capability = 90,
+                     .exact_architecture = true,
+                     .forward_of = "05_flash_v2/sm90",
+                     .backward_plan = backward_plan,
+                     .backward = backward,
+                     .backward_traffic = backward_traffic}};
+
+}  // namespace
+}  // namespace ladder::MACHINE
