@@ -34,7 +34,6 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path) {
 }
 
 AtomicFile::~AtomicFile() {
-  if (gzip_) pclose(gzip_);
   if (file_) std::fclose(file_);
   unlink(temporary_.c_str());  // fails, as it should, after a rename, and where there is none
 }
@@ -47,21 +46,13 @@ Error AtomicFile::error() const {
 
 void AtomicFile::write(const void* data, size_t bytes) {
   if (!file_) throw std::logic_error("written after finish(): " + path_);
-  if (std::fwrite(data, 1, bytes, gzip_ ? gzip_ : file_) != bytes) throw error();
-}
-
-void AtomicFile::compress() {
-  std::signal(SIGPIPE, SIG_IGN);  // where gzip cannot write, this program says so
-  gzip_ = popen(fmt::format("exec gzip -n >/dev/fd/{}", fileno(file_)).c_str(), "w");
-  if (!gzip_) throw error();
+  if (std::fwrite(data, 1, bytes, file_) != bytes) throw error();
 }
 
 void AtomicFile::finish() {
   if (!file_) return;
-  errno = EIO;  // what gzip says stands on stderr
   // Without fsync a full disk may show only after the rename. Pipes and devices cannot sync.
-  if ((gzip_ && pclose(std::exchange(gzip_, nullptr)) != 0) || std::fflush(file_) != 0 ||
-      (!temporary_.empty() && fsync(fileno(file_)) != 0) ||
+  if (std::fflush(file_) != 0 || (!temporary_.empty() && fsync(fileno(file_)) != 0) ||
       std::fclose(std::exchange(file_, nullptr)) != 0)
     throw error();
 }

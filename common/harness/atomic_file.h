@@ -26,9 +26,6 @@ class AtomicFile {
   void write(const void* data, size_t bytes);
   void write(const std::string& text) { write(text.data(), text.size()); }
 
-  /// From now on what is written goes through gzip, the program.
-  void compress();
-
   /// Brings every byte to the disk and closes the temporary file; nothing can be written after.
   void finish();
 
@@ -40,7 +37,6 @@ class AtomicFile {
 
   std::string path_, temporary_;  // no temporary name: written in place
   std::FILE* file_ = nullptr;
-  std::FILE* gzip_ = nullptr;  // after compress(): a pipe to it
 };
 
 /// Throws Error(bad_usage) where a file cannot be written, so that this is found out before a long

@@ -16,7 +16,6 @@
 #include "harness/options.h"
 #include "harness/run.h"
 #include "harness/steps.h"
-#include "harness/trace_file.h"
 
 namespace ladder {
 namespace {

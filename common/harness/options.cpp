@@ -175,7 +175,7 @@ const OptionSpec kOptions[] = {
      read<&SimOptions::schedule>, About::sim},
     {"sram", "BYTES", "shared memory of a block (default 232448: 227 KiB)",
      read<&SimOptions::sram_bytes>, About::sim},
-    {"trace", "FILE", "write what blocks do, as JSON lines; .gz compresses (default: none)",
+    {"trace", "FILE", "write what blocks do, as JSON lines (default: none)",
      read<&SimOptions::trace_file>, About::sim},
     {"Timing on the gpu"},
     {"time", "MS", "GPU time to spend on a measurement (default 200)", read<&Options::time_ms>},

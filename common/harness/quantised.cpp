@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "float16.h"
-#include "harness/parallel.h"
 #include "machine/sim/fp8_sums.h"
+#include "parallel.h"
 
 namespace ladder {
 namespace {

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <limits>
 
-#include "harness/parallel.h"
 #include "harness/quantised.h"
+#include "parallel.h"
 
 namespace ladder {
 namespace {

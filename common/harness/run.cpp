@@ -8,7 +8,7 @@
 
 #include "harness/bad_usage.h"
 #include "harness/steps.h"
-#include "host_cores.h"
+#include "parallel.h"
 
 namespace ladder {
 namespace {

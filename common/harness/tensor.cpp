@@ -10,7 +10,7 @@
 #include "float16.h"
 #include "harness/bad_usage.h"
 #include "harness/npy.h"
-#include "harness/parallel.h"
+#include "parallel.h"
 
 namespace ladder {
 namespace {

@@ -1,4 +1,4 @@
-#include "harness/trace_file.h"
+// What --trace writes.
 
 #include <fmt/format.h>
 
@@ -14,6 +14,7 @@
 
 #include "harness/atomic_file.h"
 #include "harness/json.h"
+#include "harness/run.h"
 
 namespace ladder {
 namespace {
@@ -140,7 +141,6 @@ Members of_event(const TraceEvent& e, const std::vector<std::string>& lines) {
 void write_trace(const std::string& path, const Variant& variant, const Outputs& run,
                  Device& device) {
   AtomicFile file(path);
-  if (path.ends_with(".gz")) file.compress();
   const auto write = [&](const Members& line) { file.write(line.object() + "\n"); };
   Members head;
   head.add("rung", variant.rung).add("variant", variant.name);

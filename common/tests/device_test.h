@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <deque>
-#include <functional>
 #include <optional>
 #include <random>
 #include <type_traits>
@@ -14,6 +13,13 @@
 #include "float16.h"
 #include "machine/device.h"
 #include "machine/machine.h"
+
+/// The name of a test suite that is compiled for both.
+#ifdef LADDER_SIM
+#define ON_MACHINE(name) Sim##name
+#else
+#define ON_MACHINE(name) Gpu##name
+#endif
 
 namespace ladder::MACHINE {
 namespace {

@@ -55,15 +55,9 @@ def short_name(gpu):
     return (re.search(r"[A-Za-z]*\d+", gpu) or re.search(r"\w+", gpu))[0]
 
 
-def file_of(gpu, folder=RESULTS):
-    """Where a GPU's measurements go: h100.json for an NVIDIA H100 80GB HBM3. Where that file is
-    another GPU's, such as an NVIDIA H100 PCIe's, nvidia-h100-80gb-hbm3.json. None: the sim."""
-    if gpu is None:
-        return os.path.join(folder, "sim.json")
-    path = os.path.join(folder, f"{short_name(gpu).lower()}.json")
-    if machine_of(path).get("gpu") in (None, gpu):
-        return path
-    return os.path.join(folder, "-".join(re.findall(r"\w+", gpu.lower())) + ".json")
+def file_of(gpu):
+    """Where a GPU's measurements go: h100.json for an NVIDIA H100 80GB HBM3. None: the sim."""
+    return os.path.join(RESULTS, f"{short_name(gpu).lower() if gpu else 'sim'}.json")
 
 
 def newest_measured(folder=RESULTS, but=None):

@@ -340,7 +340,7 @@ class PageTest(unittest.TestCase):
     def test_a_missing_barrier(self):
         self.open(page=self.made("01/tile", "01/mma", "--seqlen", "32", "--heads", "1",
                                  status=1, programs=os.path.join(BIN, BROKEN),
-                                 mistake="tile_no_first_barrier"))
+                                 mistake=0))  # the first of mistakes.py
         self.assertIn("which is unwritten", self.said)
         self.assertIn("which is unwritten", self.value("$('panes').querySelector('[role=alert]')"
                                                        ".textContent"))

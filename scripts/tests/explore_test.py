@@ -6,7 +6,6 @@ Run alone: python3 scripts/tests/explore_test.py BUILD_DIR/bin
 
 import collections
 import functools
-import gzip
 import json
 import os
 import re
@@ -21,18 +20,17 @@ from ladder.bench.traces import joined, pieces
 from ladder.explore.page import COUNTERS, pane_of, sums
 from ladder.explore.trace import Trace
 from ladder.files import course_pages
-from ladder.programs import programs_in
-from ladder.steps import ladder_of
+from ladder.programs import ladder_of, programs_in
 
 BIN = ""
 SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-kv 64 --seqlen 128"
 
 
-def explore(*words, status=0, programs=None, mistake=""):
+def explore(*words, status=0, programs=None, mistake=-1):
     """Runs scripts/explore; what it wrote is at the path that it prints."""
     at = [] if "--traced" in words else ["--bin", programs or BIN]
     command = [os.path.join(ROOT, "scripts/explore"), "--no-open", *at, *words]
-    result = subprocess.run(command, cwd=ROOT, env={**os.environ, "LADDER_MISTAKE": mistake},
+    result = subprocess.run(command, cwd=ROOT, env={**os.environ, "LADDER_MUTANT": str(mistake)},
                             capture_output=True, encoding="utf-8", timeout=300)
     assert result.returncode == status, (command, result)
     return result
@@ -158,13 +156,10 @@ class CommandTest(Scratch):
         self.assertNotIn("{{", page)
 
     def test_traces_from_before(self):
-        traces = list(map(self.at, ("04", "04.gz", "05")))
-        for rung, trace in zip(("04_flash_v1", "04_flash_v1", "05_flash_v2"), traces):
+        traces = self.at("04"), self.at("05")
+        for rung, trace in zip(("04_flash_v1", "05_flash_v2"), traces):
             run(rung, f"--seqlen 128 --heads 1 --device sim --trace {trace}")
-        with gzip.open(traces[1], "rt", encoding="utf-8") as file:
-            self.assertEqual(file.read(), read(traces[0]))
-        self.assertLess(os.path.getsize(traces[1]), os.path.getsize(traces[0]) / 5)
-        explore("--traced", traces[1], "--traced", traces[2], "--out", self.out)
+        explore("--traced", traces[0], "--traced", traces[1], "--out", self.out)
         self.assertIn("<title>04 flash_v1 beside 05 mma</title>", read(self.out))
 
     def test_bad_words(self):

@@ -129,7 +129,6 @@ class Figures(Changed):
         data = self.figures()
         for name in ("speedup", "tflops_fwd", "traffic", "roofline", "error", "two_gpus"):
             self.assertIn('"colour": "#abcdef", "marker": "<"', json.dumps(data[name]), name)
-        self.assertIn("03, 05, 07", json.dumps(data["workspace"]))
         self.assertIn("| [07_toy](07_toy/README.md) | `toy` | ", self.table("ladder"))
         self.assertIn("ours is 07's `toy` forward and 06's `sm90` backward.", self.table("peers"))
 
@@ -319,7 +318,7 @@ class Command(Scratch):
                      "one/roofline.svg shows what the files no longer have",
                      "the table claims of page.md is stale"):
             self.assertIn(line + "\n", said)
-        self.assertNotIn("workspace.svg", said)
+        self.assertNotIn("decode.svg", said)
         # What is drawn again is the same to the byte; what a new file lacks is removed.
         self.assertIn("roofline is left out: scripts/figures measure --grid paper measures it",
                       self.plot(GPU, "--out", "one", "--only", "error").stderr)

@@ -15,8 +15,7 @@ from ladder.bench import grid, measure, traces
 from ladder.figures.draw import stale
 from ladder.figures.measured import Files
 from ladder.files import course_pages, newest_measured
-from ladder.programs import programs_in
-from ladder.steps import ladder_of
+from ladder.programs import ladder_of, programs_in
 
 BIN = os.path.join(ROOT, "build/bin")
 COUNTS = re.compile(r"(?:model|requested|distinct|sram)_\w+_bytes|\w+_flops|exp_count|"

@@ -12,7 +12,6 @@
 
 #include <array>
 #include <cmath>
-#include <vector>
 
 #include "machine/gpu/library.h"
 

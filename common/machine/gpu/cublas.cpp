@@ -5,9 +5,7 @@
 #include <fmt/format.h>
 
 #include <climits>
-#include <string>
 
-#include "machine/gpu/launch_as.h"
 #include "machine/gpu/library.h"
 
 namespace ladder {

@@ -4,16 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstring>
 #include <memory>
-#include <mutex>
-#include <set>
 
 #include "machine/device.h"
 #include "machine/gpu/counters.h"
 #include "machine/gpu/launch.h"
-#include "machine/gpu/launch_as.h"
+#include "machine/gpu/library.h"
 #include "machine/gpu/sampling.h"
 
 namespace ladder::gpu {

@@ -1,6 +1,5 @@
 #include "machine/sim/async.h"
 
-#include <algorithm>
 #include <cstring>
 
 namespace ladder::sim {

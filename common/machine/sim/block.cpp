@@ -1,7 +1,6 @@
 #include "machine/sim/block.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -193,10 +192,10 @@ void Block::syncthreads(std::source_location where) {
 }
 
 Meeting* Block::meet(const char* word, unsigned mask, void* mine, std::source_location where) {
-  const unsigned all = warp_lanes();
+  const unsigned all = ~0u >> (32 - lanes());
   if ((mask & all) != all)
     fault("{}: the mask {:#010x} leaves out lanes of the warp, unknown to the sim", word, mask);
-  Meeting& m = meetings_[running_ / 32];
+  Meeting& m = meetings_[warp()];
   if (m.arrived && m.word != word && std::strcmp(m.word, word) != 0)
     fault("lanes disagree: {} at {}, while lanes {:#010x} of this warp are at {}", word,
           place(where), m.arrived, m.word);
@@ -210,16 +209,15 @@ Meeting* Block::meet(const char* word, unsigned mask, void* mine, std::source_lo
 
 void Block::release(Meeting& meeting) {
   if (recorder_) [[unlikely]]
-    recorder_->collective(meeting.word, meeting.arrived);
-  for (unsigned left = std::exchange(meeting.arrived, 0); left; left &= left - 1)
-    wake(running_ / 32 * 32 + std::countr_zero(left));
+    recorder_->collective(meeting.word);
+  meeting.arrived = 0;
+  for (int i = 0; i < lanes(); ++i) wake(32 * warp() + i);
   // The last to come takes its place in the schedule's order again.
   yield();
 }
 
-void Block::publish(unsigned mask) {
-  for (unsigned left = mask; left; left &= left - 1)
-    memory.publish(running_ / 32 * 32 + std::countr_zero(left));
+void Block::publish_warp() {
+  for (int i = 0; i < lanes(); ++i) memory.publish(32 * warp() + i);
 }
 
 // ------------------------------------------------------------------------------------------ faults

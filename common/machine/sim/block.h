@@ -2,6 +2,7 @@
 // goes on, where they meet, what they counted, and what they tell --trace.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -80,10 +81,8 @@ class Block {
   // Called on fibers, of the thread that runs.
   int running() const { return running_; }
   int lane() const { return running_ % 32; }
-  unsigned warp_lanes() const {  // mask of the lanes that its warp has
-    const int lanes = count_ - running_ / 32 * 32;
-    return lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
-  }
+  int warp() const { return running_ / 32; }
+  int lanes() const { return std::min(32, count_ - 32 * warp()); }  // that its warp has
   /// Waits until another wakes it. `at` and `where` describe it if the block comes to a standstill.
   void wait(const char* at, std::source_location where);
   /// The same, for what() at that time.
@@ -96,8 +95,8 @@ class Block {
   /// release(); to the others nothing, once that is done.
   Meeting* meet(const char* word, unsigned mask, void* mine, std::source_location where);
   void release(Meeting& meeting);
-  /// What the lanes of a mask copied to shared memory so far, other threads may see.
-  void publish(unsigned mask);
+  /// What the lanes of the warp copied to shared memory so far, other threads may see.
+  void publish_warp();
   /// Whether an asynchronous operation that could end now has to wait until no thread can go on
   /// without it, as the schedule decides.
   bool late();

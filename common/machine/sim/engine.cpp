@@ -6,10 +6,9 @@
 #include <atomic>
 #include <cstring>
 #include <fstream>
-#include <future>
 #include <numeric>
 
-#include "host_cores.h"
+#include "parallel.h"
 
 namespace ladder::sim {
 namespace {
@@ -128,7 +127,7 @@ void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes
     std::exception_ptr what;
   };
   std::vector<Failure> failures(blocks_.size());
-  const auto work = [&](size_t i) {
+  on_threads(std::min(count, std::ssize(blocks_)), [&](int64_t i) {
     this_block = blocks_[i].get();
     for (int64_t k; !stop && (k = next++) < count;) {
       try {
@@ -140,13 +139,7 @@ void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes
       if (recorder_) recorder_->end_block(this_block->memory.regions());
     }
     this_block = nullptr;
-  };
-  {
-    std::vector<std::future<void>> helpers;  // each waits for its thread when it is destroyed
-    const size_t wanted = std::min<size_t>(count, blocks_.size());
-    for (size_t i = 1; i < wanted; ++i) helpers.push_back(std::async(std::launch::async, work, i));
-    work(0);
-  }
+  });
   const auto first = std::min_element(failures.begin(), failures.end(),
                                       [](const auto& a, const auto& b) { return a.k < b.k; });
   if (first->what) std::rethrow_exception(first->what);

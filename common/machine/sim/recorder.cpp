@@ -267,26 +267,21 @@ void Recorder::touch(const SharedPlace& place, int64_t bytes, bool write) {
   lane().site = here;
 }
 
-void Recorder::collective(const char* word, unsigned mask) {
+void Recorder::collective(const char* word) {
   const int here = site();
   runs(thread_);
   // A product's FLOPs are its own; what was computed before it is not.
   const bool product = std::strncmp(word, "mma", 3) == 0;
   const int64_t flops = product ? std::exchange(lane().pending.matmul_flops, 0) : 0;
-  const int computes = thread_;
-  for (int i = 0; i < 32; ++i) {
-    if (!(mask >> i & 1)) continue;
-    thread_ = computes / 32 * 32 + i;
-    settle(here);
-  }
+  const int computes = thread_, first = computes / 32 * 32;
+  const int end = std::min(first + 32, static_cast<int>(lanes_.size()));
+  for (thread_ = first; thread_ < end; ++thread_) settle(here);
   thread_ = computes;
   Event& e = find(word, word, here);
   e.told.matmul_flops += flops;
-  for (int i = 0; i < 32; ++i) {
-    if (!(mask >> i & 1)) continue;
-    Lane& other = lanes_[computes / 32 * 32 + i];
-    absorb(e, other);
-    other.site = here;
+  for (int t = first; t < end; ++t) {
+    absorb(e, lanes_[t]);
+    lanes_[t].site = here;
   }
 }
 

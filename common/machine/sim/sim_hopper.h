@@ -126,7 +126,7 @@ void stmatrix_x4(Smem<T> row, const unsigned (&r)[4]) {
     std::array<unsigned, 4> row;
   } mine{r, row.byte(0), {}};
   row.check_aligned("stmatrix.x4 of a row of", 16);
-  whole_warp("stmatrix.x4", mine, [](Lane* const* lanes, unsigned) {
+  whole_warp("stmatrix.x4", mine, [](Lane* const* lanes, int) {
     count_conflicts(lanes);
     for (int l = 0; l < 32; ++l)
       for (int j = 0; j < 4; ++j) lanes[l]->row[j] = lanes[l % 8 * 4 + j]->r[l / 8];

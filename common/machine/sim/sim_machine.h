@@ -30,14 +30,13 @@ inline void __syncthreads(std::source_location where = std::source_location::cur
   this_block->syncthreads(where);
 }
 
-/// Runs a collective: every lane publishes `mine`; the last to come runs compute(lanes, mask),
-/// where lanes[i] is lane i's and `mask` tells which the warp has. A kernel's mask must name them
-/// all.
+/// Runs a collective: every lane publishes `mine`; the last to come runs compute(lanes, n), where
+/// lanes[i] is lane i's of the n that the warp has. A kernel's mask must name them all.
 template <class Lane, class Compute>
 void collective(const char* word, unsigned mask, Lane& mine, Compute compute,
                 std::source_location where = std::source_location::current()) {
   if (Meeting* const meeting = this_block->meet(word, mask, &mine, where)) {
-    compute(reinterpret_cast<Lane* const*>(meeting->lanes), meeting->arrived);
+    compute(reinterpret_cast<Lane* const*>(meeting->lanes), this_block->lanes());
     this_block->release(*meeting);
   }
 }
@@ -48,8 +47,7 @@ inline void __syncwarp(unsigned mask = 0xffffffff,
                        std::source_location where = std::source_location::current()) {
   int nothing = 0;
   collective(
-      "__syncwarp", mask, nothing, [](int* const*, unsigned lanes) { this_block->publish(lanes); },
-      where);
+      "__syncwarp", mask, nothing, [](int* const*, int) { this_block->publish_warp(); }, where);
 }
 
 /// Gives each lane the value of its source, or its own where that is outside the warp. What a lane
@@ -62,13 +60,11 @@ T shuffle(const char* word, unsigned mask, T value, int source, std::source_loca
   } mine{value, value, source};
   collective(
       word, mask, mine,
-      [&](Lane* const* lanes, unsigned present) {
-        for (int i = 0; i < 32; ++i) {
-          if (!(present >> i & 1)) continue;
+      [&](Lane* const* lanes, int n) {
+        for (int i = 0; i < n; ++i) {
           const int from = lanes[i]->source;
           if (from < 0 || from >= 32) continue;
-          if (!(present >> from & 1))
-            fault("{}: lane {} reads lane {}, which takes no part", word, i, from);
+          if (from >= n) fault("{}: lane {} reads lane {}, which takes no part", word, i, from);
           lanes[i]->out = lanes[from]->in;
         }
       },
@@ -92,11 +88,9 @@ inline bool __any_sync(unsigned mask, bool predicate,
                        std::source_location where = std::source_location::current()) {
   collective(
       "__any_sync", mask, predicate,
-      [](bool* const* lanes, unsigned present) {
-        bool any = false;
-        for (int i = 0; i < 32; ++i) any = any || ((present >> i & 1) && *lanes[i]);
-        for (int i = 0; i < 32; ++i)
-          if (present >> i & 1) *lanes[i] = any;
+      [](bool* const* lanes, int n) {
+        const bool any = std::any_of(lanes, lanes + n, [](const bool* lane) { return *lane; });
+        for (int i = 0; i < n; ++i) *lanes[i] = any;
       },
       where);
   return predicate;
@@ -157,7 +151,7 @@ float unpack(unsigned pair, int half) {
 /// A collective of all 32 lanes (CUDA: .sync.aligned).
 template <class Lane, class Compute>
 void whole_warp(const char* word, Lane& mine, Compute compute) {
-  if (this_block->warp_lanes() != 0xffffffff) fault("{} in a warp of fewer than 32 threads", word);
+  if (this_block->lanes() < 32) fault("{} in a warp of fewer than 32 threads", word);
   collective(word, 0xffffffff, mine, compute);
 }
 
@@ -186,7 +180,7 @@ void ldmatrix(unsigned (&r)[4], Smem<T> row) {
     unsigned out[4];
   } mine{row.template load_as<Row>(0), row.byte(0), {}};
   this_block->counts.sram_operands += int{sizeof(Row)};
-  whole_warp(kWord, mine, [](Lane* const* lanes, unsigned) {
+  whole_warp(kWord, mine, [](Lane* const* lanes, int) {
     count_conflicts(lanes);
     for (int m = 0; m < 4; ++m)
       for (int l = 0; l < 32; ++l) {
@@ -221,7 +215,7 @@ void multiply(MmaLane* const* lanes);
 template <class T>
 void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   MmaLane mine{a, {b0, b1}, c};
-  whole_warp("mma.m16n8k16", mine, [](MmaLane* const* lanes, unsigned) {
+  whole_warp("mma.m16n8k16", mine, [](MmaLane* const* lanes, int) {
     multiply<T>(lanes);
     this_block->counts.matmul_flops += 2 * 16 * 8 * 16;
   });

@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <source_location>
-#include <string>
 #include <utility>
 #include <vector>
 

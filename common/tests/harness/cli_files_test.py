@@ -67,21 +67,14 @@ class Files(Case):
         self.put_inputs((1, 2, 3, 8), descr="<f4", **values)
         self.assertEqual(from_half, self.loaded())
 
-    def test_gradients_are_linear_in_do(self):
+    def test_do_is_drawn_or_loaded(self):
         self.put_inputs((1, 2, 9, 8))
         drawn = self.loaded()
         self.assertEqual(drawn, self.loaded())  # from the seed
-        gradients = []
-        for factor in (1, 2, 0):
-            values = [factor * (i * 5 % 11 - 5) / 4 for i in range(144)]
-            self.put(npy((1, 2, 9, 8), values), "in", "do.npy")
-            out = self.loaded("--dtype bf16 --deterministic")
-            gradients.append(out["dq"][2] + out["dk"][2] + out["dv"][2])
-        once, twice, none = gradients
-        self.assertTrue(any(once))
-        self.assertEqual(twice, [2 * x for x in once])
-        self.assertFalse(any(none))
-        self.assertNotEqual(drawn["dv"], self.loaded()["dv"])
+        self.put(npy((1, 2, 9, 8), [0] * 144), "in", "do.npy")
+        loaded = self.loaded()
+        for name in ("dq", "dk", "dv"):
+            self.assertEqual((any(drawn[name][2]), any(loaded[name][2])), (True, False))
 
     def test_files_that_are_no_inputs(self):
         many = (1, 2, 3, 8)
@@ -143,9 +136,8 @@ class Places(Case):
         for workload in (TINY, SMALL):
             self.assert_bad(workload, 2, "cannot write", "too large", preexec_fn=self.FULL)
             self.assert_bad(workload, 2, save=" --save before --seed 9", preexec_fn=self.FULL)
-            for name in ("t", "t.gz"):
-                self.assert_bad(f"{workload} --trace {name}", 2, "cannot write", save="",
-                                preexec_fn=self.FULL)
+            self.assert_bad(f"{workload} --trace t", 2, "cannot write", save="",
+                            preexec_fn=self.FULL)
         self.assertEqual(sorted(os.listdir(self.folder)), ["before", "out"])
         self.assertEqual(len(os.listdir(self.path("before"))), 5)
         self.assertEqual(read_npy(self.path("before", "o.npy")), before)

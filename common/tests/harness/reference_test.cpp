@@ -1,7 +1,7 @@
 // The float64 reference. Its gradients against central differences of L = Σ dO∘O, which an
 // attention of a few lines computes that shares no code with the reference; all that a check
-// reports against DESIGN's rule of what is correct, by that attention too. tests.cmake
-// runs the differences with a mistake in the reference, too.
+// reports against DESIGN's rule of what is correct, by that attention too. (mistakes.py runs the
+// differences with a mistake in the reference, too.)
 
 #include "harness/reference.h"
 

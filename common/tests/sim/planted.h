@@ -1,8 +1,6 @@
 // Kernels for Hopper with mistakes in them, of which a test switches on one at a time.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <map>
 
 #include "machine/hopper.h"

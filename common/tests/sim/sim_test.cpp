@@ -13,8 +13,8 @@
 #include <sched.h>
 #endif
 
-#include "harness/parallel.h"
 #include "machine/hopper.h"
+#include "parallel.h"
 #include "tests/sim/sim_test.h"
 
 namespace ladder::sim {

@@ -8,7 +8,6 @@
 #include <numeric>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "machine/machine.h"

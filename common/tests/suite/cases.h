@@ -2,8 +2,6 @@
 // mistakes that drawn ones hardly show.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <array>
 #include <cmath>
 #include <functional>

@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -18,11 +17,7 @@
 namespace ladder::MACHINE {
 namespace {
 
-#ifdef LADDER_SIM
-#define SUITE SimFloat8
-#else
-#define SUITE GpuFloat8
-#endif
+#define SUITE ON_MACHINE(Float8)
 
 class SUITE : public DeviceTest {};
 

@@ -18,11 +18,7 @@
 namespace ladder::MACHINE {
 namespace {
 
-#ifdef LADDER_SIM
-#define SUITE SimHopper
-#else
-#define SUITE GpuHopper
-#endif
+#define SUITE ON_MACHINE(Hopper)
 
 /// A GPU of another kind skips these.
 class SUITE : public DeviceTest {

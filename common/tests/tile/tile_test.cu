@@ -17,11 +17,7 @@
 namespace ladder::MACHINE {
 namespace {
 
-#ifdef LADDER_SIM
-#define SUITE SimTile
-#else
-#define SUITE GpuTile
-#endif
+#define SUITE ON_MACHINE(Tile)
 
 class SUITE : public DeviceTest {};
 

@@ -54,8 +54,7 @@ from ladder.bench.traces import write_traces
 from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
                             run_command)
 from ladder.files import ROOT, file_of
-from ladder.programs import json_lines, programs_in, run_quietly
-from ladder.steps import DIRECTIONS, ladder_of
+from ladder.programs import json_lines, ladder_of, programs_in, run_quietly
 
 
 def words(text):
@@ -166,7 +165,7 @@ class Bench:
             ones = list(filter(self.wanted, ones))
             # The peers just before what is compared with them.
             last = [one for one in ones if one.rung in compared]
-            theirs = [Config(PEER, name, point, (direction,)) for direction in DIRECTIONS
+            theirs = [Config(PEER, name, point, (direction,)) for direction in ("fwd", "bwd")
                       for name in self.options.peers
                       if point and self.pytorch and not (point.seqlen_kv and direction == "bwd")]
             beside = sorted({f"{one.rung} {one.variant}" for one in last})

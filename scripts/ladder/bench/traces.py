@@ -1,7 +1,6 @@
 """The sim's traces, reduced to what figures show."""
 
 import collections
-import gzip
 import json
 import os
 import shlex
@@ -21,15 +20,14 @@ ASKED = (*LOADS, *STORES, "tma_store_wait", "mbarrier_arrive", "mbarrier_wait",
 TRACE_OPTIONS = ["--device", "sim", "--heads", "1", "--seqlen", "512", "--head-dim", "64",
                  "--block-q", "64", "--block-kv", "64", "--check", "off"]
 
-# What a file has, as common/harness/trace_file.h writes it: head (rung, variant, shapes), plan
+# What a file has, as write_trace() of common/harness/run.h says: head (rung, variant, shapes), plan
 # (arrays, tiles), launches, lines (what each warp did) and fault, or None.
 Traced = collections.namedtuple("Traced", "head plan launches lines fault")
 
 
 def read_trace(path):
-    opened = gzip.open if path.endswith(".gz") else open
     try:
-        with opened(path, "rt", encoding="utf-8") as file:
+        with open(path, encoding="utf-8") as file:
             head, *lines = [json.loads(line) for line in file]
     except (OSError, ValueError) as error:
         raise Stop(f"cannot read the trace {path}: {error}", BAD_USAGE) from None

@@ -38,9 +38,6 @@ FIGURES = {figure.name: figure for figure in (
     Figure("decode", rates.decode, rates.draw_decode, DECODE,
            "Decoding: the rate at which K and V are read, as a share of a device copy's."),
     Figure("two_gpus", two_gpus.two_gpus, two_gpus.draw_two_gpus, PAPER, two_gpus.CAPTION),
-    Figure("workspace", memory.workspace, memory.draw_workspace, SIM,
-           "Memory beyond inputs and outputs: S and P grow with N², the rest with N or not at "
-           "all."),
     Figure("block_size", memory.block_size, memory.draw_block_size, SIM,
            "04 against its tile of keys: the larger, the fewer visits of Q and O."),
     Figure("access", pipeline.access, pipeline.draw_boxes, SIM,

@@ -8,9 +8,8 @@ import re
 from ladder.console import BAD_USAGE, Stop
 from ladder.figures.names import label
 from ladder.files import newest_measured, read_json
-from ladder.programs import Step
+from ladder.programs import Ladder, Step
 from ladder.records import flops, requested, total
-from ladder.steps import Ladder
 from ladder.bench.grid import HIDDEN, TOKENS
 
 MARKERS = "osD^vPX<>ph*"  # of figures, by a rung's place in the ladder

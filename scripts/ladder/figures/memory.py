@@ -1,4 +1,4 @@
-"""Bytes: HBM traffic, memory beyond inputs and outputs, what tiles make of it, shared memory."""
+"""Bytes: HBM traffic, what tiles make of it, shared memory."""
 
 import itertools
 
@@ -9,7 +9,6 @@ from ladder.figures.replay import MATMUL_FLOPS
 from ladder.figures.style import (FAINT, INK, PEER_LINES, byte_tick, draw_lines, plots, roof,
                                   spread, two_marks)
 from ladder.files import short_name
-from ladder.text import bytes_text
 
 
 def traffic(files):
@@ -50,55 +49,6 @@ def draw_traffic(plt, data):
                 axis.plot([first, last], ends, color=FAINT, lw=0.8, ls=":", zorder=1)
                 axis.text(last, ends[1], f"{text} ", fontsize=7, color="#666660", ha="right",
                           va="bottom")
-    return figure
-
-
-def workspace(files):
-    """Of each rung's last portable step, rungs that need the same in a line."""
-    d, lines = 128, []
-    for way in ("fwd", "bwd"):
-        entries = [e for measured in (files.gpu, files.sim)
-                   for e in measured.plain(way, head_dim=d, causal=False)]
-        for step, of in files.steps_of(entries, way):
-            if files.about[step] != files.ladder.last_portable(step[0]):
-                continue
-            known = {e.seqlen: e.bytes_a_head["workspace"] for e in of}
-            for together, sizes in lines:
-                if all(known.get(n, size) == size for n, size in sizes.items()):
-                    sizes |= known
-                    together.append(step)
-                    break
-            else:
-                lines.append(([step], known))
-    lines = [{**files.look(together[0]), "label": ", ".join(number(rung) for rung, _ in together),
-              **series(sizes)} for together, sizes in lines]
-    marks = [{**files.look(step), "x": one["seqlen"],
-              "y": gib * 2**30 / (one["batch"] * one["heads"])}
-             for step, one, gib in files.gpu.did_not_fit()
-             if step in files.about and one["head_dim"] == d and not one["causal"]]
-    return {"title": f"Device memory beyond inputs and outputs, for each head of {d}",
-            "memory_bytes": files.gpu.machine["memory_bytes"],
-            "gpu": short_name(files.gpu.name), "heads": 16,
-            "panels": [{"lines": lines, "marks": marks}]}
-
-
-def draw_workspace(plt, data):
-    figure, [(axis, panel)] = plots(plt, data, (10.3, 5.4))
-    lines, marks = panel["lines"], panel["marks"]
-    axis.set_yscale("symlog", linthresh=1e4)  # which has a place for nothing
-    axis.yaxis.set_major_formatter(byte_tick)
-    limit = data["memory_bytes"] / data["heads"]
-    most = max(limit, *(y for line in lines for y in line["y"]), *(mark["y"] for mark in marks))
-    axis.set(ylim=(-2e3, 12 * most), ylabel="bytes a head")
-    axis.axhline(limit, color=INK, lw=1, ls=(0, (5, 2)))
-    axis.text(lines[0]["x"][0], limit * 1.15, f"all of the {data['gpu']}'s "
-              f"{bytes_text(data['memory_bytes'])}, for {data['heads']} heads", fontsize=8)
-    draw_lines(axis, lines)
-    for mark in marks:
-        axis.plot(mark["x"], mark["y"], marker="x", color=mark["colour"], ls="", markersize=10,
-                  mew=2.2, zorder=5)
-    if marks:
-        axis.text(mark["x"], mark["y"] * 1.5, "✕ does not fit", ha="right", fontsize=8)
     return figure
 
 
