@@ -125,11 +125,12 @@ class FileTest(Scratch):
             files.write_whole(self.at("nosuch/two"), "new")
 
     def test_commits_are_those_of_what_is_left_in_the_file(self):
-        for commit, lengths, expected in (("aaa", (1, 2), "aaa"), ("bbb", (1,), "aaa, bbb"),
-                                          ("bbb", (1, 2), "bbb")):
+        for commit, lengths, rms, expected in (
+                ("aaa", (1, 2), 1., "aaa"), ("bbb", (1, 2), 1.0001, "aaa"),
+                ("bbb", (1,), 2., "aaa, bbb"), ("bbb", (1, 2), 3., "bbb")):
             file = self.results(commit)
             for n in lengths:
-                file.add(f"rung --seqlen {n}", [{}])
+                file.add(f"rung --seqlen {n}", [{"errors": {"rms": rms}}])
             file.save()
             self.assertEqual(json.loads(read(self.path))["machine"]["commit"], expected)
 
