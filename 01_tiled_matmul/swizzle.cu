@@ -12,9 +12,9 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRows = 128;  // rows of the product that a block makes
-constexpr int kInner = 64;  // columns of A (and rows of B) in a tile
-constexpr int kWarps = 8;   // 4 down × 2 across
+constexpr int kBlockRows = 128;  // rows of the product that a block makes
+constexpr int kInner = 64;       // columns of A (and rows of B) in a tile
+constexpr int kWarps = 8;        // 4 down × 2 across
 constexpr int kThreads = 32 * kWarps;
 constexpr int kRowWarps = 4;  // softmax: warps, and so rows, of a block
 
@@ -23,31 +23,32 @@ constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
 
-/// One product C = A·B of each head, or A·Bᵀ: what the two products of attention differ in.
+/// Shape and layout of one product of each head: C = A·B, or A·Bᵀ.
 struct Product {
   int rows, columns, inner;           // C is rows × columns
   int64_t pitch_A, pitch_B, pitch_C;  // elements from row to row
 };
 
 /// The product of one head. kScores: C = scale·A·Bᵀ with the causal mask, for S = scale·Q·Kᵀ;
-/// otherwise C = A·B, for O = P·V. A block makes kRows × kColumns of C, a warp 32 × kColumns/2.
-/// grid: (B·H, row blocks, column blocks).
-template <class T, bool kScores, int kColumns>
+/// otherwise C = A·B, for O = P·V. A block makes kBlockRows × kBlockColumns of C, a warp 32 ×
+/// kBlockColumns/2. grid: (B·H, row blocks, column blocks).
+template <class T, bool kScores, int kBlockColumns>
 __global__ void __launch_bounds__(kThreads, 2)
     product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Product g, Problem p) {
   const int64_t bh = blockIdx.x;
-  const int row = blockIdx.y * kRows, column = blockIdx.z * kColumns;
+  const int row = blockIdx.y * kBlockRows, column = blockIdx.z * kBlockColumns;
   const int thread = threadIdx.x;
-  const int warp_row = warp_id() % 4 * 32, warp_column = warp_id() / 4 * (kColumns / 2);
+  const int warp_row = warp_id() % 4 * 32, warp_column = warp_id() / 4 * (kBlockColumns / 2);
   const auto A_head = A + (bh * g.rows + row) * g.pitch_A;
   const auto B_head = B + p.kv_row(bh) * g.pitch_B;
 
-  // B's tile is kColumns × kInner for A·Bᵀ.
-  constexpr int kRows_B = kScores ? kColumns : kInner, kColumns_B = kScores ? kInner : kColumns;
+  // B's tile is kBlockColumns × kInner for A·Bᵀ.
+  constexpr int kRows_B = kScores ? kBlockColumns : kInner,
+                kColumns_B = kScores ? kInner : kBlockColumns;
   SharedMemory smem;
-  const auto tiles = smem.take<T>("tiles", (kRows + kColumns) * kInner);
-  const Tile<T, kRows, kInner> tile_A{tiles};
-  const Tile<T, kRows_B, kColumns_B> tile_B{tiles + kRows * kInner};
+  const auto tiles = smem.take<T>("tiles", (kBlockRows + kBlockColumns) * kInner);
+  const Tile<T, kBlockRows, kInner> tile_A{tiles};
+  const Tile<T, kRows_B, kColumns_B> tile_B{tiles + kBlockRows * kInner};
   const int steps = ceil_div(g.inner, kInner);
   const auto copy = [&](int step) {
     const int k = step * kInner;
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                         g.columns - column, thread);
   };
 
-  Accumulator<32, kColumns / 2> acc;
+  Accumulator<32, kBlockColumns / 2> acc;
   for (int step = 0; step < steps; ++step) {
     copy(step);
     __syncthreads();  // the tiles are complete
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       s = key < p.N_kv && p.sees(query, key) ? p.scale * s : -INFINITY;
     });
   // Through shared memory, so that C is written in rows of whole 16-byte pieces.
-  const Tile<T, kRows, kColumns> tile_C{tiles};
+  const Tile<T, kBlockRows, kBlockColumns> tile_C{tiles};
   write(tile_C, acc, warp_row, warp_column);
   __syncthreads();
   copy_out<kThreads>(C + (bh * g.rows + row) * g.pitch_C + column, g.pitch_C, tile_C, g.rows - row,
@@ -118,12 +119,12 @@ constexpr int output_columns(const Problem& p) {
 constexpr int kScoreColumns = 128;
 
 int64_t smem_bytes(int columns) {
-  return shared_bytes<fp16>((kRows + columns) * kInner);
+  return shared_bytes<fp16>((kBlockRows + columns) * kInner);
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
   const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
-  return {.block_q = kRows,
+  return {.block_q = kBlockRows,
           .block_kv = kScoreColumns,
           .head_dim = p.d,
           .warps = kWarps,
@@ -136,7 +137,7 @@ void launch_forward(const Problem& p, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto S = hbm<T>(a["S"]), P = hbm<T>(a["P"]), O = hbm<T>(a["O"]);
   const unsigned heads = p.B * p.H;
-  const unsigned rows = grid_blocks(p.N, kRows);
+  const unsigned rows = grid_blocks(p.N, kBlockRows);
   const Product QKt{p.N, p.N_kv, p.d, p.d, p.d, pitch(p)};
   const Product PV{p.N, p.d, p.N_kv, pitch(p), p.d, p.d};
   const int columns = output_columns(p);
@@ -161,7 +162,7 @@ Traffic traffic(const Problem& p, const Plan&) {
   const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q, and of O
   const int64_t k = heads * p.N_kv * p.d * kIoBytes;    // bytes of K, and of V, as heads use them
   const int64_t S = heads * p.N * pitch(p) * kIoBytes;  // bytes of S, and of P
-  const int64_t row_blocks = ceil_div(p.N, kRows);
+  const int64_t row_blocks = ceil_div(p.N, kBlockRows);
   return {
       {"scores",
        {{"Q", q * ceil_div(p.N_kv, kScoreColumns), 0}, {"K", k * row_blocks, 0}, {"S", 0, S}}},

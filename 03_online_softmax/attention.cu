@@ -22,66 +22,67 @@ constexpr int kWarps = 4;  // of a block; they share nothing
 constexpr int kThreads = 32 * kWarps;
 constexpr float kLog2e = 1.44269504f;
 
-/// Rows of Q of a warp, for d padded to D. Its sums for O take kRows·D/32 of a lane's 255
+/// Rows of Q of a warp, for d padded to Dh. Its sums for O take kWarpRows·Dh/32 of a lane's 255
 /// registers.
-constexpr int rows_of_warp(int D) {
-  return D <= 128 ? 32 : 16;
+constexpr int rows_of_warp(int Dh) {
+  return Dh <= 128 ? 32 : 16;
 }
-constexpr int kKeys = 32;  // b: keys in a tile
+constexpr int kWarpKeys = 32;  // b: keys in a tile
 
 /// Elements of shared memory that a warp takes: its tiles of Q, K and V.
-constexpr int warp_elements(int D) {
-  return (rows_of_warp(D) + 2 * kKeys) * D;
+constexpr int warp_elements(int Dh) {
+  return (rows_of_warp(Dh) + 2 * kWarpKeys) * Dh;
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V. grid: (B·H, blocks of kWarps·kRows rows).
-template <class T, int D>
+/// O = softmax(scale·Q·Kᵀ)·V. grid: (B·H, blocks of kWarps·kWarpRows rows).
+template <class T, int Dh>
 __global__ void __launch_bounds__(kThreads)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Problem p) {
-  constexpr int kRows = rows_of_warp(D);
+  constexpr int kWarpRows = rows_of_warp(Dh);
   const int64_t bh = blockIdx.x;
-  const int row = (blockIdx.y * kWarps + warp_id()) * kRows;
+  const int row = (blockIdx.y * kWarps + warp_id()) * kWarpRows;
   if (row >= p.N) return;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
-  const auto mine = smem.take<T>("tiles", kWarps * warp_elements(D)) + warp_id() * warp_elements(D);
-  const Tile<T, kRows, D> tile_Q{mine};
-  const Tile<T, kKeys, D> tile_K{mine + kRows * D};
-  const Tile<T, kKeys, D> tile_V{mine + (kRows + kKeys) * D};
+  const auto mine =
+      smem.take<T>("tiles", kWarps * warp_elements(Dh)) + warp_id() * warp_elements(Dh);
+  const Tile<T, kWarpRows, Dh> tile_Q{mine};
+  const Tile<T, kWarpKeys, Dh> tile_K{mine + kWarpRows * Dh};
+  const Tile<T, kWarpKeys, Dh> tile_V{mine + (kWarpRows + kWarpKeys) * Dh};
 
   copy_async<32>(tile_Q, Q + (p.q_row(bh) + row) * p.d, p.d, p.N - row, p.d, lane_id());
   copy_async<32>(tile_K, K_head, p.d, p.N_kv, p.d, lane_id());
   cp_async_commit();
 
   // m is kept in units of ln 2, like the exponents of 2^(c·s).
-  auto m = fill_rows<kRows>(-INFINITY), l = fill_rows<kRows>(0);
-  Accumulator<kRows, D> O_sum;
-  for (int key = 0; key < p.N_kv; key += kKeys) {
+  auto m = fill_rows<kWarpRows>(-INFINITY), l = fill_rows<kWarpRows>(0);
+  Accumulator<kWarpRows, Dh> O_sum;
+  for (int key = 0; key < p.N_kv; key += kWarpKeys) {
     cp_async_wait<0>();
     __syncwarp();  // K has arrived, and all lanes are done with the last V
     copy_async<32>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, lane_id());
     cp_async_commit();
 
-    Accumulator<kRows, kKeys> S;
+    Accumulator<kWarpRows, kWarpKeys> S;
 #pragma unroll
-    for (int k = 0; k < D; k += 16) {
-      Operand<T, kRows, 16> q;
+    for (int k = 0; k < Dh; k += 16) {
+      Operand<T, kWarpRows, 16> q;
       load(q, tile_Q, 0, k);
       mma_ABt(S, q, tile_K, 0, k);
     }
-    if (key + kKeys > p.keys(row))
+    if (key + kWarpKeys > p.keys(row))
       for_each(S, [&](int i, int j, float& s) {
         if (key + j >= p.keys(row + i)) s = -INFINITY;
       });
 
     cp_async_wait<0>();
     __syncwarp();  // V has arrived, and all lanes are done with this K
-    if (key + kKeys < p.N_kv)
-      copy_async<32>(tile_K, K_head + int64_t{key + kKeys} * p.d, p.d, p.N_kv - key - kKeys, p.d,
-                     lane_id());
+    if (key + kWarpKeys < p.N_kv)
+      copy_async<32>(tile_K, K_head + int64_t{key + kWarpKeys} * p.d, p.d, p.N_kv - key - kWarpKeys,
+                     p.d, lane_id());
     cp_async_commit();
 
     const auto m_new = max(m, c * row_max(S));
@@ -102,25 +103,25 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
-  const int D = padded_head_dim(p.d);
-  return {.block_q = rows_of_warp(D),
-          .block_kv = kKeys,
-          .head_dim = D,
+  const int Dh = padded_head_dim(p.d);
+  return {.block_q = rows_of_warp(Dh),
+          .block_kv = kWarpKeys,
+          .head_dim = Dh,
           .warps = kWarps,
           .stages = 1,
-          .smem_bytes = shared_bytes<fp16>(kWarps * warp_elements(D))};
+          .smem_bytes = shared_bytes<fp16>(kWarps * warp_elements(Dh))};
 }
 
-template <class T, int D>
+template <class T, int Dh>
 void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<T>(a["O"]);
-  launch("attention", attention<T, D>, dim3(p.B * p.H, grid_blocks(p.N, kWarps * plan.block_q)),
+  launch("attention", attention<T, Dh>, dim3(p.B * p.H, grid_blocks(p.N, kWarps * plan.block_q)),
          dim3(kThreads), plan.smem_bytes, Q, K, V, O, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_type_and_head_dim(p, [&]<class T, int D>() { launch_forward<T, D>(p, plan, a); });
+  with_type_and_head_dim(p, [&]<class T, int Dh>() { launch_forward<T, Dh>(p, plan, a); });
 }
 
 /// Requested bytes: every warp reads all of K and V.

@@ -19,9 +19,9 @@ namespace {
 
 constexpr int kRowThreads = 128;  // threads, and so rows of Q, of a block
 
-/// O = softmax(scale·Q·Kᵀ)·V, one thread for each row of Q. D: d padded to a compiled size.
+/// O = softmax(scale·Q·Kᵀ)·V, one thread for each row of Q. Dh: d padded to a compiled size.
 /// grid: (B·H, row blocks).
-template <class T, int D>
+template <class T, int Dh>
 __global__ void __launch_bounds__(kRowThreads)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Problem p) {
   const int64_t bh = blockIdx.x;
@@ -29,16 +29,16 @@ __global__ void __launch_bounds__(kRowThreads)
   if (i >= p.N) return;
 
   const int64_t q_row = (p.q_row(bh) + i) * p.d;
-  Chunk<T> q[D / 8];
-  for (int c = 0; c < D / 8; ++c)
+  Chunk<T> q[Dh / 8];
+  for (int c = 0; c < Dh / 8; ++c)
     if (8 * c < p.d) q[c] = read_chunk(Q + (q_row + 8 * c));
 
   // The least float and not −∞, because −∞ − (−∞) would be NaN.
-  float m = -FLT_MAX, l = 0, o[D] = {};
+  float m = -FLT_MAX, l = 0, o[Dh] = {};
   for (int j = 0; j < p.keys(i); ++j) {
     const int64_t kv_row = (p.kv_row(bh) + j) * p.d;
     float s = 0;
-    for (int c = 0; c < D / 8; ++c)
+    for (int c = 0; c < Dh / 8; ++c)
       if (8 * c < p.d) {
         const auto k = read_chunk(K + (kv_row + 8 * c));
         for (int e = 0; e < 8; ++e) s = fmaf(float(q[c][e]), float(k[e]), s);
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kRowThreads)
     const float weight = expf(s - m_new);
     l = alpha * l + weight;
     m = m_new;
-    for (int c = 0; c < D / 8; ++c)
+    for (int c = 0; c < Dh / 8; ++c)
       if (8 * c < p.d) {
         const auto v = read_chunk(V + (kv_row + 8 * c));
         for (int e = 0; e < 8; ++e) o[8 * c + e] = fmaf(weight, float(v[e]), alpha * o[8 * c + e]);
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 
   const float inverse = l > 0 ? 1 / l : 0;  // a row that sees no key gives O = 0
-  for (int c = 0; c < D / 8; ++c)
+  for (int c = 0; c < Dh / 8; ++c)
     if (8 * c < p.d) {
       Chunk<T> out;
       for (int e = 0; e < 8; ++e) out[e] = T(o[8 * c + e] * inverse);
@@ -70,16 +70,16 @@ Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
   return {.head_dim = padded_head_dim(p.d), .warps = kRowThreads / 32};
 }
 
-template <class T, int D>
+template <class T, int Dh>
 void launch_forward(const Problem& p, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<T>(a["O"]);
-  launch("attention", attention<T, D>, dim3(p.B * p.H, grid_blocks(p.N, kRowThreads)),
+  launch("attention", attention<T, Dh>, dim3(p.B * p.H, grid_blocks(p.N, kRowThreads)),
          dim3(kRowThreads), 0, Q, K, V, O, p);
 }
 
 void forward(const Problem& p, const Plan&, const Arrays& a) {
-  with_type_and_head_dim(p, [&]<class T, int D>() { launch_forward<T, D>(p, a); });
+  with_type_and_head_dim(p, [&]<class T, int Dh>() { launch_forward<T, Dh>(p, a); });
 }
 
 /// Requested bytes: every thread reads K and V as far as its query sees.

@@ -35,9 +35,9 @@ constexpr int kElementwise = 256;  // threads of a block of the kernels before a
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
 constexpr TileSize kTiles[] = {{128, 64, 256}, {128, 64, 128}, {128, 64, 64}, {256, 64, 64}};
 
-int64_t smem_bytes(int D, int Br, int Bc) {
-  return shared_bytes<fp16>(Br * D) + 2 * shared_bytes<fp16>(Bc * D) +
-         shared_bytes<float>(warp_sums_floats(kGroup, D, kWarps)) +
+int64_t smem_bytes(int Dh, int Br, int Bc) {
+  return shared_bytes<fp16>(Br * Dh) + 2 * shared_bytes<fp16>(Bc * Dh) +
+         shared_bytes<float>(warp_sums_floats(kGroup, Dh, kWarps)) +
          2 * shared_bytes<float>(kWarps * Br) + 2 * shared_bytes<float>(Br);
 }
 
@@ -51,13 +51,13 @@ __global__ void initialise(Hbm<float> O_fp32, Hbm<float> l, Hbm<float> m, Proble
 }
 
 /// Algorithm 1 for one head. m is kept in units of ln 2: exp(scale·s) = 2^(c·s). grid: (B·H).
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<float> O_fp32, Hbm<float> l_hbm,
               Hbm<float> m_hbm, Problem p) {
-  constexpr int kKeys = Bc / kWarps;  // columns of S of a warp
+  constexpr int kWarpKeys = Bc / kWarps;  // columns of S of a warp
   const int64_t bh = blockIdx.x;
-  const int thread = threadIdx.x, warp_key = warp_id() * kKeys;
+  const int thread = threadIdx.x, warp_key = warp_id() * kWarpKeys;
   const auto Q_head = Q + p.q_row(bh) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
@@ -67,11 +67,11 @@ __global__ void __launch_bounds__(kThreads)
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
-  const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
-  const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)};
-  const Tile<T, Bc, D> tile_V{smem.take<T>("V", Bc * D)};
-  const WarpSums<kGroup, D, kWarps> warp_PV{
-      smem.take<float>("partial O", warp_sums_floats(kGroup, D, kWarps))};
+  const Tile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)};
+  const Tile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
+  const Tile<T, Bc, Dh> tile_V{smem.take<T>("V", Bc * Dh)};
+  const WarpSums<kGroup, Dh, kWarps> warp_PV{
+      smem.take<float>("partial O", warp_sums_floats(kGroup, Dh, kWarps))};
   const WarpRows<Br, kWarps> warp_m{smem.take<float>("rowmax", kWarps * Br)};
   const WarpRows<Br, kWarps> warp_l{smem.take<float>("rowsum", kWarps * Br)};
   const auto old_weight = smem.take<float>("weight of O", Br);   // l·e^(m − m_new) / l_new
@@ -92,9 +92,9 @@ __global__ void __launch_bounds__(kThreads)
       Row m{0}, l{0};
       if (has_row) m = {m_head[row + thread]}, l = {l_head[row + thread]};
 
-      Accumulator<Br, kKeys> S;  // this warp's columns
+      Accumulator<Br, kWarpKeys> S;  // this warp's columns
 #pragma unroll
-      for (int k = 0; k < D; k += 16) {
+      for (int k = 0; k < Dh; k += 16) {
         Operand<T, Br, 16> q;
         load(q, tile_Q, 0, k);
         mma_ABt(S, q, tile_K, warp_key, k);
@@ -133,13 +133,13 @@ __global__ void __launch_bounds__(kThreads)
       for (int g = 0; g < Br / kGroup; ++g) {
         const int first = row + kGroup * g, rows = p.N - first;
         const auto O_rows = O_head + int64_t{first} * p.d;
-        Spread<kGroup, D, kThreads> O;
+        Spread<kGroup, Dh, kThreads> O;
         load(O, O_rows, p.d, rows, p.d);
-        Accumulator<kGroup, D> PV;  // over this warp's keys
+        Accumulator<kGroup, Dh> PV;  // over this warp's keys
         mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
         write(warp_PV, PV);
         __syncthreads();
-        Spread<kGroup, D, kThreads> PV_sum;
+        Spread<kGroup, Dh, kThreads> PV_sum;
         sum_over_warps(PV_sum, warp_PV, rows, p.d);
         __syncthreads();  // the warps' sums may be overwritten
         mul_rows(O, old_weight + kGroup * g, rows, p.d);
@@ -165,21 +165,21 @@ __global__ void finish(Hbm<const float> O_fp32, Hbm<const float> l, Hbm<const fl
 /// A quarter each for Q, K, V and O. Bc is rounded down to a compiled tile. Br is 64 for every d:
 /// 64 rows are what the registers of four warps hold of S.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .warps = kWarps, .stages = 1};
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
   std::vector<TileSize> tiles(std::begin(kTiles), std::end(kTiles));
   const int64_t rule = ceil_div(device.sram_bytes / kIoBytes, 4 * p.d);
   if (request.any())
     std::erase_if(tiles,
                   [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
   choose_tile(plan, tiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
+              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   const int64_t rows = int64_t{p.B} * p.H * p.N;
   plan.workspace = {{"O_fp32", rows * p.d * 4}, {"l", rows * 4}, {"m", rows * 4}};
   return plan;
 }
 
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<T>(a["O"]);
@@ -188,14 +188,15 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const dim3 elements(ceil_div(int64_t{p.B} * p.H * p.N * p.d, kElementwise));
 
   launch("initialise", initialise, elements, dim3(kElementwise), 0, O_fp32, l, m, p);
-  launch("attention", attention<T, D, Br, Bc>, dim3(p.B * p.H), dim3(kThreads), plan.smem_bytes, Q,
+  launch("attention", attention<T, Dh, Br, Bc>, dim3(p.B * p.H), dim3(kThreads), plan.smem_bytes, Q,
          K, V, O_fp32, l, m, p);
   launch("finish", finish<T>, elements, dim3(kElementwise), 0, O_fp32, l, m, O, LSE, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(
-      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
+  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+  });
 }
 
 /// Requested bytes: Q, and O, l and m there and back, once for each tile of K and V.

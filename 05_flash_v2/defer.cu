@@ -32,21 +32,21 @@ constexpr int kGroup = 16;  // rows of O that are combined at once
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
 constexpr TileSize kTiles[] = {{128, 64, 128}, {128, 64, 64}, {256, 64, 64}};
 
-int64_t smem_bytes(int D, int Br, int Bc) {
-  return shared_bytes<fp16>(Br * D) + 2 * shared_bytes<fp16>(Bc * D) +
-         shared_bytes<float>(warp_sums_floats(kGroup, D, kWarps)) +
+int64_t smem_bytes(int Dh, int Br, int Bc) {
+  return shared_bytes<fp16>(Br * Dh) + 2 * shared_bytes<fp16>(Bc * Dh) +
+         shared_bytes<float>(warp_sums_floats(kGroup, Dh, kWarps)) +
          2 * shared_bytes<float>(kWarps * Br) + shared_bytes<float>(Br);
 }
 
 /// O and LSE for one tile of Q. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
 /// grid: (B·H, tiles of Q).
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
-  constexpr int kKeys = Bc / kWarps;  // columns of S of a warp
+  constexpr int kWarpKeys = Bc / kWarps;  // columns of S of a warp
   const int64_t bh = blockIdx.x;
   const int row = blockIdx.y * Br;
-  const int thread = threadIdx.x, warp_key = warp_id() * kKeys;
+  const int thread = threadIdx.x, warp_key = warp_id() * kWarpKeys;
   const auto Q_head = Q + p.q_row(bh) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
@@ -54,11 +54,11 @@ __global__ void __launch_bounds__(kThreads)
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
-  const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
-  const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)};
-  const Tile<T, Bc, D> tile_V{smem.take<T>("V", Bc * D)};
-  const WarpSums<kGroup, D, kWarps> warp_PV{
-      smem.take<float>("partial O", warp_sums_floats(kGroup, D, kWarps))};
+  const Tile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)};
+  const Tile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
+  const Tile<T, Bc, Dh> tile_V{smem.take<T>("V", Bc * Dh)};
+  const WarpSums<kGroup, Dh, kWarps> warp_PV{
+      smem.take<float>("partial O", warp_sums_floats(kGroup, Dh, kWarps))};
   const WarpRows<Br, kWarps> warp_m{smem.take<float>("rowmax", kWarps * Br)};
   const WarpRows<Br, kWarps> warp_l{smem.take<float>("rowsum", kWarps * Br)};
   const auto weight = smem.take<float>("weight of O", Br);  // α = e^(m − m_new), then 1 / l
@@ -68,16 +68,16 @@ __global__ void __launch_bounds__(kThreads)
   cp_async_commit();
 
   auto m = fill_rows<Br>(-INFINITY), l = fill_rows<Br>(0);  // m of all keys, l of this lane's
-  Spread<kGroup, D, kThreads> O_sum[Br / kGroup];           // this thread's elements of O
+  Spread<kGroup, Dh, kThreads> O_sum[Br / kGroup];          // this thread's elements of O
   for (int key = 0; key < p.N_kv; key += Bc) {
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
     cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();  // K has arrived
 
-    Accumulator<Br, kKeys> S;  // this warp's columns
+    Accumulator<Br, kWarpKeys> S;  // this warp's columns
 #pragma unroll
-    for (int k = 0; k < D; k += 16) {
+    for (int k = 0; k < Dh; k += 16) {
       Operand<T, Br, 16> q;
       load(q, tile_Q, 0, k);
       mma_ABt(S, q, tile_K, warp_key, k);
@@ -107,11 +107,11 @@ __global__ void __launch_bounds__(kThreads)
     const auto P = as_operand<T>(S);
 #pragma unroll
     for (int g = 0; g < Br / kGroup; ++g) {
-      Accumulator<kGroup, D> PV;  // over this warp's keys
+      Accumulator<kGroup, Dh> PV;  // over this warp's keys
       mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
       write(warp_PV, PV);
       __syncthreads();
-      Spread<kGroup, D, kThreads> PV_sum;
+      Spread<kGroup, Dh, kThreads> PV_sum;
       sum_over_warps(PV_sum, warp_PV);
       __syncthreads();  // the warps' sums may be overwritten
       mul_rows(O_sum[g], weight + kGroup * g);
@@ -143,30 +143,31 @@ __global__ void __launch_bounds__(kThreads)
 /// A quarter each for Q, K, V and O. Bc is rounded down to a compiled tile. Br is 64 for every d:
 /// 64 rows are what the registers of four warps hold of S.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .warps = kWarps, .stages = 1};
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
   std::vector<TileSize> tiles(std::begin(kTiles), std::end(kTiles));
   const int64_t rule = ceil_div(device.sram_bytes / kIoBytes, 4 * p.d);
   if (request.any())
     std::erase_if(tiles,
                   [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
   choose_tile(plan, tiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
+              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   return plan;
 }
 
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<T>(a["O"]);
   const auto LSE = hbm<float>(a["LSE"]);
-  launch("attention", attention<T, D, Br, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)),
+  launch("attention", attention<T, Dh, Br, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)),
          dim3(kThreads), plan.smem_bytes, Q, K, V, O, LSE, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(
-      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
+  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+  });
 }
 
 /// Requested bytes: K and V once for each tile of Q.

@@ -29,18 +29,18 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
 constexpr TileSize kTiles[] = {{128, 64, 128}, {128, 64, 64}, {256, 64, 64}};
 
-int64_t smem_bytes(int D, int Br, int Bc) {
-  return shared_bytes<fp16>((Br + 2 * Bc) * D);
+int64_t smem_bytes(int Dh, int Br, int Bc) {
+  return shared_bytes<fp16>((Br + 2 * Bc) * Dh);
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (B·H, tiles of Q).
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
-  constexpr int kRows = Br / kWarps;  // rows of Q of a warp
+  constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
   const int64_t bh = blockIdx.x;
   const int block_row = blockIdx.y * Br;
-  const int warp_row = warp_id() * kRows, row = block_row + warp_row;
+  const int warp_row = warp_id() * kWarpRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
   const auto Q_tile = Q + (p.q_row(bh) + block_row) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
@@ -49,26 +49,26 @@ __global__ void __launch_bounds__(kThreads)
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
-  const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
-  const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)};
-  const Tile<T, Bc, D> tile_V{smem.take<T>("V", Bc * D)};
+  const Tile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)};
+  const Tile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
+  const Tile<T, Bc, Dh> tile_V{smem.take<T>("V", Bc * Dh)};
   copy_async<kThreads>(tile_Q, Q_tile, p.d, p.N - block_row, p.d, thread);
   copy_async<kThreads>(tile_K, K_head, p.d, keys, p.d, thread);
   cp_async_commit();
 
   // m is kept in units of ln 2, like the exponents of 2^(c·s).
-  auto m = fill_rows<kRows>(-INFINITY), l = fill_rows<kRows>(0);
-  Accumulator<kRows, D> O_sum;
+  auto m = fill_rows<kWarpRows>(-INFINITY), l = fill_rows<kWarpRows>(0);
+  Accumulator<kWarpRows, Dh> O_sum;
   for (int key = 0; key < keys; key += Bc) {
     cp_async_wait<0>();
     __syncthreads();  // K has arrived, and all warps are done with the last V
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
     cp_async_commit();
 
-    Accumulator<kRows, Bc> S;
+    Accumulator<kWarpRows, Bc> S;
 #pragma unroll
-    for (int k = 0; k < D; k += 16) {
-      Operand<T, kRows, 16> q;
+    for (int k = 0; k < Dh; k += 16) {
+      Operand<T, kWarpRows, 16> q;
       load(q, tile_Q, warp_row, k);
       mma_ABt(S, q, tile_K, 0, k);
     }
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads)
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
   // Through the warp's own rows of Q's tile, so that O is written in whole 16-byte pieces.
-  const Tile<T, kRows, D> tile_O{tile_Q.data + warp_row * D};
+  const Tile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
   write(tile_O, O_sum, 0, 0);
   __syncwarp();
   copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_O, p.N - row, p.d, lane_id());
@@ -112,30 +112,31 @@ __global__ void __launch_bounds__(kThreads)
 /// A quarter each for Q, K, V and O. Bc is rounded down to a compiled tile. Br is 64 for every d:
 /// 64 rows are what the registers of four warps hold of S.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .warps = kWarps, .stages = 1};
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
   std::vector<TileSize> tiles(std::begin(kTiles), std::end(kTiles));
   const int64_t rule = ceil_div(device.sram_bytes / kIoBytes, 4 * p.d);
   if (request.any())
     std::erase_if(tiles,
                   [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
   choose_tile(plan, tiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
+              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   return plan;
 }
 
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<T>(a["O"]);
   const auto LSE = hbm<float>(a["LSE"]);
-  launch("attention", attention<T, D, Br, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)),
+  launch("attention", attention<T, Dh, Br, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)),
          dim3(kThreads), plan.smem_bytes, Q, K, V, O, LSE, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(
-      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
+  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+  });
 }
 
 /// Requested bytes: K and V once for each tile of Q.

@@ -26,8 +26,8 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kRows = 16;   // rows of Q of a warp
-constexpr int kAtOnce = 8;  // parts that a warp of merge adds up at once
+constexpr int kWarpRows = 16;  // rows of Q of a warp
+constexpr int kAtOnce = 8;     // parts that a warp of merge adds up at once
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
 /// Compiled tiles: heads up to …, Br, Bc.
@@ -39,23 +39,23 @@ const Setting kSettings[] = {
     {kSplits, {"auto", "1", "2", "4", "8", "16", "32", "64"}, "parts of the keys, a block each"}};
 
 /// Stages of a tile of K and one of V each: as many as leave room for two blocks an SM.
-constexpr int stages_of(int D) {
-  return D <= 64 ? 3 : 2;
+constexpr int stages_of(int Dh) {
+  return Dh <= 64 ? 3 : 2;
 }
 /// Warps side by side, which split a tile's keys: those that its rows leave.
 constexpr int across(int Br, int Bc) {
-  return kWarps * kRows / Br < Bc / 16 ? kWarps * kRows / Br : Bc / 16;
+  return kWarps * kWarpRows / Br < Bc / 16 ? kWarps * kWarpRows / Br : Bc / 16;
 }
 /// Floats from one row of O to the next in shared memory: rows start in different banks.
-constexpr int pitch(int D) {
-  return D + 8;
+constexpr int pitch(int Dh) {
+  return Dh + 8;
 }
 
-int64_t smem_bytes(int D, int Br, int Bc) {
+int64_t smem_bytes(int Dh, int Br, int Bc) {
   const int warps = across(Br, Bc);
-  return shared_bytes<fp16>(Br * D) + shared_bytes<fp16>(2 * stages_of(D) * Bc * D) +
+  return shared_bytes<fp16>(Br * Dh) + shared_bytes<fp16>(2 * stages_of(Dh) * Bc * Dh) +
          (warps > 1 ? shared_bytes<float>(warps * Br) + shared_bytes<float>(Br) +
-                          shared_bytes<float>(Br * pitch(D))
+                          shared_bytes<float>(Br * pitch(Dh))
                     : 0);
 }
 
@@ -73,22 +73,22 @@ constexpr int keys_of_tile(const Problem& p, int row, int Br) {
 
 /// m, l and O of one part of the keys, O not yet divided by l; m in units of ln 2. Arrays of
 /// (part, row). Of one part alone, O and LSE. grid: (tiles of rows · parts · B·Hk).
-template <class T, int D, int Br, int Bc>
-__global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<float> O_parts,
               Hbm<float> m_parts, Hbm<float> l_parts, Hbm<T> O, Hbm<float> LSE, int parts,
               Problem p) {
-  constexpr int kAcross = across(Br, Bc), kDown = Br / kRows;
-  constexpr int kStages = stages_of(D);
-  constexpr int kKeys = Bc / kAcross;  // of a tile, a warp's
+  constexpr int kAcross = across(Br, Bc), kDown = Br / kWarpRows;
+  constexpr int kStages = stages_of(Dh);
+  constexpr int kWarpKeys = Bc / kAcross;  // of a tile, a warp's
   static_assert(kAcross * kDown <= kWarps);
   const int rows = rows_of_head(p), tiles = ceil_div(rows, Br);
   // Tiles of the same keys come one after the other, and find them in L2.
   const int64_t index = blockIdx.x, bh = index / tiles / parts;  // of the B·Hk heads
   const int block_row = static_cast<int>(index % tiles) * Br;
   const int part = static_cast<int>(index / tiles % parts);
-  const int warp_row = warp_id() % kDown * kRows, row = block_row + warp_row;
-  const int number = warp_id() / kDown, warp_key = number * kKeys;  // of the warps across
+  const int warp_row = warp_id() % kDown * kWarpRows, row = block_row + warp_row;
+  const int number = warp_id() / kDown, warp_key = number * kWarpKeys;  // of the warps across
   const int thread = threadIdx.x;
   const auto K_head = K + bh * p.N_kv * p.d;
   const auto V_head = V + bh * p.N_kv * p.d;
@@ -101,13 +101,13 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   const int steps = (tiles_of_keys - part + parts - 1) / parts;
 
   SharedMemory smem;
-  const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
-  const auto stages = smem.take<T>("K and V", 2 * kStages * Bc * D);
+  const Tile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)};
+  const auto stages = smem.take<T>("K and V", 2 * kStages * Bc * Dh);
   const auto tile_K = [&](int step) {
-    return Tile<T, Bc, D>{stages + step % kStages * (2 * Bc * D)};
+    return Tile<T, Bc, Dh>{stages + step % kStages * (2 * Bc * Dh)};
   };
   const auto tile_V = [&](int step) {
-    return Tile<T, Bc, D>{stages + (step % kStages * (2 * Bc * D) + Bc * D)};
+    return Tile<T, Bc, Dh>{stages + (step % kStages * (2 * Bc * Dh) + Bc * Dh)};
   };
   const auto start_copies = [&](int step) {
     const int64_t key = (int64_t{step} * parts + part) * Bc;
@@ -120,11 +120,11 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
 
   let_next_kernel_start();
 
-  auto m = fill_rows<kRows>(-INFINITY), l = fill_rows<kRows>(0);
-  Accumulator<kRows, D> O_sum;
+  auto m = fill_rows<kWarpRows>(-INFINITY), l = fill_rows<kWarpRows>(0);
+  Accumulator<kWarpRows, Dh> O_sum;
   if (number == 0)  // 16 short rows are too few for all threads
-    copy_async<32>(Tile<T, kRows, D>{tile_Q.data + warp_row * D}, Q + (bh * rows + row) * p.d, p.d,
-                   rows - row, p.d, lane_id());
+    copy_async<32>(Tile<T, kWarpRows, Dh>{tile_Q.data + warp_row * Dh}, Q + (bh * rows + row) * p.d,
+                   p.d, rows - row, p.d, lane_id());
   for (int ahead = 0; ahead < kStages - 1; ++ahead) start_copies(ahead);
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<kStages - 2>();
@@ -133,14 +133,14 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     if (number >= kAcross) continue;  // a warp that has no keys
     const int key = (step * parts + part) * Bc + warp_key;
 
-    Accumulator<kRows, kKeys> S;
+    Accumulator<kWarpRows, kWarpKeys> S;
 #pragma unroll
-    for (int k = 0; k < D; k += 16) {
-      Operand<T, kRows, 16> q;
+    for (int k = 0; k < Dh; k += 16) {
+      Operand<T, kWarpRows, 16> q;
       load(q, tile_Q, warp_row, k);
       mma_ABt(S, q, tile_K(step), warp_key, k);
     }
-    if (key + kKeys > least)
+    if (key + kWarpKeys > least)
       for_each(S, [&](int i, int j, float& s) {
         if (key + j >= p.keys((row + i) % p.N)) s = -INFINITY;
       });
@@ -162,11 +162,11 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   if constexpr (kAcross > 1) {
     const auto warp_m = smem.take<float>("rowmax", kAcross * Br);
     const auto warp_l = smem.take<float>("rowsum", Br);
-    const auto warp_O = smem.take<float>("partial O", Br * pitch(D));
+    const auto warp_O = smem.take<float>("partial O", Br * pitch(Dh));
     if (number < kAcross) write(warp_m + (number * Br + warp_row), m);
     __syncthreads();
     const auto m_old = m;
-    m = make_rows<kRows>([&](int i) {
+    m = make_rows<kWarpRows>([&](int i) {
       float largest = warp_m[warp_row + i];
       for (int w = 1; w < kAcross; ++w) largest = fmaxf(largest, warp_m[w * Br + warp_row + i]);
       return largest;
@@ -177,13 +177,13 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
     for (int w = 1; w < kAcross; ++w) {
       if (number == w) {
         write(warp_l + warp_row, l);
-        write(warp_O + warp_row * pitch(D), pitch(D), O_sum);
+        write(warp_O + warp_row * pitch(Dh), pitch(Dh), O_sum);
       }
       __syncthreads();
       if (number == 0) {
-        l = l + make_rows<kRows>([&](int i) -> float { return warp_l[warp_row + i]; });
+        l = l + make_rows<kWarpRows>([&](int i) -> float { return warp_l[warp_row + i]; });
         for_each(O_sum,
-                 [&](int i, int j, float& o) { o += warp_O[(warp_row + i) * pitch(D) + j]; });
+                 [&](int i, int j, float& o) { o += warp_O[(warp_row + i) * pitch(Dh) + j]; });
       }
       __syncthreads();  // before these are written again
     }
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   const int64_t to = (int64_t{part} * p.B * p.Hk + bh) * rows + row;
   if (parts == 1) {  // as `mma`: there is nothing to merge
     mul_rows(O_sum, inverse_or_zero(l));
-    const Tile<T, kRows, D> tile_O{tile_Q.data + warp_row * D};
+    const Tile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
     __syncwarp();  // where no key is seen, no barrier came after Q's copies
     write(tile_O, O_sum, 0, 0);
     __syncwarp();
@@ -215,9 +215,9 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   });
 }
 
-/// O and LSE of one row from its parts, by 03's rule. The warps share out the parts, so many at
-/// once that their loads are under way together; then their results are merged. grid: (B·H·N).
-template <class T, int D>
+/// O and LSE of one row from its parts, by 03's rule. The warps share out the parts, several
+/// at once, so that their loads overlap; then their results are merged. grid: (B·H·N).
+template <class T, int Dh>
 __global__ void __launch_bounds__(kThreads)
     merge(Hbm<const float> O_parts, Hbm<const float> m_parts, Hbm<const float> l_parts, Hbm<T> O,
           Hbm<float> LSE, int parts, Problem p) {
@@ -226,12 +226,12 @@ __global__ void __launch_bounds__(kThreads)
   SharedMemory smem;
   const auto warp_m = smem.take<float>("m", kWarps);
   const auto warp_l = smem.take<float>("l", kWarps);
-  const auto warp_O = smem.take<float>("O", kWarps * D);
+  const auto warp_O = smem.take<float>("O", kWarps * Dh);
   wait_for_kernel_before();
 
-  float m = -INFINITY, l = 0, o[D / 32] = {};
+  float m = -INFINITY, l = 0, o[Dh / 32] = {};
   for (int first = kAtOnce * warp_id(); first < parts; first += kAtOnce * kWarps) {
-    float m_part = -INFINITY, l_part = 0, O_part[kAtOnce][D / 32] = {};  // m and l: a part a lane
+    float m_part = -INFINITY, l_part = 0, O_part[kAtOnce][Dh / 32] = {};  // m and l: a part a lane
     if (lane < kAtOnce && first + lane < parts) {
       m_part = m_parts[(first + lane) * rows + row];
       l_part = l_parts[(first + lane) * rows + row];
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
 #pragma unroll
-      for (int e = 0; e < D / 32; ++e)
+      for (int e = 0; e < Dh / 32; ++e)
         if (first + i < parts && lane + 32 * e < p.d)
           O_part[i][e] = O_parts[((first + i) * rows + row) * p.d + lane + 32 * e];
 
@@ -248,17 +248,17 @@ __global__ void __launch_bounds__(kThreads)
     m = m_new;
     l = alpha * l + weight * l_part;
 #pragma unroll
-    for (int e = 0; e < D / 32; ++e) o[e] *= alpha;
+    for (int e = 0; e < Dh / 32; ++e) o[e] *= alpha;
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const float w = __shfl_sync(0xffffffff, weight, i);
 #pragma unroll
-      for (int e = 0; e < D / 32; ++e) o[e] += w * O_part[i][e];
+      for (int e = 0; e < Dh / 32; ++e) o[e] += w * O_part[i][e];
     }
   }
   l = warp_sum(l);
   if (lane == 0) warp_m[warp_id()] = m, warp_l[warp_id()] = l;
-  for (int e = 0; e < D / 32; ++e) warp_O[warp_id() * D + lane + 32 * e] = o[e];
+  for (int e = 0; e < Dh / 32; ++e) warp_O[warp_id() * Dh + lane + 32 * e] = o[e];
   __syncthreads();
 
   m = -INFINITY, l = 0;
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(kThreads)
   const float inverse = l > 0 ? 1 / l : 0;
   for (int column = threadIdx.x; column < p.d; column += kThreads) {
     float sum = 0;
-    for (int w = 0; w < kWarps; ++w) sum += exp2_fast(warp_m[w] - shift) * warp_O[w * D + column];
+    for (int w = 0; w < kWarps; ++w) sum += exp2_fast(warp_m[w] - shift) * warp_O[w * Dh + column];
     O[row * p.d + column] = T(sum * inverse);
   }
   if (threadIdx.x == 0) LSE[row] = l > 0 ? m * kLn2 + logf(l) : -INFINITY;
@@ -291,12 +291,13 @@ int64_t tiles_of_rows(const Problem& p, int Br) {
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .warps = kWarps, .stages = stages_of(D)};
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .warps = kWarps, .stages = stages_of(Dh)};
   TileRequest wanted = request;
-  if (wanted.block_q == 0) wanted.block_q = rows_of_head(p) <= kRows ? kRows : 4 * kRows;
+  if (wanted.block_q == 0)
+    wanted.block_q = rows_of_head(p) <= kWarpRows ? kWarpRows : 4 * kWarpRows;
   choose_tile(plan, kTiles, wanted, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
+              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   plan.settings = choose_settings(kSettings, request.settings);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
   int64_t parts;
@@ -335,15 +336,15 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   };
   const auto O_parts = of_parts("O_parts"), m_parts = of_parts("m_parts"),
              l_parts = of_parts("l_parts"), LSE = hbm<float>(a["LSE"]);
-  with_tile<kTiles>(p, plan, [&]<class T, int D, int Br, int Bc>() {
-    launch("attention", attention<T, D, Br, Bc>, dim3(tiles_of_rows(p, Br) * parts), dim3(kThreads),
-           plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]), hbm<const T>(a["V"]),
-           O_parts, m_parts, l_parts, hbm<T>(a["O"]), LSE, parts, p);
+  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch("attention", attention<T, Dh, Br, Bc>, dim3(tiles_of_rows(p, Br) * parts),
+           dim3(kThreads), plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]),
+           hbm<const T>(a["V"]), O_parts, m_parts, l_parts, hbm<T>(a["O"]), LSE, parts, p);
   });
   if (parts == 1) return;
-  with_type_and_head_dim(p, [&]<class T, int D>() {
-    launch<Start::early>("merge", merge<T, D>, dim3(p.B * p.H * p.N), dim3(kThreads),
-                         2 * shared_bytes<float>(kWarps) + shared_bytes<float>(kWarps * D),
+  with_type_and_head_dim(p, [&]<class T, int Dh>() {
+    launch<Start::early>("merge", merge<T, Dh>, dim3(p.B * p.H * p.N), dim3(kThreads),
+                         2 * shared_bytes<float>(kWarps) + shared_bytes<float>(kWarps * Dh),
                          Hbm<const float>(O_parts), Hbm<const float>(m_parts),
                          Hbm<const float>(l_parts), hbm<T>(a["O"]), LSE, parts, p);
   });

@@ -31,15 +31,15 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the fastest first.
 constexpr TileSize kTiles[] = {{128, 128, 64}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
 
-int64_t smem_bytes(int D, int Br, int Bc) {
-  return shared_bytes<fp16>((Br + 2 * Bc) * D);
+int64_t smem_bytes(int Dh, int Br, int Bc) {
+  return shared_bytes<fp16>((Br + 2 * Bc) * Dh);
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
-template <class T, int D, int Br, int Bc>
-__global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
-  constexpr int kRows = Br / kWarps;  // rows of Q of a warp
+  constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
   const int index = blockIdx.x;
   // Without the mask the tiles are equally long, and a block starts with fewer divisions.
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
                                                       .uneven = true})
                               : Work{index / tiles, index % tiles};
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
-  const int warp_row = warp_id() * kRows, row = block_row + warp_row;
+  const int warp_row = warp_id() * kWarpRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
   const auto Q_tile = Q + (p.q_row(bh) + block_row) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
@@ -59,26 +59,26 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
-  const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)};
-  const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)};
-  const Tile<T, Bc, D> tile_V{smem.take<T>("V", Bc * D)};
+  const Tile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)};
+  const Tile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
+  const Tile<T, Bc, Dh> tile_V{smem.take<T>("V", Bc * Dh)};
   copy_async<kThreads>(tile_Q, Q_tile, p.d, p.N - block_row, p.d, thread);
   copy_async<kThreads>(tile_K, K_head, p.d, keys, p.d, thread);
   cp_async_commit();
 
   // m is kept in units of ln 2, like the exponents of 2^(c·s).
-  auto m = fill_rows<kRows>(-INFINITY), l = fill_rows<kRows>(0);
-  Accumulator<kRows, D> O_sum;
+  auto m = fill_rows<kWarpRows>(-INFINITY), l = fill_rows<kWarpRows>(0);
+  Accumulator<kWarpRows, Dh> O_sum;
   for (int key = 0; key < keys; key += Bc) {
     cp_async_wait<0>();
     __syncthreads();  // K has arrived, and all warps are done with the last V
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
     cp_async_commit();
 
-    Accumulator<kRows, Bc> S;
+    Accumulator<kWarpRows, Bc> S;
 #pragma unroll
-    for (int k = 0; k < D; k += 16) {
-      Operand<T, kRows, 16> q;
+    for (int k = 0; k < Dh; k += 16) {
+      Operand<T, kWarpRows, 16> q;
       load(q, tile_Q, warp_row, k);
       mma_ABt(S, q, tile_K, 0, k);
     }
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1)
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
   // Through the warp's own rows of Q's tile, so that O is written in whole 16-byte pieces.
-  const Tile<T, kRows, D> tile_O{tile_Q.data + warp_row * D};
+  const Tile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
   write(tile_O, O_sum, 0, 0);
   __syncwarp();
   copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_O, p.N - row, p.d, lane_id());
@@ -126,8 +126,8 @@ constexpr TileSize kBackwardTiles[] = {{32, 128, 128}, {32, 32, 64},   {64, 128,
                                        {256, 64, 64},  {256, 32, 32}};
 
 /// Stages of copies of Q and dO; at d = 256 there is room for one.
-constexpr int backward_stages(int D) {
-  return D == 256 ? 1 : 2;
+constexpr int backward_stages(int Dh) {
+  return Dh == 256 ? 1 : 2;
 }
 /// Rows that a warp makes of each product of a block, and warps of a block.
 constexpr int backward_rows(int Br) {
@@ -136,9 +136,9 @@ constexpr int backward_rows(int Br) {
 constexpr int backward_warps(int Br) {
   return Br == 32 ? 4 : 8;
 }
-int64_t backward_smem_bytes(int D, int Br, int Bc) {
-  const int stages = backward_stages(D);
-  return 2 * shared_bytes<fp16>(Bc * D) + 2 * shared_bytes<fp16>(stages * Br * D) +
+int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
+  const int stages = backward_stages(Dh);
+  return 2 * shared_bytes<fp16>(Bc * Dh) + 2 * shared_bytes<fp16>(stages * Br * Dh) +
          2 * shared_bytes<fp16>(Br * Bc) + 2 * shared_bytes<float>(stages * Br);
 }
 
@@ -153,11 +153,11 @@ constexpr int64_t sum_rows(const Problem& p) {
 
 /// delta = rowsum(dO∘O), which dS takes from dP; LSE in units of ln 2; and dQ's sums, 0 to begin
 /// with. A row that sees no key has LSE = −∞: +∞ in its place makes its P 0, as the mask does once
-/// more; without it exp would first give ∞. D/8 lanes per row.
-template <class T, int D>
+/// more; without it exp would first give ∞. Dh/8 lanes per row.
+template <class T, int Dh>
 __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> delta,
                         Hbm<float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
-  constexpr int kLanes = D / 8;
+  constexpr int kLanes = Dh / 8;
   const int64_t row = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
   const bool inside = row < int64_t{p.B} * p.H * p.N, first = inside && column == 0;
@@ -178,20 +178,20 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, H
 }
 
 /// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
                   Hbm<const float> delta, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Hbm<T> dK,
                   Hbm<T> dV, Problem p) {
   constexpr int kBackwardWarps = backward_warps(Br), kBackwardThreads = 32 * kBackwardWarps;
-  constexpr int kStages = backward_stages(D);
-  constexpr int kRows = backward_rows(Br);
-  const Piece<Br, Bc, kRows, kBackwardWarps> of_S;  // and of P, dP and dS
-  const Piece<Br, D, kRows, kBackwardWarps> of_dQ;
+  constexpr int kStages = backward_stages(Dh);
+  constexpr int kWarpRows = backward_rows(Br);
+  const Piece<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
+  const Piece<Br, Dh, kWarpRows, kBackwardWarps> of_dQ;
   // Half of the warps sum up dV, the others dK: pieces twice as large as if all made both, so that
   // less of shared memory is read for them.
   const bool sums_dV = warp_id() < kBackwardWarps / 2;
-  const Piece<Bc, D, 2 * kRows, kBackwardWarps / 2> of_sum;
+  const Piece<Bc, Dh, 2 * kWarpRows, kBackwardWarps / 2> of_sum;
   // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
   const auto [bh, tile] =
       longest_first(blockIdx.x, {.heads = p.B * p.Hk,
@@ -204,10 +204,10 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
-  const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)};
-  const Tile<T, Bc, D> tile_V{smem.take<T>("V", Bc * D)};
-  const auto Q_stages = smem.take<T>("Q", kStages * Br * D);
-  const auto dO_stages = smem.take<T>("dO", kStages * Br * D);
+  const Tile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
+  const Tile<T, Bc, Dh> tile_V{smem.take<T>("V", Bc * Dh)};
+  const auto Q_stages = smem.take<T>("Q", kStages * Br * Dh);
+  const auto dO_stages = smem.take<T>("dO", kStages * Br * Dh);
   const Tile<T, Br, Bc> tile_P{smem.take<T>("P", Br * Bc)};
   const Tile<T, Br, Bc> tile_dS{smem.take<T>("dS", Br * Bc)};
   const auto delta_stages = smem.take<float>("D", kStages * Br);
@@ -227,7 +227,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     if (step.head < heads_end) {
       const int rows = p.N - step.row;
       const int64_t at = p.q_row(step.head) + step.row;
-      const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
+      const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh},
+          tile_dO{dO_stages + stage * Br * Dh};
       copy_async<kBackwardThreads>(tile_Q, Q + at * p.d, p.d, rows, p.d, thread);
       copy_async<kBackwardThreads>(tile_dO, dO + at * p.d, p.d, rows, p.d, thread);
       copy_async<kBackwardThreads, Br>(delta_stages + stage * Br, delta + at, rows, thread);
@@ -241,33 +242,33 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   int stage = 0;
   start_copies(next, stage);
 
-  Accumulator<2 * kRows, of_sum.kColumns> sum;  // of dV or of dK
+  Accumulator<2 * kWarpRows, of_sum.kColumns> sum;  // of dV or of dK
   while (next.head < heads_end) {
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
     __syncthreads();  // this step's tiles are complete, and all warps are done with the last step's
-    const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
+    const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh}, tile_dO{dO_stages + stage * Br * Dh};
     const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
 
-    Accumulator<kRows, of_S.kColumns> S;
+    Accumulator<kWarpRows, of_S.kColumns> S;
 #pragma unroll
-    for (int k = 0; k < D; k += 16) {
-      Operand<T, kRows, 16> q;
+    for (int k = 0; k < Dh; k += 16) {
+      Operand<T, kWarpRows, 16> q;
       load(q, tile_Q, of_S.row, k);
       mma_ABt(S, q, tile_K, of_S.column, k);
     }
     if (kStages == 2) start_copies(next, 1 - stage);  // under S's products
     auto P = S;
-    exp2_rows(P, c, make_rows<kRows>([&](int i) -> float { return LSE_tile[of_S.row + i]; }));
+    exp2_rows(P, c, make_rows<kWarpRows>([&](int i) -> float { return LSE_tile[of_S.row + i]; }));
 
     // dP begins at −D, which dS subtracts. Its products run under the exponentials, so the mask is
     // looked at after them.
-    Accumulator<kRows, of_S.kColumns> dP;
-    fill_rows(dP, make_rows<kRows>([&](int i) -> float { return -delta_tile[of_S.row + i]; }));
+    Accumulator<kWarpRows, of_S.kColumns> dP;
+    fill_rows(dP, make_rows<kWarpRows>([&](int i) -> float { return -delta_tile[of_S.row + i]; }));
 #pragma unroll
-    for (int k = 0; k < D; k += 16) {
-      Operand<T, kRows, 16> g;
+    for (int k = 0; k < Dh; k += 16) {
+      Operand<T, kWarpRows, 16> g;
       load(g, tile_dO, of_S.row, k);
       mma_ABt(dP, g, tile_V, of_S.column, k);
     }
@@ -286,14 +287,14 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto right = sums_dV ? tile_dO : tile_Q;
 #pragma unroll
     for (int k = 0; k < Br; k += 16) {
-      Operand<T, 2 * kRows, 16> a;
+      Operand<T, 2 * kWarpRows, 16> a;
       load_transposed(a, left, k, of_sum.row);
       mma_AB(sum, a, right, k, of_sum.column);
     }
-    Accumulator<kRows, of_dQ.kColumns> dQ;
+    Accumulator<kWarpRows, of_dQ.kColumns> dQ;
 #pragma unroll
     for (int k = 0; k < Bc; k += 16) {
-      Operand<T, kRows, 16> a;
+      Operand<T, kWarpRows, 16> a;
       load(a, tile_dS, of_dQ.row, k);
       mma_AB(dQ, a, tile_K, k, of_dQ.column);
     }
@@ -322,10 +323,10 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// dQ in the I/O type. D/8 lanes per row. grid: (B·H, rows).
-template <class T, int D>
+/// dQ in the I/O type. Dh/8 lanes per row. grid: (B·H, rows).
+template <class T, int Dh>
 __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, Problem p) {
-  constexpr int kLanes = D / 8;
+  constexpr int kLanes = Dh / 8;
   const int head = blockIdx.x, row = (blockIdx.y * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
   if (row >= p.N || column >= p.d) return;
@@ -337,18 +338,18 @@ __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, Problem p) {
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .warps = kWarps, .stages = 1};
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
   choose_tile(plan, kTiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
+              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   return plan;
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .stages = backward_stages(D)};
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
-              [&](int Br, int Bc) { return backward_smem_bytes(D, Br, Bc); });
+              [&](int Br, int Bc) { return backward_smem_bytes(Dh, Br, Bc); });
   plan.warps = backward_warps(plan.block_q);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
   plan.workspace = {
@@ -356,21 +357,22 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device) {
   return plan;
 }
 
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<T>(a["O"]);
   const auto LSE = hbm<float>(a["LSE"]);
-  launch("attention", attention<T, D, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H), dim3(kThreads),
+  launch("attention", attention<T, Dh, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H), dim3(kThreads),
          plan.smem_bytes, Q, K, V, O, LSE, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(
-      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
+  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+  });
 }
 
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
@@ -380,18 +382,18 @@ void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
   const int heads = p.B * p.H;
 
-  launch("prepare", prepare<T, D>, dim3(ceil_div(heads * sum_rows(p) * (D / 8), kElementwise)),
+  launch("prepare", prepare<T, Dh>, dim3(ceil_div(heads * sum_rows(p) * (Dh / 8), kElementwise)),
          dim3(kElementwise), 0, O, dO, LSE, delta, LSE_log2e, dQ_sum, p);
-  launch("key_gradients", key_gradients<T, D, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
+  launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
          dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, delta, LSE_log2e, dQ_sum, dK,
          dV, p);
-  launch("convert", convert<T, D>, dim3(heads, grid_blocks(int64_t{p.N} * (D / 8), kElementwise)),
+  launch("convert", convert<T, Dh>, dim3(heads, grid_blocks(int64_t{p.N} * (Dh / 8), kElementwise)),
          dim3(kElementwise), 0, dQ_sum, dQ, p);
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kBackwardTiles>(p, plan, [&]<class T, int D, int Br, int Bc>() {
-    launch_backward<T, D, Br, Bc>(p, plan, a);
+  with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_backward<T, Dh, Br, Bc>(p, plan, a);
   });
 }
 

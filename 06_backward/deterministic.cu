@@ -40,8 +40,8 @@ constexpr TileSize kBackwardTiles[] = {{32, 128, 128}, {32, 32, 64},   {64, 128,
                                        {256, 64, 64},  {256, 32, 32}};
 
 /// Stages of copies of Q and dO; at d = 256 there is room for one.
-constexpr int backward_stages(int D) {
-  return D == 256 ? 1 : 2;
+constexpr int backward_stages(int Dh) {
+  return Dh == 256 ? 1 : 2;
 }
 /// Rows that a warp makes of each product of a block, and warps of a block.
 constexpr int backward_rows(int Br) {
@@ -50,19 +50,19 @@ constexpr int backward_rows(int Br) {
 constexpr int backward_warps(int Br) {
   return Br == 32 ? 4 : 8;
 }
-int64_t backward_smem_bytes(int D, int Br, int Bc) {
-  const int stages = backward_stages(D);
-  return 2 * shared_bytes<fp16>(Bc * D) + 2 * shared_bytes<fp16>(stages * Br * D) +
+int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
+  const int stages = backward_stages(Dh);
+  return 2 * shared_bytes<fp16>(Bc * Dh) + 2 * shared_bytes<fp16>(stages * Br * Dh) +
          2 * shared_bytes<fp16>(Br * Bc) + 2 * shared_bytes<float>(stages * Br);
 }
 
 /// The tile of query_gradients, and its shared memory.
-constexpr TileSize query_tile(int D) {
-  return {D, 64, D == 256 ? 32 : 64};
+constexpr TileSize query_tile(int Dh) {
+  return {Dh, 64, Dh == 256 ? 32 : 64};
 }
-int64_t query_smem_bytes(int D) {
-  const auto [max_d, Br, Bc] = query_tile(D);
-  return 2 * shared_bytes<fp16>(Br * D) + 2 * shared_bytes<fp16>(Bc * D) +
+int64_t query_smem_bytes(int Dh) {
+  const auto [max_d, Br, Bc] = query_tile(Dh);
+  return 2 * shared_bytes<fp16>(Br * Dh) + 2 * shared_bytes<fp16>(Bc * Dh) +
          2 * shared_bytes<float>(Br);
 }
 
@@ -70,11 +70,11 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
 /// delta = rowsum(dO∘O), which dS takes from dP; and LSE in units of ln 2.
 /// A row that sees no key has LSE = −∞: +∞ in its place makes its P 0, as the mask does once
-/// more; without it exp would first give ∞. D/8 lanes per row.
-template <class T, int D>
+/// more; without it exp would first give ∞. Dh/8 lanes per row.
+template <class T, int Dh>
 __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> delta,
                         Hbm<float> LSE_log2e, Problem p) {
-  constexpr int kLanes = D / 8;
+  constexpr int kLanes = Dh / 8;
   const int64_t row = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
   const bool inside = row < int64_t{p.B} * p.H * p.N, first = inside && column == 0;
@@ -93,19 +93,19 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, H
 }
 
 /// dK and dV of one tile of keys. grid: (tiles of K · B·Hk).
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
                   Hbm<const float> delta, Hbm<const float> LSE_log2e, Hbm<T> dK, Hbm<T> dV,
                   Problem p) {
   constexpr int kBackwardWarps = backward_warps(Br), kBackwardThreads = 32 * kBackwardWarps;
-  constexpr int kStages = backward_stages(D);
-  constexpr int kRows = backward_rows(Br);
-  const Piece<Br, Bc, kRows, kBackwardWarps> of_S;  // and of P, dP and dS
+  constexpr int kStages = backward_stages(Dh);
+  constexpr int kWarpRows = backward_rows(Br);
+  const Piece<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
   // Half of the warps sum up dV, the others dK: pieces twice as large as if all made both, so that
   // less of shared memory is read for them.
   const bool sums_dV = warp_id() < kBackwardWarps / 2;
-  const Piece<Bc, D, 2 * kRows, kBackwardWarps / 2> of_sum;
+  const Piece<Bc, Dh, 2 * kWarpRows, kBackwardWarps / 2> of_sum;
   // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
   const auto [bh, tile] =
       longest_first(blockIdx.x, {.heads = p.B * p.Hk,
@@ -118,10 +118,10 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
-  const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)};
-  const Tile<T, Bc, D> tile_V{smem.take<T>("V", Bc * D)};
-  const auto Q_stages = smem.take<T>("Q", kStages * Br * D);
-  const auto dO_stages = smem.take<T>("dO", kStages * Br * D);
+  const Tile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
+  const Tile<T, Bc, Dh> tile_V{smem.take<T>("V", Bc * Dh)};
+  const auto Q_stages = smem.take<T>("Q", kStages * Br * Dh);
+  const auto dO_stages = smem.take<T>("dO", kStages * Br * Dh);
   const Tile<T, Br, Bc> tile_P{smem.take<T>("P", Br * Bc)};
   const Tile<T, Br, Bc> tile_dS{smem.take<T>("dS", Br * Bc)};
   const auto delta_stages = smem.take<float>("D", kStages * Br);
@@ -141,7 +141,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     if (step.head < heads_end) {
       const int rows = p.N - step.row;
       const int64_t at = p.q_row(step.head) + step.row;
-      const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
+      const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh},
+          tile_dO{dO_stages + stage * Br * Dh};
       copy_async<kBackwardThreads>(tile_Q, Q + at * p.d, p.d, rows, p.d, thread);
       copy_async<kBackwardThreads>(tile_dO, dO + at * p.d, p.d, rows, p.d, thread);
       copy_async<kBackwardThreads, Br>(delta_stages + stage * Br, delta + at, rows, thread);
@@ -155,33 +156,33 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   int stage = 0;
   start_copies(next, stage);
 
-  Accumulator<2 * kRows, of_sum.kColumns> sum;  // of dV or of dK
+  Accumulator<2 * kWarpRows, of_sum.kColumns> sum;  // of dV or of dK
   while (next.head < heads_end) {
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
     __syncthreads();  // this step's tiles are complete, and all warps are done with the last step's
-    const Tile<T, Br, D> tile_Q{Q_stages + stage * Br * D}, tile_dO{dO_stages + stage * Br * D};
+    const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh}, tile_dO{dO_stages + stage * Br * Dh};
     const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
 
-    Accumulator<kRows, of_S.kColumns> S;
+    Accumulator<kWarpRows, of_S.kColumns> S;
 #pragma unroll 2  // unrolled wholly, registers would spill at d = 128
-    for (int k = 0; k < D; k += 16) {
-      Operand<T, kRows, 16> q;
+    for (int k = 0; k < Dh; k += 16) {
+      Operand<T, kWarpRows, 16> q;
       load(q, tile_Q, of_S.row, k);
       mma_ABt(S, q, tile_K, of_S.column, k);
     }
     if (kStages == 2) start_copies(next, 1 - stage);  // under S's products
     auto P = S;
-    exp2_rows(P, c, make_rows<kRows>([&](int i) -> float { return LSE_tile[of_S.row + i]; }));
+    exp2_rows(P, c, make_rows<kWarpRows>([&](int i) -> float { return LSE_tile[of_S.row + i]; }));
 
     // dP begins at −D, which dS subtracts. Its products run under the exponentials, so the mask is
     // looked at after them.
-    Accumulator<kRows, of_S.kColumns> dP;
-    fill_rows(dP, make_rows<kRows>([&](int i) -> float { return -delta_tile[of_S.row + i]; }));
+    Accumulator<kWarpRows, of_S.kColumns> dP;
+    fill_rows(dP, make_rows<kWarpRows>([&](int i) -> float { return -delta_tile[of_S.row + i]; }));
 #pragma unroll
-    for (int k = 0; k < D; k += 16) {
-      Operand<T, kRows, 16> g;
+    for (int k = 0; k < Dh; k += 16) {
+      Operand<T, kWarpRows, 16> g;
       load(g, tile_dO, of_S.row, k);
       mma_ABt(dP, g, tile_V, of_S.column, k);
     }
@@ -200,7 +201,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto right = sums_dV ? tile_dO : tile_Q;
 #pragma unroll
     for (int k = 0; k < Br; k += 16) {
-      Operand<T, 2 * kRows, 16> a;
+      Operand<T, 2 * kWarpRows, 16> a;
       load_transposed(a, left, k, of_sum.row);
       mma_AB(sum, a, right, k, of_sum.column);
     }
@@ -222,18 +223,18 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
 }
 
 /// dQ of one tile of queries. grid: (tiles of Q · B·H).
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads)
     query_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
                     Hbm<const float> delta, Hbm<const float> LSE_log2e, Hbm<T> dQ, Problem p) {
-  constexpr int kRows = Br / kWarps;  // rows of Q of a warp
+  constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
   const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
                                                      .tiles = tiles,
                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                                                      .uneven = p.causal});
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
-  const int warp_row = warp_id() * kRows, row = block_row + warp_row;
+  const int warp_row = warp_id() * kWarpRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
   const int64_t at = p.q_row(bh) + block_row;
   const auto K_head = K + p.kv_row(bh) * p.d;
@@ -242,8 +243,8 @@ __global__ void __launch_bounds__(kThreads)
   const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
-  const Tile<T, Br, D> tile_Q{smem.take<T>("Q", Br * D)}, tile_dO{smem.take<T>("dO", Br * D)};
-  const Tile<T, Bc, D> tile_K{smem.take<T>("K", Bc * D)}, tile_V{smem.take<T>("V", Bc * D)};
+  const Tile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)}, tile_dO{smem.take<T>("dO", Br * Dh)};
+  const Tile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)}, tile_V{smem.take<T>("V", Bc * Dh)};
   const auto delta_tile = smem.take<float>("D", Br), LSE_tile = smem.take<float>("LSE_log2e", Br);
   copy_async<kThreads>(tile_Q, Q + at * p.d, p.d, p.N - block_row, p.d, thread);
   copy_async<kThreads>(tile_dO, dO + at * p.d, p.d, p.N - block_row, p.d, thread);
@@ -251,7 +252,7 @@ __global__ void __launch_bounds__(kThreads)
   copy_async<kThreads, Br>(LSE_tile, LSE_log2e + at, p.N - block_row, thread);
   cp_async_commit();
 
-  Accumulator<kRows, D> dQ_sum;
+  Accumulator<kWarpRows, Dh> dQ_sum;
   for (int key = 0; key < keys; key += Bc) {
     copy_async<kThreads>(tile_K, K_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
@@ -259,18 +260,18 @@ __global__ void __launch_bounds__(kThreads)
     cp_async_wait<0>();
     __syncthreads();  // the tiles have arrived
 
-    Accumulator<kRows, Bc> S, dP;
-    fill_rows(dP, make_rows<kRows>([&](int i) -> float { return -delta_tile[warp_row + i]; }));
+    Accumulator<kWarpRows, Bc> S, dP;
+    fill_rows(dP, make_rows<kWarpRows>([&](int i) -> float { return -delta_tile[warp_row + i]; }));
 #pragma unroll
-    for (int k = 0; k < D; k += 16) {
-      Operand<T, kRows, 16> q, g;
+    for (int k = 0; k < Dh; k += 16) {
+      Operand<T, kWarpRows, 16> q, g;
       load(q, tile_Q, warp_row, k);
       mma_ABt(S, q, tile_K, 0, k);
       load(g, tile_dO, warp_row, k);
       mma_ABt(dP, g, tile_V, 0, k);
     }
     auto P = S;
-    exp2_rows(P, c, make_rows<kRows>([&](int i) -> float { return LSE_tile[warp_row + i]; }));
+    exp2_rows(P, c, make_rows<kWarpRows>([&](int i) -> float { return LSE_tile[warp_row + i]; }));
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
         if (key + j >= p.keys(row + i)) x = 0;
@@ -285,17 +286,17 @@ __global__ void __launch_bounds__(kThreads)
 
   // Through the warp's own rows of Q's tile, so that dQ is written in whole 16-byte pieces.
   for_each(dQ_sum, [&](int, int, float& x) { x *= p.scale; });
-  const Tile<T, kRows, D> tile_dQ{tile_Q.data + warp_row * D};
+  const Tile<T, kWarpRows, Dh> tile_dQ{tile_Q.data + warp_row * Dh};
   write(tile_dQ, dQ_sum, 0, 0);
   __syncwarp();
   copy_out<32>(dQ + (p.q_row(bh) + row) * p.d, p.d, tile_dQ, p.N - row, p.d, lane_id());
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .stages = backward_stages(D)};
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes, [&](int Br, int Bc) {
-    return std::max(backward_smem_bytes(D, Br, Bc), query_smem_bytes(D));
+    return std::max(backward_smem_bytes(Dh, Br, Bc), query_smem_bytes(Dh));
   });
   plan.warps = backward_warps(plan.block_q);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
@@ -303,7 +304,7 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device) {
   return plan;
 }
 
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
@@ -312,19 +313,19 @@ void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
 
-  launch("prepare", prepare<T, D>, dim3(ceil_div(rows * (D / 8), kElementwise)), dim3(kElementwise),
-         0, O, dO, LSE, delta, LSE_log2e, p);
-  launch("key_gradients", key_gradients<T, D, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
+  launch("prepare", prepare<T, Dh>, dim3(ceil_div(rows * (Dh / 8), kElementwise)),
+         dim3(kElementwise), 0, O, dO, LSE, delta, LSE_log2e, p);
+  launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
          dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, delta, LSE_log2e, dK, dV, p);
-  constexpr TileSize tile = query_tile(D);
-  launch("query_gradients", query_gradients<T, D, tile.block_q, tile.block_kv>,
-         dim3(ceil_div(p.N, tile.block_q) * p.B * p.H), dim3(kThreads), query_smem_bytes(D), Q, K,
+  constexpr TileSize tile = query_tile(Dh);
+  launch("query_gradients", query_gradients<T, Dh, tile.block_q, tile.block_kv>,
+         dim3(ceil_div(p.N, tile.block_q) * p.B * p.H), dim3(kThreads), query_smem_bytes(Dh), Q, K,
          V, dO, delta, LSE_log2e, dQ, p);
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kBackwardTiles>(p, plan, [&]<class T, int D, int Br, int Bc>() {
-    launch_backward<T, D, Br, Bc>(p, plan, a);
+  with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_backward<T, Dh, Br, Bc>(p, plan, a);
   });
 }
 

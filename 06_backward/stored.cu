@@ -18,10 +18,10 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRows = 128;  // rows of the product that a block makes
-constexpr int kInner = 64;  // columns of A (and rows of B) in a stage
-constexpr int kStages = 3;  // stages of copies under way
-constexpr int kWarps = 8;   // 4 down × 2 across
+constexpr int kBlockRows = 128;  // rows of the product that a block makes
+constexpr int kInner = 64;       // columns of A (and rows of B) in a stage
+constexpr int kStages = 3;       // stages of copies under way
+constexpr int kWarps = 8;        // 4 down × 2 across
 constexpr int kThreads = 32 * kWarps;
 constexpr int kRowWarps = 4;  // of dS: warps, and so rows, of a block
 
@@ -41,32 +41,32 @@ struct Product {
   float factor = 1;                   // of C
 };
 
-/// The product of one head, times the factor. A block makes kRows × kColumns of C, a warp
-/// 32 × kColumns/2. grid: (heads of C, row blocks, column blocks).
-template <class T, Form kForm, int kColumns>
+/// The product of one head, times the factor. A block makes kBlockRows × kBlockColumns of C, a warp
+/// 32 × kBlockColumns/2. grid: (heads of C, row blocks, column blocks).
+template <class T, Form kForm, int kBlockColumns>
 __global__ void __launch_bounds__(kThreads, 2)
     product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Product g, Problem p) {
   constexpr bool kAtB = kForm == Form::AtB;
   const int64_t bh = blockIdx.x;
-  const int row = blockIdx.y * kRows, column = blockIdx.z * kColumns;
+  const int row = blockIdx.y * kBlockRows, column = blockIdx.z * kBlockColumns;
   const int thread = threadIdx.x;
-  const int warp_row = warp_id() % 4 * 32, warp_column = warp_id() / 4 * (kColumns / 2);
+  const int warp_row = warp_id() % 4 * 32, warp_column = warp_id() / 4 * (kBlockColumns / 2);
   const auto A_head = A + (kAtB ? bh * g.inner * g.pitch_A + row : (bh * g.rows + row) * g.pitch_A);
   const auto B_head = B + (kAtB ? bh * g.inner : p.kv_row(bh)) * g.pitch_B;
 
-  // A stage holds a tile of A and one of B. A's tile is kInner × kRows for Aᵀ·B, B's is
-  // kColumns × kInner for A·Bᵀ.
-  constexpr int kStage = (kRows + kColumns) * kInner;
-  constexpr int kRows_A = kAtB ? kInner : kRows, kColumns_A = kAtB ? kRows : kInner;
-  constexpr int kRows_B = kForm == Form::ABt ? kColumns : kInner;
-  constexpr int kColumns_B = kForm == Form::ABt ? kInner : kColumns;
+  // A stage holds a tile of A and one of B. A's tile is kInner × kBlockRows for Aᵀ·B, B's is
+  // kBlockColumns × kInner for A·Bᵀ.
+  constexpr int kStage = (kBlockRows + kBlockColumns) * kInner;
+  constexpr int kRows_A = kAtB ? kInner : kBlockRows, kColumns_A = kAtB ? kBlockRows : kInner;
+  constexpr int kRows_B = kForm == Form::ABt ? kBlockColumns : kInner;
+  constexpr int kColumns_B = kForm == Form::ABt ? kInner : kBlockColumns;
   SharedMemory smem;
   const auto stages = smem.take<T>("stages", kStages * kStage);
   const auto tile_A = [&](int step) {
     return Tile<T, kRows_A, kColumns_A>{stages + step % kStages * kStage};
   };
   const auto tile_B = [&](int step) {
-    return Tile<T, kRows_B, kColumns_B>{stages + (step % kStages * kStage + kRows * kInner)};
+    return Tile<T, kRows_B, kColumns_B>{stages + (step % kStages * kStage + kBlockRows * kInner)};
   };
   const int steps = ceil_div(g.inner, kInner);
   const auto start_copies = [&](int step) {
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     cp_async_commit();  // an empty group too: the wait below counts groups
   };
 
-  Accumulator<32, kColumns / 2> acc;
+  Accumulator<32, kBlockColumns / 2> acc;
   for (int step = 0; step < kStages - 1; ++step) start_copies(step);
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<kStages - 2>();
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   for_each(acc, [&](int, int, float& c) { c *= g.factor; });
   // Through shared memory, so that C is written in rows of whole 16-byte pieces.
-  const Tile<T, kRows, kColumns> tile_C{stages};
+  const Tile<T, kBlockRows, kBlockColumns> tile_C{stages};
   write(tile_C, acc, warp_row, warp_column);
   __syncthreads();
   copy_out<kThreads>(C + (bh * g.rows + row) * g.pitch_C + column, g.pitch_C, tile_C, g.rows - row,
@@ -127,17 +127,17 @@ __global__ void softmax_gradient(Hbm<const T> P, Hbm<T> dP, Problem p) {
   if (row >= int64_t{p.B} * p.H * p.N) return;
 
   const int64_t first = row * pitch(p), last = first + pitch(p);
-  float D = 0;
+  float delta = 0;
   for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
     const auto p_j = read_chunk(P + j), dp_j = read_chunk(dP + j);
-    for (int e = 0; e < 8; ++e) D += float(p_j[e]) * float(dp_j[e]);
+    for (int e = 0; e < 8; ++e) delta += float(p_j[e]) * float(dp_j[e]);
   }
-  D = warp_sum(D);
+  delta = warp_sum(delta);
 
   for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
     const auto p_j = read_chunk(P + j);
     auto ds = read_chunk(dP + j);
-    for (int e = 0; e < 8; ++e) ds[e] = T(float(p_j[e]) * (float(ds[e]) - D));
+    for (int e = 0; e < 8; ++e) ds[e] = T(float(p_j[e]) * (float(ds[e]) - delta));
     write_chunk(dP + j, ds);
   }
 }
@@ -149,11 +149,11 @@ constexpr int output_columns(const Problem& p) {
 constexpr int kScoreColumns = 128;
 
 int64_t smem_bytes(int columns) {
-  return shared_bytes<fp16>(kStages * (kRows + columns) * kInner);
+  return shared_bytes<fp16>(kStages * (kBlockRows + columns) * kInner);
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo&) {
-  return {.block_q = kRows,
+  return {.block_q = kBlockRows,
           .block_kv = kScoreColumns,
           .head_dim = p.d,
           .warps = kWarps,
@@ -175,7 +175,7 @@ void launch_backward(const Problem& p, const Arrays& a) {
   const Product dSK{p.N, p.d, p.N_kv, pitch(p), p.d, p.d, p.scale};
   const Product PtdO{p.N_kv, p.d, queries, pitch(p), p.d, p.d};
   const Product dStQ{p.N_kv, p.d, queries, pitch(p), p.d, p.d, p.scale};
-  const unsigned rows = grid_blocks(p.N, kRows), key_rows = grid_blocks(p.N_kv, kRows);
+  const unsigned rows = grid_blocks(p.N, kBlockRows), key_rows = grid_blocks(p.N_kv, kBlockRows);
   const dim3 of_dQ(heads, rows, grid_blocks(p.d, columns));
   const dim3 of_dK(p.B * p.Hk, key_rows, grid_blocks(p.d, columns));
   const auto AB = columns == 64 ? product<T, Form::AB, 64> : product<T, Form::AB, 128>;
@@ -201,7 +201,7 @@ Traffic backward_traffic(const Problem& p, const Plan&) {
   const int64_t k = heads * p.N_kv * p.d * kIoBytes;                 // of K and V as heads use them
   const int64_t dk = int64_t{p.B} * p.Hk * p.N_kv * p.d * kIoBytes;  // of dK and dV
   const int64_t S = heads * p.N * pitch(p) * kIoBytes;               // of P and dP
-  const int64_t row_blocks = ceil_div(p.N, kRows), key_blocks = ceil_div(p.N_kv, kRows);
+  const int64_t row_blocks = ceil_div(p.N, kBlockRows), key_blocks = ceil_div(p.N_kv, kBlockRows);
   const int64_t column_blocks = ceil_div(p.d, output_columns(p));
   return {
       {"dV", {{"P", S * column_blocks, 0}, {"dO", q * key_blocks, 0}, {"dV", 0, dk}}},

@@ -9,12 +9,12 @@
 
 namespace ladder {
 
-/// The largest max_d of the entries of a list of tiles that a head padded to D uses: 0 if none.
+/// The largest max_d of the entries of a list of tiles that a head padded to Dh uses: 0 if none.
 template <class Tiles>
-constexpr int tiles_for(const Tiles& tiles, int D) {
+constexpr int tiles_for(const Tiles& tiles, int Dh) {
   int best = 0;
   for (const TileSize& tile : tiles)
-    if (tile.max_d >= D && (best == 0 || tile.max_d < best)) best = tile.max_d;
+    if (tile.max_d >= Dh && (best == 0 || tile.max_d < best)) best = tile.max_d;
   return best;
 }
 

@@ -34,8 +34,8 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup
-constexpr int kStages = 2;  // of K and of V
+constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
+constexpr int kStages = 2;          // of K and of V
 // P is scaled by 2⁵, and the warp's rows keep their m while none is above 2^(5 + kSlack), which is
 // 446 of e4m3's 448. More room would cost small P their bits.
 constexpr int kPExponent = 5;
@@ -45,7 +45,7 @@ constexpr float kLeast = 1e-37f;  // of factors of S: with 0 a masked key's −�
 // Named barriers: each consumer's own, and its turn at the tensor cores.
 constexpr int kOwn = 1, kTurn = 4;
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
+/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 64}};
 const Setting kSettings[] = {
     {"scale", {"tile", "head", "tensor"}, "what shares a scale"},
@@ -55,25 +55,25 @@ const Setting kSettings[] = {
 };
 /// Whether a consumer keeps Q in registers: then each product S = Q·Kᵀ reads K alone from shared
 /// memory. With two levels of sums there are not enough of them for wide heads and long tiles.
-constexpr bool q_in_registers(int D, int Bc, bool two_level) {
-  return !two_level || (D < 256 && Bc <= 128);
+constexpr bool q_in_registers(int Dh, int Bc, bool two_level) {
+  return !two_level || (Dh < 256 && Bc <= 128);
 }
 /// Columns of O that sums of a tile have registers for, of two levels.
-constexpr int part_columns(int D, int Bc) {
-  return D >= 128 && Bc <= 128 ? 64 : 32;
+constexpr int part_columns(int Dh, int Bc) {
+  return Dh >= 128 && Bc <= 128 ? 64 : 32;
 }
 /// Threads of a block of `quantise`: each has 64 numbers of a tile of K or V. An SM has registers
 /// for 640 of them at most (blocks of 256: 512), which keep 64 kB of reads of K or V under way.
-constexpr int quantisers(int D, int Bc) {
-  return std::max(D, 64) * Bc / 64;
+constexpr int quantisers(int Dh, int Bc) {
+  return std::max(Dh, 64) * Bc / 64;
 }
 /// Registers of a thread of a consumer; the producer's keep 32 or 40.
 constexpr int registers(int consumers) {
   return consumers == 3 ? 160 : 232;
 }
-int64_t smem_bytes(int D, int Br, int Bc) {
-  const int columns = std::max(D, 64);  // of a tile, whose panels have 64
-  const int consumers = Br / kRows;
+int64_t smem_bytes(int Dh, int Br, int Bc) {
+  const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
+  const int consumers = Br / kWarpgroupRows;
   return shared_bytes<e4m3>(Br * columns) + 2 * shared_bytes<e4m3>(kStages * Bc * columns) +
          shared_bytes<fp16>(Br * columns) + shared_bytes<Work>(consumers) +
          shared_bytes<float>(consumers) + shared_bytes<float>(2 * kStages) +
@@ -86,7 +86,8 @@ struct ScaledTiles {
   int of_Q, of_K, all;  // of all heads; V has as many as K
 };
 constexpr ScaledTiles scaled_tiles(const Problem& p, int Bc) {
-  const int q = static_cast<int>(ceil_div(p.N, kRows)), kv = static_cast<int>(ceil_div(p.N_kv, Bc));
+  const int q = static_cast<int>(ceil_div(p.N, kWarpgroupRows)),
+            kv = static_cast<int>(ceil_div(p.N_kv, Bc));
   const int of_Q = q * p.B * p.H, of_K = kv * p.B * p.Hk;
   return {q, kv, of_Q, of_K, of_Q + 2 * of_K};
 }
@@ -105,17 +106,17 @@ template <int Bc>
 __device__ __forceinline__ constexpr int transposed_row(int r) {
   return r * Bc + r / 8 * 16;
 }
-template <int D, int Bc>
-constexpr int64_t kQuantiseBytes = shared_bytes<float>(quantisers(D, Bc) / 32) +
-                                   shared_bytes<e4m3>(transposed_row<Bc>(std::max(D, 64)));
+template <int Dh, int Bc>
+constexpr int64_t kQuantiseBytes = shared_bytes<float>(quantisers(Dh, Bc) / 32) +
+                                   shared_bytes<e4m3>(transposed_row<Bc>(std::max(Dh, 64)));
 
-/// Each block makes a tile of Q, K or V into numbers of e4m3 and their scale. Where tiles share a
-/// scale it takes the largest of their maxima; for them it runs before, with only_maxima.
-template <class T, int D, int Bc, bool only_maxima>
-__global__ void __launch_bounds__(quantisers(D, Bc), std::max(1, 640 / quantisers(D, Bc)))
+/// Each block quantises a tile of Q, K or V to e4m3, with its scale. Where tiles share a scale it
+/// takes the largest of their maxima; for them it runs before, with only_maxima.
+template <class T, int Dh, int Bc, bool only_maxima>
+__global__ void __launch_bounds__(quantisers(Dh, Bc), std::max(1, 640 / quantisers(Dh, Bc)))
     quantise(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<e4m3> Q8, Hbm<e4m3> K8,
              Hbm<e4m3> V8, Hbm<float> maxima, Hbm<float> scales, Quantisation how, Problem p) {
-  constexpr int kThreads = quantisers(D, Bc), kWarps = kThreads / 32;
+  constexpr int kThreads = quantisers(Dh, Bc), kWarps = kThreads / 32;
   SharedMemory smem;
   const auto of_warps = smem.take<float>("of_warps", kWarps);
   const ScaledTiles tiles = scaled_tiles(p, Bc);
@@ -143,9 +144,9 @@ __global__ void __launch_bounds__(quantisers(D, Bc), std::max(1, 640 / quantiser
 
   const auto rows_to_e4m3 = [&]<int R>(Hbm<const T> X, Hbm<e4m3> X8, int N) {
     // A thread has 8 columns of every kStep-th row.
-    constexpr int kStep = kThreads / (D / 8), n = (R + kStep - 1) / kStep;
+    constexpr int kStep = kThreads / (Dh / 8), n = (R + kStep - 1) / kStep;
     const int64_t first_row = int64_t{head} * N + tile * R;
-    const int rows = min(R, N - tile * R), row = thread / (D / 8), column = thread % (D / 8) * 8;
+    const int rows = min(R, N - tile * R), row = thread / (Dh / 8), column = thread % (Dh / 8) * 8;
     const auto source = X + ((first_row + row) * p.d + column);
     Chunk<T> chunks[n];
 #pragma unroll
@@ -155,17 +156,17 @@ __global__ void __launch_bounds__(quantisers(D, Bc), std::max(1, 640 / quantiser
 #pragma unroll
     for (int k = 0; k < n; ++k) {
       widen(x[k], chunks[k]);
-      if (how.hadamard) hadamard<D>(x[k], column);
+      if (how.hadamard) hadamard<Dh>(x[k], column);
       own = fmaxf(own, largest(x[k]));
     }
     if constexpr (only_maxima) return write_maximum(own);
     const float inverse = 1 / scale_of(own);
-    const auto target = X8 + ((first_row + row) * D + column);
+    const auto target = X8 + ((first_row + row) * Dh + column);
 #pragma unroll
     for (int k = 0; k < n; ++k)
-      if (row + k * kStep < rows) write_chunk(target + k * kStep * D, rounded(x[k], inverse));
+      if (row + k * kStep < rows) write_chunk(target + k * kStep * Dh, rounded(x[k], inverse));
   };
-  if (is_Q) return rows_to_e4m3.template operator()<kRows>(Q, Q8, p.N);
+  if (is_Q) return rows_to_e4m3.template operator()<kWarpgroupRows>(Q, Q8, p.N);
   if (!is_V) return rows_to_e4m3.template operator()<Bc>(K, K8, p.N_kv);
 
   // Of V a thread has 8 columns of 8 keys, those that become neighbours: as rows 8 lanes read 128
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(quantisers(D, Bc), std::max(1, 640 / quantiser
   }
   if constexpr (only_maxima) return write_maximum(own);
   const float inverse = 1 / scale_of(own);
-  const auto transposed = smem.take<e4m3>("transposed", transposed_row<Bc>(std::max(D, 64)));
+  const auto transposed = smem.take<e4m3>("transposed", transposed_row<Bc>(std::max(Dh, 64)));
 #pragma unroll
   for (int c = 0; c < 8; ++c) {
     float of_column[8];
@@ -214,16 +215,16 @@ __global__ void clear(Hbm<int> next) {
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
 /// Q, and whenever it is done with one, the next that nobody has.
-template <class T, int D, int kConsumers, int Bc, bool kTwoLevel>
+template <class T, int Dh, int kConsumers, int Bc, bool kTwoLevel>
 __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
               const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
               Hbm<const float> scales, Hbm<float> LSE, Hbm<int> next, int p_exponent, Problem p) {
-  using TileQ = SwizzledTile<e4m3, kRows, D>;
-  using TileK = SwizzledTile<e4m3, Bc, D>;
-  using TileV = SwizzledTile<e4m3, D, Bc>;  // transposed
-  using TileO = SwizzledTile<T, kRows, D>;
-  constexpr int Br = kConsumers * kRows;
+  using TileQ = SwizzledTile<e4m3, kWarpgroupRows, Dh>;
+  using TileK = SwizzledTile<e4m3, Bc, Dh>;
+  using TileV = SwizzledTile<e4m3, Dh, Bc>;  // transposed
+  using TileO = SwizzledTile<T, kWarpgroupRows, Dh>;
+  constexpr int Br = kConsumers * kWarpgroupRows;
   const int tiles = ceil_div(p.N, Br), works = tiles * p.B * p.H;
   const ScaledTiles scaled = scaled_tiles(p, Bc);
   // Half as many blocks at once as in mma, so half as many heads: what a group requests from HBM at
@@ -237,7 +238,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   };
   // Tiles are laid from the last row up, since the last rows see the most keys. So a tile that some
   // consumers find empty, with rows before row 0, is the one with the fewest steps.
-  const int end = static_cast<int>(ceil_div(p.N, kRows)) * kRows;
+  const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
   const auto row_of = [&](const Work& w) { return end - (w.tile + 1) * Br; };
   // Tiles of K and V that rows [row, row + rows) see; one at least, all masked if need be.
   const auto steps_of = [&](int row, int rows) {
@@ -267,7 +268,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     // one the head is negative.
     const auto send = [&](const Work& w) {
       for (int consumer = 0; consumer < kConsumers; ++consumer) {
-        const int row = row_of(w) + consumer * kRows;
+        const int row = row_of(w) + consumer * kWarpgroupRows;
         Q.acquire();
         smem_work[Q.number()] = w;
         if (w.head < 0) {
@@ -275,7 +276,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
           continue;
         }
         if (row >= 0)
-          scale_Q[Q.number()] = scales[w.head * scaled.q + row / kRows];
+          scale_Q[Q.number()] = scales[w.head * scaled.q + row / kWarpgroupRows];
         else
           scale_Q[Q.number()] = 1.0f;
         Q.fill(map_Q, 0, row, w.head % p.H, w.head / p.H);
@@ -293,7 +294,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
         scale_KV[2 * K.number()] = of_K;
         scale_KV[2 * K.number() + 1] = logf(of_V) * kLog2e;
         K.fill(map_K, 0, step * Bc, head_kv, batch);
-        // Asked late, so that blocks end together, but before the next wait, which hides it.
+        // Fetched late for balance, but before the next wait, which hides the latency.
         if (step == steps - 1) index = gridDim.x + atomicAdd(next, 1);
         V.acquire();
         V.fill(map_V, step * Bc, 0, head_kv, batch);
@@ -317,12 +318,12 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
 
   Accumulator<16, Bc> S;
   Operand<e4m3, 16, Bc> P;
-  Operand<e4m3, 16, D> Q_rows;                // if it is kept in registers
-  Accumulator<16, D> O_sum;                   // of two levels: the second
-  constexpr int kPart = part_columns(D, Bc);  // columns of the first at a time
+  Operand<e4m3, 16, Dh> Q_rows;                // if it is kept in registers
+  Accumulator<16, Dh> O_sum;                   // of two levels: the second
+  constexpr int kPart = part_columns(Dh, Bc);  // columns of the first at a time
   Accumulator<16, kPart> tile_sum;
   const auto start_scores = [&] {  // S = Q·Kᵀ
-    if constexpr (q_in_registers(D, Bc, kTwoLevel)) {
+    if constexpr (q_in_registers(Dh, Bc, kTwoLevel)) {
       wgmma_fence(S, Q_rows);
       wgmma_ABt(S, Q_rows, K.tile(), 0);
     } else {
@@ -347,7 +348,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   const auto finish_output = [&] {
     if constexpr (kTwoLevel) {
 #pragma unroll
-      for (int column = 0; column < D; column += kPart) {
+      for (int column = 0; column < Dh; column += kPart) {
         if (column > 0) start_part(column);
         wgmma_wait<0>(tile_sum, P);
         add_columns(O_sum, column, tile_sum);
@@ -362,11 +363,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     const Work w = smem_work[Q.number()];
     if (w.head < 0) break;
     const int batch = w.head / p.H, head = w.head % p.H;
-    const int tile_row = row_of(w) + consumer * kRows, row = tile_row + warp_row;
-    const int my_steps = steps_of(tile_row, kRows), steps = steps_of(row_of(w), Br);
+    const int tile_row = row_of(w) + consumer * kWarpgroupRows, row = tile_row + warp_row;
+    const int my_steps = steps_of(tile_row, kWarpgroupRows), steps = steps_of(row_of(w), Br);
     const float c_Q = p.scale * kLog2e * scale_Q[Q.number()];  // exp(scale·s) = 2^(c·s)
     __syncwarp();
-    if constexpr (q_in_registers(D, Bc, kTwoLevel)) {
+    if constexpr (q_in_registers(Dh, Bc, kTwoLevel)) {
       load(Q_rows, Q.tile(), warp_row);
       Q.release();
     }
@@ -424,7 +425,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       if (raised) mul_rows(O_sum, alpha);
       P = as_permuted_operand<e4m3>(S);
     }
-    if constexpr (!q_in_registers(D, Bc, kTwoLevel)) Q.release();
+    if constexpr (!q_in_registers(Dh, Bc, kTwoLevel)) Q.release();
     start_output();
     finish_output();
     for (int step = my_steps; step < steps; ++step) {  // keys for the other consumers alone
@@ -458,11 +459,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .stages = kStages};
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .stages = kStages};
   choose_tile(plan, kTiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
-  plan.warps = 4 * (1 + plan.block_q / kRows);
+              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
+  plan.warps = 4 * (1 + plan.block_q / kWarpgroupRows);
   plan.settings = choose_settings(kSettings, request.settings);
   const auto on = [&](const char* name) { return plan.settings.at(name) == "on"; };
   using enum Quantisation::Scope;
@@ -470,7 +471,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   plan.quantisation = {.scope = scope == "tile"   ? tile
                                 : scope == "head" ? head
                                                   : tensor,
-                       .tile_q = kRows,
+                       .tile_q = kWarpgroupRows,
                        .tile_kv = plan.block_kv,
                        .hadamard = on("hadamard"),
                        .p_exponent = on("p_scale") ? kPExponent : 0,
@@ -478,8 +479,8 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
                        .two_level = on("two_level")};
   const int64_t heads = int64_t{p.B} * p.H, heads_kv = int64_t{p.B} * p.Hk;
   const int64_t scale_bytes = 4 * scaled_tiles(p, plan.block_kv).all;
-  plan.workspace = {{"Q8", heads * p.N * D},
-                    {"K8", heads_kv * p.N_kv * D},
+  plan.workspace = {{"Q8", heads * p.N * Dh},
+                    {"K8", heads_kv * p.N_kv * Dh},
                     {"V8", heads_kv * p.d * padded_keys(p.N_kv)},
                     {"scales", scale_bytes},
                     {"next", 4}};
@@ -487,47 +488,49 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   return plan;
 }
 
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const Quantisation& how = *plan.quantisation;
   const bool shared = how.scope != Quantisation::Scope::tile;
   const auto quantise_by = [&](const char* name, auto kernel) {
-    launch(name, kernel, dim3(scaled_tiles(p, Bc).all), dim3(quantisers(D, Bc)),
-           kQuantiseBytes<D, Bc>, hbm<const T>(a["Q"]), hbm<const T>(a["K"]), hbm<const T>(a["V"]),
+    launch(name, kernel, dim3(scaled_tiles(p, Bc).all), dim3(quantisers(Dh, Bc)),
+           kQuantiseBytes<Dh, Bc>, hbm<const T>(a["Q"]), hbm<const T>(a["K"]), hbm<const T>(a["V"]),
            hbm<e4m3>(a["Q8"]), hbm<e4m3>(a["K8"]), hbm<e4m3>(a["V8"]),
            hbm<float>(a[shared ? "maxima" : "scales"]), hbm<float>(a["scales"]), how, p);
   };
-  if (shared) quantise_by("maxima", quantise<T, D, Bc, true>);
-  quantise_by("quantise", quantise<T, D, Bc, false>);
+  if (shared) quantise_by("maxima", quantise<T, Dh, Bc, true>);
+  quantise_by("quantise", quantise<T, Dh, Bc, false>);
 
-  constexpr int kConsumers = Br / kRows;
+  constexpr int kConsumers = Br / kWarpgroupRows;
   const auto map_of_rows = [&](const char* name, int rows, int heads, int box_rows) {
-    return tensor_map<e4m3>(a[name], D, rows, heads, p.B, box_rows,
-                            SwizzledTile<e4m3, kRows, D>::kPanelBytes);
+    return tensor_map<e4m3>(a[name], Dh, rows, heads, p.B, box_rows,
+                            SwizzledTile<e4m3, kWarpgroupRows, Dh>::kPanelBytes);
   };
   const auto next = hbm<int>(a["next"]);
   launch("clear", clear, dim3(1), dim3(1), 0, next);
   const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
   launch("attention",
-         how.two_level ? attention<T, D, kConsumers, Bc, true>
-                       : attention<T, D, kConsumers, Bc, false>,
+         how.two_level ? attention<T, Dh, kConsumers, Bc, true>
+                       : attention<T, Dh, kConsumers, Bc, false>,
          dim3(std::min<int64_t>(works, multiprocessors())), dim3(kWarpgroup * (1 + kConsumers)),
-         plan.smem_bytes, map_of_rows("Q8", p.N, p.H, kRows), map_of_rows("K8", p.N_kv, p.Hk, Bc),
-         tensor_map<e4m3>(a["V8"], padded_keys(p.N_kv), p.d, p.Hk, p.B, D,
-                          SwizzledTile<e4m3, D, Bc>::kPanelBytes),
-         tensor_map<T>(a["O"], p.d, p.N, p.H, p.B, kRows), hbm<const float>(a["scales"]),
+         plan.smem_bytes, map_of_rows("Q8", p.N, p.H, kWarpgroupRows),
+         map_of_rows("K8", p.N_kv, p.Hk, Bc),
+         tensor_map<e4m3>(a["V8"], padded_keys(p.N_kv), p.d, p.Hk, p.B, Dh,
+                          SwizzledTile<e4m3, Dh, Bc>::kPanelBytes),
+         tensor_map<T>(a["O"], p.d, p.N, p.H, p.B, kWarpgroupRows), hbm<const float>(a["scales"]),
          hbm<float>(a["LSE"]), next, how.p_exponent, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(
-      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
+  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+  });
 }
 
 /// Requested bytes: quantise reads everything once, and what it writes every tile of Q reads: whole
 /// tiles of K and V as far as its last row sees, and one at least.
 Traffic traffic(const Problem& p, const Plan& plan) {
-  const int64_t heads = int64_t{p.B} * p.H, heads_kv = int64_t{p.B} * p.Hk, D = plan.head_dim;
+  const int64_t heads = int64_t{p.B} * p.H, heads_kv = int64_t{p.B} * p.Hk, Dh = plan.head_dim;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
   const int64_t kv = heads_kv * p.N_kv * p.d * kIoBytes;
   const int64_t pitch = padded_keys(p.N_kv);
@@ -546,13 +549,13 @@ Traffic traffic(const Problem& p, const Plan& plan) {
                       {"K", kv, 0},
                       {"V", kv, 0},
                       {"maxima", maxima, 0},
-                      {"Q8", 0, heads * p.N * D},
-                      {"K8", 0, heads_kv * p.N_kv * D},
+                      {"Q8", 0, heads * p.N * Dh},
+                      {"K8", 0, heads_kv * p.N_kv * Dh},
                       {"V8", 0, heads_kv * p.d * pitch},
                       {"scales", 0, 4 * tiles.all}}});
 
   int64_t rows = 0, columns = 0, all_steps = 0;  // of K8 and V8 that the tiles of a head read
-  for (int64_t row = ceil_div(p.N, kRows) * kRows; row > 0; row -= plan.block_q) {
+  for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= plan.block_q) {
     const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
     const int64_t steps = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
     rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);
@@ -563,8 +566,8 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t asked = 4 * heads * ceil_div(p.N, plan.block_q);
   traffic.push_back({"clear", {{"next", 0, 4}}});
   traffic.push_back({"attention",
-                     {{"Q8", heads * p.N * D, 0},
-                      {"K8", heads * rows * D, 0},
+                     {{"Q8", heads * p.N * Dh, 0},
+                      {"K8", heads * rows * Dh, 0},
                       {"V8", heads * columns * p.d, 0},
                       {"scales", 4 * heads * (tiles.q + 2 * all_steps), 0},
                       {"O", 0, q},

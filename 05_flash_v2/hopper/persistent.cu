@@ -11,9 +11,9 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `ping_pong`: as many blocks as there are SMs, each taking every so many-th tile of Q. The
-// next tile of Q is fetched, and O of the last one stored, while this one is worked on: a ring of
-// two stages of Q, through which O leaves.
+// Since `ping_pong`: one block per SM; block b takes tiles b, b + gridDim.x, … of Q. The next tile
+// of Q is fetched, and O of the last one stored, while this one is worked on: a ring of two stages
+// of Q, through which O leaves.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -25,21 +25,21 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup
-constexpr int kStages = 2;  // of Q, of K and of V
+constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
+constexpr int kStages = 2;          // of Q, of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 // Named barriers: each consumer's own, and its turn at the tensor cores.
 constexpr int kOwn = 1, kTurn = 4;
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
+/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 32}};
 /// Registers of a thread of a consumer; the producer's keep 32 or 40.
 constexpr int registers(int consumers) {
   return consumers == 3 ? 160 : 232;
 }
-int64_t smem_bytes(int D, int Br, int Bc) {
-  const int columns = std::max(D, 64);  // of a tile, whose panels have 64
-  const int consumers = Br / kRows;
+int64_t smem_bytes(int Dh, int Br, int Bc) {
+  const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
+  const int consumers = Br / kWarpgroupRows;
   return shared_bytes<fp16>(kStages * Br * columns) +
          2 * shared_bytes<fp16>(kStages * Bc * columns) + shared_bytes<Work>(kStages * consumers) +
          2 * shared_bytes<Mbarrier>(kStages * consumers) + 4 * shared_bytes<Mbarrier>(kStages);
@@ -47,14 +47,14 @@ int64_t smem_bytes(int D, int Br, int Bc) {
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes every
 /// gridDim.x-th tile of Q.
-template <class T, int D, int kConsumers, int Bc>
+template <class T, int Dh, int kConsumers, int Bc>
 __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
               const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
               Hbm<float> LSE, Problem p) {
-  using TileQ = SwizzledTile<T, kRows, D>;
-  using TileKV = SwizzledTile<T, Bc, D>;
-  constexpr int Br = kConsumers * kRows;
+  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  constexpr int Br = kConsumers * kWarpgroupRows;
   const int tiles = ceil_div(p.N, Br), works = tiles * p.B * p.H;
   const auto work = [&](int index) {
     return longest_first(index, {.heads = p.B * p.H,
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
         Q.free[Q.number()].wait(Q.at.round);  // from the start, not before its consumer says so
         smem_work[Q.number()] = w;
         if (w.head >= 0)
-          Q.fill(map_Q, 0, row_of(w) + consumer * kRows, w.head % p.H, w.head / p.H);
+          Q.fill(map_Q, 0, row_of(w) + consumer * kWarpgroupRows, w.head % p.H, w.head / p.H);
         else
           Q.fill_with_nothing();
       }
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
-  Accumulator<16, D> O_sum;
+  Accumulator<16, Dh> O_sum;
   const auto start_scores = [&] {  // S = Q·Kᵀ
     wgmma_fence(S);
     wgmma_ABt(S, Q.tile(), 0, K.tile(), 0);
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     const Work w = smem_work[Q.number()];
     if (w.head < 0) break;
     const int batch = w.head / p.H, head = w.head % p.H;
-    const int tile_row = row_of(w) + consumer * kRows, row = tile_row + warp_row;
+    const int tile_row = row_of(w) + consumer * kWarpgroupRows, row = tile_row + warp_row;
     const int steps = steps_of(w);
 
     // m is kept in units of ln 2, like the exponents of 2^(c·s).
@@ -215,30 +215,31 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .stages = kStages};
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .stages = kStages};
   choose_tile(plan, kTiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
-  plan.warps = 4 * (1 + plan.block_q / kRows);
+              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
+  plan.warps = 4 * (1 + plan.block_q / kWarpgroupRows);
   return plan;
 }
 
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto map = [&](const char* name, int rows, int heads, int box_rows) {
     return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
   };
-  constexpr int kConsumers = Br / kRows;
+  constexpr int kConsumers = Br / kWarpgroupRows;
   const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
-  launch("attention", attention<T, D, kConsumers, Bc>,
+  launch("attention", attention<T, Dh, kConsumers, Bc>,
          dim3(std::min<int64_t>(works, multiprocessors())), dim3(kWarpgroup * (1 + kConsumers)),
-         plan.smem_bytes, map("Q", p.N, p.H, kRows), map("K", p.N_kv, p.Hk, Bc),
-         map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kRows), hbm<float>(a["LSE"]), p);
+         plan.smem_bytes, map("Q", p.N, p.H, kWarpgroupRows), map("K", p.N_kv, p.Hk, Bc),
+         map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kWarpgroupRows), hbm<float>(a["LSE"]), p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(
-      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
+  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+  });
 }
 
 /// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees,

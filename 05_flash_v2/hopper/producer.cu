@@ -26,35 +26,35 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup
-constexpr int kStages = 2;  // of K and of V
+constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
+constexpr int kStages = 2;          // of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 // Named barriers: each consumer's own.
 constexpr int kOwn = 1;
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
+/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 32}};
 /// Registers of a thread of a consumer; the producer's keep 32 or 40.
 constexpr int registers(int consumers) {
   return consumers == 3 ? 160 : 232;
 }
 
-int64_t smem_bytes(int D, int Br, int Bc) {
-  const int columns = std::max(D, 64);  // of a tile, whose panels have 64
-  const int consumers = Br / kRows;
+int64_t smem_bytes(int Dh, int Br, int Bc) {
+  const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
+  const int consumers = Br / kWarpgroupRows;
   return shared_bytes<fp16>(Br * columns) + 2 * shared_bytes<fp16>(kStages * Bc * columns) +
          2 * shared_bytes<Mbarrier>(consumers) + 4 * shared_bytes<Mbarrier>(kStages);
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
-template <class T, int D, int kConsumers, int Bc>
+template <class T, int Dh, int kConsumers, int Bc>
 __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
               const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
               Hbm<float> LSE, Problem p) {
-  using TileQ = SwizzledTile<T, kRows, D>;
-  using TileKV = SwizzledTile<T, Bc, D>;
-  constexpr int Br = kConsumers * kRows;
+  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  constexpr int Br = kConsumers * kWarpgroupRows;
   const int tiles = ceil_div(p.N, Br);
   const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
                                                      .tiles = tiles,
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     setmaxnreg_dec<kConsumers == 3 ? 32 : 40>();
     if (threadIdx.x != 0) return;
     for (int consumer = 0; consumer < kConsumers; ++consumer)
-      Q.fill(map_Q, 0, block_row + consumer * kRows, head, batch);
+      Q.fill(map_Q, 0, block_row + consumer * kWarpgroupRows, head, batch);
     for (int step = 0; step < steps; ++step) {
       K.acquire();
       K.fill(map_K, 0, step * Bc, head_kv, batch);
@@ -91,14 +91,14 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
 
   setmaxnreg_inc<registers(kConsumers)>();  // a consumer
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
-  const int tile_row = block_row + consumer * kRows, row = tile_row + warp_row;
+  const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_row;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
   Q.share = consumer;
 
   // m is kept in units of ln 2, like the exponents of 2^(c·s).
   auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0);
-  Accumulator<16, D> O_sum;
+  Accumulator<16, Dh> O_sum;
   Q.wait();
   for (int step = 0; step < steps; ++step) {
     const int key = step * Bc;
@@ -147,29 +147,30 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .stages = kStages};
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .stages = kStages};
   choose_tile(plan, kTiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
-  plan.warps = 4 * (1 + plan.block_q / kRows);
+              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
+  plan.warps = 4 * (1 + plan.block_q / kWarpgroupRows);
   return plan;
 }
 
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto map = [&](const char* name, int rows, int heads, int box_rows) {
     return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
   };
-  constexpr int kConsumers = Br / kRows;
-  launch("attention", attention<T, D, kConsumers, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
-         dim3(kWarpgroup * (1 + kConsumers)), plan.smem_bytes, map("Q", p.N, p.H, kRows),
-         map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kRows),
+  constexpr int kConsumers = Br / kWarpgroupRows;
+  launch("attention", attention<T, Dh, kConsumers, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
+         dim3(kWarpgroup * (1 + kConsumers)), plan.smem_bytes, map("Q", p.N, p.H, kWarpgroupRows),
+         map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kWarpgroupRows),
          hbm<float>(a["LSE"]), p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(
-      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
+  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+  });
 }
 
 /// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees,

@@ -15,10 +15,10 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `lazy`: where there is room, at d = 128, a consumer keeps Q in registers, so that S = Q·Kᵀ
-// reads K alone from shared memory. Under the mask a consumer whose rows see fewer keys than the
-// block's last row steps aside; tiles of Q are laid from the last row up, so that the one that is
-// partly empty has the fewest keys; and heads come in smaller groups, for HBM's sake. Blocks start
-// while the counter is still being cleared.
+// reads K alone from shared memory. Under the mask a consumer skips tiles of keys that its rows
+// cannot see; tiles of Q are laid from the last row up, so that the one that is partly empty has
+// the fewest keys; and heads come in smaller groups, whose K and V stay in L2. Blocks start while
+// the counter is still being cleared.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -30,8 +30,8 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRows = 64;   // rows of Q of a consumer, which is a warpgroup
-constexpr int kStages = 2;  // of Q, of K and of V
+constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
+constexpr int kStages = 2;          // of Q, of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 // The warp's rows keep their m while no P is above 2^kSlack: O and LSE are the same with any m, if
 // P and the sums fit their types.
@@ -39,20 +39,20 @@ constexpr float kSlack = 8;
 // Named barriers: each consumer's own, and its turn at the tensor cores.
 constexpr int kOwn = 1, kTurn = 4;
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kRows of the Br rows.
+/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 32}};
 /// Whether a consumer keeps Q in registers: then each product S = Q·Kᵀ reads K alone from shared
 /// memory. Elsewhere there are not enough of them.
-constexpr bool q_in_registers(int D) {
-  return D == 128;
+constexpr bool q_in_registers(int Dh) {
+  return Dh == 128;
 }
 /// Registers of a thread of a consumer; the producer's keep 32 or 40.
 constexpr int registers(int consumers) {
   return consumers == 3 ? 160 : 232;
 }
-int64_t smem_bytes(int D, int Br, int Bc) {
-  const int columns = std::max(D, 64);  // of a tile, whose panels have 64
-  const int consumers = Br / kRows;
+int64_t smem_bytes(int Dh, int Br, int Bc) {
+  const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
+  const int consumers = Br / kWarpgroupRows;
   return shared_bytes<fp16>(kStages * Br * columns) +
          2 * shared_bytes<fp16>(kStages * Bc * columns) + shared_bytes<Work>(kStages * consumers) +
          2 * shared_bytes<Mbarrier>(kStages * consumers) + 4 * shared_bytes<Mbarrier>(kStages);
@@ -67,14 +67,14 @@ __global__ void clear(Hbm<int> next) {
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
 /// Q, and whenever it is done with one, the next that nobody has.
-template <class T, int D, int kConsumers, int Bc>
+template <class T, int Dh, int kConsumers, int Bc>
 __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
               const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
               Hbm<float> LSE, Hbm<int> next, Problem p) {
-  using TileQ = SwizzledTile<T, kRows, D>;
-  using TileKV = SwizzledTile<T, Bc, D>;
-  constexpr int Br = kConsumers * kRows;
+  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  constexpr int Br = kConsumers * kWarpgroupRows;
   const int tiles = ceil_div(p.N, Br), works = tiles * p.B * p.H;
   // Half as many blocks at once as in mma, so half as many heads: what a group requests from HBM at
   // its start comes in smaller bursts.
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   };
   // Tiles are laid from the last row up, since the last rows see the most keys. So a tile that some
   // consumers find empty, with rows before row 0, is the one with the fewest steps.
-  const int end = static_cast<int>(ceil_div(p.N, kRows)) * kRows;
+  const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
   const auto row_of = [&](const Work& w) { return end - (w.tile + 1) * Br; };
   // Tiles of K and V that rows [row, row + rows) see; one at least, all masked if need be.
   const auto steps_of = [&](int row, int rows) {
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
         Q.free[Q.number()].wait(Q.at.round);  // from the start, not before its consumer says so
         smem_work[Q.number()] = w;
         if (w.head >= 0)
-          Q.fill(map_Q, 0, row_of(w) + consumer * kRows, w.head % p.H, w.head / p.H);
+          Q.fill(map_Q, 0, row_of(w) + consumer * kWarpgroupRows, w.head % p.H, w.head / p.H);
         else
           Q.fill_with_nothing();
       }
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       for (int step = 0; step < steps; ++step) {
         K.acquire();
         K.fill(map_K, 0, step * Bc, head_kv, batch);
-        // Asked late, so that blocks end together, but before the next wait, which hides it.
+        // Fetched late for balance, but before the next wait, which hides the latency.
         if (step == steps - 1) {
           wait_for_kernel_before();  // which makes next 0
           index = gridDim.x + atomicAdd(next, 1);
@@ -156,10 +156,10 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
-  Accumulator<16, D> O_sum;
-  Operand<T, 16, D> Q_rows;        // if it is kept in registers
+  Accumulator<16, Dh> O_sum;
+  Operand<T, 16, Dh> Q_rows;       // if it is kept in registers
   const auto start_scores = [&] {  // S = Q·Kᵀ
-    if constexpr (q_in_registers(D)) {
+    if constexpr (q_in_registers(Dh)) {
       wgmma_fence(S, Q_rows);
       wgmma_ABt(S, Q_rows, K.tile(), 0);
     } else {
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     Q.wait();
     const Work w = smem_work[Q.number()];
     if (w.head < 0) break;
-    const int tile_row = row_of(w) + consumer * kRows, row = tile_row + warp_row;
+    const int tile_row = row_of(w) + consumer * kWarpgroupRows, row = tile_row + warp_row;
     if (tile_row < 0) {  // its rows would all lie before row 0
       free_last_stage();
       step_aside(steps_of(row_of(w), Br));
@@ -225,12 +225,12 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       return raised;
     };
 
-    if constexpr (q_in_registers(D)) load(Q_rows, Q.tile(), warp_row);
+    if constexpr (q_in_registers(Dh)) load(Q_rows, Q.tile(), warp_row);
     K.wait();
     begin_turn();
     start_scores();
     end_turn();
-    const int my_steps = steps_of(tile_row, kRows);  // worked out while S is
+    const int my_steps = steps_of(tile_row, kWarpgroupRows);  // worked out while S is
     wgmma_wait<0>(S);
     K.release();
     softmax(0);
@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     l = sum_over_lanes(l);
     mul_rows(O_sum, inverse_or_zero(l));
     // Through this stage of Q, from where TMA takes it.
-    if constexpr (q_in_registers(D))  // no registers are left for stmatrix's places
+    if constexpr (q_in_registers(Dh))  // no registers are left for stmatrix's places
       write(Q.tile(), O_sum, warp_row);
     else
       write_matrices(Q.tile(), as_operand<T>(O_sum), warp_row);
@@ -279,34 +279,36 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .stages = kStages};
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .stages = kStages};
   choose_tile(plan, kTiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
-  plan.warps = 4 * (1 + plan.block_q / kRows);
+              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
+  plan.warps = 4 * (1 + plan.block_q / kWarpgroupRows);
   plan.workspace = {{"next", 4}};
   return plan;
 }
 
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto map = [&](const char* name, int rows, int heads, int box_rows) {
     return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
   };
-  constexpr int kConsumers = Br / kRows;
+  constexpr int kConsumers = Br / kWarpgroupRows;
   const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
   const auto next = hbm<int>(a["next"]);
   launch("clear", clear, dim3(1), dim3(1), 0, next);
-  launch<Start::early>(
-      "attention", attention<T, D, kConsumers, Bc>,
-      dim3(std::min<int64_t>(works, multiprocessors())), dim3(kWarpgroup * (1 + kConsumers)),
-      plan.smem_bytes, map("Q", p.N, p.H, kRows), map("K", p.N_kv, p.Hk, Bc),
-      map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kRows), hbm<float>(a["LSE"]), next, p);
+  launch<Start::early>("attention", attention<T, Dh, kConsumers, Bc>,
+                       dim3(std::min<int64_t>(works, multiprocessors())),
+                       dim3(kWarpgroup * (1 + kConsumers)), plan.smem_bytes,
+                       map("Q", p.N, p.H, kWarpgroupRows), map("K", p.N_kv, p.Hk, Bc),
+                       map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kWarpgroupRows),
+                       hbm<float>(a["LSE"]), next, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(
-      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
+  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+  });
 }
 
 /// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees,
@@ -315,7 +317,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
   int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
-  for (int64_t row = ceil_div(p.N, kRows) * kRows; row > 0; row -= plan.block_q) {
+  for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= plan.block_q) {
     const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
     const int64_t steps = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
     rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);

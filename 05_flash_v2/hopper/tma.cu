@@ -24,30 +24,30 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRows = 64;  // rows of Q of a warpgroup
+constexpr int kWarpgroupRows = 64;  // rows of Q of a warpgroup
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 // Named barriers: each warpgroup's own.
 constexpr int kOwn = 1;
 
-/// Compiled tiles: heads up to …, Br, Bc. Each warpgroup has kRows of the Br rows.
+/// Compiled tiles: heads up to …, Br, Bc. Each warpgroup has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{128, 128, 64}, {256, 128, 32}};
 
-int64_t smem_bytes(int D, int Br, int Bc) {
-  const int columns = std::max(D, 64);  // of a tile, whose panels have 64
-  const int warpgroups = Br / kRows;
+int64_t smem_bytes(int Dh, int Br, int Bc) {
+  const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
+  const int warpgroups = Br / kWarpgroupRows;
   return shared_bytes<fp16>(Br * columns) + 2 * shared_bytes<fp16>(Bc * columns) +
          shared_bytes<Mbarrier>(warpgroups) + 2 * shared_bytes<Mbarrier>(1);
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
-template <class T, int D, int kWarpgroups, int Bc>
-__global__ void __launch_bounds__(kWarpgroup* kWarpgroups, D <= 128 ? 2 : 1)
+template <class T, int Dh, int kWarpgroups, int Bc>
+__global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
               const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
               Hbm<float> LSE, Problem p) {
-  using TileQ = SwizzledTile<T, kRows, D>;
-  using TileKV = SwizzledTile<T, Bc, D>;
-  constexpr int Br = kWarpgroups * kRows;
+  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  constexpr int Br = kWarpgroups * kWarpgroupRows;
   const int tiles = ceil_div(p.N, Br);
   const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
                                                      .tiles = tiles,
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, D <= 128 ? 2 : 1)
                                                      .uneven = p.causal});
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
   const int warpgroup = warpgroup_id(), warp_row = warp_id() % 4 * 16;
-  const int tile_row = block_row + warpgroup * kRows, row = tile_row + warp_row;
+  const int tile_row = block_row + warpgroup * kWarpgroupRows, row = tile_row + warp_row;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
   const int batch = bh / p.H, head = bh % p.H, head_kv = head * p.Hk / p.H;
   const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, D <= 128 ? 2 : 1)
 
   // m is kept in units of ln 2, like the exponents of 2^(c·s).
   auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0);
-  Accumulator<16, D> O_sum;
+  Accumulator<16, Dh> O_sum;
   Q_full[warpgroup].wait(0);
   for (int step = 0; step < steps; ++step) {
     const int key = step * Bc;
@@ -142,29 +142,30 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, D <= 128 ? 2 : 1)
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .stages = 1};
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .stages = 1};
   choose_tile(plan, kTiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
-  plan.warps = 4 * (plan.block_q / kRows);
+              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
+  plan.warps = 4 * (plan.block_q / kWarpgroupRows);
   return plan;
 }
 
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto map = [&](const char* name, int rows, int heads, int box_rows) {
     return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
   };
-  constexpr int kWarpgroups = Br / kRows;
-  launch("attention", attention<T, D, kWarpgroups, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
-         dim3(kWarpgroup * kWarpgroups), plan.smem_bytes, map("Q", p.N, p.H, kRows),
-         map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kRows),
+  constexpr int kWarpgroups = Br / kWarpgroupRows;
+  launch("attention", attention<T, Dh, kWarpgroups, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
+         dim3(kWarpgroup * kWarpgroups), plan.smem_bytes, map("Q", p.N, p.H, kWarpgroupRows),
+         map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kWarpgroupRows),
          hbm<float>(a["LSE"]), p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(
-      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
+  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+  });
 }
 
 /// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees,

@@ -24,26 +24,26 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRows = 64;  // rows of Q of a warpgroup
+constexpr int kWarpgroupRows = 64;  // rows of Q of a warpgroup
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 // Named barriers: each warpgroup's own.
 constexpr int kOwn = 1;
 
-/// Compiled tiles: heads up to …, Br, Bc. Each warpgroup has kRows of the Br rows.
+/// Compiled tiles: heads up to …, Br, Bc. Each warpgroup has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{128, 128, 64}, {256, 128, 32}};
 
-int64_t smem_bytes(int D, int Br, int Bc) {
-  const int columns = std::max(D, 64);  // of a tile, whose panels have 64
+int64_t smem_bytes(int Dh, int Br, int Bc) {
+  const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
   return shared_bytes<fp16>(Br * columns) + 2 * shared_bytes<fp16>(Bc * columns);
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
-template <class T, int D, int kWarpgroups, int Bc>
-__global__ void __launch_bounds__(kWarpgroup* kWarpgroups, D <= 128 ? 2 : 1)
+template <class T, int Dh, int kWarpgroups, int Bc>
+__global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
-  using TileQ = SwizzledTile<T, kRows, D>;
-  using TileKV = SwizzledTile<T, Bc, D>;
-  constexpr int Br = kWarpgroups * kRows, kThreads = kWarpgroups * kWarpgroup;
+  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  constexpr int Br = kWarpgroups * kWarpgroupRows, kThreads = kWarpgroups * kWarpgroup;
   const int tiles = ceil_div(p.N, Br);
   const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
                                                      .tiles = tiles,
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, D <= 128 ? 2 : 1)
                                                      .uneven = p.causal});
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
   const int warpgroup = warpgroup_id(), warp_row = warp_id() % 4 * 16;
-  const int tile_row = block_row + warpgroup * kRows, row = tile_row + warp_row;
+  const int tile_row = block_row + warpgroup * kWarpgroupRows, row = tile_row + warp_row;
   const int thread = threadIdx.x;
   const auto Q_tile = Q + (p.q_row(bh) + tile_row) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, D <= 128 ? 2 : 1)
 
   // m is kept in units of ln 2, like the exponents of 2^(c·s).
   auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0);
-  Accumulator<16, D> O_sum;
+  Accumulator<16, Dh> O_sum;
   for (int key = 0; key < keys; key += Bc) {
     cp_async_wait<0>();
     fence_proxy_async();
@@ -125,27 +125,28 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, D <= 128 ? 2 : 1)
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .stages = 1};
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .stages = 1};
   choose_tile(plan, kTiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(D, Br, Bc); });
-  plan.warps = 4 * (plan.block_q / kRows);
+              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
+  plan.warps = 4 * (plan.block_q / kWarpgroupRows);
   return plan;
 }
 
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<T>(a["O"]);
   const auto LSE = hbm<float>(a["LSE"]);
-  constexpr int kWarpgroups = Br / kRows;
-  launch("attention", attention<T, D, kWarpgroups, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
+  constexpr int kWarpgroups = Br / kWarpgroupRows;
+  launch("attention", attention<T, Dh, kWarpgroups, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
          dim3(kWarpgroup * kWarpgroups), plan.smem_bytes, Q, K, V, O, LSE, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(
-      p, plan, [&]<class T, int D, int Br, int Bc>() { launch_forward<T, D, Br, Bc>(p, plan, a); });
+  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+  });
 }
 
 /// Requested bytes: every tile of Q reads K and V as far as its last row sees.

@@ -23,25 +23,25 @@ constexpr float kLog2e = 1.44269504f;
 constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}, {256, 64, 64}};
 
 constexpr int kConsumersBackward = 2;  // warpgroups that multiply
-constexpr int kKeys = 64;              // of a consumer
+constexpr int kWarpgroupKeys = 64;     // of a consumer
 /// Stages of copies of dO and of Q; at d = 256 there is room for one. Of Q one more where dK, its
 /// last use, ends in the next step.
-constexpr int backward_stages(int D) {
-  return D == 256 ? 1 : 2;
+constexpr int backward_stages(int Dh) {
+  return Dh == 256 ? 1 : 2;
 }
-constexpr int backward_stages_Q(int D) {
-  return D == 128 ? 3 : backward_stages(D);
+constexpr int backward_stages_Q(int Dh) {
+  return Dh == 128 ? 3 : backward_stages(Dh);
 }
 constexpr int kStages_dS = 2;
 /// Registers of a thread of a consumer, and of the producer.
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 constexpr int kAll = 1;  // the named barrier of all consumers
 
-int64_t backward_smem_bytes(int D, int Br, int Bc) {
-  const int columns = std::max(D, 64);  // a tile has 64 at least
+int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
+  const int columns = std::max(Dh, 64);  // a tile has 64 at least
   int64_t bytes = 2 * shared_bytes<fp16>(Bc * columns) + shared_bytes<fp16>(kStages_dS * Bc * Br) +
-                  shared_bytes<float>(Br * D) + shared_bytes<Mbarrier>(1);
-  for (const int stages : {backward_stages_Q(D), backward_stages(D)})
+                  shared_bytes<float>(Br * Dh) + shared_bytes<Mbarrier>(1);
+  for (const int stages : {backward_stages_Q(Dh), backward_stages(Dh)})
     bytes += shared_bytes<fp16>(stages * Br * columns) + shared_bytes<float>(stages * Br) +
              2 * shared_bytes<Mbarrier>(stages);
   return bytes;
@@ -50,10 +50,10 @@ int64_t backward_smem_bytes(int D, int Br, int Bc) {
 /// A piece of a tile of dQ, 64 × kColumns, that a consumer makes at once: rows of the tile or,
 /// where it has but 64, columns. In dQ_sum the tile is kept as the sums lie in registers, all of a
 /// warp together.
-template <int Br, int D>
+template <int Br, int Dh>
 struct PieceOf_dQ {
-  static constexpr int kColumns = Br == 64 ? 64 : D, kOfWarp = 16 * kColumns;  // elements
-  static constexpr int kCount = Br * D / (64 * kColumns), kOfConsumer = kCount / 2;
+  static constexpr int kColumns = Br == 64 ? 64 : Dh, kOfWarp = 16 * kColumns;  // elements
+  static constexpr int kCount = Br * Dh / (64 * kColumns), kOfConsumer = kCount / 2;
   int number;
   __device__ int row() const { return Br == 64 ? 0 : number * 64; }
   __device__ int column() const { return Br == 64 ? number * 64 : 0; }
@@ -68,12 +68,12 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 /// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
 /// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
 /// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that sees no
-/// key, whose LSE is −∞. D/8 lanes per row: those of a tile fill whole blocks.
-template <class T, int D>
+/// key, whose LSE is −∞. Dh/8 lanes per row: those of a tile fill whole blocks.
+template <class T, int Dh>
 __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                         Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum, int rows,
                         Problem p) {
-  constexpr int kLanes = D / 8;
+  constexpr int kLanes = Dh / 8;
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
@@ -81,7 +81,7 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
   const bool real = row < p.N;
   const float lse = real && column == 0 ? LSE[head * p.N + row] : -INFINITY;
   float sum = 0;
-  write_chunk(dQ_sum + (at * D + column), Chunk<float>{});
+  write_chunk(dQ_sum + (at * Dh + column), Chunk<float>{});
   if (real && column < p.d) {
     const int64_t from = (head * p.N + row) * p.d + column;
     const auto o = read_chunk(O + from), g = read_chunk(dO + from);
@@ -95,24 +95,24 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
 }
 
 /// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     key_gradients(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
                   const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
                   const __grid_constant__ TensorMap map_dK,
                   const __grid_constant__ TensorMap map_dV, Hbm<const float> minus_delta,
                   Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
-  using TileKV = SwizzledTile<T, Bc, D>;
-  using TileQ = SwizzledTile<T, Br, D>;
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  using TileQ = SwizzledTile<T, Br, Dh>;
   using TileS = SwizzledTile<T, Bc, Br>;
-  constexpr int kStages = backward_stages(D);
+  constexpr int kStages = backward_stages(Dh);
   // Of dK and dV a consumer makes the rows of its keys, or at d = 256, where it has no registers
   // for that, half the columns of all keys.
-  constexpr int kColumns_dK = D / (Bc / kKeys == 1 ? 2 : 1);
-  using Piece = PieceOf_dQ<Br, D>;
+  constexpr int kColumns_dK = Dh / (Bc / kWarpgroupKeys == 1 ? 2 : 1);
+  using Piece = PieceOf_dQ<Br, Dh>;
   // dK of a step runs under the next step's exponentials, where there are registers for its
   // operand.
-  constexpr bool kLate = D == 128;
+  constexpr bool kLate = Dh == 128;
   // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
   const auto [bh, tile] =
       longest_first(blockIdx.x, {.heads = p.B * p.Hk,
@@ -129,10 +129,10 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   SharedMemory smem;
   const TileKV tile_K{smem.take<T>("K", TileKV::kElements)};
   const TileKV tile_V{smem.take<T>("V", TileKV::kElements)};
-  StagesWithRows<TileQ, backward_stages_Q(D), Br> Q{smem, "Q"};
+  StagesWithRows<TileQ, backward_stages_Q(Dh), Br> Q{smem, "Q"};
   StagesWithRows<TileQ, kStages, Br> dO{smem, "dO"};
   const auto dS_stages = smem.take<T>("dS", kStages_dS * TileS::kElements);
-  const auto dQ_tile = smem.take<float>("dQ", Br * D);
+  const auto dQ_tile = smem.take<float>("dQ", Br * Dh);
   Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
   const auto KV_full = smem.take<Mbarrier>("KV_full", 1);
@@ -164,8 +164,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   setmaxnreg_inc<kConsumerRegisters>();  // a consumer
   const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
   const bool first_lane = lane_id() == 0;
-  const int consumer_key = Bc / kKeys == 1 ? 0 : consumer * kKeys;  // its first in the tile
-  const int column_dK = D - kColumns_dK ? consumer * kColumns_dK : 0;
+  const int consumer_key = Bc / kWarpgroupKeys == 1 ? 0 : consumer * kWarpgroupKeys;  // its first
+  const int column_dK = Dh > kColumns_dK ? consumer * kColumns_dK : 0;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
   // The first query that sees key i of the tile is first_seen + i.
   const int first_seen = p.causal ? key + p.N - p.N_kv : -Bc;
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   };
   const int steps = group * static_cast<int>(ceil_div(p.N - first_row, Br));
   int row = first_row;
-  auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + row) * D;
+  auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + row) * Dh;
   KV_full[0].wait(0);
   if (kStages > 1) {
     start_scores();
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     mul(dS, P);
     dS_operand = as_operand<T>(dS);
     const TileS tile_dS{dS_stages + step % kStages_dS * TileS::kElements};
-    if (Bc / kKeys > 1 || consumer == 0)
+    if (Bc / kWarpgroupKeys > 1 || consumer == 0)
       write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
     wgmma_AB(dV_sum, P_operand, dO.tile(), 1, column_dK);  // dV += Pᵀ·dO
@@ -271,10 +271,10 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     }
     Q.at.next();
     row += Br;
-    dQ_at = dQ_at + Br * D;
+    dQ_at = dQ_at + Br * Dh;
     if (row >= p.N) {  // the next head
       row = first_row;
-      dQ_at = dQ_at + first_row * D;
+      dQ_at = dQ_at + first_row * Dh;
     }
   }
   wgmma_wait<0>(dK_sum, dS_operand);
@@ -295,16 +295,16 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
 }
 
 /// dQ in the I/O type. grid: (pieces of tiles of dQ · B·H).
-template <class T, int D, int Br>
+template <class T, int Dh, int Br>
 __global__ void __launch_bounds__(kWarpgroup)
     convert(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
-  using Piece = PieceOf_dQ<Br, D>;
+  using Piece = PieceOf_dQ<Br, Dh>;
   const Piece piece{static_cast<int>(blockIdx.x) % Piece::kCount};
   const int64_t at =
       int64_t{blockIdx.x} / Piece::kCount * Br;  // its tile's first row of all heads'
   const int row = static_cast<int>(at % rows) + piece.row(), column = piece.column();
   Accumulator<16, Piece::kColumns> sum;
-  read_as_they_lie(sum, dQ_sum + (at * D + piece.at(warp_id())));
+  read_as_they_lie(sum, dQ_sum + (at * Dh + piece.at(warp_id())));
   for_each(sum, [&](int, int, float& x) { x *= p.scale; });
   SharedMemory smem;
   const SwizzledTile<T, 64, Piece::kColumns> tile{smem.take<T>("dQ", 64 * 64)};
@@ -315,17 +315,17 @@ __global__ void __launch_bounds__(kWarpgroup)
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .stages = backward_stages(D)};
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
-              [&](int Br, int Bc) { return backward_smem_bytes(D, Br, Bc); });
+              [&](int Br, int Bc) { return backward_smem_bytes(Dh, Br, Bc); });
   plan.warps = 4 * (1 + kConsumersBackward);
   const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
-  plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * D * 4}};
+  plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}};
   return plan;
 }
 
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
   const auto LSE = hbm<const float>(a["LSE"]);
@@ -337,20 +337,20 @@ void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const int tiles = static_cast<int>(ceil_div(p.N, Br)), rows = tiles * Br;
   const int64_t heads = int64_t{p.B} * p.H;
 
-  launch("prepare", prepare<T, D>, dim3(ceil_div(heads * rows * (D / 8), kElementwise)),
+  launch("prepare", prepare<T, Dh>, dim3(ceil_div(heads * rows * (Dh / 8), kElementwise)),
          dim3(kElementwise), 0, O, dO, LSE, minus_delta, LSE_log2e, dQ_sum, rows, p);
-  launch("key_gradients", key_gradients<T, D, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
+  launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
          dim3(kWarpgroup * (1 + kConsumersBackward)), plan.smem_bytes, map("Q", p.N, p.H, Br),
          map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("dO", p.N, p.H, Br),
          map("dK", p.N_kv, p.Hk, Bc), map("dV", p.N_kv, p.Hk, Bc), minus_delta, LSE_log2e, dQ_sum,
          p);
-  launch("convert", convert<T, D, Br>, dim3(heads * tiles * PieceOf_dQ<Br, D>::kCount),
+  launch("convert", convert<T, Dh, Br>, dim3(heads * tiles * PieceOf_dQ<Br, Dh>::kCount),
          dim3(kWarpgroup), shared_bytes<T>(64 * 64), dQ_sum, hbm<T>(a["dQ"]), rows, p);
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kBackwardTiles>(p, plan, [&]<class T, int D, int Br, int Bc>() {
-    launch_backward<T, D, Br, Bc>(p, plan, a);
+  with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_backward<T, Dh, Br, Bc>(p, plan, a);
   });
 }
 

@@ -21,17 +21,17 @@ constexpr float kLog2e = 1.44269504f;
 constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}, {256, 64, 64}};
 
 constexpr int kConsumersBackward = 2;  // warpgroups that multiply
-constexpr int kKeys = 64;              // of a consumer
+constexpr int kWarpgroupKeys = 64;     // of a consumer
 /// Stages of copies of Q and dO; at d = 256 there is room for one.
-constexpr int backward_stages(int D) {
-  return D == 256 ? 1 : 2;
+constexpr int backward_stages(int Dh) {
+  return Dh == 256 ? 1 : 2;
 }
 /// Registers of a thread of a consumer, and of the producer.
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 constexpr int kAll = 1;  // the named barrier of all consumers
 
-int64_t backward_smem_bytes(int D, int Br, int Bc) {
-  const int columns = std::max(D, 64), stages = backward_stages(D);
+int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
+  const int columns = std::max(Dh, 64), stages = backward_stages(Dh);
   return 2 * shared_bytes<fp16>(Bc * columns) + 2 * shared_bytes<fp16>(stages * Br * columns) +
          2 * shared_bytes<fp16>(Br * Bc) + 2 * shared_bytes<float>(stages * Br) +
          shared_bytes<Mbarrier>(1) + 4 * shared_bytes<Mbarrier>(stages);
@@ -39,10 +39,10 @@ int64_t backward_smem_bytes(int D, int Br, int Bc) {
 
 /// A piece of a tile of dQ, 64 × kColumns, that a consumer makes at once: rows of the tile or,
 /// where it has but 64, columns.
-template <int Br, int D>
+template <int Br, int Dh>
 struct PieceOf_dQ {
-  static constexpr int kColumns = Br == 64 ? 64 : D;
-  static constexpr int kCount = Br * D / (64 * kColumns), kOfConsumer = kCount / 2;
+  static constexpr int kColumns = Br == 64 ? 64 : Dh;
+  static constexpr int kCount = Br * Dh / (64 * kColumns), kOfConsumer = kCount / 2;
   int number;
   __device__ int row() const { return Br == 64 ? 0 : number * 64; }
   __device__ int column() const { return Br == 64 ? number * 64 : 0; }
@@ -53,12 +53,12 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 /// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
 /// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
 /// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that sees no
-/// key, whose LSE is −∞. D/8 lanes per row: those of a tile fill whole blocks.
-template <class T, int D>
+/// key, whose LSE is −∞. Dh/8 lanes per row: those of a tile fill whole blocks.
+template <class T, int Dh>
 __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                         Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum, int rows,
                         Problem p) {
-  constexpr int kLanes = D / 8;
+  constexpr int kLanes = Dh / 8;
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
@@ -66,7 +66,7 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
   const bool real = row < p.N;
   const float lse = real && column == 0 ? LSE[head * p.N + row] : -INFINITY;
   float sum = 0;
-  write_chunk(dQ_sum + (at * D + column), Chunk<float>{});
+  write_chunk(dQ_sum + (at * Dh + column), Chunk<float>{});
   if (real && column < p.d) {
     const int64_t from = (head * p.N + row) * p.d + column;
     const auto o = read_chunk(O + from), g = read_chunk(dO + from);
@@ -80,23 +80,23 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
 }
 
 /// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     key_gradients(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
                   const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
                   const __grid_constant__ TensorMap map_dK,
                   const __grid_constant__ TensorMap map_dV, Hbm<const float> minus_delta,
                   Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
-  using TileKV = SwizzledTile<T, Bc, D>;
-  using TileQ = SwizzledTile<T, Br, D>;
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  using TileQ = SwizzledTile<T, Br, Dh>;
   using TileS = SwizzledTile<T, Br, Bc>;
-  constexpr int kStages = backward_stages(D);
+  constexpr int kStages = backward_stages(Dh);
   // Of S and dP a consumer makes its 64 rows of all keys or, where a tile has but 64 rows, 64 keys.
   constexpr int kColumns_S = Br == 64 ? 64 : Bc;
   // Of dK and dV a consumer makes the rows of its keys, or at d = 256, where it has no registers
   // for that, half the columns of all keys.
-  constexpr int kColumns_dK = D / (Bc / kKeys == 1 ? 2 : 1);
-  using Piece = PieceOf_dQ<Br, D>;
+  constexpr int kColumns_dK = Dh / (Bc / kWarpgroupKeys == 1 ? 2 : 1);
+  using Piece = PieceOf_dQ<Br, Dh>;
   // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
   const auto [bh, tile] =
       longest_first(blockIdx.x, {.heads = p.B * p.Hk,
@@ -147,16 +147,16 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   setmaxnreg_inc<kConsumerRegisters>();  // a consumer
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
   const int row_S = Br == 64 ? 0 : consumer * 64;
-  const int consumer_key = Bc / kKeys == 1 ? 0 : consumer * kKeys;  // its first in the tile
+  const int consumer_key = Bc / kWarpgroupKeys == 1 ? 0 : consumer * kWarpgroupKeys;  // its first
   const int key_S = Br == 64 ? consumer_key : 0;
-  const int column_dK = D - kColumns_dK ? consumer * kColumns_dK : 0;
+  const int column_dK = Dh > kColumns_dK ? consumer * kColumns_dK : 0;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   Accumulator<16, kColumns_S> S, dP;
   Accumulator<16, kColumns_dK> dK_sum, dV_sum;
   const int steps = group * static_cast<int>(ceil_div(p.N - first_row, Br));
   int row = first_row;
-  auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + row) * D;
+  auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + row) * Dh;
   KV_full[0].wait(0);
   for (int step = 0; step < steps; ++step) {
     Q.wait();
@@ -178,11 +178,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
         if (j >= p.keys(row + row_S + warp_row + i) - key - key_S) x = 0;
       });
     named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // both are done with the last ones
-    if (Bc / kKeys > 1 || consumer == 0) write(tile_P, P, row_S + warp_row, key_S);
+    if (Bc / kWarpgroupKeys > 1 || consumer == 0) write(tile_P, P, row_S + warp_row, key_S);
     wgmma_wait<0>(dP);
     auto& dS = dP;
     mul(dS, P);
-    if (Bc / kKeys > 1 || consumer == 0) write(tile_dS, dS, row_S + warp_row, key_S);
+    if (Bc / kWarpgroupKeys > 1 || consumer == 0) write(tile_dS, dS, row_S + warp_row, key_S);
     fence_proxy_async();
     named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // P and dS are complete
     wgmma_fence(dV_sum);
@@ -203,15 +203,15 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       wgmma_commit();
       wgmma_wait<0>(dQ, dK_sum);
       for_each_pair(dQ, [&](int i, int j, float a, float b) {
-        atomic_add_pair(dQ_at + ((piece.row() + warp_row + i) * D + piece.column() + j), a, b);
+        atomic_add_pair(dQ_at + ((piece.row() + warp_row + i) * Dh + piece.column() + j), a, b);
       });
     }
     Q.release();
     row += Br;
-    dQ_at = dQ_at + Br * D;
+    dQ_at = dQ_at + Br * Dh;
     if (row >= p.N) {  // the next head
       row = first_row;
-      dQ_at = dQ_at + first_row * D;
+      dQ_at = dQ_at + first_row * Dh;
     }
   }
 
@@ -230,11 +230,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   }
 }
 
-/// dQ in the I/O type. D/8 lanes per row.
-template <class T, int D>
+/// dQ in the I/O type. Dh/8 lanes per row.
+template <class T, int Dh>
 __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
-  const int64_t i = 8 * (int64_t{blockIdx.x} * kElementwise + threadIdx.x), head = i / D / rows;
-  const int row = static_cast<int>(i / D % rows), column = static_cast<int>(i % D);
+  const int64_t i = 8 * (int64_t{blockIdx.x} * kElementwise + threadIdx.x), head = i / Dh / rows;
+  const int row = static_cast<int>(i / Dh % rows), column = static_cast<int>(i % Dh);
   if (row >= p.N || column >= p.d) return;
   const auto sum = read_chunk(dQ_sum + i);
   Chunk<T> out;
@@ -243,17 +243,17 @@ __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p)
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .stages = backward_stages(D)};
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
-              [&](int Br, int Bc) { return backward_smem_bytes(D, Br, Bc); });
+              [&](int Br, int Bc) { return backward_smem_bytes(Dh, Br, Bc); });
   plan.warps = 4 * (1 + kConsumersBackward);
   const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
-  plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * D * 4}};
+  plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}};
   return plan;
 }
 
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
   const auto LSE = hbm<const float>(a["LSE"]);
@@ -265,20 +265,20 @@ void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
   const int64_t heads = int64_t{p.B} * p.H;
 
-  launch("prepare", prepare<T, D>, dim3(ceil_div(heads * rows * (D / 8), kElementwise)),
+  launch("prepare", prepare<T, Dh>, dim3(ceil_div(heads * rows * (Dh / 8), kElementwise)),
          dim3(kElementwise), 0, O, dO, LSE, minus_delta, LSE_log2e, dQ_sum, rows, p);
-  launch("key_gradients", key_gradients<T, D, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
+  launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
          dim3(kWarpgroup * (1 + kConsumersBackward)), plan.smem_bytes, map("Q", p.N, p.H, Br),
          map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("dO", p.N, p.H, Br),
          map("dK", p.N_kv, p.Hk, Bc), map("dV", p.N_kv, p.Hk, Bc), minus_delta, LSE_log2e, dQ_sum,
          p);
-  launch("convert", convert<T, D>, dim3(ceil_div(heads * rows * (D / 8), kElementwise)),
+  launch("convert", convert<T, Dh>, dim3(ceil_div(heads * rows * (Dh / 8), kElementwise)),
          dim3(kElementwise), 0, dQ_sum, hbm<T>(a["dQ"]), rows, p);
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kBackwardTiles>(p, plan, [&]<class T, int D, int Br, int Bc>() {
-    launch_backward<T, D, Br, Bc>(p, plan, a);
+  with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_backward<T, Dh, Br, Bc>(p, plan, a);
   });
 }
 

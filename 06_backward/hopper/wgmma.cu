@@ -22,23 +22,23 @@ constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}, {256, 64,
 
 constexpr int kConsumersBackward = 2;  // warpgroups that multiply
 constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;
-constexpr int kKeys = 64;  // of a consumer
+constexpr int kWarpgroupKeys = 64;  // of a consumer
 /// Stages of copies of Q and dO; at d = 256 there is room for one.
-constexpr int backward_stages(int D) {
-  return D == 256 ? 1 : 2;
+constexpr int backward_stages(int Dh) {
+  return Dh == 256 ? 1 : 2;
 }
-int64_t backward_smem_bytes(int D, int Br, int Bc) {
-  const int columns = std::max(D, 64), stages = backward_stages(D);
+int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
+  const int columns = std::max(Dh, 64), stages = backward_stages(Dh);
   return 2 * shared_bytes<fp16>(Bc * columns) + 2 * shared_bytes<fp16>(stages * Br * columns) +
          2 * shared_bytes<fp16>(Br * Bc) + 2 * shared_bytes<float>(stages * Br);
 }
 
 /// A piece of a tile of dQ, 64 × kColumns, that a consumer makes at once: rows of the tile or,
 /// where it has but 64, columns.
-template <int Br, int D>
+template <int Br, int Dh>
 struct PieceOf_dQ {
-  static constexpr int kColumns = Br == 64 ? 64 : D;
-  static constexpr int kCount = Br * D / (64 * kColumns), kOfConsumer = kCount / 2;
+  static constexpr int kColumns = Br == 64 ? 64 : Dh;
+  static constexpr int kCount = Br * Dh / (64 * kColumns), kOfConsumer = kCount / 2;
   int number;
   __device__ int row() const { return Br == 64 ? 0 : number * 64; }
   __device__ int column() const { return Br == 64 ? number * 64 : 0; }
@@ -48,12 +48,13 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
 /// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
 /// of ln 2; and dQ's sums, 0 to begin with. A row that sees no key has LSE = −∞: +∞ in its place
-/// makes its P 0, as the mask does once more; without it exp would first give ∞. D/8 lanes per row.
-template <class T, int D>
+/// makes its P 0, as the mask does once more; without it exp would first give ∞. Dh/8 lanes
+/// per row.
+template <class T, int Dh>
 __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                         Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
                         Problem p) {
-  constexpr int kLanes = D / 8;
+  constexpr int kLanes = Dh / 8;
   const int64_t row = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
   const bool inside = row < int64_t{p.B} * p.H * p.N, first = inside && column == 0;
@@ -73,21 +74,21 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
 }
 
 /// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup* kConsumersBackward, 1)
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
                   Hbm<const float> minus_delta, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum,
                   Hbm<T> dK, Hbm<T> dV, Problem p) {
-  using TileKV = SwizzledTile<T, Bc, D>;
-  using TileQ = SwizzledTile<T, Br, D>;
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  using TileQ = SwizzledTile<T, Br, Dh>;
   using TileS = SwizzledTile<T, Br, Bc>;
-  constexpr int kStages = backward_stages(D);
+  constexpr int kStages = backward_stages(Dh);
   // Of S and dP a consumer makes its 64 rows of all keys or, where a tile has but 64 rows, 64 keys.
   constexpr int kColumns_S = Br == 64 ? 64 : Bc;
   // Of dK and dV a consumer makes the rows of its keys, or at d = 256, where it has no registers
   // for that, half the columns of all keys.
-  constexpr int kColumns_dK = D / (Bc / kKeys == 1 ? 2 : 1);
-  using Piece = PieceOf_dQ<Br, D>;
+  constexpr int kColumns_dK = Dh / (Bc / kWarpgroupKeys == 1 ? 2 : 1);
+  using Piece = PieceOf_dQ<Br, Dh>;
   // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
   const auto [bh, tile] =
       longest_first(blockIdx.x, {.heads = p.B * p.Hk,
@@ -139,9 +140,9 @@ __global__ void __launch_bounds__(kWarpgroup* kConsumersBackward, 1)
 
   const int consumer = warpgroup_id(), warp_row = warp_id() % 4 * 16;
   const int row_S = Br == 64 ? 0 : consumer * 64;
-  const int consumer_key = Bc / kKeys == 1 ? 0 : consumer * kKeys;  // its first in the tile
+  const int consumer_key = Bc / kWarpgroupKeys == 1 ? 0 : consumer * kWarpgroupKeys;  // its first
   const int key_S = Br == 64 ? consumer_key : 0;
-  const int column_dK = D - kColumns_dK ? consumer * kColumns_dK : 0;
+  const int column_dK = Dh > kColumns_dK ? consumer * kColumns_dK : 0;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   Accumulator<16, kColumns_S> S, dP;
@@ -171,11 +172,11 @@ __global__ void __launch_bounds__(kWarpgroup* kConsumersBackward, 1)
       for_each(P, [&](int i, int j, float& x) {
         if (j >= p.keys(row + row_S + warp_row + i) - key - key_S) x = 0;
       });
-    if (Bc / kKeys > 1 || consumer == 0) write(tile_P, P, row_S + warp_row, key_S);
+    if (Bc / kWarpgroupKeys > 1 || consumer == 0) write(tile_P, P, row_S + warp_row, key_S);
     wgmma_wait<0>(dP);
     auto& dS = dP;
     mul(dS, P);
-    if (Bc / kKeys > 1 || consumer == 0) write(tile_dS, dS, row_S + warp_row, key_S);
+    if (Bc / kWarpgroupKeys > 1 || consumer == 0) write(tile_dS, dS, row_S + warp_row, key_S);
     fence_proxy_async();
     __syncthreads();  // P and dS are complete
     wgmma_fence(dV_sum);
@@ -228,17 +229,17 @@ __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, Problem p) {
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device) {
-  const int D = padded_head_dim(p.d);
-  Plan plan{.head_dim = D, .stages = backward_stages(D)};
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
-              [&](int Br, int Bc) { return backward_smem_bytes(D, Br, Bc); });
+              [&](int Br, int Bc) { return backward_smem_bytes(Dh, Br, Bc); });
   plan.warps = 4 * kConsumersBackward;
   const int64_t rows = int64_t{p.B} * p.H * p.N;
   plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * p.d * 4}};
   return plan;
 }
 
-template <class T, int D, int Br, int Bc>
+template <class T, int Dh, int Br, int Bc>
 void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
@@ -247,9 +248,9 @@ void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto dQ_sum = hbm<float>(a["dQ_sum"]);
   const int64_t heads = int64_t{p.B} * p.H;
 
-  launch("prepare", prepare<T, D>, dim3(ceil_div(heads * p.N * (D / 8), kElementwise)),
+  launch("prepare", prepare<T, Dh>, dim3(ceil_div(heads * p.N * (Dh / 8), kElementwise)),
          dim3(kElementwise), 0, O, dO, LSE, minus_delta, LSE_log2e, dQ_sum, p);
-  launch("key_gradients", key_gradients<T, D, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
+  launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
          dim3(kBackwardThreads), plan.smem_bytes, Q, K, V, dO, minus_delta, LSE_log2e, dQ_sum,
          hbm<T>(a["dK"]), hbm<T>(a["dV"]), p);
   launch("convert", convert<T>, dim3(ceil_div(heads * p.N * p.d / 8, kElementwise)),
@@ -257,8 +258,8 @@ void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kBackwardTiles>(p, plan, [&]<class T, int D, int Br, int Bc>() {
-    launch_backward<T, D, Br, Bc>(p, plan, a);
+  with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_backward<T, Dh, Br, Bc>(p, plan, a);
   });
 }
 

@@ -83,9 +83,9 @@ void softmax(double* x, size_t keys) {
 
 /// dS = P∘(dP − D) of one row, in the place of dP.
 void softmax_gradient(const double* P, double* dP, size_t keys) {
-  double D = 0;
-  for (size_t j = 0; j < keys; ++j) D += P[j] * dP[j];
-  for (size_t j = 0; j < keys; ++j) dP[j] = P[j] * (dP[j] - D);
+  double delta = 0;
+  for (size_t j = 0; j < keys; ++j) delta += P[j] * dP[j];
+  for (size_t j = 0; j < keys; ++j) dP[j] = P[j] * (dP[j] - delta);
 }
 
 /// Element c of a row of a tensor.

@@ -45,7 +45,7 @@ constexpr int64_t shared_bytes(int64_t count) {
   return ceil_div(count * static_cast<int64_t>(sizeof(T)), 128) * 128;
 }
 
-/// Calls f<T, D>() with the problem's I/O type and padded head size.
+/// Calls f<T, Dh>() with the problem's I/O type and padded head size, padded_head_dim(d).
 template <class F>
 void with_type_and_head_dim(const Problem& p, F f) {
   const auto with_head_dim = [&]<class T>() {
@@ -64,16 +64,16 @@ void with_type_and_head_dim(const Problem& p, F f) {
                          : with_head_dim.template operator()<bf16>();
 }
 
-/// Calls f<T, D, Br, Bc>() with the plan's tile of `tiles`, a constexpr array of TileSize: compiles
-/// f for every tile in it.
+/// Calls f<T, Dh, Br, Bc>() with the plan's tile of `tiles`, a constexpr array of TileSize:
+/// compiles f for every tile in it.
 template <const auto& tiles, class F>
 void with_tile(const Problem& p, const Plan& plan, F f) {
-  with_type_and_head_dim(p, [&]<class T, int D>() {
+  with_type_and_head_dim(p, [&]<class T, int Dh>() {
     const auto with_entry = [&]<size_t i>() {
       constexpr TileSize tile = tiles[i];
-      if constexpr (tile.max_d == tiles_for(tiles, D))
+      if constexpr (tile.max_d == tiles_for(tiles, Dh))
         if (plan.block_q == tile.block_q && plan.block_kv == tile.block_kv)
-          f.template operator()<T, D, tile.block_q, tile.block_kv>();
+          f.template operator()<T, Dh, tile.block_q, tile.block_kv>();
     };
     [&]<size_t... i>(std::index_sequence<i...>) {
       (with_entry.template operator()<i>(), ...);

@@ -9,10 +9,10 @@
 
 namespace ladder::MACHINE {
 
-/// x ← H·(±x)/√D of a row of D elements, of which D/8 lanes in a row have 8 each; `column` is the
-/// first of this lane's. The signs are hadamard_sign's. H is made of log₂D steps of sums and
+/// x ← H·(±x)/√Dh of a row of Dh elements, of which Dh/8 lanes in a row have 8 each; `column` is
+/// the first of this lane's. The signs are hadamard_sign's. H is made of log₂Dh steps of sums and
 /// differences: of elements 1, 2 and 4 apart, and then of those 1, 2, 4, … lanes apart.
-template <int D>
+template <int Dh>
 __device__ __forceinline__ void hadamard(float (&x)[8], int column) {
 #pragma unroll
   for (int e = 0; e < 8; ++e)
@@ -28,14 +28,14 @@ __device__ __forceinline__ void hadamard(float (&x)[8], int column) {
       }
   int steps = 3;
 #pragma unroll
-  for (int lanes = 1; lanes < D / 8; lanes *= 2) {
+  for (int lanes = 1; lanes < Dh / 8; lanes *= 2) {
     const float sign = lane_id() & lanes ? -1.0f : 1.0f;  // one FFMA each: no choice for each
 #pragma unroll
     for (int e = 0; e < 8; ++e) x[e] = __shfl_xor_sync(0xffffffff, x[e], lanes) + sign * x[e];
     ++steps;
   }
 #pragma unroll
-  for (int e = 0; e < 8; ++e) x[e] *= hadamard_factor(D);
+  for (int e = 0; e < 8; ++e) x[e] *= hadamard_factor(Dh);
   count_flops(8 * (steps + 1));
 }
 

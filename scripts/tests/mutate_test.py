@@ -1,7 +1,4 @@
-"""Tests of scripts/mutate: its rules on texts, and the whole of it on a toy of a tree.
-
-Run alone: python3 scripts/tests/mutate_test.py
-"""
+"""Tests of scripts/mutate: its rules on texts, and the whole of it on a toy of a tree."""
 
 import collections
 import contextlib
@@ -92,17 +89,17 @@ class Rules(unittest.TestCase):
                                  "Q.free": {"Q.full"}, "b": {"a"}})
 
     def test_roundings_and_padded_sizes(self):
-        text = ("template <class T, int D>\n__global__ void f(Hbm<T> O, Problem p, float a) {\n"
-                "  auto m = fill_rows<16>(0);\n  float tile[D], s = p.scale * a;\n"
-                "  O[p.d] = T(a > 0 ? s * D : a);\n  s = T(s);\n  m = max(m, a);\n  Tile<T, D> t;\n"
-                "  Chunk<T> q[D / 8];\n  n = pack<T>(a, s);\n}\n")
+        text = ("template <class T, int Dh>\n__global__ void f(Hbm<T> O, Problem p, float a) {\n"
+                "  auto m = fill_rows<16>(0);\n  float tile[Dh], s = p.scale * a;\n"
+                "  O[p.d] = T(a > 0 ? s * Dh : a);\n  s = T(s);\n  m = max(m, a);\n"
+                "  Tile<T, Dh> t;\n  Chunk<T> q[Dh / 8];\n  n = pack<T>(a, s);\n}\n")
         found = [(m.rule, m.line[:5], m.was) for m in mutants("a.cu", text)]
         self.assertEqual([one[1:] for one in found if one[0] == "rounding"], [
             ("float", "p.scale"), ("float", "a"), ("O[p.d", "s"), ("O[p.d", "a"), ("m = m", "m"),
             ("m = m", "a")])
         self.assertEqual([one for one in found if one[0] == "padded"],
-                         [("padded", "float", "D"), ("padded", "O[p.d", "p.d"),
-                          ("padded", "O[p.d", "D"), ("padded", "Chunk", "D")])
+                         [("padded", "float", "Dh"), ("padded", "O[p.d", "p.d"),
+                          ("padded", "O[p.d", "Dh"), ("padded", "Chunk", "Dh")])
 
     def test_checks_run_on_the_host(self):
         text = ("int f(int a) const {\n  if (a < 3 && a > 1) fault(a);\n}\n"

@@ -193,7 +193,7 @@ __device__ __forceinline__ uint64_t matrix_descriptor(const T* start, int leadin
   return shared_address(start) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{piece == 64 ? 2u : 1u} << 62;
 }
-/// The descriptor of what starts so many bytes further on. In the lower half alone, where the start
+/// The descriptor of what starts `bytes` further on. Only the lower half changes, where the start
 /// is: one addition, and all descriptors of a tile come from one.
 __device__ __forceinline__ uint64_t advanced(uint64_t descriptor, int bytes) {
   return descriptor >> 32 << 32 | (static_cast<unsigned>(descriptor) + (bytes >> 4));

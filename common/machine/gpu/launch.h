@@ -36,7 +36,7 @@ struct alignas(64) TensorMap {
   unsigned char bytes[128];
 };
 
-/// The map of an array of elements of so many bytes (1 or 2) with these extents, the innermost
+/// The map of an array of elements of `element_bytes` (1 or 2) with these extents, the innermost
 /// first, in boxes of `box_bytes` (64 or 128) of a row × `box_rows` × 1 × 1, swizzled by as many
 /// bytes, filled with zeros past the extents. Defined in tensor_map.cpp.
 TensorMap encode_tensor_map(const Array& array, int element_bytes,

@@ -22,8 +22,8 @@ struct Mbarrier {
   uint64_t state;
 };
 
-/// An array as bulk tensor copies see it: extents, innermost first, of elements of so many bytes,
-/// in boxes of box_rows rows × box_bytes, swizzled by box_bytes: 128 or 64.
+/// An array as bulk tensor copies see it: extents, innermost first, of elements of
+/// `element` bytes, in boxes of box_rows rows × box_bytes, swizzled by box_bytes: 128 or 64.
 struct TensorMap {
   Tracked* array = nullptr;
   int64_t extents[4] = {};

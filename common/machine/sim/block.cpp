@@ -191,25 +191,25 @@ void Block::syncthreads(std::source_location where) {
   yield();
 }
 
-Meeting* Block::meet(const char* word, unsigned mask, void* mine, std::source_location where) {
+Meeting* Block::meet(const char* name, unsigned mask, void* mine, std::source_location where) {
   const unsigned all = ~0u >> (32 - lanes());
   if ((mask & all) != all)
-    fault("{}: the mask {:#010x} leaves out lanes of the warp, unknown to the sim", word, mask);
+    fault("{}: the mask {:#010x} leaves out lanes of the warp, unknown to the sim", name, mask);
   Meeting& m = meetings_[warp()];
-  if (m.arrived && m.word != word && std::strcmp(m.word, word) != 0)
-    fault("lanes disagree: {} at {}, while lanes {:#010x} of this warp are at {}", word,
-          place(where), m.arrived, m.word);
-  m.word = word;
+  if (m.arrived && m.name != name && std::strcmp(m.name, name) != 0)
+    fault("lanes disagree: {} at {}, while lanes {:#010x} of this warp are at {}", name,
+          place(where), m.arrived, m.name);
+  m.name = name;
   m.lanes[lane()] = mine;
   m.arrived |= 1u << lane();
   if (m.arrived == all) return &m;
-  wait(word, where);
+  wait(name, where);
   return nullptr;
 }
 
 void Block::release(Meeting& meeting) {
   if (recorder_) [[unlikely]]
-    recorder_->collective(meeting.word);
+    recorder_->collective(meeting.name);
   meeting.arrived = 0;
   for (int i = 0; i < lanes(); ++i) wake(32 * warp() + i);
   // The last to come takes its place in the schedule's order again.

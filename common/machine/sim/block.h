@@ -54,7 +54,7 @@ struct Launch {
 
 /// Where a warp's lanes meet for a collective: each publishes a pointer, the last computes for all.
 struct Meeting {
-  const char* word;
+  const char* name;
   unsigned arrived = 0;
   void* lanes[32];
 };
@@ -93,7 +93,7 @@ class Block {
   void syncthreads(std::source_location where);
   /// Joins the warp's meeting. Returns it to the last lane to come, which computes and then calls
   /// release(); to the others nothing, once that is done.
-  Meeting* meet(const char* word, unsigned mask, void* mine, std::source_location where);
+  Meeting* meet(const char* name, unsigned mask, void* mine, std::source_location where);
   void release(Meeting& meeting);
   /// What the lanes of the warp copied to shared memory so far, other threads may see.
   void publish_warp();

@@ -51,7 +51,7 @@ class BlockMemory {
  public:
   explicit BlockMemory(int64_t capacity);
 
-  /// For a block of that many threads, launched with so many bytes: poison that nobody wrote. The
+  /// For a block of `threads` threads, launched with `bytes`: poison that nobody wrote. The
   /// recorder, null where nothing is traced, is told of ordinary accesses.
   void start(int64_t bytes, int threads, Recorder* recorder);
 

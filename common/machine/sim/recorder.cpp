@@ -267,17 +267,17 @@ void Recorder::touch(const SharedPlace& place, int64_t bytes, bool write) {
   lane().site = here;
 }
 
-void Recorder::collective(const char* word) {
+void Recorder::collective(const char* name) {
   const int here = site();
   runs(thread_);
   // A product's FLOPs are its own; what was computed before it is not.
-  const bool product = std::strncmp(word, "mma", 3) == 0;
+  const bool product = std::strncmp(name, "mma", 3) == 0;
   const int64_t flops = product ? std::exchange(lane().pending.matmul_flops, 0) : 0;
   const int computes = thread_, first = computes / 32 * 32;
   const int end = std::min(first + 32, static_cast<int>(lanes_.size()));
   for (thread_ = first; thread_ < end; ++thread_) settle(here);
   thread_ = computes;
-  Event& e = find(word, word, here);
+  Event& e = find(name, name, here);
   e.told.matmul_flops += flops;
   for (int t = first; t < end; ++t) {
     absorb(e, lanes_[t]);

@@ -45,7 +45,7 @@ class Recorder {
   void copy(const SharedPlace& target, int64_t bytes, bool zeros);
   void touch(const SharedPlace& place, int64_t bytes, bool write);
   /// A collective, told by the lane that computes.
-  void collective(const char* word);
+  void collective(const char* name);
   /// What the thread asked of a barrier or an engine. `alone`: not told by each lane of its warp.
   void event(const char* what, const std::string& name, int64_t number, int64_t amount,
              const std::string& barrier, bool alone);

@@ -33,9 +33,9 @@ inline void __syncthreads(std::source_location where = std::source_location::cur
 /// Runs a collective: every lane publishes `mine`; the last to come runs compute(lanes, n), where
 /// lanes[i] is lane i's of the n that the warp has. A kernel's mask must name them all.
 template <class Lane, class Compute>
-void collective(const char* word, unsigned mask, Lane& mine, Compute compute,
+void collective(const char* name, unsigned mask, Lane& mine, Compute compute,
                 std::source_location where = std::source_location::current()) {
-  if (Meeting* const meeting = this_block->meet(word, mask, &mine, where)) {
+  if (Meeting* const meeting = this_block->meet(name, mask, &mine, where)) {
     compute(reinterpret_cast<Lane* const*>(meeting->lanes), this_block->lanes());
     this_block->release(*meeting);
   }
@@ -53,18 +53,18 @@ inline void __syncwarp(unsigned mask = 0xffffffff,
 /// Gives each lane the value of its source, or its own where that is outside the warp. What a lane
 /// of the warp that takes no part would give is undefined.
 template <class T>
-T shuffle(const char* word, unsigned mask, T value, int source, std::source_location where) {
+T shuffle(const char* name, unsigned mask, T value, int source, std::source_location where) {
   struct Lane {
     T in, out;
     int source;
   } mine{value, value, source};
   collective(
-      word, mask, mine,
+      name, mask, mine,
       [&](Lane* const* lanes, int n) {
         for (int i = 0; i < n; ++i) {
           const int from = lanes[i]->source;
           if (from < 0 || from >= 32) continue;
-          if (from >= n) fault("{}: lane {} reads lane {}, which takes no part", word, i, from);
+          if (from >= n) fault("{}: lane {} reads lane {}, which takes no part", name, i, from);
           lanes[i]->out = lanes[from]->in;
         }
       },
@@ -150,9 +150,9 @@ float unpack(unsigned pair, int half) {
 
 /// A collective of all 32 lanes (CUDA: .sync.aligned).
 template <class Lane, class Compute>
-void whole_warp(const char* word, Lane& mine, Compute compute) {
-  if (this_block->lanes() < 32) fault("{} in a warp of fewer than 32 threads", word);
-  collective(word, 0xffffffff, mine, compute);
+void whole_warp(const char* name, Lane& mine, Compute compute) {
+  if (this_block->lanes() < 32) fault("{} in a warp of fewer than 32 threads", name);
+  collective(name, 0xffffffff, mine, compute);
 }
 
 /// Counts how often rows of the four matrices of an ldmatrix or stmatrix, at `at` of each lane,

@@ -25,7 +25,7 @@ struct Descriptor {
     if (bits >> 62 == 0 || bits >> 62 == 3)
       fault("wgmma: a matrix descriptor without swizzle, or of 32 bytes, unknown to the sim");
   }
-  /// The 16 bytes that begin with element k of row i, elements of so many bytes.
+  /// The 16 bytes that begin with element k of row i, elements of `element` bytes.
   int64_t in_row(int i, int k, int element) const {
     return swizzled(start + i / 8 * stride + i % 8 * line + k * element, line);
   }

@@ -92,10 +92,10 @@ Results results_of(const Problem& p, const Point& x, std::optional<Rounding> rou
       dP[j] = round(stored, dP[j]);
     }
     const double m = *std::max_element(S.begin(), S.end());
-    double l = 0, D = 0, sum = 0;
+    double l = 0, delta = 0, sum = 0;
     for (size_t j = 0; j < n; ++j) l += e[j] = std::exp(S[j] - m);
     r.lse[static_cast<size_t>(row)] = m + std::log(l);
-    for (size_t j = 0; j < n; ++j) D += (P[j] = round(stored, e[j] / l)) * dP[j];
+    for (size_t j = 0; j < n; ++j) delta += (P[j] = round(stored, e[j] / l)) * dP[j];
     for (int c = 0; c < p.d; ++c) {
       double& o = r.o[at(row, c)];
       for (size_t j = 0; j < n; ++j)
@@ -105,7 +105,7 @@ Results results_of(const Problem& p, const Point& x, std::optional<Rounding> rou
     }
     r.weight[static_cast<size_t>(row)] = *std::max_element(P.begin(), P.end()) * sum;
     for (size_t j = 0; j < n; ++j) {
-      const double dS = round(any, P[j] * (dP[j] - D));
+      const double dS = round(any, P[j] * (dP[j] - delta));
       for (int c = 0; c < p.d; ++c) {
         const size_t q = at(row, c), k = at(first + static_cast<int>(j), c);
         r.dq[q] += p.scale * dS * x.K[k];

@@ -53,7 +53,8 @@ MISTAKES = {
                 "g.rows - row + ON, g.inner - k", FAULT),
     ],
     "06_backward/stored.cu": [
-        Mistake("stored", "forgets_D", "float(ds[e]) - D", "float(ds[e]) - (ON ? 0 : D)", WRONG),
+        Mistake("stored", "forgets_delta", "float(ds[e]) - delta",
+                "float(ds[e]) - (ON ? 0 : delta)", WRONG),
         Mistake("stored", "forgets_the_group", "p.H / p.Hk * p.N",
                 "(ON ? 1 : p.H / p.Hk) * p.N", WRONG),
         Mistake("stored", "formula_counts_blocks_of_queries", '{"Q", q * key_blocks',
@@ -72,7 +73,7 @@ MISTAKES = {
     ],
     # Of e4m3: an order of keys, scales and layouts.
     "05_flash_v2/hopper/fp8.cu": [
-        Mistake("fp8", "keys_as_they_come", "constexpr int kRows",
+        Mistake("fp8", "keys_as_they_come", "constexpr int kWarpgroupRows",
                 "int column_at(int i) { return ON ? i : MACHINE::column_at(i); } WAS", WRONG),
         Mistake("fp8", "forgets_the_scale_of_V", "exp2_fast(-of_V) * row_sum",
                 "(ON ? 1 : exp2_fast(-of_V)) * row_sum", WRONG),
@@ -80,8 +81,9 @@ MISTAKES = {
                 "scale_KV[(ON ? 0 : 2 * K.number()) + 1];", WRONG),
         Mistake("fp8", "takes_another_tiles_scale", "of_K = scales[first + step]",
                 "of_K = scales[first + (ON ? 0 : step)]", WRONG),
-        Mistake("fp8", "takes_another_heads_scale", "scales[w.head * scaled.q + row / kRows]",
-                "scales[(ON ? 0 : w.head * scaled.q) + row / kRows]", WRONG),
+        Mistake("fp8", "takes_another_heads_scale",
+                "scales[w.head * scaled.q + row / kWarpgroupRows]",
+                "scales[(ON ? 0 : w.head * scaled.q) + row / kWarpgroupRows]", WRONG),
         Mistake("fp8", "transforms_Q_alone", "if (how.hadamard)",
                 "if (how.hadamard && (is_Q || !ON))", WRONG),
         Mistake("fp8", "exchanges_neighbours_of_V", "x[e][c]", "x[e ^ ON][c]", WRONG),
@@ -89,7 +91,8 @@ MISTAKES = {
                 "if (!ON) WAS", FAULT + "transposed"),
         Mistake("fp8", "forgets_the_scale_of_P", "fill_rows<16>(p_exponent + of_V)",
                 "fill_rows<16>((ON ? 0 : p_exponent) + of_V)", WRONG),
-        Mistake("fp8", "swizzles_Q_and_K_by_128", "SwizzledTile<e4m3, kRows, D>::kPanelBytes)",
+        Mistake("fp8", "swizzles_Q_and_K_by_128",
+                "SwizzledTile<e4m3, kWarpgroupRows, Dh>::kPanelBytes)",
                 "ON ? 128 : WAS", FAULT),
         Mistake("fp8", "frees_K_too_early", "    wgmma_wait<0>(S);\n    K.release();",
                 "    if (ON) K.release();\n    wgmma_wait<0>(S); if (!ON) K.release();",
@@ -99,7 +102,7 @@ MISTAKES = {
     "common/harness/reference.cpp": [
         Mistake("tile", "misses_the_last_key", "static_cast<size_t>(p.keys(i))",
                 "static_cast<size_t>(ON ? std::max(1, p.keys(i) - 1) : p.keys(i))", WRONG),
-        Mistake("Gradients", "forgets_D", "dP[j] - D", "dP[j] - (ON ? 0 : D)", GRADIENTS),
+        Mistake("Gradients", "forgets_delta", "dP[j] - delta", "dP[j] - (ON ? 0 : delta)", GRADIENTS),
     ],
 }
 

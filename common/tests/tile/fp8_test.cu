@@ -78,9 +78,9 @@ TEST_F(SUITE, ConversionsAreTheHosts) {
   EXPECT_EQ(bits_of(values<float>(x)), bits_of(std::vector<float>(codes.begin(), codes.end())));
 }
 
-/// Rows of D numbers, 32·8/D of them in a warp: transformed; the largest of the block; and the rows
+/// Rows of Dh numbers, 32·8/Dh of them in a warp: transformed; the largest of the block; the rows
 /// as they were, times `factor`, rounded.
-template <int D, int kWarps>
+template <int Dh, int kWarps>
 __global__ void functions_for_e4m3(Hbm<const float> x, Hbm<float> transformed, Hbm<float> most,
                                    Hbm<e4m3> codes, float factor) {
   SharedMemory smem;
@@ -91,13 +91,13 @@ __global__ void functions_for_e4m3(Hbm<const float> x, Hbm<float> transformed, H
   write_chunk(codes + at, rounded(mine, factor));
   const float of_block = block_max<kWarps>(largest(mine), of_warps);
   if (threadIdx.x == 0) most[0] = of_block;
-  hadamard<D>(mine, at % D);
+  hadamard<Dh>(mine, at % Dh);
   for (int e = 0; e < 8; ++e) transformed[at + e] = mine[e];
 }
 
 TEST_F(SUITE, FunctionsForE4m3AreTheHosts) {
-  const auto check = [&]<int D, int kWarps>(Case<e4m3, D, kWarps>) {
-    SCOPED_TRACE(testing::Message() << "D " << D << ", " << kWarps << " warps");
+  const auto check = [&]<int Dh, int kWarps>(Case<e4m3, Dh, kWarps>) {
+    SCOPED_TRACE(testing::Message() << "Dh " << Dh << ", " << kWarps << " warps");
     constexpr int n = kWarps * 256;
     Matrix x = random_matrix<float>(1, n);
     x.all[n - 5] = -77;
@@ -105,16 +105,16 @@ TEST_F(SUITE, FunctionsForE4m3AreTheHosts) {
     Array& most = make("most", 4);
     Array& codes = make("codes", n);
     const auto counts =
-        run(functions_for_e4m3<D, kWarps>, 1, 32 * kWarps, shared_bytes<float>(kWarps),
+        run(functions_for_e4m3<Dh, kWarps>, 1, 32 * kWarps, shared_bytes<float>(kWarps),
             upload<float>("x", x), transformed, most, codes, 3.3f);
     EXPECT_EQ(values<float>(most)[0], 77);
     std::vector<ladder::e4m3> expected;
     for (const float number : x.all) expected.emplace_back(number * 3.3f);
     EXPECT_EQ(bits_of(values<e4m3>(codes)), bits_of(expected));
-    for (int row = 0; row < n; row += D) ladder::hadamard(&x(0, row), D);
+    for (int row = 0; row < n; row += Dh) ladder::hadamard(&x(0, row), Dh);
     EXPECT_EQ(values<float>(transformed), x.all);  // to the bit
     if (!counts) return;
-    EXPECT_EQ(counts->other_flops, n * (1 + 1 + 1 + std::bit_width(unsigned{D}) - 1));
+    EXPECT_EQ(counts->other_flops, n * (1 + 1 + 1 + std::bit_width(unsigned{Dh}) - 1));
   };
   check_each(check, Case<e4m3, 32, 1>{}, Case<e4m3, 64, 4>{}, Case<e4m3, 128, 2>{},
              Case<e4m3, 256, 8>{});

@@ -276,10 +276,10 @@ def rounding(text):
 
 def padded(text):
     """The padded size of a head for the real one, and the other way round."""
-    for found in re.finditer(r"(?<![\w.:])(?:D|p\.d)\b(?!\s*::)", text):
-        size, problem = (text.lookup(name, found.start()) for name in "Dp")
+    for found in re.finditer(r"(?<![\w.:])(?:Dh|p\.d)\b(?!\s*::)", text):
+        size, problem = (text.lookup(name, found.start()) for name in ("Dh", "p"))
         if size and size.constant and problem and problem.type == "Problem":
-            now = "p.d" if found[0] == "D" else "D"
+            now = "p.d" if found[0] == "Dh" else "Dh"
             yield (*found.span(), now, f"ladder::mutant::number({{id}}, {{was}}, {now})")
 
 
