@@ -239,7 +239,8 @@ struct Variant {
   /// still there; launches only. Takes backward_plan's plan, as backward_traffic does.
   void (*backward)(const Problem&, const Plan&, const Arrays&) = nullptr;
   Traffic (*backward_traffic)(const Problem&, const Plan&) = nullptr;
-  DeviceKind device = DeviceKind::sim;  // set by Registration
+  DeviceKind device = DeviceKind::sim;  // set by Register
+  std::string source = {};              // its file, "05_flash_v2/rows.cu": set by Register
 
   /// "8.0" and up, or "9.x" and no other.
   std::string needed_capability() const {

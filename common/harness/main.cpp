@@ -40,6 +40,7 @@ void list_variants() {
       m.add("after", v.after).add("backward", v.backward != nullptr);
       m.add("deterministic", v.deterministic).add("needs", v.needed_capability());
       m.add("exact_architecture", v.exact_architecture).add("decoding", v.decoding);
+      m.add("source", v.source);
       m.raw("tiles", json::array(v.tiles, [](const TileSize& t) {
               return json::list(t.max_d, t.block_q, t.block_kv);
             }));

@@ -14,8 +14,8 @@ from ladder.files import ROOT
 
 class Step(collections.namedtuple(
         "Step", "rung variant device default by_name_only summary colour backward deterministic "
-                "needs exact_architecture tiles grid_limit settings idea after decoding",
-        defaults=[(), "", "", False])):
+                "needs exact_architecture tiles grid_limit settings idea after decoding source",
+        defaults=[(), "", "", False, ""])):
     """A line of --list: a step for a device. common/rung.h says what each field means."""
 
     def tiles_for(self, head_dim):
@@ -26,7 +26,7 @@ class Step(collections.namedtuple(
     def registered(self):
         """What a results file keeps of it."""
         return {name: value for name, value in self._asdict().items()
-                if name not in ("device", "idea", "after", "decoding")}
+                if name not in ("device", "idea", "after", "decoding", "source")}
 
 
 class Ladder:

@@ -1,36 +1,37 @@
 """The files of the ladder's steps, and what they may be called."""
 
+import contextlib
 import glob
 import os
 import re
 
 from ladder.console import BAD_USAGE, Stop
 from ladder.files import ROOT, read
-from ladder.programs import rungs
+from ladder.programs import ladder_of, programs_in, rungs
 
 
 class Source:
-    """One .cu file of a rung."""
+    """One .cu file of a rung. `variant` is its step's name for --variant, "" where none is known."""
 
-    def __init__(self, path):
-        self.path = os.path.relpath(path, ROOT)
-        self.rung, _, file = self.path[:-len(".cu")].partition(os.sep)
-        text = read(path)
-        self.lines = text.splitlines()
-        # What it is to --variant. What a rung is compared with is no step, and has none.
-        found = [] if ".baseline = true" in text else re.findall(r'\.name = "(\w+)"', text)
-        self.variant = "".join(found[:1])
+    def __init__(self, path, variant):
+        self.path, self.variant = path, variant
+        self.rung, _, file = path[:-len(".cu")].partition(os.sep)
+        self.lines = read(os.path.join(ROOT, path)).splitlines()
         stem = os.path.basename(file)
         # What it may be called after its rung's number or name and a slash, its variant aside.
         self.names = {stem, file, "" if file == "attention" else stem}
         self.name = self.rung[:2] + (f"/{stem}" if file != "attention" else "")
 
 
-def read_sources():
-    """The files of all steps, rung by rung."""
-    found = [Source(path) for rung in rungs() for pattern in ("*.cu", "*/*.cu")
+def read_sources(folder):
+    """The files of all rungs; and of their steps' names what the programs in a folder list."""
+    variants = {}
+    with contextlib.suppress(Stop, OSError):  # of another machine, by the preset arm64
+        steps = ladder_of(programs_in(folder).values(), "sim").steps
+        variants = {step.source: step.variant for step in steps}
+    paths = [os.path.relpath(path, ROOT) for rung in rungs() for pattern in ("*.cu", "*/*.cu")
              for path in sorted(glob.glob(os.path.join(ROOT, rung, pattern)))]
-    return [one for one in found if one.variant]
+    return [Source(path, variants.get(path, "")) for path in paths]
 
 
 def find(sources, name, what=""):
@@ -44,7 +45,7 @@ def find(sources, name, what=""):
         return found[0]
     known = {one.rung: [] for one in sources}
     for one in sources:
-        other = f"{one.rung[:2]}/{one.variant}" != one.name
+        other = one.variant and f"{one.rung[:2]}/{one.variant}" != one.name
         known[one.rung].append(f"{one.name} ({one.variant})" if other else one.name)
     raise Stop("\n".join([f"there is no {name}. {what}The rungs and their steps:",
                           *(f"  {rung:<20}{', '.join(of)}" for rung, of in known.items())]),

@@ -18,6 +18,7 @@ from ladder.sources import find, read_sources
 COMMAND = "scripts/test"
 PRESETS = ("default", "debug", "asan", "sim", "clang", "arm64")
 PARTS = ("sim", "tile", "harness", "scripts")  # besides rungs and steps
+KINDS = f"Parts are {', '.join(PARTS)}, a rung (05) or a step (05/rows). "
 
 
 def parse(words):
@@ -31,47 +32,48 @@ def parse(words):
     return options.preset, parts, words[len(parts):]
 
 
-def step_of(sources, part):
-    """The rung that a part is or is of, and GoogleTest's filter of the cases of its step, if it is
-    one."""
-    step = find(sources, part, f"Parts are {', '.join(PARTS)}, a rung (05) or a step (05/rows). ")
-    if "/" not in part:
-        return step.rung, None
+def cases_of(sources, part):
+    """GoogleTest's filter of the cases of a step."""
+    steps = [one for one in sources if one.variant]
+    step = find(steps, part, KINDS)
     # Another step's name may begin as this one's.
-    others = [one.variant for one in sources if one.variant.startswith(f"{step.variant}_")]
+    others = [one.variant for one in steps if one.variant.startswith(f"{step.variant}_")]
     cases = [f"*/{name}:*/{name}_*" for name in (step.variant, *others)]
-    return step.rung, f"{cases[0]}-{':'.join(cases[1:])}"
+    return f"{cases[0]}-{':'.join(cases[1:])}"
 
 
 def run(words):
     preset, parts, options = parse(words)
     named = [part for part in parts if part in PARTS]
-    sources = read_sources()
-    chosen = [step_of(sources, part) for part in parts if part not in PARTS]
-    whole = [rung for rung, cases in chosen if not cases]
+    folder = folder_of(preset)
+    programs = os.path.join(folder, "bin")
+    sources = read_sources(programs)
+    rung_of = {part: find(sources, part.partition("/")[0], KINDS).rung
+               for part in parts if part not in PARTS}
     if not parts or "scripts" in parts:
         ready(COMMAND, "want", "python3-matplotlib", *["chromium"] * bool(os.environ.get("CI")))
-    build(COMMAND, preset, *(f"tests_{part}" for part in named), *whole,
-          *(f"{rung}_test" for rung, _ in chosen))
+    build(COMMAND, preset, *(f"tests_{part}" for part in named),
+          *(f"{rung}{kind}" for rung in rung_of.values() for kind in ("", "_test")))
+    sources = read_sources(programs)  # now that they are there to say which step a file is
+    steps = {part: cases_of(sources, part) for part in rung_of if "/" in part}
 
     os.chdir(ROOT)  # ctest finds presets, which choose asan's tests, in the current folder alone
-    folder = folder_of(preset)
-    tests = [f"^{rung}\\." for rung in whole]
+    tests = [f"^{rung}\\." for part, rung in rung_of.items() if part not in steps]
     # CMake wrote down which those of a part are.
     tests += [read(os.path.join(folder, f"tests_{part}.txt")).strip() for part in named]
     status, outcomes = GOOD, []
     if tests or not parts:
         status, outcomes = run_ctest(preset, [*(["-R", "|".join(tests)] if tests else []),
                                               *options])
-    for rung, cases in chosen:
-        if cases:
-            program = os.path.join(folder, "bin", f"{rung}_test")
-            done = subprocess.run([program, f"--gtest_filter={cases}", "--gtest_brief=1"],
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-                                  encoding="utf-8", errors="replace")
-            print(done.stdout, end="")
-            outcomes.append((f"{rung}_test", done.returncode, done.stdout))
-            status = status or abs(done.returncode)
+    for part, cases in steps.items():
+        name = f"{rung_of[part]}_test"
+        done = subprocess.run([os.path.join(programs, name), f"--gtest_filter={cases}",
+                               "--gtest_brief=1"], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, check=False, encoding="utf-8",
+                              errors="replace")
+        print(done.stdout, end="")
+        outcomes.append((name, done.returncode, done.stdout))
+        status = status or abs(done.returncode)
     show_verdict(outcomes)
     return status
 

@@ -75,7 +75,7 @@ def listed(rung, variant, device="sim", **changes):
             "by_name_only": False, "idea": "an idea", "summary": "a step", "colour": "#123456",
             "after": "", "backward": False, "deterministic": False, "needs": "8.0",
             "exact_architecture": False, "tiles": [], "grid_limit": [0, 0], "settings": [],
-            **changes}
+            "source": f"{rung}/{variant}.cu", **changes}
 
 
 def program(path, steps, body=""):

@@ -1,7 +1,4 @@
-"""Tests of scripts/diff, on a small ladder in a folder of its own and on the real one.
-
-Run alone: python3 scripts/tests/diff_test.py
-"""
+"""Tests of scripts/diff, on a small ladder in a folder of its own and on the real one."""
 
 import os
 import re
@@ -18,6 +15,7 @@ class DiffTest(Scratch):
     def setUp(self):
         super().setUp()
         self.copy_scripts("diff")
+        self.files = {}
         # No variant is called as its file, nor do the files' names follow the steps' order.
         for path, variant, lines in ((FIRST, "only", "a b c"), (ZIG, "early", "a b c"),
                                      (ALPHA, "late", "a B c"), (LAST, "last", "a B c d"),
@@ -28,14 +26,16 @@ class DiffTest(Scratch):
         self.steps("01_second", early="", late="early", last="late", sm90="last")
         self.steps("02_third", last="")
 
-    def source(self, path, variant, lines, more=""):
-        self.write(path, "\n".join([*lines, "const Register r{{" + more,
+    def source(self, path, variant, lines):
+        self.write(path, "\n".join([*lines, "const Register r{{",
                                     f'  .name = "{variant}"}}}};', ""]))
+        self.files[path.split("/")[0], variant] = path
 
     def steps(self, rung, **after):
         """A program that lists these: each with the one that it follows."""
         program(self.at("build/bin", rung),
-                [listed(rung, step, after=before) for step, before in after.items()])
+                [listed(rung, step, after=before, source=self.files.get((rung, step), ""))
+                 for step, before in after.items()])
 
     def diff(self, *words, **more):
         return self.run_it(self.at("scripts/diff"), *words, **more)
@@ -46,6 +46,7 @@ class DiffTest(Scratch):
     def test_names_of_rungs_and_steps(self):
         self.source("01_second/late.cu", "zig", "x")  # a file of a name comes before a variant
         self.source("01_second/fast/two.cu", "second", "x")
+        self.steps("01_second", early="", last="", zig="", second="")
         for names, path in (
                 ("01 01_second/ 01/attention 01_second/attention.cu 01/last", LAST),
                 ("01/zig 01_second/zig.cu 01/early", ZIG), ("01/alpha", ALPHA),
@@ -55,8 +56,7 @@ class DiffTest(Scratch):
                 self.assertIn(f"\n+++ {path}\n", self.diff("00", name).stdout, name)
 
     def test_what_it_refuses(self):
-        self.source("01_second/vendor.cu", "vendor", "a", more=".baseline = true,")
-        for name in ("07", "01/nosuch", "01/vendor", "0", "1_second", "00/last", "/zig"):
+        for name in ("07", "01/nosuch", "0", "1_second", "00/last", "/zig"):
             said = self.diff("00", name, status=2).stderr
             self.assertIn(f"there is no {name}. The rungs and their steps:\n", said)
             self.assertIn("  00_first            00 (only)\n  01_second           01/alpha (late), "

@@ -1,8 +1,5 @@
 """Tests of what scripts/run, test and figures do before and after the ladder: they find or install
-the tools, configure, build, choose parts, and say how it went; with stand-ins for all tools.
-
-Run alone: python3 scripts/tests/ready_test.py
-"""
+the tools, configure, build, choose parts, and say how it went; with stand-ins for all tools."""
 
 import fcntl
 import os
@@ -13,7 +10,7 @@ import subprocess
 import sys
 import unittest
 
-from base import ROOT, Scratch, read
+from base import ROOT, Scratch, listed, program, read
 
 
 class Machine(Scratch):
@@ -234,10 +231,12 @@ class Parts(Machine):
     def setUp(self):
         super().setUp()
         self.tool("ctest", self.CTEST.format(self.write("junit", "<none/>")))
-        for name, step in (("rows", "rows"), ("rows_wide", "rows_wide"), ("attention", "mma")):
-            self.write(f"05_flash_v2/{name}.cu", f'.name = "{step}",\n')
+        rung, steps = "05_flash_v2", {"rows": "rows", "rows_wide": "rows_wide", "attention": "mma"}
+        for name in steps:
+            self.write(f"{rung}/{name}.cu", "")
+        program(self.at("build/bin", rung), [listed(rung, step, source=f"{rung}/{name}.cu")
+                                             for name, step in steps.items()])
         self.write("build/tests_sim.txt", "^(sim_test)(\\.|$)\n")
-        os.makedirs(self.at("build/bin"))
         os.symlink(self.at("path/05_flash_v2_test"), self.at("build/bin/05_flash_v2_test"))
         self.tool("05_flash_v2_test", "echo '[==] 3 tests from 1 test suite ran.'; exit 1")
 
@@ -246,10 +245,10 @@ class Parts(Machine):
         for parts, *expected in (
                 ("05", [rung, tests], ["^05_flash_v2\\."], []),
                 # Another step's name begins as this one's.
-                ("05/rows", [tests], [], ["*/rows:*/rows_*-*/rows_wide:*/rows_wide_*"]),
-                ("05/attention", [tests], [], ["*/mma:*/mma_*-"]),
+                ("05/rows", [rung, tests], [], ["*/rows:*/rows_*-*/rows_wide:*/rows_wide_*"]),
+                ("05/attention", [rung, tests], [], ["*/mma:*/mma_*-"]),
                 ("sim", ["tests_sim"], ["^(sim_test)(\\.|$)"], []),
-                ("sim 05_flash_v2 05/mma", ["tests_sim", rung, tests, tests],
+                ("sim 05_flash_v2 05/mma", ["tests_sim", *[rung, tests] * 2],
                  ["^05_flash_v2\\.|^(sim_test)(\\.|$)"], ["*/mma:*/mma_*-"])):
             self.called()
             out = self.script("scripts/test", *parts.split(), status="/" in parts).stdout

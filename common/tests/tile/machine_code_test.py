@@ -40,8 +40,7 @@ def hopper_steps():
     """The sources of the steps for Hopper alone."""
     steps = [json.loads(line) for rung in ("05_flash_v2", "06_backward")
              for line in output_of(os.path.join(BUILD, "bin", rung), "--list").splitlines()]
-    return sorted({f"{step['rung']}/hopper/{step['variant']}.cu" for step in steps
-                   if step["exact_architecture"]})
+    return sorted({step["source"] for step in steps if step["exact_architecture"]})
 
 
 def built(source):

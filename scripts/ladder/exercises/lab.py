@@ -11,8 +11,8 @@ import subprocess
 
 from ladder.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
 from ladder.files import ROOT, read
+from ladder.programs import Program
 from ladder.records import requested
-from ladder.sources import Source
 
 PATCHES = os.path.join(ROOT, "scripts/ladder/exercises/patches")
 SECONDS = 300  # that a run may take
@@ -103,11 +103,16 @@ class Lab:
         self.tool(linking, {built: step, f"bin/{rung_of(file)}": program},
                   "it does not link ({}): is everything built? scripts/run builds it", NO_DEVICE)
         self.runs = {key: run for key, run in self.runs.items() if key[0] != program}
-        return [program, *step_in(file)]
+        return [program, *self.step_in(file)]
 
     def unchanged(self, file):
         """The command that runs the rung's step as it is."""
-        return self.need_build(rung_of(file)) + step_in(file)
+        return self.need_build(rung_of(file)) + self.step_in(file)
+
+    def step_in(self, file):
+        """The options that choose the step of a file."""
+        steps = Program(*self.need_build(rung_of(file))).steps()
+        return ["--variant", next((one.variant for one in steps if one.source == file), file)]
 
     def commands(self, file):
         """The build's own: that which compiles a step for the sim, that which links its rung's
@@ -143,10 +148,6 @@ class Lab:
 
 def rung_of(file):
     return file.split(os.sep)[0]
-
-
-def step_in(file):
-    return ["--variant", Source(os.path.join(ROOT, file)).variant]
 
 
 def patch_text(name):
