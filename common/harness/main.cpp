@@ -94,7 +94,7 @@ int run_one(Device& device, const Variant& variant, const Options& options, Work
       write_trace(trace, variant, outputs, device);
     throw;
   }
-  if (!options.save.empty()) save(options.save, outputs.problem, outputs);
+  if (!options.save.empty()) save(options.save, outputs.options.problem, outputs);
   if (!trace.empty()) write_trace(trace, variant, outputs, device);
 
   const char* no_colour = std::getenv("NO_COLOR");

@@ -17,6 +17,7 @@
 #include <type_traits>
 
 #include "harness/bad_usage.h"
+#include "harness/json.h"
 #include "harness/steps.h"
 
 namespace ladder {
@@ -81,12 +82,16 @@ struct Given {
   }
 };
 
+/// An option's place among the options.
+template <class T, class C>
+T& place(Options& options, T C::*member) {
+  return std::get<C&>(std::tie(options, options.problem, options.tile, options.sim)).*member;
+}
+
 /// Reads an option's value as the type of its place asks for.
 template <auto member>
 void read(const Given& given, Options& options) {
-  auto& value = [&]<class T, class C>(T C::*at) -> T& {
-    return std::get<C&>(std::tie(options, options.problem, options.tile, options.sim)).*at;
-  }(member);
+  auto& value = place(options, member);
   using T = std::remove_reference_t<decltype(value)>;
   if constexpr (std::is_same_v<T, bool>) {
     value = true;
@@ -118,75 +123,97 @@ void read(const Given& given, Options& options) {
   }
 }
 
+/// A value as the workload's JSON has it.
+template <auto member>
+std::string show(Options options) {
+  const auto& value = place(options, member);
+  using T = std::remove_cvref_t<decltype(value)>;
+  if constexpr (std::is_enum_v<T>)
+    return json::value(std::ranges::find(kNames<T>, value, &Named<T>::value)->name);
+  else if constexpr (std::is_same_v<T, std::optional<float>>)  // the scale, given or not
+    return json::value(options.problem.scale);
+  else if constexpr (requires { json::value(value); })
+    return json::value(value);
+  return "";
+}
+
+struct Access {
+  void (*read)(const Given&, Options&) = nullptr;  // null: the option ends the program
+  std::string (*show)(Options) = nullptr;
+};
+template <auto member>
+constexpr Access at = {read<member>, show<member>};
+
 enum class About { run, sim, shape };
 
 struct OptionSpec {
   const char* name;             // of a group of options its title, and nothing else
   const char* value = nullptr;  // what --help calls its value; null: a flag
   const char* help = nullptr;   // one line
-  void (*read)(const Given&, Options&) = nullptr;  // null: it ends the program
+  Access access = {};
   About about = About::run;
 };
 
-/// Every option of every rung, in the order of --help.
+/// Every option of every rung, in the order of --help. The JSON has those of the first group, under
+/// their names with _ for -.
 const OptionSpec kOptions[] = {
     {"Workload"},
-    {"batch", "B", "sequences (default 1)", read<&Problem::B>, About::shape},
-    {"heads", "H", "query heads (default 2)", read<&Problem::H>, About::shape},
-    {"kv-heads", "HK", "key/value heads, dividing H (default: as --heads)", read<&Problem::Hk>,
+    {"batch", "B", "sequences (default 1)", at<&Problem::B>, About::shape},
+    {"heads", "H", "query heads (default 2)", at<&Problem::H>, About::shape},
+    {"kv-heads", "HK", "key/value heads, dividing H (default: as --heads)", at<&Problem::Hk>,
      About::shape},
-    {"seqlen", "N", "queries (default 256)", read<&Problem::N>, About::shape},
-    {"seqlen-kv", "N_KV", "keys (default: as --seqlen)", read<&Problem::N_kv>, About::shape},
-    {"head-dim", "D", "head size, a multiple of 8 up to 256 (default 64)", read<&Problem::d>,
+    {"seqlen", "N", "queries (default 256)", at<&Problem::N>, About::shape},
+    {"seqlen-kv", "N_KV", "keys (default: as --seqlen)", at<&Problem::N_kv>, About::shape},
+    {"head-dim", "D", "head size, a multiple of 8 up to 256 (default 64)", at<&Problem::d>,
      About::shape},
     {"causal", nullptr, "query i sees keys up to i + N_KV - N (default: it sees all)",
-     read<&Problem::causal>},
-    {"dtype", "TYPE", "fp16 or bf16 (default fp16)", read<&Problem::dtype>},
-    {"scale", "X", "S = X * Q * K^T, X above 0 (default 1/sqrt(D))", read<&Options::scale>},
+     at<&Problem::causal>},
+    {"dtype", "TYPE", "fp16 or bf16 (default fp16)", at<&Problem::dtype>},
+    {"scale", "X", "S = X * Q * K^T, X above 0 (default 1/sqrt(D))", at<&Options::scale>},
     {"input", "KIND", "normal: N(0,1); outliers: N(0,100) added to 1 in 1000 (default normal)",
-     read<&Options::input>},
-    {"seed", "S", "of the input; the same on every platform (default 0)", read<&Options::seed>},
+     at<&Options::input>},
+    {"seed", "S", "of the input; the same on every platform (default 0)", at<&Options::seed>},
     {"Files"},
     {"load", "DIR", "read q.npy k.npy v.npy (and do.npy), shapes and all (default: generate)",
-     read<&Options::load>},
+     at<&Options::load>},
     {"save", "DIR", "write o.npy, and those of lse dq dk dv that there are (default: none)",
-     read<&Options::save>},
+     at<&Options::save>},
     {"What runs"},
     {"device", "DEVICE", "gpu, sim, or auto: the GPU if there is one, else the sim (default auto)",
-     read<&Options::device>},
+     at<&Options::device>},
     {"variant", "NAME",
      "one or several (A,B) of those below (default: the last so marked that runs)",
-     read<&Options::variant>},
+     at<&Options::variant>},
     {"block-q", "BR", "rows of Q in a tile of the forward pass (default: the step's choice)",
-     read<&TileRequest::block_q>},
+     at<&TileRequest::block_q>},
     {"block-kv", "BC", "rows of K, V in a tile of the forward pass (default: the step's choice)",
-     read<&TileRequest::block_kv>},
+     at<&TileRequest::block_kv>},
     {"set", "NAME=VALUE,...",
      "a step's own settings, listed with it below (default: the first of each)",
-     read<&TileRequest::settings>},
+     at<&TileRequest::settings>},
     {"deterministic", nullptr, "gradients with the same bits on every run (default: no)",
-     read<&Options::deterministic>},
+     at<&Options::deterministic>},
     {"baseline", "NAME", "also time a library baseline on the GPU (default: none)",
-     read<&Options::baseline>},
+     at<&Options::baseline>},
     {"check", "HOW", "full, sampled or off (default: full if under about 1 s, else sampled)",
-     read<&Options::check>},
+     at<&Options::check>},
     {"On the sim"},
     {"schedule", "ORDER", "of threads: forward, reverse or random[:SEED] (default forward)",
-     read<&SimOptions::schedule>, About::sim},
+     at<&SimOptions::schedule>, About::sim},
     {"sram", "BYTES", "shared memory of a block (default 232448: 227 KiB)",
-     read<&SimOptions::sram_bytes>, About::sim},
+     at<&SimOptions::sram_bytes>, About::sim},
     {"trace", "FILE", "write what blocks do, as JSON lines (default: none)",
-     read<&SimOptions::trace_file>, About::sim},
+     at<&SimOptions::trace_file>, About::sim},
     {"Timing on the gpu"},
-    {"time", "MS", "GPU time to spend on a measurement (default 200)", read<&Options::time_ms>},
+    {"time", "MS", "GPU time to spend on a measurement (default 200)", at<&Options::time_ms>},
     {"warm", nullptr, "leave the L2 as the last run left it (default: flush it)",
-     read<&Options::warm>},
+     at<&Options::warm>},
     {"dram", nullptr, "count what DRAM served, by the GPU's counters (default: no)",
-     read<&Options::dram>},
+     at<&Options::dram>},
     {"Output"},
     {"json", nullptr, "one object per line on stdout, all else on stderr (default: a table)",
-     read<&Options::json>},
-    {"verbose", nullptr, "say more, on stderr", read<&Options::verbose>},
+     at<&Options::json>},
+    {"verbose", nullptr, "say more, on stderr", at<&Options::verbose>},
     {"help", nullptr, "print this and exit"},
     {"version", nullptr, "print the version and exit"},
 };
@@ -291,13 +318,13 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
       value = argv[++i];
     if (spec->value && (!value || !*value))
       bad_usage("{} needs a value: {} {}", given, given, spec->value);
-    if (!spec->read) {
+    if (!spec->access.read) {
       print(std::string_view(spec->name) == "help"
                 ? help_text(rung)
                 : fmt::format("{} of the kernel ladder, version {}\n", rung, LADDER_VERSION));
       return std::nullopt;
     }
-    spec->read({spec->name, value}, options);
+    spec->access.read({spec->name, value}, options);
     if (spec->about == About::sim) options.sim_option = spec->name;
     if (!shape && spec->about == About::shape) shape = spec;
   }
@@ -327,6 +354,15 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
   if (!problem.N_kv) problem.N_kv = problem.N;
   complete(options);
   return options;
+}
+
+void add_workload(json::Members& members, const Options& options) {
+  for (const OptionSpec* spec = kOptions + 1; spec->help; ++spec) {
+    std::string key = spec->name;
+    std::ranges::replace(key, '-', '_');
+    const bool loaded = key == "input" && !options.load.empty();
+    members.raw(key, loaded ? json::value("load") : spec->access.show(options));
+  }
 }
 
 std::vector<Options> each_variant(const Options& options) {

@@ -10,6 +10,9 @@
 #include "rung.h"
 
 namespace ladder {
+namespace json {
+class Members;
+}
 
 enum class Input { normal, outliers };
 enum class Check { automatic, full, sampled, off };
@@ -44,6 +47,9 @@ void print(const std::string& text);
 /// return nothing: the program then ends with status 0. Throws Error(bad_usage) for anything else
 /// that is not right; whether the rung has such a variant, tile or setting, choose_variant knows.
 std::optional<Options> parse_options(int argc, char** argv, const std::string& rung);
+
+/// Adds the workload as it was asked for, or loaded: shapes, type, scale, input and seed.
+void add_workload(json::Members& members, const Options& options);
 
 /// The same for each of the variants that they name.
 std::vector<Options> each_variant(const Options& options);

@@ -133,21 +133,12 @@ double Report::flops() const {
   return backward() ? 2.5 * forward : forward;
 }
 
-Members& add_shape(Members& m, const Problem& p) {
-  m.add("batch", p.B).add("heads", p.H).add("kv_heads", p.Hk).add("seqlen", p.N);
-  return m.add("seqlen_kv", p.N_kv).add("head_dim", p.d).add("causal", p.causal);
-}
-
 std::string to_json(const Report& r) {
   Members m;
   m.add("rung", r.rung).add("variant", r.variant).add("direction", r.direction);
   m.add("device", r.device.kind == DeviceKind::gpu ? "gpu" : "sim");
   m.add("device_name", r.device.name);
-  const Problem& p = r.options.problem;
-  const char* const drawn = r.options.input == Input::normal ? "normal" : "outliers";
-  m.add("dtype", p.dtype == DType::fp16 ? "fp16" : "bf16");
-  m.add("input", r.options.load.empty() ? drawn : "load").add("seed", r.options.seed);
-  add_shape(m, p).add("scale", p.scale);
+  add_workload(m, r.options);
   m.add("deterministic", r.deterministic);
   Members settings;
   for (const auto& [name, chosen] : r.plan.settings) settings.add(name, chosen);

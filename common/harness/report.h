@@ -35,9 +35,6 @@ struct Report {
   double flops() const;
 };
 
-/// Batch, heads, lengths, head size and mask.
-json::Members& add_shape(json::Members& members, const Problem& problem);
-
 /// One line, no newline: the keys of the programs' contract, null for what does not exist.
 std::string to_json(const Report& report);
 /// A table within 100 columns, newline at the end. `colour`: ANSI escapes for pass and fail.

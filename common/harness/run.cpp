@@ -244,7 +244,7 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
 
   Outputs unwanted;
   Outputs& out = outputs ? *outputs : unwanted;
-  out = {.problem = p, .plan = plans.forward};
+  out = {.options = options, .plan = plans.forward};
   std::vector<Buffer> buffers;
   Arrays arrays;
   const auto make = [&](const std::string& name, int64_t bytes) {

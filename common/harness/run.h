@@ -39,7 +39,7 @@ Plans plan_run(const Variant& variant, const Options& options, const DeviceInfo&
 
 /// Outputs of a run on the host, and what was run, which is known also where the run fails.
 struct Outputs {
-  Problem problem;
+  Options options;                                      // with the shapes of what was loaded
   Plan plan;                                            // of the forward pass
   std::vector<std::pair<std::string, int64_t>> arrays;  // in the device's memory, with their bytes
   Tensor O;
@@ -65,7 +65,7 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
                                 Outputs* outputs, Workload* workload = nullptr);
 
 /// Writes a trace. JSON, an object a line:
-///   the run           rung, variant and shapes
+///   the run           rung, variant and workload
 ///   the arrays        {"arrays": {name: bytes}, "block_q", "block_kv", "warps", "stages"}
 ///   launches          Trace::Launch's keys; "launch" is its number, "shared" has
 ///                     [name, begin, bytes]

@@ -144,7 +144,8 @@ void write_trace(const std::string& path, const Variant& variant, const Outputs&
   const auto write = [&](const Members& line) { file.write(line.object() + "\n"); };
   Members head;
   head.add("rung", variant.rung).add("variant", variant.name);
-  write(add_shape(head, run.problem));
+  add_workload(head, run.options);
+  write(head);
   Members arrays, plan;
   for (const auto& [name, bytes] : run.arrays) arrays.add(name, bytes);
   plan.raw("arrays", arrays.object()).add("block_q", run.plan.block_q);

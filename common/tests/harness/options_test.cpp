@@ -84,7 +84,7 @@ class OptionsTest : public testing::Test {
   static std::string workload(const std::string& line) {
     std::string json = to_json({.options = options(line)});
     std::erase(json, '"');
-    const size_t begin = json.find("dtype");
+    const size_t begin = json.find("batch");
     return json.substr(begin, json.find(", deterministic") - begin);
   }
 
@@ -110,8 +110,8 @@ class OptionsTest : public testing::Test {
 
 TEST_F(OptionsTest, DefaultsAreTheContracts) {
   EXPECT_EQ(workload(""),
-            "dtype: fp16, input: normal, seed: 0, batch: 1, heads: 2, kv_heads: 2, seqlen: 256, "
-            "seqlen_kv: 256, head_dim: 64, causal: false, scale: 0.125");
+            "batch: 1, heads: 2, kv_heads: 2, seqlen: 256, seqlen_kv: 256, head_dim: 64, "
+            "causal: false, dtype: fp16, scale: 0.125, input: normal, seed: 0");
   const Options o = options("");
   EXPECT_EQ(o.device, DeviceChoice::automatic);
   EXPECT_EQ(o.check, Check::automatic);
@@ -126,14 +126,14 @@ TEST_F(OptionsTest, ReadsEveryOption) {
   EXPECT_EQ(workload("--batch 3 --heads=8 --kv-heads 4 --seqlen 100 --seqlen-kv 77 --head-dim 40 "
                      "--causal --dtype bf16 --scale 0.5 --input outliers "
                      "--seed 18446744073709551615"),
-            "dtype: bf16, input: outliers, seed: 18446744073709551615, batch: 3, heads: 8, "
-            "kv_heads: 4, seqlen: 100, seqlen_kv: 77, head_dim: 40, causal: true, scale: 0.5");
+            "batch: 3, heads: 8, kv_heads: 4, seqlen: 100, seqlen_kv: 77, head_dim: 40, "
+            "causal: true, dtype: bf16, scale: 0.5, input: outliers, seed: 18446744073709551615");
   Options o = options(
       "--scale 1e-45 --load in --save=--odd --device sim --schedule random:7 "
       "--sram 1000 --trace t --check sampled --json --verbose");
   EXPECT_GT(o.problem.scale, 0);
   EXPECT_EQ(o.scale, o.problem.scale);
-  EXPECT_EQ(workload("--load in").substr(0, 24), "dtype: fp16, input: load");
+  EXPECT_NE(workload("--load in").find("input: load"), std::string::npos);
   EXPECT_EQ(o.load, "in");
   EXPECT_EQ(o.save, "--odd");
   EXPECT_EQ(o.device, DeviceChoice::sim);

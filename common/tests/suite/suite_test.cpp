@@ -130,7 +130,7 @@ class Suite : public ::testing::TestWithParam<Param> {
         expect_pass(*r.errors);
     }
     // A query that sees no key has O = 0 and dQ = 0: exactly, whatever the arrays held before.
-    const Problem& p = out.problem;
+    const Problem& p = out.options.problem;
     for (const Tensor* t : {&out.O, &out.dQ})
       for (int64_t i = 0; i < t->size(); ++i)
         if (p.keys(static_cast<int>(i / p.d % p.N)) == 0) {
