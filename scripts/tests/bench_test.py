@@ -1,7 +1,4 @@
-"""Tests of scripts/figures measure, with programs and a PyTorch that stand in for the real ones.
-
-Run alone: python3 scripts/tests/bench_test.py
-"""
+"""Tests of scripts/figures measure, with programs and a PyTorch that stand in for the real ones."""
 
 import json
 import os

@@ -1,9 +1,6 @@
 """Tests of scripts/exercise: each exercise of the lessons is there; right numbers are taken and
 wrong ones are not; each solution, applied to a copy and built, is right, and the rung as
-it is, is not.
-
-Run alone: python3 scripts/tests/exercises_test.py build/bin
-"""
+it is, is not."""
 
 import concurrent.futures
 import copy

@@ -1,8 +1,5 @@
 """Tests of the explorer but for its page in a browser: that traces add up to what the programs
-count, and the command.
-
-Run alone: python3 scripts/tests/explore_test.py BUILD_DIR/bin
-"""
+count, and the command."""
 
 import collections
 import functools

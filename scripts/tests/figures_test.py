@@ -1,9 +1,6 @@
 """Tests of the figures and tables that scripts/figures draws and writes, over the committed
 measurements as each test changes them, in memory. That those figures and tables themselves are as
-they were, results_test sees.
-
-Run alone: python3 scripts/tests/figures_test.py
-"""
+they were, results_test sees."""
 
 import importlib.util
 import json

@@ -1,7 +1,4 @@
-"""Tests of what scripts/figures measures, and of the files that it writes.
-
-Run alone: python3 scripts/tests/grid_test.py
-"""
+"""Tests of what scripts/figures measures, and of the files that it writes."""
 
 import itertools
 import json

@@ -1,9 +1,6 @@
 """Holds what the pages show and say to the rest of the repository: excerpts to the code, links to
 files and headings, the glossary to the lessons, the list of functions to the headers; formulas to
-what GitHub reads as one, lengths to what a reader has time for, and drawings to one language.
-
-Run alone: python3 scripts/tests/pages_test.py
-"""
+what GitHub reads as one, lengths to what a reader has time for, and drawings to one language."""
 
 import functools
 import glob

@@ -1,7 +1,4 @@
-"""Tests of the replay of what happens in a block, which figures and the explorer show.
-
-Run alone: python3 scripts/tests/pipeline_test.py
-"""
+"""Tests of the replay of what happens in a block, which figures and the explorer show."""
 
 import unittest
 

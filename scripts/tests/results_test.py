@@ -1,7 +1,4 @@
-"""Holds what is committed in scripts/results to what the programs count.
-
-Run alone: python3 scripts/tests/results_test.py [build/bin]
-"""
+"""Holds what is committed in scripts/results to what the programs count."""
 
 import functools
 import json

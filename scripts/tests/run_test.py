@@ -1,8 +1,5 @@
 """Tests of scripts/run without its building: over programs that do what they are told to. (Of units
-README's tables are the test, in results_test.)
-
-Run alone: python3 scripts/tests/run_test.py
-"""
+README's tables are the test, in results_test.)"""
 
 import json
 import os

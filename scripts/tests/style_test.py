@@ -1,8 +1,5 @@
 """Tests of what all scripts have in common: shell that macOS runs too, Python and help of 100
-columns.
-
-Run alone: python3 scripts/tests/style_test.py
-"""
+columns."""
 
 import glob
 import os

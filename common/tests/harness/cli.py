@@ -10,14 +10,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
-import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../scripts"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                                "../../../scripts/tests"))
 
-import ladder.npy  # noqa: E402  (in scripts)
+from base import SECONDS, Scratch  # noqa: E402  (in scripts/tests, and finds the scripts)
+import ladder.npy  # noqa: E402
 
-SECONDS = 600  # how long to wait for a program: a limit is for what hangs
 if len(sys.argv) < 3:
     sys.exit(f"{sys.argv[0]} BIN_DIR RUNG [unittest's options]")
 BIN_DIR, RUNG = os.path.abspath(sys.argv.pop(1)), sys.argv.pop(1)
@@ -70,17 +69,10 @@ def strict_json(line):
     return json.loads(line, parse_constant=refuse)
 
 
-class Case(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp(prefix="ladder_cli_test_")
-        self.addCleanup(shutil.rmtree, self.folder)
-
-    def path(self, *names):
-        return os.path.join(self.folder, *names)
-
+class Case(Scratch):
     def put(self, content, *names):
-        os.makedirs(os.path.dirname(self.path(*names)), exist_ok=True)
-        with open(self.path(*names), "wb") as file:
+        os.makedirs(os.path.dirname(self.at(*names)), exist_ok=True)
+        with open(self.at(*names), "wb") as file:
             file.write(content)
 
     def command(self, arguments):
@@ -96,7 +88,7 @@ class Case(unittest.TestCase):
         """Runs the program in the test's folder."""
         more.setdefault("stdout", subprocess.PIPE)
         return subprocess.run(self.command(arguments), stderr=subprocess.PIPE, text=True,
-                              timeout=SECONDS, cwd=self.folder, **more)
+                              timeout=SECONDS, cwd=self.root, **more)
 
     def good(self, arguments):
         done = self.execute(arguments)
@@ -114,7 +106,7 @@ class Case(unittest.TestCase):
     def saved(self, arguments):
         """What read_npy says of every file that a run saves, in the folder out, by name without
         suffix."""
-        out = self.path("out")
+        out = self.at("out")
         shutil.rmtree(out, ignore_errors=True)
         self.good(f"{arguments} --save out")
         return {name[:-len(".npy")]: read_npy(os.path.join(out, name)) for name in os.listdir(out)}
@@ -129,7 +121,7 @@ class Case(unittest.TestCase):
         self.assert_nothing_left()
 
     def assert_nothing_left(self):
-        left = [os.path.join(folder, name) for folder, _, names in os.walk(self.folder)
+        left = [os.path.join(folder, name) for folder, _, names in os.walk(self.root)
                 for name in names if name.endswith(".tmp") or name.startswith(".")
                 or folder.endswith("out")]
         self.assertEqual(left, [])

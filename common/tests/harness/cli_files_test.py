@@ -28,7 +28,7 @@ class Files(Case):
                 "dk": (o, (2, 2, 24, 16)), "dv": (o, (2, 2, 24, 16))})
             for name, (descr, shape, values) in saved.items():
                 self.assertEqual(len(values), math.prod(shape))
-                with open(self.path("out", f"{name}.npy"), "rb") as file:
+                with open(self.at("out", f"{name}.npy"), "rb") as file:
                     self.assertEqual(file.read(), npy(shape, values, descr))  # as NumPy writes it
 
     def test_shapes_come_from_the_files(self):
@@ -43,7 +43,7 @@ class Files(Case):
         first = self.saved(f"{TINY} --seed 5")["o"]
         for more in ("--seed 6", "--seed 5 --input outliers", "--seed 5"):
             self.good(f"{TINY} --save out {more}")
-            again = read_npy(self.path("out", "o.npy"))
+            again = read_npy(self.at("out", "o.npy"))
             (self.assertEqual if more == "--seed 5" else self.assertNotEqual)(again, first)
 
     def test_the_generator_is_the_same_on_every_platform(self):
@@ -59,11 +59,11 @@ class Files(Case):
     def test_what_was_saved_can_be_loaded(self):
         self.good(f"{TINY} --seqlen-kv 3 --save in")
         for saved, loaded in (("o", "q"), ("dk", "k"), ("dv", "v"), ("dq", "do")):
-            os.rename(self.path("in", f"{saved}.npy"), self.path("in", f"{loaded}.npy"))
+            os.rename(self.at("in", f"{saved}.npy"), self.at("in", f"{loaded}.npy"))
         for o in self.objects("--device sim --load in"):
             self.assertEqual((o["input"], o["seqlen"], o["pass"]), ("load", 3, True))
         from_half = self.loaded()
-        values = {name: read_npy(self.path("in", f"{name}.npy"))[2] for name in "qkv"}
+        values = {name: read_npy(self.at("in", f"{name}.npy"))[2] for name in "qkv"}
         self.put_inputs((1, 2, 3, 8), descr="<f4", **values)
         self.assertEqual(from_half, self.loaded())
 
@@ -92,7 +92,7 @@ class Files(Case):
                             ("do", (1, 1, 3, 8)), ("do", (2, 2, 3, 8))]}
         bad += [(name, npy(shape), word) for word in shapes for name, shape in shapes[word]]
         for name, content, word in bad:
-            path = self.path("in", f"{name}.npy")
+            path = self.at("in", f"{name}.npy")
             os.rename(path, path + ".good")
             if callable(content):
                 content(path)
@@ -108,7 +108,7 @@ class Files(Case):
         self.assert_bad("--load none_such", 2, "none_such", "no such file")
         self.assert_bad(f"--load {'x' * 5000}", 2, "too long")
         # One that only claims to be large: nothing is allocated.
-        os.truncate(self.path("in", "q.npy"),
+        os.truncate(self.at("in", "q.npy"),
                     os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
         self.assert_bad("--load in", 3, "GiB of memory", "q.npy")
 
@@ -121,26 +121,26 @@ class Places(Case):
 
     def test_folders_and_files_that_cannot_be_written(self):
         self.put(b"a file", "file")
-        os.makedirs(self.path("taken", "o.npy"))
+        os.makedirs(self.at("taken", "o.npy"))
         for arguments in ("--save file", "--save none/such/out", "--save taken", "--trace file/t",
                           "--trace none_such/trace", "--trace .", "--trace /proc/trace",
                           f"--trace {'x' * 300}", f"--trace {'x' * 5000}"):
             self.assert_bad(f"{TINY} {arguments}", 2, f"'{arguments.split()[-1]}", save="")
-        self.assertEqual(sorted(os.listdir(self.folder)), ["file", "taken"])
-        self.assertEqual(os.listdir(self.path("taken")), ["o.npy"])
+        self.assertEqual(sorted(os.listdir(self.root)), ["file", "taken"])
+        self.assertEqual(os.listdir(self.at("taken")), ["o.npy"])
 
     def test_a_full_disk(self):
         self.good(f"{SMALL} --save before")
-        before = read_npy(self.path("before", "o.npy"))
+        before = read_npy(self.at("before", "o.npy"))
         # A buffer's worth, which fails at the end; and more, which fails at once.
         for workload in (TINY, SMALL):
             self.assert_bad(workload, 2, "cannot write", "too large", preexec_fn=self.FULL)
             self.assert_bad(workload, 2, save=" --save before --seed 9", preexec_fn=self.FULL)
             self.assert_bad(f"{workload} --trace t", 2, "cannot write", save="",
                             preexec_fn=self.FULL)
-        self.assertEqual(sorted(os.listdir(self.folder)), ["before", "out"])
-        self.assertEqual(len(os.listdir(self.path("before"))), 5)
-        self.assertEqual(read_npy(self.path("before", "o.npy")), before)
+        self.assertEqual(sorted(os.listdir(self.root)), ["before", "out"])
+        self.assertEqual(len(os.listdir(self.at("before"))), 5)
+        self.assertEqual(read_npy(self.at("before", "o.npy")), before)
 
     @unittest.skipUnless(os.path.exists("/dev/full"), "there is no /dev/full here")
     def test_devices_stay_what_they_are(self):
@@ -156,13 +156,13 @@ class Places(Case):
 
     def test_a_run_that_is_interrupted_leaves_no_file(self):
         long = "--device sim --seqlen 4096 --heads 4 --check off --save out --trace t"
-        with subprocess.Popen(self.command(long), cwd=self.folder) as process:
-            while process.poll() is None and not os.path.exists(self.path("out")):
+        with subprocess.Popen(self.command(long), cwd=self.root) as process:
+            while process.poll() is None and not os.path.exists(self.at("out")):
                 time.sleep(0.01)
             time.sleep(0.5)  # more than it takes to try the files
             process.terminate()
         self.assertEqual(process.returncode, -signal.SIGTERM)
-        self.assertEqual((os.listdir(self.folder), os.listdir(self.path("out"))), (["out"], []))
+        self.assertEqual((os.listdir(self.root), os.listdir(self.at("out"))), (["out"], []))
 
 
 if __name__ == "__main__":

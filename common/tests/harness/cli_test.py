@@ -56,7 +56,7 @@ class Rung(Case):
             objects = self.check_run(f"{TINY} --variant {variant} --save {variant}", "sim")
             self.assertEqual({o["variant"] for o in objects}, {variant})
             names = {name for o in objects for name in o["errors"]} - {"o_full"}
-            self.assertEqual(set(os.listdir(self.path(variant))), {f"{n}.npy" for n in names})
+            self.assertEqual(set(os.listdir(self.at(variant))), {f"{n}.npy" for n in names})
             if step["default"]:
                 self.assertEqual(self.objects(TINY)[0]["variant"], variant)
 
@@ -184,9 +184,9 @@ class Options(Case):
         done = self.execute(f"{TINY} --variant stored --sram 16 --trace trace.json --save out")
         self.assertEqual(done.returncode, 1)
         self.assertIn("of shared memory for a block, more than the 16 there are", done.stderr)
-        with open(self.path("trace.json"), encoding="utf-8") as file:
+        with open(self.at("trace.json"), encoding="utf-8") as file:
             self.assertIn([strict_json(line) for line in file][-1]["fault"], done.stderr)
-        self.assertEqual(os.listdir(self.path("out")), [])
+        self.assertEqual(os.listdir(self.at("out")), [])
 
 
 if __name__ == "__main__":
