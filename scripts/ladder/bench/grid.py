@@ -8,7 +8,7 @@ import shlex
 
 from ladder.course import BLOCK_SIZE_TIMED, QUANTISED
 from ladder.files import ROOT
-from ladder.npy import npy
+from ladder.npy import write_rows
 
 # The FlashAttention-2 paper's: 16k tokens in all, hidden size 2048.
 TOKENS, HIDDEN = 16 * 1024, 2048
@@ -181,11 +181,10 @@ def loaded(words):
     """A command's words with the folders of --load where they are; what is missing is made."""
     folder = os.path.join(ROOT, SHIFTED_V)
     if SHIFTED_V in words and not os.path.exists(os.path.join(folder, "v.npy")):
-        os.makedirs(folder, exist_ok=True)
         draw = random.Random(0).gauss
-        for name, rows, mean in (("q", 64, 0), ("k", 16384, 0), ("v", 16384, 1)):
-            with open(os.path.join(folder, f"{name}.npy"), "wb") as file:
-                file.write(npy((1, 1, rows, 64), [mean + draw(0, 1) for _ in range(rows * 64)]))
+        write_rows(folder, **{name: [[mean + draw(0, 1) for _ in range(64)] for _ in range(rows)]
+                              for name, rows, mean in (("q", 64, 0), ("k", 16384, 0),
+                                                       ("v", 16384, 1))})
     return [os.path.join(ROOT, word) if word in (CAPTURED, SHIFTED_V) else word for word in words]
 
 

@@ -21,6 +21,7 @@ from ladder import course
 from ladder.bench import hopper
 from ladder.bench.machine import machine
 from ladder.console import NO_DEVICE, WRONG_RESULT, Stop, run_command
+from ladder.files import read
 from ladder.programs import json_lines, programs_in
 
 PIPES = {"products": "tensor_op_gmma", "fp32": "fma", "integers": "alu", "uniform": "uniform",
@@ -69,10 +70,7 @@ def profiled(program, variant, kernel, head_dim):
              "--metrics", ",".join(METRICS.values()), "--kernel-name", f"regex:{kernel}",
              "--launch-count", "1", program, *hopper.options_of(variant, head_dim), "--time", "1"],
             f"{variant} {kernel}, d {head_dim}")
-        text = ""
-        if os.path.exists(log):
-            with open(log, encoding="utf-8", errors="replace") as file:
-                text = file.read()
+        text = read(log) if os.path.exists(log) else ""
     if status:  # ncu says itself how a user comes to read the GPU's counters
         raise Stop(f"ncu {os.path.relpath(program)} failed:\n{said}\n{text}", WRONG_RESULT)
     record = json_lines("\n".join(line for line in out.splitlines() if line.startswith("{")),

@@ -52,7 +52,7 @@ def of_the_paper(r):
 
 
 class Measured:
-    """One file of bench.py; empty where there is none. Of one I/O type: bf16 if it has it."""
+    """One file of scripts/figures measure; empty where there is none. Of one I/O type: bf16 if it has it."""
 
     def __init__(self, path, dtype=None):
         self.path, data = path, read_json(path, EMPTY)
