@@ -11,7 +11,7 @@ from ladder.programs import ladder_of, programs_in, rungs
 
 
 class Source:
-    """One .cu file of a rung. `variant` is its step's name for --variant, "" where none is known."""
+    """One .cu file of a rung; `variant` is its step to --variant, "" where none is known."""
 
     def __init__(self, path, variant):
         self.path, self.variant = path, variant

@@ -246,8 +246,8 @@ class Functions(unittest.TestCase):
             text = read(header)
             defined |= set(re.findall(r"^struct (\w+)", text, re.MULTILINE))
             # A function's name comes after its type; members, indented, are not listed.
-            defined |= set(re.findall(r"^__device__ __forceinline__ [^()=;]*?\b(\w+)\(", text,
-                                      re.MULTILINE))
+            defined |= set(re.findall(r"^(?:__device__ __forceinline__|constexpr) [^()=;]*?\b"
+                                      r"(\w+)\(", text, re.MULTILINE))
         readme = read(os.path.join(ROOT, "common/README.md"))
         tables = readme[readme.index("| function "):readme.index("On the sim each function")]
         listed = set(re.findall(r"`([a-zA-Z]\w*)(?:<[^`]*>)?`", tables))

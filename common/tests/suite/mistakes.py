@@ -102,7 +102,8 @@ MISTAKES = {
     "common/harness/reference.cpp": [
         Mistake("tile", "misses_the_last_key", "static_cast<size_t>(p.keys(i))",
                 "static_cast<size_t>(ON ? std::max(1, p.keys(i) - 1) : p.keys(i))", WRONG),
-        Mistake("Gradients", "forgets_delta", "dP[j] - delta", "dP[j] - (ON ? 0 : delta)", GRADIENTS),
+        Mistake("Gradients", "forgets_delta", "dP[j] - delta", "dP[j] - (ON ? 0 : delta)",
+                GRADIENTS),
     ],
 }
 

@@ -20,7 +20,7 @@ ASKED = (*LOADS, *STORES, "tma_store_wait", "mbarrier_arrive", "mbarrier_wait",
 TRACE_OPTIONS = ["--device", "sim", "--heads", "1", "--seqlen", "512", "--head-dim", "64",
                  "--block-q", "64", "--block-kv", "64", "--check", "off"]
 
-# What a file has, as write_trace() of common/harness/run.h says: head (rung, variant, workload), plan
+# What a file has, as write_trace() of common/harness/run.h says: head (of the run), plan
 # (arrays, tiles), launches, lines (what each warp did) and fault, or None.
 Traced = collections.namedtuple("Traced", "head plan launches lines fault")
 
