@@ -52,7 +52,7 @@ def of_the_paper(r):
 
 
 class Measured:
-    """What scripts/figures measure wrote, of one I/O type: bf16 if there is. Empty without a file."""
+    """A file of scripts/figures measure, of one I/O type (bf16 if it has it); empty without one."""
 
     def __init__(self, path, dtype=None):
         self.path, data = path, read_json(path, EMPTY)
