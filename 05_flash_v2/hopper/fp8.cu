@@ -190,11 +190,11 @@ __global__ void __launch_bounds__(quantisers(Dh, Bc), std::max(1, 640 / quantise
   const float inverse = 1 / scale_of(own);
   const auto transposed = smem.take<e4m3>("transposed", transposed_row<Bc>(std::max(Dh, 64)));
 #pragma unroll
-  for (int c = 0; c < 8; ++c) {
+  for (int i = 0; i < 8; ++i) {
     float of_column[8];
 #pragma unroll
-    for (int e = 0; e < 8; ++e) of_column[e] = x[e][c];
-    write_chunk(transposed + (transposed_row<Bc>(column + c) + place), rounded(of_column, inverse));
+    for (int e = 0; e < 8; ++e) of_column[e] = x[e][i];
+    write_chunk(transposed + (transposed_row<Bc>(column + i) + place), rounded(of_column, inverse));
   }
   __syncthreads();  // the tile is transposed
   constexpr int kPieces = Bc / 16;

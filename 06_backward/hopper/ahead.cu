@@ -246,18 +246,18 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       }
       if (n + 1 < Piece::kOfConsumer) {
         wgmma_wait<0>(dQ);
-        write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+        write_fragments(dQ_tile + piece.at(warp), dQ);
       } else if (kStages > 1 && step + 1 < steps) {
         start_scores();  // of the next step
         start_dK();
         wgmma_wait<2>(dQ);
-        write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+        write_fragments(dQ_tile + piece.at(warp), dQ);
         wgmma_wait<kLate ? 1 : 0>(S);
         if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
       } else {
         start_dK();
         wgmma_wait<1>(dQ);
-        write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+        write_fragments(dQ_tile + piece.at(warp), dQ);
         if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
       }
     }
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(kWarpgroup)
       int64_t{blockIdx.x} / Piece::kCount * Br;  // its tile's first row of all heads'
   const int row = static_cast<int>(at % rows) + piece.row(), column = piece.column();
   Accumulator<16, Piece::kColumns> sum;
-  read_as_they_lie(sum, dQ_sum + (at * Dh + piece.at(warp_id())));
+  read_fragments(sum, dQ_sum + (at * Dh + piece.at(warp_id())));
   for_each(sum, [&](int, int, float& x) { x *= p.scale; });
   SharedMemory smem;
   const SwizzledTile<T, 64, Piece::kColumns> tile{smem.take<T>("dQ", 64 * 64)};

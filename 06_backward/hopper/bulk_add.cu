@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       wgmma_AtB(dQ, tile_dS, piece.row(), tile_K, 0, piece.column());  // dQ = dS·K
       wgmma_commit();
       wgmma_wait<0>(dQ, dK_sum, dS_operand);
-      write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+      write_fragments(dQ_tile + piece.at(warp), dQ);
     }
     Q.release();
     fence_proxy_async();
@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kWarpgroup)
       int64_t{blockIdx.x} / Piece::kCount * Br;  // its tile's first row of all heads'
   const int row = static_cast<int>(at % rows) + piece.row(), column = piece.column();
   Accumulator<16, Piece::kColumns> sum;
-  read_as_they_lie(sum, dQ_sum + (at * Dh + piece.at(warp_id())));
+  read_fragments(sum, dQ_sum + (at * Dh + piece.at(warp_id())));
   for_each(sum, [&](int, int, float& x) { x *= p.scale; });
   SharedMemory smem;
   const SwizzledTile<T, 64, Piece::kColumns> tile{smem.take<T>("dQ", 64 * 64)};

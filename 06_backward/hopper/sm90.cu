@@ -1,4 +1,4 @@
-// 06 on Hopper, step 7: blocks that stay. This project's own way.
+// 06 on Hopper, step 7: persistent blocks. This project's own way.
 //
 //   build/bin/06_backward --variant sm90 --seqlen 512 --causal
 //
@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
         }
         if (n + 1 < Piece::kOfConsumer) {
           wgmma_wait<0>(dQ);
-          write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+          write_fragments(dQ_tile + piece.at(warp), dQ);
         } else if (kStages > 1 && step + 1 < steps) {
           if (kLate) {  // worked out anew: kept, it would take registers that are scarce here
             Q_ahead = Q;
@@ -282,13 +282,13 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
           start_scores();  // of the next step
           start_dK();
           wgmma_wait<2>(dQ);
-          write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+          write_fragments(dQ_tile + piece.at(warp), dQ);
           wgmma_wait<kLate ? 1 : 0>(S);
           if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
         } else {
           start_dK();
           wgmma_wait<1>(dQ);
-          write_as_they_lie(dQ_tile + piece.at(warp), dQ);
+          write_fragments(dQ_tile + piece.at(warp), dQ);
           if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
         }
       }
@@ -340,7 +340,7 @@ __global__ void __launch_bounds__(kWarpgroup)
       int64_t{blockIdx.x} / Piece::kCount * Br;  // its tile's first row of all heads'
   const int row = static_cast<int>(at % rows) + piece.row(), column = piece.column();
   Accumulator<16, Piece::kColumns> sum;
-  read_as_they_lie(sum, dQ_sum + (at * Dh + piece.at(warp_id())));
+  read_fragments(sum, dQ_sum + (at * Dh + piece.at(warp_id())));
   for_each(sum, [&](int, int, float& x) { x *= p.scale; });
   SharedMemory smem;
   const SwizzledTile<T, 64, Piece::kColumns> tile{smem.take<T>("dQ", 64 * 64)};
@@ -437,7 +437,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "06_backward",
                      .name = "sm90",
-                     .idea = "blocks that stay",
+                     .idea = "persistent blocks",
                      .summary = "and blocks that stay for further tiles of keys",
                      .colour = "#D55E00",
                      .after = "ahead",

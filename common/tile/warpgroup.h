@@ -236,17 +236,16 @@ __device__ __forceinline__ void write_matrices(const SwizzledTile<T, R, C>& tile
                 a.r[0][k]);
 }
 
-/// A warp's 16 × N sums as they lie in its registers: each lane's four of a piece together, and
+/// A warp's 16 × N sums in register (fragment) order: each lane's four of a piece together, and
 /// pieces one after the other. So all accesses are of 16 bytes, next to each other in a warp; where
 /// an element stands only matters to who reads it.
 template <int N>
-__device__ __forceinline__ void write_as_they_lie(Smem<float> target,
-                                                  const Accumulator<16, N>& acc) {
+__device__ __forceinline__ void write_fragments(Smem<float> target, const Accumulator<16, N>& acc) {
 #pragma unroll
   for (int j = 0; j < N / 8; ++j) store_4(target + 4 * (32 * j + lane_id()), acc.r[0][j]);
 }
 template <int N>
-__device__ __forceinline__ void read_as_they_lie(Accumulator<16, N>& acc, Hbm<const float> source) {
+__device__ __forceinline__ void read_fragments(Accumulator<16, N>& acc, Hbm<const float> source) {
 #pragma unroll
   for (int j = 0; j < N / 8; ++j) read_4(acc.r[0][j], source + 4 * (32 * j + lane_id()));
 }

@@ -86,7 +86,7 @@ MISTAKES = {
                 "scales[(ON ? 0 : w.head * scaled.q) + row / kWarpgroupRows]", WRONG),
         Mistake("fp8", "transforms_Q_alone", "if (how.hadamard)",
                 "if (how.hadamard && (is_Q || !ON))", WRONG),
-        Mistake("fp8", "exchanges_neighbours_of_V", "x[e][c]", "x[e ^ ON][c]", WRONG),
+        Mistake("fp8", "exchanges_neighbours_of_V", "x[e][i]", "x[e ^ ON][i]", WRONG),
         Mistake("fp8", "no_barrier_when_transposed", "__syncthreads();  // the tile is transposed",
                 "if (!ON) WAS", FAULT + "transposed"),
         Mistake("fp8", "forgets_the_scale_of_P", "fill_rows<16>(p_exponent + of_V)",
