@@ -437,7 +437,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "06_backward",
                      .name = "sm90",
-                     .idea = "persistent blocks",
+                     .idea = "persistent backward",
                      .summary = "and blocks that stay for further tiles of keys",
                      .colour = "#D55E00",
                      .after = "ahead",
