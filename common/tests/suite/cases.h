@@ -78,7 +78,7 @@ constexpr Case kCases[] = {
     {"large_logits_outliers", 1, 2, 2, 65, 66, 128, true, bf, Input::outliers, 20},
     {"far_below_zero", 1, 2, 1, 70, 66, 64, true, fp, Input::normal, 1, logits_far_below_0},
     {"far_below_zero_bf16", 1, 2, 2, 150, 150, 40, true, bf, Input::normal, 1, logits_far_below_0},
-    {"far_below_zero_unmasked", 1, 1, 1, 260, 130, 128, false, fp, Input::normal, 1,
+    {"far_below_zero_unmasked", 1, 1, 1, 260, 200, 128, false, fp, Input::normal, 1,
      logits_far_below_0},
     {"rising", 1, 1, 1, 33, 390, 64, false, fp, Input::normal, 1, logits_rising},
     {"zero_queries", 1, 2, 1, 66, 66, 40, true, fp, Input::normal, 1, queries_of_0},
