@@ -70,7 +70,7 @@ constexpr Case kCases[] = {
     {"many_rounds", 1, 1, 1, 577, 650, 32, true, fp},
     {"keys_before", 1, 2, 2, 34, 224, 144, true, fp},  // the first query sees 191 keys
     {"blind_tiles", 1, 2, 1, 300, 70, 64, true, bf},
-    {"blind_tiles_wide", 1, 2, 2, 217, 140, 128, true, fp, Input::outliers},
+    {"blind_tiles_wide", 1, 2, 2, 270, 140, 128, true, fp, Input::outliers},
     {"small_scale", 1, 2, 2, 70, 90, 32, false, fp, Input::normal, 0.01f},
     {"least_scale", 1, 2, 2, 66, 70, 24, true, bf, Input::normal, 1e-44f},
     {"large_logits", 1, 2, 1, 113, 128, 64, false, fp, Input::normal, 50},
@@ -78,7 +78,7 @@ constexpr Case kCases[] = {
     {"large_logits_outliers", 1, 2, 2, 65, 66, 128, true, bf, Input::outliers, 20},
     {"far_below_zero", 1, 2, 1, 70, 66, 64, true, fp, Input::normal, 1, logits_far_below_0},
     {"far_below_zero_bf16", 1, 2, 2, 150, 150, 40, true, bf, Input::normal, 1, logits_far_below_0},
-    {"far_below_zero_unmasked", 1, 1, 1, 260, 130, 128, false, fp, Input::normal, 1,
+    {"far_below_zero_unmasked", 1, 1, 1, 260, 200, 128, false, fp, Input::normal, 1,
      logits_far_below_0},
     {"rising", 1, 1, 1, 33, 390, 64, false, fp, Input::normal, 1, logits_rising},
     {"zero_queries", 1, 2, 1, 66, 66, 40, true, fp, Input::normal, 1, queries_of_0},
@@ -277,11 +277,13 @@ MadeInputs parts_that_rise(const Case& c) {
   return of_shares(c, share, V, 509);
 }
 
-/// The same for who merges 32 parts at a time, of 128 keys each: first those of the smallest P and
-/// those whose P is 1, then the 33rd, whose P is between. O = 1 is the difference of large sums.
+/// The same for who merges 32 parts at a time, of 128 keys each: first one of the smallest P, seven
+/// of a larger and one whose P is 1, then the 33rd, whose P is between. O = 1 is the difference of
+/// large sums.
 MadeInputs rounds_that_rise(const Case& c) {
   const auto share = [](int j) {
-    return j < 1024 ? 0x1.fep-3f : j < 1152 ? 1 : j < 4096 ? 1e-30f : 0x1.fcp-1f;
+    if (j < 1024) return j < 128 ? 0x1.fep-3f : 0x1.74p-2f;
+    return j < 1152 ? 1 : j < 4096 ? 1e-30f : 0x1.fcp-1f;
   };
   return of_shares(
       c, share, [](int j) { return j < 64 ? 1024.0f : 0; }, 1024);
