@@ -17,8 +17,8 @@
 // Since `lazy`: where there is room, at d = 128, a consumer keeps Q in registers, so that S = Q·Kᵀ
 // reads K alone from shared memory. Under the mask a consumer skips tiles of keys that its rows
 // cannot see; tiles of Q are laid from the last row up, so that the one that is partly empty has
-// the fewest keys; and heads come in smaller groups, whose K and V stay in L2. Blocks start while
-// the counter is still being cleared.
+// the fewest keys; and heads come in smaller groups, for shorter bursts of requests to HBM. Blocks
+// start while the counter is still being cleared.
 
 #include "machine/hopper.h"
 #include "rung.h"
