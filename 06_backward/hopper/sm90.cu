@@ -254,6 +254,15 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       if (first_lane) tma_store_wait_read<0>();                   // the last step's dQ
       named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // dS is complete
       wgmma_wait<0>(dV_sum, P_operand);
+      const auto add = [&](const auto& dQ, int at) {  // dQ's sums += dQ
+        write_fragments(dQ_tile + at, dQ);
+        fence_proxy_async();
+        __syncwarp();
+        if (first_lane) {
+          bulk_add(dQ_at + at, dQ_tile + at, Piece::kOfWarp);
+          tma_store_commit();
+        }
+      };
       const auto start_dK = [&] {  // dK += dSᵀ·Q
         wgmma_fence(dK_sum, dS_operand);
         wgmma_AB(dK_sum, dS_operand, Q.tile(), 1, column_dK);
@@ -273,7 +282,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
         }
         if (n + 1 < Piece::kOfConsumer) {
           wgmma_wait<0>(dQ);
-          write_fragments(dQ_tile + piece.at(warp), dQ);
+          add(dQ, piece.at(warp));
         } else if (kStages > 1 && step + 1 < steps) {
           if (kLate) {  // worked out anew: kept, it would take registers that are scarce here
             Q_ahead = Q;
@@ -282,24 +291,17 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
           start_scores();  // of the next step
           start_dK();
           wgmma_wait<2>(dQ);
-          write_fragments(dQ_tile + piece.at(warp), dQ);
+          add(dQ, piece.at(warp));
           wgmma_wait<kLate ? 1 : 0>(S);
           if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
         } else {
           start_dK();
           wgmma_wait<1>(dQ);
-          write_fragments(dQ_tile + piece.at(warp), dQ);
+          add(dQ, piece.at(warp));
           if (!kLate) wgmma_wait<0>(dK_sum, dS_operand);
         }
       }
       if (!kLate) Q_behind.release();
-      fence_proxy_async();
-      __syncwarp();
-      if (first_lane) {
-        const int at = Piece{consumer * Piece::kOfConsumer}.at(warp);
-        bulk_add(dQ_at + at, dQ_tile + at, Piece::kOfConsumer * Piece::kOfWarp);
-        tma_store_commit();
-      }
       Q.at.next();
       row += Br;
       dQ_at = dQ_at + Br * Dh;
