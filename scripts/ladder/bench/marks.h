@@ -1,9 +1,13 @@
 // What scripts/figures clock writes into its copies of kernels: marks of the SM's clock. Those of a
-// consumer are in shared memory until the block's end, and come out in the place of its rows' LSE.
-// Above the #include stand kFirst and kSteps, the steps that are marked, and a step's kMarks.
+// consumer are in shared memory until the block's end, and in HBM then; of the last launch they
+// come out as a file. Above the #include stand kFirst and kSteps, the steps that are marked, and a
+// step's kMarks.
 #pragma once
 
+#include <cstdlib>
+#include <fstream>
 #include <utility>
+#include <vector>
 
 #include "machine/hopper.h"
 #include "tile/warpgroup.h"
@@ -11,58 +15,71 @@
 namespace ladder::MACHINE {
 
 // On the sim they compile, and are 0.
-__device__ __forceinline__ int cycles_now() {
-  int now = 0;
+__device__ __forceinline__ unsigned cycles_now() {
+  unsigned now = 0;
 #ifndef LADDER_SIM
   asm volatile("mov.u32 %0, %%clock;" : "=r"(now)::"memory");
 #endif
   return now;
 }
-__device__ __forceinline__ int nanoseconds_now() {
-  int now = 0;
+__device__ __forceinline__ unsigned nanoseconds_now() {
+  unsigned now = 0;
 #ifndef LADDER_SIM
   asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(now)::"memory");
 #endif
   return now;
 }
 
+constexpr int kBlocksMarked = 4096, kConsumersMarked = 3;  // room for
+/// Of a consumer: the steps' marks; cycles and nanoseconds when it began, and when it ended.
+constexpr int kWords = kSteps * kMarks + 4;
+static __device__ unsigned marks_of_blocks[kBlocksMarked * kConsumersMarked * kWords];
+
 struct Marks {
-  static constexpr int kRows = 64;                 // of a consumer: a word each
-  static constexpr int kCycles = kSteps * kMarks;  // of the block, after the marks
-  static constexpr int kNanoseconds = kCycles + 1;
-  static_assert(kNanoseconds < kRows - 2);  // the first consumer's last two are the block's begin
-
+  static constexpr int64_t kBytes = shared_bytes<int>(kConsumersMarked * kWords);
   Smem<int> words;
+  int warp = uniform(warp_id());  // in a register of the warp: kernels have few of a thread's left
 
-  __device__ Marks(SharedMemory& smem, int consumers)
-      : words(smem.take<int>("marks", kRows * consumers)) {
-    if (threadIdx.x == 0) words[kRows - 1] = cycles_now(), words[kRows - 2] = nanoseconds_now();
+  __device__ explicit Marks(SharedMemory& smem)
+      : words(smem.take<int>("marks", kConsumersMarked * kWords)) {
+    stamp(kWords - 4);
   }
-  static int64_t bytes(int consumers) { return shared_bytes<int>(kRows * consumers); }
-
-  __device__ __forceinline__ void add(int consumer, int step, int mark) const {
-    if (threadIdx.x % kWarpgroup == 0 && step >= kFirst && step < kFirst + kSteps)
-      words[kRows * consumer + kMarks * (step - kFirst) + mark] = cycles_now();
+  /// A consumer's first warp marks, all lanes the same.
+  __device__ __forceinline__ bool marks() const { return warp >= 4 && warp % 4 == 0; }
+  __device__ __forceinline__ int at(int word) const { return (warp / 4 - 1) * kWords + word; }
+  __device__ __forceinline__ void stamp(int word) const {
+    if (!marks()) return;
+    words[at(word)] = static_cast<int>(cycles_now());
+    words[at(word + 1)] = static_cast<int>(nanoseconds_now());
   }
-  __device__ __forceinline__ void end(int consumer) const {
-    if (threadIdx.x % kWarpgroup != 0) return;
-    words[kRows * consumer + kCycles] = cycles_now();
-    words[kRows * consumer + kNanoseconds] = nanoseconds_now();
+  __device__ __forceinline__ void add(int step, int mark) const {
+    if (marks() && step >= kFirst && step < kFirst + kSteps)
+      words[at(kMarks * (step - kFirst) + mark)] = static_cast<int>(cycles_now());
   }
-  /// All since the block began, over LSE from a row on, of which there are so many more.
-  __device__ void store(Hbm<float> LSE, int64_t row, int rows, int consumer) const {
-    named_barrier_sync(12 + consumer, kWarpgroup);  // after LSE itself
-    const int word = static_cast<int>(threadIdx.x) % kWarpgroup;
-    if (word > kNanoseconds || word >= rows) return;
-    LSE[row + word] = static_cast<float>(words[kRows * consumer + word] -
-                                         words[kRows - (word == kNanoseconds ? 2 : 1)]);
+  __device__ void end() const {
+    stamp(kWords - 2);
+    if (marks() && blockIdx.x < kBlocksMarked)
+      for (int word = 0; word < kWords; ++word)
+        marks_of_blocks[blockIdx.x * kConsumersMarked * kWords + at(word)] =
+            static_cast<unsigned>(words[at(word)]);
   }
 };
 
-/// Two seconds of launches at first, whose last is what --save keeps: the card is warm then.
-inline int times_to_launch() {
+/// Launches: the first time for two seconds or so, since the card is warm then, and the marks of
+/// the last launch go into the file that MARKS names.
+template <class Launch>
+void marked(Launch launch) {
   static int times = 2000;
-  return std::exchange(times, 1);
+  for (int n = times; n > 0; --n) launch();
+  if (std::exchange(times, 1) == 1) return;
+  std::vector<unsigned> words(std::size(marks_of_blocks));
+#ifndef LADDER_SIM
+  if (cudaMemcpyFromSymbol(words.data(), marks_of_blocks, sizeof marks_of_blocks) != cudaSuccess)
+    return;
+#endif
+  if (const char* path = std::getenv("MARKS"))
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(words.data()), sizeof marks_of_blocks);
 }
 
 }  // namespace ladder::MACHINE

@@ -100,6 +100,9 @@ TABLES = {
     "claims": (claims.claims_table, ""), "figures": (figure_list, ""),
     "visits": (tables.visits_tables, SIM), "shared_roof": (memory.shared_roof_table, SIM),
     "profile": (tables.profile_table, "scripts/figures profile"),
+    "clock_forward": (partial(tables.clock_table, rung="05_flash_v2", variants=["sm90", "fp8"]),
+                      CLOCK),
+    "clock_backward": (partial(tables.clock_table, rung="06_backward", variants=["sm90"]), CLOCK),
     "decode": (rates.decode_table, DECODE),
     "fp8_error": (errors.fp8_error_table, SIM), "fp8_times": (errors.fp8_times_table, PAPER),
     **{name: (partial(make, **about), PAPER) for make, every in (

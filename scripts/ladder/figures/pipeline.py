@@ -8,7 +8,7 @@ text, consumer or None, from, to], and may end with the part of the lane that it
 import textwrap
 
 from ladder import course
-from ladder.bench.clock import FIRST, S_DONE, START, VARIANTS, spans
+from ladder.bench.clock import FIRST, S_DONE, START, kernel_of, spans_of
 from ladder.figures import replay
 from ladder.figures.measured import need
 from ladder.figures.names import label, number
@@ -189,6 +189,7 @@ def stage_fills(copies, own, consumers, end):
 
 # ---- the same, measured by the clock of an SM ----
 
+VARIANTS = ("producer", "overlap", "ping_pong")
 HEAD_DIM = 128
 SHOWN = 4  # steps of the slowest
 BEGIN = 2  # the first one shown: of what comes before, a consumer that is behind has no marks
@@ -222,7 +223,7 @@ def pipeline_measured(files):
 def measured_panel(one, end):
     begin, lanes = one["shown"][0][BEGIN][START], []
     for consumer, of in enumerate(one["shown"]):
-        marks, boxes = spans(of, one["variant"]), {}
+        marks, boxes = spans_of(of, kernel_of("05_flash_v2", one["variant"])), {}
         for kind, name in (("S", "S{}"), ("O", "O{}"), ("softmax", "P{}"), ("rest", "")):
             for step, (first, last) in enumerate(marks[kind]):
                 parts = [(kind, name, first, last)]

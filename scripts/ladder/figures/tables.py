@@ -179,6 +179,41 @@ def profile_table(files):
         f"{about['gpu']}, driver {about['driver']}, CUDA {about['cuda']}, {about['date']}.")]
 
 
+# ---- a step of a consumer, by the SM's clock ----
+
+# Of a rung: what a line says of which part of a step.
+CLOCK_LINES = {
+    "05_flash_v2": {
+        "step": "a step of a consumer", "S": "S, from its issue until it is there",
+        "softmax": "softmax", "O_wait": "wait for P·V", "rest": "O scaled, P packed",
+        "wait": "wait for K, and for its turn"},
+    "06_backward": {
+        "step": "a step of a consumer", "start": "wait for dO, D read, dP issued",
+        "P": "P worked out, while dP is", "dS": "wait for dP; dS worked out and written; dV issued",
+        "barrier": "wait for the other's dS", "dV_wait": "wait for dV",
+        "issue": "dQ, the next S and dK issued", "dQ_wait": "wait for dQ",
+        "dQ_sent": "dQ written and sent", "S_wait": "wait for the next S",
+        "rest": "the last ones: dK waited for where it is not *late*, Q freed"}}
+
+
+def clock_table(files, rung, variants):
+    data = need(files.clock)
+    found = sorted((one for one in data["steps"]
+                    if one["rung"] == rung and one["variant"] in variants),
+                   key=lambda one: (variants.index(one["variant"]), one["head_dim"]))
+    rows = [[text, *(f"{one['cycles'][name]:,.0f}" for one in found)]
+            for name, text in CLOCK_LINES[rung].items()]
+    rows += [["SM clock, GHz", *(f"{one['sm_ghz']:.2f}" for one in found)],
+             ["TFLOP/s without marks, and with", *(
+                 f"{one['tflops']:.0f}, {one['tflops_marked']:.0f}" for one in found)]]
+    heads = [f"`{one['variant']}`, d = {one['head_dim']}" for one in found]
+    about = data["measured_on"]
+    return [*markdown(["cycles", *heads], rows, range(1, 1 + len(found))), "", (
+        "Medians over all blocks and steps that are marked, by `scripts/figures clock`: N = "
+        f"{data['workload']['seqlen']:,}, no mask, {data['workload']['dtype']}, on an "
+        f"{about['gpu']}, driver {about['driver']}, CUDA {about['cuda']}, {about['date']}.")]
+
+
 # ---- who visits which array how often, by the sim's counts ----
 
 # A visit is one going through all of an array: the bytes requested of it over the bytes that it
