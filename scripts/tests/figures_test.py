@@ -90,7 +90,8 @@ class Figures(Changed):
                  "visits shared_roof fp8_error"),
                 (lambda: [self.data.pop(f"{name}.json") for name in (
                     "traces", "clock", "profile")],
-                 "access pipeline pipeline_bwd pipeline_measured", "profile"),
+                 "access pipeline pipeline_bwd pipeline_measured",
+                 "profile clock_forward clock_backward"),
                 (lambda: self.data.pop(OTHER), *two), (without(lambda c, r: True, OTHER), *two)):
             self.as_it_was()
             change()
