@@ -100,8 +100,8 @@ function(ladder_rung_tests rung objects)
   add_test(NAME ${rung}.cli COMMAND Python3::Interpreter ${tests}/harness/cli_test.py
     ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${rung} Rung -v)
   if(LADDER_GPU)
-    ladder_cases(${rung}.Gpu ${rung}_test Gpu*-GpuLarge.* ${on_gpu})
-    ladder_cases(${rung}.GpuLarge ${rung}_test GpuLarge.* ${on_gpu})
+    ladder_cases(${rung}.Gpu ${rung}_test Gpu*-GpuLarge* ${on_gpu})
+    ladder_cases(${rung}.GpuLarge ${rung}_test GpuLarge* ${on_gpu})
   endif()
 endfunction()
 
