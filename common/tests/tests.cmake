@@ -50,46 +50,11 @@ foreach(name tile_test hopper_test fp8_test)
   endif()
 endforeach()
 
-# Sources with the mistakes of mistakes.py in them, chosen while a program runs.
-set(planted)
-set(planted_sources)
-foreach(source 01_tiled_matmul/tile.cu 01_tiled_matmul/attention.cu 06_backward/stored.cu
-    06_backward/hopper/wgmma.cu 05_flash_v2/hopper/counter.cu 05_flash_v2/hopper/fp8.cu
-    common/harness/reference.cpp)
-  list(APPEND planted ${CMAKE_BINARY_DIR}/planted/${source}.cpp)
-  list(APPEND planted_sources ${CMAKE_SOURCE_DIR}/${source})
-endforeach()
-add_custom_command(OUTPUT ${planted}
-  COMMAND Python3::Interpreter -B ${tests}/suite/mistakes.py plant ${CMAKE_BINARY_DIR}/planted
-  DEPENDS ${planted_sources} ${tests}/suite/mistakes.py
-    ${CMAKE_SOURCE_DIR}/scripts/ladder/mutate/plant.py)
-add_library(planted OBJECT ${planted})
-target_compile_options(planted PRIVATE -w)
-target_link_libraries(planted PRIVATE ladder_flags)
-target_precompile_headers(planted REUSE_FROM headers)
-
-# The suite of these: with the forward pass that 06's `stored` and `wgmma` name, and a reference that
-# stands before the library's at link time.
+# The suite of every rung; and some rungs' with mistakes that it must find, which it compiles.
 add_library(suite OBJECT ${tests}/suite/suite_test.cpp)
 target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
-add_executable(broken_test $<TARGET_OBJECTS:suite> $<TARGET_OBJECTS:reference_test>
-  $<TARGET_OBJECTS:planted>
-  "$<FILTER:$<TARGET_OBJECTS:rung_02_safe_softmax_sim>,INCLUDE,/attention>"
-  "$<FILTER:$<TARGET_OBJECTS:rung_05_flash_v2_sim>,INCLUDE,/sm90>")
-target_link_libraries(broken_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
-add_test(NAME broken_test COMMAND Python3::Interpreter -B ${tests}/suite/mistakes.py find
-  ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:broken_test>)
-set_tests_properties(broken_test PROPERTIES LABELS sim COST 20)
-
-# And as a program, for the explorer to show where a fault happens: by the lines of this rung.
-add_executable(broken_rung $<TARGET_OBJECTS:ladder_main>
-  $<FILTER:$<TARGET_OBJECTS:planted>,INCLUDE,/01_tiled_matmul/>
-  "$<FILTER:$<TARGET_OBJECTS:rung_01_tiled_matmul_sim>,EXCLUDE,/(attention|tile)[.]cu[.]>")
-target_link_libraries(broken_rung PRIVATE ladder_harness)
-set_target_properties(broken_rung PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/broken)
-# A link, not its output's name: by that, `--target 01_tiled_matmul` would build this one.
-file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/broken/bin)
-file(CREATE_LINK ../broken_rung ${CMAKE_BINARY_DIR}/broken/bin/01_tiled_matmul SYMBOLIC)
+add_test(NAME mistakes COMMAND Python3::Interpreter -B ${tests}/suite/mistakes.py ${CMAKE_BINARY_DIR} -v)
+set_tests_properties(mistakes PROPERTIES COST 100 PROCESSORS 2)
 
 function(ladder_rung_tests rung objects)
   add_executable(${rung}_test $<TARGET_OBJECTS:suite> ${objects})
@@ -127,13 +92,15 @@ function(ladder_part name)
   file(WRITE ${CMAKE_BINARY_DIR}/tests_${name}.txt "^(${regex})(\\.|$)\n")
   set(parts ${parts} ${ARGN} PARENT_SCOPE)
 endfunction()
-ladder_part(sim sim_test races_test hopper_faults_test hopper_copies_test gpu_test broken_test)
+ladder_part(sim sim_test races_test hopper_faults_test hopper_copies_test gpu_test)
+ladder_part(mistakes mistakes)
 ladder_part(tile tile_test hopper_test fp8_test narrow_float_test machine_code)
 ladder_part(harness cli cli_files options_test report_test steps_test npy_test reference_test
   quantised_test sampling_test)
 ladder_part(scripts ${script_tests})
 add_dependencies(tests_harness 06_backward)
-add_dependencies(tests_scripts programs broken_rung)
+add_dependencies(tests_mistakes 01_tiled_matmul_test 05_flash_v2_test 06_backward_test)
+add_dependencies(tests_scripts programs)
 # A test that no part has would run only with all others.
 get_property(all DIRECTORY PROPERTY TESTS)
 get_property(programs_of_tests DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)

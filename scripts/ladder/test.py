@@ -17,7 +17,7 @@ from ladder.sources import find, read_sources
 
 COMMAND = "scripts/test"
 PRESETS = ("default", "debug", "asan", "sim", "clang", "arm64")
-PARTS = ("sim", "tile", "harness", "scripts")  # besides rungs and steps
+PARTS = ("sim", "mistakes", "tile", "harness", "scripts")  # besides rungs and steps
 KINDS = f"Parts are {', '.join(PARTS)}, a rung (05) or a step (05/rows). "
 
 

@@ -13,13 +13,13 @@ import sys
 import tempfile
 import unittest
 
-from base import ROOT, argument
+from base import ROOT, argument, read, write
 import browser
 import explore_test
 from explore_test import SMALL, explore, sums
+from ladder.changed import changed
 
 BIN = ""
-BROKEN = "../broken/bin"  # a program with mistakes to choose, as tests.cmake builds it
 SAME = "= the program's counts"
 
 # Of what can be seen or used: that which is cut off at a side of the screen, or below where nothing
@@ -338,9 +338,12 @@ class PageTest(unittest.TestCase):
     # ---- faults ----
 
     def test_a_missing_barrier(self):
+        file, folder = "01_tiled_matmul/tile.cu", os.path.join(self.folder.name, "broken")
+        text = read(ROOT, file).replace("__syncthreads();  // the tiles are complete", "")
+        copy = write(folder, "tile.cu", text=f'#line 1 "{os.path.join(ROOT, file)}"\n{text}')
+        changed(os.path.dirname(BIN), "01_tiled_matmul", {file: copy}, folder)
         self.open(page=self.made("01/tile", "01/mma", "--seqlen", "32", "--heads", "1",
-                                 status=1, programs=os.path.join(BIN, BROKEN),
-                                 mistake=0))  # the first of mistakes.py
+                                 status=1, programs=folder))
         self.assertIn("which is unwritten", self.said)
         self.assertIn("which is unwritten", self.value("$('panes').querySelector('[role=alert]')"
                                                        ".textContent"))

@@ -23,12 +23,11 @@ BIN = ""
 SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-kv 64 --seqlen 128"
 
 
-def explore(*words, status=0, programs=None, mistake=-1):
+def explore(*words, status=0, programs=None):
     """Runs scripts/explore; what it wrote is at the path that it prints."""
     at = [] if "--traced" in words else ["--bin", programs or BIN]
     command = [os.path.join(ROOT, "scripts/explore"), "--no-open", *at, *words]
-    result = subprocess.run(command, cwd=ROOT, env={**os.environ, "LADDER_MUTANT": str(mistake)},
-                            capture_output=True, encoding="utf-8", timeout=300)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=300)
     assert result.returncode == status, (command, result)
     return result
 

@@ -1,19 +1,21 @@
 """Holds what the pages show and say to the rest of the repository: excerpts to the code, links to
 files and headings, the glossary to the lessons, the list of functions to the headers; formulas to
-what GitHub reads as one, lengths to what a reader has time for, and drawings to one language."""
+what GitHub reads as one, equations to what they come to, and README's map to the lessons."""
 
 import functools
 import glob
 import importlib.util
+import math
 import os
 import re
 import subprocess
 import sys
 import unittest
-from xml.etree import ElementTree
 
-from base import FENCE, RESULTS, ROOT, SECONDS, fences, read
+from base import FENCE, ROOT, SECONDS, fences, read
 from ladder.files import course_pages
+
+LESSONS = [path for path in course_pages() if "/notes" not in path and "/results" not in path]
 
 
 def name_of(path):
@@ -89,6 +91,71 @@ class Formulas(unittest.TestCase):
                 for row in re.findall(r"^\|.*", text, re.MULTILINE):
                     for cell in row.split("|"):
                         self.assertEqual(cell.count("$") % 2, 0, row)
+
+
+REPLACED = [(r"\{,\}", ""), (r"\\cdot\b", "*"), (r"\\[td]?frac(\d)(\d)", r"((\1)/(\2))"),
+            (r"\\[td]?frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))"),
+            (r"\\sqrt\{([^{}]*)\}", r"math.sqrt(\1)"), (r"\\ln ?(\d+)", r"math.log(\1)"),
+            (r"\be\^", "math.e^"), (r"\^\{([^{}]*)\}", r"**(\1)"), (r"\^(\d)", r"**\1")]
+
+
+def value(tex):
+    """Of a formula without variables, or None."""
+    for old, new in REPLACED:
+        tex = re.sub(old, new, tex)
+    tex = tex.strip()
+    if not re.fullmatch(r"(?:[\d.+*/() -]|math\.(?:e|sqrt|log)\b)+", tex):
+        return None
+    try:
+        return float(eval(tex, {"__builtins__": {}, "math": math}))  # of the signs above alone
+    except (SyntaxError, TypeError, ZeroDivisionError):
+        return None
+
+
+def formulas(text):
+    """Inline ones, and the lines of those set apart."""
+    shown = [line for language, block in FENCE.findall(text) if language == "math"
+             for line in re.split(r"\\\\|\n\n", block)]
+    return shown + re.findall(r"\$([^$]+)\$", FENCE.sub("", text))
+
+
+def equations(text):
+    """[(left, right)] of all that have a value on both sides, as they are written."""
+    found = []
+    for formula in formulas(text):
+        sides = re.split(r"=|\\approx\b", re.sub(r"\s+|&", " ", formula))
+        found += [(a, b) for a, b in zip(sides, sides[1:])
+                  if value(a) is not None and value(b) is not None]
+    return found
+
+
+def holds(left, right):
+    """Within half a unit of the last place of the right side, where that is a number."""
+    a, b = value(left), value(right)
+    written = re.fullmatch(r"\s*-?[\d{},]+(?:\.(\d+))?\s*(?:\\cdot\s*(10\^.*))?", right)
+    if not written:
+        return math.isclose(a, b)
+    unit = 10.0 ** -len(written[1] or "") * (value(written[2]) if written[2] else 1)
+    return abs(a - b) <= unit * 0.5000001
+
+
+class Equations(unittest.TestCase):
+    def test_they_hold(self):
+        count = 0
+        for path in LESSONS:
+            for left, right in equations(read(path)):
+                count += 1
+                with self.subTest(f"{name_of(path)}: {left} = {right}"):
+                    self.assertTrue(holds(left, right), f"{value(left)} and {value(right)}")
+        self.assertGreater(count, 20)
+
+    def test_what_holds(self):
+        for left, rights in ((r"4 \cdot 32{,}768 \cdot 9", ("1{,}179{,}648", "1179649")),
+                             (r"e^{-1} + \frac12", ("0.868", "0.867")),
+                             ("2/3", ("0.667", "0.668")), ("2/4", ("1/2", "1/3")),
+                             ("e^{-80}", (r"1.8 \cdot 10^{-35}", r"1.9 \cdot 10^{-35}"))):
+            self.assertEqual([holds(left, right) for right in rights], [True, False], left)
+        self.assertEqual([value("4 N"), value("m")], [None, None])
 
 
 class Python(unittest.TestCase):
@@ -176,67 +243,13 @@ class Glossary(unittest.TestCase):
         return re.split(rf"^#{{1,{len(head[1])}}} ", text[head.end():], flags=re.MULTILINE)[0]
 
 
-class Drawings(unittest.TestCase):
-    """All of scripts/results/drawings speak one language, and are shown."""
-
-    SVG = "{http://www.w3.org/2000/svg}"
-
-    def test_each(self):
-        pages = "".join(map(read, course_pages()))
-        styles = set()
-        for path in glob.glob(os.path.join(RESULTS, "drawings/*")):
-            with self.subTest(name_of(path)):
-                root = ElementTree.fromstring(read(path))
-                style, *more = [one.text for one in root.iter(self.SVG + "style")]
-                styles.add(style)
-                self.assertTrue(root.find(self.SVG + "title").text)
-                self.assertIn(f"drawings/{os.path.basename(path)}", pages)
-                known = set(re.findall(r"\.([a-z]\w*(?:-\w+)?)", "".join([style, *more])))
-                for one in root.iter():
-                    self.assertLessEqual(set(one.get("class", "").split()), known)
-                    if one.tag == self.SVG + "text":
-                        self.check_text(one, *map(float, root.get("viewBox").split()[2:]))
-        self.assertEqual(len(styles), 1, "the first style block is the same in every drawing")
-        light, dark = styles.pop().split("@media (prefers-color-scheme: dark)")
-        self.assertEqual(*(sorted(re.findall(r"\.[\w-]+(?= \{ (?:fill|stroke): )", text))
-                           for text in (light, dark)))
-
-    def check_text(self, text, wide, high):
-        """Large enough, and within the view box where a font is wide, as DejaVu Sans is."""
-        size, x, y = (float(text.get(name)) for name in ("font-size", "x", "y"))
-        length = size * sum(0.37 if c in "fijlrtI.,:;'() " else 0.62 for c in text.text)
-        left = x - {"middle": 0.5, "end": 1}.get(text.get("text-anchor"), 0) * length
-        self.assertTrue(10 <= size <= y <= high - 4 and 0 <= left <= wide - length, text.text)
-
-
-class Lengths(unittest.TestCase):
-    """Each lesson is read in half an hour, and README's map says in how many minutes."""
-
-    NOT_READ_ON = (r"<!-- (\w+):begin -->.*?<!-- \1:end -->", r"<details>.*?</details>",
-                   r"^```.*?^```", r"^\|[^\n]*", r"\]\([^)]*\)")
-    LESSONS = [path for path in course_pages() if "/notes" not in path and "/results" not in path]
-
-    @classmethod
-    def words(cls, text):
-        """Of the running text: no generated blocks, answers, code, tables; a formula is a word."""
-        for regex in cls.NOT_READ_ON:
-            text = re.sub(regex, " ", text, flags=re.DOTALL | re.MULTILINE)
-        return len(re.findall(r"[A-Za-z][\w'’-]*", re.sub(r"\$[^$\n]+\$", "X", text)))
-
-    def test_words(self):
-        words = {name_of(path): self.words(read(path)) for path in self.LESSONS}
-        self.assertLessEqual(words["README.md"], 900)
-        for path, number in words.items():
-            self.assertLessEqual(number, 2500, path)
-        self.assertLessEqual(sum(words.values()), 21000, words)
-
-    def test_minutes(self):
+class Minutes(unittest.TestCase):
+    def test_the_map_says_in_how_many_each_lesson_is_read(self):
         rows = dict(re.findall(r"^\| \[[^\]]*\]\(([^)]*\.md)\) .* (\d+) \|$",
                                read(os.path.join(ROOT, "README.md")), re.MULTILINE))
-        minutes = {name_of(path):
-                   re.search(r"\*Reading time:\* (\d+) minutes", read(path))
-                   for path in self.LESSONS[1:]}
-        self.assertEqual(rows, {path: found and found[1] for path, found in minutes.items()})
+        said = {name_of(path): re.search(r"\*Reading time:\* (\d+) minutes", read(path))
+                for path in LESSONS[1:]}
+        self.assertEqual(rows, {path: found and found[1] for path, found in said.items()})
 
 
 class Functions(unittest.TestCase):

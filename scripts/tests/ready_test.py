@@ -258,7 +258,7 @@ class Parts(Machine):
                               re.findall(r"^05_flash_v2_test --gtest_filter=(\S*)", said, re.M)],
                              expected, parts)
         self.assertRegex(out, r"\n\n3 tests ran, 1 failed, 0 .*\nFailed: 05_flash_v2_test\n$")
-        self.assertIn("no 07. Parts are sim, tile, harness, scripts, a rung",
+        self.assertIn("no 07. Parts are sim, mistakes, tile, harness, scripts, a rung",
                       self.script("scripts/test", "07", status=2).stderr)
         self.assertNotIn("cmake", self.called())
 

@@ -1,28 +1,29 @@
 """Mistakes of the kind that one makes, each a change to a sound source, that the tests must find.
 
-`mistakes.py plant FOLDER` writes, as part of the build, a copy of each source with all its mistakes
-in it, planted as scripts/mutate does: LADDER_MUTANT chooses one while a program runs, or none.
-`mistakes.py find COMMAND` runs the suite on each, in a program with these copies. A mistake whose
-text is no longer in its source is said to be gone, and is not found: the source has moved on, and
-so must this table.
+`mistakes.py BUILD` builds the suite of each rung that has some with copies of its sources that hold
+all of them, and runs it on each: LADDER_MISTAKE chooses one while the program runs, or none. A
+mistake whose text is no longer in its source is not found: the source has moved on, and so must
+this table.
 """
 
 import collections
+import concurrent.futures
 import os
+import pathlib
 import subprocess
 import sys
+import tempfile
 import unittest
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.."))
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 
-from ladder.mutate.plant import change, with_mutants, write_if_new  # noqa: E402  (in scripts)
+from ladder.changed import changed  # noqa: E402  (in scripts)
 
 # What the tests say of a mistake, and, by that, which tests of its step must find it.
 WRONG, FAULT, BITS, FORMULA = "max error", "exception .* kernel .*", r"\.bits\n", r" formula\n"
-GRADIENTS = "FAILED .* Gradients"
 CASES = ":".join(f"Sim.*/{{0}}_{case}" for case in ("ragged_grouped", "long_causal", "keys_before"))
-TESTS = collections.defaultdict(lambda: CASES, {BITS: "Schedules.*/{0}", GRADIENTS: "{0}.*"})
+TESTS = collections.defaultdict(lambda: CASES, {BITS: "Schedules.*/{0}"})
 
 # `was`, where it stands first in the source, becomes `now`, WAS in it being that; ON is whether the
 # mistake is chosen. `step` is the one that must come out wrong.
@@ -100,58 +101,72 @@ MISTAKES = {
     ],
     # Where one of these is made, what is sound must come out wrong.
     "common/harness/reference.cpp": [
-        Mistake("tile", "misses_the_last_key", "static_cast<size_t>(p.keys(i))",
+        Mistake("stored", "misses_the_last_key", "static_cast<size_t>(p.keys(i))",
                 "static_cast<size_t>(ON ? std::max(1, p.keys(i) - 1) : p.keys(i))", WRONG),
-        Mistake("Gradients", "forgets_delta", "dP[j] - delta", "dP[j] - (ON ? 0 : delta)",
-                GRADIENTS),
+        Mistake("stored", "forgets_delta", "dP[j] - delta", "dP[j] - (ON ? 0 : delta)", WRONG),
     ],
 }
 
 
-NUMBERED = list(enumerate((source, m) for source, of in MISTAKES.items() for m in of))
+# Which mistake is chosen, at the head of a copy.
+CHOSEN = """\
+#include <cstdlib>
+namespace ladder {
+inline const char* const kMistake = std::getenv("LADDER_MISTAKE");
+inline const int kChosen = kMistake ? std::atoi(kMistake) : -1;
+}
+#line 1 "%s"
+"""
 
 
-def plant(folder):
-    for source in MISTAKES:
-        with open(os.path.join(ROOT, source), encoding="utf-8") as file:
-            text = file.read()
-        planted = {}
-        for number, (of, m) in NUMBERED:
-            if of == source and m.was in text:
-                planted[number] = change(source, text.index(m.was), m.was, m.now)
-            elif of == source:
-                print(f"mistakes.py: '{m.was}' is no longer in {source}", file=sys.stderr)
-        write_if_new(os.path.join(folder, source + ".cpp"),
-                     with_mutants(text, planted, os.path.join(ROOT, source))[0])
-
-
-def tests_of(mistake):
-    return TESTS[mistake.says].format(mistake.step)
+def plant(source, folder):
+    """Writes the copy of a source with all its mistakes; its path."""
+    path = pathlib.Path(ROOT, source)
+    text = path.read_text(encoding="utf-8")
+    for number, m in enumerate(MISTAKES[source]):
+        now = m.now.replace("ON", f"(ladder::kChosen == {number})").replace("WAS", m.was)
+        text = text.replace(m.was, now, 1)
+    copy = pathlib.Path(folder, source.replace("/", "."))
+    copy.write_text(CHOSEN % path + text, encoding="utf-8")
+    return str(copy)
 
 
 class Mistakes(unittest.TestCase):
-    command = []
+    build = ""
 
-    def suite(self, tests, number):
-        return subprocess.run([*self.command, f"--gtest_filter={tests}"], check=False,
-                              env={**os.environ, "LADDER_MUTANT": str(number)}, encoding="utf-8",
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+
+        def built(source):
+            rung = source.split("/")[0] if source[0].isdigit() else "06_backward"
+            return changed(cls.build, f"{rung}_test", {source: plant(source, folder.name)},
+                           os.path.join(folder.name, "made", source))
+
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            cls.programs = dict(zip(MISTAKES, pool.map(built, MISTAKES)))
+
+    def suite(self, source, mistakes, number):
+        tests = ":".join({TESTS[m.says].format(m.step) for m in mistakes})
+        return subprocess.run([self.programs[source], f"--gtest_filter={tests}"], check=False,
+                              env={**os.environ, "LADDER_MISTAKE": str(number)}, encoding="utf-8",
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def test_each_is_found(self):
-        for number, (_, m) in NUMBERED:
-            with self.subTest(f"{m.step}: {m.name}"):
-                result = self.suite(tests_of(m), number)
-                self.assertEqual(result.returncode, 1, result.stdout)
-                self.assertRegex(result.stdout, m.says)
+        for source, mistakes in MISTAKES.items():
+            for number, m in enumerate(mistakes):
+                with self.subTest(f"{m.step}: {m.name}"):
+                    result = self.suite(source, [m], number)
+                    self.assertEqual(result.returncode, 1, result.stdout)
+                    self.assertRegex(result.stdout, m.says)
 
     def test_without_one_nothing_is(self):
-        result = self.suite(":".join({tests_of(m) for _, (_, m) in NUMBERED}), -1)
-        self.assertEqual(result.returncode, 0, result.stdout)
+        for source, mistakes in MISTAKES.items():
+            result = self.suite(source, mistakes, -1)
+            self.assertEqual(result.returncode, 0, result.stdout)
 
 
 if __name__ == "__main__":
-    what, *Mistakes.command = sys.argv[1:]
-    if what == "plant":
-        plant(sys.argv[2])
-    else:
-        unittest.main(argv=[__file__, "-v"])
+    Mistakes.build = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

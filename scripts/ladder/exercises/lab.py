@@ -1,15 +1,13 @@
-"""Where exercises are done: running programs, scratch copies of a rung's files, and building them
-with the libraries that are already there."""
+"""Where exercises are done: running programs, and scratch copies of a rung's files."""
 
 import collections
 import json
 import os
-import re
-import shlex
 import shutil
 import subprocess
 
-from ladder.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
+from ladder.changed import changed
+from ladder.console import BAD_USAGE, NO_DEVICE, Stop
 from ladder.files import ROOT, read
 from ladder.programs import Program
 from ladder.records import requested
@@ -89,19 +87,12 @@ class Lab:
     # ---- building ----
 
     def compile(self, number, file):
-        """Builds the rung's program with the scratch copy in the place of its step, from the built
-        libraries; the command that runs it. Raises Stop with the compiler's first error."""
-        compiling, linking, built = self.commands(file)
-        made = os.path.join(self.folder, number, "made")
-        os.makedirs(made, exist_ok=True)
-        stub, step, program = (os.path.join(made, name)
-                               for name in ("step.cpp", "step.o", rung_of(file)))
-        with open(stub, "w", encoding="utf-8") as target:
-            target.write(f'#include "{self.scratch(number, file)}"\n')
-        self.tool(compiling, {built: step, compiling[-1]: stub},
-                  "Not yet: it does not compile: {}", WRONG_RESULT)
-        self.tool(linking, {built: step, f"bin/{rung_of(file)}": program},
-                  "it does not link ({}): is everything built? scripts/run builds it", NO_DEVICE)
+        """Builds the rung's program with the scratch copy in the place of its step; the command
+        that runs it. Raises Stop with the compiler's first error."""
+        rung = rung_of(file)
+        self.need_build(rung)
+        program = changed(self.build, rung, {file: self.scratch(number, file)},
+                          os.path.join(self.folder, number, "made"))
         self.runs = {key: run for key, run in self.runs.items() if key[0] != program}
         return [program, *self.step_in(file)]
 
@@ -113,37 +104,6 @@ class Lab:
         """The options that choose the step of a file."""
         steps = Program(*self.need_build(rung_of(file))).steps()
         return ["--variant", next((one.variant for one in steps if one.source == file), file)]
-
-    def commands(self, file):
-        """The build's own: that which compiles a step for the sim, that which links its rung's
-        program, and the object that is between them."""
-        self.need_build(rung_of(file))
-        try:  # the program by its path: another folder may have one of this name
-            out = subprocess.run(["ninja", "-t", "commands", f"bin/{rung_of(file)}"], check=True,
-                                 cwd=self.build, stdin=subprocess.DEVNULL, capture_output=True,
-                                 encoding="utf-8").stdout
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise Stop(f"{self.build} is to be built by ninja, as scripts/run does ({error})",
-                       NO_DEVICE) from None
-        built = f"CMakeFiles/rung_{rung_of(file)}_sim.dir/stubs/{file}.cpp.o"
-        lines = [[word for word in shlex.split(line) if word not in (":", "&&")]
-                 for line in out.splitlines()]
-        return next(words for words in lines if built in words), lines[-1], built
-
-    def tool(self, command, instead, message, status):
-        """Runs one of the build's commands with other files. If it fails, Stop has the first error
-        that it reports. What a change leaves unused is not a mistake here. -Og compiles fastest
-        of what does not run many times slower."""
-        for old, new in instead.items():
-            command = [word.replace(old, new) for word in command]
-        done = subprocess.run([*command, "-Wno-unused", "-Og"], cwd=self.build,
-                              stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-                              errors="replace")
-        if done.returncode:
-            lines = (done.stdout + done.stderr).splitlines()
-            raise Stop(message.format(next(
-                (line for line in lines if re.search(r"error|undefined", line)),
-                f"{command[0]} ended with status {done.returncode}")), status)
 
 
 def rung_of(file):

@@ -1,0 +1,53 @@
+"""Changed copies of sources, compiled and linked by the build's own commands with all else as it is
+built: an exercise's answer, or a mistake that a test must find."""
+
+import os
+import re
+import shlex
+import subprocess
+
+from ladder.console import NO_DEVICE, WRONG_RESULT, Stop
+
+
+def changed(build, program, copies, folder):
+    """The path of a program of a build folder, built in `folder` for the sim with copies in the place
+    of some sources: {file of the repository: its copy}. Raises Stop with the compiler's first error.
+    What is compiled anew is meant to be wrong: warnings are of no use. -Og compiles fastest of what
+    does not run many times slower."""
+    try:  # by its path: another folder may have one of this name
+        out = subprocess.run(["ninja", "-t", "commands", f"bin/{program}"], check=True, cwd=build,
+                             stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8").stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Stop(f"{build} is to be built by ninja, as scripts/run does ({error})",
+                   NO_DEVICE) from None
+    *compiling, linking = [[word for word in shlex.split(line) if word not in (":", "&&")]
+                           for line in out.splitlines()]
+    made = os.path.join(folder, program)
+    linking[linking.index(f"bin/{program}")] = made
+    os.makedirs(folder, exist_ok=True)
+    for file, copy in copies.items():
+        # The sim's source of a kernel is a stub that includes it.
+        source = f"/{file}.cpp" if file.endswith(".cu") else f"/{file}"
+        command = next(words for words in compiling if words[-1].endswith(source))
+        at = command.index("-o") + 1
+        was, command[at] = command[at], os.path.join(folder, f"{file.replace('/', '.')}.o")
+        run_tool([*command[:-2], "-w", "-Og", "-x", "c++", "-c", copy], build,
+                 "Not yet: it does not compile: {}", WRONG_RESULT)
+        if was in linking:
+            linking[linking.index(was)] = command[at]
+        else:  # it is in a library: what comes before that is taken instead
+            linking.insert(linking.index("-o"), command[at])
+    run_tool(linking, build, "it does not link ({}): is everything built? scripts/run builds it",
+             NO_DEVICE)
+    return made
+
+
+def run_tool(command, build, message, status):
+    """Runs a compiler. If it fails, Stop has the first error that it reports."""
+    done = subprocess.run(command, cwd=build, stdin=subprocess.DEVNULL, capture_output=True,
+                          encoding="utf-8", errors="replace")
+    if done.returncode:
+        lines = (done.stdout + done.stderr).splitlines()
+        raise Stop(message.format(next(
+            (line for line in lines if re.search(r"error|undefined", line)),
+            f"{command[0]} ended with status {done.returncode}")), status)
