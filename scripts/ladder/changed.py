@@ -10,10 +10,10 @@ from ladder.console import NO_DEVICE, WRONG_RESULT, Stop
 
 
 def changed(build, program, copies, folder):
-    """The path of a program of a build folder, built in `folder` for the sim with copies in the place
-    of some sources: {file of the repository: its copy}. Raises Stop with the compiler's first error.
-    What is compiled anew is meant to be wrong: warnings are of no use. -Og compiles fastest of what
-    does not run many times slower."""
+    """Builds a program of a build folder anew in `folder`, with copies in the place of some sources
+    of its sim half, {file of the repository: path of its copy}; the program's path. Raises Stop
+    with the compiler's first error. A warning is none: what a change leaves unused is not a
+    mistake. -Og compiles fastest of what does not run many times slower."""
     try:  # by its path: another folder may have one of this name
         out = subprocess.run(["ninja", "-t", "commands", f"bin/{program}"], check=True, cwd=build,
                              stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8").stdout

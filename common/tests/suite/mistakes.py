@@ -108,13 +108,10 @@ MISTAKES = {
 }
 
 
-# Which mistake is chosen, at the head of a copy.
+# At the head of a copy: which mistake is chosen.
 CHOSEN = """\
 #include <cstdlib>
-namespace ladder {
-inline const char* const kMistake = std::getenv("LADDER_MISTAKE");
-inline const int kChosen = kMistake ? std::atoi(kMistake) : -1;
-}
+namespace ladder { inline const int kMistake = std::atoi(std::getenv("LADDER_MISTAKE")); }
 #line 1 "%s"
 """
 
@@ -124,7 +121,7 @@ def plant(source, folder):
     path = pathlib.Path(ROOT, source)
     text = path.read_text(encoding="utf-8")
     for number, m in enumerate(MISTAKES[source]):
-        now = m.now.replace("ON", f"(ladder::kChosen == {number})").replace("WAS", m.was)
+        now = m.now.replace("ON", f"(ladder::kMistake == {number})").replace("WAS", m.was)
         text = text.replace(m.was, now, 1)
     copy = pathlib.Path(folder, source.replace("/", "."))
     copy.write_text(CHOSEN % path + text, encoding="utf-8")
