@@ -6,7 +6,6 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 me=scripts/$(basename "$0")
 packages=(g++ cmake ninja-build python3 libfmt-dev libgtest-dev)
-export PYTHONPATH=$root/scripts${PYTHONPATH:+:$PYTHONPATH}
 PATH+=:${CUDA_HOME:-/usr/local/cuda}/bin # CMake looks for nvcc on PATH alone
 
 say() { printf '%s\n' "$me: $*" >&2; }
@@ -38,7 +37,9 @@ lacking() {
   for tool in "${CXX:-c++}" cmake ctest ninja; do
     command -v "${tool%% *}" >/dev/null || printf ' %s' "${tool%% *}"
   done
-  python3 -c 'import sys, unittest; sys.exit(sys.version_info < (3, 9))' 2>/dev/null ||
+  # Not in the current folder, whose files would stand before Python's modules.
+  (cd "$root/scripts" &&
+    python3 -c 'import sys, unittest; sys.exit(sys.version_info < (3, 9))' 2>/dev/null) ||
     printf ' python3 (3.9 or newer)'
 }
 
@@ -77,7 +78,8 @@ want() {
 has() {
   case $1 in
     # The system's own too: another that comes first on PATH need not see the system's packages.
-    python3-matplotlib) python3 -c 'import matplotlib' || /usr/bin/python3 -c 'import matplotlib' ;;
+    python3-matplotlib) (cd "$root/scripts" &&
+      { python3 -c 'import matplotlib' || /usr/bin/python3 -c 'import matplotlib'; }) ;;
     chromium) command -v chromium chromium-browser google-chrome ;;
   esac >/dev/null 2>&1
 }

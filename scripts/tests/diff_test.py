@@ -128,6 +128,12 @@ class DiffTest(Scratch):
         result = self.run_it("bash", "-c", "scripts/diff 00 01 | head -n 1")
         self.assertEqual((result.stdout, result.stderr), (f"--- {FIRST}\n", ""))
 
+    @unittest.skipUnless(os.path.exists("/dev/full"), "this system has no /dev/full")
+    def test_a_full_disk(self):
+        self.assertEqual(
+            self.run_it("bash", "-c", "scripts/diff 00 01 > /dev/full", status=2).stderr,
+            "scripts/diff: No space left on device. Make room there, or write elsewhere.\n")
+
 
 if __name__ == "__main__":
     unittest.main()
