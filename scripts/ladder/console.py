@@ -16,11 +16,10 @@ SEVERITY = {GOOD: 0, NO_DEVICE: 1, BAD_USAGE: 2, WRONG_RESULT: 3}
 
 
 # Where the system refuses a file.
-NOT_YOURS = ('Did root make it? sudo chown -R "$USER" . in the clone makes all of it yours; or choose '
-             "another path")
-FULL = "Make room there, or write elsewhere"
-WAYS_OUT = {errno.EACCES: NOT_YOURS, errno.EPERM: NOT_YOURS, errno.ENOSPC: FULL, errno.EDQUOT: FULL,
-            errno.EROFS: "Work on a copy of the clone that can be written, or choose another path"}
+WAYS_OUT = {
+    errno.EACCES: 'Did root make it? sudo chown -R "$USER" . in the clone makes all of it yours',
+    errno.EROFS: "Work on a copy of the clone that can be written, or choose another path",
+    errno.ENOSPC: "Make room there, or write elsewhere"}
 
 
 class Stop(Exception):

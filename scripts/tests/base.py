@@ -117,7 +117,7 @@ class Scratch(unittest.TestCase):
         for name in names:
             shutil.copy(os.path.join(SCRIPTS, name), self.at("scripts"))
         shutil.copytree(os.path.join(SCRIPTS, "ladder"), self.at("scripts/ladder"),
-                        dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.pyc.*"))  # in the making
+                        ignore=shutil.ignore_patterns("*.pyc.*"))  # in the making
 
     def called(self, clear=True):
         """What stand-ins were asked since the last time: they write it to the file `called`."""

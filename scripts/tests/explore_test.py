@@ -165,7 +165,7 @@ class CommandTest(Scratch):
                 (["00", "01", "02"], "one or two steps"), (["--out"], "--out: expected"),
                 (["00", "--json"], "--json is for a program by itself"),
                 (["00", "--variant", "naive"], "here it is named without, as 05/mma"),
-                (["00", "--device=gpu"], "--device is left out: "),
+                (["00", "--device=gpu"], "--device=gpu is left out: "),
                 (["00", "--seqlen", "0"], "--seqlen"),
                 (["--traced", os.path.join(ROOT, "README.md")], "README.md")):
             result = explore("--out", self.out, *words, status=2)

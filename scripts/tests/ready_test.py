@@ -27,7 +27,7 @@ class Machine(Scratch):
 
     def setUp(self):
         super().setUp()
-        self.copy_scripts("run", "test", "figures", "explore")
+        self.copy_scripts("run", "test", "figures", "explore", "mutate", "diff", "exercise")
         os.mkdir(self.at("path"))
         for name in self.ALWAYS_THERE:
             os.symlink(shutil.which(name), self.at("path", name))
@@ -234,7 +234,6 @@ class Refused(Machine):
                           self.run_it(sys.executable, "-Sc", code, cwd=SCRIPTS, status=2).stderr)
 
     def test_the_current_folder_stands_before_no_module_of_pythons(self):
-        self.copy_scripts("mutate", "diff", "exercise")
         self.write("mine/signal.py", "raise SystemExit('the wrong one')")
         self.tools(python3=f"exec '{sys.executable}' -S \"$@\"")
         for words, status, said in (
