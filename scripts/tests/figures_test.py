@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import pickle
+import re
 import unittest
 import unittest.mock
 
@@ -191,6 +192,16 @@ class Tables(Changed):
                     if line["label"] == "06 mma")
         self.assertAlmostEqual(both["y"][0], 3.5 * 4 * 512**2 * 64 * 32 * 32 / 8e-3 / 1e12,
                                places=2)
+
+    def test_the_ladder_has_a_line_a_rung_and_hoppers_last(self):
+        """In README; the results page has them all."""
+        short, every = ([line for line in self.table(name).splitlines() if "](0" in line]
+                        for name in ("ladder", "steps"))
+        self.assertEqual([re.search(r"\[(\d\d).*\| `(.*?)`", line).groups() for line in short], [
+            ("00", "naive"), ("01", "pipeline"), ("02", "safe"), ("03", "one_pass_tile"),
+            ("04", "flash_v1"), ("05", "mma"), ("05", "sm90"), ("06", "mma")])
+        self.assertEqual([line for line in every if line in short], short)
+        self.assertGreater(len(every), 4 * len(short))
 
     def test_what_was_not_in_turn_is_said(self):
         for peer in self.gpu["peers"]:
