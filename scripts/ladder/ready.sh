@@ -37,9 +37,8 @@ lacking() {
   for tool in "${CXX:-c++}" cmake ctest ninja; do
     command -v "${tool%% *}" >/dev/null || printf ' %s' "${tool%% *}"
   done
-  # Not in the current folder, whose files would stand before Python's modules.
-  (cd "$root/scripts" &&
-    python3 -c 'import sys, unittest; sys.exit(sys.version_info < (3, 9))' 2>/dev/null) ||
+  cd "$root/scripts" # files of the reader's folder would stand before Python's modules
+  python3 -c 'import sys, unittest; sys.exit(sys.version_info < (3, 9))' 2>/dev/null ||
     printf ' python3 (3.9 or newer)'
 }
 
@@ -75,11 +74,11 @@ want() {
     fi
   done
 }
-has() {
+has() (
+  cd "$root/scripts"
   case $1 in
     # The system's own too: another that comes first on PATH need not see the system's packages.
-    python3-matplotlib) (cd "$root/scripts" &&
-      { python3 -c 'import matplotlib' || /usr/bin/python3 -c 'import matplotlib'; }) ;;
+    python3-matplotlib) python3 -c 'import matplotlib' || /usr/bin/python3 -c 'import matplotlib' ;;
     chromium) command -v chromium chromium-browser google-chrome ;;
   esac >/dev/null 2>&1
-}
+)

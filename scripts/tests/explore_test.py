@@ -164,7 +164,6 @@ class CommandTest(Scratch):
                 (["07"], "there is no step 07"), (["05/none"], "05/mma"),
                 (["00", "01", "02"], "one or two steps"), (["--out"], "--out: expected"),
                 (["00", "--json"], "--json is for a program by itself"),
-                (["00", "--variant", "naive"], "here it is named without, as 05/mma"),
                 (["00", "--device=gpu"], "--device=gpu is left out: "),
                 (["00", "--seqlen", "0"], "--seqlen"),
                 (["--traced", os.path.join(ROOT, "README.md")], "README.md")):
