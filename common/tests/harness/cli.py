@@ -37,15 +37,16 @@ KEYS = {str: "rung variant direction device device_name dtype input".split(),
         float: ["scale"], dict: ["settings", "errors"], list: ["kernels"]}
 
 
-def steps():
-    """What --list says of the sim: one object for each variant."""
+def steps(device="sim"):
+    """What --list says of a device: one object for each variant."""
     listed = subprocess.run([os.path.join(BIN_DIR, RUNG), "--list"], stdout=subprocess.PIPE,
                             check=True, text=True).stdout
-    return [step for step in map(json.loads, listed.splitlines()) if step["device"] == "sim"]
+    return [step for step in map(json.loads, listed.splitlines()) if step["device"] == device]
 
 
 def has_gpu():
-    return bool(glob.glob("/dev/nvidia[0-9]*"))
+    """Whether there is one here, and the program was built for it."""
+    return bool(glob.glob("/dev/nvidia[0-9]*") and steps("gpu"))
 
 
 def npy(shape, values=None, descr="<f2"):

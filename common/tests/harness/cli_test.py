@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import unittest
+import unittest.mock
 
 from cli import COUNTED, Case, DRAM, MODEL, RUNG, SIZES, SMALL, TINY, has_gpu, steps, strict_json
 
@@ -165,6 +166,10 @@ class Options(Case):
         for part in [p for o in objects for p in [o, *o["kernels"]]]:
             self.assertEqual({type(part[key]) for key in DRAM}, {int})
         self.assertIn("DRAM read", self.good(arguments).stdout)
+
+    def test_a_gpu_that_the_program_was_not_built_for_is_none(self):
+        with unittest.mock.patch("glob.glob", return_value=["/dev/nvidia0"]):
+            self.assertEqual(has_gpu(), bool(steps("gpu")))
 
     @unittest.skipIf(has_gpu(), "there is a GPU here")
     def test_without_a_gpu(self):
