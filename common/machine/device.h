@@ -90,10 +90,8 @@ struct Timing {
   int samples = 0;
 };
 
-struct TimingOptions {
-  double budget_ms = 200;  // time to spend, L2 flushes included; about as much goes before it
-  bool flush_l2 = true;    // overwrite 2×L2 before every sample
-};
+/// Time that a measurement takes unless told, L2 flushes included; about as much goes before it.
+inline constexpr double kTimingMs = 200;
 
 /// How the sim orders what CUDA leaves unordered: blocks, and threads between barriers.
 struct Schedule {
@@ -124,16 +122,13 @@ class Device {
   /// first launch. `rung` names it in faults and NVTX ranges.
   virtual std::vector<KernelReport> run(const std::string& rung,
                                         const std::function<void()>& work) = 0;
-  /// GPU time of `work`; nothing on the sim.
-  virtual std::optional<Timing> time(const std::function<void()>&, const TimingOptions&) {
+  /// GPU time of `work`, measured for about `budget_ms`; nothing on the sim.
+  virtual std::optional<Timing> time(const std::function<void()>&, double /*budget_ms*/) {
     return {};
   }
   /// Median GPU time of each kernel launched by `work`, L2 state as within the run; empty on the
   /// sim.
-  virtual std::map<std::string, double> time_kernels(const std::function<void()>&,
-                                                     const TimingOptions&) {
-    return {};
-  }
+  virtual std::map<std::string, double> time_kernels(const std::function<void()>&) { return {}; }
 
   /// What HBM serves of `work`, by the GPU's counters: with L2 emptied before and what is left
   /// there written back after. Runs `work` three times. Throws Error(no_device) with the reason
