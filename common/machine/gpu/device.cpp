@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "machine/device.h"
-#include "machine/gpu/built_for.h"
 #include "machine/gpu/counters.h"
 #include "machine/gpu/launch.h"
 #include "machine/gpu/library.h"

@@ -1,7 +1,5 @@
-// What the GPU half decides without a GPU: whether its code runs on one, and when a measurement
-// ends, with a clock and runs that are made up.
+// When a measurement ends, with a clock and runs that are made up.
 #include "machine/gpu/sampling.h"
-#include "machine/gpu/built_for.h"
 
 #include <gtest/gtest.h>
 
@@ -9,15 +7,6 @@
 
 namespace ladder::gpu {
 namespace {
-
-TEST(BuiltFor, IsSaidWhereNoneOfTheArchitecturesRuns) {
-  for (const int c : {80, 89, 90, 120}) EXPECT_EQ(built_for_others("80 90a-real", c), "");
-  for (const int c : {86, 89}) EXPECT_EQ(built_for_others("90a 86-real", c), "");
-  EXPECT_EQ(built_for_others("86-real", 90), "8.6");
-  EXPECT_EQ(built_for_others("86-real", 80), "8.6");
-  EXPECT_EQ(built_for_others("100-real 90a", 120), "10.0, 9.0");
-  EXPECT_EQ(built_for_others("native", 90), "");
-}
 
 TEST(Sampling, MedianOfAnyOrder) {
   EXPECT_EQ(median({3}), 3);

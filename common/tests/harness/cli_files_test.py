@@ -104,9 +104,7 @@ class Files(Case):
         self.put(npy(many), "in", "do.npy")
         self.good("--device sim --load in --save before")
         bad = [(name, None, "no such file") for name in "qkv"]
-        bad += [("q", npy(many)[:-1], "truncated"), ("do", b"hello", "not a .npy"),
-                ("k", os.mkfifo, "not a regular file"), ("v", b"", "not a .npy"),
-                ("v", npy(many, [math.inf] * 48), "inf"), ("do", npy(many, [math.nan] * 48), "nan"),
+        bad += [("do", b"hello", "not a .npy"), ("k", os.mkfifo, "not a regular file"),
                 ("k", npy(many, [7e4] * 48, "<f4"), "too large for fp16; try --dtype bf16")]
         shapes = {"dimension": [("q", (48,)), ("q", (1, 1, 2, 3, 8))],
                   "agree": [("k", (1, 2, 4, 8)), ("v", (1, 2, 4, 8)), ("v", (1, 1, 3, 8)),

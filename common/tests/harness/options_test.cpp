@@ -354,6 +354,15 @@ TEST_F(OptionsTest, StepsFollowOneAnotherHoweverTheyAreRegistered) {
   EXPECT_EQ(gpu, "first mma copies fast ");
 }
 
+TEST(BuiltFor, IsSaidWhereNoneOfTheArchitecturesRuns) {
+  for (const int c : {80, 89, 90, 120}) EXPECT_EQ(built_for_others("80 90a-real", c), "");
+  for (const int c : {86, 89}) EXPECT_EQ(built_for_others("90a 86-real", c), "");
+  EXPECT_EQ(built_for_others("86-real", 90), "8.6");
+  EXPECT_EQ(built_for_others("86-real", 80), "8.6");
+  EXPECT_EQ(built_for_others("100-real 90a", 120), "10.0, 9.0");
+  EXPECT_EQ(built_for_others("native", 90), "");
+}
+
 // Which of its tiles a step takes.
 TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   constexpr TileSize kTiles[] = {{64, 128, 64}, {64, 64, 64}, {128, 64, 32}};
