@@ -87,9 +87,9 @@ class Case(Scratch):
 
     def execute(self, arguments, **more):
         """Runs the program in the test's folder."""
-        more.setdefault("stdout", subprocess.PIPE)
-        return subprocess.run(self.command(arguments), stderr=subprocess.PIPE, text=True,
-                              timeout=SECONDS, cwd=self.root, **more)
+        more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+        return subprocess.run(self.command(arguments), text=True, timeout=SECONDS, cwd=self.root,
+                              **more)
 
     def good(self, arguments):
         done = self.execute(arguments)

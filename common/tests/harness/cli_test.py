@@ -93,7 +93,7 @@ class Rung(Case):
         self.assertRegex(done.stderr, rf"tile \d+×\d+: {needs}; there")
         # Nor does a step: it names those that do.
         self.assert_bad(f"{SMALL} --variant swap --head-dim 256 --sram 101376", 2,
-                        "sizes that fit: none; steps that fit: rows, mma, split_kv")
+                        "another rung; steps that fit: rows, mma, split_kv")
 
     def test_the_baseline_is_one_object_more(self):
         if RUNG[:2] != "01":
@@ -149,8 +149,9 @@ class Options(Case):
         self.assertIn("pass", done.stdout)
 
     def test_options_of_the_gpu_on_the_sim(self):
-        done = self.good(f"{TINY} --time 5 --warm --dram")
-        self.assertEqual(done.stderr, "--dram: no DRAM bytes: the counters are a GPU's; the sim "
+        done = self.good(f"{TINY} --time 5 --dram")
+        self.assertEqual(done.stderr, "--time: the sim is not timed, only counted\n"
+                                      "--dram: no DRAM bytes: the counters are a GPU's; the sim "
                                       "counts requested and distinct bytes\n")
 
     @unittest.skipUnless(has_gpu(), "no GPU here")
