@@ -1,6 +1,9 @@
 // What scripts/run --alone writes around a step, where the harness was. Python reads #ifdef and its
 // like: whether the step uses that name.
 
+#ifdef backward_plan
+#pragma nv_diag_suppress 177  // a function that nobody calls: the forward pass's traffic
+#endif
 #ifdef e4m3
 #include <cuda_fp8.h>
 
@@ -31,7 +34,8 @@ struct Problem {  // Q, O: (B, H, N, d); K, V: (B, Hk, N_kv, d). S = scaleÂ·QKáµ
   float scale;
   constexpr bool sees(int i, int j) const { return !causal || j - i <= N_kv - N; }
   constexpr int64_t q_row(int bh) const { return int64_t{bh} * N; }
-  constexpr int64_t kv_row(int bh) const { return int64_t{bh / H * Hk + bh % H * Hk / H} * N_kv; }
+  constexpr int64_t kv_row(int bh) const { return (int64_t{bh / H} * Hk + kv_head(bh % H)) * N_kv; }
+  constexpr int kv_head(int h) const { return h / (H / Hk); }
 #ifdef keys
   constexpr int keys(int i) const {
     return causal ? std::clamp(i + N_kv - N + 1, 0, N_kv) : N_kv;
@@ -45,7 +49,10 @@ struct Problem {  // Q, O: (B, H, N, d); K, V: (B, Hk, N_kv, d). S = scaleÂ·QKáµ
 struct DeviceInfo {};
 #endif
 #ifdef choose_tile
-struct WorkspaceArray;
+struct WorkspaceArray {
+  std::string name;
+  int64_t bytes;
+};
 #else
 struct TileRequest {};
 #endif
@@ -80,7 +87,7 @@ template <class T>
 constexpr int64_t shared_bytes(int64_t count) {
   return ceil_div(count * sizeof(T), 128) * 128;
 }
-#ifdef SharedMemory
+#ifndef Tile
 extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[];
 struct SharedMemory {  // handed out front to back
   int64_t used = 0;

@@ -1,5 +1,5 @@
 """Writes a step, and what it needs of common/, as one file that nvcc alone compiles: what
-scripts/run --alone does. In it alone.cu stands for the contract (rung.h) and for the harness."""
+scripts/run --alone does. There alone.cu stands for the contract (rung.h) and for the harness."""
 
 import os
 import re
@@ -14,8 +14,8 @@ FRAME = os.path.join(ROOT, "scripts/ladder/alone.cu")
 # At namespace scope, as clang-format leaves it: comment, head, and on the head's last line all the
 # rest or a brace, whose fellow begins a line.
 DEFINITION = re.compile(
-    r"(?:^//.*\n)*(?:^(?![#/}\n]|namespace).*[^;{}\n]\n)*?"
-    r"^(?![#/}\n]|namespace)(?:.*\{(?: *//.*)?\n(?:.*\n)*?\}.*|.*[;}](?: *//.*)?)\n", re.MULTILINE)
+    r"(?:^//.*\n)*(?:^(?![#/}\n]|namespace).*[^;{}\n]\n)*?^(?![#/}\n]|namespace)"
+    r"(?:.*\{(?: *//.*)?\n(?:.*\n)*?\}.*|.*[;}](?: *//.*)?)\n", re.MULTILINE)
 
 
 def words(code):
@@ -36,14 +36,16 @@ def definitions(path, seen):
         return []
     seen.add(path)
     text = read(os.path.join(ROOT, "common", path))
-    return [one for other in re.findall('#include "(.*)"', text)
-            for one in definitions(other, seen)] + DEFINITION.findall(text)
+    return [definition for other in re.findall('#include "(.*)"', text)
+            for definition in definitions(other, seen)] + DEFINITION.findall(text)
 
 
 def resolve(text, used):
     """#ifdef NAME: where NAME is used."""
-    return re.sub(r"(?m)^#if(n?)def (\w+)\n((?:.*\n)*?)(?:#else\n((?:.*\n)*?))?#endif\n",
-                  lambda found: found[3] if (found[2] in used) != bool(found[1]) else found[4] or "",
+    def chosen(block):
+        return block[3] if (block[2] in used) != bool(block[1]) else block[4] or ""
+
+    return re.sub(r"(?m)^#if(n?)def (\w+)\n((?:.*\n)*?)(?:#else\n((?:.*\n)*?))?#endif\n", chosen,
                   text)
 
 
@@ -63,27 +65,30 @@ def alone(sources, source):
         step = (f"\nnamespace {name} {{\n" +
                 body(forward.text).replace("namespace ladder::MACHINE", f"namespace {name}") +
                 f"using {name}::plan, {name}::forward, {name}::traffic;\n{step}")
-    includes, opening, frame = read(FRAME).partition("\n\n")[2].partition("namespace ladder")
-    frame = resolve(opening + frame, words(step))
-    theirs, seen = {name_of(one) for one in DEFINITION.findall(frame)}, set()
-    common = {one: name_of(one) for path in re.findall('#include "(.*)"', headers)
-              for one in definitions(path, seen) if name_of(one) not in theirs}
+
+    includes, begin, frame = read(FRAME).partition("\n\n")[2].partition("namespace ladder")
+    frame = resolve(begin + frame, words(step))
+    own, seen = {name_of(definition) for definition in DEFINITION.findall(frame)}, set()
+    common = {definition: name for path in re.findall('#include "(.*)"', headers)
+              for definition in definitions(path, seen)
+              if (name := name_of(definition)) not in own}
     used, kept = words(frame + step), set()
-    while more := {one for one, name in common.items()
-                   if one not in kept and (name is None or name in used)}:
+    while more := {definition for definition, name in common.items()
+                   if definition not in kept and (name is None or name in used)}:
         kept |= more
         used |= words("".join(more))
-    frame = frame.replace('#include "common"\n', "".join(f"\n{one}" for one in common if one in kept))
 
     head = re.sub("//   build/bin/.*", f"//   {NVCC} {source.alone} {source.alone}.cu",
                   source.text.partition("\n\n#include")[0])
-    own = "".join(dict.fromkeys(re.findall("#include <.*>\n", headers)))
-    return (f"{head}\n\n{own}{resolve(includes, used)}{frame}".replace('#include "step"\n', step)
-            .replace("ladder::MACHINE", "ladder::gpu"))
+    theirs = "".join(dict.fromkeys(re.findall("#include <.*>\n", headers)))
+    inlined = "".join("\n" + definition for definition in common if definition in kept)
+    frame = frame.replace('#include "common"\n', inlined).replace('#include "step"\n', step)
+    return f"{head}\n\n{theirs}{resolve(includes, used)}{frame}".replace("ladder::MACHINE",
+                                                                         "ladder::gpu")
 
 
 def steps():
-    """All steps' files, with what they are called by themselves."""
+    """All steps' files, with their names: no program is needed for them."""
     sources = read_sources(os.path.join(ROOT, "build/bin"))
     for source in sources:
         source.text = "\n".join([*source.lines, ""])
@@ -100,8 +105,8 @@ def main():
     source = find(sources, sys.argv[1])
     if not source.portable:
         command = re.search("//   (build/bin/.*)", source.text)[1]
-        raise Stop(f"--alone {sys.argv[1]}: only steps that every GPU runs can stand alone; "
-                   f"scripts/run, then {command} runs this one", BAD_USAGE)
+        raise Stop(f"--alone {sys.argv[1]}: only steps that every GPU runs can stand alone; after "
+                   f"scripts/run, {command} runs this one", BAD_USAGE)
     path = os.path.join(ROOT, "build/alone", source.alone)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     text = alone(sources, source)
