@@ -31,8 +31,9 @@ if(NOT LADDER_CXX20)
 endif()
 find_package(fmt 8.1 QUIET)
 if(NOT fmt_FOUND)
-  message(FATAL_ERROR "fmt 8.1 or newer is missing: install it (Debian, Ubuntu: apt-get install "
-    "libfmt-dev; without root: common/BUILDING.md)")
+  message(FATAL_ERROR
+    "fmt 8.1 or newer is missing: install it (Debian, Ubuntu: apt-get install libfmt-dev; without "
+    "root: common/BUILDING.md)")
 endif()
 # The system's libraries do not link with another C++ library, or for another processor. Then fmt's
 # headers and GoogleTest's sources are used.
@@ -117,7 +118,8 @@ else()
       RESULT_VARIABLE status OUTPUT_VARIABLE said ERROR_VARIABLE said)
     if(status)
       string(REGEX MATCH "[^\n]*([Ee]rror|fatal|cannot)[^\n]*" why "${said}${status}")
-      string(REGEX REPLACE " The nvcc flag.*|[^A-Za-z0-9 .,:()!'/_+-]+" " " why "${why}")
+      string(REGEX REPLACE "The nvcc flag.*|[^A-Za-z0-9.,:()!'/_+-]+" " " why "${why}")
+      string(STRIP "${why}" why)
       string(CONCAT no_gpu "nvcc could not compile: ${why} (export CUDAHOSTCXX=g++-12, or another "
         "host compiler that it takes; then scripts/run)")
     else()

@@ -7,4 +7,3 @@ shift
 status=$?
 grep -v -e '^ptxas info    : [^(]' -e '^    [0-9]* bytes stack' "$object.ptxas" >&2
 exit $status
-
