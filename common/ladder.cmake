@@ -117,7 +117,7 @@ else()
     execute_process(COMMAND ${CMAKE_CUDA_COMPILER} ${host} -std=c++20 -o ${probe} ${probe}.cu
       RESULT_VARIABLE status OUTPUT_VARIABLE said ERROR_VARIABLE said)
     if(status)
-      string(REGEX MATCH "[^\n]*([Ee]rror|fatal|cannot)[^\n]*" why "${said}${status}")
+      string(REGEX MATCH "(error|fatal|cannot)[^\n]*" why "${said}${status}")
       string(REGEX REPLACE "The nvcc flag.*|[^A-Za-z0-9.,:()!'/_+-]+" " " why "${why}")
       string(STRIP "${why}" why)
       string(CONCAT no_gpu "nvcc could not compile: ${why} (export CUDAHOSTCXX=g++-12, or another "

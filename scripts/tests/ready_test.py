@@ -278,9 +278,9 @@ esac
                 ("", {}, "the GPU that answered is of", "70"),
                 ("90", {"CUDACXX": "/no/nvcc"}, "there was no /no/nvcc when it was built", "90"),
                 ("", old, f"it takes CUDA 12.1 or newer, and {nvcc} is of 12.0", "90"),
-                ("75", {**old, "RELEASE": "12.1"}, "nvcc could not compile: host_config.h:143:2: "
-                 "error: error -- no GNU later than 12! (export CUDAHOSTCXX=g++-12, or another "
-                 "host compiler that it takes; then scripts/run)", "75")):
+                ("75", {**old, "RELEASE": "12.1"}, "nvcc could not compile: error: error -- no "
+                 "GNU later than 12! (export CUDAHOSTCXX=g++-12, or another host compiler that it "
+                 "takes; then scripts/run)", "75")):
             with self.subTest(said):
                 self.assertIn(f"left out, because {said}", self.configure(gpu, **environment))
                 self.assertIn(f"\nLADDER_GPU_FOUND:INTERNAL={kept}\n",
