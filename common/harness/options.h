@@ -58,8 +58,8 @@ std::vector<Options> each_variant(const Options& options);
 /// device it was compiled for.
 const Variant* find_baseline(const std::string& rung, const std::string& name);
 
-/// Derives the problem's scale from its sizes, and refuses those whose arrays (Q, K, V, O, S) would
-/// exceed 2⁶³ bytes or the grid. Also called after --load. Throws Error(bad_usage).
+/// Derives the problem's scale from its sizes, and refuses those with more rows, of all heads, than
+/// an int counts. Also called after --load. Throws Error(bad_usage).
 void complete(Options& options);
 
 }  // namespace ladder

@@ -176,7 +176,7 @@ TEST_F(OptionsTest, DerivesWhatIsNotGiven) {
   EXPECT_EQ(p.scale, static_cast<float>(1 / std::sqrt(128.0)));
   EXPECT_EQ(options("--seqlen 5 --seqlen 6").problem.N, 6);  // the last one counts
   // The largest that is allowed is a matter of memory, not of the command line.
-  EXPECT_EQ(options("--heads 1 --seqlen 2147483647").problem.N, INT_MAX);
+  EXPECT_EQ(options("--heads 1 --seqlen 2147482624").problem.N, 2147482624);
 }
 
 struct Refusal {
@@ -224,10 +224,12 @@ const Refusal kRefused[] = {
     {kTiled, "--variant tile,mma --baseline library", "--baseline is for one variant"},
     {kNaive, "--heads 4 --kv-heads 3", "kv-heads 3 does not divide heads 4; give a divisor of 4"},
     {kNaive, "--kv-heads 4", "kv-heads 4 does not divide heads 2"},
-    {kNaive, "--batch 65536 --heads 65536", "batch 65536 x heads 65536 is too large: a grid has"},
-    {kNaive, "--batch 1073741824 --heads 1 --seqlen 2147483647 --seqlen-kv 1", "Q would take 5.9"},
-    {kNaive, "--batch 1073741824 --heads 1 --seqlen 1 --seqlen-kv 2147483647", "K would take 5.9"},
-    {kNaive, "--heads 4 --seqlen 2147483647", "S would take 3.69e+19 bytes, which exceeds 2⁶³"},
+    {kNaive, "--batch 65536 --heads 65536 --seqlen 1",
+     "batch 65536 x heads 65536 x seqlen 1 is too large: 2147482624 rows are the most"},
+    {kNaive, "--heads 1 --seqlen 2147482625 --seqlen-kv 1", "x seqlen 2147482625 is too large"},
+    {kNaive, "--heads 1 --seqlen 1 --seqlen-kv 2147483647",
+     "batch 1 x kv-heads 1 x seqlen-kv 2147"},
+    {kNaive, "--heads 1073741824 --kv-heads 1 --seqlen 67108864 --seqlen-kv 1", "is too large"},
     {kNaive, "--load in --heads 8 --batch 8",
      "--heads cannot be combined with --load: the files "
      "of 'in' give the shapes"},
