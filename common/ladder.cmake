@@ -70,8 +70,8 @@ if(LADDER_CUDA)
 endif()
 set(LADDER_GPU OFF)
 set(no_gpu "LADDER_CUDA is OFF")
-if(LADDER_CUDA STREQUAL AUTO AND NOT LADDER_GPU_FOUND GREATER_EQUAL 80 AND NOT DEFINED ENV{CI})
-  string(CONCAT no_gpu "none of compute capability 8.0 or newer answered when it was built "
+if(LADDER_CUDA STREQUAL AUTO AND NOT LADDER_GPU_FOUND GREATER_EQUAL 75 AND NOT DEFINED ENV{CI})
+  string(CONCAT no_gpu "none of compute capability 7.5 or newer answered when it was built "
     "(LADDER_CUDA=ON scripts/run adds it all the same)")
 elseif(LADDER_CUDA)
   include(CheckLanguage)

@@ -85,12 +85,17 @@ class Gpu : public Device {
     info_.sram_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
     info_.l2_bytes = properties.l2CacheSize;
     info_.multiprocessors = properties.multiProcessorCount;
-    info_.compute_capability = properties.major * 10 + properties.minor;
-    if (info_.compute_capability < 80)
+    info_.compute_capability =
+        std::min(properties.major * 10 + properties.minor, compiled_capability());
+    if (info_.compute_capability < 75)
       throw Error(Exit::no_device,
-                  fmt::format("{} has compute capability {}.{}, and 8.0 is the least; --device sim "
-                              "runs on the CPU",
-                              info_.name, properties.major, properties.minor));
+                  fmt::format("{} has compute capability {}.{}, {}; --device sim runs on the CPU",
+                              info_.name, properties.major, properties.minor,
+                              properties.major * 10 + properties.minor < 75
+                                  ? "and 7.5 is the least"
+                                  : "for which this program was not built: scripts/run builds it"));
+    // What has no bf16 has no more than this either, also where a newer GPU runs its code.
+    if (!info_.has_bf16()) info_.sram_bytes = std::min<int64_t>(info_.sram_bytes, 64 * 1024);
     size_t free_bytes = 0, total = 0;
     check(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
     info_.memory_bytes = static_cast<int64_t>(total);

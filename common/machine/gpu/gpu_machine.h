@@ -59,9 +59,18 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 }
 
 /// Starts a copy of 16 bytes (or 4 or 8) from global to shared memory (PTX: cp.async; .cg, past L1,
-/// takes 16 only). Where `valid` is false zeros are written and the source is not touched.
+/// takes 16 only). Where `valid` is false zeros are written and the source is not touched. GPUs
+/// before 8.0 do not have it: there the thread itself loads and stores, and nothing is left to wait
+/// for.
 template <int bytes = 16, class T>
 __device__ __forceinline__ void cp_async(T* target, const T* source, bool valid = true) {
+#if __CUDA_ARCH__ < 800
+  using Words =
+      std::conditional_t<bytes == 16, uint4, std::conditional_t<bytes == 8, uint2, unsigned>>;
+  Words words{};
+  if (valid) words = *reinterpret_cast<const Words*>(source);
+  *reinterpret_cast<Words*>(target) = words;
+#else
   if constexpr (bytes == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)),
                  "l"(source), "r"(valid ? 16 : 0)
@@ -70,15 +79,20 @@ __device__ __forceinline__ void cp_async(T* target, const T* source, bool valid 
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(target)),
                  "l"(source), "n"(bytes), "r"(valid ? bytes : 0)
                  : "memory");
+#endif
 }
 /// Closes the group that this thread's copies since the last commit belong to.
 __device__ __forceinline__ void cp_async_commit() {
+#if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
 }
 /// Waits until at most `groups` of this thread's groups are still under way.
 template <int groups>
 __device__ __forceinline__ void cp_async_wait() {
+#if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
+#endif
 }
 
 // ---------------------------------------------------------------- tensor cores and their operands
@@ -99,9 +113,21 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* 
 }
 
 /// C += A·B on the tensor cores, 16×8 += 16×16 · 16×8, fp32 accumulators (PTX: mma.m16n8k16).
+/// GPUs before 8.0 have half of it, m16n8k8, and none of bf16, which the harness refuses there.
 template <class T>
 __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0,
                                              unsigned b1) {
+#if __CUDA_ARCH__ < 800
+  const auto half = [&](unsigned a0, unsigned a1, unsigned b) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(b));
+  };
+  if (std::is_same_v<T, bf16>) __trap();
+  half(a[0], a[1], b0);
+  half(a[2], a[3], b1);
+#else
   if constexpr (std::is_same_v<T, fp16>)
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
@@ -112,6 +138,7 @@ __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
 }
 
 /// Two floats rounded to T in one register, `low` in the lower half.
