@@ -100,12 +100,12 @@ __global__ void __launch_bounds__(32 * kWarps)
   copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_Q, p.N - row, p.d, lane_id());
 }
 
-/// A block has four warps, or as many of them as fit: they share nothing.
+/// A block has four warps, or of wide heads as many as fit: they share nothing.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   const auto smem_bytes = [&](int warps) { return shared_bytes<fp16>(warps * warp_elements(Dh)); };
   int warps = 4;
-  while (warps > 1 && smem_bytes(warps) > device.sram_bytes) warps /= 2;
+  while (Dh >= 128 && warps > 1 && smem_bytes(warps) > device.sram_bytes) warps /= 2;
   return {.block_q = rows_of_warp(Dh),
           .block_kv = kWarpKeys,
           .head_dim = Dh,

@@ -33,11 +33,12 @@ void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int
     return std::to_string(t.block_q) + "×" + std::to_string(t.block_kv);
   };
   const int max_d = tiles_for(tiles, plan.head_dim);
-  const bool shared = request.any() && std::ranges::any_of(tiles, [&](const TileSize& tile) {
-                        return tile.max_d == max_d &&
-                               blocks * smem_bytes(tile.block_q, tile.block_kv) <= sram_bytes;
-                      });
-  const int64_t most = sram_bytes / (shared ? blocks : 1);
+  const bool several =
+      blocks > 1 && request.any() && std::ranges::any_of(tiles, [&](const TileSize& tile) {
+        return tile.max_d == max_d &&
+               blocks * smem_bytes(tile.block_q, tile.block_kv) <= sram_bytes;
+      });
+  const int64_t most = sram_bytes / (several ? blocks : 1);
   std::string fitting, too_large;
   for (const TileSize& tile : tiles) {
     if (tile.max_d != max_d) continue;
@@ -52,7 +53,7 @@ void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int
     if (!too_large.empty())
       plan.note = "tile " + name(tile) + ": " + too_large + "there are " +
                   std::to_string(sram_bytes) +
-                  (shared ? " for " + std::to_string(blocks) + " blocks" : "");
+                  (several ? " for " + std::to_string(blocks) + " blocks" : "");
     plan.block_q = tile.block_q;
     plan.block_kv = tile.block_kv;
     plan.smem_bytes = bytes;

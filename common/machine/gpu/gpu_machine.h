@@ -118,15 +118,18 @@ template <class T>
 __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0,
                                              unsigned b1) {
 #if __CUDA_ARCH__ < 800
-  const auto half = [&](unsigned a0, unsigned a1, unsigned b) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(b));
-  };
-  if (std::is_same_v<T, bf16>) __trap();
-  half(a[0], a[1], b0);
-  half(a[2], a[3], b1);
+  if constexpr (std::is_same_v<T, fp16>) {
+    const auto half = [&](unsigned a0, unsigned a1, unsigned b) {
+      asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+          "{%0, %1, %2, %3};"
+          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+          : "r"(a0), "r"(a1), "r"(b));
+    };
+    half(a[0], a[1], b0);
+    half(a[2], a[3], b1);
+  } else {
+    __trap();
+  }
 #else
   if constexpr (std::is_same_v<T, fp16>)
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
