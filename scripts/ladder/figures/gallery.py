@@ -99,7 +99,7 @@ TABLES = {
     "ladder": (tables.ladder_table, SIM), "peers": (tables.peers_table, PAPER),
     "claims": (claims.claims_table, ""), "figures": (figure_list, ""),
     "visits": (tables.visits_tables, SIM), "shared_roof": (memory.shared_roof_table, SIM),
-    "profile": (tables.profile_table, "scripts/figures profile"),
+    "plans": (tables.plans_table, SIM), "profile": (tables.profile_table, "scripts/figures profile"),
     "clock_forward": (partial(tables.clock_table, rung="05_flash_v2", variants=["sm90", "fp8"]),
                       CLOCK),
     "clock_backward": (partial(tables.clock_table, rung="06_backward", variants=["sm90"]), CLOCK),
