@@ -59,18 +59,10 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 }
 
 /// Starts a copy of 16 bytes (or 4 or 8) from global to shared memory (PTX: cp.async; .cg, past L1,
-/// takes 16 only). Where `valid` is false zeros are written and the source is not touched. GPUs
-/// before 8.0 do not have it: there the thread itself loads and stores, and nothing is left to wait
-/// for.
+/// takes 16 only). Where `valid` is false zeros are written and the source is not touched.
+#if __CUDA_ARCH__ >= 800
 template <int bytes = 16, class T>
 __device__ __forceinline__ void cp_async(T* target, const T* source, bool valid = true) {
-#if __CUDA_ARCH__ < 800
-  using Words =
-      std::conditional_t<bytes == 16, uint4, std::conditional_t<bytes == 8, uint2, unsigned>>;
-  Words words{};
-  if (valid) words = *reinterpret_cast<const Words*>(source);
-  *reinterpret_cast<Words*>(target) = words;
-#else
   if constexpr (bytes == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)),
                  "l"(source), "r"(valid ? 16 : 0)
@@ -79,21 +71,29 @@ __device__ __forceinline__ void cp_async(T* target, const T* source, bool valid 
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(target)),
                  "l"(source), "n"(bytes), "r"(valid ? bytes : 0)
                  : "memory");
-#endif
 }
 /// Closes the group that this thread's copies since the last commit belong to.
 __device__ __forceinline__ void cp_async_commit() {
-#if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
 }
 /// Waits until at most `groups` of this thread's groups are still under way.
 template <int groups>
 __device__ __forceinline__ void cp_async_wait() {
-#if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
-#endif
 }
+#else  // the thread itself loads and stores, and nothing is left to wait for
+template <int bytes = 16, class T>
+__device__ __forceinline__ void cp_async(T* target, const T* source, bool valid = true) {
+  using Words =
+      std::conditional_t<bytes == 16, uint4, std::conditional_t<bytes == 8, uint2, unsigned>>;
+  Words words{};
+  if (valid) words = *reinterpret_cast<const Words*>(source);
+  *reinterpret_cast<Words*>(target) = words;
+}
+__device__ __forceinline__ void cp_async_commit() {}
+template <int groups>
+__device__ __forceinline__ void cp_async_wait() {}
+#endif
 
 // ---------------------------------------------------------------- tensor cores and their operands
 

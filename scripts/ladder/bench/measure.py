@@ -122,6 +122,10 @@ def parse(arguments=None):
         options.seqlen, options.head_dim, options.batch, options.heads, options.causal))
     if options.axes and options.grid:
         parser.error("--grid and axes: give one of them")
+    if not options.dtype:
+        answer = "" if options.sim else output_of(
+            sys.executable, os.path.join(ROOT, "common/machine/gpu/answers.py"))
+        options.dtype = "fp16" if answer and int(answer) < 80 else "bf16"
     if options.sim and (options.grid or options.axes):
         parser.error("--sim has a grid of its own")
     return options
@@ -264,9 +268,6 @@ def bench(options):
     ladder = ladder_of(programs.values(), "sim" if options.sim else "gpu")
     if not ladder.steps:
         raise Stop("the programs were built without CUDA; --sim counts on the sim", NO_DEVICE)
-    if not options.dtype:
-        answer = output_of(sys.executable, os.path.join(ROOT, "common/machine/gpu/answers.py"))
-        options.dtype = "fp16" if not options.sim and answer and int(answer) < 80 else "bf16"
     groups = plan(options, ladder, [
         step for step in ladder.steps if step.rung.startswith(tuple(options.rung or [""]))
         and step.variant in (options.variant or [step.variant])])

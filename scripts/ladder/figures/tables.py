@@ -55,8 +55,9 @@ def plans_table(files):
             for kib in memories:
                 q, kv, warps, stages = plans.get((kib, d), [0] * 4)
                 most = plans.get((227, d), [0] * 4)
-                cells.append(f"{q} × {kv}" * bool(q) + f", {warps} warp{'s' * (warps > 1)}" * (0 < warps < most[2])
-                             + f", {stages} stages" * (0 < stages < most[3])
+                cells.append(f"{q} × {kv}" * bool(q)
+                             + f", {warps} warp{'s' * (warps > 1)}" * (warps < most[2])
+                             + f", {stages} stages" * (stages < most[3])
                              if (kib, d) in plans else "**none**")
             lines.setdefault(tuple(cells), []).append(str(d))
         rows += [[f"{number(rung)} `{variant}`", ", ".join(sizes), *cells]
