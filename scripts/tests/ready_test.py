@@ -230,7 +230,7 @@ class Building(Machine):
 def flock(*_): raise OSError(errno.ENOLCK, "No locks available")
 fcntl.flock = flock
 sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[1], run_name="__main__")'"""))
+runpy.run_path(sys.argv[0], run_name="__main__")'"""))
         self.assertEqual(self.script("scripts/run").stderr, "")
         self.assertIn("ladder run", self.called())
 
