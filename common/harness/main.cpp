@@ -1,5 +1,6 @@
 // The program of a rung: options in, report out. Which rung it is, its steps say.
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <new>
 
 #include "harness/atomic_file.h"
@@ -22,6 +24,21 @@ namespace {
 
 const char* rung_name() {
   return variants().front().rung.c_str();
+}
+
+/// Of each size of shared memory that GPUs give a block, in KiB, and each head size the plan of the
+/// step's last pass, where it has one: [KiB, d, Br, Bc, warps, stages].
+std::string plans_of(const Variant& v) {
+  std::vector<std::string> all;
+  for (const int kib : {64, 99, 163, 227})
+    for (const int d : {32, 64, 128, 256}) try {
+        const DeviceInfo info{.kind = v.device, .sram_bytes = kib * 1024, .compute_capability = 90};
+        const Plans plans = plan_run(v, {.problem = {.d = d}}, info);
+        const Plan& plan = v.backward ? plans.backward : plans.forward;
+        all.push_back(json::list(kib, d, plan.block_q, plan.block_kv, plan.warps, plan.stages));
+      } catch (const Error&) {
+      }
+  return json::array(all, std::identity{});
 }
 
 /// `--list`: one JSON line for each variant and device, with what a step says of itself, for
@@ -44,12 +61,13 @@ void list_variants() {
       m.raw("tiles", json::array(v.tiles, [](const TileSize& t) {
               return json::list(t.max_d, t.block_q, t.block_kv);
             }));
+      if (kind == DeviceKind::sim) m.raw("plans", plans_of(v));
       m.raw("grid_limit", json::list(v.grid_limit.full, v.grid_limit.causal));
       m.raw("settings", json::array(v.settings, [](const Setting& s) {
               const auto values = json::array(s.values, [](auto x) { return json::value(x); });
               return fmt::format("[{}, {}]", json::value(s.name), values);
             }));
-      fmt::print("{}\n", m.object());
+      print(m.object() + "\n");
     }
   }
 }
@@ -99,15 +117,17 @@ int run_one(Device& device, const Variant& variant, const Options& options, Work
 
   const char* no_colour = std::getenv("NO_COLOR");
   const bool colour = isatty(STDOUT_FILENO) && !(no_colour && *no_colour);
-  bool pass = true;
+  bool pass = true, wrong = false;
   for (const Report& report : reports) {
     if (!options.json && &report != &reports.front()) print("\n");
     print(options.json ? to_json(report) + "\n" : to_table(report, colour));
     pass = pass && report.pass();
+    for (const TensorError& e : report.errors.value_or(std::vector<TensorError>()))
+      wrong = wrong || e.wrong();
   }
   if (!options.baseline.empty() && !options.json)
     print(baseline_text(reports.front(), reports.back()));
-  if (!pass) fmt::print(stderr, "{}: wrong result: an error is over its tolerance\n", rung_name());
+  if (wrong) say(fmt::format("{}: wrong result: an error is over its tolerance", rung_name()));
   return static_cast<int>(pass ? Exit::good : Exit::wrong_result);
 }
 
@@ -135,9 +155,12 @@ int run(int argc, char** argv) {
 }  // namespace ladder
 
 int main(int argc, char** argv) {
+  // A file must not be opened as one of the three, or a message would be written into it.
+  for (int stream = 0; stream <= STDERR_FILENO; ++stream)
+    if (fcntl(stream, F_GETFD) < 0) open("/dev/null", O_RDONLY);
   const auto fail = [](ladder::Exit status, const char* what) {
     std::fflush(stdout);
-    fmt::print(stderr, "{}: {}\n", ladder::rung_name(), what);
+    ladder::say(fmt::format("{}: {}", ladder::rung_name(), what));
     return static_cast<int>(status);
   };
   try {

@@ -206,8 +206,6 @@ const OptionSpec kOptions[] = {
      at<&SimOptions::trace_file>, About::sim},
     {"Timing on the gpu"},
     {"time", "MS", "GPU time to spend on a measurement (default 200)", at<&Options::time_ms>},
-    {"warm", nullptr, "leave the L2 as the last run left it (default: flush it)",
-     at<&Options::warm>},
     {"dram", nullptr, "count what DRAM served, by the GPU's counters (default: no)",
      at<&Options::dram>},
     {"Output"},
@@ -251,7 +249,7 @@ std::string variants_text(const std::string& rung) {
     std::vector<std::string> notes = {
         where("default", [](const Variant& one) { return one.is_default; }),
         where("only by name", by_name_only)};
-    if (v.min_compute_capability > 80)
+    if (v.min_compute_capability > Variant{}.min_compute_capability)
       notes.push_back("needs compute capability " + v.needed_capability());
     if (v.deterministic) notes.push_back("gradients with the same bits on every run");
     std::erase(notes, "");
@@ -294,6 +292,10 @@ std::string help_text(const std::string& rung) {
 void print(const std::string& text) {
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
     bad_usage("cannot write to stdout: {}", std::strerror(errno));
+}
+
+void say(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stderr);
 }
 
 const Variant* find_baseline(const std::string& rung, const std::string& name) {

@@ -118,7 +118,7 @@ TEST_F(OptionsTest, DefaultsAreTheContracts) {
   EXPECT_EQ(o.sim.schedule.order, Schedule::Order::forward);
   EXPECT_EQ(o.sim.sram_bytes, 227 * 1024);
   EXPECT_TRUE(o.tile.any());
-  EXPECT_FALSE(o.time_ms || o.scale || o.deterministic || o.warm || o.dram || o.json || o.verbose);
+  EXPECT_FALSE(o.time_ms || o.scale || o.deterministic || o.dram || o.json || o.verbose);
   EXPECT_EQ(o.load + o.save + o.variant + o.baseline + o.sim.trace_file + o.sim_option, "");
 }
 
@@ -145,10 +145,10 @@ TEST_F(OptionsTest, ReadsEveryOption) {
   EXPECT_EQ(o.check, Check::sampled);
   EXPECT_TRUE(o.json && o.verbose);
 
-  o = options("--device gpu --time 12.5 --warm --dram --check off");
+  o = options("--device gpu --time 12.5 --dram --check off");
   EXPECT_EQ(o.device, DeviceChoice::gpu);
   EXPECT_EQ(o.time_ms, 12.5);
-  EXPECT_TRUE(o.warm && o.dram);
+  EXPECT_TRUE(o.dram);
   EXPECT_EQ(o.check, Check::off);
   EXPECT_EQ(options("--check full").check, Check::full);
   EXPECT_EQ(options("--schedule reverse").sim.schedule.order, Schedule::Order::reverse);
@@ -269,12 +269,11 @@ TEST_F(OptionsTest, HelpShowsDefaultsVariantsDevicesAndTiles) {
       EXPECT_NE(help.find(text), help.npos) << help << "\nlacks\n" << text;
   };
   const std::string help = printed(kFlash, "--help"), naive = printed(kNaive, "--help");
-  expect_in(help,
-            {"(default 1)", "(default 2)", "(default 256)", "(default 64)", "(default fp16)",
-             "1/sqrt", "(default 0)", "(default auto)", "default normal", "default forward",
-             fmt::format("(default {}:", SimOptions{}.sram_bytes),
-             fmt::format("(default {})", TimingOptions{}.budget_ms), "\nWorkload\n  --batch B ",
-             "\nOn the sim\n", "--set NAME=VALUE,... ", "\nExamples\n", "\nExit status"});
+  expect_in(help, {"(default 1)", "(default 2)", "(default 256)", "(default 64)", "(default fp16)",
+                   "1/sqrt", "(default 0)", "(default auto)", "default normal", "default forward",
+                   fmt::format("(default {}:", SimOptions{}.sram_bytes),
+                   fmt::format("(default {})", kTimingMs), "\nWorkload\n  --batch B ",
+                   "\nOn the sim\n", "--set NAME=VALUE,... ", "\nExamples\n", "\nExit status"});
   expect_in(help,
             {"what first does [gpu, sim]", "what mma does [gpu, sim]", "what alone does [gpu]",
              "tiles BRxBC: 64x64\n", "128x128", " default [gpu, sim]\n", " default [gpu]; only",
@@ -325,7 +324,11 @@ TEST_F(OptionsTest, ChooseAStep) {
       {kGpu, 90, "--variant eight_bits --set scale=on", "2: --set scale=on: eight_bits takes"},
       {kGpu, 90, "--set scale=tile", "2: --set scale=tile: fast takes no settings; name a --var"},
       {kGpu, 80, "--variant fast",
-       "3: variant fast needs compute capability 9.x, and a card has 8.0"},
+       "3: variant fast needs compute capability 9.x, and a card runs code for 8.0"},
+      {kGpu, 75, "", "mma"},
+      {kGpu, 75, "--dtype bf16",
+       "2: --dtype bf16: the tensor cores of a card have fp16 alone (bf16 comes with compute "
+       "capability 8.0); --dtype fp16 runs on it"},
   };
   for (const auto& [device, capability, line, wanted] : cases) {
     std::string chosen;
@@ -357,12 +360,23 @@ TEST_F(OptionsTest, StepsFollowOneAnotherHoweverTheyAreRegistered) {
   EXPECT_EQ(gpu, "first mma copies fast ");
 }
 
+TEST(BuiltFor, IsSaidWhereNoneOfTheArchitecturesRuns) {
+  for (const int c : {80, 89, 90, 120}) EXPECT_EQ(built_for_others("80 90a-real", c), "");
+  for (const int c : {86, 89}) EXPECT_EQ(built_for_others("90a 86-real", c), "");
+  EXPECT_EQ(built_for_others("86-real", 90), "8.6");
+  EXPECT_EQ(built_for_others("86-real", 80), "8.6");
+  EXPECT_EQ(built_for_others("100-real 90a", 120), "10.0, 9.0");
+  EXPECT_EQ(built_for_others("native", 90), "");
+}
+
 // Which of its tiles a step takes.
 TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   constexpr TileSize kTiles[] = {{64, 128, 64}, {64, 64, 64}, {128, 64, 32}};
-  const auto chosen = [&](int head_dim, int64_t sram, const TileRequest& request = {}) {
+  const auto chosen = [&](int head_dim, int64_t sram, const TileRequest& request = {},
+                          int blocks = 1) {
     Plan plan{.head_dim = head_dim};
-    choose_tile(plan, kTiles, request, sram, [](int Br, int Bc) { return int64_t{Br} * Bc; });
+    choose_tile(
+        plan, kTiles, request, sram, [](int Br, int Bc) { return int64_t{Br} * Bc; }, blocks);
     EXPECT_EQ(plan.smem_bytes, int64_t{plan.block_q} * plan.block_kv);
     return fmt::format("{}×{} {}", plan.block_q, plan.block_kv, plan.note);
   };
@@ -371,6 +385,12 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   EXPECT_EQ(chosen(32, 4096), "64×64 tile 64×64: 128×64 needs 8192 bytes; there are 4096");
   EXPECT_EQ(chosen(128, 2048), "64×32 ");
   EXPECT_EQ(chosen(64, 8192, {.block_q = 64}), "64×64 ");
+  // Of two blocks, too; and where of none two fit, or one is asked for, that one.
+  EXPECT_EQ(chosen(64, 16384, {}, 2), "128×64 ");
+  EXPECT_EQ(chosen(64, 16383, {}, 2),
+            "64×64 tile 64×64: 128×64 needs 8192 bytes; there are 16383 for 2 blocks");
+  EXPECT_EQ(chosen(64, 8191, {}, 2), "64×64 tile 64×64: 128×64 needs 8192 bytes; there are 8191");
+  EXPECT_EQ(chosen(64, 8192, {.block_q = 128}, 2), "128×64 ");
   const auto refused = [&](int head_dim, int64_t sram, const TileRequest& request) {
     try {
       return chosen(head_dim, sram, request);
@@ -381,7 +401,7 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   };
   EXPECT_EQ(refused(64, 4095, {}),
             "shared memory: 128×64 needs 8192 bytes; 64×64 needs 4096 bytes; there are 4095; sizes "
-            "that fit: none");
+            "that fit: none; try a smaller --head-dim, or another rung");
   EXPECT_EQ(refused(64, 8192, {.block_q = 32}),
             "--block-q 32 --block-kv 0 (0: any): not compiled for this head size; sizes that fit: "
             "128×64, 64×64");

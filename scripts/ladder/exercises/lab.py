@@ -9,8 +9,8 @@ import subprocess
 from ladder.changed import changed
 from ladder.console import BAD_USAGE, NO_DEVICE, Stop
 from ladder.files import ROOT, read
-from ladder.programs import Program
 from ladder.records import requested
+from ladder.sources import Source
 
 PATCHES = os.path.join(ROOT, "scripts/ladder/exercises/patches")
 SECONDS = 300  # that a run may take
@@ -102,8 +102,7 @@ class Lab:
 
     def step_in(self, file):
         """The options that choose the step of a file."""
-        steps = Program(*self.need_build(rung_of(file))).steps()
-        return ["--variant", next((one.variant for one in steps if one.source == file), file)]
+        return ["--variant", Source(file).variant]
 
 
 def rung_of(file):

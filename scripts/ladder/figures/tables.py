@@ -13,8 +13,9 @@ from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, le
 from ladder.text import NO_VALUE, rate_text, time_text
 
 
-def ladder_table(files):
-    """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts."""
+def ladder_table(files, short=False):
+    """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts. `short`:
+    each rung's last step that every GPU runs, and the forward pass's last on this one."""
     n, d = LADDER_LENGTH, 64
     rows = []
     for way in ("fwd", "bwd"):
@@ -23,6 +24,9 @@ def ladder_table(files):
         counted = {e.step: e for e in files.sim.plain(way, seqlen=n, head_dim=d, causal=False)}
         base = timed.get(files.base())
         for step, [known, *_] in files.steps_of([*timed.values(), *counted.values()], way):
+            last = files.about[step] == files.ladder.last_portable(step[0])
+            if short and not (last or way == "fwd" and files.gpu.is_default(step)):
+                continue
             gpu, sim, other = timed.get(step), counted.get(step), wide.get(step)
             counts = [of and of.bytes_a_head[kind] for of, kind in (
                 (known, "requested"), (sim, "distinct"), (gpu, "dram"), (known, "workspace"))]
@@ -40,6 +44,30 @@ def ladder_table(files):
         "*workspace*, memory beyond inputs and outputs. Times are those of "
         f"{TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and *d = 128* is the rate in "
         f"TFLOP/s of as much work in heads of 128, on an {at_the_machine(files)}.")]
+
+
+def plans_table(files):
+    """By the shared memory that a block may have: the tile that a step takes by itself, and its
+    warps and stages where they are fewer than they might be."""
+    memories = {64: "7.5", 99: "8.6, 8.9, 12.0", 163: "8.0", 227: "9.0, 10.0"}
+    rows = []
+    for (rung, variant), step in files.sim.steps.items():
+        plans = {(kib, d): rest for kib, d, *rest in step.plans}
+        lines = {}
+        for d in (32, 64, 128, 256) if not step.exact_architecture else ():
+            cells = []
+            for kib in memories:
+                q, kv, warps, stages = plans.get((kib, d), [0] * 4)
+                most = plans.get((227, d), [0] * 4)
+                cells.append(f"{q} × {kv}" * bool(q)
+                             + f", {warps} warp{'s' * (warps > 1)}" * (warps < most[2])
+                             + f", {stages} stages" * (stages < most[3])
+                             if (kib, d) in plans else "**none**")
+            lines.setdefault(tuple(cells), []).append(str(d))
+        rows += [[f"{number(rung)} `{variant}`", ", ".join(sizes), *cells]
+                 for cells, sizes in lines.items() if any(cells)]
+    need(rows)
+    return markdown(["step", "d", *(f"{kib} KB ({of})" for kib, of in memories.items())], rows)
 
 
 def peers_table(files):
