@@ -1,5 +1,5 @@
-"""Changed copies of sources, compiled and linked by the build's own commands with all else as it is
-built: an exercise's answer, or a mistake that a test must find."""
+"""A changed copy of a source, compiled and linked by the build's own commands with all else as it
+is built: an exercise's answer, or mistakes that a test must find."""
 
 import os
 import re
@@ -9,11 +9,11 @@ import subprocess
 from ladder.console import NO_DEVICE, WRONG_RESULT, Stop
 
 
-def changed(build, program, copies, folder):
-    """Builds a program of a build folder anew in `folder`, with copies in the place of some sources
-    of its sim half, {file of the repository: path of its copy}; the program's path. Raises Stop
-    with the compiler's first error. A warning is none: what a change leaves unused is not a
-    mistake. -Og compiles fastest of what does not run many times slower."""
+def changed(build, program, file, copy, folder):
+    """Builds a program of a build folder anew in `folder`, with a copy in the place of a file of the
+    repository, of its sim half; the program's path. Raises Stop with the compiler's first error. A
+    warning is none: what a change leaves unused is not a mistake. -Og compiles fastest of what does
+    not run many times slower."""
     try:  # by its path: another folder may have one of this name
         out = subprocess.run(["ninja", "-t", "commands", f"bin/{program}"], check=True, cwd=build,
                              stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8").stdout
@@ -22,21 +22,22 @@ def changed(build, program, copies, folder):
                    NO_DEVICE) from None
     *compiling, linking = [[word for word in shlex.split(line) if word not in (":", "&&")]
                            for line in out.splitlines()]
-    made = os.path.join(folder, program)
-    linking[linking.index(f"bin/{program}")] = made
+    # The sim's source of a kernel is a stub that includes it.
+    source = f"/{file}.cpp" if file.endswith(".cu") else f"/{file}"
+    command = next((words for words in compiling if words[-1].endswith(source)), None)
+    if not command:
+        raise Stop(f"{file} is not built yet: scripts/run builds it", NO_DEVICE)
     os.makedirs(folder, exist_ok=True)
-    for file, copy in copies.items():
-        # The sim's source of a kernel is a stub that includes it.
-        source = f"/{file}.cpp" if file.endswith(".cu") else f"/{file}"
-        command = next(words for words in compiling if words[-1].endswith(source))
-        at = command.index("-o") + 1
-        was, command[at] = command[at], os.path.join(folder, f"{file.replace('/', '.')}.o")
-        run_tool([*command[:-2], "-w", "-Og", "-x", "c++", "-c", copy], build,
-                 "Not yet: it does not compile: {}", WRONG_RESULT)
-        if was in linking:
-            linking[linking.index(was)] = command[at]
-        else:  # it is in a library: what comes before that is taken instead
-            linking.insert(linking.index("-o"), command[at])
+    made, new = (os.path.join(folder, name) for name in (program, "changed.o"))
+    old = command[command.index("-o") + 1]
+    linking[linking.index(f"bin/{program}")] = made
+    if old in linking:
+        linking[linking.index(old)] = new
+    else:  # it is in a library: what comes before that is taken instead
+        linking.insert(linking.index("-o"), new)
+    command[command.index(old)] = new
+    run_tool([*command[:-2], "-w", "-Og", "-x", "c++", "-c", copy], build,
+             "Not yet: it does not compile: {}", WRONG_RESULT)
     run_tool(linking, build, "it does not link ({}): is everything built? scripts/run builds it",
              NO_DEVICE)
     return made

@@ -121,6 +121,8 @@ class Code(unittest.TestCase):
         write(path, text=whole.replace("T(o)", "T(o"))
         with self.assertRaisesRegex(Stop, "^Not yet: it does not compile: .*error.*$"):
             lab.compile("00.6", IN_CODE["00.6"].file)
+        with self.assertRaisesRegex(Stop, "^00_naive/new.cu is not built yet: scripts/run"):
+            lab.compile("00.6", "00_naive/new.cu")
         # Of a program's records, each changed in one place.
         lab, program = self.unchanged[IN_CODE["00.6"].file]
         for where, name, said in (("kernels", "model_read_bytes", "the rung's formula says"),

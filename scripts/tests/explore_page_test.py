@@ -341,7 +341,7 @@ class PageTest(unittest.TestCase):
         file, folder = "01_tiled_matmul/tile.cu", os.path.join(self.folder.name, "broken")
         text = read(ROOT, file).replace("__syncthreads();  // the tiles are complete", "")
         copy = write(folder, "tile.cu", text=f'#line 1 "{os.path.join(ROOT, file)}"\n{text}')
-        changed(os.path.dirname(BIN), "01_tiled_matmul", {file: copy}, folder)
+        changed(os.path.dirname(BIN), "01_tiled_matmul", file, copy, folder)
         self.open(page=self.made("01/tile", "01/mma", "--seqlen", "32", "--heads", "1",
                                  status=1, programs=folder))
         self.assertIn("which is unwritten", self.said)

@@ -138,7 +138,7 @@ class Mistakes(unittest.TestCase):
 
         def built(source):
             rung = source.split("/")[0] if source[0].isdigit() else "06_backward"
-            return changed(cls.build, f"{rung}_test", {source: plant(source, folder.name)},
+            return changed(cls.build, f"{rung}_test", source, plant(source, folder.name),
                            os.path.join(folder.name, "made", source))
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -91,7 +91,7 @@ class Lab:
         that runs it. Raises Stop with the compiler's first error."""
         rung = rung_of(file)
         self.need_build(rung)
-        program = changed(self.build, rung, {file: self.scratch(number, file)},
+        program = changed(self.build, rung, file, self.scratch(number, file),
                           os.path.join(self.folder, number, "made"))
         self.runs = {key: run for key, run in self.runs.items() if key[0] != program}
         return [program, *self.step_in(file)]
