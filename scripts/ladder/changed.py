@@ -35,8 +35,8 @@ def changed(build, program, file, copy, folder):
         linking[linking.index(old)] = new
     else:  # it is in a library: what comes before that is taken instead
         linking.insert(linking.index("-o"), new)
-    command[command.index(old)] = new
-    run_tool([*command[:-2], "-w", "-Og", "-x", "c++", "-c", copy], build,
+    compiling = [word.replace(old, new) for word in command[:-2]]  # what depends on what, too
+    run_tool([*compiling, "-w", "-Og", "-x", "c++", "-c", copy], build,
              "Not yet: it does not compile: {}", WRONG_RESULT)
     run_tool(linking, build, "it does not link ({}): is everything built? scripts/run builds it",
              NO_DEVICE)
@@ -50,5 +50,5 @@ def run_tool(command, build, message, status):
     if done.returncode:
         lines = (done.stdout + done.stderr).splitlines()
         raise Stop(message.format(next(
-            (line for line in lines if re.search(r"error|undefined", line)),
+            (line for line in lines if re.search(r"error|undefined|cannot find", line)),
             f"{command[0]} ended with status {done.returncode}")), status)
