@@ -220,8 +220,8 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
 /// at once, so that their loads overlap; then their results are merged. grid: (B·H·N).
 template <class T, int Dh>
 __global__ void __launch_bounds__(kThreads)
-    merge(Hbm<const float> O_parts, Hbm<const float> m_parts, Hbm<const float> l_parts, Hbm<T> O,
-          Hbm<float> LSE, int parts, Problem p) {
+    merge(HbmWrittenBefore<const float> O_parts, HbmWrittenBefore<const float> m_parts,
+          HbmWrittenBefore<const float> l_parts, Hbm<T> O, Hbm<float> LSE, int parts, Problem p) {
   const int64_t row = blockIdx.x, rows = int64_t{p.B} * p.H * p.N;
   const int lane = lane_id();
   SharedMemory smem;

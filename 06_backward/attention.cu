@@ -389,7 +389,7 @@ void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
   launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
          dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, delta, LSE_log2e, dQ_sum, dK,
          dV, p);
-  launch("convert", convert<T, Dh>, dim3(heads, grid_blocks(int64_t{p.N} * (Dh / 8), kElementwise)),
+  launch("convert", convert<T, Dh>, dim3(heads, grid_blocks(p.N, kElementwise / (Dh / 8))),
          dim3(kElementwise), 0, dQ_sum, dQ, p);
 }
 

@@ -57,10 +57,9 @@ struct Problem {
   }
   /// First row of Q (and O) and of K (and V) of the bh-th of the B·H heads, counted in rows of d.
   constexpr int64_t q_row(int bh) const { return int64_t{bh} * N; }
-  constexpr int64_t kv_row(int bh) const {
-    const int64_t b = bh / H, h = bh % H;
-    return (b * Hk + h * Hk / H) * N_kv;
-  }
+  constexpr int64_t kv_row(int bh) const { return (int64_t{bh / H} * Hk + kv_head(bh % H)) * N_kv; }
+  /// The head of K and V of query head h: ⌊h·Hk/H⌋, and Hk divides H. (h·Hk may exceed 2³¹.)
+  constexpr int kv_head(int h) const { return h / (H / Hk); }
 };
 
 /// Bytes of one element of the I/O type.

@@ -82,14 +82,15 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
 
 /// Tiles of rows that have a scale each: of Q of all heads, then of K, then of V.
 struct ScaledTiles {
-  int q, kv;            // of a head
-  int of_Q, of_K, all;  // of all heads; V has as many as K
+  int q, kv;       // of a head
+  int of_Q, of_K;  // of all heads; V has as many as K
+  int64_t all;
 };
 constexpr ScaledTiles scaled_tiles(const Problem& p, int Bc) {
   const int q = static_cast<int>(ceil_div(p.N, kWarpgroupRows)),
             kv = static_cast<int>(ceil_div(p.N_kv, Bc));
   const int of_Q = q * p.B * p.H, of_K = kv * p.B * p.Hk;
-  return {q, kv, of_Q, of_K, of_Q + 2 * of_K};
+  return {q, kv, of_Q, of_K, of_Q + int64_t{2} * of_K};
 }
 
 /// Keys of a row of V̂ᵀ: rows are whole pieces of 16 bytes.
@@ -232,7 +233,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   const auto work = [&](int index) {
     return longest_first(index, {.heads = p.B * p.H,
                                  .tiles = tiles,
-                                 .head_bytes = 2 * p.N_kv * p.d,
+                                 .head_bytes = int64_t{2} * p.N_kv * p.d,
                                  .uneven = p.causal,
                                  .group_bytes = 8 << 20});
   };
@@ -250,7 +251,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
   Stages<TileK, kStages> K{smem, "K"};
   Stages<TileV, kStages> V{smem, "V"};
-  const auto smem_O = smem.take<T>("O", kConsumers * TileO::kElements);
+  const auto smem_O = smem.tiles<TileO>("O", kConsumers);
   const auto smem_work = smem.take<Work>("work", kConsumers);       // which tile of Q it is
   const auto scale_Q = smem.take<float>("scale_Q", kConsumers);     // and its scale
   const auto scale_KV = smem.take<float>("scale_KV", 2 * kStages);  // K's, and log2 of V's
@@ -285,7 +286,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     for (int index = blockIdx.x; index < works;) {
       const Work w = work(index);
       send(w);
-      const int batch = w.head / p.H, head_kv = w.head % p.H * p.Hk / p.H;
+      const int batch = w.head / p.H, head_kv = p.kv_head(w.head % p.H);
       const int first = scaled.of_Q + (batch * p.Hk + head_kv) * scaled.kv;
       const int steps = steps_of(row_of(w), Br);
       for (int step = 0; step < steps; ++step) {

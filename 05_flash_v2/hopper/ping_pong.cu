@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                                                      .uneven = p.causal});
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
-  const int batch = bh / p.H, head = bh % p.H, head_kv = head * p.Hk / p.H;
+  const int batch = bh / p.H, head = bh % p.H, head_kv = p.kv_head(head);
   const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
   // Tiles of K and V; one at least, all masked if need be.
   const int steps = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;

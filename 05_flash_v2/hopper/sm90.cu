@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     for (int index = blockIdx.x; index < works;) {
       const Work w = work(index);
       send(w);
-      const int batch = w.head / p.H, head_kv = w.head % p.H * p.Hk / p.H;
+      const int batch = w.head / p.H, head_kv = p.kv_head(w.head % p.H);
       const int steps = steps_of(row_of(w), Br);
       for (int step = 0; step < steps; ++step) {
         K.acquire();

@@ -57,17 +57,17 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
   const int warpgroup = warpgroup_id(), warp_row = warp_id() % 4 * 16;
   const int tile_row = block_row + warpgroup * kWarpgroupRows, row = tile_row + warp_row;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  const int batch = bh / p.H, head = bh % p.H, head_kv = head * p.Hk / p.H;
+  const int batch = bh / p.H, head = bh % p.H, head_kv = p.kv_head(head);
   const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
   // Tiles of K and V; one at least, all masked if need be.
   const int steps = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
-  const auto tiles_Q = smem.take<T>("Q", kWarpgroups * TileQ::kElements);
+  const auto tiles_Q = smem.tiles<TileQ>("Q", kWarpgroups);
   const TileQ tile_Q{tiles_Q + warpgroup * TileQ::kElements};
-  const TileKV tile_K{smem.take<T>("K", TileKV::kElements)};
-  const TileKV tile_V{smem.take<T>("V", TileKV::kElements)};
+  const TileKV tile_K{smem.tiles<TileKV>("K")};
+  const TileKV tile_V{smem.tiles<TileKV>("V")};
   const auto Q_full = smem.take<Mbarrier>("Q_full", kWarpgroups);
   const auto K_full = smem.take<Mbarrier>("K_full", 1), V_full = smem.take<Mbarrier>("V_full", 1);
   if (first_thread) Q_full[warpgroup].init(1);

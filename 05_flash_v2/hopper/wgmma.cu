@@ -60,10 +60,10 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
   const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
-  const auto tiles_Q = smem.take<T>("Q", kWarpgroups * TileQ::kElements);
+  const auto tiles_Q = smem.tiles<TileQ>("Q", kWarpgroups);
   const TileQ tile_Q{tiles_Q + warpgroup * TileQ::kElements};
-  const TileKV tile_K{smem.take<T>("K", TileKV::kElements)};
-  const TileKV tile_V{smem.take<T>("V", TileKV::kElements)};
+  const TileKV tile_K{smem.tiles<TileKV>("K")};
+  const TileKV tile_V{smem.tiles<TileKV>("V")};
   copy_async<kWarpgroup>(tile_Q, Q_tile, p.d, p.N - tile_row, p.d, thread % kWarpgroup);
   copy_async<kThreads>(tile_K, K_head, p.d, keys, p.d, thread);
   cp_async_commit();

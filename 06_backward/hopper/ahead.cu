@@ -127,11 +127,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
 
   SharedMemory smem;
-  const TileKV tile_K{smem.take<T>("K", TileKV::kElements)};
-  const TileKV tile_V{smem.take<T>("V", TileKV::kElements)};
+  const TileKV tile_K{smem.tiles<TileKV>("K")};
+  const TileKV tile_V{smem.tiles<TileKV>("V")};
   StagesWithRows<TileQ, backward_stages_Q(Dh), Br> Q{smem, "Q"};
   StagesWithRows<TileQ, kStages, Br> dO{smem, "dO"};
-  const auto dS_stages = smem.take<T>("dS", kStages_dS * TileS::kElements);
+  const auto dS_stages = smem.tiles<TileS>("dS", kStages_dS);
   const auto dQ_tile = smem.take<float>("dQ", Br * Dh);
   Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   const int column_dK = Dh > kColumns_dK ? consumer * kColumns_dK : 0;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
   // The first query that sees key i of the tile is first_seen + i.
-  const int first_seen = p.causal ? key + p.N - p.N_kv : -Bc;
+  const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
 
   Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
   Accumulator<16, kColumns_dK> dK_sum, dV_sum;
@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     dQ_at = dQ_at + Br * Dh;
     if (row >= p.N) {  // the next head
       row = first_row;
-      dQ_at = dQ_at + first_row * Dh;
+      dQ_at = dQ_at + int64_t{first_row} * Dh;
     }
   }
   wgmma_wait<0>(dK_sum, dS_operand);

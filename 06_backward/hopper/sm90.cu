@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   Stages<TileKV, 1> K{smem, "K"}, V{smem, "V"};
   StagesWithRows<TileQ, backward_stages_Q(Dh), Br> Q{smem, "Q"};
   StagesWithRows<TileQ, kStages, Br> dO{smem, "dO"};
-  const auto dS_stages = smem.take<T>("dS", kStages_dS * TileS::kElements);
+  const auto dS_stages = smem.tiles<TileS>("dS", kStages_dS);
   const auto dQ_tile = smem.take<float>("dQ", Br * Dh);
   Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     const Work w = work(index);
     const int key = w.tile * Bc, first_row = first_row_of(key);
     // The first query that sees key i of the tile is first_seen + i.
-    const int first_seen = p.causal ? key + p.N - p.N_kv : -Bc;
+    const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
     dK_sum = {};
     dV_sum = {};
     const int steps = group * static_cast<int>(ceil_div(p.N - first_row, Br));
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       dQ_at = dQ_at + Br * Dh;
       if (row >= p.N) {  // the next head
         row = first_row;
-        dQ_at = dQ_at + first_row * Dh;
+        dQ_at = dQ_at + int64_t{first_row} * Dh;
       }
     }
     wgmma_wait<0>(dK_sum, dS_operand);

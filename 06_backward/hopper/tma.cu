@@ -108,11 +108,11 @@ __global__ void __launch_bounds__(kWarpgroup* kConsumersBackward, 1)
   const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
 
   SharedMemory smem;
-  const TileKV tile_K{smem.take<T>("K", TileKV::kElements)};
-  const TileKV tile_V{smem.take<T>("V", TileKV::kElements)};
+  const TileKV tile_K{smem.tiles<TileKV>("K")};
+  const TileKV tile_V{smem.tiles<TileKV>("V")};
   StagesWithRows<TileQ, kStages, Br> Q{smem, "Q"}, dO{smem, "dO"};
-  const TileS tile_P{smem.take<T>("P", TileS::kElements)};
-  const TileS tile_dS{smem.take<T>("dS", TileS::kElements)};
+  const TileS tile_P{smem.tiles<TileS>("P")};
+  const TileS tile_dS{smem.tiles<TileS>("dS")};
   Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
   const auto KV_full = smem.take<Mbarrier>("KV_full", 1);
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kWarpgroup* kConsumersBackward, 1)
     dQ_at = dQ_at + Br * Dh;
     if (row >= p.N) {  // the next head
       row = first_row;
-      dQ_at = dQ_at + first_row * Dh;
+      dQ_at = dQ_at + int64_t{first_row} * Dh;
     }
   }
 

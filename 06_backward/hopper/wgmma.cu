@@ -100,12 +100,12 @@ __global__ void __launch_bounds__(kWarpgroup* kConsumersBackward, 1)
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
 
   SharedMemory smem;
-  const TileKV tile_K{smem.take<T>("K", TileKV::kElements)};
-  const TileKV tile_V{smem.take<T>("V", TileKV::kElements)};
-  const auto Q_stages = smem.take<T>("Q", kStages * TileQ::kElements);
-  const auto dO_stages = smem.take<T>("dO", kStages * TileQ::kElements);
-  const TileS tile_P{smem.take<T>("P", TileS::kElements)};
-  const TileS tile_dS{smem.take<T>("dS", TileS::kElements)};
+  const TileKV tile_K{smem.tiles<TileKV>("K")};
+  const TileKV tile_V{smem.tiles<TileKV>("V")};
+  const auto Q_stages = smem.tiles<TileQ>("Q", kStages);
+  const auto dO_stages = smem.tiles<TileQ>("dO", kStages);
+  const TileS tile_P{smem.tiles<TileS>("P")};
+  const TileS tile_dS{smem.tiles<TileS>("dS")};
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
   const auto delta_stages = smem.take<float>("minus_delta", kStages * Br);
 

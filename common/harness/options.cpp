@@ -206,8 +206,6 @@ const OptionSpec kOptions[] = {
      at<&SimOptions::trace_file>, About::sim},
     {"Timing on the gpu"},
     {"time", "MS", "GPU time to spend on a measurement (default 200)", at<&Options::time_ms>},
-    {"warm", nullptr, "leave the L2 as the last run left it (default: flush it)",
-     at<&Options::warm>},
     {"dram", nullptr, "count what DRAM served, by the GPU's counters (default: no)",
      at<&Options::dram>},
     {"Output"},
@@ -296,6 +294,10 @@ void print(const std::string& text) {
     bad_usage("cannot write to stdout: {}", std::strerror(errno));
 }
 
+void say(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stderr);
+}
+
 const Variant* find_baseline(const std::string& rung, const std::string& name) {
   for (const Variant& v : variants())
     if (v.rung == rung && v.baseline && v.name == name) return &v;
@@ -380,20 +382,16 @@ void complete(Options& options) {
     bad_usage("head-dim {}: give a multiple of 8 from 8 to 256", p.d);
   if (p.Hk < 1 || p.H % p.Hk != 0)
     bad_usage("kv-heads {} does not divide heads {}; give a divisor of {}", p.Hk, p.H, p.H);
-  const __int128 BH = __int128{p.B} * p.H;
-  if (BH > INT_MAX)
-    bad_usage(
-        "batch {} x heads {} is too large: a grid has at most {} blocks; use "
-        "smaller sizes",
-        p.B, p.H, INT_MAX);
-  // Q and K count with 4 bytes, not 2: gradients of their shape are accumulated in fp32.
-  const std::pair<const char*, __int128> arrays[] = {{"Q", BH * p.N * p.d * 4},
-                                                     {"K", __int128{p.B} * p.Hk * p.N_kv * p.d * 4},
-                                                     {"S", BH * p.N * p.N_kv * kIoBytes}};
-  for (const auto& [name, bytes] : arrays)
-    if (bytes > INT64_MAX)
-      bad_usage("{} would take {:.3g} bytes, which exceeds 2⁶³; use smaller sizes", name,
-                static_cast<double>(bytes));
+  // Rows of all heads, so tiles and blocks too, are counted in ints; so is what comes a tile, or a
+  // GPU full of blocks, after the last. No product of these sizes in bytes then comes near 2⁶³.
+  constexpr int kMostRows = INT_MAX - 1023;
+  const auto require = [&](const char* heads, int of, const char* length, int rows) {
+    if (__int128{p.B} * of * rows > kMostRows)
+      bad_usage("batch {} x {} {} x {} {} is too large: {} rows are the most; use smaller sizes",
+                p.B, heads, of, length, rows, kMostRows);
+  };
+  require("heads", p.H, "seqlen", p.N);
+  require("kv-heads", p.Hk, "seqlen-kv", p.N_kv);
 }
 
 }  // namespace ladder

@@ -4,6 +4,7 @@
 //
 //   Hbm<T>              global memory: Q[i] reads, S[i] = x writes, Q + n points n elements on
 //   hbm<T>(array)       an array of the harness as a kernel's parameter
+//   HbmWrittenBefore<T> the same of what the kernel before may still write at an early start
 //   Smem<T>             shared memory, taken by name: SharedMemory smem; then smem.take<T>("K", n)
 //   shared_bytes<T>(n)  what that takes of the bytes of a launch
 //   launch(...)         kernel<<<grid, block, shared>>>(...) with every error checked;

@@ -95,13 +95,13 @@ function(ladder_rung_tests rung objects)
   add_executable(${rung}_test $<TARGET_OBJECTS:suite> ${objects})
   target_link_libraries(${rung}_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
   ladder_cases(${rung}.Sim ${rung}_test
-    Sim.*:Verification.*:SmallerSharedMemory.*:EachSetting.* LABELS sim COST 50)
+    Sim.*:Verification.*:SmallerSharedMemory.*:EachSetting.*:Sizes.* LABELS sim COST 50)
   ladder_cases(${rung}.Schedules ${rung}_test Schedules.* LABELS asan)
   add_test(NAME ${rung}.cli COMMAND Python3::Interpreter ${tests}/harness/cli_test.py
     ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${rung} Rung -v)
   if(LADDER_GPU)
-    ladder_cases(${rung}.Gpu ${rung}_test Gpu*-GpuLarge.* ${on_gpu})
-    ladder_cases(${rung}.GpuLarge ${rung}_test GpuLarge.* ${on_gpu})
+    ladder_cases(${rung}.Gpu ${rung}_test Gpu*-GpuLarge* ${on_gpu})
+    ladder_cases(${rung}.GpuLarge ${rung}_test GpuLarge* ${on_gpu})
   endif()
 endfunction()
 

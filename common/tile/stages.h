@@ -32,10 +32,10 @@ struct Stages {
   Ring<n> at;
   int share = 0;
 
-  /// Takes the tiles. They must be aligned to 1024 bytes, so the barriers come later, in init(),
-  /// once all tiles of the kernel are taken.
+  /// Takes the tiles. The barriers come later, in init(), once all tiles of the kernel are taken:
+  /// between two tiles they would cost what aligning the second takes.
   __device__ __forceinline__ Stages(SharedMemory& smem, const char* name)
-      : tiles(smem.take<typename Tile::Element>(name, n * shares * Tile::kElements)) {}
+      : tiles(smem.tiles<Tile>(name, n * shares)) {}
 
   /// Takes the barriers. A stage, or a share of it, is free after that many arrivals. By all
   /// threads; then thread 0 calls fence_mbarrier_init(), and a barrier of the block follows.

@@ -37,7 +37,8 @@ struct SwizzledTile {
   static constexpr int kRows = R, kChunks = C / kChunk;  // of the tile
   static constexpr int kElements = kPanels * kPanel;
   static constexpr int kBytes = kElements * static_cast<int>(sizeof(T));
-  Smem<T> data;  // aligned to 1024 bytes
+  static constexpr int kAlignment = 1024;  // bytes: the swizzle is by bits of the address
+  Smem<T> data;
 
   /// Where columns [column, …) of rows [row, …) start, in elements. Either a multiple of 8 rows
   /// and a panel's columns, or a step of 32 bytes within them.

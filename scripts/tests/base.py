@@ -19,7 +19,8 @@ FAKES = os.path.join(SCRIPTS, "tests/fakes")  # modules that stand in for PyTorc
 # A limit is for what hangs. A machine may be under load, or be slow: so minutes.
 SECONDS = 600
 # What a person may have set, and a test sets by itself.
-SETTINGS = ("NO_COLOR", "COLUMNS", "CXX", "CUDACXX", "CMAKE_PREFIX_PATH", "CI", "LADDER_CUDA")
+SETTINGS = ("NO_COLOR", "COLUMNS", "CXX", "CUDACXX", "CUDAHOSTCXX", "NVCC_CCBIN",
+            "CMAKE_PREFIX_PATH", "CI", "LADDER_CUDA")
 
 # A command behind which a shell's & stands ignores Ctrl-C, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,6 +1,7 @@
 // cuBLAS is opened at run time and by this file alone.
 #include "machine/cublas.h"
 
+#if __has_include(<cublas_v2.h>)
 #include <cublas_v2.h>
 #include <fmt/format.h>
 
@@ -70,3 +71,15 @@ void cublas_product(const char* name, DType dtype, bool transpose_B, int64_t row
 }
 
 }  // namespace ladder
+#else
+namespace ladder {
+void open_cublas() {
+  throw Error(Exit::no_device, "this program has no cuBLAS, because the CUDA Toolkit that built it "
+                               "had no cublas_v2.h; install libcublas-dev, then scripts/run");
+}
+void cublas_product(const char*, DType, bool, int64_t, int64_t, int64_t, float, const MatrixBatch&,
+                    const MatrixBatch&, const MatrixBatch&, int) {
+  open_cublas();
+}
+}  // namespace ladder
+#endif

@@ -1,6 +1,11 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
+#if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
+#else  // a profile shows no rungs and steps then
+inline void nvtxRangePushA(const char*) {}
+inline void nvtxRangePop() {}
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -85,16 +90,20 @@ class Gpu : public Device {
     info_.sram_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
     info_.l2_bytes = properties.l2CacheSize;
     info_.multiprocessors = properties.multiProcessorCount;
-    info_.compute_capability =
-        std::min(properties.major * 10 + properties.minor, compiled_capability());
+    info_.compute_capability = properties.major * 10 + properties.minor;
     if (info_.compute_capability < 75)
       throw Error(Exit::no_device,
-                  fmt::format("{} has compute capability {}.{}, {}; --device sim runs on the CPU",
-                              info_.name, properties.major, properties.minor,
-                              properties.major * 10 + properties.minor < 75
-                                  ? "and 7.5 is the least"
-                                  : "for which this program was not built: scripts/run builds it"));
-    // What has no bf16 has no more than this either, also where a newer GPU runs its code.
+                  fmt::format("{} has compute capability {}.{}, and 7.5 is the least; --device sim "
+                              "runs on the CPU",
+                              info_.name, properties.major, properties.minor));
+    const std::string others = built_for_others(LADDER_ARCHITECTURES, info_.compute_capability);
+    if (!others.empty())
+      throw Error(Exit::no_device,
+                  fmt::format("{}: built for {}, this is {}.{}: scripts/run builds for this GPU; "
+                              "--device sim runs on the CPU",
+                              info_.name, others, properties.major, properties.minor));
+    // PTX for 7.5 alone makes any GPU a 7.5, with no more shared memory than these have.
+    info_.compute_capability = std::min(info_.compute_capability, compiled_capability());
     if (!info_.has_bf16()) info_.sram_bytes = std::min<int64_t>(info_.sram_bytes, 64 * 1024);
     size_t free_bytes = 0, total = 0;
     check(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
@@ -144,12 +153,11 @@ class Gpu : public Device {
     return reports;
   }
 
-  std::optional<Timing> time(const std::function<void()>& work,
-                             const TimingOptions& options) override {
-    const double once = batch(work, options, 2).back();
+  std::optional<Timing> time(const std::function<void()>& work, double budget_ms) override {
+    const double once = batch(work, 2).back();
     const int size = std::clamp(static_cast<int>(20 / std::max(once, 1e-3)), 3, 50);
     const std::vector<double> samples = sample(
-        options.budget_ms, [&] { return batch(work, options, size); },
+        budget_ms, [&] { return batch(work, size); },
         [] {
           const auto now = std::chrono::steady_clock::now().time_since_epoch();
           return std::chrono::duration<double, std::milli>(now).count();
@@ -158,12 +166,11 @@ class Gpu : public Device {
     return Timing{median(samples), *least, *most, static_cast<int>(samples.size())};
   }
 
-  std::map<std::string, double> time_kernels(const std::function<void()>& work,
-                                             const TimingOptions& options) override {
+  std::map<std::string, double> time_kernels(const std::function<void()>& work) override {
     std::map<std::string, std::vector<double>> samples;
     for (int i = 0; i < 11; ++i) {
       std::vector<std::pair<std::string, Stopwatch>> launches;
-      if (options.flush_l2) flush();
+      flush();
       observe(work, [&](const char* name, const auto& queue, const auto&) {
         Stopwatch& watch = launches.emplace_back(name, Stopwatch()).second;
         watch.start();
@@ -246,11 +253,10 @@ class Gpu : public Device {
  private:
   /// Queues `size` groups of flush, event, run, event and then waits once, so that the host's
   /// launch time hides behind the GPU's work.
-  std::vector<double> batch(const std::function<void()>& work, const TimingOptions& options,
-                            int size) {
+  std::vector<double> batch(const std::function<void()>& work, int size) {
     std::vector<Stopwatch> watches(static_cast<size_t>(size));
     for (Stopwatch& watch : watches) {
-      if (options.flush_l2) flush();
+      flush();
       watch.start();
       work();
       watch.stop();

@@ -27,6 +27,10 @@ using e4m3 = __nv_fp8_e4m3;
 /// that what a kernel only reads may go through the read-only path (ld.global.nc).
 template <class T>
 using Hbm = T* __restrict__;
+/// What the kernel before may still write when this one starts (Start::early). Not restricted, or
+/// the compiler could read it through the read-only path, before wait_for_kernel_before() even.
+template <class T>
+using HbmWrittenBefore = T*;
 
 /// Shared memory.
 template <class T>
@@ -39,24 +43,36 @@ T* hbm(Array& array) {
 
 extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[];
 
-/// The block's dynamic shared memory, handed out front to back in pieces aligned to 128 bytes.
+/// The address of shared memory as the asm instructions want it.
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+/// The block's dynamic shared memory, handed out front to back in pieces aligned to 128 bytes, or
+/// to more. Traps where the block's memory does not begin at a multiple of as many.
 class SharedMemory {
  public:
   template <class T>
-  __device__ __forceinline__ T* take(const char*, int64_t count) {
+  __device__ __forceinline__ T* take(const char*, int64_t count, unsigned alignment = 128) {
+    used_ = (used_ + alignment - 1) / alignment * alignment;
     T* piece = reinterpret_cast<T*>(dynamic_shared_memory + used_);
+    if (alignment > 128) {
+      unsigned address = shared_address(piece);
+      asm volatile("" : "+r"(address));  // or the compiler would take __align__'s word for it
+      if (address % alignment != 0) __trap();
+    }
     used_ += static_cast<unsigned>((count * static_cast<int64_t>(sizeof(T)) + 127) / 128 * 128);
     return piece;
+  }
+  /// n tiles one after the other, aligned as Tile demands.
+  template <class Tile>
+  __device__ __forceinline__ auto tiles(const char* name, int n = 1) {
+    return take<typename Tile::Element>(name, int64_t{n} * Tile::kElements, Tile::kAlignment);
   }
 
  private:
   unsigned used_ = 0;
 };
-
-/// The address of shared memory as the asm instructions want it.
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
 
 /// Starts a copy of 16 bytes (or 4 or 8) from global to shared memory (PTX: cp.async; .cg, past L1,
 /// takes 16 only). Where `valid` is false zeros are written and the source is not touched.

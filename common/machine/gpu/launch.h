@@ -21,8 +21,9 @@ struct KernelName {
 };
 
 /// When a kernel's blocks may start: once the kernel before it has ended, or on GPUs from 9.0 as
-/// soon as that one's blocks have all begun (programmatic dependent launch). A kernel that starts
-/// early calls wait_for_kernel_before() before it reads anything.
+/// soon as each block of that one has called let_next_kernel_start() or ended (programmatic
+/// dependent launch). Then a thread calls wait_for_kernel_before() before it touches anything that
+/// the kernel before writes, or writes what that one reads.
 enum class Start { after, early };
 
 /// Type-erased half of launch(): raises the shared-memory limit, launches, checks, reports to the

@@ -68,6 +68,7 @@ void Block::start(const Launch& launch, int64_t index) {
     threads_[t].index = {i % launch.block.x, i / launch.block.x % launch.block.y,
                          i / launch.block.x / launch.block.y};
     threads_[t].state = Thread::State::ready;
+    threads_[t].waited = false;
     threads_[t].waits_for = nullptr;
     threads_[t].fiber->start(&Block::thread_main);
   }

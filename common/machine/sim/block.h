@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -48,6 +49,9 @@ struct Launch {
   const std::function<void()>* body = nullptr;  // the kernel with its arguments
   Schedule schedule;
   Recorder* recorder = nullptr;  // where a trace is written
+  bool early = false;            // starts while the kernel before it may still be running
+  /// Whether some thread has let the next kernel start, or waited for the one before.
+  mutable std::atomic<bool> lets_next_start{false}, waited{false};
 
   int threads() const { return static_cast<int>(block.x * block.y * block.z); }
 };
@@ -91,6 +95,10 @@ class Block {
   void yield() { threads_[running_].fiber->yield(); }
   void wake(int thread) { threads_[thread].state = Thread::State::ready; }
   void syncthreads(std::source_location where);
+  void let_next_kernel_start() { launch_->lets_next_start = true; }
+  void wait_for_kernel_before() { threads_[running_].waited = launch_->waited = true; }
+  /// Whether the thread may meet the kernel before, which it has not waited for.
+  bool early() const { return launch_->early && !threads_[running_].waited; }
   /// Joins the warp's meeting. Returns it to the last lane to come, which computes and then calls
   /// release(); to the others nothing, once that is done.
   Meeting* meet(const char* name, unsigned mask, void* mine, std::source_location where);
@@ -132,6 +140,7 @@ class Block {
     enum class State : uint8_t { ready, waiting, done };
     uint3 index;
     State state = State::ready;
+    bool waited = false;                     // for the kernel before
     const char* waits_at = "";               // the barrier or collective it waits at
     std::function<std::string()> waits_for;  // the same of what runs beside threads
     std::source_location where;

@@ -31,7 +31,7 @@ void BlockMemory::start(int64_t bytes, int threads, Recorder* recorder) {
   if (std::exchange(tells_writers_apart_, false)) std::fill(readers_.begin(), readers_.end(), 0);
 }
 
-int64_t BlockMemory::take(int thread, const char* name, int64_t bytes) {
+int64_t BlockMemory::take(int thread, const char* name, int64_t bytes, int alignment) {
   const auto k = static_cast<size_t>(threads_[thread].takes++);
   if (k < regions_.size()) {
     const Region& r = regions_[k];
@@ -42,7 +42,7 @@ int64_t BlockMemory::take(int thread, const char* name, int64_t bytes) {
   }
   int64_t begin = 0;
   for (const Region& r : regions_) begin = std::max(begin, r.begin + r.bytes);
-  begin = (begin + 127) / 128 * 128;
+  begin = (begin + alignment - 1) / alignment * alignment;
   if (begin + bytes > launched_bytes_)
     fault("more shared memory than the launch gave: {} ends at byte {} of {}", name, begin + bytes,
           launched_bytes_);

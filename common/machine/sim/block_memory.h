@@ -3,7 +3,7 @@
 // are checked against what the others do.
 #pragma once
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -56,8 +56,8 @@ class BlockMemory {
   void start(int64_t bytes, int threads, Recorder* recorder);
 
   using Region = Trace::Launch::Shared;  // an array
-  /// Where the array begins that a thread takes next: 128-byte aligned, the same for all threads.
-  int64_t take(int thread, const char* name, int64_t bytes);
+  /// Where the array begins that a thread takes next: aligned, and the same for all threads.
+  int64_t take(int thread, const char* name, int64_t bytes, int alignment);
   /// The byte at `at`, in the array that holds it.
   SharedPlace place_of(int64_t at, int element) const;
   const std::vector<Region>& regions() const { return regions_; }

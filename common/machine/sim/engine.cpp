@@ -76,6 +76,7 @@ void Sim::download(void* host, const Array& array) {
 std::vector<KernelReport> Sim::run(const std::string& rung, const std::function<void()>& work) {
   rung_ = rung;
   reports_.clear();
+  next_may_start_ = false;
   current_sim = this;
   try {
     work();
@@ -91,7 +92,7 @@ std::vector<KernelReport> Sim::run(const std::string& rung, const std::function<
 }
 
 void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes,
-                 const void* function, const std::function<void()>& body) {
+                 const void* function, const std::function<void()>& body, bool early) {
   const Launch launch{rung_,
                       kernel,
                       grid,
@@ -99,7 +100,8 @@ void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes
                       shared_bytes,
                       &body,
                       options_.schedule,
-                      recorder_ ? &*recorder_ : nullptr};
+                      recorder_ ? &*recorder_ : nullptr,
+                      early};
   if (recorder_)
     recorder_->start_launch({kernel, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, {}},
                             function);
@@ -118,6 +120,10 @@ void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes
   if (shared_bytes > options_.sram_bytes)
     refuse(fmt::format("{} bytes of shared memory for a block, more than the {} there are (--sram)",
                        shared_bytes, options_.sram_bytes));
+
+  if (early && !next_may_start_)
+    refuse("starts early, but the kernel before never calls let_next_kernel_start()");
+  for (auto& array : arrays_) array->start_kernel(early);
 
   const int64_t count = int64_t{grid.x} * grid.y * grid.z;
   std::atomic<int64_t> next{0};
@@ -143,6 +149,9 @@ void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes
   const auto first = std::min_element(failures.begin(), failures.end(),
                                       [](const auto& a, const auto& b) { return a.k < b.k; });
   if (first->what) std::rethrow_exception(first->what);
+  // A later kernel waits for this one alone, and must find the one before this ended too.
+  if (early && !launch.waited) refuse("starts early, and no thread calls wait_for_kernel_before()");
+  next_may_start_ = launch.lets_next_start;
 
   auto report = std::find_if(reports_.begin(), reports_.end(),
                              [&](const KernelReport& r) { return r.name == kernel; });

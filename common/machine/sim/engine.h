@@ -30,9 +30,9 @@ class Sim : public Device {
                                 const std::function<void()>& work) override;
 
   /// Runs one kernel to its end. Throws its Fault.
-  /// `function`: the kernel's code, by which a trace finds its lines.
+  /// `function`: the kernel's code, by which a trace finds its lines. `early`: Start::early.
   void launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes, const void* function,
-              const std::function<void()>& body);
+              const std::function<void()>& body, bool early = false);
   static Sim& current();
 
   Trace take_trace() override { return recorder_ ? recorder_->take() : Trace{}; }
@@ -45,6 +45,7 @@ class Sim : public Device {
   std::vector<std::unique_ptr<Block>> blocks_;  // of each OS thread
   std::optional<Recorder> recorder_;
   std::vector<KernelReport> reports_;
+  bool next_may_start_ = false;  // early, as the last kernel said
 };
 
 }  // namespace ladder::sim

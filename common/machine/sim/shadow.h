@@ -15,6 +15,8 @@ enum ShadowBit : uint8_t {
   kWrittenHere = 4,  // written in this kernel
   kAddedHere = 8,    // added to atomically in this kernel
   kShared = 16,      // several blocks read it in this kernel, or added to it, and did nothing else
+  kReadBefore = 32,  // by the kernel before, and this one has started early
+  kWrittenBefore = 64,
   // of shared memory
   kFloats = 2,       // came by bulk_load: of each thread that reads it this is noted
   kInFlight = 8,     // the target of an asynchronous copy that nobody has waited for

@@ -223,18 +223,24 @@ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b
 
 // ------------------------------------------------------------------------------------------ launch
 
-/// On the sim a kernel starts when the one before it has ended.
+/// A kernel that starts early runs after the one before it all the same, but faults where a thread
+/// that has not waited touches what that one wrote, or writes what that one read.
 enum class Start { after, early };
-inline void let_next_kernel_start() {}
-inline void wait_for_kernel_before() {}
+inline void let_next_kernel_start() {
+  this_block->let_next_kernel_start();
+}
+inline void wait_for_kernel_before() {
+  this_block->wait_for_kernel_before();
+}
 
 /// Runs a kernel on every block of the grid and waits. `name` stands in faults and reports.
-template <Start = Start::after, class... P, class... A>
+template <Start start = Start::after, class... P, class... A>
 void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
             A&&... arguments) {
   const std::tuple<std::remove_cvref_t<P>...> parameters(std::forward<A>(arguments)...);
-  Sim::current().launch(name, grid, block, shared_bytes, reinterpret_cast<const void*>(kernel),
-                        [&] { std::apply(kernel, parameters); });
+  Sim::current().launch(
+      name, grid, block, shared_bytes, reinterpret_cast<const void*>(kernel),
+      [&] { std::apply(kernel, parameters); }, start == Start::early);
 }
 
 }  // namespace ladder::sim

@@ -118,6 +118,8 @@ class Hbm {
 };
 
 template <class T>
+using HbmWrittenBefore = Hbm<T>;
+template <class T>
 using HbmRef = Ref<T, Hbm<T>>;
 
 template <class T>
@@ -179,10 +181,14 @@ using SmemRef = Ref<T, Smem<T>>;
 class SharedMemory {
  public:
   template <class T>
-  Smem<T> take(const char* name, int64_t count) {
+  Smem<T> take(const char* name, int64_t count, int alignment = 128) {
     const int64_t bytes = count * int64_t{sizeof(T)};
-    const int64_t begin = this_block->memory.take(this_block->running(), name, bytes);
+    const int64_t begin = this_block->memory.take(this_block->running(), name, bytes, alignment);
     return Smem<T>({name, begin, begin, begin + bytes, sizeof(T)});
+  }
+  template <class Tile>
+  auto tiles(const char* name, int n = 1) {
+    return take<typename Tile::Element>(name, int64_t{n} * Tile::kElements, Tile::kAlignment);
   }
 };
 

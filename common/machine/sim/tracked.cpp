@@ -38,9 +38,16 @@ void Tracked::note(Block& block, Access access, int64_t at, int n, int element) 
                        bytes / element);
   };
   if (at < 0 || at + n > bytes) fault("{} {}", kWhat[i], place());
-  for (int64_t b = at; b < at + n && access != Access::write; ++b)
-    if (!(__atomic_load_n(&shadow_[b], __ATOMIC_RELAXED) & kWritten))
-      fault("read of unwritten {}", place());
+  for (int64_t b = at; b < at + n; ++b) {
+    const unsigned seen = __atomic_load_n(&shadow_[b], __ATOMIC_RELAXED);
+    if (access != Access::write && !(seen & kWritten)) fault("read of unwritten {}", place());
+    const bool written = seen & kWrittenBefore, read = seen & kReadBefore;
+    if (block.early() && (written || (read && access != Access::read)))
+      fault(
+          "{} {}, which the kernel before may still {}: it starts early, and this thread has not "
+          "called wait_for_kernel_before()",
+          kDoes[i], place(), written ? "write" : "read");
+  }
   if (const auto other = touches_.note(block.number(), access, at, n))
     fault("{} {}, which block {} {} in the same kernel: in which order blocks run is not known",
           kDoes[i], place(), block.index_of(other->block), kDid[static_cast<int>(other->access)]);
@@ -58,13 +65,24 @@ HbmCounts Tracked::take_kernel_counts() {
     c = {};
   }
   if (sum.requested_read == 0 && sum.requested_write == 0) return sum;
+  touched_ = true;
   for (int64_t i = 0; i < bytes; ++i) {
     sum.distinct_read += (shadow_[i] & (kReadHere | kAddedHere)) != 0;
     sum.distinct_write += (shadow_[i] & (kWrittenHere | kAddedHere)) != 0;
-    shadow_[i] &= kWritten;
+  }
+  return sum;
+}
+
+void Tracked::start_kernel(bool early) {
+  if (!touched_) return;
+  touched_ = early;
+  for (int64_t i = 0; i < bytes; ++i) {
+    const bool read = shadow_[i] & (kReadHere | kReadBefore);
+    const bool written = shadow_[i] & (kWrittenHere | kAddedHere | kWrittenBefore);
+    shadow_[i] =
+        (shadow_[i] & kWritten) | (early ? read * kReadBefore | written * kWrittenBefore : 0);
   }
   touches_.forget();
-  return sum;
 }
 
 // ------------------------------------------------------------------------------- who touched what

@@ -107,7 +107,10 @@ class Tracked : public Array {
   void touch(Block& block, int64_t at, int element = n);
 
   void mark_written();             // by the host
-  HbmCounts take_kernel_counts();  // since the last call; forgets what the kernel touched
+  HbmCounts take_kernel_counts();  // since the last call
+  /// For the next kernel: what the last one touched is forgotten, or, where that starts early,
+  /// remembered as the kernel before's.
+  void start_kernel(bool early);
 
  private:
   template <Access access, int n>
@@ -123,6 +126,7 @@ class Tracked : public Array {
   uint8_t* shadow_;
   Touches touches_;
   std::vector<WorkerCounts> counts_;
+  bool touched_ = false;  // by the last kernel, or those before it that it did not wait for
 };
 
 template <Access access, int n>
@@ -134,11 +138,13 @@ inline void Tracked::check(Block& block, int64_t at, int element) {
     note(block, access, at, n, element);
   } else {
     // All is well where the block did the same before and was here alone, or several did that
-    // may meet. (The shadow is read first: who else comes to a cell says so there last.)
+    // may meet; and no kernel before. (The shadow is read first: who else comes to a cell says so
+    // there last.)
     constexpr auto done = repeat<n>(kWritten | mark_of(access)), shared = repeat<n>(kShared);
+    constexpr auto before = repeat<n>(kReadBefore | kWrittenBefore);
     const auto seen = __atomic_load_n(reinterpret_cast<Word<n>*>(shadow_ + at), __ATOMIC_ACQUIRE);
-    if ((seen & done) != done || ((seen & shared) != shared && !touches_.only(block.number(), at)))
-        [[unlikely]]
+    if ((seen & (done | before)) != done ||
+        ((seen & shared) != shared && !touches_.only(block.number(), at))) [[unlikely]]
       note(block, access, at, n, element);
   }
 }

@@ -118,7 +118,7 @@ TEST_F(OptionsTest, DefaultsAreTheContracts) {
   EXPECT_EQ(o.sim.schedule.order, Schedule::Order::forward);
   EXPECT_EQ(o.sim.sram_bytes, 227 * 1024);
   EXPECT_TRUE(o.tile.any());
-  EXPECT_FALSE(o.time_ms || o.scale || o.deterministic || o.warm || o.dram || o.json || o.verbose);
+  EXPECT_FALSE(o.time_ms || o.scale || o.deterministic || o.dram || o.json || o.verbose);
   EXPECT_EQ(o.load + o.save + o.variant + o.baseline + o.sim.trace_file + o.sim_option, "");
 }
 
@@ -145,10 +145,10 @@ TEST_F(OptionsTest, ReadsEveryOption) {
   EXPECT_EQ(o.check, Check::sampled);
   EXPECT_TRUE(o.json && o.verbose);
 
-  o = options("--device gpu --time 12.5 --warm --dram --check off");
+  o = options("--device gpu --time 12.5 --dram --check off");
   EXPECT_EQ(o.device, DeviceChoice::gpu);
   EXPECT_EQ(o.time_ms, 12.5);
-  EXPECT_TRUE(o.warm && o.dram);
+  EXPECT_TRUE(o.dram);
   EXPECT_EQ(o.check, Check::off);
   EXPECT_EQ(options("--check full").check, Check::full);
   EXPECT_EQ(options("--schedule reverse").sim.schedule.order, Schedule::Order::reverse);
@@ -176,7 +176,7 @@ TEST_F(OptionsTest, DerivesWhatIsNotGiven) {
   EXPECT_EQ(p.scale, static_cast<float>(1 / std::sqrt(128.0)));
   EXPECT_EQ(options("--seqlen 5 --seqlen 6").problem.N, 6);  // the last one counts
   // The largest that is allowed is a matter of memory, not of the command line.
-  EXPECT_EQ(options("--heads 1 --seqlen 2147483647").problem.N, INT_MAX);
+  EXPECT_EQ(options("--heads 1 --seqlen 2147482624").problem.N, 2147482624);
 }
 
 struct Refusal {
@@ -224,10 +224,12 @@ const Refusal kRefused[] = {
     {kTiled, "--variant tile,mma --baseline library", "--baseline is for one variant"},
     {kNaive, "--heads 4 --kv-heads 3", "kv-heads 3 does not divide heads 4; give a divisor of 4"},
     {kNaive, "--kv-heads 4", "kv-heads 4 does not divide heads 2"},
-    {kNaive, "--batch 65536 --heads 65536", "batch 65536 x heads 65536 is too large: a grid has"},
-    {kNaive, "--batch 1073741824 --heads 1 --seqlen 2147483647 --seqlen-kv 1", "Q would take 5.9"},
-    {kNaive, "--batch 1073741824 --heads 1 --seqlen 1 --seqlen-kv 2147483647", "K would take 5.9"},
-    {kNaive, "--heads 4 --seqlen 2147483647", "S would take 3.69e+19 bytes, which exceeds 2⁶³"},
+    {kNaive, "--batch 65536 --heads 65536 --seqlen 1",
+     "batch 65536 x heads 65536 x seqlen 1 is too large: 2147482624 rows are the most"},
+    {kNaive, "--heads 1 --seqlen 2147482625 --seqlen-kv 1", "x seqlen 2147482625 is too large"},
+    {kNaive, "--heads 1 --seqlen 1 --seqlen-kv 2147483647",
+     "batch 1 x kv-heads 1 x seqlen-kv 2147"},
+    {kNaive, "--heads 1073741824 --kv-heads 1 --seqlen 67108864 --seqlen-kv 1", "is too large"},
     {kNaive, "--load in --heads 8 --batch 8",
      "--heads cannot be combined with --load: the files "
      "of 'in' give the shapes"},
@@ -267,12 +269,11 @@ TEST_F(OptionsTest, HelpShowsDefaultsVariantsDevicesAndTiles) {
       EXPECT_NE(help.find(text), help.npos) << help << "\nlacks\n" << text;
   };
   const std::string help = printed(kFlash, "--help"), naive = printed(kNaive, "--help");
-  expect_in(help,
-            {"(default 1)", "(default 2)", "(default 256)", "(default 64)", "(default fp16)",
-             "1/sqrt", "(default 0)", "(default auto)", "default normal", "default forward",
-             fmt::format("(default {}:", SimOptions{}.sram_bytes),
-             fmt::format("(default {})", TimingOptions{}.budget_ms), "\nWorkload\n  --batch B ",
-             "\nOn the sim\n", "--set NAME=VALUE,... ", "\nExamples\n", "\nExit status"});
+  expect_in(help, {"(default 1)", "(default 2)", "(default 256)", "(default 64)", "(default fp16)",
+                   "1/sqrt", "(default 0)", "(default auto)", "default normal", "default forward",
+                   fmt::format("(default {}:", SimOptions{}.sram_bytes),
+                   fmt::format("(default {})", kTimingMs), "\nWorkload\n  --batch B ",
+                   "\nOn the sim\n", "--set NAME=VALUE,... ", "\nExamples\n", "\nExit status"});
   expect_in(help,
             {"what first does [gpu, sim]", "what mma does [gpu, sim]", "what alone does [gpu]",
              "tiles BRxBC: 64x64\n", "128x128", " default [gpu, sim]\n", " default [gpu]; only",
@@ -359,6 +360,15 @@ TEST_F(OptionsTest, StepsFollowOneAnotherHoweverTheyAreRegistered) {
   EXPECT_EQ(gpu, "first mma copies fast ");
 }
 
+TEST(BuiltFor, IsSaidWhereNoneOfTheArchitecturesRuns) {
+  for (const int c : {80, 89, 90, 120}) EXPECT_EQ(built_for_others("80 90a-real", c), "");
+  for (const int c : {86, 89}) EXPECT_EQ(built_for_others("90a 86-real", c), "");
+  EXPECT_EQ(built_for_others("86-real", 90), "8.6");
+  EXPECT_EQ(built_for_others("86-real", 80), "8.6");
+  EXPECT_EQ(built_for_others("100-real 90a", 120), "10.0, 9.0");
+  EXPECT_EQ(built_for_others("native", 90), "");
+}
+
 // Which of its tiles a step takes.
 TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   constexpr TileSize kTiles[] = {{64, 128, 64}, {64, 64, 64}, {128, 64, 32}};
@@ -391,7 +401,7 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   };
   EXPECT_EQ(refused(64, 4095, {}),
             "shared memory: 128×64 needs 8192 bytes; 64×64 needs 4096 bytes; there are 4095; sizes "
-            "that fit: none");
+            "that fit: none; try a smaller --head-dim, or another rung");
   EXPECT_EQ(refused(64, 8192, {.block_q = 32}),
             "--block-q 32 --block-kv 0 (0: any): not compiled for this head size; sizes that fit: "
             "128×64, 64×64");

@@ -145,6 +145,62 @@ TEST_F(Races, EndWithTheKernelAndWithTheBlock) {
   });
 }
 
+// A kernel that starts early meets the one before it, until it has waited.
+TEST_F(Races, WithTheKernelBeforeAreFoundWhereOneStartsEarly) {
+  const auto x = array("x", iota(64));
+  const auto before = [&](Access did) {
+    return [&, did] {
+      let_next_kernel_start();
+      if (thread() == 3) touch(x, 7, did);
+    };
+  };
+  const auto then = [&](const Kernel& first, const Kernel& second) {
+    return fault_of([&] {
+      start("first", 1, 8, first);
+      Sim::current().launch("second", 1, 8, kSharedBytes, nullptr, second, true);
+    });
+  };
+  for (const Access did : {Access::read, Access::write, Access::add})
+    for (const Access does : {Access::read, Access::write, Access::add})
+      for (const int at : {6, 7})
+        for (const int waits : {5, 6}) {  // the one that touches, or another
+          SCOPED_TRACE(testing::Message() << int(did) << int(does) << at << waits);
+          const bool meets = at == 7 && waits == 6 && (did != Access::read || does != Access::read);
+          expect_says(then(before(did),
+                           [&] {
+                             if (thread() == waits) wait_for_kernel_before();
+                             if (thread() == 5) touch(x, at, does);
+                           }),
+                      !meets ? "no fault"
+                      : did == Access::read
+                          ? "kernel second, block (0,0,0), thread (5,0,0) … x[7] (element of 4 "
+                            "bytes; the array has 64), which the kernel before may still read: it "
+                            "starts early, and this thread has not called wait_for_kernel_before()"
+                          : "x[7] … which the kernel before may still write");
+        }
+  // What that kernel had not waited for either may still go on; what came before it has ended.
+  const auto wait = [] { wait_for_kernel_before(); };
+  const auto three = [&](bool early) {
+    return fault_of([&] {
+      start("first", 1, 8, before(Access::write));
+      Sim::current().launch(
+          "second", 1, 8, kSharedBytes, nullptr,
+          [&] { let_next_kernel_start(), wait_for_kernel_before(); }, early);
+      Sim::current().launch(
+          "third", 1, 8, kSharedBytes, nullptr,
+          [&] {
+            if (thread() == 5) touch(x, 7, Access::read);
+            wait_for_kernel_before();
+          },
+          true);
+    });
+  };
+  expect_says(three(true), "kernel third … may still write");
+  expect_says(three(false), "no fault");
+  expect_says(then([] {}, wait), "kernel second: starts early, but the kernel before never calls");
+  expect_says(then(before(Access::read), [] {}), "starts early, and no thread calls wait_for_");
+}
+
 // Touches against a list of all that was done, at random.
 TEST(Touches, AreThoseOfAPlainList) {
   std::mt19937 random(0);
