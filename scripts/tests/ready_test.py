@@ -336,8 +336,8 @@ esac
 
     def test_what_ptxas_says_of_a_product_that_waits_is_shown(self):
         waits = "ptxas info    : (C7517) Potential Performance Loss: wgmma is serialized"
-        tool = self.write("tool", f"#!/bin/sh\necho 'ptxas info    : Used 40 registers\n{waits}' >&2",
-                          0o755)
+        said = f"ptxas info    : Used 40 registers\n{waits}"
+        tool = self.write("tool", f"#!/bin/sh\necho '{said}' >&2", 0o755)
         script = os.path.join(ROOT, "common/ptxas.sh")
         self.assertEqual(self.run_it("sh", script, self.at("o"), tool).stderr, f"{waits}\n")
         self.assertIn("Used 40", self.read("o.ptxas"))
@@ -346,7 +346,8 @@ esac
         page = read(ROOT, "common/BUILDING.md")
         for tool, file, check in (
                 ("CMake", "CMakeLists.txt", r"cmake_minimum_required\(VERSION (.*)\)"),
-                ("CMake, for the GPU half", "common/ladder.cmake", "CMAKE_VERSION VERSION_LESS (.*)\\)"),
+                ("CMake, for the GPU half", "common/ladder.cmake",
+                 r"CMAKE_VERSION VERSION_LESS (.*)\)"),
                 ("CUDA Toolkit", "common/ladder.cmake", "CMAKE_MATCH_1 VERSION_LESS (.*)\\)"),
                 ("fmt", "common/ladder.cmake", r"find_package\(fmt ([0-9.]+)"),
                 ("Python", "common/ladder.cmake", r"find_package\(Python3 ([0-9.]+)")):
