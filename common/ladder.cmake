@@ -86,8 +86,8 @@ elseif(LADDER_CUDA STREQUAL AUTO AND LADDER_GPU_FOUND AND NOT gpu)
 elseif(LADDER_CUDA STREQUAL AUTO AND NOT gpu AND NOT DEFINED ENV{CI})
   string(CONCAT no_gpu "none of compute capability 7.5 or newer answered when it was built "
     "(LADDER_CUDA=ON scripts/run adds it all the same)")
-elseif(CMAKE_VERSION VERSION_LESS 3.25)
-  string(CONCAT no_gpu "it takes CMake 3.25 or newer, and this was ${CMAKE_VERSION} "
+elseif(CMAKE_VERSION VERSION_LESS 3.25.1)
+  string(CONCAT no_gpu "it takes CMake 3.25.1 or newer, and this was ${CMAKE_VERSION} "
     "(python3 -m pip install cmake, then scripts/run)")
 else()
   set(nvcc $ENV{CUDACXX} nvcc)
@@ -229,7 +229,9 @@ if(LADDER_GPU)
   add_library(ladder_gpu STATIC ${gpu_sources})
   target_link_libraries(ladder_gpu PUBLIC ladder_flags CUDA::cudart_static
     $<TARGET_NAME_IF_EXISTS:CUDA::nvtx3> ${CMAKE_DL_LIBS})
-  target_compile_definitions(ladder_gpu PRIVATE LADDER_CUBLAS_FOLDER="${CUDAToolkit_LIBRARY_DIR}")
+  list(JOIN CMAKE_CUDA_ARCHITECTURES " " architectures)
+  target_compile_definitions(ladder_gpu PRIVATE LADDER_ARCHITECTURES="${architectures}"
+    LADDER_CUBLAS_FOLDER="${CUDAToolkit_LIBRARY_DIR}")
   # For --dram. Only the headers are needed here: the library is opened at run time.
   find_path(LADDER_CUPTI_INCLUDE cupti_range_profiler.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
     ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include)

@@ -1,7 +1,7 @@
 """Configures and builds the ladder, quietly.
 
-python3 -m ladder.build COMMAND PRESET [TARGET...]: builds all if no target is named. COMMAND is the
-script that asks, which messages name.
+python3 scripts/ladder build COMMAND PRESET [TARGET...]: builds all if no target is named. COMMAND
+is the script that asks, which messages name.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import sys
 import time
 
 from ladder.console import GOOD, WRONG_RESULT, Progress, Stop, run_command
-from ladder.files import ROOT, read, read_json
+from ladder.files import ROOT, read, write_whole
 from ladder.programs import cores, wait_for
 
 
@@ -71,7 +71,10 @@ def configure(command, preset, targets, folder, log):
     tests where programs alone are asked for. Returns LADDER_CUDA as it was held, and as it is."""
     choice = [ROOT, *map(os.environ.get, ("CXX", "CUDACXX", "CUDAHOSTCXX", "NVCC_CCBIN")),
               shutil.which("nvcc")]
-    *before, held = read_json(os.path.join(folder, ".configured"), [None])
+    try:
+        *before, held = json.loads(read(os.path.join(folder, ".configured")))
+    except (FileNotFoundError, ValueError, TypeError):  # not there, or damaged
+        before, held = None, None
     remember(folder, None, held)
     cuda = os.environ.get("LADDER_CUDA") or held
     options = []
@@ -98,8 +101,7 @@ def configure(command, preset, targets, folder, log):
 
 
 def remember(folder, *choice):
-    with open(os.path.join(folder, ".configured"), "w", encoding="utf-8") as file:
-        json.dump(choice, file)
+    write_whole(os.path.join(folder, ".configured"), json.dumps(choice))
 
 
 def need(good, what, log, said):
@@ -117,7 +119,9 @@ def quietly(command, what, log):
         at = what
         for done, of in re.findall(r"^\[([1-9]\d*)/(\d+)\]", read(log), re.M)[-1:]:
             seconds = (time.monotonic() - progress.started) * (int(of) / int(done) - 1)
-            at = f"{what} {done}/{of} (about {seconds:.0f} s left)"
+            # The first steps are long ones, and say nothing of the others.
+            left = f" (about {seconds:.0f} s left)" if 4 * int(done) >= int(of) else ""
+            at = f"{what} {done}/{of}{left}"
         progress.at(at)
 
     with open(log, "w", encoding="utf-8") as out:

@@ -38,8 +38,6 @@ def read_json(path, missing=None):
         return parsed(read(path))
     except FileNotFoundError:
         return missing
-    except OSError as error:
-        raise Stop(f"cannot read {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
     except ValueError as error:
         raise Stop(f"{os.path.relpath(path)} is no JSON: {error}", BAD_USAGE) from None
 
@@ -83,7 +81,7 @@ def write_whole(path, content):
             file.write(content.encode() if isinstance(content, str) else content)
         os.replace(part, path)
     except OSError as error:
-        raise Stop(f"cannot write {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
+        raise OSError(error.errno, error.strerror, path) from None  # the part is nothing to name
     finally:
         with contextlib.suppress(OSError):
             os.unlink(part)
