@@ -74,7 +74,7 @@ def listed(rung, variant, device="sim", **changes):
     """A line of a program's --list."""
     return {"rung": rung, "variant": variant, "device": device, "default": False,
             "by_name_only": False, "idea": "an idea", "summary": "a step", "colour": "#123456",
-            "after": "", "backward": False, "deterministic": False, "needs": "8.0",
+            "after": "", "backward": False, "deterministic": False, "needs": "7.5",
             "exact_architecture": False, "tiles": [], "grid_limit": [0, 0], "settings": [],
             "source": f"{rung}/{variant}.cu", **changes}
 

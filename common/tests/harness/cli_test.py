@@ -92,7 +92,7 @@ class Rung(Case):
         done = self.good(f"{SMALL} --sram {best['smem_bytes'] - 1} --verbose")
         self.assertRegex(done.stderr, rf"tile \d+×\d+: {needs}; there")
         # Nor does a step: it names those that do.
-        self.assert_bad(f"{SMALL} --variant swap --head-dim 256 --sram 101376", 2,
+        self.assert_bad(f"{SMALL} --variant swap --head-dim 256 --sram 65536", 2,
                         "another rung; steps that fit: rows, mma, split_kv")
 
     def test_the_baseline_is_one_object_more(self):

@@ -100,6 +100,7 @@ TABLES = {
     "claims": (claims.claims_table, ""), "figures": (figure_list, ""),
     "steps": (tables.ladder_table, SIM),
     "visits": (tables.visits_tables, SIM), "shared_roof": (memory.shared_roof_table, SIM),
+    "plans": (tables.plans_table, SIM),
     "profile": (tables.profile_table, "scripts/figures profile"),
     "clock_forward": (partial(tables.clock_table, rung="05_flash_v2", variants=["sm90", "fp8"]),
                       CLOCK),
