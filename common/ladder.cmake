@@ -63,8 +63,8 @@ find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 
 # CUDA. That a GPU answered is kept: where a build folder is shared, it may not answer on every
 # machine. The architecture must be known before the language is enabled: the GPU's,
-# else 8.0 (with PTX) and 9.0a, in CI without a GPU just one of them. `no_gpu`: what keeps the GPU half
-# out, and the way on; the programs say it, and are built all the same.
+# else 8.0 (with PTX) and 9.0a, in CI without a GPU just one of them. `no_gpu`: what keeps the GPU
+# half out, and the way on; the programs say it, and are built all the same.
 string(TOUPPER "${LADDER_CUDA}" LADDER_CUDA)
 if(NOT LADDER_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "LADDER_CUDA is ${LADDER_CUDA}: it must be AUTO, ON or OFF")
@@ -137,7 +137,7 @@ else()
   endif()
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
-  # Those of nvcc's own host compiler hold an older C++ library than the C++ sources are compiled for.
+  # Those of nvcc's host compiler may hold an older C++ library than the C++ sources are made for.
   list(FILTER CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES EXCLUDE REGEX "/gcc/")
   if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
