@@ -333,9 +333,8 @@ esac
 
     def test_what_ptxas_says_of_a_product_that_waits_is_shown(self):
         waits = "ptxas info    : (C7517) Potential Performance Loss: wgmma is serialized"
-        tool = self.write("tool", mode=0o755, text=f"""#!/bin/sh
-echo 'ptxas info    : Used 40 registers
-{waits}' >&2""")
+        said = f"ptxas info    : Used 40 registers\n{waits}"
+        tool = self.write("tool", f"#!/bin/sh\necho '{said}' >&2", 0o755)
         script = os.path.join(ROOT, "common/ptxas.sh")
         self.assertEqual(self.run_it("sh", script, self.at("o"), tool).stderr, f"{waits}\n")
         self.assertIn("Used 40", self.read("o.ptxas"))
