@@ -363,9 +363,9 @@ TEST_F(GpuBits, TwoRunsGiveTheSameBits) {
 
 // Where a product of sizes is no int, nor perhaps 2³² bytes an offset: it ends somewhere else. The
 // sample that is checked has rows of every head. A grid may be too small for a step, which says so.
-void check_large(Device& device, const std::vector<Variant>& steps, const Case& c) {
+void check_large(Device& device, const std::vector<Variant>& steps, Case c) {
+  c.dtype = type_on(device, c.dtype);
   Options o = options_of(c);
-  o.problem.dtype = type_on(device, c.dtype);
   o.check = Check::sampled;
   Workload workload;  // one reference for all steps that round alike
   int ran = 0;
