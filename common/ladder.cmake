@@ -61,8 +61,8 @@ find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 
 # CUDA. That a GPU answered is kept: where a build folder is shared, it may not answer on every
 # machine. The architecture must be known before the language is enabled: the GPU's,
-# else 8.0 (with PTX) and 9.0a, in CI without a GPU just one of them. `no_gpu`: what keeps the GPU half
-# out, and the way on; the programs say it, and are built all the same.
+# else 8.0 (with PTX) and 9.0a, in CI without a GPU just one of them. `no_gpu`: what keeps the GPU
+# half out, and the way on; the programs say it, and are built all the same.
 string(TOUPPER "${LADDER_CUDA}" LADDER_CUDA)
 if(NOT LADDER_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "LADDER_CUDA is ${LADDER_CUDA}: it must be AUTO, ON or OFF")
@@ -75,13 +75,8 @@ if(NOT LADDER_CUDA STREQUAL OFF)
     set(LADDER_GPU_FOUND "${found}" CACHE INTERNAL "Compute capability of the GPU, 90; empty: none")
   endif()
 endif()
-set(gpu ${LADDER_GPU_FOUND})
-if(NOT gpu GREATER_EQUAL 75)
-  set(gpu)
-endif()
-
+string(REGEX REPLACE "^([0-6].|7[0-4])$" "" gpu "${LADDER_GPU_FOUND}")  # empty: none that will do
 set(LADDER_GPU OFF)
-set(no_gpu)
 if(LADDER_CUDA STREQUAL OFF)
   set(no_gpu "LADDER_CUDA is OFF")
 elseif(LADDER_CUDA STREQUAL AUTO AND LADDER_GPU_FOUND AND NOT gpu)
@@ -89,19 +84,17 @@ elseif(LADDER_CUDA STREQUAL AUTO AND LADDER_GPU_FOUND AND NOT gpu)
 elseif(LADDER_CUDA STREQUAL AUTO AND NOT gpu AND NOT DEFINED ENV{CI})
   string(CONCAT no_gpu "none of compute capability 7.5 or newer answered when it was built "
     "(LADDER_CUDA=ON scripts/run adds it all the same)")
-elseif(CMAKE_VERSION VERSION_LESS 3.25)
-  string(CONCAT no_gpu "it takes CMake 3.25 or newer, and this was ${CMAKE_VERSION} "
+elseif(CMAKE_VERSION VERSION_LESS 3.25.1)
+  string(CONCAT no_gpu "it takes CMake 3.25.1 or newer, and this was ${CMAKE_VERSION} "
     "(python3 -m pip install cmake, then scripts/run)")
 else()
-  set(nvcc nvcc)
-  if(DEFINED ENV{CUDACXX})
-    set(nvcc $ENV{CUDACXX})
-  endif()
+  set(nvcc $ENV{CUDACXX} nvcc)
+  list(GET nvcc 0 nvcc)
   find_program(CMAKE_CUDA_COMPILER NAMES ${nvcc})
   execute_process(COMMAND "${CMAKE_CUDA_COMPILER}" --version OUTPUT_VARIABLE said ERROR_QUIET)
   if(NOT CMAKE_CUDA_COMPILER)
     string(CONCAT no_gpu "there was no ${nvcc} when it was built (install the CUDA Toolkit, or "
-      "export CUDACXX=/path/of/nvcc; then scripts/run)")
+      "export CUDACXX=/path/of/nvcc, then scripts/run)")
   elseif(said MATCHES "release ([0-9.]+)" AND CMAKE_MATCH_1 VERSION_LESS 12.1)
     string(CONCAT no_gpu "it takes CUDA 12.1 or newer, and ${CMAKE_CUDA_COMPILER} is of "
       "${CMAKE_MATCH_1} (export CUDACXX=/path/of/another/nvcc, then scripts/run)")
@@ -109,9 +102,8 @@ else()
     # Where it does not, enable_language would end it all, and not say why.
     set(probe ${CMAKE_BINARY_DIR}/stubs/probe)
     file(WRITE ${probe}.cu "#include <cuda_bf16.h>\n#include <string>\nint main() {}\n")
-    if(DEFINED ENV{CUDAHOSTCXX})
-      set(host -ccbin $ENV{CUDAHOSTCXX})
-    endif()
+    set(host $ENV{CUDAHOSTCXX})
+    list(TRANSFORM host PREPEND -ccbin=)
     execute_process(COMMAND ${CMAKE_CUDA_COMPILER} ${host} -std=c++20 -o ${probe} ${probe}.cu
       RESULT_VARIABLE status OUTPUT_VARIABLE said ERROR_VARIABLE said)
     if(status)
@@ -119,7 +111,7 @@ else()
       string(REGEX REPLACE "The nvcc flag.*|[^A-Za-z0-9.,:()!'/_+-]+" " " why "${why}")
       string(STRIP "${why}" why)
       string(CONCAT no_gpu "nvcc could not compile: ${why} (export CUDAHOSTCXX=g++-12, or another "
-        "host compiler that it takes; then scripts/run)")
+        "host compiler that it takes, then scripts/run)")
     else()
       set(LADDER_NVCC_WORKS ON CACHE INTERNAL "nvcc compiles and links")
     endif()
@@ -143,7 +135,7 @@ else()
   endif()
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
-  # Those of nvcc's own host compiler hold an older C++ library than the C++ sources are compiled for.
+  # Those of nvcc's host compiler may hold an older C++ library than the C++ sources are made for.
   list(FILTER CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES EXCLUDE REGEX "/gcc/")
   if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)

@@ -62,8 +62,7 @@ def build(command, preset, *targets):
     for line in said.splitlines():
         if not re.match(r"\[\d+/\d+\]|ninja: |-- ", line):
             print(line, file=sys.stderr)
-    gpu = "; LADDER_CUDA=OFF scripts/run leaves the GPU half out" if "_gpu.dir/" in said else ""
-    need(not status, f"the build failed{gpu}", log)
+    need(not status, "the build failed", log, said)
 
 
 def configure(command, preset, targets, folder, log):
@@ -96,7 +95,7 @@ def configure(command, preset, targets, folder, log):
         status, said = quietly(words, "configuring", log)
     if status:
         sys.stderr.write(said[said.find("CMake Error"):])
-    need(not status, "CMake failed", log)
+    need(not status, "CMake failed", log, said)
     remember(folder, *choice, cuda)
     return held, cuda
 
@@ -105,8 +104,10 @@ def remember(folder, *choice):
     write_whole(os.path.join(folder, ".configured"), json.dumps(choice))
 
 
-def need(good, what, log):
+def need(good, what, log, said):
     if not good:
+        if re.search(r"(?s)FAILED: \S*_gpu\.dir/|CMake Error.*CUDA", said):
+            what += "; LADDER_CUDA=OFF scripts/run leaves the GPU half out"
         raise Stop(f"{what} (all of its output: {os.path.relpath(log, ROOT)}).", WRONG_RESULT)
 
 

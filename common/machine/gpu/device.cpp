@@ -105,7 +105,7 @@ class Gpu : public Device {
                       "scripts/run builds for this GPU",
                       others, properties.major, properties.minor));
     info_.compute_capability = std::min(capability, compiled_capability());
-    // What has no bf16 has no more than this either, also where a newer GPU runs its code.
+    // PTX for 7.5 alone makes any GPU a 7.5, with no more shared memory than these have.
     if (!info_.has_bf16()) info_.sram_bytes = std::min<int64_t>(info_.sram_bytes, 64 * 1024);
     size_t free_bytes = 0, total = 0;
     check(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
