@@ -12,8 +12,8 @@ from ladder.console import NO_DEVICE, WRONG_RESULT, Stop
 def changed(build, program, file, copy, folder):
     """Builds a program of a build folder anew in `folder`, with a copy in the place of a file of
     the repository, in its sim half; its path. Raises Stop with the compiler's first error. A
-    warning is none: what a change leaves unused is not a mistake. -Og compiles fastest of what does
-    not run many times slower."""
+    warning is none: what a change leaves unused is not a mistake. -Og: fast to compile, still fast
+    enough to run."""
     try:  # by its path: another folder may have one of this name
         out = subprocess.run(["ninja", "-t", "commands", f"bin/{program}"], check=True, cwd=build,
                              stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8").stdout
