@@ -14,7 +14,7 @@ import sys
 import time
 
 from ladder.console import GOOD, WRONG_RESULT, Progress, Stop, run_command
-from ladder.files import ROOT, read, read_json
+from ladder.files import ROOT, read, read_lines
 from ladder.programs import wait_for
 
 
@@ -56,7 +56,7 @@ def configure(command, preset, targets, folder, log):
     alone are asked for."""
     stamp = os.path.join(folder, ".configured")
     choice = [ROOT, os.environ.get("CXX"), os.environ.get("CUDACXX"), shutil.which("nvcc")]
-    *before, cuda = read_json(stamp, [None])
+    *before, cuda = (read_lines(stamp) or [[None]])[0]
     cuda = os.environ.get("LADDER_CUDA") or cuda
     options = [] if before == choice else ["--fresh"]
     if list(targets) != ["programs"]:

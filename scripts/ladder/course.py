@@ -67,9 +67,6 @@ PIPELINES = {
 SHARED_ROOF = [("06_backward", step, "key_gradients") for step in (
     "mma", "wgmma", "tma", "producer", "transposed", "bulk_add", "ahead", "sm90")]
 SHARED_ROOF_PEERS = ["cudnn", "flash"]
-# The kernels whose cycles are counted, (rung, step, kernel).
-PROFILED = [("05_flash_v2", "sm90", "attention"), ("05_flash_v2", "fp8", "attention"),
-            ("06_backward", "sm90", "key_gradients")]
 
 # Shown on the roofline beside each rung's default.
 ROOFLINE_EXTRA = [("01_tiled_matmul", "tile")]

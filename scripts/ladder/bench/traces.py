@@ -9,7 +9,7 @@ import tempfile
 
 from ladder.console import BAD_USAGE, WRONG_RESULT, Stop
 from ladder.course import PIPELINED, TRACED
-from ladder.files import item_a_line, write_whole
+from ladder.files import json_text, write_whole
 from ladder.programs import json_lines, run_quietly
 
 # What TMA is asked for: what an mbarrier waits for, and what the warp itself does.
@@ -59,8 +59,8 @@ def trace_of(path, rung, variant, options, kernel=None):
 
 
 def traced(path, rung, variant):
-    """A trace reduced to rows: {"rung", …, "command", "kernels", "arrays": {name: bytes of a row},
-    "events": [[kernel, block, step, array, "r" or "w", first row, past the last row]]}."""
+    """A trace reduced to rows: {"figure", "rung", …, "command", "kernels", "arrays": {name: bytes
+    of a row}, "events": [[kernel, block, step, array, "r" or "w", first row, past the last]]}."""
     head, lines = trace_of(path, rung, variant, TRACE_OPTIONS)
     lines = accesses(lines)
     rows = {"Q": head["seqlen"], "K": head["seqlen_kv"], "V": head["seqlen_kv"]}
@@ -68,7 +68,7 @@ def traced(path, rung, variant):
     width = {}
     for _, _, _, array, _, _, end in lines:
         width[array] = max(width.get(array, 1), end // rows.get(array, head["seqlen"]))
-    return {**head, "kernels": kernels, "arrays": width, "events": [
+    return {"figure": "access", **head, "kernels": kernels, "arrays": width, "events": [
         [kernels.index(kernel), block, step, array, does[0], begin // width[array],
          -(-end // width[array])] for kernel, block, step, array, does, begin, end in lines]}
 
@@ -109,13 +109,13 @@ def joined(runs):
 
 
 def pipelined(path, figure, rung, variant, kernel, options):
-    """What block 0 of a kernel asks of Hopper's engines and barriers: {"rung", …, "command",
-    "figure", "kernel", "warps": [[[event, name, barrier, number, amount, exps, other FLOPs], …],
+    """What block 0 of a kernel asks of Hopper's engines and barriers: {"figure", "rung", …,
+    "command", "kernel", "warps": [[[event, name, barrier, number, amount, exps, other FLOPs], …],
     …]}, as --trace has them. One warp stands for a warpgroup that multiplies; a copy's boxes are
     one."""
     head, lines = trace_of(path, rung, variant, options, kernel)
     warps = warps_of(line for line in lines if line["block"] == 0 and line["kernel"] == kernel)
-    return {**head, "figure": figure, "kernel": kernel, "warps": list(warps.values())}
+    return {"figure": figure, **head, "kernel": kernel, "warps": list(warps.values())}
 
 
 def warps_of(lines):
@@ -154,14 +154,14 @@ def warps_of(lines):
 
 
 def all_traces(programs):
-    """What traces.json has."""
-    return {"traces": [traced(programs[rung].path, rung, variant) for rung, variant in TRACED],
-            "pipelines": [pipelined(programs[one[1]].path, *one) for one in PIPELINED]}
+    """The lines of traces.jsonl."""
+    return ([traced(programs[rung].path, rung, variant) for rung, variant in TRACED]
+            + [pipelined(programs[one[1]].path, *one) for one in PIPELINED])
 
 
 def write_traces(programs, folder):
-    """traces.json, where the programs that the course traces are all there."""
+    """traces.jsonl, where the programs that the course traces are all there."""
     if {rung for rung, _ in TRACED} | {rung for _, rung, *_ in PIPELINED} <= set(programs):
-        path = os.path.join(folder, "traces.json")
-        write_whole(path, item_a_line(all_traces(programs)))
+        path = os.path.join(folder, "traces.jsonl")
+        write_whole(path, json_text(all_traces(programs)))
         print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)

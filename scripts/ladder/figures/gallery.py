@@ -19,7 +19,6 @@ from ladder.figures.measured import Missing
 PAPER = "scripts/figures measure --grid paper"
 SIM = "scripts/figures measure --sim"
 DECODE = "scripts/figures measure --grid decode"
-CLOCK = "scripts/figures clock"
 BOTH = f"{PAPER}, and {SIM}"
 Figure = collections.namedtuple("Figure", "name data draw command caption")
 FIGURES = {figure.name: figure for figure in (
@@ -46,9 +45,6 @@ FIGURES = {figure.name: figure for figure in (
     Figure("pipeline", partial(pipeline.pipeline, name="pipeline"), pipeline.draw_boxes, SIM,
            "Copies, tensor cores and consumers side by side: the order is the sim's, the time a "
            "model's."),
-    Figure("pipeline_measured", pipeline.pipeline_measured, pipeline.draw_boxes, CLOCK,
-           "The gain of products under softmaxes, measured: four steps of a block by the clock of"
-           " its SM."),
     Figure("pipeline_bwd", partial(pipeline.pipeline, name="pipeline_bwd"),
            pipeline.draw_boxes, SIM,
            "The backward pass in the same way: five products a step, and dQ on its way out."),
@@ -100,9 +96,6 @@ TABLES = {
     "claims": (claims.claims_table, ""), "figures": (figure_list, ""),
     "visits": (tables.visits_tables, SIM), "shared_roof": (memory.shared_roof_table, SIM),
     "profile": (tables.profile_table, "scripts/figures profile"),
-    "clock_forward": (partial(tables.clock_table, rung="05_flash_v2", variants=["sm90", "fp8"]),
-                      CLOCK),
-    "clock_backward": (partial(tables.clock_table, rung="06_backward", variants=["sm90"]), CLOCK),
     "decode": (rates.decode_table, DECODE),
     "fp8_error": (errors.fp8_error_table, SIM), "fp8_times": (errors.fp8_times_table, PAPER),
     **{name: (partial(make, **about), PAPER) for make, every in (
