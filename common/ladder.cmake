@@ -188,7 +188,8 @@ if(LADDER_GPU)
   add_library(ladder_gpu STATIC ${gpu_sources})
   target_link_libraries(ladder_gpu PUBLIC ladder_flags CUDA::cudart_static CUDA::nvtx3
     ${CMAKE_DL_LIBS})
-  target_compile_definitions(ladder_gpu PRIVATE
+  list(JOIN CMAKE_CUDA_ARCHITECTURES " " architectures)
+  target_compile_definitions(ladder_gpu PRIVATE LADDER_ARCHITECTURES="${architectures}"
     LADDER_CUBLAS_FOLDER="$<TARGET_FILE_DIR:CUDA::cublas>")
   # For --dram. Only the headers are needed here: the library is opened at run time.
   find_path(LADDER_CUPTI_INCLUDE cupti_range_profiler.h HINTS ${CUDAToolkit_INCLUDE_DIRS}

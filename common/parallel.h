@@ -22,12 +22,15 @@ inline int host_cores() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-/// Calls work(i) for each i in [0, n) at once: 0 on this thread, the others on one of their own.
-/// Rethrows an exception.
+/// How to start a thread: where the host has no more of them, get() does the work instead.
+inline constexpr auto kThread = std::launch::async | std::launch::deferred;
+
+/// Calls work(i) for each i in [0, n) at once: 0 on this thread, the others on one of their own if
+/// there is one. Rethrows an exception.
 template <class Work>
 void on_threads(int64_t n, const Work& work) {
   std::vector<std::future<void>> others;  // each waits for its thread when it is destroyed
-  for (int64_t i = 1; i < n; ++i) others.push_back(std::async(std::launch::async, work, i));
+  for (int64_t i = 1; i < n; ++i) others.push_back(std::async(kThread, work, i));
   work(0);
   for (auto& other : others) other.get();
 }

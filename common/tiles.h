@@ -58,7 +58,8 @@ void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int
                   (too_large.empty() ? "not compiled for this head size"
                                      : "shared memory: " + too_large + "there are " +
                                            std::to_string(sram_bytes)) +
-                  "; sizes that fit: " + (fitting.empty() ? "none" : fitting));
+                  "; sizes that fit: " +
+                  (fitting.empty() ? "none; try a smaller --head-dim, or another rung" : fitting));
 }
 
 }  // namespace ladder

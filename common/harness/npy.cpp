@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
@@ -40,23 +41,27 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
   size_t length = data[8] | size_t{data[9]} << 8;
   if (begin == 12) length |= size_t{data[10]} << 16 | size_t{data[11]} << 24;
   if (length > size - begin) bad_usage("'{}' is truncated: it ends in its header", path);
-  const std::string_view header(reinterpret_cast<const char*>(data) + begin, length);
+  const std::string_view given(reinterpret_cast<const char*>(data) + begin, length);
 
-  // NumPy's way to write a dictionary: {'descr': '<f2', 'fortran_order': False, 'shape': (2, 3), }
+  // A dictionary of Python's, {'descr':'<f2','fortran_order':False,'shape':(2,3)}, once it has no
+  // white space and one kind of quotes.
+  std::string header(given);
+  std::erase_if(header, [](unsigned char c) { return std::isspace(c); });
+  std::ranges::replace(header, '"', '\'');
   const auto behind = [&](std::string_view text) {
     const size_t at = header.find(text);
-    return at == header.npos ? "" : header.substr(at + text.size());
+    return std::string_view(header).substr(at == header.npos ? header.size() : at + text.size());
   };
-  const std::string_view type = behind("'descr': ");
-  std::string_view shape = behind("'shape': (");
+  const std::string_view type = behind("'descr':");
+  std::string_view shape = behind("'shape':(");
   const bool half = type.starts_with("'<f2'");
-  if ((!half && !type.starts_with("'<f4'")) || behind("'fortran_order': False").empty() ||
+  if ((!half && !type.starts_with("'<f4'")) || behind("'fortran_order':False").empty() ||
       shape.empty())
     bad_usage(
         "'{}' has the header {}; arrays of '<f2' and '<f4' are read, little-endian float16 and "
         "float32, in C order; write it with numpy.save(path, numpy.ascontiguousarray(array, "
         "dtype='float32'))",
-        path, json::value(header.substr(0, 100)));
+        path, json::value(given.substr(0, 100)));
 
   NpyArray array;
   const size_t item_bytes = half ? 2 : 4;
@@ -71,7 +76,7 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
           path, json::value(shape.substr(0, 40)));
     array.shape.push_back(extent);
     shape.remove_prefix(static_cast<size_t>(end - shape.data()));
-    shape.remove_prefix(std::min(shape.find_first_not_of(", "), shape.size()));
+    shape.remove_prefix(std::min(shape.find_first_not_of(','), shape.size()));
   }
   const size_t there = size - begin - length;
   if (there != static_cast<size_t>(bytes))
@@ -102,6 +107,8 @@ NpyArray read_npy(const std::string& path) {
   if (const auto status = fs::status(path, error);
       fs::exists(status) && !fs::is_regular_file(status))
     bad_usage("'{}' is not a regular file", path);
+  else if (!fs::exists(status) && fs::is_symlink(fs::symlink_status(path, error)))
+    bad_usage("'{}' is a link that leads nowhere: mend it or remove it", path);
   std::ifstream file(path, std::ios::binary);
   if (!file) bad_usage("'{}' cannot be opened: {}", path, std::strerror(errno));
   const size_t size = fs::file_size(path);

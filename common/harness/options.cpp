@@ -206,8 +206,6 @@ const OptionSpec kOptions[] = {
      at<&SimOptions::trace_file>, About::sim},
     {"Timing on the gpu"},
     {"time", "MS", "GPU time to spend on a measurement (default 200)", at<&Options::time_ms>},
-    {"warm", nullptr, "leave the L2 as the last run left it (default: flush it)",
-     at<&Options::warm>},
     {"dram", nullptr, "count what DRAM served, by the GPU's counters (default: no)",
      at<&Options::dram>},
     {"Output"},
@@ -294,6 +292,10 @@ std::string help_text(const std::string& rung) {
 void print(const std::string& text) {
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
     bad_usage("cannot write to stdout: {}", std::strerror(errno));
+}
+
+void say(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stderr);
 }
 
 const Variant* find_baseline(const std::string& rung, const std::string& name) {

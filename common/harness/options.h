@@ -32,8 +32,7 @@ struct Options {
   SimOptions sim;
   std::string sim_option;  // the last one given that only the sim takes
   Check check = Check::automatic;
-  std::optional<float> time_ms;  // --time; empty: the default of TimingOptions
-  bool warm = false;
+  std::optional<float> time_ms;  // --time; empty: kTimingMs
   bool dram = false;
   std::string baseline;  // empty: none
   bool json = false;
@@ -42,6 +41,8 @@ struct Options {
 
 /// Prints to stdout. Throws Error(bad_usage) where that cannot be written to.
 void print(const std::string& text);
+/// Prints a line to stderr. Where that is closed or full there is nobody to tell.
+void say(const std::string& line);
 
 /// Parses the command line of the program of `rung`. --help and --version print to stdout and
 /// return nothing: the program then ends with status 0. Throws Error(bad_usage) for anything else

@@ -101,8 +101,9 @@ QuantisedAttention::Row QuantisedAttention::row(int head, int i) const {
   Row out{std::vector<float>(static_cast<size_t>(p.d), 0.0f), -kInf};
   if (keys == 0) return out;
   // Tiles that the last of the rows of its tile of Q sees: empty steps shorten its sums too.
-  const int last = std::min((i / how_.tile_q + 1) * how_.tile_q, p.N) - 1;
-  const int steps = static_cast<int>(ceil_div(p.keys(last), Bc));
+  const int64_t end = (int64_t{i} / how_.tile_q + 1) * how_.tile_q;
+  const auto last = static_cast<int>(std::min<int64_t>(end, p.N) - 1);
+  const int64_t steps = ceil_div(p.keys(last), Bc);
 
   const int64_t q_row = p.q_row(head) + i, kv_row = p.kv_row(head);
   const int64_t first_tile = kv_row / p.N_kv * tiles_;
@@ -111,7 +112,7 @@ QuantisedAttention::Row QuantisedAttention::row(int head, int i) const {
   std::vector<float>& O = out.o;
   std::vector<float> of_tile(O.size());
   float m = -kInf, l = 0;
-  for (int step = 0; step < steps; ++step) {
+  for (int64_t step = 0; step < steps; ++step) {
     std::fill(S.begin(), S.end(), 0.0f);
     const float* const Kt = &Kt_[static_cast<size_t>((first_tile + step) * padded * Bc)];
     for (int k = 0; k < padded; k += kStep)

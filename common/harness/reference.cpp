@@ -81,6 +81,12 @@ void softmax(double* x, size_t keys) {
   for (size_t j = 0; j < keys; ++j) x[j] /= l;
 }
 
+/// Whether float32 cannot hold a row of S, or QKᵀ or S·log2(e) on the way: then there is no P.
+bool leaves_float32(const double* S, size_t keys, float scale) {
+  const double most = std::numeric_limits<float>::max() * std::min(double{scale}, std::log(2.0));
+  return std::any_of(S, S + keys, [&](double x) { return std::abs(x) > most; });
+}
+
 /// dS = P∘(dP − D) of one row, in the place of dP.
 void softmax_gradient(const double* P, double* dP, size_t keys) {
   double delta = 0;
@@ -191,7 +197,8 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding,
           &o_.exact[at * d], [&](size_t j) { return e[j]; }, l);
       if (quantised) return;
 
-      lse_.plain[at] = lse_.exact[at];
+      const bool lost = leaves_float32(S.data(), keys, p.scale);
+      lse_.plain[at] = lost ? kInf : lse_.exact[at];
       const bool P_stored = rounding == Rounding::S_and_P_stored;
       for (size_t j = 0; j < keys; ++j) stored[j] = rounded(p.dtype, S[j]);
       const double stored_m = *std::max_element(stored.begin(), stored.end());
@@ -201,6 +208,7 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding,
       const double sum = stored_m + std::log(stored_l);
       if (sum > std::log(3.4e38) || sum < std::log(1.2e-38)) ++overflowing;
       const auto weight = [&](size_t j) {
+        if (lost) return kInf;
         return rounded(p.dtype, P_stored ? std::exp(stored[j] - stored_m) / stored_l : e[j]);
       };
       times_V(plain, weight, P_stored ? 1 : l);
@@ -265,6 +273,7 @@ void compute_rows(Block& b, size_t begin, size_t end) {
     std::fill(dS + keys, dS + all_keys, 0.0);
     if (keys == 0) continue;
     for (size_t j = 0; j < keys; ++j) P[j] *= p.scale;
+    const bool lost = leaves_float32(P, keys, p.scale);
     if (b.rounding == Rounding::S_and_P_stored) {
       round(plain_P, P, keys);
       softmax(plain_P, keys);
@@ -279,6 +288,8 @@ void compute_rows(Block& b, size_t begin, size_t end) {
       round(plain_P, P, keys);
       round(plain_dS, dS, keys);
     }
+    if (lost)
+      for (double* x : {plain_P, plain_dS}) std::fill_n(x, keys, kInf);
   }
 
   std::vector<double> O(rows * d);

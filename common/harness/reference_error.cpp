@@ -7,11 +7,11 @@
 namespace ladder {
 namespace {
 
-/// Half a unit in the last place of the I/O type at x, which rounding to it may cost.
+/// Half a unit in the last place of the I/O type at x, or at its largest number if that is less.
 double half_ulp(DType dtype, double x) {
   const int mantissa = dtype == DType::fp16 ? 10 : 7;
   const int least = dtype == DType::fp16 ? -14 : -126;
-  const int exponent = x > 0 ? std::max(std::ilogb(x), least) : least;
+  const int exponent = x > 0 ? std::clamp(std::ilogb(x), least, 1 - least) : least;
   return std::ldexp(0.5, exponent - mantissa);
 }
 
@@ -36,6 +36,7 @@ TensorError compare(const ExpectedTensor& expected, auto out, auto atol) {
     if (std::isfinite(plain)) off = std::max(off, std::abs(plain - ref));
     if (!std::isfinite(value)) {
       ++error.nonfinite;
+      error.out_of_range += !std::isfinite(plain);
       continue;
     }
     error.max = std::max(error.max, std::abs(value - ref));

@@ -11,15 +11,18 @@ namespace ladder {
 
 /// How far one output tensor is from the reference, over the elements checked.
 struct TensorError {
-  std::string name;       // "o", "lse", "dq", …
-  double max = 0;         // max |out − ref|; an infinity equal to the reference's is error 0
-  double rel = 0;         // ‖out − ref‖₂ / ‖ref‖₂ over finite values
-  double rms = 0;         // √(mean (out − ref)²) over them
-  double tolerance = 0;   // 2·max|plain − ref| + atol; infinite where it is but reported
-  int64_t nonfinite = 0;  // values that are not finite where the reference is
-  std::string compared;   // which elements: "64 of 4096 rows"
+  std::string name;          // "o", "lse", "dq", …
+  double max = 0;            // max |out − ref|; an infinity equal to the reference's is error 0
+  double rel = 0;            // ‖out − ref‖₂ / ‖ref‖₂ over finite values
+  double rms = 0;            // √(mean (out − ref)²) over them
+  double tolerance = 0;      // 2·max|plain − ref| + atol; infinite where it is but reported
+  int64_t nonfinite = 0;     // values that are not finite where the reference is
+  std::string compared;      // which elements: "64 of 4096 rows"
+  int64_t out_of_range = 0;  // those of `nonfinite` that in `plain` are not finite either
   bool operator==(const TensorError&) const = default;
-  bool pass() const { return nonfinite == 0 && max <= tolerance; }
+  bool pass() const { return nonfinite == 0 && !wrong(); }
+  /// Whether it fails by more than values that the I/O type, or float32 on the way, cannot hold.
+  bool wrong() const { return nonfinite > out_of_range || !(max <= tolerance); }
 };
 
 /// Some rows of an output tensor as they should be, and how far off they may be.

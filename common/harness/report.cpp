@@ -123,8 +123,7 @@ std::string text_of(const std::optional<C>& c, int64_t C::*member) {
 }  // namespace
 
 bool Report::pass() const {
-  return !errors ||
-         std::all_of(errors->begin(), errors->end(), [](const TensorError& e) { return e.pass(); });
+  return !errors || std::ranges::all_of(*errors, &TensorError::pass);
 }
 
 double Report::flops() const {

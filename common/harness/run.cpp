@@ -20,9 +20,8 @@ class Progress {
  public:
   explicit Progress(const std::string& step) {
     if (host_cores() == 1) return;  // such a program has one thread, for debuggers and qemu
-    shown_ = std::async(std::launch::async, [step, over = over_.get_future()] {
-      if (over.wait_for(std::chrono::seconds(2)) == std::future_status::timeout)
-        fmt::print(stderr, "{} …\n", step);
+    shown_ = std::async(kThread, [step, over = over_.get_future()] {
+      if (over.wait_for(std::chrono::seconds(2)) == std::future_status::timeout) say(step + " …");
     });
   }
   ~Progress() { over_.set_value(); }
@@ -68,12 +67,22 @@ void print_occupancy(const Report& r) {
     if (!kernel.occupancy) continue;
     const Occupancy& o = *kernel.occupancy;
     const int64_t resident = int64_t{o.blocks_per_sm} * r.device.multiprocessors;
-    fmt::print(
-        stderr,
-        "{}: {} registers a thread; blocks: {}, {} at once on each of {} SMs: {:.2f} waves\n",
+    say(fmt::format(
+        "{}: {} registers a thread; blocks: {}, {} at once on each of {} SMs: {:.2f} waves",
         kernel.name, o.registers, o.blocks, o.blocks_per_sm, r.device.multiprocessors,
-        static_cast<double>(o.blocks) / static_cast<double>(resident));
+        static_cast<double>(o.blocks) / static_cast<double>(resident)));
   }
+}
+
+/// Says which values of a tensor are not finite because they cannot be.
+void say_out_of_range(const Variant& v, const Problem& p, const TensorError& e) {
+  if (e.out_of_range > 0)
+    say(
+        fmt::format("{}: {} values of {} are beyond {}, or come of such: no wrong result, for they "
+                    "are in exact arithmetic too",
+                    v.rung, e.out_of_range, e.name,
+                    p.dtype == DType::fp16 ? "fp16 (65504; --dtype bf16 holds up to 3.4e38)"
+                                           : "bf16 and float32 (3.4e38; use smaller inputs)"));
 }
 
 /// Adds what HBM served to the reports of `works`; a line on stderr where that cannot be counted.
@@ -89,7 +98,7 @@ void count_dram(Device& device, const std::vector<std::function<void()>>& works,
     }
   } catch (const Error& e) {
     if (e.status != Exit::no_device) throw;
-    fmt::print(stderr, "--dram: no DRAM bytes: {}\n", e.what());
+    say(fmt::format("--dram: no DRAM bytes: {}", e.what()));
   }
 }
 
@@ -114,7 +123,7 @@ std::unique_ptr<Device> open_device(const Options& options) {
   const bool automatic = options.device == DeviceChoice::automatic;
   if (options.device == DeviceChoice::sim) return open_sim(options.sim);
   if (automatic && !options.sim_option.empty()) {
-    fmt::print(stderr, "running on the sim: --{} is for the sim\n", options.sim_option);
+    say(fmt::format("running on the sim: --{} is for the sim", options.sim_option));
     return open_sim(options.sim);
   }
   try {
@@ -125,7 +134,7 @@ std::unique_ptr<Device> open_device(const Options& options) {
       throw Error(e.status, fmt::format("--baseline {} needs a GPU; leave it out to run on the sim "
                                         "({})",
                                         options.baseline, e.what()));
-    fmt::print(stderr, "running on the sim: {}\n", e.what());
+    say(fmt::format("running on the sim: {}", e.what()));
   }
   return open_sim(options.sim);
 }
@@ -240,7 +249,7 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   const Inputs& inputs = inputs_of(shared, options, has_backward);
   const Plans plans = planned();
   for (const Plan* plan : {&plans.forward, &plans.backward})
-    if (options.verbose && !plan->note.empty()) fmt::print(stderr, "{}\n", plan->note);
+    if (options.verbose && !plan->note.empty()) say(plan->note);
 
   Outputs unwanted;
   Outputs& out = outputs ? *outputs : unwanted;
@@ -270,6 +279,13 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   for (const Plan* plan : {&plans.forward, &plans.backward})
     for (const auto& array : plan->workspace) make(array.name, array.bytes);
 
+  const std::vector<int> rows = rows_to_check(p, options.check);
+  const auto reference_of = [&](const auto& quantisation) -> const Reference& {
+    return shared.references
+        .try_emplace({variant.rounding, quantisation}, p, inputs, variant.rounding, rows,
+                     quantisation)
+        .first->second;
+  };
   const auto run = [&](const char* direction, const Plan& plan, const Traffic& model,
                        const std::function<void()>& work) {
     Report r{.rung = variant.rung,
@@ -283,7 +299,14 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
     for (const auto& array : plan.workspace) r.workspace_bytes += array.bytes;
     const Progress progress(fmt::format("running {} {}{} on {}", variant.rung, variant.name,
                                         r.backward() ? " backward" : "", device.info().name));
-    r.kernels = device.run(variant.rung, work);
+    try {
+      r.kernels = device.run(variant.rung, work);
+    } catch (const Error&) {  // a fault: it may come of what cannot be finite, were O all NaN
+      const Tensor nan{p.dtype, std::vector<uint16_t>(inputs.Q.bits.size(), 0xffff)};
+      if (options.check != Check::off)
+        say_out_of_range(variant, p, reference_of(plans.forward.quantisation).check_o(nan));
+      throw;
+    }
     return r;
   };
   const auto forward = [&] { variant.forward(p, plans.forward, arrays); };
@@ -314,13 +337,6 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   if (options.check != Check::off) {
     const Progress progress("checking against the float64 reference");
     Report& r = reports.front();
-    const std::vector<int> rows = rows_to_check(p, options.check);
-    const auto reference_of = [&](const auto& quantisation) -> const Reference& {
-      return shared.references
-          .try_emplace({variant.rounding, quantisation}, p, inputs, variant.rounding, rows,
-                       quantisation)
-          .first->second;
-    };
     const Reference& reference = reference_of(plans.forward.quantisation);
     r.errors = {reference.check_o(out.O)};
     if (variant.has_lse) r.errors->push_back(reference.check_lse(out.LSE));
@@ -328,11 +344,11 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
       r.errors->push_back(reference_of(std::nullopt).compare_with_full_precision(out.O));
     r.overflowing_rows = reference.overflowing_rows();
     if (!r.pass() && !variant.max_subtracted_by.empty() && r.overflowing_rows > 0)
-      fmt::print(stderr,
-                 "{} subtracts no maximum: Σ exp(S) leaves float32's range in {} of the {} rows "
-                 "checked, so this failure is expected; {} subtracts it\n",
-                 variant.rung, r.overflowing_rows, std::ssize(rows) * p.B * p.H,
-                 variant.max_subtracted_by);
+      say(fmt::format(
+          "{} subtracts no maximum: Σ exp(S) leaves float32's range in {} of the {} rows checked, "
+          "so this failure is expected; {} subtracts it",
+          variant.rung, r.overflowing_rows, std::ssize(rows) * p.B * p.H,
+          variant.max_subtracted_by));
     if (has_backward) {
       const GradientReference& gradients =
           shared.gradient_references
@@ -342,6 +358,8 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
       reports.back().errors = {gradients.check_dq(out.dQ), gradients.check_dk(out.dK),
                                gradients.check_dv(out.dV)};
     }
+    for (const Report& one : reports)
+      for (const TensorError& e : *one.errors) say_out_of_range(variant, p, e);
   }
 
   std::vector<std::function<void()>> works;  // of each report
@@ -349,11 +367,8 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
     works.push_back(work);
     if (device.info().kind != DeviceKind::gpu) return;
     const Progress progress(fmt::format("timing {}{}", r.variant, r.backward() ? " backward" : ""));
-    TimingOptions timing;
-    if (options.time_ms) timing.budget_ms = *options.time_ms;
-    timing.flush_l2 = !options.warm;
-    r.timing = device.time(work, timing);
-    const auto times = device.time_kernels(work, timing);
+    r.timing = device.time(work, options.time_ms.value_or(kTimingMs));
+    const auto times = device.time_kernels(work);
     for (auto& kernel : r.kernels) kernel.time_ms = times.at(kernel.name);
   };
   measure(reports.front(), forward);
@@ -374,6 +389,7 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   }
   for (const Report& r : reports)
     if (options.verbose) print_occupancy(r);
+  if (options.time_ms && !reports.front().timing) say("--time: the sim is not timed, only counted");
   // Counters come last: CUPTI stays in the driver, where it could be in the way of timing.
   if (options.dram) count_dram(device, works, reports);
   return reports;

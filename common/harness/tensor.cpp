@@ -6,6 +6,7 @@
 #include <climits>
 #include <cmath>
 #include <filesystem>
+#include <regex>
 
 #include "float16.h"
 #include "harness/bad_usage.h"
@@ -140,10 +141,20 @@ Inputs make_inputs(Options& options, bool backward) {
   const auto size = [](int64_t n) { return static_cast<int>(n); };
   p = {size(q[0]), size(q[1]), size(k[1]), size(q[2]), size(k[2]), size(q[3]), p.causal, p.dtype};
   complete(options);
-  if (backward && std::filesystem::exists(path("do")))
+  if (!backward) return in;
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(path("do"), error))) {
     agree("do", read("do", in.dO), "q", q, {0, 1, 2, 3});
-  else if (backward)
-    in.dO = make(p.H, p.N, Stream::dO);
+    return in;
+  }
+  const std::regex meant("(d|grad)[-_]?o(ut(put)?)?\\.np.*", std::regex::icase);
+  for (const auto& file : fs::directory_iterator(options.load, error))
+    if (std::regex_match(file.path().filename().string(), meant))
+      bad_usage("'{}' is not read: dO is read from do.npy; rename it, or move it elsewhere",
+                file.path().string());
+  say(fmt::format("{} is not there: dO is drawn from seed {}", path("do"), options.seed));
+  in.dO = make(p.H, p.N, Stream::dO);
   return in;
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -90,10 +91,8 @@ struct Timing {
   int samples = 0;
 };
 
-struct TimingOptions {
-  double budget_ms = 200;  // time to spend, L2 flushes included; about as much goes before it
-  bool flush_l2 = true;    // overwrite 2×L2 before every sample
-};
+/// Time that a measurement takes unless told, L2 flushes included; about as much goes before it.
+inline constexpr double kTimingMs = 200;
 
 /// How the sim orders what CUDA leaves unordered: blocks, and threads between barriers.
 struct Schedule {
@@ -124,16 +123,13 @@ class Device {
   /// first launch. `rung` names it in faults and NVTX ranges.
   virtual std::vector<KernelReport> run(const std::string& rung,
                                         const std::function<void()>& work) = 0;
-  /// GPU time of `work`; nothing on the sim.
-  virtual std::optional<Timing> time(const std::function<void()>&, const TimingOptions&) {
+  /// GPU time of `work`, measured for about `budget_ms`; nothing on the sim.
+  virtual std::optional<Timing> time(const std::function<void()>&, double /*budget_ms*/) {
     return {};
   }
   /// Median GPU time of each kernel launched by `work`, L2 state as within the run; empty on the
   /// sim.
-  virtual std::map<std::string, double> time_kernels(const std::function<void()>&,
-                                                     const TimingOptions&) {
-    return {};
-  }
+  virtual std::map<std::string, double> time_kernels(const std::function<void()>&) { return {}; }
 
   /// What HBM serves of `work`, by the GPU's counters: with L2 emptied before and what is left
   /// there written back after. Runs `work` three times. Throws Error(no_device) with the reason
@@ -146,6 +142,25 @@ class Device {
   /// What was traced since the last call; only on the sim with SimOptions::trace_file set.
   virtual Trace take_trace() { return {}; }
 };
+
+/// What a program was built for, "8.6", where it has no code for a GPU of that compute capability
+/// (90 for 9.0); else nothing. Architectures as CMake lists them, "80 90a-real": 80 has PTX, which
+/// any newer GPU compiles; 86-real is for 8.6 and newer ones of 8.x, and 90a for 9.0 alone.
+inline std::string built_for_others(const std::string& architectures, int capability) {
+  std::string others;
+  std::istringstream all(architectures);
+  for (int least; all >> least;) {
+    std::string kind;
+    std::getline(all, kind, ' ');
+    const bool has_ptx = kind.empty() || kind == "-virtual", exact = kind.starts_with('a');
+    if (capability == least ||
+        (capability > least && !exact && (has_ptx || capability / 10 == least / 10)))
+      return "";
+    others += (others.empty() ? "" : ", ") + std::to_string(least / 10) + "." +
+              std::to_string(least % 10);
+  }
+  return others;
+}
 
 /// The GPU, or Error(no_device) with the reason there is none.
 std::unique_ptr<Device> open_gpu();

@@ -1,7 +1,7 @@
 """Configures and builds the ladder, quietly.
 
-python3 -m ladder.build COMMAND PRESET [TARGET...]: builds all if no target is named. COMMAND is the
-script that asks, which messages name.
+python3 scripts/ladder build COMMAND PRESET [TARGET...]: builds all if no target is named. COMMAND
+is the script that asks, which messages name.
 """
 
 import fcntl
@@ -14,7 +14,7 @@ import sys
 import time
 
 from ladder.console import GOOD, WRONG_RESULT, Progress, Stop, run_command
-from ladder.files import ROOT, read, read_lines
+from ladder.files import ROOT, read, write_whole
 from ladder.programs import wait_for
 
 
@@ -56,7 +56,10 @@ def configure(command, preset, targets, folder, log):
     alone are asked for."""
     stamp = os.path.join(folder, ".configured")
     choice = [ROOT, os.environ.get("CXX"), os.environ.get("CUDACXX"), shutil.which("nvcc")]
-    *before, cuda = (read_lines(stamp) or [[None]])[0]
+    try:
+        *before, cuda = json.loads(read(stamp))
+    except (FileNotFoundError, ValueError, TypeError):  # not there, or damaged
+        before, cuda = None, None
     cuda = os.environ.get("LADDER_CUDA") or cuda
     options = [] if before == choice else ["--fresh"]
     if list(targets) != ["programs"]:
@@ -72,8 +75,7 @@ def configure(command, preset, targets, folder, log):
     if status:
         sys.stderr.write(said[said.find("CMake Error"):])
     need(not status, "CMake failed", log)
-    with open(stamp, "w", encoding="utf-8") as file:
-        json.dump([*choice, cuda], file)
+    write_whole(stamp, json.dumps([*choice, cuda]))
 
 
 def need(good, what, log):
@@ -89,7 +91,9 @@ def quietly(command, what, log):
         at = what
         for done, of in re.findall(r"^\[([1-9]\d*)/(\d+)\]", read(log), re.M)[-1:]:
             seconds = (time.monotonic() - progress.started) * (int(of) / int(done) - 1)
-            at = f"{what} {done}/{of} (about {seconds:.0f} s left)"
+            # The first steps are long ones, and say nothing of the others.
+            left = f" (about {seconds:.0f} s left)" if 4 * int(done) >= int(of) else ""
+            at = f"{what} {done}/{of}{left}"
         progress.at(at)
 
     with open(log, "w", encoding="utf-8") as out:

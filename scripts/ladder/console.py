@@ -1,6 +1,7 @@
 """How a command ends, and what it shows meanwhile."""
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -12,6 +13,13 @@ WIDTH = 100
 GOOD, WRONG_RESULT, BAD_USAGE, NO_DEVICE = range(4)
 # From bad to worse; any other status is a crash and worse than these.
 SEVERITY = {GOOD: 0, NO_DEVICE: 1, BAD_USAGE: 2, WRONG_RESULT: 3}
+
+
+# Where the system refuses a file.
+WAYS_OUT = {
+    errno.EACCES: 'Did root make it? sudo chown -R "$USER" . in the clone makes all of it yours',
+    errno.EROFS: "Work on a copy of the clone that can be written, or choose another path",
+    errno.ENOSPC: "Make room there, or write elsewhere"}
 
 
 class Stop(Exception):
@@ -78,8 +86,8 @@ def wrap(text, indent=""):
 
 def run_command(name, work, interrupted="interrupted"):
     """Runs a script's work() and returns the status that the process ends with: work's own, a
-    Stop's, or that of the signal that ended it. `interrupted` is what Ctrl-C is answered with, if
-    anything is."""
+    Stop's, BAD_USAGE where the system refuses a file, or that of the signal that ended it.
+    `interrupted` is what Ctrl-C is answered with, if anything is."""
     def terminated(*_):
         raise SystemExit(128 + signal.SIGTERM)
 
@@ -87,9 +95,10 @@ def run_command(name, work, interrupted="interrupted"):
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="replace")  # whatever the locale
     try:
-        status = work()
-        sys.stdout.flush()
-        return status
+        try:
+            return work()
+        finally:
+            sys.stdout.flush()
     except Stop as stop:
         print(f"{name}: {stop}", file=sys.stderr)
         return stop.status
@@ -97,7 +106,13 @@ def run_command(name, work, interrupted="interrupted"):
         if interrupted:
             print(f"\n{name}: {interrupted}", file=sys.stderr)
         return 128 + signal.SIGINT
-    except BrokenPipeError:
-        # Whoever read our output has seen enough, like head.
+    except OSError as error:
+        # What is left of our output would fail again at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        if isinstance(error, BrokenPipeError):  # whoever read it has seen enough, like head
+            return 128 + signal.SIGPIPE
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{name}: {where}{error.strerror or error}. "
+              f"{WAYS_OUT.get(error.errno, 'Choose another path, or move away what is there')}.",
+              file=sys.stderr)
+        return BAD_USAGE

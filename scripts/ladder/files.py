@@ -39,8 +39,6 @@ def read_lines(path):
         return parsed(read(path))
     except FileNotFoundError:
         return []
-    except OSError as error:
-        raise Stop(f"cannot read {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
     except ValueError as error:
         raise Stop(f"{os.path.relpath(path)} is no JSON: {error}", BAD_USAGE) from None
 
@@ -84,7 +82,7 @@ def write_whole(path, content):
             file.write(content.encode() if isinstance(content, str) else content)
         os.replace(part, path)
     except OSError as error:
-        raise Stop(f"cannot write {os.path.relpath(path)}: {error.strerror}", BAD_USAGE) from None
+        raise OSError(error.errno, error.strerror, path) from None  # the part is nothing to name
     finally:
         with contextlib.suppress(OSError):
             os.unlink(part)

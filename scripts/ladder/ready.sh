@@ -6,7 +6,6 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 me=scripts/$(basename "$0")
 packages=(g++ cmake ninja-build python3 libfmt-dev libgtest-dev)
-export PYTHONPATH=$root/scripts${PYTHONPATH:+:$PYTHONPATH}
 PATH+=:${CUDA_HOME:-/usr/local/cuda}/bin # CMake looks for nvcc on PATH alone
 
 say() { printf '%s\n' "$me: $*" >&2; }
@@ -38,6 +37,7 @@ lacking() {
   for tool in "${CXX:-c++}" cmake ctest ninja; do
     command -v "${tool%% *}" >/dev/null || printf ' %s' "${tool%% *}"
   done
+  cd "$root/scripts" # files of the reader's folder would stand before Python's modules
   python3 -c 'import sys, unittest; sys.exit(sys.version_info < (3, 9))' 2>/dev/null ||
     printf ' python3 (3.9 or newer)'
 }
@@ -74,10 +74,11 @@ want() {
     fi
   done
 }
-has() {
+has() (
+  cd "$root/scripts"
   case $1 in
     # The system's own too: another that comes first on PATH need not see the system's packages.
     python3-matplotlib) python3 -c 'import matplotlib' || /usr/bin/python3 -c 'import matplotlib' ;;
     chromium) command -v chromium chromium-browser google-chrome ;;
   esac >/dev/null 2>&1
-}
+)

@@ -1,37 +1,36 @@
 """The files of the ladder's steps, and what they may be called."""
 
-import contextlib
 import glob
 import os
 import re
 
 from ladder.console import BAD_USAGE, Stop
 from ladder.files import ROOT, read
-from ladder.programs import ladder_of, programs_in, rungs
+from ladder.programs import rungs
 
 
 class Source:
-    """One .cu file of a rung; `variant` is its step to --variant, "" where none is known."""
+    """One .cu file of a rung; `variant` is its step to --variant, as its registration says, "" of a
+    baseline."""
 
-    def __init__(self, path, variant):
-        self.path, self.variant = path, variant
+    def __init__(self, path):
+        self.path = path
         self.rung, _, file = path[:-len(".cu")].partition(os.sep)
-        self.lines = read(os.path.join(ROOT, path)).splitlines()
+        text = read(os.path.join(ROOT, path))
+        self.lines = text.splitlines()
+        name = re.search(r'^ +\.name = "(\w+)"', text, re.MULTILINE)
+        self.variant = name[1] if name and ".baseline = true" not in text else ""
         stem = os.path.basename(file)
         # What it may be called after its rung's number or name and a slash, its variant aside.
         self.names = {stem, file, "" if file == "attention" else stem}
         self.name = self.rung[:2] + (f"/{stem}" if file != "attention" else "")
 
 
-def read_sources(folder):
-    """The files of all rungs; and of their steps' names what the programs in a folder list."""
-    variants = {}
-    with contextlib.suppress(Stop, OSError):  # of another machine, by the preset arm64
-        steps = ladder_of(programs_in(folder).values(), "sim").steps
-        variants = {step.source: step.variant for step in steps}
+def read_sources():
+    """The files of all rungs."""
     paths = [os.path.relpath(path, ROOT) for rung in rungs() for pattern in ("*.cu", "*/*.cu")
              for path in sorted(glob.glob(os.path.join(ROOT, rung, pattern)))]
-    return [Source(path, variants.get(path, "")) for path in paths]
+    return [Source(path) for path in paths]
 
 
 def find(sources, name, what=""):

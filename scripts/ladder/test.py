@@ -47,15 +47,13 @@ def run(words):
     named = [part for part in parts if part in PARTS]
     folder = folder_of(preset)
     programs = os.path.join(folder, "bin")
-    sources = read_sources(programs)
-    rung_of = {part: find(sources, part.partition("/")[0], KINDS).rung
-               for part in parts if part not in PARTS}
+    sources = read_sources()
+    rung_of = {part: find(sources, part, KINDS).rung for part in parts if part not in PARTS}
+    steps = {part: cases_of(sources, part) for part in rung_of if "/" in part}
     if not parts or "scripts" in parts:
         ready(COMMAND, "want", "python3-matplotlib", *["chromium"] * bool(os.environ.get("CI")))
     build(COMMAND, preset, *(f"tests_{part}" for part in named),
           *(f"{rung}{kind}" for rung in rung_of.values() for kind in ("", "_test")))
-    sources = read_sources(programs)  # now that they are there to say which step a file is
-    steps = {part: cases_of(sources, part) for part in rung_of if "/" in part}
 
     os.chdir(ROOT)  # ctest finds presets, which choose asan's tests, in the current folder alone
     tests = [f"^{rung}\\." for part, rung in rung_of.items() if part not in steps]

@@ -245,7 +245,7 @@ class Bench(FakeLadder):
                 (("--rung", "07"), "leave nothing; there are 00_naive naive, 04_flash_v1"),
                 (("--bin", "nosuch"), "there is no folder nosuch: scripts/run builds"),
                 (("--bin", "path"), "path has no rung"),
-                (("--out", "/proc/x.json"), "cannot write")):
+                (("--out", "/proc/x.json"), "/proc/x.json: No such file or directory. Choose")):
             with self.subTest(words):
                 self.assertIn(why, self.bench(*words, status=2).stderr)
         result = self.bench(*self.ONE, status=2, FAKE_GPU="NVIDIA Other 3")

@@ -185,7 +185,8 @@ class Command(Scratch):
         self.assertEqual(self.exercise("01.3", "--solution").count("\n-    __syncthreads();"), 2)
 
     def test_bad_usage(self):
-        for words, why in (("09.1", "there is no exercise 09.1"),
+        for words, why in (("09.1", "there is no exercise 09.1: "),
+                           ("3.2", "no exercise 3.2, but 03.2: "),
                            ("01.1 5", "asks for 2 numbers"),
                            ("00.1 many", "'many' is not a number"),
                            ("00.1 nan", "'nan' is not a number"),
@@ -200,6 +201,10 @@ class Command(Scratch):
         done = self.run_it(os.path.join(ROOT, "scripts/exercise"), "00.1", "1", "--build",
                            self.root, status=3)
         self.assertIn("00_naive is not built yet: scripts/run builds it", done.stderr)
+        path = write(self.at("file"), text="")
+        done = self.run_it(os.path.join(ROOT, "scripts/exercise"), "03.6", "--folder", f"{path}/x",
+                           status=2)
+        self.assertRegex(done.stderr, f"^scripts/exercise: {path}/x.*: Not a directory. Choose")
 
 
 if __name__ == "__main__":

@@ -163,7 +163,9 @@ class CommandTest(Scratch):
         for words, told in (
                 (["07"], "there is no step 07"), (["05/none"], "05/mma"),
                 (["00", "01", "02"], "one or two steps"), (["--out"], "--out: expected"),
-                (["00", "--json"], "--json"), (["00", "--seqlen", "0"], "--seqlen"),
+                (["00", "--json"], "--json is for a program by itself"),
+                (["00", "--device=gpu"], "--device=gpu is left out: "),
+                (["00", "--seqlen", "0"], "--seqlen"),
                 (["--traced", os.path.join(ROOT, "README.md")], "README.md")):
             result = explore("--out", self.out, *words, status=2)
             self.assertIn(told, result.stderr)

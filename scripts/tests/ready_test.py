@@ -10,7 +10,7 @@ import subprocess
 import sys
 import unittest
 
-from base import ROOT, Scratch, listed, program, read
+from base import ROOT, SCRIPTS, Scratch, read
 
 
 class Machine(Scratch):
@@ -21,12 +21,12 @@ class Machine(Scratch):
                     "true"]
     TOOLS = ("c++", "cmake", "ctest", "ninja", "python3")
     # All but the building is done by a stand-in.
-    PYTHON = ("case \"$*\" in *ladder.build*|*ladder.test*) "
+    PYTHON = ("case \"$*\" in *'ladder build'*|*'ladder test'*) "
               f"exec '{sys.executable}' -S \"$@\";; esac\n")
 
     def setUp(self):
         super().setUp()
-        self.copy_scripts("run", "test", "figures", "explore")
+        self.copy_scripts("run", "test", "figures", "explore", "mutate")
         os.mkdir(self.at("path"))
         for name in self.ALWAYS_THERE:
             os.symlink(shutil.which(name), self.at("path", name))
@@ -147,7 +147,15 @@ class Building(Machine):
             self.assertEqual(self.configured(f"scripts/{script}", **environment), expected)
             said = self.called()
             self.assertEqual(f"ninja -C {self.root}/build programs\n" in said, script == "run")
-            self.assertEqual("python3 -m ladder.run\n" in said, script == "run")
+            self.assertEqual("scripts/ladder run\n" in said, script == "run")
+
+    def test_a_damaged_stamp_is_written_anew(self):
+        self.script("scripts/run")
+        whole = self.read("build/.configured")
+        for damaged in ("", whole[:9], "null", "[]"):
+            self.write("build/.configured", damaged)
+            self.assertEqual(self.configured("scripts/run"), "--fresh -DLADDER_TESTS=OFF")
+            self.assertEqual(self.read("build/.configured"), whole)
 
     def test_presets_and_ctest_options(self):
         for preset in (["--preset", "asan"], ["--preset=asan"]):
@@ -169,9 +177,12 @@ class Building(Machine):
                  "output: build/build.log).\n")):
             self.tools(ninja=build)
             self.assertEqual(self.script("scripts/run", status=status).stderr, said)
-            self.assertEqual("ladder.run" in self.called(), status == 0)
+            self.assertEqual("ladder run" in self.called(), status == 0)
 
     def test_how_far_a_build_is(self):
+        # Of few steps in many nothing follows.
+        self.tools(ninja="echo '[2/84] a'; sleep 2.6")
+        self.assertEqual(self.script("scripts/run").stderr, "building 2/84 ...\n")
         self.tools(ninja="echo '[0/2] a'; echo '[1/2] b'; sleep 2.6")
         far = "building 1/2 \\(about [23] s left\\)"
         self.assertRegex(self.script("scripts/run").stderr, f"^{far} \\.\\.\\.\n$")
@@ -194,7 +205,7 @@ class Building(Machine):
     def test_ctrl_c_while_building(self):
         self.tools(ninja=f": >'{self.root}/started'; exec sleep 60")
         self.stopped(["bash", "scripts/run"], signal.SIGINT, self.at("started"), 130)
-        self.assertNotIn("ladder.run", self.called())
+        self.assertNotIn("ladder run", self.called())
 
     def test_figures_measures_counts_and_draws(self):
         for gpu_status, status, said, count in ((0, 0, "", 3), (3, 0, "without a GPU", 3),
@@ -204,9 +215,32 @@ class Building(Machine):
             self.assertIn(said, result.stderr)
             said = self.called()
             self.assertIn(f"ninja -C {self.root}/build programs\n", said)
-            self.assertEqual(re.findall(r"^python3 -m ladder\.(?!build)(.*)$", said, re.M), [
+            self.assertEqual(re.findall(r"^python3 \S+/ladder (?!build)(.*)$", said, re.M), [
                 "bench.measure --grid paper,long --again --time 25",
                 "bench.measure --sim --again", "figures.draw --readme"][:count])
+
+
+class Refused(Machine):
+    def test_what_the_system_refuses_is_a_message(self):
+        build = self.write("build", "a file")
+        self.assertEqual(self.script("scripts/run", status=2).stderr, f"scripts/run: {build}: File "
+                         "exists. Choose another path, or move away what is there.\n")
+        code = ("import sys; from ladder.console import run_command\ndef work(): raise "
+                "PermissionError(13, 'No', 'build/x')\nsys.exit(run_command('run', work))")
+        self.assertIn("run: build/x: No. Did root make it? sudo chown",
+                      self.run_it(sys.executable, "-Sc", code, cwd=SCRIPTS, status=2).stderr)
+
+    def test_the_current_folder_stands_before_no_module_of_pythons(self):
+        self.write("mine/signal.py", "raise SystemExit('the wrong one')")
+        self.tools(python3=f"exec '{sys.executable}' -S \"$@\"")
+        for words, status, said in (
+                ("run", 2, "no folder ../build/bin"), ("test 07", 2, "there is no 07"),
+                ("explore", 2, "no folder ../build/bin"), ("mutate --help", 0, ""),
+                ("figures draw x.json", 2, "x.json holds no GPU's")):
+            with self.subTest(words):
+                name, *more = words.split()
+                self.assertIn(said, self.run_it(f"../scripts/{name}", *more, status=status,
+                                                cwd=self.at("mine")).stderr)
 
 
 class Configuring(Scratch):
@@ -232,10 +266,9 @@ class Parts(Machine):
         super().setUp()
         self.tool("ctest", self.CTEST.format(self.write("junit", "<none/>")))
         rung, steps = "05_flash_v2", {"rows": "rows", "rows_wide": "rows_wide", "attention": "mma"}
-        for name in steps:
-            self.write(f"{rung}/{name}.cu", "")
-        program(self.at("build/bin", rung), [listed(rung, step, source=f"{rung}/{name}.cu")
-                                             for name, step in steps.items()])
+        os.makedirs(self.at("build/bin"))
+        for name, step in steps.items():
+            self.write(f"{rung}/{name}.cu", f'const Register r{{{{\n  .name = "{step}"}}}};\n')
         self.write("build/tests_sim.txt", "^(sim_test)(\\.|$)\n")
         os.symlink(self.at("path/05_flash_v2_test"), self.at("build/bin/05_flash_v2_test"))
         self.tool("05_flash_v2_test", "echo '[==] 3 tests from 1 test suite ran.'; exit 1")
@@ -258,9 +291,10 @@ class Parts(Machine):
                               re.findall(r"^05_flash_v2_test --gtest_filter=(\S*)", said, re.M)],
                              expected, parts)
         self.assertRegex(out, r"\n\n3 tests ran, 1 failed, 0 .*\nFailed: 05_flash_v2_test\n$")
-        self.assertIn("no 07. Parts are sim, tile, harness, scripts, a rung",
-                      self.script("scripts/test", "07", status=2).stderr)
-        self.assertNotIn("cmake", self.called())
+        for part in ("07", "05/nothing"):  # said before anything is built
+            self.assertIn(f"no {part}. Parts are sim, tile, harness, scripts, a rung",
+                          self.script("scripts/test", part, status=2).stderr)
+            self.assertNotIn("cmake", self.called())
 
     def test_how_it_went(self):
         """([(status, output) of ctest's tests], the last lines)"""

@@ -91,6 +91,12 @@ class Gpu : public Device {
                   fmt::format("{} has compute capability {}.{}, and 8.0 is the least; --device sim "
                               "runs on the CPU",
                               info_.name, properties.major, properties.minor));
+    const std::string others = built_for_others(LADDER_ARCHITECTURES, info_.compute_capability);
+    if (!others.empty())
+      throw Error(Exit::no_device,
+                  fmt::format("{}: built for {}, this is {}.{}: scripts/run builds for this GPU; "
+                              "--device sim runs on the CPU",
+                              info_.name, others, properties.major, properties.minor));
     size_t free_bytes = 0, total = 0;
     check(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
     info_.memory_bytes = static_cast<int64_t>(total);
@@ -139,12 +145,11 @@ class Gpu : public Device {
     return reports;
   }
 
-  std::optional<Timing> time(const std::function<void()>& work,
-                             const TimingOptions& options) override {
-    const double once = batch(work, options, 2).back();
+  std::optional<Timing> time(const std::function<void()>& work, double budget_ms) override {
+    const double once = batch(work, 2).back();
     const int size = std::clamp(static_cast<int>(20 / std::max(once, 1e-3)), 3, 50);
     const std::vector<double> samples = sample(
-        options.budget_ms, [&] { return batch(work, options, size); },
+        budget_ms, [&] { return batch(work, size); },
         [] {
           const auto now = std::chrono::steady_clock::now().time_since_epoch();
           return std::chrono::duration<double, std::milli>(now).count();
@@ -153,12 +158,11 @@ class Gpu : public Device {
     return Timing{median(samples), *least, *most, static_cast<int>(samples.size())};
   }
 
-  std::map<std::string, double> time_kernels(const std::function<void()>& work,
-                                             const TimingOptions& options) override {
+  std::map<std::string, double> time_kernels(const std::function<void()>& work) override {
     std::map<std::string, std::vector<double>> samples;
     for (int i = 0; i < 11; ++i) {
       std::vector<std::pair<std::string, Stopwatch>> launches;
-      if (options.flush_l2) flush();
+      flush();
       observe(work, [&](const char* name, const auto& queue, const auto&) {
         Stopwatch& watch = launches.emplace_back(name, Stopwatch()).second;
         watch.start();
@@ -241,11 +245,10 @@ class Gpu : public Device {
  private:
   /// Queues `size` groups of flush, event, run, event and then waits once, so that the host's
   /// launch time hides behind the GPU's work.
-  std::vector<double> batch(const std::function<void()>& work, const TimingOptions& options,
-                            int size) {
+  std::vector<double> batch(const std::function<void()>& work, int size) {
     std::vector<Stopwatch> watches(static_cast<size_t>(size));
     for (Stopwatch& watch : watches) {
-      if (options.flush_l2) flush();
+      flush();
       watch.start();
       work();
       watch.stop();

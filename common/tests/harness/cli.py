@@ -37,15 +37,16 @@ KEYS = {str: "rung variant direction device device_name dtype input".split(),
         float: ["scale"], dict: ["settings", "errors"], list: ["kernels"]}
 
 
-def steps():
-    """What --list says of the sim: one object for each variant."""
+def steps(device="sim"):
+    """What --list says of a device: one object for each variant."""
     listed = subprocess.run([os.path.join(BIN_DIR, RUNG), "--list"], stdout=subprocess.PIPE,
                             check=True, text=True).stdout
-    return [step for step in map(json.loads, listed.splitlines()) if step["device"] == "sim"]
+    return [step for step in map(json.loads, listed.splitlines()) if step["device"] == device]
 
 
 def has_gpu():
-    return bool(glob.glob("/dev/nvidia[0-9]*"))
+    """Whether there is one here, and the program was built for it."""
+    return bool(glob.glob("/dev/nvidia[0-9]*") and steps("gpu"))
 
 
 def npy(shape, values=None, descr="<f2"):
@@ -86,9 +87,9 @@ class Case(Scratch):
 
     def execute(self, arguments, **more):
         """Runs the program in the test's folder."""
-        more.setdefault("stdout", subprocess.PIPE)
-        return subprocess.run(self.command(arguments), stderr=subprocess.PIPE, text=True,
-                              timeout=SECONDS, cwd=self.root, **more)
+        more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+        return subprocess.run(self.command(arguments), text=True, timeout=SECONDS, cwd=self.root,
+                              **more)
 
     def good(self, arguments):
         done = self.execute(arguments)

@@ -10,6 +10,7 @@ import resource
 import signal
 import struct
 import subprocess
+import sys
 import time
 import unittest
 
@@ -76,15 +77,34 @@ class Files(Case):
         for name in ("dq", "dk", "dv"):
             self.assertEqual((any(drawn[name][2]), any(loaded[name][2])), (True, False))
 
+    def test_what_may_be_meant_for_do(self):
+        self.put_inputs((1, 2, 9, 8))
+        load = "--device sim --load in"
+        for name in ("dO.npy", "dout.npy", "grad_output.npz", "do.npy"):
+            os.symlink("nowhere", self.at("in", name))
+            self.assert_bad(load, 2, f"'in/{name}' is ")
+            os.remove(self.at("in", name))
+        self.assertEqual(self.good(f"{load} --seed 3").stderr,
+                         "in/do.npy is not there: dO is drawn from seed 3\n")
+
+    def test_what_the_type_cannot_hold_is_no_wrong_result(self):
+        heads, one = (1, 2, 4, 8), (1, 1, 4, 8)
+        for dtype, qk, do, words in (("fp16", 1, 6e4, "32 values of dv are beyond fp16"),
+                                     ("bf16", 1e20, 1, "64 values of o are beyond bf16")):
+            self.put_inputs(heads, one, "<f4", q=[qk] * 64, k=[qk] * 32)
+            self.put(npy(heads, [do] * 64, "<f4"), "in", "do.npy")
+            done = self.execute(f"--device sim --load in --dtype {dtype}")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(words, done.stderr)
+            self.assertNotIn("wrong result: an error", done.stderr)
+
     def test_files_that_are_no_inputs(self):
         many = (1, 2, 3, 8)
         self.put_inputs(many)
         self.put(npy(many), "in", "do.npy")
         self.good("--device sim --load in --save before")
         bad = [(name, None, "no such file") for name in "qkv"]
-        bad += [("q", npy(many)[:-1], "truncated"), ("do", b"hello", "not a .npy"),
-                ("k", os.mkfifo, "not a regular file"), ("v", b"", "not a .npy"),
-                ("v", npy(many, [math.inf] * 48), "inf"), ("do", npy(many, [math.nan] * 48), "nan"),
+        bad += [("do", b"hello", "not a .npy"), ("k", os.mkfifo, "not a regular file"),
                 ("k", npy(many, [7e4] * 48, "<f4"), "too large for fp16; try --dtype bf16")]
         shapes = {"dimension": [("q", (48,)), ("q", (1, 1, 2, 3, 8))],
                   "agree": [("k", (1, 2, 4, 8)), ("v", (1, 2, 4, 8)), ("v", (1, 1, 3, 8)),
@@ -146,13 +166,28 @@ class Places(Case):
     def test_devices_stay_what_they_are(self):
         self.good(f"{TINY} --trace /dev/null")
         self.assert_bad(f"{TINY} --trace /dev/full", 2, "/dev/full", "no space", save="")
-        for arguments in (f"{TINY} --json", TINY, "--help", "--version"):
-            with open("/dev/full", "w", encoding="utf-8") as full:
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            for arguments in (f"{TINY} --json", TINY, "--help", "--version", "--list"):
                 done = self.execute(arguments, stdout=full)
-            self.assertEqual(done.returncode, 2, arguments)
-            self.assertIn("No space", done.stderr)
+                self.assertEqual(done.returncode, 2, arguments)
+                self.assertIn("cannot write to stdout: No space", done.stderr)
+            self.assertEqual(self.execute("--nonsense", stderr=full).returncode, 2)
         for path in ("/dev/null", "/dev/full"):
             self.assertTrue(os.path.exists(path) and not os.path.isfile(path), path)
+
+    def test_stderr_is_closed(self):
+        """What would be said, as a trace without the program that finds its lines, is in no file."""
+        done = self.execute(f"{TINY} --time 1 --trace t", preexec_fn=lambda: os.close(2),
+                            env={"PATH": "none"})
+        self.assertEqual(done.returncode, 0)
+        with open(self.at("t"), encoding="utf-8") as trace:
+            self.assertEqual({line[0] for line in trace}, {"{"})
+
+    @unittest.skipUnless(sys.platform == "linux", "elsewhere this does not limit threads")
+    def test_a_host_without_threads(self):
+        stack = (2**50, resource.RLIM_INFINITY)  # of each thread: more than there is
+        self.execute(TINY, check=True, preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_STACK, stack))
 
     def test_a_run_that_is_interrupted_leaves_no_file(self):
         long = "--device sim --seqlen 4096 --heads 4 --check off --save out --trace t"

@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import unittest
+import unittest.mock
 
 from cli import COUNTED, Case, DRAM, MODEL, RUNG, SIZES, SMALL, TINY, has_gpu, steps, strict_json
 
@@ -92,7 +93,7 @@ class Rung(Case):
         self.assertRegex(done.stderr, rf"tile \d+×\d+: {needs}; there")
         # Nor does a step: it names those that do.
         self.assert_bad(f"{SMALL} --variant swap --head-dim 256 --sram 101376", 2,
-                        "sizes that fit: none; steps that fit: rows, mma, split_kv")
+                        "another rung; steps that fit: rows, mma, split_kv")
 
     def test_the_baseline_is_one_object_more(self):
         if RUNG[:2] != "01":
@@ -148,8 +149,9 @@ class Options(Case):
         self.assertIn("pass", done.stdout)
 
     def test_options_of_the_gpu_on_the_sim(self):
-        done = self.good(f"{TINY} --time 5 --warm --dram")
-        self.assertEqual(done.stderr, "--dram: no DRAM bytes: the counters are a GPU's; the sim "
+        done = self.good(f"{TINY} --time 5 --dram")
+        self.assertEqual(done.stderr, "--time: the sim is not timed, only counted\n"
+                                      "--dram: no DRAM bytes: the counters are a GPU's; the sim "
                                       "counts requested and distinct bytes\n")
 
     @unittest.skipUnless(has_gpu(), "no GPU here")
@@ -165,6 +167,10 @@ class Options(Case):
         for part in [p for o in objects for p in [o, *o["kernels"]]]:
             self.assertEqual({type(part[key]) for key in DRAM}, {int})
         self.assertIn("DRAM read", self.good(arguments).stdout)
+
+    def test_a_gpu_that_the_program_was_not_built_for_is_none(self):
+        with unittest.mock.patch("glob.glob", return_value=["/dev/nvidia0"]):
+            self.assertEqual(has_gpu(), bool(steps("gpu")))
 
     @unittest.skipIf(has_gpu(), "there is a GPU here")
     def test_without_a_gpu(self):

@@ -118,7 +118,7 @@ TEST_F(OptionsTest, DefaultsAreTheContracts) {
   EXPECT_EQ(o.sim.schedule.order, Schedule::Order::forward);
   EXPECT_EQ(o.sim.sram_bytes, 227 * 1024);
   EXPECT_TRUE(o.tile.any());
-  EXPECT_FALSE(o.time_ms || o.scale || o.deterministic || o.warm || o.dram || o.json || o.verbose);
+  EXPECT_FALSE(o.time_ms || o.scale || o.deterministic || o.dram || o.json || o.verbose);
   EXPECT_EQ(o.load + o.save + o.variant + o.baseline + o.sim.trace_file + o.sim_option, "");
 }
 
@@ -145,10 +145,10 @@ TEST_F(OptionsTest, ReadsEveryOption) {
   EXPECT_EQ(o.check, Check::sampled);
   EXPECT_TRUE(o.json && o.verbose);
 
-  o = options("--device gpu --time 12.5 --warm --dram --check off");
+  o = options("--device gpu --time 12.5 --dram --check off");
   EXPECT_EQ(o.device, DeviceChoice::gpu);
   EXPECT_EQ(o.time_ms, 12.5);
-  EXPECT_TRUE(o.warm && o.dram);
+  EXPECT_TRUE(o.dram);
   EXPECT_EQ(o.check, Check::off);
   EXPECT_EQ(options("--check full").check, Check::full);
   EXPECT_EQ(options("--schedule reverse").sim.schedule.order, Schedule::Order::reverse);
@@ -269,12 +269,11 @@ TEST_F(OptionsTest, HelpShowsDefaultsVariantsDevicesAndTiles) {
       EXPECT_NE(help.find(text), help.npos) << help << "\nlacks\n" << text;
   };
   const std::string help = printed(kFlash, "--help"), naive = printed(kNaive, "--help");
-  expect_in(help,
-            {"(default 1)", "(default 2)", "(default 256)", "(default 64)", "(default fp16)",
-             "1/sqrt", "(default 0)", "(default auto)", "default normal", "default forward",
-             fmt::format("(default {}:", SimOptions{}.sram_bytes),
-             fmt::format("(default {})", TimingOptions{}.budget_ms), "\nWorkload\n  --batch B ",
-             "\nOn the sim\n", "--set NAME=VALUE,... ", "\nExamples\n", "\nExit status"});
+  expect_in(help, {"(default 1)", "(default 2)", "(default 256)", "(default 64)", "(default fp16)",
+                   "1/sqrt", "(default 0)", "(default auto)", "default normal", "default forward",
+                   fmt::format("(default {}:", SimOptions{}.sram_bytes),
+                   fmt::format("(default {})", kTimingMs), "\nWorkload\n  --batch B ",
+                   "\nOn the sim\n", "--set NAME=VALUE,... ", "\nExamples\n", "\nExit status"});
   expect_in(help,
             {"what first does [gpu, sim]", "what mma does [gpu, sim]", "what alone does [gpu]",
              "tiles BRxBC: 64x64\n", "128x128", " default [gpu, sim]\n", " default [gpu]; only",
@@ -357,6 +356,15 @@ TEST_F(OptionsTest, StepsFollowOneAnotherHoweverTheyAreRegistered) {
   EXPECT_EQ(gpu, "first mma copies fast ");
 }
 
+TEST(BuiltFor, IsSaidWhereNoneOfTheArchitecturesRuns) {
+  for (const int c : {80, 89, 90, 120}) EXPECT_EQ(built_for_others("80 90a-real", c), "");
+  for (const int c : {86, 89}) EXPECT_EQ(built_for_others("90a 86-real", c), "");
+  EXPECT_EQ(built_for_others("86-real", 90), "8.6");
+  EXPECT_EQ(built_for_others("86-real", 80), "8.6");
+  EXPECT_EQ(built_for_others("100-real 90a", 120), "10.0, 9.0");
+  EXPECT_EQ(built_for_others("native", 90), "");
+}
+
 // Which of its tiles a step takes.
 TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   constexpr TileSize kTiles[] = {{64, 128, 64}, {64, 64, 64}, {128, 64, 32}};
@@ -381,7 +389,7 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   };
   EXPECT_EQ(refused(64, 4095, {}),
             "shared memory: 128×64 needs 8192 bytes; 64×64 needs 4096 bytes; there are 4095; sizes "
-            "that fit: none");
+            "that fit: none; try a smaller --head-dim, or another rung");
   EXPECT_EQ(refused(64, 8192, {.block_q = 32}),
             "--block-q 32 --block-kv 0 (0: any): not compiled for this head size; sizes that fit: "
             "128×64, 64×64");

@@ -14,6 +14,8 @@
 #include <numeric>
 #include <optional>
 
+#include "parallel.h"
+
 namespace ladder {
 namespace {
 
@@ -298,8 +300,19 @@ TEST_P(Checks, ReportWhatDesignSays) {
 
 // Rounded to the I/O type, a result may be no finite number: that widens no tolerance.
 TEST(Tolerance, IsOfWhatIsFinite) {
-  const ExpectedTensor expected{"o", {0}, 2, "", {65530, 1}, {kInf, 1}};
-  EXPECT_EQ(compare(expected, round_all(DType::fp16, {65504, 1})).tolerance, 16 + 1e-5);
+  const ExpectedTensor expected{"o", {0}, 2, "", {1e5, 1}, {kInf, 1}};
+  const auto error = [&](float x, float y) {
+    return compare(expected, round_all(DType::fp16, {x, y}));
+  };
+  EXPECT_EQ(error(65504, 1).tolerance, 16 + 1e-5);
+  EXPECT_EQ(error(kInf, 1).out_of_range, 1);
+  EXPECT_FALSE(error(kInf, 1).pass() || error(kInf, 1).wrong());
+  EXPECT_TRUE(error(kInf, kNan).wrong() && error(kInf, 20).wrong());
+}
+
+TEST(Parallel, AnExceptionOfAnyThreadIsRethrown) {
+  for (const int64_t thrower : {0, 1, 3})
+    EXPECT_THROW(on_threads(4, [&](int64_t i) { i == thrower ? throw i : void(); }), int64_t);
 }
 
 TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {

@@ -29,7 +29,7 @@ def read_trace(path):
     try:
         with open(path, encoding="utf-8") as file:
             head, *lines = [json.loads(line) for line in file]
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise Stop(f"cannot read the trace {path}: {error}", BAD_USAGE) from None
 
     def having(name):

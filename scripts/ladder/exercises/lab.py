@@ -11,8 +11,8 @@ import subprocess
 
 from ladder.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
 from ladder.files import ROOT, read
-from ladder.programs import Program
 from ladder.records import requested
+from ladder.sources import Source
 
 PATCHES = os.path.join(ROOT, "scripts/ladder/exercises/patches")
 SECONDS = 300  # that a run may take
@@ -111,8 +111,7 @@ class Lab:
 
     def step_in(self, file):
         """The options that choose the step of a file."""
-        steps = Program(*self.need_build(rung_of(file))).steps()
-        return ["--variant", next((one.variant for one in steps if one.source == file), file)]
+        return ["--variant", Source(file).variant]
 
     def commands(self, file):
         """The build's own: that which compiles a step for the sim, that which links its rung's

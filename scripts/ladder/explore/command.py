@@ -19,7 +19,10 @@ SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
 # Of a step that decodes: a query of each of eight heads, four of which share one of K and V.
 DECODING = ["--seqlen", "1", "--seqlen-kv", "1024", "--heads", "8", "--kv-heads", "2",
             "--head-dim", "64", "--set", "splits=4"]
-NOT_PASSED_ON = ("--variant", "--device", "--trace", "--save", "--json", "--list")
+ALONE = "is for a program by itself, such as build/bin/00_naive"
+NOT_PASSED_ON = {"--variant": "is how a program calls a step: here it is named without, as 05/mma",
+                 "--device": "is left out: what is shown is always the sim at work",
+                 **dict.fromkeys(("--trace", "--save", "--json", "--list", "--version"), ALONE)}
 LARGEST = 64 << 20  # bytes of a page: browsers slow down long before
 
 
@@ -36,9 +39,9 @@ def asked_of(words):
     first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     asked.steps, asked.options = words[:first], words[first:]
     for option in asked.options:
-        if option.partition("=")[0] in NOT_PASSED_ON:
-            raise Stop(f"{option}: a step is named without it, as 05/mma; what a program's "
-                       "other options are, its --help says", BAD_USAGE)
+        why = NOT_PASSED_ON.get(option.partition("=")[0])
+        if why:
+            raise Stop(f"{option} {why}", BAD_USAGE)
     if len(asked.steps) > 2 or len(asked.traced) > 2 or (asked.steps and asked.traced):
         raise Stop("one or two steps, or one or two traces", BAD_USAGE)
     return asked

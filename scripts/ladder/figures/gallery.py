@@ -92,8 +92,9 @@ def figure_list(files):
 
 # How each is made, of the files, and what measures it.
 TABLES = {
-    "ladder": (tables.ladder_table, SIM), "peers": (tables.peers_table, PAPER),
+    "ladder": (partial(tables.ladder_table, short=True), SIM), "peers": (tables.peers_table, PAPER),
     "claims": (claims.claims_table, ""), "figures": (figure_list, ""),
+    "steps": (tables.ladder_table, SIM),
     "visits": (tables.visits_tables, SIM), "shared_roof": (memory.shared_roof_table, SIM),
     "profile": (tables.profile_table, "scripts/figures profile"),
     "decode": (rates.decode_table, DECODE),

@@ -7,6 +7,7 @@ import sys
 
 from ladder.console import NO_DEVICE, Stop
 from ladder.figures.names import length_text
+from ladder.files import ROOT
 from ladder.text import bytes_text
 
 # PyTorch's backends: colour and dashes.
@@ -33,10 +34,11 @@ def pyplot():
         import matplotlib
     except ImportError as error:
         system = "/usr/bin/python3"
+        ladder = os.path.join(ROOT, "scripts/ladder")
         if os.path.exists(system) and subprocess.run(
                 [system, "-c", "import matplotlib"], stdin=subprocess.DEVNULL, capture_output=True,
-                check=False).returncode == 0:
-            os.execv(system, [system, "-m", "ladder.figures.draw", *sys.argv[1:]])
+                cwd=ladder, check=False).returncode == 0:
+            os.execv(system, [system, ladder, "figures.draw", *sys.argv[1:]])
         raise Stop(f"matplotlib is missing ({error}). Debian and Ubuntu: apt-get install "
                    "python3-matplotlib; elsewhere: python3 -m pip install matplotlib",
                    NO_DEVICE) from None

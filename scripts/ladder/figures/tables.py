@@ -15,8 +15,9 @@ from ladder.figures.replay import EXPS
 from ladder.text import NO_VALUE, rate_text, time_text
 
 
-def ladder_table(files):
-    """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts."""
+def ladder_table(files, short=False):
+    """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts. `short`:
+    each rung's last step that every GPU runs, and the forward pass's last on this one."""
     n, d = LADDER_LENGTH, 64
     rows = []
     for way in ("fwd", "bwd"):
@@ -25,6 +26,9 @@ def ladder_table(files):
         counted = {e.step: e for e in files.sim.plain(way, seqlen=n, head_dim=d, causal=False)}
         base = timed.get(files.base())
         for step, [known, *_] in files.steps_of([*timed.values(), *counted.values()], way):
+            last = files.about[step] == files.ladder.last_portable(step[0])
+            if short and not (last or way == "fwd" and files.gpu.is_default(step)):
+                continue
             gpu, sim, other = timed.get(step), counted.get(step), wide.get(step)
             counts = [of and of.bytes_a_head[kind] for of, kind in (
                 (known, "requested"), (sim, "distinct"), (gpu, "dram"), (known, "workspace"))]

@@ -1,0 +1,65 @@
+"""Tests of scripts/run --alone: a step in one file. Compiled here is one of them, where there is
+nvcc; on a GPU all are, and run."""
+
+import os
+import re
+import shutil
+import unittest
+
+from base import ROOT, Scratch, read
+
+from ladder.alone import DEFINITION, FRAME, NVCC, alone, definitions, name_of, steps, words
+
+
+def fields(text, struct):
+    """The names of a struct's fields, in order."""
+    body = re.search(rf"^struct {struct} \{{.*\n((?:.*\n)*?)\}};", text, re.MULTILINE)[1]
+    lines = re.findall(r"^  (?!constexpr)[\w:]+(?:<.*>)? (\w.*?);", body, re.MULTILINE)
+    names = re.findall(r"\w+(?=,|$)", ",".join(re.sub(r" = .*", "", line) for line in lines))
+    return list(dict.fromkeys(names))
+
+
+class AloneTest(Scratch):
+    def test_every_portable_step_has_what_it_names(self):
+        contract = {name_of(definition) for definition in definitions("machine/machine.h", set())}
+        sources = steps()
+        for source in (source for source in sources if source.portable):
+            text = alone(sources, source)
+            self.assertNotRegex(text, r'#include "|MACHINE|Register|#ifn?def')
+            self.assertIn(f"{NVCC} {source.alone} ", text.partition("\n\n#include")[0])
+            self.assertIn(re.search(r"__global__(.*\n)*?\}\n", source.text)[0], text)
+            there = {name_of(definition) for definition in DEFINITION.findall(text)}
+            self.assertEqual(words(text) & contract - there, set(), source.path)
+            if source.name in ("00", "01/tile"):
+                self.assertLess(len(text.splitlines()), 250, source.name)
+
+    def test_fields_are_in_the_order_of_the_contract(self):
+        """Steps initialise them by name. Only FP8 steps use `quantisation`."""
+        for struct in ("Problem", "Plan"):
+            theirs = fields(read(ROOT, "common/rung.h"), struct)
+            self.assertEqual(fields(read(FRAME), struct),
+                             [name for name in theirs if name != "quantisation"])
+
+    def test_the_command(self):
+        self.copy_scripts("run")
+        for folder in ("common", "00_naive", "01_tiled_matmul", "05_flash_v2"):
+            shutil.copytree(os.path.join(ROOT, folder), self.at(folder))
+        run = self.at("scripts/run")
+        said = self.run_it(run, "--alone", "00").stdout
+        self.assertIn("build/alone/00_naive.cu: 00_naive/attention.cu and what it needs", said)
+        self.assertIn(f"\n{NVCC} build/alone/00_naive build/alone/00_naive.cu && ", said)
+        self.run_it(run, "--alone", "01/pipeline")  # a step's name, with nothing built
+        self.assertEqual(os.listdir(self.at("build")), ["alone"])
+        for step, said in (("07", "there is no 07. The rungs and their steps:\n"),
+                           ("05/sm90", "scripts/run, build/bin/05_flash_v2 --variant sm90"),
+                           ("01/cublas", "build/bin/01_tiled_matmul --baseline cublas runs")):
+            self.assertIn(said, self.run_it(run, "--alone", step, status=2).stderr)
+        self.assertIn("such as 00", self.run_it(run, "--alone", status=2).stderr)
+        if not shutil.which("nvcc"):
+            self.skipTest("no nvcc: nothing is compiled")
+        self.run_it("nvcc", "-c", "-O1", "-arch=sm_80", *NVCC.split()[3:-1], "-o", self.at("out"),
+                    self.at("build/alone/00_naive.cu"))
+
+
+if __name__ == "__main__":
+    unittest.main()
