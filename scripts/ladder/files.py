@@ -64,10 +64,10 @@ def newest_measured(folder=RESULTS, but=None):
     default."""
     found = []
     for path in glob.glob(os.path.join(folder, "*.jsonl")):
-        runs = [line for line in read_lines(path)
-                if line.get("kind") == "run" and line["device_name"] != but]
-        if runs and runs[0]["device"] == "gpu":
-            found.append((max(line["date"] for line in runs), os.path.basename(path), path))
+        dates = [line["date"] for line in read_lines(path) if line.get("kind") == "run"
+                 and line["device"] == "gpu" and line["device_name"] != but]
+        if dates:
+            found.append((max(dates), os.path.basename(path), path))
     return max(found)[-1] if found else None
 
 

@@ -19,7 +19,7 @@ from ladder.console import Stop
 from ladder.figures.tables import profile_table
 from ladder.programs import run_quietly
 
-NAME = "NVIDIA Fake 80GB"
+NAME = "NVIDIA H100 80GB HBM3"  # as fake_program.py has it
 NVIDIA_SMI = '''\
 #!/bin/sh
 case "$*" in
@@ -241,10 +241,13 @@ class Peers(Fake):
         with unittest.mock.patch.object(
                 measure, "run_quietly", side_effect=lambda words, *more: (
                     order.append(os.path.basename(words[0])), run_quietly(words, *more))[1]):
-            torch.randn.side_effect = lambda *_, **__: order.append("peer")
+            torch.randn.side_effect = lambda *_, **__: (
+                order.append("PyTorch") or unittest.mock.DEFAULT)
             self.bench(*self.ONE, torch=torch)
         turns = [turn for turn, before in zip(order, [None, *order]) if turn != before]
-        self.assertEqual(turns, ["00_naive", "04_flash_v1", "peer", "05_flash_v2", "06_backward"])
+        self.assertEqual(turns, ["PyTorch",  # the ceilings
+                                 "00_naive", "04_flash_v1", "PyTorch", "05_flash_v2",
+                                 "06_backward"])
         every = ("05_flash_v2 mma", "05_flash_v2 swap", "06_backward mma")
         self.assertEqual(self.beside(), {(peer, *every) for peer in peers.BACKENDS})
         # A step again, and one peer with it: the others were not beside this one, and the ceilings

@@ -63,9 +63,10 @@ class Clock:
         threading.Thread(target=self.read, daemon=True).start()
 
     def read(self):
-        for line in self.process.stdout:
-            with contextlib.suppress(ValueError):
-                self.seen.append(float(line))
+        with self.process.stdout as lines:
+            for line in lines:
+                with contextlib.suppress(ValueError):
+                    self.seen.append(float(line))
 
     def mhz(self):
         """The median so far, or None."""
