@@ -1,5 +1,5 @@
-"""Tests of scripts/figures measure and profile, with programs, a GPU, a PyTorch and an ncu that stand
-in for the real ones."""
+"""Tests of scripts/figures measure and profile, with programs, a GPU, a PyTorch and an ncu that
+stand in for the real ones."""
 
 import contextlib
 import io
