@@ -12,9 +12,9 @@ import unittest.mock
 
 from base import RESULTS, SCRIPTS, Scratch, like, read
 from ladder.console import Stop
-from ladder.figures import measured, names, style
+from ladder.figures import measured, style
 from ladder.figures.draw import renewed
-from ladder.figures.gallery import FIGURES, TABLES, digest, figure_data, table
+from ladder.figures.gallery import FIGURES, TABLES, figure_data, table
 from ladder.figures.measured import Files, of_the_paper
 from ladder.figures.memory import steps
 from ladder.files import course_pages, json_text, newest_measured, read_lines
@@ -129,14 +129,6 @@ class Figures(Changed):
             record["smem_bytes"] += 1
         self.assertNotIn("02 safe", json.dumps(self.figures()["two_gpus"]))
         self.assertRegex(self.table("two_gpus_steps"), "not the same in both files: 02 `safe`")
-
-    def test_the_digest_is_of_the_data_and_of_the_code_that_draws_it(self):
-        for name, one in FIGURES.items():
-            self.assertNotEqual(digest(name, {"x": 1}), digest(name, {"x": 2}))
-            with unittest.mock.patch("inspect.getsource", return_value="") as source:
-                digest(name, {})
-            self.assertLessEqual({one.draw.__module__, style.__name__, names.__name__},
-                                 {module.__name__ for (module,), _ in source.call_args_list})
 
     def test_nothing_is_cut_off_and_no_name_covers_another(self):
         if not importlib.util.find_spec("matplotlib"):
