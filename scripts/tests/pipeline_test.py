@@ -5,7 +5,7 @@ import unittest
 import base  # finds the scripts
 from ladder import course
 from ladder.console import Stop
-from ladder.figures import replay
+from ladder.trace import replay
 
 FORWARD = course.PRODUCTS["attention"]
 

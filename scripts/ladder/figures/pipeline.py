@@ -7,10 +7,10 @@ text, consumer or None, from, to], and may end with the part of the lane that it
 import textwrap
 
 from ladder import course
-from ladder.figures import replay
 from ladder.figures.measured import need
 from ladder.figures.names import label, number
 from ladder.figures.style import INK, PANEL, mixed, plots
+from ladder.trace import replay
 
 # A kind of box has a colour of its own, or else this share of its consumer's: a product or
 # arithmetic.

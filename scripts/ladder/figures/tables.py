@@ -11,7 +11,7 @@ from ladder.bench.profile import SEQLEN
 from ladder.figures.measured import Measured, need, of_the_paper
 from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, length_text, library,
                                   markdown, number, over_lengths, point_text, where, whole_bytes)
-from ladder.figures.replay import EXPS
+from ladder.trace.replay import EXPS
 from ladder.text import NO_VALUE, rate_text, time_text
 
 
