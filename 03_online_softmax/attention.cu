@@ -18,8 +18,6 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kWarps = 4;  // of a block; they share nothing
-constexpr int kThreads = 32 * kWarps;
 constexpr float kLog2e = 1.44269504f;
 
 /// Rows of Q of a warp, for d padded to Dh. Its sums for O take kWarpRows·Dh/32 of a lane's 255
@@ -35,8 +33,8 @@ constexpr int warp_elements(int Dh) {
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V. grid: (B·H, blocks of kWarps·kWarpRows rows).
-template <class T, int Dh>
-__global__ void __launch_bounds__(kThreads)
+template <class T, int Dh, int kWarps>
+__global__ void __launch_bounds__(32 * kWarps)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Problem p) {
   constexpr int kWarpRows = rows_of_warp(Dh);
   const int64_t bh = blockIdx.x;
@@ -102,26 +100,35 @@ __global__ void __launch_bounds__(kThreads)
   copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_Q, p.N - row, p.d, lane_id());
 }
 
-Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
+/// A block has four warps, or of wide heads as many as fit: they share nothing.
+Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
+  const auto smem_bytes = [&](int warps) { return shared_bytes<fp16>(warps * warp_elements(Dh)); };
+  int warps = 4;
+  while (Dh >= 128 && warps > 1 && smem_bytes(warps) > device.sram_bytes) warps /= 2;
   return {.block_q = rows_of_warp(Dh),
           .block_kv = kWarpKeys,
           .head_dim = Dh,
-          .warps = kWarps,
+          .warps = warps,
           .stages = 1,
-          .smem_bytes = shared_bytes<fp16>(kWarps * warp_elements(Dh))};
+          .smem_bytes = smem_bytes(warps)};
 }
 
-template <class T, int Dh>
+template <class T, int Dh, int kWarps>
 void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto O = hbm<T>(a["O"]);
-  launch("attention", attention<T, Dh>, dim3(p.B * p.H, grid_blocks(p.N, kWarps * plan.block_q)),
-         dim3(kThreads), plan.smem_bytes, Q, K, V, O, p);
+  launch("attention", attention<T, Dh, kWarps>,
+         dim3(p.B * p.H, grid_blocks(p.N, kWarps * plan.block_q)), dim3(32 * kWarps),
+         plan.smem_bytes, Q, K, V, O, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_type_and_head_dim(p, [&]<class T, int Dh>() { launch_forward<T, Dh>(p, plan, a); });
+  with_type_and_head_dim(p, [&]<class T, int Dh>() {
+    if (plan.warps == 4) return launch_forward<T, Dh, 4>(p, plan, a);
+    if constexpr (Dh >= 128)
+      plan.warps == 2 ? launch_forward<T, Dh, 2>(p, plan, a) : launch_forward<T, Dh, 1>(p, plan, a);
+  });
 }
 
 /// Requested bytes: every warp reads all of K and V.

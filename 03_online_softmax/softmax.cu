@@ -18,7 +18,6 @@ namespace {
 
 constexpr int kBlockRows = 128;  // rows of the product that a block makes
 constexpr int kInner = 64;       // columns of A (and rows of B) in a stage
-constexpr int kStages = 3;       // stages of copies under way
 constexpr int kWarps = 8;        // 4 down × 2 across
 constexpr int kThreads = 32 * kWarps;
 constexpr int kRowWarps = 4;  // softmax: warps, and so rows, of a block
@@ -37,7 +36,7 @@ struct Product {
 /// The product of one head. kScores: C = scale·A·Bᵀ with the causal mask, for S = scale·Q·Kᵀ;
 /// otherwise C = A·B, for O = P·V. A block makes kBlockRows × kBlockColumns of C, a warp 32 ×
 /// kBlockColumns/2. grid: (B·H, row blocks, column blocks).
-template <class T, bool kScores, int kBlockColumns>
+template <class T, bool kScores, int kBlockColumns, int kStages>
 __global__ void __launch_bounds__(kThreads, 2)
     product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Product g, Problem p) {
   const int64_t bh = blockIdx.x;
@@ -142,22 +141,24 @@ constexpr int output_columns(const Problem& p) {
 }
 constexpr int kScoreColumns = 128;
 
-int64_t smem_bytes(int columns) {
-  return shared_bytes<fp16>(kStages * (kBlockRows + columns) * kInner);
+int64_t smem_bytes(int columns, int stages) {
+  return shared_bytes<fp16>(stages * (kBlockRows + columns) * kInner);
 }
 
-Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
+/// Three stages of copies under way, or two where three do not fit.
+Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
+  const int stages = smem_bytes(kScoreColumns, 3) <= device.sram_bytes ? 3 : 2;
   const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
   return {.block_q = kBlockRows,
           .block_kv = kScoreColumns,
           .head_dim = p.d,
           .warps = kWarps,
-          .stages = kStages,
-          .smem_bytes = smem_bytes(kScoreColumns),
+          .stages = stages,
+          .smem_bytes = smem_bytes(kScoreColumns, stages),
           .workspace = {{"S", bytes}, {"P", bytes}}};
 }
 
-template <class T>
+template <class T, int kStages>
 void launch_forward(const Problem& p, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto S = hbm<T>(a["S"]), P = hbm<T>(a["P"]), O = hbm<T>(a["O"]);
@@ -167,18 +168,22 @@ void launch_forward(const Problem& p, const Arrays& a) {
   const Product PV{p.N, p.d, p.N_kv, pitch(p), p.d, p.d};
   const int columns = output_columns(p);
 
-  launch("scores", product<T, true, kScoreColumns>,
+  launch("scores", product<T, true, kScoreColumns, kStages>,
          dim3(heads, rows, grid_blocks(p.N_kv, kScoreColumns)), dim3(kThreads),
-         smem_bytes(kScoreColumns), Q, K, S, QKt, p);
+         smem_bytes(kScoreColumns, kStages), Q, K, S, QKt, p);
   launch("softmax", softmax<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowWarps)),
          dim3(32 * kRowWarps), 0, S, P, p);
-  launch("output", columns == 64 ? product<T, false, 64> : product<T, false, 128>,
-         dim3(heads, rows, grid_blocks(p.d, columns)), dim3(kThreads), smem_bytes(columns), P, V, O,
-         PV, p);
+  launch("output", columns == 64 ? product<T, false, 64, kStages> : product<T, false, 128, kStages>,
+         dim3(heads, rows, grid_blocks(p.d, columns)), dim3(kThreads), smem_bytes(columns, kStages),
+         P, V, O, PV, p);
 }
 
-void forward(const Problem& p, const Plan&, const Arrays& a) {
-  p.dtype == DType::fp16 ? launch_forward<fp16>(p, a) : launch_forward<bf16>(p, a);
+void forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const auto with_type = [&]<class T>() {
+    plan.stages == 3 ? launch_forward<T, 3>(p, a) : launch_forward<T, 2>(p, a);
+  };
+  p.dtype == DType::fp16 ? with_type.template operator()<fp16>()
+                         : with_type.template operator()<bf16>();
 }
 
 /// Requested bytes: an operand is read once for each block of the other operand's rows or columns.

@@ -121,8 +121,10 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
-  choose_tile(plan, kTiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
+  choose_tile(
+      plan, kTiles, request, device.sram_bytes,
+      [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); },
+      2);  // blocks an SM: one of four warps would leave nothing to run while they wait
   return plan;
 }
 

@@ -27,7 +27,7 @@ constexpr int kThreads = 32 * kWarps;
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
-constexpr TileSize kTiles[] = {{128, 64, 128}, {128, 64, 64}, {256, 64, 64}};
+constexpr TileSize kTiles[] = {{128, 64, 128}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   return shared_bytes<fp16>((Br + 2 * Bc) * Dh);

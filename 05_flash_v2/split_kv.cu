@@ -30,9 +30,10 @@ constexpr int kWarpRows = 16;  // rows of Q of a warp
 constexpr int kAtOnce = 8;     // parts that a warp of merge adds up at once
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
-/// Compiled tiles: heads up to …, Br, Bc.
-constexpr TileSize kTiles[] = {{64, 16, 128}, {64, 64, 128}, {128, 16, 64},
-                               {128, 64, 64}, {256, 16, 32}, {256, 64, 16}};
+/// Compiled tiles: heads up to …, Br, Bc; for each head size and Br the fastest first.
+constexpr TileSize kTiles[] = {{64, 16, 128}, {64, 64, 128}, {64, 16, 64},  {64, 64, 64},
+                               {128, 16, 64}, {128, 64, 64}, {128, 16, 32}, {128, 64, 32},
+                               {256, 16, 32}, {256, 64, 16}, {256, 16, 16}};
 /// How many parts the keys of a head are split into; auto: so that the last wave of blocks is full.
 constexpr const char* kSplits = "splits";
 const Setting kSettings[] = {

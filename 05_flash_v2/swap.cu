@@ -24,27 +24,33 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kThreads = 32 * kWarps;
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr int kGroup = 16;         // rows of O that are combined at once
 constexpr int kElementwise = 256;  // threads of a block of the kernels before and after
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
-constexpr TileSize kTiles[] = {{128, 64, 128}, {128, 64, 64}, {256, 64, 64}};
+constexpr TileSize kTiles[] = {
+    {128, 64, 128}, {128, 64, 64}, {128, 64, 32}, {256, 64, 64}, {256, 32, 32}};
+
+/// Warps of a block, of which each has 16 columns of a tile of S at least.
+constexpr int warps_of(int Bc) {
+  return Bc < 64 ? 2 : 4;
+}
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
+  const int warps = warps_of(Bc);
   return shared_bytes<fp16>(Br * Dh) + 2 * shared_bytes<fp16>(Bc * Dh) +
-         shared_bytes<float>(warp_sums_floats(kGroup, Dh, kWarps)) +
-         2 * shared_bytes<float>(kWarps * Br) + 2 * shared_bytes<float>(Br);
+         shared_bytes<float>(warp_sums_floats(kGroup, Dh, warps)) +
+         2 * shared_bytes<float>(warps * Br) + 2 * shared_bytes<float>(Br);
 }
 
 /// O, l and m for one tile of Q. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
 /// grid: (B·H, tiles of Q).
 template <class T, int Dh, int Br, int Bc>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(32 * warps_of(Bc))
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> l_hbm,
               Hbm<float> m_hbm, Problem p) {
+  constexpr int kWarps = warps_of(Bc), kThreads = 32 * kWarps;
   constexpr int kWarpKeys = Bc / kWarps;  // columns of S of a warp
   const int64_t bh = blockIdx.x;
   const int row = blockIdx.y * Br;
@@ -151,11 +157,11 @@ __global__ void finish(Hbm<const float> l, Hbm<const float> m, Hbm<float> LSE, P
 }
 
 /// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
-/// A quarter each for Q, K, V and O. Bc is rounded down to a compiled tile. Br is 64 for every d:
-/// 64 rows are what the registers of four warps hold of S.
+/// A quarter each for Q, K, V and O. Bc is rounded down to a compiled tile. Br is 64, whatever d:
+/// 64 rows are what the registers of four warps hold of S; two warps have as many or fewer.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
-  Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
+  Plan plan{.head_dim = Dh, .stages = 1};
   std::vector<TileSize> tiles(std::begin(kTiles), std::end(kTiles));
   const int64_t rule = ceil_div(device.sram_bytes / kIoBytes, 4 * p.d);
   if (request.any())
@@ -163,6 +169,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
                   [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
   choose_tile(plan, tiles, request, device.sram_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
+  plan.warps = warps_of(plan.block_kv);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
   plan.workspace = {{"l", rows * 4}, {"m", rows * 4}};
   return plan;
@@ -176,7 +183,7 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   const dim3 rows(ceil_div(int64_t{p.B} * p.H * p.N, kElementwise));
 
   launch("attention", attention<T, Dh, Br, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)),
-         dim3(kThreads), plan.smem_bytes, Q, K, V, O, l, m, p);
+         dim3(32 * plan.warps), plan.smem_bytes, Q, K, V, O, l, m, p);
   launch("finish", finish, rows, dim3(kElementwise), 0, l, m, LSE, p);
 }
 

@@ -121,9 +121,9 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
 // ---- the backward pass
 
 /// Compiled tiles of the backward pass, in the same form.
-constexpr TileSize kBackwardTiles[] = {{32, 128, 128}, {32, 32, 64},   {64, 128, 128},
-                                       {64, 64, 128},  {128, 64, 128}, {128, 32, 64},
-                                       {256, 64, 64},  {256, 32, 32}};
+constexpr TileSize kBackwardTiles[] = {
+    {32, 128, 128}, {32, 32, 64},  {64, 128, 128}, {64, 64, 128}, {64, 32, 64},
+    {128, 64, 128}, {128, 32, 64}, {128, 32, 32},  {256, 64, 64}, {256, 32, 32}};
 
 /// Stages of copies of Q and dO; at d = 256 there is room for one.
 constexpr int backward_stages(int Dh) {
@@ -340,8 +340,10 @@ __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, Problem p) {
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
-  choose_tile(plan, kTiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
+  choose_tile(
+      plan, kTiles, request, device.sram_bytes,
+      [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); },
+      2);  // blocks an SM: one of four warps would leave nothing to run while they wait
   return plan;
 }
 

@@ -35,9 +35,9 @@ constexpr int kThreads = 32 * kWarps;
 constexpr float kLog2e = 1.44269504f;
 
 /// Compiled tiles of the backward pass: heads up to …, Br, Bc.
-constexpr TileSize kBackwardTiles[] = {{32, 128, 128}, {32, 32, 64},   {64, 128, 128},
-                                       {64, 64, 128},  {128, 64, 128}, {128, 32, 64},
-                                       {256, 64, 64},  {256, 32, 32}};
+constexpr TileSize kBackwardTiles[] = {
+    {32, 128, 128}, {32, 32, 64},  {64, 128, 128}, {64, 64, 128}, {64, 32, 64},
+    {128, 64, 128}, {128, 32, 64}, {128, 32, 32},  {256, 64, 64}, {256, 32, 32}};
 
 /// Stages of copies of Q and dO; at d = 256 there is room for one.
 constexpr int backward_stages(int Dh) {
@@ -57,11 +57,11 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
 }
 
 /// The tile of query_gradients, and its shared memory.
-constexpr TileSize query_tile(int Dh) {
-  return {Dh, 64, Dh == 256 ? 32 : 64};
+constexpr TileSize query_tile(int Dh, int key_tile) {
+  return {Dh, 64, Dh == 256 || key_tile == 32 ? 32 : 64};
 }
-int64_t query_smem_bytes(int Dh) {
-  const auto [max_d, Br, Bc] = query_tile(Dh);
+int64_t query_smem_bytes(int Dh, int key_tile) {
+  const auto [max_d, Br, Bc] = query_tile(Dh, key_tile);
   return 2 * shared_bytes<fp16>(Br * Dh) + 2 * shared_bytes<fp16>(Bc * Dh) +
          2 * shared_bytes<float>(Br);
 }
@@ -296,7 +296,7 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes, [&](int Br, int Bc) {
-    return std::max(backward_smem_bytes(Dh, Br, Bc), query_smem_bytes(Dh));
+    return std::max(backward_smem_bytes(Dh, Br, Bc), query_smem_bytes(Dh, Bc));
   });
   plan.warps = backward_warps(plan.block_q);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
@@ -317,10 +317,10 @@ void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
          dim3(kElementwise), 0, O, dO, LSE, delta, LSE_log2e, p);
   launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
          dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, delta, LSE_log2e, dK, dV, p);
-  constexpr TileSize tile = query_tile(Dh);
+  constexpr TileSize tile = query_tile(Dh, Bc);
   launch("query_gradients", query_gradients<T, Dh, tile.block_q, tile.block_kv>,
-         dim3(ceil_div(p.N, tile.block_q) * p.B * p.H), dim3(kThreads), query_smem_bytes(Dh), Q, K,
-         V, dO, delta, LSE_log2e, dQ, p);
+         dim3(ceil_div(p.N, tile.block_q) * p.B * p.H), dim3(kThreads), query_smem_bytes(Dh, Bc), Q,
+         K, V, dO, delta, LSE_log2e, dQ, p);
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
@@ -343,7 +343,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
   }
   queries *= heads;
   const int64_t tiles = queries * p.d * kIoBytes;  // bytes of Q, and of dO, that they read
-  const int block_q = query_tile(plan.head_dim).block_q;
+  const int block_q = query_tile(plan.head_dim, plan.block_kv).block_q;
   int64_t keys = 0;  // rows that the tiles of queries of a head read
   for (int64_t row = 0; row < p.N; row += block_q)
     keys += p.keys(static_cast<int>(std::min<int64_t>(row + block_q, p.N) - 1));

@@ -20,7 +20,6 @@ namespace {
 
 constexpr int kBlockRows = 128;  // rows of the product that a block makes
 constexpr int kInner = 64;       // columns of A (and rows of B) in a stage
-constexpr int kStages = 3;       // stages of copies under way
 constexpr int kWarps = 8;        // 4 down × 2 across
 constexpr int kThreads = 32 * kWarps;
 constexpr int kRowWarps = 4;  // of dS: warps, and so rows, of a block
@@ -43,7 +42,7 @@ struct Product {
 
 /// The product of one head, times the factor. A block makes kBlockRows × kBlockColumns of C, a warp
 /// 32 × kBlockColumns/2. grid: (heads of C, row blocks, column blocks).
-template <class T, Form kForm, int kBlockColumns>
+template <class T, Form kForm, int kBlockColumns, int kStages>
 __global__ void __launch_bounds__(kThreads, 2)
     product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Product g, Problem p) {
   constexpr bool kAtB = kForm == Form::AtB;
@@ -148,21 +147,23 @@ constexpr int output_columns(const Problem& p) {
 }
 constexpr int kScoreColumns = 128;
 
-int64_t smem_bytes(int columns) {
-  return shared_bytes<fp16>(kStages * (kBlockRows + columns) * kInner);
+int64_t smem_bytes(int columns, int stages) {
+  return shared_bytes<fp16>(stages * (kBlockRows + columns) * kInner);
 }
 
-Plan backward_plan(const Problem& p, const DeviceInfo&) {
+/// Three stages of copies under way, or two where three do not fit.
+Plan backward_plan(const Problem& p, const DeviceInfo& device) {
+  const int stages = smem_bytes(kScoreColumns, 3) <= device.sram_bytes ? 3 : 2;
   return {.block_q = kBlockRows,
           .block_kv = kScoreColumns,
           .head_dim = p.d,
           .warps = kWarps,
-          .stages = kStages,
-          .smem_bytes = smem_bytes(kScoreColumns),
+          .stages = stages,
+          .smem_bytes = smem_bytes(kScoreColumns, stages),
           .workspace = {{"dP", int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes}}};
 }
 
-template <class T>
+template <class T, int kStages>
 void launch_backward(const Problem& p, const Arrays& a) {
   const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
   const auto P = hbm<T>(a["P"]), dP = hbm<T>(a["dP"]);
@@ -178,21 +179,27 @@ void launch_backward(const Problem& p, const Arrays& a) {
   const unsigned rows = grid_blocks(p.N, kBlockRows), key_rows = grid_blocks(p.N_kv, kBlockRows);
   const dim3 of_dQ(heads, rows, grid_blocks(p.d, columns));
   const dim3 of_dK(p.B * p.Hk, key_rows, grid_blocks(p.d, columns));
-  const auto AB = columns == 64 ? product<T, Form::AB, 64> : product<T, Form::AB, 128>;
-  const auto AtB = columns == 64 ? product<T, Form::AtB, 64> : product<T, Form::AtB, 128>;
+  const auto AB =
+      columns == 64 ? product<T, Form::AB, 64, kStages> : product<T, Form::AB, 128, kStages>;
+  const auto AtB =
+      columns == 64 ? product<T, Form::AtB, 64, kStages> : product<T, Form::AtB, 128, kStages>;
 
-  launch("dV", AtB, of_dK, dim3(kThreads), smem_bytes(columns), P, dO, dV, PtdO, p);
-  launch("dP", product<T, Form::ABt, kScoreColumns>,
+  launch("dV", AtB, of_dK, dim3(kThreads), smem_bytes(columns, kStages), P, dO, dV, PtdO, p);
+  launch("dP", product<T, Form::ABt, kScoreColumns, kStages>,
          dim3(heads, rows, grid_blocks(p.N_kv, kScoreColumns)), dim3(kThreads),
-         smem_bytes(kScoreColumns), dO, V, dP, dOVt, p);
+         smem_bytes(kScoreColumns, kStages), dO, V, dP, dOVt, p);
   launch("dS", softmax_gradient<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowWarps)),
          dim3(32 * kRowWarps), 0, P, dP, p);  // dP holds dS from here on
-  launch("dQ", AB, of_dQ, dim3(kThreads), smem_bytes(columns), dP, K, dQ, dSK, p);
-  launch("dK", AtB, of_dK, dim3(kThreads), smem_bytes(columns), dP, Q, dK, dStQ, p);
+  launch("dQ", AB, of_dQ, dim3(kThreads), smem_bytes(columns, kStages), dP, K, dQ, dSK, p);
+  launch("dK", AtB, of_dK, dim3(kThreads), smem_bytes(columns, kStages), dP, Q, dK, dStQ, p);
 }
 
-void backward(const Problem& p, const Plan&, const Arrays& a) {
-  p.dtype == DType::fp16 ? launch_backward<fp16>(p, a) : launch_backward<bf16>(p, a);
+void backward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const auto with_type = [&]<class T>() {
+    plan.stages == 3 ? launch_backward<T, 3>(p, a) : launch_backward<T, 2>(p, a);
+  };
+  p.dtype == DType::fp16 ? with_type.template operator()<fp16>()
+                         : with_type.template operator()<bf16>();
 }
 
 Traffic backward_traffic(const Problem& p, const Plan&) {

@@ -1,6 +1,6 @@
 # How the ladder is built: one library for the harness, one for each machine, one program a rung.
 
-if(NOT DEFINED ENV{LADDER_CUDA})
+if("$ENV{LADDER_CUDA}" STREQUAL "")
   set(ENV{LADDER_CUDA} AUTO)
 endif()
 set(LADDER_CUDA $ENV{LADDER_CUDA} CACHE STRING
@@ -21,18 +21,22 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O1 -gdwarf-4 -g1 -DNDEBUG")
 set(hot $<$<CONFIG:Release>:-O3>)  # for what most of a run's time goes to
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
-include(CheckIncludeFileCXX)
-check_include_file_cxx(source_location LADDER_CXX20)
+# The least versions: BUILDING.md has the table.
+include(CheckCXXSourceCompiles)
+check_cxx_source_compiles("#include <source_location>
+  int main() { return std::source_location::current().line() != 2; }" LADDER_CXX20)
 if(NOT LADDER_CXX20)
-  message(FATAL_ERROR "${CMAKE_CXX_COMPILER} is too old: it must be g++ 11, clang 16 or newer")
+  message(FATAL_ERROR "${CMAKE_CXX_COMPILER} is too old: it must be g++ 11, clang 16 or newer; "
+    "CXX=clang++-16 scripts/run takes another")
 endif()
-find_package(fmt QUIET)
+find_package(fmt 8.1 QUIET)
 if(NOT fmt_FOUND)
-  message(FATAL_ERROR "fmt is missing: install it (Debian, Ubuntu: apt-get install libfmt-dev)")
+  message(FATAL_ERROR
+    "fmt 8.1 or newer is missing: install it (Debian, Ubuntu: apt-get install libfmt-dev; without "
+    "root: common/BUILDING.md)")
 endif()
 # The system's libraries do not link with another C++ library, or for another processor. Then fmt's
 # headers and GoogleTest's sources are used.
-include(CheckCXXSourceCompiles)
 set(CMAKE_REQUIRED_LIBRARIES fmt::fmt)
 check_cxx_source_compiles("#include <fmt/format.h>
   int main() { return fmt::format(\"{}\", 1) != \"1\"; }" LADDER_FMT_LINKS)
@@ -59,8 +63,13 @@ find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 
 # CUDA. That a GPU answered is kept: where a build folder is shared, it may not answer on every
 # machine. The architecture must be known before the language is enabled: the GPU's,
-# else 8.0 (with PTX) and 9.0a, in CI without a GPU just one of them.
-if(LADDER_CUDA)
+# else 8.0 (with PTX) and 9.0a, in CI without a GPU just one of them. `no_gpu`: what keeps the GPU
+# half out, and the way on; the programs say it, and are built all the same.
+string(TOUPPER "${LADDER_CUDA}" LADDER_CUDA)
+if(NOT LADDER_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "LADDER_CUDA is ${LADDER_CUDA}: it must be AUTO, ON or OFF")
+endif()
+if(NOT LADDER_CUDA STREQUAL OFF)
   execute_process(
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/common/machine/gpu/answers.py
     OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE)
@@ -68,54 +77,86 @@ if(LADDER_CUDA)
     set(LADDER_GPU_FOUND "${found}" CACHE INTERNAL "Compute capability of the GPU, 90; empty: none")
   endif()
 endif()
+string(REGEX REPLACE "^([0-6].|7[0-4])$" "" gpu "${LADDER_GPU_FOUND}")  # empty: none that will do
 set(LADDER_GPU OFF)
-set(no_gpu "LADDER_CUDA is OFF")
-if(LADDER_CUDA STREQUAL AUTO AND NOT LADDER_GPU_FOUND GREATER_EQUAL 80 AND NOT DEFINED ENV{CI})
-  string(CONCAT no_gpu "none of compute capability 8.0 or newer answered when it was built "
+if(LADDER_CUDA STREQUAL OFF)
+  set(no_gpu "LADDER_CUDA is OFF")
+elseif(LADDER_CUDA STREQUAL AUTO AND LADDER_GPU_FOUND AND NOT gpu)
+  set(no_gpu "the GPU that answered is of a compute capability below 7.5")
+elseif(LADDER_CUDA STREQUAL AUTO AND NOT gpu AND NOT DEFINED ENV{CI})
+  string(CONCAT no_gpu "none of compute capability 7.5 or newer answered when it was built "
     "(LADDER_CUDA=ON scripts/run adds it all the same)")
-elseif(LADDER_CUDA)
-  include(CheckLanguage)
-  check_language(CUDA)
-  if(CMAKE_CUDA_COMPILER)
-    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      if(LADDER_GPU_FOUND)
-        string(REPLACE "90" "90a" capability ${LADDER_GPU_FOUND})
-        set(CMAKE_CUDA_ARCHITECTURES ${capability}-real)
-      elseif(DEFINED ENV{CI})
-        set(CMAKE_CUDA_ARCHITECTURES 90a-real)
-      else()
-        set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)
-      endif()
+elseif(CMAKE_VERSION VERSION_LESS 3.25.1)
+  string(CONCAT no_gpu "it takes CMake 3.25.1 or newer, and this was ${CMAKE_VERSION} "
+    "(python3 -m pip install cmake, then scripts/run)")
+else()
+  set(nvcc $ENV{CUDACXX} nvcc)
+  list(GET nvcc 0 nvcc)
+  find_program(CMAKE_CUDA_COMPILER NAMES ${nvcc})
+  execute_process(COMMAND "${CMAKE_CUDA_COMPILER}" --version OUTPUT_VARIABLE said ERROR_QUIET)
+  if(NOT CMAKE_CUDA_COMPILER)
+    string(CONCAT no_gpu "there was no ${nvcc} when it was built (install the CUDA Toolkit, or "
+      "export CUDACXX=/path/of/nvcc, then scripts/run)")
+  elseif(said MATCHES "release ([0-9.]+)" AND CMAKE_MATCH_1 VERSION_LESS 12.1)
+    string(CONCAT no_gpu "it takes CUDA 12.1 or newer, and ${CMAKE_CUDA_COMPILER} is of "
+      "${CMAKE_MATCH_1} (export CUDACXX=/path/of/another/nvcc, then scripts/run)")
+  elseif(NOT LADDER_NVCC_WORKS)
+    # Where it does not, enable_language would end it all, and not say why.
+    set(probe ${CMAKE_BINARY_DIR}/stubs/probe)
+    file(WRITE ${probe}.cu "#include <cuda_bf16.h>\n#include <string>\nint main() {}\n")
+    set(host $ENV{CUDAHOSTCXX})
+    list(TRANSFORM host PREPEND -ccbin=)
+    execute_process(COMMAND ${CMAKE_CUDA_COMPILER} ${host} -std=c++20 -o ${probe} ${probe}.cu
+      RESULT_VARIABLE status OUTPUT_VARIABLE said ERROR_VARIABLE said)
+    if(status)
+      string(REGEX MATCH "(error|fatal|cannot)[^\n]*" why "${said}${status}")
+      string(REGEX REPLACE "The nvcc flag.*|[^A-Za-z0-9.,:()!'/_+-]+" " " why "${why}")
+      string(STRIP "${why}" why)
+      string(CONCAT no_gpu "nvcc could not compile: ${why} (export CUDAHOSTCXX=g++-12, or another "
+        "host compiler that it takes, then scripts/run)")
+    else()
+      set(LADDER_NVCC_WORKS ON CACHE INTERNAL "nvcc compiles and links")
     endif()
-    enable_language(CUDA)
-    find_package(CUDAToolkit REQUIRED)
-    if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
-      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
-      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
-    endif()
-    # nvcc hands its -O to the host's compiler alone; the GPU's code is always -O3. In CI without a
-    # GPU none of it runs: it is compiled for what the compilers say of it, as fast as they can. Only
-    # the Hopper steps are optimised there, because machine_code_test reads their machine code.
-    set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG -Xcompiler=-O1")
-    if(DEFINED ENV{CI} AND NOT LADDER_GPU_FOUND)
-      set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG -Xcompiler=-O0")
-      if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.9)
-        set(compiles_only -Ofc=max)
-      endif()
-    endif()
-    set(CMAKE_CUDA_STANDARD 20)
-    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
-    set(LADDER_GPU ON)
-    message(STATUS "gpu: CUDA ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")
-  elseif(LADDER_CUDA STREQUAL AUTO)
-    set(no_gpu "there was no CUDA Toolkit when it was built (install it, then scripts/run)")
-  else()
-    message(FATAL_ERROR "LADDER_CUDA is ${LADDER_CUDA}, but no CUDA Toolkit is found: put nvcc on "
-      "PATH, or name it by CUDACXX")
   endif()
 endif()
-if(NOT LADDER_GPU)
+if(no_gpu)
   message(STATUS "gpu: left out, because ${no_gpu}")
+else()
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    if(gpu)
+      execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-code OUTPUT_VARIABLE codes)
+      string(REPLACE "90" "90a" CMAKE_CUDA_ARCHITECTURES ${gpu}-real)
+      if(NOT codes MATCHES "sm_${gpu}\n")  # newer than the Toolkit: the driver compiles the PTX
+        set(CMAKE_CUDA_ARCHITECTURES 80)
+      endif()
+    elseif(DEFINED ENV{CI})
+      set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+    else()
+      set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)
+    endif()
+  endif()
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  # Those of nvcc's host compiler may hold an older C++ library than the C++ sources are made for.
+  list(FILTER CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES EXCLUDE REGEX "/gcc/")
+  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
+  # nvcc hands its -O to the host's compiler alone; the GPU's code is always -O3. In CI without a
+  # GPU none of it runs: it is compiled for what the compilers say of it, as fast as they can. Only
+  # the Hopper steps are optimised there, because machine_code_test reads their machine code.
+  set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG -Xcompiler=-O1")
+  if(DEFINED ENV{CI} AND NOT gpu)
+    set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG -Xcompiler=-O0")
+    if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.9)
+      set(compiles_only -Ofc=max)
+    endif()
+  endif()
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  set(LADDER_GPU ON)
+  message(STATUS "gpu: CUDA ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")
 endif()
 
 # A reader whose edit leaves a variable unused is told; CI stops.
@@ -186,11 +227,11 @@ if(LADDER_GPU)
   file(GLOB gpu_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/common/machine/gpu/*.cpp
     ${CMAKE_SOURCE_DIR}/common/machine/gpu/*.cu)
   add_library(ladder_gpu STATIC ${gpu_sources})
-  target_link_libraries(ladder_gpu PUBLIC ladder_flags CUDA::cudart_static CUDA::nvtx3
-    ${CMAKE_DL_LIBS})
+  target_link_libraries(ladder_gpu PUBLIC ladder_flags CUDA::cudart_static
+    $<TARGET_NAME_IF_EXISTS:CUDA::nvtx3> ${CMAKE_DL_LIBS})
   list(JOIN CMAKE_CUDA_ARCHITECTURES " " architectures)
   target_compile_definitions(ladder_gpu PRIVATE LADDER_ARCHITECTURES="${architectures}"
-    LADDER_CUBLAS_FOLDER="$<TARGET_FILE_DIR:CUDA::cublas>")
+    LADDER_CUBLAS_FOLDER="${CUDAToolkit_LIBRARY_DIR}")
   # For --dram. Only the headers are needed here: the library is opened at run time.
   find_path(LADDER_CUPTI_INCLUDE cupti_range_profiler.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
     ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include)
@@ -281,7 +322,7 @@ function(ladder_kernels name)
     set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "${compiles_only}")
     target_link_libraries(${name}_gpu PUBLIC ladder_flags)
     set_target_properties(${name}_gpu PROPERTIES
-      RULE_LAUNCH_COMPILE "sh ${CMAKE_SOURCE_DIR}/common/ptxas.sh <OBJECT>")
+      RULE_LAUNCH_COMPILE "sh \"${CMAKE_SOURCE_DIR}/common/ptxas.sh\" <OBJECT>")
     list(APPEND objects $<TARGET_OBJECTS:${name}_gpu>)
   endif()
   set(${name}_objects ${objects} PARENT_SCOPE)

@@ -77,6 +77,7 @@ struct DeviceInfo {
   int64_t l2_bytes = 0;        // 0 on the sim
   int multiprocessors = 0;     // SMs; 0 on the sim
   int compute_capability = 0;  // 90 for 9.0; on the sim 90: it runs every construct that rungs use
+  bool has_bf16() const { return compute_capability >= 80; }
 };
 
 /// A named array in a device's HBM.
@@ -209,7 +210,7 @@ struct Variant {
   bool decoding = false;  // for few queries: no part of the grids that are measured
   /// Whether its gradients have the same bits on every run: what --deterministic asks for.
   bool deterministic = false;
-  int min_compute_capability = 80;
+  int min_compute_capability = 75;
   bool exact_architecture = false;  // on GPUs of that major number only (code for sm_90a)
   /// Not a step: something to compare the rung with, run after one of its steps by --baseline, on
   /// the same arrays.
@@ -241,7 +242,7 @@ struct Variant {
   DeviceKind device = DeviceKind::sim;  // set by Register
   std::string source = {};              // its file, "05_flash_v2/rows.cu": set by Register
 
-  /// "8.0" and up, or "9.x" and no other.
+  /// "7.5" and up, or "9.x" and no other.
   std::string needed_capability() const {
     return std::to_string(min_compute_capability / 10) + "." +
            (exact_architecture ? "x" : std::to_string(min_compute_capability % 10));

@@ -3,6 +3,7 @@
 // follow from that list.
 #pragma once
 
+#include <algorithm>
 #include <string>
 
 #include "rung.h"
@@ -21,20 +22,28 @@ constexpr int tiles_for(const Tiles& tiles, int Dh) {
 /// Sets block_q, block_kv and smem_bytes of a plan: of the compiled tiles for its head_dim, best
 /// first, the first whose shared memory fits, or exactly what --block-q and --block-kv ask for.
 /// smem_bytes(Br, Bc): bytes of shared memory of a block. The plan's note receives a line where a
-/// better one did not fit. Throws Error(bad_usage), naming the sizes that do, where the size asked
-/// for is not compiled for this head size or does not fit, or where none fits.
+/// better one did not fit. Where nothing is asked for and `blocks` is 2, the first of which two fit
+/// an SM, which has about as much as one of its blocks may have; the first that fits where of none
+/// two do. Throws Error(bad_usage), naming the sizes that do, where the size asked for is not
+/// compiled for this head size or does not fit, or where none fits.
 template <class Tiles, class SmemBytes>
 void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int64_t sram_bytes,
-                 SmemBytes smem_bytes) {
+                 SmemBytes smem_bytes, int blocks = 1) {
   const auto name = [](const TileSize& t) {
     return std::to_string(t.block_q) + "×" + std::to_string(t.block_kv);
   };
   const int max_d = tiles_for(tiles, plan.head_dim);
+  const bool several =
+      blocks > 1 && request.any() && std::ranges::any_of(tiles, [&](const TileSize& tile) {
+        return tile.max_d == max_d &&
+               blocks * smem_bytes(tile.block_q, tile.block_kv) <= sram_bytes;
+      });
+  const int64_t most = sram_bytes / (several ? blocks : 1);
   std::string fitting, too_large;
   for (const TileSize& tile : tiles) {
     if (tile.max_d != max_d) continue;
     const int64_t bytes = smem_bytes(tile.block_q, tile.block_kv);
-    if (bytes > sram_bytes) {
+    if (bytes > most) {
       if (request.matches(tile))
         too_large += name(tile) + " needs " + std::to_string(bytes) + " bytes; ";
       continue;
@@ -42,8 +51,9 @@ void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int
     fitting += (fitting.empty() ? "" : ", ") + name(tile);
     if (!request.matches(tile)) continue;
     if (!too_large.empty())
-      plan.note =
-          "tile " + name(tile) + ": " + too_large + "there are " + std::to_string(sram_bytes);
+      plan.note = "tile " + name(tile) + ": " + too_large + "there are " +
+                  std::to_string(sram_bytes) +
+                  (several ? " for " + std::to_string(blocks) + " blocks" : "");
     plan.block_q = tile.block_q;
     plan.block_kv = tile.block_kv;
     plan.smem_bytes = bytes;

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <new>
 
 #include "harness/atomic_file.h"
@@ -23,6 +24,21 @@ namespace {
 
 const char* rung_name() {
   return variants().front().rung.c_str();
+}
+
+/// Of each size of shared memory that GPUs give a block, in KiB, and each head size the plan of the
+/// step's last pass, where it has one: [KiB, d, Br, Bc, warps, stages].
+std::string plans_of(const Variant& v) {
+  std::vector<std::string> all;
+  for (const int kib : {64, 99, 163, 227})
+    for (const int d : {32, 64, 128, 256}) try {
+        const DeviceInfo info{.kind = v.device, .sram_bytes = kib * 1024, .compute_capability = 90};
+        const Plans plans = plan_run(v, {.problem = {.d = d}}, info);
+        const Plan& plan = v.backward ? plans.backward : plans.forward;
+        all.push_back(json::list(kib, d, plan.block_q, plan.block_kv, plan.warps, plan.stages));
+      } catch (const Error&) {
+      }
+  return json::array(all, std::identity{});
 }
 
 /// `--list`: one JSON line for each variant and device, with what a step says of itself, for
@@ -45,6 +61,7 @@ void list_variants() {
       m.raw("tiles", json::array(v.tiles, [](const TileSize& t) {
               return json::list(t.max_d, t.block_q, t.block_kv);
             }));
+      if (kind == DeviceKind::sim) m.raw("plans", plans_of(v));
       m.raw("grid_limit", json::list(v.grid_limit.full, v.grid_limit.causal));
       m.raw("settings", json::array(v.settings, [](const Setting& s) {
               const auto values = json::array(s.values, [](auto x) { return json::value(x); });

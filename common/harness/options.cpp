@@ -249,7 +249,7 @@ std::string variants_text(const std::string& rung) {
     std::vector<std::string> notes = {
         where("default", [](const Variant& one) { return one.is_default; }),
         where("only by name", by_name_only)};
-    if (v.min_compute_capability > 80)
+    if (v.min_compute_capability > Variant{}.min_compute_capability)
       notes.push_back("needs compute capability " + v.needed_capability());
     if (v.deterministic) notes.push_back("gradients with the same bits on every run");
     std::erase(notes, "");

@@ -147,6 +147,11 @@ std::vector<Variant> variants_for(DeviceKind device) {
 }
 
 Variant choose_variant(const Options& options, const DeviceInfo& device) {
+  if (options.problem.dtype == DType::bf16 && !device.has_bf16())
+    bad_usage(
+        "--dtype bf16: the tensor cores of {} have fp16 alone (bf16 comes with compute "
+        "capability 8.0); --dtype fp16 runs on it",
+        device.name);
   const TileRequest& asked = options.tile;
   const auto all = variants_for(device.kind);
   std::vector<const Variant*> candidates;  // the best first
@@ -162,8 +167,8 @@ Variant choose_variant(const Options& options, const DeviceInfo& device) {
     const Variant& v = *candidates.front();
     if (!v.runs_on(device))
       throw Error(Exit::no_device,
-                  fmt::format("variant {} needs compute capability {}, and {} has {}.{}; "
-                              "--device sim runs it on the CPU",
+                  fmt::format("variant {} needs compute capability {}, and {} runs code for "
+                              "{}.{}; --device sim runs it on the CPU",
                               v.name, v.needed_capability(), device.name,
                               device.compute_capability / 10, device.compute_capability % 10));
     if (options.deterministic && !v.deterministic) no_such_gradients(v.name);
@@ -208,7 +213,12 @@ Variant choose_variant(const Options& options, const DeviceInfo& device) {
 Plans plan_run(const Variant& variant, const Options& options, const DeviceInfo& device) {
   const Problem& p = options.problem;
   const auto plans = [&](const Variant& v) -> Plans {
-    return {v.plan(p, device, options.tile), v.backward ? v.backward_plan(p, device) : Plan{}};
+    Plans made{v.plan(p, device, options.tile), v.backward ? v.backward_plan(p, device) : Plan{}};
+    const int64_t most = std::max(made.forward.smem_bytes, made.backward.smem_bytes);
+    if (most > device.sram_bytes)
+      bad_usage("shared memory: {} needs {} bytes at head-dim {}; there are {}", v.name, most, p.d,
+                device.sram_bytes);
+    return made;
   };
   try {
     return plans(variant);

@@ -34,7 +34,8 @@ Variant choose_variant(const Options& options, const DeviceInfo& device);
 struct Plans {
   Plan forward, backward;
 };
-/// Throws Error(bad_usage) for tile sizes that the variant does not have.
+/// Throws Error(bad_usage) for tile sizes that the variant does not have, and where it needs more
+/// shared memory than there is.
 Plans plan_run(const Variant& variant, const Options& options, const DeviceInfo& device);
 
 /// Outputs of a run on the host, and what was run, which is known also where the run fails.

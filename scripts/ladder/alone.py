@@ -55,6 +55,10 @@ def body(text):
     return re.sub(r"const Register step\{.*?\}\};\n\n", "", text, flags=re.DOTALL)
 
 
+def file_of(source):
+    return f"{source.rung[:2]}_{source.variant}"
+
+
 def alone(sources, source):
     """The text of the file."""
     headers, step = source.text, body(source.text)
@@ -78,7 +82,7 @@ def alone(sources, source):
         kept |= more
         used |= words("".join(more))
 
-    head = re.sub("//   build/bin/.*", f"//   {NVCC} {source.alone} {source.alone}.cu",
+    head = re.sub("//   build/bin/.*", f"//   {NVCC} {file_of(source)} {file_of(source)}.cu",
                   source.text.partition("\n\n#include")[0])
     theirs = "".join(dict.fromkeys(re.findall("#include <.*>\n", headers)))
     inlined = "".join("\n" + definition for definition in common if definition in kept)
@@ -87,27 +91,21 @@ def alone(sources, source):
                                                                          "ladder::gpu")
 
 
-def steps():
-    """All steps' files, with their names: no program is needed for them."""
-    sources = read_sources(os.path.join(ROOT, "build/bin"))
-    for source in sources:
-        source.text = "\n".join([*source.lines, ""])
-        source.variant = re.search(r'\.name = "(\w+)"', source.text)[1]
-        source.alone = f"{source.rung[:2]}_{source.variant}"
-        source.portable = not re.search(r"\.exact_architecture|\.baseline", source.text)
-    return sources
+def portable(source):
+    """Whether every GPU runs it."""
+    return source.variant and ".exact_architecture = true" not in source.text
 
 
 def main():
     if len(sys.argv) != 2:
         raise Stop("--alone takes a step and nothing else, such as 00 or 05/rows", BAD_USAGE)
-    sources = steps()
+    sources = read_sources()
     source = find(sources, sys.argv[1])
-    if not source.portable:
+    if not portable(source):
         command = re.search("//   (build/bin/.*)", source.text)[1]
         raise Stop(f"--alone {sys.argv[1]}: only steps that every GPU runs can stand alone; after "
                    f"scripts/run, {command} runs this one", BAD_USAGE)
-    path = os.path.join(ROOT, "build/alone", source.alone)
+    path = os.path.join(ROOT, "build/alone", file_of(source))
     os.makedirs(os.path.dirname(path), exist_ok=True)
     text = alone(sources, source)
     write_whole(f"{path}.cu", text)

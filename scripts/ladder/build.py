@@ -4,7 +4,9 @@ python3 scripts/ladder build COMMAND PRESET [TARGET...]: builds all if no target
 is the script that asks, which messages name.
 """
 
+import contextlib
 import fcntl
+import glob
 import json
 import os
 import re
@@ -15,7 +17,7 @@ import time
 
 from ladder.console import GOOD, WRONG_RESULT, Progress, Stop, run_command
 from ladder.files import ROOT, read, write_whole
-from ladder.programs import wait_for
+from ladder.programs import cores, wait_for
 
 
 def ready(command, *words):
@@ -27,6 +29,15 @@ def ready(command, *words):
 
 def folder_of(preset):
     return os.path.join(ROOT, "build", *([preset] if preset != "default" else []))
+
+
+def jobs(meminfo="/proc/meminfo"):
+    """Ninja's -j, where it would start more compilers than memory holds at 500 MB each."""
+    with contextlib.suppress(FileNotFoundError):  # Linux alone has it
+        fit = int(re.search(r"MemAvailable: +(\d+)", read(meminfo))[1]) // 500_000
+        if fit < len(cores()) + 2:
+            return [f"-j{max(fit, 1)}"]
+    return []
 
 
 def build(command, preset, *targets):
@@ -41,30 +52,40 @@ def build(command, preset, *targets):
             print(f"{command}: another build in this clone is under way; waiting for its end.",
                   file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        configure(command, preset, targets, folder, log)
-        status, said = quietly(["ninja", "-C", folder, *targets], "building", log)
+        except OSError:
+            pass  # some network file systems have no locks
+        before, cuda = configure(command, preset, targets, folder, log)
+        status, said = quietly(["ninja", "-C", folder, *jobs(), *targets], "building", log)
+        if status and cuda != before:
+            remember(folder, None, before)
     # Ninja prints a line for each step, and what a step printed only if it said something.
     for line in said.splitlines():
         if not re.match(r"\[\d+/\d+\]|ninja: |-- ", line):
             print(line, file=sys.stderr)
-    need(not status, "the build failed", log)
+    need(not status, "the build failed", log, said)
 
 
 def configure(command, preset, targets, folder, log):
     """What CMake decides once and keeps: with another compiler, or in a folder that has moved, it
-    has to decide again. What was asked for by LADDER_CUDA holds, and so do the tests where programs
-    alone are asked for."""
-    stamp = os.path.join(folder, ".configured")
-    choice = [ROOT, os.environ.get("CXX"), os.environ.get("CUDACXX"), shutil.which("nvcc")]
+    has to decide again. What was asked for by LADDER_CUDA holds where it went well, and so do the
+    tests where programs alone are asked for. Returns LADDER_CUDA as it was held, and as it is."""
+    choice = [ROOT, *map(os.environ.get, ("CXX", "CUDACXX", "CUDAHOSTCXX", "NVCC_CCBIN")),
+              shutil.which("nvcc")]
     try:
-        *before, cuda = json.loads(read(stamp))
+        *before, held = json.loads(read(os.path.join(folder, ".configured")))
     except (FileNotFoundError, ValueError, TypeError):  # not there, or damaged
-        before, cuda = None, None
-    cuda = os.environ.get("LADDER_CUDA") or cuda
-    options = [] if before == choice else ["--fresh"]
+        before, held = None, None
+    remember(folder, None, held)
+    cuda = os.environ.get("LADDER_CUDA") or held
+    options = []
+    if before != choice:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(folder, "CMakeCache.txt"))
+        for compilers in glob.glob(os.path.join(glob.escape(folder), "CMakeFiles/[0-9]*")):
+            shutil.rmtree(compilers)
     if list(targets) != ["programs"]:
         options.append("-DLADDER_TESTS=ON")
-    elif options:
+    elif before != choice:
         options.append("-DLADDER_TESTS=OFF")
     if cuda and preset == "default":
         options.append(f"-DLADDER_CUDA={cuda}")
@@ -74,12 +95,19 @@ def configure(command, preset, targets, folder, log):
         status, said = quietly(words, "configuring", log)
     if status:
         sys.stderr.write(said[said.find("CMake Error"):])
-    need(not status, "CMake failed", log)
-    write_whole(stamp, json.dumps([*choice, cuda]))
+    need(not status, "CMake failed", log, said)
+    remember(folder, *choice, cuda)
+    return held, cuda
 
 
-def need(good, what, log):
+def remember(folder, *choice):
+    write_whole(os.path.join(folder, ".configured"), json.dumps(choice))
+
+
+def need(good, what, log, said):
     if not good:
+        if re.search(r"(?s)FAILED: \S*_gpu\.dir/|CMake Error.*CUDA", said):
+            what += "; LADDER_CUDA=OFF scripts/run leaves the GPU half out"
         raise Stop(f"{what} (all of its output: {os.path.relpath(log, ROOT)}).", WRONG_RESULT)
 
 

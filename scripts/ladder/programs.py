@@ -14,8 +14,9 @@ from ladder.files import ROOT
 
 class Step(collections.namedtuple(
         "Step", "rung variant device default by_name_only summary colour backward deterministic "
-                "needs exact_architecture tiles grid_limit settings idea after decoding source",
-        defaults=[(), "", "", False, ""])):
+                "needs exact_architecture tiles grid_limit settings idea after decoding source "
+                "plans",
+        defaults=[(), "", "", False, "", ()])):
     """A line of --list: a step for a device. common/rung.h says what each field means."""
 
     def tiles_for(self, head_dim):

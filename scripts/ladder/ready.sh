@@ -28,7 +28,7 @@ ready() {
   missing=$(lacking)
   if [[ $missing ]]; then
     die "this machine lacks$missing. Debian and Ubuntu: sudo apt-get install ${packages[*]}." \
-      "Other systems: common/BUILDING.md."
+      "Without root, and other systems: common/BUILDING.md."
   fi
 }
 
@@ -37,6 +37,10 @@ lacking() {
   for tool in "${CXX:-c++}" cmake ctest ninja; do
     command -v "${tool%% *}" >/dev/null || printf ' %s' "${tool%% *}"
   done
+  if [[ $(cmake --version 2>/dev/null) =~ ([0-9]+)\.([0-9]+) ]] &&
+    ((BASH_REMATCH[1] * 100 + BASH_REMATCH[2] < 322)); then
+    printf ' cmake 3.22 or newer (this is %s: python3 -m pip install cmake)' "${BASH_REMATCH[0]}"
+  fi
   cd "$root/scripts" # files of the reader's folder would stand before Python's modules
   python3 -c 'import sys, unittest; sys.exit(sys.version_info < (3, 9))' 2>/dev/null ||
     printf ' python3 (3.9 or newer)'

@@ -18,9 +18,9 @@ from ladder.programs import json_lines, programs_in, run_quietly, rungs
 from ladder.records import total, uneven_counts
 from ladder.table import TIME, TRAFFIC, print_tables
 
-# The FlashAttention-2 paper's workload: 16k tokens in all, hidden size 2048.
+# The FlashAttention-2 paper's workload: 16k tokens in all, hidden size 2048, bf16.
 PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
-            "--dtype", "bf16", "--time", "50"]
+            "--time", "50", "--dtype"]
 
 # These would make all programs write or print to one place.
 FOR_ONE_PROGRAM = ["--save", "--trace", "--json", "--list", "--version"]
@@ -80,18 +80,22 @@ def parse(words):
 
 
 def gpu_answers(program, progress):
-    """Whether there is a GPU to run on, whether its DRAM counters may be read, and if not, why."""
-    status, out, message = run_quietly(
-        [program.path, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--dram", "--check",
-         "off", "--json"], "looking for a GPU", progress)
+    """The I/O type to measure the GPU in, empty if there is none to run on; whether its DRAM
+    counters may be read; and if not, why."""
+    for dtype in ("bf16", "fp16"):  # GPUs before 8.0 refuse the first
+        status, out, message = run_quietly(
+            [program.path, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--dtype", dtype,
+             "--dram", "--check", "off", "--json"], "looking for a GPU", progress)
+        if status != BAD_USAGE:
+            break
     progress.clear()
     if status == NO_DEVICE:
-        return False, False, message.removeprefix(f"{program.name}: ")
+        return "", False, message.removeprefix(f"{program.name}: ")
     with contextlib.suppress(Stop):
         if any(total(record, "dram") is not None for record in json_lines(out, program.name)):
-            return True, True, ""
+            return dtype, True, ""
     said = [line for line in message.splitlines() if line.startswith("--dram: ")]
-    return True, False, "".join(said[-1:]).removeprefix("--dram: ")
+    return dtype, False, "".join(said[-1:]).removeprefix("--dram: ")
 
 
 def plan(steps, options, gpu):
@@ -122,9 +126,9 @@ def plan(steps, options, gpu):
         tables = [(f"HBM traffic, {title}", given, TRAFFIC,
                    runs("sim", lambda step: not step.by_name_only
                         and not step.exact_architecture))]
-        return tables + [(f"time, {paper}", PAPER_2K, TIME, runs("gpu"))] * gpu
-    both = sorted(runs("sim") + runs("gpu") * gpu, key=lambda run: run.rung)
-    return [(title, given, None, both)] + [(paper, PAPER_2K, None, runs("gpu"))] * gpu
+        return tables + [(f"time, {paper}", [*PAPER_2K, gpu], TIME, runs("gpu"))] * bool(gpu)
+    both = sorted(runs("sim") + runs("gpu") * bool(gpu), key=lambda run: run.rung)
+    return [(title, given, None, both)] + [(paper, [*PAPER_2K, gpu], None, runs("gpu"))] * bool(gpu)
 
 
 def next_steps(steps):

@@ -16,10 +16,10 @@ class Source:
     def __init__(self, path):
         self.path = path
         self.rung, _, file = path[:-len(".cu")].partition(os.sep)
-        text = read(os.path.join(ROOT, path))
-        self.lines = text.splitlines()
-        name = re.search(r'^ +\.name = "(\w+)"', text, re.MULTILINE)
-        self.variant = name[1] if name and ".baseline = true" not in text else ""
+        self.text = read(os.path.join(ROOT, path))
+        self.lines = self.text.splitlines()
+        name = re.search(r'^ +\.name = "(\w+)"', self.text, re.MULTILINE)
+        self.variant = name[1] if name and ".baseline = true" not in self.text else ""
         stem = os.path.basename(file)
         # What it may be called after its rung's number or name and a slash, its variant aside.
         self.names = {stem, file, "" if file == "attention" else stem}

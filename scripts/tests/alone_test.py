@@ -8,7 +8,9 @@ import unittest
 
 from base import ROOT, Scratch, read
 
-from ladder.alone import DEFINITION, FRAME, NVCC, alone, definitions, name_of, steps, words
+from ladder.alone import (DEFINITION, FRAME, NVCC, alone, definitions, file_of, name_of, portable,
+                          words)
+from ladder.sources import read_sources
 
 
 def fields(text, struct):
@@ -22,11 +24,11 @@ def fields(text, struct):
 class AloneTest(Scratch):
     def test_every_portable_step_has_what_it_names(self):
         contract = {name_of(definition) for definition in definitions("machine/machine.h", set())}
-        sources = steps()
-        for source in (source for source in sources if source.portable):
+        sources = read_sources()
+        for source in filter(portable, sources):
             text = alone(sources, source)
             self.assertNotRegex(text, r'#include "|MACHINE|Register|#ifn?def')
-            self.assertIn(f"{NVCC} {source.alone} ", text.partition("\n\n#include")[0])
+            self.assertIn(f"{NVCC} {file_of(source)} ", text.partition("\n\n#include")[0])
             self.assertIn(re.search(r"__global__(.*\n)*?\}\n", source.text)[0], text)
             there = {name_of(definition) for definition in DEFINITION.findall(text)}
             self.assertEqual(words(text) & contract - there, set(), source.path)

@@ -19,7 +19,8 @@ FAKES = os.path.join(SCRIPTS, "tests/fakes")  # modules that stand in for PyTorc
 # A limit is for what hangs. A machine may be under load, or be slow: so minutes.
 SECONDS = 600
 # What a person may have set, and a test sets by itself.
-SETTINGS = ("NO_COLOR", "COLUMNS", "CXX", "CUDACXX", "CMAKE_PREFIX_PATH", "CI", "LADDER_CUDA")
+SETTINGS = ("NO_COLOR", "COLUMNS", "CXX", "CUDACXX", "CUDAHOSTCXX", "NVCC_CCBIN",
+            "CMAKE_PREFIX_PATH", "CI", "LADDER_CUDA")
 
 # A command behind which a shell's & stands ignores Ctrl-C, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -73,7 +74,7 @@ def listed(rung, variant, device="sim", **changes):
     """A line of a program's --list."""
     return {"rung": rung, "variant": variant, "device": device, "default": False,
             "by_name_only": False, "idea": "an idea", "summary": "a step", "colour": "#123456",
-            "after": "", "backward": False, "deterministic": False, "needs": "8.0",
+            "after": "", "backward": False, "deterministic": False, "needs": "7.5",
             "exact_architecture": False, "tiles": [], "grid_limit": [0, 0], "settings": [],
             "source": f"{rung}/{variant}.cu", **changes}
 

@@ -404,7 +404,7 @@ cp {self.at("csv")} "$2"
             self.assertFalse(os.path.exists(self.at("out.jsonl")))
         self.assertIn("there is no 05/x; there are 00/naive, 04/flash_v1",
                       self.call(profile, "05/x", status=2))
-        with self.assertRaisesRegex(Stop, "profiled 0 launches of scores"):
+        with self.assertRaisesRegex(Stop, "profiled 0 launches in NVTX's range scores"):
             profile.values_of("==PROF== nothing", "scores")
 
 

@@ -1,8 +1,8 @@
 """A program of a ladder that is made up: it notes what it is asked, and does what it was told.
 
 python3 fake_program.py FOLDER RUNG OPTION...: FOLDER/called has a line for each call. told.json
-says what a step ("05_flash_v2/mma", or on one device "… gpu") or the search for a GPU ("probe")
-does:
+says what a step ("05_flash_v2/mma", or on one device "… gpu") or the search for a GPU ("probe",
+or of one type "probe bf16") does:
   {status, err, out: instead of records, changes: of its records, sleep, crash}
 """
 
@@ -63,7 +63,8 @@ def main(folder, rung, *options):
         told = json.load(file)
     given = dict(zip(options, [*options[1:], ""]))
     if "--variant" not in given:
-        return answer(folder, rung, told.get("probe", {}), None, given)
+        mine = told.get(f"probe {given['--dtype']}", told.get("probe", {}))
+        return answer(folder, rung, mine, None, given)
     status = 0
     for variant in given["--variant"].split(","):
         step = f"{rung}/{variant}"

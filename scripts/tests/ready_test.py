@@ -4,13 +4,15 @@ the tools, configure, build, choose parts, and say how it went; with stand-ins f
 import fcntl
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import unittest
+import unittest.mock
 
-from base import ROOT, SCRIPTS, Scratch, read
+from base import ROOT, SCRIPTS, Scratch, listed, program, read
+from ladder.build import jobs
 
 
 class Machine(Scratch):
@@ -77,13 +79,17 @@ class Ready(Machine):
         """(what is not there, what is; its status, what it says, what it installs)"""
         # By these words build.py knows that a package is missing.
         self.assertEqual(read(ROOT, "common/ladder.cmake").count("apt-get install lib"), 2)
-        line = f"Debian and Ubuntu: sudo apt-get install {ALL}. Other systems: common/BUILDING.md."
+        line = (f"Debian and Ubuntu: sudo apt-get install {ALL}. Without root, and other systems: "
+                "common/BUILDING.md.")
         brings = BRINGS.format(self.at("path/ninja"))
         for missing, others, status, said, installed in (
                 ("", {"apt_get": FAILS}, 0, (), []),
                 ("c++ cmake ninja", {}, 1, (
                     f"scripts/run: this machine lacks c++ cmake ninja. {line}\n",), []),
                 ("", {"python3": "exit 1"}, 1, ("lacks python3 (3.9 or newer). ",), []),
+                ("", {"cmake": "echo cmake version 3.18.4"}, 1, (
+                    "lacks cmake 3.22 or newer (this is 3.18: python3 -m pip install cmake). ",),
+                 []),
                 # A compiler's name may have words.
                 ("c++", {"mine": "", "CXX": "mine -m64"}, 0, (), []),
                 ("", {"CXX": "other -m64"}, 1, ("lacks other. ",), []),
@@ -129,32 +135,41 @@ class Ready(Machine):
 
 
 class Building(Machine):
-    def configured(self, *words, **environment):
-        """The options that CMake was given."""
+    def configured(self, *words, status=0, **environment):
+        """The options that CMake was given; before them, whether it began anew."""
         self.called()
-        result = self.script(*words, **environment)
-        self.assertEqual(result.stderr, "")
-        return re.search(r"^cmake -S .* --preset default ?(.*)$", self.called(clear=False), re.M)[1]
+        knows = [self.write(f"build/{path}", "") for path in ("CMakeCache.txt", "CMakeFiles/3/a")]
+        self.script(*words, status=status, **environment)
+        options = re.search(r"^cmake -S .* --preset default ?(.*)$", self.called(clear=False), re.M)
+        return ("" if any(map(os.path.exists, knows)) else "anew ") + options[1]
 
     def test_what_is_configured_is_kept(self):
-        """Until another compiler is chosen, or more is asked for."""
+        """Until another compiler is chosen, or more is asked for; but nothing that failed."""
+        cuda = {"LADDER_CUDA": "ON"}
         for script, environment, expected in (
-                ("run", {}, "--fresh -DLADDER_TESTS=OFF"), ("run", {}, ""),
+                ("run", {}, "anew -DLADDER_TESTS=OFF"), ("run", {}, ""),
                 ("test", {}, "-DLADDER_TESTS=ON"), ("run", {}, ""),
-                ("run", {"LADDER_CUDA": "ON"}, "-DLADDER_CUDA=ON"), ("run", {}, "-DLADDER_CUDA=ON"),
+                ("run", {"FAILS": "1"}, ""), ("run", {}, ""),
+                ("run", {**cuda, "FAILS": "1"}, "-DLADDER_CUDA=ON"),
+                ("run", {}, "anew -DLADDER_TESTS=OFF"),
+                ("run", cuda, "-DLADDER_CUDA=ON"), ("run", {}, "-DLADDER_CUDA=ON"),
                 ("run", {"LADDER_CUDA": "AUTO"}, "-DLADDER_CUDA=AUTO"),
-                ("run", {"CXX": "cmake"}, "--fresh -DLADDER_TESTS=OFF -DLADDER_CUDA=AUTO")):
-            self.assertEqual(self.configured(f"scripts/{script}", **environment), expected)
+                ("run", {"CXX": "cmake"}, "anew -DLADDER_TESTS=OFF -DLADDER_CUDA=AUTO"),
+                ("run", {"CUDAHOSTCXX": "a"}, "anew -DLADDER_TESTS=OFF -DLADDER_CUDA=AUTO")):
+            fails = int("FAILS" in environment)
+            self.tools(ninja=f"exit {fails}")
+            self.assertEqual(self.configured(f"scripts/{script}", status=fails, **environment),
+                             expected)
             said = self.called()
             self.assertEqual(f"ninja -C {self.root}/build programs\n" in said, script == "run")
-            self.assertEqual("scripts/ladder run\n" in said, script == "run")
+            self.assertEqual("scripts/ladder run\n" in said, script == "run" and not fails)
 
     def test_a_damaged_stamp_is_written_anew(self):
         self.script("scripts/run")
         whole = self.read("build/.configured")
         for damaged in ("", whole[:9], "null", "[]"):
             self.write("build/.configured", damaged)
-            self.assertEqual(self.configured("scripts/run"), "--fresh -DLADDER_TESTS=OFF")
+            self.assertEqual(self.configured("scripts/run"), "anew -DLADDER_TESTS=OFF")
             self.assertEqual(self.read("build/.configured"), whole)
 
     def test_presets_and_ctest_options(self):
@@ -174,7 +189,10 @@ class Building(Machine):
                  "a.cu:3: warning: unused\n"),
                 ("printf '[1/2] Building a\\nFAILED: b.o\\nb.cpp:1: error: no\\n'; exit 1", 1,
                  "FAILED: b.o\nb.cpp:1: error: no\nscripts/run: the build failed (all of its "
-                 "output: build/build.log).\n")):
+                 "output: build/build.log).\n"),
+                ("echo 'FAILED: rung_gpu.dir/a.o'; exit 1", 1, "FAILED: rung_gpu.dir/a.o\n"
+                 "scripts/run: the build failed; LADDER_CUDA=OFF scripts/run leaves the GPU half "
+                 "out (all of its output: build/build.log).\n")):
             self.tools(ninja=build)
             self.assertEqual(self.script("scripts/run", status=status).stderr, said)
             self.assertEqual("ladder run" in self.called(), status == 0)
@@ -197,10 +215,26 @@ class Building(Machine):
                                   stderr=subprocess.PIPE, encoding="utf-8") as second:
                 self.assertEqual(second.stderr.readline(), "scripts/run: another build in this "
                                  "clone is under way; waiting for its end.\n")
-                self.assertNotIn("cmake", self.called())
+                self.assertNotIn("cmake -S", self.called())
                 fcntl.flock(lock, fcntl.LOCK_UN)
         self.assertEqual(second.returncode, 0)
         self.assertIn("ninja", self.called())
+
+    def test_a_file_system_without_locks(self):
+        self.tool("python3", self.PYTHON.replace("-S", """-S -c 'import errno, fcntl, runpy, sys
+def flock(*_): raise OSError(errno.ENOLCK, "No locks available")
+fcntl.flock = flock
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")'"""))
+        self.assertEqual(self.script("scripts/run").stderr, "")
+        self.assertIn("ladder run", self.called())
+
+    def test_no_more_compilers_than_memory_holds(self):
+        for kilobytes, expected in ((1_600_000, ["-j3"]), (90_000, ["-j1"]), (10**9, [])):
+            path = self.write("meminfo", f"MemFree:  1 kB\nMemAvailable:  {kilobytes} kB\n")
+            with unittest.mock.patch("ladder.build.cores", lambda: range(2)):
+                self.assertEqual(jobs(path), expected)
+        self.assertEqual(jobs(self.at("nowhere")), [])
 
     def test_ctrl_c_while_building(self):
         self.tools(ninja=f": >'{self.root}/started'; exec sleep 60")
@@ -244,15 +278,74 @@ class Refused(Machine):
 
 
 class Configuring(Scratch):
-    def test_a_gpu_that_answers_is_added_and_stays(self):
-        python = self.write("python", f"#!/bin/sh\ncase $1 in */answers.py) cat {self.root}/gpu;; "
-                            f"*) exec '{sys.executable}' \"$@\";; esac\n", 0o755)
-        for answer, kept in (("70", "70"), ("", "70"), ("75", "75")):
-            self.write("gpu", answer)
-            self.run_it("cmake", "-S", ROOT, "-B", self.at("build"), "-G", "Ninja",
-                        "-DLADDER_TESTS=OFF", f"-DPython3_EXECUTABLE={python}")
-            self.assertIn(f"\nLADDER_GPU_FOUND:INTERNAL={kept}\n",
-                          self.read("build/CMakeCache.txt"))
+    def setUp(self):
+        super().setUp()
+        self.python = self.write("python", mode=0o755, text=f"""#!/bin/sh
+case $1 in */answers.py) cat {self.root}/gpu;; *) exec '{sys.executable}' "$@";; esac
+""")
+
+    def configure(self, gpu, *options, status=0, **environment):
+        """What CMake says of the GPU half where this capability answers."""
+        self.write("gpu", gpu)
+        said = self.run_it("cmake", "-S", ROOT, "-B", self.at("build"), "-G", "Ninja",
+                           "-DLADDER_TESTS=OFF", f"-DPython3_EXECUTABLE={self.python}",
+                           "-UCMAKE_CUDA_COMPILER", *options, status=status, **environment)
+        return (re.findall("-- gpu: (.*)", said.stdout) or [said.stderr])[0]
+
+    def test_what_keeps_the_gpu_half_out_is_said(self):
+        """And nothing of it ends the configuring: the sim half is built all the same."""
+        nvcc = self.write("nvcc", mode=0o755, text="""#!/bin/sh
+case $* in
+*--version*) echo "release $RELEASE, V";;
+*) echo 'cc1plus: note: a' >&2
+   echo 'host_config.h:143:2: error: #error -- no GNU later than 12! The nvcc flag x' >&2; exit 1;;
+esac
+""")
+        old = {"CUDACXX": nvcc, "RELEASE": "12.0"}
+        for gpu, environment, said, kept in (
+                ("70", {}, "the GPU that answered is of a compute capability below 7.5", "70"),
+                ("", {}, "the GPU that answered is of", "70"),
+                ("90", {"CUDACXX": "/no/nvcc"}, "there was no /no/nvcc when it was built", "90"),
+                ("", old, f"it takes CUDA 12.1 or newer, and {nvcc} is of 12.0", "90"),
+                ("75", {**old, "RELEASE": "12.1"}, "nvcc could not compile: error: error -- no "
+                 "GNU later than 12! (export CUDAHOSTCXX=g++-12, or another host compiler that it "
+                 "takes, then scripts/run)", "75")):
+            with self.subTest(said):
+                why = self.configure(gpu, **environment)
+                self.assertIn(f"left out, because {said}", why)
+                self.assertNotIn(";", why)  # it would end the definition that the programs get
+                self.assertIn(f"\nLADDER_GPU_FOUND:INTERNAL={kept}\n",
+                              self.read("build/CMakeCache.txt"))
+        self.configure("", "-ULADDER_GPU_FOUND")
+        for choice, said in (("auto", "7.5 or newer answered"), ("on", "no /no/nvcc"),
+                             ("off", "LADDER_CUDA is OFF")):
+            self.assertIn(said, self.configure("", f"-DLADDER_CUDA={choice}", CUDACXX="/no/nvcc"))
+        self.assertIn("it must be AUTO, ON or OFF",
+                      " ".join(self.configure("", "-DLADDER_CUDA=yes", status=1).split()))
+
+    @unittest.skipUnless(shutil.which("nvcc"), "no CUDA Toolkit")
+    def test_a_gpu_newer_than_the_toolkit_and_a_space_in_the_path(self):
+        os.symlink(ROOT, self.at("a b"))
+        self.assertRegex(self.configure("130", "-S", self.at("a b")), "architectures 80$")
+        command = self.run_it("ninja", "-C", self.at("build"), "-t", "commands",
+                              "rung_00_naive_gpu").stdout.splitlines()[0]
+        self.assertTrue(os.path.exists(shlex.split(command)[1]), command)
+
+    def test_what_ptxas_says_of_a_product_that_waits_is_shown(self):
+        waits = "ptxas info    : (C7517) Potential Performance Loss: wgmma is serialized"
+        said = f"ptxas info    : Used 40 registers\n{waits}"
+        tool = self.write("tool", f"#!/bin/sh\necho '{said}' >&2", 0o755)
+        script = os.path.join(ROOT, "common/ptxas.sh")
+        self.assertEqual(self.run_it("sh", script, self.at("o"), tool).stderr, f"{waits}\n")
+        self.assertIn("Used 40", self.read("o.ptxas"))
+
+    def test_the_least_versions_are_those_of_the_page(self):
+        page = read(ROOT, "common/BUILDING.md")
+        checks = read(ROOT, "CMakeLists.txt") + read(ROOT, "common/ladder.cmake")
+        for tool, check in (("CMake", "required.VERSION"), ("fmt", "fmt"), ("Python", "Python3"),
+                            ("CMake, for the GPU half", "CMAKE_VERSION VERSION_LESS"),
+                            ("CUDA Toolkit", "CMAKE_MATCH_1 VERSION_LESS")):
+            self.assertIn(f"\n| {tool} | {re.search(f'{check} ([0-9.]+)', checks)[1]} |", page)
 
 
 class Parts(Machine):
@@ -294,7 +387,7 @@ class Parts(Machine):
         for part in ("07", "05/nothing"):  # said before anything is built
             self.assertIn(f"no {part}. Parts are sim, tile, harness, scripts, a rung",
                           self.script("scripts/test", part, status=2).stderr)
-            self.assertNotIn("cmake", self.called())
+            self.assertNotIn("cmake -S", self.called())
 
     def test_how_it_went(self):
         """([(status, output) of ctest's tests], the last lines)"""

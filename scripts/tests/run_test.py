@@ -94,8 +94,12 @@ class RunTest(FakeLadder):
         self.assertEqual({row.removesuffix(" bwd").split(" gpu 123 µs 12.3 ")[0] for row in paper},
                          {f"{rung[:2]} {step}{way}" for rung, steps in STEPS.items()
                           for step in steps for way in ["", " bwd"][:1 + (rung[:2] == "06")]})
-        self.assertIn("--batch 8 --seqlen 2048 --heads 32 --head-dim 64 --dtype bf16 --time 50 "
+        self.assertIn("--batch 8 --seqlen 2048 --heads 32 --head-dim 64 --time 50 --dtype bf16 "
                       "--variant swap,defer,mma,sm90 --device gpu --json", self.called())
+        self.tell({"probe bf16": {"status": 2}})  # a GPU of 7.5
+        self.table()
+        self.assertIn("--time 50 --dtype fp16 --variant swap,defer,mma,sm90 --device gpu",
+                      self.called())
 
     def test_dram_where_the_counters_may_be_read(self):
         dram = {"changes": {"dram_read_bytes": 1_100_000, "dram_write_bytes": 210_000}}

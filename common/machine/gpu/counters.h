@@ -35,4 +35,8 @@ class Counters {
 /// there. Queued on the default stream. Defined in sweep.cu.
 void queue_sweep(void* data, int64_t bytes);
 
+/// The compute capability, such as 75, of the code that a GPU runs of this program: on any newer
+/// one that of its PTX. 0 where there is none for it. Defined in sweep.cu too.
+int compiled_capability();
+
 }  // namespace ladder::gpu

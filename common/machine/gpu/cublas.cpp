@@ -1,8 +1,10 @@
-// cuBLAS is opened at run time and by this file alone.
+// cuBLAS is opened at run time and by this file alone. What it uses of cublas_v2.h it declares: the
+// Toolkit need not have that.
 #include "machine/cublas.h"
 
-#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
 #include <fmt/format.h>
+#include <library_types.h>
 
 #include <climits>
 
@@ -11,29 +13,30 @@
 namespace ladder {
 namespace {
 
-// cublasGemmStridedBatchedEx; written out, because the header overloads it.
-using Gemm = cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n,
-                            int k, const void* alpha, const void* A, cudaDataType, int lda,
-                            long long stride_A, const void* B, cudaDataType, int ldb,
-                            long long stride_B, const void* beta, void* C, cudaDataType, int ldc,
-                            long long stride_C, int batch, cublasComputeType_t, cublasGemmAlgo_t);
+// As in cublas_v2.h; enumerations are passed as int. A library has the Toolkit's major version.
+using Handle = struct cublasContext*;
+constexpr int kSuccess = 0, kNotTransposed = 0, kTransposed = 1, kCompute32F = 68, kDefault = -1;
+using Create = int(Handle*);
+using StatusName = const char*(int);
+// cublasGemmStridedBatchedEx
+using Gemm = int(Handle, int transpose_A, int transpose_B, int m, int n, int k, const void* alpha,
+                 const void* A, cudaDataType, int lda, long long stride_A, const void* B,
+                 cudaDataType, int ldb, long long stride_B, const void* beta, void* C, cudaDataType,
+                 int ldc, long long stride_C, int batch, int compute, int algorithm);
 
 struct Cublas {
-  Cublas() {
-    check(library.function<decltype(cublasCreate_v2)>("cublasCreate_v2")(&handle), "cublasCreate");
-  }
-  void check(cublasStatus_t status, const char* doing) const {
-    if (status != CUBLAS_STATUS_SUCCESS)
+  Cublas() { check(library.function<Create>("cublasCreate_v2")(&handle), "cublasCreate"); }
+  void check(int status, const char* doing) const {
+    if (status != kSuccess)
       throw Error(Exit::no_device, fmt::format("{}: {}", doing, status_name(status)));
   }
 
   // Where the system's loader finds it, else where the Toolkit of the build had it.
   const gpu::Library library{
-      "cuBLAS", fmt::format("libcublas.so.{}", CUBLAS_VER_MAJOR), {"", LADDER_CUBLAS_FOLDER}};
-  decltype(cublasGetStatusName)* const status_name =
-      library.function<decltype(cublasGetStatusName)>("cublasGetStatusName");
+      "cuBLAS", fmt::format("libcublas.so.{}", CUDART_VERSION / 1000), {"", LADDER_CUBLAS_FOLDER}};
+  StatusName* const status_name = library.function<StatusName>("cublasGetStatusName");
   Gemm* const gemm = library.function<Gemm>("cublasGemmStridedBatchedEx");
-  cublasHandle_t handle = nullptr;
+  Handle handle = nullptr;
 };
 
 const Cublas& cublas() {
@@ -60,11 +63,11 @@ void cublas_product(const char* name, DType dtype, bool transpose_B, int64_t row
   // cuBLAS counts by columns, and so sees every matrix here transposed: Cᵀ = Bᵀ·Aᵀ.
   gpu::launch_as(name, [&] {
     cublas().check(
-        cublas().gemm(cublas().handle, transpose_B ? CUBLAS_OP_T : CUBLAS_OP_N, CUBLAS_OP_N,
+        cublas().gemm(cublas().handle, transpose_B ? kTransposed : kNotTransposed, kNotTransposed,
                       integer(columns), integer(rows), integer(inner), &alpha, B.array->data, type,
                       integer(B.pitch), B.stride, A.array->data, type, integer(A.pitch), A.stride,
-                      &beta, C.array->data, type, integer(C.pitch), C.stride, batch,
-                      CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                      &beta, C.array->data, type, integer(C.pitch), C.stride, batch, kCompute32F,
+                      kDefault),
         "cublasGemmStridedBatchedEx");
   });
 }

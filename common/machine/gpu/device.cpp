@@ -1,6 +1,11 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
+#if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
+#else  // a profile shows no rungs and steps then
+inline void nvtxRangePushA(const char*) {}
+inline void nvtxRangePop() {}
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -85,18 +90,23 @@ class Gpu : public Device {
     info_.sram_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
     info_.l2_bytes = properties.l2CacheSize;
     info_.multiprocessors = properties.multiProcessorCount;
-    info_.compute_capability = properties.major * 10 + properties.minor;
-    if (info_.compute_capability < 80)
+    const int capability = properties.major * 10 + properties.minor;
+    const auto refuse = [&](const std::string& why) {
       throw Error(Exit::no_device,
-                  fmt::format("{} has compute capability {}.{}, and 8.0 is the least; --device sim "
-                              "runs on the CPU",
-                              info_.name, properties.major, properties.minor));
-    const std::string others = built_for_others(LADDER_ARCHITECTURES, info_.compute_capability);
+                  fmt::format("{} {}; --device sim runs on the CPU", info_.name, why));
+    };
+    if (capability < 75)
+      refuse(fmt::format("has compute capability {}.{}, and 7.5 is the least", properties.major,
+                         properties.minor));
+    const std::string others = built_for_others(LADDER_ARCHITECTURES, capability);
     if (!others.empty())
-      throw Error(Exit::no_device,
-                  fmt::format("{}: built for {}, this is {}.{}: scripts/run builds for this GPU; "
-                              "--device sim runs on the CPU",
-                              info_.name, others, properties.major, properties.minor));
+      refuse(
+          fmt::format("is not what this program runs on: built for {}, this is {}.{}: "
+                      "scripts/run builds for this GPU",
+                      others, properties.major, properties.minor));
+    info_.compute_capability = std::min(capability, compiled_capability());
+    // PTX for 7.5 alone makes any GPU a 7.5, with no more shared memory than these have.
+    if (!info_.has_bf16()) info_.sram_bytes = std::min<int64_t>(info_.sram_bytes, 64 * 1024);
     size_t free_bytes = 0, total = 0;
     check(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
     info_.memory_bytes = static_cast<int64_t>(total);

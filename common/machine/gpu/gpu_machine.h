@@ -76,6 +76,7 @@ class SharedMemory {
 
 /// Starts a copy of 16 bytes (or 4 or 8) from global to shared memory (PTX: cp.async; .cg, past L1,
 /// takes 16 only). Where `valid` is false zeros are written and the source is not touched.
+#if __CUDA_ARCH__ >= 800
 template <int bytes = 16, class T>
 __device__ __forceinline__ void cp_async(T* target, const T* source, bool valid = true) {
   if constexpr (bytes == 16)
@@ -96,6 +97,19 @@ template <int groups>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 }
+#else  // the thread itself loads and stores, and nothing is left to wait for
+template <int bytes = 16, class T>
+__device__ __forceinline__ void cp_async(T* target, const T* source, bool valid = true) {
+  using Words =
+      std::conditional_t<bytes == 16, uint4, std::conditional_t<bytes == 8, uint2, unsigned>>;
+  Words words{};
+  if (valid) words = *reinterpret_cast<const Words*>(source);
+  *reinterpret_cast<Words*>(target) = words;
+}
+__device__ __forceinline__ void cp_async_commit() {}
+template <int groups>
+__device__ __forceinline__ void cp_async_wait() {}
+#endif
 
 // ---------------------------------------------------------------- tensor cores and their operands
 
@@ -115,9 +129,24 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* 
 }
 
 /// C += A·B on the tensor cores, 16×8 += 16×16 · 16×8, fp32 accumulators (PTX: mma.m16n8k16).
+/// GPUs before 8.0 have half of it, m16n8k8, and none of bf16, which the harness refuses there.
 template <class T>
 __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0,
                                              unsigned b1) {
+#if __CUDA_ARCH__ < 800
+  if constexpr (std::is_same_v<T, fp16>) {
+    const auto half = [&](unsigned a0, unsigned a1, unsigned b) {
+      asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+          "{%0, %1, %2, %3};"
+          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+          : "r"(a0), "r"(a1), "r"(b));
+    };
+    half(a[0], a[1], b0);
+    half(a[2], a[3], b1);
+  } else {
+    __trap();
+  }
+#else
   if constexpr (std::is_same_v<T, fp16>)
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
@@ -128,6 +157,7 @@ __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
 }
 
 /// Two floats rounded to T in one register, `low` in the lower half.

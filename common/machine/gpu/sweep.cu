@@ -21,4 +21,9 @@ void queue_sweep(void* data, int64_t bytes) {
   sweep<<<1024, 256>>>(static_cast<uint4*>(data), bytes / 16);
 }
 
+int compiled_capability() {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, sweep) ? 0 : attributes.ptxVersion;
+}
+
 }  // namespace ladder::gpu

@@ -3,7 +3,7 @@
 // are checked against what the others do.
 #pragma once
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>

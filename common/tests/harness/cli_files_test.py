@@ -176,7 +176,7 @@ class Places(Case):
             self.assertTrue(os.path.exists(path) and not os.path.isfile(path), path)
 
     def test_stderr_is_closed(self):
-        """What would be said, as a trace without the program that finds its lines, is in no file."""
+        """What would be said, as of a trace whose lines no program finds, is in no file."""
         done = self.execute(f"{TINY} --time 1 --trace t", preexec_fn=lambda: os.close(2),
                             env={"PATH": "none"})
         self.assertEqual(done.returncode, 0)

@@ -35,7 +35,7 @@ class Rung(Case):
         found = ("lse" in o["errors"], bool(more), o["workspace_bytes"] >= 2 * 2 * sizes,
                  not loud.returncode)
         self.assertEqual(found, self.COURSE.get(RUNG[:2], found))
-        self.assert_bad("--device sim --batch 2147483647 --heads 1 --seqlen 4096 --head-dim 256",
+        self.assert_bad("--device sim --batch 524287 --heads 1 --seqlen 4096 --head-dim 256",
                         3, "GiB", "free")
         if found[2]:
             self.assert_bad("--device sim --heads 1 --seqlen 4000000 --head-dim 8", 3, "GiB",
@@ -92,7 +92,7 @@ class Rung(Case):
         done = self.good(f"{SMALL} --sram {best['smem_bytes'] - 1} --verbose")
         self.assertRegex(done.stderr, rf"tile \d+×\d+: {needs}; there")
         # Nor does a step: it names those that do.
-        self.assert_bad(f"{SMALL} --variant swap --head-dim 256 --sram 101376", 2,
+        self.assert_bad(f"{SMALL} --variant swap --head-dim 256 --sram 65536", 2,
                         "another rung; steps that fit: rows, mma, split_kv")
 
     def test_the_baseline_is_one_object_more(self):

@@ -324,7 +324,11 @@ TEST_F(OptionsTest, ChooseAStep) {
       {kGpu, 90, "--variant eight_bits --set scale=on", "2: --set scale=on: eight_bits takes"},
       {kGpu, 90, "--set scale=tile", "2: --set scale=tile: fast takes no settings; name a --var"},
       {kGpu, 80, "--variant fast",
-       "3: variant fast needs compute capability 9.x, and a card has 8.0"},
+       "3: variant fast needs compute capability 9.x, and a card runs code for 8.0"},
+      {kGpu, 75, "", "mma"},
+      {kGpu, 75, "--dtype bf16",
+       "2: --dtype bf16: the tensor cores of a card have fp16 alone (bf16 comes with compute "
+       "capability 8.0); --dtype fp16 runs on it"},
   };
   for (const auto& [device, capability, line, wanted] : cases) {
     std::string chosen;
@@ -368,9 +372,11 @@ TEST(BuiltFor, IsSaidWhereNoneOfTheArchitecturesRuns) {
 // Which of its tiles a step takes.
 TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   constexpr TileSize kTiles[] = {{64, 128, 64}, {64, 64, 64}, {128, 64, 32}};
-  const auto chosen = [&](int head_dim, int64_t sram, const TileRequest& request = {}) {
+  const auto chosen = [&](int head_dim, int64_t sram, const TileRequest& request = {},
+                          int blocks = 1) {
     Plan plan{.head_dim = head_dim};
-    choose_tile(plan, kTiles, request, sram, [](int Br, int Bc) { return int64_t{Br} * Bc; });
+    choose_tile(
+        plan, kTiles, request, sram, [](int Br, int Bc) { return int64_t{Br} * Bc; }, blocks);
     EXPECT_EQ(plan.smem_bytes, int64_t{plan.block_q} * plan.block_kv);
     return fmt::format("{}×{} {}", plan.block_q, plan.block_kv, plan.note);
   };
@@ -379,6 +385,12 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   EXPECT_EQ(chosen(32, 4096), "64×64 tile 64×64: 128×64 needs 8192 bytes; there are 4096");
   EXPECT_EQ(chosen(128, 2048), "64×32 ");
   EXPECT_EQ(chosen(64, 8192, {.block_q = 64}), "64×64 ");
+  // Of two blocks, too; and where of none two fit, or one is asked for, that one.
+  EXPECT_EQ(chosen(64, 16384, {}, 2), "128×64 ");
+  EXPECT_EQ(chosen(64, 16383, {}, 2),
+            "64×64 tile 64×64: 128×64 needs 8192 bytes; there are 16383 for 2 blocks");
+  EXPECT_EQ(chosen(64, 8191, {}, 2), "64×64 tile 64×64: 128×64 needs 8192 bytes; there are 8191");
+  EXPECT_EQ(chosen(64, 8192, {.block_q = 128}, 2), "128×64 ");
   const auto refused = [&](int head_dim, int64_t sram, const TileRequest& request) {
     try {
       return chosen(head_dim, sram, request);

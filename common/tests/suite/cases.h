@@ -324,8 +324,8 @@ MadeInputs keys_far_above(const Case&) {
 
 /// A case's inputs, and the references that any step of this process needed of them.
 Workload& workload_of(const Case& c) {
-  static std::map<std::tuple<std::string, int, int, int>, Workload> all;
-  Workload& workload = all[{c.name, c.N, c.N_kv, c.d}];
+  static std::map<std::tuple<std::string, int, int, int, DType>, Workload> all;
+  Workload& workload = all[{c.name, c.N, c.N_kv, c.d, c.dtype}];
   if (workload.problem) return workload;
   Options o = options_of(c);
   if (!c.made) {
@@ -347,8 +347,14 @@ Workload& workload_of(const Case& c) {
   return workload;
 }
 
-std::vector<Report> run_case(Device& device, const Variant& v, const Case& c,
-                             const TileRequest& tile = {}, Outputs* out = nullptr) {
+/// A case's type, or fp16 where the device has no bf16.
+DType type_on(const Device& device, DType type) {
+  return device.info().has_bf16() ? type : fp;
+}
+
+std::vector<Report> run_case(Device& device, const Variant& v, Case c, const TileRequest& tile = {},
+                             Outputs* out = nullptr) {
+  c.dtype = type_on(device, c.dtype);
   Options o = options_of(c);
   o.tile = tile;
   return run_variant(device, v, o, out, &workload_of(c));

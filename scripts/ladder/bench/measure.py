@@ -47,7 +47,7 @@ import sys
 
 from ladder.bench import peers
 from ladder.bench.grid import GRIDS, PEER, TOKENS, UNCHECKED, Config, key, loaded, plan
-from ladder.bench.machine import Clock, machine
+from ladder.bench.machine import Clock, machine, output_of
 from ladder.bench.results import Results
 from ladder.bench.traces import write_traces
 from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
@@ -97,7 +97,8 @@ def parse(arguments=None):
     parser.add_argument("--heads", type=int, help="axis: (default 2048 / head-dim)")
     parser.add_argument("--causal", choices=["yes", "no", "both"], nargs="?", const="yes",
                         help="axis: with the causal mask (default both)")
-    parser.add_argument("--dtype", choices=["fp16", "bf16"], default="bf16", help="(default bf16)")
+    parser.add_argument("--dtype", choices=["fp16", "bf16"], default=None,
+                        help="(default bf16, fp16 where the GPU has no other)")
     parser.add_argument("--rung", type=words, metavar="NN,...",
                         help="only these, such as 04,05_flash_v2")
     parser.add_argument("--variant", type=words, metavar="NAME,...", help="only these steps")
@@ -120,6 +121,10 @@ def parse(arguments=None):
         options.seqlen, options.head_dim, options.batch, options.heads, options.causal))
     if options.axes and options.grid:
         parser.error("--grid and axes: give one of them")
+    if not options.dtype:
+        answer = "" if options.sim else output_of(
+            sys.executable, os.path.join(ROOT, "common/machine/gpu/answers.py"))
+        options.dtype = "fp16" if answer and int(answer) < 80 else "bf16"
     if options.sim and (options.grid or options.axes):
         parser.error("--sim has a grid of its own")
     return options

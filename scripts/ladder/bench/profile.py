@@ -44,8 +44,8 @@ def values_of(text, kernel):
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     rows = list(csv.DictReader(lines[start:]))[1:] if start is not None else []
     if len(rows) != 1:
-        raise Stop(f"ncu profiled {len(rows)} launches of {kernel} where one was asked for",
-                   WRONG_RESULT)
+        raise Stop(f"ncu profiled {len(rows)} launches in NVTX's range {kernel} where one was "
+                   "asked for", WRONG_RESULT)
     try:
         return {name: float(rows[0][metric].replace(",", "")) for name, metric in METRICS.items()}
     except (KeyError, ValueError) as error:

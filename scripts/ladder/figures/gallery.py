@@ -91,6 +91,7 @@ TABLES = {
     "claims": (claims.claims_table, ""), "figures": (figure_list, ""),
     "steps": (tables.ladder_table, SIM),
     "visits": (tables.visits_tables, SIM), "shared_roof": (memory.shared_roof_table, SIM),
+    "plans": (tables.plans_table, SIM),
     "profile": (tables.profile_table, "scripts/figures profile"),
     "decode": (rates.decode_table, DECODE),
     "fp8_error": (errors.fp8_error_table, SIM), "fp8_times": (errors.fp8_times_table, PAPER),

@@ -48,6 +48,30 @@ def ladder_table(files, short=False):
         f"TFLOP/s of as much work in heads of 128, on an {at_the_machine(files)}.")]
 
 
+def plans_table(files):
+    """By the shared memory that a block may have: the tile that a step takes by itself, and its
+    warps and stages where they are fewer than they might be."""
+    memories = {64: "7.5", 99: "8.6, 8.9, 12.0", 163: "8.0", 227: "9.0, 10.0"}
+    rows = []
+    for (rung, variant), step in files.sim.steps.items():
+        plans = {(kib, d): rest for kib, d, *rest in step.plans}
+        lines = {}
+        for d in (32, 64, 128, 256) if not step.exact_architecture else ():
+            cells = []
+            for kib in memories:
+                q, kv, warps, stages = plans.get((kib, d), [0] * 4)
+                most = plans.get((227, d), [0] * 4)
+                cells.append(f"{q} × {kv}" * bool(q)
+                             + f", {warps} warp{'s' * (warps > 1)}" * (warps < most[2])
+                             + f", {stages} stages" * (stages < most[3])
+                             if (kib, d) in plans else "**none**")
+            lines.setdefault(tuple(cells), []).append(str(d))
+        rows += [[f"{number(rung)} `{variant}`", ", ".join(sizes), *cells]
+                 for cells, sizes in lines.items() if any(cells)]
+    need(rows)
+    return markdown(["step", "d", *(f"{kib} KB ({of})" for kib, of in memories.items())], rows)
+
+
 def peers_table(files):
     """The defaults of the rungs that are compared with PyTorch's attention."""
     gpu = files.gpu
