@@ -106,7 +106,8 @@ class Trace:
         except (OSError, ValueError) as error:
             raise Stop(f"cannot read the trace {path}: {error}", BAD_USAGE) from None
         self.launches, done, plans, faults = (
-            [line for line in lines if name in line] for name in ("kernel", "do", "arrays", "fault"))
+            [line for line in lines if name in line]
+            for name in ("kernel", "do", "arrays", "fault"))
         if not self.launches:
             raise Stop(f"{path} is a trace without kernels", BAD_USAGE)
         self.plan, self.fault = plans[0], next(iter(faults), None)
