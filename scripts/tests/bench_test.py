@@ -204,18 +204,18 @@ def fake_torch():
         def elapsed_time(self, end):
             return end.at - self.at
 
-    torch.takes, torch.cuda.Event = takes, Event
-    torch.version.cuda, torch.backends.cudnn.version.return_value = "12.8", 91900
-    torch.cuda.OutOfMemoryError = MemoryError
-    torch.cuda.get_device_name.return_value = NAME
-    torch.cuda.get_device_capability.return_value = (9, 0)
-    torch.empty().zero_.side_effect = takes(0.05, "flush")
-    torch.empty().copy_.side_effect = takes(2 * (1 << 30) / 3e9)  # 3 TB/s
-    torch.cuda.synchronize.side_effect = takes(0, "wait")
-    torch.mm.side_effect = takes(2 * 8192**3 / 700e9)
-    torch._scaled_mm.side_effect = takes(2 * 8192**3 / 1300e9)
-    torch.scaled_dot_product_attention.side_effect = takes(2, "attention")
-    torch.autograd.grad.side_effect = takes(5)
+    torch.takes, torch.cuda.Event, torch.cuda.OutOfMemoryError = takes, Event, MemoryError
+    torch.configure_mock(**{
+        "version.cuda": "12.8", "backends.cudnn.version.return_value": 91900,
+        "cuda.get_device_name.return_value": NAME,
+        "cuda.get_device_capability.return_value": (9, 0),
+        "cuda.synchronize.side_effect": takes(0, "wait"),
+        "empty.return_value.zero_.side_effect": takes(0.05, "flush"),
+        "empty.return_value.copy_.side_effect": takes(2 * (1 << 30) / 3e9),  # 3 TB/s
+        "mm.side_effect": takes(2 * 8192**3 / 700e9),
+        "_scaled_mm.side_effect": takes(2 * 8192**3 / 1300e9),
+        "scaled_dot_product_attention.side_effect": takes(2),
+        "autograd.grad.side_effect": takes(5)})
     return torch
 
 
@@ -278,37 +278,27 @@ class Peers(Fake):
         self.assertNotIn("split_kv", [step["variant"] for step in self.lines("step")])
 
     def test_without_part_of_pytorch(self):
-        def memory(torch):
-            torch.scaled_dot_product_attention.side_effect = MemoryError
+        def no_kernel(*_, **__):
+            for text in ("Flash attention kernel not used because:",
+                         "Flash attention has been runtime disabled.",
+                         "cuDNN attention requires sm80."):
+                warnings.warn(text + " (Triggered internally at sdp_utils.cpp:3.)")
+            raise RuntimeError("No available kernel. Aborting execution.\nmore")
 
-        def no_kernel(torch):
-            def warn(*_, **__):
-                for text in ("Flash attention kernel not used because:",
-                             "Flash attention has been runtime disabled.",
-                             "cuDNN attention requires sm80."):
-                    warnings.warn(text + " (Triggered internally at sdp_utils.cpp:3.)")
-                raise RuntimeError("No available kernel. Aborting execution.\nmore")
-            torch.scaled_dot_product_attention.side_effect = warn
-
-        def no_ceilings(torch):
-            torch.mm.side_effect = MemoryError
-
-        def no_e4m3(torch):
-            torch.cuda.get_device_capability.return_value = (8, 0)
-
-        for change, said, records, ceilings in (
-                (no_kernel, "pytorch cudnn, d 64, N 1024, bwd: left out: No available kernel. "
-                 "Aborting execution.; cuDNN attention requires sm80.\n", 0, 1),
-                (memory, "fwd: left out: the GPU's memory is used up", 0, 1), (no_e4m3, "", 8, 1),
-                (no_ceilings, "no ceilings: the GPU's memory", 8, 0)):
+        attention = "scaled_dot_product_attention.side_effect"
+        for name, value, said, records, ceilings in (
+                (attention, no_kernel, "pytorch cudnn, d 64, N 1024, bwd: left out: No available "
+                 "kernel. Aborting execution.; cuDNN attention requires sm80.\n", 0, 1),
+                (attention, MemoryError, "left out: the GPU's memory is used up", 0, 1),
+                ("cuda.get_device_capability.return_value", (8, 0), "", 8, 1),
+                ("mm.side_effect", MemoryError, "no ceilings: the GPU's memory", 8, 0)):
             torch = fake_torch()
-            change(torch)
+            torch.configure_mock(**{name: value})
             self.assertIn(said, self.bench(*self.ONE, torch=torch))
             self.assertEqual((len(self.lines("peer")), len(self.lines("skipped")),
                               len(self.lines("ceilings")), len(self.lines("run"))),
                              (records, 8 - records, ceilings, 6))
-            self.assertEqual(len(self.lines("ceilings", matmul_e4m3_tflops=None)),
-                             change is no_e4m3)
+            self.assertEqual(len(self.lines("ceilings", matmul_e4m3_tflops=None)), value == (8, 0))
             os.unlink(self.at("out.jsonl"))
         self.assertIn("no peers and no ceilings: none", self.bench(*self.ONE))
 

@@ -164,8 +164,8 @@ def wide_heads(steps, dtype):
             for causal in (False, True) for d in QUANTISED["head_dims"] if d not in HEAD_DIMS]
 
 
-# Of course.QUANTISED's inputs those that are files: what their shapes are, and the option. Tensors
-# of a trained model; and 64 queries of 16k keys, N(0, 1), 1 added to V: sums that grow with N.
+# Inputs loaded from files: their shape and option. Tensors of a trained model; and 64 queries of
+# 16k keys, N(0, 1), 1 added to V: sums that grow with N.
 CAPTURED, SHIFTED_V = "scripts/results/captured", "build/inputs/shifted_v"
 LOADED = {"captured": (Point(1, 2, 256, 64, True, "fp16"), ["--load", CAPTURED]),
           "shifted_v": (Point(1, 1, 64, 64, False, "fp16", 1, 16384), ["--load", SHIFTED_V])}

@@ -80,12 +80,12 @@ def pipelined(path, figure, rung, variant, kernel, options):
 def all_traces(programs):
     """The lines of traces.jsonl."""
     return ([traced(programs[rung].path, rung, variant) for rung, variant in TRACED]
-            + [pipelined(programs[one[1]].path, *one) for one in PIPELINED])
+            + [pipelined(programs[one.rung].path, *one) for one in PIPELINED])
 
 
 def write_traces(programs, folder):
     """traces.jsonl, where the programs that the course traces are all there."""
-    if {rung for rung, _ in TRACED} | {rung for _, rung, *_ in PIPELINED} <= set(programs):
+    if {rung for rung, _ in TRACED} | {one.rung for one in PIPELINED} <= set(programs):
         path = os.path.join(folder, "traces.jsonl")
         write_whole(path, json_text(all_traces(programs)))
         print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)

@@ -21,8 +21,8 @@ BARRIERS = ("__syncthreads", "mbarrier_arrive", "mbarrier_wait", "named_barrier_
 
 
 def put_in_order(trace):
-    """Gives every event its ticks, and what it waits for. That are meetings: a phase of an
-    mbarrier, a round of a barrier, groups of copies or of products, [title, [event]]."""
+    """Gives every event its ticks, and what it waits for: a *meeting* is one phase of an mbarrier,
+    one round of a barrier, or groups of copies or products, [title, [event]]."""
     now, meetings = 0, []
     for events in trace.blocks().values():
         meet(events, meetings)

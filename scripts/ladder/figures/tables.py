@@ -135,21 +135,21 @@ def steps_table(files, rung, first, way, peers):
 def ratios_table(files, step, way, over, dtype=None):
     """A step over what stands beside it, at every N; above 1 the step is faster."""
     gpu = Measured(files.gpu.path, dtype) if dtype else files.gpu
-    ratios = {other: gpu.ratios(way, step, other) for other in over}
+    ratios = {rival: gpu.ratios(way, step, rival) for rival in over}
     lines = over_lengths({at: " · ".join(
-        f"{of[at]:.2f}" if at in of else NO_VALUE for of in ratios.values())
+        f"{ratio_at[at]:.2f}" if at in ratio_at else NO_VALUE for ratio_at in ratios.values())
         for at in need(set().union(*ratios.values()))})
     passes = {"fwd": "", "bwd": ", backward", "both": ", forward and backward together"}[way]
     text = (f"`{step[1]}` over {' · over '.join(map(name_of, over))}{passes}: ratios of TFLOP/s, "
             f"{gpu.dtype}, above 1 where `{step[1]}` is faster, on an {gpu.name}.")
-    for other, of in ratios.items():
-        if isinstance(other, str) and of:
-            n, *point = at = min(of, key=of.get)
-            turn = "each point in turn" if gpu.in_turn(way, other, step) else "in another run"
-            text += (f" Against {name_of(other)}, {turn}: geometric mean "
-                     f"{geometric_mean(of.values()):.3f} of {len(of)} points, worst {of[at]:.3f} "
-                     f"({point_text(*point)}, N = {length_text(n)}), "
-                     f"{sum(ratio >= 1 for ratio in of.values())} are 1 or more.")
+    for rival, ratio_at in ratios.items():
+        if isinstance(rival, str) and ratio_at:
+            n, *point = worst = min(ratio_at, key=ratio_at.get)
+            turn = "each point in turn" if gpu.in_turn(way, rival, step) else "in another run"
+            text += (f" Against {name_of(rival)}, {turn}: geometric mean "
+                     f"{geometric_mean(ratio_at.values()):.3f} of {len(ratio_at)} points, worst "
+                     f"{ratio_at[worst]:.3f} ({point_text(*point)}, N = {length_text(n)}), "
+                     f"{sum(ratio >= 1 for ratio in ratio_at.values())} are 1 or more.")
     return [*lines, "", text]
 
 

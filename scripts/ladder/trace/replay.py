@@ -52,12 +52,13 @@ def warps_of(events):
     for warp, asked in sorted(warps.items()):
         if (warp % 4 if warp // 4 in multiply else len(asked) == 1):
             continue  # does what the warpgroup's first warp does, or nothing
-        kept[warp] = asked
-        if warp // 4 in multiply:  # what the others store is the warpgroup's too
-            for other in itertools.chain(*(warps.get(warp + i, []) for i in (1, 2, 3))):
-                for own in asked:
-                    if other[0] in STORES and other[:4] == own[:4]:
-                        own[4] += other[4]
+        # What the others of a warpgroup that multiplies store is the warpgroup's too.
+        others = [warps.get(warp + i, []) for i in (1, 2, 3)] if warp // 4 in multiply else []
+        stored = collections.Counter()
+        for *key, amount, _, _ in itertools.chain(*others):
+            stored[tuple(key)] += amount if key[0] in STORES else 0
+        kept[warp] = [[*key, amount + stored[tuple(key)], exps, flops]
+                      for *key, amount, exps, flops in asked]
     return kept
 
 
