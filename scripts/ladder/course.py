@@ -4,25 +4,27 @@ All else that scripts say of a step comes from the step's own registration, thro
 that is added needs nothing here, unless a figure is to single it out.
 """
 
+import collections
+
 # ---- the sim's traces ----
 
 # Which array is touched when: of the figure `access`, (rung, step) and the order of its loops.
 TRACED = {("04_flash_v1", "flash_v1"): "K and V outside, Q and O inside",
           ("05_flash_v2", "mma"): "Q outside, K and V inside"}
 
-# What happens in a block: (figure, rung, step, kernel, options). Forward two pieces of work for
-# block 0, of four tiles of K and V each, with two consumers and with three; backward one tile of K
-# and V, and three of Q.
+# What happens in a block. Forward two pieces of work for block 0, of four tiles of K and V each,
+# with two consumers and with three; backward one tile of K and V, and three of Q.
+Pipelined = collections.namedtuple("Pipelined", "figure rung variant kernel options")
 ONE_HEAD = ["--device", "sim", "--heads", "1", "--check", "off"]
 PIPELINED = [
-    ("pipeline", "05_flash_v2", "sm90", "attention",
-     [*ONE_HEAD, "--seqlen", "512", "--seqlen-kv", "512", "--head-dim", "128"]),
-    ("pipeline", "05_flash_v2", "sm90", "attention",
-     [*ONE_HEAD, "--seqlen", "768", "--seqlen-kv", "512", "--head-dim", "64"]),
-    ("pipeline_bwd", "06_backward", "sm90", "key_gradients",
-     [*ONE_HEAD, "--seqlen", "192", "--seqlen-kv", "128", "--head-dim", "128"]),
-    ("pipeline_bwd", "06_backward", "sm90", "key_gradients",
-     [*ONE_HEAD, "--seqlen", "384", "--seqlen-kv", "128", "--head-dim", "64"]),
+    Pipelined("pipeline", "05_flash_v2", "sm90", "attention",
+              [*ONE_HEAD, "--seqlen", "512", "--seqlen-kv", "512", "--head-dim", "128"]),
+    Pipelined("pipeline", "05_flash_v2", "sm90", "attention",
+              [*ONE_HEAD, "--seqlen", "768", "--seqlen-kv", "512", "--head-dim", "64"]),
+    Pipelined("pipeline_bwd", "06_backward", "sm90", "key_gradients",
+              [*ONE_HEAD, "--seqlen", "192", "--seqlen-kv", "128", "--head-dim", "128"]),
+    Pipelined("pipeline_bwd", "06_backward", "sm90", "key_gradients",
+              [*ONE_HEAD, "--seqlen", "384", "--seqlen-kv", "128", "--head-dim", "64"]),
 ]
 
 # Kernel → the products of its warpgroups, by the array of the right operand, in turn.
@@ -67,9 +69,6 @@ PIPELINES = {
 SHARED_ROOF = [("06_backward", step, "key_gradients") for step in (
     "mma", "wgmma", "tma", "producer", "transposed", "bulk_add", "ahead", "sm90")]
 SHARED_ROOF_PEERS = ["cudnn", "flash"]
-# The kernels whose cycles are counted, (rung, step, kernel).
-PROFILED = [("05_flash_v2", "sm90", "attention"), ("05_flash_v2", "fp8", "attention"),
-            ("06_backward", "sm90", "key_gradients")]
 
 # Shown on the roofline beside each rung's default.
 ROOFLINE_EXTRA = [("01_tiled_matmul", "tile")]

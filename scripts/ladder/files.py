@@ -24,28 +24,28 @@ def read(path):
         return file.read()
 
 
-# ---- what is measured: a file a GPU, and sim.json ----
+# ---- what is measured: lines of JSON, a file a GPU, and sim.jsonl ----
 
 
 @functools.lru_cache(maxsize=8)
 def parsed(text):
-    """JSON, not to be changed: results are large, and read again and again."""
-    return json.loads(text)
+    """Not to be changed: results are large, and read again and again."""
+    return [json.loads(line) for line in text.splitlines()]
 
 
-def read_json(path, missing=None):
+def read_lines(path):
+    """The values of a file, one a line; none where there is no file."""
     try:
         return parsed(read(path))
     except FileNotFoundError:
-        return missing
+        return []
     except ValueError as error:
         raise Stop(f"{os.path.relpath(path)} is no JSON: {error}", BAD_USAGE) from None
 
 
-def machine_of(path):
-    """Whose measurements these are, as the file says; {} where it holds none, or is not there."""
-    machine = read_json(path, {}).get("machine")
-    return machine if isinstance(machine, dict) else {}
+def json_text(values):
+    """One a line, so that a diff shows which changed."""
+    return "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
 
 
 def short_name(gpu):
@@ -54,8 +54,8 @@ def short_name(gpu):
 
 
 def file_of(gpu):
-    """Where a GPU's measurements go: h100.json for an NVIDIA H100 80GB HBM3. None: the sim."""
-    return os.path.join(RESULTS, f"{short_name(gpu).lower() if gpu else 'sim'}.json")
+    """Where a GPU's measurements go: h100.jsonl for an NVIDIA H100 80GB HBM3. None: the sim."""
+    return os.path.join(RESULTS, f"{short_name(gpu).lower() if gpu else 'sim'}.jsonl")
 
 
 def newest_measured(folder=RESULTS, but=None):
@@ -63,10 +63,11 @@ def newest_measured(folder=RESULTS, but=None):
     no GPU has been measured, or none but the one called `but`. What README and figures show by
     default."""
     found = []
-    for path in glob.glob(os.path.join(folder, "*.json")):
-        machine = machine_of(path)
-        if machine.get("gpu") not in (None, but):
-            found.append((machine.get("date") or "", os.path.basename(path), path))
+    for path in glob.glob(os.path.join(folder, "*.jsonl")):
+        dates = [line["date"] for line in read_lines(path) if line.get("kind") == "run"
+                 and line["device"] == "gpu" and line["device_name"] != but]
+        if dates:
+            found.append((max(dates), os.path.basename(path), path))
     return max(found)[-1] if found else None
 
 
@@ -85,15 +86,3 @@ def write_whole(path, content):
     finally:
         with contextlib.suppress(OSError):
             os.unlink(part)
-
-
-def item_a_line(data):
-    """JSON with one item of a list a line, so that a diff shows which changed."""
-    parts = []
-    for name, value in data.items():
-        if isinstance(value, list) and value:
-            items = ",\n".join("  " + json.dumps(item, ensure_ascii=False) for item in value)
-            parts.append(f"{json.dumps(name)}: [\n{items}\n]")
-        else:
-            parts.append(f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}")
-    return "{\n" + ",\n".join(parts) + "\n}\n"

@@ -15,7 +15,6 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SCRIPTS = os.path.join(ROOT, "scripts")
 RESULTS = os.path.join(SCRIPTS, "results")
-FAKES = os.path.join(SCRIPTS, "tests/fakes")  # modules that stand in for PyTorch
 # A limit is for what hangs. A machine may be under load, or be slow: so minutes.
 SECONDS = 600
 # What a person may have set, and a test sets by itself.

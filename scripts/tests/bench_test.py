@@ -1,29 +1,36 @@
-"""Tests of scripts/figures measure, with programs and a PyTorch that stand in for the real ones."""
+"""Tests of scripts/figures measure and profile, with programs, a GPU, a PyTorch and an ncu that
+stand in for the real ones."""
 
+import contextlib
+import io
 import json
 import os
-import re
 import signal
 import sys
 import time
 import unittest
 import unittest.mock
+import warnings
 
-from base import FAKES, SCRIPTS, Scratch
+from base import SCRIPTS, like
 from fake_ladder import FakeLadder
-from ladder.bench import peers
+from ladder.bench import measure, peers, profile
+from ladder.console import Stop
+from ladder.figures.tables import profile_table
+from ladder.programs import run_quietly
 
-NAME = "NVIDIA Fake 80GB"
+NAME = "NVIDIA H100 80GB HBM3"  # as fake_program.py has it
 NVIDIA_SMI = '''\
 #!/bin/sh
 case "$*" in
-*-lms*) echo '1755, 2619, 45, 300.5'; echo '1200, 2619, 60, 700.0'; exec sleep 60;;
-*) echo "$FAKE_GPU, 570.1, 81559";;
+*-lms*) echo 1755; echo 1200; exec sleep 60;;
+*) cat gpu;;
 esac
 '''
 
-class Bench(FakeLadder):
-    """A GPU that is made up, too."""
+
+class Fake(FakeLadder):
+    """Four rungs and a GPU."""
 
     BIN = "bin"
     STEPS = {"00_naive": ["naive"], "04_flash_v1": ["flash_v1"], "05_flash_v2": ["swap", "mma"],
@@ -34,207 +41,124 @@ class Bench(FakeLadder):
     def setUp(self):
         super().setUp()
         self.ladder(self.STEPS, gpu=True)
-        self.write("path/nvidia-smi", NVIDIA_SMI, 0o755)
-        self.environment |= {
-            "PATH": f"{self.root}/path:{os.environ['PATH']}", "PYTHONPATH": FAKES,
-            "FAKE_LOG": self.at("called"), "FAKE_GPU": NAME}
+        self.write("path/nvidia-smi", NVIDIA_SMI.replace("gpu", self.at("gpu")), 0o755)
+        self.write("gpu", f"{NAME}, 570.1\n")
+        self.environment["PATH"] = f"{self.root}/path:{os.environ['PATH']}"
 
-    def command(self, *options):
-        return [os.path.join(SCRIPTS, "figures"), "measure", "--bin", "bin", "--out",
-                "out.json", "--time", "5", "--commit", "abc", *options]
+    def call(self, part, *options, status=0):
+        """Runs measure or profile here: what it said."""
+        command = {measure: measure.bench, profile: profile.profile}[part]
+        with unittest.mock.patch.dict(os.environ, PATH=self.environment["PATH"]), \
+                contextlib.redirect_stderr(io.StringIO()) as said:
+            try:
+                found = command(part.parse(["--bin", self.at("bin"), "--out", self.at("out.jsonl"),
+                                            "--commit", "abc", *options]))
+            except (Stop, SystemExit) as stop:
+                found = getattr(stop, "status", getattr(stop, "code", None))
+                print(stop, file=said)
+        self.assertEqual(found, status, said.getvalue())
+        return said.getvalue()
 
-    def bench(self, *options, status=0, **environment):
-        return self.run_it(*self.command(*options), status=status, **environment)
+    def bench(self, *options, status=0, torch=None):
+        found = {"return_value": torch} if torch else {"side_effect": Stop("none", 3)}
+        modules = dict.fromkeys(("torch.nn.attention", "torch.nn.functional"), torch)
+        with unittest.mock.patch.object(peers, "import_torch", **found), \
+                unittest.mock.patch.dict(sys.modules, modules):
+            return self.call(measure, "--time", "5", *options, status=status)
 
-    def data(self):
-        return json.loads(self.read("out.json"))
+    def lines(self, kind, **wanted):
+        found = map(json.loads, self.read("out.jsonl").splitlines())
+        return [line for line in found if like(line, kind=kind, **wanted)]
 
     def calls(self):
         """What was measured since the last time."""
-        return [line for line in self.called().splitlines() if line[:2].isdigit()]
+        return [line for line in self.called().splitlines() if not line.endswith("--list")]
 
+
+class Bench(Fake):
     def test_the_file(self):
         self.bench("--grid", "quick")
-        data, called = self.data(), self.called().splitlines()
-        self.assertEqual(list(data), ["machine", "ceilings", "steps", "commands", "records",
-                                      "peers", "skipped"])
-        machine = data["machine"]
-        self.assertEqual((machine["gpu"], machine["driver"], machine["memory_bytes"],
-                          machine["commit"]), (NAME, "570.1", 81559 * 2**20, "abc"))
-        self.assertEqual(machine["clocks"]["sm_mhz"], {"min": 1200, "median": 1477.5, "max": 1755})
-        for name, rate in (("matmul_tflops", 700), ("matmul_e4m3_tflops", 1300),
-                           ("copy_bytes_per_s", 3e12)):
-            self.assertAlmostEqual(data["ceilings"][name] / rate, 1, places=5)
+        runs, called = self.lines("run"), self.calls()
         # Each step once, then twice against float64; 06 says two things each time.
-        self.assertEqual((sum(line[:2].isdigit() for line in called), len(data["records"]),
-                          len(data["commands"])), (5 * 3, 6 * 3, 6 * 3))
+        self.assertEqual((len(called), len(runs), len(self.lines("step"))), (5 * 3, 6 * 3, 5))
         self.assertLessEqual(
             {"04_flash_v1 --device gpu --variant flash_v1 --batch 8 --heads 32 --seqlen 2048 "
              "--head-dim 64 --dtype bf16 --check off --time 5 --dram --json",
              "00_naive --device gpu --variant naive --batch 1 --heads 2 --seqlen 1024 --head-dim "
-             "64 --dtype bf16 --check full --input outliers --time 5 --json",
-             "randn (8, 32, 2048, 64) bf16 False", "randn (8, 32, 2048, 64) bf16 True",
-             "flush 2000"}, set(called))  # 2×L2
-        self.assertEqual(data["records"][0]["unknown"], [1, {"a": None}])  # unchanged
-        self.assertEqual([(r["rung"], r["variant"], r["direction"]) for r in data["peers"]],
-                         [("pytorch", b, d) for d in ("fwd", "bwd") for b in peers.BACKENDS])
-        for record, factor in zip(data["peers"], [0.1, 2, 3, 4] * 2):
-            self.assertAlmostEqual(record["tflops"], 100 * factor, places=3)
-        self.assertEqual(data["skipped"], [])
-
-    def test_peers_are_measured_just_before_what_is_compared_with_them(self):
-        def beside():
-            return {(r["variant"], tuple(r["beside"])) for r in self.data()["peers"]}
-
-        self.bench(*self.ONE)
-        turns = [line.split()[0] for line in self.called().splitlines()
-                 if re.match("0|attention", line)]
-        turns = [turn for turn, before in zip(turns, [None, *turns]) if turn != before]
-        self.assertEqual(turns, ["00_naive", "04_flash_v1", "attention", "05_flash_v2",
-                                 "06_backward"])
-        every = ("05_flash_v2 mma", "05_flash_v2 swap", "06_backward mma")
-        self.assertEqual(beside(), {(peer, every) for peer in peers.BACKENDS})
-        # A step again, and one peer with it: the others were not beside this one, and the ceilings
-        # stay.
-        data = self.data()
-        data["ceilings"] = dict.fromkeys(data["ceilings"], 1)
-        self.write("out.json", data)
-        self.bench(*self.SWAP, "--peers", "flash")
-        self.assertEqual(self.data()["ceilings"], data["ceilings"])
-        self.assertEqual(beside(), {(peer, ("05_flash_v2 swap",) if peer == "flash" else every)
-                                    for peer in peers.BACKENDS})
-        # One that comes later has nothing beside it.
-        data["peers"] = [r for r in data["peers"] if r["variant"] == "flash"]
-        self.write("out.json", data)
-        self.bench(*self.ONE, "--peers", "flash,cudnn")
-        self.assertEqual({r["variant"]: len(r["beside"]) for r in self.data()["peers"]},
-                         {"flash": 3, "cudnn": 0})
-        self.assertEqual(self.data()["ceilings"], data["ceilings"])
-
-    def test_decoding(self):
-        self.rung("05_flash_v2", ["swap", "mma", "split_kv"], gpu=True)
-        self.bench("--grid", "decode", "--peers", "flash,cudnn")
-        called, data = self.called().splitlines(), self.data()
-        self.assertEqual(sum(line[:2].isdigit() for line in called), 18)
-        self.assertLessEqual(
-            {"05_flash_v2 --device gpu --variant split_kv --batch 64 --heads 32 --seqlen 1 "
-             "--head-dim 128 --dtype bf16 --check off --kv-heads 8 --seqlen-kv 8192 --time 5 "
-             "--json", "randn (16, 32, 1, 128) bf16 False", "randn (16, 8, 4096, 128) bf16 False"},
-            set(called))
-        for peer in data["peers"]:
-            self.assertAlmostEqual(peer["tflops"], 300 if peer["variant"] == "flash" else 400,
-                                   places=3)
-            self.assertAlmostEqual(peer["copy_bytes_per_s"] / 3e12, 1, places=5)
-        self.assertEqual([(r["variant"], r["direction"], r["beside"]) for r in data["peers"]],
-                         [(peer, "fwd", ["05_flash_v2 split_kv"])
-                          for _ in range(18) for peer in ("flash", "cudnn")])
-        # It is no step of the ladder; and each point has been measured.
-        self.assertNotIn("split_kv", [step["variant"] for step in data["steps"]])
-        self.bench("--grid", "decode", "--peers", "flash,cudnn")
-        self.assertEqual((self.calls(), self.data()), ([], data))
+             "64 --dtype bf16 --check full --input outliers --time 5 --json"}, set(called))
+        self.assertTrue(like(runs[-1], rung="06_backward", variant="mma", direction="bwd", heads=2,
+                             options="--check full --input outliers", driver="570.1",
+                             commit="abc", sm_mhz=1477.5, unknown=[1, {"a": None}]), runs[-1])
 
     def test_what_is_there_is_kept(self):
         self.bench(*self.ONE)
-        before = self.data()
+        before = self.lines("run")
         self.assertEqual(len(self.calls()), 5)
         os.unlink(self.at("bin/06_backward"))
         for options, new, records in (
-                ((*self.ONE, "--time", "7"), 0, 6), ((*self.SWAP, "--peers", "none"), 1, 6),
+                ((*self.ONE, "--time", "7"), 0, 6), (self.SWAP, 1, 6),
                 (("--seqlen", "512", "--head-dim", "64", "--causal", "no", "--rung", "00"), 1, 7)):
             self.bench(*options)
-            now = self.data()
-            self.assertEqual((len(self.calls()), len(now["records"]), now["records"][:6],
-                              now["steps"]), (new, records, before["records"], before["steps"]))
+            now = self.lines("run")
+            self.assertEqual(
+                (len(self.calls()), len(now), [r["variant"] for r in now[:6]],
+                 len(self.lines("step"))), (new, records, [r["variant"] for r in before], 5))
 
     def test_an_interrupted_run_goes_on(self):
         """And of what it measures again it leaves nothing old."""
-        for number, status, again in ((signal.SIGINT, 130, True), (signal.SIGTERM, 143, False),
-                                      (signal.SIGKILL, -9, False)):
-            if again:
+        every = ["naive", "flash_v1", "swap"]
+        for number, status, there, step in (
+                (signal.SIGINT, 130, [], "00_naive/naive"),
+                (signal.SIGTERM, 143, every, "05_flash_v2/mma"),
+                (signal.SIGKILL, -9, every, "05_flash_v2/mma")):
+            if not there:
                 self.bench(*self.ONE)
-                before = self.data()
-                before["ceilings"]["matmul_tflops"] = 1
-                self.write("out.json", before)
-            self.tell({"05_flash_v2/mma": {"sleep": 20}})
-            _, err = self.stopped(self.command(*self.ONE, *["--again"] * again), number,
-                                  self.at("asleep"), status)
-            there = [r["variant"] for r in self.data()["records"]]
-            every = ["naive", "flash_v1", "swap"]
-            if number == signal.SIGKILL:  # what was measured in the last moments may be lost
-                self.assertTrue(there)
-                every = every[:len(there)]
+            self.tell({step: {"sleep": 20}})
+            _, err = self.stopped(
+                [os.path.join(SCRIPTS, "figures"), "measure", "--bin", "bin", "--out", "out.jsonl",
+                 "--peers", "none", *self.ONE, *["--again"] * (not there)], number,
+                self.at("asleep"), status)
+            if number == signal.SIGKILL:
                 os.kill(int(self.read("asleep")), number)  # it holds the output open
             else:
-                self.assertIn("out.json has what was measured", err)
-            self.assertEqual(there, every)
+                self.assertIn("out.jsonl has what was measured", err)
+            self.assertEqual([r["variant"] for r in self.lines("run")], there)
             os.unlink(self.at("asleep"))
-            self.called()
-            self.tell({"05_flash_v2/mma": {}})
+            self.calls()
+            self.tell({step: {}})
             self.bench(*self.ONE)
-            self.assertEqual((len(self.calls()), len(self.data()["records"])), (5 - len(there), 6))
-            self.assertEqual(self.data()["records"], before["records"])
-            self.assertAlmostEqual(self.data()["ceilings"]["matmul_tflops"], 700)
-            os.unlink(self.at("out.json"))
+            self.assertEqual((len(self.calls()), len(self.lines("run"))), (5 - len(there), 6))
+            os.unlink(self.at("out.jsonl"))
 
     def test_what_does_not_run(self):
-        """Skipped with the reason; tried again where it failed, or if it is asked for."""
-        for step, told, status, said, reason, again in (
-                ("00_naive/naive", {"status": 3, "err": "00_naive: 00_naive needs 256.0 GiB of GPU "
-                                    "memory; 79.1 are free."}, 0, "left out: 00_naive needs",
-                 "00_naive needs 256.0 GiB of GPU memory; 79.1 are free.", 0),
-                ("04_flash_v1/flash_v1", {"status": 1, "err": "04_flash_v1: something broke"}, 1,
-                 "failed (status 1): something broke", "something broke", 1),
-                ("05_flash_v2/swap", {"status": 1, "changes": {"pass": False}}, 1,
-                 "failed (status 1): wrong result", None, 1)):
-            rung, variant = step.split("/")
-            self.tell({step: told})
-            result = self.bench(*self.ONE, status=status)
-            self.assertIn(f"{rung} {variant}, d 64, N 1024, --check off: {said}", result.stderr)
-            data = self.data()
-            if reason:
-                skipped, = data["skipped"]
-                self.assertEqual({**skipped, "command": ""}, {
-                    "rung": rung, "variant": variant, "batch": 16, "heads": 32, "seqlen": 1024,
-                    "head_dim": 64, "causal": False, "dtype": "bf16", "kv_heads": None,
-                    "seqlen_kv": None, "command": "", "status": told["status"], "reason": reason})
-                self.assertNotIn(variant, {r["variant"] for r in data["records"]})
-            else:
-                self.assertEqual([r["variant"] for r in data["records"] if not r["pass"]],
-                                 [variant])
-            self.tell({step: {}})
+        """Skipped with the reason where it cannot, tried again where it failed."""
+        needs = "00_naive needs 256.0 GiB of GPU memory; 79.1 are free."
+        for rung, variant, told, status, said, again in (
+                ("00_naive", "naive", {"status": 3, "err": f"00_naive: {needs}"}, 0,
+                 "left out: 00_naive needs", 0),
+                ("04_flash_v1", "flash_v1", {"status": 1, "err": "04_flash_v1: something broke"}, 1,
+                 "failed (status 1): something broke", 1),
+                ("05_flash_v2", "swap", {"status": 1, "changes": {"pass": False}}, 1,
+                 "failed (status 1): wrong result", 0)):
+            self.tell({f"{rung}/{variant}": told})
+            self.assertIn(f"{rung} {variant}, d 64, N 1024, --check off: {said}",
+                          self.bench(*self.ONE, status=status))
+            self.assertEqual([(s["variant"], s["status"], s["reason"], s["seqlen"])
+                              for s in self.lines("skipped")],
+                             [("naive", 3, needs, 1024)] * (rung == "00_naive"))
+            self.assertEqual(len(self.lines("run", **{"pass": False})), variant == "swap")
+            self.tell({f"{rung}/{variant}": {}})
             self.calls()
-            if reason:
-                self.bench(*self.ONE)
-                self.assertEqual(len(self.calls()), again)
-            self.bench(*self.ONE, "--again", "--rung", rung, "--peers", "none")
-            self.assertEqual(self.data()["skipped"], [])
-            os.unlink(self.at("out.json"))
-
-    def test_without_pytorch_or_part_of_it(self):
-        for fake, said, records, e4m3 in (
-                ("no cudnn", "pytorch cudnn, d 64, N 1024, bwd: left out: No available kernel. "
-                             "Aborting execution.; cuDNN attention requires sm80.\n", 6, True),
-                ("cudnn memory", "cudnn, d 64, N 1024, fwd: left out: the GPU's memory is used up",
-                 6, True),
-                ("no e4m3", "", 8, False),
-                ("no ceilings", "no ceilings: the GPU's memory", 8, None),
-                ("no GPU", "no peers and no ceilings: PyTorch 2.11.0 finds no CUDA GPU", 0, None),
-                ("broken", "no peers and no ceilings: PyTorch is missing (libtorch_cuda.so", 0,
-                 None)):
-            result = self.bench(*self.ONE, FAKE=fake)
-            self.assertIn(said, result.stderr)
-            self.assertNotIn("Warning", result.stderr)
-            data = self.data()
-            ceilings = data["ceilings"] and data["ceilings"]["matmul_e4m3_tflops"] is not None
-            self.assertEqual((len(data["peers"]), ceilings, len(data["records"])),
-                             (records, e4m3, 6))
-            self.assertEqual({(s["variant"], s["command"].split()[2]) for s in data["skipped"]},
-                             {("cudnn", way) for way in ("fwd", "bwd") if "cudnn" in fake})
-            os.unlink(self.at("out.json"))
+            self.bench(*self.ONE)
+            self.assertEqual(len(self.calls()), again)
+            self.bench(*self.ONE, "--again", "--rung", rung)
+            self.assertEqual((self.lines("skipped"), len(self.lines("run", **{"pass": True}))),
+                             ([], 6))
+            os.unlink(self.at("out.jsonl"))
 
     def test_what_it_refuses(self):
-        self.bench(*self.ONE, "--rung", "00", "--peers", "none")
-        whole = self.data()
+        self.bench(*self.ONE, "--rung", "00")
+        whole = self.read("out.jsonl")
         for words, why in (
                 ((*self.ONE, "--grid", "paper"), "give one of them"),
                 (("--grid", "huge"), "there are quick, paper, long, decode"),
@@ -244,41 +168,152 @@ class Bench(FakeLadder):
                 (("--time", "nan"), "must be above 0"),
                 (("--rung", "07"), "leave nothing; there are 00_naive naive, 04_flash_v1"),
                 (("--bin", "nosuch"), "there is no folder nosuch: scripts/run builds"),
-                (("--bin", "path"), "path has no rung"),
-                (("--out", "/proc/x.json"), "/proc/x.json: No such file or directory. Choose")):
+                (("--bin", self.at("path")), "path has no rung"),
+                (("--sim",), f"was measured on {NAME}, and this is the sim")):
             with self.subTest(words):
-                self.assertIn(why, self.bench(*words, status=2).stderr)
-        result = self.bench(*self.ONE, status=2, FAKE_GPU="NVIDIA Other 3")
-        self.assertIn(f"was measured on {NAME}, and this is NVIDIA Other 3", result.stderr)
-        self.assertEqual(self.data(), whole)
+                self.assertIn(why, self.bench(*words, status=2))
+        self.write("gpu", "NVIDIA Other 3, 570.1\n")
+        self.assertIn(f"was measured on {NAME}, and this is NVIDIA Other 3",
+                      self.bench(*self.ONE, status=2))
+        self.assertEqual(self.read("out.jsonl"), whole)
         for text, why in (("not JSON", "is no JSON"), ("[]", "is no file of this script's"),
                           ('{"records": []}', "is no file of this script's")):
-            self.write("out.json", text)
-            self.assertIn(why, self.bench(*self.ONE, status=2).stderr)
-        self.write("path/nvidia-smi", "#!/bin/sh\nexit 9\n", 0o755)
-        self.assertIn("no GPU answers", self.bench(*self.ONE, status=3).stderr)
-
-    def test_each_gpu_has_a_file_of_its_own(self):
-        self.copy_scripts("figures")
-        names = {"h100.json": "NVIDIA H100 80GB HBM3", "4090.json": "NVIDIA GeForce RTX 4090"}
-        for gpu in names.values():
-            self.run_it(self.at("scripts/figures"), "measure", "--bin", "bin", "--peers", "none",
-                        *self.ONE, FAKE_GPU=gpu)
-        self.assertEqual({name: json.loads(self.read(f"scripts/results/{name}"))["machine"]["gpu"]
-                          for name in os.listdir(self.at("scripts/results"))}, names)
+            self.write("out.jsonl", text)
+            self.assertIn(why, self.bench(*self.ONE, status=2))
+        self.write("gpu", "")
+        self.assertIn("no GPU answers", self.bench(*self.ONE, status=3))
 
 
-class Timing(Scratch):
+def fake_torch():
+    """PyTorch and its modules in one. The GPU's clock, in ms, advances by what is queued, which
+    `log` has in turn."""
+    torch, clock = unittest.mock.MagicMock(__version__="2.11.0", log=[]), [0.0]
+
+    def takes(ms, what=""):
+        def take(*_, **__):
+            clock[0] += ms
+            torch.log.append(what)
+            return unittest.mock.DEFAULT
+        return take
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = clock[0]
+
+        def elapsed_time(self, end):
+            return end.at - self.at
+
+    torch.takes, torch.cuda.Event, torch.cuda.OutOfMemoryError = takes, Event, MemoryError
+    torch.configure_mock(**{
+        "version.cuda": "12.8", "backends.cudnn.version.return_value": 91900,
+        "cuda.get_device_name.return_value": NAME,
+        "cuda.get_device_capability.return_value": (9, 0),
+        "cuda.synchronize.side_effect": takes(0, "wait"),
+        "empty.return_value.zero_.side_effect": takes(0.05, "flush"),
+        "empty.return_value.copy_.side_effect": takes(2 * (1 << 30) / 3e9),  # 3 TB/s
+        "mm.side_effect": takes(2 * 8192**3 / 700e9),
+        "_scaled_mm.side_effect": takes(2 * 8192**3 / 1300e9),
+        "scaled_dot_product_attention.side_effect": takes(2),
+        "autograd.grad.side_effect": takes(5)})
+    return torch
+
+
+class Peers(Fake):
+    def beside(self):
+        return {(r["variant"], *r["beside"]) for r in self.lines("peer")}
+
+    def test_ceilings_and_records(self):
+        self.bench(*self.ONE, torch=fake_torch())
+        ceilings, = self.lines("ceilings")
+        for name, rate in (("matmul_tflops", 700), ("matmul_e4m3_tflops", 1300),
+                           ("copy_bytes_per_s", 3e12)):
+            self.assertAlmostEqual(ceilings[name] / rate, 1, places=5)
+        found = self.lines("peer")
+        self.assertEqual([(r["rung"], r["variant"], r["direction"]) for r in found],
+                         [("pytorch", b, d) for d in ("fwd", "bwd") for b in peers.BACKENDS])
+        for r in found:  # of 2 and of 5 ms
+            self.assertAlmostEqual(r["tflops"], 4 * 1024**2 * 64 * 32 * 16 / 2e9)
+            self.assertTrue(like(r, device_name=NAME, heads=32, kv_heads=32, commit="abc"))
+
+    def test_they_are_measured_just_before_what_is_compared_with_them(self):
+        torch, order = fake_torch(), []
+        with unittest.mock.patch.object(
+                measure, "run_quietly", side_effect=lambda words, *more: (
+                    order.append(os.path.basename(words[0])), run_quietly(words, *more))[1]):
+            torch.randn.side_effect = lambda *_, **__: (
+                order.append("PyTorch") or unittest.mock.DEFAULT)
+            self.bench(*self.ONE, torch=torch)
+        turns = [turn for turn, before in zip(order, [None, *order]) if turn != before]
+        self.assertEqual(turns, ["PyTorch",  # the ceilings
+                                 "00_naive", "04_flash_v1", "PyTorch", "05_flash_v2",
+                                 "06_backward"])
+        every = ("05_flash_v2 mma", "05_flash_v2 swap", "06_backward mma")
+        self.assertEqual(self.beside(), {(peer, *every) for peer in peers.BACKENDS})
+        # A step again, and one peer with it: the others were not beside this one, and the ceilings
+        # stay.
+        before = self.lines("ceilings")
+        torch.mm.side_effect = None
+        self.bench(*self.SWAP, "--peers", "flash", torch=torch)
+        self.assertEqual((self.lines("ceilings"), self.beside()), (before, {
+            (peer, *(every[1:2] if peer == "flash" else every)) for peer in peers.BACKENDS}))
+
+    def test_decoding(self):
+        self.rung("05_flash_v2", ["swap", "mma", "split_kv"], gpu=True)
+        torch = fake_torch()
+        for new in (18, 0):
+            self.bench("--grid", "decode", "--peers", "flash,cudnn", torch=torch)
+            called = self.calls()
+            self.assertEqual(len(called), new)
+            self.assertEqual(new and called[-1], new and (
+                "05_flash_v2 --device gpu --variant split_kv --batch 64 --heads 32 --seqlen 1 "
+                "--head-dim 64 --kv-heads 8 --seqlen-kv 8192 --dtype bf16 --check off --time 5 "
+                "--json"))
+        self.assertIn(unittest.mock.call(16, 8, 4096, 128, device="cuda", dtype=torch.bfloat16,
+                                         requires_grad=False), torch.randn.mock_calls)
+        found = self.lines("peer", direction="fwd", beside=["05_flash_v2 split_kv"])
+        self.assertEqual(len(found), 2 * 18)
+        self.assertAlmostEqual(found[0]["copy_bytes_per_s"] / 3e12, 1, places=5)
+        # It is no step of the ladder.
+        self.assertNotIn("split_kv", [step["variant"] for step in self.lines("step")])
+
+    def test_without_part_of_pytorch(self):
+        def no_kernel(*_, **__):
+            for text in ("Flash attention kernel not used because:",
+                         "Flash attention has been runtime disabled.",
+                         "cuDNN attention requires sm80."):
+                warnings.warn(text + " (Triggered internally at sdp_utils.cpp:3.)")
+            raise RuntimeError("No available kernel. Aborting execution.\nmore")
+
+        attention = "scaled_dot_product_attention.side_effect"
+        for name, value, said, records, ceilings in (
+                (attention, no_kernel, "pytorch cudnn, d 64, N 1024, bwd: left out: No available "
+                 "kernel. Aborting execution.; cuDNN attention requires sm80.\n", 0, 1),
+                (attention, MemoryError, "left out: the GPU's memory is used up", 0, 1),
+                ("cuda.get_device_capability.return_value", (8, 0), "", 8, 1),
+                ("mm.side_effect", MemoryError, "no ceilings: the GPU's memory", 8, 0)):
+            torch = fake_torch()
+            torch.configure_mock(**{name: value})
+            self.assertIn(said, self.bench(*self.ONE, torch=torch))
+            self.assertEqual((len(self.lines("peer")), len(self.lines("skipped")),
+                              len(self.lines("ceilings")), len(self.lines("run"))),
+                             (records, 8 - records, ceilings, 6))
+            self.assertEqual(len(self.lines("ceilings", matmul_e4m3_tflops=None)), value == (8, 0))
+            os.unlink(self.at("out.jsonl"))
+        self.assertIn("no peers and no ceilings: none", self.bench(*self.ONE))
+
+
+class Timing(unittest.TestCase):
     """PyTorch's attention is timed as our programs time themselves."""
 
     def test_sampling(self):
-        """The cases of common/tests/gpu/sampling_test.cpp, by a batch of 4 runs."""
+        """As common/tests/gpu/sampling_test.cpp has it, by a batch of 4 runs."""
         for budget_ms, run_ms, warm_up, samples in (
-                (100, lambda i: 1, 100, 100), (6, lambda i: 1, 8, 16),
-                (50, lambda i: max(1 - i / 128, 0.25), 104, 200),  # on, while runs get faster,
-                (50, lambda i: 1 / (1 + 0.01 * i), 176, 968),  # but to 100 ms: 100·ln 2.76 runs
-                (20, lambda i: 1 + 0.01 * min(max(i - 20, 0), 30), 20, 52),  # the median moves,
-                (20, lambda i: 1 + 0.01 * i, 20, 44),  # and to 60 ms at most
+                (100, lambda i: 1, 100, 100),
+                (50, lambda i: 1 / (1 + 0.01 * i), 176, 968),  # while runs get faster, to 100 ms
+                (20, lambda i: 1 + 0.01 * i, 20, 44),  # while the median moves, to 60 ms
                 (1, lambda i: 500, 4, 4)):
             times = []
 
@@ -291,30 +326,78 @@ class Timing(Scratch):
             self.assertEqual(found, times[warm_up:])
 
     def test_no_wait_between_runs_and_the_gpu_waits_for_a_slow_host(self):
-        with unittest.mock.patch.dict(os.environ, FAKE_LOG=self.at("called")):
-            sys.path.insert(0, FAKES)
-            self.addCleanup(sys.path.remove, FAKES)
-            import torch
+        for run_ms, host_s, size in ((700, 0, 3), (0.002, 0.002, 50)):
+            torch = fake_torch()
+            take = torch.takes(run_ms, "run")
+            times = peers.Gpu(torch).time(lambda: (take(), time.sleep(host_s)), 0.1)
+            self.assertAlmostEqual(min(times), run_ms)
+            # Two runs tell how many are a batch.
+            self.assertEqual(torch.log[:6 + 2 * size], ["flush", "run"] * 2 + ["wait"] + [
+                "flush", "run"] * size + ["wait"])
+            # 50 runs of 2 ms of the host, 2 million cycles each.
+            sleeps = [cycles for (cycles,), _ in torch.cuda._sleep.call_args_list]
+            self.assertEqual(bool(sleeps), host_s > 0)
+            self.assertGreater(min(sleeps, default=1e9), 50 * 2 * 2e6)
 
-            gpu = peers.Gpu(torch)
-            for run_ms, host_s, size, slept in ((700, 0, 3, False), (0.002, 0.002, 50, True)):
-                self.called()
 
-                def run():
-                    torch.log("run")
-                    torch.take(run_ms)
-                    time.sleep(host_s)
+NCU = '''\
+==PROF== Connected
+"ID","Kernel Name",{names}
+"","",{units}
+"0","attention",{values}
+'''
 
-                self.assertAlmostEqual(min(gpu.time(run, 0.1)), run_ms)
-                called = self.called().replace("flush 2000", "flush").splitlines()
-                sleeps = [float(line.split()[1]) for line in called if line.startswith("sleep")]
-                called = [line for line in called if not line.startswith("sleep")]
-                # Two runs tell how many are a batch.
-                self.assertEqual(called[:7 + 2 * size], ["flush", "run"] * 2 + ["wait"] + [
-                    "flush", "run"] * size + ["wait"] + ["flush"])
-                self.assertEqual(bool(sleeps), slept)
-                # 50 runs of 2 ms of the host, 2 million cycles each.
-                self.assertGreater(min(sleeps, default=1e9), 50 * 2 * 2e6)
+
+class Profile(Fake):
+    def ncu(self, *lacking, tail=""):
+        """One that writes this, by 132 SMs and each metric 20."""
+        names = [name for name in profile.METRICS.values() if name not in lacking]
+        values = ["2,640" if name == "sm__cycles_active.sum" else "20" for name in names]
+        self.write("csv", NCU.format(**{key: ",".join(f'"{text}"' for text in of) for key, of in (
+            ("names", names), ("units", ["inst"] * len(names)), ("values", values))}))
+        self.write("path/ncu", f"""#!/bin/sh
+echo ncu "$@" >>{self.at("called")}
+while [ "$1" != --log-file ]; do shift; done
+cp {self.at("csv")} "$2"
+{tail}""", 0o755)
+
+    def test_kernels_of_the_steps_that_are_named(self):
+        self.ncu()
+        kernels = [{"name": "attention", "time_ms": 0.1}, {"name": "clear", "time_ms": 0.001}]
+        self.tell({f"{rung}/mma": {"changes": {"block_q": 64, "block_kv": 128, "kernels": kernels}}
+                   for rung in ("05_flash_v2", "06_backward")})
+        for new in (4 + 4, 0):  # each without ncu and with it
+            self.call(profile, "05/mma", "06/mma")
+            called = self.calls()
+            self.assertEqual(len(called), new)
+        found = self.lines("profile")
+        self.assertEqual([(r["rung"], r["direction"], r["kernel"], r["head_dim"]) for r in found],
+                         [("05_flash_v2", "fwd", "attention", 64),
+                          ("05_flash_v2", "fwd", "attention", 128),
+                          ("06_backward", "bwd", "attention", 64),
+                          ("06_backward", "bwd", "attention", 128)])
+        self.assertTrue(like(found[0], cycles=20, cycles_of_all=2640, time_ms=0.1, commit="abc"))
+        # A tile: 132 SMs of 20 cycles; 4·32 heads of 64·32 tiles.
+        row = profile_table(unittest.mock.Mock(profile=[
+            {**found[0], "cycles_of_all": 2640 * 4096 * 4, "time_ms": 1e-5}]))[2]
+        self.assertEqual(row, "| 05 `mma` · `attention` | 64 | 20 | 165 | 20% | 100% | 0% | 2.00 |")
+
+    def test_what_cannot_be_counted_is_named(self):
+        self.assertIn("there is no ncu on PATH", self.call(profile, status=3))
+        lacking = profile.METRICS["shared"]
+        kernels = {"changes": {"block_q": 64, "block_kv": 64,
+                               "kernels": [{"name": "attention", "time_ms": 1}]}}
+        self.tell({"05_flash_v2/mma": kernels})
+        for words, tail, said, status in (
+                ([lacking], "", f"profile.py, '{lacking}'", 3),
+                ([], "echo ERR_NVGPUCTRPERM >&2; exit 1", "ERR_NVGPUCTRPERM", 1)):
+            self.ncu(*words, tail=tail)
+            self.assertIn(said, self.call(profile, "05/mma", status=status))
+            self.assertFalse(os.path.exists(self.at("out.jsonl")))
+        self.assertIn("there is no 05/x; there are 00/naive, 04/flash_v1",
+                      self.call(profile, "05/x", status=2))
+        with self.assertRaisesRegex(Stop, "profiled 0 launches in NVTX's range scores"):
+            profile.values_of("==PROF== nothing", "scores")
 
 
 if __name__ == "__main__":

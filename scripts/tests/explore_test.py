@@ -13,11 +13,10 @@ import unittest
 
 from base import ROOT, Scratch, argument, read
 from ladder.explore.command import asked_of, chosen, options_of
-from ladder.bench.traces import joined, pieces
 from ladder.explore.page import COUNTERS, pane_of, sums
-from ladder.explore.trace import Trace
 from ladder.files import course_pages
 from ladder.programs import ladder_of, programs_in
+from ladder.trace.read import Trace, joined, pieces
 
 BIN = ""
 SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-kv 64 --seqlen 128"

@@ -12,18 +12,17 @@ import unittest.mock
 
 from base import RESULTS, SCRIPTS, Scratch, like, read
 from ladder.console import Stop
-from ladder.figures import measured, names, style
+from ladder.figures import measured, style
 from ladder.figures.draw import renewed
-from ladder.figures.gallery import FIGURES, TABLES, digest, figure_data, table
+from ladder.figures.gallery import FIGURES, TABLES, figure_data, table
 from ladder.figures.measured import Files, of_the_paper
 from ladder.figures.memory import steps
-from ladder.files import course_pages, newest_measured
+from ladder.files import course_pages, json_text, newest_measured, read_lines
 
 GPU = os.path.basename(newest_measured())
-COMMITTED = {name: json.loads(read(RESULTS, name)) for name in os.listdir(RESULTS)
-             if name.endswith(".json")}
-OTHER = next(name for name in COMMITTED if name not in (GPU, "sim.json")
-             and "gpu" in COMMITTED[name].get("machine", ()))
+COMMITTED = {name: read_lines(os.path.join(RESULTS, name)) for name in os.listdir(RESULTS)
+             if name.endswith(".jsonl")}
+OTHER = os.path.basename(newest_measured(but=Files(newest_measured()).gpu.name))
 PICKLED = pickle.dumps(COMMITTED)  # copied ten times as fast
 
 
@@ -35,25 +34,23 @@ class Changed(Scratch):
         super().setUp()
         self.as_it_was()
         patch = unittest.mock.patch.multiple(
-            measured, read_json=lambda path, missing=None: self.data.get(
-                os.path.basename(path), missing),
+            measured, read_lines=lambda path: self.data.get(os.path.basename(path), []),
             newest_measured=lambda _, but: next(
-                (name for name in (GPU, OTHER) if name in self.data
-                 and self.data[name]["machine"]["gpu"] != but), None))
+                (name for name in (GPU, OTHER) if self.records(self.data.get(name, []))
+                 and self.records(self.data[name])[0]["device_name"] != but), None))
         patch.start()
         self.addCleanup(patch.stop)
 
     def as_it_was(self):
         self.data = pickle.loads(PICKLED)
-        self.gpu, self.other, self.sim = (self.data[name] for name in (GPU, OTHER, "sim.json"))
+        self.gpu, self.other, self.sim = (self.data[name] for name in (GPU, OTHER, "sim.jsonl"))
 
-    def drop(self, of, which):
-        """Drops the records, with their commands, for which `which` holds."""
-        pairs = [(c, r) for c, r in zip(of["commands"], of["records"]) if not which(c, r)]
-        of["commands"], of["records"] = map(list, zip(*pairs)) if pairs else ([], [])
+    def drop(self, of, which=lambda r: True, kind="run"):
+        """Drops the lines for which `which` holds."""
+        of[:] = [r for r in of if r["kind"] != kind or not which(r)]
 
-    def records(self, of=None, **wanted):
-        return [r for r in (of or self.gpu)["records"] if like(r, **wanted)]
+    def records(self, of=None, kind="run", **wanted):
+        return [r for r in (self.gpu if of is None else of) if like(r, kind=kind, **wanted)]
 
     def figures(self, name=GPU):
         """The data of those that have some."""
@@ -66,34 +63,32 @@ class Changed(Scratch):
 class Figures(Changed):
     def test_what_is_not_measured_is_left_out(self):
         """(what is taken away, the figures that go, the tables that have nothing)"""
-        def without(which, *of):
-            return lambda: [self.drop(self.data[name], which) for name in of or [GPU]]
+        def without(which, *of, **kind):
+            return lambda: [self.drop(self.data[name], which, **kind) for name in of or [GPU]]
 
         two = "two_gpus", "two_gpus_kernels two_gpus_steps"
         fp16 = "sm90_beside_cudnn_fp16 backward_beside_cudnn_fp16"
         for change, figures, tables in (
-                (lambda: self.gpu.update(peers=[]), "decode",
+                (without(lambda r: True, kind="peer"), "decode",
                  "peers decode mma_beside_flash mma_backward_beside_flash " + fp16),
-                (lambda: self.gpu.update(ceilings=None), "roofline two_gpus shared_roof",
+                (without(lambda r: True, kind="ceilings"), "roofline two_gpus shared_roof",
                  "fp8_times " + two[1]),
-                (without(lambda c, r: r["rung"] == "02_safe_softmax"), "", ""),
-                (without(lambda c, r: r["rung"] == "06_backward"),
+                (without(lambda r: r["rung"] == "02_safe_softmax"), "", ""),
+                (without(lambda r: r["rung"] == "06_backward"),
                  "tflops_bwd tflops_both shared_roof",
                  "mma_backward_beside_flash backward_beside_others backward_beside_cudnn_fp16 "
                  "training_beside_others"),
-                (without(lambda c, r: r["rung"] == "05_flash_v2"), "decode",
+                (without(lambda r: r["rung"] == "05_flash_v2"), "decode",
                  "decode fp8_times hopper_steps mma_beside_flash sm90_beside_cudnn "
                  "sm90_beside_cudnn_fp16"),
-                (without(lambda c, r: r["dtype"] == "fp16"), "", fp16),
-                (without(lambda c, r: "--block" in c, GPU, "sim.json"), "block_size", ""),
-                (without(lambda c, r: "--check full" in c), "error", ""),
-                (without(lambda c, r: True, "sim.json"), "shared_roof fp8_error",
+                (without(lambda r: r["dtype"] == "fp16"), "", fp16),
+                (without(lambda r: "--block" in r["options"], GPU, "sim.jsonl"), "block_size", ""),
+                (without(lambda r: "--check full" in r["options"]), "error", ""),
+                (without(lambda r: True, "sim.jsonl"), "shared_roof fp8_error",
                  "visits shared_roof fp8_error"),
-                (lambda: [self.data.pop(f"{name}.json") for name in (
-                    "traces", "clock", "profile")],
-                 "access pipeline pipeline_bwd pipeline_measured",
-                 "profile clock_forward clock_backward"),
-                (lambda: self.data.pop(OTHER), *two), (without(lambda c, r: True, OTHER), *two)):
+                (lambda: [self.data.pop(f"{name}.jsonl") for name in ("traces", "profile")],
+                 "access pipeline pipeline_bwd", "profile"),
+                (lambda: self.data.pop(OTHER), *two), (without(lambda r: True, OTHER), *two)):
             self.as_it_was()
             change()
             files = Files(GPU)
@@ -105,8 +100,8 @@ class Figures(Changed):
 
     def test_which_step_stands_for_a_rung(self):
         """The last that ran, of those that run on this GPU; never one beside the ladder."""
-        alone = {s["variant"] for s in self.gpu["steps"] if s["exact_architecture"]}
-        self.drop(self.gpu, lambda c, r: r["variant"] in (*alone, "stored")
+        alone = {s["variant"] for s in self.records(kind="step", exact_architecture=True)}
+        self.drop(self.gpu, lambda r: r["variant"] in (*alone, "stored")
                   or r["variant"] == "mma" and r["rung"] == "06_backward")
         data = self.figures()
         self.assertEqual([line["label"] for line in data["tflops_fwd"]["panels"][0]["lines"]
@@ -117,14 +112,10 @@ class Figures(Changed):
         self.assertNotIn("tflops_bwd", data)
 
     def test_a_rung_that_is_added_shows_up(self):
-        step = next(s for s in self.gpu["steps"] if like(s, rung="05_flash_v2", variant="mma"))
-        self.gpu["steps"].append({**step, "rung": "07_toy", "variant": "toy", "colour": "#abcdef",
-                                  "default": True})
         for of in (self.gpu, self.other):
-            for command, record in list(zip(of["commands"], of["records"])):
-                if like(record, rung="05_flash_v2", variant="mma"):
-                    of["commands"].append(command)
-                    of["records"].append({**record, "rung": "07_toy", "variant": "toy"})
+            for kind, more in (("run", {}), ("step", {"colour": "#abcdef", "default": True})):
+                of += [{**line, "rung": "07_toy", "variant": "toy", **more} for line in
+                       self.records(of, kind, rung="05_flash_v2", variant="mma")]
         data = self.figures()
         for name in ("speedup", "tflops_fwd", "traffic", "roofline", "error", "two_gpus"):
             self.assertIn('"colour": "#abcdef", "marker": "<"', json.dumps(data[name]), name)
@@ -138,14 +129,6 @@ class Figures(Changed):
             record["smem_bytes"] += 1
         self.assertNotIn("02 safe", json.dumps(self.figures()["two_gpus"]))
         self.assertRegex(self.table("two_gpus_steps"), "not the same in both files: 02 `safe`")
-
-    def test_the_digest_is_of_the_data_and_of_the_code_that_draws_it(self):
-        for name, one in FIGURES.items():
-            self.assertNotEqual(digest(name, {"x": 1}), digest(name, {"x": 2}))
-            with unittest.mock.patch("inspect.getsource", return_value="") as source:
-                digest(name, {})
-            self.assertLessEqual({one.draw.__module__, style.__name__, names.__name__},
-                                 {module.__name__ for (module,), _ in source.call_args_list})
 
     def test_nothing_is_cut_off_and_no_name_covers_another(self):
         if not importlib.util.find_spec("matplotlib"):
@@ -173,12 +156,12 @@ class Tables(Changed):
 
     def test_by_hand(self):
         """Rates and times that are set: what is made of them."""
-        for record in self.gpu["records"]:
+        for record in self.records():
             if record["rung"] in ("05_flash_v2", "06_backward"):
                 mma = record["variant"] == "mma"
                 record["tflops"] = 300 if not mma else 150 if record["seqlen"] > 512 else 400
                 record["time_ms"] = (2 if mma else 1) * (1 if record["direction"] == "fwd" else 3)
-        for peer in self.gpu["peers"]:
+        for peer in self.records(kind="peer"):
             peer["tflops"] = 600 if peer["head_dim"] == 64 and peer["causal"] else 240
             peer["time_ms"] = 2
         lines = self.table("sm90_beside_cudnn").splitlines()
@@ -200,11 +183,10 @@ class Tables(Changed):
         self.assertEqual(len(every), 4 + len(Files(GPU).order))
 
     def test_what_was_not_in_turn_is_said(self):
-        for peer in self.gpu["peers"]:
+        for peer in self.records(kind="peer"):
             peer["beside"] = ["05_flash_v2 sm90", "06_backward sm90"]
         self.assertIn("alternating in one run on the NVIDIA", self.table("peers"))
-        next(peer for peer in self.gpu["peers"] if like(
-            peer, variant="cudnn", direction="bwd", seqlen=8192)).pop("beside")
+        self.records(kind="peer", variant="cudnn", direction="bwd", seqlen=8192)[0].pop("beside")
         self.assertIn("in one run, but for cuDNN in another, on the", self.table("peers"))
         for library, turn in (("cuDNN", "in another run"),
                               ("FlashAttention-2", "each point in turn")):
@@ -265,7 +247,7 @@ class Tables(Changed):
             r["workspace_bytes"] = r["seqlen"]**2
         for r in self.records(self.sim, rung="02_safe_softmax", dtype="fp16", input="outliers"):
             r["errors"]["o"]["rel"] = 0
-        self.drop(self.gpu, lambda c, r: r["seqlen"] == 65536)
+        self.drop(self.gpu, lambda r: r["seqlen"] == 65536)
         for claim, verdict in (("memory", "**no**"), ("fp16-error", "**no**"),
                                ("64k", "not measured yet")):
             check(claim, verdict)
@@ -290,8 +272,8 @@ class Command(Scratch):
 
     def setUp(self):
         super().setUp()
-        for name, data in COMMITTED.items():
-            self.write(name, data)
+        for name, lines in COMMITTED.items():
+            self.write(name, json_text(lines))
 
     def plot(self, *words, status=0):
         result = self.run_it(os.path.join(SCRIPTS, "figures"), "draw", *words, status=None)
@@ -312,12 +294,12 @@ class Command(Scratch):
 
         self.write("page.md", page.replace("| yes |", "| no |"))
         os.unlink(self.at("one/error.svg"))
-        self.write(GPU, {**COMMITTED[GPU], "ceilings": None})
-        sim = pickle.loads(PICKLED)["sim.json"]
-        for record in sim["records"]:
-            if like(record, rung="04_flash_v1", seqlen=1024):
-                record["distinct_read_bytes"] += 4096
-        self.write("sim.json", sim)
+        data = pickle.loads(PICKLED)
+        for line in data["sim.jsonl"]:
+            if like(line, kind="run", rung="04_flash_v1", seqlen=1024):
+                line["distinct_read_bytes"] += 4096
+        self.write("sim.jsonl", json_text(data["sim.jsonl"]))
+        self.write(GPU, json_text(line for line in data[GPU] if line["kind"] != "ceilings"))
         said = self.plot(*where, "--check", status=1).stdout
         for line in ("one/traffic.svg is stale", "one/error.svg is missing",
                      "one/roofline.svg shows what the files no longer have",
@@ -331,11 +313,11 @@ class Command(Scratch):
         self.assertFalse(os.path.exists(self.at("one/roofline.svg")))
 
     def test_bad_files(self):
-        for text, why in (("no JSON", "is no JSON"), ('{"machine": 1}', "was not written by "
-                                                                        "scripts/figures measure")):
+        for text, why in (("no JSON", "is no JSON"),
+                          ('{"machine": 1}', "was not written by scripts/figures measure")):
             self.write(GPU, text)
             self.assertIn(why, self.plot(GPU, "--check", status=2).stderr)
-        for name in ("nosuch.json", "sim.json"):
+        for name in ("nosuch.jsonl", "sim.jsonl"):
             self.assertIn(f"{name} holds no GPU's measurements",
                           self.plot(name, "--check", status=2).stderr)
         self.assertIn("there are speedup", self.plot("--only", "x", status=2).stderr)

@@ -1,7 +1,6 @@
 """Tests of what scripts/figures measures, and of the files that it writes."""
 
 import itertools
-import json
 import os
 import pathlib
 import unittest
@@ -11,7 +10,6 @@ from base import Scratch, listed, read
 import fake_ladder
 from ladder import files, programs
 from ladder.bench import grid, measure, results
-from ladder.console import Stop
 
 STEPS = {**fake_ladder.STEPS, "06_backward": ["stored", "mma", "aside", "sm90"]}
 SLOW = ["naive", "tile", "two_pass", "one_pass"]
@@ -83,73 +81,55 @@ class Grid(unittest.TestCase):
         self.assertEqual({(p.batch, p.heads, p.head_dim) for p, _ in run}, {(1, 16, 128)})
         self.assertEqual({one.variant for p, one in run if p.seqlen == 65536},
                          {"mma", "sm90", "three_loops", "one_pass_tile", "flash_v1"})
-        self.assertEqual(max(p.seqlen for p, _ in run), 65536)
+        # A slow step by the work of a point, not by its length.
+        self.assertEqual({(p.seqlen, p.causal) for p, one in run if one.variant == "naive"},
+                         {(4096, False), (8192, False), (4096, True)})
 
     def test_axes_have_no_caps(self):
-        self.assertEqual([one.command("gpu") for _, one in self.plan(
+        self.assertEqual([" ".join(one.words("gpu")) for _, one in self.plan(
             "--seqlen 16k --head-dim 64 --causal --heads 3")], [
             f"{step.rung} --device gpu --variant {step.variant} --batch 1 --heads 3 --seqlen 16384 "
             "--head-dim 64 --dtype bf16 --causal --check off" for step in self.ladder().steps])
 
-    def test_keys(self):
-        self.assertEqual(grid.key("a --time 4e+01 --seqlen 5 --dram --json"), "a --seqlen 5")
-        self.assertNotEqual(grid.key("a --seqlen 5"), grid.key("a --seqlen 5 --causal"))
-
 
 class FileTest(Scratch):
-    def setUp(self):
-        super().setUp()
-        self.path = self.at("out.json")
-
-    def results(self, commit=None):
-        file = results.Results(self.path, {"gpu": None, "clocks": None, "commit": commit})
-        file.load()
-        return file
-
     def test_a_file_is_written_whole_or_not_at_all(self):
-        file = self.results()
-        file.save()
-        before = read(self.path)
-        file.add("pytorch x", [{"a": 1}])
+        path, lines = self.at("out.jsonl"), [{"kind": "ceilings", "a": 1}]
+        results.Results(path, None).put("ceilings", lines)
+        before, file = read(path), results.Results(path, None)
+        self.assertEqual(file.lines("ceilings"), lines)
         with unittest.mock.patch("os.replace", side_effect=OSError(28, "No space left")):
             with self.assertRaisesRegex(OSError, "No space left"):
-                file.save()
-        self.assertEqual(read(self.path), before)
-        self.assertEqual(os.listdir(self.root), ["out.json"])
-        files.write_whole(self.path, b"\xff")
-        self.assertEqual(pathlib.Path(self.path).read_bytes(), b"\xff")
+                file.put("ceilings", [])
+        self.assertEqual(read(path), before)
+        self.assertEqual(os.listdir(self.root), ["out.jsonl"])
+        files.write_whole(path, b"\xff")
+        self.assertEqual(pathlib.Path(path).read_bytes(), b"\xff")
         with self.assertRaisesRegex(FileNotFoundError, "directory: .*nosuch/two'$"):
             files.write_whole(self.at("nosuch/two"), "new")
-
-    def test_commits_are_those_of_what_is_left_in_the_file(self):
-        for commit, lengths, rms, expected in (
-                ("aaa", (1, 2), 1., "aaa"), ("bbb", (1, 2), 1.0001, "aaa"),
-                ("bbb", (1,), 2., "aaa, bbb"), ("bbb", (1, 2), 3., "bbb")):
-            file = self.results(commit)
-            for n in lengths:
-                file.add(f"rung --seqlen {n}", [{"errors": {"rms": rms}}])
-            file.save()
-            self.assertEqual(json.loads(read(self.path))["machine"]["commit"], expected)
 
     def test_the_newest_file_by_its_own_date(self):
         def newest(**but):
             return os.path.basename(files.newest_measured(self.root, **but) or "none")
 
-        for name, text in (("sim.json", {"machine": {"gpu": None, "date": "2030-01-01"}}),
-                           ("traces.json", {"traces": []})):
-            self.write(name, text)
+        for name, line in (("sim.jsonl", {"kind": "run", "device": "sim", "device_name": "sim"}),
+                           ("traces.jsonl", {"figure": "access"})):
+            self.write(name, line)
         self.assertEqual(newest(), "none")
-        self.assertEqual(os.path.basename(files.file_of(None)), "sim.json")
+        self.assertEqual([os.path.basename(files.file_of(gpu)) for gpu in (
+            None, "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090")],
+            ["sim.jsonl", "h100.jsonl", "4090.jsonl"])
         # The first is the last to be written; of a day the last by name.
         for name, gpu, date, age, expected in (
-                ("z1.json", "X", "2026-03-31", 0, "z1.json"),
-                ("a1.json", "X", "2026-04-01", 9, "a1.json"),
-                ("b1.json", "X", "2026-04-01", 5, "b1.json"),
-                ("y1.json", "Y", "2026-03-30", 0, "b1.json")):
-            path = self.write(name, {"machine": {"gpu": gpu, "date": date}})
+                ("z1.jsonl", "X", "2026-03-31", 0, "z1.jsonl"),
+                ("a1.jsonl", "X", "2026-04-01", 9, "a1.jsonl"),
+                ("b1.jsonl", "X", "2026-04-01", 5, "b1.jsonl"),
+                ("y1.jsonl", "Y", "2026-03-30", 0, "b1.jsonl")):
+            path = self.write(name, {"kind": "run", "device": "gpu", "device_name": gpu,
+                                     "date": date})
             os.utime(path, (1_000_000 - age, 1_000_000 - age))
             self.assertEqual(newest(), expected)
-        self.assertEqual((newest(but="X"), newest(but="Y")), ("y1.json", "b1.json"))
+        self.assertEqual((newest(but="X"), newest(but="Y")), ("y1.jsonl", "b1.jsonl"))
 
 
 if __name__ == "__main__":

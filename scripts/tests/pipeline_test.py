@@ -5,8 +5,7 @@ import unittest
 import base  # finds the scripts
 from ladder import course
 from ladder.console import Stop
-from ladder.figures import replay
-from ladder.figures.pipeline import gaps
+from ladder.trace import replay
 
 FORWARD = course.PRODUCTS["attention"]
 
@@ -60,9 +59,6 @@ class Pipeline(unittest.TestCase):
         waits = [event("mbarrier_wait", "K_full[0]"), event("mbarrier_arrive", "K_full[0]")]
         with self.assertRaisesRegex(Stop, r"warps \[1\] wait for ever"):
             replay.replay([[event("wgmma", "K", amount=1)], waits], FORWARD)
-
-    def test_when_nobody_asks_the_tensor_cores(self):
-        self.assertEqual(gaps([[1, 5], [2, 3], [6, 7]], 9), [[0, 1], [5, 6], [7, 9]])
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ import re
 import subprocess
 import unittest
 
-from base import RESULTS, ROOT, SECONDS, argument, read
+from base import RESULTS, ROOT, SECONDS, argument
 from ladder.bench import grid, measure, traces
 from ladder.figures.draw import stale
 from ladder.figures.measured import Files
-from ladder.files import course_pages, newest_measured
+from ladder.files import course_pages, newest_measured, read_lines
 from ladder.programs import ladder_of, programs_in
 
 BIN = os.path.join(ROOT, "build/bin")
@@ -20,14 +20,13 @@ COUNTS = re.compile(r"(?:model|requested|distinct|sram)_\w+_bytes|\w+_flops|exp_
 
 
 @functools.cache
-def printed(words):
+def printed(program, *options):
     """The JSON objects of a run, all of which has to pass where it is checked."""
-    program, *options = words.split()
     done = subprocess.run([os.path.join(BIN, program), *options, "--json"],
                           stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS,
                           encoding="utf-8")
     if done.returncode != 0:
-        raise AssertionError(f"{words}: status {done.returncode}: {done.stderr}")
+        raise AssertionError(f"{program} {options}: status {done.returncode}: {done.stderr}")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -44,36 +43,40 @@ class OfTheCode(unittest.TestCase):
     def setUp(self):
         if not os.path.exists(os.path.join(BIN, "00_naive")):
             self.skipTest(f"no programs in {BIN}")
-        self.sim = json.loads(read(RESULTS, "sim.json"))
+        lines = read_lines(os.path.join(RESULTS, "sim.jsonl"))
+        self.runs, self.steps = ([line for line in lines if line["kind"] == kind]
+                                 for kind in ("run", "step"))
 
     def test_counts(self):
-        by_command = {}
-        for words, record in zip(self.sim["commands"], self.sim["records"]):
+        by_run = {}
+        for r in self.runs:
             # 04's tiles, too, and what 04 and 05's steps skip under the mask.
-            if (record["seqlen"] == 128 or words.startswith("04") and "--block-q" in words
-                    or words[:2] in ("04", "05") and words.endswith("64 --dtype bf16 --causal")):
-                by_command.setdefault(words, []).append(record)
-        self.assertGreater(len(by_command), 20)
-        for words, records in by_command.items():
+            if (r["seqlen"] == 128 or r["rung"][:2] == "04" and "--block-q" in r["options"]
+                    or r["rung"][:2] in ("04", "05") and r["causal"] and r["head_dim"] == 64
+                    and not r["options"]):
+                by_run.setdefault(grid.key(r), []).append(r)
+        self.assertGreater(len(by_run), 20)
+        for (rung, variant, *point, options), records in by_run.items():
+            words = grid.Config(rung, variant, grid.Point(*point), options.split()).words("sim")
             now, before = ([{name: value for name, value in record.items()
                              if COUNTS.fullmatch(name)} for record in of]
-                           for of in (printed(words), records))
+                           for of in (printed(*words), records))
             self.assertEqual(now, before, f"{words}; scripts/figures measure --sim --again counts "
                              "anew")
 
-    def test_sim_json_has_what_is_planned(self):
+    def test_sim_jsonl_has_what_is_planned(self):
         ladder = ladder_of(programs_in(BIN).values(), "sim")
-        planned = {one.command("sim") for _, ones in grid.plan(
+        planned = {grid.key(one.fields()) for _, ones in grid.plan(
             measure.parse(["--sim"]), ladder, ladder.steps) for one in ones}
-        self.assertEqual(planned ^ set(map(grid.key, self.sim["commands"])), set(),
+        self.assertEqual(planned ^ set(map(grid.key, self.runs)), set(),
                          "scripts/figures measure --sim adds them")
-        self.assertEqual([(s["rung"], s["variant"]) for s in self.sim["steps"]],
+        self.assertEqual([(s["rung"], s["variant"]) for s in self.steps],
                          [(step.rung, step.variant) for step in ladder.steps
                           if not step.decoding])
 
     def test_traces(self):
         self.assertEqual(traces.all_traces(programs_in(BIN)),
-                         json.loads(read(RESULTS, "traces.json")),
+                         read_lines(os.path.join(RESULTS, "traces.jsonl")),
                          "scripts/figures measure --sim traces anew")
 
 

@@ -3,7 +3,6 @@
 import collections
 import os
 import random
-import re
 import shlex
 
 from ladder.course import BLOCK_SIZE_TIMED, QUANTISED
@@ -35,16 +34,19 @@ PEER = "pytorch"  # in the place of a rung; the step is a backend, its option th
 
 
 class Point(collections.namedtuple("Point", "batch heads seqlen head_dim causal dtype kv_heads "
-                                   "seqlen_kv", defaults=(None, None))):
-    """A workload; the last two where they are not `heads` and `seqlen`."""
+                                   "seqlen_kv")):
+    """A workload; without the last two they are `heads` and `seqlen`."""
+
+    def __new__(cls, batch, heads, seqlen, head_dim, causal, dtype, kv_heads=None, seqlen_kv=None):
+        return super().__new__(cls, batch, heads, seqlen, head_dim, causal, dtype,
+                               kv_heads or heads, seqlen_kv or seqlen)
 
     def text(self):
-        keys = f" of {self.seqlen_kv} keys" if self.seqlen_kv else ""
+        keys = f" of {self.seqlen_kv} keys" if self.decoding() else ""
         return f"d {self.head_dim}, {'causal, ' if self.causal else ''}N {self.seqlen}{keys}"
 
-    def cache(self):
-        """Heads and length of K and V."""
-        return self.kv_heads or self.heads, self.seqlen_kv or self.seqlen
+    def decoding(self):
+        return self.seqlen_kv != self.seqlen
 
 
 def paper_point(n, d, causal, dtype, batch=None, heads=None):
@@ -56,38 +58,30 @@ class Config(collections.namedtuple("Config", "rung variant point options")):
 
     def words(self, device):
         point = self.point
-        shape = [] if "--load" in self.options else [
-            "--batch", point.batch, "--heads", point.heads, "--seqlen", point.seqlen,
-            "--head-dim", point.head_dim]
-        cache = (["--kv-heads", point.kv_heads, "--seqlen-kv", point.seqlen_kv]
-                 if point.seqlen_kv else [])
-        words = [self.rung, "--device", device, "--variant", self.variant, *shape, "--dtype",
-                 point.dtype, *["--causal"] * point.causal, *self.options, *cache]
+        shape = ["--batch", point.batch, "--heads", point.heads, "--seqlen", point.seqlen,
+                 "--head-dim", point.head_dim]
+        if point.decoding():
+            shape += ["--kv-heads", point.kv_heads, "--seqlen-kv", point.seqlen_kv]
+        words = [self.rung, "--device", device, "--variant", self.variant,
+                 *(shape if "--load" not in self.options else []), "--dtype", point.dtype,
+                 *["--causal"] * point.causal, *self.options]
         return [str(word) for word in words]
 
-    def command(self, device):
-        """Its name in the results."""
-        if self.rung == PEER:
-            return peer_name({**self.point._asdict(), "variant": self.variant,
-                              "direction": self.options[0]})
-        return shlex.join(self.words(device))
+    def fields(self):
+        """What all its lines in a file have; among them those of key()."""
+        return {"rung": self.rung, "variant": self.variant, **self.point._asdict(),
+                "options": shlex.join(self.options)}
 
     def text(self):
         return ", ".join([f"{self.rung} {self.variant}", self.point.text(),
                           *filter(None, [" ".join(self.options)])])
 
 
-def peer_name(of):
-    """The name of a peer's record."""
-    names = ["variant", "direction", "batch", "heads", "seqlen", "head_dim", "causal", "dtype"]
-    if of["seqlen_kv"] not in (None, of["seqlen"]):
-        names += ["kv_heads", "seqlen_kv"]
-    return " ".join([PEER, *(str(of[name]) for name in names)])
-
-
-def key(command):
-    """A command without what only says how it is measured."""
-    return re.sub(r" --(time \S+|dram|json)\b", "", command)
+def key(line):
+    """What a line of a file is known by: a run's by these, another's by what kind it is of."""
+    if "options" not in line:
+        return line["kind"]
+    return tuple(line[name] for name in ("rung", "variant", *Point._fields, "options"))
 
 
 def config(step, point, *options):
@@ -170,11 +164,11 @@ def wide_heads(steps, dtype):
             for causal in (False, True) for d in QUANTISED["head_dims"] if d not in HEAD_DIMS]
 
 
-# Of course.QUANTISED's inputs those that are files: what their shapes are, and the option. Tensors
-# of a trained model; and 64 queries of 16k keys, N(0, 1), 1 added to V: sums that grow with N.
+# Inputs loaded from files: their shape and option. Tensors of a trained model; and 64 queries of
+# 16k keys, N(0, 1), 1 added to V: sums that grow with N.
 CAPTURED, SHIFTED_V = "scripts/results/captured", "build/inputs/shifted_v"
 LOADED = {"captured": (Point(1, 2, 256, 64, True, "fp16"), ["--load", CAPTURED]),
-          "shifted_v": (Point(1, 1, 64, 64, False, "fp16"), ["--load", SHIFTED_V])}
+          "shifted_v": (Point(1, 1, 64, 64, False, "fp16", 1, 16384), ["--load", SHIFTED_V])}
 
 
 def loaded(words):

@@ -1,4 +1,4 @@
-"""What a results file says of the machine: GPU, driver, clocks, commit."""
+"""What lines of results say of the machine: GPU, driver, CUDA, commit, date, the SM's clock."""
 
 import contextlib
 import datetime
@@ -39,46 +39,38 @@ def cuda_version():
     return release and release[1]
 
 
-def machine(sim, given_commit):
-    about = {"gpu": None, "driver": None, "memory_bytes": None, "clocks": None, "cuda": None,
-             "commit": commit(given_commit),
-             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
-    if sim:  # the counts depend on the programs alone
-        return about
-    said = output_of("nvidia-smi", "--query-gpu=name,driver_version,memory.total",
-                     "--format=csv,noheader,nounits")
-    parts = said.partition("\n")[0].split(", ")
-    if len(parts) != 3:
+def machine(given_commit):
+    """The GPU's name, and the rest that each line has."""
+    said = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    name, _, driver = said.partition("\n")[0].partition(", ")
+    if not driver:
         raise Stop("no GPU answers (nvidia-smi); scripts/figures measure --sim counts on the sim",
                    NO_DEVICE)
-    return {**about, "gpu": parts[0], "driver": parts[1], "memory_bytes": int(parts[2]) * 2**20,
-            "cuda": cuda_version()}
+    return name, {
+        "driver": driver, "cuda": cuda_version(), "commit": commit(given_commit),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
 
 
-class Clocks:
-    """Reads the GPU's clocks once a second while all else runs."""
-
-    FIELDS = {"sm_mhz": "clocks.sm", "memory_mhz": "clocks.mem", "temperature_c": "temperature.gpu",
-              "power_w": "power.draw"}
+class Clock:
+    """The SM's clock, read once a second while all else runs."""
 
     def __init__(self):
-        self.seen = {name: [] for name in self.FIELDS}
+        self.seen = []
         self.process = subprocess.Popen(
-            ["nvidia-smi", f"--query-gpu={','.join(self.FIELDS.values())}",
-             "--format=csv,noheader,nounits", "-lms", "1000"], stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8")
+            ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits", "-lms",
+             "1000"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            encoding="utf-8")
         threading.Thread(target=self.read, daemon=True).start()
 
     def read(self):
-        for line in self.process.stdout:
-            for name, text in zip(self.FIELDS, line.split(",")):
+        with self.process.stdout as lines:
+            for line in lines:
                 with contextlib.suppress(ValueError):
-                    self.seen[name].append(float(text))
+                    self.seen.append(float(line))
 
-    def report(self):
-        """Least, median and most of each, or None."""
-        return {name: {"min": min(values), "median": statistics.median(values), "max": max(values)}
-                for name, values in self.seen.items() if values} or None
+    def mhz(self):
+        """The median so far, or None."""
+        return statistics.median(self.seen) if self.seen else None
 
     def stop(self):
         self.process.kill()

@@ -1,4 +1,4 @@
-"""Measures the ladder over a grid of workloads and writes one JSON file for scripts/figures draw.
+"""Measures the ladder over a grid of workloads, into a file that scripts/figures draw shows.
 
 Every program in build/bin runs with each of its steps; where PyTorch is there, its attention is
 measured at each point too, in turn with ours. What the file has already is kept, so a run that was
@@ -20,10 +20,11 @@ Or give axes (--seqlen, --head-dim, --batch, --heads, --causal): then only those
 that figures show. No GPU is needed, and the same programs give the same file, but for the last
 digits of errors where a step adds in any order.
 
-Each GPU has a file of its own, named after it. Its keys: machine, ceilings (device copy and cuBLAS
-matmul, through PyTorch, else null), steps (what the programs' --list says), commands and records
-(side by side; a record is what the program printed, unchanged), peers (PyTorch's backends in the
-same keys; in beside the steps that were measured right after it), skipped.
+Each GPU has a file of its own, named after it, of lines of JSON. `kind` is run (what the program
+printed, unchanged, the options that it was given beyond the workload, and on a GPU driver, CUDA,
+commit, date and the SM's clock), peer (PyTorch's in the same keys; in beside the steps that were
+measured right after it), skipped, step (what the programs' --list says) or ceilings (device copy
+and cuBLAS matmul, through PyTorch).
 
 In the grids times are measured with --check off: checking N = 16k against float64 on the host takes
 longer than all of the measurement. Each step's result is checked once, at N = 1k, in full.
@@ -41,14 +42,12 @@ import argparse
 import math
 import os
 import re
-import shlex
 import signal
 import sys
-import time
 
 from ladder.bench import peers
-from ladder.bench.grid import GRIDS, PEER, TOKENS, UNCHECKED, Config, loaded, plan
-from ladder.bench.machine import Clocks, machine, output_of
+from ladder.bench.grid import GRIDS, PEER, TOKENS, UNCHECKED, Config, key, loaded, plan
+from ladder.bench.machine import Clock, machine, output_of
 from ladder.bench.results import Results
 from ladder.bench.traces import write_traces
 from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
@@ -91,7 +90,7 @@ def parse(arguments=None):
                         help="quick, paper, long, decode (default quick, unless axes are given)")
     parser.add_argument("--sim", action="store_true", help="count on the sim (see above)")
     parser.add_argument("--out", metavar="FILE",
-                        help="(default scripts/results/GPU.json, such as h100.json; sim.json)")
+                        help="(default scripts/results/GPU.jsonl, such as h100.jsonl; sim.jsonl)")
     parser.add_argument("--seqlen", type=lengths, metavar="N,...", help="axis: lengths")
     parser.add_argument("--head-dim", type=lengths, metavar="D,...", help="axis: head sizes")
     parser.add_argument("--batch", type=int, help="axis: (default 16k / seqlen)")
@@ -110,7 +109,7 @@ def parse(arguments=None):
                         help=f"PyTorch's backends (default {','.join(peers.BACKENDS)}; none: do "
                         "without)")
     parser.add_argument("--again", action="store_true",
-                        help="forget what the file has of these, and measure it again; "
+                        help="drop what the file has of these, and measure it again; "
                         "interrupted, it goes on without --again; the ceilings too, unless --rung "
                         "or --variant chooses steps")
     parser.add_argument("--commit", metavar="HASH",
@@ -132,39 +131,37 @@ def parse(arguments=None):
 
 
 class Bench:
-    def __init__(self, options, programs, ladder, results):
+    """`about`: what the lines have of the machine."""
+
+    def __init__(self, options, programs, ladder, results, about):
         self.options, self.programs, self.results = options, programs, results
-        self.ladder = ladder
-        self.device = "sim" if options.sim else "gpu"
+        self.ladder, self.about = ladder, about
         self.progress = Progress()
-        self.pytorch = None
-        self.count = self.failures = self.next_save = 0
+        self.pytorch = self.clock = None
+        self.count = self.failures = 0
 
     def go(self, groups):
-        clocks = None if self.options.sim else Clocks()
+        self.clock = None if self.options.sim else Clock()
         try:
             self.find_pytorch()
             tasks = self.tasks(groups)
             self.count = len(tasks)
-            if self.options.again:
-                self.results.forget(tasks)
-            for number, (command, (one, beside)) in enumerate(tasks.items(), 1):
+            self.results.texts.update(dict.fromkeys(tasks, ""))  # missing is better than old
+            self.results.save()
+            for number, (one, beside) in enumerate(tasks.values(), 1):
                 what = f"[{number}/{self.count}] {one.text()}"
                 if one.rung == PEER:
-                    self.ask_peer(command, one, beside, what)
+                    self.ask_peer(one, beside, what)
                 else:
-                    self.run(command, one, what)
-                if time.monotonic() > self.next_save:
-                    self.save(clocks)
+                    self.run(one, what)
         finally:
-            if clocks:
-                clocks.stop()
+            if self.clock:
+                self.clock.stop()
             self.progress.clear()
-            self.save(clocks)
 
     def tasks(self, groups):
-        """What is to be measured, in order: {its name in the results: (Config, the steps that are
-        measured right after it)}."""
+        """What is to be measured, in order: {its key: (Config, the steps that are measured right
+        after it)}."""
         found, compared = {}, self.ladder.beside_peers().values()
         for point, ones in groups:
             ones = list(filter(self.wanted, ones))
@@ -172,19 +169,16 @@ class Bench:
             last = [one for one in ones if one.rung in compared]
             theirs = [Config(PEER, name, point, (direction,)) for direction in ("fwd", "bwd")
                       for name in self.options.peers
-                      if point and self.pytorch and not (point.seqlen_kv and direction == "bwd")]
+                      if point and self.pytorch and not (point.decoding() and direction == "bwd")]
             beside = sorted({f"{one.rung} {one.variant}" for one in last})
             for one in [*(one for one in ones if one not in last),
                         *filter(self.wanted, theirs), *last]:
-                found.setdefault(one.command(self.device), (one, beside))
+                found.setdefault(key(one.fields()), (one, beside))
         return found
 
     def wanted(self, one):
-        """What failed is tried again, but not what cannot run here."""
-        command = one.command(self.device)
-        skipped = self.results.skipped.get(command, {"status": GOOD})["status"]
-        return self.options.again or not self.results.has(command) and skipped not in (
-            NO_DEVICE, BAD_USAGE)
+        """What cannot run here is in the file, too; what failed is not, and is tried again."""
+        return self.options.again or not self.results.texts.get(key(one.fields()))
 
     def find_pytorch(self):
         """And measures the ceilings."""
@@ -200,28 +194,27 @@ class Bench:
             return
         # Of some steps again: the others' ceilings stay.
         afresh = self.options.again and not (self.options.rung or self.options.variant)
-        if self.results.ceilings and not afresh:
+        if self.results.texts.get("ceilings") and not afresh:
             return
         self.progress.at("measuring the ceilings")
         try:
-            self.results.ceilings = peers.ceilings(self.pytorch, self.options.time)
+            self.put("ceilings", [peers.ceilings(self.pytorch, self.options.time)])
         except Exception as error:  # whatever PyTorch may throw: the peers go on
             self.say(f"no ceilings: {peers.reason(self.pytorch.torch, error, [])}")
         self.pytorch.free()
 
-    def save(self, clocks):
-        began = time.monotonic()
-        self.results.save(clocks and clocks.report())
-        now = time.monotonic()
-        # As often as costs a twentieth of the time: a run that is killed loses little.
-        self.next_save = now + 20 * (now - began)
+    def put(self, kind, records, one=None):
+        about = {**self.about, "sm_mhz": self.clock.mhz()} if self.clock else {}
+        fields = one.fields() if one else {}
+        self.results.put(key(fields) if one else kind, [
+            {"kind": kind, **fields, **record, **about} for record in records])
 
     def say(self, text):
         self.progress.clear()
         print(text, file=sys.stderr, flush=True)
 
-    def run(self, command, one, what):
-        words = one.words(self.device)
+    def run(self, one, what):
+        words = one.words("sim" if self.options.sim else "gpu")
         if not self.options.sim:
             words += ["--time", f"{self.options.time:g}", *["--dram"] * wants_dram(one)]
         status, out, message = run_quietly(
@@ -231,28 +224,29 @@ class Bench:
             records = json_lines(out, one.rung)
         except Stop as stop:
             records, status, message = [], WRONG_RESULT, str(stop)
+        if records:
+            self.put("run", records, one)
         if status in (NO_DEVICE, BAD_USAGE) and not records:
-            self.say(f"{one.text()}: left out: {message}")
+            self.skip(one, status, message)
         elif status != GOOD or not records:
             ended = signal.Signals(-status).name if status < 0 else f"status {status}"
             message = message or ("wrong result" if records else "it reported nothing")
             self.failures += 1
             self.say(f"{one.text()}: failed ({ended}): {message}")
-        if records:
-            self.results.add(shlex.join(words), records)
-        else:
-            self.results.skip(command, one, status, message)
 
-    def ask_peer(self, command, one, beside, what):
+    def skip(self, one, status, why):
+        self.say(f"{one.text()}: left out: {why}")
+        self.put("skipped", [{"status": status, "reason": why}], one)
+
+    def ask_peer(self, one, beside, what):
         self.progress.at(what)
         record, why = peers.measure(self.pytorch, one, self.options.time)
         # Only here: an exception keeps the frames that it went through, and so the tensors.
         self.pytorch.free()
         if record:
-            self.results.add(command, [{**record, "beside": beside}])
+            self.put("peer", [{**record, "beside": beside}], one)
         else:
-            self.say(f"{one.text()}: left out: {why}")
-            self.results.skip(command, one, NO_DEVICE, why)
+            self.skip(one, NO_DEVICE, why)
 
 
 def wants_dram(one):
@@ -275,15 +269,18 @@ def bench(options):
         there = ", ".join(f"{step.rung} {step.variant}" for step in ladder.steps)
         raise Stop(f"--rung and --variant leave nothing; there are {there}", BAD_USAGE)
 
-    about = machine(options.sim, options.commit)
-    path = os.path.abspath(options.out or file_of(about["gpu"]))
+    gpu, about = (None, {}) if options.sim else machine(options.commit)
+    path = os.path.abspath(options.out or file_of(gpu))
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    results = Results(path, about)
-    results.load()
-    # Those that decode have a grid of their own, and stand beside the ladder.
-    results.add_steps([step for step in ladder.steps if not step.decoding])
-    results.save()  # finds out now whether it can be written
-    work = Bench(options, programs, ladder, results)
+    results = Results(path, gpu)
+    # Those that decode have a grid of their own, and stand beside the ladder; a step of which there
+    # are lines stays, though its program has gone.
+    now = [{"kind": "step", **step.registered()} for step in ladder.steps if not step.decoding]
+    names = {(step.rung, step.variant) for step in ladder.steps}
+    gone = [line for line in results.lines("step") if (line["rung"], line["variant"]) not in names]
+    # Finds out now whether it can be written.
+    results.put("step", sorted(gone + now, key=lambda step: step["rung"]))
+    work = Bench(options, programs, ladder, results, about)
     try:
         work.go(groups)
     except (KeyboardInterrupt, SystemExit):

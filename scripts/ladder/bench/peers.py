@@ -116,23 +116,21 @@ class Gpu:
 
 
 def measure(gpu, one, budget_ms):
-    """A backend of scaled_dot_product_attention: its record, in the keys of our programs, or None
-    and why there is none."""
+    """A backend of scaled_dot_product_attention: its record, in the keys of our programs, beside
+    those of one.fields(), or None and why there is none."""
     point, direction = one.point, one.options[0]
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             times = timed(gpu, one.variant, point, direction, budget_ms)
-            copy = gpu.copy_bytes_per_s(budget_ms) if point.seqlen_kv else None
+            copy = gpu.copy_bytes_per_s(budget_ms) if point.decoding() else None
         except Exception as error:  # whatever a backend may throw: the others go on
             return None, reason(gpu.torch, error, warned)
-    kv_heads, seqlen_kv = point.cache()
-    record = {"rung": one.rung, "variant": one.variant, "direction": direction,
-              **point._asdict(), "kv_heads": kv_heads, "seqlen_kv": seqlen_kv}
-    median = statistics.median(times)
-    record |= {"time_ms": median, "time_ms_min": min(times), "time_ms_max": max(times),
-               "samples": len(times), "tflops": flops(record) / median * 1e-9,
-               "device_name": gpu.torch.cuda.get_device_name(0), "version": version(gpu.torch)}
+    median, about = statistics.median(times), {"direction": direction, **point._asdict()}
+    record = {"direction": direction, "device": "gpu",
+              "device_name": gpu.torch.cuda.get_device_name(0), "version": version(gpu.torch),
+              "time_ms": median, "time_ms_min": min(times), "time_ms_max": max(times),
+              "samples": len(times), "tflops": flops(about) / median * 1e-9}
     if copy:  # decoding is judged by the rate of its own run
         record["copy_bytes_per_s"] = copy
     return record, None
@@ -150,9 +148,9 @@ def timed(gpu, backend, point, direction, budget_ms):
         return torch.randn(point.batch, heads, rows, point.head_dim, device="cuda", dtype=dtype,
                            requires_grad=requires_grad)
 
-    queries, cache = (point.heads, point.seqlen), point.cache()
+    queries, cache = (point.heads, point.seqlen), (point.kv_heads, point.seqlen_kv)
     q, k, v = (make(*shape, requires_grad=backward) for shape in (queries, cache, cache))
-    shared = {"enable_gqa": True} if cache[0] != point.heads else {}
+    shared = {"enable_gqa": True} if point.kv_heads != point.heads else {}
     attention = functools.partial(scaled_dot_product_attention, q, k, v, is_causal=point.causal,
                                   **shared)
     with sdpa_kernel(getattr(SDPBackend, BACKENDS[backend])):

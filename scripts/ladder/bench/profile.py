@@ -1,14 +1,16 @@
-"""Counts where the cycles of the last steps' kernels go, with Nsight Compute, on a Hopper GPU.
+"""Counts how busy a kernel keeps the tensor cores, shared memory and the special function units.
 
-One launch of each kernel at the papers' N = 4k without the mask, bf16, heads of 64 and 128: cycles,
-instructions by the unit that executes them, what warps wait for, and what shared memory serves.
-Nsight Compute (ncu) comes with the CUDA Toolkit, and fixes the clock: cycles compare, rates do not.
+By Nsight Compute (ncu), which comes with the CUDA Toolkit: one launch of each kernel that takes a
+tenth of its step's time or more, at the papers' 16k tokens in all and hidden size 2048, N = 4k,
+bf16, without the mask, heads of 64 and 128. Beside the counts stands the kernel's time in a run
+without ncu, so that cycles over time is the SM's clock at its own speed. What the file has already
+is kept.
 
 Examples:
-  scripts/figures profile
-  scripts/figures profile --out build/profile.json
+  scripts/figures profile                      all steps, some twenty minutes
+  scripts/figures profile 05/sm90 06/sm90
 
-Exit status: 0 good; 1 a program or ncu failed; 2 bad usage; 3 no ncu, or no such counter.
+Exit status: 0 good; 1 a program or ncu failed; 2 bad usage; 3 no GPU, no ncu, or no such counter.
 """
 
 import csv
@@ -17,33 +19,22 @@ import shutil
 import sys
 import tempfile
 
-from ladder import course
-from ladder.bench import hopper
+from ladder.bench.grid import HEAD_DIMS, UNCHECKED, config, key, paper_point
 from ladder.bench.machine import machine
-from ladder.console import NO_DEVICE, WRONG_RESULT, Stop, run_command
-from ladder.files import read
-from ladder.programs import json_lines, programs_in
+from ladder.bench.results import Results
+from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
+                            run_command)
+from ladder.files import RESULTS, ROOT, read
+from ladder.programs import json_lines, ladder_of, programs_in, run_quietly
 
-PIPES = {"products": "tensor_op_gmma", "fp32": "fma", "integers": "alu", "uniform": "uniform",
-         "special": "xu", "memory": "lsu", "branches": "cbu", "barriers": "adu"}
-STALLS = ("wait", "gmma", "barrier", "long_scoreboard", "short_scoreboard", "mio_throttle",
-          "math_pipe_throttle", "dispatch_stall", "branch_resolving", "no_instruction",
-          "not_selected")
-# What profile.json calls it → ncu's metric. Sums are over the GPU; cycles and shared memory's
-# wavefronts (a cycle each) are an SM's, on average.
+SEQLEN = 4096
+# Field → ncu's metric. Sums are over the GPU; other cycles, and shared memory's wavefronts (a cycle
+# each), are an SM's, on average.
 METRICS = {
     "cycles": "sm__cycles_active.avg", "cycles_of_all": "sm__cycles_active.sum",
     "products_busy": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
-    "issuing": "smsp__issue_active.avg.pct_of_peak_sustained_active",
-    "instructions": "smsp__inst_executed.sum",
-    **{f"instructions_{name}": f"sm__inst_executed_pipe_{pipe}.sum"
-       for name, pipe in PIPES.items()},
     "shared": "l1tex__data_pipe_lsu_wavefronts_mem_shared.avg",
-    "shared_products": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_gmma.avg",
-    "shared_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.avg",
-    **{f"stall_{name}": f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio"
-       for name in STALLS},
-}
+    "instructions_special": "sm__inst_executed_pipe_xu.sum"}
 
 
 def values_of(text, kernel):
@@ -53,8 +44,8 @@ def values_of(text, kernel):
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     rows = list(csv.DictReader(lines[start:]))[1:] if start is not None else []
     if len(rows) != 1:
-        raise Stop(f"ncu profiled {len(rows)} launches of {kernel} where one was asked for",
-                   WRONG_RESULT)
+        raise Stop(f"ncu profiled {len(rows)} launches in NVTX's range {kernel} where one was "
+                   "asked for", WRONG_RESULT)
     try:
         return {name: float(rows[0][metric].replace(",", "")) for name, metric in METRICS.items()}
     except (KeyError, ValueError) as error:
@@ -62,37 +53,70 @@ def values_of(text, kernel):
                    "`ncu --query-metrics` says what there is", NO_DEVICE) from None
 
 
-def profiled(program, variant, kernel, head_dim):
+def counted(words, kernel, what, progress):
     with tempfile.TemporaryDirectory() as folder:
         log = os.path.join(folder, "ncu.csv")
-        status, out, said = hopper.run(
-            ["ncu", "--csv", "--page", "raw", "--log-file", log,
-             "--metrics", ",".join(METRICS.values()), "--kernel-name", f"regex:{kernel}",
-             "--launch-count", "1", program, *hopper.options_of(variant, head_dim), "--time", "1"],
-            f"{variant} {kernel}, d {head_dim}")
+        # By the NVTX range around a launch: kernels of two names may be one template's.
+        status, _, said = run_quietly(
+            ["ncu", "--csv", "--page", "raw", "--log-file", log, "--clock-control", "none",
+             "--metrics", ",".join(METRICS.values()), "--nvtx", "--nvtx-include", f"{kernel}/",
+             "--launch-count", "1", *words, "--time", "1"], f"{what} {kernel}", progress)
         text = read(log) if os.path.exists(log) else ""
     if status:  # ncu says itself how a user comes to read the GPU's counters
-        raise Stop(f"ncu {os.path.relpath(program)} failed:\n{said}\n{text}", WRONG_RESULT)
-    record = json_lines("\n".join(line for line in out.splitlines() if line.startswith("{")),
-                        os.path.relpath(program))[-1]  # of the backward pass, where there is one
-    return {"rung": record["rung"], "variant": variant, "kernel": kernel, "head_dim": head_dim,
-            **{name: record[name] for name in ("batch", "heads", "block_q", "block_kv")},
-            **values_of(text, kernel)}
+        raise Stop(f"ncu {what} failed:\n{said}\n{text}", WRONG_RESULT)
+    return values_of(text, kernel)
 
 
-def measure(options):
+def profiled(program, one, progress):
+    """The lines of a step's own pass: the backward one, where it has one."""
+    words = [program.path, *one.words("gpu")[1:], "--json"]
+    status, out, said = run_quietly(words, one.text(), progress)
+    if status:
+        raise Stop(f"{one.text()}: status {status}: {said}", status)
+    record = json_lines(out, one.rung)[-1]
+    return [{"kind": "profile", **one.fields(), "kernel": kernel["name"],
+             **{name: record[name] for name in ("direction", "device", "device_name", "block_q",
+                                                "block_kv")}, "time_ms": kernel["time_ms"],
+             **counted(words, kernel["name"], one.text(), progress)}
+            for kernel in record["kernels"] if kernel["time_ms"] >= 0.1 * record["time_ms"]]
+
+
+def profile(options):
     if not shutil.which("ncu"):
         raise Stop("there is no ncu on PATH: Nsight Compute, of the CUDA Toolkit", NO_DEVICE)
-    programs, about = programs_in(options.bin), machine(False, options.commit)
-    found = [profiled(programs[rung].path, variant, kernel, head_dim)
-             for rung, variant, kernel in course.PROFILED if rung in programs
-             for head_dim in (64, 128)]
-    return hopper.write(options, about, seqlen=hopper.SEQLEN, kernels=found)
+    programs, (gpu, about) = programs_in(options.bin), machine(options.commit)
+    steps = {f"{step.rung[:2]}/{step.variant}": step
+             for step in ladder_of(programs.values(), "gpu").steps if not step.decoding}
+    for name in options.steps:
+        if name not in steps:
+            raise Stop(f"there is no {name}; there are {', '.join(steps)}", BAD_USAGE)
+    results, progress = Results(options.out, gpu), Progress()
+    for name in options.steps or steps:
+        for head_dim in HEAD_DIMS:
+            one = config(steps[name], paper_point(SEQLEN, head_dim, False, "bf16"), *UNCHECKED)
+            at = key(one.fields())
+            if options.again or not results.texts.get(at):
+                results.put(at, [{**line, **about}
+                                 for line in profiled(programs[one.rung], one, progress)])
+    progress.clear()
+    print(f"Wrote {os.path.relpath(options.out)}.", file=sys.stderr)
+    return GOOD
 
 
 def parse(arguments=None):
-    return hopper.parse("profile", __doc__, "profile.json", arguments)
+    parser = Parser("scripts/figures profile", __doc__)
+    parser.add_argument("steps", nargs="*", metavar="STEP",
+                        help="such as 05/sm90 (default all but those for decoding)")
+    parser.add_argument("--again", action="store_true", help="count anew what the file has")
+    parser.add_argument("--out", metavar="FILE", type=os.path.abspath,
+                        default=os.path.join(RESULTS, "profile.jsonl"),
+                        help="(default scripts/results/profile.jsonl)")
+    parser.add_argument("--commit", metavar="HASH",
+                        help="of this tree, where it is no git checkout")
+    parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
+                        help="the programs (default build/bin; scripts/run builds them)")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(run_command("scripts/figures profile", lambda: measure(parse())))
+    sys.exit(run_command("scripts/figures profile", lambda: profile(parse())))

@@ -9,9 +9,9 @@ import webbrowser
 
 from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop, run_command
 from ladder.explore.page import page_of, pane_of
-from ladder.explore.trace import Trace
 from ladder.files import ROOT, write_whole
 from ladder.programs import json_lines, ladder_of, programs_in, run_quietly
+from ladder.trace.read import Trace
 
 DEFAULT_STEPS = ["04", "05/mma"]
 SMALL = ["--seqlen", "256", "--heads", "1", "--head-dim", "64"]

@@ -6,11 +6,10 @@ import json
 import os
 import zlib
 
-from ladder.bench.traces import joined
 from ladder.explore.tiles import put_tiles
 from ladder.explore.times import put_in_model_time, put_in_order
-from ladder.explore.trace import place
 from ladder.files import ROOT
+from ladder.trace.read import joined, place
 
 FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")
 SCRIPTS = ("data.js", "replay.js", "words.js", "paint.js", "memory.js", "scores.js", "shared.js",
@@ -73,7 +72,7 @@ def spans(rows):
 def told_of(event):
     """An event as the page has it: without what it has not, and what only led to the rest."""
     told = {**vars(event), "kind": event.kind(), "engine": event.engine(), "shared": None,
-            "source": event.source and event.source.name,
+            "lane": None, "source": event.source and event.source.name,
             "holds": {name: [[*what, filled.index] for *what, filled in stages]
                       for name, stages in event.holds.items()}}
     return {name: value for name, value in told.items() if value or type(value) is int}

@@ -5,7 +5,7 @@ it."""
 import collections
 import itertools
 
-from ladder.bench.traces import pieces
+from ladder.trace.read import pieces
 
 PIECE = 64  # bytes of shared memory that are followed as one
 

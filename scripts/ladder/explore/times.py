@@ -10,9 +10,8 @@ import math
 
 from ladder.console import Stop
 from ladder.course import PRODUCTS
-from ladder.figures import replay
-from ladder.bench.traces import LOADS, STORES, warps_of
-from ladder.explore.trace import WAITS
+from ladder.trace import replay
+from ladder.trace.read import LOADS, STORES, WAITS
 
 # What a warp starts itself → how it waits for a group of those.
 OWN_WAITS = {"read": "cp_async_wait", "wgmma": "wgmma_wait",
@@ -22,8 +21,8 @@ BARRIERS = ("__syncthreads", "mbarrier_arrive", "mbarrier_wait", "named_barrier_
 
 
 def put_in_order(trace):
-    """Gives every event its ticks, and what it waits for. That are meetings: a phase of an
-    mbarrier, a round of a barrier, groups of copies or of products, [title, [event]]."""
+    """Gives every event its ticks, and what it waits for: a *meeting* is one phase of an mbarrier,
+    one round of a barrier, or groups of copies or products, [title, [event]]."""
     now, meetings = 0, []
     for events in trace.blocks().values():
         meet(events, meetings)
@@ -112,19 +111,15 @@ def put_in_model_time(trace):
     """Gives every event its time by replay, where the trace has what that takes: products and
     copies by Hopper's engines. The blocks of a kernel run side by side; kernels that the model
     does not know take no time. Whether it has."""
-    lines = {}
-    for line in trace.lines:
-        lines.setdefault((line["launch"], line["block"]), []).append(line)
-    modelled = {line["launch"] for line in trace.lines if line["do"] == "wgmma"}
+    modelled = {event.launch for event in trace.events if event.what == "wgmma"}
     if not modelled or trace.fault:
         return False
     start, until, launch = 0, 0, None
-    for (number, block), events in trace.blocks().items():
+    for (number, _), events in trace.blocks().items():
         if number != launch:
             start, launch = until, number
-        kernel = trace.launches[number]["kernel"]
         try:
-            times = (times_of(lines[number, block], PRODUCTS.get(kernel, {}))
+            times = (times_of(events, PRODUCTS.get(trace.kernel_of(number), {}))
                      if number in modelled else {})
         except (Stop, KeyError):
             return False  # more than the model knows
@@ -132,9 +127,9 @@ def put_in_model_time(trace):
     return True
 
 
-def times_of(lines, called):
+def times_of(events, called):
     """{warp: [((event, name, number), (from, to))]} of the warps that the replay has."""
-    warps = warps_of(lines)
+    warps = replay.warps_of(events)
     played = replay.Block(list(warps.values()), called)
     return {warp: [((what, name, number), time) for (what, name, _, number, *_), time
                    in zip(warps[warp], times)]

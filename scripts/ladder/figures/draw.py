@@ -1,8 +1,8 @@
 """Draws the figures from the file that scripts/figures measure wrote, as SVG.
 
 FILE is what was measured on a GPU, by default in scripts/results the file with the newest date of
-its own; the sim's counts (sim.json) and traces (traces.json) are found beside it, and the marks of
-scripts/figures clock (clock.json). What the files do not have is left out and said.
+its own; the sim's counts (sim.jsonl) and traces (traces.jsonl) are found beside it, and what
+scripts/figures profile counted (profile.jsonl). What the files do not have is left out and said.
 
 {figures}
 
@@ -15,7 +15,7 @@ names what is stale: each figure carries a digest of its data.
 
 Examples:
   scripts/figures draw
-  scripts/figures draw build/mine.json --out build/figures
+  scripts/figures draw build/mine.jsonl --out build/figures
   scripts/figures draw --readme
 
 Exit status: 0 good (left out counts as good); 1 --check found something stale; 2 bad usage or no
@@ -128,7 +128,7 @@ def stale(files, out, pages):
 
 def plot(options):
     out = options.out or os.path.join(RESULTS, "figures")
-    files = Files(options.file or newest_measured() or os.path.join(RESULTS, "GPU.json"))
+    files = Files(options.file or newest_measured() or os.path.join(RESULTS, "GPU.jsonl"))
     pages = course_pages() if options.readme is True else [options.readme] * bool(options.readme)
     if options.check:
         found = list(stale(files, out, pages))

@@ -14,7 +14,7 @@ from ladder.text import NO_VALUE, rate_text
 def error(files):
     """A row for each output of each step; of one with a backward pass for its gradients, as its
     forward is an earlier rung's."""
-    source = [e for e in files.gpu.entries if "--check full" in e.command]
+    source = [e for e in files.gpu.entries if "--check full" in e.options]
     panels = []
     for kind, title in (("normal", "input N(0, 1)"),
                         ("outliers", "1 in 1000 of the input with N(0, 100) added")):

@@ -7,19 +7,16 @@ draws the data with matplotlib. A table's returns lines.
 import collections
 import contextlib
 import hashlib
-import inspect
 import json
-import sys
 from functools import partial
 
 from ladder import course
-from ladder.figures import claims, errors, memory, names, pipeline, rates, style, tables, two_gpus
+from ladder.figures import claims, errors, memory, pipeline, rates, tables, two_gpus
 from ladder.figures.measured import Missing
 
 PAPER = "scripts/figures measure --grid paper"
 SIM = "scripts/figures measure --sim"
 DECODE = "scripts/figures measure --grid decode"
-CLOCK = "scripts/figures clock"
 BOTH = f"{PAPER}, and {SIM}"
 Figure = collections.namedtuple("Figure", "name data draw command caption")
 FIGURES = {figure.name: figure for figure in (
@@ -46,9 +43,6 @@ FIGURES = {figure.name: figure for figure in (
     Figure("pipeline", partial(pipeline.pipeline, name="pipeline"), pipeline.draw_boxes, SIM,
            "Copies, tensor cores and consumers side by side: the order is the sim's, the time a "
            "model's."),
-    Figure("pipeline_measured", pipeline.pipeline_measured, pipeline.draw_boxes, CLOCK,
-           "The gain of products under softmaxes, measured: four steps of a block by the clock of"
-           " its SM."),
     Figure("pipeline_bwd", partial(pipeline.pipeline, name="pipeline_bwd"),
            pipeline.draw_boxes, SIM,
            "The backward pass in the same way: five products a step, and dQ on its way out."),
@@ -73,10 +67,7 @@ def figure_data(files):
 
 
 def digest(name, data):
-    """Of the data and of the code that draws it."""
-    code = [inspect.getsource(module) for module in (
-        sys.modules[FIGURES[name].draw.__module__], style, names)]
-    text = json.dumps([name, data, code], sort_keys=True)
+    text = json.dumps([name, data], sort_keys=True)
     return "ladder-sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -102,9 +93,6 @@ TABLES = {
     "visits": (tables.visits_tables, SIM), "shared_roof": (memory.shared_roof_table, SIM),
     "plans": (tables.plans_table, SIM),
     "profile": (tables.profile_table, "scripts/figures profile"),
-    "clock_forward": (partial(tables.clock_table, rung="05_flash_v2", variants=["sm90", "fp8"]),
-                      CLOCK),
-    "clock_backward": (partial(tables.clock_table, rung="06_backward", variants=["sm90"]), CLOCK),
     "decode": (rates.decode_table, DECODE),
     "fp8_error": (errors.fp8_error_table, SIM), "fp8_times": (errors.fp8_times_table, PAPER),
     **{name: (partial(make, **about), PAPER) for make, every in (

@@ -7,7 +7,7 @@ import re
 
 from ladder.console import BAD_USAGE, Stop
 from ladder.figures.names import label
-from ladder.files import newest_measured, read_json
+from ladder.files import newest_measured, read_lines
 from ladder.programs import Ladder, Step
 from ladder.records import flops, requested, total
 from ladder.bench.grid import HIDDEN, TOKENS
@@ -32,14 +32,13 @@ def series(points):
 
 
 class Entry:
-    """A record, with its fields, and the command that it came from. A step is (rung, variant)."""
+    """A record, with its fields. A step is (rung, variant)."""
 
-    def __init__(self, command, record):
+    def __init__(self, record):
         vars(self).update(record)
-        self.command, self.record = command, record
-        self.step = (record["rung"], record["variant"])
-        self.tiled = "--block-" in command
-        self.aside = self.tiled or "--set" in command  # not the step as it is
+        self.record, self.step = record, (record["rung"], record["variant"])
+        self.tiled = "--block-" in record["options"]
+        self.aside = self.tiled or "--set" in record["options"]  # not the step as it is
         amounts = {"requested": requested(record), "workspace": record["workspace_bytes"],
                    **{kind: total(record, kind) for kind in ("distinct", "dram")}}
         self.bytes_a_head = {kind: None if amount is None else amount / (self.batch * self.heads)
@@ -55,19 +54,21 @@ class Measured:
     """A file of scripts/figures measure, of one I/O type (bf16 if it has it); empty without one."""
 
     def __init__(self, path, dtype=None):
-        self.path, data = path, read_json(path, EMPTY)
+        self.path, found = path, {"step": [], "run": [], "peer": [], "skipped": [], "ceilings": []}
         try:
-            self.machine, self.ceilings = data["machine"], data["ceilings"]
-            self.name = self.machine["gpu"]  # None: the sim
-            entries = [Entry(c, r) for c, r in zip(data["commands"], data["records"])]
-            types = [e.dtype for e in entries]
+            for line in read_lines(path):
+                found[line["kind"]].append(line)
+            self.runs, self.skipped = found["run"], found["skipped"]
+            self.ceilings = next(iter(found["ceilings"]), None)
+            self.name = next((r["device_name"] for r in self.runs if r["device"] == "gpu"), None)
+            types = [r["dtype"] for r in self.runs]
             self.dtype = dtype or ("bf16" if "bf16" in types else next(iter(types), ""))
-            self.entries = [e for e in entries if e.dtype == self.dtype]
-            self.peers = [r for r in data["peers"] if r["dtype"] == self.dtype]
-            self.skipped = data["skipped"]
-            device = "gpu" if self.name else "sim"
-            self.steps = {(s["rung"], s["variant"]): Step(device=device, **s)
-                          for s in data["steps"]}
+            self.entries = [Entry(r) for r in self.runs if r["dtype"] == self.dtype]
+            self.peers = [r for r in found["peer"] if r["dtype"] == self.dtype]
+            self.steps = {(s["rung"], s["variant"]): Step(
+                device="gpu" if self.name else "sim",
+                **{name: value for name, value in s.items() if name != "kind"})
+                for s in found["step"]}
         except (KeyError, TypeError) as error:
             raise Stop(f"{os.path.relpath(path)} was not written by scripts/figures measure "
                        f"({error})", BAD_USAGE) from None
@@ -148,25 +149,18 @@ class Measured:
         return self.defaults.get(step[0]) == step[1]
 
 
-EMPTY = {"machine": {"gpu": None}, "ceilings": None, "steps": [], "commands": [], "records": [],
-         "peers": [], "skipped": []}
-
-
 class Files:
-    """A GPU's file with the sim's counts and traces beside it, marks of the clock, and another
-    GPU's file."""
+    """A GPU's file with the sim's counts and traces beside it, and another GPU's file."""
 
     def __init__(self, path):
         self.gpu, folder = Measured(path), os.path.dirname(os.path.abspath(path))
         if not self.gpu.name:
             raise Stop(f"{os.path.relpath(path)} holds no GPU's measurements: scripts/figures "
                        "measure makes such a file", BAD_USAGE)
-        self.sim = Measured(os.path.join(folder, "sim.json"))
+        self.sim = Measured(os.path.join(folder, "sim.jsonl"))
         self.other = Measured(newest_measured(folder, but=self.gpu.name) or "", self.gpu.dtype)
-        traced = read_json(os.path.join(folder, "traces.json"), {})
-        self.traces, self.pipelines = traced.get("traces", []), traced.get("pipelines", [])
-        self.clock = read_json(os.path.join(folder, "clock.json"))  # of scripts/figures clock
-        self.profile = read_json(os.path.join(folder, "profile.json"))
+        self.traces = read_lines(os.path.join(folder, "traces.jsonl"))
+        self.profile = read_lines(os.path.join(folder, "profile.jsonl"))
         # In the ladder's order: the sim lacks what is for one GPU, and the other way round. What
         # they say of a step differently is the GPU's where there is one.
         every = {**self.sim.steps, **self.gpu.steps}

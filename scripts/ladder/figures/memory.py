@@ -5,7 +5,7 @@ import itertools
 from ladder import course
 from ladder.figures.measured import need, of_the_paper, series
 from ladder.figures.names import HEADS, gpu_text, library, markdown, number
-from ladder.figures.replay import MATMUL_FLOPS
+from ladder.trace.replay import MATMUL_FLOPS
 from ladder.figures.style import (FAINT, INK, PEER_LINES, byte_tick, draw_lines, plots, roof,
                                   spread, two_marks)
 from ladder.files import short_name

@@ -1,5 +1,7 @@
 """What steps, points and amounts are called in figures and tables, and parts of tables."""
 
+from statistics import median
+
 from ladder.text import NO_VALUE, bytes_text
 
 PEER_NAMES = {"flash": "PyTorch, FlashAttention-2", "cudnn": "PyTorch, cuDNN",
@@ -67,8 +69,8 @@ def over_lengths(cells):
 
 
 def at_the_machine(files):
-    machine = files.gpu.machine
-    clocks = (machine["clocks"] or {}).get("sm_mhz")
+    newest = max(files.gpu.runs, key=lambda r: r["date"])
+    clock = [r["sm_mhz"] for r in files.gpu.runs if r["sm_mhz"]]
     return ", ".join(filter(None, (
-        machine["gpu"], f"driver {machine['driver']}", f"CUDA {machine['cuda']}",
-        clocks and f"SM clock {clocks['median']:.0f} MHz in the median", machine["date"])))
+        files.gpu.name, f"driver {newest['driver']}", f"CUDA {newest['cuda']}",
+        clock and f"SM clock {median(clock):.0f} MHz in the median", newest["date"])))

@@ -1,5 +1,4 @@
-"""Who touches what, and who does what in a block: boxes over time, of the sim's traces and of the
-marks of scripts/figures clock.
+"""Who touches what, and who does what in a block: boxes over time, of the sim's traces.
 
 A panel is lanes from the top: [name, consumer or None, height in inches, boxes]. A box is [kind,
 text, consumer or None, from, to], and may end with the part of the lane that it takes: from, to.
@@ -8,27 +7,23 @@ text, consumer or None, from, to], and may end with the part of the lane that it
 import textwrap
 
 from ladder import course
-from ladder.bench.clock import FIRST, S_DONE, START, kernel_of, spans_of
-from ladder.figures import replay
 from ladder.figures.measured import need
 from ladder.figures.names import label, number
 from ladder.figures.style import INK, PANEL, mixed, plots
+from ladder.trace import replay
 
 # A kind of box has a colour of its own, or else this share of its consumer's: a product or
 # arithmetic.
 BOXES = {"lane": "#f0f0ea", "r": "#0072B2", "w": "#E69F00", "copy": "#c9a3bb", "held": "#ece4e9",
-         "tile": "#c4c4bd", "turn": "#a3a39c", "sums": "#efefea", "store": "#a3a39c",
-         "shade": "#e7e7e0", "idle": "#4a4a46"}
+         "tile": "#c4c4bd", "turn": "#a3a39c", "sums": "#efefea", "store": "#a3a39c"}
 CONSUMERS = ["#0072B2", "#E69F00", "#009E73"]
-SHARES = {"S": 1, "dP": 0.8, "softmax": 0.7, "dV": 0.6, "dK": 0.5, "O": 0.42, "perhaps": 0.42,
-          "dQ": 0.35, "scale": 0.25, "rest": 0.25}
+SHARES = {"S": 1, "dP": 0.8, "softmax": 0.7, "dV": 0.6, "dK": 0.5, "O": 0.42, "dQ": 0.35,
+          "scale": 0.25}
 
 
 def look(kind, consumer):
-    tint = BOXES.get(kind) or mixed(CONSUMERS[consumer], SHARES[kind], 255)
-    if kind == "perhaps":  # a product that may be done
-        return {"fc": PANEL, "ec": tint, "lw": 0, "hatch": "//////"}
-    return {"fc": tint, "ec": PANEL, "lw": 0.5}
+    return {"fc": BOXES.get(kind) or mixed(CONSUMERS[consumer], SHARES[kind], 255), "ec": PANEL,
+            "lw": 0.5}
 
 
 def draw_boxes(plt, data):
@@ -44,7 +39,6 @@ def draw_boxes(plt, data):
         for _, _, height, boxes in panel["lanes"]:
             for kind, text, consumer, left, right, *part in boxes:
                 top, bottom = (lane + height * at for at in part or (0, 1))
-                bottom = high if kind == "shade" else bottom
                 axis.add_patch(plt.Rectangle((left, top), right - left, bottom - top, zorder=2,
                                              **look(kind, consumer)))
                 # A letter is about as wide.
@@ -76,10 +70,10 @@ def draw_boxes(plt, data):
 # ---- which array is touched when ----
 
 def access(files):
-    first = need(files.traces)[0]
+    first, *_ = traces = need([one for one in files.traces if one["figure"] == "access"])
     return {"title": f"Who touches what, and when: one head, N = {first['seqlen']}, d = "
                      f"{first['head_dim']}, tiles of {first['block_q']}×{first['block_kv']} (sim)",
-            "panels": list(map(access_panel, files.traces)), "gap": 0.08,
+            "panels": list(map(access_panel, traces)), "gap": 0.08,
             "legend": [("r", "read"), ("w", "write")],
             "xlabel": "time: a step begins where a tile of Q, K or V arrives",
             "note": f"Rows 0 to N - 1 run downwards in each band. {course.ACCESS_NOTE}"}
@@ -127,7 +121,7 @@ TILES = ["Q", "dO", "K", "V"]  # from the top
 def pipeline(files, name):
     """Lanes from the top: stages of tiles, the tensor cores, the consumers."""
     about = course.PIPELINES[name]
-    first, *_ = traces = need([one for one in files.pipelines if one["figure"] == name])
+    first, *_ = traces = need([one for one in files.traces if one["figure"] == name])
     panels = [pipeline_panel(trace, about) for trace in traces]
     there = {box[0] for panel in panels for *_, boxes in panel["lanes"] for box in boxes}
     return {"title": f"The pipeline of {label((first['rung'], first['variant']))}: "
@@ -185,77 +179,3 @@ def stage_fills(copies, own, consumers, end):
         numbers[array] = numbers.get(array, -1) + 1
         of.append([f"{array}{numbers[array]}", issued, landed, freed])
     return fills
-
-
-# ---- the same, measured by the clock of an SM ----
-
-VARIANTS = ("producer", "overlap", "ping_pong")
-HEAD_DIM = 128
-SHOWN = 4  # steps of the slowest
-BEGIN = 2  # the first one shown: of what comes before, a consumer that is behind has no marks
-WAITED = 50  # cycles: a wait and a mark take less where the product is done before
-
-
-def pipeline_measured(files):
-    clock = need(files.clock)
-    found = [one for variant in VARIANTS for one in clock["steps"]
-             if one["head_dim"] == HEAD_DIM and one["variant"] == variant]
-    end = min(SHOWN * max(one["cycles"]["step"] for one in found), *(
-        min(of[-1][START] for of in one["shown"]) - one["shown"][0][BEGIN][START] for one in found))
-    work = clock["workload"]
-    return {"title": f"{', '.join(VARIANTS[:-1])} and {VARIANTS[-1]} of 05, four steps of a block, "
-                     f"measured: {clock['measured_on']['gpu']}, {work['dtype']}, d = {HEAD_DIM}, "
-                     f"N = {work['seqlen']}",
-            "panels": [measured_panel(one, end) for one in found], "gap": 0,
-            "xlabel": "cycles of the SM",
-            "legend": [("S", "S: a product QKᵀ, from issue to done"), ("O", "O: a product PV"),
-                       ("perhaps", "O, unless it is done"), ("softmax", "P: a softmax"),
-                       ("rest", "O scaled, P packed"), ("idle", "no product under way")],
-            "note": textwrap.fill(
-                "Marks of the SM's clock by the first thread of each consumer, in the block whose "
-                "step is the median one. A product's bar is from its issue until it is done: the "
-                "time that it waits for the tensor cores is in it. Where a consumer has no bar it "
-                "waits. Cycles and clock are medians of all blocks. The tensor cores' cycles are a "
-                f"step's FLOPs at {replay.MATMUL_FLOPS:,} a cycle. overlap and ping_pong wait for "
-                "O after P: when it is done before, no mark tells.", 180)}
-
-
-def measured_panel(one, end):
-    begin, lanes = one["shown"][0][BEGIN][START], []
-    for consumer, of in enumerate(one["shown"]):
-        marks, boxes = spans_of(of, kernel_of("05_flash_v2", one["variant"])), {}
-        for kind, name in (("S", "S{}"), ("O", "O{}"), ("softmax", "P{}"), ("rest", "")):
-            for step, (first, last) in enumerate(marks[kind]):
-                parts = [(kind, name, first, last)]
-                wait = marks["O_wait"][step] if kind == "O" else None
-                if wait and wait[1] - wait[0] < WAITED:  # done before, but not before S is
-                    done = of[step + 1][S_DONE]
-                    parts = [("O", name, first, done), ("perhaps", "", done, last)]
-                boxes.setdefault(kind, []).extend(
-                    [what, text.format(FIRST + step), consumer, max(first - begin, 0),
-                     min(last - begin, end)] for what, text, first, last in parts
-                    if first - begin < end and last > begin)
-        lanes += [("", consumer, 0.19, boxes["S"]),
-                  (f"consumer {'AB'[consumer]}", consumer, 0.19, boxes["O"]),
-                  ("", consumer, 0.28, boxes["softmax"] + boxes["rest"]), ("", None, 0.15, [])]
-    idle = gaps([box[3:] for *_, boxes in lanes for box in boxes
-                 if box[0] in ("S", "O", "perhaps")], end)
-    lanes[:0] = [("no product", None, 0.14, [
-        [kind, "", None, *span] for kind in ("shade", "idle") for span in idle]),
-        ("", None, 0.15, [])]
-    cycles = one["cycles"]["step"]
-    busy = 4 * one["block_q"] * one["block_kv"] * one["head_dim"] / replay.MATMUL_FLOPS
-    return {"lanes": lanes, "end": end,
-            "title": f"{one['variant']}: a step of {cycles:,.0f} cycles, {busy / cycles:.0%} of "
-                     f"them the tensor cores'; {one['sm_ghz']:.2f} GHz; {one['tflops_marked']:.0f} "
-                     f"TFLOP/s, {one['tflops']:.0f} without the marks"}
-
-
-def gaps(taken, end):
-    """What of [0, end] no span covers."""
-    found, at = [], 0
-    for first, last in sorted(taken):
-        if first > at:
-            found.append([at, first])
-        at = max(at, last)
-    return found + ([[at, end]] if at < end else [])

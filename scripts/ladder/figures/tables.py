@@ -7,9 +7,11 @@ import itertools
 from statistics import geometric_mean
 
 from ladder.bench.grid import HIDDEN, LADDER_LENGTH, TOKENS
+from ladder.bench.profile import SEQLEN
 from ladder.figures.measured import Measured, need, of_the_paper
 from ladder.figures.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, length_text, library,
                                   markdown, number, over_lengths, point_text, where, whole_bytes)
+from ladder.trace.replay import EXPS
 from ladder.text import NO_VALUE, rate_text, time_text
 
 
@@ -133,113 +135,50 @@ def steps_table(files, rung, first, way, peers):
 def ratios_table(files, step, way, over, dtype=None):
     """A step over what stands beside it, at every N; above 1 the step is faster."""
     gpu = Measured(files.gpu.path, dtype) if dtype else files.gpu
-    ratios = {other: gpu.ratios(way, step, other) for other in over}
+    ratios = {rival: gpu.ratios(way, step, rival) for rival in over}
     lines = over_lengths({at: " · ".join(
-        f"{of[at]:.2f}" if at in of else NO_VALUE for of in ratios.values())
+        f"{ratio_at[at]:.2f}" if at in ratio_at else NO_VALUE for ratio_at in ratios.values())
         for at in need(set().union(*ratios.values()))})
     passes = {"fwd": "", "bwd": ", backward", "both": ", forward and backward together"}[way]
     text = (f"`{step[1]}` over {' · over '.join(map(name_of, over))}{passes}: ratios of TFLOP/s, "
             f"{gpu.dtype}, above 1 where `{step[1]}` is faster, on an {gpu.name}.")
-    for other, of in ratios.items():
-        if isinstance(other, str) and of:
-            n, *point = at = min(of, key=of.get)
-            turn = "each point in turn" if gpu.in_turn(way, other, step) else "in another run"
-            text += (f" Against {name_of(other)}, {turn}: geometric mean "
-                     f"{geometric_mean(of.values()):.3f} of {len(of)} points, worst {of[at]:.3f} "
-                     f"({point_text(*point)}, N = {length_text(n)}), "
-                     f"{sum(ratio >= 1 for ratio in of.values())} are 1 or more.")
+    for rival, ratio_at in ratios.items():
+        if isinstance(rival, str) and ratio_at:
+            n, *point = worst = min(ratio_at, key=ratio_at.get)
+            turn = "each point in turn" if gpu.in_turn(way, rival, step) else "in another run"
+            text += (f" Against {name_of(rival)}, {turn}: geometric mean "
+                     f"{geometric_mean(ratio_at.values()):.3f} of {len(ratio_at)} points, worst "
+                     f"{ratio_at[worst]:.3f} ({point_text(*point)}, N = {length_text(n)}), "
+                     f"{sum(ratio >= 1 for ratio in ratio_at.values())} are 1 or more.")
     return [*lines, "", text]
 
 
-# ---- where the cycles of the last steps' kernels go, by the GPU's counters ----
+# ---- how busy kernels keep the units of an SM, by the GPU's counters ----
 
-# [(what a line says, the sum of which counts, of what)]
-PROFILE_LINES = [
-    ("cycles", ["cycles"], "sm"),
-    ("tensor cores busy", ["products_busy"], "share"),
-    ("cycles of shared memory, without what TMA writes", ["shared"], "sm"),
-    ("… for products", ["shared_products"], "sm"),
-    ("… for bank conflicts", ["shared_conflicts"], "sm"),
-    ("instructions of warps", ["instructions"], "gpu"),
-    ("… wgmma", ["instructions_products"], "gpu"),
-    ("… fp32", ["instructions_fp32"], "gpu"),
-    ("… integers, comparisons, conversions", ["instructions_integers"], "gpu"),
-    ("… of the uniform unit: addresses, descriptors", ["instructions_uniform"], "gpu"),
-    ("… exponentials", ["instructions_special"], "gpu"),
-    ("… loads and stores", ["instructions_memory"], "gpu"),
-    ("… branches, and waits at barriers", ["instructions_branches", "instructions_barriers"],
-     "gpu"),
-    ("slots to issue that are used", ["issuing"], "share"),
-    ("a warp waits, in slots an instruction: for its last one (`wait`)", ["stall_wait"], "ratio"),
-    ("… for wgmma", ["stall_gmma"], "ratio"),
-    ("… at a barrier of threads", ["stall_barrier"], "ratio"),
-    ("… for an mbarrier or global memory (`long_scoreboard`)", ["stall_long_scoreboard"], "ratio"),
-    ("… for shared memory or exponentials (`short_scoreboard`, `mio_throttle`)",
-     ["stall_short_scoreboard", "stall_mio_throttle"], "ratio"),
-    ("… for its turn (`not_selected`)", ["stall_not_selected"], "ratio"),
-]
-
-
-def cell(one, seqlen, names, of):
-    value = sum(one[name] for name in names)
-    if of == "share":
-        return f"{value:.0f}%"
-    if of == "ratio":
-        return f"{value:.2f}"
-    # Tiles of Q times tiles of K, over all heads; the SMs are what the sum of cycles is over their
-    # average.
-    steps = (one["batch"] * one["heads"] * -(-seqlen // one["block_q"])
-             * -(-seqlen // one["block_kv"]))
-    multiprocessors = one["cycles_of_all"] / one["cycles"]
-    return f"{value / steps * (multiprocessors if of == 'sm' else 1):,.0f}"
+WARP = 32
 
 
 def profile_table(files):
-    data = need(files.profile)
-    kernels, about = data["kernels"], data["measured_on"]
-    rows = [[text, *(cell(one, data["seqlen"], names, of) for one in kernels)]
-            for text, names, of in PROFILE_LINES]
-    heads = [f"{number(one['rung'])} `{one['variant']}`, d = {one['head_dim']}" for one in kernels]
-    tiles = ", ".join(f"{one['block_q']} × {one['block_kv']}" for one in kernels)
-    return [*markdown(["a step", *heads], rows, range(1, 1 + len(kernels))), "", (
-        f"A step is one tile of Q against one of K, in the columns' order {tiles}; its cycles are "
-        f"an SM's. `ncu`, fixed clock, N = {data['seqlen']:,}, no mask, bf16, on an "
-        f"{about['gpu']}, driver {about['driver']}, CUDA {about['cuda']}, {about['date']}.")]
-
-
-# ---- a step of a consumer, by the SM's clock ----
-
-# Of a rung: what a line says of which part of a step.
-CLOCK_LINES = {
-    "05_flash_v2": {
-        "step": "a step of a consumer", "S": "S, from its issue until it is there",
-        "softmax": "softmax", "O_wait": "wait for P·V", "rest": "O scaled, P packed",
-        "wait": "wait for K, and for its turn"},
-    "06_backward": {
-        "step": "a step of a consumer", "start": "wait for dO, D read, dP issued",
-        "P": "P worked out, while dP is", "dS": "wait for dP; dS worked out and written; dV issued",
-        "barrier": "wait for the other's dS", "dV_wait": "wait for dV",
-        "issue": "dQ, the next S and dK issued", "dQ_wait": "wait for dQ",
-        "dQ_sent": "dQ written and sent", "S_wait": "wait for the next S",
-        "rest": "the last ones: dK waited for where it is not *late*, Q freed"}}
-
-
-def clock_table(files, rung, variants):
-    data = need(files.clock)
-    found = sorted((one for one in data["steps"]
-                    if one["rung"] == rung and one["variant"] in variants),
-                   key=lambda one: (variants.index(one["variant"]), one["head_dim"]))
-    rows = [[text, *(f"{one['cycles'][name]:,.0f}" for one in found)]
-            for name, text in CLOCK_LINES[rung].items()]
-    rows += [["SM clock, GHz", *(f"{one['sm_ghz']:.2f}" for one in found)],
-             ["TFLOP/s without marks, and with", *(
-                 f"{one['tflops']:.0f}, {one['tflops_marked']:.0f}" for one in found)]]
-    heads = [f"`{one['variant']}`, d = {one['head_dim']}" for one in found]
-    about = data["measured_on"]
-    return [*markdown(["cycles", *heads], rows, range(1, 1 + len(found))), "", (
-        "Medians over all blocks and steps that are marked, by `scripts/figures clock`: N = "
-        f"{data['workload']['seqlen']:,}, no mask, {data['workload']['dtype']}, on an "
-        f"{about['gpu']}, driver {about['driver']}, CUDA {about['cuda']}, {about['date']}.")]
+    rows = []
+    for one in need(files.profile):
+        cycles, tile = one["cycles"], NO_VALUE
+        if one["block_q"]:  # of an SM; how many there are is what the sum is over the average
+            tiles = (one["batch"] * one["heads"] * -(-one["seqlen"] // one["block_q"])
+                     * -(-one["seqlen_kv"] // one["block_kv"]))
+            tile = f"{one['cycles_of_all'] / tiles:,.0f}"
+        special = one["instructions_special"] * WARP / EXPS / one["cycles_of_all"]
+        rows.append([f"{number(one['rung'])} `{one['variant']}` · `{one['kernel']}`",
+                     str(one["head_dim"]), f"{cycles:,.0f}", tile, f"{one['products_busy']:.0f}%",
+                     f"{one['shared'] / cycles:.0%}", f"{special:.0%}",
+                     f"{cycles / one['time_ms'] * 1e-6:.2f}" if one["time_ms"] else NO_VALUE])
+    lines = markdown(["kernel", "d", "cycles", "of a tile", "tensor cores", "shared memory",
+                      "special units", "GHz"], rows, range(1, 8))
+    dates = ", ".join(dict.fromkeys(one["date"] for one in files.profile))
+    return [*lines, "", (
+        "Cycles of an SM, in all and for one tile of Q against one of K; in how many of them a "
+        "unit works: tensor cores, shared memory (without what TMA writes), and the units of "
+        f"exponentials. GHz: cycles over the kernel's time without `ncu`. N = {SEQLEN:,}, no mask, "
+        f"bf16, on an {one['device_name']}, driver {one['driver']}, CUDA {one['cuda']}, {dates}.")]
 
 
 # ---- who visits which array how often, by the sim's counts ----

@@ -51,6 +51,12 @@ def gain(records):
     return records[0]["time_ms"] / records[1]["time_ms"]
 
 
+def when(runs):
+    """The last date, and the commits of all runs from the first date on."""
+    runs = sorted(runs, key=lambda r: r["date"])
+    return f"on {runs[-1]['date']}, commit {', '.join(dict.fromkeys(r['commit'] for r in runs))}"
+
+
 def how(record):
     return [record[name] for name in ("block_q", "block_kv", "warps", "stages", "smem_bytes")] + [
         kernel["name"] for kernel in record["kernels"]]
@@ -133,8 +139,7 @@ def two_gpus_table(files, rungs=None):
     changed = [step for step in pair.changed if not rungs or step[0] in rungs]
     copies, matmuls = (
         [gpu.ceilings[rate] for gpu in pair.gpus] for rate in ("copy_bytes_per_s", "matmul_tflops"))
-    measured = "; ".join(f"the {gpu.name} on {gpu.machine['date']}, commit "
-                         f"{gpu.machine['commit']}" for gpu in pair.gpus)
+    measured = "; ".join(f"the {gpu.name} {when(gpu.runs)}" for gpu in pair.gpus)
     return [*lines, "", (
         f"N = {LADDER_LENGTH:,}, 16k tokens in all, {pair.first.dtype}, no mask; as measured: "
         f"{measured}. ×: how much faster the {second} is. A copy in HBM is {pair.copy:.2f} times "

@@ -6,7 +6,7 @@ async function unpack(element) {
   return JSON.parse(await new Response(stream).text());
 }
 
-/// A step's run: its events as scripts/ladder/explore/trace.py describes them, and their blocks.
+/// A step's run: its events as scripts/ladder/trace/read.py describes them, and their blocks.
 class Run {
   constructor(data) {
     Object.assign(this, data);

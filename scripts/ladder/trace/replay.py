@@ -11,9 +11,10 @@ ping_pong no faster than overlap: 05_flash_v2/hopper/notes.md, section 14.
 """
 
 import collections
+import itertools
 
 from ladder.console import BAD_USAGE, Stop
-from ladder.bench.traces import LOADS, STORES
+from ladder.trace.read import LOADS, STORES
 
 # Of one SM, per cycle. NVIDIA's H100 white paper: 989.4 TFLOP/s of dense bf16 by 132 SMs at
 # 1.83 GHz.
@@ -29,7 +30,36 @@ THREADS = 128  # of a warpgroup, all of which do what the first does
 # What a consumer waits for, by the event at which it does.
 WAITS = {"mbarrier_wait": "tile", "named_barrier_sync": "turn", "wgmma_wait": "sums",
          "tma_store_wait": "store"}
+# What is asked of Hopper's engines and barriers.
+ASKED = (*LOADS, *STORES, "tma_store_wait", "mbarrier_arrive", "mbarrier_wait",
+         "named_barrier_arrive", "named_barrier_sync", "wgmma", "wgmma_wait", "exit")
 COUNTED = ("mbarrier_arrive", "named_barrier_arrive", "named_barrier_sync")  # by a barrier
+
+
+def warps_of(events):
+    """Warp → [event, name, barrier, number, amount, exps, other FLOPs] of what a block asks of
+    Hopper's engines and barriers. What is counted between two of them, by the warp's first lane,
+    is the later one's. One warp stands for a warpgroup that multiplies."""
+    warps, counted = {}, {}
+    for event in events:
+        amounts = counted.setdefault(event.warp, [0, 0])
+        amounts[:] = [sum(both) for both in zip(amounts, event.lane)]
+        if event.what in ASKED:
+            warps.setdefault(event.warp, []).append([*event.asked(), event.amount, *amounts])
+            amounts[:] = [0, 0]
+    multiply = {warp // 4 for warp, asked in warps.items() if any(e[0] == "wgmma" for e in asked)}
+    kept = {}
+    for warp, asked in sorted(warps.items()):
+        if (warp % 4 if warp // 4 in multiply else len(asked) == 1):
+            continue  # does what the warpgroup's first warp does, or nothing
+        # What the others of a warpgroup that multiplies store is the warpgroup's too.
+        others = [warps.get(warp + i, []) for i in (1, 2, 3)] if warp // 4 in multiply else []
+        stored = collections.Counter()
+        for *key, amount, _, _ in itertools.chain(*others):
+            stored[tuple(key)] += amount if key[0] in STORES else 0
+        kept[warp] = [[*key, amount + stored[tuple(key)], exps, flops]
+                      for *key, amount, exps, flops in asked]
+    return kept
 
 
 class Block:

@@ -1,10 +1,14 @@
-"""A trace as the explorer needs it: what each warp did, a line of the source at a time."""
+"""A trace: what each warp did, a line of the source at a time."""
 
 import collections
+import json
 import os
 
-from ladder.bench.traces import LOADS, STORES, joined, pieces, read_trace
+from ladder.console import BAD_USAGE, Stop
 from ladder.files import ROOT
+
+# What TMA is asked for: what an mbarrier waits for, and what the warp itself does.
+LOADS, STORES = ("tma_load", "bulk_load"), ("tma_store", "bulk_add")
 
 # What an event counts → what the program calls the sum.
 AMOUNTS = {"matmul_flops": "matmul_flops", "exps": "exp_count", "other_flops": "other_flops",
@@ -46,6 +50,8 @@ class Event:
                        for array, written, ranges in line.get("shared", [])}
         self.counts = collections.Counter(
             {AMOUNTS[name]: line[name] for name in AMOUNTS if line.get(name)})
+        # What the warp's first lane has counted since its last event of the kind.
+        self.lane = [line.get("lane_exps", 0), line.get("lane_other_flops", 0)]
         self.source = None  # the event that read what this one stores
         self.rows = None    # [first, last] that it touches of its array
         self.tile = None    # [first row, past the last, first key, past the last] of S
@@ -86,15 +92,30 @@ class Event:
         for place, ranges in other.shared.items():
             self.shared[place] = union(self.shared.get(place), ranges)
         self.counts += other.counts
+        self.lane = [sum(both) for both in zip(self.lane, other.lane)]
 
 
 class Trace:
-    """A run: what read_trace() has of it, `events` in order, and `arrays` {name: bytes}."""
+    """A run, by what write_trace() of common/harness/run.h says: `head`, `plan`, `arrays` {name:
+    bytes}, `launches`, `events` in order, and `fault` or None."""
 
     def __init__(self, path):
-        self.head, self.plan, self.launches, self.lines, self.fault = read_trace(path)
+        try:
+            with open(path, encoding="utf-8") as file:
+                self.head, *lines = [json.loads(line) for line in file]
+        except (OSError, ValueError) as error:
+            raise Stop(f"cannot read the trace {path}: {error}", BAD_USAGE) from None
+        self.launches, done, plans, faults = (
+            [line for line in lines if name in line]
+            for name in ("kernel", "do", "arrays", "fault"))
+        if not self.launches:
+            raise Stop(f"{path} is a trace without kernels", BAD_USAGE)
+        self.plan, self.fault = plans[0], next(iter(faults), None)
         self.arrays = self.plan.pop("arrays")
-        self.events = merged([Event(line) for line in self.lines])
+        self.events = merged([Event(line) for line in done])
+
+    def kernel_of(self, launch):
+        return self.launches[launch]["kernel"]
 
     def rows_of(self, array):
         """How many rows an array has: those of Q or of K, whichever its bytes can be shared out
@@ -116,6 +137,23 @@ class Trace:
         for event in self.events:
             found.setdefault((event.launch, event.block), []).append(event)
         return found
+
+
+def pieces(ranges):
+    """[(begin, end)] of runs in the form [begin, bytes, step, count]."""
+    return [(begin + i * step, begin + i * step + size)
+            for begin, size, step, count in ranges for i in range(count)]
+
+
+def joined(runs):
+    """Those that overlap or touch as one; in order."""
+    found = []
+    for begin, end in sorted(runs):
+        if found and begin <= found[-1][1]:
+            found[-1][1] = max(found[-1][1], end)
+        else:
+            found.append([begin, end])
+    return found
 
 
 def union(some, others):
