@@ -41,19 +41,17 @@ class Parser(argparse.ArgumentParser):
 
 class Progress:
     """What is running, on stderr, from the second second on: on a terminal one line that is
-    rewritten, else at most a line every so many seconds."""
+    rewritten, else at most a line every two seconds."""
 
-    def __init__(self, every=2):
+    def __init__(self):
         self.live = sys.stderr.isatty()
-        self.every = every
-        self.started = time.monotonic()
-        self.last = -every
+        self.started = self.last = time.monotonic()
         self.shown = None
 
     def at(self, what):
         now = time.monotonic()
         if now - self.started < 2 or not self.live and (
-                what == self.shown or now - self.last < self.every):
+                what == self.shown or now - self.last < 2):
             return
         print(f"\r\033[K{what}, {now - self.started:.0f} s" if self.live else f"{what} ...",
               end="" if self.live else "\n", file=sys.stderr, flush=True)
