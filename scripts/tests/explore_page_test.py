@@ -357,12 +357,6 @@ class PageTest(unittest.TestCase):
         self.do("explorer.seek(explorer.last)")
         self.assertEqual(self.verdicts(), ["ended with a fault", SAME])
 
-    def test_too_little_shared_memory(self):
-        """A launch that is refused has no block: the fault is at the launch."""
-        self.open(page=self.made("01/tile", "--sram", "512", "--seqlen", "32", status=1))
-        self.assertIn("--sram", self.said)
-        self.assertIn("shared memory", self.text("panes"))
-
 
 def take_pictures(folder):
     """What the README shows."""
