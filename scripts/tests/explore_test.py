@@ -151,7 +151,7 @@ class CommandTest(Scratch):
                 (["07"], "there is no step 07"), (["05/none"], "05/mma"),
                 (["00", "01", "02"], "one or two steps"), (["--out"], "--out: expected"),
                 (["00", "--json"], "--json is for a program by itself"),
-                (["00", "--device=gpu"], "--device=gpu is left out: "),
+                (["00", "--device=gpu"], "--device=gpu is for a program"),
                 (["00", "--seqlen", "0"], "--seqlen")):
             result = explore("--out", self.out, *words, status=2)
             self.assertIn(told, result.stderr)

@@ -18,10 +18,7 @@ SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
 # Of a step that decodes: a query of each of eight heads, four of which share one of K and V.
 DECODING = ["--seqlen", "1", "--seqlen-kv", "1024", "--heads", "8", "--kv-heads", "2",
             "--head-dim", "64", "--set", "splits=4"]
-ALONE = "is for a program by itself, such as build/bin/00_naive"
-NOT_PASSED_ON = {"--variant": "is how a program calls a step: here it is named without, as 05/mma",
-                 "--device": "is left out: what is shown is always the sim at work",
-                 **dict.fromkeys(("--trace", "--save", "--json", "--list", "--version"), ALONE)}
+NOT_PASSED_ON = ("--variant", "--device", "--trace", "--save", "--json", "--list")
 LARGEST = 64 << 20  # bytes of a page: browsers slow down long before
 
 
@@ -37,9 +34,9 @@ def asked_of(words):
     first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     asked.steps, asked.options = words[:first], words[first:]
     for option in asked.options:
-        why = NOT_PASSED_ON.get(option.partition("=")[0])
-        if why:
-            raise Stop(f"{option} {why}", BAD_USAGE)
+        if option.partition("=")[0] in NOT_PASSED_ON:
+            raise Stop(f"{option} is for a program by itself, such as build/bin/00_naive: here a "
+                       "step is named as 05/mma, and always runs on the sim", BAD_USAGE)
     if len(asked.steps) > 2:
         raise Stop("one or two steps", BAD_USAGE)
     return asked
