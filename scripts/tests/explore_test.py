@@ -2,15 +2,13 @@
 count, and the command."""
 
 import collections
-import functools
-import json
 import os
 import re
 import shlex
 import subprocess
 import unittest
 
-from base import ROOT, Scratch, argument, read
+from base import ROOT, Scratch, argument, printed, read
 from ladder.explore.command import asked_of, chosen, options_of
 from ladder.explore.page import COUNTERS, pane_of, sums
 from ladder.files import course_pages
@@ -29,13 +27,9 @@ def explore(*words, status=0, programs=None):
     return result
 
 
-@functools.lru_cache(maxsize=None)
 def run(rung, options):
     """What a program prints."""
-    command = [os.path.join(BIN, rung), *options.split(), "--json"]
-    result = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300)
-    assert result.returncode == 0, (command, result)
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return printed(os.path.join(BIN, rung), *options.split())
 
 
 def traced(rung, options):
