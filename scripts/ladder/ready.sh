@@ -1,7 +1,7 @@
 # Sourced by the scripts that build: checks for the tools and, on Debian and Ubuntu as root or with
 # passwordless sudo, installs what is missing; says else what to install. Libraries are looked for by
-# CMake alone. This and the scripts that source it run with bash 3.2 and BSD tools,
-# which macOS has; there with `set -u` an empty array is an error, so none sets it.
+# CMake alone. This and the scripts that source it run with bash 3.2 and BSD tools, which macOS has;
+# there with `set -u` an empty array is an error, so none sets it.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 me=scripts/$(basename "$0")
@@ -92,7 +92,7 @@ has() (
 # Waits for its turn in a build folder, whose lock is open as 9. Prints Ninja's -j where it would
 # start more compilers than memory holds at 500 MB each.
 turn() {
-  python3 - "$me" <<'END'
+  python3 -I - "$me" <<'END'
 import fcntl, os, re, sys
 try:
     fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)

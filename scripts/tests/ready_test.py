@@ -22,7 +22,7 @@ class Machine(Scratch):
                     "sed", "sh", "sleep", "true"]
     TOOLS = ("c++", "cmake", "ctest", "ninja", "python3")
     # All but the testing, and what stands in ready.sh, is done by a stand-in.
-    PYTHON = f"case \"$*\" in *'ladder test'*|-\\ *) exec '{sys.executable}' -S \"$@\";; esac\n"
+    PYTHON = f"case \"$*\" in *'ladder test'*|-I*) exec '{sys.executable}' -S \"$@\";; esac\n"
 
     def setUp(self):
         super().setUp()
@@ -249,7 +249,8 @@ class Refused(Machine):
                       self.run_it(sys.executable, "-Sc", code, cwd=SCRIPTS, status=2).stderr)
 
     def test_the_current_folder_stands_before_no_module_of_pythons(self):
-        self.write("mine/signal.py", "raise SystemExit('the wrong one')")
+        for name in ("signal", "fcntl"):
+            self.write(f"mine/{name}.py", "raise SystemExit('the wrong one')")
         self.tools(python3=f"exec '{sys.executable}' -S \"$@\"")
         for words, status, said in (
                 ("run", 2, "no folder ../build/bin"), ("test 07", 2, "there is no 07"),
