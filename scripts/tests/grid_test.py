@@ -90,8 +90,8 @@ class Grid(unittest.TestCase):
         self.assertEqual([one[:2] for _, one in run],
                          [(step.rung, step.variant) for step in self.ladder().steps])
         self.assertEqual(" ".join(run[0][1].words("gpu")),
-                         "00_naive --device gpu --variant naive --batch 1 --heads 32 --seqlen 16384 "
-                         "--head-dim 64 --dtype bf16 --causal --check off")
+                         "00_naive --device gpu --variant naive --batch 1 --heads 32 --seqlen "
+                         "16384 --head-dim 64 --dtype bf16 --causal --check off")
 
 
 class FileTest(Scratch):
