@@ -163,8 +163,7 @@ if(DEFINED ENV{CI} AND NOT DEFINED CMAKE_COMPILE_WARNING_AS_ERROR)
 endif()
 add_library(ladder_flags INTERFACE)
 target_include_directories(ladder_flags INTERFACE ${CMAKE_SOURCE_DIR}/common)
-target_compile_definitions(ladder_flags INTERFACE LADDER_VERSION="${PROJECT_VERSION}"
-  $<$<COMPILE_LANGUAGE:CXX>:LADDER_SIM>)
+target_compile_definitions(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:LADDER_SIM>)
 target_compile_options(ladder_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers
     -Wno-unknown-pragmas -ffp-contract=off>

@@ -206,15 +206,14 @@ struct Variant {
   bool is_default = false;
 
   Rounding rounding = Rounding::on_chip;
-  bool has_lse = false;   // writes LSE
-  bool decoding = false;  // for few queries: no part of the grids that are measured
-  /// Whether its gradients have the same bits on every run: what --deterministic asks for.
-  bool deterministic = false;
+  bool has_lse = false;        // writes LSE
+  bool decoding = false;       // for few queries: no part of the grids that are measured
+  bool deterministic = false;  // its gradients have the same bits on every run
   int min_compute_capability = 75;
   bool exact_architecture = false;  // on GPUs of that major number only (code for sm_90a)
-  /// Not a step: something to compare the rung with, run after one of its steps by --baseline, on
-  /// the same arrays.
-  bool baseline = false;
+  /// A library's products, on a GPU alone, to compare the rung's with: no traffic() by formula, and
+  /// nothing to check.
+  bool library = false;
   std::span<const TileSize> tiles = {};    // compiled; empty: --block-* not taken
   std::span<const Setting> settings = {};  // that --set takes
   GridLimit grid_limit = {};               // of a step that is slow

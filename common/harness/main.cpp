@@ -42,13 +42,14 @@ std::string plans_of(const Variant& v) {
 }
 
 /// `--list`: one JSON line for each variant and device, with what a step says of itself, for
-/// scripts.
+/// scripts; they compare what is checked and has a formula.
 void list_variants() {
   for (const DeviceKind kind : {DeviceKind::sim, DeviceKind::gpu}) {
     const auto all = variants_for(kind);
     const auto by_default =
         std::find_if(all.rbegin(), all.rend(), [](const Variant& v) { return v.is_default; });
     for (const Variant& v : all) {
+      if (v.library) continue;
       json::Members m;
       m.add("rung", v.rung).add("variant", v.name);
       m.add("device", kind == DeviceKind::gpu ? "gpu" : "sim");
@@ -125,8 +126,6 @@ int run_one(Device& device, const Variant& variant, const Options& options, Work
     for (const TensorError& e : report.errors.value_or(std::vector<TensorError>()))
       wrong = wrong || e.wrong();
   }
-  if (!options.baseline.empty() && !options.json)
-    print(baseline_text(reports.front(), reports.back()));
   if (wrong) say(fmt::format("{}: wrong result: an error is over its tolerance", rung_name()));
   return static_cast<int>(pass ? Exit::good : Exit::wrong_result);
 }

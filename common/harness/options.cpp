@@ -191,10 +191,6 @@ const OptionSpec kOptions[] = {
     {"set", "NAME=VALUE,...",
      "a step's own settings, listed with it below (default: the first of each)",
      at<&TileRequest::settings>},
-    {"deterministic", nullptr, "gradients with the same bits on every run (default: no)",
-     at<&Options::deterministic>},
-    {"baseline", "NAME", "also time a library baseline on the GPU (default: none)",
-     at<&Options::baseline>},
     {"check", "HOW", "full, sampled or off (default: full if under about 1 s, else sampled)",
      at<&Options::check>},
     {"On the sim"},
@@ -213,7 +209,6 @@ const OptionSpec kOptions[] = {
      at<&Options::json>},
     {"verbose", nullptr, "say more, on stderr", at<&Options::verbose>},
     {"help", nullptr, "print this and exit"},
-    {"version", nullptr, "print the version and exit"},
 };
 
 /// Null where none is called that.
@@ -271,11 +266,6 @@ std::string help_text(const std::string& rung) {
     text += spec.help
                 ? row(fmt::format("--{} {}", spec.name, spec.value ? spec.value : ""), spec.help)
                 : fmt::format("\n{}\n", spec.name);
-  std::string baselines;
-  for (const Variant& v : variants())
-    if (v.rung == rung && v.baseline && find_baseline(rung, v.name) == &v)
-      baselines += row(v.name, v.summary);
-  if (!baselines.empty()) text += "\nBaselines of this rung\n" + baselines;
   text += variants_text(rung);
   text += fmt::format(
       "\nExit status: 0 good, 1 wrong result, 2 bad usage or input, 3 no such GPU or not enough "
@@ -298,12 +288,6 @@ void say(const std::string& line) {
   std::fputs((line + "\n").c_str(), stderr);
 }
 
-const Variant* find_baseline(const std::string& rung, const std::string& name) {
-  for (const Variant& v : variants())
-    if (v.rung == rung && v.baseline && v.name == name) return &v;
-  return nullptr;
-}
-
 std::optional<Options> parse_options(int argc, char** argv, const std::string& rung) {
   Options options;
   Problem& problem = options.problem;
@@ -321,9 +305,7 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
     if (spec->value && (!value || !*value))
       bad_usage("{} needs a value: {} {}", given, given, spec->value);
     if (!spec->access.read) {
-      print(std::string_view(spec->name) == "help"
-                ? help_text(rung)
-                : fmt::format("{} of the kernel ladder, version {}\n", rung, LADDER_VERSION));
+      print(help_text(rung));
       return std::nullopt;
     }
     spec->access.read({spec->name, value}, options);
@@ -331,24 +313,17 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
     if (!shape && spec->about == About::shape) shape = spec;
   }
 
-  const std::string& baseline = options.baseline;
-  if (!baseline.empty() && !find_baseline(rung, baseline))
-    bad_usage("--baseline '{}': unknown; --help lists what there is", baseline);
   if (!options.load.empty() && shape)
     bad_usage(
         "--{} cannot be combined with --load: the files of '{}' give the shapes; "
         "leave one of the two out",
         shape->name, options.load);
-  const std::string for_sim =
-      options.device == DeviceChoice::sim ? "device sim" : options.sim_option;
-  const std::string for_gpu = !baseline.empty()                     ? "baseline " + baseline
-                              : options.device == DeviceChoice::gpu ? "device gpu"
-                                                                    : "";
-  if (!for_sim.empty() && !for_gpu.empty())
-    bad_usage("--{} is for the sim and --{} for a GPU; leave one of the two out", for_sim, for_gpu);
+  if (!options.sim_option.empty() && options.device == DeviceChoice::gpu)
+    bad_usage("--{} is for the sim and --device gpu for a GPU; leave one of the two out",
+              options.sim_option);
   const size_t runs = each_variant(options).size();
   for (const auto& [name, value] :
-       {std::pair{"save", options.save}, {"trace", options.sim.trace_file}, {"baseline", baseline}})
+       {std::pair{"save", options.save}, {"trace", options.sim.trace_file}})
     if (!value.empty() && runs > 1)
       bad_usage("--{} is for one variant, and --variant {} names {}", name, options.variant, runs);
 

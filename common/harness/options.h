@@ -27,14 +27,12 @@ struct Options {
   std::optional<float> scale;  // of problem; empty: 1/√d, see complete()
   DeviceChoice device = DeviceChoice::automatic;
   std::string variant;  // empty: the default; several: "A,B", of which each_variant makes one
-  bool deterministic = false;  // gradients with the same bits on every run
   TileRequest tile;
   SimOptions sim;
   std::string sim_option;  // the last one given that only the sim takes
   Check check = Check::automatic;
   std::optional<float> time_ms;  // --time; empty: kTimingMs
   bool dram = false;
-  std::string baseline;  // empty: none
   bool json = false;
   bool verbose = false;
 };
@@ -44,9 +42,9 @@ void print(const std::string& text);
 /// Prints a line to stderr. Where that is closed or full there is nobody to tell.
 void say(const std::string& line);
 
-/// Parses the command line of the program of `rung`. --help and --version print to stdout and
-/// return nothing: the program then ends with status 0. Throws Error(bad_usage) for anything else
-/// that is not right; whether the rung has such a variant, tile or setting, choose_variant knows.
+/// Parses the command line of the program of `rung`. --help prints to stdout and returns nothing:
+/// the program then ends with status 0. Throws Error(bad_usage) for anything else that is not
+/// right; whether the rung has such a variant, tile or setting, choose_variant knows.
 std::optional<Options> parse_options(int argc, char** argv, const std::string& rung);
 
 /// Adds the workload as it was asked for, or loaded: shapes, type, scale, input and seed.
@@ -54,10 +52,6 @@ void add_workload(json::Members& members, const Options& options);
 
 /// The same for each of the variants that they name.
 std::vector<Options> each_variant(const Options& options);
-
-/// The rung's baseline of that name, null if there is none. It launches on the GPU alone, whichever
-/// device it was compiled for.
-const Variant* find_baseline(const std::string& rung, const std::string& name);
 
 /// Derives the problem's scale from its sizes, and refuses those with more rows, of all heads, than
 /// an int counts. Also called after --load. Throws Error(bad_usage).

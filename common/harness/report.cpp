@@ -61,8 +61,6 @@ void add_counts(Members& m, const std::optional<HbmCounts>& model, const std::op
   add("bank_conflicts", c, &Counts::bank_conflicts);
   add("dram_read_bytes", dram, &DramCounts::read);
   add("dram_write_bytes", dram, &DramCounts::write);
-  add("l2_bytes", dram, &DramCounts::l2);
-  add("l1_bytes", dram, &DramCounts::l1);
 }
 
 std::string kernels_json(const Report& r) {
@@ -138,13 +136,12 @@ std::string to_json(const Report& r) {
   m.add("device", r.device.kind == DeviceKind::gpu ? "gpu" : "sim");
   m.add("device_name", r.device.name);
   add_workload(m, r.options);
-  m.add("deterministic", r.deterministic);
   Members settings;
   for (const auto& [name, chosen] : r.plan.settings) settings.add(name, chosen);
   m.raw("settings", settings.object());
   m.add("block_q", or_null(r.plan.block_q)).add("block_kv", or_null(r.plan.block_kv));
   m.add("warps", or_null(r.plan.warps)).add("stages", or_null(r.plan.stages));
-  // What a baseline's kernels take of shared memory is not known.
+  // What a library's kernels take of shared memory is not known.
   m.add("smem_bytes", r.model ? std::optional(r.plan.smem_bytes) : std::nullopt);
   const auto time = [&](double Timing::*member) {
     return r.timing ? std::optional<double>((*r.timing).*member) : std::nullopt;
@@ -238,11 +235,9 @@ std::string to_table(const Report& r, bool colour) {
     out += "HBM bytes are requested ones, by the formula that the sim's count proves\n";
   }
   if (r.dram)
-    out += fmt::format(
+    out +=
         "DRAM bytes are the GPU's counters', each kernel alone and all together, from an empty "
-        "L2;\n"
-        "in all {} passed L2 and {} L1\n",
-        bytes_text(r.dram->l2), bytes_text(r.dram->l1));
+        "L2\n";
   out += fmt::format("workspace {}\n", bytes_text(r.workspace_bytes));
   if (!r.errors) return out + "not checked\n";
   for (const auto& e : *r.errors) {
@@ -258,21 +253,6 @@ std::string to_table(const Report& r, bool colour) {
                        e.nonfinite ? fmt::format(", {} not finite", e.nonfinite) : "", e.compared);
   }
   return out;
-}
-
-std::string baseline_text(const Report& ours, const Report& baseline) {
-  double our_ms = 0, baseline_ms = 0;
-  std::string products;
-  for (const auto& theirs : baseline.kernels)
-    for (const auto& k : ours.kernels) {
-      if (k.name != theirs.name || !k.time_ms || !theirs.time_ms) continue;
-      our_ms += *k.time_ms;
-      baseline_ms += *theirs.time_ms;
-      products += fmt::format("{} {:.2f}, ", k.name, *theirs.time_ms / *k.time_ms);
-    }
-  return fmt::format("rate of {}'s products against {}'s: {}both {:.2f} ({} against {})\n",
-                     ours.variant, baseline.variant, products, baseline_ms / our_ms,
-                     ms_text(our_ms), ms_text(baseline_ms));
 }
 
 }  // namespace ladder

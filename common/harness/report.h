@@ -16,12 +16,11 @@ namespace ladder {
 /// One rung, variant and direction.
 struct Report {
   std::string rung, variant, direction;  // direction: "fwd" or "bwd"
-  bool deterministic = false;            // of the variant
   Options options = {};                  // problem included
   DeviceInfo device = {};
   Plan plan = {};
   std::vector<KernelReport> kernels = {};
-  std::optional<Traffic> model = {};  // the formula; none for --baseline
+  std::optional<Traffic> model = {};  // the formula; none for a library
   std::optional<Timing> timing = {};
   std::optional<DramCounts> dram = {};  // of --dram
   int64_t workspace_bytes = 0;
@@ -39,9 +38,5 @@ struct Report {
 std::string to_json(const Report& report);
 /// A table within 100 columns, newline at the end. `colour`: ANSI escapes for pass and fail.
 std::string to_table(const Report& report, bool colour);
-
-/// A line on how fast the products (GEMMs) of 01 are against a baseline's, by their kernels' times:
-/// 1 is as fast, 0.5 half as fast.
-std::string baseline_text(const Report& ours, const Report& baseline);
 
 }  // namespace ladder

@@ -112,11 +112,6 @@ const Inputs& inputs_of(Workload& workload, Options& options, bool backward) {
   return workload.inputs;
 }
 
-[[noreturn]] void no_such_gradients(const std::string& of) {
-  bad_usage("--deterministic: no gradients of {} have the same bits on every run; leave it out",
-            of);
-}
-
 }  // namespace
 
 std::unique_ptr<Device> open_device(const Options& options) {
@@ -130,10 +125,6 @@ std::unique_ptr<Device> open_device(const Options& options) {
     return open_gpu();
   } catch (const Error& e) {
     if (!automatic) throw;
-    if (!options.baseline.empty())
-      throw Error(e.status, fmt::format("--baseline {} needs a GPU; leave it out to run on the sim "
-                                        "({})",
-                                        options.baseline, e.what()));
     say(fmt::format("running on the sim: {}", e.what()));
   }
   return open_sim(options.sim);
@@ -171,15 +162,9 @@ Variant choose_variant(const Options& options, const DeviceInfo& device) {
                               "{}.{}; --device sim runs it on the CPU",
                               v.name, v.needed_capability(), device.name,
                               device.compute_capability / 10, device.compute_capability % 10));
-    if (options.deterministic && !v.deterministic) no_such_gradients(v.name);
   }
-  for (auto v = all.rbegin(); v != all.rend() && options.variant.empty(); ++v) {
-    if (!v->runs_on(device)) continue;
-    if (options.deterministic && v->deterministic) candidates.push_back(&*v);
-    if (!options.deterministic && v->is_default && candidates.empty())
-      candidates = back_to_the_first(*v);
-  }
-  if (candidates.empty()) no_such_gradients(all.front().rung);
+  for (auto v = all.rbegin(); v != all.rend() && candidates.empty(); ++v)
+    if (v->is_default && v->runs_on(device)) candidates = back_to_the_first(*v);
 
   const auto has_tile = [&](const Variant* v) {
     return asked.any() || std::any_of(v->tiles.begin(), v->tiles.end(),
@@ -226,7 +211,7 @@ Plans plan_run(const Variant& variant, const Options& options, const DeviceInfo&
     // Where another step has room, it is named.
     std::string others;
     for (const Variant& v : variants_for(device.kind)) {
-      if (!v.runs_on(device)) continue;
+      if (v.library || !v.runs_on(device)) continue;
       try {
         plans(v);
         others += (others.empty() ? "" : ", ") + v.name;
@@ -244,12 +229,6 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   Workload& shared = workload ? *workload : own;
   Problem& p = options.problem;
   const bool has_backward = variant.backward != nullptr;
-  const Variant* baseline = nullptr;
-  Plan baseline_plan;
-  if (!options.baseline.empty()) {
-    baseline = find_baseline(variant.rung, options.baseline);
-    baseline_plan = baseline->plan(p, device.info(), {});  // fails before the work, if it must
-  }
   const auto planned = [&] {
     Plans made = plan_run(variant, options, device.info());
     require_memory(variant, p, made, device.info());
@@ -296,12 +275,11 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
                      quantisation)
         .first->second;
   };
-  const auto run = [&](const char* direction, const Plan& plan, const Traffic& model,
+  const auto run = [&](const char* direction, const Plan& plan, const std::optional<Traffic>& model,
                        const std::function<void()>& work) {
     Report r{.rung = variant.rung,
              .variant = variant.name,
              .direction = direction,
-             .deterministic = variant.deterministic,
              .options = options,
              .device = device.info(),
              .plan = plan,
@@ -321,8 +299,9 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   };
   const auto forward = [&] { variant.forward(p, plans.forward, arrays); };
   const auto backward = [&] { variant.backward(p, plans.backward, arrays); };
-  std::vector<Report> reports = {
-      run("fwd", plans.forward, variant.traffic(p, plans.forward), forward)};
+  std::optional<Traffic> model;
+  if (!variant.library) model = variant.traffic(p, plans.forward);
+  std::vector<Report> reports = {run("fwd", plans.forward, model, forward)};
   if (has_backward)
     reports.push_back(
         run("bwd", plans.backward, variant.backward_traffic(p, plans.backward), backward));
@@ -344,7 +323,7 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
     out.dV = download("dV");
   }
 
-  if (options.check != Check::off) {
+  if (options.check != Check::off && !variant.library) {
     const Progress progress("checking against the float64 reference");
     Report& r = reports.front();
     const Reference& reference = reference_of(plans.forward.quantisation);
@@ -383,20 +362,6 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
   };
   measure(reports.front(), forward);
   if (has_backward) measure(reports.back(), backward);
-
-  if (baseline) {
-    // On the arrays as the variant left them: P holds probabilities, as it does for the variant's
-    // own product. (Numbers matter: a GPU runs faster on zeros, or on a P that was never made.)
-    const auto work = [&] { baseline->forward(p, baseline_plan, arrays); };
-    reports.push_back({.rung = variant.rung,
-                       .variant = baseline->name,
-                       .direction = "fwd",
-                       .options = options,
-                       .device = device.info(),
-                       .kernels = device.run(variant.rung, work),
-                       .workspace_bytes = reports.front().workspace_bytes});
-    measure(reports.back(), work);
-  }
   for (const Report& r : reports)
     if (options.verbose) print_occupancy(r);
   if (options.time_ms && !reports.front().timing) say("--time: the sim is not timed, only counted");

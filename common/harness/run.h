@@ -25,7 +25,7 @@ std::unique_ptr<Device> open_device(const Options& options);
 std::vector<Variant> variants_for(DeviceKind device);
 
 /// The variant that the options name, else the default, or of the steps that lead to it the last
-/// that has the tile asked for; with --deterministic the last whose gradients are.
+/// that has the tile asked for.
 /// Throws Error(no_device) for one that the device cannot run, and Error(bad_usage) where the rung
 /// has no such variant, or none with what was asked for.
 Variant choose_variant(const Options& options, const DeviceInfo& device);
@@ -58,7 +58,7 @@ struct Workload {
 };
 
 /// Plans, runs, verifies and times one variant: a report of the forward pass, then one of the
-/// backward pass where there is one, then one of the baseline where --baseline asks for it.
+/// backward pass where there is one.
 /// `outputs` (may be null) receives what the variant computed; `workload` (may be null) has or
 /// receives what other runs with the same options need too.
 /// Throws Error: bad usage, too little memory (before anything is drawn), a fault.

@@ -22,7 +22,7 @@ std::map<std::string, Steps> by_name(const std::string& rung) {
   std::map<std::string, Steps> found;
   for (const DeviceKind device : {DeviceKind::gpu, DeviceKind::sim})
     for (const Variant& v : variants())
-      if (v.rung == rung && v.device == device && !v.baseline) {
+      if (v.rung == rung && v.device == device) {
         Steps& step = found[v.name];
         if (!step.empty() && step.back()->device == device)
           refuse(fmt::format("two are called {}", v.name));

@@ -1,5 +1,5 @@
-// cuBLAS's matrix products (GEMMs), for baselines that a rung is compared with. It is opened at run
-// time, so that programs start even where it is missing.
+// cuBLAS's matrix products (GEMMs), which a rung's are compared with. It is opened at run time, so
+// that programs start even where it is missing.
 #pragma once
 
 #include <cstdint>

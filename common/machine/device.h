@@ -55,8 +55,6 @@ struct Counts : Amounts {
 struct DramCounts {
   int64_t read = 0;  // by HBM itself
   int64_t write = 0;
-  int64_t l2 = 0;  // read and written at L2
-  int64_t l1 = 0;  // and at L1, shared memory left out
 };
 
 /// Of a run, and of each of its kernels by name. The run need not be the sum of its kernels: what

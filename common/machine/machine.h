@@ -88,7 +88,7 @@ struct Register {
   explicit Register(Variant v, std::string file = __builtin_FILE()) {
     v.device = kDevice;
     v.source = file.erase(0, file.rfind(v.rung + "/"));
-    add_variant(v);
+    if (!v.library || kDevice == DeviceKind::gpu) add_variant(v);
   }
 };
 

@@ -11,7 +11,7 @@ from ladder.programs import rungs
 
 class Source:
     """One .cu file of a rung; `variant` is its step to --variant, as its registration says, "" of a
-    baseline."""
+    library's."""
 
     def __init__(self, path):
         self.path = path
@@ -19,7 +19,7 @@ class Source:
         self.text = read(os.path.join(ROOT, path))
         self.lines = self.text.splitlines()
         name = re.search(r'^ +\.name = "(\w+)"', self.text, re.MULTILINE)
-        self.variant = name[1] if name and ".baseline = true" not in self.text else ""
+        self.variant = name[1] if name and ".library = true" not in self.text else ""
         stem = os.path.basename(file)
         # What it may be called after its rung's number or name and a slash, its variant aside.
         self.names = {stem, file, "" if file == "attention" else stem}

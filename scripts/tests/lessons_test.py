@@ -165,14 +165,14 @@ class HeadComments(unittest.TestCase):
             with self.subTest(name):
                 # The first that is set apart there.
                 command = re.search(r"^//   +(.*)", text.split("\n\n", 1)[0], re.MULTILINE)[1]
-                kind = "baseline" if ".baseline = true" in text else "variant"
+                needs_gpu = ".library = true" in text
                 step = re.search(r'\.name = "(\w+)"', text)[1]
-                self.assertRegex(command, rf"^build/bin/{name.split(os.sep)[0]} --{kind} {step}\b")
+                self.assertRegex(command, rf"^build/bin/{name.split(os.sep)[0]} --variant {step}\b")
                 # Whether its results are right, and at that length, the suite says.
                 done = in_scratch(re.sub(r"--seqlen \d{2,}", "--seqlen 64", command)
-                                  + " --check off" + " --device sim" * (kind == "variant"))
-                # A baseline wants a GPU.
-                self.assertIn(done.returncode, (0,) if kind == "variant" else (0, 3), done.stdout)
+                                  + " --check off" + " --device sim" * (not needs_gpu))
+                if not (needs_gpu and "unknown on the sim" in done.stdout):
+                    self.assertEqual(done.returncode, 0, done.stdout)
 
 
 class Comparison(unittest.TestCase):

@@ -26,8 +26,7 @@ namespace {
       CUpti_##function##_Params{.structSize = CUpti_##function##_Params_STRUCT_SIZE, __VA_ARGS__})
 
 /// In the order of DramCounts; they fit one pass, so that no kernel has to run again.
-constexpr std::array kMetrics = {"dram__bytes_read.sum", "dram__bytes_write.sum",
-                                 "lts__t_bytes.sum", "l1tex__t_bytes.sum"};
+constexpr std::array kMetrics = {"dram__bytes_read.sum", "dram__bytes_write.sum"};
 
 [[noreturn]] void fail(const std::string& what) {
   throw Error(Exit::no_device, what);
@@ -171,8 +170,7 @@ std::map<std::string, DramCounts> Counters::read() {
     for (size_t m = 0; m < values.size(); ++m)
       if (!std::isfinite(values[m]))
         fail(fmt::format("CUPTI gave no number for {} of {}", kMetrics[m], name));
-    counts[name] = {std::llround(values[0]), std::llround(values[1]), std::llround(values[2]),
-                    std::llround(values[3])};
+    counts[name] = {std::llround(values[0]), std::llround(values[1])};
   }
   LADDER_CUPTI(RangeProfiler_Disable, .pRangeProfilerObject = target_);
   LADDER_CUPTI(Profiler_Host_Deinitialize, .pHostObject = host_);

@@ -225,8 +225,7 @@ class Gpu : public Device {
     });
 
     const auto ranges = counters.read();
-    constexpr int64_t DramCounts::*kMembers[] = {&DramCounts::read, &DramCounts::write,
-                                                 &DramCounts::l2, &DramCounts::l1};
+    constexpr int64_t DramCounts::*kMembers[] = {&DramCounts::read, &DramCounts::write};
     DramCounts own;  // the sweep's
     for (const auto member : kMembers) {
       std::vector<double> samples;

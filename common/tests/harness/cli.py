@@ -30,10 +30,10 @@ MODEL = "model_read_bytes model_write_bytes".split()
 COUNTED = """requested_read_bytes requested_write_bytes distinct_read_bytes distinct_write_bytes
 sram_read_bytes sram_write_bytes sram_operand_bytes matmul_flops exp_count other_flops barriers
 bank_conflicts""".split()
-DRAM = "dram_read_bytes dram_write_bytes l2_bytes l1_bytes".split()
+DRAM = "dram_read_bytes dram_write_bytes".split()
 TIMES = "time_ms time_ms_min time_ms_max samples tflops".split()
 KEYS = {str: "rung variant direction device device_name dtype input".split(),
-        int: ["seed", *SIZES, "workspace_bytes"], bool: "causal deterministic pass".split(),
+        int: ["seed", *SIZES, "workspace_bytes"], bool: "causal pass".split(),
         float: ["scale"], dict: ["settings", "errors"], list: ["kernels"]}
 
 

@@ -59,9 +59,7 @@ class OptionsTest : public testing::Test {
       add_all(kTiled, {{.name = "mma", .after = "tile", .is_default = true}, {.name = "tile"}},
               device);
     }
-    add_all(kFlash, {{.name = "alone", .after = "mma", .aside = true, .deterministic = true}},
-            kGpu);
-    add_all(kTiled, {{.name = "library", .baseline = true}});
+    add_all(kFlash, {{.name = "alone", .after = "mma", .aside = true}}, kGpu);
   }
   void TearDown() override { variants().clear(); }
 
@@ -85,7 +83,7 @@ class OptionsTest : public testing::Test {
     std::string json = to_json({.options = options(line)});
     std::erase(json, '"');
     const size_t begin = json.find("batch");
-    return json.substr(begin, json.find(", deterministic") - begin);
+    return json.substr(begin, json.find(", settings") - begin);
   }
 
   /// The line is refused, and the message has this in it.
@@ -118,8 +116,8 @@ TEST_F(OptionsTest, DefaultsAreTheContracts) {
   EXPECT_EQ(o.sim.schedule.order, Schedule::Order::forward);
   EXPECT_EQ(o.sim.sram_bytes, 227 * 1024);
   EXPECT_TRUE(o.tile.any());
-  EXPECT_FALSE(o.time_ms || o.scale || o.deterministic || o.dram || o.json || o.verbose);
-  EXPECT_EQ(o.load + o.save + o.variant + o.baseline + o.sim.trace_file + o.sim_option, "");
+  EXPECT_FALSE(o.time_ms || o.scale || o.dram || o.json || o.verbose);
+  EXPECT_EQ(o.load + o.save + o.variant + o.sim.trace_file + o.sim_option, "");
 }
 
 TEST_F(OptionsTest, ReadsEveryOption) {
@@ -162,8 +160,6 @@ TEST_F(OptionsTest, ReadsEveryOption) {
   EXPECT_EQ(o.variant, "mma");
   const Settings settings = {{"scale", "tile"}, {"spread", "off"}};
   EXPECT_EQ(o.tile.settings, settings);
-  EXPECT_TRUE(options("--deterministic", kFlash).deterministic);
-  EXPECT_EQ(options("--baseline library", kTiled).baseline, "library");
   const auto each = each_variant(options("--variant tile,mma --json", kTiled));
   ASSERT_EQ(each.size(), 2u);
   EXPECT_TRUE(each[0].variant == "tile" && each[1].variant == "mma" && each[1].json);
@@ -215,13 +211,10 @@ const Refusal kRefused[] = {
     {kNaive, "--schedule forward:1", "'forward:1': give one of"},
     {kNaive, "--schedule random:", "--schedule '': give random:SEED, SEED a whole number"},
     {kNaive, "--schedule random:x", "--schedule 'x': give random:SEED"},
-    {kTiled, "--baseline mma", "--baseline 'mma': unknown"},
     {kFlash, "--set scale", "--set 'scale': give NAME=VALUE,..."},
-    {kFlash, "--baseline library", "--baseline 'library': unknown"},
     // What does not go together.
     {kTiled, "--variant tile,mma --save out", "--save is for one variant, and --variant tile,mma"},
     {kTiled, "--variant tile,mma --trace x.json --device sim", "--trace is for one variant"},
-    {kTiled, "--variant tile,mma --baseline library", "--baseline is for one variant"},
     {kNaive, "--heads 4 --kv-heads 3", "kv-heads 3 does not divide heads 4; give a divisor of 4"},
     {kNaive, "--kv-heads 4", "kv-heads 4 does not divide heads 2"},
     {kNaive, "--batch 65536 --heads 65536 --seqlen 1",
@@ -236,8 +229,6 @@ const Refusal kRefused[] = {
     {kNaive, "--device gpu --trace t", "--trace is for the sim and --device gpu for a GPU; leave"},
     {kNaive, "--device gpu --sram 1", "--sram is for the sim"},
     {kNaive, "--device gpu --schedule reverse", "--schedule is for the sim"},
-    {kTiled, "--device sim --baseline library", "--device sim is for the sim and --baseline libr"},
-    {kTiled, "--sram 1000 --baseline library", "--sram is for the sim and --baseline library for"},
 };
 
 TEST_F(OptionsTest, Refuses) {
@@ -268,7 +259,7 @@ TEST_F(OptionsTest, HelpShowsDefaultsVariantsDevicesAndTiles) {
     for (const std::string& text : texts)
       EXPECT_NE(help.find(text), help.npos) << help << "\nlacks\n" << text;
   };
-  const std::string help = printed(kFlash, "--help"), naive = printed(kNaive, "--help");
+  const std::string help = printed(kFlash, "--help");
   expect_in(help, {"(default 1)", "(default 2)", "(default 256)", "(default 64)", "(default fp16)",
                    "1/sqrt", "(default 0)", "(default auto)", "default normal", "default forward",
                    fmt::format("(default {}:", SimOptions{}.sram_bytes),
@@ -281,10 +272,6 @@ TEST_F(OptionsTest, HelpShowsDefaultsVariantsDevicesAndTiles) {
              "--set scale=tile|head            what shares a scale"});
   EXPECT_LT(help.find("what first"), help.find("what mma"));
   EXPECT_EQ(help.find("naive"), std::string::npos);  // another rung's
-  EXPECT_EQ(naive.find("Baselines"), std::string::npos) << naive;
-  expect_in(printed(kTiled, "--help"), {"library                what library does\n\nVar"});
-  EXPECT_EQ(printed(kNaive, "--version"),
-            fmt::format("00_test of the kernel ladder, version {}\n", LADDER_VERSION));
 }
 
 // ------------------------------------------------------------------------------------------- steps
@@ -302,17 +289,12 @@ TEST_F(OptionsTest, ChooseAStep) {
       {kGpu, 90, "", "fast"},
       {kGpu, 100, "", "mma"},
       {kGpu, 90, "--block-q 64", "first"},
-      {kGpu, 90, "--deterministic", "alone"},
       {kGpu, 90, "--variant eight_bits", "eight_bits"},
-      {kGpu, 90, "--variant alone --deterministic", "alone"},
+      {kGpu, 90, "--variant alone", "alone"},
       {kSim, 90, "--variant eight_bits --set scale=head", "eight_bits"},
       {kGpu, 90, "--variant quick",
        "2: --variant 'quick': unknown on the gpu; give one of first, mma, alone, copies, "},
-      {kGpu, 90, "--variant library", "2: --variant 'library': unknown"},
       {kSim, 90, "--variant alone", "2: --variant 'alone': unknown on the sim"},
-      {kGpu, 90, "--variant mma --deterministic",
-       "2: --deterministic: no gradients of mma have the same bits on every run"},
-      {kSim, 90, "--deterministic", "2: --deterministic: no gradients of 05_test have"},
       {kGpu, 90, "--block-q 48",
        "2: no tile is compiled for --block-q 48; give one of 128x128, 64x64"},
       {kGpu, 90, "--variant first --block-q 64 --block-kv 128",

@@ -28,7 +28,7 @@ std::vector<Variant> steps_on(DeviceKind device) {
     const bool lent = std::any_of(variants().begin(), variants().end(), [&](const Variant& other) {
       return other.rung != v.rung && other.forward_of == v.rung + "/" + v.name;
     });
-    if (v.device == device && !v.baseline && !lent) all.push_back(v);
+    if (v.device == device && !v.library && !lent) all.push_back(v);
   }
   return all;
 }
