@@ -174,9 +174,9 @@ class Options(Case):
 
     def test_a_fault_leaves_a_trace(self):
         """Of a run that stops. What else it would have written is not there."""
-        done = self.execute(f"{TINY} --variant stored --sram 16 --trace trace.json --save out")
+        done = self.execute(f"{TINY} --variant mma --scale 3e38 --trace trace.json --save out")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("of shared memory for a block, more than the 16 there are", done.stderr)
+        self.assertIn("2^NaN", done.stderr)
         with open(self.at("trace.json"), encoding="utf-8") as file:
             self.assertIn([strict_json(line) for line in file][-1]["fault"], done.stderr)
         self.assertEqual(os.listdir(self.at("out")), [])
