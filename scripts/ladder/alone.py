@@ -11,23 +11,27 @@ from ladder.sources import find, read_sources
 
 NVCC = "nvcc -O3 -arch=native -std=c++20 --expt-relaxed-constexpr -o"
 FRAME = os.path.join(ROOT, "scripts/ladder/alone.cu")
-# At namespace scope, as clang-format leaves it: comment, head, and on the head's last line all the
-# rest or a brace, whose fellow begins a line.
+# At namespace scope, as clang-format leaves it: comment, then all that is for one kind of GPU, or
+# head, and on the head's last line all the rest or a brace, whose fellow begins a line.
 DEFINITION = re.compile(
-    r"(?:^//.*\n)*(?:^(?![#/}\n]|namespace).*[^;{}\n]\n)*?^(?![#/}\n]|namespace)"
-    r"(?:.*\{(?: *//.*)?\n(?:.*\n)*?\}.*|.*[;}](?: *//.*)?)\n", re.MULTILINE)
+    r"(?:^//.*\n)*(?:^#if .*\n(?:.*\n)*?#endif\n|"
+    r"(?:^(?![#/}\n]|namespace).*[^;{}\n]\n)*?^(?![#/}\n]|namespace)"
+    r"(?:.*\{(?: *//.*)?\n(?:.*\n)*?\}.*|.*[;}](?: *//.*)?)\n)", re.MULTILINE)
 
 
 def words(code):
     return set(re.findall(r"\w+", re.sub(r"//.*", "", code)))
 
 
-def name_of(definition):
-    """None: an operator's."""
+def names_of(definition):
+    """What it defines: one name, none of an operator, several for one kind of GPU."""
+    inner = re.sub(r"\A(//.*\n)*#if .*\n", "", definition)
+    if inner != definition:
+        return set().union(*map(names_of, DEFINITION.findall(inner)))
     code = re.sub(r"//.*|template <.*>\n|\b(__launch_bounds__|alignas|__align__)\(.*?\) (?=\w)", "",
                   definition)
     found = re.search(r"(?:struct|class) (\w+)|(\w+)(?: =|\[|\()", code.partition("operator")[0])
-    return found and (found[1] or found[2])
+    return {found[1] or found[2]} if found else set()
 
 
 def definitions(path, seen):
@@ -72,13 +76,13 @@ def alone(sources, source):
 
     includes, begin, frame = read(FRAME).partition("\n\n")[2].partition("namespace ladder")
     frame = resolve(begin + frame, words(step))
-    own, seen = {name_of(definition) for definition in DEFINITION.findall(frame)}, set()
-    common = {definition: name for path in re.findall('#include "(.*)"', headers)
+    own, seen = set().union(*map(names_of, DEFINITION.findall(frame))), set()
+    common = {definition: names for path in re.findall('#include "(.*)"', headers)
               for definition in definitions(path, seen)
-              if (name := name_of(definition)) not in own}
+              if not (names := names_of(definition)) & own}
     used, kept = words(frame + step), set()
-    while more := {definition for definition, name in common.items()
-                   if definition not in kept and (name is None or name in used)}:
+    while more := {definition for definition, names in common.items()
+                   if definition not in kept and (not names or names & used)}:
         kept |= more
         used |= words("".join(more))
 

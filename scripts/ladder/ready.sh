@@ -1,12 +1,14 @@
 # Sourced by the scripts that build: checks for the tools and, on Debian and Ubuntu as root or with
 # passwordless sudo, installs what is missing; says else what to install. Libraries are looked for by
-# CMake alone (ladder/build.py). This and the scripts that source it run with bash 3.2 and BSD tools,
+# CMake alone. This and the scripts that source it run with bash 3.2 and BSD tools,
 # which macOS has; there with `set -u` an empty array is an error, so none sets it.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 me=scripts/$(basename "$0")
 packages=(g++ cmake ninja-build python3 libfmt-dev libgtest-dev)
 PATH+=:${CUDA_HOME:-/usr/local/cuda}/bin # CMake looks for nvcc on PATH alone
+
+trap 'exit 130' INT # Ninja ends well of it, and bash would go on
 
 say() { printf '%s\n' "$me: $*" >&2; }
 die() {
@@ -86,3 +88,55 @@ has() (
     chromium) command -v chromium chromium-browser google-chrome ;;
   esac >/dev/null 2>&1
 )
+
+# build PRESET [TARGET...]: configures, and builds these or all. Ninja itself says how far it is.
+build() {
+  local preset=$1 folder=$root/build log chosen was="" held="" cuda fit hint said options=() jobs=()
+  shift
+  if [[ $preset != default ]]; then folder+=/$preset; fi
+  log=$folder/configure.log
+  mkdir -p "$folder" 2>/dev/null || true
+  [[ -d $folder && -w $folder ]] || die "$folder is no folder that can be written. Did root make" \
+    "it? sudo chown -R \"\$USER\" . in the clone makes all of it yours."
+  # Two builds in one folder would overwrite each other's files: the second waits for the first,
+  # where there is flock, and the file system has locks.
+  exec 9>"$folder/.lock"
+  flock -n 9 2>/dev/null || if (($? == 1)); then
+    say "another build in this clone is under way; waiting for its end."
+    flock 9
+  fi
+
+  # What CMake decides once and keeps: with another compiler, or in a folder that has moved, it has
+  # to decide again. What was asked for by LADDER_CUDA holds where it went well, and so do the tests
+  # where programs alone are asked for.
+  chosen="$root $CXX:$CUDACXX:$CUDAHOSTCXX:$NVCC_CCBIN:$(command -v nvcc || true)"
+  { read -r was && read -r held; } 2>/dev/null <"$folder/.configured" || true
+  printf '\n%s\n' "$held" >"$folder/.configured"
+  cuda=${LADDER_CUDA:-$held}
+  if [[ $was != "$chosen" ]]; then rm -rf "$folder"/{CMakeCache.txt,CMakeFiles/[0-9]*}; fi
+  if [[ $* != programs ]]; then
+    options+=(-DLADDER_TESTS=ON)
+  elif [[ $was != "$chosen" ]]; then
+    options+=(-DLADDER_TESTS=OFF)
+  fi
+  if [[ $cuda && $preset == default ]]; then options+=("-DLADDER_CUDA=$cuda"); fi
+  configure() { cmake -S "$root" --preset "$preset" "${options[@]}" >"$log" 2>&1; }
+  if ! { configure || { grep -q "apt-get install" "$log" && get && configure; }; }; then
+    said=$(sed -n '/CMake Error/,$p' "$log")
+    if [[ $said == *CUDA* ]]; then hint=$without_gpu; fi
+    printf '%s\n' "$said" >&2
+    die "CMake failed$hint (all of its output: ${log#"$root/"})."
+  fi
+  printf '%s\n' "$chosen" "$cuda" >"$folder/.configured"
+
+  # Ninja would start more compilers than memory holds at 500 MB each. Linux alone has this file.
+  fit=$(sed -n 's/^MemAvailable: *\(.*\) kB/\1/p' /proc/meminfo 2>/dev/null || true)
+  if [[ $fit ]] && ((fit /= 500000, fit < $(nproc) + 2)); then jobs=(-j$((fit ? fit : 1))); fi
+  if ! ninja -C "$folder" "${jobs[@]}" "$@" >&2; then
+    if [[ $cuda != "$held" ]]; then printf '\n%s\n' "$held" >"$folder/.configured"; fi
+    if grep -q _gpu.dir "$folder/build.ninja"; then hint=$without_gpu; fi
+    die "the build failed$hint."
+  fi
+  exec 9>&-
+}
+without_gpu="; if it is nvcc that fails, LADDER_CUDA=OFF scripts/run leaves the GPU half out"

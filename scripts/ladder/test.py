@@ -9,8 +9,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree
 
-from ladder.build import build, folder_of, ready
-from ladder.console import GOOD, RED, Paint, Parser, run_command, wrap
+from ladder.console import GOOD, RED, WRONG_RESULT, Paint, Parser, run_command, wrap
 from ladder.files import ROOT, read
 from ladder.programs import cores
 from ladder.sources import find, read_sources
@@ -45,15 +44,16 @@ def cases_of(sources, part):
 def run(words):
     preset, parts, options = parse(words)
     named = [part for part in parts if part in PARTS]
-    folder = folder_of(preset)
+    folder = os.path.join(ROOT, "build", *([preset] if preset != "default" else []))
     programs = os.path.join(folder, "bin")
     sources = read_sources()
     rung_of = {part: find(sources, part, KINDS).rung for part in parts if part not in PARTS}
     steps = {part: cases_of(sources, part) for part in rung_of if "/" in part}
     if not parts or "scripts" in parts:
-        ready(COMMAND, "want", "python3-matplotlib", *["chromium"] * bool(os.environ.get("CI")))
-    build(COMMAND, preset, *(f"tests_{part}" for part in named),
-          *(f"{rung}{kind}" for rung in rung_of.values() for kind in ("", "_test")))
+        ready("want", "python3-matplotlib", *["chromium"] * bool(os.environ.get("CI")))
+    if not ready("build", preset, *(f"tests_{part}" for part in named),
+                 *(f"{rung}{kind}" for rung in rung_of.values() for kind in ("", "_test"))):
+        return WRONG_RESULT
 
     os.chdir(ROOT)  # ctest finds presets, which choose asan's tests, in the current folder alone
     tests = [f"^{rung}\\." for part, rung in rung_of.items() if part not in steps]
@@ -70,14 +70,21 @@ def run(words):
                               stderr=subprocess.STDOUT, check=False, encoding="utf-8",
                               errors="replace")
         print(done.stdout, end="")
-        outcomes.append((name, done.returncode, done.stdout))
+        outcomes.append((done.returncode, done.stdout))
         status = status or abs(done.returncode)
     show_verdict(outcomes)
     return status
 
 
+def ready(*words):
+    """Calls a function of ready.sh; whether it went well."""
+    path = os.path.join(ROOT, "scripts/ladder/ready.sh")
+    return not subprocess.run(["bash", "-eo", "pipefail", "-c", 'source "$1"; "${@:2}"', COMMAND,
+                               path, *words], check=False).returncode
+
+
 def run_ctest(preset, options):
-    """Its status, and [(test, whether it failed, output)]."""
+    """Its status, and [(whether it failed, output)] of its tests."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "ctest.xml")
         # One more than there are cores: some tests wait, as for what is to be interrupted.
@@ -86,10 +93,9 @@ def run_ctest(preset, options):
              "--no-tests=error", "--test-output-size-passed", "1000000", "--output-junit", path,
              *["--progress"] * sys.stdout.isatty(), *options], check=False).returncode
         tests = xml.etree.ElementTree.parse(path).iter("testcase") if os.path.exists(path) else ()
-        cases = [(test.get("name"), test.get("status"), test.findtext("system-out") or "")
-                 for test in tests]
-    return status, [(name, how == "fail" or how == "notrun" and not SKIPPED.search(said), said)
-                    for name, how, said in cases]
+        cases = [(test.get("status"), test.findtext("system-out") or "") for test in tests]
+    return status, [(how == "fail" or how == "notrun" and not SKIPPED.search(said), said)
+                    for how, said in cases]
 
 
 # A test of ctest is a program with many cases, which unittest's and GoogleTest's output tells of.
@@ -103,19 +109,16 @@ FAILED = re.compile(r"^\[  FAILED  \] .*\(\d+ ms\)$|^(?:FAIL|ERROR): ", re.MULTI
 def show_verdict(outcomes):
     """Prints how many tests ran, failed and were skipped, and why."""
     ran, reasons = 0, collections.Counter()
-    for *_, said in outcomes:
+    for _, said in outcomes:
         many = CASES.search(said)
         why = [found[found.lastgroup] for found in SKIPPED.finditer(said)]
         reasons.update(why)
         ran += max(0, (int(many[1]) if many else 1) - len(why))  # a class may be skipped as a whole
-    failed = [(name, len(FAILED.findall(said)) or 1) for name, bad, said in outcomes if bad]
-    paint = Paint(sys.stdout)
-    head = (f"{ran:,} tests ran, {sum(many for _, many in failed)} failed, "
-            f"{sum(reasons.values())} were skipped")
-    shown = ["", (paint(RED, head) if failed else head) + (":" if reasons else ".")]
-    for reason, count in reasons.most_common():
-        shown += wrap(f"{count} × {reason}", "  ")
-    print("\n".join(shown + [paint(RED, f"Failed: {name}") for name, _ in failed]))
+    failed = sum(len(FAILED.findall(said)) or 1 for bad, said in outcomes if bad)
+    head = f"{ran:,} tests ran, {failed} failed, {sum(reasons.values())} were skipped"
+    print("", Paint(sys.stdout)(failed and RED, head) + (":" if reasons else "."),
+          *("\n".join(wrap(f"{count} × {reason}", "  "))
+            for reason, count in reasons.most_common()), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tests of scripts/run --alone: a step in one file. Compiled here is one of them, where there is
+"""Tests of scripts/run --alone: a step in one file. Compiled here are three of them, where there is
 nvcc; on a GPU all are, and run."""
 
 import os
@@ -8,7 +8,7 @@ import unittest
 
 from base import ROOT, Scratch, read
 
-from ladder.alone import (DEFINITION, FRAME, NVCC, alone, definitions, file_of, name_of, portable,
+from ladder.alone import (DEFINITION, FRAME, NVCC, alone, definitions, file_of, names_of, portable,
                           words)
 from ladder.sources import read_sources
 
@@ -23,14 +23,14 @@ def fields(text, struct):
 
 class AloneTest(Scratch):
     def test_every_portable_step_has_what_it_names(self):
-        contract = {name_of(definition) for definition in definitions("machine/machine.h", set())}
+        contract = set().union(*map(names_of, definitions("machine/machine.h", set())))
         sources = read_sources()
         for source in filter(portable, sources):
             text = alone(sources, source)
             self.assertNotRegex(text, r'#include "|MACHINE|Register|#ifn?def')
             self.assertIn(f"{NVCC} {file_of(source)} ", text.partition("\n\n#include")[0])
             self.assertIn(re.search(r"__global__(.*\n)*?\}\n", source.text)[0], text)
-            there = {name_of(definition) for definition in DEFINITION.findall(text)}
+            there = set().union(*map(names_of, DEFINITION.findall(text)))
             self.assertEqual(words(text) & contract - there, set(), source.path)
             if source.name in ("00", "01/tile"):
                 self.assertLess(len(text.splitlines()), 250, source.name)
@@ -44,7 +44,7 @@ class AloneTest(Scratch):
 
     def test_the_command(self):
         self.copy_scripts("run")
-        for folder in ("common", "00_naive", "01_tiled_matmul", "05_flash_v2"):
+        for folder in ("common", "00_naive", "01_tiled_matmul", "05_flash_v2", "06_backward"):
             shutil.copytree(os.path.join(ROOT, folder), self.at(folder))
         run = self.at("scripts/run")
         said = self.run_it(run, "--alone", "00").stdout
@@ -59,8 +59,10 @@ class AloneTest(Scratch):
         self.assertIn("such as 00", self.run_it(run, "--alone", status=2).stderr)
         if not shutil.which("nvcc"):
             self.skipTest("no nvcc: nothing is compiled")
-        self.run_it("nvcc", "-c", "-O1", "-arch=sm_80", *NVCC.split()[3:-1], "-o", self.at("out"),
-                    self.at("build/alone/00_naive.cu"))
+        self.run_it(run, "--alone", "06/deterministic")
+        for arch, step in (("75", "00_naive"), ("75", "01_pipeline"), ("80", "06_deterministic")):
+            self.run_it("nvcc", "-ptx", "-Xcicc=-O0", f"-arch=sm_{arch}", *NVCC.split()[3:-1], "-o",
+                        self.at("out"), self.at(f"build/alone/{step}.cu"))
 
 
 if __name__ == "__main__":

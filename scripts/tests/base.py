@@ -1,5 +1,6 @@
 """What the tests of the scripts share: places, limits, and commands run in their own folder."""
 
+import functools
 import json
 import os
 import pty
@@ -89,6 +90,16 @@ LIST
 exit; fi
 {body}
 """)
+
+
+@functools.cache
+def printed(program, *options):
+    """The JSON objects of a run, all of which has to pass where it is checked."""
+    done = subprocess.run([program, *options, "--json"], stdin=subprocess.DEVNULL,
+                          capture_output=True, timeout=SECONDS, encoding="utf-8")
+    if done.returncode != 0:
+        raise AssertionError(f"{program} {options}: status {done.returncode}: {done.stderr}")
+    return list(map(json.loads, done.stdout.splitlines()))
 
 
 class Scratch(unittest.TestCase):

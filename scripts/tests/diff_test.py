@@ -1,7 +1,6 @@
 """Tests of scripts/diff, on a small ladder in a folder of its own and on the real one."""
 
 import os
-import re
 import shutil
 import unittest
 
@@ -107,12 +106,6 @@ class DiffTest(Scratch):
         shutil.rmtree(self.at("build"))
         self.assertIn("no folder build/bin: scripts/run", self.diff("--stat", status=2).stderr)
         self.diff("00", "01")
-
-    def test_colour_on_a_terminal_alone(self):
-        plain = self.diff("00", "01").stdout
-        colour = self.on_a_terminal(self.at("scripts/diff"), "00", "01")
-        self.assertIn("\033[31m-b\033[0m\n", colour)
-        self.assertEqual(re.sub(r"\033\[[0-9;]*m", "", colour), plain)
 
     def test_a_reader_that_has_seen_enough(self):
         self.source(FIRST, "only", "x" * 100_000)

@@ -5,8 +5,6 @@ With the word `pictures` instead it takes those that the README shows.
 """
 
 import contextlib
-import itertools
-import math
 import os
 import re
 import sys
@@ -37,19 +35,6 @@ OFF_SCREEN = """[...document.querySelectorAll('header *, main, main *, footer *'
 EMPTY = """[...document.querySelectorAll('canvas')].filter(c => !c.closest('.maps') &&
     new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer))
     .size < 2).map(c => c.ariaLabel)"""
-
-
-def difference(one, other):
-    """How far apart two colours are, of 255, at least, for those who see all colours and for those
-    without red or green cones (Viénot, Brettel and Mollon, 1999)."""
-    kinds = ([[1, 0, 0], [0, 1, 0], [0, 0, 1]],
-             [[.11238, .88762, 0], [.11238, .88762, 0], [.00401, -.00401, 1]],
-             [[.29275, .70725, 0], [.29275, .70725, 0], [-.02234, .02234, 1]])
-
-    def seen(rgb, kind):
-        light = [c ** 2.2 for c in rgb]
-        return [max(0, sum(k * c for k, c in zip(row, light))) ** (1 / 2.2) for row in kind]
-    return min(math.dist(seen(one, kind), seen(other, kind)) for kind in kinds)
 
 
 @unittest.skipUnless(browser.find(), browser.MISSING)
@@ -236,12 +221,6 @@ class PageTest(unittest.TestCase):
                              {"light": "#f7f7f5", "dark": "#131416"}[colour])
             self.assertEqual(self.value(OFF_SCREEN), [])
             self.assertEqual(self.value(EMPTY), [])
-            # What S is coloured with can be told apart, by the colour-blind too; but what is
-            # skipped, which has lines.
-            looks = self.value("Object.entries(LOOKS).filter(([state]) => !['skipped', 'hatched']"
-                               ".includes(state)).map(([state, look]) => mixed(...look))")
-            for one, two in itertools.combinations(looks, 2):
-                self.assertGreater(difference(one, two), 60, (colour, one, two))
 
     # ---- how it is used ----
 
@@ -356,12 +335,6 @@ class PageTest(unittest.TestCase):
             return line.top >= box.top - 1 && line.bottom <= box.bottom + 1 })()"""))
         self.do("explorer.seek(explorer.last)")
         self.assertEqual(self.verdicts(), ["ended with a fault", SAME])
-
-    def test_too_little_shared_memory(self):
-        """A launch that is refused has no block: the fault is at the launch."""
-        self.open(page=self.made("01/tile", "--sram", "512", "--seqlen", "32", status=1))
-        self.assertIn("--sram", self.said)
-        self.assertIn("shared memory", self.text("panes"))
 
 
 def take_pictures(folder):

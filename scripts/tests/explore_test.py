@@ -2,16 +2,13 @@
 count, and the command."""
 
 import collections
-import functools
-import json
 import os
 import re
 import shlex
 import subprocess
-import tempfile
 import unittest
 
-from base import ROOT, Scratch, argument, read
+from base import ROOT, Scratch, argument, printed, read
 from ladder.explore.command import asked_of, chosen, options_of
 from ladder.explore.page import COUNTERS, pane_of, sums
 from ladder.files import course_pages
@@ -24,28 +21,20 @@ SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-k
 
 def explore(*words, status=0, programs=None):
     """Runs scripts/explore; what it wrote is at the path that it prints."""
-    at = [] if "--traced" in words else ["--bin", programs or BIN]
-    command = [os.path.join(ROOT, "scripts/explore"), "--no-open", *at, *words]
+    command = [os.path.join(ROOT, "scripts/explore"), "--no-open", "--bin", programs or BIN, *words]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=300)
     assert result.returncode == status, (command, result)
     return result
 
 
-@functools.lru_cache(maxsize=None)
 def run(rung, options):
     """What a program prints."""
-    command = [os.path.join(BIN, rung), *options.split(), "--json"]
-    result = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300)
-    assert result.returncode == 0, (command, result)
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return printed(os.path.join(BIN, rung), *options.split())
 
 
 def traced(rung, options):
     """The trace of a run, and what the program prints beside it."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "trace.json")
-        records = run(rung, f"{options} --trace {path}")
-        return Trace(path), records
+    return Trace.of(os.path.join(BIN, rung), options.split())[:2]
 
 
 def counted(trace):
@@ -146,25 +135,18 @@ class CommandTest(Scratch):
         explore("--out", self.out)
         page = read(self.out)
         self.assertLess(len(page.encode()), 2_000_000)
+        self.assertIn("<title>04 flash_v1 beside 05 mma</title>", page)
         for word in (" src=", " href=", "url(", "@import", "import(", "fetch(", "XMLHttpRequest"):
             self.assertNotIn(word, page)
         self.assertNotIn("{{", page)
-
-    def test_traces_from_before(self):
-        traces = self.at("04"), self.at("05")
-        for rung, trace in zip(("04_flash_v1", "05_flash_v2"), traces):
-            run(rung, f"--seqlen 128 --heads 1 --device sim --trace {trace}")
-        explore("--traced", traces[0], "--traced", traces[1], "--out", self.out)
-        self.assertIn("<title>04 flash_v1 beside 05 mma</title>", read(self.out))
 
     def test_bad_words(self):
         for words, told in (
                 (["07"], "there is no step 07"), (["05/none"], "05/mma"),
                 (["00", "01", "02"], "one or two steps"), (["--out"], "--out: expected"),
                 (["00", "--json"], "--json is for a program by itself"),
-                (["00", "--device=gpu"], "--device=gpu is left out: "),
-                (["00", "--seqlen", "0"], "--seqlen"),
-                (["--traced", os.path.join(ROOT, "README.md")], "README.md")):
+                (["00", "--device=gpu"], "--device=gpu is for a program"),
+                (["00", "--seqlen", "0"], "--seqlen")):
             result = explore("--out", self.out, *words, status=2)
             self.assertIn(told, result.stderr)
             self.assertNotIn("Traceback", result.stderr)

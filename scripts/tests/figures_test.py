@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import pickle
-import re
 import unittest
 import unittest.mock
 
@@ -175,12 +174,6 @@ class Tables(Changed):
                     if line["label"] == "06 mma")
         self.assertAlmostEqual(both["y"][0], 3.5 * 4 * 512**2 * 64 * 32 * 32 / 8e-3 / 1e12,
                                places=2)
-
-    def test_the_ladder_has_a_line_a_rung_and_hoppers_last(self):
-        lines = re.findall(r"^.*\) \| `(\w+)`.*$", self.table("ladder"), re.M)
-        self.assertEqual(lines, "naive pipeline safe one_pass_tile flash_v1 mma sm90 mma".split())
-        every = self.table("steps").splitlines()
-        self.assertEqual(len(every), 4 + len(Files(GPU).order))
 
     def test_what_was_not_in_turn_is_said(self):
         for peer in self.records(kind="peer"):

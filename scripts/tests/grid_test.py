@@ -87,8 +87,8 @@ class Grid(unittest.TestCase):
 
     def test_axes_have_no_caps(self):
         self.assertEqual([" ".join(one.words("gpu")) for _, one in self.plan(
-            "--seqlen 16k --head-dim 64 --causal --heads 3")], [
-            f"{step.rung} --device gpu --variant {step.variant} --batch 1 --heads 3 --seqlen 16384 "
+            "--seqlen 16k --head-dim 64 --causal")], [
+            f"{step.rung} --device gpu --variant {step.variant} --batch 1 --heads 32 --seqlen 16384 "
             "--head-dim 64 --dtype bf16 --causal --check off" for step in self.ladder().steps])
 
 

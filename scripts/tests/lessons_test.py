@@ -23,7 +23,6 @@ import unittest
 
 from base import ROOT, SECONDS, argument, fences, read
 from ladder.files import course_pages
-from ladder.programs import programs_in
 
 BIN = os.path.join(ROOT, "build/bin")
 
@@ -174,17 +173,6 @@ class HeadComments(unittest.TestCase):
                                   + " --check off" + " --device sim" * (not needs_gpu))
                 if not (needs_gpu and "unknown on the sim" in done.stdout):
                     self.assertEqual(done.returncode, 0, done.stdout)
-
-
-class Ideas(unittest.TestCase):
-    """The table of scripts/run has a place for three words about each step."""
-
-    def test_each_step_has_one_of_its_own(self):
-        steps = [step for program in programs_in(BIN).values() for step in program.steps()
-                 if step.device == "sim"]
-        self.assertTrue(steps)
-        self.assertEqual([step for step in steps if not 1 <= len(step.idea.split()) <= 3], [])
-        self.assertEqual(len({step.idea for step in steps}), len(steps))
 
 
 class Comparison(unittest.TestCase):

@@ -1,18 +1,16 @@
 """Holds what the pages show and say to the rest of the repository: excerpts to the code, links to
-files and headings, the glossary to the lessons, the list of functions to the headers; formulas to
-what GitHub reads as one, equations to what they come to, and README's map to the lessons."""
+files and headings, the list of functions to the headers; formulas to what GitHub reads as one, and
+equations to what they come to."""
 
 import functools
 import glob
-import importlib.util
 import math
 import os
 import re
 import subprocess
-import sys
 import unittest
 
-from base import FENCE, ROOT, SECONDS, fences, read
+from base import FENCE, ROOT, fences, read
 from ladder.files import course_pages
 
 LESSONS = [path for path in course_pages() if "/notes" not in path and "/results" not in path]
@@ -158,27 +156,6 @@ class Equations(unittest.TestCase):
         self.assertEqual([value("4 N"), value("m")], [None, None])
 
 
-class Python(unittest.TestCase):
-    """Examples run where the modules that they import are there, and print what they say."""
-
-    def test_each_runs(self):
-        found = [(path, *block) for path in course_pages()
-                 for block in fences(read(path), "python")]
-        self.assertTrue(found)
-        for path, first_line, lines in found:
-            with self.subTest(f"{name_of(path)}:{first_line}"):
-                text = "\n".join(lines)
-                for module in re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE):
-                    if not importlib.util.find_spec(module):
-                        self.skipTest(f"there is no Python module {module}")
-                done = subprocess.run([sys.executable, "-c", text], timeout=SECONDS,
-                                      stdin=subprocess.DEVNULL, capture_output=True,
-                                      encoding="utf-8")
-                self.assertEqual(done.returncode, 0, done.stderr)
-                self.assertEqual(done.stdout.splitlines(),
-                                 re.findall(r"^print\(.*\)  # (.*)", text, re.MULTILINE))
-
-
 class Links(unittest.TestCase):
     """Links within the repository lead to a file, and to a heading of it."""
 
@@ -208,48 +185,6 @@ class Links(unittest.TestCase):
                     if heading:
                         self.assertIn(heading, self.headings(target))
         self.assertGreater(count, 50)
-
-
-class Glossary(unittest.TestCase):
-    """Every term is in its place in the alphabet, and is to be found where the glossary says."""
-
-    PATH = os.path.join(ROOT, "common/GLOSSARY.md")
-    ROW = re.compile(r"^\| (?:\*\*(.+?)\*\*|`(.+?)`) \| .* \| \[.*?\]\((.*?)\) \|$", re.MULTILINE)
-
-    def test_each_term_is_where_it_says(self):
-        text = read(self.PATH)
-        rows = [(bold or code, link) for bold, code, link in self.ROW.findall(text)]
-        self.assertEqual(len(rows), len(re.findall(r"^\| ", text, re.MULTILINE)) - 1)  # the head
-        terms = [term.lower() for term, _ in rows]
-        self.assertEqual(terms, sorted(terms))
-        for term, link in rows:
-            file, _, heading = link.partition("#")
-            path = os.path.join(os.path.dirname(self.PATH), file)
-            page = self.section(path, heading) if heading else read(path)
-            page = re.sub(r"[*`${}\\]", "", page)
-            page += page.replace("_", " ") + page.replace("_", "")
-            for word in re.findall(r"[\w.-]+", re.sub(r" \(.*\)", "", term)):
-                with self.subTest(f"{term}: {link}"):
-                    # The beginning of a long word; a symbol by itself.
-                    self.assertRegex(page, f"(?i){re.escape(word[:5])}" if len(word) > 3 else
-                                     rf"(?<![A-Za-z]){re.escape(word)}(?![A-Za-z])")
-
-    @staticmethod
-    def section(path, heading):
-        """The text under a heading, those below it included."""
-        text = FENCE.sub(lambda code: code[0].replace("\n#", "\n "), read(path))
-        head = next(head for head in re.finditer(r"^(#+) .*", text, re.MULTILINE)
-                    if Links.anchor(head[0]) == heading)
-        return re.split(rf"^#{{1,{len(head[1])}}} ", text[head.end():], flags=re.MULTILINE)[0]
-
-
-class Minutes(unittest.TestCase):
-    def test_the_map_says_in_how_many_each_lesson_is_read(self):
-        rows = dict(re.findall(r"^\| \[[^\]]*\]\(([^)]*\.md)\) .* (\d+) \|$",
-                               read(os.path.join(ROOT, "README.md")), re.MULTILINE))
-        said = {name_of(path): re.search(r"\*Reading time:\* (\d+) minutes", read(path))
-                for path in LESSONS[1:]}
-        self.assertEqual(rows, {path: found and found[1] for path, found in said.items()})
 
 
 class Functions(unittest.TestCase):

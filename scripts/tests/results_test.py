@@ -1,13 +1,10 @@
 """Holds what is committed in scripts/results to what the programs count."""
 
-import functools
-import json
 import os
 import re
-import subprocess
 import unittest
 
-from base import RESULTS, ROOT, SECONDS, argument
+from base import RESULTS, ROOT, argument, printed
 from ladder.bench import grid, measure, traces
 from ladder.figures.draw import stale
 from ladder.figures.measured import Files
@@ -17,17 +14,6 @@ from ladder.programs import ladder_of, programs_in
 BIN = os.path.join(ROOT, "build/bin")
 COUNTS = re.compile(r"(?:model|requested|distinct|sram)_\w+_bytes|\w+_flops|exp_count|"
                     r"workspace_bytes|smem_bytes|block_\w+|warps|stages")
-
-
-@functools.cache
-def printed(program, *options):
-    """The JSON objects of a run, all of which has to pass where it is checked."""
-    done = subprocess.run([os.path.join(BIN, program), *options, "--json"],
-                          stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS,
-                          encoding="utf-8")
-    if done.returncode != 0:
-        raise AssertionError(f"{program} {options}: status {done.returncode}: {done.stderr}")
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 class Committed(unittest.TestCase):
@@ -57,12 +43,13 @@ class OfTheCode(unittest.TestCase):
                 by_run.setdefault(grid.key(r), []).append(r)
         self.assertGreater(len(by_run), 20)
         for (rung, variant, *point, options), records in by_run.items():
-            words = grid.Config(rung, variant, grid.Point(*point), options.split()).words("sim")
+            program, *words = grid.Config(rung, variant, grid.Point(*point),
+                                          options.split()).words("sim")
             now, before = ([{name: value for name, value in record.items()
                              if COUNTS.fullmatch(name)} for record in of]
-                           for of in (printed(*words), records))
-            self.assertEqual(now, before, f"{words}; scripts/figures measure --sim --again counts "
-                             "anew")
+                           for of in (printed(os.path.join(BIN, program), *words), records))
+            self.assertEqual(now, before, f"{program} {words}; scripts/figures measure --sim "
+                             "--again counts anew")
 
     def test_sim_jsonl_has_what_is_planned(self):
         ladder = ladder_of(programs_in(BIN).values(), "sim")

@@ -49,8 +49,8 @@ class Point(collections.namedtuple("Point", "batch heads seqlen head_dim causal 
         return self.seqlen_kv != self.seqlen
 
 
-def paper_point(n, d, causal, dtype, batch=None, heads=None):
-    return Point(batch or max(1, TOKENS // n), heads or max(1, HIDDEN // d), n, d, causal, dtype)
+def paper_point(n, d, causal, dtype):
+    return Point(max(1, TOKENS // n), max(1, HIDDEN // d), n, d, causal, dtype)
 
 
 class Config(collections.namedtuple("Config", "rung variant point options")):
@@ -120,8 +120,7 @@ def plan(options, ladder, steps):
         return plan_sim(steps, dtype)
     if options.axes:
         causal = {"yes": [True], "no": [False]}.get(options.causal, [False, True])
-        return ladder_at([paper_point(n, d, c, dtype, options.batch, options.heads)
-                          for n in options.seqlen or PAPER_LENGTHS
+        return ladder_at([paper_point(n, d, c, dtype) for n in options.seqlen or PAPER_LENGTHS
                           for d in options.head_dim or HEAD_DIMS for c in causal], steps)
     found = []
     for grid in options.grid or ["quick"]:

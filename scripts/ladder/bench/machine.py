@@ -6,10 +6,10 @@ import os
 import re
 import statistics
 import subprocess
-import threading
+import tempfile
 
 from ladder.console import NO_DEVICE, Stop
-from ladder.files import ROOT
+from ladder.files import ROOT, read
 
 
 def output_of(*command):
@@ -55,23 +55,18 @@ class Clock:
     """The SM's clock, read once a second while all else runs."""
 
     def __init__(self):
-        self.seen = []
+        self.log = tempfile.NamedTemporaryFile()
         self.process = subprocess.Popen(
             ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits", "-lms",
-             "1000"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            encoding="utf-8")
-        threading.Thread(target=self.read, daemon=True).start()
-
-    def read(self):
-        with self.process.stdout as lines:
-            for line in lines:
-                with contextlib.suppress(ValueError):
-                    self.seen.append(float(line))
+             "1000"], stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.DEVNULL)
 
     def mhz(self):
         """The median so far, or None."""
-        return statistics.median(self.seen) if self.seen else None
+        # The last line may still be in the making.
+        seen = re.findall(r"^([\d.]+)\n", read(self.log.name), re.MULTILINE)
+        return statistics.median(map(float, seen)) if seen else None
 
     def stop(self):
         self.process.kill()
         self.process.wait()
+        self.log.close()

@@ -14,7 +14,7 @@ Grids (--grid, several with commas):
   long   batch 1, 16 heads of 128, N = 4k … 64k
   decode one query of each head against caches of 8 MB to 2 GB: the steps for decoding alone, and
          in each peer's record the rate of a device copy of that run (a minute)
-Or give axes (--seqlen, --head-dim, --batch, --heads, --causal): then only those.
+Or give axes (--seqlen, --head-dim, --causal): then only those, of the same workload.
 
 --sim counts instead of timing: one head, N = 128 … 2k, all steps, all tile sizes, and the traces
 that figures show. No GPU is needed, and the same programs give the same file, but for the last
@@ -93,8 +93,6 @@ def parse(arguments=None):
                         help="(default scripts/results/GPU.jsonl, such as h100.jsonl; sim.jsonl)")
     parser.add_argument("--seqlen", type=lengths, metavar="N,...", help="axis: lengths")
     parser.add_argument("--head-dim", type=lengths, metavar="D,...", help="axis: head sizes")
-    parser.add_argument("--batch", type=int, help="axis: (default 16k / seqlen)")
-    parser.add_argument("--heads", type=int, help="axis: (default 2048 / head-dim)")
     parser.add_argument("--causal", choices=["yes", "no", "both"], nargs="?", const="yes",
                         help="axis: with the causal mask (default both)")
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default=None,
@@ -117,8 +115,7 @@ def parse(arguments=None):
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
                         help="the programs (default build/bin; scripts/run builds them)")
     options = parser.parse_args(arguments)
-    options.axes = any(value is not None for value in (
-        options.seqlen, options.head_dim, options.batch, options.heads, options.causal))
+    options.axes = options.seqlen or options.head_dim or options.causal
     if options.axes and options.grid:
         parser.error("--grid and axes: give one of them")
     if not options.dtype:
@@ -182,12 +179,10 @@ class Bench:
 
     def find_pytorch(self):
         """And measures the ceilings."""
-        if self.options.sim:
+        if self.options.sim or "none" in self.options.peers:
             return
+        self.progress.at("starting PyTorch")
         try:
-            if "none" in self.options.peers:
-                raise Stop("left out", GOOD)
-            self.progress.at("starting PyTorch")
             self.pytorch = peers.Gpu(peers.import_torch())
         except Stop as stop:
             self.say(f"no peers and no ceilings: {stop}")

@@ -3,12 +3,9 @@
 import os
 import shlex
 import sys
-import tempfile
 
-from ladder.console import WRONG_RESULT, Stop
 from ladder.course import PIPELINED, TRACED
 from ladder.files import json_text, write_whole
-from ladder.programs import json_lines, run_quietly
 from ladder.trace.read import Trace, joined, pieces
 from ladder.trace.replay import warps_of
 
@@ -20,15 +17,9 @@ def trace_of(path, rung, variant, options, kernel=None):
     """The trace; and what it says of the run, with its tiles (those of the pass that has the
     kernel) and the command."""
     options = ["--variant", variant, *options]
-    with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, "trace")
-        status, said, message = run_quietly([path, *options, "--trace", out, "--json"],
-                                            f"tracing {rung} {variant}")
-        if status:
-            raise Stop(f"{rung}: no trace (status {status}): {message}", WRONG_RESULT)
-        record = next(record for record in json_lines(said, rung)
-                      if not kernel or any(k["name"] == kernel for k in record["kernels"]))
-        trace = Trace(out)
+    trace, records, *_ = Trace.of(path, options)
+    record = next(record for record in records
+                  if not kernel or any(k["name"] == kernel for k in record["kernels"]))
     return trace, {**trace.head, "block_q": record["block_q"], "block_kv": record["block_kv"],
                    "command": shlex.join([rung, *options])}
 

@@ -89,24 +89,12 @@ class Lab:
     def compile(self, number, file):
         """Builds the rung's program with the scratch copy in the place of its step; the command
         that runs it. Raises Stop with the compiler's first error."""
-        rung = rung_of(file)
+        rung = file.split(os.sep)[0]
         self.need_build(rung)
         program = changed(self.build, rung, file, self.scratch(number, file),
                           os.path.join(self.folder, number, "made"))
         self.runs = {key: run for key, run in self.runs.items() if key[0] != program}
-        return [program, *self.step_in(file)]
-
-    def unchanged(self, file):
-        """The command that runs the rung's step as it is."""
-        return self.need_build(rung_of(file)) + self.step_in(file)
-
-    def step_in(self, file):
-        """The options that choose the step of a file."""
-        return ["--variant", Source(file).variant]
-
-
-def rung_of(file):
-    return file.split(os.sep)[0]
+        return [program, "--variant", Source(file).variant]
 
 
 def patch_text(name):

@@ -4,13 +4,12 @@ import argparse
 import os
 import shlex
 import sys
-import tempfile
 import webbrowser
 
 from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop, run_command
 from ladder.explore.page import page_of, pane_of
 from ladder.files import ROOT, write_whole
-from ladder.programs import json_lines, ladder_of, programs_in, run_quietly
+from ladder.programs import ladder_of, programs_in
 from ladder.trace.read import Trace
 
 DEFAULT_STEPS = ["04", "05/mma"]
@@ -19,10 +18,7 @@ SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
 # Of a step that decodes: a query of each of eight heads, four of which share one of K and V.
 DECODING = ["--seqlen", "1", "--seqlen-kv", "1024", "--heads", "8", "--kv-heads", "2",
             "--head-dim", "64", "--set", "splits=4"]
-ALONE = "is for a program by itself, such as build/bin/00_naive"
-NOT_PASSED_ON = {"--variant": "is how a program calls a step: here it is named without, as 05/mma",
-                 "--device": "is left out: what is shown is always the sim at work",
-                 **dict.fromkeys(("--trace", "--save", "--json", "--list", "--version"), ALONE)}
+NOT_PASSED_ON = ("--variant", "--device", "--trace", "--save", "--json", "--list")
 LARGEST = 64 << 20  # bytes of a page: browsers slow down long before
 
 
@@ -33,31 +29,31 @@ def asked_of(words):
                                   usage="%(prog)s [STEP [STEP]] [options] [program options]")
     for name in ("--out", "--bin"):
         own.add_argument(name)
-    own.add_argument("--traced", action="append", default=[])
     own.add_argument("--no-open", action="store_true")
     asked, words = own.parse_known_args(words)
     first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     asked.steps, asked.options = words[:first], words[first:]
     for option in asked.options:
-        why = NOT_PASSED_ON.get(option.partition("=")[0])
-        if why:
-            raise Stop(f"{option} {why}", BAD_USAGE)
-    if len(asked.steps) > 2 or len(asked.traced) > 2 or (asked.steps and asked.traced):
-        raise Stop("one or two steps, or one or two traces", BAD_USAGE)
+        if option.partition("=")[0] in NOT_PASSED_ON:
+            raise Stop(f"{option} is for a program by itself, such as build/bin/00_naive: here a "
+                       "step is named as 05/mma, and always runs on the sim", BAD_USAGE)
+    if len(asked.steps) > 2:
+        raise Stop("one or two steps", BAD_USAGE)
     return asked
 
 
 def explore(words):
     asked = asked_of(words)
-    progress = Progress()
-    status = GOOD
-    runs = [(Trace(path), [], path) for path in asked.traced]
-    for program, step in [] if runs else chosen(asked):
-        run, failed = traced(program, step, asked.options, progress)
-        runs.append(run)
-        status = status or failed
-    progress.at("putting the trace in order")
-    text = page_of([pane_of(*run) for run in runs])
+    progress, panes, faulty = Progress(), [], False
+    for program, step in chosen(asked):
+        command = ["--variant", step.variant, "--device", "sim", *options_of(step, asked.options)]
+        trace, records, status, message = Trace.of(program.path, command, progress)
+        progress.clear()
+        if status or "no source lines" in message:
+            print(f"{step.rung} {step.variant}: {message}", file=sys.stderr)
+        faulty |= status != GOOD
+        panes.append(pane_of(trace, records, shlex.join([step.rung, *command])))
+    text = page_of(panes)
     if len(text) > LARGEST:
         raise Stop(f"a page of {len(text) >> 20} MiB would be more than a browser takes: a smaller "
                    "--seqlen, fewer --heads", BAD_USAGE)
@@ -71,7 +67,7 @@ def explore(words):
         "WAYLAND_DISPLAY")
     if screen and sys.stdout.isatty() and not asked.no_open:
         webbrowser.open("file://" + os.path.abspath(out))
-    return status
+    return WRONG_RESULT if faulty else GOOD
 
 
 # ---- running ----
@@ -97,27 +93,6 @@ def options_of(step, options):
     elif not options:
         options = SMALL + (SMALL_TILES if (64, 64) in step.tiles_for(64) else [])
     return ["--check", "off", *options]
-
-
-def traced(program, step, options, progress):
-    """((Trace, what the program printed, the command), status) of a run; status is WRONG_RESULT
-    where it ended with a fault."""
-    command = ["--variant", step.variant, "--device", "sim", *options_of(step, options)]
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "trace.json")
-        status, said, message = run_quietly([program.path, *command, "--json", "--trace", path],
-                                            f"running {step.rung} {step.variant}", progress)
-        progress.clear()
-        if not os.path.exists(path):
-            raise Stop(f"{step.rung} {step.variant} wrote no trace: {message}", status or BAD_USAGE)
-        progress.at("reading the trace")
-        trace = Trace(path)
-    records = [] if trace.fault else json_lines(said, step.rung)
-    if status:
-        print(f"{step.rung} {step.variant}: {message}", file=sys.stderr)
-    elif "no source lines" in message:
-        print(message, file=sys.stderr)
-    return (trace, records, shlex.join([step.rung, *command])), WRONG_RESULT if status else GOOD
 
 
 if __name__ == "__main__":

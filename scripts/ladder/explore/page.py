@@ -8,7 +8,7 @@ import zlib
 
 from ladder.explore.tiles import put_tiles
 from ladder.explore.times import put_in_model_time, put_in_order
-from ladder.files import ROOT
+from ladder.files import ROOT, read
 from ladder.trace.read import joined, place
 
 FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")
@@ -80,8 +80,7 @@ def told_of(event):
 
 def text_of(path):
     try:
-        with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-            return file.read()
+        return read(os.path.join(ROOT, path))
     except OSError:
         return ""  # built somewhere else
 
@@ -98,18 +97,15 @@ def fault_of(trace):
          if (event.launch, event.block, event.warp) == warp), default=-1)}
 
 
-def part(name):
-    with open(os.path.join(FOLDER, name), encoding="utf-8") as file:
-        return file.read().strip()
-
-
 def page_of(panes):
     """A page that needs nothing else."""
     packed = zlib.compress(json.dumps(panes, separators=(",", ":")).encode(), 9)
+    style, page, *scripts = (read(os.path.join(FOLDER, name)).strip()
+                             for name in ("style.css", "page.html", *SCRIPTS))
     parts = {"title": html.escape(" beside ".join(pane["title"] for pane in panes)),
-             "style": part("style.css"), "script": "\n\n".join(part(name) for name in SCRIPTS),
+             "style": style, "script": "\n\n".join(scripts),
              "data": base64.b64encode(packed).decode()}
-    page = part("page.html") + "\n"
+    page += "\n"
     for name, text in parts.items():
         page = page.replace("{{" + name + "}}", text)
     return page

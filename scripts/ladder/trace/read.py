@@ -3,9 +3,11 @@
 import collections
 import json
 import os
+import tempfile
 
 from ladder.console import BAD_USAGE, Stop
 from ladder.files import ROOT
+from ladder.programs import json_lines, run_quietly
 
 # What TMA is asked for: what an mbarrier waits for, and what the warp itself does.
 LOADS, STORES = ("tma_load", "bulk_load"), ("tma_store", "bulk_add")
@@ -100,19 +102,28 @@ class Trace:
     bytes}, `launches`, `events` in order, and `fault` or None."""
 
     def __init__(self, path):
-        try:
-            with open(path, encoding="utf-8") as file:
-                self.head, *lines = [json.loads(line) for line in file]
-        except (OSError, ValueError) as error:
-            raise Stop(f"cannot read the trace {path}: {error}", BAD_USAGE) from None
+        with open(path, encoding="utf-8") as file:
+            self.head, *lines = [json.loads(line) for line in file]
         self.launches, done, plans, faults = (
             [line for line in lines if name in line]
             for name in ("kernel", "do", "arrays", "fault"))
-        if not self.launches:
-            raise Stop(f"{path} is a trace without kernels", BAD_USAGE)
         self.plan, self.fault = plans[0], next(iter(faults), None)
         self.arrays = self.plan.pop("arrays")
         self.events = merged([Event(line) for line in done])
+
+    @classmethod
+    def of(cls, program, options, progress=None):
+        """Runs a program with --trace: (its trace, the records that it printed, none after a fault,
+        status, message)."""
+        what = " ".join([os.path.basename(program), *options[:2]])
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trace")
+            status, said, message = run_quietly([program, *options, "--json", "--trace", path],
+                                                f"tracing {what}", progress)
+            if not os.path.exists(path):
+                raise Stop(f"{what} wrote no trace: {message}", status or BAD_USAGE)
+            trace = cls(path)
+        return trace, [] if trace.fault else json_lines(said, what), status, message
 
     def kernel_of(self, launch):
         return self.launches[launch]["kernel"]
