@@ -82,10 +82,9 @@ def wrap(text, indent=""):
                          break_long_words=False, break_on_hyphens=False)
 
 
-def run_command(name, work, interrupted="interrupted"):
+def run_command(name, work):
     """Runs a script's work() and returns the status that the process ends with: work's own, a
-    Stop's, BAD_USAGE where the system refuses a file, or that of the signal that ended it.
-    `interrupted` is what Ctrl-C is answered with, if anything is."""
+    Stop's, BAD_USAGE where the system refuses a file, or that of the signal that ended it."""
     def terminated(*_):
         raise SystemExit(128 + signal.SIGTERM)
 
@@ -101,8 +100,7 @@ def run_command(name, work, interrupted="interrupted"):
         print(f"{name}: {stop}", file=sys.stderr)
         return stop.status
     except KeyboardInterrupt:
-        if interrupted:
-            print(f"\n{name}: {interrupted}", file=sys.stderr)
+        print(f"\n{name}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except OSError as error:
         # What is left of our output would fail again at the end.
