@@ -87,6 +87,53 @@ bool leaves_float32(const double* S, size_t keys, float scale) {
   return std::any_of(S, S + keys, [&](double x) { return std::abs(x) > most; });
 }
 
+/// How far float64's sum of n terms may be from the tensor cores' sum of products of e4m3. They add
+/// 32 at a time to the sum so far; each of these loses less than 2⁻¹³ of the largest, and so does
+/// the sum again (hopper_test measures it). The products' losses have either sign: by Hoeffding's
+/// inequality they make more than 6·√n of them in 3 of 10⁸ cases. The sums' may all have one.
+double sum_bound(size_t n, auto term) {
+  double largest = 0, sum = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const double x = term(i);
+    sum += x;
+    largest = std::max(largest, std::abs(x));
+    if (i % 32 == 31 || i + 1 == n) largest = std::max(largest, std::abs(sum));
+  }
+  const auto count = static_cast<double>(n);
+  return (std::min(count, 6 * std::sqrt(count)) + 2 * std::ceil(count / 32)) * 0x1p-13 * largest;
+}
+
+/// `plain` of a row of O in e4m3, and returned that of LSE less `exact`: half of what they may be
+/// off by, since twice that is the tolerance. The row's P_j is e[j]/l, and its score off by
+/// of_S[j].
+///
+/// What is rounded is 2^E·s_V·e_j and more, the largest of a row 2^E at least: off by 2⁻⁴ of
+/// itself, for 4 significant bits, or by 2⁻¹⁰ where it is below 2⁻⁶. A score off by t makes it off
+/// by t of itself. Keys' errors are independent, so that Hoeffding's bound holds for their sum too.
+double plain_in_e4m3(const std::vector<double>& e, double l, const std::vector<double>& of_S,
+                     const float* s_V, int E, const double* V, const double* exact, double* plain,
+                     size_t d) {
+  std::vector<double> of_P(e.size());
+  double most = 0, of_lse = 0;
+  for (size_t j = 0; j < e.size(); ++j) most = std::max(most, s_V[j] * e[j]);
+  for (size_t j = 0; j < e.size(); ++j) {
+    of_lse += of_S[j] * e[j] / l;
+    of_P[j] = of_S[j] * e[j] + std::max(0x1p-4 * e[j], std::exp2(-10 - E) * most / s_V[j]);
+  }
+  for (size_t c = 0; c < d; ++c) {
+    double all = 0, squares = 0;
+    for (size_t j = 0; j < e.size(); ++j) {
+      const double off = of_P[j] * std::abs(V[j * d + c]);
+      all += off;
+      squares += off * off;
+    }
+    const double of_sum = std::min(all, 6 * std::sqrt(squares)) +
+                          sum_bound(e.size(), [&](size_t j) { return e[j] * V[j * d + c]; });
+    plain[c] = exact[c] + (of_sum / l + of_lse * std::abs(exact[c])) / 2;
+  }
+  return of_lse / 2;
+}
+
 /// dS = P∘(dP − D) of one row, in the place of dP.
 void softmax_gradient(const double* P, double* dP, size_t keys) {
   double delta = 0;
@@ -144,34 +191,28 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding,
   const std::vector<int64_t> tensor_rows = rows_of_heads(heads, p.N, rows);
   o_ = expected("o", tensor_rows, p.d, rows_text(rows.size(), p.N));
   lse_ = expected("lse", tensor_rows, 1, o_.compared);
-  std::optional<QuantisedAttention> quantised;
+  std::optional<QuantisedInputs> quantised;
   if (quantisation) quantised.emplace(p, *quantisation, in);
-  const auto columns = quantised ? static_cast<size_t>(quantised->Q().columns) : d;
+  const auto columns = quantised ? static_cast<size_t>(quantised->Q.columns) : d;
   // Elements of Q, K or V: as given, or as quantised.
   const auto operand = [&](const Tensor& given, auto rows_of) {
     return [&, rows_of](int64_t row, size_t c) {
       if (!quantised) return element(given, p.d, row, c);
-      const QuantisedRows& from = ((*quantised).*rows_of)();
+      const QuantisedRows& from = (*quantised).*rows_of;
       return double{from.values[static_cast<size_t>(row * from.columns) + c]} *
              from.scales[static_cast<size_t>(row)];
     };
   };
-  const auto Q = operand(in.Q, &QuantisedAttention::Q);
+  const auto Q = operand(in.Q, &QuantisedInputs::Q);
   std::atomic<int64_t> overflowing{0};
 
   for (int head = 0; head < heads; ++head) {
-    const KeysAndValues kv(p, head, columns, operand(in.K, &QuantisedAttention::K),
-                           operand(in.V, &QuantisedAttention::V));
+    const KeysAndValues kv(p, head, columns, operand(in.K, &QuantisedInputs::K),
+                           operand(in.V, &QuantisedInputs::V));
     parallel_for(std::ssize(rows), [&](int64_t r) {
       const int i = rows[static_cast<size_t>(r)];
       const size_t at = static_cast<size_t>(head) * rows.size() + static_cast<size_t>(r);
       double* const plain = &o_.plain[at * d];
-      if (quantised) {
-        const QuantisedAttention::Row row = quantised->row(head, i);
-        std::transform(row.o.begin(), row.o.end(), plain,
-                       [&](float o) { return rounded(p.dtype, o); });
-        lse_.plain[at] = row.lse;
-      }
       const auto keys = static_cast<size_t>(p.keys(i));
       if (keys == 0) {  // sees no key: O = 0, LSE = −∞
         lse_.exact[at] = -kInf;
@@ -195,10 +236,20 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding,
       lse_.exact[at] = m + std::log(l);
       times_V(
           &o_.exact[at * d], [&](size_t j) { return e[j]; }, l);
-      if (quantised) return;
-
       const bool lost = leaves_float32(S.data(), keys, p.scale);
       lse_.plain[at] = lost ? kInf : lse_.exact[at];
+      if (quantised) {
+        for (size_t j = 0; j < keys; ++j) {
+          const double* const k = &kv.K[j * columns];
+          stored[j] = p.scale * sum_bound(columns, [&](size_t c) { return q[c] * k[c]; }) +
+                      0x1p-22 * (std::abs(S[j]) + std::abs(m));  // and float32's roundings
+        }
+        lse_.plain[at] +=
+            plain_in_e4m3(e, l, stored, &quantised->V.scales[static_cast<size_t>(p.kv_row(head))],
+                          quantisation->p_exponent, kv.V.data(), &o_.exact[at * d], plain, d);
+        if (lost) std::fill_n(plain, d, kInf);
+        return;
+      }
       const bool P_stored = rounding == Rounding::S_and_P_stored;
       for (size_t j = 0; j < keys; ++j) stored[j] = rounded(p.dtype, S[j]);
       const double stored_m = *std::max_element(stored.begin(), stored.end());

@@ -15,9 +15,9 @@ namespace ladder {
 /// and `plain`: the same with the roundings to the I/O type that the algorithm cannot avoid.
 class Reference {
  public:
-  /// `rows`: the query rows to compute, of every head; see rows_to_check. With a
-  /// quantisation the inputs are those that it makes of Q, K and V, and `plain` rounds P as it says
-  /// and adds up as the tensor cores do.
+  /// `rows`: the query rows to compute, of every head; see rows_to_check. With a quantisation the
+  /// inputs are those that it makes of Q, K and V, and `plain` is as far off as rounding P to e4m3
+  /// and the tensor cores' sums of it may bring half of.
   Reference(const Problem& p, const Inputs& inputs, Rounding rounding, const std::vector<int>& rows,
             const std::optional<Quantisation>& quantisation = {});
 

@@ -23,7 +23,7 @@ PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "
             "--time", "50", "--dtype"]
 
 # These would make all programs write or print to one place.
-FOR_ONE_PROGRAM = ["--save", "--trace", "--json", "--list", "--version"]
+FOR_ONE_PROGRAM = ["--save", "--trace", "--json", "--list"]
 
 
 class Run:

@@ -172,6 +172,15 @@ class Options(Case):
         self.assert_bad("--device sim --variant stored --heads 1 --seqlen 4000000 --head-dim 8", 3,
                         "GiB", "S, P and dP", "the steps of 06_backward after it")
 
+    def test_a_fault_leaves_a_trace(self):
+        """Of a run that stops. What else it would have written is not there."""
+        done = self.execute(f"{TINY} --variant mma --scale 3e38 --trace trace.json --save out")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("2^NaN", done.stderr)
+        with open(self.at("trace.json"), encoding="utf-8") as file:
+            self.assertIn([strict_json(line) for line in file][-1]["fault"], done.stderr)
+        self.assertEqual(os.listdir(self.at("out")), [])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -27,7 +27,7 @@ struct MadeInputs {
 using Maker = MadeInputs(const Case& c);
 Maker logits_far_below_0, logits_rising, queries_of_0, logits_as_stored, sums, shares_of_43,
     tiles_that_cancel, tiles_that_rise, sums_that_rise, six_keys, keys_far_above, parts_that_rise,
-    rounds_that_rise;
+    rounds_that_rise, values_that_grow;
 
 struct Case {
   const char* name;
@@ -90,6 +90,7 @@ constexpr Case kCases[] = {
     {"sums_that_rise", 1, 1, 1, 2, 525, 16, false, bf, Input::normal, 1, sums_that_rise},
     {"six_keys", 1, 1, 1, 2, 6, 16, false, bf, Input::normal, 1, six_keys},
     {"keys_far_above", 1, 2, 1, 8, 200, 64, false, fp, Input::normal, 1, keys_far_above},
+    {"values_that_grow", 1, 2, 1, 70, 300, 64, false, bf, Input::normal, 1, values_that_grow},
     {"keys_far_above_wide", 1, 1, 1, 8, 200, 256, false, bf, Input::normal, 1, keys_far_above},
 };
 
@@ -320,6 +321,14 @@ MadeInputs six_keys(const Case&) {
 MadeInputs keys_far_above(const Case&) {
   const auto K = [](int j, int column) { return column == j / 16 % 8 ? 1.0f : 0; };
   return {1, [](int i, int column) { return column == i % 8 ? 200.0f : 0; }, K};
+}
+
+/// V is twice as large every 64 keys: tiles that share a scale have another than those before.
+MadeInputs values_that_grow(const Case& c) {
+  const auto V = [=](int j, int column) {
+    return std::ldexp(column % 2 ? 1.0f : -1.0f, j % c.N_kv / 64);
+  };
+  return {0, {}, {}, V};
 }
 
 /// A case's inputs, and the references that any step of this process needed of them.

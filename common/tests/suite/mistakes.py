@@ -22,7 +22,8 @@ from ladder.changed import changed  # noqa: E402  (in scripts)
 
 # What the tests say of a mistake, and, by that, which tests of its step must find it.
 WRONG, FAULT, BITS, FORMULA = "max error", "exception .* kernel .*", r"\.bits\n", r" formula\n"
-CASES = ":".join(f"Sim.*/{{0}}_{case}" for case in ("ragged_grouped", "long_causal", "keys_before"))
+CASES = ":".join(f"Sim.*/{{0}}_{case}" for case in
+                 ("ragged_grouped", "long_causal", "keys_before", "values_that_grow"))
 TESTS = collections.defaultdict(lambda: CASES, {BITS: "Schedules.*/{0}"})
 
 # `was`, where it stands first in the source, becomes `now`, WAS in it being that; ON is whether the
