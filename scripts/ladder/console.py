@@ -41,19 +41,17 @@ class Parser(argparse.ArgumentParser):
 
 class Progress:
     """What is running, on stderr, from the second second on: on a terminal one line that is
-    rewritten, else at most a line every so many seconds."""
+    rewritten, else at most a line every two seconds."""
 
-    def __init__(self, every=2):
+    def __init__(self):
         self.live = sys.stderr.isatty()
-        self.every = every
-        self.started = time.monotonic()
-        self.last = -every
+        self.started = self.last = time.monotonic()
         self.shown = None
 
     def at(self, what):
         now = time.monotonic()
         if now - self.started < 2 or not self.live and (
-                what == self.shown or now - self.last < self.every):
+                what == self.shown or now - self.last < 2):
             return
         print(f"\r\033[K{what}, {now - self.started:.0f} s" if self.live else f"{what} ...",
               end="" if self.live else "\n", file=sys.stderr, flush=True)
@@ -84,10 +82,9 @@ def wrap(text, indent=""):
                          break_long_words=False, break_on_hyphens=False)
 
 
-def run_command(name, work, interrupted="interrupted"):
+def run_command(name, work):
     """Runs a script's work() and returns the status that the process ends with: work's own, a
-    Stop's, BAD_USAGE where the system refuses a file, or that of the signal that ended it.
-    `interrupted` is what Ctrl-C is answered with, if anything is."""
+    Stop's, BAD_USAGE where the system refuses a file, or that of the signal that ended it."""
     def terminated(*_):
         raise SystemExit(128 + signal.SIGTERM)
 
@@ -103,8 +100,7 @@ def run_command(name, work, interrupted="interrupted"):
         print(f"{name}: {stop}", file=sys.stderr)
         return stop.status
     except KeyboardInterrupt:
-        if interrupted:
-            print(f"\n{name}: {interrupted}", file=sys.stderr)
+        print(f"\n{name}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except OSError as error:
         # What is left of our output would fail again at the end.

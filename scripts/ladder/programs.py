@@ -112,23 +112,20 @@ def ladder_of(programs, device):
                   if step.device == device)
 
 
-def wait_for(process, at):
-    """What it wrote to pipes, in the end. Meanwhile calls at(), which shows progress."""
-    try:
-        while True:
-            at()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.communicate(timeout=0.5)
-    except BaseException:
-        process.terminate()
-        raise
-
-
 def run_quietly(command, what, progress=None):
     """Runs a program to its end: status (negative for a signal), stdout, last lines of stderr."""
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, encoding="utf-8", errors="replace") as process:
-        said, errors = wait_for(process, lambda: progress and progress.at(what))
+        said = None
+        try:
+            while said is None:
+                if progress:
+                    progress.at(what)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    said, errors = process.communicate(timeout=0.5)
+        except BaseException:
+            process.terminate()
+            raise
     # An error is a line or a few; what ends in an ellipsis is progress.
     lines = [line.rstrip() for line in errors.splitlines()]
     lines = [line for line in lines if line and not line.endswith("…")]

@@ -1,7 +1,7 @@
 # Sourced by the scripts that build: checks for the tools and, on Debian and Ubuntu as root or with
 # passwordless sudo, installs what is missing; says else what to install. Libraries are looked for by
-# CMake alone. This and the scripts that source it run with bash 3.2 and BSD tools,
-# which macOS has; there with `set -u` an empty array is an error, so none sets it.
+# CMake alone. This and the scripts that source it run with bash 3.2 and BSD tools, which macOS has;
+# there with `set -u` an empty array is an error, so none sets it.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 me=scripts/$(basename "$0")
@@ -89,22 +89,40 @@ has() (
   esac >/dev/null 2>&1
 )
 
+# Waits for its turn in a build folder, whose lock is open as 9. Prints Ninja's -j where it would
+# start more compilers than memory holds at 500 MB each.
+turn() {
+  python3 -I - "$me" <<'END'
+import fcntl, os, re, sys
+try:
+    fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print(f"{sys.argv[1]}: another build in this clone is under way; waiting for its end.",
+          file=sys.stderr, flush=True)
+    fcntl.flock(9, fcntl.LOCK_EX)
+except OSError:
+    pass  # some network file systems have no locks
+try:
+    memory = open("/proc/meminfo").read()
+except FileNotFoundError:
+    sys.exit()  # Linux alone has it
+fit = int(re.search(r"MemAvailable: +(\d+)", memory)[1]) // 500_000
+if fit < len(os.sched_getaffinity(0)) + 2:
+    print(f"-j{max(fit, 1)}")
+END
+}
+
 # build PRESET [TARGET...]: configures, and builds these or all. Ninja itself says how far it is.
 build() {
-  local preset=$1 folder=$root/build log chosen was="" held="" cuda fit hint said options=() jobs=()
+  local preset=$1 folder=$root/build log jobs chosen was="" held="" cuda hint said options=()
   shift
   if [[ $preset != default ]]; then folder+=/$preset; fi
   log=$folder/configure.log
   mkdir -p "$folder" 2>/dev/null || true
   [[ -d $folder && -w $folder ]] || die "$folder is no folder that can be written. Did root make" \
     "it? sudo chown -R \"\$USER\" . in the clone makes all of it yours."
-  # Two builds in one folder would overwrite each other's files: the second waits for the first,
-  # where there is flock, and the file system has locks.
-  exec 9>"$folder/.lock"
-  flock -n 9 2>/dev/null || if (($? == 1)); then
-    say "another build in this clone is under way; waiting for its end."
-    flock 9
-  fi
+  exec 9>"$folder/.lock" # two builds in one folder would overwrite each other's files
+  jobs=$(turn)
 
   # What CMake decides once and keeps: with another compiler, or in a folder that has moved, it has
   # to decide again. What was asked for by LADDER_CUDA holds where it went well, and so do the tests
@@ -129,10 +147,7 @@ build() {
   fi
   printf '%s\n' "$chosen" "$cuda" >"$folder/.configured"
 
-  # Ninja would start more compilers than memory holds at 500 MB each. Linux alone has this file.
-  fit=$(sed -n 's/^MemAvailable: *\(.*\) kB/\1/p' /proc/meminfo 2>/dev/null || true)
-  if [[ $fit ]] && ((fit /= 500000, fit < $(nproc) + 2)); then jobs=(-j$((fit ? fit : 1))); fi
-  if ! ninja -C "$folder" "${jobs[@]}" "$@" >&2; then
+  if ! ninja -C "$folder" ${jobs:+"$jobs"} "$@" >&2; then
     if [[ $cuda != "$held" ]]; then printf '\n%s\n' "$held" >"$folder/.configured"; fi
     if grep -q _gpu.dir "$folder/build.ninja"; then hint=$without_gpu; fi
     die "the build failed$hint."

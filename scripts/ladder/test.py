@@ -122,4 +122,4 @@ def show_verdict(outcomes):
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(COMMAND, lambda: run(sys.argv[1:]), interrupted=None))
+    sys.exit(run_command(COMMAND, lambda: run(sys.argv[1:])))

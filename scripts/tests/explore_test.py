@@ -119,6 +119,9 @@ class TraceTest(unittest.TestCase):
         # Once forward, and once more for the gradients.
         self.assertEqual(tiles_of("06_backward", "--variant mma " + SMALL),
                          dict.fromkeys(every, 2))
+        # Where K comes before Q.
+        self.assertEqual(set(tiles_of("06_backward", f"--variant sm90 {SMALL} --seqlen-kv 64")),
+                         {(row, key) for row, key in every if key < 4})
         decoding = ("--variant split_kv --device sim --check off --seqlen 1 --seqlen-kv 500 "
                     "--heads 8 --kv-heads 1 --head-dim 64 --set splits=4")
         self.assertEqual(set(tiles_of("05_flash_v2", decoding)), {(0, key) for key in range(32)})

@@ -285,7 +285,7 @@ class Command(Scratch):
         self.assertRegex(page, r"(?s)^A lesson.\n<!-- claims:begin -->\n\n\|")
         self.plot(*where, "--check")
 
-        self.write("page.md", page.replace("| yes |", "| no |"))
+        self.write("page.md", page.replace("| yes |", "| yet |"))
         os.unlink(self.at("one/error.svg"))
         data = pickle.loads(PICKLED)
         for line in data["sim.jsonl"]:

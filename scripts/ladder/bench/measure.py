@@ -279,8 +279,8 @@ def bench(options):
     try:
         work.go(groups)
     except (KeyboardInterrupt, SystemExit):
-        print(f"\nscripts/figures measure: interrupted; {os.path.relpath(path)} has what was "
-              "measured; run again to go on", file=sys.stderr)
+        print(f"\n{os.path.relpath(path)} has what was measured; run again to go on",
+              file=sys.stderr)
         raise
     if options.sim:
         write_traces(programs, os.path.dirname(path))
@@ -292,5 +292,4 @@ def bench(options):
 
 
 if __name__ == "__main__":
-    # bench() says itself what an interrupted run has left.
-    sys.exit(run_command("scripts/figures measure", lambda: bench(parse()), interrupted=None))
+    sys.exit(run_command("scripts/figures measure", lambda: bench(parse())))

@@ -43,7 +43,7 @@ def pane_of(trace, records, command):
         "events": [told_of(event) for event in trace.events],
         "blocks": [block_of(trace, *one) for one in trace.blocks().items()],
         "meetings": [[title, [part.index for part in parts]] for title, parts in meetings],
-        "fault": fault, "files": {path: text_of(path) for path in paths if path},
+        "fault": fault, "files": {path: text_of(path) for path in sorted(paths) if path},
         "counted": sums(records) if records else None}
 
 
