@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <new>
 
@@ -75,11 +74,11 @@ void list_variants() {
 
 /// Writes the files of --save, all or none.
 void save(const std::string& folder, const Problem& p, const Outputs& out) {
-  std::deque<AtomicFile> files;
+  std::vector<std::pair<std::string, std::string>> files;
   const auto add = [&](const char* name, const std::vector<int64_t>& shape,
                        const std::vector<float>& values, NpyType type) {
     if (!values.empty())
-      write_npy(files.emplace_back(fmt::format("{}/{}.npy", folder, name)), shape, values, type);
+      files.emplace_back(fmt::format("{}/{}.npy", folder, name), npy_bytes(shape, values, type));
   };
   const auto tensor = [&](const char* name, const Tensor& t, int heads, int rows) {
     add(name, {p.B, heads, rows, p.d}, widen_all(t),
@@ -90,8 +89,7 @@ void save(const std::string& folder, const Problem& p, const Outputs& out) {
   tensor("dq", out.dQ, p.H, p.N);
   tensor("dk", out.dK, p.Hk, p.N_kv);
   tensor("dv", out.dV, p.Hk, p.N_kv);
-  for (AtomicFile& file : files) file.finish();
-  for (AtomicFile& file : files) file.commit();
+  write_files(files);
 }
 
 /// Runs and reports one variant.

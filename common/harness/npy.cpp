@@ -127,8 +127,8 @@ NpyArray read_npy(const std::string& path) {
   return parse_npy(path, bytes.data(), size);
 }
 
-void write_npy(AtomicFile& file, const std::vector<int64_t>& shape,
-               const std::vector<float>& values, NpyType type) {
+std::string npy_bytes(const std::vector<int64_t>& shape, const std::vector<float>& values,
+                      NpyType type) {
   std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}",
                                    type == NpyType::float16 ? "<f2" : "<f4", shape_text(shape));
   // NumPy pads with spaces, so that values begin at a multiple of 64 bytes.
@@ -136,15 +136,19 @@ void write_npy(AtomicFile& file, const std::vector<int64_t>& shape,
   header.resize((begin + header.size() + 1 + 63) / 64 * 64 - begin - 1, ' ');
   header += '\n';
   const auto length = static_cast<uint16_t>(header.size());
-  file.write(std::string(kMagic) + '\1' + '\0');
-  file.write(&length, sizeof length);
-  file.write(header);
+  std::string bytes = std::string(kMagic) + '\1' + '\0';
+  const auto add = [&](const auto* from, size_t n) {
+    bytes.append(reinterpret_cast<const char*>(from), n);
+  };
+  add(&length, sizeof length);
+  bytes += header;
   const std::vector<fp16> halves(type == NpyType::float16 ? values.begin() : values.end(),
                                  values.end());
   if (type == NpyType::float16)
-    file.write(halves.data(), halves.size() * sizeof(fp16));
+    add(halves.data(), halves.size() * sizeof(fp16));
   else
-    file.write(values.data(), values.size() * sizeof(float));
+    add(values.data(), values.size() * sizeof(float));
+  return bytes;
 }
 
 }  // namespace ladder

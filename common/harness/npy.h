@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/atomic_file.h"
+#include "rung.h"
 
 namespace ladder {
 
@@ -25,10 +25,10 @@ NpyArray parse_npy(const std::string& name, const unsigned char* data, size_t si
 
 enum class NpyType { float16, float32 };
 
-/// Writes a file's bytes; the caller commits it. Values are rounded to nearest even for float16;
-/// what is not finite is written as it is. `shape` has as many elements as `values`.
-void write_npy(AtomicFile& file, const std::vector<int64_t>& shape,
-               const std::vector<float>& values, NpyType type);
+/// A file's bytes. Values are rounded to nearest even for float16; what is not finite stays as it
+/// is. `shape` has as many elements as `values`.
+std::string npy_bytes(const std::vector<int64_t>& shape, const std::vector<float>& values,
+                      NpyType type);
 
 /// A shape as NumPy prints it, for messages: "(1, 2, 256, 64)".
 std::string shape_text(const std::vector<int64_t>& shape);

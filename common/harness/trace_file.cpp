@@ -139,8 +139,8 @@ Members of_event(const TraceEvent& e, const std::vector<std::string>& lines) {
 
 void write_trace(const std::string& path, const Variant& variant, const Outputs& run,
                  Device& device) {
-  AtomicFile file(path);
-  const auto write = [&](const Members& line) { file.write(line.object() + "\n"); };
+  std::string text;
+  const auto write = [&](const Members& line) { text += line.object() + "\n"; };
   Members head;
   head.add("rung", variant.rung).add("variant", variant.name);
   add_workload(head, run.options);
@@ -169,7 +169,7 @@ void write_trace(const std::string& path, const Variant& variant, const Outputs&
     m.add("fault", f.message).add("launch", f.launch).add("block", f.block);
     write(m.add("thread", f.thread).add("line", place(lines, f.site)));
   }
-  file.commit();
+  write_files({{path, text}});
 }
 
 }  // namespace ladder
