@@ -208,7 +208,8 @@ TEST_P(Verification, IsOfAllOutputsByTheStepsOwnRoundings) {
     if (v.has_lse) wanted.push_back(reference.check_lse(out.LSE));
     if (const auto& quantised = out.plan.quantisation) {
       wanted.push_back(Reference(p, in, v.rounding, rows).compare_with_full_precision(out.O));
-      EXPECT_LE(std::exp2(quantised->p_exponent + quantised->slack), 448) << "P is above e4m3's largest";
+      EXPECT_LE(std::exp2(quantised->p_exponent + quantised->slack), 448)
+          << "P is above e4m3's largest";
     }
     if (v.backward) {
       const GradientReference gradients(p, in, v.rounding, gradients_to_check(p, quick));
