@@ -61,8 +61,12 @@ void with_type_and_head_dim(const Problem& p, F f) {
         return f.template operator()<T, 256>();
     }
   };
+#ifdef LADDER_ONE_TYPE  // where the kernels are compiled, and never run: see ladder.cmake
+  with_head_dim.template operator()<bf16>();
+#else
   p.dtype == DType::fp16 ? with_head_dim.template operator()<fp16>()
                          : with_head_dim.template operator()<bf16>();
+#endif
 }
 
 /// Calls f<T, Dh, Br, Bc>() with the plan's tile of `tiles`, a constexpr array of TileSize:
