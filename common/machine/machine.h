@@ -61,7 +61,8 @@ void with_type_and_head_dim(const Problem& p, F f) {
         return f.template operator()<T, 256>();
     }
   };
-#ifdef LADDER_ONE_TYPE  // where the kernels are compiled, and never run: see ladder.cmake
+#ifdef LADDER_ONE_TYPE
+  // Where the kernels are compiled and never run: see ladder.cmake.
   with_head_dim.template operator()<bf16>();
 #else
   p.dtype == DType::fp16 ? with_head_dim.template operator()<fp16>()

@@ -39,7 +39,7 @@ def definitions(path, seen):
     if path in seen or "/sim/" in path:
         return []
     seen.add(path)
-    text = read(os.path.join(ROOT, "common", path))
+    text = resolve(read(os.path.join(ROOT, "common", path)), ())
     return [definition for other in re.findall('#include "(.*)"', text)
             for definition in definitions(other, seen)] + DEFINITION.findall(text)
 
