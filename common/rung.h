@@ -90,9 +90,14 @@ struct Array {
 /// The arrays of one run by the names the papers use: Q, K, V, O, LSE, …, and the workspace's.
 class Arrays {
  public:
-  Array& operator[](const std::string& name) const {
+  /// Null where there is none of that name.
+  Array* find(const std::string& name) const {
     for (auto* array : arrays_)
-      if (array->name == name) return *array;
+      if (array->name == name) return array;
+    return nullptr;
+  }
+  Array& operator[](const std::string& name) const {
+    if (Array* array = find(name)) return *array;
     throw std::logic_error("no array named " + name);
   }
   void add(Array* array) { arrays_.push_back(array); }

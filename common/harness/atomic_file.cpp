@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "harness/bad_usage.h"
+#include "harness/messages.h"
 
 namespace ladder {
 namespace {

@@ -13,6 +13,7 @@
 
 #include "harness/atomic_file.h"
 #include "harness/json.h"
+#include "harness/messages.h"
 #include "harness/npy.h"
 #include "harness/options.h"
 #include "harness/run.h"
@@ -32,7 +33,7 @@ std::string plans_of(const Variant& v) {
   for (const int kib : {64, 99, 163, 227})
     for (const int d : {32, 64, 128, 256}) try {
         const DeviceInfo info{.kind = v.device, .sram_bytes = kib * 1024, .compute_capability = 90};
-        const Plans plans = plan_run(v, {.problem = {.d = d}}, info);
+        const Plans plans = plan_run(v, {.d = d}, {}, info);
         const Plan& plan = v.backward ? plans.backward : plans.forward;
         all.push_back(json::list(kib, d, plan.block_q, plan.block_kv, plan.warps, plan.stages));
       } catch (const Error&) {
@@ -104,15 +105,15 @@ int run_one(Device& device, const Variant& variant, const Options& options, Work
   Outputs outputs;
   std::vector<Report> reports;
   try {
-    reports = run_variant(device, variant, options, &outputs, &workload);
+    reports = run_variant(device, variant, options.run, workload, &outputs);
   } catch (const Error& e) {
     // Where a fault ends the run, the trace shows where.
     if (!trace.empty() && e.status == Exit::wrong_result)
-      write_trace(trace, variant, outputs, device);
+      write_trace(trace, variant, workload.spec(), outputs, device);
     throw;
   }
-  if (!options.save.empty()) save(options.save, outputs.options.problem, outputs);
-  if (!trace.empty()) write_trace(trace, variant, outputs, device);
+  if (!options.save.empty()) save(options.save, workload.problem(), outputs);
+  if (!trace.empty()) write_trace(trace, variant, workload.spec(), outputs, device);
 
   const char* no_colour = std::getenv("NO_COLOR");
   const bool colour = isatty(STDOUT_FILENO) && !(no_colour && *no_colour);
@@ -136,7 +137,7 @@ int run(int argc, char** argv) {
   const auto options = parse_options(argc, argv, rung_name());
   if (!options) return 0;
   const auto device = open_device(*options);
-  Workload workload;
+  Workload workload(options->workload);
   int worst = 0;
   const std::vector<Options> each = each_variant(*options);
   std::vector<Variant> chosen;  // all before the first of them runs

@@ -16,8 +16,8 @@
 #include <string_view>
 
 #include "float16.h"
-#include "harness/bad_usage.h"
 #include "harness/json.h"
+#include "harness/messages.h"
 
 namespace ladder {
 namespace {

@@ -3,10 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <climits>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,8 +13,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "harness/bad_usage.h"
-#include "harness/json.h"
+#include "harness/messages.h"
 #include "harness/steps.h"
 
 namespace ladder {
@@ -85,7 +81,9 @@ struct Given {
 /// An option's place among the options.
 template <class T, class C>
 T& place(Options& options, T C::*member) {
-  return std::get<C&>(std::tie(options, options.problem, options.tile, options.sim)).*member;
+  return std::get<C&>(std::tie(options, options.workload, options.workload.problem, options.run,
+                               options.run.tile, options.sim)).*
+         member;
 }
 
 /// Reads an option's value as the type of its place asks for.
@@ -123,26 +121,8 @@ void read(const Given& given, Options& options) {
   }
 }
 
-/// A value as the workload's JSON has it.
 template <auto member>
-std::string show(Options options) {
-  const auto& value = place(options, member);
-  using T = std::remove_cvref_t<decltype(value)>;
-  if constexpr (std::is_enum_v<T>)
-    return json::value(std::ranges::find(kNames<T>, value, &Named<T>::value)->name);
-  else if constexpr (std::is_same_v<T, std::optional<float>>)  // the scale, given or not
-    return json::value(options.problem.scale);
-  else if constexpr (requires { json::value(value); })
-    return json::value(value);
-  return "";
-}
-
-struct Access {
-  void (*read)(const Given&, Options&) = nullptr;  // null: the option ends the program
-  std::string (*show)(Options) = nullptr;
-};
-template <auto member>
-constexpr Access at = {read<member>, show<member>};
+constexpr auto at = read<member>;
 
 enum class About { run, sim, shape };
 
@@ -150,12 +130,11 @@ struct OptionSpec {
   const char* name;             // of a group of options its title, and nothing else
   const char* value = nullptr;  // what --help calls its value; null: a flag
   const char* help = nullptr;   // one line
-  Access access = {};
+  void (*read)(const Given&, Options&) = nullptr;  // null: the option ends the program
   About about = About::run;
 };
 
-/// Every option of every rung, in the order of --help. The JSON has those of the first group, under
-/// their names with _ for -.
+/// Every option of every rung, in the order of --help.
 const OptionSpec kOptions[] = {
     {"Workload"},
     {"batch", "B", "sequences (default 1)", at<&Problem::B>, About::shape},
@@ -169,13 +148,13 @@ const OptionSpec kOptions[] = {
     {"causal", nullptr, "query i sees keys up to i + N_KV - N (default: it sees all)",
      at<&Problem::causal>},
     {"dtype", "TYPE", "fp16 or bf16 (default fp16)", at<&Problem::dtype>},
-    {"scale", "X", "S = X * Q * K^T, X above 0 (default 1/sqrt(D))", at<&Options::scale>},
+    {"scale", "X", "S = X * Q * K^T, X above 0 (default 1/sqrt(D))", at<&WorkloadSpec::scale>},
     {"input", "KIND", "normal: N(0,1); outliers: N(0,100) added to 1 in 1000 (default normal)",
-     at<&Options::input>},
-    {"seed", "S", "of the input; the same on every platform (default 0)", at<&Options::seed>},
+     at<&WorkloadSpec::input>},
+    {"seed", "S", "of the input; the same on every platform (default 0)", at<&WorkloadSpec::seed>},
     {"Files"},
     {"load", "DIR", "read q.npy k.npy v.npy (and do.npy), shapes and all (default: generate)",
-     at<&Options::load>},
+     at<&WorkloadSpec::load>},
     {"save", "DIR", "write o.npy, and those of lse dq dk dv that there are (default: none)",
      at<&Options::save>},
     {"What runs"},
@@ -194,20 +173,20 @@ const OptionSpec kOptions[] = {
     {"sram", "BYTES", "shared memory a block may have (default: the GPU's; the sim's 232448)",
      at<&Options::sram_bytes>},
     {"check", "HOW", "full, sampled or off (default: full if under about 1 s, else sampled)",
-     at<&Options::check>},
+     at<&WorkloadSpec::check>},
     {"On the sim"},
     {"schedule", "ORDER", "of threads: forward, reverse or random[:SEED] (default forward)",
      at<&SimOptions::schedule>, About::sim},
     {"trace", "FILE", "write what blocks do, as JSON lines (default: none)",
      at<&SimOptions::trace_file>, About::sim},
     {"Timing on the gpu"},
-    {"time", "MS", "GPU time to spend on a measurement (default 200)", at<&Options::time_ms>},
+    {"time", "MS", "GPU time to spend on a measurement (default 200)", at<&RunOptions::time_ms>},
     {"dram", nullptr, "count what DRAM served, by the GPU's counters (default: no)",
-     at<&Options::dram>},
+     at<&RunOptions::dram>},
     {"Output"},
     {"json", nullptr, "one object per line on stdout, all else on stderr (default: a table)",
      at<&Options::json>},
-    {"verbose", nullptr, "say more, on stderr", at<&Options::verbose>},
+    {"verbose", nullptr, "say more, on stderr", at<&RunOptions::verbose>},
     {"help", nullptr, "print this and exit"},
 };
 
@@ -279,18 +258,9 @@ std::string help_text(const std::string& rung) {
 
 }  // namespace
 
-void print(const std::string& text) {
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
-    bad_usage("cannot write to stdout: {}", std::strerror(errno));
-}
-
-void say(const std::string& line) {
-  std::fputs((line + "\n").c_str(), stderr);
-}
-
 std::optional<Options> parse_options(int argc, char** argv, const std::string& rung) {
   Options options;
-  Problem& problem = options.problem;
+  Problem& problem = options.workload.problem;
   problem.Hk = problem.N_kv = 0;  // until given
   const OptionSpec* shape = nullptr;
   // getopt_long would take any unambiguous beginning of a name for the option.
@@ -304,20 +274,20 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
       value = argv[++i];
     if (spec->value && (!value || !*value))
       bad_usage("{} needs a value: {} {}", given, given, spec->value);
-    if (!spec->access.read) {
+    if (!spec->read) {
       print(help_text(rung));
       return std::nullopt;
     }
-    spec->access.read({spec->name, value}, options);
+    spec->read({spec->name, value}, options);
     if (spec->about == About::sim) options.sim_option = spec->name;
     if (!shape && spec->about == About::shape) shape = spec;
   }
 
-  if (!options.load.empty() && shape)
+  if (!options.workload.load.empty() && shape)
     bad_usage(
         "--{} cannot be combined with --load: the files of '{}' give the shapes; "
         "leave one of the two out",
-        shape->name, options.load);
+        shape->name, options.workload.load);
   if (!options.sim_option.empty() && options.device == DeviceChoice::gpu)
     bad_usage("--{} is for the sim and --device gpu for a GPU; leave one of the two out",
               options.sim_option);
@@ -329,17 +299,8 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
 
   if (!problem.Hk) problem.Hk = problem.H;
   if (!problem.N_kv) problem.N_kv = problem.N;
-  complete(options);
+  options.workload.complete();
   return options;
-}
-
-void add_workload(json::Members& members, const Options& options) {
-  for (const OptionSpec* spec = kOptions + 1; spec->help; ++spec) {
-    std::string key = spec->name;
-    std::ranges::replace(key, '-', '_');
-    const bool loaded = key == "input" && !options.load.empty();
-    members.raw(key, loaded ? json::value("load") : spec->access.show(options));
-  }
 }
 
 std::vector<Options> each_variant(const Options& options) {
@@ -348,25 +309,6 @@ std::vector<Options> each_variant(const Options& options) {
   for (Options one = options; std::getline(names, one.variant, ',');) each.push_back(one);
   if (each.empty()) each.push_back(options);
   return each;
-}
-
-void complete(Options& options) {
-  Problem& p = options.problem;
-  p.scale = options.scale.value_or(static_cast<float>(1 / std::sqrt(static_cast<double>(p.d))));
-  if (p.d < 8 || p.d > 256 || p.d % 8 != 0)
-    bad_usage("head-dim {}: give a multiple of 8 from 8 to 256", p.d);
-  if (p.Hk < 1 || p.H % p.Hk != 0)
-    bad_usage("kv-heads {} does not divide heads {}; give a divisor of {}", p.Hk, p.H, p.H);
-  // Rows of all heads, so tiles and blocks too, are counted in ints; so is what comes a tile, or a
-  // GPU full of blocks, after the last. No product of these sizes in bytes then comes near 2⁶³.
-  constexpr int kMostRows = INT_MAX - 1023;
-  const auto require = [&](const char* heads, int of, const char* length, int rows) {
-    if (__int128{p.B} * of * rows > kMostRows)
-      bad_usage("batch {} x {} {} x {} {} is too large: {} rows are the most; use smaller sizes",
-                p.B, heads, of, length, rows, kMostRows);
-  };
-  require("heads", p.H, "seqlen", p.N);
-  require("kv-heads", p.Hk, "seqlen-kv", p.N_kv);
 }
 
 }  // namespace ladder

@@ -76,6 +76,9 @@ class GradientReference {
   ExpectedTensor dq_, dk_, dv_;
 };
 
+/// How much of the outputs is compared: all where that takes under a second, all, some, none.
+enum class Check { automatic, full, sampled, off };
+
 /// All rows, where `how` says so or it takes under about a second on this host; else the first, the
 /// last and others evenly between, 4 at least and as many as a quarter of a second allows.
 std::vector<int> rows_to_check(const Problem& p, Check how);

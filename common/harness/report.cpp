@@ -125,7 +125,7 @@ bool Report::pass() const {
 }
 
 double Report::flops() const {
-  const Problem& p = options.problem;
+  const Problem& p = workload.problem;
   const double forward = 4.0 * p.N * p.N_kv * p.d * p.H * p.B * (p.causal ? 0.5 : 1);
   return backward() ? 2.5 * forward : forward;
 }
@@ -135,7 +135,7 @@ std::string to_json(const Report& r) {
   m.add("rung", r.rung).add("variant", r.variant).add("direction", r.direction);
   m.add("device", r.device.kind == DeviceKind::gpu ? "gpu" : "sim");
   m.add("device_name", r.device.name);
-  add_workload(m, r.options);
+  add_workload(m, r.workload);
   Members settings;
   for (const auto& [name, chosen] : r.plan.settings) settings.add(name, chosen);
   m.raw("settings", settings.object());
@@ -173,7 +173,7 @@ std::string to_json(const Report& r) {
 }
 
 std::string to_table(const Report& r, bool colour) {
-  const Problem& p = r.options.problem;
+  const Problem& p = r.workload.problem;
   std::string out = fmt::format("{} · {} · {} · {}\n", r.rung, r.variant,
                                 r.backward() ? "backward" : "forward", r.device.name);
   out += fmt::format("batch {}, heads {}", p.B, p.H);

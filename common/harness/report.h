@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "harness/json.h"
-#include "harness/options.h"
 #include "harness/reference_error.h"
+#include "harness/workload.h"
 #include "machine/device.h"
 #include "rung.h"
 
@@ -16,7 +16,7 @@ namespace ladder {
 /// One rung, variant and direction.
 struct Report {
   std::string rung, variant, direction;  // direction: "fwd" or "bwd"
-  Options options = {};                  // problem included
+  WorkloadSpec workload = {};
   DeviceInfo device = {};
   Plan plan = {};
   std::vector<KernelReport> kernels = {};

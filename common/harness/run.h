@@ -1,46 +1,22 @@
-// One run of a program, from options to reports and a trace.
+// One run of a step: planned, executed, verified, measured, reported.
 #pragma once
 
-#include <map>
-#include <memory>
-#include <optional>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "harness/options.h"
-#include "harness/reference.h"
+#include "harness/choose.h"
 #include "harness/report.h"
 #include "harness/tensor.h"
+#include "harness/workload.h"
 #include "machine/device.h"
 #include "rung.h"
 
 namespace ladder {
 
-/// The device that the options choose. `--device auto` takes the GPU if one answers, else the sim,
-/// and says so with the reason on stderr. Throws Error(no_device).
-std::unique_ptr<Device> open_device(const Options& options);
-
-/// The variants linked into this program for a device, in the order of the steps.
-std::vector<Variant> variants_for(DeviceKind device);
-
-/// The variant that the options name, else the default, or of the steps that lead to it the last
-/// that has the tile asked for.
-/// Throws Error(no_device) for one that the device cannot run, and Error(bad_usage) where the rung
-/// has no such variant, or none with what was asked for.
-Variant choose_variant(const Options& options, const DeviceInfo& device);
-
-/// The plans of a run; `backward` is empty where the variant has no backward pass.
-struct Plans {
-  Plan forward, backward;
-};
-/// Throws Error(bad_usage) for tile sizes that the variant does not have, and where it needs more
-/// shared memory than there is.
-Plans plan_run(const Variant& variant, const Options& options, const DeviceInfo& device);
-
 /// Outputs of a run on the host, and what was run, which is known also where the run fails.
 struct Outputs {
-  Options options;                                      // with the shapes of what was loaded
   Plan plan;                                            // of the forward pass
   std::vector<std::pair<std::string, int64_t>> arrays;  // in the device's memory, with their bytes
   Tensor O;
@@ -48,22 +24,47 @@ struct Outputs {
   Tensor dQ, dK, dV;       // empty where the variant has no backward pass
 };
 
-/// What runs on one workload have in common, each made when it is first needed: the inputs, and the
-/// references for each way of rounding and quantising.
-struct Workload {
-  std::optional<Problem> problem;  // once there are inputs
-  Inputs inputs;
-  std::map<std::pair<Rounding, std::optional<Quantisation>>, Reference> references;
-  std::map<Rounding, GradientReference> gradient_references;
+/// The arrays of a run in the device's memory: the inputs uploaded, the rest poisoned.
+class DeviceArrays {
+ public:
+  DeviceArrays(Device& device, const Variant& variant, const Problem& p, const Plans& plans,
+               const Inputs& inputs);
+  const Arrays& arrays() const { return arrays_; }
+  std::vector<std::pair<std::string, int64_t>> sizes() const;
+  /// The outputs that there are.
+  void download(Outputs& out) const;
+
+ private:
+  Array& make(const std::string& name, int64_t bytes);
+  Tensor tensor(const std::string& name) const;
+
+  Device& device_;
+  DType dtype_;
+  std::vector<Buffer> buffers_;
+  Arrays arrays_;
 };
 
-/// Plans, runs, verifies and times one variant: a report of the forward pass, then one of the
-/// backward pass where there is one.
-/// `outputs` (may be null) receives what the variant computed; `workload` (may be null) has or
-/// receives what other runs with the same options need too.
-/// Throws Error: bad usage, too little memory (before anything is drawn), a fault.
-std::vector<Report> run_variant(Device& device, const Variant& variant, Options options,
-                                Outputs* outputs, Workload* workload = nullptr);
+/// The forward or the backward pass of a run: how it is launched, and what is found of it.
+struct PassRun {
+  std::function<void()> launch;
+  Report report;
+};
+
+/// Runs each pass once, and has the counts of its kernels. Throws Error(wrong_result) for a fault.
+void execute(Device& device, std::vector<PassRun>& passes);
+/// Compares the outputs with float64, and says what no tolerance explains.
+void verify(const Variant& variant, const Plans& plans, const Outputs& out, Workload& workload,
+            std::vector<PassRun>& passes);
+/// Says which values of O are not finite because they cannot be, were O all NaN.
+void explain_fault(const Variant& variant, const Plans& plans, Workload& workload);
+/// Times each pass on a GPU, and counts what DRAM served where that was asked for.
+void measure(Device& device, const RunOptions& options, std::vector<PassRun>& passes);
+
+/// Plans, executes, verifies and measures one variant: a report of the forward pass, then one of
+/// the backward pass where there is one. `outputs` (may be null) receives what the variant
+/// computed. Throws Error: bad usage, too little memory (before anything is drawn), a fault.
+std::vector<Report> run_variant(Device& device, const Variant& variant, const RunOptions& options,
+                                Workload& workload, Outputs* outputs = nullptr);
 
 /// Writes a trace. JSON, an object a line:
 ///   the run           rung, variant and workload
@@ -74,7 +75,7 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, Options 
 ///                     their `what`. "line" and "from" are places in the source; ranges are [begin,
 ///                     bytes, step, count], and of shared memory [array, 1 if written, ranges]
 ///   a fault           {"fault": message, "launch", "block", "thread", "line"}, if there was one
-void write_trace(const std::string& path, const Variant& variant, const Outputs& run,
-                 Device& device);
+void write_trace(const std::string& path, const Variant& variant, const WorkloadSpec& workload,
+                 const Outputs& run, Device& device);
 
 }  // namespace ladder

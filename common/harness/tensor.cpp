@@ -1,16 +1,9 @@
 #include "harness/tensor.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <climits>
 #include <cmath>
-#include <filesystem>
-#include <regex>
 
 #include "float16.h"
-#include "harness/bad_usage.h"
-#include "harness/npy.h"
 #include "parallel.h"
 
 namespace ladder {
@@ -102,60 +95,6 @@ Tensor draw(DType dtype, int64_t size, Input input, uint64_t seed, Stream stream
     }
   });
   return t;
-}
-
-Inputs make_inputs(Options& options, bool backward) {
-  Problem& p = options.problem;
-  const auto make = [&](int heads, int rows, Stream stream) {
-    return draw(p.dtype, int64_t{p.B} * heads * rows * p.d, options.input, options.seed, stream);
-  };
-  if (options.load.empty())
-    return {make(p.H, p.N, Stream::Q), make(p.Hk, p.N_kv, Stream::K), make(p.Hk, p.N_kv, Stream::V),
-            backward ? make(p.H, p.N, Stream::dO) : Tensor{}};
-
-  using Shape = std::vector<int64_t>;
-  const auto path = [&](const char* name) { return fmt::format("{}/{}.npy", options.load, name); };
-  const auto read = [&](const char* name, Tensor& tensor) -> Shape {
-    const NpyArray array = read_npy(path(name));
-    if (array.shape.size() != 4 || std::ranges::max(array.shape) > INT_MAX)
-      bad_usage("{} has shape {}: it must have the 4 dimensions (batch, heads, length, head size)",
-                path(name), shape_text(array.shape));
-    tensor = round_all(p.dtype, array.values);
-    for (const uint16_t bits : tensor.bits)
-      if (!std::isfinite(widen(p.dtype, bits)))
-        bad_usage("{}: a value is too large for {}", path(name),
-                  p.dtype == DType::fp16 ? "fp16; try --dtype bf16" : "bf16");
-    return array.shape;
-  };
-  const auto agree = [&](const char* one, const Shape& a, const char* other, const Shape& b,
-                         std::initializer_list<size_t> dimensions) {
-    for (const size_t i : dimensions)
-      if (a[i] != b[i])
-        bad_usage("{} has shape {} and {} has {}: dimension {} must agree", path(one),
-                  shape_text(a), path(other), shape_text(b), i);
-  };
-  Inputs in;
-  const Shape q = read("q", in.Q), k = read("k", in.K), v = read("v", in.V);
-  agree("k", k, "v", v, {0, 1, 2, 3});
-  agree("q", q, "k", k, {0, 3});
-  const auto size = [](int64_t n) { return static_cast<int>(n); };
-  p = {size(q[0]), size(q[1]), size(k[1]), size(q[2]), size(k[2]), size(q[3]), p.causal, p.dtype};
-  complete(options);
-  if (!backward) return in;
-  namespace fs = std::filesystem;
-  std::error_code error;
-  if (fs::exists(fs::symlink_status(path("do"), error))) {
-    agree("do", read("do", in.dO), "q", q, {0, 1, 2, 3});
-    return in;
-  }
-  const std::regex meant("(d|grad)[-_]?o(ut(put)?)?\\.np.*", std::regex::icase);
-  for (const auto& file : fs::directory_iterator(options.load, error))
-    if (std::regex_match(file.path().filename().string(), meant))
-      bad_usage("'{}' is not read: dO is read from do.npy; rename it, or move it elsewhere",
-                file.path().string());
-  say(fmt::format("{} is not there: dO is drawn from seed {}", path("do"), options.seed));
-  in.dO = make(p.H, p.N, Stream::dO);
-  return in;
 }
 
 }  // namespace ladder

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "harness/options.h"
 #include "rung.h"
 
 namespace ladder {
@@ -33,15 +32,14 @@ struct Inputs {
   Tensor Q, K, V, dO;
 };
 
+/// How values are drawn: standard normal, or with outliers as in the FlashAttention-3 paper (Shah
+/// et al. 2024, §4.3): N(0,1) + N(0,100)·Bernoulli(0.001).
+enum class Input { normal, outliers };
+
 /// Which stream of the seed's random numbers a tensor is drawn from.
 enum class Stream { Q, K, V, dO };
 
-/// `size` values from the seed, the same bits on every platform: standard normal, or with outliers
-/// as in the FlashAttention-3 paper (Shah et al. 2024, §4.3): N(0,1) + N(0,100)·Bernoulli(0.001).
+/// `size` values from the seed, the same bits on every platform.
 Tensor draw(DType dtype, int64_t size, Input input, uint64_t seed, Stream stream);
-
-/// Draws or, with --load, reads the inputs; then problem's shapes (and default scale) are the
-/// files'. Throws Error(bad_usage).
-Inputs make_inputs(Options& options, bool backward);
 
 }  // namespace ladder

@@ -14,6 +14,7 @@
 
 #include "harness/atomic_file.h"
 #include "harness/json.h"
+#include "harness/messages.h"
 #include "harness/run.h"
 
 namespace ladder {
@@ -137,13 +138,13 @@ Members of_event(const TraceEvent& e, const std::vector<std::string>& lines) {
 
 }  // namespace
 
-void write_trace(const std::string& path, const Variant& variant, const Outputs& run,
-                 Device& device) {
+void write_trace(const std::string& path, const Variant& variant, const WorkloadSpec& workload,
+                 const Outputs& run, Device& device) {
   std::string text;
   const auto write = [&](const Members& line) { text += line.object() + "\n"; };
   Members head;
   head.add("rung", variant.rung).add("variant", variant.name);
-  add_workload(head, run.options);
+  add_workload(head, workload);
   write(head);
   Members arrays, plan;
   for (const auto& [name, bytes] : run.arrays) arrays.add(name, bytes);

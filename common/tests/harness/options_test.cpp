@@ -80,7 +80,7 @@ class OptionsTest : public testing::Test {
 
   /// The workload as the JSON has it.
   static std::string workload(const std::string& line) {
-    std::string json = to_json({.options = options(line)});
+    std::string json = to_json({.workload = options(line).workload});
     std::erase(json, '"');
     const size_t begin = json.find("batch");
     return json.substr(begin, json.find(", settings") - begin);
@@ -112,12 +112,12 @@ TEST_F(OptionsTest, DefaultsAreTheContracts) {
             "causal: false, dtype: fp16, scale: 0.125, input: normal, seed: 0");
   const Options o = options("");
   EXPECT_EQ(o.device, DeviceChoice::automatic);
-  EXPECT_EQ(o.check, Check::automatic);
+  EXPECT_EQ(o.workload.check, Check::automatic);
   EXPECT_EQ(o.sim.schedule.order, Schedule::Order::forward);
   EXPECT_EQ(o.sram_bytes, 0);
-  EXPECT_TRUE(o.tile.any());
-  EXPECT_FALSE(o.time_ms || o.scale || o.dram || o.json || o.verbose);
-  EXPECT_EQ(o.load + o.save + o.variant + o.sim.trace_file + o.sim_option, "");
+  EXPECT_TRUE(o.run.tile.any());
+  EXPECT_FALSE(o.run.time_ms || o.workload.scale || o.run.dram || o.json || o.run.verbose);
+  EXPECT_EQ(o.workload.load + o.save + o.variant + o.sim.trace_file + o.sim_option, "");
 }
 
 TEST_F(OptionsTest, ReadsEveryOption) {
@@ -129,10 +129,10 @@ TEST_F(OptionsTest, ReadsEveryOption) {
   Options o = options(
       "--scale 1e-45 --load in --save=--odd --device sim --schedule random:7 "
       "--sram 1000 --trace t --check sampled --json --verbose");
-  EXPECT_GT(o.problem.scale, 0);
-  EXPECT_EQ(o.scale, o.problem.scale);
+  EXPECT_GT(o.workload.problem.scale, 0);
+  EXPECT_EQ(o.workload.scale, o.workload.problem.scale);
   EXPECT_NE(workload("--load in").find("input: load"), std::string::npos);
-  EXPECT_EQ(o.load, "in");
+  EXPECT_EQ(o.workload.load, "in");
   EXPECT_EQ(o.save, "--odd");
   EXPECT_EQ(o.device, DeviceChoice::sim);
   EXPECT_EQ(o.sim.schedule.order, Schedule::Order::random);
@@ -140,39 +140,39 @@ TEST_F(OptionsTest, ReadsEveryOption) {
   EXPECT_EQ(o.sram_bytes, 1000);
   EXPECT_EQ(o.sim.trace_file, "t");
   EXPECT_EQ(o.sim_option, "trace");  // the last of them
-  EXPECT_EQ(o.check, Check::sampled);
-  EXPECT_TRUE(o.json && o.verbose);
+  EXPECT_EQ(o.workload.check, Check::sampled);
+  EXPECT_TRUE(o.json && o.run.verbose);
 
   o = options("--device gpu --time 12.5 --dram --check off");
   EXPECT_EQ(o.device, DeviceChoice::gpu);
-  EXPECT_EQ(o.time_ms, 12.5);
-  EXPECT_TRUE(o.dram);
-  EXPECT_EQ(o.check, Check::off);
-  EXPECT_EQ(options("--check full").check, Check::full);
+  EXPECT_EQ(o.run.time_ms, 12.5);
+  EXPECT_TRUE(o.run.dram);
+  EXPECT_EQ(o.workload.check, Check::off);
+  EXPECT_EQ(options("--check full").workload.check, Check::full);
   EXPECT_EQ(options("--schedule reverse").sim.schedule.order, Schedule::Order::reverse);
   EXPECT_EQ(options("--schedule random").sim.schedule.seed, 0u);
 
   o = options(
       "--block-q 128 --block-kv 64 --variant mma --set scale=head --set=spread=off,scale=tile",
       kFlash);
-  EXPECT_EQ(o.tile.block_q, 128);
-  EXPECT_EQ(o.tile.block_kv, 64);
+  EXPECT_EQ(o.run.tile.block_q, 128);
+  EXPECT_EQ(o.run.tile.block_kv, 64);
   EXPECT_EQ(o.variant, "mma");
   const Settings settings = {{"scale", "tile"}, {"spread", "off"}};
-  EXPECT_EQ(o.tile.settings, settings);
+  EXPECT_EQ(o.run.tile.settings, settings);
   const auto each = each_variant(options("--variant tile,mma --json", kTiled));
   ASSERT_EQ(each.size(), 2u);
   EXPECT_TRUE(each[0].variant == "tile" && each[1].variant == "mma" && each[1].json);
 }
 
 TEST_F(OptionsTest, DerivesWhatIsNotGiven) {
-  const Problem p = options("--heads 6 --seqlen 33 --head-dim 128").problem;
+  const Problem p = options("--heads 6 --seqlen 33 --head-dim 128").workload.problem;
   EXPECT_EQ(p.Hk, 6);
   EXPECT_EQ(p.N_kv, 33);
   EXPECT_EQ(p.scale, static_cast<float>(1 / std::sqrt(128.0)));
-  EXPECT_EQ(options("--seqlen 5 --seqlen 6").problem.N, 6);  // the last one counts
+  EXPECT_EQ(options("--seqlen 5 --seqlen 6").workload.problem.N, 6);  // the last one counts
   // The largest that is allowed is a matter of memory, not of the command line.
-  EXPECT_EQ(options("--heads 1 --seqlen 2147482624").problem.N, 2147482624);
+  EXPECT_EQ(options("--heads 1 --seqlen 2147482624").workload.problem.N, 2147482624);
 }
 
 struct Refusal {

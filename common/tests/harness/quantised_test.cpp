@@ -9,7 +9,7 @@
 #include <bit>
 #include <cmath>
 
-#include "harness/reference.h"
+#include "harness/workload.h"
 
 namespace ladder {
 namespace {
@@ -19,8 +19,7 @@ Tensor tensor(const std::vector<float>& values) {
 }
 
 Inputs inputs_of(const Problem& p) {
-  Options options{.problem = p, .input = Input::outliers, .seed = 5};
-  return make_inputs(options, false);
+  return Workload({.problem = p, .input = Input::outliers, .seed = 5}).inputs(false);
 }
 
 TEST(Hadamard, IsItsMatrix) {

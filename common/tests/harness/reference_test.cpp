@@ -3,7 +3,7 @@
 // reports against DESIGN's rule of what is correct, by that attention too. (mistakes.py runs the
 // differences with a mistake in the reference, too.)
 
-#include "harness/reference.h"
+#include "harness/workload.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -45,10 +45,7 @@ const Case kCases[] = {
 };
 
 Inputs inputs_of(const Problem& p) {
-  Options options;
-  options.problem = p;
-  options.seed = 3;
-  return make_inputs(options, true);
+  return Workload({.problem = p, .seed = 3}).inputs(true);
 }
 
 std::vector<double> in_double(const Tensor& t) {

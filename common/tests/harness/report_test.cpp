@@ -10,7 +10,7 @@ namespace {
 
 Report on_the_gpu(const std::string& variant, double ms) {
   Report r{.rung = "01_test", .variant = variant, .direction = "fwd"};
-  r.options.problem = {.H = 4, .Hk = 2, .N = 1024, .N_kv = 512, .causal = true};
+  r.workload.problem = {.H = 4, .Hk = 2, .N = 1024, .N_kv = 512, .causal = true};
   r.device = {.kind = DeviceKind::gpu, .name = "a \"GPU\"\n"};
   r.plan = {.block_q = 64, .block_kv = 32, .warps = 4, .smem_bytes = 40960};
   r.plan.settings = {{"scale", "tile"}};

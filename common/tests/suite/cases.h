@@ -118,18 +118,16 @@ constexpr bool all_triples_come_up() {
 }
 static_assert(all_triples_come_up(), "three choices that no case of the suite makes at once");
 
-Options options_of(const Case& c) {
-  Options o;
-  Problem& p = o.problem;
-  p = {c.B, c.H, c.Hk, c.N, c.N_kv, c.d, c.causal, c.dtype};
-  p.scale = c.scale / std::sqrt(static_cast<float>(c.d));
-  o.scale = p.scale;
-  o.input = c.input;
+WorkloadSpec spec_of(const Case& c) {
+  WorkloadSpec spec{.problem = {c.B, c.H, c.Hk, c.N, c.N_kv, c.d, c.causal, c.dtype}};
+  spec.problem.scale = c.scale / std::sqrt(static_cast<float>(c.d));
+  spec.scale = spec.problem.scale;
+  spec.input = c.input;
   // A seed of its own for each case, so that no two cases share inputs.
-  for (const char* s = c.name; *s; ++s) o.seed = o.seed * 131 + static_cast<unsigned char>(*s);
-  o.check = Check::full;
-  o.time_ms = 1;
-  return o;
+  for (const char* s = c.name; *s; ++s)
+    spec.seed = spec.seed * 131 + static_cast<unsigned char>(*s);
+  spec.check = Check::full;
+  return spec;
 }
 
 /// x is the sum of three numbers of the I/O type: the first, second or third of them.
@@ -334,26 +332,22 @@ MadeInputs values_that_grow(const Case& c) {
 /// A case's inputs, and the references that any step of this process needed of them.
 Workload& workload_of(const Case& c) {
   static std::map<std::tuple<std::string, int, int, int, DType>, Workload> all;
-  Workload& workload = all[{c.name, c.N, c.N_kv, c.d, c.dtype}];
-  if (workload.problem) return workload;
-  Options o = options_of(c);
-  if (!c.made) {
-    workload.inputs = make_inputs(o, true);
-  } else {
-    const MadeInputs made = c.made(c);
-    if (made.scale > 0) o.problem.scale = made.scale;
-    const auto make = [&](int heads, int rows, const Elements& value, Stream stream) {
-      if (!value) return draw(c.dtype, int64_t{c.B} * heads * rows * c.d, Input::normal, 0, stream);
-      std::vector<float> values;
-      for (int row = 0; row < c.B * heads * rows; ++row)
-        for (int column = 0; column < c.d; ++column) values.push_back(value(row, column));
-      return round_all(c.dtype, values);
-    };
-    workload.inputs = {make(c.H, c.N, made.Q, Stream::Q), make(c.Hk, c.N_kv, made.K, Stream::K),
-                       make(c.Hk, c.N_kv, made.V, Stream::V), make(c.H, c.N, made.dO, Stream::dO)};
-  }
-  workload.problem = o.problem;
-  return workload;
+  const auto key = std::tuple(std::string(c.name), c.N, c.N_kv, c.d, c.dtype);
+  if (const auto there = all.find(key); there != all.end()) return there->second;
+  WorkloadSpec spec = spec_of(c);
+  if (!c.made) return all.try_emplace(key, spec).first->second;
+  const MadeInputs made = c.made(c);
+  if (made.scale > 0) spec.problem.scale = made.scale;
+  const auto make = [&](int heads, int rows, const Elements& value, Stream stream) {
+    if (!value) return draw(c.dtype, int64_t{c.B} * heads * rows * c.d, Input::normal, 0, stream);
+    std::vector<float> values;
+    for (int row = 0; row < c.B * heads * rows; ++row)
+      for (int column = 0; column < c.d; ++column) values.push_back(value(row, column));
+    return round_all(c.dtype, values);
+  };
+  Inputs inputs{make(c.H, c.N, made.Q, Stream::Q), make(c.Hk, c.N_kv, made.K, Stream::K),
+                make(c.Hk, c.N_kv, made.V, Stream::V), make(c.H, c.N, made.dO, Stream::dO)};
+  return all.try_emplace(key, spec, std::move(inputs)).first->second;
 }
 
 /// A case's type, or fp16 where the device has no bf16.
@@ -361,12 +355,17 @@ DType type_on(const Device& device, DType type) {
   return device.info().has_bf16() ? type : fp;
 }
 
+/// Where there is something to time, in a millisecond.
+RunOptions quick(const Device& device, const TileRequest& tile = {}) {
+  RunOptions options{.tile = tile};
+  if (device.info().kind == DeviceKind::gpu) options.time_ms = 1.0f;
+  return options;
+}
+
 std::vector<Report> run_case(Device& device, const Variant& v, Case c, const TileRequest& tile = {},
                              Outputs* out = nullptr) {
   c.dtype = type_on(device, c.dtype);
-  Options o = options_of(c);
-  o.tile = tile;
-  return run_variant(device, v, o, out, &workload_of(c));
+  return run_variant(device, v, quick(device, tile), workload_of(c), out);
 }
 
 }  // namespace

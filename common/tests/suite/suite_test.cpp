@@ -89,10 +89,11 @@ class GpuLarge : public GpuTest {};
 
 /// Whether a GPU with less shared memory than an H100 has too little for this, as those of 7.5 may
 /// for wide heads. (SmallerSharedMemory holds for whom.)
-bool too_large(const Device& device, const Variant& v, const Options& o) {
+bool too_large(const Device& device, const Variant& v, const Case& c,
+               const TileRequest& tile = {}) {
   if (device.info().sram_bytes >= SimOptions{}.sram_bytes) return false;
   try {
-    plan_run(v, o, device.info());
+    plan_run(v, spec_of(c).problem, tile, device.info());
   } catch (const Error& e) {
     return e.status == Exit::bad_usage;
   }
@@ -142,7 +143,7 @@ class Suite : public ::testing::TestWithParam<Param> {
         expect_pass(*r.errors);
     }
     // A query that sees no key has O = 0 and dQ = 0: exactly, whatever the arrays held before.
-    const Problem& p = out.options.problem;
+    const Problem p = spec_of(shape).problem;
     for (const Tensor* t : {&out.O, &out.dQ})
       for (int64_t i = 0; i < t->size(); ++i)
         if (p.keys(static_cast<int>(i / p.d % p.N)) == 0) {
@@ -163,7 +164,7 @@ TEST_P(Gpu, IsRight) {
     GTEST_SKIP() << "needs another GPU than " << device_->info().name;
   if (GetParam().shape.made && type_on(*device_, GetParam().shape.dtype) != GetParam().shape.dtype)
     GTEST_SKIP() << "its inputs are made for bf16";
-  if (too_large(*device_, GetParam().variant, options_of(GetParam().shape)))
+  if (too_large(*device_, GetParam().variant, GetParam().shape))
     GTEST_SKIP() << "needs more shared memory than " << device_->info().name << " has";
   check(*device_);
 }
@@ -192,16 +193,17 @@ TEST_P(Verification, IsOfAllOutputsByTheStepsOwnRoundings) {
   const Variant& v = GetParam();
   for (const Check how : {Check::full, Check::automatic, Check::sampled}) {
     SCOPED_TRACE(testing::Message() << v.name << ", check " << static_cast<int>(how));
-    Options o = options_of({"checked", 1, 2, 2, 300, 30, 16, true, bf});
-    o.check = how;
-    const Problem& p = o.problem;
+    WorkloadSpec spec = spec_of({"checked", 1, 2, 2, 300, 30, 16, true, bf});
+    spec.check = how;
+    Workload workload(spec);
+    const Problem& p = workload.problem();
     Outputs out;
     std::vector<TensorError> got;
-    for (const Report& r : run_variant(*open_sim({}), v, o, &out))
+    for (const Report& r : run_variant(*open_sim({}), v, {}, workload, &out))
       got.insert(got.end(), r.errors->begin(), r.errors->end());
 
     const Check quick = how == Check::sampled ? how : Check::full;
-    const Inputs in = make_inputs(o, v.backward != nullptr);
+    const Inputs& in = workload.inputs(v.backward != nullptr);
     const std::vector<int> rows = rows_to_check(p, quick);
     const Reference reference(p, in, v.rounding, rows, out.plan.quantisation);
     std::vector<TensorError> wanted = {reference.check_o(out.O)};
@@ -234,7 +236,7 @@ TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
       const auto device = open_sim({.sram_bytes = sram});
       Plans plans;
       try {
-        plans = plan_run(v, options_of(c), device->info());
+        plans = plan_run(v, spec_of(c).problem, {}, device->info());
       } catch (const Error& e) {
         EXPECT_EQ(e.status, Exit::bad_usage);
         break;  // no tile is small enough
@@ -298,9 +300,7 @@ void check_settings(Device& device, const Variant& v) {
     for (const auto& [name, value] : request.settings) text += " " + name + "=" + value;
     SCOPED_TRACE(testing::Message() << v.name << text << ", " << c.name << ", tile "
                                     << request.block_q << " " << request.block_kv);
-    Options o = options_of(c);
-    o.tile = request;
-    if (too_large(device, v, o)) return;
+    if (too_large(device, v, c, request)) return;
     for (const Report& r : run_case(device, v, c, request)) {
       for (const auto& [name, value] : request.settings) EXPECT_EQ(r.plan.settings.at(name), value);
       if (v.device == DeviceKind::sim) expect_formula_is_count(r);
@@ -378,11 +378,13 @@ INSTANTIATE_TEST_SUITE_P(, Schedules, steps(every), step_name);
 TEST_F(GpuBits, TwoRunsGiveTheSameBits) {
   for (const Variant& v : steps_) {
     SCOPED_TRACE(v.name);
-    Options o = options_of({"many_blocks", 2, 32, 16, 611, 833, 64, true, type_on(*device_, bf)});
-    o.check = Check::off;
+    WorkloadSpec spec =
+        spec_of({"many_blocks", 2, 32, 16, 611, 833, 64, true, type_on(*device_, bf)});
+    spec.check = Check::off;
+    Workload workload(spec);
     Outputs first, second;
-    run_variant(*device_, v, o, &first);
-    run_variant(*device_, v, o, &second);
+    run_variant(*device_, v, quick(*device_), workload, &first);
+    run_variant(*device_, v, quick(*device_), workload, &second);
     expect_same_bits(first, second, v.deterministic);
   }
 }
@@ -391,14 +393,15 @@ TEST_F(GpuBits, TwoRunsGiveTheSameBits) {
 // sample that is checked has rows of every head. A grid may be too small for a step, which says so.
 void check_large(Device& device, const std::vector<Variant>& steps, Case c) {
   c.dtype = type_on(device, c.dtype);
-  Options o = options_of(c);
-  o.check = Check::sampled;
-  Workload workload;  // one reference for all steps that round alike
+  WorkloadSpec spec = spec_of(c);
+  spec.check = Check::sampled;
+  Workload workload(spec);  // one reference for all steps that round alike
   int ran = 0;
   for (const Variant& v : steps) {
     SCOPED_TRACE(testing::Message() << v.name << " " << c.name);
     try {
-      for (const Report& r : run_variant(device, v, o, nullptr, &workload)) expect_pass(*r.errors);
+      for (const Report& r : run_variant(device, v, quick(device), workload))
+        expect_pass(*r.errors);
       ++ran;
     } catch (const Error& e) {
       EXPECT_EQ(e.status, Exit::bad_usage) << e.what();

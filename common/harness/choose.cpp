@@ -1,0 +1,153 @@
+#include "harness/choose.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "harness/messages.h"
+#include "harness/steps.h"
+
+namespace ladder {
+
+std::unique_ptr<Device> open_device(const Options& options) {
+  const bool automatic = options.device == DeviceChoice::automatic;
+  SimOptions sim = options.sim;
+  if (options.sram_bytes) sim.sram_bytes = options.sram_bytes;
+  if (options.device == DeviceChoice::sim) return open_sim(sim);
+  if (automatic && !options.sim_option.empty()) {
+    say(fmt::format("running on the sim: --{} is for the sim", options.sim_option));
+    return open_sim(sim);
+  }
+  try {
+    return open_gpu(options.sram_bytes);
+  } catch (const Error& e) {
+    if (!automatic) throw;
+    say(fmt::format("running on the sim: {}", e.what()));
+  }
+  return open_sim(sim);
+}
+
+std::vector<Variant> variants_for(DeviceKind device) {
+  std::vector<Variant> found;
+  for (const Variant* v : steps_of(variants().front().rung))
+    if (v->device == device) found.push_back(*v);
+  return found;
+}
+
+Variant choose_variant(const Options& options, const DeviceInfo& device) {
+  if (options.workload.problem.dtype == DType::bf16 && !device.has_bf16())
+    bad_usage(
+        "--dtype bf16: the tensor cores of {} have fp16 alone (bf16 comes with compute "
+        "capability 8.0); --dtype fp16 runs on it",
+        device.name);
+  const TileRequest& asked = options.run.tile;
+  const auto all = variants_for(device.kind);
+  std::vector<const Variant*> candidates;  // the best first
+  if (!options.variant.empty()) {
+    std::string names;
+    for (const Variant& v : all) {
+      names += (names.empty() ? "" : ", ") + v.name;
+      if (v.name == options.variant) candidates = {&v};
+    }
+    if (candidates.empty())
+      bad_usage("--variant '{}': unknown on the {}; give one of {}", options.variant,
+                device.kind == DeviceKind::gpu ? "gpu" : "sim", names);
+    const Variant& v = *candidates.front();
+    if (!v.runs_on(device))
+      throw Error(Exit::no_device,
+                  fmt::format("variant {} needs compute capability {}, and {} runs code for "
+                              "{}.{}; --device sim runs it on the CPU",
+                              v.name, v.needed_capability(), device.name,
+                              device.compute_capability / 10, device.compute_capability % 10));
+  }
+  for (auto v = all.rbegin(); v != all.rend() && candidates.empty(); ++v)
+    if (v->is_default && v->runs_on(device)) candidates = back_to_the_first(*v);
+
+  const auto has_tile = [&](const Variant* v) {
+    return asked.any() || std::any_of(v->tiles.begin(), v->tiles.end(),
+                                      [&](const TileSize& tile) { return asked.matches(tile); });
+  };
+  const auto chosen = std::find_if(candidates.begin(), candidates.end(), has_tile);
+  if (chosen == candidates.end()) {
+    std::string given;
+    if (asked.block_q) given += fmt::format(" --block-q {}", asked.block_q);
+    if (asked.block_kv) given += fmt::format(" --block-kv {}", asked.block_kv);
+    const std::string tiles = tiles_text(candidates);
+    bad_usage(
+        "no tile is compiled for{}; {}", given,
+        tiles.empty() ? candidates.front()->name + " takes no tile size" : "give one of " + tiles);
+  }
+  for (const auto& [name, value] : asked.settings) {
+    std::string known;
+    bool good = false;
+    for (const Setting& setting : (*chosen)->settings) {
+      known += (known.empty() ? "" : ", ") + setting_text(setting);
+      good |= name == setting.name && std::find(setting.values.begin(), setting.values.end(),
+                                                value) != setting.values.end();
+    }
+    if (!good)
+      bad_usage("--set {}={}: {} takes {}", name, value, (*chosen)->name,
+                known.empty() ? "no settings; name a --variant that does" : known);
+  }
+  return **chosen;
+}
+
+Plans plan_run(const Variant& variant, const Problem& p, const TileRequest& tile,
+               const DeviceInfo& device) {
+  const auto plans = [&](const Variant& v) -> Plans {
+    Plans made{v.plan(p, device, tile), v.backward ? v.backward_plan(p, device) : Plan{}};
+    const int64_t most = std::max(made.forward.smem_bytes, made.backward.smem_bytes);
+    if (most > device.sram_bytes)
+      bad_usage("shared memory: {} needs {} bytes at head-dim {}; there are {}", v.name, most, p.d,
+                device.sram_bytes);
+    return made;
+  };
+  try {
+    return plans(variant);
+  } catch (const Error& e) {
+    // Where another step has room, it is named.
+    std::string others;
+    for (const Variant& v : variants_for(device.kind)) {
+      if (v.library || !v.runs_on(device)) continue;
+      try {
+        plans(v);
+        others += (others.empty() ? "" : ", ") + v.name;
+      } catch (const Error&) {
+      }
+    }
+    if (others.empty()) throw;
+    throw Error(e.status, fmt::format("{}; steps that fit: {}", e.what(), others));
+  }
+}
+
+void require_memory(const Variant& variant, const Problem& p, const Plans& plans,
+                    const DeviceInfo& device) {
+  constexpr double kGiB = 1024.0 * 1024 * 1024;
+  const double q = 1.0 * p.B * p.H * p.N * p.d * kIoBytes;
+  const double kv = 1.0 * p.B * p.Hk * p.N_kv * p.d * kIoBytes;
+  double io = (2 * q + 2 * kv) * (variant.backward ? 2 : 1), workspace = 0;
+  if (variant.has_lse) io += 4.0 * p.B * p.H * p.N;
+  for (const Plan* plan : {&plans.forward, &plans.backward})
+    for (const auto& array : plan->workspace) workspace += static_cast<double>(array.bytes);
+  if (io + workspace <= static_cast<double>(device.memory_free)) return;
+  std::string what =
+      fmt::format("{} needs {:.1f} GiB of {}: {:.1f} for inputs and outputs", variant.rung,
+                  (io + workspace) / kGiB,
+                  device.kind == DeviceKind::gpu
+                      ? "GPU memory"
+                      : "memory (a third of the host's: the simulator tracks every byte)",
+                  io / kGiB);
+  if (workspace > 0) what += fmt::format(", {:.1f} for its workspace", workspace / kGiB);
+  if (variant.rounding == Rounding::S_and_P_stored)
+    what += variant.backward ? " (S, P and dP)" : " (S and P)";
+  what += fmt::format("; {:.1f} GiB of {:.1f} are free. ",
+                      static_cast<double>(device.memory_free) / kGiB,
+                      static_cast<double>(device.memory_bytes) / kGiB);
+  what += variant.less_memory.empty()
+              ? "A smaller --batch, --heads or --seqlen needs less"
+              : "No S and no P is stored by " + variant.less_memory +
+                    ", which need only O(N) more than the inputs and outputs";
+  throw Error(Exit::no_device, what);
+}
+
+}  // namespace ladder

@@ -1,0 +1,127 @@
+#include "harness/workload.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <filesystem>
+#include <regex>
+
+#include "harness/messages.h"
+#include "harness/npy.h"
+
+namespace ladder {
+namespace {
+
+/// Draws or, with `load`, reads the inputs; then the spec has the shapes of the files.
+Inputs make_inputs(WorkloadSpec& spec, bool backward) {
+  Problem& p = spec.problem;
+  const auto make = [&](int heads, int rows, Stream stream) {
+    return draw(p.dtype, int64_t{p.B} * heads * rows * p.d, spec.input, spec.seed, stream);
+  };
+  if (spec.load.empty())
+    return {make(p.H, p.N, Stream::Q), make(p.Hk, p.N_kv, Stream::K), make(p.Hk, p.N_kv, Stream::V),
+            backward ? make(p.H, p.N, Stream::dO) : Tensor{}};
+
+  using Shape = std::vector<int64_t>;
+  const auto path = [&](const char* name) { return fmt::format("{}/{}.npy", spec.load, name); };
+  const auto read = [&](const char* name, Tensor& tensor) -> Shape {
+    const NpyArray array = read_npy(path(name));
+    if (array.shape.size() != 4 || std::ranges::max(array.shape) > INT_MAX)
+      bad_usage("{} has shape {}: it must have the 4 dimensions (batch, heads, length, head size)",
+                path(name), shape_text(array.shape));
+    tensor = round_all(p.dtype, array.values);
+    for (const uint16_t bits : tensor.bits)
+      if (!std::isfinite(widen(p.dtype, bits)))
+        bad_usage("{}: a value is too large for {}", path(name),
+                  p.dtype == DType::fp16 ? "fp16; try --dtype bf16" : "bf16");
+    return array.shape;
+  };
+  const auto agree = [&](const char* one, const Shape& a, const char* other, const Shape& b,
+                         std::initializer_list<size_t> dimensions) {
+    for (const size_t i : dimensions)
+      if (a[i] != b[i])
+        bad_usage("{} has shape {} and {} has {}: dimension {} must agree", path(one),
+                  shape_text(a), path(other), shape_text(b), i);
+  };
+  Inputs in;
+  const Shape q = read("q", in.Q), k = read("k", in.K), v = read("v", in.V);
+  agree("k", k, "v", v, {0, 1, 2, 3});
+  agree("q", q, "k", k, {0, 3});
+  const auto size = [](int64_t n) { return static_cast<int>(n); };
+  p = {size(q[0]), size(q[1]), size(k[1]), size(q[2]), size(k[2]), size(q[3]), p.causal, p.dtype};
+  spec.complete();
+  if (!backward) return in;
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(path("do"), error))) {
+    agree("do", read("do", in.dO), "q", q, {0, 1, 2, 3});
+    return in;
+  }
+  const std::regex meant("(d|grad)[-_]?o(ut(put)?)?\\.np.*", std::regex::icase);
+  for (const auto& file : fs::directory_iterator(spec.load, error))
+    if (std::regex_match(file.path().filename().string(), meant))
+      bad_usage("'{}' is not read: dO is read from do.npy; rename it, or move it elsewhere",
+                file.path().string());
+  say(fmt::format("{} is not there: dO is drawn from seed {}", path("do"), spec.seed));
+  in.dO = make(p.H, p.N, Stream::dO);
+  return in;
+}
+
+}  // namespace
+
+void WorkloadSpec::complete() {
+  Problem& p = problem;
+  p.scale = scale.value_or(static_cast<float>(1 / std::sqrt(static_cast<double>(p.d))));
+  if (p.d < 8 || p.d > 256 || p.d % 8 != 0)
+    bad_usage("head-dim {}: give a multiple of 8 from 8 to 256", p.d);
+  if (p.Hk < 1 || p.H % p.Hk != 0)
+    bad_usage("kv-heads {} does not divide heads {}; give a divisor of {}", p.Hk, p.H, p.H);
+  // Rows of all heads, so tiles and blocks too, are counted in ints; so is what comes a tile, or a
+  // GPU full of blocks, after the last. No product of these sizes in bytes then comes near 2⁶³.
+  constexpr int kMostRows = INT_MAX - 1023;
+  const auto require = [&](const char* heads, int of, const char* length, int rows) {
+    if (__int128{p.B} * of * rows > kMostRows)
+      bad_usage("batch {} x {} {} x {} {} is too large: {} rows are the most; use smaller sizes",
+                p.B, heads, of, length, rows, kMostRows);
+  };
+  require("heads", p.H, "seqlen", p.N);
+  require("kv-heads", p.Hk, "seqlen-kv", p.N_kv);
+}
+
+void add_workload(json::Members& members, const WorkloadSpec& spec) {
+  const Problem& p = spec.problem;
+  members.add("batch", p.B).add("heads", p.H).add("kv_heads", p.Hk).add("seqlen", p.N);
+  members.add("seqlen_kv", p.N_kv).add("head_dim", p.d).add("causal", p.causal);
+  members.add("dtype", p.dtype == DType::fp16 ? "fp16" : "bf16").add("scale", p.scale);
+  members.add("input", !spec.load.empty()              ? "load"
+                       : spec.input == Input::outliers ? "outliers"
+                                                       : "normal");
+  members.add("seed", spec.seed);
+}
+
+const Inputs& Workload::inputs(bool backward) {
+  if (!inputs_ || (backward && inputs_->dO.bits.empty())) {
+    const Progress progress("making the inputs");
+    inputs_ = make_inputs(spec_, backward);
+  }
+  return *inputs_;
+}
+
+const Reference& Workload::reference(Rounding rounding,
+                                     const std::optional<Quantisation>& quantisation) {
+  return references_
+      .try_emplace({rounding, quantisation}, problem(), inputs(false), rounding,
+                   rows_to_check(problem(), spec_.check), quantisation)
+      .first->second;
+}
+
+const GradientReference& Workload::gradient_reference(Rounding rounding) {
+  return gradient_references_
+      .try_emplace(rounding, problem(), inputs(true), rounding,
+                   gradients_to_check(problem(), spec_.check))
+      .first->second;
+}
+
+}  // namespace ladder
