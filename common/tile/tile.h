@@ -18,7 +18,7 @@ __device__ __forceinline__ int lane_id() {
 /// The largest of the lanes' values, for every lane.
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, step));
+  for (int bit = 16; bit > 0; bit /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, bit));
   return x;
 }
 /// The sum of the lanes' values, the same bits for every lane.

@@ -40,8 +40,8 @@ def traced(path, rung, variant):
 
 
 def accesses(trace):
-    """[(kernel, block, phase, array, "read" or "write", begin, end)]: what of HBM the blocks touched
-    between two of their barriers, of which a phase is the number before."""
+    """[(kernel, block, phase, array, "read" or "write", begin, end)]: what of HBM the blocks
+    touched between two of their barriers, of which a phase is the number before."""
     found = []
     for (launch, block), events in trace.blocks().items():
         phases, touched = {}, {}
