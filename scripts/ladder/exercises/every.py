@@ -134,9 +134,9 @@ def keys_where_level(d):
 def first_visit_reads_no_output(record):
     """The fp32 O is neither cleared before nor read by the first tile of keys."""
     size = 2 * head_bytes(record) * record["seqlen"] * record["head_dim"]
-    steps = math.ceil(record["seqlen_kv"] / record["block_kv"])
+    Tc = math.ceil(record["seqlen_kv"] / record["block_kv"])
     return {("initialise", "O_fp32"): (0, 0),
-            ("attention", "O_fp32"): (size * (steps - 1), size * steps)}
+            ("attention", "O_fp32"): (size * (Tc - 1), size * Tc)}
 
 
 # ---- 05 ----
@@ -331,6 +331,6 @@ EXERCISES = {
     "06.6": Numbers({"tiles computed, of 6": lambda lab: 6 * share_of_flops(
         lab, "06_backward --variant mma --heads 1 --seqlen 384 --seqlen-kv 256")}),
     "06.7": Change("06_backward/stored.cu", reads_P_and_dP_once),
-    "06.8": Numbers({"bytes of a step": lambda lab: lab.run(
+    "06.8": Numbers({"bytes of an iteration": lambda lab: lab.run(
         "06_backward --variant sm90 --heads 1 --seqlen 128")["sram_operand_bytes"]}),
 }

@@ -34,7 +34,7 @@ def place(text):
 
 class Event:
     """What a warp did at one line, as the page has it. `ranges` are bytes of HBM's array `name`,
-    `shared` is {(array, 1 if written): ranges}; ranges are [begin, bytes, step, count]."""
+    `shared` is {(array, 1 if written): ranges}; ranges are [begin, bytes, stride, count]."""
 
     def __init__(self, line):
         self.what, self.launch, self.block, self.warp = (
@@ -151,9 +151,9 @@ class Trace:
 
 
 def pieces(ranges):
-    """[(begin, end)] of runs in the form [begin, bytes, step, count]."""
-    return [(begin + i * step, begin + i * step + size)
-            for begin, size, step, count in ranges for i in range(count)]
+    """[(begin, end)] of runs in the form [begin, bytes, stride, count]."""
+    return [(begin + i * stride, begin + i * stride + size)
+            for begin, size, stride, count in ranges for i in range(count)]
 
 
 def joined(runs):
@@ -175,9 +175,9 @@ def union(some, others):
     for begin, end in joined(pieces(some) + pieces(others)):
         last = runs[-1] if runs else None
         if last and last[1] == end - begin:
-            step = begin - (last[0] + (last[3] - 1) * last[2])
-            if last[3] == 1 or step == last[2]:
-                last[2], last[3] = step, last[3] + 1
+            stride = begin - (last[0] + (last[3] - 1) * last[2])
+            if last[3] == 1 or stride == last[2]:
+                last[2], last[3] = stride, last[3] + 1
                 continue
         runs.append([begin, end - begin, 0, 1])
     return runs

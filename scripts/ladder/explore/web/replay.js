@@ -65,9 +65,9 @@ class Replay {
     // Where lanes asked for the same bytes, each place was asked for so many times.
     const times = e.bytes / touched, perCell = map.width / map.columns;
     let fresh = 0;
-    for (const [first, bytes, step, count] of e.ranges) {
+    for (const [first, bytes, stride, count] of e.ranges) {
       for (let k = 0; k < count; ++k) {
-        const begin = first + k * step;
+        const begin = first + k * stride;
         for (let at = begin; at < begin + bytes; at += 2) {
           if (!side.seen[at / 2]) side.seen[at / 2] = 1, fresh += 2;
           const row = Math.floor(at / map.width);
