@@ -98,17 +98,15 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "00_naive",
                      .name = "naive",
-                     .idea = "three plain kernels",
-                     .summary = "three kernels, S and P in HBM, no maximum subtracted",
-                     .colour = "#5a5a5a",
                      .is_default = true,
+                     .shown = {.idea = "three plain kernels",
+                               .summary = "three kernels, S and P in HBM, no maximum subtracted",
+                               .colour = "#5a5a5a",
+                               .grid_limit = {4096, 2048}},
+                     .needs = {.max_subtracted_by = "02_safe_softmax",
+                               .less_memory = "03_online_softmax and the rungs after it"},
                      .rounding = Rounding::S_and_P_stored,
-                     .grid_limit = {4096, 2048},
-                     .max_subtracted_by = "02_safe_softmax",
-                     .less_memory = "03_online_softmax and the rungs after it",
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

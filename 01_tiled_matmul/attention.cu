@@ -196,17 +196,15 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "01_tiled_matmul",
                      .name = "pipeline",
-                     .idea = "asynchronous copies",
-                     .summary = "and the next tiles copied while these are multiplied",
-                     .colour = "#E69F00",
                      .after = "swizzle",
                      .is_default = true,
+                     .shown = {.idea = "asynchronous copies",
+                               .summary = "and the next tiles copied while these are multiplied",
+                               .colour = "#E69F00"},
+                     .needs = {.max_subtracted_by = "02_safe_softmax",
+                               .less_memory = "03_online_softmax and the rungs after it"},
                      .rounding = Rounding::S_and_P_stored,
-                     .max_subtracted_by = "02_safe_softmax",
-                     .less_memory = "03_online_softmax and the rungs after it",
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

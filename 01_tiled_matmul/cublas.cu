@@ -36,13 +36,12 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
 
 const Register step{{.rung = "01_tiled_matmul",
                      .name = "cublas",
-                     .summary = "aside: the two products alone, by cuBLAS, unchecked",
-                     .colour = "#222222",
                      .after = "pipeline",
                      .aside = true,
+                     .shown = {.summary = "aside: the two products alone, by cuBLAS, unchecked",
+                               .colour = "#222222"},
                      .library = true,
-                     .plan = plan,
-                     .forward = forward}};
+                     .forward = {plan, forward}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

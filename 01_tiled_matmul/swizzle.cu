@@ -173,16 +173,14 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "01_tiled_matmul",
                      .name = "swizzle",
-                     .idea = "no bank conflicts",
-                     .summary = "and tiles swizzled, so that no bank is met twice",
-                     .colour = "#E69F00",
                      .after = "mma",
+                     .shown = {.idea = "no bank conflicts",
+                               .summary = "and tiles swizzled, so that no bank is met twice",
+                               .colour = "#E69F00"},
+                     .needs = {.max_subtracted_by = "02_safe_softmax",
+                               .less_memory = "03_online_softmax and the rungs after it"},
                      .rounding = Rounding::S_and_P_stored,
-                     .max_subtracted_by = "02_safe_softmax",
-                     .less_memory = "03_online_softmax and the rungs after it",
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

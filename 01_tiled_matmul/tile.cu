@@ -124,16 +124,14 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "01_tiled_matmul",
                      .name = "tile",
-                     .idea = "shared-memory tiles",
-                     .summary = "products through 16×16 tiles in shared memory, fp32 FMA",
-                     .colour = "#E69F00",
+                     .shown = {.idea = "shared-memory tiles",
+                               .summary = "products through 16×16 tiles in shared memory, fp32 FMA",
+                               .colour = "#E69F00",
+                               .grid_limit = {4096, 2048}},
+                     .needs = {.max_subtracted_by = "02_safe_softmax",
+                               .less_memory = "03_online_softmax and the rungs after it"},
                      .rounding = Rounding::S_and_P_stored,
-                     .grid_limit = {4096, 2048},
-                     .max_subtracted_by = "02_safe_softmax",
-                     .less_memory = "03_online_softmax and the rungs after it",
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

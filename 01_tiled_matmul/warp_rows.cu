@@ -138,17 +138,15 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "01_tiled_matmul",
                      .name = "warp_rows",
-                     .idea = "coalesced softmax",
-                     .summary = "and a softmax whose warps have a row each, coalesced",
-                     .colour = "#E69F00",
                      .after = "tile",
+                     .shown = {.idea = "coalesced softmax",
+                               .summary = "and a softmax whose warps have a row each, coalesced",
+                               .colour = "#E69F00",
+                               .grid_limit = {4096, 2048}},
+                     .needs = {.max_subtracted_by = "02_safe_softmax",
+                               .less_memory = "03_online_softmax and the rungs after it"},
                      .rounding = Rounding::S_and_P_stored,
-                     .grid_limit = {4096, 2048},
-                     .max_subtracted_by = "02_safe_softmax",
-                     .less_memory = "03_online_softmax and the rungs after it",
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

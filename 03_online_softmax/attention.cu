@@ -141,14 +141,12 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "03_online_softmax",
                      .name = "one_pass_tile",
-                     .idea = "tiles per warp",
-                     .summary = "the same for 32 rows and 32 keys at once, tensor cores",
-                     .colour = "#009E73",
                      .after = "one_pass",
                      .is_default = true,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .shown = {.idea = "tiles per warp",
+                               .summary = "the same for 32 rows and 32 keys at once, tensor cores",
+                               .colour = "#009E73"},
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

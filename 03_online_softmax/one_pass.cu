@@ -94,14 +94,12 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "03_online_softmax",
                      .name = "one_pass",
-                     .idea = "one fused pass",
-                     .summary = "attention in one pass over K and V, key by key",
-                     .colour = "#009E73",
                      .after = "two_pass",
-                     .grid_limit = {4096, 2048},
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .shown = {.idea = "one fused pass",
+                               .summary = "attention in one pass over K and V, key by key",
+                               .colour = "#009E73",
+                               .grid_limit = {4096, 2048}},
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -203,14 +203,12 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "03_online_softmax",
                      .name = "softmax",
-                     .idea = "online softmax",
-                     .summary = "maximum and sum of a row of S in one loop",
-                     .colour = "#009E73",
+                     .shown = {.idea = "online softmax",
+                               .summary = "maximum and sum of a row of S in one loop",
+                               .colour = "#009E73"},
+                     .needs = {.less_memory = "the steps of 03_online_softmax after it"},
                      .rounding = Rounding::S_and_P_stored,
-                     .less_memory = "the steps of 03_online_softmax after it",
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -99,14 +99,12 @@ Traffic traffic(const Problem& p, const Plan&) {
 
 const Register step{{.rung = "03_online_softmax",
                      .name = "two_pass",
-                     .idea = "no N×N stored",
-                     .summary = "attention in two passes over K, nothing N×N stored",
-                     .colour = "#009E73",
                      .after = "softmax",
-                     .grid_limit = {4096, 2048},
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .shown = {.idea = "no N×N stored",
+                               .summary = "attention in two passes over K, nothing N×N stored",
+                               .colour = "#009E73",
+                               .grid_limit = {4096, 2048}},
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -227,16 +227,14 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "04_flash_v1",
                      .name = "flash_v1",
-                     .idea = "tiles per block",
-                     .summary = "Algorithm 1: K/V outside, Q inside, O, l, m through HBM",
-                     .colour = "#CC79A7",
                      .is_default = true,
+                     .shown = {.idea = "tiles per block",
+                               .summary = "Algorithm 1: K/V outside, Q inside, O, l, m through HBM",
+                               .colour = "#CC79A7",
+                               .grid_limit = {8192, 2048}},
                      .has_lse = true,
                      .tiles = kTiles,
-                     .grid_limit = {8192, 2048},
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

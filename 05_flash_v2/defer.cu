@@ -193,15 +193,13 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "defer",
-                     .idea = "one final division",
-                     .summary = "O unnormalised until the end, only LSE stored",
-                     .colour = "#0072B2",
                      .after = "swap",
+                     .shown = {.idea = "one final division",
+                               .summary = "O unnormalised until the end, only LSE stored",
+                               .colour = "#0072B2"},
                      .has_lse = true,
                      .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

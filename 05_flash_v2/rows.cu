@@ -155,15 +155,13 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "rows",
-                     .idea = "warps split rows",
-                     .summary = "rows of Q split among the warps, not the keys",
-                     .colour = "#0072B2",
                      .after = "defer",
+                     .shown = {.idea = "warps split rows",
+                               .summary = "rows of Q split among the warps, not the keys",
+                               .colour = "#0072B2"},
                      .has_lse = true,
                      .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -378,20 +378,19 @@ Traffic traffic(const Problem& p, const Plan& plan) {
             {"LSE", 0, rows * 4}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "split_kv",
-                     .idea = "keys split",
-                     .summary = "decoding: the keys split among blocks, and their parts merged",
-                     .colour = "#0072B2",
-                     .after = "mma",
-                     .aside = true,
-                     .has_lse = true,
-                     .decoding = true,
-                     .tiles = kTiles,
-                     .settings = kSettings,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{
+    {.rung = "05_flash_v2",
+     .name = "split_kv",
+     .after = "mma",
+     .aside = true,
+     .shown = {.idea = "keys split",
+               .summary = "decoding: the keys split among blocks, and their parts merged",
+               .colour = "#0072B2",
+               .decoding = true},
+     .has_lse = true,
+     .tiles = kTiles,
+     .settings = kSettings,
+     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

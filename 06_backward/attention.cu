@@ -347,7 +347,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   return plan;
 }
 
-Plan backward_plan(const Problem& p, const DeviceInfo& device) {
+Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
@@ -447,19 +447,15 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "06_backward",
                      .name = "mma",
-                     .idea = "P recomputed",
-                     .summary = "P recomputed tile by tile from Q, K and LSE",
-                     .colour = "#D55E00",
                      .after = "stored",
                      .is_default = true,
+                     .shown = {.idea = "P recomputed",
+                               .summary = "P recomputed tile by tile from Q, K and LSE",
+                               .colour = "#D55E00"},
                      .has_lse = true,
                      .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic,
-                     .backward_plan = backward_plan,
-                     .backward = backward,
-                     .backward_traffic = backward_traffic}};
+                     .forward = {plan, forward, traffic},
+                     .backward = {backward_plan, backward, backward_traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

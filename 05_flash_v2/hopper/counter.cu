@@ -278,17 +278,14 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "counter",
-                     .idea = "a work counter",
-                     .summary = "and work that blocks take from a counter",
-                     .colour = "#0072B2",
                      .after = "persistent",
+                     .shown = {.idea = "a work counter",
+                               .summary = "and work that blocks take from a counter",
+                               .colour = "#0072B2"},
+                     .needs = {.min_compute_capability = 90, .exact_architecture = true},
                      .has_lse = true,
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
                      .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -289,17 +289,14 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "lazy",
-                     .idea = "O seldom rescaled",
-                     .summary = "and O rescaled only where a maximum rises by much",
-                     .colour = "#0072B2",
                      .after = "counter",
+                     .shown = {.idea = "O seldom rescaled",
+                               .summary = "and O rescaled only where a maximum rises by much",
+                               .colour = "#0072B2"},
+                     .needs = {.min_compute_capability = 90, .exact_architecture = true},
                      .has_lse = true,
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
                      .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

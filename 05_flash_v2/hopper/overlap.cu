@@ -212,17 +212,14 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "overlap",
-                     .idea = "softmax under product",
-                     .summary = "and a softmax that runs under the last tile's product",
-                     .colour = "#0072B2",
                      .after = "producer",
+                     .shown = {.idea = "softmax under product",
+                               .summary = "and a softmax that runs under the last tile's product",
+                               .colour = "#0072B2"},
+                     .needs = {.min_compute_capability = 90, .exact_architecture = true},
                      .has_lse = true,
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
                      .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

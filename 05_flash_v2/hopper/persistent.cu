@@ -260,17 +260,14 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "persistent",
-                     .idea = "persistent blocks",
-                     .summary = "and blocks that stay for several tiles of Q",
-                     .colour = "#0072B2",
                      .after = "ping_pong",
+                     .shown = {.idea = "persistent blocks",
+                               .summary = "and blocks that stay for several tiles of Q",
+                               .colour = "#0072B2"},
+                     .needs = {.min_compute_capability = 90, .exact_architecture = true},
                      .has_lse = true,
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
                      .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -222,17 +222,14 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "ping_pong",
-                     .idea = "consumers take turns",
-                     .summary = "and consumers that take turns at the tensor cores",
-                     .colour = "#0072B2",
                      .after = "overlap",
+                     .shown = {.idea = "consumers take turns",
+                               .summary = "and consumers that take turns at the tensor cores",
+                               .colour = "#0072B2"},
+                     .needs = {.min_compute_capability = 90, .exact_architecture = true},
                      .has_lse = true,
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
                      .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

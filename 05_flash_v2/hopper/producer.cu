@@ -191,17 +191,14 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "05_flash_v2",
                      .name = "producer",
-                     .idea = "warp specialisation",
-                     .summary = "and a producer of copies, consumers of tiles",
-                     .colour = "#0072B2",
                      .after = "tma",
+                     .shown = {.idea = "warp specialisation",
+                               .summary = "and a producer of copies, consumers of tiles",
+                               .colour = "#0072B2"},
+                     .needs = {.min_compute_capability = 90, .exact_architecture = true},
                      .has_lse = true,
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
                      .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+                     .forward = {plan, forward, traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -352,7 +352,7 @@ __global__ void __launch_bounds__(kWarpgroup)
                        p.d - column, threadIdx.x);
 }
 
-Plan backward_plan(const Problem& p, const DeviceInfo& device) {
+Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
@@ -439,17 +439,14 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "06_backward",
                      .name = "sm90",
-                     .idea = "persistent backward",
-                     .summary = "and blocks that stay for further tiles of keys",
-                     .colour = "#D55E00",
                      .after = "ahead",
                      .is_default = kDevice == DeviceKind::gpu,
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
+                     .shown = {.idea = "persistent backward",
+                               .summary = "and blocks that stay for further tiles of keys",
+                               .colour = "#D55E00"},
+                     .needs = {.min_compute_capability = 90, .exact_architecture = true},
                      .forward_of = "05_flash_v2/sm90",
-                     .backward_plan = backward_plan,
-                     .backward = backward,
-                     .backward_traffic = backward_traffic}};
+                     .backward = {backward_plan, backward, backward_traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

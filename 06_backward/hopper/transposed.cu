@@ -246,7 +246,7 @@ __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p)
   write_chunk(dQ + ((head * p.N + row) * p.d + column), out);
 }
 
-Plan backward_plan(const Problem& p, const DeviceInfo& device) {
+Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
@@ -326,16 +326,13 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{.rung = "06_backward",
                      .name = "transposed",
-                     .idea = "P in registers",
-                     .summary = "and S and dP transposed: only dS through shared memory",
-                     .colour = "#D55E00",
                      .after = "producer",
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
+                     .shown = {.idea = "P in registers",
+                               .summary = "and S and dP transposed: only dS through shared memory",
+                               .colour = "#D55E00"},
+                     .needs = {.min_compute_capability = 90, .exact_architecture = true},
                      .forward_of = "05_flash_v2/sm90",
-                     .backward_plan = backward_plan,
-                     .backward = backward,
-                     .backward_traffic = backward_traffic}};
+                     .backward = {backward_plan, backward, backward_traffic}}};
 
 }  // namespace
 }  // namespace ladder::MACHINE
