@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <climits>
 #include <cmath>
 #include <filesystem>
-#include <regex>
 
 #include "float16.h"
 #include "harness/bad_usage.h"
@@ -148,11 +148,14 @@ Inputs make_inputs(Options& options, bool backward) {
     agree("do", read("do", in.dO), "q", q, {0, 1, 2, 3});
     return in;
   }
-  const std::regex meant("(d|grad)[-_]?o(ut(put)?)?\\.np.*", std::regex::icase);
-  for (const auto& file : fs::directory_iterator(options.load, error))
-    if (std::regex_match(file.path().filename().string(), meant))
+  for (const auto& file : fs::directory_iterator(options.load, error)) {
+    std::string name = file.path().filename().string();
+    std::erase_if(name, [](char c) { return c == '-' || c == '_'; });
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+    if ((name.starts_with("do") || name.starts_with("grado")) && name.find(".np") != name.npos)
       bad_usage("'{}' is not read: dO is read from do.npy; rename it, or move it elsewhere",
                 file.path().string());
+  }
   say(fmt::format("{} is not there: dO is drawn from seed {}", path("do"), options.seed));
   in.dO = make(p.H, p.N, Stream::dO);
   return in;

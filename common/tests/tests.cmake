@@ -3,16 +3,11 @@
 # Python's tests, by -v, the reasons of what was skipped.
 set(tests ${CMAKE_SOURCE_DIR}/common/tests)
 
-# A GoogleTest program and its test. PROPERTIES: what ctest knows of it.
-function(ladder_test name)
-  cmake_parse_arguments(arg "" "" "SOURCES;PROPERTIES" ${ARGN})
-  add_executable(${name} ${arg_SOURCES})
+# A GoogleTest program.
+function(ladder_program name)
+  add_executable(${name} ${ARGN})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${name} PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
-  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
-  if(arg_PROPERTIES)
-    set_tests_properties(${name} PROPERTIES ${arg_PROPERTIES})
-  endif()
 endfunction()
 
 # ladder_cases(NAME PROGRAM FILTER [PROPERTY VALUE]...): some of a program's cases as a test.
@@ -24,16 +19,18 @@ set(on_gpu LABELS gpu RESOURCE_LOCK gpu)
 
 foreach(name sim/sim_test sim/races_test sim/hopper_faults_test sim/hopper_copies_test
     gpu/sampling_test tile/narrow_float_test harness/quantised_test harness/npy_test harness/options_test
-    harness/reference_test harness/report_test harness/steps_test)
+    harness/reference_test harness/report_test)
   get_filename_component(program ${name} NAME)
-  ladder_test(${program} SOURCES ${tests}/${name}.cpp PROPERTIES LABELS asan)
+  ladder_program(${program} ${tests}/${name}.cpp)
+  ladder_cases(${program} ${program} * LABELS asan)
 endforeach()
 foreach(name sim_test races_test hopper_faults_test hopper_copies_test)
   target_precompile_headers(${name} REUSE_FROM headers)
 endforeach()
 
 if(LADDER_GPU)
-  ladder_test(gpu_test SOURCES ${tests}/gpu/gpu_test.cu PROPERTIES ${on_gpu})
+  ladder_program(gpu_test ${tests}/gpu/gpu_test.cu)
+  ladder_cases(gpu_test gpu_test * ${on_gpu})
   add_test(NAME machine_code COMMAND Python3::Interpreter ${tests}/tile/machine_code_test.py
     ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
 endif()
@@ -41,9 +38,7 @@ endif()
 # Files of kernels and tests, compiled for both machines.
 foreach(name tile_test hopper_test fp8_test)
   ladder_kernels(${name}_kernels ${tests}/tile/${name}.cu)
-  add_executable(${name} ${${name}_kernels_objects})
-  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
-  target_link_libraries(${name} PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
+  ladder_program(${name} ${${name}_kernels_objects})
   ladder_cases(${name}.Sim ${name} Sim* LABELS asan)
   if(LADDER_GPU)
     ladder_cases(${name}.Gpu ${name} Gpu* ${on_gpu})
@@ -57,8 +52,7 @@ add_test(NAME mistakes COMMAND Python3::Interpreter -B ${tests}/suite/mistakes.p
 set_tests_properties(mistakes PROPERTIES COST 100 PROCESSORS 2)
 
 function(ladder_rung_tests rung objects)
-  add_executable(${rung}_test $<TARGET_OBJECTS:suite> ${objects})
-  target_link_libraries(${rung}_test PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
+  ladder_program(${rung}_test $<TARGET_OBJECTS:suite> ${objects})
   ladder_cases(${rung}.Sim ${rung}_test
     Sim.*:Verification.*:SmallerSharedMemory.*:EachSetting.*:Sizes.* LABELS sim COST 50)
   ladder_cases(${rung}.Schedules ${rung}_test Schedules.* LABELS asan)
@@ -95,7 +89,7 @@ endfunction()
 ladder_part(sim sim_test races_test hopper_faults_test hopper_copies_test gpu_test)
 ladder_part(mistakes mistakes)
 ladder_part(tile tile_test hopper_test fp8_test narrow_float_test machine_code)
-ladder_part(harness cli cli_files options_test report_test steps_test npy_test reference_test
+ladder_part(harness cli cli_files options_test report_test npy_test reference_test
   quantised_test sampling_test)
 ladder_part(scripts ${script_tests})
 add_dependencies(tests_harness 06_backward)

@@ -45,14 +45,6 @@ TEST(Hadamard, IsItsMatrix) {
   }
 }
 
-TEST(Quantised, NothingStaysNothing) {
-  const Problem p{.B = 1, .H = 1, .Hk = 1, .N = 1, .N_kv = 2, .d = 8};
-  const Tensor zeros = tensor(std::vector<float>(8, 0)), two = tensor(std::vector<float>(16, 0));
-  const QuantisedInputs of(p, {}, {zeros, two, two, {}});
-  EXPECT_EQ(of.Q.scales[0], 1);
-  EXPECT_EQ(of.V.values, std::vector<float>(16, 0.0f));
-}
-
 // 448 is e4m3's largest and 2⁻⁴ what its rounding may cost: the OCP's standard, not our constants.
 TEST(Quantised, ReferenceJudgesByIt) {
   const Problem p{.B = 2, .H = 4, .Hk = 2, .N = 37, .N_kv = 30, .d = 40, .causal = true};
