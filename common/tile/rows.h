@@ -140,20 +140,35 @@ __device__ __forceinline__ Rows<M> row_sum(const Accumulator<M, N>& acc) {
 /// Every element becomes its row's value.
 template <int M, int N>
 __device__ __forceinline__ void fill_rows(Accumulator<M, N>& acc, const Rows<M>& rows) {
-  for_each_register(acc, [&](int i, int j, int e) { acc.r[i][j][e] = rows.r[2 * i + e / 2]; });
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc.r[i][j][e] = rows.r[2 * i + e / 2];
 }
 
 /// Every element times its row's value.
 template <int M, int N>
 __device__ __forceinline__ void mul_rows(Accumulator<M, N>& acc, const Rows<M>& rows) {
-  for_each_register(acc, [&](int i, int j, int e) { acc.r[i][j][e] *= rows.r[2 * i + e / 2]; });
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc.r[i][j][e] *= rows.r[2 * i + e / 2];
   count_flops(M * N / 32);
 }
 
 /// Every element times that of another accumulator.
 template <int M, int N>
 __device__ __forceinline__ void mul(Accumulator<M, N>& acc, const Accumulator<M, N>& by) {
-  for_each_register(acc, [&](int i, int j, int e) { acc.r[i][j][e] *= by.r[i][j][e]; });
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc.r[i][j][e] *= by.r[i][j][e];
   count_flops(M * N / 32);
 }
 
@@ -164,17 +179,25 @@ __device__ __forceinline__ void add_columns(Accumulator<M, C>& acc, int column,
 #pragma unroll
   for (int first = 0; first < C; first += N)
     if (first == column)  // so that every register has a number the compiler knows
-      for_each_register(by,
-                        [&](int i, int j, int e) { acc.r[i][first / 8 + j][e] += by.r[i][j][e]; });
+#pragma unroll
+      for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+        for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) acc.r[i][first / 8 + j][e] += by.r[i][j][e];
   count_flops(M * N / 32);
 }
 
 /// S_ij ← 2^(c·S_ij − shift_i). Two FLOPs and an exponential for each element.
 template <int M, int N>
 __device__ __forceinline__ void exp2_rows(Accumulator<M, N>& S, float c, const Rows<M>& shift) {
-  for_each_register(S, [&](int i, int j, int e) {
-    S.r[i][j][e] = exp2_fast(S.r[i][j][e] * c - shift.r[2 * i + e / 2]);
-  });
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        S.r[i][j][e] = exp2_fast(S.r[i][j][e] * c - shift.r[2 * i + e / 2]);
   count_flops(2 * M * N / 32);
 }
 

@@ -223,24 +223,17 @@ __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, 
     }
 }
 
-/// Calls f(i, j, e) for each register r[i][j][e] of an accumulator.
+/// Calls f(row, column, element) for each element that the lane holds.
 template <int M, int N, class F>
-__device__ __forceinline__ void for_each_register(const Accumulator<M, N>&, F f) {
+__device__ __forceinline__ void for_each(Accumulator<M, N>& acc, F f) {
+  const int lane = lane_id();
 #pragma unroll
   for (int i = 0; i < M / 16; ++i)
 #pragma unroll
     for (int j = 0; j < N / 8; ++j)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) f(i, j, e);
-}
-
-/// Calls f(row, column, element) for each element that the lane holds.
-template <int M, int N, class F>
-__device__ __forceinline__ void for_each(Accumulator<M, N>& acc, F f) {
-  const int lane = lane_id();
-  for_each_register(acc, [&](int i, int j, int e) {
-    f(16 * i + lane / 4 + e / 2 * 8, 8 * j + lane % 4 * 2 + e % 2, acc.r[i][j][e]);
-  });
+      for (int e = 0; e < 4; ++e)
+        f(16 * i + lane / 4 + e / 2 * 8, 8 * j + lane % 4 * 2 + e % 2, acc.r[i][j][e]);
 }
 
 /// Calls f(row, column, element, next element) for each pair of neighbours that the lane holds; the

@@ -28,9 +28,6 @@ void check(cudaError_t error, const char* doing) {
   if (error != cudaSuccess) fail(doing, error);
 }
 
-struct DestroyEvent {
-  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
-};
 /// Times what is queued between two of its calls.
 class Stopwatch {
  public:
@@ -43,11 +40,11 @@ class Stopwatch {
   }
 
  private:
-  using Event = std::unique_ptr<CUevent_st, DestroyEvent>;
+  using Event = std::shared_ptr<CUevent_st>;
   static Event create() {
     cudaEvent_t event = nullptr;
     check(cudaEventCreate(&event), "cudaEventCreate");
-    return Event(event);
+    return Event(event, cudaEventDestroy);
   }
   static void record(const Event& event) { check(cudaEventRecord(event.get()), "cudaEventRecord"); }
 

@@ -86,10 +86,14 @@ inline void Tracked::check(Block& block, int64_t at, int element) {
     constexpr auto done = repeat<n>(kWritten | mark_of(access)), shared = repeat<n>(kShared);
     constexpr auto before = repeat<n>(kReadBefore | kWrittenBefore);
     const auto seen = __atomic_load_n(reinterpret_cast<Word<n>*>(shadow_ + at), __ATOMIC_RELAXED);
-    bool alone = true;
-    for (int64_t i = at / 2; i < (at + n + 1) / 2; ++i)
-      alone &= __atomic_load_n(&first_[i], __ATOMIC_RELAXED) == block.number();
-    if ((seen & (done | before)) != done || ((seen & shared) != shared && !alone)) [[unlikely]]
+    const auto came_first = [&] {
+      bool alone = true;
+      for (int64_t two = at / 2; 2 * two < at + n; ++two)
+        alone &= __atomic_load_n(&first_[two], __ATOMIC_RELAXED) == block.number();
+      return alone;
+    };
+    if ((seen & (done | before)) != done || ((seen & shared) != shared && !came_first()))
+        [[unlikely]]
       note(block, access, at, n, element);
   }
 }

@@ -18,11 +18,6 @@ Tensor tensor(const std::vector<float>& values) {
   return round_all(DType::fp16, values);
 }
 
-Inputs inputs_of(const Problem& p) {
-  Options options{.problem = p, .input = Input::outliers, .seed = 5};
-  return make_inputs(options, false);
-}
-
 TEST(Hadamard, IsItsMatrix) {
   for (const int n : {32, 64, 128, 256}) {
     SCOPED_TRACE(n);
@@ -48,7 +43,8 @@ TEST(Hadamard, IsItsMatrix) {
 // 448 is e4m3's largest and 2⁻⁴ what its rounding may cost: the OCP's standard, not our constants.
 TEST(Quantised, ReferenceJudgesByIt) {
   const Problem p{.B = 2, .H = 4, .Hk = 2, .N = 37, .N_kv = 30, .d = 40, .causal = true};
-  const Inputs in = inputs_of(p);
+  Options options{.problem = p, .input = Input::outliers, .seed = 5};
+  const Inputs in = make_inputs(options, false);
   const Quantisation how{.hadamard = true, .p_exponent = 5};
   const std::vector<int> rows = rows_to_check(p, Check::full);
   const Reference full(p, in, Rounding::on_chip, rows);
