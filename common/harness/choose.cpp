@@ -135,7 +135,7 @@ void require_memory(const Variant& variant, const Problem& p, const Plans& plans
                   (io + workspace) / kGiB,
                   device.kind == DeviceKind::gpu
                       ? "GPU memory"
-                      : "memory (a third of the host's: the simulator tracks every byte)",
+                      : "memory (a quarter of the host's: the simulator tracks every byte)",
                   io / kGiB);
   if (workspace > 0) what += fmt::format(", {:.1f} for its workspace", workspace / kGiB);
   if (variant.rounding == Rounding::S_and_P_stored)

@@ -283,7 +283,7 @@ class Timing(unittest.TestCase):
     """PyTorch's attention is timed as our programs time themselves."""
 
     def test_sampling(self):
-        """As common/tests/gpu/sampling_test.cpp has it, by a batch of 4 runs."""
+        """As common/tests/harness/sampling_test.cpp has it, by a batch of 4 runs."""
         for budget_ms, run_ms, warm_up, samples in (
                 (100, lambda i: 1, 100, 100),
                 (50, lambda i: 1 / (1 + 0.01 * i), 176, 968),  # while runs get faster, to 100 ms

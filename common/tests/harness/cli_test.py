@@ -83,18 +83,6 @@ class Rung(Case):
             self.assertLessEqual(o["time_ms_min"], o["time_ms"])
             self.assertLessEqual(o["time_ms"], o["time_ms_max"])
 
-    def test_a_tile_that_does_not_fit_gives_way(self):
-        """More of it in options_test.cpp."""
-        if RUNG[:2] != "05":
-            self.skipTest("05 has tile sizes and no backward pass's own")
-        best, = self.objects(SMALL)
-        needs = f"{best['block_q']}×{best['block_kv']} needs {best['smem_bytes']} bytes"
-        done = self.good(f"{SMALL} --sram {best['smem_bytes'] - 1} --verbose")
-        self.assertRegex(done.stderr, rf"tile \d+×\d+: {needs}; there")
-        # Nor does a step: it names those that do.
-        self.assert_bad(f"{SMALL} --variant swap --head-dim 256 --sram 65536", 2,
-                        "another rung; steps that fit: rows, mma, split_kv")
-
     @unittest.skipUnless(has_gpu() and RUNG[:2] == "01", "01 alone has products by a library")
     def test_products_by_a_library_are_timed_alone(self):
         ours, = self.objects(f"{SMALL.replace('sim', 'gpu')} --time 5")

@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <climits>
 #include <cmath>
 #include <sstream>
+#include <stdexcept>
 
 #include "harness/report.h"
 #include "harness/run.h"
@@ -39,6 +39,7 @@ constexpr const char* kTiled = "01_test";
 class OptionsTest : public testing::Test {
  protected:
   void SetUp() override {
+    variants().clear();
     for (const DeviceKind device : {kGpu, kSim}) {
       // A ladder as 05's, in no order: an aside, and steps for Hopper that are the default there.
       std::vector<Variant> steps = {
@@ -61,7 +62,6 @@ class OptionsTest : public testing::Test {
     }
     add_all(kFlash, {{.name = "alone", .after = "mma", .aside = true}}, kGpu);
   }
-  void TearDown() override { variants().clear(); }
 
   /// A line's words; '' stands for an empty one.
   static std::optional<Options> parse(const std::string& rung, const std::string& line) {
@@ -182,8 +182,6 @@ const Refusal kRefused[] = {
     // What is no option.
     {kNaive, "--nonsense=3", "unknown option '--nonsense'; --help lists all"},
     {kNaive, "--Workload", "unknown option '--Workload';"},
-    {kNaive, "-x", "unknown option '-x'"},
-    {kNaive, "++json", "unknown option '++json'"},
     {kNaive, "-seqlen 3", "unknown option '-seqlen'"},
     {kNaive, "--bat 3", "unknown option '--bat'"},
     {kNaive, "--json stray --batch x", "unknown option 'stray'"},
@@ -328,6 +326,69 @@ TEST_F(OptionsTest, ChooseAStep) {
             (Settings{{"scale", "head"}, {"spread", "on"}}));
 }
 
+/// The names of the steps in order, or why they make no ladder.
+std::string order() {
+  try {
+    std::string names;
+    for (const Variant* v : steps_of("06_test")) names += v->name + " ";
+    return names;
+  } catch (const std::logic_error& e) {
+    return e.what();
+  }
+}
+
+// Registrations, and the order that they have or why it is none.
+TEST(Steps, ThatMakeNoLadderAreRefused) {
+  const Variant unmarked{.name = "first"}, first{.name = "first", .is_default = true};
+  const Variant second{.name = "second", .after = "first"},
+      marked{.name = "second", .after = "first", .is_default = true};
+  const Variant third{.name = "third", .after = "first"},
+      aside{.name = "third", .after = "first", .aside = true};
+  Variant for_hopper = marked;
+  for_hopper.min_compute_capability = 90;
+  const std::pair<std::vector<Variant>, const char*> ladders[] = {
+      {{first, {.name = "second", .after = "frist"}},
+       "second follows frist, which is not there or"},
+      {{first, {.name = "second", .after = "third"}, {.name = "third", .after = "second"}},
+       "second follows third, which"},
+      {{{.name = "first", .after = "first", .is_default = true}}, "first follows first, which"},
+      {{first, first}, "two are called first"},
+      {{first, second, third}, "second and third both follow first; one of them must follow the "},
+      {{first, second, aside}, "first third second "},
+      {{first, {.name = "also_first"}}, "also_first and first both follow none"},
+      {{unmarked, second}, "of those that every device runs none is marked .is_default"},
+      {{unmarked, marked}, "first second "},
+      {{first, marked}, "first and second are both marked .is_default"},
+      {{first, for_hopper}, "first second "},
+      {{unmarked, for_hopper}, "of those that every device runs none is marked .is_default"},
+  };
+  for (const auto& [steps, wanted] : ladders) {
+    variants().clear();
+    add_all("06_test", steps);
+    EXPECT_NE(order().find(wanted), std::string::npos) << order() << wanted;
+  }
+}
+
+TEST(Steps, AForwardPassIsOfAnotherStepOfThisRungOrAnEarlierOne) {
+  const auto forward = [](const Problem&, const Plan&, const Arrays&) {};
+  const Variant lent{.name = "first", .has_lse = true, .tiles = kWide, .forward = forward};
+  variants().clear();
+  // In any order; and another device's is none.
+  add_all("06_test", {{.name = "third", .after = "second", .forward_of = "04_test/first"},
+                      {.name = "second", .after = "first", .forward_of = "06_test/first"},
+                      {.name = "first", .is_default = true, .tiles = kSmall, .forward = forward}});
+  add_all("04_test", {lent}, kGpu);
+  EXPECT_NE(order().find("third names the forward pass of 04_test/first, which is not"),
+            std::string::npos);
+  add_all("04_test", {lent});
+  EXPECT_EQ(order(), "first second third ");
+  const auto steps = steps_of("06_test");
+  EXPECT_EQ(steps[1]->tiles.data(), kSmall);
+  EXPECT_EQ(steps[2]->tiles.data(), kWide);
+  EXPECT_FALSE(steps[1]->has_lse);
+  EXPECT_TRUE(steps[2]->has_lse);
+}
+
 TEST_F(OptionsTest, StepsFollowOneAnotherHoweverTheyAreRegistered) {
   std::string order, sim, gpu;
   for (const Variant* v : steps_of(kFlash)) {
@@ -339,15 +400,6 @@ TEST_F(OptionsTest, StepsFollowOneAnotherHoweverTheyAreRegistered) {
   // Those that lead to a default run by themselves.
   EXPECT_EQ(sim, "first mma ");
   EXPECT_EQ(gpu, "first mma copies fast ");
-}
-
-TEST(BuiltFor, IsSaidWhereNoneOfTheArchitecturesRuns) {
-  for (const int c : {80, 89, 90, 120}) EXPECT_EQ(built_for_others("80 90a-real", c), "");
-  for (const int c : {86, 89}) EXPECT_EQ(built_for_others("90a 86-real", c), "");
-  EXPECT_EQ(built_for_others("86-real", 90), "8.6");
-  EXPECT_EQ(built_for_others("86-real", 80), "8.6");
-  EXPECT_EQ(built_for_others("100-real 90a", 120), "10.0, 9.0");
-  EXPECT_EQ(built_for_others("native", 90), "");
 }
 
 // Which of its tiles a step takes.
