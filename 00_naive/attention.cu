@@ -1,6 +1,6 @@
 // 00 · Naive attention: O = softmax(scale·Q·Kᵀ)·V in three kernels, as a textbook writes it.
 //
-//   build/bin/00_naive --variant naive --seqlen 512
+//   build/bin/00_naive --step naive --seqlen 512
 //
 //   S = scale·Q·Kᵀ     one thread for each element of S
 //   P = softmax(S)     one thread for each row:  P_ij = exp(S_ij) / Σ_j exp(S_ij)

@@ -1,6 +1,6 @@
 // 01 · Tiled products (GEMMs): both of them through shared memory, on the tensor cores.
 //
-//   build/bin/01_tiled_matmul --variant pipeline --seqlen 512
+//   build/bin/01_tiled_matmul --step pipeline --seqlen 512
 //
 // A block makes 128 × 128 of a product from tiles of 128 × 64, so an element from HBM is used up to
 // 128 times; a warp multiplies its part of the tiles on the tensor cores. Tiles are swizzled, so

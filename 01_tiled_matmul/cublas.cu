@@ -1,7 +1,7 @@
 // 01 · The same two GEMMs by cuBLAS: what the vendor's library gets out of the GPU, to compare the
 // rung's products with. It needs a GPU, and nothing is checked, for this is no attention:
 //
-//   build/bin/01_tiled_matmul --variant cublas
+//   build/bin/01_tiled_matmul --step cublas
 //
 // S = scale·Q·Kᵀ is without the mask, and O = S·V: no softmax is between them.
 

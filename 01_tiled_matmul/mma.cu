@@ -1,6 +1,6 @@
 // 01 · Tiled products, third step: large tiles, on the tensor cores.
 //
-//   build/bin/01_tiled_matmul --variant mma --seqlen 512
+//   build/bin/01_tiled_matmul --step mma --seqlen 512
 //
 // Since `warp_rows`: both products are one kernel. Its tiles are 128 × 64, so an element from HBM
 // is used up to 128 times; a warp multiplies its 32 × 64 of the sums on the tensor cores. The tiles

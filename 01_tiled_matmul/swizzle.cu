@@ -1,6 +1,6 @@
 // 01 · Tiled products, fourth step: tiles swizzled in shared memory.
 //
-//   build/bin/01_tiled_matmul --variant swizzle --seqlen 512
+//   build/bin/01_tiled_matmul --step swizzle --seqlen 512
 //
 // Since `mma`: the chunks of a tile's rows are permuted, so that the 8 rows of a piece that
 // ldmatrix reads lie in different banks.

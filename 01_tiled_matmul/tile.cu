@@ -1,6 +1,6 @@
 // 01 · Tiled products, first step: 16 × 16 tiles in shared memory.
 //
-//   build/bin/01_tiled_matmul --variant tile --seqlen 512
+//   build/bin/01_tiled_matmul --step tile --seqlen 512
 //
 // Since 00: a block copies a 16 × 16 piece of each operand into shared memory once, and its 256
 // threads read it there. Each element that comes from HBM is used 16 times instead of once, so the

@@ -1,6 +1,6 @@
 // 01 · Tiled products, second step: a warp for each row of the softmax.
 //
-//   build/bin/01_tiled_matmul --variant warp_rows --seqlen 512
+//   build/bin/01_tiled_matmul --step warp_rows --seqlen 512
 //
 // Since `tile`: the lanes of a warp stand side by side in one row of S, 16 bytes each, so that HBM
 // delivers whole sectors. For that rows of S and P are padded to a multiple of 8 elements.

@@ -1,6 +1,6 @@
 // 02 · Safe softmax: the row's maximum is subtracted before exp.
 //
-//   build/bin/02_safe_softmax --variant safe --seqlen 512 --scale 200
+//   build/bin/02_safe_softmax --step safe --seqlen 512 --scale 200
 //
 //   m_i = max_j S_ij,   P_ij = exp(S_ij − m_i) / Σ_j exp(S_ij − m_i)
 //

@@ -1,6 +1,6 @@
 // 03 · Online softmax: attention in one pass, b keys at a time on the tensor cores.
 //
-//   build/bin/03_online_softmax --variant one_pass_tile --seqlen 512
+//   build/bin/03_online_softmax --step one_pass_tile --seqlen 512
 //
 //   m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //   l ← α·l + rowsum P

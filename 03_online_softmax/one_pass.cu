@@ -1,6 +1,6 @@
 // 03 · Online softmax, third step: attention in one pass, key by key.
 //
-//   build/bin/03_online_softmax --variant one_pass --seqlen 512
+//   build/bin/03_online_softmax --step one_pass --seqlen 512
 //
 //   m_j = max(m_(j−1), s_j),   α = exp(m_(j−1) − m_j)
 //   l_j = α·l_(j−1) + exp(s_j − m_j)

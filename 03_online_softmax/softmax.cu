@@ -1,6 +1,6 @@
 // 03 · Online softmax, first step: maximum and sum of a row in one loop.
 //
-//   build/bin/03_online_softmax --variant softmax --seqlen 512
+//   build/bin/03_online_softmax --step softmax --seqlen 512
 //
 //   m_j = max(m_(j−1), S_j),   l_j = l_(j−1)·exp(m_(j−1) − m_j) + exp(S_j − m_j)
 //

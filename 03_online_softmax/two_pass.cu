@@ -1,6 +1,6 @@
 // 03 · Online softmax, second step: the three kernels fused into one, in two passes over K.
 //
-//   build/bin/03_online_softmax --variant two_pass --seqlen 512
+//   build/bin/03_online_softmax --step two_pass --seqlen 512
 //
 //   first pass:   m and l of the row, by the recurrence of `softmax`
 //   second pass:  o = Σ_j exp(s_j − m)·V_j,       O = o / l

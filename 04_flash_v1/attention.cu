@@ -1,6 +1,6 @@
 // 04 · FlashAttention (Dao et al. 2022), Algorithm 1, the forward pass.
 //
-//   build/bin/04_flash_v1 --variant flash_v1 --seqlen 512 --block-kv 64
+//   build/bin/04_flash_v1 --step flash_v1 --seqlen 512 --block-kv 64
 //
 //   O = 0, l = 0, m = −∞ in HBM
 //   for each tile of Bc rows of K and V:

@@ -1,6 +1,6 @@
 // 05 · FlashAttention-2 (Dao 2023, Algorithm 1), the forward pass.
 //
-//   build/bin/05_flash_v2 --variant mma --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step mma --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0

@@ -1,6 +1,6 @@
 // 05 · FlashAttention-2, second step: one division at the end.
 //
-//   build/bin/05_flash_v2 --variant defer --seqlen 512
+//   build/bin/05_flash_v2 --step defer --seqlen 512
 //
 //   for each tile of Br rows of Q, one block each:
 //     O = 0, l = 0, m = −∞ on chip

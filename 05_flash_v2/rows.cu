@@ -1,6 +1,6 @@
 // 05 · FlashAttention-2, third step: the rows of Q split among the warps, and not the keys.
 //
-//   build/bin/05_flash_v2 --variant rows --seqlen 512
+//   build/bin/05_flash_v2 --step rows --seqlen 512
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0

@@ -1,6 +1,6 @@
 // 05 · Decoding: few queries, many keys, and the keys split among blocks (Flash-Decoding).
 //
-//   build/bin/05_flash_v2 --variant split_kv --seqlen 1 --seqlen-kv 4096 --heads 8 --kv-heads 2
+//   build/bin/05_flash_v2 --step split_kv --seqlen 1 --seqlen-kv 4096 --heads 8 --kv-heads 2
 //
 //   for each part of the keys, one block each:
 //     m, l, O of that part alone, as `mma` has them before it divides by l

@@ -1,6 +1,6 @@
 // 06 · FlashAttention-2 (Dao 2023), forward (Algorithm 1) and backward (Algorithm 2).
 //
-//   build/bin/06_backward --variant mma --seqlen 512 --causal
+//   build/bin/06_backward --step mma --seqlen 512 --causal
 //
 //   D = rowsum(dO∘O)
 //   for each tile of Bc rows of K and V, one block each:

@@ -1,6 +1,6 @@
 // 06 · FlashAttention-2's backward pass with the same bits on every run, an aside.
 //
-//   build/bin/06_backward --variant deterministic --seqlen 512 --causal
+//   build/bin/06_backward --step deterministic --seqlen 512 --causal
 //
 //   D = rowsum(dO∘O)
 //   for each tile of Bc rows of K and V, one block each:

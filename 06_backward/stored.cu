@@ -1,6 +1,6 @@
 // 06 · The textbook's backward pass, which reads back the P that the forward pass stored.
 //
-//   build/bin/06_backward --variant stored --seqlen 512 --causal
+//   build/bin/06_backward --step stored --seqlen 512 --causal
 //
 //   O = P·V:           dV = Pᵀ·dO,   dP = dO·Vᵀ
 //   P = softmax(S):    D_i = Σ_j P_ij·dP_ij,   dS = P∘(dP − D)

@@ -1,6 +1,6 @@
 // 05 on Hopper, step 7: blocks take their work from a counter. This project's own way.
 //
-//   build/bin/05_flash_v2 --variant counter --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step counter --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0

@@ -1,7 +1,7 @@
 // 05 on Hopper, aside: products of e4m3, FlashAttention-3's third part. Half the bits, twice the
 // rate, and numbers of 4 significant bits.
 //
-//   build/bin/05_flash_v2 --variant fp8 --input outliers --set scale=head,hadamard=off
+//   build/bin/05_flash_v2 --step fp8 --input outliers --set scale=head,hadamard=off
 //
 //   Q̂ = e4m3(Q·H/s_Q),  K̂ = e4m3(K·H/s_K),  V̂ᵀ = e4m3(Vᵀ/s_V),  a scale s for each tile
 //   for each tile of Br rows of Q̂:

@@ -1,6 +1,6 @@
 // 05 on Hopper, step 8: O is seldom rescaled (Zadouri et al. 2026, FlashAttention-4).
 //
-//   build/bin/05_flash_v2 --variant lazy --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step lazy --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0

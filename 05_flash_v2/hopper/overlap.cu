@@ -1,7 +1,7 @@
 // 05 on Hopper, step 4: softmax under products (Shah et al. 2024, FlashAttention-3, §3.2,
 // Algorithm 2).
 //
-//   build/bin/05_flash_v2 --variant overlap --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step overlap --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0

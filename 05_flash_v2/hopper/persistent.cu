@@ -1,6 +1,6 @@
 // 05 on Hopper, step 6: persistent blocks, as in FlashAttention-3.
 //
-//   build/bin/05_flash_v2 --variant persistent --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step persistent --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0

@@ -1,6 +1,6 @@
 // 05 on Hopper, step 5: consumers take turns (Shah et al. 2024, FlashAttention-3, §3.1, ping-pong).
 //
-//   build/bin/05_flash_v2 --variant ping_pong --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step ping_pong --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0

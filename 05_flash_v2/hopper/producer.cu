@@ -1,6 +1,6 @@
 // 05 on Hopper, step 3: warp specialisation (Shah et al. 2024, FlashAttention-3, §3.1).
 //
-//   build/bin/05_flash_v2 --variant producer --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step producer --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0

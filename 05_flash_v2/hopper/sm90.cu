@@ -1,7 +1,7 @@
 // 05 on Hopper, step 9: what short sequences, the mask and shared memory still cost. This project's
 // own.
 //
-//   build/bin/05_flash_v2 --variant sm90 --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step sm90 --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0

@@ -1,6 +1,6 @@
 // 05 on Hopper, step 1: products by warpgroups (Shah et al. 2024, FlashAttention-3, §2.2).
 //
-//   build/bin/05_flash_v2 --variant wgmma --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step wgmma --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0

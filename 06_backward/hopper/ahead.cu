@@ -1,6 +1,6 @@
 // 06 on Hopper, step 6: S a tile ahead (Shah et al. 2024, FlashAttention-3, §3.1 and Appendix B).
 //
-//   build/bin/06_backward --variant ahead --seqlen 512 --causal
+//   build/bin/06_backward --step ahead --seqlen 512 --causal
 //
 // Since `bulk_add`: the product S of the next tile is started before this one's dQ is written out,
 // so that the tensor cores have something to do meanwhile; where there is one stage, at d = 256,

@@ -1,6 +1,6 @@
 // 06 on Hopper, step 5: dQ by TMA (Shah et al. 2024, FlashAttention-3, Appendix B).
 //
-//   build/bin/06_backward --variant bulk_add --seqlen 512 --causal
+//   build/bin/06_backward --step bulk_add --seqlen 512 --causal
 //
 //       dQ += scale·dS·K        in HBM, by TMA
 //

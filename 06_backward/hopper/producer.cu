@@ -1,6 +1,6 @@
 // 06 on Hopper, step 3: warp specialisation (Shah et al. 2024, FlashAttention-3, §3.1).
 //
-//   build/bin/06_backward --variant producer --seqlen 512 --causal
+//   build/bin/06_backward --step producer --seqlen 512 --causal
 //
 // Since `tma`: a warpgroup of its own has a thread that keeps copies under way, and hands its
 // registers to the two that multiply. None of their warps waits for a stage to be free any more.

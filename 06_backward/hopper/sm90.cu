@@ -1,6 +1,6 @@
 // 06 on Hopper, step 7: persistent blocks. This project's own way.
 //
-//   build/bin/06_backward --variant sm90 --seqlen 512 --causal
+//   build/bin/06_backward --step sm90 --seqlen 512 --causal
 //
 // Since `ahead`: there are as many blocks as SMs, and a block takes one tile of keys after another,
 // by a counter in HBM, as in 05's `counter`. So the first tiles of Q and dO of the next come while

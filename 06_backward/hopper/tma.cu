@@ -1,6 +1,6 @@
 // 06 on Hopper, step 2: copies by TMA (Shah et al. 2024, FlashAttention-3, §2.2).
 //
-//   build/bin/06_backward --variant tma --seqlen 512 --causal
+//   build/bin/06_backward --step tma --seqlen 512 --causal
 //
 // Since `wgmma`: the copies. One thread has TMA fetch the tiles of Q and dO into rings of stages,
 // LSE with Q and D with dO; a stage is free again when each warp has said so. TMA copies floats by

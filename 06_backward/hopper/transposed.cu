@@ -1,6 +1,6 @@
 // 06 on Hopper, step 4: S and dP transposed (Shah et al. 2024, FlashAttention-3, Appendix B).
 //
-//   build/bin/06_backward --variant transposed --seqlen 512 --causal
+//   build/bin/06_backward --step transposed --seqlen 512 --causal
 //
 //       Sᵀ = scale·K·Qᵀ,   Pᵀ = exp(Sᵀ − LSE)
 //       dPᵀ = V·dOᵀ,       dSᵀ = Pᵀ∘(dPᵀ − D)

@@ -1,6 +1,6 @@
 // 06 on Hopper, step 1: products by warpgroups (Shah et al. 2024, FlashAttention-3, §2.2).
 //
-//   build/bin/06_backward --variant wgmma --seqlen 512 --causal
+//   build/bin/06_backward --step wgmma --seqlen 512 --causal
 //
 // Since `mma`: the products. A warpgroup multiplies 64 rows at once, and the tensor cores read both
 // operands of all five products from shared memory themselves. The forward pass, from here on, is

@@ -132,7 +132,7 @@ double Report::flops() const {
 
 std::string to_json(const Report& r) {
   Members m;
-  m.add("rung", r.rung).add("variant", r.variant).add("direction", r.direction);
+  m.add("rung", r.rung).add("step", r.step).add("direction", r.direction);
   m.add("device", r.device.kind == DeviceKind::gpu ? "gpu" : "sim");
   m.add("device_name", r.device.name);
   add_workload(m, r.workload);
@@ -174,7 +174,7 @@ std::string to_json(const Report& r) {
 
 std::string to_table(const Report& r, bool colour) {
   const Problem& p = r.workload.problem;
-  std::string out = fmt::format("{} · {} · {} · {}\n", r.rung, r.variant,
+  std::string out = fmt::format("{} · {} · {} · {}\n", r.rung, r.step,
                                 r.backward() ? "backward" : "forward", r.device.name);
   out += fmt::format("batch {}, heads {}", p.B, p.H);
   if (p.Hk != p.H) out += fmt::format(" ({} of K and V)", p.Hk);

@@ -89,10 +89,10 @@ void with_tile(const Problem& p, const Plan& plan, F f) {
 
 /// Puts a step of a rung on the list that the program's harness chooses from.
 struct Register {
-  explicit Register(Variant v, std::string file = __builtin_FILE()) {
-    v.device = kDevice;
-    v.source = file.erase(0, file.rfind(v.rung + "/"));
-    if (!v.library || kDevice == DeviceKind::gpu) add_variant(v);
+  explicit Register(Step step, std::string file = __builtin_FILE()) {
+    step.device = kDevice;
+    step.source = file.erase(0, file.rfind(step.rung + "/"));
+    if (!step.library || kDevice == DeviceKind::gpu) add_step(step);
   }
 };
 
