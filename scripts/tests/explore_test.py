@@ -13,7 +13,7 @@ from ladder.explore.command import asked_of, chosen, options_of
 from ladder.explore.page import COUNTERS, pane_of, sums
 from ladder.files import course_pages
 from ladder.programs import ladder_of, programs_in
-from ladder.trace.read import Trace, joined, pieces
+from ladder.trace.read import Trace, joined
 
 BIN = ""
 SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-kv 64 --seqlen 128"
@@ -47,7 +47,7 @@ def counted(trace):
         if event.direction:
             found[f"requested_{event.direction}_bytes"] += event.bytes
             place = event.launch, event.name, event.direction
-            seen.setdefault(place, set()).update(pieces(event.ranges))
+            seen.setdefault(place, set()).update(map(tuple, event.ranges))
     for (_, _, direction), ranges in seen.items():
         found[f"distinct_{direction}_bytes"] += sum(
             end - begin for begin, end in joined(ranges))

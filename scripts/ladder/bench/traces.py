@@ -6,7 +6,7 @@ import sys
 
 from ladder.course import PIPELINED, TRACED
 from ladder.files import json_text, write_whole
-from ladder.trace.read import Trace, joined, pieces
+from ladder.trace.read import Trace, joined
 from ladder.trace.replay import warps_of
 
 TRACE_OPTIONS = ["--device", "sim", "--heads", "1", "--seqlen", "512", "--head-dim", "64",
@@ -50,7 +50,7 @@ def accesses(trace):
                 steps[event.warp] = event.number + 1
             elif event.direction:
                 touched.setdefault((steps.get(event.warp, 0), event.name, event.direction),
-                                   []).extend(pieces(event.ranges))
+                                   []).extend(event.ranges)
         found += [(trace.kernel_of(launch), block, *at, *run)
                   for at, runs in sorted(touched.items()) for run in joined(runs)]
     return found
