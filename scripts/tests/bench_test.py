@@ -354,7 +354,7 @@ cp {self.at("csv")} "$2"
             self.ncu(*words, tail=tail)
             self.assertIn(said, self.call(profile, "05/mma", status=status))
             self.assertFalse(os.path.exists(self.at("out.jsonl")))
-        self.assertIn("there is no 05/x; there are 00/naive, 04/flash_v1",
+        self.assertIn("there is no 05/x. The rungs and their steps",
                       self.call(profile, "05/x", status=2))
         with self.assertRaisesRegex(Stop, "profiled 0 launches in NVTX's range scores"):
             profile.values_of("==PROF== nothing", "scores")

@@ -52,7 +52,7 @@ class OfTheCode(unittest.TestCase):
                              "--again counts anew")
 
     def test_sim_jsonl_has_what_is_planned(self):
-        ladder = ladder_of(programs_in(BIN).values(), "sim")
+        ladder = ladder_of(programs_in(BIN), "sim")
         planned = {grid.key(one.fields()) for _, ones in grid.plan(
             measure.parse(["--sim"]), ladder, ladder.steps) for one in ones}
         self.assertEqual(planned ^ set(map(grid.key, self.runs)), set(),

@@ -213,7 +213,7 @@ class Bench:
         if not self.options.sim:
             words += ["--time", f"{self.options.time:g}", *["--dram"] * wants_dram(one)]
         status, out, message = run_quietly(
-            [self.programs[one.rung].path, *loaded(words[1:]), "--json"], what, self.progress)
+            [self.programs[one.rung], *loaded(words[1:]), "--json"], what, self.progress)
         message = message.removeprefix(f"{one.rung}: ")
         try:
             records = json_lines(out, one.rung)
@@ -254,7 +254,7 @@ def wants_dram(one):
 
 def bench(options):
     programs = programs_in(options.bin)
-    ladder = ladder_of(programs.values(), "sim" if options.sim else "gpu")
+    ladder = ladder_of(programs, "sim" if options.sim else "gpu")
     if not ladder.steps:
         raise Stop("the programs were built without CUDA; --sim counts on the sim", NO_DEVICE)
     groups = plan(options, ladder, [

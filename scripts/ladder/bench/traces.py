@@ -70,8 +70,8 @@ def pipelined(path, figure, rung, variant, kernel, options):
 
 def all_traces(programs):
     """The lines of traces.jsonl."""
-    return ([traced(programs[rung].path, rung, variant) for rung, variant in TRACED]
-            + [pipelined(programs[one.rung].path, *one) for one in PIPELINED])
+    return ([traced(programs[rung], rung, variant) for rung, variant in TRACED]
+            + [pipelined(programs[one.rung], *one) for one in PIPELINED])
 
 
 def write_traces(programs, folder):
