@@ -34,8 +34,7 @@ class Fake(FakeLadder):
     BIN = "bin"
     STEPS = {"00_naive": ["naive"], "04_flash_v1": ["flash_v1"], "05_flash_v2": ["swap", "mma"],
              "06_backward": ["mma"]}
-    ONE = ["--seqlen", "1k", "--head-dim", "64", "--causal", "no"]
-    SWAP = [*ONE, "--rung", "05", "--variant", "swap", "--again"]
+    SWAP = ["--rung", "05", "--variant", "swap", "--again"]
 
     def setUp(self):
         super().setUp()
@@ -78,27 +77,29 @@ class Fake(FakeLadder):
 
 class Bench(Fake):
     def test_the_file(self):
-        self.bench("--grid", "quick")
+        self.bench("--grid", "paper", "--rung", "06")
         runs, called = self.lines("run"), self.calls()
-        # Each step once, then twice against float64; 06 says two things each time.
-        self.assertEqual((len(called), len(runs), len(self.lines("step"))), (5 * 3, 6 * 3, 5))
+        # The step at each point, then twice against float64; it says two things each time.
+        self.assertEqual((len(called), len(runs), len(self.lines("step"))), (26, 2 * 26, 5))
         self.assertLessEqual(
-            {"04_flash_v1 --device gpu --variant flash_v1 --batch 8 --heads 32 --seqlen 2048 "
+            {"06_backward --device gpu --variant mma --batch 8 --heads 32 --seqlen 2048 "
              "--head-dim 64 --dtype bf16 --check off --time 5 --dram --json",
-             "00_naive --device gpu --variant naive --batch 1 --heads 2 --seqlen 1024 --head-dim "
+             "06_backward --device gpu --variant mma --batch 1 --heads 32 --seqlen 16384 "
+             "--head-dim 64 --dtype bf16 --causal --check off --time 5 --json",
+             "06_backward --device gpu --variant mma --batch 1 --heads 2 --seqlen 1024 --head-dim "
              "64 --dtype bf16 --check full --input outliers --time 5 --json"}, set(called))
         self.assertTrue(like(runs[-1], rung="06_backward", variant="mma", direction="bwd", heads=2,
                              options="--check full --input outliers", driver="570.1",
                              commit="abc", sm_mhz=1477.5, unknown=[1, {"a": None}]), runs[-1])
 
     def test_what_is_there_is_kept(self):
-        self.bench(*self.ONE)
+        self.bench()
         before = self.lines("run")
         self.assertEqual(len(self.calls()), 5)
         os.unlink(self.at("bin/06_backward"))
         for options, new, records in (
-                ((*self.ONE, "--time", "7"), 0, 6), (self.SWAP, 1, 6),
-                (("--seqlen", "512", "--head-dim", "64", "--causal", "no", "--rung", "00"), 1, 7)):
+                (("--time", "7"), 0, 6), (self.SWAP, 1, 6),
+                (("--grid", "long", "--rung", "00"), 10, 16)):
             self.bench(*options)
             now = self.lines("run")
             self.assertEqual(
@@ -113,11 +114,11 @@ class Bench(Fake):
                 (signal.SIGTERM, 143, every, "05_flash_v2/mma"),
                 (signal.SIGKILL, -9, every, "05_flash_v2/mma")):
             if not there:
-                self.bench(*self.ONE)
+                self.bench()
             self.tell({step: {"sleep": 20}})
             _, err = self.stopped(
                 [os.path.join(SCRIPTS, "figures"), "measure", "--bin", "bin", "--out", "out.jsonl",
-                 "--peers", "none", *self.ONE, *["--again"] * (not there)], number,
+                 "--peers", "none", *["--again"] * (not there)], number,
                 self.at("asleep"), status)
             if number == signal.SIGKILL:
                 os.kill(int(self.read("asleep")), number)  # it holds the output open
@@ -127,7 +128,7 @@ class Bench(Fake):
             os.unlink(self.at("asleep"))
             self.calls()
             self.tell({step: {}})
-            self.bench(*self.ONE)
+            self.bench()
             self.assertEqual((len(self.calls()), len(self.lines("run"))), (5 - len(there), 6))
             os.unlink(self.at("out.jsonl"))
 
@@ -142,30 +143,27 @@ class Bench(Fake):
                 ("05_flash_v2", "swap", {"status": 1, "changes": {"pass": False}}, 1,
                  "failed (status 1): wrong result", 0)):
             self.tell({f"{rung}/{variant}": told})
-            self.assertIn(f"{rung} {variant}, d 64, N 1024, --check off: {said}",
-                          self.bench(*self.ONE, status=status))
+            self.assertIn(f"{rung} {variant}, d 64, N 2048, --check off: {said}",
+                          self.bench(status=status))
             self.assertEqual([(s["variant"], s["status"], s["reason"], s["seqlen"])
                               for s in self.lines("skipped")],
-                             [("naive", 3, needs, 1024)] * (rung == "00_naive"))
+                             [("naive", 3, needs, 2048)] * (rung == "00_naive"))
             self.assertEqual(len(self.lines("run", **{"pass": False})), variant == "swap")
             self.tell({f"{rung}/{variant}": {}})
             self.calls()
-            self.bench(*self.ONE)
+            self.bench()
             self.assertEqual(len(self.calls()), again)
-            self.bench(*self.ONE, "--again", "--rung", rung)
+            self.bench("--again", "--rung", rung)
             self.assertEqual((self.lines("skipped"), len(self.lines("run", **{"pass": True}))),
                              ([], 6))
             os.unlink(self.at("out.jsonl"))
 
     def test_what_it_refuses(self):
-        self.bench(*self.ONE, "--rung", "00")
+        self.bench("--rung", "00")
         whole = self.read("out.jsonl")
         for words, why in (
-                ((*self.ONE, "--grid", "paper"), "give one of them"),
                 (("--grid", "huge"), "there are quick, paper, long, decode"),
-                (("--sim", "--causal"), "a grid of its own"),
                 (("--peers", "fa3"), "there are math"),
-                (("--seqlen", "512,0"), "has to be positive numbers such as 512,16k"),
                 (("--time", "nan"), "must be above 0"),
                 (("--rung", "07"), "leave nothing; there are 00_naive naive, 04_flash_v1"),
                 (("--bin", "nosuch"), "there is no folder nosuch: scripts/run builds"),
@@ -175,14 +173,14 @@ class Bench(Fake):
                 self.assertIn(why, self.bench(*words, status=2))
         self.write("gpu", "NVIDIA Other 3, 570.1\n")
         self.assertIn(f"was measured on {NAME}, and this is NVIDIA Other 3",
-                      self.bench(*self.ONE, status=2))
+                      self.bench(status=2))
         self.assertEqual(self.read("out.jsonl"), whole)
         for text, why in (("not JSON", "is no JSON"), ("[]", "is no file of this script's"),
                           ('{"records": []}', "is no file of this script's")):
             self.write("out.jsonl", text)
-            self.assertIn(why, self.bench(*self.ONE, status=2))
+            self.assertIn(why, self.bench(status=2))
         self.write("gpu", "")
-        self.assertIn("no GPU answers", self.bench(*self.ONE, status=3))
+        self.assertIn("no GPU answers", self.bench(status=3))
 
 
 def fake_torch():
@@ -200,7 +198,7 @@ class Peers(Fake):
         return {(r["variant"], *r["beside"]) for r in self.lines("peer")}
 
     def test_ceilings_and_records(self):
-        self.bench(*self.ONE, torch=fake_torch())
+        self.bench(torch=fake_torch())
         ceilings, = self.lines("ceilings")
         self.assertTrue(like(ceilings, matmul_tflops=8192**3 * 1e-9, copy_bytes_per_s=2**30 * 1e3,
                              matmul_e4m3_tflops=8192**3 * 1e-9), ceilings)
@@ -208,7 +206,7 @@ class Peers(Fake):
         self.assertEqual([(r["rung"], r["variant"], r["direction"]) for r in found],
                          [("pytorch", b, d) for d in ("fwd", "bwd") for b in peers.BACKENDS])
         for r in found:
-            flops = 4 * 1024**2 * 64 * 32 * 16 * (2.5 if r["direction"] == "bwd" else 1)
+            flops = 4 * 2048**2 * 64 * 32 * 8 * (2.5 if r["direction"] == "bwd" else 1)
             self.assertAlmostEqual(r["tflops"], flops / 2e9)
             self.assertTrue(like(r, device_name=NAME, heads=32, kv_heads=32, commit="abc"))
 
@@ -219,7 +217,7 @@ class Peers(Fake):
                     order.append(os.path.basename(words[0])), run_quietly(words, *more))[1]):
             torch.randn.side_effect = lambda *_, **__: (
                 order.append("PyTorch") or unittest.mock.DEFAULT)
-            self.bench(*self.ONE, torch=torch)
+            self.bench(torch=torch)
         turns = [turn for turn, before in zip(order, [None, *order]) if turn != before]
         self.assertEqual(turns, ["PyTorch",  # the ceilings
                                  "00_naive", "04_flash_v1", "PyTorch", "05_flash_v2",
@@ -263,20 +261,20 @@ class Peers(Fake):
 
         attention = "scaled_dot_product_attention.side_effect"
         for name, value, said, records, ceilings in (
-                (attention, no_kernel, "pytorch cudnn, d 64, N 1024, bwd: left out: No available "
+                (attention, no_kernel, "pytorch cudnn, d 64, N 2048, bwd: left out: No available "
                  "kernel. Aborting execution.; cuDNN attention requires sm80.\n", 0, 1),
                 (attention, MemoryError, "left out: the GPU's memory is used up", 0, 1),
                 ("cuda.get_device_capability.return_value", (8, 0), "", 8, 1),
                 ("mm.side_effect", MemoryError, "no ceilings: the GPU's memory", 8, 0)):
             torch = fake_torch()
             torch.configure_mock(**{name: value})
-            self.assertIn(said, self.bench(*self.ONE, torch=torch))
+            self.assertIn(said, self.bench(torch=torch))
             self.assertEqual((len(self.lines("peer")), len(self.lines("skipped")),
                               len(self.lines("ceilings")), len(self.lines("run"))),
                              (records, 8 - records, ceilings, 6))
             self.assertEqual(len(self.lines("ceilings", matmul_e4m3_tflops=None)), value == (8, 0))
             os.unlink(self.at("out.jsonl"))
-        self.assertIn("no peers and no ceilings: none", self.bench(*self.ONE))
+        self.assertIn("no peers and no ceilings: none", self.bench())
 
 
 class Timing(unittest.TestCase):

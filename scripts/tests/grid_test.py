@@ -72,9 +72,6 @@ class Grid(unittest.TestCase):
         self.assertEqual({one.point.head_dim for point, one in found if not point}, {256})
         wide = {one for _, one in run if one.point.head_dim == 256}
         self.assertEqual({one.variant for one in wide}, {"fp8"})
-        # They are what the axes measure alone.
-        self.assertEqual({one for _, one in self.plan("--head-dim 256", eight_bits)
-                          if one.variant == "fp8"}, wide)
 
     def test_long_sequences(self):
         run = self.plan("--grid long")
@@ -84,14 +81,6 @@ class Grid(unittest.TestCase):
         # A slow step by the work of a point, not by its length.
         self.assertEqual({(p.seqlen, p.causal) for p, one in run if one.variant == "naive"},
                          {(4096, False), (8192, False), (4096, True)})
-
-    def test_axes_have_no_caps(self):
-        run = self.plan("--seqlen 16k --head-dim 64 --causal")
-        self.assertEqual([one[:2] for _, one in run],
-                         [(step.rung, step.variant) for step in self.ladder().steps])
-        self.assertEqual(" ".join(run[0][1].words("gpu")),
-                         "00_naive --device gpu --variant naive --batch 1 --heads 32 --seqlen "
-                         "16384 --head-dim 64 --dtype bf16 --causal --check off")
 
 
 class FileTest(Scratch):

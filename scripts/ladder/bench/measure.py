@@ -7,14 +7,13 @@ skipped, and the file says why. Steps that are slow, or only show what they brin
 some points of a grid alone.
 
 Grids (--grid, several with commas):
-  quick  16k tokens in all, hidden size 2048, N = 2k, heads of 64 (a minute)
+  quick  16k tokens in all, hidden size 2048, N = 2k, heads of 64 (half a minute)
   paper  the same workload as in FlashAttention-2's figures 4 to 6: N = 512 … 16k, heads of 64 and
          128, causal or not; besides, times against the tile size, those of numbers of 8 bits with
          heads of 256, and each step's error against float64 (a quarter of an hour on an H200)
   long   batch 1, 16 heads of 128, N = 4k … 64k
   decode one query of each head against caches of 8 MB to 2 GB: the steps for decoding alone, and
          in each peer's record the rate of a device copy of that run (a minute)
-Or give axes (--seqlen, --head-dim, --causal): then only those, of the same workload.
 
 --sim counts instead of timing: one head, N = 128 … 2k, all steps, all tile sizes, and the traces
 that figures show. No GPU is needed, and the same programs give the same file, but for the last
@@ -31,7 +30,7 @@ longer than all of the measurement. Each step's result is checked once, at N = 1
 
 Examples:
   scripts/figures measure --grid paper,long
-  scripts/figures measure --rung 05,06 --seqlen 2k,4k --head-dim 128 --causal
+  scripts/figures measure --rung 05,06 --variant sm90
   scripts/figures measure --sim
 
 Exit status: 0 good (what was skipped included); 1 a program failed or gave a wrong result; 2 bad
@@ -41,7 +40,6 @@ usage; 3 no GPU.
 import argparse
 import math
 import os
-import re
 import signal
 import sys
 
@@ -70,13 +68,6 @@ def some_of(*names):
     return chosen
 
 
-def lengths(text):
-    """512,4k → [512, 4096]."""
-    if not re.fullmatch(r"[1-9]\d*[kK]?(,[1-9]\d*[kK]?)*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} has to be positive numbers such as 512,16k")
-    return [int(word[:-1]) * 1024 if word[-1] in "kK" else int(word) for word in text.split(",")]
-
-
 def positive(text):
     value = float(text)
     if not 0 < value < math.inf:
@@ -86,15 +77,12 @@ def positive(text):
 
 def parse(arguments=None):
     parser = Parser("scripts/figures measure", __doc__)
-    parser.add_argument("--grid", type=some_of(*GRIDS), metavar="NAME,...", default=[],
-                        help="quick, paper, long, decode (default quick, unless axes are given)")
-    parser.add_argument("--sim", action="store_true", help="count on the sim (see above)")
+    parser.add_argument("--grid", type=some_of(*GRIDS), metavar="NAME,...", default=["quick"],
+                        help="quick, paper, long, decode (default quick)")
+    parser.add_argument("--sim", action="store_true",
+                        help="count on the sim (see above), which has a grid of its own")
     parser.add_argument("--out", metavar="FILE",
                         help="(default scripts/results/GPU.jsonl, such as h100.jsonl; sim.jsonl)")
-    parser.add_argument("--seqlen", type=lengths, metavar="N,...", help="axis: lengths")
-    parser.add_argument("--head-dim", type=lengths, metavar="D,...", help="axis: head sizes")
-    parser.add_argument("--causal", choices=["yes", "no", "both"], nargs="?", const="yes",
-                        help="axis: with the causal mask (default both)")
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default=None,
                         help="(default bf16, fp16 where the GPU has no other)")
     parser.add_argument("--rung", type=words, metavar="NN,...",
@@ -115,15 +103,10 @@ def parse(arguments=None):
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
                         help="the programs (default build/bin; scripts/run builds them)")
     options = parser.parse_args(arguments)
-    options.axes = options.seqlen or options.head_dim or options.causal
-    if options.axes and options.grid:
-        parser.error("--grid and axes: give one of them")
     if not options.dtype:
         answer = "" if options.sim else output_of(
             sys.executable, os.path.join(ROOT, "common/machine/gpu/answers.py"))
         options.dtype = "fp16" if answer and int(answer) < 80 else "bf16"
-    if options.sim and (options.grid or options.axes):
-        parser.error("--sim has a grid of its own")
     return options
 
 
