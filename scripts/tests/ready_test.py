@@ -11,7 +11,7 @@ import subprocess
 import sys
 import unittest
 
-from base import ROOT, SCRIPTS, Scratch, listed, program, read
+from base import ROOT, SCRIPTS, Scratch, read
 
 
 class Machine(Scratch):
@@ -167,14 +167,6 @@ class Building(Machine):
             said = self.called()
             self.assertEqual(f"ninja -C {self.root}/build programs\n" in said, script == "run")
             self.assertEqual("scripts/ladder run\n" in said, script == "run" and not fails)
-
-    def test_a_damaged_stamp_is_written_anew(self):
-        self.script("scripts/run")
-        whole = self.read("build/.configured")
-        for damaged in ("", whole[:9], "null", "[]"):
-            self.write("build/.configured", damaged)
-            self.assertEqual(self.configured("scripts/run"), "anew -DLADDER_TESTS=OFF")
-            self.assertEqual(self.read("build/.configured"), whole)
 
     def test_presets_and_ctest_options(self):
         for preset in (["--preset", "asan"], ["--preset=asan"]):
