@@ -256,6 +256,8 @@ class Refused(Machine):
 
 
 class Configuring(Scratch):
+    """What CMake finds, decides and says."""
+
     def setUp(self):
         super().setUp()
         self.python = self.write("python", mode=0o755, text=f"""#!/bin/sh
@@ -308,6 +310,20 @@ esac
         command = self.run_it("ninja", "-C", self.at("build"), "-t", "commands",
                               "rung_00_naive_gpu").stdout.splitlines()[0]
         self.assertTrue(os.path.exists(shlex.split(command)[1]), command)
+
+    def test_a_folder_and_a_line_are_a_rung(self):
+        """The recipe of common/README.md, "To add a rung", steps 1 and 2, beside the tree. (That a
+        new rung has its rows and its colour without another line, figures_test shows.)"""
+        for name in set(os.listdir(ROOT)) - {"build", ".git", "CMakeLists.txt"}:
+            os.symlink(os.path.join(ROOT, name), self.at(name))
+        self.write("CMakeLists.txt", read(ROOT, "CMakeLists.txt") + "add_rung(07_toy)\n")
+        self.write("07_toy/attention.cu", read(ROOT, "00_naive/attention.cu"))
+        self.run_it("cmake", "--preset", "sim")
+        for command, said in (
+                ("ninja -C build/sim -t commands 07_toy", "stubs/07_toy/attention.cu.cpp"),
+                ("ninja -C build/sim -t commands 07_toy_test", "suite_test.cpp"),
+                ("ctest --test-dir build/sim -N", ": 07_toy.cli\n")):
+            self.assertIn(said, self.run_it(*command.split()).stdout)
 
     def test_what_ptxas_says_of_a_product_that_waits_is_shown(self):
         waits = "ptxas info    : (C7517) Potential Performance Loss: wgmma is serialized"
