@@ -126,9 +126,3 @@ def run_quietly(command, what, progress=None):
     lines = [line.rstrip() for line in errors.splitlines()]
     lines = [line for line in lines if line and not line.endswith("…")]
     return process.returncode, said, "\n".join(lines[-6:])
-
-
-def cores():
-    """The numbers of those that this process may use."""
-    has = hasattr(os, "sched_getaffinity")
-    return sorted(os.sched_getaffinity(0)) if has else list(range(os.cpu_count()))

@@ -135,7 +135,7 @@ class Code(unittest.TestCase):
                 of = run.records[0][where]
                 (of["o"] if where == "errors" else of[0])[name] += 1
                 other = types.SimpleNamespace(start=lambda *_: run)
-                good, why = Change("", lambda record: {}).check(other, program)
+                good, why = Change("", []).check(other, program)
                 self.assertFalse(good)
                 self.assertRegex(why, f"^Not yet: {CASES[0]}: .*{said}.*$")
 

@@ -45,7 +45,7 @@ import sys
 
 from ladder.bench import peers
 from ladder.bench.grid import GRIDS, PEER, TOKENS, UNCHECKED, Config, key, loaded, plan
-from ladder.bench.machine import Clock, machine, output_of
+from ladder.bench.machine import Clock, add_options, machine, output_of
 from ladder.bench.results import Results
 from ladder.bench.traces import write_traces
 from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
@@ -98,10 +98,7 @@ def parse(arguments=None):
                         help="drop what the file has of these, and measure it again; "
                         "interrupted, it goes on without --again; the ceilings too, unless --rung "
                         "or --variant chooses steps")
-    parser.add_argument("--commit", metavar="HASH",
-                        help="of this tree, where it is no git checkout")
-    parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
-                        help="the programs (default build/bin; scripts/run builds them)")
+    add_options(parser)
     options = parser.parse_args(arguments)
     if not options.dtype:
         answer = "" if options.sim else output_of(

@@ -20,10 +20,10 @@ import sys
 import tempfile
 
 from ladder.bench.grid import HEAD_DIMS, UNCHECKED, config, key, paper_point
-from ladder.bench.machine import machine
+from ladder.bench.machine import add_options, machine
 from ladder.bench.results import Results
 from ladder.console import (GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop, run_command)
-from ladder.files import RESULTS, ROOT, read
+from ladder.files import RESULTS, read
 from ladder.programs import json_lines, ladder_of, programs_in, run_quietly
 from ladder.sources import named
 
@@ -107,10 +107,7 @@ def parse(arguments=None):
     parser.add_argument("--out", metavar="FILE", type=os.path.abspath,
                         default=os.path.join(RESULTS, "profile.jsonl"),
                         help="(default scripts/results/profile.jsonl)")
-    parser.add_argument("--commit", metavar="HASH",
-                        help="of this tree, where it is no git checkout")
-    parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
-                        help="the programs (default build/bin; scripts/run builds them)")
+    add_options(parser)
     return parser.parse_args(arguments)
 
 

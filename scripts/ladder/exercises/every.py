@@ -9,18 +9,6 @@ from ladder.npy import write_rows
 SMALL = "--heads 3 --seqlen 100 --seqlen-kv 50 --head-dim 40"
 
 
-def keys_seen(record, row):
-    """How many keys a query sees, as Problem::keys."""
-    if not record["causal"]:
-        return record["seqlen_kv"]
-    return min(max(row + 1 + record["seqlen_kv"] - record["seqlen"], 0), record["seqlen_kv"])
-
-
-def head_bytes(record):
-    """Of an array of 16 bits with one element for each head."""
-    return 2 * record["batch"] * record["heads"]
-
-
 # ---- 00 ----
 
 
@@ -41,13 +29,6 @@ def rows_that_are_right(lab):
     return int(words[3]) - int(words[0])
 
 
-def stops_at_the_last_key(record):
-    """`output` reads P and V once for each key that a query sees, and each column of O."""
-    seen = sum(keys_seen(record, row) for row in range(record["seqlen"]))
-    read = head_bytes(record) * seen * record["head_dim"]
-    return {("output", "P"): (read, 0), ("output", "V"): (read, 0)}
-
-
 # ---- 01 ----
 
 TILE, MMA = "01_tiled_matmul --variant tile", "01_tiled_matmul --variant mma"
@@ -62,15 +43,6 @@ def depends_on_the_order(lab, program):
         or runs[0].records[0]["errors"] != runs[1].records[0]["errors"])
 
 
-def tiles_of_32(record):
-    """Q and K are read once for each tile of the other's 32 rows, P and V likewise."""
-    n, n_kv, d = record["seqlen"], record["seqlen_kv"], record["head_dim"]
-    q_tiles, k_tiles, d_tiles = (math.ceil(length / 32) for length in (n, n_kv, d))
-    return {(kernel, array): (head_bytes(record) * read, 0) for kernel, array, read in (
-        ("scores", "Q", n * d * k_tiles), ("scores", "K", n_kv * d * q_tiles),
-        ("output", "P", n * n_kv * d_tiles), ("output", "V", n_kv * d * q_tiles))}
-
-
 # ---- 02 ----
 
 NARROW = "--heads 1 --seqlen 1024 --head-dim 8"
@@ -80,14 +52,6 @@ def every_row_is_zero(lab, program):
     run = lab.start(program, [])
     error = run.records and run.records[0]["errors"]["o"]
     return bool(error) and not error["nonfinite"] and math.isclose(error["rel"], 1, rel_tol=1e-3)
-
-
-def reads_what_is_seen(record):
-    """Two loops go to the row's last chunk with a key that it sees, the third to its end."""
-    seen = sum(math.ceil(keys_seen(record, row) / 8) * 8 for row in range(record["seqlen"]))
-    whole = record["seqlen"] * math.ceil(record["seqlen_kv"] / 8) * 8
-    return {("softmax", "S"): (head_bytes(record) * (2 * seen + whole), 0),
-            ("softmax", "P"): (0, head_bytes(record) * whole)}
 
 
 # ---- 03 ----
@@ -109,14 +73,6 @@ def bytes_of_K(lab, head_dim):
         "arrays"]["K"]["read"]
 
 
-def skips_what_nobody_sees(record):
-    """A warp reads K and V as far as its last row sees."""
-    rows, n = record["block_q"], record["seqlen"]
-    keys = sum(keys_seen(record, min(row + rows, n) - 1) for row in range(0, n, rows))
-    read = head_bytes(record) * keys * record["head_dim"]
-    return {("attention", "K"): (read, 0), ("attention", "V"): (read, 0)}
-
-
 # ---- 04 ----
 
 
@@ -129,14 +85,6 @@ def grows_with_the_head(lab):
 def keys_where_level(d):
     """10·d/Bc = 3·d/64 + 12."""
     return round(10 * d / (3 * d / 64 + 12))
-
-
-def first_visit_reads_no_output(record):
-    """The fp32 O is neither cleared before nor read by the first tile of keys."""
-    size = 2 * head_bytes(record) * record["seqlen"] * record["head_dim"]
-    steps = math.ceil(record["seqlen_kv"] / record["block_kv"])
-    return {("initialise", "O_fp32"): (0, 0),
-            ("attention", "O_fp32"): (size * (steps - 1), size * steps)}
 
 
 # ---- 05 ----
@@ -212,17 +160,6 @@ def longest_where_stored_requests_less(lab):
     return n - 128
 
 
-def reads_P_and_dP_once(record):
-    """D comes from a row of O and one of dO."""
-    if record["direction"] == "fwd":
-        return {}
-    heads = head_bytes(record) * record["seqlen"]
-    matrix = heads * math.ceil(record["seqlen_kv"] / 8) * 8
-    rows = heads * record["head_dim"]
-    return {("dS", "P"): (matrix, 0), ("dS", "dP"): (matrix, matrix),
-            ("dS", "O"): (rows, 0), ("dS", "dO"): (rows, 0)}
-
-
 EXERCISES = {
     "00.1": Numbers({"bytes requested in all": f"00_naive {SMALL}"}),
     "00.2": Numbers({"bytes fewer with --causal": lambda lab:
@@ -235,7 +172,7 @@ EXERCISES = {
         scores_bytes(lab, "--heads 8 --kv-heads 1", "distinct_read_bytes")}),
     "00.4": Numbers({"the smallest multiple of 0.25 that fails": least_scale_that_fails}),
     "00.5": Numbers({"rows that are right": rows_that_are_right}),
-    "00.6": Change("00_naive/attention.cu", stops_at_the_last_key),
+    "00.6": Change("00_naive/attention.cu", [44_016_000, 33_088_000]),
 
     "01.1": Numbers({"bytes of `tile`": f"{TILE} {SMALL}", "bytes of `mma`": f"{MMA} {SMALL}"}),
     "01.2": Numbers({
@@ -255,7 +192,7 @@ EXERCISES = {
         "from which d on": math.ceil(MATMUL_TFLOPS / HBM_TB_S - 0.5),
         "bytes requested of P at d = 256, one head": lambda lab: lab.run(
             f"{MMA} --heads 1 --head-dim 256")["kernels"][2]["arrays"]["P"]["read"]}, 0.01),
-    "01.6": Change("01_tiled_matmul/tile.cu", tiles_of_32),
+    "01.6": Change("01_tiled_matmul/tile.cu", [2_748_000, 2_592_000]),
 
     "02.1": Numbers({"bytes requested": f"02_safe_softmax {SMALL}"}),
     "02.2": Numbers({"the sum": math.exp(0), "P": 1 / math.exp(0)}),
@@ -265,7 +202,7 @@ EXERCISES = {
     "02.4": Words(),
     "02.5": Numbers({"the factor": lambda lab: lab.requested(f"02_safe_softmax {NARROW}") /
                      lab.requested(f"01_tiled_matmul {NARROW}")}, 0.005),
-    "02.6": Change("02_safe_softmax/attention.cu", reads_what_is_seen),
+    "02.6": Change("02_safe_softmax/attention.cu", [1_394_432, 1_689_600]),
 
     "03.1": Numbers(dict(zip(("the last m", "the last l"), recurrence(LOGITS))), 0.001),
     "03.2": Numbers({"bytes requested": f"03_online_softmax {SMALL}"}),
@@ -277,7 +214,7 @@ EXERCISES = {
     "03.5": Numbers({"bytes that `one_pass` saves": lambda lab:
                      lab.requested("03_online_softmax --variant one_pass") -
                      lab.requested("03_online_softmax --variant one_pass --causal")}),
-    "03.6": Change("03_online_softmax/attention.cu", skips_what_nobody_sees),
+    "03.6": Change("03_online_softmax/attention.cu", [652_800, 757_760]),
 
     "04.1": Numbers({"bytes requested": f"04_flash_v1 {SMALL} --block-kv 64"}),
     "04.2": Numbers({"the factor": grows_with_the_head}, 0.005),
@@ -287,7 +224,7 @@ EXERCISES = {
                  "and nothing shows")}),
     "04.4": Words(),
     "04.5": Numbers({f"keys at d = {d}": keys_where_level(d) for d in (64, 128)}, 0.03),
-    "04.6": Change("04_flash_v1/attention.cu", first_visit_reads_no_output),
+    "04.6": Change("04_flash_v1/attention.cu", [639_600, 604_800]),
 
     "05.1": Numbers({"bytes requested": f"05_flash_v2 --variant mma {SMALL}"}),
     "05.2": Numbers({"the Bc": 2.5 * 128, "the nearest compiled": nearest_tile,
@@ -301,7 +238,7 @@ EXERCISES = {
                       "without both rescalings `o` and `lse` fail too: the factor does not cancel, "
                       "since the keys before a new maximum count for too much")}),
     "05.5": Numbers({"tiles skipped": lambda lab: 16 * (1 - share_of_flops(lab, MASKED))}),
-    "05.6": Change("05_flash_v2/rows.cu", skips_what_nobody_sees),
+    "05.6": Change("05_flash_v2/rows.cu", [398_000, 469_120]),
     "05.7": Mask("05_flash_v2/attention.cu", lambda j, last: j > last - WINDOW),
     "05.8": Mask("05_flash_v2/attention.cu",
                  lambda j, last: j > last - WINDOW or j < SINKS),
@@ -330,7 +267,7 @@ EXERCISES = {
     "06.5": Numbers({"P": math.exp(0)}),
     "06.6": Numbers({"tiles computed, of 6": lambda lab: 6 * share_of_flops(
         lab, "06_backward --variant mma --heads 1 --seqlen 384 --seqlen-kv 256")}),
-    "06.7": Change("06_backward/stored.cu", reads_P_and_dP_once),
+    "06.7": Change("06_backward/stored.cu", [2_140_800, 2_438_400]),
     "06.8": Numbers({"bytes of a step": lambda lab: lab.run(
         "06_backward --variant sm90 --heads 1 --seqlen 128")["sram_operand_bytes"]}),
 }
