@@ -297,8 +297,8 @@ function(ladder_kernels name)
     list(FILTER sources EXCLUDE REGEX "/hopper/")
     set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "${compiles_only}")
     target_link_libraries(${name}_gpu PUBLIC ladder_flags)
-    if(compiles_only)  # kernels of one type: the tests of tile/ have both
-      target_compile_definitions(${name}_gpu PRIVATE LADDER_ONE_TYPE)
+    if(compiles_only)  # each kernel for bf16 and d = 128 alone
+      target_compile_definitions(${name}_gpu PRIVATE LADDER_ONE_KERNEL)
     endif()
     set_target_properties(${name}_gpu PROPERTIES
       RULE_LAUNCH_COMPILE "sh \"${CMAKE_SOURCE_DIR}/common/ptxas.sh\" <OBJECT>")

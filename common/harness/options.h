@@ -28,6 +28,7 @@ struct Options {
   DeviceChoice device = DeviceChoice::automatic;
   std::string variant;  // empty: the default; several: "A,B", of which each_variant makes one
   TileRequest tile;
+  int64_t sram_bytes = 0;  // what a block may have; 0: what the device has
   SimOptions sim;
   std::string sim_option;  // the last one given that only the sim takes
   Check check = Check::automatic;

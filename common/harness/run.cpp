@@ -116,18 +116,20 @@ const Inputs& inputs_of(Workload& workload, Options& options, bool backward) {
 
 std::unique_ptr<Device> open_device(const Options& options) {
   const bool automatic = options.device == DeviceChoice::automatic;
-  if (options.device == DeviceChoice::sim) return open_sim(options.sim);
+  SimOptions sim = options.sim;
+  if (options.sram_bytes) sim.sram_bytes = options.sram_bytes;
+  if (options.device == DeviceChoice::sim) return open_sim(sim);
   if (automatic && !options.sim_option.empty()) {
     say(fmt::format("running on the sim: --{} is for the sim", options.sim_option));
-    return open_sim(options.sim);
+    return open_sim(sim);
   }
   try {
-    return open_gpu();
+    return open_gpu(options.sram_bytes);
   } catch (const Error& e) {
     if (!automatic) throw;
     say(fmt::format("running on the sim: {}", e.what()));
   }
-  return open_sim(options.sim);
+  return open_sim(sim);
 }
 
 std::vector<Variant> variants_for(DeviceKind device) {

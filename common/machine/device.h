@@ -160,8 +160,9 @@ inline std::string built_for_others(const std::string& architectures, int capabi
   return others;
 }
 
-/// The GPU, or Error(no_device) with the reason there is none.
-std::unique_ptr<Device> open_gpu();
+/// The GPU, or Error(no_device) with the reason there is none. A plan may give a block
+/// `sram_bytes` of shared memory (0: what there is; Error(bad_usage) where that is less).
+std::unique_ptr<Device> open_gpu(int64_t sram_bytes = 0);
 std::unique_ptr<Device> open_sim(const SimOptions& options);
 
 /// Device memory with an owner.

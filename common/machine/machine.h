@@ -49,6 +49,9 @@ constexpr int64_t shared_bytes(int64_t count) {
 /// Calls f<T, Dh>() with the problem's I/O type and padded head size, padded_head_dim(d).
 template <class F>
 void with_type_and_head_dim(const Problem& p, F f) {
+#ifdef LADDER_ONE_KERNEL  // compiled and never run: see ladder.cmake
+  if (p.dtype == DType::bf16 && p.d == 128) f.template operator()<bf16, 128>();
+#else
   const auto with_head_dim = [&]<class T>() {
     switch (padded_head_dim(p.d)) {
       case 32:
@@ -61,10 +64,6 @@ void with_type_and_head_dim(const Problem& p, F f) {
         return f.template operator()<T, 256>();
     }
   };
-#ifdef LADDER_ONE_TYPE
-  // Where the kernels are compiled and never run: see ladder.cmake.
-  with_head_dim.template operator()<bf16>();
-#else
   p.dtype == DType::fp16 ? with_head_dim.template operator()<fp16>()
                          : with_head_dim.template operator()<bf16>();
 #endif

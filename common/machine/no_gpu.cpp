@@ -10,7 +10,7 @@ namespace {
 }
 }  // namespace
 
-std::unique_ptr<Device> open_gpu() {
+std::unique_ptr<Device> open_gpu(int64_t) {
   no_gpu();
 }
 

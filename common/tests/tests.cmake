@@ -32,14 +32,19 @@ foreach(name sim_test races_test hopper_faults_test hopper_copies_test)
   target_precompile_headers(${name} REUSE_FROM headers)
 endforeach()
 
-if(LADDER_GPU)
+if(LADDER_GPU AND NOT compiles_only)
   ladder_test(gpu_test SOURCES ${tests}/gpu/gpu_test.cu PROPERTIES ${on_gpu})
+endif()
+if(LADDER_GPU)
   add_test(NAME machine_code COMMAND Python3::Interpreter ${tests}/tile/machine_code_test.py
     ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
 endif()
 
-# Files of kernels and tests, compiled for both machines.
-foreach(name tile_test hopper_test fp8_test)
+# Files of kernels and tests, compiled for both machines, but for a GPU only where one may run them.
+function(ladder_kernel_test name)
+  if(compiles_only)
+    set(LADDER_GPU OFF)
+  endif()
   ladder_kernels(${name}_kernels ${tests}/tile/${name}.cu)
   add_executable(${name} ${${name}_kernels_objects})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
@@ -48,6 +53,9 @@ foreach(name tile_test hopper_test fp8_test)
   if(LADDER_GPU)
     ladder_cases(${name}.Gpu ${name} Gpu* ${on_gpu})
   endif()
+endfunction()
+foreach(name tile_test hopper_test fp8_test)
+  ladder_kernel_test(${name})
 endforeach()
 
 # The suite of every rung; and some rungs' with mistakes that it must find, which it compiles.

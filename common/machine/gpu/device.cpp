@@ -70,7 +70,7 @@ Observer observer;
 
 class Gpu : public Device {
  public:
-  Gpu() {
+  explicit Gpu(int64_t sram_bytes) {
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaErrorInsufficientDriver)
@@ -107,6 +107,10 @@ class Gpu : public Device {
     info_.compute_capability = std::min(capability, compiled_capability());
     // PTX for 7.5 alone makes any GPU a 7.5, with no more shared memory than these have.
     if (!info_.has_bf16()) info_.sram_bytes = std::min<int64_t>(info_.sram_bytes, 64 * 1024);
+    if (sram_bytes > info_.sram_bytes)
+      throw Error(Exit::bad_usage, fmt::format("--sram {}: a block of {} has at most {} bytes",
+                                               sram_bytes, info_.name, info_.sram_bytes));
+    if (sram_bytes) info_.sram_bytes = sram_bytes;
     size_t free_bytes = 0, total = 0;
     check(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
     info_.memory_bytes = static_cast<int64_t>(total);
@@ -360,8 +364,8 @@ void launch_as(const char* name, const std::function<void()>& queue,
 
 namespace ladder {
 
-std::unique_ptr<Device> open_gpu() {
-  return std::make_unique<gpu::Gpu>();
+std::unique_ptr<Device> open_gpu(int64_t sram_bytes) {
+  return std::make_unique<gpu::Gpu>(sram_bytes);
 }
 
 }  // namespace ladder

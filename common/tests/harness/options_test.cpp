@@ -114,7 +114,7 @@ TEST_F(OptionsTest, DefaultsAreTheContracts) {
   EXPECT_EQ(o.device, DeviceChoice::automatic);
   EXPECT_EQ(o.check, Check::automatic);
   EXPECT_EQ(o.sim.schedule.order, Schedule::Order::forward);
-  EXPECT_EQ(o.sim.sram_bytes, 227 * 1024);
+  EXPECT_EQ(o.sram_bytes, 0);
   EXPECT_TRUE(o.tile.any());
   EXPECT_FALSE(o.time_ms || o.scale || o.dram || o.json || o.verbose);
   EXPECT_EQ(o.load + o.save + o.variant + o.sim.trace_file + o.sim_option, "");
@@ -137,7 +137,7 @@ TEST_F(OptionsTest, ReadsEveryOption) {
   EXPECT_EQ(o.device, DeviceChoice::sim);
   EXPECT_EQ(o.sim.schedule.order, Schedule::Order::random);
   EXPECT_EQ(o.sim.schedule.seed, 7u);
-  EXPECT_EQ(o.sim.sram_bytes, 1000);
+  EXPECT_EQ(o.sram_bytes, 1000);
   EXPECT_EQ(o.sim.trace_file, "t");
   EXPECT_EQ(o.sim_option, "trace");  // the last of them
   EXPECT_EQ(o.check, Check::sampled);
@@ -227,7 +227,6 @@ const Refusal kRefused[] = {
      "--heads cannot be combined with --load: the files "
      "of 'in' give the shapes"},
     {kNaive, "--device gpu --trace t", "--trace is for the sim and --device gpu for a GPU; leave"},
-    {kNaive, "--device gpu --sram 1", "--sram is for the sim"},
     {kNaive, "--device gpu --schedule reverse", "--schedule is for the sim"},
 };
 
@@ -262,7 +261,7 @@ TEST_F(OptionsTest, HelpShowsDefaultsVariantsDevicesAndTiles) {
   const std::string help = printed(kFlash, "--help");
   expect_in(help, {"(default 1)", "(default 2)", "(default 256)", "(default 64)", "(default fp16)",
                    "1/sqrt", "(default 0)", "(default auto)", "default normal", "default forward",
-                   fmt::format("(default {}:", SimOptions{}.sram_bytes),
+                   fmt::format("the sim's {})", SimOptions{}.sram_bytes),
                    fmt::format("(default {})", kTimingMs), "\nWorkload\n  --batch B ",
                    "\nOn the sim\n", "--set NAME=VALUE,... ", "\nExamples\n", "\nExit status"});
   expect_in(help,

@@ -249,25 +249,31 @@ TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
 }
 // GPUs of 8.6, 8.9 and 12.0 have 99 KB, where every step that they run (not Hopper's) has room, and
 // those of 7.5 64 KB, where wide heads may find none and are told who has.
-TEST_P(SmallerSharedMemory, OfGpusThatThereAreHoldsAllButWideHeads) {
-  const Variant& v = GetParam();
-  if (v.exact_architecture) return;
-  for (const int64_t sram : {101376, 65536})
-    for (const int d : {32, 64, 128, 256}) {
-      SCOPED_TRACE(testing::Message() << v.name << ", d " << d << ", " << sram << " bytes");
-      const auto device = open_sim({.sram_bytes = sram});
-      try {
-        for (const Report& r : run_case(*device, v, {"small", 1, 1, 1, 35, 70, d, true}))
-          EXPECT_TRUE(r.pass());
-      } catch (const Error& e) {
-        EXPECT_EQ(e.status, Exit::bad_usage) << e.what();
-        EXPECT_EQ(std::pair(sram, d), std::pair(int64_t{65536}, 256)) << e.what();
-        if (v.rung != "04_flash_v1") {
-          EXPECT_NE(std::string(e.what()).find("; steps that fit: "), std::string::npos)
-              << e.what();
-        }
+void check_smaller_memory(Device& device, const Variant& v) {
+  for (const int d : {32, 64, 128, 256}) {
+    const int64_t sram = device.info().sram_bytes;
+    SCOPED_TRACE(testing::Message() << v.name << ", d " << d << ", " << sram << " bytes");
+    try {
+      for (const Report& r : run_case(device, v, {"small", 1, 1, 1, 35, 70, d, true}))
+        EXPECT_TRUE(r.pass());
+    } catch (const Error& e) {
+      EXPECT_EQ(e.status, Exit::bad_usage) << e.what();
+      EXPECT_EQ(std::pair(sram, d), std::pair(int64_t{65536}, 256)) << e.what();
+      if (v.rung != "04_flash_v1") {
+        EXPECT_NE(std::string(e.what()).find("; steps that fit: "), std::string::npos) << e.what();
       }
     }
+  }
+}
+TEST_P(SmallerSharedMemory, OfGpusThatThereAreHoldsAllButWideHeads) {
+  const Variant& v = GetParam();
+  for (const int64_t sram : {101376, 65536})
+    if (!v.exact_architecture) check_smaller_memory(*open_sim({.sram_bytes = sram}), v);
+}
+TEST_F(GpuTest, HasRoomInSharedMemoryOfSmallerGpus) {
+  for (const int64_t sram : {101376, 65536})
+    for (const Variant& v : steps_)
+      if (!v.exact_architecture) check_smaller_memory(*open_gpu(sram), v);
 }
 INSTANTIATE_TEST_SUITE_P(, SmallerSharedMemory, steps(every), step_name);
 

@@ -23,7 +23,6 @@ ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)),
 BUILD, BUILT_BY, NVCC = os.path.join(ROOT, "build"), "13.0", "nvcc"
 CUDA = "13.0"  # other compilers may spill a little, and nobody measured what that costs
 SECONDS = 600  # how long to wait for a tool: a limit is for what hangs
-PADDED = 4  # head sizes that a kernel is compiled for, for each of two types
 
 
 def read(path):
@@ -73,16 +72,17 @@ class HopperTest(unittest.TestCase):
         self.assertGreaterEqual(len(self.steps), 12)
         if "sm_90a" not in report(self.steps[0]):
             self.skipTest("built for other GPUs than Hopper's")
-        self.types = ["13__nv_bfloat16", "6__half"]
-        if "-DLADDER_ONE_TYPE" in read(os.path.join(BUILD, "compile_commands.json")):
-            del self.types[1]
+        self.types, self.head_dims = ["13__nv_bfloat16", "6__half"], 4
+        if "-DLADDER_ONE_KERNEL" in read(os.path.join(BUILD, "compile_commands.json")):
+            self.types, self.head_dims = self.types[:1], 1
 
     def test_nothing_is_spilled_and_no_product_waits(self):
         for source in self.steps:
             with self.subTest(source):
                 functions = re.findall(r"Function properties for (\w+)\n *(.+)", report(source))
                 for kind in self.types:
-                    self.assertGreaterEqual(sum(kind in name for name, _ in functions), PADDED)
+                    self.assertGreaterEqual(sum(kind in name for name, _ in functions),
+                                            self.head_dims)
                 self.assertEqual({use for _, use in functions}, {
                     "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"})
                 self.assertEqual(
@@ -101,7 +101,7 @@ class HopperTest(unittest.TestCase):
             code = output_of(cuobjdump, "-sass", "-arch", "sm_90a", compiled)
             kernels = [kernel for kernel in code.split("Function : ")[1:]
                        if name in kernel.split("\n")[0]]
-            self.assertEqual(len(kernels), len(self.types) * PADDED)
+            self.assertEqual(len(kernels), len(self.types) * self.head_dims)
             for kernel in kernels:
                 self.check_order(kernel)
 
