@@ -86,7 +86,7 @@ def run_ctest(preset, options):
     """Its status, and [(whether it failed, output)] of its tests."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "ctest.xml")
-        # One more than the cores that it may use: some tests wait, as for what is to be interrupted.
+        # One more than there are cores: some tests wait, as for what is to be interrupted.
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
         status = subprocess.run(
             ["ctest", "--preset", preset, "-j", str(cores + 1), "--output-on-failure",

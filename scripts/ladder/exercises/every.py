@@ -239,9 +239,9 @@ EXERCISES = {
                       "since the keys before a new maximum count for too much")}),
     "05.5": Numbers({"tiles skipped": lambda lab: 16 * (1 - share_of_flops(lab, MASKED))}),
     "05.6": Change("05_flash_v2/rows.cu", [398_000, 469_120]),
-    "05.7": Mask("05_flash_v2/attention.cu", lambda j, last: j > last - WINDOW),
-    "05.8": Mask("05_flash_v2/attention.cu",
-                 lambda j, last: j > last - WINDOW or j < SINKS),
+    "05.7": Mask("05_flash_v2/attention.cu", lambda j, last: j > last - WINDOW, [39_488, 9_176]),
+    "05.8": Mask("05_flash_v2/attention.cu", lambda j, last: j > last - WINDOW or j < SINKS,
+                 [43_584, 11_224]),
     "05.9": Numbers({"bytes requested": f"05_flash_v2 {CACHE} --set splits=8"}),
     "05.10": Numbers({f"{parts} parts": tiles_of_time(parts) for parts in (8, 32, 64)}),
     "05.11": Experiment("05_flash_v2/split_kv.cu", {
