@@ -149,7 +149,7 @@ class Fake(fake_ladder.FakeLadder):
     BIN = "bin"
     STEPS = {"00_naive": ["naive"], "04_flash_v1": ["flash_v1"], "05_flash_v2": ["swap", "mma"],
              "06_backward": ["mma"]}
-    SWAP = ["--rung", "05", "--variant", "swap", "--again"]
+    SWAP = ["05/swap", "--again"]
 
     def setUp(self):
         super().setUp()
@@ -192,7 +192,7 @@ class Fake(fake_ladder.FakeLadder):
 
 class Bench(Fake):
     def test_the_file(self):
-        self.bench("--grid", "paper", "--rung", "06")
+        self.bench("--grid", "paper", "06")
         runs, called = self.lines("run"), self.calls()
         # The step at each point, then twice against float64; it says two things each time.
         self.assertEqual((len(called), len(runs), len(self.lines("step"))), (26, 2 * 26, 5))
@@ -214,7 +214,7 @@ class Bench(Fake):
         os.unlink(self.at("bin/06_backward"))
         for options, new, records in (
                 (("--time", "7"), 0, 6), (self.SWAP, 1, 6),
-                (("--grid", "long", "--rung", "00"), 10, 16)):
+                (("--grid", "long", "00"), 10, 16)):
             self.bench(*options)
             now = self.lines("run")
             self.assertEqual(
@@ -268,19 +268,19 @@ class Bench(Fake):
             self.calls()
             self.bench()
             self.assertEqual(len(self.calls()), again)
-            self.bench("--again", "--rung", rung)
+            self.bench("--again", f"{rung}/{variant}")
             self.assertEqual((self.lines("skipped"), len(self.lines("run", **{"pass": True}))),
                              ([], 6))
             os.unlink(self.at("out.jsonl"))
 
     def test_what_it_refuses(self):
-        self.bench("--rung", "00")
+        self.bench("00")
         whole = self.read("out.jsonl")
         for words, why in (
                 (("--grid", "huge"), "there are quick, paper, long, decode"),
                 (("--peers", "fa3"), "there are math"),
                 (("--time", "nan"), "must be above 0"),
-                (("--rung", "07"), "leave nothing; there are 00_naive naive, 04_flash_v1"),
+                (("07",), "there is no 07. The rungs and their steps:\n  00_naive "),
                 (("--bin", "nosuch"), "there is no folder nosuch: scripts/run builds"),
                 (("--bin", self.at("path")), "path has no rung"),
                 (("--sim",), f"was measured on {NAME}, and this is the sim")):

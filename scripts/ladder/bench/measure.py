@@ -30,7 +30,7 @@ longer than all of the measurement. Each step's result is checked once, at N = 1
 
 Examples:
   scripts/figures measure --grid paper,long
-  scripts/figures measure --rung 05,06 --variant sm90
+  scripts/figures measure --grid paper 05/sm90 06/sm90
   scripts/figures measure --sim
 
 Exit status: 0 good (what was skipped included); 1 a program failed or gave a wrong result; 2 bad
@@ -52,6 +52,7 @@ from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Pr
                             run_command)
 from ladder.files import ROOT, file_of
 from ladder.programs import json_lines, ladder_of, programs_in, run_quietly
+from ladder.sources import named
 
 
 def words(text):
@@ -85,9 +86,7 @@ def parse(arguments=None):
                         help="(default scripts/results/GPU.jsonl, such as h100.jsonl; sim.jsonl)")
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default=None,
                         help="(default bf16, fp16 where the GPU has no other)")
-    parser.add_argument("--rung", type=words, metavar="NN,...",
-                        help="only these, such as 04,05_flash_v2")
-    parser.add_argument("--variant", type=words, metavar="NAME,...", help="only these steps")
+    parser.add_argument("steps", nargs="*", metavar="STEP", help="such as 05/sm90 (default all)")
     parser.add_argument("--time", type=positive, default=40, metavar="MS",
                         help="GPU time per measurement (default 40; about as much warms up)")
     parser.add_argument("--peers", type=some_of(*peers.BACKENDS, "none"), metavar="NAME,...",
@@ -96,8 +95,8 @@ def parse(arguments=None):
                         "without)")
     parser.add_argument("--again", action="store_true",
                         help="drop what the file has of these, and measure it again; "
-                        "interrupted, it goes on without --again; the ceilings too, unless --rung "
-                        "or --variant chooses steps")
+                        "interrupted, it goes on without --again; the ceilings too, unless steps "
+                        "are chosen")
     add_options(parser)
     options = parser.parse_args(arguments)
     if not options.dtype:
@@ -168,7 +167,7 @@ class Bench:
             self.say(f"no peers and no ceilings: {stop}")
             return
         # Of some steps again: the others' ceilings stay.
-        afresh = self.options.again and not (self.options.rung or self.options.variant)
+        afresh = self.options.again and not self.options.steps
         if self.results.texts.get("ceilings") and not afresh:
             return
         self.progress.at("measuring the ceilings")
@@ -237,13 +236,7 @@ def bench(options):
     ladder = ladder_of(programs, "sim" if options.sim else "gpu")
     if not ladder.steps:
         raise Stop("the programs were built without CUDA; --sim counts on the sim", NO_DEVICE)
-    groups = plan(options, ladder, [
-        step for step in ladder.steps if step.rung.startswith(tuple(options.rung or [""]))
-        and step.variant in (options.variant or [step.variant])])
-    if not any(ones for _, ones in groups):
-        there = ", ".join(f"{step.rung} {step.variant}" for step in ladder.steps)
-        raise Stop(f"--rung and --variant leave nothing; there are {there}", BAD_USAGE)
-
+    groups = plan(options, ladder, named(options.steps, ladder.steps) or ladder.steps)
     gpu, about = (None, {}) if options.sim else machine(options.commit)
     path = os.path.abspath(options.out or file_of(gpu))
     os.makedirs(os.path.dirname(path), exist_ok=True)
