@@ -55,17 +55,14 @@ from ladder.programs import json_lines, ladder_of, programs_in, run_quietly
 from ladder.sources import named
 
 
-def words(text):
-    return [word for word in text.split(",") if word]
-
-
 def some_of(*names):
     """The type of an option: words that are among these."""
     def chosen(text):
-        for word in words(text):
+        words = [word for word in text.split(",") if word]
+        for word in words:
             if word not in names:
                 raise argparse.ArgumentTypeError(f"{word}: there are {', '.join(names)}")
-        return words(text)
+        return words
     return chosen
 
 

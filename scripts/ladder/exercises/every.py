@@ -56,56 +56,19 @@ def every_row_is_zero(lab, program):
 
 # ---- 03 ----
 
-LOGITS = (2, 0, 5, 5)
-
-
-def recurrence(logits):
-    m, total = -math.inf, 0
-    for x in logits:
-        m_new = max(m, x)
-        total = total * math.exp(m - m_new) + math.exp(x - m_new)
-        m = m_new
-    return m, total
-
 
 def bytes_of_K(lab, head_dim):
     return lab.run(f"03_online_softmax --heads 1 --head-dim {head_dim}")["kernels"][0][
         "arrays"]["K"]["read"]
 
 
-# ---- 04 ----
-
-
-def grows_with_the_head(lab):
-    narrow, wide = (lab.requested(f"04_flash_v1 --heads 1 --seqlen 1024 --head-dim {d}")
-                    for d in (64, 128))
-    return wide / narrow
-
-
-def keys_where_level(d):
-    """10·d/Bc = 3·d/64 + 12."""
-    return round(10 * d / (3 * d / 64 + 12))
-
-
-# ---- 05 ----
+# ---- 04 and 05 ----
 
 LONG = "--heads 1 --seqlen 1024 --head-dim 128"
 WINDOW, SINKS = 96, 4
 CACHE = "--variant split_kv --seqlen 1 --seqlen-kv 1000 --heads 16 --kv-heads 4 --head-dim 128"
 MANY_HEADS = "--seqlen 1 --seqlen-kv 512 --heads 150 --head-dim 128 --check off"
 MASKED = "05_flash_v2 --variant mma --heads 1 --seqlen 128 --seqlen-kv 1024"
-
-
-def misses_by(lab):
-    return (lab.requested(f"04_flash_v1 {LONG} --block-kv 256") /
-            lab.requested(f"05_flash_v2 --variant mma {LONG}"))
-
-
-def nearest_tile(lab):
-    program = lab.need_build("04_flash_v1")
-    tiles = [keys for keys in (64, 128, 256)
-             if lab.start(program, ["--head-dim", "128", "--block-kv", str(keys)]).records]
-    return min(tiles, key=lambda keys: abs(keys - 2.5 * 128))
 
 
 def both_wrong(lab, program, o_error):
@@ -117,11 +80,6 @@ def share_of_flops(lab, command):
     """What --causal leaves of them."""
     everything, causal = (lab.run(f"{command}{more}")["matmul_flops"] for more in ("", " --causal"))
     return causal / everything
-
-
-def tiles_of_time(parts):
-    """Of 8 heads of 512 tiles of keys, with places for 264 blocks."""
-    return math.ceil(8 * parts / 264) * (math.ceil(512 / parts) + 3)
 
 
 def splits_for_nothing(lab, program):
@@ -204,7 +162,8 @@ EXERCISES = {
                      lab.requested(f"01_tiled_matmul {NARROW}")}, 0.005),
     "02.6": Change("02_safe_softmax/attention.cu", [1_394_432, 1_689_600]),
 
-    "03.1": Numbers(dict(zip(("the last m", "the last l"), recurrence(LOGITS))), 0.001),
+    # Of the logits 2, 0, 5, 5.
+    "03.1": Numbers({"the last m": 5, "the last l": math.exp(-3) + math.exp(-5) + 2}, 0.001),
     "03.2": Numbers({"bytes requested": f"03_online_softmax {SMALL}"}),
     "03.3": Experiment("03_online_softmax/attention.cu", {
         "03.3": ({"": {"o"}, "--seqlen-kv 32": set()},
@@ -217,18 +176,23 @@ EXERCISES = {
     "03.6": Change("03_online_softmax/attention.cu", [652_800, 757_760]),
 
     "04.1": Numbers({"bytes requested": f"04_flash_v1 {SMALL} --block-kv 64"}),
-    "04.2": Numbers({"the factor": grows_with_the_head}, 0.005),
+    "04.2": Numbers({"the factor": lambda lab: lab.requested(f"04_flash_v1 {LONG}") /
+                     lab.requested("04_flash_v1 --heads 1 --seqlen 1024 --head-dim 64")}, 0.005),
     "04.3": Experiment("04_flash_v1/attention.cu", {
         "04.3": ({"--block-kv 64": {"o"}, "--block-kv 256": set()},
                  "with --block-kv 64 `o` is wrong and `lse` right; with 256 there is one visit, "
                  "and nothing shows")}),
     "04.4": Words(),
-    "04.5": Numbers({f"keys at d = {d}": keys_where_level(d) for d in (64, 128)}, 0.03),
+    # 10·d/Bc = 3·d/64 + 12.
+    "04.5": Numbers({f"keys at d = {d}": round(10 * d / (3 * d / 64 + 12))
+                     for d in (64, 128)}, 0.03),
     "04.6": Change("04_flash_v1/attention.cu", [639_600, 604_800]),
 
     "05.1": Numbers({"bytes requested": f"05_flash_v2 --variant mma {SMALL}"}),
-    "05.2": Numbers({"the Bc": 2.5 * 128, "the nearest compiled": nearest_tile,
-                     "the factor it misses by": misses_by}, 0.01),
+    "05.2": Numbers({"the Bc": 2.5 * 128, "the nearest compiled": 256,
+                     "the factor it misses by": lambda lab:
+                     lab.requested(f"04_flash_v1 {LONG} --block-kv 256") /
+                     lab.requested(f"05_flash_v2 --variant mma {LONG}")}, 0.01),
     "05.3": Numbers({"exponentials at 64 × 128": lambda lab: lab.run(
         "05_flash_v2 --variant defer --heads 1 --seqlen 512 --block-kv 128")["exp_count"]}),
     "05.4": Experiment("05_flash_v2/attention.cu", {
@@ -243,7 +207,9 @@ EXERCISES = {
     "05.8": Mask("05_flash_v2/attention.cu", lambda j, last: j > last - WINDOW or j < SINKS,
                  [43_584, 11_224]),
     "05.9": Numbers({"bytes requested": f"05_flash_v2 {CACHE} --set splits=8"}),
-    "05.10": Numbers({f"{parts} parts": tiles_of_time(parts) for parts in (8, 32, 64)}),
+    # Of 8 heads of 512 tiles of keys, with places for 264 blocks.
+    "05.10": Numbers({f"{parts} parts": math.ceil(8 * parts / 264) * (512 // parts + 3)
+                      for parts in (8, 32, 64)}),
     "05.11": Experiment("05_flash_v2/split_kv.cu", {
         "05.11": (splits_for_nothing, "8 parts instead of one, with a workspace")}),
 
