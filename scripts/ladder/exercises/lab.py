@@ -7,9 +7,8 @@ import shutil
 import subprocess
 
 from ladder.changed import changed
-from ladder.console import BAD_USAGE, NO_DEVICE, Stop
+from ladder.console import NO_DEVICE, Stop
 from ladder.files import ROOT, read
-from ladder.records import requested
 from ladder.sources import Source
 
 PATCHES = os.path.join(ROOT, "scripts/ladder/exercises/patches")
@@ -56,18 +55,6 @@ class Lab:
                        if line.startswith("{")]
             self.runs[key] = Run(done.returncode, records, done.stderr)
         return self.runs[key]
-
-    def run(self, command):
-        """The last record of a built rung, unchecked: the backward pass where there is one."""
-        rung, *options = command.split()
-        run = self.start(self.need_build(rung), [*options, "--check", "off"])
-        if not run.records:
-            raise Stop(f"{command}: {run.last_words()}", BAD_USAGE)
-        return run.records[-1]
-
-    def requested(self, command):
-        """Bytes that it requests of HBM."""
-        return requested(self.run(command))
 
     # ---- scratch copies ----
 
