@@ -312,7 +312,7 @@ esac
         self.assertTrue(os.path.exists(shlex.split(command)[1]), command)
 
     def test_a_folder_and_a_line_are_a_rung(self):
-        """The recipe of common/README.md, "To add a rung", steps 1 and 2, beside the tree. (That a
+        """The recipe of common/README.md, "To add a rung", points 1 and 2, beside the tree. (That a
         new rung has its rows and its colour without another line, figures_test shows.)"""
         for name in set(os.listdir(ROOT)) - {"build", ".git", "CMakeLists.txt"}:
             os.symlink(os.path.join(ROOT, name), self.at(name))

@@ -214,7 +214,7 @@ TEST(Touches, AreThoseOfAPlainList) {
       int64_t at;
     };
     std::vector<Done> list;
-    for (int step = 0; step < round % 40; ++step) {
+    for (int turn = 0; turn < round % 40; ++turn) {
       const int n = 1 << random() % 4;
       const int64_t at = random() % 16 / static_cast<unsigned>(n) * n;
       const uint32_t block = 1 + random() % 4;
@@ -229,7 +229,7 @@ TEST(Touches, AreThoseOfAPlainList) {
       const auto is_found = [&](const Done& done) {
         return against(done) && done.block == found->block && done.access == found->access;
       };
-      SCOPED_TRACE(testing::Message() << "round " << round << ", step " << step);
+      SCOPED_TRACE(testing::Message() << "round " << round << ", turn " << turn);
       ASSERT_EQ(found.has_value(), std::any_of(list.begin(), list.end(), against));
       if (found) {
         ASSERT_TRUE(std::any_of(list.begin(), list.end(), is_found));

@@ -125,5 +125,5 @@ EXERCISES = {
     "06.5": Numbers({"P": 1}),
     "06.6": Numbers({"tiles computed, of 6": 3}),
     "06.7": Change("06_backward/stored.cu", [2_236_800, 2_566_400]),
-    "06.8": Numbers({"bytes of a step": 229_376}),
+    "06.8": Numbers({"bytes of an iteration": 229_376}),
 }

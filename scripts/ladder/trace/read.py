@@ -151,9 +151,9 @@ class Trace:
 
 
 def pieces(ranges):
-    """[(begin, end)] of the runs of a file, [begin, bytes, step, count]."""
-    return [(begin + i * step, begin + i * step + size)
-            for begin, size, step, count in ranges for i in range(count)]
+    """[(begin, end)] of the runs of a file, [begin, bytes, stride, count]."""
+    return [(begin + i * stride, begin + i * stride + size)
+            for begin, size, stride, count in ranges for i in range(count)]
 
 
 def joined(runs):
