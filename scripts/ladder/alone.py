@@ -60,7 +60,7 @@ def body(text):
 
 
 def file_of(source):
-    return f"{source.rung[:2]}_{source.variant}"
+    return f"{source.rung[:2]}_{source.step}"
 
 
 def alone(sources, source):
@@ -68,7 +68,7 @@ def alone(sources, source):
     headers, step = source.text, body(source.text)
     for other in re.findall(r'\.forward_of = "(\w+/\w+)"', source.text):
         forward = find(sources, other)  # all of it, in a namespace of its name
-        name = forward.variant
+        name = forward.step
         headers += forward.text
         step = (f"\nnamespace {name} {{\n" +
                 body(forward.text).replace("namespace ladder::MACHINE", f"namespace {name}") +
@@ -97,7 +97,7 @@ def alone(sources, source):
 
 def portable(source):
     """Whether every GPU runs it."""
-    return source.variant and ".exact_architecture = true" not in source.text
+    return source.step and ".exact_architecture = true" not in source.text
 
 
 def main():

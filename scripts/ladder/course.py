@@ -14,7 +14,7 @@ TRACED = {("04_flash_v1", "flash_v1"): "K and V outside, Q and O inside",
 
 # What happens in a block. Forward two pieces of work for block 0, of four tiles of K and V each,
 # with two consumers and with three; backward one tile of K and V, and three of Q.
-Pipelined = collections.namedtuple("Pipelined", "figure rung variant kernel options")
+Pipelined = collections.namedtuple("Pipelined", "figure rung step kernel options")
 ONE_HEAD = ["--device", "sim", "--heads", "1", "--check", "off"]
 PIPELINED = [
     Pipelined("pipeline", "05_flash_v2", "sm90", "attention",

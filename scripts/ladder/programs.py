@@ -13,7 +13,7 @@ from ladder.files import ROOT
 
 
 class Step(collections.namedtuple(
-        "Step", "rung variant device default by_name_only summary colour backward deterministic "
+        "Step", "rung step device default by_name_only summary colour backward deterministic "
                 "needs exact_architecture tiles grid_limit settings idea after decoding source "
                 "plans program",
         defaults=[(), "", "", False, "", (), ""])):

@@ -32,7 +32,7 @@ class Run:
 
     def __init__(self, step, device):
         self.path, self.step, self.device = step.program, step, device
-        self.rung, self.variant = step.rung, step.variant
+        self.rung, self.step = step.rung, step.name
 
     def judge(self, status, records, message):
         self.status, self.records, self.message = status, records, message
@@ -49,9 +49,9 @@ class Run:
 def go(runs, options, progress, label):
     """Runs steps of one program on one device, which share inputs and reference. If any fails,
     each once more alone, to learn which and why."""
-    first, names = runs[0], [run.variant for run in runs]
+    first, names = runs[0], [run.step for run in runs]
     status, out, message = run_quietly(
-        [first.path, *options, "--variant", ",".join(names), "--device", first.device, "--json"],
+        [first.path, *options, "--step", ",".join(names), "--device", first.device, "--json"],
         f"{label} {first.rung} {names[0] if len(runs) == 1 else f'{len(runs)} steps'} on the "
         f"{first.device}", progress)
     if status and len(runs) > 1:
@@ -64,14 +64,14 @@ def go(runs, options, progress, label):
         records = json_lines(out, first.rung)
     for run in runs:
         run.judge(status, [record for record in records
-                           if len(runs) == 1 or record["variant"] == run.variant], message)
+                           if len(runs) == 1 or record["step"] == run.step], message)
 
 
 def parse(words):
     """What scripts/run itself acts on; `passed`: what the programs get; `words`: both but for what
     is shown. As in getopt_long, a name may be cut short."""
     parser = Parser("scripts/run", usage="scripts/run [options]", add_help=False)
-    parser.add_argument("--variant")
+    parser.add_argument("--step")
     parser.add_argument("--device", choices=["gpu", "sim", "auto"], default="auto")
     parser.add_argument("--all", action="store_true")
     options, options.passed = parser.parse_known_args(words)
@@ -106,16 +106,16 @@ def plan(steps, options, gpu):
         return [Run(step, device) for step in steps if step.device == device and wanted(step)]
 
     if options.words:
-        device, variant = options.device, options.variant
+        device, wanted = options.device, options.step
         if device == "auto":
             device = "gpu" if gpu else "sim"
-        names = sorted({step.variant for step in steps})
-        if variant and variant not in names:
-            raise Stop(f"--variant {variant}: no rung has it; there are {', '.join(names)}",
+        names = sorted({step.name for step in steps})
+        if wanted and wanted not in names:
+            raise Stop(f"--step {wanted}: no rung has it; there are {', '.join(names)}",
                        BAD_USAGE)
-        chosen = runs(device, lambda step: step.variant == variant) if variant else runs(device)
+        chosen = runs(device, lambda step: step.name == wanted) if wanted else runs(device)
         if not chosen:  # built without CUDA: the program says so better
-            chosen = [Run(step, device) for step in steps if variant in (None, step.variant)]
+            chosen = [Run(step, device) for step in steps if wanted in (None, step.name)]
         return [(f"scripts/run {shlex.join(options.words)}", options.passed, None, chosen)]
 
     title = "q, k, v captured from a trained model"
@@ -137,7 +137,7 @@ def next_steps(steps):
     lines = [(f"{sim[0].rung}/README.md", "the first lesson"),
              ("scripts/explore", "two steps at work, in your browser")]
     if len(sim) > 1:
-        first, second = (f"{step.rung[:2]}/{step.variant}" for step in sim[:2])
+        first, second = (f"{step.rung[:2]}/{step.name}" for step in sim[:2])
         lines.append((f"scripts/diff {first[:2]} {second}", "what the next step changes"))
     lines.append(("scripts/run --all", f"all columns and all steps ({others} more)"))
     return [f"{'' if i else 'Next:':6}{what:<25} {why}" for i, (what, why) in enumerate(lines)]

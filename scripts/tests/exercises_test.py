@@ -90,8 +90,8 @@ class Code(unittest.TestCase):
         cls.unchanged = {}
         for file in {file for file, *_ in jobs}:
             lab = Lab(os.path.dirname(BIN), os.path.join(folder.name, "unchanged", file))
-            cls.unchanged[file] = lab, [os.path.join(BIN, file.split(os.sep)[0]), "--variant",
-                                        Source(file).variant]
+            cls.unchanged[file] = lab, [os.path.join(BIN, file.split(os.sep)[0]), "--step",
+                                        Source(file).step]
 
     def test_each_solution_is_right(self):
         for number, exercise in IN_CODE.items():

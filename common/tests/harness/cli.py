@@ -35,7 +35,7 @@ TIMES = "time_ms time_ms_min time_ms_max samples tflops".split()
 
 
 def steps(device="sim"):
-    """What --list says of a device: one object for each variant."""
+    """What --list says of a device: one object for each step."""
     listed = subprocess.run([os.path.join(BIN_DIR, RUNG), "--list"], stdout=subprocess.PIPE,
                             check=True, text=True).stdout
     return [step for step in map(json.loads, listed.splitlines()) if step["device"] == device]

@@ -50,15 +50,15 @@ class Rung(Case):
             self.assertEqual(program, RUNG)
             self.good([*arguments, "--device", "sim", "--check", "sampled"])
 
-    def test_every_variant(self):
+    def test_every_step(self):
         for step in steps():
-            variant = step["variant"]
-            objects = self.check_run(f"{TINY} --variant {variant} --save {variant}", "sim")
-            self.assertEqual({o["variant"] for o in objects}, {variant})
-            names = {name for o in objects for name in o["errors"]} - {"o_full"}
-            self.assertEqual(set(os.listdir(self.at(variant))), {f"{n}.npy" for n in names})
+            name = step["step"]
+            objects = self.check_run(f"{TINY} --step {name} --save {name}", "sim")
+            self.assertEqual({o["step"] for o in objects}, {name})
+            tensors = {tensor for o in objects for tensor in o["errors"]} - {"o_full"}
+            self.assertEqual(set(os.listdir(self.at(name))), {f"{t}.npy" for t in tensors})
             if step["default"]:
-                self.assertEqual(self.objects(TINY)[0]["variant"], variant)
+                self.assertEqual(self.objects(TINY)[0]["step"], name)
 
     def test_keys_and_types(self):
         for o in self.check_run(SMALL, "sim"):
@@ -85,7 +85,7 @@ class Rung(Case):
     @unittest.skipUnless(has_gpu() and RUNG[:2] == "01", "01 alone has products by a library")
     def test_products_by_a_library_are_timed_alone(self):
         ours, = self.objects(f"{SMALL.replace('sim', 'gpu')} --time 5")
-        theirs, = self.objects(f"{SMALL.replace('sim', 'gpu')} --time 5 --variant cublas")
+        theirs, = self.objects(f"{SMALL.replace('sim', 'gpu')} --time 5 --step cublas")
         self.assertEqual([k["name"] for k in theirs["kernels"]], ["scores", "output"])
         for part in [theirs, *theirs["kernels"]]:
             self.assertEqual({part[key] for key in MODEL + COUNTED + DRAM}, {None})
@@ -105,11 +105,11 @@ class Options(Case):
                           for key in ("block_q", "block_kv")], [64, 32])
         self.assertIn("not checked", self.good(f"{TINY} --check off --causal").stdout)
 
-    def test_several_variants_report_what_each_does_alone(self):
-        names = [step["variant"] for step in steps() if step["device"] == "sim"]
+    def test_several_steps_report_what_each_does_alone(self):
+        names = [step["step"] for step in steps() if step["device"] == "sim"]
         self.assertGreater(len(names), 1)
-        alone = [o for name in names for o in self.objects(f"{TINY} --causal --variant {name}")]
-        together = f"{TINY} --causal --variant {','.join(names)}"
+        alone = [o for name in names for o in self.objects(f"{TINY} --causal --step {name}")]
+        together = f"{TINY} --causal --step {','.join(names)}"
         self.assertEqual(self.objects(together), alone)
         self.assertEqual(self.good(together).stdout.count("pass: "),
                          sum(len(o["errors"]) for o in alone))
@@ -155,13 +155,13 @@ class Options(Case):
 
     def test_what_is_refused_runs_nothing(self):
         self.assert_bad("--nonsense", 2, "--nonsense", "--help")
-        self.assert_bad("--device sim --variant mma,nosuch", 2, "--variant 'nosuch'", save="")
-        self.assert_bad("--device sim --variant stored --heads 1 --seqlen 4000000 --head-dim 8", 3,
+        self.assert_bad("--device sim --step mma,nosuch", 2, "--step 'nosuch'", save="")
+        self.assert_bad("--device sim --step stored --heads 1 --seqlen 4000000 --head-dim 8", 3,
                         "GiB", "S, P and dP", "the steps of 06_backward after it")
 
     def test_a_fault_leaves_a_trace(self):
         """Of a run that stops. What else it would have written is not there."""
-        done = self.execute(f"{TINY} --variant mma --scale 3e38 --trace trace.json --save out")
+        done = self.execute(f"{TINY} --step mma --scale 3e38 --trace trace.json --save out")
         self.assertEqual(done.returncode, 1)
         self.assertIn("2^NaN", done.stderr)
         with open(self.at("trace.json"), encoding="utf-8") as file:

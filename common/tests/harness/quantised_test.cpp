@@ -43,8 +43,7 @@ TEST(Hadamard, IsItsMatrix) {
 // 448 is e4m3's largest and 2⁻⁴ what its rounding may cost: the OCP's standard, not our constants.
 TEST(Quantised, ReferenceJudgesByIt) {
   const Problem p{.B = 2, .H = 4, .Hk = 2, .N = 37, .N_kv = 30, .d = 40, .causal = true};
-  Options options{.problem = p, .input = Input::outliers, .seed = 5};
-  const Inputs in = make_inputs(options, false);
+  const Inputs in = Workload({.problem = p, .input = Input::outliers, .seed = 5}).inputs(false);
   const Quantisation how{.hadamard = true, .p_exponent = 5};
   const std::vector<int> rows = rows_to_check(p, Check::full);
   const Reference full(p, in, Rounding::on_chip, rows);

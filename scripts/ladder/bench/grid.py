@@ -53,7 +53,7 @@ def paper_point(n, d, causal, dtype):
     return Point(max(1, TOKENS // n), max(1, HIDDEN // d), n, d, causal, dtype)
 
 
-class Config(collections.namedtuple("Config", "rung variant point options")):
+class Config(collections.namedtuple("Config", "rung step point options")):
     """One run of a program; `options` beyond the workload, as the program takes them."""
 
     def words(self, device):
@@ -62,18 +62,18 @@ class Config(collections.namedtuple("Config", "rung variant point options")):
                  "--head-dim", point.head_dim]
         if point.decoding():
             shape += ["--kv-heads", point.kv_heads, "--seqlen-kv", point.seqlen_kv]
-        words = [self.rung, "--device", device, "--variant", self.variant,
+        words = [self.rung, "--device", device, "--step", self.step,
                  *(shape if "--load" not in self.options else []), "--dtype", point.dtype,
                  *["--causal"] * point.causal, *self.options]
         return [str(word) for word in words]
 
     def fields(self):
         """What all its lines in a file have; among them those of key()."""
-        return {"rung": self.rung, "variant": self.variant, **self.point._asdict(),
+        return {"rung": self.rung, "step": self.step, **self.point._asdict(),
                 "options": shlex.join(self.options)}
 
     def text(self):
-        return ", ".join([f"{self.rung} {self.variant}", self.point.text(),
+        return ", ".join([f"{self.rung} {self.step}", self.point.text(),
                           *filter(None, [" ".join(self.options)])])
 
 
@@ -81,16 +81,16 @@ def key(line):
     """What a line of a file is known by: a run's by these, another's by what kind it is of."""
     if "options" not in line:
         return line["kind"]
-    return tuple(line[name] for name in ("rung", "variant", *Point._fields, "options"))
+    return tuple(line[name] for name in ("rung", "step", *Point._fields, "options"))
 
 
 def config(step, point, *options):
-    return Config(step.rung, step.variant, point, options)
+    return Config(step.rung, step.name, point, options)
 
 
 def is_quantised(step):
     """Its times have a table of their own."""
-    return (step.rung, step.variant) == QUANTISED["step"]
+    return (step.rung, step.name) == QUANTISED["step"]
 
 
 def grid_has(point, step, ladder):
@@ -133,7 +133,7 @@ def plan(options, ladder, steps):
             found += ladder_at([paper_point(n, d, causal, dtype) for n in PAPER_LENGTHS
                                 for causal in (False, True) for d in HEAD_DIMS], steps, ladder)
             found.append((None, wide_heads(steps, dtype)))
-            timed = [step for step in steps if (step.rung, step.variant) in BLOCK_SIZE_TIMED]
+            timed = [step for step in steps if (step.rung, step.name) in BLOCK_SIZE_TIMED]
             found.append((None, checks(steps, dtype) + [
                 one for d in HEAD_DIMS
                 for one in tile_sizes(timed, paper_point(2048, d, False, dtype))]))
@@ -181,7 +181,7 @@ def quantised(steps):
     found = []
     for step in steps:
         settings = ([settings for _, settings in QUANTISED["rows"]] if is_quantised(step) else
-                    [{}] if (step.rung, step.variant) == QUANTISED["beside"] else [])
+                    [{}] if (step.rung, step.name) == QUANTISED["beside"] else [])
         for one in settings:
             chosen = ",".join(f"{name}={value}" for name, value in one.items())
             for _, d, kind in QUANTISED["inputs"]:

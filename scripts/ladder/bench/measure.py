@@ -143,7 +143,7 @@ class Bench:
             theirs = [Config(PEER, name, point, (direction,)) for direction in ("fwd", "bwd")
                       for name in self.options.peers
                       if point and self.pytorch and not (point.decoding() and direction == "bwd")]
-            beside = sorted({f"{one.rung} {one.variant}" for one in last})
+            beside = sorted({f"{one.rung} {one.step}" for one in last})
             for one in [*(one for one in ones if one not in last),
                         *filter(self.wanted, theirs), *last]:
                 found.setdefault(key(one.fields()), (one, beside))
@@ -241,8 +241,8 @@ def bench(options):
     # Those that decode have a grid of their own, and stand beside the ladder; a step of which there
     # are lines stays, though its program has gone.
     now = [{"kind": "step", **step.registered()} for step in ladder.steps if not step.decoding]
-    names = {(step.rung, step.variant) for step in ladder.steps}
-    gone = [line for line in results.lines("step") if (line["rung"], line["variant"]) not in names]
+    names = {(step.rung, step.name) for step in ladder.steps}
+    gone = [line for line in results.lines("step") if (line["rung"], line["step"]) not in names]
     # Finds out now whether it can be written.
     results.put("step", sorted(gone + now, key=lambda step: step["rung"]))
     work = Bench(options, programs, ladder, results, about)

@@ -122,7 +122,7 @@ def measure(gpu, one, budget_ms):
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
-            times = timed(gpu, one.variant, point, direction, budget_ms)
+            times = timed(gpu, one.step, point, direction, budget_ms)
             copy = gpu.copy_bytes_per_s(budget_ms) if point.decoding() else None
         except Exception as error:  # whatever a backend may throw: the others go on
             return None, reason(gpu.torch, error, warned)

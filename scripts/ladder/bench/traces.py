@@ -13,10 +13,10 @@ TRACE_OPTIONS = ["--device", "sim", "--heads", "1", "--seqlen", "512", "--head-d
                  "--block-q", "64", "--block-kv", "64", "--check", "off"]
 
 
-def trace_of(path, rung, variant, options, kernel=None):
+def trace_of(path, rung, step, options, kernel=None):
     """The trace; and what it says of the run, with its tiles (those of the pass that has the
     kernel) and the command."""
-    options = ["--variant", variant, *options]
+    options = ["--step", step, *options]
     trace, records, *_ = Trace.of(path, options)
     record = next(record for record in records
                   if not kernel or any(k["name"] == kernel for k in record["kernels"]))
@@ -24,10 +24,10 @@ def trace_of(path, rung, variant, options, kernel=None):
                    "command": shlex.join([rung, *options])}
 
 
-def traced(path, rung, variant):
+def traced(path, rung, step):
     """A trace reduced to rows: {"figure", "rung", …, "command", "kernels", "arrays": {name: bytes
     of a row}, "events": [[kernel, block, phase, array, "r" or "w", first row, past the last]]}."""
-    trace, head = trace_of(path, rung, variant, TRACE_OPTIONS)
+    trace, head = trace_of(path, rung, step, TRACE_OPTIONS)
     lines = accesses(trace)
     rows = {"Q": head["seqlen"], "K": head["seqlen_kv"], "V": head["seqlen_kv"]}
     kernels = list(dict.fromkeys(kernel for kernel, *_ in lines))
@@ -56,12 +56,12 @@ def accesses(trace):
     return found
 
 
-def pipelined(path, figure, rung, variant, kernel, options):
+def pipelined(path, figure, rung, step, kernel, options):
     """What block 0 of a kernel asks of Hopper's engines and barriers: {"figure", "rung", …,
     "command", "kernel", "warps": [[[event, name, barrier, number, amount, exps, other FLOPs], …],
     …]}, as --trace has them. One warp stands for a warpgroup that multiplies; a copy's boxes are
     one."""
-    trace, head = trace_of(path, rung, variant, options, kernel)
+    trace, head = trace_of(path, rung, step, options, kernel)
     events = next(events for (launch, block), events in trace.blocks().items()
                   if block == 0 and trace.kernel_of(launch) == kernel)
     return {"figure": figure, **head, "kernel": kernel,
@@ -70,7 +70,7 @@ def pipelined(path, figure, rung, variant, kernel, options):
 
 def all_traces(programs):
     """The lines of traces.jsonl."""
-    return ([traced(programs[rung], rung, variant) for rung, variant in TRACED]
+    return ([traced(programs[rung], rung, step) for rung, step in TRACED]
             + [pipelined(programs[one.rung], *one) for one in PIPELINED])
 
 

@@ -68,7 +68,7 @@ class Lab:
             raise Stop(f"{rung} is not built yet: scripts/run builds it", NO_DEVICE)
         program = changed(self.build, rung, file, self.scratch(number, file),
                           os.path.join(self.folder, number, "made"))
-        return [program, "--variant", Source(file).variant]
+        return [program, "--step", Source(file).step]
 
 
 def patch_text(name):

@@ -71,7 +71,7 @@ def length(files, seqlen=65536):
 
 def matrix(files, seqlen=65536):
     """02 keeps two bytes for each element of S, and of P."""
-    e = max(need(files.gpu.plain(rung="02_safe_softmax", variant="safe", causal=False)),
+    e = max(need(files.gpu.plain(rung="02_safe_softmax", step="safe", causal=False)),
             key=lambda e: e.seqlen)
     each = e.bytes_a_head["workspace"] / e.seqlen**2 / 2
     return (f"{each:g} bytes at N = {length_text(e.seqlen)}, so {each * seqlen**2 / 2**30:g} GiB "

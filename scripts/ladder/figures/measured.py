@@ -32,11 +32,11 @@ def series(points):
 
 
 class Entry:
-    """A record, with its fields. A step is (rung, variant)."""
+    """A record, with its fields. A step is (rung, its name)."""
 
     def __init__(self, record):
         vars(self).update(record)
-        self.record, self.step = record, (record["rung"], record["variant"])
+        self.record, self.step = record, (record["rung"], record["step"])
         self.tiled = "--block-" in record["options"]
         self.aside = self.tiled or "--set" in record["options"]  # not the step as it is
         amounts = {"requested": requested(record), "workspace": record["workspace_bytes"],
@@ -65,7 +65,7 @@ class Measured:
             self.dtype = dtype or ("bf16" if "bf16" in types else next(iter(types), ""))
             self.entries = [Entry(r) for r in self.runs if r["dtype"] == self.dtype]
             self.peers = [r for r in found["peer"] if r["dtype"] == self.dtype]
-            self.steps = {(s["rung"], s["variant"]): Step(
+            self.steps = {(s["rung"], s["step"]): Step(
                 device="gpu" if self.name else "sim",
                 **{name: value for name, value in s.items() if name != "kind"})
                 for s in found["step"]}
@@ -89,7 +89,7 @@ class Measured:
     def checked(self, step, settings=None, **wanted):
         """An entry of a step as it is, or with settings, and its error of O against full precision:
         a step that rounds its inputs has two errors."""
-        entry = need([e for e in self.find(rung=step[0], variant=step[1], **wanted) if e.errors
+        entry = need([e for e in self.find(rung=step[0], step=step[1], **wanted) if e.errors
                       and not e.tiled and (e.settings == settings if settings else not e.aside)])[0]
         return entry, entry.errors.get("o_full") or entry.errors["o"]
 
@@ -104,7 +104,7 @@ class Measured:
         workload, by N."""
         found = collections.defaultdict(dict)
         every = [(e.step, e.record) for way in ("fwd", "bwd") for e in self.paper(way)]
-        every += [(r["variant"], r) for r in self.peers if of_the_paper(r)]
+        every += [(r["step"], r) for r in self.peers if of_the_paper(r)]
         for one, r in sorted(every, key=lambda one: one[1]["seqlen"]):
             found[r["direction"], one][r["seqlen"], r["head_dim"], r["causal"]] = r
         return found
@@ -143,7 +143,7 @@ class Measured:
         for one in self.skipped:
             needs = re.search(r"needs ([\d.]+) GiB", one["reason"])
             if needs:
-                yield (one["rung"], one["variant"]), one, float(needs[1])
+                yield (one["rung"], one["step"]), one, float(needs[1])
 
     def is_default(self, step):
         return self.defaults.get(step[0]) == step[1]

@@ -61,7 +61,7 @@ def block_size(files):
              lambda e: e.time_ms, course.BLOCK_SIZE_TIMED)):
         lines = []
         for step, d in itertools.product(steps, HEADS):
-            of = [e for e in measured.find(rung=step[0], variant=step[1], head_dim=d, block_q=64,
+            of = [e for e in measured.find(rung=step[0], step=step[1], head_dim=d, block_q=64,
                                            causal=False) if e.tiled]
             line = series({e.block_kv: value(e) for e in of})
             if line["x"]:
@@ -97,9 +97,9 @@ def iterations(files):
     once for a tile, c once for a block that stays. At 4N, less three times that at 2N, and twice
     that at N: 6a·N²."""
     found = []
-    for (rung, variant, kernel), d in itertools.product(course.SHARED_ROOF, HEADS):
+    for (rung, step, kernel), d in itertools.product(course.SHARED_ROOF, HEADS):
         records = [entry.record for n in COUNTED for entry in files.sim.plain(
-            "bwd", rung=rung, variant=variant, seqlen=n, head_dim=d, causal=False)]
+            "bwd", rung=rung, step=step, seqlen=n, head_dim=d, causal=False)]
         counts = [k for record in records for k in record["kernels"] if k["name"] == kernel]
         if len(counts) == len(COUNTED):
             tile = records[0]["block_q"], records[0]["block_kv"]
@@ -109,7 +109,7 @@ def iterations(files):
                 for name in ("matmul_flops", "sram_operand_bytes", "sram_read_bytes",
                              "sram_write_bytes"))
             cycles, every = flops // MATMUL_FLOPS, sum(every)
-            found.append(((rung, variant), {
+            found.append(((rung, step), {
                 "d": d, "tile": tile, "cycles": cycles, "operands": operands, "every": every,
                 "of_operands": operands / SHARED_BYTES / cycles,
                 "of_every": every / SHARED_BYTES / cycles}))

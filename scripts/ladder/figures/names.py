@@ -19,9 +19,9 @@ def number(rung):
 
 def label(step, files=None):
     """"05 mma"; a rung of one step is its name alone."""
-    rung, variant = step
+    rung, name = step
     alone = files and len(files.ladder.of(rung)) == 1
-    return rung.replace("_", " ") if alone else f"{number(rung)} {variant}"
+    return rung.replace("_", " ") if alone else f"{number(rung)} {name}"
 
 
 def library(backend):

@@ -102,7 +102,7 @@ def access_panel(trace):
             half = 0.5 * ((lane, at, "w" if op == "r" else "r") in touched)
             lanes[lane].append([op, "", None, at + half * (op == "w"), at + 1 - half * (op == "r"),
                                 *(row / trace["seqlen"] for row in rows)])
-    step = trace["rung"], trace["variant"]
+    step = trace["rung"], trace["step"]
     blocks = len(parts) if len(trace["kernels"]) == 1 else 1
     return {"lanes": [(lane, None, 0.64, of) for lane, of in lanes.items()],
             "title": f"{number(step[0])} {step[1]}: {course.TRACED[step]} (" + (
@@ -124,7 +124,7 @@ def pipeline(files, name):
     first, *_ = traces = need([one for one in files.traces if one["figure"] == name])
     panels = [pipeline_panel(trace, about) for trace in traces]
     there = {box[0] for panel in panels for *_, boxes in panel["lanes"] for box in boxes}
-    return {"title": f"The pipeline of {label((first['rung'], first['variant']))}: "
+    return {"title": f"The pipeline of {label((first['rung'], first['step']))}: "
                      f"{about['what']}, in the time of a model, not measured",
             "panels": panels, "gap": 0.04, "xlabel": "cycles of the model",
             "legend": [("copy", "copy under way"), ("held", "tile there, until its stage is free"),

@@ -172,10 +172,10 @@ def caches(files):
         batch, heads, kv_heads, keys, d = at = tuple(entry.record[name] for name in CACHE)
         peers = [r for r in files.gpu.peers
                  if r["seqlen"] == 1 and at == tuple(r.get(name) for name in CACHE)]
-        if not set(BESIDE_DECODING) <= {r["variant"] for r in peers}:
+        if not set(BESIDE_DECODING) <= {r["step"] for r in peers}:
             continue
         size, copy = 4 * batch * kv_heads * keys * d, peers[0]["copy_bytes_per_s"]
-        times = {"ours": entry.time_ms, **{r["variant"]: r["time_ms"] for r in peers}}
+        times = {"ours": entry.time_ms, **{r["step"]: r["time_ms"] for r in peers}}
         found.append({**dict(zip(CACHE, at)), "shared": heads // kv_heads, "bytes": size,
                       "copy": copy, "times": times,
                       "share": {name: size / ms * 1e3 / copy for name, ms in times.items()}})
@@ -231,7 +231,7 @@ def decode_table(files):
         f"d = {d}: µs (share)", *(f"{library(peer)}'s / ours" for peer in BESIDE_DECODING)))],
         [[cache, *(text for d in heads for text in of.get(d, [NO_VALUE] * 3))]
          for cache, of in rows.items()], range(1, 1 + 3 * len(heads)))
-    step = files.gpu.decoding()[0].variant
+    step = files.gpu.decoding()[0].step
     text = (f"`{step}`, {files.gpu.dtype}, one query of each head, no mask, L2 "
             f"flushed, medians, on an {at_the_machine(files)}. The share is the rate at which K "
             "and V are read, divided by a device copy's in the same run, "

@@ -53,7 +53,7 @@ def plans_table(files):
     warps and stages where they are fewer than they might be."""
     memories = {64: "7.5", 99: "8.6, 8.9, 12.0", 163: "8.0", 227: "9.0, 10.0"}
     rows = []
-    for (rung, variant), step in files.sim.steps.items():
+    for (rung, name), step in files.sim.steps.items():
         plans = {(kib, d): rest for kib, d, *rest in step.plans}
         lines = {}
         for d in (32, 64, 128, 256) if not step.exact_architecture else ():
@@ -66,7 +66,7 @@ def plans_table(files):
                              + f", {stages} stages" * (stages < most[3])
                              if (kib, d) in plans else "**none**")
             lines.setdefault(tuple(cells), []).append(str(d))
-        rows += [[f"{number(rung)} `{variant}`", ", ".join(sizes), *cells]
+        rows += [[f"{number(rung)} `{name}`", ", ".join(sizes), *cells]
                  for cells, sizes in lines.items() if any(cells)]
     need(rows)
     return markdown(["step", "d", *(f"{kib} KB ({of})" for kib, of in memories.items())], rows)
@@ -83,7 +83,7 @@ def peers_table(files):
         rates = [gpu.rates(way, one) for one in (step, *PEERS[:2])]
         rows.append([WAYS[way], str(d), "yes" if causal else "no", *(
             " / ".join(rate_text(of.get((n, d, causal))) for of in rates) for n in lengths)])
-    names = [f"{number(rung)}'s `{variant}` {WAYS[way]}" for way, (rung, variant) in ours.items()]
+    names = [f"{number(rung)}'s `{step}` {WAYS[way]}" for way, (rung, step) in ours.items()]
     apart = [library(backend) for backend in ("flash", "cudnn")
              if not all(gpu.in_turn(way, backend, step) for way, step in ours.items())]
     summary = []
@@ -106,7 +106,7 @@ def peers_table(files):
 
 
 def name_of(one):
-    """Of what stands beside a step: a peer's name, or another step (rung, variant)."""
+    """Of what stands beside a step: a peer's name, or another step (rung, its name)."""
     return library(one) if isinstance(one, str) else f"`{one[1]}`"
 
 
@@ -167,7 +167,7 @@ def profile_table(files):
                      * -(-one["seqlen_kv"] // one["block_kv"]))
             tile = f"{one['cycles_of_all'] / tiles:,.0f}"
         special = one["instructions_special"] * WARP / EXPS / one["cycles_of_all"]
-        rows.append([f"{number(one['rung'])} `{one['variant']}` · `{one['kernel']}`",
+        rows.append([f"{number(one['rung'])} `{one['step']}` · `{one['kernel']}`",
                      str(one["head_dim"]), f"{cycles:,.0f}", tile, f"{one['products_busy']:.0f}%",
                      f"{one['shared'] / cycles:.0%}", f"{special:.0%}",
                      f"{cycles / one['time_ms'] * 1e-6:.2f}" if one["time_ms"] else NO_VALUE])
@@ -200,7 +200,7 @@ def visits_tables(files):
         rows, columns = [], list(dict.fromkeys(column_of.values()))
         for step in files.order:
             at = {(n, d): visits(e.record, column_of) for n, d in SIZES for e in files.sim.plain(
-                way, rung=step[0], variant=step[1], seqlen=n, head_dim=d, causal=False)[:1]}
+                way, rung=step[0], step=step[1], seqlen=n, head_dim=d, causal=False)[:1]}
             # Of the steps that any GPU runs, with all that is needed.
             if (way == files.own_way(step) and not files.about[step].exact_architecture
                     and all(size in at for size in SIZES[:3])):
