@@ -49,9 +49,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto tiles = smem.take<T>("tiles", (kBlockRows + kBlockColumns) * kInner);
   const Tile<T, kBlockRows, kInner> tile_A{tiles};
   const Tile<T, kRows_B, kColumns_B> tile_B{tiles + kBlockRows * kInner};
-  const int steps = ceil_div(g.inner, kInner);
-  const auto copy = [&](int step) {
-    const int k = step * kInner;
+  const int slices = ceil_div(g.inner, kInner);
+  const auto copy = [&](int slice) {
+    const int k = slice * kInner;
     copy_in<kThreads>(tile_A, A_head + k, g.pitch_A, g.rows - row, g.inner - k, thread);
     if constexpr (kScores)
       copy_in<kThreads>(tile_B, B_head + (column * g.pitch_B + k), g.pitch_B, g.columns - column,
@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   };
 
   Accumulator<32, kBlockColumns / 2> acc;
-  for (int step = 0; step < steps; ++step) {
-    copy(step);
+  for (int slice = 0; slice < slices; ++slice) {
+    copy(slice);
     __syncthreads();  // the tiles are complete
 #pragma unroll
     for (int k = 0; k < kInner; k += 16) {

@@ -212,16 +212,16 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O
   const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K, and of V, as heads use them
   const int64_t O_fp32 = 2 * q, l = heads * p.N * 4;  // bytes of O in fp32, and of l, m and LSE
-  const int64_t steps = ceil_div(p.N_kv, plan.block_kv);
+  const int64_t Tc = ceil_div(p.N_kv, plan.block_kv);
   return {
       {"initialise", {{"O_fp32", 0, O_fp32}, {"l", 0, l}, {"m", 0, l}}},
       {"attention",
-       {{"Q", q * steps, 0},
+       {{"Q", q * Tc, 0},
         {"K", k, 0},
         {"V", k, 0},
-        {"O_fp32", O_fp32 * steps, O_fp32 * steps},
-        {"l", l * steps, l * steps},
-        {"m", l * steps, l * steps}}},
+        {"O_fp32", O_fp32 * Tc, O_fp32 * Tc},
+        {"l", l * Tc, l * Tc},
+        {"m", l * Tc, l * Tc}}},
       {"finish", {{"O_fp32", O_fp32, 0}, {"l", l, 0}, {"m", l, 0}, {"O", 0, q}, {"LSE", 0, l}}}};
 }
 

@@ -12,7 +12,7 @@
 //     write O / l and LSE = m + ln l to HBM
 //
 // Since `swap`: O stays unnormalised until the end. That saves a division and two products for each
-// row and step and a product for each element of O; the sums l of lanes and warps meet only once,
+// row and tile and a product for each element of O; the sums l of lanes and warps meet only once,
 // at the end; and of l and m only LSE is stored.
 
 #include "machine/machine.h"

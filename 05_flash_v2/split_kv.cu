@@ -99,22 +99,22 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
 
   // This part's tiles of keys, dealt in turn: neighbours are read at the same time.
   const int tiles_of_keys = static_cast<int>(ceil_div(keys, Bc));
-  const int steps = (tiles_of_keys - part + parts - 1) / parts;
+  const int own_tiles = (tiles_of_keys - part + parts - 1) / parts;
 
   SharedMemory smem;
   const Tile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)};
   const auto stages = smem.take<T>("K and V", 2 * kStages * Bc * Dh);
-  const auto tile_K = [&](int step) {
-    return Tile<T, Bc, Dh>{stages + step % kStages * (2 * Bc * Dh)};
+  const auto tile_K = [&](int tile) {
+    return Tile<T, Bc, Dh>{stages + tile % kStages * (2 * Bc * Dh)};
   };
-  const auto tile_V = [&](int step) {
-    return Tile<T, Bc, Dh>{stages + (step % kStages * (2 * Bc * Dh) + Bc * Dh)};
+  const auto tile_V = [&](int tile) {
+    return Tile<T, Bc, Dh>{stages + (tile % kStages * (2 * Bc * Dh) + Bc * Dh)};
   };
-  const auto start_copies = [&](int step) {
-    const int64_t key = (int64_t{step} * parts + part) * Bc;
-    if (step < steps) {
-      copy_async<kThreads>(tile_K(step), K_head + key * p.d, p.d, keys - key, p.d, thread);
-      copy_async<kThreads>(tile_V(step), V_head + key * p.d, p.d, keys - key, p.d, thread);
+  const auto start_copies = [&](int tile) {
+    const int64_t key = (int64_t{tile} * parts + part) * Bc;
+    if (tile < own_tiles) {
+      copy_async<kThreads>(tile_K(tile), K_head + key * p.d, p.d, keys - key, p.d, thread);
+      copy_async<kThreads>(tile_V(tile), V_head + key * p.d, p.d, keys - key, p.d, thread);
     }
     cp_async_commit();  // an empty group too: the wait below counts groups
   };
@@ -127,19 +127,19 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     copy_async<32>(Tile<T, kWarpRows, Dh>{tile_Q.data + warp_row * Dh}, Q + (bh * rows + row) * p.d,
                    p.d, rows - row, p.d, lane_id());
   for (int ahead = 0; ahead < kStages - 1; ++ahead) start_copies(ahead);
-  for (int step = 0; step < steps; ++step) {
+  for (int tile = 0; tile < own_tiles; ++tile) {
     cp_async_wait<kStages - 2>();
-    __syncthreads();  // this step's tiles have arrived, and nobody reads the last step's any more
-    start_copies(step + kStages - 1);
+    __syncthreads();  // these tiles have arrived, and nobody reads the ones before any more
+    start_copies(tile + kStages - 1);
     if (number >= kAcross) continue;  // a warp that has no keys
-    const int key = (step * parts + part) * Bc + warp_key;
+    const int key = (tile * parts + part) * Bc + warp_key;
 
     Accumulator<kWarpRows, kWarpKeys> S;
 #pragma unroll
     for (int k = 0; k < Dh; k += 16) {
       Operand<T, kWarpRows, 16> q;
       load(q, tile_Q, warp_row, k);
-      mma_ABt(S, q, tile_K(step), warp_key, k);
+      mma_ABt(S, q, tile_K(tile), warp_key, k);
     }
     if (key + kWarpKeys > least)
       for_each(S, [&](int i, int j, float& s) {
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     l = alpha * l + row_sum_in_lane(S);
     m = m_new;
     mul_rows(O_sum, alpha);
-    mma_AB(O_sum, as_operand<T>(S), tile_V(step), warp_key, 0);
+    mma_AB(O_sum, as_operand<T>(S), tile_V(tile), warp_key, 0);
   }
   cp_async_wait<0>();
   l = sum_over_lanes(l);
@@ -277,11 +277,11 @@ __global__ void __launch_bounds__(kThreads)
 
 /// Parts of the keys, so that the last wave of blocks is full: of every number of parts the time of
 /// its waves, each as long as its longest part, which has kStart tiles' time of start and end too.
-int choose_parts(int64_t blocks, int64_t steps, int64_t places) {
+int choose_parts(int64_t blocks, int64_t tiles, int64_t places) {
   constexpr int64_t kStart = 3, kMost = 128;
   int64_t best = 1, least = 0;
-  for (int64_t parts = 1; parts <= std::min(steps, kMost); ++parts) {
-    const int64_t time = ceil_div(blocks * parts, places) * (ceil_div(steps, parts) + kStart);
+  for (int64_t parts = 1; parts <= std::min(tiles, kMost); ++parts) {
+    const int64_t time = ceil_div(blocks * parts, places) * (ceil_div(tiles, parts) + kStart);
     if (parts == 1 || time < least) best = parts, least = time;
   }
   return static_cast<int>(best);
@@ -310,9 +310,9 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
     constexpr int64_t kReserved = 1024;  // bytes of shared memory that a block takes beside its own
     const int64_t places =
         multiprocessors * ((device.sram_bytes + kReserved) / (plan.smem_bytes + kReserved));
-    const int64_t blocks = tiles_of_rows(p, plan.block_q), steps = ceil_div(p.N_kv, plan.block_kv);
-    parts = choose_parts(blocks, steps, places);
-    plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(steps) + " tiles of keys in " +
+    const int64_t blocks = tiles_of_rows(p, plan.block_q), tiles = ceil_div(p.N_kv, plan.block_kv);
+    parts = choose_parts(blocks, tiles, places);
+    plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of keys in " +
                  std::to_string(parts) + (parts == 1 ? " part: " : " parts: ") +
                  std::to_string(blocks * parts) + " blocks, and the GPU has places for " +
                  std::to_string(places);

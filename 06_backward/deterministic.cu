@@ -85,7 +85,7 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, H
     const auto o = read_chunk(O + at), g = read_chunk(dO + at);
     for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
   }
-  for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+  for (int bit = kLanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
   if (first) {
     delta[row] = sum;
     LSE_log2e[row] = lse == -INFINITY ? INFINITY : lse * kLog2e;
@@ -134,13 +134,13 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   };
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
-  const auto after = [&](Place step) {
-    return step.row + Br < p.N ? Place{step.head, step.row + Br} : Place{step.head + 1, first_row};
+  const auto after = [&](Place last) {
+    return last.row + Br < p.N ? Place{last.head, last.row + Br} : Place{last.head + 1, first_row};
   };
-  const auto start_copies = [&](Place step, int stage) {
-    if (step.head < heads_end) {
-      const int rows = p.N - step.row;
-      const int64_t at = p.q_row(step.head) + step.row;
+  const auto start_copies = [&](Place from, int stage) {
+    if (from.head < heads_end) {
+      const int rows = p.N - from.row;
+      const int64_t at = p.q_row(from.head) + from.row;
       const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh},
           tile_dO{dO_stages + stage * Br * Dh};
       copy_async<kBackwardThreads>(tile_Q, Q + at * p.d, p.d, rows, p.d, thread);
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
-    __syncthreads();  // this step's tiles are complete, and all warps are done with the last step's
+    __syncthreads();  // these tiles are complete, and all warps are done with the ones before
     const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh}, tile_dO{dO_stages + stage * Br * Dh};
     const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
 
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     }
     stage = kStages - 1 - stage;  // where there are two, the other one
   }
-  cp_async_wait<0>();  // redundant: every tile of keys has a step, and that waited for all
+  cp_async_wait<0>();  // redundant: every tile of keys meets one of Q, which waited for all
   __syncthreads();     // all warps are done with K and V
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.

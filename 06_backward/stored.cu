@@ -61,49 +61,49 @@ __global__ void __launch_bounds__(kThreads, 2)
   constexpr int kColumns_B = kForm == Form::ABt ? kInner : kBlockColumns;
   SharedMemory smem;
   const auto stages = smem.take<T>("stages", kStages * kStage);
-  const auto tile_A = [&](int step) {
-    return Tile<T, kRows_A, kColumns_A>{stages + step % kStages * kStage};
+  const auto tile_A = [&](int slice) {
+    return Tile<T, kRows_A, kColumns_A>{stages + slice % kStages * kStage};
   };
-  const auto tile_B = [&](int step) {
-    return Tile<T, kRows_B, kColumns_B>{stages + (step % kStages * kStage + kBlockRows * kInner)};
+  const auto tile_B = [&](int slice) {
+    return Tile<T, kRows_B, kColumns_B>{stages + (slice % kStages * kStage + kBlockRows * kInner)};
   };
-  const int steps = ceil_div(g.inner, kInner);
-  const auto start_copies = [&](int step) {
-    const int k = step * kInner;
-    if (step < steps) {
+  const int slices = ceil_div(g.inner, kInner);
+  const auto start_copies = [&](int slice) {
+    const int k = slice * kInner;
+    if (slice < slices) {
       if constexpr (kAtB)
-        copy_async<kThreads>(tile_A(step), A_head + k * g.pitch_A, g.pitch_A, g.inner - k,
+        copy_async<kThreads>(tile_A(slice), A_head + k * g.pitch_A, g.pitch_A, g.inner - k,
                              g.pitch_A - row, thread);
       else
-        copy_async<kThreads>(tile_A(step), A_head + k, g.pitch_A, g.rows - row, g.inner - k,
+        copy_async<kThreads>(tile_A(slice), A_head + k, g.pitch_A, g.rows - row, g.inner - k,
                              thread);
       if constexpr (kForm == Form::ABt)
-        copy_async<kThreads>(tile_B(step), B_head + (column * g.pitch_B + k), g.pitch_B,
+        copy_async<kThreads>(tile_B(slice), B_head + (column * g.pitch_B + k), g.pitch_B,
                              g.columns - column, g.inner - k, thread);
       else
-        copy_async<kThreads>(tile_B(step), B_head + (k * g.pitch_B + column), g.pitch_B,
+        copy_async<kThreads>(tile_B(slice), B_head + (k * g.pitch_B + column), g.pitch_B,
                              g.inner - k, g.columns - column, thread);
     }
     cp_async_commit();  // an empty group too: the wait below counts groups
   };
 
   Accumulator<32, kBlockColumns / 2> acc;
-  for (int step = 0; step < kStages - 1; ++step) start_copies(step);
-  for (int step = 0; step < steps; ++step) {
+  for (int slice = 0; slice < kStages - 1; ++slice) start_copies(slice);
+  for (int slice = 0; slice < slices; ++slice) {
     cp_async_wait<kStages - 2>();
-    __syncthreads();  // this step's tiles are complete, and nobody reads the last step's any more
-    start_copies(step + kStages - 1);
+    __syncthreads();  // the slice is complete, and nobody reads the one before any more
+    start_copies(slice + kStages - 1);
 #pragma unroll
     for (int k = 0; k < kInner; k += 16) {
       Operand<T, 32, 16> a;
       if constexpr (kAtB)
-        load_transposed(a, tile_A(step), k, warp_row);
+        load_transposed(a, tile_A(slice), k, warp_row);
       else
-        load(a, tile_A(step), warp_row, k);
+        load(a, tile_A(slice), warp_row, k);
       if constexpr (kForm == Form::ABt)
-        mma_ABt(acc, a, tile_B(step), warp_column, k);
+        mma_ABt(acc, a, tile_B(slice), warp_column, k);
       else
-        mma_AB(acc, a, tile_B(step), k, warp_column);
+        mma_AB(acc, a, tile_B(slice), k, warp_column);
     }
   }
   cp_async_wait<0>();

@@ -20,7 +20,7 @@
 // which the sums of S lie in registers. Q is small enough to stay in registers for nearly every d,
 // and O, which is larger than its tile, leaves through one of its own. V's scale changes from tile
 // to tile; in P's exponent it costs nothing, where in O it would have to be put right in every
-// step. The tensor cores' sums keep 14 bits: with two levels they are one tile's at a time, and O
+// tile. The tensor cores' sums keep 14 bits: with two levels they are one tile's at a time, and O
 // is summed in fp32.
 
 #include "machine/hopper.h"
@@ -144,15 +144,15 @@ __global__ void __launch_bounds__(quantisers(Dh, Bc), std::max(1, 640 / quantise
   };
 
   const auto rows_to_e4m3 = [&]<int R>(Hbm<const T> X, Hbm<e4m3> X8, int N) {
-    // A thread has 8 columns of every kStep-th row.
-    constexpr int kStep = kThreads / (Dh / 8), n = (R + kStep - 1) / kStep;
+    // A thread has 8 columns of every kStride-th row.
+    constexpr int kStride = kThreads / (Dh / 8), n = (R + kStride - 1) / kStride;
     const int64_t first_row = int64_t{head} * N + tile * R;
     const int rows = min(R, N - tile * R), row = thread / (Dh / 8), column = thread % (Dh / 8) * 8;
     const auto source = X + ((first_row + row) * p.d + column);
     Chunk<T> chunks[n];
 #pragma unroll
     for (int k = 0; k < n; ++k)
-      chunks[k] = read_chunk(source + k * kStep * p.d, row + k * kStep < rows && column < p.d);
+      chunks[k] = read_chunk(source + k * kStride * p.d, row + k * kStride < rows && column < p.d);
     float x[n][8], own = 0;
 #pragma unroll
     for (int k = 0; k < n; ++k) {
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(quantisers(Dh, Bc), std::max(1, 640 / quantise
     const auto target = X8 + ((first_row + row) * Dh + column);
 #pragma unroll
     for (int k = 0; k < n; ++k)
-      if (row + k * kStep < rows) write_chunk(target + k * kStep * Dh, rounded(x[k], inverse));
+      if (row + k * kStride < rows) write_chunk(target + k * kStride * Dh, rounded(x[k], inverse));
   };
   if (is_Q) return rows_to_e4m3.template operator()<kWarpgroupRows>(Q, Q8, p.N);
   if (!is_V) return rows_to_e4m3.template operator()<Bc>(K, K8, p.N_kv);
@@ -238,11 +238,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
                                  .group_bytes = 8 << 20});
   };
   // Tiles are laid from the last row up, since the last rows see the most keys. So a tile that some
-  // consumers find empty, with rows before row 0, is the one with the fewest steps.
+  // consumers find empty, with rows before row 0, is the one with the fewest keys.
   const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
   const auto row_of = [&](const Work& w) { return end - (w.tile + 1) * Br; };
   // Tiles of K and V that rows [row, row + rows) see; one at least, all masked if need be.
-  const auto steps_of = [&](int row, int rows) {
+  const auto kv_tiles_of = [&](int row, int rows) {
     const int last = min(row + rows, p.N) - 1, keys = last >= 0 ? p.keys(last) : 0;
     return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
   };
@@ -288,17 +288,17 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       send(w);
       const int batch = w.head / p.H, head_kv = p.kv_head(w.head % p.H);
       const int first = scaled.of_Q + (batch * p.Hk + head_kv) * scaled.kv;
-      const int steps = steps_of(row_of(w), Br);
-      for (int step = 0; step < steps; ++step) {
-        const float of_K = scales[first + step], of_V = scales[first + scaled.of_K + step];
+      const int kv_tiles = kv_tiles_of(row_of(w), Br);
+      for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
+        const float of_K = scales[first + kv_tile], of_V = scales[first + scaled.of_K + kv_tile];
         K.acquire();
         scale_KV[2 * K.number()] = of_K;
         scale_KV[2 * K.number() + 1] = logf(of_V) * kLog2e;
-        K.fill(map_K, 0, step * Bc, head_kv, batch);
+        K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
         // Fetched late for balance, but before the next wait, which hides the latency.
-        if (step == steps - 1) index = gridDim.x + atomicAdd(next, 1);
+        if (kv_tile == kv_tiles - 1) index = gridDim.x + atomicAdd(next, 1);
         V.acquire();
-        V.fill(map_V, step * Bc, 0, head_kv, batch);
+        V.fill(map_V, kv_tile * Bc, 0, head_kv, batch);
       }
     }
     send({-1, -1});
@@ -365,7 +365,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     if (w.head < 0) break;
     const int batch = w.head / p.H, head = w.head % p.H;
     const int tile_row = row_of(w) + consumer * kWarpgroupRows, row = tile_row + warp_row;
-    const int my_steps = steps_of(tile_row, kWarpgroupRows), steps = steps_of(row_of(w), Br);
+    const int my_kv_tiles = kv_tiles_of(tile_row, kWarpgroupRows),
+              kv_tiles = kv_tiles_of(row_of(w), Br);
     const float c_Q = p.scale * kLog2e * scale_Q[Q.number()];  // exp(scale·s) = 2^(c·s)
     __syncwarp();
     if constexpr (q_in_registers(Dh, Bc, kTwoLevel)) {
@@ -396,7 +397,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       l = l + exp2_fast(-of_V) * row_sum_in_lane(S);
       return raised;
     };
-    float c, of_V;  // this step's: c with the scales of Q and K, and log2 of V's scale
+    float c, of_V;  // this tile's: c with the scales of Q and K, and log2 of V's scale
     const auto wait_for_K = [&] {
       K.wait();
       c = fmaxf(c_Q * scale_KV[2 * K.number()], kLeast);
@@ -412,8 +413,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     K.release();
     softmax(0, c, of_V);
     P = as_permuted_operand<e4m3>(S);
-    for (int step = 1; step < my_steps; ++step) {
-      // From here on the softmax of one step runs under the product P·V of the step before.
+    for (int kv_tile = 1; kv_tile < my_kv_tiles; ++kv_tile) {
+      // From here on the softmax of one tile runs under the product P·V of the tile before.
       wait_for_K();
       begin_turn();
       start_scores();
@@ -421,7 +422,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       end_turn();
       wgmma_wait<1>(S);
       K.release();
-      const bool raised = softmax(step * Bc, c, of_V);
+      const bool raised = softmax(kv_tile * Bc, c, of_V);
       finish_output();
       if (raised) mul_rows(O_sum, alpha);
       P = as_permuted_operand<e4m3>(S);
@@ -429,7 +430,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     if constexpr (!q_in_registers(Dh, Bc, kTwoLevel)) Q.release();
     start_output();
     finish_output();
-    for (int step = my_steps; step < steps; ++step) {  // keys for the other consumers alone
+    for (int kv_tile = my_kv_tiles; kv_tile < kv_tiles; ++kv_tile) {  // the other consumers' alone
       K.wait();  // the turns keep consumers together too; without them this would have to
       begin_turn();
       end_turn();
@@ -555,13 +556,13 @@ Traffic traffic(const Problem& p, const Plan& plan) {
                       {"V8", 0, heads_kv * p.d * pitch},
                       {"scales", 0, 4 * tiles.all}}});
 
-  int64_t rows = 0, columns = 0, all_steps = 0;  // of K8 and V8 that the tiles of a head read
+  int64_t rows = 0, columns = 0, all_kv_tiles = 0;  // of K8 and V8 that the tiles of a head read
   for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= plan.block_q) {
     const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
-    const int64_t steps = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
-    rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);
-    columns += std::min<int64_t>(steps * plan.block_kv, pitch);
-    all_steps += steps;
+    const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
+    rows += std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv);
+    columns += std::min<int64_t>(kv_tiles * plan.block_kv, pitch);
+    all_kv_tiles += kv_tiles;
   }
   // A block asks for another tile of Q after each that it has had, the last time in vain.
   const int64_t asked = 4 * heads * ceil_div(p.N, plan.block_q);
@@ -570,7 +571,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
                      {{"Q8", heads * p.N * Dh, 0},
                       {"K8", heads * rows * Dh, 0},
                       {"V8", heads * columns * p.d, 0},
-                      {"scales", 4 * heads * (tiles.q + 2 * all_steps), 0},
+                      {"scales", 4 * heads * (tiles.q + 2 * all_kv_tiles), 0},
                       {"O", 0, q},
                       {"LSE", 0, heads * p.N * 4},
                       {"next", asked, asked}}});

@@ -12,8 +12,8 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `producer`: a consumer's product P·V of one step runs on while it works out the softmax of
-// the next. So S of the next step is started first, and P·V is waited for only after the softmax.
+// Since `producer`: a consumer's product P·V of one tile runs on while it works out the softmax of
+// the next. So S of the next tile is started first, and P·V is waited for only after the softmax.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   const int batch = bh / p.H, head = bh % p.H, head_kv = p.kv_head(head);
   const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
   // Tiles of K and V; one at least, all masked if need be.
-  const int steps = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
+  const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 
   SharedMemory smem;
   Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
@@ -79,11 +79,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     if (threadIdx.x != 0) return;
     for (int consumer = 0; consumer < kConsumers; ++consumer)
       Q.fill(map_Q, 0, block_row + consumer * kWarpgroupRows, head, batch);
-    for (int step = 0; step < steps; ++step) {
+    for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
       K.acquire();
-      K.fill(map_K, 0, step * Bc, head_kv, batch);
+      K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
       V.acquire();
-      V.fill(map_V, 0, step * Bc, head_kv, batch);
+      V.fill(map_V, 0, kv_tile * Bc, head_kv, batch);
     }
     return;
   }
@@ -133,14 +133,14 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   K.release();
   softmax(0);
   P = as_operand<T>(S);
-  for (int step = 1; step < steps; ++step) {
-    // From here on the softmax of one step runs under the product P·V of the step before.
+  for (int kv_tile = 1; kv_tile < kv_tiles; ++kv_tile) {
+    // From here on the softmax of one tile runs under the product P·V of the tile before.
     K.wait();
     start_scores();
     start_output();
     wgmma_wait<1>(S);
     K.release();
-    softmax(step * Bc);
+    softmax(kv_tile * Bc);
     scheduling_barrier();  // else ptxas sinks the softmax below the wait for P·V
     wgmma_wait<0>(O_sum, P);
     V.release();
@@ -202,8 +202,8 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
   for (int64_t row = 0; row < p.N; row += plan.block_q) {
     const int keys = p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
-    const int64_t steps = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
-    rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);
+    const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
+    rows += std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv);
   }
   const int64_t k = heads * rows * p.d * kIoBytes;
   return {{"attention",
@@ -213,7 +213,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 const Register step{{.rung = "05_flash_v2",
                      .name = "overlap",
                      .idea = "softmax under product",
-                     .summary = "and a softmax that runs under the last step's product",
+                     .summary = "and a softmax that runs under the last tile's product",
                      .colour = "#0072B2",
                      .after = "producer",
                      .has_lse = true,

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     return (tiles - 1 - w.tile) * Br;  // the last rows see the most keys
   };
   // Tiles of K and V that its last row sees; one at least, all masked if need be.
-  const auto steps_of = [&](const Work& w) {
+  const auto kv_tiles_of = [&](const Work& w) {
     const int keys = p.keys(min(row_of(w) + Br, p.N) - 1);
     return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
   };
@@ -100,12 +100,12 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       const Work w = work(index);
       send(w);
       const int batch = w.head / p.H, head_kv = p.kv_head(w.head % p.H);
-      const int steps = steps_of(w);
-      for (int step = 0; step < steps; ++step) {
+      const int kv_tiles = kv_tiles_of(w);
+      for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
         K.acquire();
-        K.fill(map_K, 0, step * Bc, head_kv, batch);
+        K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
         V.acquire();
-        V.fill(map_V, 0, step * Bc, head_kv, batch);
+        V.fill(map_V, 0, kv_tile * Bc, head_kv, batch);
       }
     }
     send({-1, -1});
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     if (w.head < 0) break;
     const int batch = w.head / p.H, head = w.head % p.H;
     const int tile_row = row_of(w) + consumer * kWarpgroupRows, row = tile_row + warp_row;
-    const int steps = steps_of(w);
+    const int kv_tiles = kv_tiles_of(w);
 
     // m is kept in units of ln 2, like the exponents of 2^(c·s).
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       tma_store_wait_read<0>();  // of the last piece of work, whose stage of Q this frees
       Q.free[Q.number(1 - Q.at.stage)].arrive();
     }
-    for (int step = 1; step < steps; ++step) {
-      // From here on the softmax of one step runs under the product P·V of the step before.
+    for (int kv_tile = 1; kv_tile < kv_tiles; ++kv_tile) {
+      // From here on the softmax of one tile runs under the product P·V of the tile before.
       K.wait();
       begin_turn();
       start_scores();
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       end_turn();
       wgmma_wait<1>(S);
       K.release();
-      softmax(step * Bc);
+      softmax(kv_tile * Bc);
       wgmma_wait<0>(O_sum, P);
       V.release();
       mul_rows(O_sum, alpha);
@@ -250,8 +250,8 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
   for (int64_t row = 0; row < p.N; row += plan.block_q) {
     const int keys = p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
-    const int64_t steps = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
-    rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);
+    const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
+    rows += std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv);
   }
   const int64_t k = heads * rows * p.d * kIoBytes;
   return {{"attention",

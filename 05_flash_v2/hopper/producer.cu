@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   const int batch = bh / p.H, head = bh % p.H, head_kv = p.kv_head(head);
   const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
   // Tiles of K and V; one at least, all masked if need be.
-  const int steps = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
+  const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 
   SharedMemory smem;
   Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
@@ -80,11 +80,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     if (threadIdx.x != 0) return;
     for (int consumer = 0; consumer < kConsumers; ++consumer)
       Q.fill(map_Q, 0, block_row + consumer * kWarpgroupRows, head, batch);
-    for (int step = 0; step < steps; ++step) {
+    for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
       K.acquire();
-      K.fill(map_K, 0, step * Bc, head_kv, batch);
+      K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
       V.acquire();
-      V.fill(map_V, 0, step * Bc, head_kv, batch);
+      V.fill(map_V, 0, kv_tile * Bc, head_kv, batch);
     }
     return;
   }
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0);
   Accumulator<16, Dh> O_sum;
   Q.wait();
-  for (int step = 0; step < steps; ++step) {
-    const int key = step * Bc;
+  for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
+    const int key = kv_tile * Bc;
     K.wait();
     Accumulator<16, Bc> S;
     wgmma_fence(S);
@@ -181,8 +181,8 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
   for (int64_t row = 0; row < p.N; row += plan.block_q) {
     const int keys = p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
-    const int64_t steps = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
-    rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);
+    const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
+    rows += std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv);
   }
   const int64_t k = heads * rows * p.d * kIoBytes;
   return {{"attention",

@@ -86,11 +86,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
                                  .group_bytes = 8 << 20});
   };
   // Tiles are laid from the last row up, since the last rows see the most keys. So a tile that some
-  // consumers find empty, with rows before row 0, is the one with the fewest steps.
+  // consumers find empty, with rows before row 0, is the one with the fewest keys.
   const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
   const auto row_of = [&](const Work& w) { return end - (w.tile + 1) * Br; };
   // Tiles of K and V that rows [row, row + rows) see; one at least, all masked if need be.
-  const auto steps_of = [&](int row, int rows) {
+  const auto kv_tiles_of = [&](int row, int rows) {
     const int keys = p.keys(min(row + rows, p.N) - 1);
     return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
   };
@@ -124,17 +124,17 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       const Work w = work(index);
       send(w);
       const int batch = w.head / p.H, head_kv = p.kv_head(w.head % p.H);
-      const int steps = steps_of(row_of(w), Br);
-      for (int step = 0; step < steps; ++step) {
+      const int kv_tiles = kv_tiles_of(row_of(w), Br);
+      for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
         K.acquire();
-        K.fill(map_K, 0, step * Bc, head_kv, batch);
+        K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
         // Fetched late for balance, but before the next wait, which hides the latency.
-        if (step == steps - 1) {
+        if (kv_tile == kv_tiles - 1) {
           wait_for_kernel_before();  // which makes next 0
           index = gridDim.x + atomicAdd(next, 1);
         }
         V.acquire();
-        V.fill(map_V, 0, step * Bc, head_kv, batch);
+        V.fill(map_V, 0, kv_tile * Bc, head_kv, batch);
       }
     }
     send({-1, -1});
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     Q.free[Q.number(1 - Q.at.stage)].arrive();
   };
   // Tiles of keys that only other consumers' rows see.
-  const auto step_aside = [&](int steps) {
-    for (int step = 0; step < steps; ++step) {
+  const auto skip = [&](int kv_tiles) {
+    for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
       K.wait();  // the turns keep consumers together too; without them this would have to
       begin_turn();
       end_turn();
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     const int tile_row = row_of(w) + consumer * kWarpgroupRows, row = tile_row + warp_row;
     if (tile_row < 0) {  // its rows would all lie before row 0
       free_last_stage();
-      step_aside(steps_of(row_of(w), Br));
+      skip(kv_tiles_of(row_of(w), Br));
       continue;
     }
 
@@ -230,14 +230,14 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     begin_turn();
     start_scores();
     end_turn();
-    const int my_steps = steps_of(tile_row, kWarpgroupRows);  // worked out while S is
+    const int my_kv_tiles = kv_tiles_of(tile_row, kWarpgroupRows);  // worked out while S is
     wgmma_wait<0>(S);
     K.release();
     softmax(0);
     P = as_operand<T>(S);
     free_last_stage();
-    for (int step = 1; step < my_steps; ++step) {
-      // From here on the softmax of one step runs under the product P·V of the step before.
+    for (int kv_tile = 1; kv_tile < my_kv_tiles; ++kv_tile) {
+      // From here on the softmax of one tile runs under the product P·V of the tile before.
       K.wait();
       begin_turn();
       start_scores();
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
       end_turn();
       wgmma_wait<1>(S);
       K.release();
-      const bool raised = softmax(step * Bc);
+      const bool raised = softmax(kv_tile * Bc);
       wgmma_wait<0>(O_sum, P);
       V.release();
       if (raised) mul_rows(O_sum, alpha);
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     start_output();
     wgmma_wait<0>(O_sum, P);
     V.release();
-    step_aside(steps_of(row_of(w), Br) - my_steps);
+    skip(kv_tiles_of(row_of(w), Br) - my_kv_tiles);
 
     l = sum_over_lanes(l);
     mul_rows(O_sum, inverse_or_zero(l));
@@ -319,8 +319,8 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
   for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= plan.block_q) {
     const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
-    const int64_t steps = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
-    rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);
+    const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
+    rows += std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv);
   }
   const int64_t k = heads * rows * p.d * kIoBytes;
   // A block asks for another tile of Q after each that it has had, the last time in vain.
@@ -338,7 +338,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 const Register step{{.rung = "05_flash_v2",
                      .name = "sm90",
                      .idea = "Q in registers",
-                     .summary = "and Q in registers, rows that step aside",
+                     .summary = "and Q in registers, unseen tiles of keys skipped",
                      .colour = "#0072B2",
                      .after = "lazy",
                      .is_default = kDevice == DeviceKind::gpu,

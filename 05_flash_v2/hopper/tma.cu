@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
   const int batch = bh / p.H, head = bh % p.H, head_kv = p.kv_head(head);
   const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
   // Tiles of K and V; one at least, all masked if need be.
-  const int steps = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
+  const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
@@ -90,9 +90,9 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
   auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0);
   Accumulator<16, Dh> O_sum;
   Q_full[warpgroup].wait(0);
-  for (int step = 0; step < steps; ++step) {
-    const int key = step * Bc;
-    K_full[0].wait(step % 2);
+  for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
+    const int key = kv_tile * Bc;
+    K_full[0].wait(kv_tile % 2);
     __syncthreads();  // all warps are done with the last V
     if (threadIdx.x == 0) start_copy(map_V, V_full[0], tile_V, key, head_kv);
 
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
       });
 
     __syncthreads();  // all warps are done with this K
-    if (threadIdx.x == 0 && step + 1 < steps)
+    if (threadIdx.x == 0 && kv_tile + 1 < kv_tiles)
       start_copy(map_K, K_full[0], tile_K, key + Bc, head_kv);
 
     const auto m_new = max(m, c * row_max(S));
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
     m = m_new;
     mul_rows(O_sum, alpha);
     auto P = as_operand<T>(S);
-    V_full[0].wait(step % 2);
+    V_full[0].wait(kv_tile % 2);
     wgmma_fence(O_sum, P);
     wgmma_AB(O_sum, P, tile_V);
     wgmma_commit();
@@ -176,8 +176,8 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
   for (int64_t row = 0; row < p.N; row += plan.block_q) {
     const int keys = p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
-    const int64_t steps = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
-    rows += std::min<int64_t>(steps * plan.block_kv, p.N_kv);
+    const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
+    rows += std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv);
   }
   const int64_t k = heads * rows * p.d * kIoBytes;
   return {{"attention",

@@ -1,8 +1,8 @@
-// 06 on Hopper, step 6: S a step ahead (Shah et al. 2024, FlashAttention-3, §3.1 and Appendix B).
+// 06 on Hopper, step 6: S a tile ahead (Shah et al. 2024, FlashAttention-3, §3.1 and Appendix B).
 //
 //   build/bin/06_backward --variant ahead --seqlen 512 --causal
 //
-// Since `bulk_add`: the product S of the next step is started before this step's dQ is written out,
+// Since `bulk_add`: the product S of the next tile is started before this one's dQ is written out,
 // so that the tensor cores have something to do meanwhile; where there is one stage, at d = 256,
 // it cannot be.
 
@@ -25,7 +25,7 @@ constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}, {256, 64,
 constexpr int kConsumersBackward = 2;  // warpgroups that multiply
 constexpr int kWarpgroupKeys = 64;     // of a consumer
 /// Stages of copies of dO and of Q; at d = 256 there is room for one. Of Q one more where dK, its
-/// last use, ends in the next step.
+/// last use, ends in the next iteration.
 constexpr int backward_stages(int Dh) {
   return Dh == 256 ? 1 : 2;
 }
@@ -87,7 +87,7 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
     const auto o = read_chunk(O + from), g = read_chunk(dO + from);
     for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
   }
-  for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+  for (int bit = kLanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
   if (column == 0) {
     minus_delta[at] = -sum;
     LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   // for that, half the columns of all keys.
   constexpr int kColumns_dK = Dh / (Bc / kWarpgroupKeys == 1 ? 2 : 1);
   using Piece = PieceOf_dQ<Br, Dh>;
-  // dK of a step runs under the next step's exponentials, where there are registers for its
+  // dK of a tile runs under the next one's exponentials, where there are registers for its
   // operand.
   constexpr bool kLate = Dh == 128;
   // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
@@ -173,8 +173,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
   Accumulator<16, kColumns_dK> dK_sum, dV_sum;
   Operand<T, 16, Br> dS_operand;
-  auto Q_ahead = Q;                // where S is computed, a step before the rest
-  auto Q_behind = Q;               // where dK is, which may end in the next step
+  auto Q_ahead = Q;                // where S is computed, a tile before the rest
+  auto Q_behind = Q;               // where dK is, which may end in the next iteration
   const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
     S = {};
     Q_ahead.wait();
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     wgmma_commit();
     Q_ahead.at.next();
   };
-  const int steps = group * static_cast<int>(ceil_div(p.N - first_row, Br));
+  const int q_tiles = group * static_cast<int>(ceil_div(p.N - first_row, Br));
   int row = first_row;
   auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + row) * Dh;
   KV_full[0].wait(0);
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     start_scores();
     wgmma_wait<0>(S);
   }
-  for (int step = 0; step < steps; ++step) {
+  for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
     if (kStages == 1) {
       start_scores();
       wgmma_wait<0>(S);
@@ -210,21 +210,21 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       });
     auto P_operand = as_operand<T>(P);
     if (kLate) {
-      wgmma_wait<1>(dK_sum, dS_operand);  // the last step's
-      if (step > 0) Q_behind.release();
+      wgmma_wait<1>(dK_sum, dS_operand);  // the tile before's
+      if (q_tile > 0) Q_behind.release();
     }
     wgmma_wait<0>(dP);
     auto& dS = dP;
     mul(dS, P);
     dS_operand = as_operand<T>(dS);
-    const TileS tile_dS{dS_stages + step % kStages_dS * TileS::kElements};
+    const TileS tile_dS{dS_stages + q_tile % kStages_dS * TileS::kElements};
     if (Bc / kWarpgroupKeys > 1 || consumer == 0)
       write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
     wgmma_AB(dV_sum, P_operand, dO.tile(), 1, column_dK);  // dV += Pᵀ·dO
     wgmma_commit();
     fence_proxy_async();
-    if (first_lane) tma_store_wait_read<0>();                   // the last step's dQ
+    if (first_lane) tma_store_wait_read<0>();                   // the tile before's dQ
     named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // dS is complete
     wgmma_wait<0>(dV_sum, P_operand);
     const auto add = [&](const auto& dQ, int at) {  // dQ's sums += dQ
@@ -256,8 +256,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       if (n + 1 < Piece::kOfConsumer) {
         wgmma_wait<0>(dQ);
         add(dQ, piece.at(warp));
-      } else if (kStages > 1 && step + 1 < steps) {
-        start_scores();  // of the next step
+      } else if (kStages > 1 && q_tile + 1 < q_tiles) {
+        start_scores();  // of the next tile
         start_dK();
         wgmma_wait<2>(dQ);
         add(dQ, piece.at(warp));
@@ -397,7 +397,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 const Register step{{.rung = "06_backward",
                      .name = "ahead",
                      .idea = "S ahead",
-                     .summary = "and S computed a step ahead",
+                     .summary = "and S computed a tile ahead",
                      .colour = "#D55E00",
                      .after = "bulk_add",
                      .min_compute_capability = 90,

@@ -83,7 +83,7 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
     const auto o = read_chunk(O + from), g = read_chunk(dO + from);
     for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
   }
-  for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+  for (int bit = kLanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
   if (column == 0) {
     minus_delta[at] = -sum;
     LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
@@ -164,11 +164,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
 
   Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
   Accumulator<16, kColumns_dK> dK_sum, dV_sum;
-  const int steps = group * static_cast<int>(ceil_div(p.N - first_row, Br));
+  const int q_tiles = group * static_cast<int>(ceil_div(p.N - first_row, Br));
   int row = first_row;
   auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + row) * Dh;
   KV_full[0].wait(0);
-  for (int step = 0; step < steps; ++step) {
+  for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
     Q.wait();
     wgmma_fence(S);
     wgmma_ABt(S, tile_K, consumer_key, Q.tile(), 0);  // Sᵀ = K·Qᵀ
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     auto& dS = dP;
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
-    const TileS tile_dS{dS_stages + step % kStages_dS * TileS::kElements};
+    const TileS tile_dS{dS_stages + q_tile % kStages_dS * TileS::kElements};
     if (Bc / kWarpgroupKeys > 1 || consumer == 0)
       write(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     wgmma_AB(dK_sum, dS_operand, Q.tile(), 1, column_dK);  // dK += dSᵀ·Q
     wgmma_commit();
     fence_proxy_async();
-    if (first_lane) tma_store_wait_read<0>();                   // the last step's dQ
+    if (first_lane) tma_store_wait_read<0>();                   // the tile before's dQ
     named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // dS is complete
     wgmma_wait<1>(dV_sum, P_operand);
     dO.release();

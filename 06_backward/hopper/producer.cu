@@ -72,7 +72,7 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
     const auto o = read_chunk(O + from), g = read_chunk(dO + from);
     for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
   }
-  for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+  for (int bit = kLanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
   if (column == 0) {
     minus_delta[at] = -sum;
     LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
@@ -154,11 +154,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
 
   Accumulator<16, kColumns_S> S, dP;
   Accumulator<16, kColumns_dK> dK_sum, dV_sum;
-  const int steps = group * static_cast<int>(ceil_div(p.N - first_row, Br));
+  const int q_tiles = group * static_cast<int>(ceil_div(p.N - first_row, Br));
   int row = first_row;
   auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + row) * Dh;
   KV_full[0].wait(0);
-  for (int step = 0; step < steps; ++step) {
+  for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
     Q.wait();
     wgmma_fence(S);
     wgmma_ABt(S, Q.tile(), row_S, tile_K, 0, key_S);  // S = Q·Kᵀ

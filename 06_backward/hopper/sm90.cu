@@ -25,7 +25,7 @@ constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}, {256, 64,
 constexpr int kConsumersBackward = 2;  // warpgroups that multiply
 constexpr int kWarpgroupKeys = 64;     // of a consumer
 /// Stages of copies of dO and of Q; at d = 256 there is room for one. Of Q one more where dK, its
-/// last use, ends in the next step.
+/// last use, ends in the next iteration.
 constexpr int backward_stages(int Dh) {
   return Dh == 256 ? 1 : 2;
 }
@@ -90,7 +90,7 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
     const auto o = read_chunk(O + from), g = read_chunk(dO + from);
     for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
   }
-  for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+  for (int bit = kLanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
   if (column == 0) {
     minus_delta[at] = -sum;
     LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   // for that, half the columns of all keys.
   constexpr int kColumns_dK = Dh / (Bc / kWarpgroupKeys == 1 ? 2 : 1);
   using Piece = PieceOf_dQ<Br, Dh>;
-  // dK of a step runs under the next step's exponentials, where there are registers for its
+  // dK of a tile runs under the next one's exponentials, where there are registers for its
   // operand.
   constexpr bool kLate = Dh == 128;
   // Of the B·Hk heads of K and V. The first keys are seen by the most rows.
@@ -189,8 +189,8 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
   Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
   Accumulator<16, kColumns_dK> dK_sum, dV_sum;
   Operand<T, 16, Br> dS_operand;
-  auto Q_ahead = Q;                // where S is computed, a step before the rest
-  auto Q_behind = Q;               // where dK is, which may end in the next step
+  auto Q_ahead = Q;                // where S is computed, a tile before the rest
+  auto Q_behind = Q;               // where dK is, which may end in the next iteration
   const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
     S = {};
     Q_ahead.wait();
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
     dK_sum = {};
     dV_sum = {};
-    const int steps = group * static_cast<int>(ceil_div(p.N - first_row, Br));
+    const int q_tiles = group * static_cast<int>(ceil_div(p.N - first_row, Br));
     int row = first_row;
     auto dQ_at = dQ_sum + (int64_t{w.head} * group * rows + row) * Dh;
     if (kLate) Q_ahead = Q;
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       start_scores();
       wgmma_wait<0>(S);
     }
-    for (int step = 0; step < steps; ++step) {
+    for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
       if (kStages == 1) {
         start_scores();
         wgmma_wait<0>(S);
@@ -237,21 +237,21 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
         });
       auto P_operand = as_operand<T>(P);
       if (kLate) {
-        wgmma_wait<1>(dK_sum, dS_operand);  // the last step's
-        if (step > 0) Q_behind.release();
+        wgmma_wait<1>(dK_sum, dS_operand);  // the tile before's
+        if (q_tile > 0) Q_behind.release();
       }
       wgmma_wait<0>(dP);
       auto& dS = dP;
       mul(dS, P);
       dS_operand = as_operand<T>(dS);
-      const TileS tile_dS{dS_stages + step % kStages_dS * TileS::kElements};
+      const TileS tile_dS{dS_stages + q_tile % kStages_dS * TileS::kElements};
       if (Bc / kWarpgroupKeys > 1 || consumer == 0)
         write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
       wgmma_fence(dV_sum, P_operand);
       wgmma_AB(dV_sum, P_operand, dO.tile(), 1, column_dK);  // dV += Pᵀ·dO
       wgmma_commit();
       fence_proxy_async();
-      if (first_lane) tma_store_wait_read<0>();                   // the last step's dQ
+      if (first_lane) tma_store_wait_read<0>();                   // the tile before's dQ
       named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // dS is complete
       wgmma_wait<0>(dV_sum, P_operand);
       const auto add = [&](const auto& dQ, int at) {  // dQ's sums += dQ
@@ -283,12 +283,12 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
         if (n + 1 < Piece::kOfConsumer) {
           wgmma_wait<0>(dQ);
           add(dQ, piece.at(warp));
-        } else if (kStages > 1 && step + 1 < steps) {
+        } else if (kStages > 1 && q_tile + 1 < q_tiles) {
           if (kLate) {  // worked out anew: kept, it would take registers that are scarce here
             Q_ahead = Q;
             Q_ahead.at.next();
           }
-          start_scores();  // of the next step
+          start_scores();  // of the next tile
           start_dK();
           wgmma_wait<2>(dQ);
           add(dQ, piece.at(warp));

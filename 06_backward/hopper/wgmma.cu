@@ -66,7 +66,7 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
     for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
     write_chunk(dQ_sum + at, Chunk<float>{});
   }
-  for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+  for (int bit = kLanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
   if (first) {
     minus_delta[row] = -sum;
     LSE_log2e[row] = lse == -INFINITY ? INFINITY : lse * kLog2e;
@@ -116,13 +116,13 @@ __global__ void __launch_bounds__(kWarpgroup* kConsumersBackward, 1)
   };
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
-  const auto after = [&](Place step) {
-    return step.row + Br < p.N ? Place{step.head, step.row + Br} : Place{step.head + 1, first_row};
+  const auto after = [&](Place last) {
+    return last.row + Br < p.N ? Place{last.head, last.row + Br} : Place{last.head + 1, first_row};
   };
-  const auto start_copies = [&](Place step, int stage) {
-    if (step.head < heads_end) {
-      const int rows = p.N - step.row;
-      const int64_t at = p.q_row(step.head) + step.row;
+  const auto start_copies = [&](Place from, int stage) {
+    if (from.head < heads_end) {
+      const int rows = p.N - from.row;
+      const int64_t at = p.q_row(from.head) + from.row;
       const TileQ tile_Q{Q_stages + stage * TileQ::kElements};
       const TileQ tile_dO{dO_stages + stage * TileQ::kElements};
       copy_async<kBackwardThreads>(tile_Q, Q + at * p.d, p.d, rows, p.d, thread);
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kWarpgroup* kConsumersBackward, 1)
     next = after(next);
     cp_async_wait<0>();
     fence_proxy_async();
-    __syncthreads();  // this step's tiles are complete, and all warps are done with the last step's
+    __syncthreads();  // these tiles are complete, and all warps are done with the ones before
     if (kStages == 2) start_copies(next, 1 - stage);
     const TileQ tile_Q{Q_stages + stage * TileQ::kElements};
     const TileQ tile_dO{dO_stages + stage * TileQ::kElements};

@@ -55,12 +55,12 @@ std::vector<float> rows_of(const Tensor& tensor, int d, int columns, bool transf
 void hadamard(float* x, int n) {
   for (int c = 0; c < n; ++c)
     if (hadamard_sign(c)) x[c] = -x[c];
-  for (int step = 1; step < n; step *= 2)
+  for (int bit = 1; bit < n; bit *= 2)
     for (int c = 0; c < n; ++c)
-      if ((c & step) == 0) {
-        const float a = x[c], b = x[c + step];
+      if ((c & bit) == 0) {
+        const float a = x[c], b = x[c + bit];
         x[c] = a + b;
-        x[c + step] = a - b;
+        x[c + bit] = a - b;
       }
   for (int c = 0; c < n; ++c) x[c] *= hadamard_factor(n);
 }

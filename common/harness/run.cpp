@@ -15,13 +15,13 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-/// Says on stderr what a long step is at, once it has taken two seconds; lives as long as the step.
+/// Says on stderr what a long phase is, once it has taken two seconds; lives as long as the phase.
 class Progress {
  public:
-  explicit Progress(const std::string& step) {
+  explicit Progress(const std::string& phase) {
     if (host_cores() == 1) return;  // such a program has one thread, for debuggers and qemu
-    shown_ = std::async(kThread, [step, over = over_.get_future()] {
-      if (over.wait_for(std::chrono::seconds(2)) == std::future_status::timeout) say(step + " …");
+    shown_ = std::async(kThread, [phase, over = over_.get_future()] {
+      if (over.wait_for(std::chrono::seconds(2)) == std::future_status::timeout) say(phase + " …");
     });
   }
   ~Progress() { over_.set_value(); }

@@ -110,7 +110,7 @@ using json::Members;
 
 std::string ranges_json(const std::vector<Strided>& ranges) {
   return json::array(
-      ranges, [](const Strided& r) { return json::list(r.begin, r.bytes, r.step, r.count); });
+      ranges, [](const Strided& r) { return json::list(r.begin, r.bytes, r.stride, r.count); });
 }
 
 std::string place(const std::vector<std::string>& lines, int site) {

@@ -7,9 +7,9 @@
 
 namespace ladder {
 
-/// `count` runs of `bytes` bytes, `step` bytes from the start of one to the next's.
+/// `count` runs of `bytes` bytes, `stride` bytes from the start of one to the next's.
 struct Strided {
-  int64_t begin, bytes, step, count;
+  int64_t begin, bytes, stride, count;
 };
 
 /// What the sim counts of what threads do, HBM apart.

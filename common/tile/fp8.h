@@ -10,7 +10,7 @@
 namespace ladder::MACHINE {
 
 /// x ← H·(±x)/√Dh of a row of Dh elements, of which Dh/8 lanes in a row have 8 each; `column` is
-/// the first of this lane's. The signs are hadamard_sign's. H is made of log₂Dh steps of sums and
+/// the first of this lane's. The signs are hadamard_sign's. H is made of log₂Dh rounds of sums and
 /// differences: of elements 1, 2 and 4 apart, and then of those 1, 2, 4, … lanes apart.
 template <int Dh>
 __device__ __forceinline__ void hadamard(float (&x)[8], int column) {
@@ -18,25 +18,25 @@ __device__ __forceinline__ void hadamard(float (&x)[8], int column) {
   for (int e = 0; e < 8; ++e)
     if (hadamard_sign(column + e)) x[e] = -x[e];
 #pragma unroll
-  for (int step = 1; step < 8; step *= 2)
+  for (int bit = 1; bit < 8; bit *= 2)
 #pragma unroll
     for (int e = 0; e < 8; ++e)
-      if ((e & step) == 0) {
-        const float a = x[e], b = x[e + step];
+      if ((e & bit) == 0) {
+        const float a = x[e], b = x[e + bit];
         x[e] = a + b;
-        x[e + step] = a - b;
+        x[e + bit] = a - b;
       }
-  int steps = 3;
+  int rounds = 3;
 #pragma unroll
   for (int lanes = 1; lanes < Dh / 8; lanes *= 2) {
     const float sign = lane_id() & lanes ? -1.0f : 1.0f;  // one FFMA each: no choice for each
 #pragma unroll
     for (int e = 0; e < 8; ++e) x[e] = __shfl_xor_sync(0xffffffff, x[e], lanes) + sign * x[e];
-    ++steps;
+    ++rounds;
   }
 #pragma unroll
   for (int e = 0; e < 8; ++e) x[e] *= hadamard_factor(Dh);
-  count_flops(8 * (steps + 1));
+  count_flops(8 * (rounds + 1));
 }
 
 template <class T>

@@ -18,13 +18,13 @@ __device__ __forceinline__ int lane_id() {
 /// The largest of the lanes' values, for every lane.
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, step));
+  for (int bit = 16; bit > 0; bit /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, bit));
   return x;
 }
 /// The sum of the lanes' values, the same bits for every lane.
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffff, x, step);
+  for (int bit = 16; bit > 0; bit /= 2) x += __shfl_xor_sync(0xffffffff, x, bit);
   return x;
 }
 
@@ -62,17 +62,17 @@ __device__ __forceinline__ void copy_in(const Tile<T, R, C, L>& tile,
                                         std::type_identity_t<Hbm<const T>> source, int pitch,
                                         int rows, int columns, int thread) {
   constexpr int kChunks = C / 8;
-  // A thread keeps its column and goes down kStep rows at a time.
-  constexpr int kStep = kThreads / kChunks;
-  static_assert(kThreads % kChunks == 0 && R % kStep == 0);
+  // A thread keeps its column and goes down kStride rows at a time.
+  constexpr int kStride = kThreads / kChunks;
+  static_assert(kThreads % kChunks == 0 && R % kStride == 0);
   const int first = thread / kChunks, c = thread % kChunks;
   const bool column_valid = c * 8 < columns;
   auto from = source + (first * pitch + c * 8);
 #pragma unroll
-  for (int r = 0; r < R; r += kStep) {
+  for (int r = 0; r < R; r += kStride) {
     write_chunk(tile.data + tile.chunk(first + r, c),
                 read_chunk(from, column_valid && first + r < rows));
-    from = from + kStep * pitch;
+    from = from + kStride * pitch;
   }
 }
 
@@ -83,15 +83,15 @@ __device__ __forceinline__ void copy_async(const AnyTile& tile,
                                            Hbm<const typename AnyTile::Element> source, int pitch,
                                            int rows, int columns, int thread) {
   static_assert(sizeof(typename AnyTile::Element) == 2);
-  constexpr int kChunks = AnyTile::kChunks, kStep = kThreads / kChunks;
-  static_assert(kThreads % kChunks == 0 && AnyTile::kRows % kStep == 0);
+  constexpr int kChunks = AnyTile::kChunks, kStride = kThreads / kChunks;
+  static_assert(kThreads % kChunks == 0 && AnyTile::kRows % kStride == 0);
   const int first = thread / kChunks, c = thread % kChunks;
   const bool column_valid = c * 8 < columns;
   auto from = source + (first * pitch + c * 8);
 #pragma unroll
-  for (int r = 0; r < AnyTile::kRows; r += kStep) {
+  for (int r = 0; r < AnyTile::kRows; r += kStride) {
     cp_async(tile.data + tile.chunk(first + r, c), from, column_valid && first + r < rows);
-    from = from + kStep * pitch;
+    from = from + kStride * pitch;
   }
 }
 
@@ -109,16 +109,16 @@ __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, in
                                          const Tile<T, R, C, L>& tile, int rows, int columns,
                                          int thread) {
   constexpr int kChunks = C / 8;
-  constexpr int kStep = kThreads / kChunks;  // as in copy_async
-  static_assert(kThreads % kChunks == 0 && R % kStep == 0);
+  constexpr int kStride = kThreads / kChunks;  // as in copy_async
+  static_assert(kThreads % kChunks == 0 && R % kStride == 0);
   const int first = thread / kChunks, c = thread % kChunks;
   if (c * 8 >= columns) return;
   auto to = target + (first * pitch + c * 8);
 #pragma unroll
-  for (int r = 0; r < R; r += kStep) {
+  for (int r = 0; r < R; r += kStride) {
     if (first + r < rows)
       store_16_bytes(to, tile.data + (tile.row(r / 8 * 8) + tile.chunk(first + r % 8, c)));
-    to = to + kStep * pitch;
+    to = to + kStride * pitch;
   }
 }
 

@@ -41,7 +41,7 @@ struct SwizzledTile {
   Smem<T> data;
 
   /// Where columns [column, …) of rows [row, …) start, in elements. Either a multiple of 8 rows
-  /// and a panel's columns, or a step of 32 bytes within them.
+  /// and a panel's columns, or a multiple of 32 bytes within them.
   __device__ __forceinline__ static constexpr int at(int row, int column) {
     return column / kColumns * kPanel + row * kColumns + column % kColumns;
   }

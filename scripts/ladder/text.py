@@ -3,7 +3,7 @@
 NO_VALUE = "–"
 
 
-def in_units(value, units, step=1000.0):
+def in_units(value, units, factor=1000.0):
     """Three digits (fewer of a whole number of the smallest unit) and the first of the units that
     leaves fewer than four before the point."""
     if value is None:
@@ -12,7 +12,7 @@ def in_units(value, units, step=1000.0):
         text = three_digits(value)
         if len(text.split(".")[0]) <= 3 or unit == units[-1]:
             return f"{text} {unit}"
-        value /= step
+        value /= factor
 
 
 def three_digits(value):

@@ -306,7 +306,7 @@ class PageTest(unittest.TestCase):
         self.assertRegex(self.text("tip"),
                          r"^Q, rows? [\d–]+: [\d.]+ k?B here, read [\d.]+×, written 0×$")
 
-    def test_reduced_motion_plays_in_steps(self):
+    def test_reduced_motion_plays_in_jumps(self):
         self.open("#t=0", motion="reduce")
         self.value("explorer.usual = explorer.draw; explorer.drawn = 0;"
                    "explorer.draw = () => { ++explorer.drawn; explorer.usual() }; 0")

@@ -15,7 +15,7 @@ from ladder.figures import measured, style
 from ladder.figures.draw import renewed
 from ladder.figures.gallery import FIGURES, TABLES, figure_data, table
 from ladder.figures.measured import Files, of_the_paper
-from ladder.figures.memory import steps
+from ladder.figures.memory import iterations
 from ladder.files import course_pages, json_text, newest_measured, read_lines
 
 GPU = os.path.basename(newest_measured())
@@ -196,7 +196,7 @@ class Tables(Changed):
         def wgmmas(of_k, n, a_in_shared):
             return of_k // 16 * (32 * n + 2048 * a_in_shared)
 
-        counted = {(step[1], one["d"]): one for step, one in steps(Files(GPU))}
+        counted = {(step[1], one["d"]): one for step, one in iterations(Files(GPU))}
         for d, rows, keys in ((64, 128, 128), (128, 64, 128)):
             # Two consumers: S and dP, dV and dK, dQ. Q, dO, LSE and D arrive, dS is written.
             plain, transposed = (

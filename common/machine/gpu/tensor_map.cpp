@@ -17,14 +17,14 @@ TensorMap encode_tensor_map(const Array& array, int element_bytes,
   }
   const cuuint32_t box[4] = {static_cast<cuuint32_t>(box_bytes / element_bytes),
                              static_cast<cuuint32_t>(box_rows), 1, 1};
-  const cuuint32_t steps[4] = {1, 1, 1, 1};
+  const cuuint32_t apart[4] = {1, 1, 1, 1};
   // Nothing is computed with the elements, so their size is all that the map has to know.
   const auto type =
       element_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16;
   CUtensorMap map;
   const CUresult result =
       driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled")(
-          &map, type, 4, array.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+          &map, type, 4, array.data, sizes, strides, box, apart, CU_TENSOR_MAP_INTERLEAVE_NONE,
           box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
           CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)

@@ -19,11 +19,11 @@ Sim* current_sim = nullptr;  // the one whose run() is under way
 int64_t scheduled_block(const Schedule& schedule, int64_t k, int64_t n) {
   if (schedule.order == Schedule::Order::forward) return k;
   if (schedule.order == Schedule::Order::reverse) return n - 1 - k;
-  // A step that shares no factor with n visits every block once.
-  uint64_t step = mix(schedule.seed) % n | 1;
-  while (std::gcd(step, n) != 1) step += 2;
-  return static_cast<int64_t>((static_cast<unsigned __int128>(step) * k + mix(schedule.seed + 1)) %
-                              n);
+  // A stride that shares no factor with n visits every block once.
+  uint64_t stride = mix(schedule.seed) % n | 1;
+  while (std::gcd(stride, n) != 1) stride += 2;
+  return static_cast<int64_t>(
+      (static_cast<unsigned __int128>(stride) * k + mix(schedule.seed + 1)) % n);
 }
 
 }  // namespace

@@ -50,9 +50,9 @@ std::vector<Strided> Ranges::strided() const {
   for (const auto& [begin, end] : *this) {
     if (!runs.empty() && runs.back().bytes == end - begin) {
       Strided& run = runs.back();
-      const int64_t step = begin - (run.begin + (run.count - 1) * run.step);
-      if (run.count == 1 || step == run.step) {
-        run.step = step;
+      const int64_t stride = begin - (run.begin + (run.count - 1) * run.stride);
+      if (run.count == 1 || stride == run.stride) {
+        run.stride = stride;
         ++run.count;
         continue;
       }

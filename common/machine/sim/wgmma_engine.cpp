@@ -42,9 +42,9 @@ template <class F>
 void for_each_chunk(const Wgmma& wgmma, uint64_t descriptor, int rows, bool transposed, F f) {
   const Descriptor d(descriptor);
   const int elements = 16 / wgmma.bytes();  // in 16 bytes
-  const int step_i = transposed ? elements : 1, step_k = transposed ? 1 : elements;
-  for (int i = 0; i < rows; i += step_i)
-    for (int k = 0; k < wgmma.k(); k += step_k)
+  const int stride_i = transposed ? elements : 1, stride_k = transposed ? 1 : elements;
+  for (int i = 0; i < rows; i += stride_i)
+    for (int k = 0; k < wgmma.k(); k += stride_k)
       f(transposed ? d.in_column(i, k) : d.in_row(i, k, wgmma.bytes()), i, k);
 }
 
@@ -229,9 +229,9 @@ void WgmmaEngine::read_operands(const Op& op, std::vector<float>& A, std::vector
   const auto read = [&](uint64_t descriptor, int rows, bool transposed, std::vector<float>& to,
                         int by_row, int by_k) {
     for_each_chunk(w, descriptor, rows, transposed, [&](int64_t chunk, int i, int k) {
-      const int step = transposed ? by_row : by_k;
+      const int stride = transposed ? by_row : by_k;
       for (int e = 0; e < elements; ++e)
-        to[i * by_row + k * by_k + e * step] = value(memory_.data() + chunk, e);
+        to[i * by_row + k * by_k + e * stride] = value(memory_.data() + chunk, e);
       memory_.end_async_read(chunk);
     });
   };

@@ -25,7 +25,7 @@ TEST(Sampling, EndsWhereItSays) {
   } cases[] = {
       {"steady runs warm up and are measured for as long as asked", 100, [](int) { return 1; },
        100 + 100, 100},
-      // 1 falls to 0.25, after 60 ms, in steps whose sums are exact however they are added up.
+      // 1 falls to 0.25, after 60 ms, in portions whose sums are exact however they are added up.
       {"warm-up goes on while runs get faster", 50,
        [](int i) { return i < 96 ? 1 - i / 128.0 : 0.25; }, 104 + 200, 200},
       // Over 1% a batch, for the first 138 ms; after 100 ms a run takes e⁻¹.

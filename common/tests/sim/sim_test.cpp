@@ -62,7 +62,7 @@ TEST_F(SimTest, WarpCollectives) {
       const int lane = thread();
       const auto x = static_cast<float>(lane);
       float sum = x;
-      for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+      for (int bit = 16; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
       out[lane] = sum;
       out[32 + lane] = __shfl_sync(0xffffffff, x, 35);
       // There is no lane 32 to 63: who asks for one keeps its own.

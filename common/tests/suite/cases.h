@@ -158,7 +158,7 @@ MadeInputs logits_far_below_0(const Case& c) {
   return {8.0f / static_cast<float>(c.d), [](int i, int) { return i % 3 ? 8.0f : 16.0f; }, K};
 }
 
-/// Logits that rise from key to key, in all by 2^27 in P, though within no step by much: who keeps
+/// Logits that rise from key to key, in all by 2^27 in P, though within no tile by much: who keeps
 /// a maximum for too long has P overflow.
 MadeInputs logits_rising(const Case& c) {
   const auto K = [](int j, int) { return static_cast<float>(j) * 0.006f; };

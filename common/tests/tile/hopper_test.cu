@@ -268,7 +268,7 @@ TEST_F(SUITE, ProductsOfAWarpgroupAreRightAndCounted) {
 // Sums of e4m3 products that tell how many bits the chip keeps, and random ones: those of both
 // machines are add_fp8_products(), bit for bit.
 TEST_F(SUITE, SumsOfE4m3AreShortenedAsOnTheChip) {
-  constexpr int kN = 64, kK = 64, kStep = 32;  // of one instruction
+  constexpr int kN = 64, kK = 64, kDepth = 32;  // of one instruction
   const auto check = [&](const Matrix& a, const Matrix& b, float start) {
     Array& C = make("C", 64 * kN * 4);
     using P = ABt<e4m3, kN, kK, kRegisters>;
@@ -277,7 +277,7 @@ TEST_F(SUITE, SumsOfE4m3AreShortenedAsOnTheChip) {
     const Matrix got = matrix<float>(C, kN);
     const auto differs = [&](int i, int j) {
       float sum = start;
-      for (int k = 0; k < kK; k += kStep)
+      for (int k = 0; k < kK; k += kDepth)
         sim::add_fp8_products(&sum, &a.all[static_cast<size_t>(i * kK + k)],
                               &b.all[static_cast<size_t>(j * kK + k)], 1);
       return std::bit_cast<uint32_t>(got(i, j)) != std::bit_cast<uint32_t>(sum);

@@ -6,7 +6,7 @@ import sys
 
 from ladder.course import PIPELINED, TRACED
 from ladder.files import json_text, write_whole
-from ladder.trace.read import Trace, joined, pieces
+from ladder.trace.read import Trace, joined
 from ladder.trace.replay import warps_of
 
 TRACE_OPTIONS = ["--device", "sim", "--heads", "1", "--seqlen", "512", "--head-dim", "64",
@@ -26,7 +26,7 @@ def trace_of(path, rung, variant, options, kernel=None):
 
 def traced(path, rung, variant):
     """A trace reduced to rows: {"figure", "rung", …, "command", "kernels", "arrays": {name: bytes
-    of a row}, "events": [[kernel, block, step, array, "r" or "w", first row, past the last]]}."""
+    of a row}, "events": [[kernel, block, phase, array, "r" or "w", first row, past the last]]}."""
     trace, head = trace_of(path, rung, variant, TRACE_OPTIONS)
     lines = accesses(trace)
     rows = {"Q": head["seqlen"], "K": head["seqlen_kv"], "V": head["seqlen_kv"]}
@@ -35,22 +35,22 @@ def traced(path, rung, variant):
     for _, _, _, array, _, _, end in lines:
         width[array] = max(width.get(array, 1), end // rows.get(array, head["seqlen"]))
     return {"figure": "access", **head, "kernels": kernels, "arrays": width, "events": [
-        [kernels.index(kernel), block, step, array, does[0], begin // width[array],
-         -(-end // width[array])] for kernel, block, step, array, does, begin, end in lines]}
+        [kernels.index(kernel), block, phase, array, does[0], begin // width[array],
+         -(-end // width[array])] for kernel, block, phase, array, does, begin, end in lines]}
 
 
 def accesses(trace):
-    """[(kernel, block, step, array, "read" or "write", begin, end)]: what of HBM the blocks touched
-    between two of their barriers, of which a step is the number before."""
+    """[(kernel, block, phase, array, "read" or "write", begin, end)]: what of HBM the blocks
+    touched between two of their barriers, of which a phase is the number before."""
     found = []
     for (launch, block), events in trace.blocks().items():
-        steps, touched = {}, {}
+        phases, touched = {}, {}
         for event in events:
             if event.what == "__syncthreads":
-                steps[event.warp] = event.number + 1
+                phases[event.warp] = event.number + 1
             elif event.direction:
-                touched.setdefault((steps.get(event.warp, 0), event.name, event.direction),
-                                   []).extend(pieces(event.ranges))
+                touched.setdefault((phases.get(event.warp, 0), event.name, event.direction),
+                                   []).extend(event.ranges)
         found += [(trace.kernel_of(launch), block, *at, *run)
                   for at, runs in sorted(touched.items()) for run in joined(runs)]
     return found
@@ -70,8 +70,8 @@ def pipelined(path, figure, rung, variant, kernel, options):
 
 def all_traces(programs):
     """The lines of traces.jsonl."""
-    return ([traced(programs[rung].path, rung, variant) for rung, variant in TRACED]
-            + [pipelined(programs[one.rung].path, *one) for one in PIPELINED])
+    return ([traced(programs[rung], rung, variant) for rung, variant in TRACED]
+            + [pipelined(programs[one.rung], *one) for one in PIPELINED])
 
 
 def write_traces(programs, folder):

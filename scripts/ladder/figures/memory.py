@@ -91,9 +91,9 @@ SHARED_BYTES = 128
 COUNTED = (512, 1024, 2048)  # N, 2N and 4N
 
 
-def steps(files):
-    """[(rung, step), what a step of a kernel, one tile of Q against one of K, does to shared
-    memory] of all that course.py names and the sim has counted. A kernel does a·N² + b·N + c: b
+def iterations(files):
+    """[(rung, step), what an iteration, one tile of Q against one of K, does to shared memory]
+    of all that course.py names and the sim has counted. A kernel does a·N² + b·N + c: b
     once for a tile, c once for a block that stays. At 4N, less three times that at 2N, and twice
     that at N: 6a·N²."""
     found = []
@@ -129,7 +129,7 @@ def shared_roof(files):
 
     for d in HEADS:
         points = [{**files.look(step), "operands": 1 / one["of_operands"],
-                   "every": 1 / one["of_every"], **rate} for step, one in steps(files)
+                   "every": 1 / one["of_every"], **rate} for step, one in iterations(files)
                   if one["d"] == d and (rate := at_the_end(step, d))]
         peers = [{"rung": backend, "label": library(backend), **rate}
                  for backend in course.SHARED_ROOF_PEERS if (rate := at_the_end(backend, d))]
@@ -143,7 +143,7 @@ def draw_shared_roof(plt, data):
     panels = data["panels"]
     figure, pairs = plots(
         plt, data, (1.5 + 4.8 * len(panels), 4.6),
-        f"By the sim's count of a step, {data['flops']:,} FLOPs and {data['bytes']} bytes of "
+        f"By the sim's count of an iteration, {data['flops']:,} FLOPs and {data['bytes']} bytes of "
         "shared memory a cycle and SM. Filled, and the dotted line: by all bytes. Hollow: by "
         "those alone\nthat products read. Each at the largest N that was measured.", sharey=True)
     most = 1.1 * max(1.5, *(p["operands"] for panel in panels for p in panel["points"]))
@@ -173,11 +173,11 @@ def shared_roof_table(files):
     """A line a step and head size: bytes of shared memory against the products' time."""
     rows = [[f"{number(step[0])} `{step[1]}`", str(one["d"]), "{} × {}".format(*one["tile"]),
              f"{one['cycles']:,}", f"{one['operands']:,}", f"{one['of_operands']:.2f}",
-             f"{one['every']:,}", f"{one['of_every']:.2f}"] for step, one in steps(files)]
+             f"{one['every']:,}", f"{one['of_every']:.2f}"] for step, one in iterations(files)]
     lines = markdown(["step", "d", "tile", "products, cycles", "they read, bytes", "cycles of it",
                       "all bytes", "cycles of it"], rows, range(1, 8))
     return [*lines, "", (
-        "A step is one tile of Q against one of K: what grows with N² in the sim's counts at "
+        "An iteration is one tile of Q against one of K: what grows with N² in the sim's counts at "
         "N = 512, 1,024 and 2,048, bf16, no mask. One SM does "
         f"{MATMUL_FLOPS:,} FLOPs of dense 16-bit products a cycle, and reads or writes "
         f"{SHARED_BYTES} bytes of shared memory. “Cycles of it” are multiples of the products': "

@@ -75,19 +75,19 @@ def access(files):
                      f"{first['head_dim']}, tiles of {first['block_q']}×{first['block_kv']} (sim)",
             "panels": list(map(access_panel, traces)), "gap": 0.08,
             "legend": [("r", "read"), ("w", "write")],
-            "xlabel": "time: a step begins where a tile of Q, K or V arrives",
+            "xlabel": "time: a slot begins where a tile of Q, K or V arrives",
             "note": f"Rows 0 to N - 1 run downwards in each band. {course.ACCESS_NOTE}"}
 
 
 def access_panel(trace):
     """Time in slots. One begins where a tile of Q, K or V arrives and lasts until the next one
-    does; a kernel whose blocks do one step each, all at once, takes one."""
+    does; a kernel whose blocks do one tile each, all at once, takes one."""
     events = trace["events"]
     arrives = {tuple(at) for *at, array, op, _, _ in events if array in "QKV" and op == "r"}
-    short = {kernel for kernel, *_ in events} - {kernel for kernel, _, step, *_ in events if step}
+    short = {kernel for kernel, *_ in events} - {kernel for kernel, _, phase, *_ in events if phase}
     slot, place, touched, parts = -1, None, {}, {}
-    for kernel, block, step, array, op, first, last in events:
-        at = (kernel, 0, 0) if kernel in short else (kernel, block, step)
+    for kernel, block, phase, array, op, first, last in events:
+        at = (kernel, 0, 0) if kernel in short else (kernel, block, phase)
         if at != place and (at in arrives or place is None or place[0] != kernel):
             slot += 1
         place = at
@@ -98,7 +98,7 @@ def access_panel(trace):
     lanes = {lane: [["lane", "", None, 0, slot + 1]] for lane in "QKVO"}
     for (lane, at, op), rows in touched.items():
         if lane in lanes:
-            # Where a step reads and writes the same rows, the write takes the later half of it.
+            # Where a slot reads and writes the same rows, the write takes the later half of it.
             half = 0.5 * ((lane, at, "w" if op == "r" else "r") in touched)
             lanes[lane].append([op, "", None, at + half * (op == "w"), at + 1 - half * (op == "r"),
                                 *(row / trace["seqlen"] for row in rows)])
@@ -152,11 +152,11 @@ def pipeline_panel(trace, about):
             box for text, issued, landed, freed in fills[array, stage] for box in (
                 ["copy", text, None, issued, landed], ["held", "", None, landed, freed])]))
     lanes.append(("tensor cores", None, 0.31, [
-        [what, f"{what}{step}", consumer, begin, until]
-        for consumer, what, step, begin, until in played["products"]]))
+        [what, f"{what}{tile}", consumer, begin, until]
+        for consumer, what, tile, begin, until in played["products"]]))
     lanes += [(f"consumer {'ABC'[consumer]}", consumer, 0.31, [
-        [what, about["texts"].get(what, what).format(step), consumer, begin, until]
-        for what, step, begin, until in of]) for consumer, of in enumerate(played["consumers"])]
+        [what, about["texts"].get(what, what).format(tile), consumer, begin, until]
+        for what, tile, begin, until in of]) for consumer, of in enumerate(played["consumers"])]
     busy = sum(until - begin for *_, begin, until in played["products"]) / end
     share = about["share"].format(rows=trace["block_q"] // consumers, **trace)
     return {"lanes": lanes, "end": end,

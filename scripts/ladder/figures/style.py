@@ -121,7 +121,7 @@ def draw_lines(axis, lines, xlabel="N"):
 def spread(axis, labels):
     """Direct labels right of the axes, moved 11 points apart: [(x, y of the line's end, line or
     point, text)]."""
-    step = 11 / (axis.get_window_extent().height * 72 / axis.figure.dpi)
+    gap = 11 / (axis.get_window_extent().height * 72 / axis.figure.dpi)
     places = []
     for *end, one, text in labels:
         at = axis.transAxes.inverted().transform(axis.transData.transform(end))[1]
@@ -129,7 +129,7 @@ def spread(axis, labels):
     places.sort(key=lambda place: place[:2])
     for _ in range(500):
         for low, high in zip(places, places[1:]):
-            apart = step - (high[0] - low[0])
+            apart = gap - (high[0] - low[0])
             if apart > 1e-9:
                 low[0], high[0] = low[0] - apart / 2, high[0] + apart / 2
     for at, text, one, end in places:

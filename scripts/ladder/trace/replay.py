@@ -154,8 +154,8 @@ class Block:
 
 
 def products(events, called):
-    """Which of those `called` so each of a warp's products is, and its step: in turn, but where
-    another by the same array follows at once, the next step's first goes ahead of this step's
+    """Which of those `called` so each of a warp's products is, and its tile: in turn, but where
+    another by the same array follows at once, the next tile's first goes ahead of this tile's
     last."""
     arrays, count = [name for kind, name, *_ in events if kind == "wgmma"], collections.Counter()
     for array, later in zip(arrays, [*arrays[1:], None]):
@@ -166,7 +166,7 @@ def products(events, called):
 
 
 def spans(events, times):
-    """What a warp did when: [what, number of the step or None, from, to]."""
+    """What a warp did when: [what, number of the tile or None, from, to]."""
     found, count, before = [], collections.Counter(), 0.0
     for (kind, *_, exps, flops), (since, end) in zip(events, times):
         if exps or flops:
@@ -186,9 +186,9 @@ def replay(warps, called):
     """Of [[event, name, barrier, number, amount, exps, other FLOPs], …] for each warp
 
       end        in cycles, as are all times
-      products   [consumer, "S" or another of those called so, step, from, to]
+      products   [consumer, "S" or another of those called so, tile, from, to]
       copies     [array, stage, issued, landed, stage free again or None]
-      consumers  of each [[what, step or None, from, to], …]: "softmax" or "scale", which are
+      consumers  of each [[what, tile or None, from, to], …]: "softmax" or "scale", which are
                  arithmetic with exponentials and without, or what of WAITS it waits for
     """
     block = Block(warps, called)

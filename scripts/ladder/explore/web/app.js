@@ -4,7 +4,7 @@
 // does what the key in its data-key does.
 const KEYS = [
   ["space", "play, pause", { " ": (x) => x.playing ? x.pause() : x.play() }],
-  ["← →", "one step back, on; with shift a twentieth",
+  ["← →", "one moment back, on; with shift a twentieth",
    { ArrowLeft: (x, far) => x.go(-1, far), ArrowRight: (x, far) => x.go(1, far) }],
   ["Home End", "to the start, the end",
    { Home: (x) => x.pause().seek(0), End: (x) => x.pause().seek(x.last) }],
@@ -15,7 +15,7 @@ const KEYS = [
   ["C", "order, model's time",
    { c: (x) => x.hasModel() && x.useClock(x.clock === "model" ? "order" : "model", x.sms) }],
   ["B", "the next SM; with shift the one before",
-   { b: (x, back) => x.panes[x.shown].stepSm(back ? -1 : 1) }],
+   { b: (x, back) => x.panes[x.shown].moveSm(back ? -1 : 1) }],
   ["1 2", "left, right step, for B and E",
    { 1: (x) => x.show({ shown: 0 }), 2: (x) => x.show({ shown: x.panes.length - 1 }) }],
   ["E", "choose the next event at work", { e: (x) => x.panes[x.shown].chooseNext() }],

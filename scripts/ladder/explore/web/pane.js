@@ -93,7 +93,7 @@ class Pane {
       (block.work ? `: ${block.work}` : "");
   }
 
-  stepSm(by) {
+  moveSm(by) {
     this.sm = (this.sm + by + this.run.lanes) % this.run.lanes;
     explorer.redraw();
   }

@@ -93,8 +93,8 @@ class Timeline extends View {
 
   axis(span, x) {
     const rough = span / 6, power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
-    const step = Math.max(1, [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough) || power);
-    for (let t = Math.ceil(this.from / step) * step; t < this.until; t += step) {
+    const apart = Math.max(1, [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough) || power);
+    for (let t = Math.ceil(this.from / apart) * apart; t < this.until; t += apart) {
       this.box("faint", x(t), 14, 1, 1e4);
       this.write(exactly(t || 0), x(t) + 2, 7, Infinity, "soft");
     }
