@@ -96,17 +96,19 @@ Traffic traffic(const Problem& p, const Plan&) {
           {"output", {{"P", S * p.d, 0}, {"V", S * p.d, 0}, {"O", 0, O}}}};
 }
 
-const Register step{{.rung = "00_naive",
-                     .name = "naive",
-                     .is_default = true,
-                     .shown = {.idea = "three plain kernels",
-                               .summary = "three kernels, S and P in HBM, no maximum subtracted",
-                               .colour = "#5a5a5a",
-                               .grid_limit = {4096, 2048}},
-                     .needs = {.max_subtracted_by = "02_safe_softmax",
-                               .less_memory = "03_online_softmax and the rungs after it"},
-                     .rounding = Rounding::S_and_P_stored,
-                     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "00_naive",
+    .name = "naive",
+    .is_default = true,
+    .shown = {.idea = "three plain kernels",
+              .summary = "three kernels, S and P in HBM, no maximum subtracted",
+              .colour = "#5a5a5a",
+              .grid_limit = {4096, 2048}},
+    .needs = {.max_subtracted_by = "02_safe_softmax",
+              .less_memory = "03_online_softmax and the rungs after it"},
+    .rounding = Rounding::S_and_P_stored,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -194,17 +194,19 @@ Traffic traffic(const Problem& p, const Plan&) {
        {{"P", S * ceil_div(p.d, output_columns(p)), 0}, {"V", k * row_blocks, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "01_tiled_matmul",
-                     .name = "pipeline",
-                     .after = "swizzle",
-                     .is_default = true,
-                     .shown = {.idea = "asynchronous copies",
-                               .summary = "and the next tiles copied while these are multiplied",
-                               .colour = "#E69F00"},
-                     .needs = {.max_subtracted_by = "02_safe_softmax",
-                               .less_memory = "03_online_softmax and the rungs after it"},
-                     .rounding = Rounding::S_and_P_stored,
-                     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "01_tiled_matmul",
+    .name = "pipeline",
+    .after = "swizzle",
+    .is_default = true,
+    .shown = {.idea = "asynchronous copies",
+              .summary = "and the next tiles copied while these are multiplied",
+              .colour = "#E69F00"},
+    .needs = {.max_subtracted_by = "02_safe_softmax",
+              .less_memory = "03_online_softmax and the rungs after it"},
+    .rounding = Rounding::S_and_P_stored,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -34,14 +34,16 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
   cublas_product("output", p.dtype, false, rows, p.d, p.N_kv, 1, S, V, O, heads);
 }
 
-const Register step{{.rung = "01_tiled_matmul",
-                     .name = "cublas",
-                     .after = "pipeline",
-                     .aside = true,
-                     .shown = {.summary = "aside: the two products alone, by cuBLAS, unchecked",
-                               .colour = "#222222"},
-                     .library = true,
-                     .forward = {plan, forward}}};
+const Register step{{
+    .rung = "01_tiled_matmul",
+    .name = "cublas",
+    .after = "pipeline",
+    .aside = true,
+    .shown = {.summary = "aside: the two products alone, by cuBLAS, unchecked",
+              .colour = "#222222"},
+    .library = true,
+    .forward = {plan, forward},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

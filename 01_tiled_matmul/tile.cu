@@ -122,16 +122,18 @@ Traffic traffic(const Problem& p, const Plan&) {
           {"output", {{"P", S * ceil_div(p.d, kTile), 0}, {"V", k * row_tiles, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "01_tiled_matmul",
-                     .name = "tile",
-                     .shown = {.idea = "shared-memory tiles",
-                               .summary = "products through 16×16 tiles in shared memory, fp32 FMA",
-                               .colour = "#E69F00",
-                               .grid_limit = {4096, 2048}},
-                     .needs = {.max_subtracted_by = "02_safe_softmax",
-                               .less_memory = "03_online_softmax and the rungs after it"},
-                     .rounding = Rounding::S_and_P_stored,
-                     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "01_tiled_matmul",
+    .name = "tile",
+    .shown = {.idea = "shared-memory tiles",
+              .summary = "products through 16×16 tiles in shared memory, fp32 FMA",
+              .colour = "#E69F00",
+              .grid_limit = {4096, 2048}},
+    .needs = {.max_subtracted_by = "02_safe_softmax",
+              .less_memory = "03_online_softmax and the rungs after it"},
+    .rounding = Rounding::S_and_P_stored,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

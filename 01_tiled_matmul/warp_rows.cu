@@ -136,17 +136,19 @@ Traffic traffic(const Problem& p, const Plan&) {
           {"output", {{"P", S * ceil_div(p.d, kTile), 0}, {"V", k * row_tiles, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "01_tiled_matmul",
-                     .name = "warp_rows",
-                     .after = "tile",
-                     .shown = {.idea = "coalesced softmax",
-                               .summary = "and a softmax whose warps have a row each, coalesced",
-                               .colour = "#E69F00",
-                               .grid_limit = {4096, 2048}},
-                     .needs = {.max_subtracted_by = "02_safe_softmax",
-                               .less_memory = "03_online_softmax and the rungs after it"},
-                     .rounding = Rounding::S_and_P_stored,
-                     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "01_tiled_matmul",
+    .name = "warp_rows",
+    .after = "tile",
+    .shown = {.idea = "coalesced softmax",
+              .summary = "and a softmax whose warps have a row each, coalesced",
+              .colour = "#E69F00",
+              .grid_limit = {4096, 2048}},
+    .needs = {.max_subtracted_by = "02_safe_softmax",
+              .less_memory = "03_online_softmax and the rungs after it"},
+    .rounding = Rounding::S_and_P_stored,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

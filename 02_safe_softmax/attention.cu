@@ -199,16 +199,17 @@ Traffic traffic(const Problem& p, const Plan&) {
        {{"P", S * ceil_div(p.d, output_columns(p)), 0}, {"V", k * row_blocks, 0}, {"O", 0, q}}}};
 }
 
-const Register step{
-    {.rung = "02_safe_softmax",
-     .name = "safe",
-     .is_default = true,
-     .shown = {.idea = "maximum subtracted",
-               .summary = "the row maximum is subtracted: three loops over each row of S",
-               .colour = "#8a8d00"},
-     .needs = {.less_memory = "03_online_softmax and the rungs after it"},
-     .rounding = Rounding::S_and_P_stored,
-     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "02_safe_softmax",
+    .name = "safe",
+    .is_default = true,
+    .shown = {.idea = "maximum subtracted",
+              .summary = "the row maximum is subtracted: three loops over each row of S",
+              .colour = "#8a8d00"},
+    .needs = {.less_memory = "03_online_softmax and the rungs after it"},
+    .rounding = Rounding::S_and_P_stored,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -139,14 +139,16 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   return {{"attention", {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "03_online_softmax",
-                     .name = "one_pass_tile",
-                     .after = "one_pass",
-                     .is_default = true,
-                     .shown = {.idea = "tiles per warp",
-                               .summary = "the same for 32 rows and 32 keys at once, tensor cores",
-                               .colour = "#009E73"},
-                     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "03_online_softmax",
+    .name = "one_pass_tile",
+    .after = "one_pass",
+    .is_default = true,
+    .shown = {.idea = "tiles per warp",
+              .summary = "the same for 32 rows and 32 keys at once, tensor cores",
+              .colour = "#009E73"},
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

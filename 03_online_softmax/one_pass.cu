@@ -92,14 +92,16 @@ Traffic traffic(const Problem& p, const Plan&) {
   return {{"attention", {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "03_online_softmax",
-                     .name = "one_pass",
-                     .after = "two_pass",
-                     .shown = {.idea = "one fused pass",
-                               .summary = "attention in one pass over K and V, key by key",
-                               .colour = "#009E73",
-                               .grid_limit = {4096, 2048}},
-                     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "03_online_softmax",
+    .name = "one_pass",
+    .after = "two_pass",
+    .shown = {.idea = "one fused pass",
+              .summary = "attention in one pass over K and V, key by key",
+              .colour = "#009E73",
+              .grid_limit = {4096, 2048}},
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -201,14 +201,16 @@ Traffic traffic(const Problem& p, const Plan&) {
        {{"P", S * ceil_div(p.d, output_columns(p)), 0}, {"V", k * row_blocks, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "03_online_softmax",
-                     .name = "softmax",
-                     .shown = {.idea = "online softmax",
-                               .summary = "maximum and sum of a row of S in one loop",
-                               .colour = "#009E73"},
-                     .needs = {.less_memory = "the steps of 03_online_softmax after it"},
-                     .rounding = Rounding::S_and_P_stored,
-                     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "03_online_softmax",
+    .name = "softmax",
+    .shown = {.idea = "online softmax",
+              .summary = "maximum and sum of a row of S in one loop",
+              .colour = "#009E73"},
+    .needs = {.less_memory = "the steps of 03_online_softmax after it"},
+    .rounding = Rounding::S_and_P_stored,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -97,14 +97,16 @@ Traffic traffic(const Problem& p, const Plan&) {
   return {{"attention", {{"Q", q, 0}, {"K", 2 * k, 0}, {"V", k, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "03_online_softmax",
-                     .name = "two_pass",
-                     .after = "softmax",
-                     .shown = {.idea = "no N×N stored",
-                               .summary = "attention in two passes over K, nothing N×N stored",
-                               .colour = "#009E73",
-                               .grid_limit = {4096, 2048}},
-                     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "03_online_softmax",
+    .name = "two_pass",
+    .after = "softmax",
+    .shown = {.idea = "no N×N stored",
+              .summary = "attention in two passes over K, nothing N×N stored",
+              .colour = "#009E73",
+              .grid_limit = {4096, 2048}},
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -155,17 +155,18 @@ Traffic traffic(const Problem& p, const Plan& plan) {
            {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
 }
 
-const Register step{
-    {.rung = "05_flash_v2",
-     .name = "mma",
-     .after = "rows",
-     .is_default = true,
-     .shown = {.idea = "larger tiles",
-               .summary = "larger tiles, causal tiles skipped, longest blocks first",
-               .colour = "#0072B2"},
-     .has_lse = true,
-     .tiles = kTiles,
-     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "mma",
+    .after = "rows",
+    .is_default = true,
+    .shown = {.idea = "larger tiles",
+              .summary = "larger tiles, causal tiles skipped, longest blocks first",
+              .colour = "#0072B2"},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -191,15 +191,17 @@ Traffic traffic(const Problem& p, const Plan& plan) {
             {"LSE", 0, heads * p.N * 4}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "defer",
-                     .after = "swap",
-                     .shown = {.idea = "one final division",
-                               .summary = "O unnormalised until the end, only LSE stored",
-                               .colour = "#0072B2"},
-                     .has_lse = true,
-                     .tiles = kTiles,
-                     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "defer",
+    .after = "swap",
+    .shown = {.idea = "one final division",
+              .summary = "O unnormalised until the end, only LSE stored",
+              .colour = "#0072B2"},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

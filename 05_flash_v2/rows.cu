@@ -153,15 +153,17 @@ Traffic traffic(const Problem& p, const Plan& plan) {
             {"LSE", 0, heads * p.N * 4}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "rows",
-                     .after = "defer",
-                     .shown = {.idea = "warps split rows",
-                               .summary = "rows of Q split among the warps, not the keys",
-                               .colour = "#0072B2"},
-                     .has_lse = true,
-                     .tiles = kTiles,
-                     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "rows",
+    .after = "defer",
+    .shown = {.idea = "warps split rows",
+              .summary = "rows of Q split among the warps, not the keys",
+              .colour = "#0072B2"},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

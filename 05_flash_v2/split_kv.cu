@@ -378,19 +378,20 @@ Traffic traffic(const Problem& p, const Plan& plan) {
             {"LSE", 0, rows * 4}}}};
 }
 
-const Register step{
-    {.rung = "05_flash_v2",
-     .name = "split_kv",
-     .after = "mma",
-     .aside = true,
-     .shown = {.idea = "keys split",
-               .summary = "decoding: the keys split among blocks, and their parts merged",
-               .colour = "#0072B2",
-               .decoding = true},
-     .has_lse = true,
-     .tiles = kTiles,
-     .settings = kSettings,
-     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "split_kv",
+    .after = "mma",
+    .aside = true,
+    .shown = {.idea = "keys split",
+              .summary = "decoding: the keys split among blocks, and their parts merged",
+              .colour = "#0072B2",
+              .decoding = true},
+    .has_lse = true,
+    .tiles = kTiles,
+    .settings = kSettings,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -210,15 +210,16 @@ Traffic traffic(const Problem& p, const Plan& plan) {
           {"finish", {{"l", l, 0}, {"m", l, 0}, {"LSE", 0, l}}}};
 }
 
-const Register step{
-    {.rung = "05_flash_v2",
-     .name = "swap",
-     .shown = {.idea = "loops swapped",
-               .summary = "Q outside, K/V inside: O, l, m stay on chip, a block a tile of Q",
-               .colour = "#0072B2"},
-     .has_lse = true,
-     .tiles = kTiles,
-     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "swap",
+    .shown = {.idea = "loops swapped",
+              .summary = "Q outside, K/V inside: O, l, m stay on chip, a block a tile of Q",
+              .colour = "#0072B2"},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -445,17 +445,19 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
           {"convert", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
 }
 
-const Register step{{.rung = "06_backward",
-                     .name = "mma",
-                     .after = "stored",
-                     .is_default = true,
-                     .shown = {.idea = "P recomputed",
-                               .summary = "P recomputed tile by tile from Q, K and LSE",
-                               .colour = "#D55E00"},
-                     .has_lse = true,
-                     .tiles = kTiles,
-                     .forward = {plan, forward, traffic},
-                     .backward = {backward_plan, backward, backward_traffic}}};
+const Register step{{
+    .rung = "06_backward",
+    .name = "mma",
+    .after = "stored",
+    .is_default = true,
+    .shown = {.idea = "P recomputed",
+              .summary = "P recomputed tile by tile from Q, K and LSE",
+              .colour = "#D55E00"},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+    .backward = {backward_plan, backward, backward_traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -369,16 +369,18 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
             {"dQ", 0, q}}}};
 }
 
-const Register step{{.rung = "06_backward",
-                     .name = "deterministic",
-                     .after = "mma",
-                     .aside = true,
-                     .shown = {.idea = "no atomic adds",
-                               .summary = "mma without atomic additions: dQ in a kernel of its own",
-                               .colour = "#D55E00"},
-                     .deterministic = true,
-                     .forward_of = "06_backward/mma",
-                     .backward = {backward_plan, backward, backward_traffic}}};
+const Register step{{
+    .rung = "06_backward",
+    .name = "deterministic",
+    .after = "mma",
+    .aside = true,
+    .shown = {.idea = "no atomic adds",
+              .summary = "mma without atomic additions: dQ in a kernel of its own",
+              .colour = "#D55E00"},
+    .deterministic = true,
+    .forward_of = "06_backward/mma",
+    .backward = {backward_plan, backward, backward_traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -219,17 +219,18 @@ Traffic backward_traffic(const Problem& p, const Plan&) {
       {"dK", {{"dP", S * column_blocks, 0}, {"Q", q * key_blocks, 0}, {"dK", 0, dk}}}};
 }
 
-const Register step{
-    {.rung = "06_backward",
-     .name = "stored",
-     .shown = {.idea = "P read back",
-               .summary = "the textbook's backward pass: reads back the P of 02's forward",
-               .colour = "#D55E00"},
-     .needs = {.less_memory = "the steps of 06_backward after it"},
-     .rounding = Rounding::S_and_P_stored,
-     .deterministic = true,
-     .forward_of = "02_safe_softmax/safe",
-     .backward = {backward_plan, backward, backward_traffic}}};
+const Register step{{
+    .rung = "06_backward",
+    .name = "stored",
+    .shown = {.idea = "P read back",
+              .summary = "the textbook's backward pass: reads back the P of 02's forward",
+              .colour = "#D55E00"},
+    .needs = {.less_memory = "the steps of 06_backward after it"},
+    .rounding = Rounding::S_and_P_stored,
+    .deterministic = true,
+    .forward_of = "02_safe_softmax/safe",
+    .backward = {backward_plan, backward, backward_traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -578,18 +578,20 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   return traffic;
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "fp8",
-                     .after = "sm90",
-                     .aside = true,
-                     .shown = {.idea = "products in FP8",
-                               .summary = "aside: products of e4m3, the inputs quantised before",
-                               .colour = "#0072B2"},
-                     .needs = {.min_compute_capability = 90, .exact_architecture = true},
-                     .has_lse = true,
-                     .tiles = kTiles,
-                     .settings = kSettings,
-                     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "fp8",
+    .after = "sm90",
+    .aside = true,
+    .shown = {.idea = "products in FP8",
+              .summary = "aside: products of e4m3, the inputs quantised before",
+              .colour = "#0072B2"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .has_lse = true,
+    .tiles = kTiles,
+    .settings = kSettings,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -287,16 +287,18 @@ Traffic traffic(const Problem& p, const Plan& plan) {
             {"next", asked, asked}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "lazy",
-                     .after = "counter",
-                     .shown = {.idea = "O seldom rescaled",
-                               .summary = "and O rescaled only where a maximum rises by much",
-                               .colour = "#0072B2"},
-                     .needs = {.min_compute_capability = 90, .exact_architecture = true},
-                     .has_lse = true,
-                     .tiles = kTiles,
-                     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "lazy",
+    .after = "counter",
+    .shown = {.idea = "O seldom rescaled",
+              .summary = "and O rescaled only where a maximum rises by much",
+              .colour = "#0072B2"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -220,16 +220,18 @@ Traffic traffic(const Problem& p, const Plan& plan) {
            {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "ping_pong",
-                     .after = "overlap",
-                     .shown = {.idea = "consumers take turns",
-                               .summary = "and consumers that take turns at the tensor cores",
-                               .colour = "#0072B2"},
-                     .needs = {.min_compute_capability = 90, .exact_architecture = true},
-                     .has_lse = true,
-                     .tiles = kTiles,
-                     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "ping_pong",
+    .after = "overlap",
+    .shown = {.idea = "consumers take turns",
+              .summary = "and consumers that take turns at the tensor cores",
+              .colour = "#0072B2"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

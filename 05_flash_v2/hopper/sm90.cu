@@ -335,17 +335,19 @@ Traffic traffic(const Problem& p, const Plan& plan) {
             {"next", asked, asked}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "sm90",
-                     .after = "lazy",
-                     .is_default = kDevice == DeviceKind::gpu,
-                     .shown = {.idea = "Q in registers",
-                               .summary = "and Q in registers, unseen tiles of keys skipped",
-                               .colour = "#0072B2"},
-                     .needs = {.min_compute_capability = 90, .exact_architecture = true},
-                     .has_lse = true,
-                     .tiles = kTiles,
-                     .forward = {plan, forward, traffic}}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "sm90",
+    .after = "lazy",
+    .is_default = kDevice == DeviceKind::gpu,
+    .shown = {.idea = "Q in registers",
+              .summary = "and Q in registers, unseen tiles of keys skipped",
+              .colour = "#0072B2"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -394,14 +394,15 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
           {"convert", {{"dQ_sum", sums, 0}, {"dQ", 0, q}}}};
 }
 
-const Register step{
-    {.rung = "06_backward",
-     .name = "ahead",
-     .after = "bulk_add",
-     .shown = {.idea = "S ahead", .summary = "and S computed a tile ahead", .colour = "#D55E00"},
-     .needs = {.min_compute_capability = 90, .exact_architecture = true},
-     .forward_of = "05_flash_v2/sm90",
-     .backward = {backward_plan, backward, backward_traffic}}};
+const Register step{{
+    .rung = "06_backward",
+    .name = "ahead",
+    .after = "bulk_add",
+    .shown = {.idea = "S ahead", .summary = "and S computed a tile ahead", .colour = "#D55E00"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .forward_of = "05_flash_v2/sm90",
+    .backward = {backward_plan, backward, backward_traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

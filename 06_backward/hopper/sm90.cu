@@ -437,16 +437,18 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
           {"convert", {{"dQ_sum", sums, 0}, {"dQ", 0, q}}}};
 }
 
-const Register step{{.rung = "06_backward",
-                     .name = "sm90",
-                     .after = "ahead",
-                     .is_default = kDevice == DeviceKind::gpu,
-                     .shown = {.idea = "persistent backward",
-                               .summary = "and blocks that stay for further tiles of keys",
-                               .colour = "#D55E00"},
-                     .needs = {.min_compute_capability = 90, .exact_architecture = true},
-                     .forward_of = "05_flash_v2/sm90",
-                     .backward = {backward_plan, backward, backward_traffic}}};
+const Register step{{
+    .rung = "06_backward",
+    .name = "sm90",
+    .after = "ahead",
+    .is_default = kDevice == DeviceKind::gpu,
+    .shown = {.idea = "persistent backward",
+              .summary = "and blocks that stay for further tiles of keys",
+              .colour = "#D55E00"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .forward_of = "05_flash_v2/sm90",
+    .backward = {backward_plan, backward, backward_traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

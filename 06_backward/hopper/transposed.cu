@@ -324,15 +324,17 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
           {"convert", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
 }
 
-const Register step{{.rung = "06_backward",
-                     .name = "transposed",
-                     .after = "producer",
-                     .shown = {.idea = "P in registers",
-                               .summary = "and S and dP transposed: only dS through shared memory",
-                               .colour = "#D55E00"},
-                     .needs = {.min_compute_capability = 90, .exact_architecture = true},
-                     .forward_of = "05_flash_v2/sm90",
-                     .backward = {backward_plan, backward, backward_traffic}}};
+const Register step{{
+    .rung = "06_backward",
+    .name = "transposed",
+    .after = "producer",
+    .shown = {.idea = "P in registers",
+              .summary = "and S and dP transposed: only dS through shared memory",
+              .colour = "#D55E00"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .forward_of = "05_flash_v2/sm90",
+    .backward = {backward_plan, backward, backward_traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -130,7 +130,7 @@ int main() {
   bytes["LSE"] = p.q_row(heads) * 4;
 #endif
 #ifdef backward_plan
-  const Plan back = backward_plan(p, device);
+  const Plan back = backward_plan(p, device, {});
   for (const auto& [name, size] : back.workspace) bytes[name] = size;
   bytes.insert({{"dO", 2 * q}, {"dQ", 2 * q}, {"dK", 2 * k}, {"dV", 2 * k}});
 #endif

@@ -13,7 +13,7 @@ from ladder.files import ROOT
 
 
 class Step(collections.namedtuple(
-        "Step", "rung step device default by_name_only summary colour backward deterministic "
+        "Step", "rung name device default by_name_only summary colour backward deterministic "
                 "needs exact_architecture tiles grid_limit settings idea after decoding source "
                 "plans program",
         defaults=[(), "", "", False, "", (), ""])):
@@ -27,8 +27,14 @@ class Step(collections.namedtuple(
 
     def registered(self):
         """What a results file keeps of it."""
-        return {name: value for name, value in self._asdict().items()
+        return {"step" if name == "name" else name: value for name, value in self._asdict().items()
                 if name not in ("device", "idea", "after", "decoding", "source", "program")}
+
+
+def step_of(line, **more):
+    """From its fields as --list and results files have them."""
+    fields = dict(line)
+    return Step(name=fields.pop("step"), **fields, **more)
 
 
 class Ladder:
@@ -69,7 +75,7 @@ def steps_of(program):
     if status:
         raise Stop(f"{name} --list ended with status {status}: {err}", status)
     try:
-        return [Step(**line, program=program) for line in json_lines(out, name)]
+        return [step_of(line, program=program) for line in json_lines(out, name)]
     except TypeError:
         raise Stop(f"{name} --list says other things than these scripts read: scripts/run builds "
                    "it anew", WRONG_RESULT) from None

@@ -8,7 +8,7 @@ import re
 from ladder.console import BAD_USAGE, Stop
 from ladder.figures.names import label
 from ladder.files import newest_measured, read_lines
-from ladder.programs import Ladder, Step
+from ladder.programs import Ladder, step_of
 from ladder.records import flops, requested, total
 from ladder.bench.grid import HIDDEN, TOKENS
 
@@ -65,10 +65,9 @@ class Measured:
             self.dtype = dtype or ("bf16" if "bf16" in types else next(iter(types), ""))
             self.entries = [Entry(r) for r in self.runs if r["dtype"] == self.dtype]
             self.peers = [r for r in found["peer"] if r["dtype"] == self.dtype]
-            self.steps = {(s["rung"], s["step"]): Step(
-                device="gpu" if self.name else "sim",
-                **{name: value for name, value in s.items() if name != "kind"})
-                for s in found["step"]}
+            self.steps = {(s["rung"], s["step"]): step_of(
+                {name: value for name, value in s.items() if name != "kind"},
+                device="gpu" if self.name else "sim") for s in found["step"]}
         except (KeyError, TypeError) as error:
             raise Stop(f"{os.path.relpath(path)} was not written by scripts/figures measure "
                        f"({error})", BAD_USAGE) from None
