@@ -49,7 +49,8 @@ constexpr int64_t shared_bytes(int64_t count) {
 /// Calls f<T, Dh>() with the problem's I/O type and padded head size, padded_head_dim(d).
 template <class F>
 void with_type_and_head_dim(const Problem& p, F f) {
-#ifdef LADDER_ONE_KERNEL  // compiled and never run: see ladder.cmake
+#ifdef LADDER_ONE_KERNEL
+  // Compiled and never run: see ladder.cmake.
   if (p.dtype == DType::bf16 && p.d == 128) f.template operator()<bf16, 128>();
 #else
   const auto with_head_dim = [&]<class T>() {

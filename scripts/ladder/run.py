@@ -32,7 +32,7 @@ class Run:
 
     def __init__(self, step, device):
         self.path, self.step, self.device = step.program, step, device
-        self.rung, self.step = step.rung, step.name
+        self.rung = step.rung
 
     def judge(self, status, records, message):
         self.status, self.records, self.message = status, records, message
@@ -49,7 +49,7 @@ class Run:
 def go(runs, options, progress, label):
     """Runs steps of one program on one device, which share inputs and reference. If any fails,
     each once more alone, to learn which and why."""
-    first, names = runs[0], [run.step for run in runs]
+    first, names = runs[0], [run.step.name for run in runs]
     status, out, message = run_quietly(
         [first.path, *options, "--step", ",".join(names), "--device", first.device, "--json"],
         f"{label} {first.rung} {names[0] if len(runs) == 1 else f'{len(runs)} steps'} on the "
@@ -64,7 +64,7 @@ def go(runs, options, progress, label):
         records = json_lines(out, first.rung)
     for run in runs:
         run.judge(status, [record for record in records
-                           if len(runs) == 1 or record["step"] == run.step], message)
+                           if len(runs) == 1 or record["step"] == run.step.name], message)
 
 
 def parse(words):

@@ -45,7 +45,7 @@ def is_backward(record):
 
 
 def name_of(run, record):
-    return f"{run.rung[:2]} {run.step}{' bwd' * is_backward(record)}"
+    return f"{run.rung[:2]} {run.step.name}{' bwd' * is_backward(record)}"
 
 
 def known(header, rows):
@@ -142,7 +142,7 @@ def details_table(runs, first, paint):
     if not steps:
         return None
     base = {run.device: requested(record) for run, record in steps
-            if (run.rung, run.step) == (first.rung, first.step)}
+            if (run.rung, run.step.name) == (first.rung, first.name)}
     rows = []
     for run, record in steps:
         asked, ask_first = requested(record), base.get(run.device)
@@ -161,7 +161,7 @@ def messages(runs, paint):
         if run.status != GOOD:
             text = re.sub(rf"^{re.escape(run.rung)}: *", "", run.message, flags=re.MULTILINE)
             by_rung = said.setdefault((run.status, text), {})
-            by_rung.setdefault((run.rung, run.device), []).append(run.step)
+            by_rung.setdefault((run.rung, run.device), []).append(run.step.name)
     what = {WRONG_RESULT: "failed", BAD_USAGE: "refused", NO_DEVICE: "could not run"}
     for (status, text), by_rung in said.items():
         names = "; ".join(f"{rung} {', '.join(steps)} on the {device}"

@@ -33,10 +33,10 @@ def parse(words):
 def cases_of(sources, part):
     """GoogleTest's filter of the cases of a step."""
     steps = [one for one in sources if one.step]
-    step = find(steps, part, KINDS)
+    name = find(steps, part, KINDS).step
     # Another step's name may begin as this one's.
-    others = [one.step for one in steps if one.step.startswith(f"{step.name}_")]
-    cases = [f"*/{name}:*/{name}_*" for name in (step.name, *others)]
+    others = [one.step for one in steps if one.step.startswith(f"{name}_")]
+    cases = [f"*/{name}:*/{name}_*" for name in (name, *others)]
     return f"{cases[0]}-{':'.join(cases[1:])}"
 
 

@@ -231,7 +231,7 @@ def decode_table(files):
         f"d = {d}: µs (share)", *(f"{library(peer)}'s / ours" for peer in BESIDE_DECODING)))],
         [[cache, *(text for d in heads for text in of.get(d, [NO_VALUE] * 3))]
          for cache, of in rows.items()], range(1, 1 + 3 * len(heads)))
-    step = files.gpu.decoding()[0].step
+    step = files.gpu.decoding()[0].step[1]
     text = (f"`{step}`, {files.gpu.dtype}, one query of each head, no mask, L2 "
             f"flushed, medians, on an {at_the_machine(files)}. The share is the rate at which K "
             "and V are read, divided by a device copy's in the same run, "
