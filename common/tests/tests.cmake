@@ -2,6 +2,7 @@
 # the sim or open the GPU anew. scripts/test counts them by what the programs print, and has from
 # Python's tests, by -v, the reasons of what was skipped.
 set(tests ${CMAKE_SOURCE_DIR}/common/tests)
+set(scripts ${CMAKE_SOURCE_DIR}/scripts/tests)
 
 # Every test says to which part of scripts/test it belongs: a folder here, `mistakes`, `scripts`, or
 # its rung, NN_name. Target tests_PART builds a part's programs; tests_PART.txt, which is written at
@@ -50,7 +51,7 @@ if(LADDER_GPU AND NOT compiles_only)
   ladder_cases(sim gpu_test gpu_test * ${on_gpu})
 endif()
 if(LADDER_GPU)
-  ladder_test(tile machine_code Python3::Interpreter ${tests}/tile/machine_code_test.py
+  ladder_test(tile machine_code Python3::Interpreter ${scripts}/machine_code_test.py
     ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
 endif()
 
@@ -73,7 +74,7 @@ endforeach()
 # The suite of every rung; and some rungs' with mistakes that it must find, which it compiles.
 add_library(suite OBJECT ${tests}/suite/suite_test.cpp)
 target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
-ladder_test(mistakes mistakes Python3::Interpreter -B ${tests}/suite/mistakes.py ${CMAKE_BINARY_DIR} -v)
+ladder_test(mistakes mistakes Python3::Interpreter -B ${scripts}/mistakes.py ${CMAKE_BINARY_DIR} -v)
 set_tests_properties(mistakes PROPERTIES COST 100 PROCESSORS 2)
 
 function(ladder_rung_tests rung objects)
@@ -81,7 +82,7 @@ function(ladder_rung_tests rung objects)
   ladder_cases(${rung} ${rung}.Sim ${rung}_test
     Sim.*:Verification.*:SmallerSharedMemory.*:EachSetting.*:Sizes.* LABELS sim COST 50)
   ladder_cases(${rung} ${rung}.Schedules ${rung}_test Schedules.* LABELS asan)
-  ladder_test(${rung} ${rung}.cli Python3::Interpreter ${tests}/harness/cli_test.py
+  ladder_test(${rung} ${rung}.cli Python3::Interpreter ${scripts}/cli_test.py
     ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${rung} Rung -v)
   if(LADDER_GPU)
     ladder_cases(${rung} ${rung}.Gpu ${rung}_test Gpu*-GpuLarge* ${on_gpu})
@@ -90,10 +91,10 @@ function(ladder_rung_tests rung objects)
 endfunction()
 
 # What is the same for every rung.
-ladder_test(harness cli Python3::Interpreter ${tests}/harness/cli_test.py
+ladder_test(harness cli Python3::Interpreter ${scripts}/cli_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Options -v)
 set_tests_properties(cli PROPERTIES RESOURCE_LOCK gpu)  # its counters are one program's at a time
-ladder_test(harness cli_files Python3::Interpreter ${tests}/harness/cli_files_test.py
+ladder_test(harness cli_files Python3::Interpreter ${scripts}/cli_files_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward -v)
 include(${CMAKE_SOURCE_DIR}/scripts/tests/tests.cmake)
 set_property(GLOBAL PROPERTY tests_scripts ${script_tests})

@@ -8,9 +8,9 @@ import unittest
 
 from base import ROOT, Scratch, read
 
-from ladder.alone import (DEFINITION, FRAME, NVCC, alone, definitions, file_of, names_of, portable,
-                          words)
-from ladder.sources import read_sources
+from ladder.base.sources import read_sources
+from ladder.front.alone import (DEFINITION, FRAME, NVCC, alone, definitions, file_of, names_of,
+                                portable, words)
 
 
 def fields(text, struct):

@@ -15,11 +15,11 @@ import warnings
 
 from base import SCRIPTS, Scratch, like, read
 import fake_ladder
-from ladder import files
-from ladder.bench import measure, peers, profile, results
-from ladder.console import Stop
-from ladder.figures.tables import profile_table
-from ladder.programs import run_quietly
+from ladder.base import files
+from ladder.base.console import Stop
+from ladder.base.programs import run_quietly
+from ladder.measure import peers, profile, results, run as measure
+from ladder.show.tables import profile_table
 
 NAME = "NVIDIA H100 80GB HBM3"  # as fake_program.py has it
 NVIDIA_SMI = '''\

@@ -12,12 +12,12 @@ import types
 import unittest
 
 from base import ROOT, Scratch, argument, read, write
-from ladder.console import Stop
+from ladder.base.console import Stop
+from ladder.base.sources import Source
 from ladder.exercises.every import EXERCISES
 from ladder.exercises.kinds import CASES, Change, Experiment, Mask, Numbers, patches
 from ladder.exercises.lab import Lab, patch_text
 from ladder.exercises.lessons import written
-from ladder.sources import Source
 
 BIN = os.path.join(ROOT, "build/bin")
 IN_CODE = {number: exercise for number, exercise in EXERCISES.items() if exercise.file}

@@ -15,7 +15,7 @@ from base import ROOT, argument, read, write
 import browser
 import explore_test
 from explore_test import SMALL, explore, sums
-from ladder.changed import changed
+from ladder.base.changed import changed
 
 BIN = ""
 SAME = "= the program's counts"

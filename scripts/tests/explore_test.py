@@ -9,12 +9,12 @@ import subprocess
 import unittest
 
 from base import ROOT, Scratch, argument, printed, read
-from ladder import course
-from ladder.console import Stop
+from ladder.base import course
+from ladder.base.console import Stop
+from ladder.base.files import course_pages
+from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import asked_of, chosen, options_of
 from ladder.explore.page import COUNTERS, pane_of, sums
-from ladder.files import course_pages
-from ladder.programs import ladder_of, programs_in
 from ladder.trace import replay
 from ladder.trace.read import Trace, joined
 

@@ -10,13 +10,13 @@ import unittest
 import unittest.mock
 
 from base import RESULTS, SCRIPTS, Scratch, like, read
-from ladder.console import Stop
-from ladder.figures import measured, style
-from ladder.figures.draw import renewed
-from ladder.figures.gallery import FIGURES, TABLES, figure_data, table
-from ladder.figures.measured import Files, of_the_paper
-from ladder.figures.memory import iterations
-from ladder.files import course_pages, json_text, newest_measured, read_lines
+from ladder.base.console import Stop
+from ladder.base.files import course_pages, json_text, newest_measured, read_lines
+from ladder.show import measured, style
+from ladder.show.draw import renewed
+from ladder.show.gallery import FIGURES, TABLES, figure_data, table
+from ladder.show.measured import Files, of_the_paper
+from ladder.show.memory import iterations
 
 GPU = os.path.basename(newest_measured())
 COMMITTED = {name: read_lines(os.path.join(RESULTS, name)) for name in os.listdir(RESULTS)

@@ -22,7 +22,7 @@ import tempfile
 import unittest
 
 from base import ROOT, SECONDS, argument, fences, read
-from ladder.files import course_pages
+from ladder.base.files import course_pages
 
 BIN = os.path.join(ROOT, "build/bin")
 

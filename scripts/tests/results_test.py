@@ -5,11 +5,11 @@ import re
 import unittest
 
 from base import RESULTS, ROOT, argument, printed
-from ladder.bench import grid, measure, traces
-from ladder.figures.draw import stale
-from ladder.figures.measured import Files, Measured
-from ladder.files import course_pages, newest_measured, read_lines
-from ladder.programs import Ladder, ladder_of, programs_in
+from ladder.base.files import course_pages, newest_measured, read_lines
+from ladder.base.programs import Ladder, ladder_of, programs_in
+from ladder.measure import grid, run as measure, traces
+from ladder.show.draw import stale
+from ladder.show.measured import Files, Measured
 
 BIN = os.path.join(ROOT, "build/bin")
 COUNTS = re.compile(r"(?:model|requested|distinct|sram)_\w+_bytes|\w+_flops|exp_count|"

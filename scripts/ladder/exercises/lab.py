@@ -6,10 +6,10 @@ import os
 import shutil
 import subprocess
 
-from ladder.changed import changed
-from ladder.console import NO_DEVICE, Stop
-from ladder.files import ROOT, read
-from ladder.sources import Source
+from ladder.base.changed import changed
+from ladder.base.console import NO_DEVICE, Stop
+from ladder.base.files import ROOT, read
+from ladder.base.sources import Source
 
 PATCHES = os.path.join(ROOT, "scripts/ladder/exercises/patches")
 SECONDS = 300  # that a run may take

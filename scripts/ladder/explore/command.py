@@ -6,11 +6,11 @@ import shlex
 import sys
 import webbrowser
 
-from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop, run_command
+from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop, run_command
+from ladder.base.files import ROOT, write_whole
+from ladder.base.programs import ladder_of, programs_in
+from ladder.base.sources import named
 from ladder.explore.page import page_of, pane_of
-from ladder.files import ROOT, write_whole
-from ladder.programs import ladder_of, programs_in
-from ladder.sources import named
 from ladder.trace.read import Trace
 
 DEFAULT_STEPS = ["04", "05/mma"]

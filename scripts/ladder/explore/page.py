@@ -6,9 +6,9 @@ import json
 import os
 import zlib
 
+from ladder.base.files import ROOT, read
 from ladder.explore.tiles import put_tiles
 from ladder.explore.times import put_in_model_time, put_in_order
-from ladder.files import ROOT, read
 from ladder.trace.read import joined, place
 
 FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")

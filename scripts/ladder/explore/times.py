@@ -8,8 +8,8 @@ page puts them side by side on SMs). That is an order and no time.
 import collections
 import math
 
-from ladder.console import Stop
-from ladder.course import PRODUCTS
+from ladder.base.console import Stop
+from ladder.base.course import PRODUCTS
 from ladder.trace import replay
 from ladder.trace.read import LOADS, STORES, WAITS
 

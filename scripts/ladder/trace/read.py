@@ -5,9 +5,9 @@ import json
 import os
 import tempfile
 
-from ladder.console import BAD_USAGE, Stop
-from ladder.files import ROOT
-from ladder.programs import json_lines, run_quietly
+from ladder.base.console import BAD_USAGE, Stop
+from ladder.base.files import ROOT
+from ladder.base.programs import json_lines, run_quietly
 
 # What TMA is asked for: what an mbarrier waits for, and what the warp itself does.
 LOADS, STORES = ("tma_load", "bulk_load"), ("tma_store", "bulk_add")

@@ -13,7 +13,7 @@ ping_pong no faster than overlap: 05_flash_v2/hopper/notes.md, section 14.
 import collections
 import itertools
 
-from ladder.console import BAD_USAGE, Stop
+from ladder.base.console import BAD_USAGE, Stop
 from ladder.trace.read import LOADS, STORES
 
 # Of one SM, per cycle. NVIDIA's H100 white paper: 989.4 TFLOP/s of dense bf16 by 132 SMs at
