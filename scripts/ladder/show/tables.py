@@ -176,7 +176,8 @@ def profile_table(files):
     return [*lines, "", (
         "Cycles of an SM, in all and for one tile of Q against one of K; in how many of them a "
         "unit works: tensor cores, shared memory (without what TMA writes), and the units of "
-        f"exponentials. GHz: cycles over the kernel's time without `ncu`. N = {PROFILED_LENGTH:,}, no mask, "
+        f"exponentials. GHz: cycles over the kernel's time without `ncu`. "
+        f"N = {PROFILED_LENGTH:,}, no mask, "
         f"bf16, on an {one['device_name']}, driver {one['driver']}, CUDA {one['cuda']}, {dates}.")]
 
 
