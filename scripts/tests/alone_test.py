@@ -6,19 +6,11 @@ import re
 import shutil
 import unittest
 
-from base import ROOT, Scratch, read
+from base import ROOT, Scratch
 
 from ladder.base.sources import read_sources
-from ladder.front.alone import (DEFINITION, FRAME, NVCC, alone, definitions, file_of, names_of,
-                                portable, words)
-
-
-def fields(text, struct):
-    """The names of a struct's fields, in order."""
-    body = re.search(rf"^struct {struct} \{{.*\n((?:.*\n)*?)\}};", text, re.MULTILINE)[1]
-    lines = re.findall(r"^  (?!constexpr)[\w:]+(?:<.*>)? (\w.*?);", body, re.MULTILINE)
-    names = re.findall(r"\w+(?=,|$)", ",".join(re.sub(r" = .*", "", line) for line in lines))
-    return list(dict.fromkeys(names))
+from ladder.front.alone import (DEFINITION, NVCC, alone, definitions, file_of, names_of, portable,
+                                words)
 
 
 class AloneTest(Scratch):
@@ -34,13 +26,6 @@ class AloneTest(Scratch):
             self.assertEqual(words(text) & contract - there, set(), source.path)
             if source.name in ("00", "01/tile"):
                 self.assertLess(len(text.splitlines()), 250, source.name)
-
-    def test_fields_are_in_the_order_of_the_contract(self):
-        """Steps initialise them by name. Only FP8 steps use `quantisation`."""
-        for struct in ("Problem", "Plan"):
-            theirs = fields(read(ROOT, "common/rung.h"), struct)
-            self.assertEqual(fields(read(FRAME), struct),
-                             [name for name in theirs if name != "quantisation"])
 
     def test_the_command(self):
         self.copy_scripts("run")

@@ -19,15 +19,12 @@ import sys
 import tempfile
 import unittest
 
-ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
+import base
+from base import SECONDS, read
+
+ROOT = os.path.realpath(base.ROOT)
 BUILD, BUILT_BY, NVCC = os.path.join(ROOT, "build"), "13.0", "nvcc"
 CUDA = "13.0"  # other compilers may spill a little, and nobody measured what that costs
-SECONDS = 600  # how long to wait for a tool: a limit is for what hangs
-
-
-def read(path):
-    with open(path, encoding="utf-8") as file:
-        return file.read()
 
 
 def output_of(*command):
