@@ -182,35 +182,23 @@ class Comparison(unittest.TestCase):
         for agree, expected, *others in (
                 # Integers and byte figures to the digit
                 (True, "scores   65536 B", "scores 65536 B"), (False, "65536 bytes", "65537 bytes"),
-                (False, "6553", "65536"), (False, "6", "6.5"),
-                (True, "read 2.05 kB", "read      2.05 kB"),
-                (False, "read 2.05 kB", "read 2.06 kB", "read 2.05 MB"),
+                (False, "6553", "65536"), (False, "read 2.05 kB", "read 2.06 kB", "read 2.05 MB"),
                 # Errors to two digits
-                (True, "error 7.56e-04", "error 7.64e-04"),
                 (True, "error 7.549e-04", "error 7.551e-04"),
                 (True, "error 9.97e-04", "error 1.00e-03"),
-                (False, "error 5.56e-04", "error 5.46e-04", "error 5.66e-04", "error 5.56e-03"),
-                (False, "error 7.5e-04", "error 5.5e-04"), (False, "error 0.0", "error 7e-04"),
+                (False, "error 5.56e-04", "error 5.46e-04", "error 5.56e-03", "error 0.0"),
                 # Times do not count
                 (True, "scores 1.2 ms, 3.1 TFLOP/s", "scores 730 µs, 12 TFLOP/s"),
-                (True, '{"time_ms": 1.5, "heads": 2}', '{"time_ms": 2.5, "heads": 2}'),
-                (True, "00 · sim on 2 cores", "00 · sim on 64 cores"),
+                (True, '{"time_ms": 1.5}, sim on 2 cores', '{"time_ms": 2.5}, sim on 64 cores'),
                 (False, "scores 1.2 ms", "softmax 1.2 ms"),
                 # An ellipsis stands for any lines, or any text
                 (True, "a 1\n…\nb 2", "a 1\nx\ny\nb 2", "a 1\nb 2"),
-                (True, '{"rung": "00", … "seqlen": 32, …}',
-                 '{"rung": "00", "x": 32, "seqlen": 32, "y": 1}'),
+                (True, '{… "seqlen": 32, …}', '{"x": 32, "seqlen": 32, "y": 1}'),
                 (False, "a 1\n…\nb 2", "a 1\nx\nb 3", "a 1\nb 2\nx"),
-                (False, "…5 B", "15 B", "1.5 B"), (False, "5…", "5.5", "5e3"),
-                (False, '… "seqlen": 32, …', '{"seqlen": 64, "y": 32, "z"}')):
+                (False, "…5 B", "15 B", "1.5 B"), (False, "5…", "5.5", "5e3")):
             for other in others:
                 self.assertEqual(same(expected.splitlines(), other.splitlines()), agree,
                                  (expected, other))
-
-    def test_commands(self):
-        self.assertEqual([(one.text, one.line, one.output, one.status) for one in commands(
-            10, ["$ a \\", "  b", "out", "$ c", "oh", "$ echo $?", "1"])],
-            [("a   b", 10, ["out"], 0), ("c", 13, ["oh"], 1)])
 
     def test_something_is_compared(self):
         self.assertTrue(any(name.startswith("test_00_naive") for name in dir(Lessons)))
