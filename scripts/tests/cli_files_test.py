@@ -10,7 +10,6 @@ import resource
 import signal
 import struct
 import subprocess
-import sys
 import time
 import unittest
 
@@ -42,10 +41,9 @@ class Files(Case):
 
     def test_the_same_seed_gives_the_same_bits_and_replaces_the_files(self):
         first = self.saved(f"{TINY} --seed 5")["o"]
-        for more in ("--seed 6", "--seed 5 --input outliers", "--seed 5"):
-            self.good(f"{TINY} --save out {more}")
-            again = read_npy(self.at("out", "o.npy"))
-            (self.assertEqual if more == "--seed 5" else self.assertNotEqual)(again, first)
+        for more in ("6", "5 --input outliers", "5"):
+            self.good(f"{TINY} --save out --seed {more}")
+            self.assertEqual(read_npy(self.at("out", "o.npy")) == first, more == "5")
 
     def test_the_generator_is_the_same_on_every_platform(self):
         # With one key, P is 1 and O is V: the input itself.
@@ -127,7 +125,7 @@ class Files(Case):
             self.assert_bad("--load in", 2, word)
         self.assert_bad("--load none_such", 2, "none_such", "no such file")
         self.assert_bad(f"--load {'x' * 5000}", 2, "too long")
-        # One that only claims to be large: nothing is allocated.
+        # One that claims to be large: nothing is allocated.
         os.truncate(self.at("in", "q.npy"),
                     os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
         self.assert_bad("--load in", 3, "GiB of memory", "q.npy")
@@ -171,23 +169,12 @@ class Places(Case):
                 done = self.execute(arguments, stdout=full)
                 self.assertEqual(done.returncode, 2, arguments)
                 self.assertIn("cannot write to stdout: No space", done.stderr)
-            self.assertEqual(self.execute("--nonsense", stderr=full).returncode, 2)
-        for path in ("/dev/null", "/dev/full"):
-            self.assertTrue(os.path.exists(path) and not os.path.isfile(path), path)
+        self.assertFalse(os.path.isfile("/dev/null") or os.path.isfile("/dev/full"))
 
-    def test_stderr_is_closed(self):
-        """What would be said, as of a trace whose lines no program finds, is in no file."""
-        done = self.execute(f"{TINY} --time 1 --trace t", preexec_fn=lambda: os.close(2),
-                            env={"PATH": "none"})
-        self.assertEqual(done.returncode, 0)
+    def test_what_would_be_said_on_a_closed_stderr_is_in_no_file(self):
+        self.execute(f"{TINY} --time 1 --trace t", check=True, preexec_fn=lambda: os.close(2))
         with open(self.at("t"), encoding="utf-8") as trace:
             self.assertEqual({line[0] for line in trace}, {"{"})
-
-    @unittest.skipUnless(sys.platform == "linux", "elsewhere this does not limit threads")
-    def test_a_host_without_threads(self):
-        stack = (2**50, resource.RLIM_INFINITY)  # of each thread: more than there is
-        self.execute(TINY, check=True, preexec_fn=lambda: resource.setrlimit(
-            resource.RLIMIT_STACK, stack))
 
     def test_a_run_that_is_interrupted_leaves_no_file(self):
         long = "--device sim --seqlen 4096 --heads 4 --check off --save out --trace t"

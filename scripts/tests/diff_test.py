@@ -53,14 +53,10 @@ class DiffTest(Scratch):
 
     def test_what_it_refuses(self):
         for name in ("07", "01/nosuch", "0", "1_second", "00/last", "/zig"):
-            said = self.diff("00", name, status=2).stderr
-            self.assertIn(f"there is no {name}. The rungs and their steps:\n", said)
-            self.assertIn("  00_first            00 (only)\n  01_second           01/alpha (late), "
-                          "01 (last), 01/sm90, 01/zig (early)\n", said)
-        for words in ("", "00", "00 01 02", "--stat 00 01", "--nosuch", "-U -1 00 01"):
-            result = self.diff(*words.split(), status=2)
-            self.assertIn("scripts/diff: error", result.stderr)
-            self.assertEqual(result.stdout, "")
+            self.assertIn(f"there is no {name}. The rungs and their steps:\n"
+                          "  00_first            00 (only)\n  01_second           01/alpha (late), "
+                          "01 (last), 01/sm90, 01/zig (early)\n",
+                          self.diff("00", name, status=2).stderr)
 
     def test_what_it_shows(self):
         """(lines of the old, of the new, options, what is shown of them)"""
@@ -111,12 +107,6 @@ class DiffTest(Scratch):
         self.source(FIRST, "only", "x" * 100_000)
         result = self.run_it("bash", "-c", "scripts/diff 00 01 | head -n 1")
         self.assertEqual((result.stdout, result.stderr), (f"--- {FIRST}\n", ""))
-
-    @unittest.skipUnless(os.path.exists("/dev/full"), "this system has no /dev/full")
-    def test_a_full_disk(self):
-        self.assertEqual(
-            self.run_it("bash", "-c", "scripts/diff 00 01 > /dev/full", status=2).stderr,
-            "scripts/diff: No space left on device. Make room there, or write elsewhere.\n")
 
 
 if __name__ == "__main__":
