@@ -72,7 +72,7 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, const Ru
 ///   launches          Trace::Launch's keys; "launch" is its number, "shared" has
 ///                     [name, begin, bytes]
 ///   events            TraceEvent's keys, those that are 0 or empty left out; they alone have "do",
-///                     their `what`. "line" and "from" are places in the source; ranges are [begin,
+///                     their text(). "line" and "from" are places in the source; ranges are [begin,
 ///                     bytes, stride, count], and of shared memory [array, 1 if written, ranges]
 ///   a fault           {"fault": message, "launch", "block", "thread", "line"}, if there was one
 void write_trace(const std::string& path, const Variant& variant, const WorkloadSpec& workload,

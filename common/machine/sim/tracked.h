@@ -26,9 +26,9 @@ constexpr unsigned mark_of(Access access) {
   return access == Access::read ? kReadHere : access == Access::write ? kWrittenHere : kAddedHere;
 }
 
-/// Which blocks of the kernel under way touched which bytes of an array, in cells of 8 bytes.
-/// Nearly always a cell is one block's, or several blocks read it and none writes: then its first
-/// two visitors and the shadow's bits tell all. Of other cells there is a list.
+/// Which blocks of the kernel under way touched which bytes of an array, in cells of 8 bytes. The
+/// cell and the shadow's bits hold the common cases: one block, or only readers; others go to a
+/// list.
 class Touches {
  public:
   /// A block, by Block::number(), and what it did.
@@ -156,9 +156,8 @@ inline void Tracked::touch(Block& block, int64_t at, int element) {
   if (access != Access::write) counts.read += n;
   if (access != Access::read) counts.write += n;
   if (Recorder* const r = block.recorder()) [[unlikely]] {
-    // Two calls: the recorder tells events apart by where they are reported.
-    if (access != Access::write) r->access(this, false, at, at + n);
-    if (access != Access::read) r->access(this, true, at, at + n);
+    if (access != Access::write) r->access(EventKind::read, *this, at, at + n);
+    if (access != Access::read) r->access(EventKind::write, *this, at, at + n);
   }
 }
 
