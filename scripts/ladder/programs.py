@@ -15,9 +15,10 @@ from ladder.files import ROOT
 class Step(collections.namedtuple(
         "Step", "rung variant device default by_name_only summary colour backward deterministic "
                 "needs exact_architecture tiles grid_limit settings idea after decoding source "
-                "plans",
-        defaults=[(), "", "", False, "", ()])):
-    """A line of --list: a step for a device. common/rung.h says what each field means."""
+                "plans program",
+        defaults=[(), "", "", False, "", (), ""])):
+    """A line of --list: a step for a device. common/rung.h says what each field means; `program` is
+    the path of that which has it."""
 
     def tiles_for(self, head_dim):
         """[(Br, Bc)] compiled for heads of this size: those of the smallest max_d that holds it."""
@@ -27,7 +28,7 @@ class Step(collections.namedtuple(
     def registered(self):
         """What a results file keeps of it."""
         return {name: value for name, value in self._asdict().items()
-                if name not in ("device", "idea", "after", "decoding", "source")}
+                if name not in ("device", "idea", "after", "decoding", "source", "program")}
 
 
 class Ladder:
@@ -61,21 +62,17 @@ class Ladder:
         return found
 
 
-class Program:
-    def __init__(self, path):
-        self.path = path
-        self.name = os.path.basename(path)
-
-    def steps(self):
-        """What --list says: a Step for each step and device that the program was built for."""
-        status, out, err = run_quietly([self.path, "--list"], self.name)
-        if status:
-            raise Stop(f"{self.name} --list ended with status {status}: {err}", status)
-        try:
-            return [Step(**line) for line in json_lines(out, self.name)]
-        except TypeError:
-            raise Stop(f"{self.name} --list says other things than these scripts read: scripts/run "
-                       "builds it anew", WRONG_RESULT) from None
+def steps_of(program):
+    """What --list says: a Step for each step and device that the program was built for."""
+    name = os.path.basename(program)
+    status, out, err = run_quietly([program, "--list"], name)
+    if status:
+        raise Stop(f"{name} --list ended with status {status}: {err}", status)
+    try:
+        return [Step(**line, program=program) for line in json_lines(out, name)]
+    except TypeError:
+        raise Stop(f"{name} --list says other things than these scripts read: scripts/run builds "
+                   "it anew", WRONG_RESULT) from None
 
 
 def json_lines(text, name):
@@ -92,14 +89,13 @@ def rungs():
 
 
 def programs_in(folder):
-    """Name → program, of a folder that has the tests' programs too."""
+    """Name → path, of a folder that has the tests' programs too."""
     if not os.path.isdir(folder):
         raise Stop(f"there is no folder {os.path.relpath(folder)}: scripts/run builds the programs "
                    "into build/bin", BAD_USAGE)
-    names = [name for name in sorted(os.listdir(folder))
-             if re.fullmatch(r"\d\d_\w+", name) and not name.endswith("_test")]
-    found = {name: Program(os.path.join(folder, name)) for name in names
-             if os.access(os.path.join(folder, name), os.X_OK)}
+    found = {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))
+             if re.fullmatch(r"\d\d_\w+", name) and not name.endswith("_test")
+             and os.access(os.path.join(folder, name), os.X_OK)}
     if not found:
         raise Stop(f"{os.path.relpath(folder)} has no rung: scripts/run builds the programs into "
                    "build/bin", BAD_USAGE)
@@ -108,7 +104,7 @@ def programs_in(folder):
 
 def ladder_of(programs, device):
     """What the programs list for a device."""
-    return Ladder(step for program in programs for step in program.steps()
+    return Ladder(step for program in programs.values() for step in steps_of(program)
                   if step.device == device)
 
 
@@ -130,9 +126,3 @@ def run_quietly(command, what, progress=None):
     lines = [line.rstrip() for line in errors.splitlines()]
     lines = [line for line in lines if line and not line.endswith("…")]
     return process.returncode, said, "\n".join(lines[-6:])
-
-
-def cores():
-    """The numbers of those that this process may use."""
-    has = hasattr(os, "sched_getaffinity")
-    return sorted(os.sched_getaffinity(0)) if has else list(range(os.cpu_count()))

@@ -114,7 +114,7 @@ END
 
 # build PRESET [TARGET...]: configures, and builds these or all. Ninja itself says how far it is.
 build() {
-  local preset=$1 folder=$root/build log jobs chosen was="" held="" cuda hint said options=()
+  local preset=$1 folder=$root/build log jobs chosen was hint said options=()
   shift
   if [[ $preset != default ]]; then folder+=/$preset; fi
   log=$folder/configure.log
@@ -124,20 +124,19 @@ build() {
   exec 9>"$folder/.lock" # two builds in one folder would overwrite each other's files
   jobs=$(turn)
 
-  # What CMake decides once and keeps: with another compiler, or in a folder that has moved, it has
-  # to decide again. What was asked for by LADDER_CUDA holds where it went well, and so do the tests
-  # where programs alone are asked for.
+  # What CMake decides once and keeps, LADDER_CUDA among it: with another compiler, in a folder that
+  # has moved, or where it did not go well, it has to decide again. The tests stay where programs
+  # alone are asked for.
   chosen="$root $CXX:$CUDACXX:$CUDAHOSTCXX:$NVCC_CCBIN:$(command -v nvcc || true)"
-  { read -r was && read -r held; } 2>/dev/null <"$folder/.configured" || true
-  printf '\n%s\n' "$held" >"$folder/.configured"
-  cuda=${LADDER_CUDA:-$held}
+  was=$(cat "$folder/.configured" 2>/dev/null || true)
+  rm -f "$folder/.configured"
   if [[ $was != "$chosen" ]]; then rm -rf "$folder"/{CMakeCache.txt,CMakeFiles/[0-9]*}; fi
   if [[ $* != programs ]]; then
     options+=(-DLADDER_TESTS=ON)
   elif [[ $was != "$chosen" ]]; then
     options+=(-DLADDER_TESTS=OFF)
   fi
-  if [[ $cuda && $preset == default ]]; then options+=("-DLADDER_CUDA=$cuda"); fi
+  if [[ $LADDER_CUDA && $preset == default ]]; then options+=("-DLADDER_CUDA=$LADDER_CUDA"); fi
   configure() { cmake -S "$root" --preset "$preset" "${options[@]}" >"$log" 2>&1; }
   if ! { configure || { grep -q "apt-get install" "$log" && get && configure; }; }; then
     said=$(sed -n '/CMake Error/,$p' "$log")
@@ -145,10 +144,10 @@ build() {
     printf '%s\n' "$said" >&2
     die "CMake failed$hint (all of its output: ${log#"$root/"})."
   fi
-  printf '%s\n' "$chosen" "$cuda" >"$folder/.configured"
+  printf '%s\n' "$chosen" >"$folder/.configured"
 
   if ! ninja -C "$folder" ${jobs:+"$jobs"} "$@" >&2; then
-    if [[ $cuda != "$held" ]]; then printf '\n%s\n' "$held" >"$folder/.configured"; fi
+    if [[ $LADDER_CUDA ]]; then rm "$folder/.configured"; fi
     if grep -q _gpu.dir "$folder/build.ninja"; then hint=$without_gpu; fi
     die "the build failed$hint."
   fi

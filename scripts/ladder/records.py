@@ -51,14 +51,8 @@ def error_text(record):
 
 
 def shape_text(record):
-    kv_heads, seqlen_kv = record.get("kv_heads"), record.get("seqlen_kv")
-    words = [f"batch {record['batch']}", f"heads {record['heads']}"]
-    if kv_heads != record["heads"]:
-        words.append(f"kv-heads {kv_heads}")
-    words.append(f"seqlen {record['seqlen']}")
-    if seqlen_kv != record["seqlen"]:
-        words.append(f"seqlen-kv {seqlen_kv}")
-    words += [f"head-dim {record['head_dim']}", record["dtype"]]
-    if record.get("causal"):
-        words.append("causal")
-    return ", ".join(words)
+    usual = {"kv_heads": record["heads"], "seqlen_kv": record["seqlen"]}  # and so not said
+    words = [f"{name.replace('_', '-')} {record[name]}"
+             for name in ("batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim")
+             if record[name] != usual.get(name)]
+    return ", ".join([*words, record["dtype"], *["causal"] * record["causal"]])

@@ -14,7 +14,7 @@ import sys
 from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser, Progress,
                             Stop, run_command, wrap)
 from ladder.files import ROOT
-from ladder.programs import json_lines, programs_in, run_quietly, rungs
+from ladder.programs import json_lines, programs_in, run_quietly, rungs, steps_of
 from ladder.records import total, uneven_counts
 from ladder.table import TIME, TRAFFIC, print_tables
 
@@ -30,8 +30,8 @@ class Run:
     """One step on one device: its records, two where it has a backward pass, or why there are
     none."""
 
-    def __init__(self, program, step, device):
-        self.path, self.step, self.device = program.path, step, device
+    def __init__(self, step, device):
+        self.path, self.step, self.device = step.program, step, device
         self.rung, self.variant = step.rung, step.variant
 
     def judge(self, status, records, message):
@@ -84,15 +84,16 @@ def gpu_answers(program, progress):
     counters may be read; and if not, why."""
     for dtype in ("bf16", "fp16"):  # GPUs before 8.0 refuse the first
         status, out, message = run_quietly(
-            [program.path, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--dtype", dtype,
+            [program, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--dtype", dtype,
              "--dram", "--check", "off", "--json"], "looking for a GPU", progress)
         if status != BAD_USAGE:
             break
     progress.clear()
+    name = os.path.basename(program)
     if status == NO_DEVICE:
-        return "", False, message.removeprefix(f"{program.name}: ")
+        return "", False, message.removeprefix(f"{name}: ")
     with contextlib.suppress(Stop):
-        if any(total(record, "dram") is not None for record in json_lines(out, program.name)):
+        if any(total(record, "dram") is not None for record in json_lines(out, name)):
             return dtype, True, ""
     said = [line for line in message.splitlines() if line.startswith("--dram: ")]
     return dtype, False, "".join(said[-1:]).removeprefix("--dram: ")
@@ -102,21 +103,19 @@ def plan(steps, options, gpu):
     """The tables to make: (title, options of the programs, what the table tells or None for
     everything, [Run])."""
     def runs(device, wanted=lambda step: options.all or not step.by_name_only):
-        return [Run(program, step, device) for program, step in steps
-                if step.device == device and wanted(step)]
+        return [Run(step, device) for step in steps if step.device == device and wanted(step)]
 
     if options.words:
         device, variant = options.device, options.variant
         if device == "auto":
             device = "gpu" if gpu else "sim"
-        names = sorted({step.variant for _, step in steps})
+        names = sorted({step.variant for step in steps})
         if variant and variant not in names:
             raise Stop(f"--variant {variant}: no rung has it; there are {', '.join(names)}",
                        BAD_USAGE)
         chosen = runs(device, lambda step: step.variant == variant) if variant else runs(device)
         if not chosen:  # built without CUDA: the program says so better
-            chosen = [Run(program, step, device) for program, step in steps
-                      if variant in (None, step.variant)]
+            chosen = [Run(step, device) for step in steps if variant in (None, step.variant)]
         return [(f"scripts/run {shlex.join(options.words)}", options.passed, None, chosen)]
 
     title = "q, k, v captured from a trained model"
@@ -133,7 +132,7 @@ def plan(steps, options, gpu):
 
 def next_steps(steps):
     """What to do after the first table."""
-    sim = [step for _, step in steps if step.device == "sim"]
+    sim = [step for step in steps if step.device == "sim"]
     others = sum(step.by_name_only or step.exact_architecture for step in sim)
     lines = [(f"{sim[0].rung}/README.md", "the first lesson"),
              ("scripts/explore", "two steps at work, in your browser")]
@@ -146,16 +145,16 @@ def next_steps(steps):
 
 def ladder(words):
     there = programs_in(os.path.join(ROOT, "build/bin"))
-    found = [there[rung] for rung in rungs() if rung in there]
+    found = {rung: there[rung] for rung in rungs() if rung in there}
     for option in words:
         if option.partition("=")[0] in FOR_ONE_PROGRAM:
-            raise Stop(f"{option} is for one program alone, such as build/bin/{found[0].name}",
+            raise Stop(f"{option} is for one program alone, such as build/bin/{min(found)}",
                        BAD_USAGE)
     options = parse(words)
 
     progress = Progress()
-    gpu, counters, why_not = gpu_answers(found[0], progress)
-    steps = [(program, step) for program in found for step in program.steps()]
+    gpu, counters, why_not = gpu_answers(found[min(found)], progress)
+    steps = [step for program in found.values() for step in steps_of(program)]
     tables = plan(steps, options, gpu)
     dram = ["--dram"] if counters and "--dram" not in options.passed else []
     count = sum(len(runs) for _, _, _, runs in tables)
@@ -174,7 +173,7 @@ def ladder(words):
                                         or not run.step.exact_architecture]))
 
     every = [run for _, _, runs in finished for run in runs]
-    print_tables(finished, steps[0][1])
+    print_tables(finished, steps[0])
     if not options.words and not options.all and any(run.records for run in every):
         print("\n".join(["", *next_steps(steps)]))
     sys.stdout.flush()

@@ -33,6 +33,14 @@ def read_sources():
     return [Source(path) for path in paths]
 
 
+def named(names, steps):
+    """Those of the steps that are called so."""
+    by_name = {(step.rung, step.variant): step for step in steps}
+    sources = [one for one in read_sources() if (one.rung, one.variant) in by_name]
+    found = [find(sources, name) for name in names]
+    return [by_name[one.rung, one.variant] for one in found]
+
+
 def find(sources, name, what=""):
     """The step of a name; a file of that name comes before a variant. `what` it is to be, besides a
     rung or a step."""

@@ -11,7 +11,6 @@ import xml.etree.ElementTree
 
 from ladder.console import GOOD, RED, WRONG_RESULT, Paint, Parser, run_command, wrap
 from ladder.files import ROOT, read
-from ladder.programs import cores
 from ladder.sources import find, read_sources
 
 COMMAND = "scripts/test"
@@ -88,8 +87,9 @@ def run_ctest(preset, options):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "ctest.xml")
         # One more than there are cores: some tests wait, as for what is to be interrupted.
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
         status = subprocess.run(
-            ["ctest", "--preset", preset, "-j", str(len(cores()) + 1), "--output-on-failure",
+            ["ctest", "--preset", preset, "-j", str(cores + 1), "--output-on-failure",
              "--no-tests=error", "--test-output-size-passed", "1000000", "--output-junit", path,
              *["--progress"] * sys.stdout.isatty(), *options], check=False).returncode
         tests = xml.etree.ElementTree.parse(path).iter("testcase") if os.path.exists(path) else ()

@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import pty
 import re
 import shutil
 import signal
@@ -165,22 +164,10 @@ class Scratch(unittest.TestCase):
 
     def on_a_terminal(self, *words, **environment):
         """What a command writes to a terminal."""
-        try:
-            ours, theirs = pty.openpty()
-        except OSError as error:  # a container without /dev/pts
-            self.skipTest(f"no terminals here: {error}")
-        with subprocess.Popen(words, cwd=self.root, stdin=theirs, stdout=theirs,
-                              stderr=subprocess.DEVNULL,
-                              env={**self.environment, **environment}):
-            os.close(theirs)
-            out = b""
-            try:
-                while part := os.read(ours, 65536):
-                    out += part
-            except OSError:  # how Linux says that nobody has the terminal open any more
-                pass
-        os.close(ours)
-        return out.decode().replace("\r\n", "\n")
+        if not os.path.exists("/dev/ptmx"):
+            self.skipTest("no terminals here, as in some containers")
+        on_one = "import pty, sys; pty.spawn(['sh', '-c', 'exec \"$@\" 2>/dev/null', *sys.argv])"
+        return self.run_it(sys.executable, "-c", on_one, *words, **environment).stdout
 
     def fits(self, text):
         self.assertLessEqual(max(map(len, text.splitlines())), 100)

@@ -1,19 +1,22 @@
 """Tests of scripts/figures measure and profile, with programs, a GPU, a PyTorch and an ncu that
-stand in for the real ones."""
+stand in for the real ones, and of the files that they write. (Of grids results_test is the test.)
+"""
 
 import contextlib
 import io
 import json
 import os
+import pathlib
 import signal
 import sys
 import unittest
 import unittest.mock
 import warnings
 
-from base import SCRIPTS, like
-from fake_ladder import FakeLadder
-from ladder.bench import measure, peers, profile
+from base import SCRIPTS, Scratch, like, read
+import fake_ladder
+from ladder import files
+from ladder.bench import measure, peers, profile, results
 from ladder.console import Stop
 from ladder.figures.tables import profile_table
 from ladder.programs import run_quietly
@@ -28,14 +31,53 @@ esac
 '''
 
 
-class Fake(FakeLadder):
+class FileTest(Scratch):
+    def test_a_file_is_written_whole_or_not_at_all(self):
+        path, lines = self.at("out.jsonl"), [{"kind": "ceilings", "a": 1}]
+        results.Results(path, None).put("ceilings", lines)
+        before, file = read(path), results.Results(path, None)
+        self.assertEqual(file.lines("ceilings"), lines)
+        with unittest.mock.patch("os.replace", side_effect=OSError(28, "No space left")):
+            with self.assertRaisesRegex(OSError, "No space left"):
+                file.put("ceilings", [])
+        self.assertEqual(read(path), before)
+        self.assertEqual(os.listdir(self.root), ["out.jsonl"])
+        files.write_whole(path, b"\xff")
+        self.assertEqual(pathlib.Path(path).read_bytes(), b"\xff")
+        with self.assertRaisesRegex(FileNotFoundError, "directory: .*nosuch/two'$"):
+            files.write_whole(self.at("nosuch/two"), "new")
+
+    def test_the_newest_file_by_its_own_date(self):
+        def newest(**but):
+            return os.path.basename(files.newest_measured(self.root, **but) or "none")
+
+        for name, line in (("sim.jsonl", {"kind": "run", "device": "sim", "device_name": "sim"}),
+                           ("traces.jsonl", {"figure": "access"})):
+            self.write(name, line)
+        self.assertEqual(newest(), "none")
+        self.assertEqual([os.path.basename(files.file_of(gpu)) for gpu in (
+            None, "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090")],
+            ["sim.jsonl", "h100.jsonl", "4090.jsonl"])
+        # The first is the last to be written; of a day the last by name.
+        for name, gpu, date, age, expected in (
+                ("z1.jsonl", "X", "2026-03-31", 0, "z1.jsonl"),
+                ("a1.jsonl", "X", "2026-04-01", 9, "a1.jsonl"),
+                ("b1.jsonl", "X", "2026-04-01", 5, "b1.jsonl"),
+                ("y1.jsonl", "Y", "2026-03-30", 0, "b1.jsonl")):
+            path = self.write(name, {"kind": "run", "device": "gpu", "device_name": gpu,
+                                     "date": date})
+            os.utime(path, (1_000_000 - age, 1_000_000 - age))
+            self.assertEqual(newest(), expected)
+        self.assertEqual((newest(but="X"), newest(but="Y")), ("y1.jsonl", "b1.jsonl"))
+
+
+class Fake(fake_ladder.FakeLadder):
     """Four rungs and a GPU."""
 
     BIN = "bin"
     STEPS = {"00_naive": ["naive"], "04_flash_v1": ["flash_v1"], "05_flash_v2": ["swap", "mma"],
              "06_backward": ["mma"]}
-    ONE = ["--seqlen", "1k", "--head-dim", "64", "--causal", "no"]
-    SWAP = [*ONE, "--rung", "05", "--variant", "swap", "--again"]
+    SWAP = ["05/swap", "--again"]
 
     def setUp(self):
         super().setUp()
@@ -78,27 +120,29 @@ class Fake(FakeLadder):
 
 class Bench(Fake):
     def test_the_file(self):
-        self.bench("--grid", "quick")
+        self.bench("--grid", "paper", "06")
         runs, called = self.lines("run"), self.calls()
-        # Each step once, then twice against float64; 06 says two things each time.
-        self.assertEqual((len(called), len(runs), len(self.lines("step"))), (5 * 3, 6 * 3, 5))
+        # The step at each point, then twice against float64; it says two things each time.
+        self.assertEqual((len(called), len(runs), len(self.lines("step"))), (26, 2 * 26, 5))
         self.assertLessEqual(
-            {"04_flash_v1 --device gpu --variant flash_v1 --batch 8 --heads 32 --seqlen 2048 "
+            {"06_backward --device gpu --variant mma --batch 8 --heads 32 --seqlen 2048 "
              "--head-dim 64 --dtype bf16 --check off --time 5 --dram --json",
-             "00_naive --device gpu --variant naive --batch 1 --heads 2 --seqlen 1024 --head-dim "
+             "06_backward --device gpu --variant mma --batch 1 --heads 32 --seqlen 16384 "
+             "--head-dim 64 --dtype bf16 --causal --check off --time 5 --json",
+             "06_backward --device gpu --variant mma --batch 1 --heads 2 --seqlen 1024 --head-dim "
              "64 --dtype bf16 --check full --input outliers --time 5 --json"}, set(called))
         self.assertTrue(like(runs[-1], rung="06_backward", variant="mma", direction="bwd", heads=2,
                              options="--check full --input outliers", driver="570.1",
                              commit="abc", sm_mhz=1477.5, unknown=[1, {"a": None}]), runs[-1])
 
     def test_what_is_there_is_kept(self):
-        self.bench(*self.ONE)
+        self.bench()
         before = self.lines("run")
         self.assertEqual(len(self.calls()), 5)
         os.unlink(self.at("bin/06_backward"))
         for options, new, records in (
-                ((*self.ONE, "--time", "7"), 0, 6), (self.SWAP, 1, 6),
-                (("--seqlen", "512", "--head-dim", "64", "--causal", "no", "--rung", "00"), 1, 7)):
+                (("--time", "7"), 0, 6), (self.SWAP, 1, 6),
+                (("--grid", "long", "00"), 10, 16)):
             self.bench(*options)
             now = self.lines("run")
             self.assertEqual(
@@ -113,11 +157,11 @@ class Bench(Fake):
                 (signal.SIGTERM, 143, every, "05_flash_v2/mma"),
                 (signal.SIGKILL, -9, every, "05_flash_v2/mma")):
             if not there:
-                self.bench(*self.ONE)
+                self.bench()
             self.tell({step: {"sleep": 20}})
             _, err = self.stopped(
                 [os.path.join(SCRIPTS, "figures"), "measure", "--bin", "bin", "--out", "out.jsonl",
-                 "--peers", "none", *self.ONE, *["--again"] * (not there)], number,
+                 "--peers", "none", *["--again"] * (not there)], number,
                 self.at("asleep"), status)
             if number == signal.SIGKILL:
                 os.kill(int(self.read("asleep")), number)  # it holds the output open
@@ -127,7 +171,7 @@ class Bench(Fake):
             os.unlink(self.at("asleep"))
             self.calls()
             self.tell({step: {}})
-            self.bench(*self.ONE)
+            self.bench()
             self.assertEqual((len(self.calls()), len(self.lines("run"))), (5 - len(there), 6))
             os.unlink(self.at("out.jsonl"))
 
@@ -142,32 +186,29 @@ class Bench(Fake):
                 ("05_flash_v2", "swap", {"status": 1, "changes": {"pass": False}}, 1,
                  "failed (status 1): wrong result", 0)):
             self.tell({f"{rung}/{variant}": told})
-            self.assertIn(f"{rung} {variant}, d 64, N 1024, --check off: {said}",
-                          self.bench(*self.ONE, status=status))
+            self.assertIn(f"{rung} {variant}, d 64, N 2048, --check off: {said}",
+                          self.bench(status=status))
             self.assertEqual([(s["variant"], s["status"], s["reason"], s["seqlen"])
                               for s in self.lines("skipped")],
-                             [("naive", 3, needs, 1024)] * (rung == "00_naive"))
+                             [("naive", 3, needs, 2048)] * (rung == "00_naive"))
             self.assertEqual(len(self.lines("run", **{"pass": False})), variant == "swap")
             self.tell({f"{rung}/{variant}": {}})
             self.calls()
-            self.bench(*self.ONE)
+            self.bench()
             self.assertEqual(len(self.calls()), again)
-            self.bench(*self.ONE, "--again", "--rung", rung)
+            self.bench("--again", f"{rung}/{variant}")
             self.assertEqual((self.lines("skipped"), len(self.lines("run", **{"pass": True}))),
                              ([], 6))
             os.unlink(self.at("out.jsonl"))
 
     def test_what_it_refuses(self):
-        self.bench(*self.ONE, "--rung", "00")
+        self.bench("00")
         whole = self.read("out.jsonl")
         for words, why in (
-                ((*self.ONE, "--grid", "paper"), "give one of them"),
                 (("--grid", "huge"), "there are quick, paper, long, decode"),
-                (("--sim", "--causal"), "a grid of its own"),
                 (("--peers", "fa3"), "there are math"),
-                (("--seqlen", "512,0"), "has to be positive numbers such as 512,16k"),
                 (("--time", "nan"), "must be above 0"),
-                (("--rung", "07"), "leave nothing; there are 00_naive naive, 04_flash_v1"),
+                (("07",), "there is no 07. The rungs and their steps:\n  00_naive "),
                 (("--bin", "nosuch"), "there is no folder nosuch: scripts/run builds"),
                 (("--bin", self.at("path")), "path has no rung"),
                 (("--sim",), f"was measured on {NAME}, and this is the sim")):
@@ -175,14 +216,14 @@ class Bench(Fake):
                 self.assertIn(why, self.bench(*words, status=2))
         self.write("gpu", "NVIDIA Other 3, 570.1\n")
         self.assertIn(f"was measured on {NAME}, and this is NVIDIA Other 3",
-                      self.bench(*self.ONE, status=2))
+                      self.bench(status=2))
         self.assertEqual(self.read("out.jsonl"), whole)
         for text, why in (("not JSON", "is no JSON"), ("[]", "is no file of this script's"),
                           ('{"records": []}', "is no file of this script's")):
             self.write("out.jsonl", text)
-            self.assertIn(why, self.bench(*self.ONE, status=2))
+            self.assertIn(why, self.bench(status=2))
         self.write("gpu", "")
-        self.assertIn("no GPU answers", self.bench(*self.ONE, status=3))
+        self.assertIn("no GPU answers", self.bench(status=3))
 
 
 def fake_torch():
@@ -199,19 +240,6 @@ class Peers(Fake):
     def beside(self):
         return {(r["variant"], *r["beside"]) for r in self.lines("peer")}
 
-    def test_ceilings_and_records(self):
-        self.bench(*self.ONE, torch=fake_torch())
-        ceilings, = self.lines("ceilings")
-        self.assertTrue(like(ceilings, matmul_tflops=8192**3 * 1e-9, copy_bytes_per_s=2**30 * 1e3,
-                             matmul_e4m3_tflops=8192**3 * 1e-9), ceilings)
-        found = self.lines("peer")
-        self.assertEqual([(r["rung"], r["variant"], r["direction"]) for r in found],
-                         [("pytorch", b, d) for d in ("fwd", "bwd") for b in peers.BACKENDS])
-        for r in found:
-            flops = 4 * 1024**2 * 64 * 32 * 16 * (2.5 if r["direction"] == "bwd" else 1)
-            self.assertAlmostEqual(r["tflops"], flops / 2e9)
-            self.assertTrue(like(r, device_name=NAME, heads=32, kv_heads=32, commit="abc"))
-
     def test_they_are_measured_just_before_what_is_compared_with_them(self):
         torch, order = fake_torch(), []
         with unittest.mock.patch.object(
@@ -219,17 +247,22 @@ class Peers(Fake):
                     order.append(os.path.basename(words[0])), run_quietly(words, *more))[1]):
             torch.randn.side_effect = lambda *_, **__: (
                 order.append("PyTorch") or unittest.mock.DEFAULT)
-            self.bench(*self.ONE, torch=torch)
+            self.bench(torch=torch)
         turns = [turn for turn, before in zip(order, [None, *order]) if turn != before]
         self.assertEqual(turns, ["PyTorch",  # the ceilings
                                  "00_naive", "04_flash_v1", "PyTorch", "05_flash_v2",
                                  "06_backward"])
         every = ("05_flash_v2 mma", "05_flash_v2 swap", "06_backward mma")
         self.assertEqual(self.beside(), {(peer, *every) for peer in peers.BACKENDS})
+        for r in self.lines("peer"):
+            flops = 4 * 2048**2 * 64 * 32 * 8 * (2.5 if r["direction"] == "bwd" else 1)
+            self.assertAlmostEqual(r["tflops"], flops / 2e9)
+            self.assertTrue(like(r, rung="pytorch", device_name=NAME, kv_heads=32, commit="abc"))
         # A step again, and one peer with it: the others were not beside this one, and the ceilings
         # stay.
         before = self.lines("ceilings")
-        torch.mm.side_effect = None
+        self.assertTrue(like(before[0], matmul_tflops=8192**3 * 1e-9, copy_bytes_per_s=2**30 * 1e3,
+                             matmul_e4m3_tflops=8192**3 * 1e-9), before)
         self.bench(*self.SWAP, "--peers", "flash", torch=torch)
         self.assertEqual((self.lines("ceilings"), self.beside()), (before, {
             (peer, *(every[1:2] if peer == "flash" else every)) for peer in peers.BACKENDS}))
@@ -263,20 +296,20 @@ class Peers(Fake):
 
         attention = "scaled_dot_product_attention.side_effect"
         for name, value, said, records, ceilings in (
-                (attention, no_kernel, "pytorch cudnn, d 64, N 1024, bwd: left out: No available "
+                (attention, no_kernel, "pytorch cudnn, d 64, N 2048, bwd: left out: No available "
                  "kernel. Aborting execution.; cuDNN attention requires sm80.\n", 0, 1),
                 (attention, MemoryError, "left out: the GPU's memory is used up", 0, 1),
                 ("cuda.get_device_capability.return_value", (8, 0), "", 8, 1),
                 ("mm.side_effect", MemoryError, "no ceilings: the GPU's memory", 8, 0)):
             torch = fake_torch()
             torch.configure_mock(**{name: value})
-            self.assertIn(said, self.bench(*self.ONE, torch=torch))
+            self.assertIn(said, self.bench(torch=torch))
             self.assertEqual((len(self.lines("peer")), len(self.lines("skipped")),
                               len(self.lines("ceilings")), len(self.lines("run"))),
                              (records, 8 - records, ceilings, 6))
             self.assertEqual(len(self.lines("ceilings", matmul_e4m3_tflops=None)), value == (8, 0))
             os.unlink(self.at("out.jsonl"))
-        self.assertIn("no peers and no ceilings: none", self.bench(*self.ONE))
+        self.assertIn("no peers and no ceilings: none", self.bench())
 
 
 class Timing(unittest.TestCase):
@@ -354,7 +387,7 @@ cp {self.at("csv")} "$2"
             self.ncu(*words, tail=tail)
             self.assertIn(said, self.call(profile, "05/mma", status=status))
             self.assertFalse(os.path.exists(self.at("out.jsonl")))
-        self.assertIn("there is no 05/x; there are 00/naive, 04/flash_v1",
+        self.assertIn("there is no 05/x. The rungs and their steps",
                       self.call(profile, "05/x", status=2))
         with self.assertRaisesRegex(Stop, "profiled 0 launches in NVTX's range scores"):
             profile.values_of("==PROF== nothing", "scores")

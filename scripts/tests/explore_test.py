@@ -1,5 +1,5 @@
-"""Tests of the explorer but for its page in a browser: that traces add up to what the programs
-count, and the command."""
+"""Tests of traces, their replay, and of the explorer but for its page in a browser: that traces add
+up to what the programs count, and the command."""
 
 import collections
 import os
@@ -9,11 +9,14 @@ import subprocess
 import unittest
 
 from base import ROOT, Scratch, argument, printed, read
+from ladder import course
+from ladder.console import Stop
 from ladder.explore.command import asked_of, chosen, options_of
 from ladder.explore.page import COUNTERS, pane_of, sums
 from ladder.files import course_pages
 from ladder.programs import ladder_of, programs_in
-from ladder.trace.read import Trace, joined, pieces
+from ladder.trace import replay
+from ladder.trace.read import Trace, joined
 
 BIN = ""
 SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-kv 64 --seqlen 128"
@@ -47,7 +50,7 @@ def counted(trace):
         if event.direction:
             found[f"requested_{event.direction}_bytes"] += event.bytes
             place = event.launch, event.name, event.direction
-            seen.setdefault(place, set()).update(pieces(event.ranges))
+            seen.setdefault(place, set()).update(map(tuple, event.ranges))
     for (_, _, direction), ranges in seen.items():
         found[f"distinct_{direction}_bytes"] += sum(
             end - begin for begin, end in joined(ranges))
@@ -68,7 +71,7 @@ class TraceTest(unittest.TestCase):
     """What a trace says, added up, is what the program counts."""
 
     def test_every_step(self):
-        steps = ladder_of(programs_in(BIN).values(), "sim").steps
+        steps = ladder_of(programs_in(BIN), "sim").steps
         self.assertGreaterEqual(len(steps), 18)
         for step in steps:
             with self.subTest(rung=step.rung, step=step.variant):
@@ -128,6 +131,60 @@ class TraceTest(unittest.TestCase):
         self.assertEqual(set(tiles_of("05_flash_v2", decoding)), {(0, key) for key in range(32)})
 
 
+FORWARD = course.PRODUCTS["attention"]
+
+
+def event(kind, name="", number=0, amount=0, barrier="", exps=0, flops=0):
+    return [kind, name, barrier, number, amount, exps, flops]
+
+
+class ReplayTest(unittest.TestCase):
+    """When what happens in a block: small cases worked out by hand. That what the committed traces
+    become is as it was, results_test sees."""
+
+    def test_a_copy_a_product_and_a_softmax(self):
+        producer = [event("mbarrier_arrive", "K_full[0]"),
+                    event("tma_load", "K", amount=32 * 5120, barrier="K_full[0]"),
+                    event("mbarrier_wait", "K_free[0]"),
+                    event("tma_load", "K", 1, amount=5120, barrier="K_full[0]"), event("exit")]
+        consumer = [event("mbarrier_wait", "K_full[0]"),
+                    event("wgmma", "K", amount=4096 * 100),
+                    event("wgmma_wait", number=1),
+                    event("mbarrier_arrive", "K_free[0]", exps=16),
+                    event("mbarrier_wait", "K_full[0]", 1, flops=10), event("exit")]
+        played = replay.replay([producer, consumer], FORWARD)
+        landed = 32 * 132 + 500
+        self.assertEqual(played["products"], [[0, "S", 0, landed, landed + 100]])
+        free = landed + 100 + 16 * 128 / 16
+        self.assertEqual(played["copies"], [["K", 0, 0, landed, free],
+                                            ["K", 0, free, free + 132 + 500, None]])
+        self.assertEqual(played["consumers"], [[
+            ["tile", None, 0, landed], ["sums", None, landed, landed + 100],
+            ["softmax", 0, landed + 100, free], ["scale", 0, free, free + 10],
+            ["tile", None, free + 10, free + 632]]])
+        self.assertEqual(played["end"], free + 632)
+
+    def test_two_consumers(self):
+        """They queue for the tensor cores, share the units for exponentials, and take turns."""
+        consumer = [event("wgmma", "K", amount=4096 * 100), event("wgmma_wait", number=1)]
+        first = [*consumer, event("named_barrier_arrive", "turn", exps=16), event("exit")]
+        second = [*consumer, event("named_barrier_sync", "turn", exps=16),
+                  event("wgmma", "V", 1, amount=4096 * 100), event("tma_store", "O", 5, 5120 * 10),
+                  event("tma_store_wait", "", 6), event("exit")]
+        played = replay.replay([first, second], FORWARD)
+        self.assertEqual(played["products"], [[0, "S", 0, 0, 100], [1, "S", 0, 100, 200],
+                                              [1, "O", 0, 356, 456]])
+        # For 128 cycles alone, 100 of which the first has before the second comes.
+        self.assertEqual(played["consumers"], [
+            [["sums", None, 0, 100], ["softmax", 0, 100, 256]],
+            [["sums", None, 0, 200], ["softmax", 0, 200, 356], ["store", None, 356, 1676]]])
+
+    def test_what_never_comes(self):
+        waits = [event("mbarrier_wait", "K_full[0]"), event("mbarrier_arrive", "K_full[0]")]
+        with self.assertRaisesRegex(Stop, r"warps \[1\] wait for ever"):
+            replay.replay([[event("wgmma", "K", amount=1)], waits], FORWARD)
+
+
 class CommandTest(Scratch):
     """scripts/explore itself."""
 
@@ -146,7 +203,7 @@ class CommandTest(Scratch):
 
     def test_bad_words(self):
         for words, told in (
-                (["07"], "there is no step 07"), (["05/none"], "05/mma"),
+                (["07"], "there is no 07"), (["05/none"], "05 (mma), 05/defer"),
                 (["00", "01", "02"], "one or two steps"), (["--out"], "--out: expected"),
                 (["00", "--json"], "--json is for a program by itself"),
                 (["00", "--device=gpu"], "--device=gpu is for a program"),
@@ -163,12 +220,12 @@ class CommandTest(Scratch):
         for path in course_pages():
             found = re.findall(r"^\$ scripts/explore(.*)$", read(path), re.M)
             quoted |= {command: os.path.relpath(path, ROOT) for command in found}
-        rungs = {step.rung for step in ladder_of(programs_in(BIN).values(), "sim").steps}
+        rungs = {step.rung for step in ladder_of(programs_in(BIN), "sim").steps}
         self.assertEqual({path.split(os.sep)[0] for path in quoted.values()} & rungs, rungs)
         for command, path in quoted.items():
             with self.subTest(lesson=path, command=command):
                 asked = asked_of([*shlex.split(command), "--bin", BIN])
-                for program, step in chosen(asked):
+                for step in chosen(asked):
                     options = " ".join(options_of(step, asked.options))
                     self.assertTrue(run(step.rung, f"--device sim --variant {step.variant} "
                                                    + options))

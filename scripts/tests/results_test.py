@@ -7,9 +7,9 @@ import unittest
 from base import RESULTS, ROOT, argument, printed
 from ladder.bench import grid, measure, traces
 from ladder.figures.draw import stale
-from ladder.figures.measured import Files
+from ladder.figures.measured import Files, Measured
 from ladder.files import course_pages, newest_measured, read_lines
-from ladder.programs import ladder_of, programs_in
+from ladder.programs import Ladder, ladder_of, programs_in
 
 BIN = os.path.join(ROOT, "build/bin")
 COUNTS = re.compile(r"(?:model|requested|distinct|sram)_\w+_bytes|\w+_flops|exp_count|"
@@ -21,6 +21,21 @@ class Committed(unittest.TestCase):
         files = Files(newest_measured())
         self.assertEqual(list(stale(files, os.path.join(RESULTS, "figures"), course_pages())), [],
                          "scripts/figures draw --readme renews them")
+
+    def test_a_gpus_file_has_what_is_planned(self):
+        """Of its own steps the grid paper, with peers at each point; else long and decode alone."""
+        measured = Measured(os.path.join(RESULTS, "h200.jsonl"))
+        ladder = Ladder(measured.steps.values())
+        paper, both = (
+            {grid.key(one.fields()): point for point, ones in grid.plan(
+                measure.parse(["--grid", grids, "--dtype", "bf16"]), ladder, ladder.steps)
+             for one in ones} for grids in ("paper", "paper,long"))
+        there = {grid.key(r): r for r in [*measured.runs, *measured.skipped]
+                 if r["rung"] != grid.PEER and r["dtype"] == "bf16" and r["seqlen"] > 1}
+        self.assertEqual(paper.keys() - there.keys(), set())
+        self.assertEqual(there.keys() - both.keys(), set())
+        peers = {tuple(r[name] for name in grid.Point._fields) for r in measured.peers}
+        self.assertEqual(set(filter(None, paper.values())) - peers, set())
 
 
 class OfTheCode(unittest.TestCase):
@@ -52,7 +67,7 @@ class OfTheCode(unittest.TestCase):
                              "--again counts anew")
 
     def test_sim_jsonl_has_what_is_planned(self):
-        ladder = ladder_of(programs_in(BIN).values(), "sim")
+        ladder = ladder_of(programs_in(BIN), "sim")
         planned = {grid.key(one.fields()) for _, ones in grid.plan(
             measure.parse(["--sim"]), ladder, ladder.steps) for one in ones}
         self.assertEqual(planned ^ set(map(grid.key, self.runs)), set(),

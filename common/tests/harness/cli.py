@@ -32,9 +32,6 @@ sram_read_bytes sram_write_bytes sram_operand_bytes matmul_flops exp_count other
 bank_conflicts""".split()
 DRAM = "dram_read_bytes dram_write_bytes".split()
 TIMES = "time_ms time_ms_min time_ms_max samples tflops".split()
-KEYS = {str: "rung variant direction device device_name dtype input".split(),
-        int: ["seed", *SIZES, "workspace_bytes"], bool: "causal pass".split(),
-        float: ["scale"], dict: ["settings", "errors"], list: ["kernels"]}
 
 
 def steps(device="sim"):
@@ -128,32 +125,22 @@ class Case(Scratch):
         self.assertEqual(left, [])
 
     def check_object(self, o, device):
-        """Every key and its type; null exactly where nothing exists."""
-        def check(part, keys, *types):
-            for key in keys:
-                # A bool is an int in Python, and must not pass for one here.
-                ok = type(part[key]) in types or float in types and type(part[key]) is int
-                self.assertTrue(ok, f"{key} is {part[key]!r}, not one of {types}")
+        """Numbers, and null exactly where nothing exists."""
+        def check(part, keys, there=True):
+            for key in keys:  # a bool is an int in Python, and must not pass for one here
+                self.assertIn(type(part[key]), (int, float) if there else (type(None),), key)
 
-        none = type(None)
-        for type_of, keys in KEYS.items():
-            check(o, keys, type_of)
-        check(o, "block_q block_kv warps stages smem_bytes".split(), int, none)
-        check(o, TIMES, none if device == "sim" else float)
+        on_gpu = device == "gpu"
+        check(o, TIMES, on_gpu)
         self.assertTrue(o["kernels"])
         for part in [o, *o["kernels"]]:
-            check(part, MODEL, int)
-            check(part, COUNTED, int if device == "sim" else none)
-            check(part, DRAM, none, *([int] if device == "gpu" else []))
-        for kernel in o["kernels"]:
-            check(kernel, ["name"], str)
-            check(kernel, ["time_ms"], none if device == "sim" else float)
-            for array in kernel["arrays"].values():
-                check(array, ("read", "write"), int)
+            check(part, MODEL)
+            check(part, COUNTED, not on_gpu)
+            check(part, DRAM, part["dram_read_bytes"] is not None and on_gpu)
+            check(part, ["time_ms"], on_gpu)
         for name, error in o["errors"].items():
-            check(error, ("max", "rel", "rms"), float)
-            check(error, ["nonfinite"], int)
-            check(error, ["tolerance"], none if name == "o_full" else float)  # has no tolerance
+            check(error, ("max", "rel", "rms", "nonfinite"))
+            check(error, ["tolerance"], name != "o_full")  # which has none
             if name != "o_full":
                 self.assertLessEqual(error["max"], error["tolerance"])
 

@@ -6,7 +6,6 @@ are run on one, 06_backward, which has LSE, tiles and a backward pass. What the 
 in which words is in options_test.cpp.
 """
 
-import json
 import os
 import shlex
 import unittest

@@ -104,10 +104,9 @@ def grid_has(point, step, ladder):
         or is_quantised(step))
 
 
-def ladder_at(points, steps, ladder=None):
-    """Without a ladder no step is left out."""
+def ladder_at(points, steps, ladder):
     return [(point, [config(step, point, *UNCHECKED) for step in steps
-                     if not ladder or grid_has(point, step, ladder)]) for point in points]
+                     if step.decoding or grid_has(point, step, ladder)]) for point in points]
 
 
 def plan(options, ladder, steps):
@@ -118,22 +117,18 @@ def plan(options, ladder, steps):
     steps = [step for step in steps if not step.decoding]
     if options.sim:
         return plan_sim(steps, dtype)
-    if options.axes:
-        causal = {"yes": [True], "no": [False]}.get(options.causal, [False, True])
-        return ladder_at([paper_point(n, d, c, dtype) for n in options.seqlen or PAPER_LENGTHS
-                          for d in options.head_dim or HEAD_DIMS for c in causal], steps)
     found = []
-    for grid in options.grid or ["quick"]:
+    for grid in options.grid:
         if grid == "decode":
             found += ladder_at([Point(batch, heads, 1, d, False, dtype, kv_heads, keys)
                                 for d in (128, 64)
-                                for batch, heads, kv_heads, keys in DECODE_CACHES], decoding)
+                                for batch, heads, kv_heads, keys in DECODE_CACHES], decoding,
+                               ladder)
         elif grid == "long":
             found += ladder_at([Point(1, 16, n, 128, causal, dtype) for n in LONG_LENGTHS
                                 for causal in (False, True)], steps, ladder)
         elif grid == "quick":
-            found += ladder_at([paper_point(2048, 64, False, dtype)], steps, ladder)
-            found.append((None, checks(steps, dtype)))
+            found += ladder_at([paper_point(LADDER_LENGTH, 64, False, dtype)], steps, ladder)
         else:
             found += ladder_at([paper_point(n, d, causal, dtype) for n in PAPER_LENGTHS
                                 for causal in (False, True) for d in HEAD_DIMS], steps, ladder)

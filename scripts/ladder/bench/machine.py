@@ -21,6 +21,14 @@ def output_of(*command):
     return ""
 
 
+def add_options(parser):
+    """What measure and profile both have to be told."""
+    parser.add_argument("--commit", metavar="HASH",
+                        help="of this tree, where it is no git checkout")
+    parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
+                        help="the programs (default build/bin; scripts/run builds them)")
+
+
 def commit(given):
     if given:
         return given

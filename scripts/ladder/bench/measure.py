@@ -7,14 +7,13 @@ skipped, and the file says why. Steps that are slow, or only show what they brin
 some points of a grid alone.
 
 Grids (--grid, several with commas):
-  quick  16k tokens in all, hidden size 2048, N = 2k, heads of 64 (a minute)
+  quick  16k tokens in all, hidden size 2048, N = 2k, heads of 64 (half a minute)
   paper  the same workload as in FlashAttention-2's figures 4 to 6: N = 512 … 16k, heads of 64 and
          128, causal or not; besides, times against the tile size, those of numbers of 8 bits with
          heads of 256, and each step's error against float64 (a quarter of an hour on an H200)
   long   batch 1, 16 heads of 128, N = 4k … 64k
   decode one query of each head against caches of 8 MB to 2 GB: the steps for decoding alone, and
          in each peer's record the rate of a device copy of that run (a minute)
-Or give axes (--seqlen, --head-dim, --causal): then only those, of the same workload.
 
 --sim counts instead of timing: one head, N = 128 … 2k, all steps, all tile sizes, and the traces
 that figures show. No GPU is needed, and the same programs give the same file, but for the last
@@ -31,7 +30,7 @@ longer than all of the measurement. Each step's result is checked once, at N = 1
 
 Examples:
   scripts/figures measure --grid paper,long
-  scripts/figures measure --rung 05,06 --seqlen 2k,4k --head-dim 128 --causal
+  scripts/figures measure --grid paper 05/sm90 06/sm90
   scripts/figures measure --sim
 
 Exit status: 0 good (what was skipped included); 1 a program failed or gave a wrong result; 2 bad
@@ -41,40 +40,30 @@ usage; 3 no GPU.
 import argparse
 import math
 import os
-import re
 import signal
 import sys
 
 from ladder.bench import peers
 from ladder.bench.grid import GRIDS, PEER, TOKENS, UNCHECKED, Config, key, loaded, plan
-from ladder.bench.machine import Clock, machine, output_of
+from ladder.bench.machine import Clock, add_options, machine, output_of
 from ladder.bench.results import Results
 from ladder.bench.traces import write_traces
 from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
                             run_command)
 from ladder.files import ROOT, file_of
 from ladder.programs import json_lines, ladder_of, programs_in, run_quietly
-
-
-def words(text):
-    return [word for word in text.split(",") if word]
+from ladder.sources import named
 
 
 def some_of(*names):
     """The type of an option: words that are among these."""
     def chosen(text):
-        for word in words(text):
+        words = [word for word in text.split(",") if word]
+        for word in words:
             if word not in names:
                 raise argparse.ArgumentTypeError(f"{word}: there are {', '.join(names)}")
-        return words(text)
+        return words
     return chosen
-
-
-def lengths(text):
-    """512,4k → [512, 4096]."""
-    if not re.fullmatch(r"[1-9]\d*[kK]?(,[1-9]\d*[kK]?)*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} has to be positive numbers such as 512,16k")
-    return [int(word[:-1]) * 1024 if word[-1] in "kK" else int(word) for word in text.split(",")]
 
 
 def positive(text):
@@ -86,20 +75,15 @@ def positive(text):
 
 def parse(arguments=None):
     parser = Parser("scripts/figures measure", __doc__)
-    parser.add_argument("--grid", type=some_of(*GRIDS), metavar="NAME,...", default=[],
-                        help="quick, paper, long, decode (default quick, unless axes are given)")
-    parser.add_argument("--sim", action="store_true", help="count on the sim (see above)")
+    parser.add_argument("--grid", type=some_of(*GRIDS), metavar="NAME,...", default=["quick"],
+                        help="quick, paper, long, decode (default quick)")
+    parser.add_argument("--sim", action="store_true",
+                        help="count on the sim (see above), which has a grid of its own")
     parser.add_argument("--out", metavar="FILE",
                         help="(default scripts/results/GPU.jsonl, such as h100.jsonl; sim.jsonl)")
-    parser.add_argument("--seqlen", type=lengths, metavar="N,...", help="axis: lengths")
-    parser.add_argument("--head-dim", type=lengths, metavar="D,...", help="axis: head sizes")
-    parser.add_argument("--causal", choices=["yes", "no", "both"], nargs="?", const="yes",
-                        help="axis: with the causal mask (default both)")
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default=None,
                         help="(default bf16, fp16 where the GPU has no other)")
-    parser.add_argument("--rung", type=words, metavar="NN,...",
-                        help="only these, such as 04,05_flash_v2")
-    parser.add_argument("--variant", type=words, metavar="NAME,...", help="only these steps")
+    parser.add_argument("steps", nargs="*", metavar="STEP", help="such as 05/sm90 (default all)")
     parser.add_argument("--time", type=positive, default=40, metavar="MS",
                         help="GPU time per measurement (default 40; about as much warms up)")
     parser.add_argument("--peers", type=some_of(*peers.BACKENDS, "none"), metavar="NAME,...",
@@ -108,22 +92,14 @@ def parse(arguments=None):
                         "without)")
     parser.add_argument("--again", action="store_true",
                         help="drop what the file has of these, and measure it again; "
-                        "interrupted, it goes on without --again; the ceilings too, unless --rung "
-                        "or --variant chooses steps")
-    parser.add_argument("--commit", metavar="HASH",
-                        help="of this tree, where it is no git checkout")
-    parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
-                        help="the programs (default build/bin; scripts/run builds them)")
+                        "interrupted, it goes on without --again; the ceilings too, unless steps "
+                        "are chosen")
+    add_options(parser)
     options = parser.parse_args(arguments)
-    options.axes = options.seqlen or options.head_dim or options.causal
-    if options.axes and options.grid:
-        parser.error("--grid and axes: give one of them")
     if not options.dtype:
         answer = "" if options.sim else output_of(
             sys.executable, os.path.join(ROOT, "common/machine/gpu/answers.py"))
         options.dtype = "fp16" if answer and int(answer) < 80 else "bf16"
-    if options.sim and (options.grid or options.axes):
-        parser.error("--sim has a grid of its own")
     return options
 
 
@@ -188,7 +164,7 @@ class Bench:
             self.say(f"no peers and no ceilings: {stop}")
             return
         # Of some steps again: the others' ceilings stay.
-        afresh = self.options.again and not (self.options.rung or self.options.variant)
+        afresh = self.options.again and not self.options.steps
         if self.results.texts.get("ceilings") and not afresh:
             return
         self.progress.at("measuring the ceilings")
@@ -213,7 +189,7 @@ class Bench:
         if not self.options.sim:
             words += ["--time", f"{self.options.time:g}", *["--dram"] * wants_dram(one)]
         status, out, message = run_quietly(
-            [self.programs[one.rung].path, *loaded(words[1:]), "--json"], what, self.progress)
+            [self.programs[one.rung], *loaded(words[1:]), "--json"], what, self.progress)
         message = message.removeprefix(f"{one.rung}: ")
         try:
             records = json_lines(out, one.rung)
@@ -254,16 +230,10 @@ def wants_dram(one):
 
 def bench(options):
     programs = programs_in(options.bin)
-    ladder = ladder_of(programs.values(), "sim" if options.sim else "gpu")
+    ladder = ladder_of(programs, "sim" if options.sim else "gpu")
     if not ladder.steps:
         raise Stop("the programs were built without CUDA; --sim counts on the sim", NO_DEVICE)
-    groups = plan(options, ladder, [
-        step for step in ladder.steps if step.rung.startswith(tuple(options.rung or [""]))
-        and step.variant in (options.variant or [step.variant])])
-    if not any(ones for _, ones in groups):
-        there = ", ".join(f"{step.rung} {step.variant}" for step in ladder.steps)
-        raise Stop(f"--rung and --variant leave nothing; there are {there}", BAD_USAGE)
-
+    groups = plan(options, ladder, named(options.steps, ladder.steps) or ladder.steps)
     gpu, about = (None, {}) if options.sim else machine(options.commit)
     path = os.path.abspath(options.out or file_of(gpu))
     os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -20,12 +20,12 @@ import sys
 import tempfile
 
 from ladder.bench.grid import HEAD_DIMS, UNCHECKED, config, key, paper_point
-from ladder.bench.machine import machine
+from ladder.bench.machine import add_options, machine
 from ladder.bench.results import Results
-from ladder.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
-                            run_command)
-from ladder.files import RESULTS, ROOT, read
+from ladder.console import (GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop, run_command)
+from ladder.files import RESULTS, read
 from ladder.programs import json_lines, ladder_of, programs_in, run_quietly
+from ladder.sources import named
 
 SEQLEN = 4096
 # Field → ncu's metric. Sums are over the GPU; other cycles, and shared memory's wavefronts (a cycle
@@ -69,7 +69,7 @@ def counted(words, kernel, what, progress):
 
 def profiled(program, one, progress):
     """The lines of a step's own pass: the backward one, where it has one."""
-    words = [program.path, *one.words("gpu")[1:], "--json"]
+    words = [program, *one.words("gpu")[1:], "--json"]
     status, out, said = run_quietly(words, one.text(), progress)
     if status:
         raise Stop(f"{one.text()}: status {status}: {said}", status)
@@ -85,19 +85,15 @@ def profile(options):
     if not shutil.which("ncu"):
         raise Stop("there is no ncu on PATH: Nsight Compute, of the CUDA Toolkit", NO_DEVICE)
     programs, (gpu, about) = programs_in(options.bin), machine(options.commit)
-    steps = {f"{step.rung[:2]}/{step.variant}": step
-             for step in ladder_of(programs.values(), "gpu").steps if not step.decoding}
-    for name in options.steps:
-        if name not in steps:
-            raise Stop(f"there is no {name}; there are {', '.join(steps)}", BAD_USAGE)
+    steps = [step for step in ladder_of(programs, "gpu").steps if not step.decoding]
     results, progress = Results(options.out, gpu), Progress()
-    for name in options.steps or steps:
+    for step in named(options.steps, steps) or steps:
         for head_dim in HEAD_DIMS:
-            one = config(steps[name], paper_point(SEQLEN, head_dim, False, "bf16"), *UNCHECKED)
+            one = config(step, paper_point(SEQLEN, head_dim, False, "bf16"), *UNCHECKED)
             at = key(one.fields())
             if options.again or not results.texts.get(at):
                 results.put(at, [{**line, **about}
-                                 for line in profiled(programs[one.rung], one, progress)])
+                                 for line in profiled(step.program, one, progress)])
     progress.clear()
     print(f"Wrote {os.path.relpath(options.out)}.", file=sys.stderr)
     return GOOD
@@ -111,10 +107,7 @@ def parse(arguments=None):
     parser.add_argument("--out", metavar="FILE", type=os.path.abspath,
                         default=os.path.join(RESULTS, "profile.jsonl"),
                         help="(default scripts/results/profile.jsonl)")
-    parser.add_argument("--commit", metavar="HASH",
-                        help="of this tree, where it is no git checkout")
-    parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
-                        help="the programs (default build/bin; scripts/run builds them)")
+    add_options(parser)
     return parser.parse_args(arguments)
 
 

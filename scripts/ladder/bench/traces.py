@@ -6,7 +6,7 @@ import sys
 
 from ladder.course import PIPELINED, TRACED
 from ladder.files import json_text, write_whole
-from ladder.trace.read import Trace, joined, pieces
+from ladder.trace.read import Trace, joined
 from ladder.trace.replay import warps_of
 
 TRACE_OPTIONS = ["--device", "sim", "--heads", "1", "--seqlen", "512", "--head-dim", "64",
@@ -50,7 +50,7 @@ def accesses(trace):
                 phases[event.warp] = event.number + 1
             elif event.direction:
                 touched.setdefault((phases.get(event.warp, 0), event.name, event.direction),
-                                   []).extend(pieces(event.ranges))
+                                   []).extend(event.ranges)
         found += [(trace.kernel_of(launch), block, *at, *run)
                   for at, runs in sorted(touched.items()) for run in joined(runs)]
     return found
@@ -70,8 +70,8 @@ def pipelined(path, figure, rung, variant, kernel, options):
 
 def all_traces(programs):
     """The lines of traces.jsonl."""
-    return ([traced(programs[rung].path, rung, variant) for rung, variant in TRACED]
-            + [pipelined(programs[one.rung].path, *one) for one in PIPELINED])
+    return ([traced(programs[rung], rung, variant) for rung, variant in TRACED]
+            + [pipelined(programs[one.rung], *one) for one in PIPELINED])
 
 
 def write_traces(programs, folder):

@@ -7,9 +7,8 @@ import shutil
 import subprocess
 
 from ladder.changed import changed
-from ladder.console import BAD_USAGE, NO_DEVICE, Stop
+from ladder.console import NO_DEVICE, Stop
 from ladder.files import ROOT, read
-from ladder.records import requested
 from ladder.sources import Source
 
 PATCHES = os.path.join(ROOT, "scripts/ladder/exercises/patches")
@@ -31,43 +30,18 @@ class Lab:
                                                       os.path.join(ROOT, "build/sim"))
                                     if os.path.exists(os.path.join(path, "bin"))), None)
         self.folder = folder or os.path.join(ROOT, "build/exercise")
-        self.runs = {}
 
-    def need_build(self, rung):
-        """The built program of a rung, as a command."""
-        program = self.build and os.path.join(self.build, "bin", rung)
-        if not program or not os.path.exists(program):
-            raise Stop(f"{rung} is not built yet: scripts/run builds it", NO_DEVICE)
-        return [program]
-
-    # ---- running ----
-
-    def start(self, program, options):
-        """A Run of a command on the sim, with --json; one of each is made."""
-        key = (*program, *options)
-        if key not in self.runs:
-            try:
-                done = subprocess.run([*key, "--device", "sim", "--json"],
-                                      stdin=subprocess.DEVNULL, capture_output=True,
-                                      encoding="utf-8", errors="replace", timeout=SECONDS)
-            except subprocess.TimeoutExpired:
-                return Run(None, [], f"ran for more than {SECONDS} s")
-            records = [json.loads(line) for line in done.stdout.splitlines()
-                       if line.startswith("{")]
-            self.runs[key] = Run(done.returncode, records, done.stderr)
-        return self.runs[key]
-
-    def run(self, command):
-        """The last record of a built rung, unchecked: the backward pass where there is one."""
-        rung, *options = command.split()
-        run = self.start(self.need_build(rung), [*options, "--check", "off"])
-        if not run.records:
-            raise Stop(f"{command}: {run.last_words()}", BAD_USAGE)
-        return run.records[-1]
-
-    def requested(self, command):
-        """Bytes that it requests of HBM."""
-        return requested(self.run(command))
+    @staticmethod
+    def start(program, options):
+        """A Run of a command on the sim, with --json."""
+        try:
+            done = subprocess.run([*program, *options, "--device", "sim", "--json"],
+                                  stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+                                  errors="replace", timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            return Run(None, [], f"ran for more than {SECONDS} s")
+        records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        return Run(done.returncode, records, done.stderr)
 
     # ---- scratch copies ----
 
@@ -90,10 +64,10 @@ class Lab:
         """Builds the rung's program with the scratch copy in the place of its step; the command
         that runs it. Raises Stop with the compiler's first error."""
         rung = file.split(os.sep)[0]
-        self.need_build(rung)
+        if not self.build or not os.path.exists(os.path.join(self.build, "bin", rung)):
+            raise Stop(f"{rung} is not built yet: scripts/run builds it", NO_DEVICE)
         program = changed(self.build, rung, file, self.scratch(number, file),
                           os.path.join(self.folder, number, "made"))
-        self.runs = {key: run for key, run in self.runs.items() if key[0] != program}
         return [program, "--variant", Source(file).variant]
 
 

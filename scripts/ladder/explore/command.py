@@ -10,6 +10,7 @@ from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop, run_co
 from ladder.explore.page import page_of, pane_of
 from ladder.files import ROOT, write_whole
 from ladder.programs import ladder_of, programs_in
+from ladder.sources import named
 from ladder.trace.read import Trace
 
 DEFAULT_STEPS = ["04", "05/mma"]
@@ -45,9 +46,9 @@ def asked_of(words):
 def explore(words):
     asked = asked_of(words)
     progress, panes, faulty = Progress(), [], False
-    for program, step in chosen(asked):
+    for step in chosen(asked):
         command = ["--variant", step.variant, "--device", "sim", *options_of(step, asked.options)]
-        trace, records, status, message = Trace.of(program.path, command, progress)
+        trace, records, status, message = Trace.of(step.program, command, progress)
         progress.clear()
         if status or "no source lines" in message:
             print(f"{step.rung} {step.variant}: {message}", file=sys.stderr)
@@ -73,18 +74,9 @@ def explore(words):
 # ---- running ----
 
 def chosen(asked):
-    """[(Program, Step)] that the command line names."""
+    """The steps that the command line names."""
     programs = programs_in(asked.bin or os.path.join(ROOT, "build/bin"))
-    ladder = ladder_of(programs.values(), "sim")
-    steps = {f"{step.rung[:2]}/{step.variant}": step for step in ladder.steps}
-    known = ", ".join(steps)
-    steps.update((f"{step.rung}/{step.variant}", step) for step in ladder.steps)
-    for rung in ladder.rungs():
-        steps[rung] = steps[rung[:2]] = ladder.last_portable(rung) or ladder.of(rung)[-1]
-    for name in asked.steps:
-        if name not in steps:
-            raise Stop(f"there is no step {name}. The steps: {known}", BAD_USAGE)
-    return [(programs[steps[name].rung], steps[name]) for name in asked.steps or DEFAULT_STEPS]
+    return named(asked.steps or DEFAULT_STEPS, ladder_of(programs, "sim").steps)
 
 
 def options_of(step, options):

@@ -5,8 +5,6 @@ it."""
 import collections
 import itertools
 
-from ladder.trace.read import pieces
-
 PIECE = 64  # bytes of shared memory that are followed as one
 
 # From a first row of an array to the one past the last.
@@ -48,14 +46,13 @@ def follow(event, starts, held, seen, width):
     memory that it writes."""
     reads, written = {}, []
     if event.ranges:
-        source = pieces(event.ranges)
-        rows = rows_of(event.name, source[0][0], source[-1][1], width)
+        rows = rows_of(event.name, event.ranges[0][0], event.ranges[-1][1], width)
         event.rows = [rows.first, rows.last - 1]
         if event.direction == "read":
             reads[event.name] = rows
     for (name, writes), ranges in event.shared.items():
         start = starts.get(name, 0)
-        found = [(begin - start, end - start) for begin, end in pieces(ranges)]
+        found = [(begin - start, end - start) for begin, end in ranges]
         if writes:
             written.append(name)
             for begin, end, rows in contents(event.source or event, found, width):
@@ -104,7 +101,7 @@ def contents(event, places, width):
     as many bytes there, place by place; else it was computed."""
     if event.direction != "read" or not event.ranges:
         return [(*place, ZEROS if event.what == "zeros" else COMPUTED) for place in places]
-    source = pieces(event.ranges)
+    source = event.ranges
     if sum(end - begin for begin, end in source) != sum(end - begin for begin, end in places):
         rows = rows_of(event.name, source[0][0], source[-1][1], width)
         return [(*place, rows) for place in places]

@@ -34,7 +34,7 @@ def place(text):
 
 class Event:
     """What a warp did at one line, as the page has it. `ranges` are bytes of HBM's array `name`,
-    `shared` is {(array, 1 if written): ranges}; ranges are [begin, bytes, stride, count]."""
+    `shared` is {(array, 1 if written): ranges}; ranges are [(begin, end)]."""
 
     def __init__(self, line):
         self.what, self.launch, self.block, self.warp = (
@@ -47,8 +47,8 @@ class Event:
         self.number, self.amount, self.bytes = (
             line.get(name, 0) for name in ("number", "amount", "bytes"))
         self.direction = self.what if self.what in ("read", "write") else ""
-        self.ranges = line.get("ranges", [])
-        self.shared = {(array, written): ranges
+        self.ranges = pieces(line.get("ranges", []))
+        self.shared = {(array, written): pieces(ranges)
                        for array, written, ranges in line.get("shared", [])}
         self.counts = collections.Counter(
             {AMOUNTS[name]: line[name] for name in AMOUNTS if line.get(name)})
@@ -92,7 +92,7 @@ class Event:
         self.bytes += other.bytes
         self.ranges = union(self.ranges, other.ranges)
         for place, ranges in other.shared.items():
-            self.shared[place] = union(self.shared.get(place), ranges)
+            self.shared[place] = union(self.shared.get(place, []), ranges)
         self.counts += other.counts
         self.lane = [sum(both) for both in zip(self.lane, other.lane)]
 
@@ -151,7 +151,7 @@ class Trace:
 
 
 def pieces(ranges):
-    """[(begin, end)] of runs in the form [begin, bytes, stride, count]."""
+    """[(begin, end)] of the runs of a file, [begin, bytes, stride, count]."""
     return [(begin + i * stride, begin + i * stride + size)
             for begin, size, stride, count in ranges for i in range(count)]
 
@@ -169,18 +169,7 @@ def joined(runs):
 
 def union(some, others):
     """Ranges that hold what either has."""
-    if not some or not others:
-        return some or others
-    runs = []
-    for begin, end in joined(pieces(some) + pieces(others)):
-        last = runs[-1] if runs else None
-        if last and last[1] == end - begin:
-            stride = begin - (last[0] + (last[3] - 1) * last[2])
-            if last[3] == 1 or stride == last[2]:
-                last[2], last[3] = stride, last[3] + 1
-                continue
-        runs.append([begin, end - begin, 0, 1])
-    return runs
+    return joined(some + others) if some and others else some or others
 
 
 def merged(events):

@@ -61,21 +61,18 @@ class Replay {
 
   access(e) {
     const map = this.maps.find(({ array }) => array.name === e.name), side = map[e.direction];
-    const touched = e.ranges.reduce((sum, [, bytes, , count]) => sum + bytes * count, 0);
+    const touched = e.ranges.reduce((sum, [begin, end]) => sum + end - begin, 0);
     // Where lanes asked for the same bytes, each place was asked for so many times.
     const times = e.bytes / touched, perCell = map.width / map.columns;
     let fresh = 0;
-    for (const [first, bytes, stride, count] of e.ranges) {
-      for (let k = 0; k < count; ++k) {
-        const begin = first + k * stride;
-        for (let at = begin; at < begin + bytes; at += 2) {
-          if (!side.seen[at / 2]) side.seen[at / 2] = 1, fresh += 2;
-          const row = Math.floor(at / map.width);
-          const column = Math.min(map.columns - 1, Math.floor((at - row * map.width) / perCell));
-          const cell = Math.floor(row * map.rows / map.array.rows) * map.columns + column;
-          side.bytes[cell] += 2 * times;
-          side.when[cell] = e.from;
-        }
+    for (const [begin, end] of e.ranges) {
+      for (let at = begin; at < end; at += 2) {
+        if (!side.seen[at / 2]) side.seen[at / 2] = 1, fresh += 2;
+        const row = Math.floor(at / map.width);
+        const column = Math.min(map.columns - 1, Math.floor((at - row * map.width) / perCell));
+        const cell = Math.floor(row * map.rows / map.array.rows) * map.columns + column;
+        side.bytes[cell] += 2 * times;
+        side.when[cell] = e.from;
       }
     }
     this.counts[`requested_${e.direction}_bytes`] += e.bytes;
