@@ -54,29 +54,15 @@ enum class EventKind : uint8_t {
   named_barrier_sync,
   wgmma_wait,
 };
-/// The kinds as traces write them; a collective is written as its function.
-constexpr const char* kEventTexts[] = {"read",
-                                       "write",
-                                       "compute",
-                                       nullptr,
-                                       "store",
-                                       "zeros",
-                                       "tma_load",
-                                       "bulk_load",
-                                       "tma_store",
-                                       "bulk_add",
-                                       "tma_store_wait",
-                                       "mbarrier_arrive",
-                                       "wgmma",
-                                       "exit",
-                                       "round",
-                                       "__syncthreads",
-                                       "cp_async_commit",
-                                       "cp_async_wait",
-                                       "mbarrier_wait",
-                                       "named_barrier_arrive",
-                                       "named_barrier_sync",
-                                       "wgmma_wait"};
+constexpr const char* kEventTexts[] = {
+    // As traces write them; a collective is written as its function.
+    "read", "write", "compute", nullptr, "store", "zeros",
+    // Hopper's.
+    "tma_load", "bulk_load", "tma_store", "bulk_add", "tma_store_wait", "mbarrier_arrive", "wgmma",
+    "exit",
+    // Barriers.
+    "round", "__syncthreads", "cp_async_commit", "cp_async_wait", "mbarrier_wait",
+    "named_barrier_arrive", "named_barrier_sync", "wgmma_wait"};
 static_assert(std::size(kEventTexts) == static_cast<size_t>(EventKind::wgmma_wait) + 1);
 /// Whether the lanes of a warp go past it together.
 constexpr bool is_barrier(EventKind kind) {

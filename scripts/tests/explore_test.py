@@ -50,7 +50,7 @@ def counted(trace):
         if event.direction:
             found[f"requested_{event.direction}_bytes"] += event.bytes
             place = event.launch, event.name, event.direction
-            seen.setdefault(place, set()).update(map(tuple, event.ranges))
+            seen.setdefault(place, set()).update(event.ranges)
     for (_, _, direction), ranges in seen.items():
         found[f"distinct_{direction}_bytes"] += sum(
             end - begin for begin, end in joined(ranges))

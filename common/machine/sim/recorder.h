@@ -1,6 +1,6 @@
-// What --trace tells of the threads of a block: what each warp did, at which line of the kernel, in
-// the order of the program. Lanes that do the same at the same line are one event, and so are the
-// rounds of a loop, as long as nothing is waited for and it does not grow large.
+// What --trace records of the threads of a block: what each warp did, at which line of the kernel,
+// in the order of the program. Lanes that do the same at the same line are one event, and so are
+// the rounds of a loop, as long as nothing is waited for and it does not grow large.
 #pragma once
 
 #include <cstdint>

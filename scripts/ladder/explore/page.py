@@ -41,7 +41,7 @@ def pane_of(trace, records, command):
         "arrays": [{"name": name, "bytes": size, "rows": trace.rows_of(name)}
                    for name, size in trace.arrays.items()],
         "events": [page_event(event) for event in trace.events],
-        "blocks": [block_of(trace, *one) for one in trace.blocks().items()],
+        "blocks": [block_of(trace, *block) for block in trace.blocks().items()],
         "meetings": [[title, [part.index for part in parts]] for title, parts in meetings],
         "fault": fault, "files": {path: text_of(path) for path in sorted(paths) if path},
         "counted": sums(records) if records else None}
@@ -64,9 +64,9 @@ def block_of(trace, place, events):
 
 def spans(rows):
     """[[first, past the last]] in words."""
-    told = [str(first) if last == first + 1 else f"{first}–{last - 1}"
-            for first, last in joined(rows)]
-    return ", ".join(told if len(told) < 4 else [told[0], "…", told[-1]])
+    texts = [str(first) if last == first + 1 else f"{first}–{last - 1}"
+             for first, last in joined(rows)]
+    return ", ".join(texts if len(texts) < 4 else [texts[0], "…", texts[-1]])
 
 
 def page_event(event: Event) -> dict:

@@ -8,6 +8,7 @@ page puts them side by side on SMs). That is an order and no time.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
 from typing import NamedTuple
 
@@ -31,15 +32,25 @@ class Meeting(NamedTuple):
     parts: list[Event]
 
 
+@dataclasses.dataclass
+class Started:
+    """What a warp waits for itself, by a group of such."""
+
+    group: float  # infinite: not closed yet
+    event: Event
+
+
 def put_in_order(trace: Trace) -> list[Meeting]:
     """Gives every event its ticks, and the meeting that it waits for."""
-    now, meetings = 0, []
+    now = 0
+    meetings: list[Meeting] = []
     for events in trace.blocks().values():
         meet(events, meetings)
         # A warp's first lane may be ahead, in the trace, of what the warp waits for: so it is gone
         # through until nothing moves, but not for ever, as after a fault some may wait for others.
         for _ in range(50):
-            last, moved = {}, False
+            last: dict[int, Event] = {}
+            moved = False
             for event in events:
                 begin = end_of(last[event.warp], meetings) if event.warp in last else now
                 moved |= event.order[0] != begin
@@ -62,7 +73,7 @@ def end_of(event: Event, meetings: list[Meeting]) -> int:
 def put_landings(events: list[Event], clock: str) -> None:
     """Gives each event of a block, after from and to, when somebody first knew that the meeting was
     complete in which it takes part."""
-    over = {}
+    over: dict[int | None, int] = {}
     for event in events:
         end = getattr(event, clock)[1]
         over[event.awaits] = min(over.get(event.awaits, end), end)
@@ -74,7 +85,8 @@ def put_landings(events: list[Event], clock: str) -> None:
 
 def meet(events: list[Event], meetings: list[Meeting]) -> None:
     """Finds out what the events of a block wait for, and what takes part in that."""
-    numbers, own = {}, collections.defaultdict(list)
+    numbers: dict[str, int] = {}
+    own: dict[tuple, list[Started]] = collections.defaultdict(list)
 
     def meeting(title: str) -> int:
         if title not in numbers:
@@ -92,17 +104,17 @@ def meet(events: list[Event], meetings: list[Meeting]) -> None:
         if kind in OWN_WAITS and (kind is not Kind.READ or event.copies()):
             # Copies by the warp are of the group that it closes next.
             own[OWN_WAITS[kind], event.warp].append(
-                [math.inf if kind is Kind.READ else number, event])
+                Started(math.inf if kind is Kind.READ else number, event))
         elif kind is Kind.CP_ASYNC_COMMIT:
             for copy in own[Kind.CP_ASYNC_WAIT, event.warp]:
-                copy[0] = min(copy[0], number)
+                copy.group = min(copy.group, number)
         elif kind in OWN_WAITS.values():
             event.awaits = meeting(f"{kind.value} {number} of warp {event.warp}")
             started = own[kind, event.warp]
-            for group, part in started:
-                if group < number:
-                    join(part, event.awaits)
-            started[:] = [pair for pair in started if pair[0] >= number]
+            for part in started:
+                if part.group < number:
+                    join(part.event, event.awaits)
+            started[:] = [part for part in started if part.group >= number]
         elif kind in (*LOADS, *BARRIERS):
             at = meeting(f"{kind.value} number {number + 1}" if kind is Kind.SYNCTHREADS else
                          f"named barrier {name}, round {number}" if kind in NAMED else
@@ -148,7 +160,8 @@ def times_of(events: list[Event], called: replay.Called) -> Times:
 def place_block(events: list[Event], times: Times, start: int) -> int:
     """Gives a block's events their time; that of the last. Those that the replay does not have
     share the time until the next that it has."""
-    by_warp, end = {}, start
+    by_warp: dict[int, list[Event]] = {}
+    end = start
     for event in events:
         by_warp.setdefault(event.warp, []).append(event)
     for warp, mine in by_warp.items():

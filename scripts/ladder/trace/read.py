@@ -8,7 +8,6 @@ import enum
 import json
 import os
 import tempfile
-from typing import Sequence
 
 from ladder.console import BAD_USAGE, Progress, Stop
 from ladder.files import ROOT
@@ -42,7 +41,7 @@ class Kind(enum.Enum):
     WGMMA_WAIT = "wgmma_wait"
 
 
-Ranges = list[Sequence[int]]  # (begin, end) of each
+Ranges = list[tuple[int, int]]  # where each begins and ends
 KINDS = {kind.value: kind for kind in Kind}
 # What TMA is asked for: what an mbarrier waits for, and what the warp itself does.
 LOADS, STORES = (Kind.TMA_LOAD, Kind.BULK_LOAD), (Kind.TMA_STORE, Kind.BULK_ADD)
@@ -209,7 +208,7 @@ class Trace:
 
     def blocks(self) -> dict[tuple[int, int], list[Event]]:
         """(launch, block) → its events, in order."""
-        found = {}
+        found: dict[tuple[int, int], list[Event]] = {}
         for event in self.events:
             found.setdefault((event.launch, event.block), []).append(event)
         return found
@@ -223,12 +222,12 @@ def pieces(ranges: list[list[int]]) -> Ranges:
 
 def joined(runs: Ranges) -> Ranges:
     """Those that overlap or touch as one; in order."""
-    found = []
+    found: Ranges = []
     for begin, end in sorted(runs):
         if found and begin <= found[-1][1]:
-            found[-1][1] = max(found[-1][1], end)
-        else:
-            found.append([begin, end])
+            begin, last = found.pop()
+            end = max(last, end)
+        found.append((begin, end))
     return found
 
 
@@ -240,7 +239,11 @@ def union(some: Ranges, others: Ranges) -> Ranges:
 def merged(events: list[Event]) -> list[Event]:
     """A warp's events at one line between two waits are one, wherever the compiler put them; and a
     copy by TMA is one with what it reads or writes of HBM, and with the tile's other boxes."""
-    kept, seen, accesses, last = [], {}, {}, {}  # by warp: by key; the last access; the last bound
+    kept: list[Event] = []
+    # By warp: by key; the last access; the last of BOUNDS.
+    seen: dict[tuple, dict[tuple, Event]] = {}
+    accesses: dict[tuple, Event | None] = {}
+    last: dict[tuple, Event] = {}
     for event in events:
         warp = event.launch, event.block, event.warp
         access, before = accesses.get(warp), last.get(warp)
@@ -261,12 +264,12 @@ def merged(events: list[Event]) -> list[Event]:
         if event.kind is Kind.STORE and event.line and access and (
                 (access.file, access.line) == (event.file, event.line)):
             event.source = access
-        one = seen.setdefault(warp, {}).setdefault(
+        same = seen.setdefault(warp, {}).setdefault(
             (event.kind, event.name, event.file, event.line, event.since), event)
-        if one is event:
+        if same is event:
             kept.append(event)
         else:
-            one.merge(event)
+            same.merge(event)
         if event.direction:
-            accesses[warp] = one
+            accesses[warp] = same
     return kept

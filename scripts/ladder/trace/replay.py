@@ -45,13 +45,16 @@ def warps_of(events: list[Event]) -> dict[int, list[Event]]:
     """Warp → what a block asks of Hopper's engines and barriers, as events of their own. What is
     counted between two of them, by the warp's first lane, is the later one's. One warp stands for a
     warpgroup that multiplies."""
-    warps, counted = {}, collections.defaultdict(collections.Counter)
+    warps: dict[int, list[Event]] = {}
+    counted: dict[int, tuple[int, int]] = {}
     for event in events:
-        amounts = counted[event.warp]
-        amounts.update(lane_exps=event.lane_exps, lane_other_flops=event.lane_other_flops)
+        exps, flops = counted.pop(event.warp, (0, 0))
+        exps, flops = exps + event.lane_exps, flops + event.lane_other_flops
         if event.kind in ASKED:
-            warps.setdefault(event.warp, []).append(Event(*event.asked(), event.amount, **amounts))
-            amounts.clear()
+            warps.setdefault(event.warp, []).append(
+                Event(*event.asked(), event.amount, exps, flops))
+        else:
+            counted[event.warp] = exps, flops
     multiply = {warp // 4 for warp, asked in warps.items()
                 if any(event.kind is Kind.WGMMA for event in asked)}
     kept = {}
@@ -60,7 +63,7 @@ def warps_of(events: list[Event]) -> dict[int, list[Event]]:
             continue  # does what the warpgroup's first warp does, or nothing
         # What the others of a warpgroup that multiplies store is the warpgroup's too.
         others = [warps.get(warp + i, []) for i in (1, 2, 3)] if warp // 4 in multiply else []
-        stored = collections.Counter()
+        stored: collections.Counter[tuple] = collections.Counter()
         for event in itertools.chain(*others):
             stored[event.asked()] += event.amount if event.kind in STORES else 0
         for event in asked:
@@ -88,14 +91,17 @@ class Block:
         self.engine_free = {LOADS: 0.0, STORES: 0.0}  # do not hold each other up
         # How much of each phase of an mbarrier, and of each round of a named one, is still to come;
         # and when nothing was.
-        self.missing, self.complete = collections.Counter(
+        self.missing = collections.Counter(
             (event.barrier or event.name, event.number) for events in warps
-            for event in events if event.kind in (*LOADS, *COUNTED)), {}
-        self.landings = []  # [when, what comes then]
-        # (event that waits, warp) → [group, when that ends] of what it waits for.
-        self.ends = collections.defaultdict(list)
-        self.products, self.copies = [], []
-        self.times = [[] for _ in warps]  # of each event: from, to; the explorer has them, too
+            for event in events if event.kind in (*LOADS, *COUNTED))
+        self.complete: dict[tuple[str, int], float] = {}
+        self.landings: list[tuple[float, tuple[str, int]]] = []  # when, and what comes then
+        # (event that waits, warp) → (group, when that ends) of what it waits for.
+        self.ends: dict[tuple[Kind, int], list] = collections.defaultdict(list)
+        self.products: list[list] = []
+        self.copies: list[list] = []
+        # Of each event: from, to; the explorer has them, too.
+        self.times: list[list[tuple[float, float]]] = [[] for _ in warps]
         self.play([self.run(i, events, products(events, called))
                    for i, events in enumerate(warps)])
         waiting = [i for i, events in enumerate(warps) if len(self.times[i]) < len(events)]
@@ -104,7 +110,7 @@ class Block:
 
     def play(self, warps: list[Iterator[Step]]) -> None:
         """Runs what run() gives for each warp."""
-        left, ready = [0] * len(warps), [lambda: True] * len(warps)
+        left, ready = [0.0] * len(warps), [lambda: True] * len(warps)
         while True:
             moved = True
             while moved:
@@ -124,7 +130,7 @@ class Block:
                 cycles = left[i] - (then - self.now) / len(busy)
                 left[i] = cycles if cycles > 1e-6 else 0
             self.now = then
-            for landing in [one for one in self.landings if one[0] <= then]:
+            for landing in [landing for landing in self.landings if landing[0] <= then]:
                 self.landings.remove(landing)
                 self.come(landing[1])
 
@@ -169,8 +175,8 @@ class Block:
         """When a copy's stage was free again: by the kernel's names the first phase of X_free[i]
         that ends after the copy to X_full[i] has landed."""
         free = barrier.replace("_full", "_free")
-        return min((when for (one, _), when in self.complete.items()
-                    if one == free and when > landed), default=None)
+        return min((when for (name, _), when in self.complete.items()
+                    if name == free and when > landed), default=None)
 
 
 def products(events: list[Event], called: Called) -> Iterator[tuple[str, int]]:
@@ -178,7 +184,7 @@ def products(events: list[Event], called: Called) -> Iterator[tuple[str, int]]:
     another by the same array follows at once, the next tile's first goes ahead of this tile's
     last."""
     arrays = [event.name for event in events if event.kind is Kind.WGMMA]
-    count = collections.Counter()
+    count: collections.Counter[str] = collections.Counter()
     for array, later in zip(arrays, [*arrays[1:], None]):
         names = called[array]
         what = names[0] if later == array else min(names, key=lambda name: count[name])
@@ -188,7 +194,9 @@ def products(events: list[Event], called: Called) -> Iterator[tuple[str, int]]:
 
 def spans(events: list[Event], times: list[tuple[float, float]]) -> list[list]:
     """What a warp did when: [what, number of the tile or None, from, to]."""
-    found, count, before = [], collections.Counter(), 0.0
+    found: list[list] = []
+    count: collections.Counter[str] = collections.Counter()
+    before = 0.0
     for event, (since, end) in zip(events, times):
         if event.lane_exps or event.lane_other_flops:
             what = "softmax" if event.lane_exps else "scale"
