@@ -70,6 +70,11 @@ def tiles_of(rung, options):
 class TraceTest(unittest.TestCase):
     """What a trace says, added up, is what the program counts."""
 
+    def test_kinds(self):
+        table = read(ROOT, "common/machine/trace.h").partition("kEventTexts[] = {")[2]
+        self.assertEqual({*re.findall(r'"(\w+)"', table.partition("}")[0]), "collective"},
+                         {kind.value for kind in Kind})
+
     def test_every_step(self):
         steps = ladder_of(programs_in(BIN), "sim").steps
         self.assertGreaterEqual(len(steps), 18)
