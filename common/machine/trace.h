@@ -54,7 +54,7 @@ enum class EventKind : uint8_t {
   named_barrier_sync,
   wgmma_wait,
 };
-constexpr const char* kEventTexts[] = {
+inline constexpr const char* kEventTexts[] = {
     // As traces write them; a collective is written as its function.
     "read", "write", "compute", nullptr, "store", "zeros",
     // Hopper's.
