@@ -1,6 +1,6 @@
 // 00 · Naive attention: O = softmax(scale·Q·Kᵀ)·V in three kernels, as a textbook writes it.
 //
-//   build/bin/00_naive --variant naive --seqlen 512
+//   build/bin/00_naive --step naive --seqlen 512
 //
 //   S = scale·Q·Kᵀ     one thread for each element of S
 //   P = softmax(S)     one thread for each row:  P_ij = exp(S_ij) / Σ_j exp(S_ij)
@@ -96,19 +96,19 @@ Traffic traffic(const Problem& p, const Plan&) {
           {"output", {{"P", S * p.d, 0}, {"V", S * p.d, 0}, {"O", 0, O}}}};
 }
 
-const Register step{{.rung = "00_naive",
-                     .name = "naive",
-                     .idea = "three plain kernels",
-                     .summary = "three kernels, S and P in HBM, no maximum subtracted",
-                     .colour = "#5a5a5a",
-                     .is_default = true,
-                     .rounding = Rounding::S_and_P_stored,
-                     .grid_limit = {4096, 2048},
-                     .max_subtracted_by = "02_safe_softmax",
-                     .less_memory = "03_online_softmax and the rungs after it",
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "00_naive",
+    .name = "naive",
+    .is_default = true,
+    .shown = {.idea = "three plain kernels",
+              .summary = "three kernels, S and P in HBM, no maximum subtracted",
+              .colour = "#5a5a5a",
+              .grid_limit = {4096, 2048}},
+    .needs = {.max_subtracted_by = "02_safe_softmax",
+              .less_memory = "03_online_softmax and the rungs after it"},
+    .rounding = Rounding::S_and_P_stored,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 01 · Tiled products (GEMMs): both of them through shared memory, on the tensor cores.
 //
-//   build/bin/01_tiled_matmul --variant pipeline --seqlen 512
+//   build/bin/01_tiled_matmul --step pipeline --seqlen 512
 //
 // A block makes 128 × 128 of a product from tiles of 128 × 64, so an element from HBM is used up to
 // 128 times; a warp multiplies its part of the tiles on the tensor cores. Tiles are swizzled, so
@@ -194,19 +194,19 @@ Traffic traffic(const Problem& p, const Plan&) {
        {{"P", S * ceil_div(p.d, output_columns(p)), 0}, {"V", k * row_blocks, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "01_tiled_matmul",
-                     .name = "pipeline",
-                     .idea = "asynchronous copies",
-                     .summary = "and the next tiles copied while these are multiplied",
-                     .colour = "#E69F00",
-                     .after = "swizzle",
-                     .is_default = true,
-                     .rounding = Rounding::S_and_P_stored,
-                     .max_subtracted_by = "02_safe_softmax",
-                     .less_memory = "03_online_softmax and the rungs after it",
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "01_tiled_matmul",
+    .name = "pipeline",
+    .after = "swizzle",
+    .is_default = true,
+    .shown = {.idea = "asynchronous copies",
+              .summary = "and the next tiles copied while these are multiplied",
+              .colour = "#E69F00"},
+    .needs = {.max_subtracted_by = "02_safe_softmax",
+              .less_memory = "03_online_softmax and the rungs after it"},
+    .rounding = Rounding::S_and_P_stored,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,7 +1,7 @@
 // 01 · The same two GEMMs by cuBLAS: what the vendor's library gets out of the GPU, to compare the
 // rung's products with. It needs a GPU, and nothing is checked, for this is no attention:
 //
-//   build/bin/01_tiled_matmul --variant cublas
+//   build/bin/01_tiled_matmul --step cublas
 //
 // S = scale·Q·Kᵀ is without the mask, and O = S·V: no softmax is between them.
 
@@ -34,15 +34,16 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
   cublas_product("output", p.dtype, false, rows, p.d, p.N_kv, 1, S, V, O, heads);
 }
 
-const Register step{{.rung = "01_tiled_matmul",
-                     .name = "cublas",
-                     .summary = "aside: the two products alone, by cuBLAS, unchecked",
-                     .colour = "#222222",
-                     .after = "pipeline",
-                     .aside = true,
-                     .library = true,
-                     .plan = plan,
-                     .forward = forward}};
+const Register step{{
+    .rung = "01_tiled_matmul",
+    .name = "cublas",
+    .after = "pipeline",
+    .aside = true,
+    .shown = {.summary = "aside: the two products alone, by cuBLAS, unchecked",
+              .colour = "#222222"},
+    .library = true,
+    .forward = {plan, forward},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 01 · Tiled products, third step: large tiles, on the tensor cores.
 //
-//   build/bin/01_tiled_matmul --variant mma --seqlen 512
+//   build/bin/01_tiled_matmul --step mma --seqlen 512
 //
 // Since `warp_rows`: both products are one kernel. Its tiles are 128 × 64, so an element from HBM
 // is used up to 128 times; a warp multiplies its 32 × 64 of the sums on the tensor cores. The tiles
@@ -172,18 +172,18 @@ Traffic traffic(const Problem& p, const Plan&) {
        {{"P", S * ceil_div(p.d, output_columns(p)), 0}, {"V", k * row_blocks, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "01_tiled_matmul",
-                     .name = "mma",
-                     .idea = "tensor cores",
-                     .summary = "products of large tiles on the tensor cores",
-                     .colour = "#E69F00",
-                     .after = "warp_rows",
-                     .rounding = Rounding::S_and_P_stored,
-                     .max_subtracted_by = "02_safe_softmax",
-                     .less_memory = "03_online_softmax and the rungs after it",
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "01_tiled_matmul",
+    .name = "mma",
+    .after = "warp_rows",
+    .shown = {.idea = "tensor cores",
+              .summary = "products of large tiles on the tensor cores",
+              .colour = "#E69F00"},
+    .needs = {.max_subtracted_by = "02_safe_softmax",
+              .less_memory = "03_online_softmax and the rungs after it"},
+    .rounding = Rounding::S_and_P_stored,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 01 · Tiled products, fourth step: tiles swizzled in shared memory.
 //
-//   build/bin/01_tiled_matmul --variant swizzle --seqlen 512
+//   build/bin/01_tiled_matmul --step swizzle --seqlen 512
 //
 // Since `mma`: the chunks of a tile's rows are permuted, so that the 8 rows of a piece that
 // ldmatrix reads lie in different banks.
@@ -171,18 +171,18 @@ Traffic traffic(const Problem& p, const Plan&) {
        {{"P", S * ceil_div(p.d, output_columns(p)), 0}, {"V", k * row_blocks, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "01_tiled_matmul",
-                     .name = "swizzle",
-                     .idea = "no bank conflicts",
-                     .summary = "and tiles swizzled, so that no bank is met twice",
-                     .colour = "#E69F00",
-                     .after = "mma",
-                     .rounding = Rounding::S_and_P_stored,
-                     .max_subtracted_by = "02_safe_softmax",
-                     .less_memory = "03_online_softmax and the rungs after it",
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "01_tiled_matmul",
+    .name = "swizzle",
+    .after = "mma",
+    .shown = {.idea = "no bank conflicts",
+              .summary = "and tiles swizzled, so that no bank is met twice",
+              .colour = "#E69F00"},
+    .needs = {.max_subtracted_by = "02_safe_softmax",
+              .less_memory = "03_online_softmax and the rungs after it"},
+    .rounding = Rounding::S_and_P_stored,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

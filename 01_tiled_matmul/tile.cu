@@ -1,6 +1,6 @@
 // 01 · Tiled products, first step: 16 × 16 tiles in shared memory.
 //
-//   build/bin/01_tiled_matmul --variant tile --seqlen 512
+//   build/bin/01_tiled_matmul --step tile --seqlen 512
 //
 // Since 00: a block copies a 16 × 16 piece of each operand into shared memory once, and its 256
 // threads read it there. Each element that comes from HBM is used 16 times instead of once, so the
@@ -122,18 +122,18 @@ Traffic traffic(const Problem& p, const Plan&) {
           {"output", {{"P", S * ceil_div(p.d, kTile), 0}, {"V", k * row_tiles, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "01_tiled_matmul",
-                     .name = "tile",
-                     .idea = "shared-memory tiles",
-                     .summary = "products through 16×16 tiles in shared memory, fp32 FMA",
-                     .colour = "#E69F00",
-                     .rounding = Rounding::S_and_P_stored,
-                     .grid_limit = {4096, 2048},
-                     .max_subtracted_by = "02_safe_softmax",
-                     .less_memory = "03_online_softmax and the rungs after it",
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "01_tiled_matmul",
+    .name = "tile",
+    .shown = {.idea = "shared-memory tiles",
+              .summary = "products through 16×16 tiles in shared memory, fp32 FMA",
+              .colour = "#E69F00",
+              .grid_limit = {4096, 2048}},
+    .needs = {.max_subtracted_by = "02_safe_softmax",
+              .less_memory = "03_online_softmax and the rungs after it"},
+    .rounding = Rounding::S_and_P_stored,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 01 · Tiled products, second step: a warp for each row of the softmax.
 //
-//   build/bin/01_tiled_matmul --variant warp_rows --seqlen 512
+//   build/bin/01_tiled_matmul --step warp_rows --seqlen 512
 //
 // Since `tile`: the lanes of a warp stand side by side in one row of S, 16 bytes each, so that HBM
 // delivers whole sectors. For that rows of S and P are padded to a multiple of 8 elements.
@@ -136,19 +136,19 @@ Traffic traffic(const Problem& p, const Plan&) {
           {"output", {{"P", S * ceil_div(p.d, kTile), 0}, {"V", k * row_tiles, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "01_tiled_matmul",
-                     .name = "warp_rows",
-                     .idea = "coalesced softmax",
-                     .summary = "and a softmax whose warps have a row each, coalesced",
-                     .colour = "#E69F00",
-                     .after = "tile",
-                     .rounding = Rounding::S_and_P_stored,
-                     .grid_limit = {4096, 2048},
-                     .max_subtracted_by = "02_safe_softmax",
-                     .less_memory = "03_online_softmax and the rungs after it",
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "01_tiled_matmul",
+    .name = "warp_rows",
+    .after = "tile",
+    .shown = {.idea = "coalesced softmax",
+              .summary = "and a softmax whose warps have a row each, coalesced",
+              .colour = "#E69F00",
+              .grid_limit = {4096, 2048}},
+    .needs = {.max_subtracted_by = "02_safe_softmax",
+              .less_memory = "03_online_softmax and the rungs after it"},
+    .rounding = Rounding::S_and_P_stored,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 02 · Safe softmax: the row's maximum is subtracted before exp.
 //
-//   build/bin/02_safe_softmax --variant safe --seqlen 512 --scale 200
+//   build/bin/02_safe_softmax --step safe --seqlen 512 --scale 200
 //
 //   m_i = max_j S_ij,   P_ij = exp(S_ij − m_i) / Σ_j exp(S_ij − m_i)
 //
@@ -199,17 +199,17 @@ Traffic traffic(const Problem& p, const Plan&) {
        {{"P", S * ceil_div(p.d, output_columns(p)), 0}, {"V", k * row_blocks, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "02_safe_softmax",
-                     .name = "safe",
-                     .idea = "maximum subtracted",
-                     .summary = "the row maximum is subtracted: three loops over each row of S",
-                     .colour = "#8a8d00",
-                     .is_default = true,
-                     .rounding = Rounding::S_and_P_stored,
-                     .less_memory = "03_online_softmax and the rungs after it",
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "02_safe_softmax",
+    .name = "safe",
+    .is_default = true,
+    .shown = {.idea = "maximum subtracted",
+              .summary = "the row maximum is subtracted: three loops over each row of S",
+              .colour = "#8a8d00"},
+    .needs = {.less_memory = "03_online_softmax and the rungs after it"},
+    .rounding = Rounding::S_and_P_stored,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 03 · Online softmax: attention in one pass, b keys at a time on the tensor cores.
 //
-//   build/bin/03_online_softmax --variant one_pass_tile --seqlen 512
+//   build/bin/03_online_softmax --step one_pass_tile --seqlen 512
 //
 //   m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //   l ← α·l + rowsum P
@@ -139,16 +139,16 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   return {{"attention", {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "03_online_softmax",
-                     .name = "one_pass_tile",
-                     .idea = "tiles per warp",
-                     .summary = "the same for 32 rows and 32 keys at once, tensor cores",
-                     .colour = "#009E73",
-                     .after = "one_pass",
-                     .is_default = true,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "03_online_softmax",
+    .name = "one_pass_tile",
+    .after = "one_pass",
+    .is_default = true,
+    .shown = {.idea = "tiles per warp",
+              .summary = "the same for 32 rows and 32 keys at once, tensor cores",
+              .colour = "#009E73"},
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

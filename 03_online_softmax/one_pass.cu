@@ -1,6 +1,6 @@
 // 03 · Online softmax, third step: attention in one pass, key by key.
 //
-//   build/bin/03_online_softmax --variant one_pass --seqlen 512
+//   build/bin/03_online_softmax --step one_pass --seqlen 512
 //
 //   m_j = max(m_(j−1), s_j),   α = exp(m_(j−1) − m_j)
 //   l_j = α·l_(j−1) + exp(s_j − m_j)
@@ -92,16 +92,16 @@ Traffic traffic(const Problem& p, const Plan&) {
   return {{"attention", {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "03_online_softmax",
-                     .name = "one_pass",
-                     .idea = "one fused pass",
-                     .summary = "attention in one pass over K and V, key by key",
-                     .colour = "#009E73",
-                     .after = "two_pass",
-                     .grid_limit = {4096, 2048},
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "03_online_softmax",
+    .name = "one_pass",
+    .after = "two_pass",
+    .shown = {.idea = "one fused pass",
+              .summary = "attention in one pass over K and V, key by key",
+              .colour = "#009E73",
+              .grid_limit = {4096, 2048}},
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 03 · Online softmax, first step: maximum and sum of a row in one loop.
 //
-//   build/bin/03_online_softmax --variant softmax --seqlen 512
+//   build/bin/03_online_softmax --step softmax --seqlen 512
 //
 //   m_j = max(m_(j−1), S_j),   l_j = l_(j−1)·exp(m_(j−1) − m_j) + exp(S_j − m_j)
 //
@@ -201,16 +201,16 @@ Traffic traffic(const Problem& p, const Plan&) {
        {{"P", S * ceil_div(p.d, output_columns(p)), 0}, {"V", k * row_blocks, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "03_online_softmax",
-                     .name = "softmax",
-                     .idea = "online softmax",
-                     .summary = "maximum and sum of a row of S in one loop",
-                     .colour = "#009E73",
-                     .rounding = Rounding::S_and_P_stored,
-                     .less_memory = "the steps of 03_online_softmax after it",
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "03_online_softmax",
+    .name = "softmax",
+    .shown = {.idea = "online softmax",
+              .summary = "maximum and sum of a row of S in one loop",
+              .colour = "#009E73"},
+    .needs = {.less_memory = "the steps of 03_online_softmax after it"},
+    .rounding = Rounding::S_and_P_stored,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

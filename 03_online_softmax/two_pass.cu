@@ -1,6 +1,6 @@
 // 03 · Online softmax, second step: the three kernels fused into one, in two passes over K.
 //
-//   build/bin/03_online_softmax --variant two_pass --seqlen 512
+//   build/bin/03_online_softmax --step two_pass --seqlen 512
 //
 //   first pass:   m and l of the row, by the recurrence of `softmax`
 //   second pass:  o = Σ_j exp(s_j − m)·V_j,       O = o / l
@@ -97,16 +97,16 @@ Traffic traffic(const Problem& p, const Plan&) {
   return {{"attention", {{"Q", q, 0}, {"K", 2 * k, 0}, {"V", k, 0}, {"O", 0, q}}}};
 }
 
-const Register step{{.rung = "03_online_softmax",
-                     .name = "two_pass",
-                     .idea = "no N×N stored",
-                     .summary = "attention in two passes over K, nothing N×N stored",
-                     .colour = "#009E73",
-                     .after = "softmax",
-                     .grid_limit = {4096, 2048},
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "03_online_softmax",
+    .name = "two_pass",
+    .after = "softmax",
+    .shown = {.idea = "no N×N stored",
+              .summary = "attention in two passes over K, nothing N×N stored",
+              .colour = "#009E73",
+              .grid_limit = {4096, 2048}},
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

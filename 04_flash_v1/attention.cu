@@ -1,6 +1,6 @@
 // 04 · FlashAttention (Dao et al. 2022), Algorithm 1, the forward pass.
 //
-//   build/bin/04_flash_v1 --variant flash_v1 --seqlen 512 --block-kv 64
+//   build/bin/04_flash_v1 --step flash_v1 --seqlen 512 --block-kv 64
 //
 //   O = 0, l = 0, m = −∞ in HBM
 //   for each tile of Bc rows of K and V:
@@ -225,18 +225,18 @@ Traffic traffic(const Problem& p, const Plan& plan) {
       {"finish", {{"O_fp32", O_fp32, 0}, {"l", l, 0}, {"m", l, 0}, {"O", 0, q}, {"LSE", 0, l}}}};
 }
 
-const Register step{{.rung = "04_flash_v1",
-                     .name = "flash_v1",
-                     .idea = "tiles per block",
-                     .summary = "Algorithm 1: K/V outside, Q inside, O, l, m through HBM",
-                     .colour = "#CC79A7",
-                     .is_default = true,
-                     .has_lse = true,
-                     .tiles = kTiles,
-                     .grid_limit = {8192, 2048},
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "04_flash_v1",
+    .name = "flash_v1",
+    .is_default = true,
+    .shown = {.idea = "tiles per block",
+              .summary = "Algorithm 1: K/V outside, Q inside, O, l, m through HBM",
+              .colour = "#CC79A7",
+              .grid_limit = {8192, 2048}},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 05 · FlashAttention-2 (Dao 2023, Algorithm 1), the forward pass.
 //
-//   build/bin/05_flash_v2 --variant mma --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step mma --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
@@ -155,18 +155,18 @@ Traffic traffic(const Problem& p, const Plan& plan) {
            {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "mma",
-                     .idea = "larger tiles",
-                     .summary = "larger tiles, causal tiles skipped, longest blocks first",
-                     .colour = "#0072B2",
-                     .after = "rows",
-                     .is_default = true,
-                     .has_lse = true,
-                     .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "mma",
+    .after = "rows",
+    .is_default = true,
+    .shown = {.idea = "larger tiles",
+              .summary = "larger tiles, causal tiles skipped, longest blocks first",
+              .colour = "#0072B2"},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 05 · FlashAttention-2, second step: one division at the end.
 //
-//   build/bin/05_flash_v2 --variant defer --seqlen 512
+//   build/bin/05_flash_v2 --step defer --seqlen 512
 //
 //   for each tile of Br rows of Q, one block each:
 //     O = 0, l = 0, m = −∞ on chip
@@ -191,17 +191,17 @@ Traffic traffic(const Problem& p, const Plan& plan) {
             {"LSE", 0, heads * p.N * 4}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "defer",
-                     .idea = "one final division",
-                     .summary = "O unnormalised until the end, only LSE stored",
-                     .colour = "#0072B2",
-                     .after = "swap",
-                     .has_lse = true,
-                     .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "defer",
+    .after = "swap",
+    .shown = {.idea = "one final division",
+              .summary = "O unnormalised until the end, only LSE stored",
+              .colour = "#0072B2"},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

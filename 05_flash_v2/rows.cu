@@ -1,6 +1,6 @@
 // 05 · FlashAttention-2, third step: the rows of Q split among the warps, and not the keys.
 //
-//   build/bin/05_flash_v2 --variant rows --seqlen 512
+//   build/bin/05_flash_v2 --step rows --seqlen 512
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
@@ -153,17 +153,17 @@ Traffic traffic(const Problem& p, const Plan& plan) {
             {"LSE", 0, heads * p.N * 4}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "rows",
-                     .idea = "warps split rows",
-                     .summary = "rows of Q split among the warps, not the keys",
-                     .colour = "#0072B2",
-                     .after = "defer",
-                     .has_lse = true,
-                     .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "rows",
+    .after = "defer",
+    .shown = {.idea = "warps split rows",
+              .summary = "rows of Q split among the warps, not the keys",
+              .colour = "#0072B2"},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 05 · Decoding: few queries, many keys, and the keys split among blocks (Flash-Decoding).
 //
-//   build/bin/05_flash_v2 --variant split_kv --seqlen 1 --seqlen-kv 4096 --heads 8 --kv-heads 2
+//   build/bin/05_flash_v2 --step split_kv --seqlen 1 --seqlen-kv 4096 --heads 8 --kv-heads 2
 //
 //   for each part of the keys, one block each:
 //     m, l, O of that part alone, as `mma` has them before it divides by l
@@ -378,20 +378,20 @@ Traffic traffic(const Problem& p, const Plan& plan) {
             {"LSE", 0, rows * 4}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "split_kv",
-                     .idea = "keys split",
-                     .summary = "decoding: the keys split among blocks, and their parts merged",
-                     .colour = "#0072B2",
-                     .after = "mma",
-                     .aside = true,
-                     .has_lse = true,
-                     .decoding = true,
-                     .tiles = kTiles,
-                     .settings = kSettings,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "split_kv",
+    .after = "mma",
+    .aside = true,
+    .shown = {.idea = "keys split",
+              .summary = "decoding: the keys split among blocks, and their parts merged",
+              .colour = "#0072B2",
+              .decoding = true},
+    .has_lse = true,
+    .tiles = kTiles,
+    .settings = kSettings,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

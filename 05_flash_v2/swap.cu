@@ -1,6 +1,6 @@
 // 05 · FlashAttention-2, first step: the loops swapped.
 //
-//   build/bin/05_flash_v2 --variant swap --seqlen 512
+//   build/bin/05_flash_v2 --step swap --seqlen 512
 //
 //   for each tile of Br rows of Q, one block each:
 //     O = 0, l = 0, m = −∞ on chip
@@ -210,16 +210,16 @@ Traffic traffic(const Problem& p, const Plan& plan) {
           {"finish", {{"l", l, 0}, {"m", l, 0}, {"LSE", 0, l}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "swap",
-                     .idea = "loops swapped",
-                     .summary = "Q outside, K/V inside: O, l, m stay on chip, a block a tile of Q",
-                     .colour = "#0072B2",
-                     .has_lse = true,
-                     .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "swap",
+    .shown = {.idea = "loops swapped",
+              .summary = "Q outside, K/V inside: O, l, m stay on chip, a block a tile of Q",
+              .colour = "#0072B2"},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

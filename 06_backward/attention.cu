@@ -1,6 +1,6 @@
 // 06 · FlashAttention-2 (Dao 2023), forward (Algorithm 1) and backward (Algorithm 2).
 //
-//   build/bin/06_backward --variant mma --seqlen 512 --causal
+//   build/bin/06_backward --step mma --seqlen 512 --causal
 //
 //   D = rowsum(dO∘O)
 //   for each tile of Bc rows of K and V, one block each:
@@ -347,7 +347,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   return plan;
 }
 
-Plan backward_plan(const Problem& p, const DeviceInfo& device) {
+Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
@@ -445,21 +445,19 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
           {"convert", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
 }
 
-const Register step{{.rung = "06_backward",
-                     .name = "mma",
-                     .idea = "P recomputed",
-                     .summary = "P recomputed tile by tile from Q, K and LSE",
-                     .colour = "#D55E00",
-                     .after = "stored",
-                     .is_default = true,
-                     .has_lse = true,
-                     .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic,
-                     .backward_plan = backward_plan,
-                     .backward = backward,
-                     .backward_traffic = backward_traffic}};
+const Register step{{
+    .rung = "06_backward",
+    .name = "mma",
+    .after = "stored",
+    .is_default = true,
+    .shown = {.idea = "P recomputed",
+              .summary = "P recomputed tile by tile from Q, K and LSE",
+              .colour = "#D55E00"},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+    .backward = {backward_plan, backward, backward_traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 06 · FlashAttention-2's backward pass with the same bits on every run, an aside.
 //
-//   build/bin/06_backward --variant deterministic --seqlen 512 --causal
+//   build/bin/06_backward --step deterministic --seqlen 512 --causal
 //
 //   D = rowsum(dO∘O)
 //   for each tile of Bc rows of K and V, one block each:
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(kThreads)
   copy_out<32>(dQ + (p.q_row(bh) + row) * p.d, p.d, tile_dQ, p.N - row, p.d, lane_id());
 }
 
-Plan backward_plan(const Problem& p, const DeviceInfo& device) {
+Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes, [&](int Br, int Bc) {
@@ -369,18 +369,18 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
             {"dQ", 0, q}}}};
 }
 
-const Register step{{.rung = "06_backward",
-                     .name = "deterministic",
-                     .idea = "no atomic adds",
-                     .summary = "mma without atomic additions: dQ in a kernel of its own",
-                     .colour = "#D55E00",
-                     .after = "mma",
-                     .aside = true,
-                     .deterministic = true,
-                     .forward_of = "06_backward/mma",
-                     .backward_plan = backward_plan,
-                     .backward = backward,
-                     .backward_traffic = backward_traffic}};
+const Register step{{
+    .rung = "06_backward",
+    .name = "deterministic",
+    .after = "mma",
+    .aside = true,
+    .shown = {.idea = "no atomic adds",
+              .summary = "mma without atomic additions: dQ in a kernel of its own",
+              .colour = "#D55E00"},
+    .deterministic = true,
+    .forward_of = "06_backward/mma",
+    .backward = {backward_plan, backward, backward_traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 06 · The textbook's backward pass, which reads back the P that the forward pass stored.
 //
-//   build/bin/06_backward --variant stored --seqlen 512 --causal
+//   build/bin/06_backward --step stored --seqlen 512 --causal
 //
 //   O = P·V:           dV = Pᵀ·dO,   dP = dO·Vᵀ
 //   P = softmax(S):    D_i = Σ_j P_ij·dP_ij,   dS = P∘(dP − D)
@@ -152,7 +152,7 @@ int64_t smem_bytes(int columns, int stages) {
 }
 
 /// Three stages of copies under way, or two where three do not fit.
-Plan backward_plan(const Problem& p, const DeviceInfo& device) {
+Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int stages = smem_bytes(kScoreColumns, 3) <= device.sram_bytes ? 3 : 2;
   return {.block_q = kBlockRows,
           .block_kv = kScoreColumns,
@@ -219,18 +219,18 @@ Traffic backward_traffic(const Problem& p, const Plan&) {
       {"dK", {{"dP", S * column_blocks, 0}, {"Q", q * key_blocks, 0}, {"dK", 0, dk}}}};
 }
 
-const Register step{{.rung = "06_backward",
-                     .name = "stored",
-                     .idea = "P read back",
-                     .summary = "the textbook's backward pass: reads back the P of 02's forward",
-                     .colour = "#D55E00",
-                     .rounding = Rounding::S_and_P_stored,
-                     .deterministic = true,
-                     .less_memory = "the steps of 06_backward after it",
-                     .forward_of = "02_safe_softmax/safe",
-                     .backward_plan = backward_plan,
-                     .backward = backward,
-                     .backward_traffic = backward_traffic}};
+const Register step{{
+    .rung = "06_backward",
+    .name = "stored",
+    .shown = {.idea = "P read back",
+              .summary = "the textbook's backward pass: reads back the P of 02's forward",
+              .colour = "#D55E00"},
+    .needs = {.less_memory = "the steps of 06_backward after it"},
+    .rounding = Rounding::S_and_P_stored,
+    .deterministic = true,
+    .forward_of = "02_safe_softmax/safe",
+    .backward = {backward_plan, backward, backward_traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -308,7 +308,7 @@ endfunction()
 
 # add_rung(00_naive [FILES]): the program bin/00_naive from every .cu of the folder and of those
 # in it, and its tests. FILES: steps of earlier rungs whose forward pass a step of this one names, as
-# they were compiled there. They come last: the first variant says which rung a program is.
+# they were compiled there. They come last: the first step says which rung a program is.
 function(add_rung rung)
   file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${rung}/*.cu
     ${CMAKE_SOURCE_DIR}/${rung}/*/*.cu)

@@ -196,85 +196,95 @@ struct GridLimit {
   int causal = 0;  // with it
 };
 
-/// One step of a rung, compiled for one device. It says here what it can do, what it needs and how
-/// figures show it; the harness and the scripts know no step by name.
-struct Variant {
-  std::string rung;     // "00_naive"
-  std::string name;     // --variant NAME
-  std::string idea;     // in at most three words, for the table of scripts/run
-  std::string summary;  // one line for --help
-  std::string colour;   // of the rung in figures, "#5a5a5a"
-  std::string after;    // the step that it follows; empty: it is the rung's first
-  bool aside = false;   // a branch of its own: another step may follow the same one
-  /// What a run takes that names no step. Where several are marked, it is the last of them that the
-  /// device runs.
-  bool is_default = false;
+/// How figures, tables and --help show a step.
+struct Shown {
+  std::string idea = {};      // in at most three words, for the table of scripts/run
+  std::string summary = {};   // one line for --help
+  std::string colour = {};    // of the rung in figures, "#5a5a5a"
+  bool decoding = false;      // for few queries: no part of the grids that are measured
+  GridLimit grid_limit = {};  // of a step that is slow
+};
 
-  Rounding rounding = Rounding::on_chip;
-  bool has_lse = false;        // writes LSE
-  bool decoding = false;       // for few queries: no part of the grids that are measured
-  bool deterministic = false;  // its gradients have the same bits on every run
+/// What a step needs of a GPU and of the workload.
+struct Needs {
   int min_compute_capability = 75;
   bool exact_architecture = false;  // on GPUs of that major number only (code for sm_90a)
-  /// A library's products, on a GPU alone, to compare the rung's with: no traffic() by formula, and
-  /// nothing to check.
-  bool library = false;
-  std::span<const TileSize> tiles = {};    // compiled; empty: --block-* not taken
-  std::span<const Setting> settings = {};  // that --set takes
-  GridLimit grid_limit = {};               // of a step that is slow
-
   // The rung named in the error when this limit is met. Empty: it has no such limit.
   std::string max_subtracted_by = {};  // the rung that subtracts the row maximum
   std::string less_memory = {};        // the one that stores neither S nor P
 
-  /// Another step, "05_flash_v2/sm90", whose forward pass, tiles and all, is this one's. Where it
-  /// is of another rung, add_rung() in CMakeLists.txt names its file. Empty: its own, which
-  /// follows.
-  std::string forward_of = {};
-  /// Throws Error(bad_usage) for tile sizes that are not compiled or do not fit.
-  Plan (*plan)(const Problem&, const DeviceInfo&, const TileRequest&) = nullptr;
-  /// Reads Q, K, V and writes O (and LSE); launches only, does not wait.
-  void (*forward)(const Problem&, const Plan&, const Arrays&) = nullptr;
-  Traffic (*traffic)(const Problem&, const Plan&) = nullptr;
-
-  /// The backward pass's own tile sizes and workspace; all three are null where there is none.
-  Plan (*backward_plan)(const Problem&, const DeviceInfo&) = nullptr;
-  /// Reads Q, K, V, O, LSE, dO and writes dQ, dK, dV, after a run of forward, whose workspace is
-  /// still there; launches only. Takes backward_plan's plan, as backward_traffic does.
-  void (*backward)(const Problem&, const Plan&, const Arrays&) = nullptr;
-  Traffic (*backward_traffic)(const Problem&, const Plan&) = nullptr;
-  DeviceKind device = DeviceKind::sim;  // set by Register
-  std::string source = {};              // its file, "05_flash_v2/rows.cu": set by Register
-
   /// "7.5" and up, or "9.x" and no other.
-  std::string needed_capability() const {
+  std::string capability() const {
     return std::to_string(min_compute_capability / 10) + "." +
            (exact_architecture ? "x" : std::to_string(min_compute_capability % 10));
   }
+};
+
+/// A pass of a step, forward or backward; one that is not there has no functions.
+struct Pass {
+  /// Throws Error(bad_usage) for tile sizes that are not compiled or do not fit. (A backward pass
+  /// takes no request: its tiles are its own.)
+  Plan (*plan)(const Problem&, const DeviceInfo&, const TileRequest&) = nullptr;
+  /// The forward pass reads Q, K, V and writes O (and LSE); the backward pass reads Q, K, V, O,
+  /// LSE, dO and writes dQ, dK, dV, after a run of the forward pass, whose workspace is still
+  /// there. Launches only, does not wait.
+  void (*launch)(const Problem&, const Plan&, const Arrays&) = nullptr;
+  Traffic (*traffic)(const Problem&, const Plan&) = nullptr;
+  explicit operator bool() const { return launch != nullptr; }
+};
+
+/// One step of a rung, compiled for one device. It says here what it can do, what it needs and how
+/// figures show it; the harness and the scripts know no step by name.
+struct Step {
+  std::string rung;        // "00_naive"
+  std::string name;        // --step NAME
+  std::string after = {};  // the step that it follows; empty: it is the rung's first
+  bool aside = false;      // a branch of its own: another step may follow the same one
+  /// What a run takes that names no step. Where several are marked, it is the last of them that the
+  /// device runs.
+  bool is_default = false;
+  Shown shown = {};
+  Needs needs = {};
+
+  /// A library's products, on a GPU alone, to compare the rung's with: no traffic() by formula, and
+  /// nothing to check.
+  bool library = false;
+  Rounding rounding = Rounding::on_chip;
+  bool has_lse = false;                    // writes LSE
+  bool deterministic = false;              // its gradients have the same bits on every run
+  std::span<const TileSize> tiles = {};    // compiled; empty: --block-* not taken
+  std::span<const Setting> settings = {};  // that --set takes
+  /// Another step, "05_flash_v2/sm90", whose forward pass, tiles and all, is this one's. Where it
+  /// is of another rung, add_rung() in CMakeLists.txt names its file. Empty: its own.
+  std::string forward_of = {};
+  Pass forward = {}, backward = {};
+
+  DeviceKind device = DeviceKind::sim;  // set by Register
+  std::string source = {};              // its file, "05_flash_v2/rows.cu": set by Register
+
   bool runs_on(const DeviceInfo& info) const {
-    return min_compute_capability <= info.compute_capability &&
-           (!exact_architecture || min_compute_capability / 10 == info.compute_capability / 10);
+    const int least = needs.min_compute_capability;
+    return least <= info.compute_capability &&
+           (!needs.exact_architecture || least / 10 == info.compute_capability / 10);
   }
 };
 
-/// All variants linked into this program, of every rung and device; the first is of the program's
+/// All steps linked into this program, of every rung and device; the first is of the program's
 /// rung. (A deque: registrations hold no pointers into it, but readers do.)
-inline std::deque<Variant>& variants() {
-  static std::deque<Variant> all;
+inline std::deque<Step>& all_steps() {
+  static std::deque<Step> all;
   return all;
 }
 
-/// Puts a variant on the list. A forward pass that one names becomes its own once both are there.
-inline void add_variant(Variant added) {
-  variants().push_back(std::move(added));
-  for (Variant& v : variants())
-    for (const Variant& from : variants())
-      if (v.forward_of == from.rung + "/" + from.name && v.device == from.device) {
-        v.has_lse = from.has_lse;
-        v.tiles = from.tiles;
-        v.plan = from.plan;
-        v.forward = from.forward;
-        v.traffic = from.traffic;
+/// Puts a step on the list. A forward pass that one names becomes its own once both are there.
+inline void add_step(Step added) {
+  all_steps().push_back(std::move(added));
+  for (Step& step : all_steps())
+    for (const Step& from : all_steps())
+      if (step.forward_of == from.rung + "/" + from.name && step.device == from.device) {
+        step.has_lse = from.has_lse;
+        step.tiles = from.tiles;
+        step.forward = from.forward;
       }
 }
 

@@ -1,6 +1,6 @@
 // 05 on Hopper, step 7: blocks take their work from a counter. This project's own way.
 //
-//   build/bin/05_flash_v2 --variant counter --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step counter --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0
@@ -276,19 +276,18 @@ Traffic traffic(const Problem& p, const Plan& plan) {
             {"next", asked, asked}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "counter",
-                     .idea = "a work counter",
-                     .summary = "and work that blocks take from a counter",
-                     .colour = "#0072B2",
-                     .after = "persistent",
-                     .has_lse = true,
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
-                     .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "counter",
+    .after = "persistent",
+    .shown = {.idea = "a work counter",
+              .summary = "and work that blocks take from a counter",
+              .colour = "#0072B2"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,7 +1,7 @@
 // 05 on Hopper, aside: products of e4m3, FlashAttention-3's third part. Half the bits, twice the
 // rate, and numbers of 4 significant bits.
 //
-//   build/bin/05_flash_v2 --variant fp8 --input outliers --set scale=head,hadamard=off
+//   build/bin/05_flash_v2 --step fp8 --input outliers --set scale=head,hadamard=off
 //
 //   Q̂ = e4m3(Q·H/s_Q),  K̂ = e4m3(K·H/s_K),  V̂ᵀ = e4m3(Vᵀ/s_V),  a scale s for each tile
 //   for each tile of Br rows of Q̂:
@@ -578,21 +578,20 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   return traffic;
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "fp8",
-                     .idea = "products in FP8",
-                     .summary = "aside: products of e4m3, the inputs quantised before",
-                     .colour = "#0072B2",
-                     .after = "sm90",
-                     .aside = true,
-                     .has_lse = true,
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
-                     .tiles = kTiles,
-                     .settings = kSettings,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "fp8",
+    .after = "sm90",
+    .aside = true,
+    .shown = {.idea = "products in FP8",
+              .summary = "aside: products of e4m3, the inputs quantised before",
+              .colour = "#0072B2"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .has_lse = true,
+    .tiles = kTiles,
+    .settings = kSettings,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 05 on Hopper, step 8: O is seldom rescaled (Zadouri et al. 2026, FlashAttention-4).
 //
-//   build/bin/05_flash_v2 --variant lazy --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step lazy --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0
@@ -287,19 +287,18 @@ Traffic traffic(const Problem& p, const Plan& plan) {
             {"next", asked, asked}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "lazy",
-                     .idea = "O seldom rescaled",
-                     .summary = "and O rescaled only where a maximum rises by much",
-                     .colour = "#0072B2",
-                     .after = "counter",
-                     .has_lse = true,
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
-                     .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "lazy",
+    .after = "counter",
+    .shown = {.idea = "O seldom rescaled",
+              .summary = "and O rescaled only where a maximum rises by much",
+              .colour = "#0072B2"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,7 +1,7 @@
 // 05 on Hopper, step 4: softmax under products (Shah et al. 2024, FlashAttention-3, §3.2,
 // Algorithm 2).
 //
-//   build/bin/05_flash_v2 --variant overlap --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step overlap --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
@@ -210,19 +210,18 @@ Traffic traffic(const Problem& p, const Plan& plan) {
            {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "overlap",
-                     .idea = "softmax under product",
-                     .summary = "and a softmax that runs under the last tile's product",
-                     .colour = "#0072B2",
-                     .after = "producer",
-                     .has_lse = true,
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
-                     .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "overlap",
+    .after = "producer",
+    .shown = {.idea = "softmax under product",
+              .summary = "and a softmax that runs under the last tile's product",
+              .colour = "#0072B2"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 05 on Hopper, step 6: persistent blocks, as in FlashAttention-3.
 //
-//   build/bin/05_flash_v2 --variant persistent --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step persistent --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0
@@ -258,19 +258,18 @@ Traffic traffic(const Problem& p, const Plan& plan) {
            {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "persistent",
-                     .idea = "persistent blocks",
-                     .summary = "and blocks that stay for several tiles of Q",
-                     .colour = "#0072B2",
-                     .after = "ping_pong",
-                     .has_lse = true,
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
-                     .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "persistent",
+    .after = "ping_pong",
+    .shown = {.idea = "persistent blocks",
+              .summary = "and blocks that stay for several tiles of Q",
+              .colour = "#0072B2"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 05 on Hopper, step 3: warp specialisation (Shah et al. 2024, FlashAttention-3, §3.1).
 //
-//   build/bin/05_flash_v2 --variant producer --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step producer --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
@@ -189,19 +189,18 @@ Traffic traffic(const Problem& p, const Plan& plan) {
            {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "producer",
-                     .idea = "warp specialisation",
-                     .summary = "and a producer of copies, consumers of tiles",
-                     .colour = "#0072B2",
-                     .after = "tma",
-                     .has_lse = true,
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
-                     .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "producer",
+    .after = "tma",
+    .shown = {.idea = "warp specialisation",
+              .summary = "and a producer of copies, consumers of tiles",
+              .colour = "#0072B2"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

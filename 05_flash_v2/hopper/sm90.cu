@@ -1,7 +1,7 @@
 // 05 on Hopper, step 9: what short sequences, the mask and shared memory still cost. This project's
 // own.
 //
-//   build/bin/05_flash_v2 --variant sm90 --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step sm90 --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0
@@ -335,20 +335,19 @@ Traffic traffic(const Problem& p, const Plan& plan) {
             {"next", asked, asked}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "sm90",
-                     .idea = "Q in registers",
-                     .summary = "and Q in registers, unseen tiles of keys skipped",
-                     .colour = "#0072B2",
-                     .after = "lazy",
-                     .is_default = kDevice == DeviceKind::gpu,
-                     .has_lse = true,
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
-                     .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "sm90",
+    .after = "lazy",
+    .is_default = kDevice == DeviceKind::gpu,
+    .shown = {.idea = "Q in registers",
+              .summary = "and Q in registers, unseen tiles of keys skipped",
+              .colour = "#0072B2"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

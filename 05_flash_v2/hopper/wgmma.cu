@@ -1,6 +1,6 @@
 // 05 on Hopper, step 1: products by warpgroups (Shah et al. 2024, FlashAttention-3, §2.2).
 //
-//   build/bin/05_flash_v2 --variant wgmma --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step wgmma --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
@@ -161,19 +161,18 @@ Traffic traffic(const Problem& p, const Plan& plan) {
            {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
 }
 
-const Register step{{.rung = "05_flash_v2",
-                     .name = "wgmma",
-                     .idea = "products by warpgroups",
-                     .summary = "mma's kernel, its products by warpgroups",
-                     .colour = "#0072B2",
-                     .after = "mma",
-                     .has_lse = true,
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
-                     .tiles = kTiles,
-                     .plan = plan,
-                     .forward = forward,
-                     .traffic = traffic}};
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "wgmma",
+    .after = "mma",
+    .shown = {.idea = "products by warpgroups",
+              .summary = "mma's kernel, its products by warpgroups",
+              .colour = "#0072B2"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 06 on Hopper, step 6: S a tile ahead (Shah et al. 2024, FlashAttention-3, §3.1 and Appendix B).
 //
-//   build/bin/06_backward --variant ahead --seqlen 512 --causal
+//   build/bin/06_backward --step ahead --seqlen 512 --causal
 //
 // Since `bulk_add`: the product S of the next tile is started before this one's dQ is written out,
 // so that the tensor cores have something to do meanwhile; where there is one stage, at d = 256,
@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(kWarpgroup)
                        p.d - column, threadIdx.x);
 }
 
-Plan backward_plan(const Problem& p, const DeviceInfo& device) {
+Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
@@ -394,18 +394,15 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
           {"convert", {{"dQ_sum", sums, 0}, {"dQ", 0, q}}}};
 }
 
-const Register step{{.rung = "06_backward",
-                     .name = "ahead",
-                     .idea = "S ahead",
-                     .summary = "and S computed a tile ahead",
-                     .colour = "#D55E00",
-                     .after = "bulk_add",
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
-                     .forward_of = "05_flash_v2/sm90",
-                     .backward_plan = backward_plan,
-                     .backward = backward,
-                     .backward_traffic = backward_traffic}};
+const Register step{{
+    .rung = "06_backward",
+    .name = "ahead",
+    .after = "bulk_add",
+    .shown = {.idea = "S ahead", .summary = "and S computed a tile ahead", .colour = "#D55E00"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .forward_of = "05_flash_v2/sm90",
+    .backward = {backward_plan, backward, backward_traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

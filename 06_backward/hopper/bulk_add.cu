@@ -1,6 +1,6 @@
 // 06 on Hopper, step 5: dQ by TMA (Shah et al. 2024, FlashAttention-3, Appendix B).
 //
-//   build/bin/06_backward --variant bulk_add --seqlen 512 --causal
+//   build/bin/06_backward --step bulk_add --seqlen 512 --causal
 //
 //       dQ += scale·dS·K        in HBM, by TMA
 //
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(kWarpgroup)
                        p.d - column, threadIdx.x);
 }
 
-Plan backward_plan(const Problem& p, const DeviceInfo& device) {
+Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
@@ -345,18 +345,15 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
           {"convert", {{"dQ_sum", sums, 0}, {"dQ", 0, q}}}};
 }
 
-const Register step{{.rung = "06_backward",
-                     .name = "bulk_add",
-                     .idea = "dQ by TMA",
-                     .summary = "and dQ added to HBM by TMA",
-                     .colour = "#D55E00",
-                     .after = "transposed",
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
-                     .forward_of = "05_flash_v2/sm90",
-                     .backward_plan = backward_plan,
-                     .backward = backward,
-                     .backward_traffic = backward_traffic}};
+const Register step{{
+    .rung = "06_backward",
+    .name = "bulk_add",
+    .after = "transposed",
+    .shown = {.idea = "dQ by TMA", .summary = "and dQ added to HBM by TMA", .colour = "#D55E00"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .forward_of = "05_flash_v2/sm90",
+    .backward = {backward_plan, backward, backward_traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 06 on Hopper, step 3: warp specialisation (Shah et al. 2024, FlashAttention-3, §3.1).
 //
-//   build/bin/06_backward --variant producer --seqlen 512 --causal
+//   build/bin/06_backward --step producer --seqlen 512 --causal
 //
 // Since `tma`: a warpgroup of its own has a thread that keeps copies under way, and hands its
 // registers to the two that multiply. None of their warps waits for a stage to be free any more.
@@ -242,7 +242,7 @@ __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p)
   write_chunk(dQ + ((head * p.N + row) * p.d + column), out);
 }
 
-Plan backward_plan(const Problem& p, const DeviceInfo& device) {
+Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
@@ -320,18 +320,17 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
           {"convert", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
 }
 
-const Register step{{.rung = "06_backward",
-                     .name = "producer",
-                     .idea = "a copying warpgroup",
-                     .summary = "and a producer of copies, consumers of tiles",
-                     .colour = "#D55E00",
-                     .after = "tma",
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
-                     .forward_of = "05_flash_v2/sm90",
-                     .backward_plan = backward_plan,
-                     .backward = backward,
-                     .backward_traffic = backward_traffic}};
+const Register step{{
+    .rung = "06_backward",
+    .name = "producer",
+    .after = "tma",
+    .shown = {.idea = "a copying warpgroup",
+              .summary = "and a producer of copies, consumers of tiles",
+              .colour = "#D55E00"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .forward_of = "05_flash_v2/sm90",
+    .backward = {backward_plan, backward, backward_traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 06 on Hopper, step 7: persistent blocks. This project's own way.
 //
-//   build/bin/06_backward --variant sm90 --seqlen 512 --causal
+//   build/bin/06_backward --step sm90 --seqlen 512 --causal
 //
 // Since `ahead`: there are as many blocks as SMs, and a block takes one tile of keys after another,
 // by a counter in HBM, as in 05's `counter`. So the first tiles of Q and dO of the next come while
@@ -352,7 +352,7 @@ __global__ void __launch_bounds__(kWarpgroup)
                        p.d - column, threadIdx.x);
 }
 
-Plan backward_plan(const Problem& p, const DeviceInfo& device) {
+Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
@@ -437,19 +437,18 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
           {"convert", {{"dQ_sum", sums, 0}, {"dQ", 0, q}}}};
 }
 
-const Register step{{.rung = "06_backward",
-                     .name = "sm90",
-                     .idea = "persistent backward",
-                     .summary = "and blocks that stay for further tiles of keys",
-                     .colour = "#D55E00",
-                     .after = "ahead",
-                     .is_default = kDevice == DeviceKind::gpu,
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
-                     .forward_of = "05_flash_v2/sm90",
-                     .backward_plan = backward_plan,
-                     .backward = backward,
-                     .backward_traffic = backward_traffic}};
+const Register step{{
+    .rung = "06_backward",
+    .name = "sm90",
+    .after = "ahead",
+    .is_default = kDevice == DeviceKind::gpu,
+    .shown = {.idea = "persistent backward",
+              .summary = "and blocks that stay for further tiles of keys",
+              .colour = "#D55E00"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .forward_of = "05_flash_v2/sm90",
+    .backward = {backward_plan, backward, backward_traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -1,6 +1,6 @@
 // 06 on Hopper, step 2: copies by TMA (Shah et al. 2024, FlashAttention-3, §2.2).
 //
-//   build/bin/06_backward --variant tma --seqlen 512 --causal
+//   build/bin/06_backward --step tma --seqlen 512 --causal
 //
 // Since `wgmma`: the copies. One thread has TMA fetch the tiles of Q and dO into rings of stages,
 // LSE with Q and D with dO; a stage is free again when each warp has said so. TMA copies floats by
@@ -241,7 +241,7 @@ __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p)
   write_chunk(dQ + ((head * p.N + row) * p.d + column), out);
 }
 
-Plan backward_plan(const Problem& p, const DeviceInfo& device) {
+Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
@@ -319,18 +319,17 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
           {"convert", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
 }
 
-const Register step{{.rung = "06_backward",
-                     .name = "tma",
-                     .idea = "rings by TMA",
-                     .summary = "and its copies by TMA, LSE and D in whole tiles",
-                     .colour = "#D55E00",
-                     .after = "wgmma",
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
-                     .forward_of = "05_flash_v2/sm90",
-                     .backward_plan = backward_plan,
-                     .backward = backward,
-                     .backward_traffic = backward_traffic}};
+const Register step{{
+    .rung = "06_backward",
+    .name = "tma",
+    .after = "wgmma",
+    .shown = {.idea = "rings by TMA",
+              .summary = "and its copies by TMA, LSE and D in whole tiles",
+              .colour = "#D55E00"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .forward_of = "05_flash_v2/sm90",
+    .backward = {backward_plan, backward, backward_traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

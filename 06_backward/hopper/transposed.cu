@@ -1,6 +1,6 @@
 // 06 on Hopper, step 4: S and dP transposed (Shah et al. 2024, FlashAttention-3, Appendix B).
 //
-//   build/bin/06_backward --variant transposed --seqlen 512 --causal
+//   build/bin/06_backward --step transposed --seqlen 512 --causal
 //
 //       Sᵀ = scale·K·Qᵀ,   Pᵀ = exp(Sᵀ − LSE)
 //       dPᵀ = V·dOᵀ,       dSᵀ = Pᵀ∘(dPᵀ − D)
@@ -246,7 +246,7 @@ __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p)
   write_chunk(dQ + ((head * p.N + row) * p.d + column), out);
 }
 
-Plan backward_plan(const Problem& p, const DeviceInfo& device) {
+Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
@@ -324,18 +324,17 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
           {"convert", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
 }
 
-const Register step{{.rung = "06_backward",
-                     .name = "transposed",
-                     .idea = "P in registers",
-                     .summary = "and S and dP transposed: only dS through shared memory",
-                     .colour = "#D55E00",
-                     .after = "producer",
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
-                     .forward_of = "05_flash_v2/sm90",
-                     .backward_plan = backward_plan,
-                     .backward = backward,
-                     .backward_traffic = backward_traffic}};
+const Register step{{
+    .rung = "06_backward",
+    .name = "transposed",
+    .after = "producer",
+    .shown = {.idea = "P in registers",
+              .summary = "and S and dP transposed: only dS through shared memory",
+              .colour = "#D55E00"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .forward_of = "05_flash_v2/sm90",
+    .backward = {backward_plan, backward, backward_traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

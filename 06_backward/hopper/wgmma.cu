@@ -1,6 +1,6 @@
 // 06 on Hopper, step 1: products by warpgroups (Shah et al. 2024, FlashAttention-3, §2.2).
 //
-//   build/bin/06_backward --variant wgmma --seqlen 512 --causal
+//   build/bin/06_backward --step wgmma --seqlen 512 --causal
 //
 // Since `mma`: the products. A warpgroup multiplies 64 rows at once, and the tensor cores read both
 // operands of all five products from shared memory themselves. The forward pass, from here on, is
@@ -228,7 +228,7 @@ __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, Problem p) {
   write_chunk(dQ + i, out);
 }
 
-Plan backward_plan(const Problem& p, const DeviceInfo& device) {
+Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
@@ -295,18 +295,17 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
           {"convert", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
 }
 
-const Register step{{.rung = "06_backward",
-                     .name = "wgmma",
-                     .idea = "gradients by warpgroups",
-                     .summary = "mma's backward pass, its five products by warpgroups",
-                     .colour = "#D55E00",
-                     .after = "mma",
-                     .min_compute_capability = 90,
-                     .exact_architecture = true,
-                     .forward_of = "05_flash_v2/sm90",
-                     .backward_plan = backward_plan,
-                     .backward = backward,
-                     .backward_traffic = backward_traffic}};
+const Register step{{
+    .rung = "06_backward",
+    .name = "wgmma",
+    .after = "mma",
+    .shown = {.idea = "gradients by warpgroups",
+              .summary = "mma's backward pass, its five products by warpgroups",
+              .colour = "#D55E00"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .forward_of = "05_flash_v2/sm90",
+    .backward = {backward_plan, backward, backward_traffic},
+}};
 
 }  // namespace
 }  // namespace ladder::MACHINE

@@ -27,44 +27,44 @@ std::unique_ptr<Device> open_device(const Options& options) {
   return open_sim(sim);
 }
 
-std::vector<Variant> variants_for(DeviceKind device) {
-  std::vector<Variant> found;
-  for (const Variant* v : steps_of(variants().front().rung))
-    if (v->device == device) found.push_back(*v);
+std::vector<Step> steps_for(DeviceKind device) {
+  std::vector<Step> found;
+  for (const Step* step : steps_of(all_steps().front().rung))
+    if (step->device == device) found.push_back(*step);
   return found;
 }
 
-Variant choose_variant(const Options& options, const DeviceInfo& device) {
+Step choose_step(const Options& options, const DeviceInfo& device) {
   if (options.workload.problem.dtype == DType::bf16 && !device.has_bf16())
     bad_usage(
         "--dtype bf16: the tensor cores of {} have fp16 alone (bf16 comes with compute "
         "capability 8.0); --dtype fp16 runs on it",
         device.name);
   const TileRequest& asked = options.run.tile;
-  const auto all = variants_for(device.kind);
-  std::vector<const Variant*> candidates;  // the best first
-  if (!options.variant.empty()) {
+  const auto all = steps_for(device.kind);
+  std::vector<const Step*> candidates;  // the best first
+  if (!options.step.empty()) {
     std::string names;
-    for (const Variant& v : all) {
-      names += (names.empty() ? "" : ", ") + v.name;
-      if (v.name == options.variant) candidates = {&v};
+    for (const Step& step : all) {
+      names += (names.empty() ? "" : ", ") + step.name;
+      if (step.name == options.step) candidates = {&step};
     }
     if (candidates.empty())
-      bad_usage("--variant '{}': unknown on the {}; give one of {}", options.variant,
+      bad_usage("--step '{}': unknown on the {}; give one of {}", options.step,
                 device.kind == DeviceKind::gpu ? "gpu" : "sim", names);
-    const Variant& v = *candidates.front();
-    if (!v.runs_on(device))
+    const Step& step = *candidates.front();
+    if (!step.runs_on(device))
       throw Error(Exit::no_device,
-                  fmt::format("variant {} needs compute capability {}, and {} runs code for "
+                  fmt::format("step {} needs compute capability {}, and {} runs code for "
                               "{}.{}; --device sim runs it on the CPU",
-                              v.name, v.needed_capability(), device.name,
+                              step.name, step.needs.capability(), device.name,
                               device.compute_capability / 10, device.compute_capability % 10));
   }
-  for (auto v = all.rbegin(); v != all.rend() && candidates.empty(); ++v)
-    if (v->is_default && v->runs_on(device)) candidates = back_to_the_first(*v);
+  for (auto step = all.rbegin(); step != all.rend() && candidates.empty(); ++step)
+    if (step->is_default && step->runs_on(device)) candidates = back_to_the_first(*step);
 
-  const auto has_tile = [&](const Variant* v) {
-    return asked.any() || std::any_of(v->tiles.begin(), v->tiles.end(),
+  const auto has_tile = [&](const Step* step) {
+    return asked.any() || std::any_of(step->tiles.begin(), step->tiles.end(),
                                       [&](const TileSize& tile) { return asked.matches(tile); });
   };
   const auto chosen = std::find_if(candidates.begin(), candidates.end(), has_tile);
@@ -87,31 +87,32 @@ Variant choose_variant(const Options& options, const DeviceInfo& device) {
     }
     if (!good)
       bad_usage("--set {}={}: {} takes {}", name, value, (*chosen)->name,
-                known.empty() ? "no settings; name a --variant that does" : known);
+                known.empty() ? "no settings; name a --step that does" : known);
   }
   return **chosen;
 }
 
-Plans plan_run(const Variant& variant, const Problem& p, const TileRequest& tile,
+Plans plan_run(const Step& step, const Problem& p, const TileRequest& tile,
                const DeviceInfo& device) {
-  const auto plans = [&](const Variant& v) -> Plans {
-    Plans made{v.plan(p, device, tile), v.backward ? v.backward_plan(p, device) : Plan{}};
+  const auto plans = [&](const Step& candidate) -> Plans {
+    Plans made{candidate.forward.plan(p, device, tile),
+               candidate.backward ? candidate.backward.plan(p, device, {}) : Plan{}};
     const int64_t most = std::max(made.forward.smem_bytes, made.backward.smem_bytes);
     if (most > device.sram_bytes)
-      bad_usage("shared memory: {} needs {} bytes at head-dim {}; there are {}", v.name, most, p.d,
-                device.sram_bytes);
+      bad_usage("shared memory: {} needs {} bytes at head-dim {}; there are {}", candidate.name,
+                most, p.d, device.sram_bytes);
     return made;
   };
   try {
-    return plans(variant);
+    return plans(step);
   } catch (const Error& e) {
     // Where another step has room, it is named.
     std::string others;
-    for (const Variant& v : variants_for(device.kind)) {
-      if (v.library || !v.runs_on(device)) continue;
+    for (const Step& candidate : steps_for(device.kind)) {
+      if (candidate.library || !candidate.runs_on(device)) continue;
       try {
-        plans(v);
-        others += (others.empty() ? "" : ", ") + v.name;
+        plans(candidate);
+        others += (others.empty() ? "" : ", ") + candidate.name;
       } catch (const Error&) {
       }
     }
@@ -120,32 +121,32 @@ Plans plan_run(const Variant& variant, const Problem& p, const TileRequest& tile
   }
 }
 
-void require_memory(const Variant& variant, const Problem& p, const Plans& plans,
+void require_memory(const Step& step, const Problem& p, const Plans& plans,
                     const DeviceInfo& device) {
   constexpr double kGiB = 1024.0 * 1024 * 1024;
   const double q = 1.0 * p.B * p.H * p.N * p.d * kIoBytes;
   const double kv = 1.0 * p.B * p.Hk * p.N_kv * p.d * kIoBytes;
-  double io = (2 * q + 2 * kv) * (variant.backward ? 2 : 1), workspace = 0;
-  if (variant.has_lse) io += 4.0 * p.B * p.H * p.N;
+  double io = (2 * q + 2 * kv) * (step.backward ? 2 : 1), workspace = 0;
+  if (step.has_lse) io += 4.0 * p.B * p.H * p.N;
   for (const Plan* plan : {&plans.forward, &plans.backward})
     for (const auto& array : plan->workspace) workspace += static_cast<double>(array.bytes);
   if (io + workspace <= static_cast<double>(device.memory_free)) return;
   std::string what =
-      fmt::format("{} needs {:.1f} GiB of {}: {:.1f} for inputs and outputs", variant.rung,
+      fmt::format("{} needs {:.1f} GiB of {}: {:.1f} for inputs and outputs", step.rung,
                   (io + workspace) / kGiB,
                   device.kind == DeviceKind::gpu
                       ? "GPU memory"
-                      : "memory (a third of the host's: the simulator tracks every byte)",
+                      : "memory (a quarter of the host's: the simulator tracks every byte)",
                   io / kGiB);
   if (workspace > 0) what += fmt::format(", {:.1f} for its workspace", workspace / kGiB);
-  if (variant.rounding == Rounding::S_and_P_stored)
-    what += variant.backward ? " (S, P and dP)" : " (S and P)";
+  if (step.rounding == Rounding::S_and_P_stored)
+    what += step.backward ? " (S, P and dP)" : " (S and P)";
   what += fmt::format("; {:.1f} GiB of {:.1f} are free. ",
                       static_cast<double>(device.memory_free) / kGiB,
                       static_cast<double>(device.memory_bytes) / kGiB);
-  what += variant.less_memory.empty()
+  what += step.needs.less_memory.empty()
               ? "A smaller --batch, --heads or --seqlen needs less"
-              : "No S and no P is stored by " + variant.less_memory +
+              : "No S and no P is stored by " + step.needs.less_memory +
                     ", which need only O(N) more than the inputs and outputs";
   throw Error(Exit::no_device, what);
 }

@@ -14,25 +14,25 @@ namespace ladder {
 /// and says so with the reason on stderr. Throws Error(no_device).
 std::unique_ptr<Device> open_device(const Options& options);
 
-/// The variants linked into this program for a device, in the order of the steps.
-std::vector<Variant> variants_for(DeviceKind device);
+/// The steps linked into this program for a device, in the order of the steps.
+std::vector<Step> steps_for(DeviceKind device);
 
-/// The variant that the options name, else the default, or of the steps that lead to it the last
+/// The step that the options name, else the default, or of the steps that lead to it the last
 /// that has the tile asked for.
 /// Throws Error(no_device) for one that the device cannot run, and Error(bad_usage) where the rung
-/// has no such variant, or none with what was asked for.
-Variant choose_variant(const Options& options, const DeviceInfo& device);
+/// has no such step, or none with what was asked for.
+Step choose_step(const Options& options, const DeviceInfo& device);
 
-/// The plans of a run; `backward` is empty where the variant has no backward pass.
+/// The plans of a run; `backward` is empty where the step has no backward pass.
 struct Plans {
   Plan forward, backward;
 };
-/// Throws Error(bad_usage) for tile sizes that the variant does not have, and where it needs more
+/// Throws Error(bad_usage) for tile sizes that the step does not have, and where it needs more
 /// shared memory than there is.
-Plans plan_run(const Variant& variant, const Problem& p, const TileRequest& tile,
+Plans plan_run(const Step& step, const Problem& p, const TileRequest& tile,
                const DeviceInfo& device);
 /// Throws Error(no_device) where inputs, outputs and workspace do not fit into the device's memory.
-void require_memory(const Variant& variant, const Problem& p, const Plans& plans,
+void require_memory(const Step& step, const Problem& p, const Plans& plans,
                     const DeviceInfo& device);
 
 }  // namespace ladder

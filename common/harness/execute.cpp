@@ -7,8 +7,8 @@
 
 namespace ladder {
 
-DeviceArrays::DeviceArrays(Device& device, const Variant& variant, const Problem& p,
-                           const Plans& plans, const Inputs& inputs)
+DeviceArrays::DeviceArrays(Device& device, const Step& step, const Problem& p, const Plans& plans,
+                           const Inputs& inputs)
     : device_(device), dtype_(p.dtype) {
   const auto upload = [&](const std::string& name, const Tensor& t) {
     device.upload(make(name, t.bytes()), t.bits.data());
@@ -17,8 +17,8 @@ DeviceArrays::DeviceArrays(Device& device, const Variant& variant, const Problem
   upload("K", inputs.K);
   upload("V", inputs.V);
   make("O", inputs.Q.bytes());
-  if (variant.has_lse) make("LSE", int64_t{p.B} * p.H * p.N * 4);
-  if (variant.backward) {
+  if (step.has_lse) make("LSE", int64_t{p.B} * p.H * p.N * 4);
+  if (step.backward) {
     upload("dO", inputs.dO);
     make("dQ", inputs.Q.bytes());
     make("dK", inputs.K.bytes());
@@ -62,7 +62,7 @@ void DeviceArrays::download(Outputs& out) const {
 
 void execute(Device& device, std::vector<PassRun>& passes) {
   for (auto& [launch, r] : passes) {
-    const Progress progress(fmt::format("running {} {}{} on {}", r.rung, r.variant,
+    const Progress progress(fmt::format("running {} {}{} on {}", r.rung, r.step,
                                         r.backward() ? " backward" : "", device.info().name));
     r.kernels = device.run(r.rung, launch);
   }

@@ -23,48 +23,52 @@ namespace ladder {
 namespace {
 
 const char* rung_name() {
-  return variants().front().rung.c_str();
+  return all_steps().front().rung.c_str();
 }
 
 /// Of each size of shared memory that GPUs give a block, in KiB, and each head size the plan of the
 /// step's last pass, where it has one: [KiB, d, Br, Bc, warps, stages].
-std::string plans_of(const Variant& v) {
+std::string plans_of(const Step& step) {
   std::vector<std::string> all;
   for (const int kib : {64, 99, 163, 227})
     for (const int d : {32, 64, 128, 256}) try {
-        const DeviceInfo info{.kind = v.device, .sram_bytes = kib * 1024, .compute_capability = 90};
-        const Plans plans = plan_run(v, {.d = d}, {}, info);
-        const Plan& plan = v.backward ? plans.backward : plans.forward;
+        const DeviceInfo info{
+            .kind = step.device, .sram_bytes = kib * 1024, .compute_capability = 90};
+        const Plans plans = plan_run(step, {.d = d}, {}, info);
+        const Plan& plan = step.backward ? plans.backward : plans.forward;
         all.push_back(json::list(kib, d, plan.block_q, plan.block_kv, plan.warps, plan.stages));
       } catch (const Error&) {
       }
   return json::array(all, std::identity{});
 }
 
-/// `--list`: one JSON line for each variant and device, with what a step says of itself, for
+/// `--list`: one JSON line for each step and device, with what a step says of itself, for
 /// scripts; they compare what is checked and has a formula.
-void list_variants() {
+void list_all_steps() {
   for (const DeviceKind kind : {DeviceKind::sim, DeviceKind::gpu}) {
-    const auto all = variants_for(kind);
+    const auto all = steps_for(kind);
     const auto by_default =
-        std::find_if(all.rbegin(), all.rend(), [](const Variant& v) { return v.is_default; });
-    for (const Variant& v : all) {
-      if (v.library) continue;
+        std::find_if(all.rbegin(), all.rend(), [](const Step& step) { return step.is_default; });
+    for (const Step& step : all) {
+      if (step.library) continue;
       json::Members m;
-      m.add("rung", v.rung).add("variant", v.name);
+      m.add("rung", step.rung).add("step", step.name);
       m.add("device", kind == DeviceKind::gpu ? "gpu" : "sim");
-      m.add("default", v.name == by_default->name).add("by_name_only", by_name_only(v));
-      m.add("idea", v.idea).add("summary", v.summary).add("colour", v.colour);
-      m.add("after", v.after).add("backward", v.backward != nullptr);
-      m.add("deterministic", v.deterministic).add("needs", v.needed_capability());
-      m.add("exact_architecture", v.exact_architecture).add("decoding", v.decoding);
-      m.add("source", v.source);
-      m.raw("tiles", json::array(v.tiles, [](const TileSize& t) {
+      m.add("default", step.name == by_default->name).add("by_name_only", by_name_only(step));
+      m.add("idea", step.shown.idea)
+          .add("summary", step.shown.summary)
+          .add("colour", step.shown.colour);
+      m.add("after", step.after).add("backward", bool{step.backward});
+      m.add("deterministic", step.deterministic).add("needs", step.needs.capability());
+      m.add("exact_architecture", step.needs.exact_architecture)
+          .add("decoding", step.shown.decoding);
+      m.add("source", step.source);
+      m.raw("tiles", json::array(step.tiles, [](const TileSize& t) {
               return json::list(t.max_d, t.block_q, t.block_kv);
             }));
-      if (kind == DeviceKind::sim) m.raw("plans", plans_of(v));
-      m.raw("grid_limit", json::list(v.grid_limit.full, v.grid_limit.causal));
-      m.raw("settings", json::array(v.settings, [](const Setting& s) {
+      if (kind == DeviceKind::sim) m.raw("plans", plans_of(step));
+      m.raw("grid_limit", json::list(step.shown.grid_limit.full, step.shown.grid_limit.causal));
+      m.raw("settings", json::array(step.settings, [](const Setting& s) {
               const auto values = json::array(s.values, [](auto x) { return json::value(x); });
               return fmt::format("[{}, {}]", json::value(s.name), values);
             }));
@@ -93,8 +97,8 @@ void save(const std::string& folder, const Problem& p, const Outputs& out) {
   write_files(files);
 }
 
-/// Runs and reports one variant.
-int run_one(Device& device, const Variant& variant, const Options& options, Workload& workload) {
+/// Runs and reports one step.
+int run_one(Device& device, const Step& step, const Options& options, Workload& workload) {
   const std::string& trace = options.sim.trace_file;
   if (!options.save.empty()) {
     make_folder(options.save);
@@ -105,15 +109,15 @@ int run_one(Device& device, const Variant& variant, const Options& options, Work
   Outputs outputs;
   std::vector<Report> reports;
   try {
-    reports = run_variant(device, variant, options.run, workload, &outputs);
+    reports = run_step(device, step, options.run, workload, &outputs);
   } catch (const Error& e) {
     // Where a fault ends the run, the trace shows where.
     if (!trace.empty() && e.status == Exit::wrong_result)
-      write_trace(trace, variant, workload.spec(), outputs, device);
+      write_trace(trace, step, workload.spec(), outputs, device);
     throw;
   }
   if (!options.save.empty()) save(options.save, workload.problem(), outputs);
-  if (!trace.empty()) write_trace(trace, variant, workload.spec(), outputs, device);
+  if (!trace.empty()) write_trace(trace, step, workload.spec(), outputs, device);
 
   const char* no_colour = std::getenv("NO_COLOR");
   const bool colour = isatty(STDOUT_FILENO) && !(no_colour && *no_colour);
@@ -131,7 +135,7 @@ int run_one(Device& device, const Variant& variant, const Options& options, Work
 
 int run(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "--list") == 0) {
-    list_variants();
+    list_all_steps();
     return 0;
   }
   const auto options = parse_options(argc, argv, rung_name());
@@ -139,9 +143,9 @@ int run(int argc, char** argv) {
   const auto device = open_device(*options);
   Workload workload(options->workload);
   int worst = 0;
-  const std::vector<Options> each = each_variant(*options);
-  std::vector<Variant> chosen;  // all before the first of them runs
-  for (const Options& one : each) chosen.push_back(choose_variant(one, device->info()));
+  const std::vector<Options> each = each_step(*options);
+  std::vector<Step> chosen;  // all before the first of them runs
+  for (const Options& one : each) chosen.push_back(choose_step(one, device->info()));
   for (size_t i = 0; i < each.size(); ++i) {
     if (!options->json && i > 0) print("\n");
     worst = std::max(worst, run_one(*device, chosen[i], each[i], workload));

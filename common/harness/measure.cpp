@@ -44,7 +44,7 @@ void measure(Device& device, const RunOptions& options, std::vector<PassRun>& pa
   for (auto& [launch, r] : passes) {
     if (options.verbose) print_occupancy(r);
     if (!timed) continue;
-    const Progress progress(fmt::format("timing {}{}", r.variant, r.backward() ? " backward" : ""));
+    const Progress progress(fmt::format("timing {}{}", r.step, r.backward() ? " backward" : ""));
     r.timing = device.time(launch, options.time_ms.value_or(kTimingMs));
     const auto times = device.time_kernels(launch);
     for (auto& kernel : r.kernels) kernel.time_ms = times.at(kernel.name);

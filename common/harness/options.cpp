@@ -160,9 +160,8 @@ const OptionSpec kOptions[] = {
     {"What runs"},
     {"device", "DEVICE", "gpu, sim, or auto: the GPU if there is one, else the sim (default auto)",
      at<&Options::device>},
-    {"variant", "NAME",
-     "one or several (A,B) of those below (default: the last so marked that runs)",
-     at<&Options::variant>},
+    {"step", "NAME", "one or several (A,B) of those below (default: the last so marked that runs)",
+     at<&Options::step>},
     {"block-q", "BR", "rows of Q in a tile of the forward pass (default: the step's choice)",
      at<&TileRequest::block_q>},
     {"block-kv", "BC", "rows of K, V in a tile of the forward pass (default: the step's choice)",
@@ -206,30 +205,30 @@ std::string row(const std::string& left, const std::string& right) {
          (cut == right.npos ? "" : row("", right.substr(cut + 2)));
 }
 
-std::string variants_text(const std::string& rung) {
-  std::string text = "\nVariants of this rung, each with one thing more than the one before it\n";
-  const std::vector<const Variant*> all = steps_of(rung);
-  for (auto step = all.begin(), next = step; step != all.end(); step = next) {
-    const Variant& v = **step;
-    next = std::find_if(step, all.end(), [&](auto other) { return other->name != v.name; });
+std::string steps_text(const std::string& rung) {
+  std::string text = "\nSteps of this rung, each with one thing more than the one before it\n";
+  const std::vector<const Step*> all = steps_of(rung);
+  for (auto first = all.begin(), next = first; first != all.end(); first = next) {
+    const Step& step = **first;
+    next = std::find_if(first, all.end(), [&](auto other) { return other->name != step.name; });
     // The note with the devices where it is true of the step.
     const auto where = [&](const std::string& note, auto is_true) -> std::string {
       std::vector<const char*> devices;
-      for (auto each = step; each != next; ++each)
+      for (auto each = first; each != next; ++each)
         if (is_true(**each)) devices.push_back((*each)->device == DeviceKind::gpu ? "gpu" : "sim");
       return devices.empty() ? "" : fmt::format("{} [{}]", note, fmt::join(devices, ", "));
     };
-    text += row(v.name, where(v.summary, [](const Variant&) { return true; }));
+    text += row(step.name, where(step.shown.summary, [](const Step&) { return true; }));
     std::vector<std::string> notes = {
-        where("default", [](const Variant& one) { return one.is_default; }),
+        where("default", [](const Step& each) { return each.is_default; }),
         where("only by name", by_name_only)};
-    if (v.min_compute_capability > Variant{}.min_compute_capability)
-      notes.push_back("needs compute capability " + v.needed_capability());
-    if (v.deterministic) notes.push_back("gradients with the same bits on every run");
+    if (step.needs.min_compute_capability > Needs{}.min_compute_capability)
+      notes.push_back("needs compute capability " + step.needs.capability());
+    if (step.deterministic) notes.push_back("gradients with the same bits on every run");
     std::erase(notes, "");
     if (!notes.empty()) text += row("", fmt::format("{}", fmt::join(notes, "; ")));
-    if (!v.tiles.empty()) text += row("", "tiles BRxBC: " + tiles_text({step, next}));
-    for (const Setting& setting : v.settings)
+    if (!step.tiles.empty()) text += row("", "tiles BRxBC: " + tiles_text({first, next}));
+    for (const Setting& setting : step.settings)
       text += row("", fmt::format("--set {:<26} {}", setting_text(setting), setting.summary));
   }
   return text;
@@ -238,14 +237,14 @@ std::string variants_text(const std::string& rung) {
 std::string help_text(const std::string& rung) {
   std::string text = fmt::format(
       "Usage: {} [OPTION]...\n"
-      "Runs one variant of this rung on one workload, checks the result against a float64\n"
+      "Runs one step of this rung on one workload, checks the result against a float64\n"
       "reference, and reports its HBM traffic and, on a GPU, its time.\n",
       rung);
   for (const OptionSpec& spec : kOptions)
     text += spec.help
                 ? row(fmt::format("--{} {}", spec.name, spec.value ? spec.value : ""), spec.help)
                 : fmt::format("\n{}\n", spec.name);
-  text += variants_text(rung);
+  text += steps_text(rung);
   text += fmt::format(
       "\nExit status: 0 good, 1 wrong result, 2 bad usage or input, 3 no such GPU or not enough "
       "memory\n"
@@ -291,11 +290,11 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
   if (!options.sim_option.empty() && options.device == DeviceChoice::gpu)
     bad_usage("--{} is for the sim and --device gpu for a GPU; leave one of the two out",
               options.sim_option);
-  const size_t runs = each_variant(options).size();
+  const size_t runs = each_step(options).size();
   for (const auto& [name, value] :
        {std::pair{"save", options.save}, {"trace", options.sim.trace_file}})
     if (!value.empty() && runs > 1)
-      bad_usage("--{} is for one variant, and --variant {} names {}", name, options.variant, runs);
+      bad_usage("--{} is for one step, and --step {} names {}", name, options.step, runs);
 
   if (!problem.Hk) problem.Hk = problem.H;
   if (!problem.N_kv) problem.N_kv = problem.N;
@@ -303,10 +302,10 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
   return options;
 }
 
-std::vector<Options> each_variant(const Options& options) {
+std::vector<Options> each_step(const Options& options) {
   std::vector<Options> each;
-  std::istringstream names(options.variant);
-  for (Options one = options; std::getline(names, one.variant, ',');) each.push_back(one);
+  std::istringstream names(options.step);
+  for (Options one = options; std::getline(names, one.step, ',');) each.push_back(one);
   if (each.empty()) each.push_back(options);
   return each;
 }

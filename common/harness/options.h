@@ -26,7 +26,7 @@ struct Options {
   RunOptions run;
   std::string save;  // directory, empty: do not save
   DeviceChoice device = DeviceChoice::automatic;
-  std::string variant;     // empty: the default; several: "A,B", of which each_variant makes one
+  std::string step;     // empty: the default; several: "A,B", of which each_step makes one
   int64_t sram_bytes = 0;  // what a block may have; 0: what the device has
   SimOptions sim;
   std::string sim_option;  // the last one given that only the sim takes
@@ -35,10 +35,10 @@ struct Options {
 
 /// Parses the command line of the program of `rung`. --help prints to stdout and returns nothing:
 /// the program then ends with status 0. Throws Error(bad_usage) for anything else that is not
-/// right; whether the rung has such a variant, tile or setting, choose_variant knows.
+/// right; whether the rung has such a step, tile or setting, choose_step knows.
 std::optional<Options> parse_options(int argc, char** argv, const std::string& rung);
 
-/// The same for each of the variants that they name.
-std::vector<Options> each_variant(const Options& options);
+/// The same for each of the steps that they name.
+std::vector<Options> each_step(const Options& options);
 
 }  // namespace ladder

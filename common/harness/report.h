@@ -13,9 +13,9 @@
 
 namespace ladder {
 
-/// One rung, variant and direction.
+/// One rung, step and direction.
 struct Report {
-  std::string rung, variant, direction;  // direction: "fwd" or "bwd"
+  std::string rung, step, direction;  // direction: "fwd" or "bwd"
   WorkloadSpec workload = {};
   DeviceInfo device = {};
   Plan plan = {};

@@ -21,13 +21,13 @@ struct Outputs {
   std::vector<std::pair<std::string, int64_t>> arrays;  // in the device's memory, with their bytes
   Tensor O;
   std::vector<float> LSE;  // empty where the rung writes none
-  Tensor dQ, dK, dV;       // empty where the variant has no backward pass
+  Tensor dQ, dK, dV;       // empty where the step has no backward pass
 };
 
 /// The arrays of a run in the device's memory: the inputs uploaded, the rest poisoned.
 class DeviceArrays {
  public:
-  DeviceArrays(Device& device, const Variant& variant, const Problem& p, const Plans& plans,
+  DeviceArrays(Device& device, const Step& step, const Problem& p, const Plans& plans,
                const Inputs& inputs);
   const Arrays& arrays() const { return arrays_; }
   std::vector<std::pair<std::string, int64_t>> sizes() const;
@@ -53,21 +53,21 @@ struct PassRun {
 /// Runs each pass once, and has the counts of its kernels. Throws Error(wrong_result) for a fault.
 void execute(Device& device, std::vector<PassRun>& passes);
 /// Compares the outputs with float64, and says what no tolerance explains.
-void verify(const Variant& variant, const Plans& plans, const Outputs& out, Workload& workload,
+void verify(const Step& step, const Plans& plans, const Outputs& out, Workload& workload,
             std::vector<PassRun>& passes);
 /// Says which values of O are not finite because they cannot be, were O all NaN.
-void explain_fault(const Variant& variant, const Plans& plans, Workload& workload);
+void explain_fault(const Step& step, const Plans& plans, Workload& workload);
 /// Times each pass on a GPU, and counts what DRAM served where that was asked for.
 void measure(Device& device, const RunOptions& options, std::vector<PassRun>& passes);
 
-/// Plans, executes, verifies and measures one variant: a report of the forward pass, then one of
-/// the backward pass where there is one. `outputs` (may be null) receives what the variant
+/// Plans, executes, verifies and measures one step: a report of the forward pass, then one of
+/// the backward pass where there is one. `outputs` (may be null) receives what the step
 /// computed. Throws Error: bad usage, too little memory (before anything is drawn), a fault.
-std::vector<Report> run_variant(Device& device, const Variant& variant, const RunOptions& options,
+std::vector<Report> run_step(Device& device, const Step& step, const RunOptions& options,
                                 Workload& workload, Outputs* outputs = nullptr);
 
 /// Writes a trace. JSON, an object a line:
-///   the run           rung, variant and workload
+///   the run           rung, step and workload
 ///   the arrays        {"arrays": {name: bytes}, "block_q", "block_kv", "warps", "stages"}
 ///   launches          Trace::Launch's keys; "launch" is its number, "shared" has
 ///                     [name, begin, bytes]
@@ -75,7 +75,7 @@ std::vector<Report> run_variant(Device& device, const Variant& variant, const Ru
 ///                     their text(). "line" and "from" are places in the source; ranges are [begin,
 ///                     bytes, stride, count], and of shared memory [array, 1 if written, ranges]
 ///   a fault           {"fault": message, "launch", "block", "thread", "line"}, if there was one
-void write_trace(const std::string& path, const Variant& variant, const WorkloadSpec& workload,
+void write_trace(const std::string& path, const Step& step, const WorkloadSpec& workload,
                  const Outputs& run, Device& device);
 
 }  // namespace ladder

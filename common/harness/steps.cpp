@@ -11,7 +11,7 @@
 namespace ladder {
 namespace {
 
-using Steps = std::vector<const Variant*>;
+using Steps = std::vector<const Step*>;
 
 [[noreturn]] void refuse(const std::string& what) {
   throw std::logic_error("its steps make no ladder: " + what);
@@ -21,27 +21,27 @@ using Steps = std::vector<const Variant*>;
 std::map<std::string, Steps> by_name(const std::string& rung) {
   std::map<std::string, Steps> found;
   for (const DeviceKind device : {DeviceKind::gpu, DeviceKind::sim})
-    for (const Variant& v : variants())
-      if (v.rung == rung && v.device == device) {
-        Steps& step = found[v.name];
-        if (!step.empty() && step.back()->device == device)
-          refuse(fmt::format("two are called {}", v.name));
-        step.push_back(&v);
+    for (const Step& step : all_steps())
+      if (step.rung == rung && step.device == device) {
+        Steps& of_name = found[step.name];
+        if (!of_name.empty() && of_name.back()->device == device)
+          refuse(fmt::format("two are called {}", step.name));
+        of_name.push_back(&step);
       }
   return found;
 }
 
 void check_defaults(const Steps& steps) {
-  std::map<std::pair<DeviceKind, std::string>, const Variant*> defaults;
-  for (const Variant* step : steps) {
+  std::map<std::pair<DeviceKind, std::string>, const Step*> defaults;
+  for (const Step* step : steps) {
     if (!step->is_default) continue;
     const auto [other, first] =
-        defaults.try_emplace({step->device, step->needed_capability()}, step);
+        defaults.try_emplace({step->device, step->needs.capability()}, step);
     if (!first)
       refuse(fmt::format("{} and {} are both marked .is_default", other->second->name, step->name));
   }
-  for (const Variant* step : steps)
-    if (!defaults.count({step->device, Variant{}.needed_capability()}))
+  for (const Step* step : steps)
+    if (!defaults.count({step->device, Step{}.needs.capability()}))
       refuse("of those that every device runs none is marked .is_default");
 }
 
@@ -52,33 +52,33 @@ Steps steps_of(const std::string& rung) {
   Steps order;
   const auto add_followers_of = [&](const auto& self, const std::string& before) -> void {
     Steps followers;
-    for (const auto& [name, step] : named)
-      if (step.front()->after == before) followers.push_back(step.front());
-    std::ranges::stable_partition(followers, [](const Variant* v) { return v->aside; });
-    for (const Variant* v : followers) {
-      if (const Variant& last = *followers.back(); !v->aside && v != &last)
+    for (const auto& [name, of_name] : named)
+      if (of_name.front()->after == before) followers.push_back(of_name.front());
+    std::ranges::stable_partition(followers, &Step::aside);
+    for (const Step* step : followers) {
+      if (const Step& last = *followers.back(); !step->aside && step != &last)
         refuse(fmt::format("{} and {} both {}; one of them must follow the other, or be an .aside",
-                           v->name, last.name,
+                           step->name, last.name,
                            before.empty() ? "follow none" : "follow " + before));
-      order.insert(order.end(), named.at(v->name).begin(), named.at(v->name).end());
-      self(self, v->name);
+      order.insert(order.end(), named.at(step->name).begin(), named.at(step->name).end());
+      self(self, step->name);
     }
   };
   add_followers_of(add_followers_of, "");
-  for (const auto& [name, step] : named) {
-    const Variant& v = *step.front();
-    if (!v.forward_of.empty() && !v.forward)
-      refuse(
-          fmt::format("{} names the forward pass of {}, which is not linked", name, v.forward_of));
-    if (std::find(order.begin(), order.end(), &v) == order.end())
+  for (const auto& [name, of_name] : named) {
+    const Step& step = *of_name.front();
+    if (!step.forward_of.empty() && !step.forward)
+      refuse(fmt::format("{} names the forward pass of {}, which is not linked", name,
+                         step.forward_of));
+    if (std::find(order.begin(), order.end(), &step) == order.end())
       refuse(fmt::format("{} follows {}, which is not there or leads back to no first one", name,
-                         v.after));
+                         step.after));
   }
   check_defaults(order);
   return order;
 }
 
-Steps back_to_the_first(const Variant& step) {
+Steps back_to_the_first(const Step& step) {
   const Steps all = steps_of(step.rung);
   Steps path;
   std::string name = step.name;
@@ -90,10 +90,10 @@ Steps back_to_the_first(const Variant& step) {
   return path;
 }
 
-bool by_name_only(const Variant& step) {
-  for (const Variant* other : steps_of(step.rung)) {
+bool by_name_only(const Step& step) {
+  for (const Step* other : steps_of(step.rung)) {
     if (!other->is_default || other->device != step.device) continue;
-    for (const Variant* on_the_way : back_to_the_first(*other))
+    for (const Step* on_the_way : back_to_the_first(*other))
       if (on_the_way->name == step.name) return false;
   }
   return true;
@@ -101,7 +101,7 @@ bool by_name_only(const Variant& step) {
 
 std::string tiles_text(const Steps& steps) {
   std::vector<std::string> names;
-  for (const Variant* step : steps)
+  for (const Step* step : steps)
     for (const TileSize& tile : step->tiles) {
       const std::string name = fmt::format("{}x{}", tile.block_q, tile.block_kv);
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);

@@ -14,17 +14,17 @@ namespace ladder {
 /// registrations that make no ladder: a step that follows one that is not there, or in a circle;
 /// two that follow the same one, neither of them an aside; two of a name; no default, or two for
 /// the same devices; one that names the forward pass of a step that is not there.
-std::vector<const Variant*> steps_of(const std::string& rung);
+std::vector<const Step*> steps_of(const std::string& rung);
 
 /// A step and those before it, on its device, back to the rung's first.
-std::vector<const Variant*> back_to_the_first(const Variant& step);
+std::vector<const Step*> back_to_the_first(const Step& step);
 
 /// Whether a step runs on its device only where it is named: it is neither a default nor does it
 /// lead to one.
-bool by_name_only(const Variant& step);
+bool by_name_only(const Step& step);
 
 /// Tile sizes that any of the steps has, each once: "128x64, 64x64".
-std::string tiles_text(const std::vector<const Variant*>& steps);
+std::string tiles_text(const std::vector<const Step*>& steps);
 
 /// A setting's name and values: "scale=tile|head".
 std::string setting_text(const Setting& setting);

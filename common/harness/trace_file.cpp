@@ -139,12 +139,12 @@ Members of_event(const TraceEvent& e, const std::vector<std::string>& lines) {
 
 }  // namespace
 
-void write_trace(const std::string& path, const Variant& variant, const WorkloadSpec& workload,
+void write_trace(const std::string& path, const Step& step, const WorkloadSpec& workload,
                  const Outputs& run, Device& device) {
   std::string text;
   const auto write = [&](const Members& line) { text += line.object() + "\n"; };
   Members head;
-  head.add("rung", variant.rung).add("variant", variant.name);
+  head.add("rung", step.rung).add("step", step.name);
   add_workload(head, workload);
   write(head);
   Members arrays, plan;

@@ -9,50 +9,50 @@ namespace ladder {
 namespace {
 
 /// Says which values of a tensor are not finite because they cannot be.
-void say_out_of_range(const Variant& v, const Problem& p, const TensorError& e) {
+void say_out_of_range(const Step& step, const Problem& p, const TensorError& e) {
   if (e.out_of_range > 0)
     say(
         fmt::format("{}: {} values of {} are beyond {}, or come of such: no wrong result, for they "
                     "are in exact arithmetic too",
-                    v.rung, e.out_of_range, e.name,
+                    step.rung, e.out_of_range, e.name,
                     p.dtype == DType::fp16 ? "fp16 (65504; --dtype bf16 holds up to 3.4e38)"
                                            : "bf16 and float32 (3.4e38; use smaller inputs)"));
 }
 
 }  // namespace
 
-void explain_fault(const Variant& v, const Plans& plans, Workload& workload) {
+void explain_fault(const Step& step, const Plans& plans, Workload& workload) {
   if (!workload.is_checked()) return;
   const Problem& p = workload.problem();
   const Tensor nan{p.dtype, std::vector<uint16_t>(workload.inputs(false).Q.bits.size(), 0xffff)};
-  const Reference& reference = workload.reference(v.rounding, plans.forward.quantisation);
-  say_out_of_range(v, p, reference.check_o(nan));
+  const Reference& reference = workload.reference(step.rounding, plans.forward.quantisation);
+  say_out_of_range(step, p, reference.check_o(nan));
 }
 
-void verify(const Variant& v, const Plans& plans, const Outputs& out, Workload& workload,
+void verify(const Step& step, const Plans& plans, const Outputs& out, Workload& workload,
             std::vector<PassRun>& passes) {
-  if (!workload.is_checked() || v.library) return;
+  if (!workload.is_checked() || step.library) return;
   const Progress progress("checking against the float64 reference");
   const Problem& p = workload.problem();
   Report& r = passes.front().report;
-  const Reference& reference = workload.reference(v.rounding, plans.forward.quantisation);
+  const Reference& reference = workload.reference(step.rounding, plans.forward.quantisation);
   r.errors = {reference.check_o(out.O)};
-  if (v.has_lse) r.errors->push_back(reference.check_lse(out.LSE));
+  if (step.has_lse) r.errors->push_back(reference.check_lse(out.LSE));
   if (plans.forward.quantisation)
-    r.errors->push_back(workload.reference(v.rounding, {}).compare_with_full_precision(out.O));
+    r.errors->push_back(workload.reference(step.rounding, {}).compare_with_full_precision(out.O));
   r.overflowing_rows = reference.overflowing_rows();
-  if (!r.pass() && !v.max_subtracted_by.empty() && r.overflowing_rows > 0)
+  if (!r.pass() && !step.needs.max_subtracted_by.empty() && r.overflowing_rows > 0)
     say(fmt::format(
         "{} subtracts no maximum: Σ exp(S) leaves float32's range in {} of the {} rows checked, "
         "so this failure is expected; {} subtracts it",
-        v.rung, r.overflowing_rows, std::ssize(reference.lse()), v.max_subtracted_by));
-  if (v.backward) {
-    const GradientReference& gradients = workload.gradient_reference(v.rounding);
+        step.rung, r.overflowing_rows, std::ssize(reference.lse()), step.needs.max_subtracted_by));
+  if (step.backward) {
+    const GradientReference& gradients = workload.gradient_reference(step.rounding);
     passes.back().report.errors = {gradients.check_dq(out.dQ), gradients.check_dk(out.dK),
                                    gradients.check_dv(out.dV)};
   }
   for (const PassRun& pass : passes)
-    for (const TensorError& e : *pass.report.errors) say_out_of_range(v, p, e);
+    for (const TensorError& e : *pass.report.errors) say_out_of_range(step, p, e);
 }
 
 }  // namespace ladder

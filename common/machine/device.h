@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -140,25 +139,6 @@ class Device {
   /// What was traced since the last call; only on the sim with SimOptions::trace_file set.
   virtual Trace take_trace() { return {}; }
 };
-
-/// What a program was built for, "8.6", where it has no code for a GPU of that compute capability
-/// (90 for 9.0); else nothing. Architectures as CMake lists them, "80 90a-real": 80 has PTX, which
-/// any newer GPU compiles; 86-real is for 8.6 and newer ones of 8.x, and 90a for 9.0 alone.
-inline std::string built_for_others(const std::string& architectures, int capability) {
-  std::string others;
-  std::istringstream all(architectures);
-  for (int least; all >> least;) {
-    std::string kind;
-    std::getline(all, kind, ' ');
-    const bool has_ptx = kind.empty() || kind == "-virtual", exact = kind.starts_with('a');
-    if (capability == least ||
-        (capability > least && !exact && (has_ptx || capability / 10 == least / 10)))
-      return "";
-    others += (others.empty() ? "" : ", ") + std::to_string(least / 10) + "." +
-              std::to_string(least % 10);
-  }
-  return others;
-}
 
 /// The GPU, or Error(no_device) with the reason there is none. A plan may give a block
 /// `sram_bytes` of shared memory (0: what there is; Error(bad_usage) where that is less).

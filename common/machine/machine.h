@@ -49,7 +49,8 @@ constexpr int64_t shared_bytes(int64_t count) {
 /// Calls f<T, Dh>() with the problem's I/O type and padded head size, padded_head_dim(d).
 template <class F>
 void with_type_and_head_dim(const Problem& p, F f) {
-#ifdef LADDER_ONE_KERNEL  // compiled and never run: see ladder.cmake
+#ifdef LADDER_ONE_KERNEL
+  // Compiled and never run: see ladder.cmake.
   if (p.dtype == DType::bf16 && p.d == 128) f.template operator()<bf16, 128>();
 #else
   const auto with_head_dim = [&]<class T>() {
@@ -89,10 +90,10 @@ void with_tile(const Problem& p, const Plan& plan, F f) {
 
 /// Puts a step of a rung on the list that the program's harness chooses from.
 struct Register {
-  explicit Register(Variant v, std::string file = __builtin_FILE()) {
-    v.device = kDevice;
-    v.source = file.erase(0, file.rfind(v.rung + "/"));
-    if (!v.library || kDevice == DeviceKind::gpu) add_variant(v);
+  explicit Register(Step step, std::string file = __builtin_FILE()) {
+    step.device = kDevice;
+    step.source = file.erase(0, file.rfind(step.rung + "/"));
+    if (!step.library || kDevice == DeviceKind::gpu) add_step(step);
   }
 };
 

@@ -8,9 +8,9 @@ import unittest
 
 from base import ROOT, Scratch, read
 
-from ladder.alone import (DEFINITION, FRAME, NVCC, alone, definitions, file_of, names_of, portable,
-                          words)
-from ladder.sources import read_sources
+from ladder.base.sources import read_sources
+from ladder.front.alone import (DEFINITION, FRAME, NVCC, alone, definitions, file_of, names_of,
+                                portable, words)
 
 
 def fields(text, struct):
@@ -53,8 +53,8 @@ class AloneTest(Scratch):
         self.run_it(run, "--alone", "01/pipeline")  # a step's name, with nothing built
         self.assertEqual(os.listdir(self.at("build")), ["alone"])
         for step, said in (("07", "there is no 07. The rungs and their steps:\n"),
-                           ("05/sm90", "scripts/run, build/bin/05_flash_v2 --variant sm90"),
-                           ("01/cublas", "build/bin/01_tiled_matmul --variant cublas runs")):
+                           ("05/sm90", "scripts/run, build/bin/05_flash_v2 --step sm90"),
+                           ("01/cublas", "build/bin/01_tiled_matmul --step cublas runs")):
             self.assertIn(said, self.run_it(run, "--alone", step, status=2).stderr)
         self.assertIn("such as 00", self.run_it(run, "--alone", status=2).stderr)
         if not shutil.which("nvcc"):

@@ -69,13 +69,13 @@ def wait_for(path):
         time.sleep(0.02)
 
 
-def listed(rung, variant, device="sim", **changes):
+def listed(rung, step, device="sim", **changes):
     """A line of a program's --list."""
-    return {"rung": rung, "variant": variant, "device": device, "default": False,
+    return {"rung": rung, "step": step, "device": device, "default": False,
             "by_name_only": False, "idea": "an idea", "summary": "a step", "colour": "#123456",
             "after": "", "backward": False, "deterministic": False, "needs": "7.5",
             "exact_architecture": False, "tiles": [], "grid_limit": [0, 0], "settings": [],
-            "source": f"{rung}/{variant}.cu", **changes}
+            "source": f"{rung}/{step}.cu", **changes}
 
 
 def program(path, steps, body=""):

@@ -15,11 +15,11 @@ import warnings
 
 from base import SCRIPTS, Scratch, like, read
 import fake_ladder
-from ladder import files
-from ladder.bench import measure, peers, profile, results
-from ladder.console import Stop
-from ladder.figures.tables import profile_table
-from ladder.programs import run_quietly
+from ladder.base import files
+from ladder.base.console import Stop
+from ladder.base.programs import run_quietly
+from ladder.measure import peers, profile, results, run as measure
+from ladder.show.tables import profile_table
 
 NAME = "NVIDIA H100 80GB HBM3"  # as fake_program.py has it
 NVIDIA_SMI = '''\
@@ -125,13 +125,13 @@ class Bench(Fake):
         # The step at each point, then twice against float64; it says two things each time.
         self.assertEqual((len(called), len(runs), len(self.lines("step"))), (26, 2 * 26, 5))
         self.assertLessEqual(
-            {"06_backward --device gpu --variant mma --batch 8 --heads 32 --seqlen 2048 "
+            {"06_backward --device gpu --step mma --batch 8 --heads 32 --seqlen 2048 "
              "--head-dim 64 --dtype bf16 --check off --time 5 --dram --json",
-             "06_backward --device gpu --variant mma --batch 1 --heads 32 --seqlen 16384 "
+             "06_backward --device gpu --step mma --batch 1 --heads 32 --seqlen 16384 "
              "--head-dim 64 --dtype bf16 --causal --check off --time 5 --json",
-             "06_backward --device gpu --variant mma --batch 1 --heads 2 --seqlen 1024 --head-dim "
+             "06_backward --device gpu --step mma --batch 1 --heads 2 --seqlen 1024 --head-dim "
              "64 --dtype bf16 --check full --input outliers --time 5 --json"}, set(called))
-        self.assertTrue(like(runs[-1], rung="06_backward", variant="mma", direction="bwd", heads=2,
+        self.assertTrue(like(runs[-1], rung="06_backward", step="mma", direction="bwd", heads=2,
                              options="--check full --input outliers", driver="570.1",
                              commit="abc", sm_mhz=1477.5, unknown=[1, {"a": None}]), runs[-1])
 
@@ -146,8 +146,8 @@ class Bench(Fake):
             self.bench(*options)
             now = self.lines("run")
             self.assertEqual(
-                (len(self.calls()), len(now), [r["variant"] for r in now[:6]],
-                 len(self.lines("step"))), (new, records, [r["variant"] for r in before], 5))
+                (len(self.calls()), len(now), [r["step"] for r in now[:6]],
+                 len(self.lines("step"))), (new, records, [r["step"] for r in before], 5))
 
     def test_an_interrupted_run_goes_on(self):
         """And of what it measures again it leaves nothing old."""
@@ -167,7 +167,7 @@ class Bench(Fake):
                 os.kill(int(self.read("asleep")), number)  # it holds the output open
             else:
                 self.assertIn("out.jsonl has what was measured", err)
-            self.assertEqual([r["variant"] for r in self.lines("run")], there)
+            self.assertEqual([r["step"] for r in self.lines("run")], there)
             os.unlink(self.at("asleep"))
             self.calls()
             self.tell({step: {}})
@@ -178,25 +178,25 @@ class Bench(Fake):
     def test_what_does_not_run(self):
         """Skipped with the reason where it cannot, tried again where it failed."""
         needs = "00_naive needs 256.0 GiB of GPU memory; 79.1 are free."
-        for rung, variant, told, status, said, again in (
+        for rung, step, told, status, said, again in (
                 ("00_naive", "naive", {"status": 3, "err": f"00_naive: {needs}"}, 0,
                  "left out: 00_naive needs", 0),
                 ("04_flash_v1", "flash_v1", {"status": 1, "err": "04_flash_v1: something broke"}, 1,
                  "failed (status 1): something broke", 1),
                 ("05_flash_v2", "swap", {"status": 1, "changes": {"pass": False}}, 1,
                  "failed (status 1): wrong result", 0)):
-            self.tell({f"{rung}/{variant}": told})
-            self.assertIn(f"{rung} {variant}, d 64, N 2048, --check off: {said}",
+            self.tell({f"{rung}/{step}": told})
+            self.assertIn(f"{rung} {step}, d 64, N 2048, --check off: {said}",
                           self.bench(status=status))
-            self.assertEqual([(s["variant"], s["status"], s["reason"], s["seqlen"])
+            self.assertEqual([(s["step"], s["status"], s["reason"], s["seqlen"])
                               for s in self.lines("skipped")],
                              [("naive", 3, needs, 2048)] * (rung == "00_naive"))
-            self.assertEqual(len(self.lines("run", **{"pass": False})), variant == "swap")
-            self.tell({f"{rung}/{variant}": {}})
+            self.assertEqual(len(self.lines("run", **{"pass": False})), step == "swap")
+            self.tell({f"{rung}/{step}": {}})
             self.calls()
             self.bench()
             self.assertEqual(len(self.calls()), again)
-            self.bench("--again", f"{rung}/{variant}")
+            self.bench("--again", f"{rung}/{step}")
             self.assertEqual((self.lines("skipped"), len(self.lines("run", **{"pass": True}))),
                              ([], 6))
             os.unlink(self.at("out.jsonl"))
@@ -238,7 +238,7 @@ def fake_torch():
 
 class Peers(Fake):
     def beside(self):
-        return {(r["variant"], *r["beside"]) for r in self.lines("peer")}
+        return {(r["step"], *r["beside"]) for r in self.lines("peer")}
 
     def test_they_are_measured_just_before_what_is_compared_with_them(self):
         torch, order = fake_torch(), []
@@ -275,7 +275,7 @@ class Peers(Fake):
             called = self.calls()
             self.assertEqual(len(called), new)
             self.assertEqual(new and called[-1], new and (
-                "05_flash_v2 --device gpu --variant split_kv --batch 64 --heads 32 --seqlen 1 "
+                "05_flash_v2 --device gpu --step split_kv --batch 64 --heads 32 --seqlen 1 "
                 "--head-dim 64 --kv-heads 8 --seqlen-kv 8192 --dtype bf16 --check off --time 5 "
                 "--json"))
         self.assertIn(unittest.mock.call(16, 8, 4096, 128, device="cuda", dtype=torch.bfloat16,
@@ -284,7 +284,7 @@ class Peers(Fake):
         self.assertEqual(len(found), 2 * 18)
         self.assertEqual(found[0]["copy_bytes_per_s"], 2**30 * 1e3)
         # It is no step of the ladder.
-        self.assertNotIn("split_kv", [step["variant"] for step in self.lines("step")])
+        self.assertNotIn("split_kv", [step["step"] for step in self.lines("step")])
 
     def test_without_part_of_pytorch(self):
         def no_kernel(*_, **__):
@@ -316,7 +316,7 @@ class Timing(unittest.TestCase):
     """PyTorch's attention is timed as our programs time themselves."""
 
     def test_sampling(self):
-        """As common/tests/gpu/sampling_test.cpp has it, by a batch of 4 runs."""
+        """As common/tests/harness/sampling_test.cpp has it, by a batch of 4 runs."""
         for budget_ms, run_ms, warm_up, samples in (
                 (100, lambda i: 1, 100, 100),
                 (50, lambda i: 1 / (1 + 0.01 * i), 176, 968),  # while runs get faster, to 100 ms

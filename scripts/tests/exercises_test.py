@@ -12,12 +12,12 @@ import types
 import unittest
 
 from base import ROOT, Scratch, argument, read, write
-from ladder.console import Stop
+from ladder.base.console import Stop
+from ladder.base.sources import Source
 from ladder.exercises.every import EXERCISES
 from ladder.exercises.kinds import CASES, Change, Experiment, Mask, Numbers, patches
 from ladder.exercises.lab import Lab, patch_text
 from ladder.exercises.lessons import written
-from ladder.sources import Source
 
 BIN = os.path.join(ROOT, "build/bin")
 IN_CODE = {number: exercise for number, exercise in EXERCISES.items() if exercise.file}
@@ -90,8 +90,8 @@ class Code(unittest.TestCase):
         cls.unchanged = {}
         for file in {file for file, *_ in jobs}:
             lab = Lab(os.path.dirname(BIN), os.path.join(folder.name, "unchanged", file))
-            cls.unchanged[file] = lab, [os.path.join(BIN, file.split(os.sep)[0]), "--variant",
-                                        Source(file).variant]
+            cls.unchanged[file] = lab, [os.path.join(BIN, file.split(os.sep)[0]), "--step",
+                                        Source(file).step]
 
     def test_each_solution_is_right(self):
         for number, exercise in IN_CODE.items():

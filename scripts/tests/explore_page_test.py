@@ -15,7 +15,7 @@ from base import ROOT, argument, read, write
 import browser
 import explore_test
 from explore_test import SMALL, explore, sums
-from ladder.changed import changed
+from ladder.base.changed import changed
 
 BIN = ""
 SAME = "= the program's counts"
@@ -105,7 +105,7 @@ class PageTest(unittest.TestCase):
         self.browser.wait_for("explorer.now >= explorer.last && !explorer.playing")
         self.browser.drawn()
         expected = [sums(explore_test.run("04_flash_v1", SMALL)),
-                    sums(explore_test.run("05_flash_v2", "--variant mma " + SMALL))]
+                    sums(explore_test.run("05_flash_v2", "--step mma " + SMALL))]
         self.assertEqual(self.counts(), expected)
         shown = self.of_panes("[...pane.element.querySelectorAll('dd')].map(cell => cell.title)")
         for pane, counts in zip(shown, expected):
@@ -187,7 +187,7 @@ class PageTest(unittest.TestCase):
         small = "--seqlen 128 --heads 1 --head-dim 64"
         for rung in ("06_backward", "05_flash_v2"):  # the last one goes on below
             self.open("#clock=model&t=1e9", self.made(f"{rung}/sm90", *small.split()))
-            counted = explore_test.run(rung, f"--variant sm90 --device sim --check off {small}")
+            counted = explore_test.run(rung, f"--step sm90 --device sim --check off {small}")
             self.assertEqual(self.counts(), [sums(counted)], rung)
         self.assertIn("not measured", self.text("clock-note"))
         self.press("c")

@@ -9,12 +9,12 @@ import subprocess
 import unittest
 
 from base import ROOT, Scratch, argument, printed, read
-from ladder import course
-from ladder.console import Stop
+from ladder.base import course
+from ladder.base.console import Stop
+from ladder.base.files import course_pages
+from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import asked_of, chosen, options_of
 from ladder.explore.page import COUNTERS, pane_of, sums
-from ladder.files import course_pages
-from ladder.programs import ladder_of, programs_in
 from ladder.trace import replay
 from ladder.trace.read import Event, Kind, Trace, joined
 
@@ -79,13 +79,13 @@ class TraceTest(unittest.TestCase):
         steps = ladder_of(programs_in(BIN), "sim").steps
         self.assertGreaterEqual(len(steps), 18)
         for step in steps:
-            with self.subTest(rung=step.rung, step=step.variant):
+            with self.subTest(rung=step.rung, step=step.name):
                 length = 40 if step.rung < "02" else 80  # a thread for each row of S takes long
-                options = (f"--variant {step.variant} --device sim --seqlen {length} --heads 1 "
+                options = (f"--step {step.name} --device sim --seqlen {length} --heads 1 "
                            "--head-dim 64 --check off --causal")
                 trace, records = traced(step.rung, options)
                 self.assertEqual(counted(trace), sums(records))
-                if step.variant in ("tile", "sm90"):
+                if step.name in ("tile", "sm90"):
                     for more in ("", " --schedule reverse", " --schedule random:3"):
                         self.assertEqual(counted(traced(step.rung, options + more)[0]),
                                          sums(run(step.rung, options + more)))
@@ -125,13 +125,13 @@ class TraceTest(unittest.TestCase):
         self.assertEqual(set(tiles_of("05_flash_v2", SMALL + " --causal")),
                          {(row, key) for row, key in every if key // 4 <= row // 4})
         # Once forward, and once more for the gradients.
-        self.assertEqual(tiles_of("06_backward", "--variant mma " + SMALL),
+        self.assertEqual(tiles_of("06_backward", "--step mma " + SMALL),
                          dict.fromkeys(every, 2))
         # Where K comes before Q.
-        transposed = "--variant sm90 --device sim --check off --heads 1 --seqlen 64 --seqlen-kv 128"
+        transposed = "--step sm90 --device sim --check off --heads 1 --seqlen 64 --seqlen-kv 128"
         self.assertEqual(set(tiles_of("06_backward", transposed)),
                          {(row, key) for row, key in every if row < 4})
-        decoding = ("--variant split_kv --device sim --check off --seqlen 1 --seqlen-kv 500 "
+        decoding = ("--step split_kv --device sim --check off --seqlen 1 --seqlen-kv 500 "
                     "--heads 8 --kv-heads 1 --head-dim 64 --set splits=4")
         self.assertEqual(set(tiles_of("05_flash_v2", decoding)), {(0, key) for key in range(32)})
 
@@ -234,7 +234,7 @@ class CommandTest(Scratch):
                 asked = asked_of([*shlex.split(command), "--bin", BIN])
                 for step in chosen(asked):
                     options = " ".join(options_of(step, asked.options))
-                    self.assertTrue(run(step.rung, f"--device sim --variant {step.variant} "
+                    self.assertTrue(run(step.rung, f"--device sim --step {step.name} "
                                                    + options))
         explore(*next(one for one in quoted if "06/producer" in one).split(), "--out", self.out)
         self.assertLess(os.path.getsize(self.out), 2_000_000)

@@ -33,17 +33,17 @@ class FakeLadder(Scratch):
         self.told |= {**(told or {}), **more}
         self.write("told.json", self.told)
 
-    def rung(self, rung="00_naive", variants=("naive",), gpu=False, **changes):
+    def rung(self, rung="00_naive", steps=("naive",), gpu=False, **changes):
         self.write(f"{rung}/attention.cu", "")
-        steps = [listed(rung, variant, device, default=variant == variants[-1],
-                        exact_architecture=variant == "sm90", by_name_only=variant == "aside",
-                        backward=rung.startswith("06"), decoding=variant == "split_kv", **changes)
-                 for variant in variants for device in (("sim", "gpu") if gpu else ("sim",))]
+        steps = [listed(rung, step, device, default=step == steps[-1],
+                        exact_architecture=step == "sm90", by_name_only=step == "aside",
+                        backward=rung.startswith("06"), decoding=step == "split_kv", **changes)
+                 for step in steps for device in (("sim", "gpu") if gpu else ("sim",))]
         program(self.at(self.BIN, rung), steps,
                 f"exec '{sys.executable}' -S -E '{FAKE_PROGRAM}' '{self.root}' {rung} \"$@\"")
 
     def ladder(self, steps=None, gpu=False, **changes):
-        for rung, variants in (steps or STEPS).items():
-            self.rung(rung, variants, gpu, **changes)
+        for rung, steps in (steps or STEPS).items():
+            self.rung(rung, steps, gpu, **changes)
         if gpu:
             self.tell(probe={})

@@ -13,12 +13,12 @@ import sys
 import time
 
 
-def record(rung, variant, direction, given):
+def record(rung, step, direction, given):
     on_gpu = given["--device"] == "gpu"
     n = int(given.get("--seqlen", 256))
     heads = int(given.get("--heads", 2))
     return {
-        "rung": rung, "variant": variant, "direction": direction, "device": given["--device"],
+        "rung": rung, "step": step, "direction": direction, "device": given["--device"],
         "device_name": "NVIDIA H100 80GB HBM3" if on_gpu else "sim on 2 cores",
         "dtype": given.get("--dtype", "fp16"), "input": given.get("--input", "normal"), "seed": 0,
         "batch": int(given.get("--batch", 1)), "heads": heads,
@@ -36,7 +36,7 @@ def record(rung, variant, direction, given):
         "unknown": [1, {"a": None}], "pass": True}
 
 
-def answer(folder, rung, told, variant, given):
+def answer(folder, rung, told, step, given):
     if "sleep" in told:
         with open(os.path.join(folder, "asleep.part"), "w") as file:
             file.write(str(os.getpid()))
@@ -45,9 +45,9 @@ def answer(folder, rung, told, variant, given):
     status = told.get("status", 0)
     if "out" in told:
         print(told["out"], flush=True)
-    elif variant and (not status or "changes" in told):
+    elif step and (not status or "changes" in told):
         for direction in ["fwd", "bwd"] if rung.startswith("06") else ["fwd"]:
-            print(json.dumps({**record(rung, variant, direction, given),
+            print(json.dumps({**record(rung, step, direction, given),
                               **told.get("changes", {})}))
     if "err" in told:
         print(told["err"], file=sys.stderr)
@@ -62,14 +62,14 @@ def main(folder, rung, *options):
     with open(os.path.join(folder, "told.json")) as file:
         told = json.load(file)
     given = dict(zip(options, [*options[1:], ""]))
-    if "--variant" not in given:
+    if "--step" not in given:
         mine = told.get(f"probe {given['--dtype']}", told.get("probe", {}))
         return answer(folder, rung, mine, None, given)
     status = 0
-    for variant in given["--variant"].split(","):
-        step = f"{rung}/{variant}"
-        mine = told.get(f"{step} {given['--device']}", told.get(step, {}))
-        status = answer(folder, rung, mine, variant, given) or status
+    for step in given["--step"].split(","):
+        of_rung = f"{rung}/{step}"
+        mine = told.get(f"{of_rung} {given['--device']}", told.get(of_rung, {}))
+        status = answer(folder, rung, mine, step, given) or status
     return status
 
 

@@ -10,13 +10,13 @@ import unittest
 import unittest.mock
 
 from base import RESULTS, SCRIPTS, Scratch, like, read
-from ladder.console import Stop
-from ladder.figures import measured, style
-from ladder.figures.draw import renewed
-from ladder.figures.gallery import FIGURES, TABLES, figure_data, table
-from ladder.figures.measured import Files, of_the_paper
-from ladder.figures.memory import iterations
-from ladder.files import course_pages, json_text, newest_measured, read_lines
+from ladder.base.console import Stop
+from ladder.base.files import course_pages, json_text, newest_measured, read_lines
+from ladder.show import measured, style
+from ladder.show.draw import renewed
+from ladder.show.gallery import FIGURES, TABLES, figure_data, table
+from ladder.show.measured import Files, of_the_paper
+from ladder.show.memory import iterations
 
 GPU = os.path.basename(newest_measured())
 COMMITTED = {name: read_lines(os.path.join(RESULTS, name)) for name in os.listdir(RESULTS)
@@ -99,9 +99,9 @@ class Figures(Changed):
 
     def test_which_step_stands_for_a_rung(self):
         """The last that ran, of those that run on this GPU; never one beside the ladder."""
-        alone = {s["variant"] for s in self.records(kind="step", exact_architecture=True)}
-        self.drop(self.gpu, lambda r: r["variant"] in (*alone, "stored")
-                  or r["variant"] == "mma" and r["rung"] == "06_backward")
+        alone = {s["step"] for s in self.records(kind="step", exact_architecture=True)}
+        self.drop(self.gpu, lambda r: r["step"] in (*alone, "stored")
+                  or r["step"] == "mma" and r["rung"] == "06_backward")
         data = self.figures()
         self.assertEqual([line["label"] for line in data["tflops_fwd"]["panels"][0]["lines"]
                           if line["rung"] == "05_flash_v2"], ["05 mma"])
@@ -113,8 +113,8 @@ class Figures(Changed):
     def test_a_rung_that_is_added_shows_up(self):
         for of in (self.gpu, self.other):
             for kind, more in (("run", {}), ("step", {"colour": "#abcdef", "default": True})):
-                of += [{**line, "rung": "07_toy", "variant": "toy", **more} for line in
-                       self.records(of, kind, rung="05_flash_v2", variant="mma")]
+                of += [{**line, "rung": "07_toy", "step": "toy", **more} for line in
+                       self.records(of, kind, rung="05_flash_v2", step="mma")]
         data = self.figures()
         for name in ("speedup", "tflops_fwd", "traffic", "roofline", "error", "two_gpus"):
             self.assertIn('"colour": "#abcdef", "marker": "<"', json.dumps(data[name]), name)
@@ -157,7 +157,7 @@ class Tables(Changed):
         """Rates and times that are set: what is made of them."""
         for record in self.records():
             if record["rung"] in ("05_flash_v2", "06_backward"):
-                mma = record["variant"] == "mma"
+                mma = record["step"] == "mma"
                 record["tflops"] = 300 if not mma else 150 if record["seqlen"] > 512 else 400
                 record["time_ms"] = (2 if mma else 1) * (1 if record["direction"] == "fwd" else 3)
         for peer in self.records(kind="peer"):
@@ -179,7 +179,7 @@ class Tables(Changed):
         for peer in self.records(kind="peer"):
             peer["beside"] = ["05_flash_v2 sm90", "06_backward sm90"]
         self.assertIn("alternating in one run on the NVIDIA", self.table("peers"))
-        self.records(kind="peer", variant="cudnn", direction="bwd", seqlen=8192)[0].pop("beside")
+        self.records(kind="peer", step="cudnn", direction="bwd", seqlen=8192)[0].pop("beside")
         self.assertIn("in one run, but for cuDNN in another, on the", self.table("peers"))
         for library, turn in (("cuDNN", "in another run"),
                               ("FlashAttention-2", "each point in turn")):
@@ -224,7 +224,7 @@ class Tables(Changed):
         def point(r):
             return r["seqlen"], r["head_dim"], r["causal"]
 
-        plain = {point(r): r["tflops"] for r in self.records(variant="safe") if of_the_paper(r)}
+        plain = {point(r): r["tflops"] for r in self.records(step="safe") if of_the_paper(r)}
         v1, v2 = "04_flash_v1", "05_flash_v2"
         for rung, times, at, claim, verdict in (  # as fast as 02
                 (v1, 1.9, {}, "2-4x", "**no**"), (v1, 3, {}, "2-4x", "yes"),
@@ -236,7 +236,7 @@ class Tables(Changed):
             for r in self.records(rung=rung, **at):
                 r["tflops"] = plain.get(point(r), 1) * times
             check(claim, verdict)
-        for r in self.records(variant="sm90"):
+        for r in self.records(step="sm90"):
             r["workspace_bytes"] = r["seqlen"]**2
         for r in self.records(self.sim, rung="02_safe_softmax", dtype="fp16", input="outliers"):
             r["errors"]["o"]["rel"] = 0

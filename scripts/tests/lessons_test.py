@@ -22,7 +22,7 @@ import tempfile
 import unittest
 
 from base import ROOT, SECONDS, argument, fences, read
-from ladder.files import course_pages
+from ladder.base.files import course_pages
 
 BIN = os.path.join(ROOT, "build/bin")
 
@@ -167,7 +167,7 @@ class HeadComments(unittest.TestCase):
                 command = re.search(r"^//   +(.*)", text.split("\n\n", 1)[0], re.MULTILINE)[1]
                 needs_gpu = ".library = true" in text
                 step = re.search(r'\.name = "(\w+)"', text)[1]
-                self.assertRegex(command, rf"^build/bin/{name.split(os.sep)[0]} --variant {step}\b")
+                self.assertRegex(command, rf"^build/bin/{name.split(os.sep)[0]} --step {step}\b")
                 # Whether its results are right, and at that length, the suite says.
                 done = in_scratch(re.sub(r"--seqlen \d{2,}", "--seqlen 64", command)
                                   + " --check off" + " --device sim" * (not needs_gpu))

@@ -11,7 +11,7 @@ import subprocess
 import unittest
 
 from base import FENCE, ROOT, fences, read
-from ladder.files import course_pages
+from ladder.base.files import course_pages
 
 LESSONS = [path for path in course_pages() if "/notes" not in path and "/results" not in path]
 

@@ -50,9 +50,9 @@ class Machine(Scratch):
             self.tool(name.replace("_", "-"), does)
 
     def change_ready(self, was, now):
-        text = self.read("scripts/ladder/ready.sh")
+        text = self.read("scripts/ladder/front/ready.sh")
         self.assertEqual(text.count(was), 1)
-        self.write("scripts/ladder/ready.sh", text.replace(was, now))
+        self.write("scripts/ladder/front/ready.sh", text.replace(was, now))
 
     def script(self, *words, status=0, **environment):
         return self.run_it("bash", *words, status=status, **environment)
@@ -227,8 +227,8 @@ class Building(Machine):
             said = self.called()
             self.assertIn(f"ninja -C {self.root}/build programs\n", said)
             self.assertEqual(re.findall(r"^python3 \S+/ladder (.*)$", said, re.M), [
-                "bench.measure --grid paper,long --again --time 25",
-                "bench.measure --sim --again", "figures.draw --readme"][:count])
+                "measure.run --grid paper,long --again --time 25",
+                "measure.run --sim --again", "show.draw --readme"][:count])
 
 
 class Refused(Machine):
@@ -236,7 +236,7 @@ class Refused(Machine):
         build = self.write("build", "a file")
         self.assertIn(f"scripts/run: {build} is no folder that can be written. Did root make it? "
                       "sudo chown", self.script("scripts/run", status=1).stderr)
-        code = ("import sys; from ladder.console import run_command\ndef work(): raise "
+        code = ("import sys; from ladder.base.console import run_command\ndef work(): raise "
                 "PermissionError(13, 'No', 'build/x')\nsys.exit(run_command('run', work))")
         self.assertIn("run: build/x: No. Did root make it? sudo chown",
                       self.run_it(sys.executable, "-Sc", code, cwd=SCRIPTS, status=2).stderr)

@@ -5,11 +5,11 @@ import re
 import unittest
 
 from base import RESULTS, ROOT, argument, printed
-from ladder.bench import grid, measure, traces
-from ladder.figures.draw import stale
-from ladder.figures.measured import Files, Measured
-from ladder.files import course_pages, newest_measured, read_lines
-from ladder.programs import Ladder, ladder_of, programs_in
+from ladder.base.files import course_pages, newest_measured, read_lines
+from ladder.base.programs import Ladder, ladder_of, programs_in
+from ladder.measure import grid, run as measure, traces
+from ladder.show.draw import stale
+from ladder.show.measured import Files, Measured
 
 BIN = os.path.join(ROOT, "build/bin")
 COUNTS = re.compile(r"(?:model|requested|distinct|sram)_\w+_bytes|\w+_flops|exp_count|"
@@ -57,8 +57,8 @@ class OfTheCode(unittest.TestCase):
                     and not r["options"]):
                 by_run.setdefault(grid.key(r), []).append(r)
         self.assertGreater(len(by_run), 20)
-        for (rung, variant, *point, options), records in by_run.items():
-            program, *words = grid.Config(rung, variant, grid.Point(*point),
+        for (rung, step, *point, options), records in by_run.items():
+            program, *words = grid.Config(rung, step, grid.Point(*point),
                                           options.split()).words("sim")
             now, before = ([{name: value for name, value in record.items()
                              if COUNTS.fullmatch(name)} for record in of]
@@ -72,8 +72,8 @@ class OfTheCode(unittest.TestCase):
             measure.parse(["--sim"]), ladder, ladder.steps) for one in ones}
         self.assertEqual(planned ^ set(map(grid.key, self.runs)), set(),
                          "scripts/figures measure --sim adds them")
-        self.assertEqual([(s["rung"], s["variant"]) for s in self.steps],
-                         [(step.rung, step.variant) for step in ladder.steps
+        self.assertEqual([(s["rung"], s["step"]) for s in self.steps],
+                         [(step.rung, step.name) for step in ladder.steps
                           if not step.decoding])
 
     def test_traces(self):

@@ -12,7 +12,7 @@ import unittest
 from base import SECONDS, program
 from fake_ladder import STEPS, FakeLadder
 
-COMMAND = [sys.executable, "-S", "-m", "ladder.run"]  # no packages: it starts sooner
+COMMAND = [sys.executable, "-S", "-m", "ladder.front.run"]  # no packages: it starts sooner
 PAPER = "the FlashAttention-2 paper's workload at N = 2k"
 
 
@@ -51,31 +51,31 @@ class RunTest(FakeLadder):
         self.assertIn("batch 1, heads 2, seqlen 256, head-dim 64, fp16", result.stdout)
         self.assertNotIn("Next:", result.stdout)
         self.assertIn("no driver", result.stderr)
-        self.assertIn("10_first --load scripts/results/captured --variant a,b --device sim --json",
+        self.assertIn("10_first --load scripts/results/captured --step a,b --device sim --json",
                       self.called())
         # Without the first step there is nothing to set the others against.
-        self.assertNotIn("vs 06\n", self.table("--variant", "b").stdout)
+        self.assertNotIn("vs 06\n", self.table("--step", "b").stdout)
 
     def test_what_is_chosen(self):
         self.ladder({"01_tiled_matmul": ["mma"], "05_flash_v2": ["mma", "aside"]})
         for options, there in (([], False), (["--all"], True), (["--seqlen", "64"], False),
-                               (["--seqlen", "64", "--all"], True), (["--variant", "aside"], True)):
+                               (["--seqlen", "64", "--all"], True), (["--step", "aside"], True)):
             self.called()
             self.table(*options)
             self.assertEqual("aside" in self.called(clear=False), there, options)
             self.assertNotIn("--all", self.called())
-        self.assertEqual([row[:6] for row in self.rows(self.table("--variant=mma").stdout)],
+        self.assertEqual([row[:6] for row in self.rows(self.table("--step=mma").stdout)],
                          ["01 mma", "05 mma"])
 
     def test_options_are_passed_to_the_programs(self):
         self.ladder({"00_naive": ["naive"]}, gpu=True)
         self.table("--seqlen", "1024", "--causal")
         said = self.called()
-        self.assertIn("00_naive --seqlen 1024 --causal --variant naive --device gpu --json", said)
+        self.assertIn("00_naive --seqlen 1024 --causal --step naive --device gpu --json", said)
         self.assertNotRegex(said, "--load|--device sim")
         for option in (["--device", "sim"], ["--device=sim"], ["--dev", "sim"]):
             self.table(*option)
-            self.assertIn("00_naive --variant naive --device sim --json", self.called())
+            self.assertIn("00_naive --step naive --device sim --json", self.called())
 
     # ---- with a GPU ----
 
@@ -95,15 +95,15 @@ class RunTest(FakeLadder):
                          {f"{rung[:2]} {step}{way}" for rung, steps in STEPS.items()
                           for step in steps for way in ["", " bwd"][:1 + (rung[:2] == "06")]})
         self.assertIn("--batch 8 --seqlen 2048 --heads 32 --head-dim 64 --time 50 --dtype bf16 "
-                      "--variant swap,defer,mma,sm90 --device gpu --json", self.called())
+                      "--step swap,defer,mma,sm90 --device gpu --json", self.called())
         self.tell({"probe bf16": {"status": 2}})  # a GPU of 7.5
         self.table()
-        self.assertIn("--time 50 --dtype fp16 --variant swap,defer,mma,sm90 --device gpu",
+        self.assertIn("--time 50 --dtype fp16 --step swap,defer,mma,sm90 --device gpu",
                       self.called())
 
     def test_dram_where_the_counters_may_be_read(self):
         dram = {"changes": {"dram_read_bytes": 1_100_000, "dram_write_bytes": 210_000}}
-        self.rung(variants=["a", "b"], gpu=True)
+        self.rung(steps=["a", "b"], gpu=True)
         self.tell({f"00_naive/{step} gpu": dram for step in "ab"},
                   probe={"out": json.dumps(dram["changes"])})
         self.assertIn("DRAM: bytes that HBM served", " ".join(self.table().stdout.split()))
@@ -111,14 +111,14 @@ class RunTest(FakeLadder):
                       "\n".join(self.rows(self.table("--all").stdout)))
         # On the GPU alone, and asked for by hand it is not given twice.
         self.assertNotRegex(self.called(), "--dram .*--device sim")
-        self.table("--dram", "--variant", "b")
+        self.table("--dram", "--step", "b")
         self.assertNotIn("--dram --dram", self.called())
         self.told.clear()
         self.tell(probe={"err": "--dram: no DRAM bytes: CUPTI is not there"})
         result = self.table()
         self.assertNotIn("DRAM", result.stdout)
         self.assertIn("No DRAM column: no DRAM bytes: CUPTI is not there", result.stderr)
-        self.assertNotIn("--dram --variant", self.called())
+        self.assertNotIn("--dram --step", self.called())
 
     def test_a_gpu_that_is_not_there_or_another(self):
         self.ladder({"05_flash_v2": ["mma", "sm90"]}, gpu=True)
@@ -128,7 +128,7 @@ class RunTest(FakeLadder):
         self.assertRegex(shown, "05 sm90 +sim")
         self.assertNotRegex(shown, "05 sm90 +gpu|Hopper")
         self.assertIn("sm90 needs a Hopper GPU",
-                      self.table("--variant", "sm90", "--device", "gpu", status=3).stdout)
+                      self.table("--step", "sm90", "--device", "gpu", status=3).stdout)
 
     # ---- what goes wrong ----
 
@@ -157,7 +157,7 @@ class RunTest(FakeLadder):
             self.assertEqual(self.rows(result.stdout)[::2], [f"00 naive {good}", row])
             self.assertIn(f"01 last {good}", self.rows(result.stdout))
             self.assertIn(said, result.stdout)
-            self.assertIn("--variant good,bad,last --device sim", self.called())
+            self.assertIn("--step good,bad,last --device sim", self.called())
         # And in the first table, with what is more.
         self.tell({"01_tiled_matmul/bad": {"status": 1, "err": "01_tiled_matmul: no", "changes":
                                            asks(68_000_000)["changes"] | {"pass": False}}})
@@ -187,11 +187,11 @@ class RunTest(FakeLadder):
         for options, status, said in (
                 (["--save"], 2, "one program"), (["--save=x"], 2, "one program"),
                 (["--trace"], 2, "one program"), (["--json"], 2, "one program"),
-                (["--variant", "nosuch"], 2, "there are naive")):
+                (["--step", "nosuch"], 2, "there are naive")):
             self.assertIn(said, self.table(*options, status=status).stderr)
         self.tell({"00_naive/naive": {"out": "hello"}})
         self.assertIn("no JSON", self.table(status=1).stderr)
-        program(self.at(self.BIN, "00_naive"), [{"rung": "00_naive", "variant": "naive"}], "exit 3")
+        program(self.at(self.BIN, "00_naive"), [{"rung": "00_naive", "step": "naive"}], "exit 3")
         self.assertIn("00_naive --list says other things", self.table(status=1).stderr)
 
     # ---- how it looks ----

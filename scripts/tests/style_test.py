@@ -54,8 +54,8 @@ class Portable(unittest.TestCase):
             for number, line in enumerate(lines, 1):
                 for pattern, _ in self.LACKS if not line.lstrip().startswith("#") else ():
                     self.assertNotRegex(line, pattern, f"{name}:{number}")
-        self.assertLessEqual({"scripts/run", "scripts/ladder/ready.sh", "scripts/test", ".ci/run",
-                              "common/ptxas.sh"}, set(found))
+        self.assertLessEqual({"scripts/run", "scripts/ladder/front/ready.sh", "scripts/test",
+                              ".ci/run", "common/ptxas.sh"}, set(found))
 
 
 class Width(unittest.TestCase):
@@ -65,6 +65,25 @@ class Width(unittest.TestCase):
                              set(found))
         self.assertEqual([f"{name}: {line}" for name, lines in found.items() for line in lines
                           if len(line) > 100], [])
+
+
+class Rooms(unittest.TestCase):
+    """scripts/ladder has a folder a concern. What several need is in base, trace, or what results
+    are read by; nothing else of another room is imported."""
+
+    SHARED = r"base\b|trace\b|measure\.results\b"
+
+    def test_no_room_reaches_into_another(self):
+        rooms = {os.path.basename(os.path.dirname(path)) for path in
+                 glob.glob(os.path.join(SCRIPTS, "ladder/*/__init__.py"))}
+        self.assertLessEqual({"base", "front", "measure", "trace", "show"}, rooms)
+        for room in rooms:
+            for path in glob.glob(os.path.join(SCRIPTS, "ladder", room, "*.py")):
+                for name in re.findall(r"^ *(?:from|import) ladder(?:\.| import )([\w.]+)",
+                                       read(path), re.MULTILINE):
+                    with self.subTest(os.path.relpath(path, ROOT)):
+                        self.assertRegex(name, rf"^({self.SHARED}|{room}\b)")
+                        self.assertFalse(room == "base" and not name.startswith("base"), name)
 
 
 class Help(Scratch):

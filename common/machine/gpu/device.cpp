@@ -28,9 +28,6 @@ void check(cudaError_t error, const char* doing) {
   if (error != cudaSuccess) fail(doing, error);
 }
 
-struct DestroyEvent {
-  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
-};
 /// Times what is queued between two of its calls.
 class Stopwatch {
  public:
@@ -43,11 +40,11 @@ class Stopwatch {
   }
 
  private:
-  using Event = std::unique_ptr<CUevent_st, DestroyEvent>;
+  using Event = std::shared_ptr<CUevent_st>;
   static Event create() {
     cudaEvent_t event = nullptr;
     check(cudaEventCreate(&event), "cudaEventCreate");
-    return Event(event);
+    return Event(event, cudaEventDestroy);
   }
   static void record(const Event& event) { check(cudaEventRecord(event.get()), "cudaEventRecord"); }
 
@@ -97,13 +94,13 @@ class Gpu : public Device {
     if (capability < 75)
       refuse(fmt::format("has compute capability {}.{}, and 7.5 is the least", properties.major,
                          properties.minor));
-    const std::string others = built_for_others(LADDER_ARCHITECTURES, capability);
-    if (!others.empty())
+    const int compiled = compiled_capability();
+    if (!compiled)
       refuse(
-          fmt::format("is not what this program runs on: built for {}, this is {}.{}: "
+          fmt::format("is not what this program runs on: built for {}, this is {}: "
                       "scripts/run builds for this GPU",
-                      others, properties.major, properties.minor));
-    info_.compute_capability = std::min(capability, compiled_capability());
+                      LADDER_ARCHITECTURES, capability));
+    info_.compute_capability = std::min(capability, compiled);
     // PTX for 7.5 alone makes any GPU a 7.5, with no more shared memory than these have.
     if (!info_.has_bf16()) info_.sram_bytes = std::min<int64_t>(info_.sram_bytes, 64 * 1024);
     if (sram_bytes > info_.sram_bytes)

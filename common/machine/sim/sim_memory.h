@@ -120,9 +120,6 @@ class Hbm {
 template <class T>
 using HbmWrittenBefore = Hbm<T>;
 template <class T>
-using HbmRef = Ref<T, Hbm<T>>;
-
-template <class T>
 Hbm<T> hbm(Array& array) {
   return Hbm<T>(array);
 }
@@ -172,9 +169,6 @@ class Smem {
  private:
   SharedPlace place_;
 };
-
-template <class T>
-using SmemRef = Ref<T, Smem<T>>;
 
 /// The block's dynamic shared memory, handed out front to back. Every thread of a block must take
 /// the same pieces in the same order.

@@ -3,24 +3,18 @@
 #include <cstring>
 
 namespace ladder::sim {
-namespace {
-
-int64_t whole_cells(int64_t bytes) {
-  return (bytes + 7) / 8 * 8;
-}
-
-}  // namespace
 
 Tracked::Tracked(const std::string& array_name, int64_t size, int workers)
     : contents_(size),
-      shadow_memory_(whole_cells(size)),
+      shadow_memory_(size + 1),  // even where the last byte has no fellow
+      first_memory_(2 * (size + 1)),
       shadow_(static_cast<uint8_t*>(shadow_memory_.data())),
-      touches_(size, shadow_),
+      first_(static_cast<uint32_t*>(first_memory_.data())),
       counts_(workers) {
   name = array_name;
   bytes = size;
   data = contents_.data();
-  if (!data || !shadow_ || !touches_.ready())
+  if (!data || !shadow_ || !first_)
     throw Error(Exit::no_device,
                 fmt::format("the host has no {} bytes left for {} and what the sim notes of it",
                             kBytesForEach * size, name));
@@ -48,9 +42,27 @@ void Tracked::note(Block& block, Access access, int64_t at, int n, int element) 
           "called wait_for_kernel_before()",
           kDoes[i], place(), written ? "write" : "read");
   }
-  if (const auto other = touches_.note(block.number(), access, at, n))
-    fault("{} {}, which block {} {} in the same kernel: in which order blocks run is not known",
-          kDoes[i], place(), block.index_of(other->block), kDid[static_cast<int>(other->access)]);
+  // Each marks what it does, then who came first: so of two that must not meet the second to do so
+  // finds both.
+  const uint16_t here = n > 1 ? 0xffff : at % 2 ? 0xff00 : 0xff;
+  for (int64_t two = at / 2; 2 * two < at + n; ++two) {
+    auto* const shadow = reinterpret_cast<uint16_t*>(shadow_) + two;
+    const auto mark = [&](unsigned bits) {
+      return __atomic_fetch_or(shadow, repeat<2>(bits) & here, __ATOMIC_ACQ_REL) & here;
+    };
+    unsigned seen = mark(kWritten | mark_of(access));
+    uint32_t first = 0;
+    const bool alone = __atomic_compare_exchange_n(&first_[two], &first, block.number(), false,
+                                                   __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
+                       first == block.number();
+    if (!alone) seen = mark(kShared);
+    if (alone && !(seen & repeat<2>(kShared))) continue;
+    for (const Access did : {Access::read, Access::add, Access::write})
+      if (seen & repeat<2>(mark_of(did)) && (did != access || access == Access::write))
+        fault("{} {}, which {} {} in the same kernel: in which order blocks run is not known",
+              kDoes[i], place(), alone ? "another block" : "block " + block.index_of(first),
+              kDid[static_cast<int>(did)]);
+  }
 }
 
 void Tracked::mark_written() {
@@ -82,75 +94,7 @@ void Tracked::start_kernel(bool early) {
     shadow_[i] =
         (shadow_[i] & kWritten) | (early ? read * kReadBefore | written * kWrittenBefore : 0);
   }
-  touches_.forget();
-}
-
-// ------------------------------------------------------------------------------- who touched what
-
-Touches::Touches(int64_t bytes, uint8_t* shadow)
-    : bytes_(whole_cells(bytes)), shadow_(shadow), cells_(bytes_) {
-  static_assert(sizeof(Cell) == 8);
-}
-
-void Touches::forget() {
-  std::memset(cells_.data(), 0, bytes_);
-  for (Part& part : parts_) part.lists.clear();
-}
-
-std::optional<Touches::Touch> Touches::note(uint32_t block, Access access, int64_t at, int n) {
-  Part& part = parts_[at / 4096 % std::size(parts_)];
-  const std::lock_guard lock(part);
-  Cell& c = cell(at);
-  auto* const shadow = reinterpret_cast<uint64_t*>(shadow_) + at / 8;
-  const uint64_t seen = *shadow;
-  // A one in each byte of the access: times a shadow bit, that bit in each.
-  const uint64_t here = repeat<8>(1) >> 8 * (8 - n) << 8 * (at % 8);
-  const auto mark = [&](uint64_t shared) {
-    const uint64_t marked = seen | here * (kWritten | mark_of(access)) | shared * kShared;
-    __atomic_store_n(shadow, marked, __ATOMIC_RELEASE);
-  };
-  const auto with = [&](unsigned bit) { return seen / bit & repeat<8>(1); };  // bytes that have it
-
-  if (!c.first) __atomic_store_n(&c.first, block, __ATOMIC_RELAXED);
-  if (c.first == block && !(with(kShared) & here)) {
-    mark(0);
-    return {};
-  }
-  // What the first block only read, another may read, and what it only added to, add to.
-  const bool may_meet =
-      access != Access::write &&
-      (seen & here * (kReadHere | kWrittenHere | kAddedHere)) == here * mark_of(access);
-  if (may_meet && c.first != kInList && (!c.second || c.second == block)) {
-    c.second = block;
-    mark(here);
-    return {};
-  }
-
-  auto& list = part.lists[at / 8];
-  const auto insert = [&](uint32_t who, Access what, uint64_t where) {
-    for (Listed& known : list)
-      if (known.block == who && known.access == what) {
-        known.bytes |= where;
-        return;
-      }
-    list.push_back({{who, what}, where});
-  };
-  if (c.first != kInList) {  // what the cell and the marks said so far
-    for (const Access what : {Access::read, Access::write, Access::add}) {
-      insert(c.first, what, with(mark_of(what)));
-      insert(c.second, what, with(mark_of(what)) & with(kShared));
-    }
-    __atomic_store_n(&c.first, kInList, __ATOMIC_RELAXED);
-  }
-  uint64_t met = 0;
-  for (const Listed& other : list) {
-    if (other.block == block || !(other.bytes & here)) continue;
-    if (other.access != access || access == Access::write) return other;
-    met |= other.bytes;
-  }
-  insert(block, access, here);
-  mark(met & here);
-  return {};
+  std::memset(first_, 0, 2 * bytes + 2);
 }
 
 }  // namespace ladder::sim

@@ -4,13 +4,8 @@
 // up to chance. Atomic additions may meet each other, and nothing else.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <mutex>
-#include <optional>
 #include <string>
-#include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "machine/sim/block.h"
@@ -26,62 +21,9 @@ constexpr unsigned mark_of(Access access) {
   return access == Access::read ? kReadHere : access == Access::write ? kWrittenHere : kAddedHere;
 }
 
-/// Which blocks of the kernel under way touched which bytes of an array, in cells of 8 bytes. The
-/// cell and the shadow's bits hold the common cases: one block, or only readers; others go to a
-/// list.
-class Touches {
- public:
-  /// A block, by Block::number(), and what it did.
-  struct Touch {
-    uint32_t block;
-    Access access;
-  };
-
-  /// For an array of that many bytes. Its shadow is zero to begin with, and whole cells long.
-  Touches(int64_t bytes, uint8_t* shadow);
-
-  /// Whether the host had the memory for it.
-  bool ready() const { return cells_.data(); }
-  /// Whether the block alone has touched the cell of byte `at`.
-  bool only(uint32_t block, int64_t at) const {
-    return __atomic_load_n(&cell(at).first, __ATOMIC_RELAXED) == block;
-  }
-  /// Notes an access to n bytes of one cell, in the shadow too. Returns what another block did to
-  /// them that must not meet it.
-  std::optional<Touch> note(uint32_t block, Access access, int64_t at, int n);
-  /// For the next kernel. The shadow is the caller's to clear.
-  void forget();
-
- private:
-  struct Cell {
-    uint32_t first;   // the first block to touch it; 0: none; kInList: see there
-    uint32_t second;  // the other one to touch bytes that are marked as shared
-  };
-  static constexpr uint32_t kInList = 0xffffffff;
-  struct Listed : Touch {
-    uint64_t bytes;  // of the cell: a one in each
-  };
-  /// What one OS thread at a time may change: every 64th page has the same.
-  struct Part {
-    std::atomic_flag taken = {};
-    void lock() {  // for so short a time that a mutex would cost more
-      while (taken.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
-    }
-    void unlock() { taken.clear(std::memory_order_release); }
-    std::unordered_map<int64_t, std::vector<Listed>> lists;  // by cell
-  };
-
-  Cell& cell(int64_t at) const { return static_cast<Cell*>(cells_.data())[at / 8]; }
-
-  const int64_t bytes_;
-  uint8_t* const shadow_;
-  Mapped cells_;
-  Part parts_[64];
-};
-
-/// Bytes of the host's memory for each byte of an array: itself, its shadow, its part of a cell of
-/// Touches.
-inline constexpr int kBytesForEach = 3;
+/// Bytes of the host's memory for each byte of an array: itself, its shadow, and half of the number
+/// of the block that came first.
+inline constexpr int kBytesForEach = 4;
 
 /// Returns what was there before. (std::atomic_ref came to libc++ with version 19.)
 template <class T>
@@ -122,9 +64,11 @@ class Tracked : public Array {
   struct alignas(64) WorkerCounts {
     int64_t read = 0, write = 0;
   };
-  Mapped contents_, shadow_memory_;
+  Mapped contents_, shadow_memory_, first_memory_;
   uint8_t* shadow_;
-  Touches touches_;
+  /// Of each two bytes the block, by Block::number(), that came first in this kernel; 0: none yet.
+  /// (Two blocks must not have a byte each of them: single bytes are read and written 8 at a time.)
+  uint32_t* first_;
   std::vector<WorkerCounts> counts_;
   bool touched_ = false;  // by the last kernel, or those before it that it did not wait for
 };
@@ -137,14 +81,19 @@ inline void Tracked::check(Block& block, int64_t at, int element) {
   } else if (at < 0 || at + n > bytes) [[unlikely]] {
     note(block, access, at, n, element);
   } else {
-    // All is well where the block did the same before and was here alone, or several did that
-    // may meet; and no kernel before. (The shadow is read first: who else comes to a cell says so
-    // there last.)
+    // All is well where the block did the same before and was the first here, or several did that
+    // may meet; and no kernel before. (Whoever comes second finds what it was that the first did.)
     constexpr auto done = repeat<n>(kWritten | mark_of(access)), shared = repeat<n>(kShared);
     constexpr auto before = repeat<n>(kReadBefore | kWrittenBefore);
-    const auto seen = __atomic_load_n(reinterpret_cast<Word<n>*>(shadow_ + at), __ATOMIC_ACQUIRE);
-    if ((seen & (done | before)) != done ||
-        ((seen & shared) != shared && !touches_.only(block.number(), at))) [[unlikely]]
+    const auto seen = __atomic_load_n(reinterpret_cast<Word<n>*>(shadow_ + at), __ATOMIC_RELAXED);
+    const auto came_first = [&] {
+      bool alone = true;
+      for (int64_t two = at / 2; 2 * two < at + n; ++two)
+        alone &= __atomic_load_n(&first_[two], __ATOMIC_RELAXED) == block.number();
+      return alone;
+    };
+    if ((seen & (done | before)) != done || ((seen & shared) != shared && !came_first()))
+        [[unlikely]]
       note(block, access, at, n, element);
   }
 }

@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <climits>
 #include <cmath>
 #include <sstream>
+#include <stdexcept>
 
 #include "harness/report.h"
 #include "harness/run.h"
@@ -22,16 +22,16 @@ const Setting kSettings[] = {{"scale", {"tile", "head"}, "what shares a scale"},
                              {"spread", {"on", "off"}, "whether"}};
 constexpr auto kSim = DeviceKind::sim, kGpu = DeviceKind::gpu;
 
-void add_all(const char* rung, const std::vector<Variant>& steps, DeviceKind device = kSim) {
-  for (Variant v : steps) {
-    v.rung = rung;
-    v.device = device;
-    v.summary = fmt::format("what {} does", v.name);
-    add_variant(v);
+void add_all(const char* rung, const std::vector<Step>& steps, DeviceKind device = kSim) {
+  for (Step step : steps) {
+    step.rung = rung;
+    step.device = device;
+    step.shown.summary = fmt::format("what {} does", step.name);
+    add_step(step);
   }
 }
 
-// Rungs with the variants that the tests need.
+// Rungs with the steps that the tests need.
 constexpr const char* kFlash = "05_test";
 constexpr const char* kNaive = "00_test";
 constexpr const char* kTiled = "01_test";
@@ -39,15 +39,16 @@ constexpr const char* kTiled = "01_test";
 class OptionsTest : public testing::Test {
  protected:
   void SetUp() override {
+    all_steps().clear();
     for (const DeviceKind device : {kGpu, kSim}) {
       // A ladder as 05's, in no order: an aside, and steps for Hopper that are the default there.
-      std::vector<Variant> steps = {
+      std::vector<Step> steps = {
           {.name = "fast", .after = "copies", .is_default = device == kGpu},
           {.name = "eight_bits", .after = "fast", .aside = true, .settings = kSettings},
           {.name = "copies", .after = "mma"}};
-      for (Variant& for_hopper : steps) {
-        for_hopper.min_compute_capability = 90;
-        for_hopper.exact_architecture = true;
+      for (Step& for_hopper : steps) {
+        for_hopper.needs.min_compute_capability = 90;
+        for_hopper.needs.exact_architecture = true;
       }
       steps[0].tiles = kWide;
       add_all(kFlash, steps, device);
@@ -61,7 +62,6 @@ class OptionsTest : public testing::Test {
     }
     add_all(kFlash, {{.name = "alone", .after = "mma", .aside = true}}, kGpu);
   }
-  void TearDown() override { variants().clear(); }
 
   /// A line's words; '' stands for an empty one.
   static std::optional<Options> parse(const std::string& rung, const std::string& line) {
@@ -117,7 +117,7 @@ TEST_F(OptionsTest, DefaultsAreTheContracts) {
   EXPECT_EQ(o.sram_bytes, 0);
   EXPECT_TRUE(o.run.tile.any());
   EXPECT_FALSE(o.run.time_ms || o.workload.scale || o.run.dram || o.json || o.run.verbose);
-  EXPECT_EQ(o.workload.load + o.save + o.variant + o.sim.trace_file + o.sim_option, "");
+  EXPECT_EQ(o.workload.load + o.save + o.step + o.sim.trace_file + o.sim_option, "");
 }
 
 TEST_F(OptionsTest, ReadsEveryOption) {
@@ -152,17 +152,16 @@ TEST_F(OptionsTest, ReadsEveryOption) {
   EXPECT_EQ(options("--schedule reverse").sim.schedule.order, Schedule::Order::reverse);
   EXPECT_EQ(options("--schedule random").sim.schedule.seed, 0u);
 
-  o = options(
-      "--block-q 128 --block-kv 64 --variant mma --set scale=head --set=spread=off,scale=tile",
-      kFlash);
+  o = options("--block-q 128 --block-kv 64 --step mma --set scale=head --set=spread=off,scale=tile",
+              kFlash);
   EXPECT_EQ(o.run.tile.block_q, 128);
   EXPECT_EQ(o.run.tile.block_kv, 64);
-  EXPECT_EQ(o.variant, "mma");
+  EXPECT_EQ(o.step, "mma");
   const Settings settings = {{"scale", "tile"}, {"spread", "off"}};
   EXPECT_EQ(o.run.tile.settings, settings);
-  const auto each = each_variant(options("--variant tile,mma --json", kTiled));
+  const auto each = each_step(options("--step tile,mma --json", kTiled));
   ASSERT_EQ(each.size(), 2u);
-  EXPECT_TRUE(each[0].variant == "tile" && each[1].variant == "mma" && each[1].json);
+  EXPECT_TRUE(each[0].step == "tile" && each[1].step == "mma" && each[1].json);
 }
 
 TEST_F(OptionsTest, DerivesWhatIsNotGiven) {
@@ -182,8 +181,6 @@ const Refusal kRefused[] = {
     // What is no option.
     {kNaive, "--nonsense=3", "unknown option '--nonsense'; --help lists all"},
     {kNaive, "--Workload", "unknown option '--Workload';"},
-    {kNaive, "-x", "unknown option '-x'"},
-    {kNaive, "++json", "unknown option '++json'"},
     {kNaive, "-seqlen 3", "unknown option '-seqlen'"},
     {kNaive, "--bat 3", "unknown option '--bat'"},
     {kNaive, "--json stray --batch x", "unknown option 'stray'"},
@@ -213,8 +210,8 @@ const Refusal kRefused[] = {
     {kNaive, "--schedule random:x", "--schedule 'x': give random:SEED"},
     {kFlash, "--set scale", "--set 'scale': give NAME=VALUE,..."},
     // What does not go together.
-    {kTiled, "--variant tile,mma --save out", "--save is for one variant, and --variant tile,mma"},
-    {kTiled, "--variant tile,mma --trace x.json --device sim", "--trace is for one variant"},
+    {kTiled, "--step tile,mma --save out", "--save is for one step, and --step tile,mma"},
+    {kTiled, "--step tile,mma --trace x.json --device sim", "--trace is for one step"},
     {kNaive, "--heads 4 --kv-heads 3", "kv-heads 3 does not divide heads 4; give a divisor of 4"},
     {kNaive, "--kv-heads 4", "kv-heads 4 does not divide heads 2"},
     {kNaive, "--batch 65536 --heads 65536 --seqlen 1",
@@ -253,7 +250,7 @@ TEST_F(OptionsTest, RefusesBadNumbers) {
             "a finite number above 0 that a float holds");
 }
 
-TEST_F(OptionsTest, HelpShowsDefaultsVariantsDevicesAndTiles) {
+TEST_F(OptionsTest, HelpShowsDefaultsStepsDevicesAndTiles) {
   const auto expect_in = [](const std::string& help, const std::vector<std::string>& texts) {
     for (const std::string& text : texts)
       EXPECT_NE(help.find(text), help.npos) << help << "\nlacks\n" << text;
@@ -288,24 +285,24 @@ TEST_F(OptionsTest, ChooseAStep) {
       {kGpu, 90, "", "fast"},
       {kGpu, 100, "", "mma"},
       {kGpu, 90, "--block-q 64", "first"},
-      {kGpu, 90, "--variant eight_bits", "eight_bits"},
-      {kGpu, 90, "--variant alone", "alone"},
-      {kSim, 90, "--variant eight_bits --set scale=head", "eight_bits"},
-      {kGpu, 90, "--variant quick",
-       "2: --variant 'quick': unknown on the gpu; give one of first, mma, alone, copies, "},
-      {kSim, 90, "--variant alone", "2: --variant 'alone': unknown on the sim"},
+      {kGpu, 90, "--step eight_bits", "eight_bits"},
+      {kGpu, 90, "--step alone", "alone"},
+      {kSim, 90, "--step eight_bits --set scale=head", "eight_bits"},
+      {kGpu, 90, "--step quick",
+       "2: --step 'quick': unknown on the gpu; give one of first, mma, alone, copies, "},
+      {kSim, 90, "--step alone", "2: --step 'alone': unknown on the sim"},
       {kGpu, 90, "--block-q 48",
        "2: no tile is compiled for --block-q 48; give one of 128x128, 64x64"},
-      {kGpu, 90, "--variant first --block-q 64 --block-kv 128",
+      {kGpu, 90, "--step first --block-q 64 --block-kv 128",
        "2: no tile is compiled for --block-q 64 --block-kv 128; give one of 64x64"},
-      {kGpu, 90, "--variant mma --block-kv 64",
+      {kGpu, 90, "--step mma --block-kv 64",
        "2: no tile is compiled for --block-kv 64; mma takes no tile size"},
-      {kGpu, 90, "--variant eight_bits --set size=3",
+      {kGpu, 90, "--step eight_bits --set size=3",
        "2: --set size=3: eight_bits takes scale=tile|head, spread=on|off"},
-      {kGpu, 90, "--variant eight_bits --set scale=on", "2: --set scale=on: eight_bits takes"},
-      {kGpu, 90, "--set scale=tile", "2: --set scale=tile: fast takes no settings; name a --var"},
-      {kGpu, 80, "--variant fast",
-       "3: variant fast needs compute capability 9.x, and a card runs code for 8.0"},
+      {kGpu, 90, "--step eight_bits --set scale=on", "2: --set scale=on: eight_bits takes"},
+      {kGpu, 90, "--set scale=tile", "2: --set scale=tile: fast takes no settings; name a --st"},
+      {kGpu, 80, "--step fast",
+       "3: step fast needs compute capability 9.x, and a card runs code for 8.0"},
       {kGpu, 75, "", "mma"},
       {kGpu, 75, "--dtype bf16",
        "2: --dtype bf16: the tensor cores of a card have fp16 alone (bf16 comes with compute "
@@ -314,11 +311,11 @@ TEST_F(OptionsTest, ChooseAStep) {
   for (const auto& [device, capability, line, wanted] : cases) {
     std::string chosen;
     try {
-      const Variant variant =
-          choose_variant(options(line, kFlash),
-                         {.kind = device, .name = "a card", .compute_capability = capability});
-      EXPECT_EQ(variant.device, device);
-      chosen = variant.name;
+      const Step step =
+          choose_step(options(line, kFlash),
+                      {.kind = device, .name = "a card", .compute_capability = capability});
+      EXPECT_EQ(step.device, device);
+      chosen = step.name;
     } catch (const Error& error) {
       chosen = fmt::format("{}: {}", static_cast<int>(error.status), error.what());
     }
@@ -328,26 +325,80 @@ TEST_F(OptionsTest, ChooseAStep) {
             (Settings{{"scale", "head"}, {"spread", "on"}}));
 }
 
+/// The names of the steps in order, or why they make no ladder.
+std::string order() {
+  try {
+    std::string names;
+    for (const Step* step : steps_of("06_test")) names += step->name + " ";
+    return names;
+  } catch (const std::logic_error& e) {
+    return e.what();
+  }
+}
+
+// Registrations, and the order that they have or why it is none.
+TEST(Steps, ThatMakeNoLadderAreRefused) {
+  const Step unmarked{.name = "first"}, first{.name = "first", .is_default = true};
+  const Step second{.name = "second", .after = "first"},
+      marked{.name = "second", .after = "first", .is_default = true};
+  const Step third{.name = "third", .after = "first"},
+      aside{.name = "third", .after = "first", .aside = true};
+  Step for_hopper = marked;
+  for_hopper.needs.min_compute_capability = 90;
+  const std::pair<std::vector<Step>, const char*> ladders[] = {
+      {{first, {.name = "second", .after = "frist"}},
+       "second follows frist, which is not there or"},
+      {{first, {.name = "second", .after = "third"}, {.name = "third", .after = "second"}},
+       "second follows third, which"},
+      {{{.name = "first", .after = "first", .is_default = true}}, "first follows first, which"},
+      {{first, first}, "two are called first"},
+      {{first, second, third}, "second and third both follow first; one of them must follow the "},
+      {{first, second, aside}, "first third second "},
+      {{first, {.name = "also_first"}}, "also_first and first both follow none"},
+      {{unmarked, second}, "of those that every device runs none is marked .is_default"},
+      {{unmarked, marked}, "first second "},
+      {{first, marked}, "first and second are both marked .is_default"},
+      {{first, for_hopper}, "first second "},
+      {{unmarked, for_hopper}, "of those that every device runs none is marked .is_default"},
+  };
+  for (const auto& [steps, wanted] : ladders) {
+    all_steps().clear();
+    add_all("06_test", steps);
+    EXPECT_NE(order().find(wanted), std::string::npos) << order() << wanted;
+  }
+}
+
+TEST(Steps, AForwardPassIsOfAnotherStepOfThisRungOrAnEarlierOne) {
+  const Pass forward = {.launch = [](const Problem&, const Plan&, const Arrays&) {}};
+  const Step lent{.name = "first", .has_lse = true, .tiles = kWide, .forward = forward};
+  all_steps().clear();
+  // In any order; and another device's is none.
+  add_all("06_test", {{.name = "third", .after = "second", .forward_of = "04_test/first"},
+                      {.name = "second", .after = "first", .forward_of = "06_test/first"},
+                      {.name = "first", .is_default = true, .tiles = kSmall, .forward = forward}});
+  add_all("04_test", {lent}, kGpu);
+  EXPECT_NE(order().find("third names the forward pass of 04_test/first, which is not"),
+            std::string::npos);
+  add_all("04_test", {lent});
+  EXPECT_EQ(order(), "first second third ");
+  const auto steps = steps_of("06_test");
+  EXPECT_EQ(steps[1]->tiles.data(), kSmall);
+  EXPECT_EQ(steps[2]->tiles.data(), kWide);
+  EXPECT_FALSE(steps[1]->has_lse);
+  EXPECT_TRUE(steps[2]->has_lse);
+}
+
 TEST_F(OptionsTest, StepsFollowOneAnotherHoweverTheyAreRegistered) {
   std::string order, sim, gpu;
-  for (const Variant* v : steps_of(kFlash)) {
-    order += v->name + (v->device == kSim ? " " : "+ ");
-    if (!by_name_only(*v)) (v->device == kSim ? sim : gpu) += v->name + " ";
+  for (const Step* step : steps_of(kFlash)) {
+    order += step->name + (step->device == kSim ? " " : "+ ");
+    if (!by_name_only(*step)) (step->device == kSim ? sim : gpu) += step->name + " ";
   }
   EXPECT_EQ(order,
             "first+ first mma+ mma alone+ copies+ copies fast+ fast eight_bits+ eight_bits ");
   // Those that lead to a default run by themselves.
   EXPECT_EQ(sim, "first mma ");
   EXPECT_EQ(gpu, "first mma copies fast ");
-}
-
-TEST(BuiltFor, IsSaidWhereNoneOfTheArchitecturesRuns) {
-  for (const int c : {80, 89, 90, 120}) EXPECT_EQ(built_for_others("80 90a-real", c), "");
-  for (const int c : {86, 89}) EXPECT_EQ(built_for_others("90a 86-real", c), "");
-  EXPECT_EQ(built_for_others("86-real", 90), "8.6");
-  EXPECT_EQ(built_for_others("86-real", 80), "8.6");
-  EXPECT_EQ(built_for_others("100-real 90a", 120), "10.0, 9.0");
-  EXPECT_EQ(built_for_others("native", 90), "");
 }
 
 // Which of its tiles a step takes.

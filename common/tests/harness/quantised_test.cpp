@@ -18,10 +18,6 @@ Tensor tensor(const std::vector<float>& values) {
   return round_all(DType::fp16, values);
 }
 
-Inputs inputs_of(const Problem& p) {
-  return Workload({.problem = p, .input = Input::outliers, .seed = 5}).inputs(false);
-}
-
 TEST(Hadamard, IsItsMatrix) {
   for (const int n : {32, 64, 128, 256}) {
     SCOPED_TRACE(n);
@@ -44,18 +40,10 @@ TEST(Hadamard, IsItsMatrix) {
   }
 }
 
-TEST(Quantised, NothingStaysNothing) {
-  const Problem p{.B = 1, .H = 1, .Hk = 1, .N = 1, .N_kv = 2, .d = 8};
-  const Tensor zeros = tensor(std::vector<float>(8, 0)), two = tensor(std::vector<float>(16, 0));
-  const QuantisedInputs of(p, {}, {zeros, two, two, {}});
-  EXPECT_EQ(of.Q.scales[0], 1);
-  EXPECT_EQ(of.V.values, std::vector<float>(16, 0.0f));
-}
-
 // 448 is e4m3's largest and 2⁻⁴ what its rounding may cost: the OCP's standard, not our constants.
 TEST(Quantised, ReferenceJudgesByIt) {
   const Problem p{.B = 2, .H = 4, .Hk = 2, .N = 37, .N_kv = 30, .d = 40, .causal = true};
-  const Inputs in = inputs_of(p);
+  const Inputs in = Workload({.problem = p, .input = Input::outliers, .seed = 5}).inputs(false);
   const Quantisation how{.hadamard = true, .p_exponent = 5};
   const std::vector<int> rows = rows_to_check(p, Check::full);
   const Reference full(p, in, Rounding::on_chip, rows);

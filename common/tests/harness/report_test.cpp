@@ -8,8 +8,8 @@
 namespace ladder {
 namespace {
 
-Report on_the_gpu(const std::string& variant, double ms) {
-  Report r{.rung = "01_test", .variant = variant, .direction = "fwd"};
+Report on_the_gpu(const std::string& step, double ms) {
+  Report r{.rung = "01_test", .step = step, .direction = "fwd"};
   r.workload.problem = {.H = 4, .Hk = 2, .N = 1024, .N_kv = 512, .causal = true};
   r.device = {.kind = DeviceKind::gpu, .name = "a \"GPU\"\n"};
   r.plan = {.block_q = 64, .block_kv = 32, .warps = 4, .smem_bytes = 40960};

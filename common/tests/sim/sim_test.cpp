@@ -128,22 +128,6 @@ TEST_F(SimTest, CountsTheBankConflictsOfMatrices) {
   }
 }
 
-TEST_F(SimTest, AsynchronousCopyFillsWithZerosAndCountsWhatItRead) {
-  const auto x = array("x", iota(128)), y = array("y", 128);
-  const Counts c = run(1, 32, [&] {
-    SharedMemory smem;
-    const auto s = smem.take<float>("s", 128);
-    const int i = 4 * thread();
-    cp_async(s + i, x + i, i < 80);
-    cp_async_commit();
-    cp_async_wait<0>();
-    __syncthreads();
-    for (int e = 0; e < 4; ++e) y[i + e] = s[(i + e + 64) % 128];
-  });
-  for (int i = 0; i < 128; ++i) EXPECT_EQ(values(y)[(i + 64) % 128], i < 80 ? i : 0);
-  EXPECT_EQ(c.arrays.at("x").requested_read, 20 * 16);
-}
-
 TEST_F(SimTest, EveryBlockAndThreadRunsOnceInEverySchedule) {
   for (const auto& schedule : kSchedules)
     for (const dim3 block : {dim3(1), dim3(31), dim3(3, 5, 2), dim3(4, 8, 3)}) {
@@ -164,9 +148,9 @@ TEST_F(SimTest, EveryBlockAndThreadRunsOnceInEverySchedule) {
 }
 
 // A named element would be read when it is used, on the gpu when it is named.
-static_assert(std::is_convertible_v<HbmRef<float>, float>);
-static_assert(!std::is_convertible_v<HbmRef<float>&, float>);
-static_assert(!std::is_convertible_v<SmemRef<fp16>&, float>);
+static_assert(std::is_convertible_v<Ref<float, Hbm<float>>, float>);
+static_assert(!std::is_convertible_v<Ref<float, Hbm<float>>&, float>);
+static_assert(!std::is_convertible_v<Ref<fp16, Smem<fp16>>&, float>);
 
 // ------------------------------------------------------------------------------------------ faults
 

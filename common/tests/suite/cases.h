@@ -362,10 +362,10 @@ RunOptions quick(const Device& device, const TileRequest& tile = {}) {
   return options;
 }
 
-std::vector<Report> run_case(Device& device, const Variant& v, Case c, const TileRequest& tile = {},
+std::vector<Report> run_case(Device& device, const Step& step, Case c, const TileRequest& tile = {},
                              Outputs* out = nullptr) {
   c.dtype = type_on(device, c.dtype);
-  return run_variant(device, v, quick(device, tile), workload_of(c), out);
+  return run_step(device, step, quick(device, tile), workload_of(c), out);
 }
 
 }  // namespace

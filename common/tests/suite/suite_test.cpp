@@ -1,4 +1,4 @@
-// The suite that every rung registers into: each variant linked into this program, on both devices,
+// The suite that every rung registers into: each step linked into this program, on both devices,
 // at shapes that cover triples of choices, forward and backward. Right against float64, and on the
 // sim the formula equal to the count, array by array, to the byte.
 
@@ -13,6 +13,11 @@
 #include "tests/suite/cases.h"
 
 namespace ladder {
+
+void PrintTo(const Step& step, std::ostream* out) {
+  *out << step.rung << " " << step.name;
+}
+
 namespace {
 
 constexpr Schedule kSchedules[] = {{Schedule::Order::forward, 0},
@@ -21,42 +26,43 @@ constexpr Schedule kSchedules[] = {{Schedule::Order::forward, 0},
                                    {Schedule::Order::random, 2}};
 
 /// The steps of a device, without those linked only as the forward pass of another rung's.
-std::vector<Variant> steps_on(DeviceKind device) {
-  std::vector<Variant> all;
-  for (const Variant& v : variants()) {
-    const bool lent = std::any_of(variants().begin(), variants().end(), [&](const Variant& other) {
-      return other.rung != v.rung && other.forward_of == v.rung + "/" + v.name;
+std::vector<Step> steps_on(DeviceKind device) {
+  std::vector<Step> all;
+  for (const Step& step : all_steps()) {
+    const bool lent = std::any_of(all_steps().begin(), all_steps().end(), [&](const Step& other) {
+      return other.rung != step.rung && other.forward_of == step.rung + "/" + step.name;
     });
-    if (v.device == device && !v.library && !lent) all.push_back(v);
+    if (step.device == device && !step.library && !lent) all.push_back(step);
   }
   return all;
 }
 
 struct Param {
   DeviceKind device;
-  Variant variant;
+  Step step;
   Case shape;
 };
 
 void PrintTo(const Param& p, std::ostream* out) {
-  *out << p.variant.rung << " " << p.variant.name << ", " << p.shape.name;
+  *out << p.step.rung << " " << p.step.name << ", " << p.shape.name;
 }
 
 std::vector<Param> params(DeviceKind device) {
   std::vector<Param> all;
   DeviceInfo info;
   info.sram_bytes = SimOptions{}.sram_bytes;
-  for (const Variant& v : steps_on(device)) {
+  for (const Step& step : steps_on(device)) {
     // The tensor cores' sums of e4m3 have fewer bits than what is tight needs.
-    const bool coarse = device == DeviceKind::gpu && v.plan({}, info, {}).quantisation.has_value();
+    const bool coarse =
+        device == DeviceKind::gpu && step.forward.plan({}, info, {}).quantisation.has_value();
     for (const Case& c : kCases)
-      if (!coarse || !c.made || !c.made(c).tight) all.push_back({device, v, c});
+      if (!coarse || !c.made || !c.made(c).tight) all.push_back({device, step, c});
   }
   return all;
 }
 
 std::string name_of(const ::testing::TestParamInfo<Param>& info) {
-  return info.param.variant.name + "_" + info.param.shape.name;
+  return info.param.step.name + "_" + info.param.shape.name;
 }
 
 /// A test that the GPU, opened once for all, runs the steps that it can.
@@ -75,11 +81,11 @@ class OnGpu : public Test {
     }();
     if (!gpu) GTEST_SKIP() << reason;
     device_ = gpu.get();
-    for (const Variant& v : steps_on(DeviceKind::gpu))
-      if (v.runs_on(device_->info())) steps_.push_back(v);
+    for (const Step& step : steps_on(DeviceKind::gpu))
+      if (step.runs_on(device_->info())) steps_.push_back(step);
   }
   Device* device_ = nullptr;
-  std::vector<Variant> steps_;
+  std::vector<Step> steps_;
 };
 using GpuTest = OnGpu<::testing::Test>;
 class GpuSettings : public GpuTest {};
@@ -88,11 +94,11 @@ class GpuLarge : public GpuTest {};
 
 /// Whether a GPU with less shared memory than an H100 has too little for this, as those of 7.5 may
 /// for wide heads. (SmallerSharedMemory holds for whom.)
-bool too_large(const Device& device, const Variant& v, const Case& c,
+bool too_large(const Device& device, const Step& step, const Case& c,
                const TileRequest& tile = {}) {
   if (device.info().sram_bytes >= SimOptions{}.sram_bytes) return false;
   try {
-    plan_run(v, spec_of(c).problem, tile, device.info());
+    plan_run(step, spec_of(c).problem, tile, device.info());
   } catch (const Error& e) {
     return e.status == Exit::bad_usage;
   }
@@ -115,28 +121,28 @@ void expect_formula_is_count(const Report& r) {
   for (const auto& k : *r.model)
     for (const auto& a : k.arrays)
       if (a.read || a.write) formula[k.kernel][a.array] = {a.read, a.write};
-  EXPECT_EQ(formula, counted) << r.rung << " " << r.variant << " " << r.direction;
+  EXPECT_EQ(formula, counted) << r.rung << " " << r.step << " " << r.direction;
   for (const WorkspaceArray& array : r.plan.workspace) {
     int64_t written = 0;
     for (const auto& k : r.kernels)
       if (const auto count = k.counts->arrays.find(array.name); count != k.counts->arrays.end())
         written = std::max(written, count->second.distinct_write);
-    EXPECT_EQ(written, array.bytes) << r.variant << " " << r.direction << ", " << array.name;
+    EXPECT_EQ(written, array.bytes) << r.step << " " << r.direction << ", " << array.name;
   }
 }
 
 class Suite : public ::testing::TestWithParam<Param> {
  protected:
   void check(Device& device) {
-    const auto& [kind, variant, shape] = GetParam();
+    const auto& [kind, step, shape] = GetParam();
     Outputs out;
-    const auto reports = run_case(device, variant, shape, {}, &out);
-    EXPECT_EQ(reports.size(), variant.backward ? 2u : 1u);
+    const auto reports = run_case(device, step, shape, {}, &out);
+    EXPECT_EQ(reports.size(), step.backward ? 2u : 1u);
     for (const Report& r : reports) {
       if (kind == DeviceKind::sim) expect_formula_is_count(r);
       ASSERT_TRUE(r.errors.has_value());
       // A rung that subtracts no maximum must fail exactly where the reference says so.
-      if (!variant.max_subtracted_by.empty() && r.overflowing_rows > 0)
+      if (!step.needs.max_subtracted_by.empty() && r.overflowing_rows > 0)
         EXPECT_FALSE(r.pass()) << "rows whose sum overflows came out right";
       else
         expect_pass(*r.errors);
@@ -159,11 +165,11 @@ INSTANTIATE_TEST_SUITE_P(, Sim, ::testing::ValuesIn(params(DeviceKind::sim)), na
 
 class Gpu : public OnGpu<Suite> {};
 TEST_P(Gpu, IsRight) {
-  if (!GetParam().variant.runs_on(device_->info()))
+  if (!GetParam().step.runs_on(device_->info()))
     GTEST_SKIP() << "needs another GPU than " << device_->info().name;
   if (GetParam().shape.made && type_on(*device_, GetParam().shape.dtype) != GetParam().shape.dtype)
     GTEST_SKIP() << "its inputs are made for bf16";
-  if (too_large(*device_, GetParam().variant, GetParam().shape))
+  if (too_large(*device_, GetParam().step, GetParam().shape))
     GTEST_SKIP() << "needs more shared memory than " << device_->info().name << " has";
   check(*device_);
 }
@@ -171,49 +177,45 @@ INSTANTIATE_TEST_SUITE_P(, Gpu, ::testing::ValuesIn(params(DeviceKind::gpu)), na
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Gpu);
 
 /// The steps on the sim, each a test's parameter.
-struct Step : Variant {};
-void PrintTo(const Step& step, std::ostream* out) {
-  *out << step.rung << " " << step.name;
-}
 template <class Wanted>
 auto steps(Wanted wanted) {
   std::vector<Step> all;
-  for (const Variant& v : steps_on(DeviceKind::sim))
-    if (wanted(v)) all.push_back({v});
+  for (const Step& step : steps_on(DeviceKind::sim))
+    if (wanted(step)) all.push_back(step);
   return ::testing::ValuesIn(all);
 }
 const auto step_name = [](const auto& info) { return info.param.name; };
-const auto every = [](const Variant&) { return true; };
+const auto every = [](const Step&) { return true; };
 
 // What is checked, and by which roundings: all outputs that a step has, by its own, all of them
 // where that is quick, or the sample.
 class Verification : public ::testing::TestWithParam<Step> {};
 TEST_P(Verification, IsOfAllOutputsByTheStepsOwnRoundings) {
-  const Variant& v = GetParam();
+  const Step& step = GetParam();
   for (const Check how : {Check::full, Check::automatic, Check::sampled}) {
-    SCOPED_TRACE(testing::Message() << v.name << ", check " << static_cast<int>(how));
+    SCOPED_TRACE(testing::Message() << step.name << ", check " << static_cast<int>(how));
     WorkloadSpec spec = spec_of({"checked", 1, 2, 2, 300, 30, 16, true, bf});
     spec.check = how;
     Workload workload(spec);
     const Problem& p = workload.problem();
     Outputs out;
     std::vector<TensorError> got;
-    for (const Report& r : run_variant(*open_sim({}), v, {}, workload, &out))
+    for (const Report& r : run_step(*open_sim({}), step, {}, workload, &out))
       got.insert(got.end(), r.errors->begin(), r.errors->end());
 
     const Check quick = how == Check::sampled ? how : Check::full;
-    const Inputs& in = workload.inputs(v.backward != nullptr);
+    const Inputs& in = workload.inputs(bool{step.backward});
     const std::vector<int> rows = rows_to_check(p, quick);
-    const Reference reference(p, in, v.rounding, rows, out.plan.quantisation);
+    const Reference reference(p, in, step.rounding, rows, out.plan.quantisation);
     std::vector<TensorError> wanted = {reference.check_o(out.O)};
-    if (v.has_lse) wanted.push_back(reference.check_lse(out.LSE));
+    if (step.has_lse) wanted.push_back(reference.check_lse(out.LSE));
     if (const auto& quantised = out.plan.quantisation) {
-      wanted.push_back(Reference(p, in, v.rounding, rows).compare_with_full_precision(out.O));
+      wanted.push_back(Reference(p, in, step.rounding, rows).compare_with_full_precision(out.O));
       EXPECT_LE(std::exp2(quantised->p_exponent + quantised->slack), 448)
           << "P is above e4m3's largest";
     }
-    if (v.backward) {
-      const GradientReference gradients(p, in, v.rounding, gradients_to_check(p, quick));
+    if (step.backward) {
+      const GradientReference gradients(p, in, step.rounding, gradients_to_check(p, quick));
       for (const TensorError& e :
            {gradients.check_dq(out.dQ), gradients.check_dk(out.dK), gradients.check_dv(out.dV)})
         wanted.push_back(e);
@@ -227,20 +229,20 @@ INSTANTIATE_TEST_SUITE_P(, Verification, steps(every), step_name);
 // tile that comes up on the way down is right, and so are fewer warps or stages.
 class SmallerSharedMemory : public ::testing::TestWithParam<Step> {};
 TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
-  const Variant& v = GetParam();
+  const Step& step = GetParam();
   for (const int d : {32, 64, 128, 256}) {
     const Case c = {"tiles", 1, 1, 1, 90, 150, d, true};
     for (int64_t sram = SimOptions{}.sram_bytes; sram > 0;) {
-      SCOPED_TRACE(testing::Message() << v.name << ", d " << d << ", " << sram << " bytes");
+      SCOPED_TRACE(testing::Message() << step.name << ", d " << d << ", " << sram << " bytes");
       const auto device = open_sim({.sram_bytes = sram});
       Plans plans;
       try {
-        plans = plan_run(v, spec_of(c).problem, {}, device->info());
+        plans = plan_run(step, spec_of(c).problem, {}, device->info());
       } catch (const Error& e) {
         EXPECT_EQ(e.status, Exit::bad_usage);
         break;  // no tile is small enough
       }
-      for (const Report& r : run_case(*device, v, c)) {
+      for (const Report& r : run_case(*device, step, c)) {
         EXPECT_TRUE(r.pass());
         expect_formula_is_count(r);
       }
@@ -250,36 +252,36 @@ TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
 }
 // GPUs of 8.6, 8.9 and 12.0 have 99 KB, where every step that they run (not Hopper's) has room, and
 // those of 7.5 64 KB, where wide heads may find none and are told who has.
-void check_smaller_memory(Device& device, const Variant& v) {
+void check_smaller_memory(Device& device, const Step& step) {
   for (const int d : {32, 64, 128, 256}) {
     const int64_t sram = device.info().sram_bytes;
-    SCOPED_TRACE(testing::Message() << v.name << ", d " << d << ", " << sram << " bytes");
+    SCOPED_TRACE(testing::Message() << step.name << ", d " << d << ", " << sram << " bytes");
     try {
-      for (const Report& r : run_case(device, v, {"small", 1, 1, 1, 35, 70, d, true}))
+      for (const Report& r : run_case(device, step, {"small", 1, 1, 1, 35, 70, d, true}))
         EXPECT_TRUE(r.pass());
     } catch (const Error& e) {
       EXPECT_EQ(e.status, Exit::bad_usage) << e.what();
       EXPECT_EQ(std::pair(sram, d), std::pair(int64_t{65536}, 256)) << e.what();
-      if (v.rung != "04_flash_v1") {
+      if (step.rung != "04_flash_v1") {
         EXPECT_NE(std::string(e.what()).find("; steps that fit: "), std::string::npos) << e.what();
       }
     }
   }
 }
 TEST_P(SmallerSharedMemory, OfGpusThatThereAreHoldsAllButWideHeads) {
-  const Variant& v = GetParam();
+  const Step& step = GetParam();
   for (const int64_t sram : {101376, 65536})
-    if (!v.exact_architecture) check_smaller_memory(*open_sim({.sram_bytes = sram}), v);
+    if (!step.needs.exact_architecture) check_smaller_memory(*open_sim({.sram_bytes = sram}), step);
 }
 TEST_F(GpuTest, HasRoomInSharedMemoryOfSmallerGpus) {
   for (const int64_t sram : {101376, 65536})
-    for (const Variant& v : steps_)
-      if (!v.exact_architecture) check_smaller_memory(*open_gpu(sram), v);
+    for (const Step& step : steps_)
+      if (!step.needs.exact_architecture) check_smaller_memory(*open_gpu(sram), step);
 }
 INSTANTIATE_TEST_SUITE_P(, SmallerSharedMemory, steps(every), step_name);
 
 // Every value of every setting that a step has, and all of them other than by default.
-void check_settings(Device& device, const Variant& v) {
+void check_settings(Device& device, const Step& step) {
   const Case kShapes[] = {
       {"ragged", 1, 4, 2, 113, 203, 80, true, fp},
       {"blind_rows", 1, 2, 1, 217, 128, 64, true, bf, Input::outliers},
@@ -289,7 +291,7 @@ void check_settings(Device& device, const Variant& v) {
   };
   std::vector<Settings> each;
   Settings other;
-  for (const Setting& setting : v.settings) {
+  for (const Setting& setting : step.settings) {
     for (const char* value : setting.values) each.push_back({{setting.name, value}});
     other[setting.name] = setting.values.back();
   }
@@ -297,12 +299,12 @@ void check_settings(Device& device, const Variant& v) {
   const auto check = [&](const Case& c, const TileRequest& request) {
     std::string text;
     for (const auto& [name, value] : request.settings) text += " " + name + "=" + value;
-    SCOPED_TRACE(testing::Message() << v.name << text << ", " << c.name << ", tile "
+    SCOPED_TRACE(testing::Message() << step.name << text << ", " << c.name << ", tile "
                                     << request.block_q << " " << request.block_kv);
-    if (too_large(device, v, c, request)) return;
-    for (const Report& r : run_case(device, v, c, request)) {
+    if (too_large(device, step, c, request)) return;
+    for (const Report& r : run_case(device, step, c, request)) {
       for (const auto& [name, value] : request.settings) EXPECT_EQ(r.plan.settings.at(name), value);
-      if (v.device == DeviceKind::sim) expect_formula_is_count(r);
+      if (step.device == DeviceKind::sim) expect_formula_is_count(r);
       expect_pass(*r.errors);
     }
   };
@@ -312,19 +314,19 @@ void check_settings(Device& device, const Variant& v) {
   for (const Settings& settings : each) {
     for (const Case& c : kCases)
       for (const Maker* made : {tiles_that_cancel, tiles_that_rise, six_keys})
-        if (v.device == DeviceKind::sim && c.made == made) check(c, {.settings = settings});
-    if (v.device == DeviceKind::sim && v.decoding) {
+        if (step.device == DeviceKind::sim && c.made == made) check(c, {.settings = settings});
+    if (step.device == DeviceKind::sim && step.shown.decoding) {
       check({"parts_that_rise", 1, 1, 1, 3, 557, 16, false, bf, Input::normal, 1, parts_that_rise},
             {.settings = settings});
       check({"shares_of_43", 1, 1, 1, 2, 43, 16, false, bf, Input::normal, 1, shares_of_43},
             {.settings = settings});  // in several parts: alone it is one, which nobody merges
     }
   }
-  if (v.device == DeviceKind::sim && v.decoding)
+  if (step.device == DeviceKind::sim && step.shown.decoding)
     check({"rounds_that_rise", 1, 1, 1, 1, 4224, 48, false, bf, Input::normal, 1, rounds_that_rise},
           {.settings = {{"splits", "64"}}});
   // And its larger tiles, which no shortage of shared memory brings up.
-  for (const TileSize& tile : v.tiles)
+  for (const TileSize& tile : step.tiles)
     for (const Settings& settings : {Settings{}, other})
       for (const Case& c : {Case{"ragged", 1, 2, 1, 203, 405, tile.max_d, true, bf},
                             Case{"short", 1, 1, 1, 70, 150, tile.max_d - 8, false, fp}})
@@ -335,12 +337,12 @@ TEST_P(EachSetting, IsRightWithEachValue) {
   check_settings(*open_sim({}), GetParam());
 }
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EachSetting);
-INSTANTIATE_TEST_SUITE_P(, EachSetting, steps([](const Variant& v) { return !v.settings.empty(); }),
-                         step_name);
+INSTANTIATE_TEST_SUITE_P(, EachSetting,
+                         steps([](const Step& step) { return !step.settings.empty(); }), step_name);
 
 TEST_F(GpuSettings, AreRightWithEachValue) {
-  for (const Variant& v : steps_)
-    if (!v.settings.empty()) check_settings(*device_, v);
+  for (const Step& step : steps_)
+    if (!step.settings.empty()) check_settings(*device_, step);
 }
 
 void expect_same_bits(const Outputs& a, const Outputs& b, bool gradients_too) {
@@ -359,47 +361,47 @@ void expect_same_bits(const Outputs& a, const Outputs& b, bool gradients_too) {
 // gradients only where that is promised. The smaller cases show that.
 class Schedules : public ::testing::TestWithParam<Step> {};
 TEST_P(Schedules, GiveTheSameBits) {
-  const Variant& v = GetParam();
+  const Step& step = GetParam();
   for (const Case& c : kCases) {
     if (c.made || c.scale != 1 || c.B > 1 || c.H * c.N * c.N_kv > 42000) continue;
-    SCOPED_TRACE(testing::Message() << v.name << " " << c.name);
+    SCOPED_TRACE(testing::Message() << step.name << " " << c.name);
     std::vector<Outputs> seen;
     for (const Schedule& schedule : kSchedules)
       for (const Report& r :
-           run_case(*open_sim({.schedule = schedule}), v, c, {}, &seen.emplace_back()))
+           run_case(*open_sim({.schedule = schedule}), step, c, {}, &seen.emplace_back()))
         EXPECT_TRUE(r.pass());
-    for (const Outputs& out : seen) expect_same_bits(out, seen.front(), v.deterministic);
+    for (const Outputs& out : seen) expect_same_bits(out, seen.front(), step.deterministic);
   }
 }
 INSTANTIATE_TEST_SUITE_P(, Schedules, steps(every), step_name);
 
 // On a GPU the blocks run in another order each time, if there are more than run at once.
 TEST_F(GpuBits, TwoRunsGiveTheSameBits) {
-  for (const Variant& v : steps_) {
-    SCOPED_TRACE(v.name);
+  for (const Step& step : steps_) {
+    SCOPED_TRACE(step.name);
     WorkloadSpec spec =
         spec_of({"many_blocks", 2, 32, 16, 611, 833, 64, true, type_on(*device_, bf)});
     spec.check = Check::off;
     Workload workload(spec);
     Outputs first, second;
-    run_variant(*device_, v, quick(*device_), workload, &first);
-    run_variant(*device_, v, quick(*device_), workload, &second);
-    expect_same_bits(first, second, v.deterministic);
+    run_step(*device_, step, quick(*device_), workload, &first);
+    run_step(*device_, step, quick(*device_), workload, &second);
+    expect_same_bits(first, second, step.deterministic);
   }
 }
 
 // Where a product of sizes is no int, nor perhaps 2³² bytes an offset: it ends somewhere else. The
 // sample that is checked has rows of every head. A grid may be too small for a step, which says so.
-void check_large(Device& device, const std::vector<Variant>& steps, Case c) {
+void check_large(Device& device, const std::vector<Step>& steps, Case c) {
   c.dtype = type_on(device, c.dtype);
   WorkloadSpec spec = spec_of(c);
   spec.check = Check::sampled;
   Workload workload(spec);  // one reference for all steps that round alike
   int ran = 0;
-  for (const Variant& v : steps) {
-    SCOPED_TRACE(testing::Message() << v.name << " " << c.name);
+  for (const Step& step : steps) {
+    SCOPED_TRACE(testing::Message() << step.name << " " << c.name);
     try {
-      for (const Report& r : run_variant(device, v, quick(device), workload))
+      for (const Report& r : run_step(device, step, quick(device), workload))
         expect_pass(*r.errors);
       ++ran;
     } catch (const Error& e) {
@@ -420,7 +422,7 @@ TEST_F(GpuLarge, HeadsTimesHeadsOfKBeyond31And32Bits) {
 class GpuLargeArrays : public GpuLarge {
   void SetUp() override {
     GpuLarge::SetUp();
-    std::erase_if(steps_, [](const Variant& v) { return !v.is_default; });
+    std::erase_if(steps_, [](const Step& step) { return !step.is_default; });
   }
 };
 TEST_F(GpuLargeArrays, MoreThanTwoToThe31ElementsOfQ) {
@@ -441,7 +443,7 @@ static_assert(Problem{.H = 46400, .Hk = 46400}.kv_head(46399) == 46399 &&
 // Plans and formulas at sizes that no machine here runs: all is in proportion to the heads.
 class Sizes : public ::testing::TestWithParam<Step> {};
 TEST_P(Sizes, PlanAndFormulaAreInProportionToTheHeads) {
-  const Variant& v = GetParam();
+  const Step& step = GetParam();
   DeviceInfo info;
   info.sram_bytes = SimOptions{}.sram_bytes;
   constexpr int kBatch = 1 << 29;
@@ -464,10 +466,11 @@ TEST_P(Sizes, PlanAndFormulaAreInProportionToTheHeads) {
   };
   const Problem p = {.B = 1, .H = 2, .Hk = 1, .N = 1, .N_kv = 1, .d = 8};
   compare(
-      p, [&](const Problem& of) { return v.plan(of, info, {}); }, v.traffic);
-  if (v.backward)
+      p, [&](const Problem& of) { return step.forward.plan(of, info, {}); }, step.forward.traffic);
+  if (step.backward)
     compare(
-        p, [&](const Problem& of) { return v.backward_plan(of, info); }, v.backward_traffic);
+        p, [&](const Problem& of) { return step.backward.plan(of, info, {}); },
+        step.backward.traffic);
 }
 INSTANTIATE_TEST_SUITE_P(, Sizes, steps(every), step_name);
 

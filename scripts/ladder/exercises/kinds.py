@@ -12,8 +12,8 @@ import operator
 import os
 import random
 
-from ladder.npy import read_npy, write_rows
-from ladder.records import requested, uneven_counts
+from ladder.base.npy import read_npy, write_rows
+from ladder.base.records import requested, uneven_counts
 
 # What comes up in the suite, as options; together well under a second on any step.
 CASES = """\

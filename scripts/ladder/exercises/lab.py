@@ -6,10 +6,10 @@ import os
 import shutil
 import subprocess
 
-from ladder.changed import changed
-from ladder.console import NO_DEVICE, Stop
-from ladder.files import ROOT, read
-from ladder.sources import Source
+from ladder.base.changed import changed
+from ladder.base.console import NO_DEVICE, Stop
+from ladder.base.files import ROOT, read
+from ladder.base.sources import Source
 
 PATCHES = os.path.join(ROOT, "scripts/ladder/exercises/patches")
 SECONDS = 300  # that a run may take
@@ -68,7 +68,7 @@ class Lab:
             raise Stop(f"{rung} is not built yet: scripts/run builds it", NO_DEVICE)
         program = changed(self.build, rung, file, self.scratch(number, file),
                           os.path.join(self.folder, number, "made"))
-        return [program, "--variant", Source(file).variant]
+        return [program, "--step", Source(file).step]
 
 
 def patch_text(name):

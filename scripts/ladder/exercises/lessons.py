@@ -4,7 +4,7 @@ import collections
 import os
 import re
 
-from ladder.files import ROOT, course_pages, read
+from ladder.base.files import ROOT, course_pages, read
 
 Written = collections.namedtuple("Written", "title task answer lesson hints")
 

@@ -6,11 +6,11 @@ import shlex
 import sys
 import webbrowser
 
-from ladder.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop, run_command
+from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop, run_command
+from ladder.base.files import ROOT, write_whole
+from ladder.base.programs import ladder_of, programs_in
+from ladder.base.sources import named
 from ladder.explore.page import page_of, pane_of
-from ladder.files import ROOT, write_whole
-from ladder.programs import ladder_of, programs_in
-from ladder.sources import named
 from ladder.trace.read import Trace
 
 DEFAULT_STEPS = ["04", "05/mma"]
@@ -19,7 +19,7 @@ SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
 # Of a step that decodes: a query of each of eight heads, four of which share one of K and V.
 DECODING = ["--seqlen", "1", "--seqlen-kv", "1024", "--heads", "8", "--kv-heads", "2",
             "--head-dim", "64", "--set", "splits=4"]
-NOT_PASSED_ON = ("--variant", "--device", "--trace", "--save", "--json", "--list")
+NOT_PASSED_ON = ("--step", "--device", "--trace", "--save", "--json", "--list")
 LARGEST = 64 << 20  # bytes of a page: browsers slow down long before
 
 
@@ -47,11 +47,11 @@ def explore(words):
     asked = asked_of(words)
     progress, panes, faulty = Progress(), [], False
     for step in chosen(asked):
-        command = ["--variant", step.variant, "--device", "sim", *options_of(step, asked.options)]
+        command = ["--step", step.name, "--device", "sim", *options_of(step, asked.options)]
         trace, records, status, message = Trace.of(step.program, command, progress)
         progress.clear()
         if status or "no source lines" in message:
-            print(f"{step.rung} {step.variant}: {message}", file=sys.stderr)
+            print(f"{step.rung} {step.name}: {message}", file=sys.stderr)
         faulty |= status != GOOD
         panes.append(pane_of(trace, records, shlex.join([step.rung, *command])))
     text = page_of(panes)

@@ -6,9 +6,9 @@ import json
 import os
 import zlib
 
+from ladder.base.files import ROOT, read
 from ladder.explore.tiles import put_tiles
 from ladder.explore.times import put_in_model_time, put_in_order
-from ladder.files import ROOT, read
 from ladder.trace.read import Event, Kind, joined, place
 
 FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")
@@ -36,7 +36,7 @@ def pane_of(trace, records, command):
     head, fault = trace.head, fault_of(trace)
     paths = {event.file for event in trace.events} | ({fault["file"]} if fault else set())
     return {
-        "title": f"{head['rung'][:2]} {head['variant']}", "command": command, "head": head,
+        "title": f"{head['rung'][:2]} {head['step']}", "command": command, "head": head,
         "plan": trace.plan, "model": model, "launches": trace.launches,
         "arrays": [{"name": name, "bytes": size, "rows": trace.rows_of(name)}
                    for name, size in trace.arrays.items()],

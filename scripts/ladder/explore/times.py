@@ -12,8 +12,8 @@ import dataclasses
 import math
 from typing import NamedTuple
 
-from ladder.console import Stop
-from ladder.course import PRODUCTS
+from ladder.base.console import Stop
+from ladder.base.course import PRODUCTS
 from ladder.trace import replay
 from ladder.trace.read import LOADS, STORES, WAITS, Event, Kind, Trace
 

@@ -9,9 +9,9 @@ import json
 import os
 import tempfile
 
-from ladder.console import BAD_USAGE, Progress, Stop
-from ladder.files import ROOT
-from ladder.programs import json_lines, run_quietly
+from ladder.base.console import BAD_USAGE, Progress, Stop
+from ladder.base.files import ROOT
+from ladder.base.programs import json_lines, run_quietly
 
 
 class Kind(enum.Enum):

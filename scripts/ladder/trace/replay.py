@@ -16,7 +16,7 @@ import collections
 import itertools
 from typing import Callable, Iterator
 
-from ladder.console import BAD_USAGE, Stop
+from ladder.base.console import BAD_USAGE, Stop
 from ladder.trace.read import COPIES, KINDS, LOADS, STORES, Event, Kind
 
 # Of one SM, per cycle. NVIDIA's H100 white paper: 989.4 TFLOP/s of dense bf16 by 132 SMs at

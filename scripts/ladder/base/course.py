@@ -1,0 +1,152 @@
+"""What the course compares, by rung and step: tables alone, which generic code reads.
+
+All else that scripts say of a step comes from the step's own registration, through `--list`. A rung
+that is added needs nothing here, unless a figure is to single it out.
+"""
+
+import collections
+
+from ladder.base.records import Point
+
+# ---- workloads ----
+
+# The FlashAttention-2 paper's: 16k tokens in all, hidden size 2048.
+TOKENS, HIDDEN = 16 * 1024, 2048
+LADDER_LENGTH = 2048  # where the ladder's table and the speed-ups are taken
+PROFILED_LENGTH = 4096  # where Nsight Compute counts
+
+# Inputs loaded from files: their shape and option. Tensors of a trained model; and 64 queries of
+# 16k keys, N(0, 1), 1 added to V: sums that grow with N.
+CAPTURED, SHIFTED_V = "scripts/results/captured", "build/inputs/shifted_v"
+LOADED = {"captured": (Point(1, 2, 256, 64, True, "fp16"), ["--load", CAPTURED]),
+          "shifted_v": (Point(1, 1, 64, 64, False, "fp16", 1, 16384), ["--load", SHIFTED_V])}
+
+# ---- the sim's traces ----
+
+# Which array is touched when: of the figure `access`, (rung, step) and the order of its loops.
+TRACED = {("04_flash_v1", "flash_v1"): "K and V outside, Q and O inside",
+          ("05_flash_v2", "mma"): "Q outside, K and V inside"}
+
+# What happens in a block. Forward two pieces of work for block 0, of four tiles of K and V each,
+# with two consumers and with three; backward one tile of K and V, and three of Q.
+Pipelined = collections.namedtuple("Pipelined", "figure rung step kernel options")
+ONE_HEAD = ["--device", "sim", "--heads", "1", "--check", "off"]
+PIPELINED = [
+    Pipelined("pipeline", "05_flash_v2", "sm90", "attention",
+              [*ONE_HEAD, "--seqlen", "512", "--seqlen-kv", "512", "--head-dim", "128"]),
+    Pipelined("pipeline", "05_flash_v2", "sm90", "attention",
+              [*ONE_HEAD, "--seqlen", "768", "--seqlen-kv", "512", "--head-dim", "64"]),
+    Pipelined("pipeline_bwd", "06_backward", "sm90", "key_gradients",
+              [*ONE_HEAD, "--seqlen", "192", "--seqlen-kv", "128", "--head-dim", "128"]),
+    Pipelined("pipeline_bwd", "06_backward", "sm90", "key_gradients",
+              [*ONE_HEAD, "--seqlen", "384", "--seqlen-kv", "128", "--head-dim", "64"]),
+]
+
+# Kernel → the products of its warpgroups, by the array of the right operand, in turn.
+PRODUCTS = {"attention": {"K": ["S"], "V": ["O"]},
+            "key_gradients": {"Q": ["S", "dK"], "dO": ["dP", "dV"], "K": ["dQ"]}}
+
+# ---- figures ----
+
+ACCESS_NOTE = ("04 fetches a tile of Q while it works on the one before. Its O is the fp32 one, "
+               "and at the end the output.")
+
+# A pipeline's figure. `own`: arrays of which each consumer has stages of its own. Of a panel's
+# title what a consumer has. What the boxes of a consumer's arithmetic are called, {} being the
+# step. The legend: of products, of that arithmetic, and what a wait is for.
+PIPELINES = {
+    "pipeline": {
+        "what": "two tiles of Q in one block", "own": ["Q"],
+        "share": "{rows} rows, tiles of {block_kv} keys",
+        "texts": {"softmax": "P{}", "scale": ""},
+        "legend": {"S": "S: a product QKᵀ", "O": "O: a product PV", "softmax": "P: a softmax",
+                   "scale": "O scaled"},
+        "waits": {"tile": "a tile", "turn": "its turn", "sums": "a product",
+                  "store": "O's store"},
+        "note": "Numbers are those of tiles; tiles 4 to 7 of K and V are for the second tile of Q.",
+    },
+    "pipeline_bwd": {
+        "what": "backward, one tile of K and V in one block", "own": [],
+        "share": "64 of {block_kv} keys, tiles of {block_q} rows of Q",
+        "texts": {"softmax": "P{}", "scale": "dS{}", "turn": "barrier"},
+        "legend": {"S": "S: Sᵀ = KQᵀ", "dP": "dP: dPᵀ = VdOᵀ − D", "dV": "dV += PᵀdO",
+                   "dK": "dK += dSᵀQ", "dQ": "dQ: a product dS·K", "softmax": "P = exp(S − LSE)",
+                   "scale": "dS = P∘dP"},
+        "waits": {"tile": "a tile", "turn": "the other's dS", "sums": "a product",
+                  "store": "what it stores to be read"},
+        "note": "Numbers are those of tiles of Q. LSE comes with Q, D with dO. Shared memory takes "
+                "no time here, and is what runs short: see the lesson.",
+    },
+}
+
+# The kernels that are set beside shared memory's rate, (rung, step, kernel); and in the figure what
+# has a rate alone.
+SHARED_ROOF = [("06_backward", step, "key_gradients") for step in (
+    "mma", "wgmma", "tma", "producer", "transposed", "bulk_add", "ahead", "sm90")]
+SHARED_ROOF_PEERS = ["cudnn", "flash"]
+
+# Shown on the roofline beside each rung's default.
+ROOFLINE_EXTRA = [("01_tiled_matmul", "tile")]
+
+# Against their tile of keys: what they request, and the time.
+BLOCK_SIZE_COUNTED = [("04_flash_v1", "flash_v1"), ("05_flash_v2", "swap")]
+BLOCK_SIZE_TIMED = [("04_flash_v1", "flash_v1")]
+
+# Errors of a step with settings, beside those of a step in the I/O type: from `none`, what each
+# setting brings; from `all`, what it costs to leave it out. (text, settings)
+NONE = {"scale": "tensor", "hadamard": "off", "p_scale": "off", "two_level": "off"}
+ALL = {"scale": "tile", "hadamard": "on", "p_scale": "on", "two_level": "on"}
+QUANTISED = {
+    "step": ("05_flash_v2", "fp8"), "beside": ("05_flash_v2", "mma"),
+    "rows": [("FP8, one scale a tensor", NONE),
+             ("… a scale a head", {**NONE, "scale": "head"}),
+             ("… a scale a tile", {**NONE, "scale": "tile"}),
+             ("… the transform", {**NONE, "hadamard": "on"}),
+             ("… P scaled", {**NONE, "p_scale": "on"}),
+             ("… two levels of sums", {**NONE, "two_level": "on"}),
+             ("all of these", ALL),
+             ("all but scales a tile", {**ALL, "scale": "tensor"}),
+             ("all but the transform", {**ALL, "hadamard": "off"}),
+             ("all but P scaled", {**ALL, "p_scale": "off"}),
+             ("all but two levels", {**ALL, "two_level": "off"})],
+    # (title, head size, --input), at 8 heads of N = 1k; or None and a name in LOADED.
+    "inputs": [("normal, d = 128", 128, "normal"), ("outliers, d = 64", 64, "outliers"),
+               ("outliers, d = 128", 128, "outliers"), ("captured", None, "captured"),
+               ("V + 1, 16k keys", None, "shifted_v")],
+    # It is timed at these head sizes, of which the last only here.
+    "head_dims": [64, 128, 256],
+    # FlashAttention-3's own kernel, of inputs in e4m3 already, on an H200 of another day: TFLOP/s
+    # by head size and mask, and cuBLAS's in that run.
+    "released": {"lengths": [512, 1024, 2048, 4096, 8192, 16384], "matmul": 1285,
+                 "tflops": {(64, False): [338, 441, 575, 606, 647, 664],
+                            (64, True): [191, 300, 451, 535, 607, 630],
+                            (128, False): [536, 707, 752, 838, 889, 916],
+                            (128, True): [331, 523, 660, 754, 843, 862]}},
+}
+
+# ---- tables of lessons ----
+
+# TFLOP/s of a rung's steps, from `first` on, and of peers.
+STEP_TABLES = {
+    "hopper_steps": {"rung": "05_flash_v2", "first": "mma", "way": "fwd", "peers": ["cudnn"]},
+}
+# What two GPUs make of the kernels of these rungs, or of all steps.
+TWO_GPUS_TABLES = {
+    "two_gpus_kernels": {"rungs": ["00_naive", "01_tiled_matmul"]},
+    "two_gpus_steps": {},
+}
+# A step over peers and other steps, at every N; of the figures' type unless `dtype` says another.
+RATIO_TABLES = {
+    "mma_beside_flash": {"step": ("05_flash_v2", "mma"), "way": "fwd", "over": ["flash"]},
+    "mma_backward_beside_flash": {"step": ("06_backward", "mma"), "way": "bwd", "over": ["flash"]},
+    "sm90_beside_cudnn": {"step": ("05_flash_v2", "sm90"), "way": "fwd",
+                          "over": ["cudnn", ("05_flash_v2", "mma")]},
+    "sm90_beside_cudnn_fp16": {"step": ("05_flash_v2", "sm90"), "way": "fwd", "over": ["cudnn"],
+                               "dtype": "fp16"},
+    "backward_beside_others": {"step": ("06_backward", "sm90"), "way": "bwd",
+                               "over": ["cudnn", "flash", ("06_backward", "mma")]},
+    "backward_beside_cudnn_fp16": {"step": ("06_backward", "sm90"), "way": "bwd",
+                                   "over": ["cudnn"], "dtype": "fp16"},
+    "training_beside_others": {"step": ("06_backward", "sm90"), "way": "both",
+                               "over": ["cudnn", "flash", ("06_backward", "mma")]},
+}

@@ -1,0 +1,134 @@
+"""The rungs' programs: finding and running them, and what their steps say of themselves."""
+
+import collections
+import contextlib
+import glob
+import json
+import os
+import re
+import subprocess
+
+from ladder.base.console import BAD_USAGE, WRONG_RESULT, Stop
+from ladder.base.files import ROOT
+
+
+class Step(collections.namedtuple(
+        "Step", "rung name device default by_name_only summary colour backward deterministic "
+                "needs exact_architecture tiles grid_limit settings idea after decoding source "
+                "plans program",
+        defaults=[(), "", "", False, "", (), ""])):
+    """A line of --list: a step for a device. common/rung.h says what each field means; `program` is
+    the path of that which has it."""
+
+    def tiles_for(self, head_dim):
+        """[(Br, Bc)] compiled for heads of this size: those of the smallest max_d that holds it."""
+        least = min((d for d, _, _ in self.tiles if d >= head_dim), default=None)
+        return [(rows, keys) for d, rows, keys in self.tiles if d == least]
+
+    def registered(self):
+        """What a results file keeps of it."""
+        return {"step" if name == "name" else name: value for name, value in self._asdict().items()
+                if name not in ("device", "idea", "after", "decoding", "source", "program")}
+
+
+def step_of(line, **more):
+    """From its fields as --list and results files have them."""
+    fields = dict(line)
+    return Step(name=fields.pop("step"), **fields, **more)
+
+
+class Ladder:
+    """All steps for one device, in the order of the rungs."""
+
+    def __init__(self, steps):
+        self.steps = list(steps)
+
+    def rungs(self):
+        return list(dict.fromkeys(step.rung for step in self.steps))
+
+    def of(self, rung):
+        return [step for step in self.steps if step.rung == rung]
+
+    def last_portable(self, rung):
+        """The rung's last step that every GPU runs, or None."""
+        portable = [step for step in self.of(rung)
+                    if not step.by_name_only and not step.exact_architecture]
+        return portable[-1] if portable else None
+
+    def stands_for_its_rung(self, step):
+        """The others show what a step brings."""
+        return step.default or step == self.last_portable(step.rung)
+
+    def beside_peers(self):
+        """Direction → the rung that is compared with PyTorch's attention: the last without a
+        backward pass, the last with one."""
+        found = {}
+        for rung in self.rungs():
+            found["bwd" if any(step.backward for step in self.of(rung)) else "fwd"] = rung
+        return found
+
+
+def steps_of(program):
+    """What --list says: a Step for each step and device that the program was built for."""
+    name = os.path.basename(program)
+    status, out, err = run_quietly([program, "--list"], name)
+    if status:
+        raise Stop(f"{name} --list ended with status {status}: {err}", status)
+    try:
+        return [step_of(line, program=program) for line in json_lines(out, name)]
+    except TypeError:
+        raise Stop(f"{name} --list says other things than these scripts read: scripts/run builds "
+                   "it anew", WRONG_RESULT) from None
+
+
+def json_lines(text, name):
+    try:
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    except ValueError as error:
+        raise Stop(f"{name} printed something that is no JSON: {error}", WRONG_RESULT) from None
+
+
+def rungs():
+    """The folders of the tree that hold one."""
+    sources = sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*", "attention.cu")))
+    return [os.path.basename(os.path.dirname(source)) for source in sources]
+
+
+def programs_in(folder):
+    """Name → path, of a folder that has the tests' programs too."""
+    if not os.path.isdir(folder):
+        raise Stop(f"there is no folder {os.path.relpath(folder)}: scripts/run builds the programs "
+                   "into build/bin", BAD_USAGE)
+    found = {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))
+             if re.fullmatch(r"\d\d_\w+", name) and not name.endswith("_test")
+             and os.access(os.path.join(folder, name), os.X_OK)}
+    if not found:
+        raise Stop(f"{os.path.relpath(folder)} has no rung: scripts/run builds the programs into "
+                   "build/bin", BAD_USAGE)
+    return found
+
+
+def ladder_of(programs, device):
+    """What the programs list for a device."""
+    return Ladder(step for program in programs.values() for step in steps_of(program)
+                  if step.device == device)
+
+
+def run_quietly(command, what, progress=None):
+    """Runs a program to its end: status (negative for a signal), stdout, last lines of stderr."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, encoding="utf-8", errors="replace") as process:
+        said = None
+        try:
+            while said is None:
+                if progress:
+                    progress.at(what)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    said, errors = process.communicate(timeout=0.5)
+        except BaseException:
+            process.terminate()
+            raise
+    # An error is a line or a few; what ends in an ellipsis is progress.
+    lines = [line.rstrip() for line in errors.splitlines()]
+    lines = [line for line in lines if line and not line.endswith("…")]
+    return process.returncode, said, "\n".join(lines[-6:])

@@ -1,0 +1,156 @@
+# Sourced by the scripts that build: checks for the tools and, on Debian and Ubuntu as root or with
+# passwordless sudo, installs what is missing; says else what to install. Libraries are looked for by
+# CMake alone. This and the scripts that source it run with bash 3.2 and BSD tools, which macOS has;
+# there with `set -u` an empty array is an error, so none sets it.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
+me=scripts/$(basename "$0")
+packages=(g++ cmake ninja-build python3 libfmt-dev libgtest-dev)
+PATH+=:${CUDA_HOME:-/usr/local/cuda}/bin # CMake looks for nvcc on PATH alone
+
+trap 'exit 130' INT # Ninja ends well of it, and bash would go on
+
+say() { printf '%s\n' "$me: $*" >&2; }
+die() {
+  say "$*"
+  exit 1
+}
+
+usage_if_asked() {
+  case " $* " in *" -h "* | *" --help "*)
+    usage
+    exit
+    ;;
+  esac
+}
+
+ready() {
+  if [[ $(lacking) ]]; then get || true; fi
+  local missing
+  missing=$(lacking)
+  if [[ $missing ]]; then
+    die "this machine lacks$missing. Debian and Ubuntu: sudo apt-get install ${packages[*]}." \
+      "Without root, and other systems: common/BUILDING.md."
+  fi
+}
+
+lacking() {
+  local tool
+  for tool in "${CXX:-c++}" cmake ctest ninja; do
+    command -v "${tool%% *}" >/dev/null || printf ' %s' "${tool%% *}"
+  done
+  if [[ $(cmake --version 2>/dev/null) =~ ([0-9]+)\.([0-9]+) ]] &&
+    ((BASH_REMATCH[1] * 100 + BASH_REMATCH[2] < 322)); then
+    printf ' cmake 3.22 or newer (this is %s: python3 -m pip install cmake)' "${BASH_REMATCH[0]}"
+  fi
+  cd "$root/scripts" # files of the reader's folder would stand before Python's modules
+  python3 -c 'import sys, unittest; sys.exit(sys.version_info < (3, 9))' 2>/dev/null ||
+    printf ' python3 (3.9 or newer)'
+}
+
+# get [PACKAGE...]: installs these, or all that a build needs.
+get() {
+  local as_root=()
+  command -v apt-get >/dev/null || return
+  if ((EUID)); then
+    sudo -n true 2>/dev/null || return
+    as_root=(sudo -n)
+  fi
+  (($#)) || set -- "${packages[@]}"
+  say "installing $* ..."
+  # A failed update need not matter: the lists may be there.
+  apt update || true
+  apt install -y --no-install-recommends "$@"
+  hash -r
+}
+apt() {
+  # A dead network should not cost minutes; another apt-get that is at work is worth waiting for.
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=1 \
+    -o Acquire::http::Timeout=20 -o DPkg::Lock::Timeout=120 "$@" >/dev/null
+}
+
+# want PACKAGE...: gets what a build can do without.
+want() {
+  local package
+  for package; do
+    if ! has "$package"; then
+      get "$package" || true
+      has "$package" || say "going on without $package; only figures need python3-matplotlib, and" \
+        "only tests of scripts/explore chromium."
+    fi
+  done
+}
+has() (
+  cd "$root/scripts"
+  case $1 in
+    # The system's own too: another that comes first on PATH need not see the system's packages.
+    python3-matplotlib) python3 -c 'import matplotlib' || /usr/bin/python3 -c 'import matplotlib' ;;
+    chromium) command -v chromium chromium-browser google-chrome ;;
+  esac >/dev/null 2>&1
+)
+
+# Waits for its turn in a build folder, whose lock is open as 9. Prints Ninja's -j where it would
+# start more compilers than memory holds at 500 MB each.
+turn() {
+  python3 -I - "$me" <<'END'
+import fcntl, os, re, sys
+try:
+    fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print(f"{sys.argv[1]}: another build in this clone is under way; waiting for its end.",
+          file=sys.stderr, flush=True)
+    fcntl.flock(9, fcntl.LOCK_EX)
+except OSError:
+    pass  # some network file systems have no locks
+try:
+    memory = open("/proc/meminfo").read()
+except FileNotFoundError:
+    sys.exit()  # Linux alone has it
+fit = int(re.search(r"MemAvailable: +(\d+)", memory)[1]) // 500_000
+if fit < len(os.sched_getaffinity(0)) + 2:
+    print(f"-j{max(fit, 1)}")
+END
+}
+
+# build PRESET [TARGET...]: configures, and builds these or all. Ninja itself says how far it is.
+build() {
+  local preset=$1 folder=$root/build log jobs chosen was hint said options=()
+  shift
+  if [[ $preset != default ]]; then folder+=/$preset; fi
+  log=$folder/configure.log
+  mkdir -p "$folder" 2>/dev/null || true
+  [[ -d $folder && -w $folder ]] || die "$folder is no folder that can be written. Did root make" \
+    "it? sudo chown -R \"\$USER\" . in the clone makes all of it yours."
+  exec 9>"$folder/.lock" # two builds in one folder would overwrite each other's files
+  jobs=$(turn)
+
+  # What CMake decides once and keeps, LADDER_CUDA among it: with another compiler, in a folder that
+  # has moved, or where it did not go well, it has to decide again. The tests stay where programs
+  # alone are asked for.
+  chosen="$root $CXX:$CUDACXX:$CUDAHOSTCXX:$NVCC_CCBIN:$(command -v nvcc || true)"
+  was=$(cat "$folder/.configured" 2>/dev/null || true)
+  rm -f "$folder/.configured"
+  if [[ $was != "$chosen" ]]; then rm -rf "$folder"/{CMakeCache.txt,CMakeFiles/[0-9]*}; fi
+  if [[ $* != programs ]]; then
+    options+=(-DLADDER_TESTS=ON)
+  elif [[ $was != "$chosen" ]]; then
+    options+=(-DLADDER_TESTS=OFF)
+  fi
+  if [[ $LADDER_CUDA && $preset == default ]]; then options+=("-DLADDER_CUDA=$LADDER_CUDA"); fi
+  configure() { cmake -S "$root" --preset "$preset" "${options[@]}" >"$log" 2>&1; }
+  if ! { configure || { grep -q "apt-get install" "$log" && get && configure; }; }; then
+    said=$(sed -n '/CMake Error/,$p' "$log")
+    if [[ $said == *CUDA* ]]; then hint=$without_gpu; fi
+    printf '%s\n' "$said" >&2
+    die "CMake failed$hint (all of its output: ${log#"$root/"})."
+  fi
+  printf '%s\n' "$chosen" >"$folder/.configured"
+
+  if ! ninja -C "$folder" ${jobs:+"$jobs"} "$@" >&2; then
+    if [[ $LADDER_CUDA ]]; then rm "$folder/.configured"; fi
+    if grep -q _gpu.dir "$folder/build.ninja"; then hint=$without_gpu; fi
+    die "the build failed$hint."
+  fi
+  exec 9>&-
+}
+without_gpu="; if it is nvcc that fails, LADDER_CUDA=OFF scripts/run leaves the GPU half out"

@@ -1,0 +1,188 @@
+"""Runs every rung of the ladder and prints one table; scripts/run builds, then calls this.
+
+The programs do the work, this only gathers: `PROGRAM --list` names a rung's steps, and
+`PROGRAM --json` measures one.
+"""
+
+import contextlib
+import itertools
+import os
+import shlex
+import signal
+import sys
+
+from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser,
+                                 Progress, Stop, run_command, wrap)
+from ladder.base.files import ROOT
+from ladder.base.programs import json_lines, programs_in, run_quietly, rungs, steps_of
+from ladder.base.records import total, uneven_counts
+from ladder.front.table import TIME, TRAFFIC, print_tables
+
+# The FlashAttention-2 paper's workload: 16k tokens in all, hidden size 2048, bf16.
+PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
+            "--time", "50", "--dtype"]
+
+# These would make all programs write or print to one place.
+FOR_ONE_PROGRAM = ["--save", "--trace", "--json", "--list"]
+
+
+class Run:
+    """One step on one device: its records, two where it has a backward pass, or why there are
+    none."""
+
+    def __init__(self, step, device):
+        self.path, self.step, self.device = step.program, step, device
+        self.rung = step.rung
+
+    def judge(self, status, records, message):
+        self.status, self.records, self.message = status, records, message
+        if status < 0:
+            crash = signal.Signals(-status).name
+            self.status, self.message = 128 - status, f"{message}\nkilled by {crash}".strip()
+        elif status == GOOD:
+            faults = [uneven_counts(record) or record.get("pass") is False and "wrong result"
+                      for record in records] or ["the program reported nothing"]
+            if any(faults):
+                self.status, self.message = WRONG_RESULT, next(filter(None, faults))
+
+
+def go(runs, options, progress, label):
+    """Runs steps of one program on one device, which share inputs and reference. If any fails,
+    each once more alone, to learn which and why."""
+    first, names = runs[0], [run.step.name for run in runs]
+    status, out, message = run_quietly(
+        [first.path, *options, "--step", ",".join(names), "--device", first.device, "--json"],
+        f"{label} {first.rung} {names[0] if len(runs) == 1 else f'{len(runs)} steps'} on the "
+        f"{first.device}", progress)
+    if status and len(runs) > 1:
+        for run in runs:
+            go([run], options, progress, label)
+        return
+    records = []
+    # Some lines of a program that crashed may be cut short.
+    with contextlib.nullcontext() if status in SEVERITY else contextlib.suppress(Stop):
+        records = json_lines(out, first.rung)
+    for run in runs:
+        run.judge(status, [record for record in records
+                           if len(runs) == 1 or record["step"] == run.step.name], message)
+
+
+def parse(words):
+    """What scripts/run itself acts on; `passed`: what the programs get; `words`: both but for what
+    is shown. As in getopt_long, a name may be cut short."""
+    parser = Parser("scripts/run", usage="scripts/run [options]", add_help=False)
+    parser.add_argument("--step")
+    parser.add_argument("--device", choices=["gpu", "sim", "auto"], default="auto")
+    parser.add_argument("--all", action="store_true")
+    options, options.passed = parser.parse_known_args(words)
+    options.words = [word for word in words if word != "--all"]
+    return options
+
+
+def gpu_answers(program, progress):
+    """The I/O type to measure the GPU in, empty if there is none to run on; whether its DRAM
+    counters may be read; and if not, why."""
+    for dtype in ("bf16", "fp16"):  # GPUs before 8.0 refuse the first
+        status, out, message = run_quietly(
+            [program, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--dtype", dtype,
+             "--dram", "--check", "off", "--json"], "looking for a GPU", progress)
+        if status != BAD_USAGE:
+            break
+    progress.clear()
+    name = os.path.basename(program)
+    if status == NO_DEVICE:
+        return "", False, message.removeprefix(f"{name}: ")
+    with contextlib.suppress(Stop):
+        if any(total(record, "dram") is not None for record in json_lines(out, name)):
+            return dtype, True, ""
+    said = [line for line in message.splitlines() if line.startswith("--dram: ")]
+    return dtype, False, "".join(said[-1:]).removeprefix("--dram: ")
+
+
+def plan(steps, options, gpu):
+    """The tables to make: (title, options of the programs, what the table tells or None for
+    everything, [Run])."""
+    def runs(device, wanted=lambda step: options.all or not step.by_name_only):
+        return [Run(step, device) for step in steps if step.device == device and wanted(step)]
+
+    if options.words:
+        device, wanted = options.device, options.step
+        if device == "auto":
+            device = "gpu" if gpu else "sim"
+        names = sorted({step.name for step in steps})
+        if wanted and wanted not in names:
+            raise Stop(f"--step {wanted}: no rung has it; there are {', '.join(names)}",
+                       BAD_USAGE)
+        chosen = runs(device, lambda step: step.name == wanted) if wanted else runs(device)
+        if not chosen:  # built without CUDA: the program says so better
+            chosen = [Run(step, device) for step in steps if wanted in (None, step.name)]
+        return [(f"scripts/run {shlex.join(options.words)}", options.passed, None, chosen)]
+
+    title = "q, k, v captured from a trained model"
+    given = ["--load", os.path.relpath(os.path.join(ROOT, "scripts/results/captured"))]
+    paper = "the FlashAttention-2 paper's workload at N = 2k"
+    if not options.all:
+        tables = [(f"HBM traffic, {title}", given, TRAFFIC,
+                   runs("sim", lambda step: not step.by_name_only
+                        and not step.exact_architecture))]
+        return tables + [(f"time, {paper}", [*PAPER_2K, gpu], TIME, runs("gpu"))] * bool(gpu)
+    both = sorted(runs("sim") + runs("gpu") * bool(gpu), key=lambda run: run.rung)
+    return [(title, given, None, both)] + [(paper, [*PAPER_2K, gpu], None, runs("gpu"))] * bool(gpu)
+
+
+def next_steps(steps):
+    """What to do after the first table."""
+    sim = [step for step in steps if step.device == "sim"]
+    others = sum(step.by_name_only or step.exact_architecture for step in sim)
+    lines = [(f"{sim[0].rung}/README.md", "the first lesson"),
+             ("scripts/explore", "two steps at work, in your browser")]
+    if len(sim) > 1:
+        first, second = (f"{step.rung[:2]}/{step.name}" for step in sim[:2])
+        lines.append((f"scripts/diff {first[:2]} {second}", "what the next step changes"))
+    lines.append(("scripts/run --all", f"all columns and all steps ({others} more)"))
+    return [f"{'' if i else 'Next:':6}{what:<25} {why}" for i, (what, why) in enumerate(lines)]
+
+
+def ladder(words):
+    there = programs_in(os.path.join(ROOT, "build/bin"))
+    found = {rung: there[rung] for rung in rungs() if rung in there}
+    for option in words:
+        if option.partition("=")[0] in FOR_ONE_PROGRAM:
+            raise Stop(f"{option} is for one program alone, such as build/bin/{min(found)}",
+                       BAD_USAGE)
+    options = parse(words)
+
+    progress = Progress()
+    gpu, counters, why_not = gpu_answers(found[min(found)], progress)
+    steps = [step for program in found.values() for step in steps_of(program)]
+    tables = plan(steps, options, gpu)
+    dram = ["--dram"] if counters and "--dram" not in options.passed else []
+    count = sum(len(runs) for _, _, _, runs in tables)
+    done = 0
+    finished = []
+    for title, program_options, story, runs in tables:
+        for _, group in itertools.groupby(runs, key=lambda run: (run.path, run.device)):
+            group = list(group)
+            go(group, program_options + dram * (group[0].device == "gpu"), progress,
+               f"[{done + 1}/{count}]")
+            done += len(group)
+        progress.clear()
+        # A step for a GPU of another kind is not a failure where nobody asked for it.
+        finished.append((title, story, [run for run in runs if options.words
+                                        or run.status != NO_DEVICE
+                                        or not run.step.exact_architecture]))
+
+    every = [run for _, _, runs in finished for run in runs]
+    print_tables(finished, steps[0])
+    if not options.words and not options.all and any(run.records for run in every):
+        print("\n".join(["", *next_steps(steps)]))
+    sys.stdout.flush()
+    if not gpu and options.device == "auto":
+        print("\n".join(wrap(f"Counts only, no times: {why_not}")), file=sys.stderr)
+    elif gpu and not counters and why_not and any(run.device == "gpu" for run in every):
+        print("\n".join(wrap(f"No DRAM column: {why_not}")), file=sys.stderr)
+    return max((run.status for run in every), key=lambda s: (SEVERITY.get(s, 4), s), default=GOOD)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("scripts/run", lambda: ladder(sys.argv[1:])))

@@ -1,0 +1,125 @@
+"""Builds and runs the tests: scripts/test, which has the help, calls this."""
+
+import collections
+import itertools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+
+from ladder.base.console import GOOD, RED, WRONG_RESULT, Paint, Parser, run_command, wrap
+from ladder.base.files import ROOT, read
+from ladder.base.sources import find, read_sources
+
+COMMAND = "scripts/test"
+PRESETS = ("default", "debug", "asan", "sim", "clang", "arm64")
+PARTS = ("sim", "mistakes", "tile", "harness", "scripts")  # besides rungs and steps
+KINDS = f"Parts are {', '.join(PARTS)}, a rung (05) or a step (05/rows). "
+
+
+def parse(words):
+    """The preset, the parts, and ctest's options: parts come first, as a word after an option of
+    ctest's belongs to that."""
+    parser = Parser(COMMAND, add_help=False, allow_abbrev=False,
+                    usage="scripts/test [PART...] [--preset NAME] [ctest options]")
+    parser.add_argument("--preset", choices=PRESETS, default="default")
+    options, words = parser.parse_known_args(words)
+    parts = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+    return options.preset, parts, words[len(parts):]
+
+
+def cases_of(sources, part):
+    """GoogleTest's filter of the cases of a step."""
+    steps = [one for one in sources if one.step]
+    name = find(steps, part, KINDS).step
+    # Another step's name may begin as this one's.
+    others = [one.step for one in steps if one.step.startswith(f"{name}_")]
+    cases = [f"*/{name}:*/{name}_*" for name in (name, *others)]
+    return f"{cases[0]}-{':'.join(cases[1:])}"
+
+
+def run(words):
+    preset, parts, options = parse(words)
+    named = [part for part in parts if part in PARTS]
+    folder = os.path.join(ROOT, "build", *([preset] if preset != "default" else []))
+    programs = os.path.join(folder, "bin")
+    sources = read_sources()
+    rung_of = {part: find(sources, part, KINDS).rung for part in parts if part not in PARTS}
+    steps = {part: cases_of(sources, part) for part in rung_of if "/" in part}
+    if not parts or "scripts" in parts:
+        ready("want", "python3-matplotlib", *["chromium"] * bool(os.environ.get("CI")))
+    if not ready("build", preset, *(f"tests_{part}" for part in named),
+                 *(f"{rung}{kind}" for rung in rung_of.values() for kind in ("", "_test"))):
+        return WRONG_RESULT
+
+    os.chdir(ROOT)  # ctest finds presets, which choose asan's tests, in the current folder alone
+    tests = [f"^{rung}\\." for part, rung in rung_of.items() if part not in steps]
+    # CMake wrote down which those of a part are.
+    tests += [read(os.path.join(folder, f"tests_{part}.txt")).strip() for part in named]
+    status, outcomes = GOOD, []
+    if tests or not parts:
+        status, outcomes = run_ctest(preset, [*(["-R", "|".join(tests)] if tests else []),
+                                              *options])
+    for part, cases in steps.items():
+        name = f"{rung_of[part]}_test"
+        done = subprocess.run([os.path.join(programs, name), f"--gtest_filter={cases}",
+                               "--gtest_brief=1"], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, check=False, encoding="utf-8",
+                              errors="replace")
+        print(done.stdout, end="")
+        outcomes.append((done.returncode, done.stdout))
+        status = status or abs(done.returncode)
+    show_verdict(outcomes)
+    return status
+
+
+def ready(*words):
+    """Calls a function of ready.sh; whether it went well."""
+    path = os.path.join(ROOT, "scripts/ladder/front/ready.sh")
+    return not subprocess.run(["bash", "-eo", "pipefail", "-c", 'source "$1"; "${@:2}"', COMMAND,
+                               path, *words], check=False).returncode
+
+
+def run_ctest(preset, options):
+    """Its status, and [(whether it failed, output)] of its tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "ctest.xml")
+        # One more than there are cores: some tests wait, as for what is to be interrupted.
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+        status = subprocess.run(
+            ["ctest", "--preset", preset, "-j", str(cores + 1), "--output-on-failure",
+             "--no-tests=error", "--test-output-size-passed", "1000000", "--output-junit", path,
+             *["--progress"] * sys.stdout.isatty(), *options], check=False).returncode
+        tests = xml.etree.ElementTree.parse(path).iter("testcase") if os.path.exists(path) else ()
+        cases = [(test.get("status"), test.findtext("system-out") or "") for test in tests]
+    return status, [(how == "fail" or how == "notrun" and not SKIPPED.search(said), said)
+                    for how, said in cases]
+
+
+# A test of ctest is a program with many cases, which unittest's and GoogleTest's output tells of.
+CASES = re.compile(r"^(?:Ran|\[=+\]) (\d+) tests? (?:in |from .* ran\.)", re.MULTILINE)
+SKIPPED = re.compile(r"\.\.\. skipped (['\"])(?P<python>.*)\1$"
+                     r"|^\S+:\d+: Skipped\n(?:not run here: )?(?P<google>.*)$"
+                     r"|not run here: (?P<whole>.*)$", re.MULTILINE)
+FAILED = re.compile(r"^\[  FAILED  \] .*\(\d+ ms\)$|^(?:FAIL|ERROR): ", re.MULTILINE)
+
+
+def show_verdict(outcomes):
+    """Prints how many tests ran, failed and were skipped, and why."""
+    ran, reasons = 0, collections.Counter()
+    for _, said in outcomes:
+        many = CASES.search(said)
+        why = [found[found.lastgroup] for found in SKIPPED.finditer(said)]
+        reasons.update(why)
+        ran += max(0, (int(many[1]) if many else 1) - len(why))  # a class may be skipped as a whole
+    failed = sum(len(FAILED.findall(said)) or 1 for bad, said in outcomes if bad)
+    head = f"{ran:,} tests ran, {failed} failed, {sum(reasons.values())} were skipped"
+    print("", Paint(sys.stdout)(failed and RED, head) + (":" if reasons else "."),
+          *("\n".join(wrap(f"{count} × {reason}", "  "))
+            for reason, count in reasons.most_common()), sep="\n")
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(COMMAND, lambda: run(sys.argv[1:])))

@@ -1,0 +1,80 @@
+"""What lines of results say of the machine: GPU, driver, CUDA, commit, date, the SM's clock."""
+
+import contextlib
+import datetime
+import os
+import re
+import statistics
+import subprocess
+import tempfile
+
+from ladder.base.console import NO_DEVICE, Stop
+from ladder.base.files import ROOT, read
+
+
+def output_of(*command):
+    """What a command printed; nothing where it failed."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace",
+                              timeout=60, check=True).stdout.strip()
+    return ""
+
+
+def add_options(parser):
+    """What measure and profile both have to be told."""
+    parser.add_argument("--commit", metavar="HASH",
+                        help="of this tree, where it is no git checkout")
+    parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
+                        help="the programs (default build/bin; scripts/run builds them)")
+
+
+def commit(given):
+    if given:
+        return given
+    head = output_of("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
+    # Earlier results, and text, change nothing in what is measured.
+    if head and output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",
+                          ".", ":(exclude)scripts/results", ":(exclude)*.md"):
+        head += "+changes"
+    return head or None
+
+
+def cuda_version():
+    nvcc = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin/nvcc")
+    release = re.search(r"release ([\d.]+)", output_of("nvcc", "--version")
+                        or output_of(nvcc, "--version"))
+    return release and release[1]
+
+
+def machine(given_commit):
+    """The GPU's name, and the rest that each line has."""
+    said = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    name, _, driver = said.partition("\n")[0].partition(", ")
+    if not driver:
+        raise Stop("no GPU answers (nvidia-smi); scripts/figures measure --sim counts on the sim",
+                   NO_DEVICE)
+    return name, {
+        "driver": driver, "cuda": cuda_version(), "commit": commit(given_commit),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
+
+
+class Clock:
+    """The SM's clock, read once a second while all else runs."""
+
+    def __init__(self):
+        self.log = tempfile.NamedTemporaryFile()
+        self.process = subprocess.Popen(
+            ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits", "-lms",
+             "1000"], stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.DEVNULL)
+
+    def mhz(self):
+        """The median so far, or None."""
+        # The last line may still be in the making.
+        seen = re.findall(r"^([\d.]+)\n", read(self.log.name), re.MULTILINE)
+        return statistics.median(map(float, seen)) if seen else None
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+        self.log.close()

@@ -1,0 +1,205 @@
+"""Times PyTorch's scaled_dot_product_attention: its backends math, efficient, flash and cudnn.
+
+scripts/figures measure takes them in turn with our programs, seconds apart, and keeps both in one
+file. FLOPs are counted as in the papers: forward 4·N²·d·heads·batch, halved if causal; backward
+2.5×.
+"""
+
+import contextlib
+import functools
+import statistics
+import time
+import warnings
+
+from ladder.base.console import NO_DEVICE, Stop
+from ladder.base.records import flops
+
+# PyTorch itself is imported where it is needed alone: who imports this module may do without.
+BACKENDS = {"math": "MATH", "efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION",
+            "cudnn": "CUDNN_ATTENTION"}
+
+COPIED = 1 << 30  # bytes
+
+
+def import_torch():
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: one of its libraries is missing
+        raise Stop(f"PyTorch is missing ({error}). To install: python3 -m pip install torch",
+                   NO_DEVICE) from None
+    if not torch.cuda.is_available():
+        raise Stop(f"PyTorch {torch.__version__} finds no CUDA GPU", NO_DEVICE)
+    return torch
+
+
+# ---- timing, as common/machine/gpu times our kernels ----
+
+
+def sample(budget_ms, batch, clock_ms):
+    """Times of repeated runs in ms, by the rule of common/machine/gpu/sampling.h: ours and theirs
+    must be equally warm. batch() makes some runs and returns their times.
+
+    It warms up for the budget, and on while batches get faster, at most twice as long. Then it
+    samples for the budget, and on until three batches in turn have moved the median of all samples
+    by 0.2% at most, at most three times as long."""
+    start = clock_ms()
+    last = statistics.median(batch())
+    while clock_ms() - start < 2 * budget_ms:
+        now = statistics.median(batch())
+        if now > 0.99 * last and clock_ms() - start >= budget_ms:
+            break
+        last = now
+    samples, before, stable = [], 0, 0
+    start = clock_ms()
+    while not samples or clock_ms() - start < budget_ms or (
+            stable < 3 and clock_ms() - start < 3 * budget_ms):
+        samples += batch()
+        now = statistics.median(samples)
+        stable = stable + 1 if abs(now - before) <= 0.002 * now else 0
+        before = now
+    return samples
+
+
+class Gpu:
+    def __init__(self, torch):
+        self.torch = torch
+        properties = torch.cuda.get_device_properties(0)
+        l2 = getattr(properties, "L2_cache_size", 64 << 20)
+        self.flush = torch.empty(2 * l2, dtype=torch.uint8, device="cuda")
+        self.copied = None
+
+    def time(self, run, budget_ms):
+        """Times in ms, by batches of flush, event, run, event, queued without a wait of the host in
+        between."""
+        once = self.batch(run, 2)[0][-1]  # how many runs make a batch
+        size = min(max(int(20 / max(once, 1e-3)), 3), 50)
+        _, queueing_ms, span_ms = self.batch(run, size)
+        # Python may be slower than a short kernel. Then the GPU waits before each batch until it
+        # is queued, so that no gap between launches is measured.
+        head_start_ms = queueing_ms if queueing_ms > 0.5 * span_ms else 0
+        return sample(budget_ms, lambda: self.batch(run, size, head_start_ms)[0],
+                      lambda: 1000 * time.monotonic())
+
+    def copy_bytes_per_s(self, budget_ms):
+        """Of a copy of 1 GiB, read and written; measured once."""
+        if not self.copied:
+            source, target = (self.torch.empty(COPIED, device="cuda", dtype=self.torch.uint8)
+                              for _ in range(2))
+            times = self.time(functools.partial(target.copy_, source), budget_ms)
+            self.copied = 2 * COPIED / statistics.median(times) * 1e3
+        return self.copied
+
+    def free(self):
+        """Our programs need memory too."""
+        with contextlib.suppress(RuntimeError):  # of a GPU that a backend has brought down
+            self.torch.cuda.empty_cache()
+
+    def batch(self, run, size, head_start_ms=0):
+        """Each run's time; the host's time to queue them all; the GPU's from first to last."""
+        cuda = self.torch.cuda
+        events = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(size)]
+        if head_start_ms:
+            cuda._sleep(int(head_start_ms * 2e6))  # in clock cycles, of which a ms has 2e6 at most
+        started = time.perf_counter()
+        for begin, end in events:
+            self.flush.zero_()
+            begin.record()
+            run()
+            end.record()
+        queueing_ms = 1000 * (time.perf_counter() - started)
+        cuda.synchronize()
+        return ([begin.elapsed_time(end) for begin, end in events], queueing_ms,
+                events[0][0].elapsed_time(events[-1][1]))
+
+
+# ---- what is measured ----
+
+
+def measure(gpu, one, budget_ms):
+    """A backend of scaled_dot_product_attention: its record, in the keys of our programs, beside
+    those of one.fields(), or None and why there is none."""
+    point, direction = one.point, one.options[0]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            times = timed(gpu, one.step, point, direction, budget_ms)
+            copy = gpu.copy_bytes_per_s(budget_ms) if point.decoding() else None
+        except Exception as error:  # whatever a backend may throw: the others go on
+            return None, reason(gpu.torch, error, warned)
+    median, about = statistics.median(times), {"direction": direction, **point._asdict()}
+    record = {"direction": direction, "device": "gpu",
+              "device_name": gpu.torch.cuda.get_device_name(0), "version": version(gpu.torch),
+              "time_ms": median, "time_ms_min": min(times), "time_ms_max": max(times),
+              "samples": len(times), "tflops": flops(about) / median * 1e-9}
+    if copy:  # decoding is judged by the rate of its own run
+        record["copy_bytes_per_s"] = copy
+    return record, None
+
+
+def timed(gpu, backend, point, direction, budget_ms):
+    torch = gpu.torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    backward = direction == "bwd"
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[point.dtype]
+
+    def make(heads, rows, requires_grad=False):
+        return torch.randn(point.batch, heads, rows, point.head_dim, device="cuda", dtype=dtype,
+                           requires_grad=requires_grad)
+
+    queries, cache = (point.heads, point.seqlen), (point.kv_heads, point.seqlen_kv)
+    q, k, v = (make(*shape, requires_grad=backward) for shape in (queries, cache, cache))
+    shared = {"enable_gqa": True} if point.kv_heads != point.heads else {}
+    attention = functools.partial(scaled_dot_product_attention, q, k, v, is_causal=point.causal,
+                                  **shared)
+    with sdpa_kernel(getattr(SDPBackend, BACKENDS[backend])):
+        if not backward:
+            with torch.no_grad():
+                return gpu.time(attention, budget_ms)
+        o, do = attention(), make(*queries)
+        return gpu.time(lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True), budget_ms)
+
+
+def reason(torch, error, warned):
+    """A line that says why a backend did not run."""
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return "the GPU's memory is used up"
+    # PyTorch raises that there is no kernel and warns why; it also warns that the backends that
+    # were not asked for are disabled.
+    texts = [str(w.message).partition(" (Triggered internally")[0].strip() for w in warned]
+    why = [text for text in texts if "not used because" not in text and "disabled" not in text]
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return "; ".join([first, *why[:2]])
+
+
+def version(torch):
+    parts = [f"PyTorch {torch.__version__}", f"CUDA {torch.version.cuda}"]
+    cudnn = torch.backends.cudnn.version()
+    if cudnn:  # 91900 is 9.19.0
+        parts.append(f"cuDNN {cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}")
+    return ", ".join(parts)
+
+
+def ceilings(gpu, budget_ms):
+    """What the roofs of a roofline are: cuBLAS on a large matrix product, and a device copy. And
+    that product of e4m3 numbers, null where the GPU has none."""
+    torch, size = gpu.torch, 8192
+
+    def tflops(product, *operands, **more):
+        times = gpu.time(functools.partial(product, *operands, **more), budget_ms)
+        return 2 * size**3 / statistics.median(times) * 1e-9
+
+    a, b, c = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    found = {"matmul_tflops": tflops(torch.mm, a, b, out=c),
+             "matmul": f"bf16, {size}×{size}×{size}, cuBLAS, {version(torch)}",
+             "matmul_e4m3_tflops": None,
+             "copy_bytes_per_s": gpu.copy_bytes_per_s(budget_ms),
+             "copy": f"{COPIED >> 20} MiB on the device, bytes read and written"}
+    if torch.cuda.get_device_capability() >= (8, 9):
+        one = torch.ones((), device="cuda")
+        a, b = (operand.to(torch.float8_e4m3fn) for operand in (a, b))
+        found["matmul_e4m3_tflops"] = tflops(
+            torch._scaled_mm, a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16,
+            use_fast_accum=True)
+    return found

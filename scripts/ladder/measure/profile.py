@@ -1,0 +1,115 @@
+"""Counts how busy a kernel keeps the tensor cores, shared memory and the special function units.
+
+By Nsight Compute (ncu), which comes with the CUDA Toolkit: one launch of each kernel that takes a
+tenth of its step's time or more, at the papers' 16k tokens in all and hidden size 2048, N = 4k,
+bf16, without the mask, heads of 64 and 128. Beside the counts stands the kernel's time in a run
+without ncu, so that cycles over time is the SM's clock at its own speed. What the file has already
+is kept.
+
+Examples:
+  scripts/figures profile                      all steps, some twenty minutes
+  scripts/figures profile 05/sm90 06/sm90
+
+Exit status: 0 good; 1 a program or ncu failed; 2 bad usage; 3 no GPU, no ncu, or no such counter.
+"""
+
+import csv
+import os
+import shutil
+import sys
+import tempfile
+
+from ladder.base.console import GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop, run_command
+from ladder.base.course import PROFILED_LENGTH
+from ladder.base.files import RESULTS, read
+from ladder.base.programs import json_lines, ladder_of, programs_in, run_quietly
+from ladder.base.sources import named
+from ladder.measure.grid import HEAD_DIMS, UNCHECKED, config, key, paper_point
+from ladder.measure.machine import add_options, machine
+from ladder.measure.results import Results
+
+# Field → ncu's metric. Sums are over the GPU; other cycles, and shared memory's wavefronts (a cycle
+# each), are an SM's, on average.
+METRICS = {
+    "cycles": "sm__cycles_active.avg", "cycles_of_all": "sm__cycles_active.sum",
+    "products_busy": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+    "shared": "l1tex__data_pipe_lsu_wavefronts_mem_shared.avg",
+    "instructions_special": "sm__inst_executed_pipe_xu.sum"}
+
+
+def values_of(text, kernel):
+    """The metrics in what ncu wrote of one launch, --csv --page raw: a line of names, one of
+    units, and one a kernel."""
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    rows = list(csv.DictReader(lines[start:]))[1:] if start is not None else []
+    if len(rows) != 1:
+        raise Stop(f"ncu profiled {len(rows)} launches in NVTX's range {kernel} where one was "
+                   "asked for", WRONG_RESULT)
+    try:
+        return {name: float(rows[0][metric].replace(",", "")) for name, metric in METRICS.items()}
+    except (KeyError, ValueError) as error:
+        raise Stop(f"ncu lacks something of METRICS in scripts/ladder/measure/profile.py, {error}; "
+                   "`ncu --query-metrics` says what there is", NO_DEVICE) from None
+
+
+def counted(words, kernel, what, progress):
+    with tempfile.TemporaryDirectory() as folder:
+        log = os.path.join(folder, "ncu.csv")
+        # By the NVTX range around a launch: kernels of two names may be one template's.
+        status, _, said = run_quietly(
+            ["ncu", "--csv", "--page", "raw", "--log-file", log, "--clock-control", "none",
+             "--metrics", ",".join(METRICS.values()), "--nvtx", "--nvtx-include", f"{kernel}/",
+             "--launch-count", "1", *words, "--time", "1"], f"{what} {kernel}", progress)
+        text = read(log) if os.path.exists(log) else ""
+    if status:  # ncu says itself how a user comes to read the GPU's counters
+        raise Stop(f"ncu {what} failed:\n{said}\n{text}", WRONG_RESULT)
+    return values_of(text, kernel)
+
+
+def profiled(program, one, progress):
+    """The lines of a step's own pass: the backward one, where it has one."""
+    words = [program, *one.words("gpu")[1:], "--json"]
+    status, out, said = run_quietly(words, one.text(), progress)
+    if status:
+        raise Stop(f"{one.text()}: status {status}: {said}", status)
+    record = json_lines(out, one.rung)[-1]
+    return [{"kind": "profile", **one.fields(), "kernel": kernel["name"],
+             **{name: record[name] for name in ("direction", "device", "device_name", "block_q",
+                                                "block_kv")}, "time_ms": kernel["time_ms"],
+             **counted(words, kernel["name"], one.text(), progress)}
+            for kernel in record["kernels"] if kernel["time_ms"] >= 0.1 * record["time_ms"]]
+
+
+def profile(options):
+    if not shutil.which("ncu"):
+        raise Stop("there is no ncu on PATH: Nsight Compute, of the CUDA Toolkit", NO_DEVICE)
+    programs, (gpu, about) = programs_in(options.bin), machine(options.commit)
+    steps = [step for step in ladder_of(programs, "gpu").steps if not step.decoding]
+    results, progress = Results(options.out, gpu), Progress()
+    for step in named(options.steps, steps) or steps:
+        for head_dim in HEAD_DIMS:
+            one = config(step, paper_point(PROFILED_LENGTH, head_dim, False, "bf16"), *UNCHECKED)
+            at = key(one.fields())
+            if options.again or not results.texts.get(at):
+                results.put(at, [{**line, **about}
+                                 for line in profiled(step.program, one, progress)])
+    progress.clear()
+    print(f"Wrote {os.path.relpath(options.out)}.", file=sys.stderr)
+    return GOOD
+
+
+def parse(arguments=None):
+    parser = Parser("scripts/figures profile", __doc__)
+    parser.add_argument("steps", nargs="*", metavar="STEP",
+                        help="such as 05/sm90 (default all but those for decoding)")
+    parser.add_argument("--again", action="store_true", help="count anew what the file has")
+    parser.add_argument("--out", metavar="FILE", type=os.path.abspath,
+                        default=os.path.join(RESULTS, "profile.jsonl"),
+                        help="(default scripts/results/profile.jsonl)")
+    add_options(parser)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("scripts/figures profile", lambda: profile(parse())))

@@ -1,0 +1,265 @@
+"""Measures the ladder over a grid of workloads, into a file that scripts/figures draw shows.
+
+Every program in build/bin runs with each of its steps; where PyTorch is there, its attention is
+measured at each point too, in turn with ours. What the file has already is kept, so a run that was
+interrupted goes on where it stopped, and a second grid adds to the first. What cannot run is
+skipped, and the file says why. Steps that are slow, or only show what they bring, are measured at
+some points of a grid alone.
+
+Grids (--grid, several with commas):
+  quick  16k tokens in all, hidden size 2048, N = 2k, heads of 64 (half a minute)
+  paper  the same workload as in FlashAttention-2's figures 4 to 6: N = 512 … 16k, heads of 64 and
+         128, causal or not; besides, times against the tile size, those of numbers of 8 bits with
+         heads of 256, and each step's error against float64 (a quarter of an hour on an H200)
+  long   batch 1, 16 heads of 128, N = 4k … 64k
+  decode one query of each head against caches of 8 MB to 2 GB: the steps for decoding alone, and
+         in each peer's record the rate of a device copy of that run (a minute)
+
+--sim counts instead of timing: one head, N = 128 … 2k, all steps, all tile sizes, and the traces
+that figures show. No GPU is needed, and the same programs give the same file, but for the last
+digits of errors where a step adds in any order.
+
+Each GPU has a file of its own, named after it, of lines of JSON. `kind` is run (what the program
+printed, unchanged, the options that it was given beyond the workload, and on a GPU driver, CUDA,
+commit, date and the SM's clock), peer (PyTorch's in the same keys; in beside the steps that were
+measured right after it), skipped, step (what the programs' --list says) or ceilings (device copy
+and cuBLAS matmul, through PyTorch).
+
+In the grids times are measured with --check off: checking N = 16k against float64 on the host takes
+longer than all of the measurement. Each step's result is checked once, at N = 1k, in full.
+
+Examples:
+  scripts/figures measure --grid paper,long
+  scripts/figures measure --grid paper 05/sm90 06/sm90
+  scripts/figures measure --sim
+
+Exit status: 0 good (what was skipped included); 1 a program failed or gave a wrong result; 2 bad
+usage; 3 no GPU.
+"""
+
+import argparse
+import math
+import os
+import signal
+import sys
+
+from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
+                                 run_command)
+from ladder.base.files import ROOT, file_of
+from ladder.base.programs import json_lines, ladder_of, programs_in, run_quietly
+from ladder.base.sources import named
+from ladder.measure import peers
+from ladder.measure.grid import GRIDS, PEER, TOKENS, UNCHECKED, Config, key, loaded, plan
+from ladder.measure.machine import Clock, add_options, machine, output_of
+from ladder.measure.results import Results
+from ladder.measure.traces import write_traces
+
+
+def some_of(*names):
+    """The type of an option: words that are among these."""
+    def chosen(text):
+        words = [word for word in text.split(",") if word]
+        for word in words:
+            if word not in names:
+                raise argparse.ArgumentTypeError(f"{word}: there are {', '.join(names)}")
+        return words
+    return chosen
+
+
+def positive(text):
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value
+
+
+def parse(arguments=None):
+    parser = Parser("scripts/figures measure", __doc__)
+    parser.add_argument("--grid", type=some_of(*GRIDS), metavar="NAME,...", default=["quick"],
+                        help="quick, paper, long, decode (default quick)")
+    parser.add_argument("--sim", action="store_true",
+                        help="count on the sim (see above), which has a grid of its own")
+    parser.add_argument("--out", metavar="FILE",
+                        help="(default scripts/results/GPU.jsonl, such as h100.jsonl; sim.jsonl)")
+    parser.add_argument("--dtype", choices=["fp16", "bf16"], default=None,
+                        help="(default bf16, fp16 where the GPU has no other)")
+    parser.add_argument("steps", nargs="*", metavar="STEP", help="such as 05/sm90 (default all)")
+    parser.add_argument("--time", type=positive, default=40, metavar="MS",
+                        help="GPU time per measurement (default 40; about as much warms up)")
+    parser.add_argument("--peers", type=some_of(*peers.BACKENDS, "none"), metavar="NAME,...",
+                        default=list(peers.BACKENDS),
+                        help=f"PyTorch's backends (default {','.join(peers.BACKENDS)}; none: do "
+                        "without)")
+    parser.add_argument("--again", action="store_true",
+                        help="drop what the file has of these, and measure it again; "
+                        "interrupted, it goes on without --again; the ceilings too, unless steps "
+                        "are chosen")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    if not options.dtype:
+        answer = "" if options.sim else output_of(
+            sys.executable, os.path.join(ROOT, "common/machine/gpu/answers.py"))
+        options.dtype = "fp16" if answer and int(answer) < 80 else "bf16"
+    return options
+
+
+class Bench:
+    """`about`: what the lines have of the machine."""
+
+    def __init__(self, options, programs, ladder, results, about):
+        self.options, self.programs, self.results = options, programs, results
+        self.ladder, self.about = ladder, about
+        self.progress = Progress()
+        self.pytorch = self.clock = None
+        self.count = self.failures = 0
+
+    def go(self, groups):
+        self.clock = None if self.options.sim else Clock()
+        try:
+            self.find_pytorch()
+            tasks = self.tasks(groups)
+            self.count = len(tasks)
+            self.results.texts.update(dict.fromkeys(tasks, ""))  # missing is better than old
+            self.results.save()
+            for number, (one, beside) in enumerate(tasks.values(), 1):
+                what = f"[{number}/{self.count}] {one.text()}"
+                if one.rung == PEER:
+                    self.ask_peer(one, beside, what)
+                else:
+                    self.run(one, what)
+        finally:
+            if self.clock:
+                self.clock.stop()
+            self.progress.clear()
+
+    def tasks(self, groups):
+        """What is to be measured, in order: {its key: (Config, the steps that are measured right
+        after it)}."""
+        found, compared = {}, self.ladder.beside_peers().values()
+        for point, ones in groups:
+            ones = list(filter(self.wanted, ones))
+            # The peers just before what is compared with them.
+            last = [one for one in ones if one.rung in compared]
+            theirs = [Config(PEER, name, point, (direction,)) for direction in ("fwd", "bwd")
+                      for name in self.options.peers
+                      if point and self.pytorch and not (point.decoding() and direction == "bwd")]
+            beside = sorted({f"{one.rung} {one.step}" for one in last})
+            for one in [*(one for one in ones if one not in last),
+                        *filter(self.wanted, theirs), *last]:
+                found.setdefault(key(one.fields()), (one, beside))
+        return found
+
+    def wanted(self, one):
+        """What cannot run here is in the file, too; what failed is not, and is tried again."""
+        return self.options.again or not self.results.texts.get(key(one.fields()))
+
+    def find_pytorch(self):
+        """And measures the ceilings."""
+        if self.options.sim or "none" in self.options.peers:
+            return
+        self.progress.at("starting PyTorch")
+        try:
+            self.pytorch = peers.Gpu(peers.import_torch())
+        except Stop as stop:
+            self.say(f"no peers and no ceilings: {stop}")
+            return
+        # Of some steps again: the others' ceilings stay.
+        afresh = self.options.again and not self.options.steps
+        if self.results.texts.get("ceilings") and not afresh:
+            return
+        self.progress.at("measuring the ceilings")
+        try:
+            self.put("ceilings", [peers.ceilings(self.pytorch, self.options.time)])
+        except Exception as error:  # whatever PyTorch may throw: the peers go on
+            self.say(f"no ceilings: {peers.reason(self.pytorch.torch, error, [])}")
+        self.pytorch.free()
+
+    def put(self, kind, records, one=None):
+        about = {**self.about, "sm_mhz": self.clock.mhz()} if self.clock else {}
+        fields = one.fields() if one else {}
+        self.results.put(key(fields) if one else kind, [
+            {"kind": kind, **fields, **record, **about} for record in records])
+
+    def say(self, text):
+        self.progress.clear()
+        print(text, file=sys.stderr, flush=True)
+
+    def run(self, one, what):
+        words = one.words("sim" if self.options.sim else "gpu")
+        if not self.options.sim:
+            words += ["--time", f"{self.options.time:g}", *["--dram"] * wants_dram(one)]
+        status, out, message = run_quietly(
+            [self.programs[one.rung], *loaded(words[1:]), "--json"], what, self.progress)
+        message = message.removeprefix(f"{one.rung}: ")
+        try:
+            records = json_lines(out, one.rung)
+        except Stop as stop:
+            records, status, message = [], WRONG_RESULT, str(stop)
+        if records:
+            self.put("run", records, one)
+        if status in (NO_DEVICE, BAD_USAGE) and not records:
+            self.skip(one, status, message)
+        elif status != GOOD or not records:
+            ended = signal.Signals(-status).name if status < 0 else f"status {status}"
+            message = message or ("wrong result" if records else "it reported nothing")
+            self.failures += 1
+            self.say(f"{one.text()}: failed ({ended}): {message}")
+
+    def skip(self, one, status, why):
+        self.say(f"{one.text()}: left out: {why}")
+        self.put("skipped", [{"status": status, "reason": why}], one)
+
+    def ask_peer(self, one, beside, what):
+        self.progress.at(what)
+        record, why = peers.measure(self.pytorch, one, self.options.time)
+        # Only here: an exception keeps the frames that it went through, and so the tensors.
+        self.pytorch.free()
+        if record:
+            self.put("peer", [{**record, "beside": beside}], one)
+        else:
+            self.skip(one, NO_DEVICE, why)
+
+
+def wants_dram(one):
+    """Where a figure or a table may show it: reading the counters costs about as much time again as
+    the rest of a run."""
+    point = one.point
+    return (one.options == UNCHECKED and not point.causal
+            and point.batch * point.seqlen == TOKENS)
+
+
+def bench(options):
+    programs = programs_in(options.bin)
+    ladder = ladder_of(programs, "sim" if options.sim else "gpu")
+    if not ladder.steps:
+        raise Stop("the programs were built without CUDA; --sim counts on the sim", NO_DEVICE)
+    groups = plan(options, ladder, named(options.steps, ladder.steps) or ladder.steps)
+    gpu, about = (None, {}) if options.sim else machine(options.commit)
+    path = os.path.abspath(options.out or file_of(gpu))
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    results = Results(path, gpu)
+    # Those that decode have a grid of their own, and stand beside the ladder; a step of which there
+    # are lines stays, though its program has gone.
+    now = [{"kind": "step", **step.registered()} for step in ladder.steps if not step.decoding]
+    names = {(step.rung, step.name) for step in ladder.steps}
+    gone = [line for line in results.lines("step") if (line["rung"], line["step"]) not in names]
+    # Finds out now whether it can be written.
+    results.put("step", sorted(gone + now, key=lambda step: step["rung"]))
+    work = Bench(options, programs, ladder, results, about)
+    try:
+        work.go(groups)
+    except (KeyboardInterrupt, SystemExit):
+        print(f"\n{os.path.relpath(path)} has what was measured; run again to go on",
+              file=sys.stderr)
+        raise
+    if options.sim:
+        write_traces(programs, os.path.dirname(path))
+    print(f"Wrote {os.path.relpath(path)} after {work.count} runs.", file=sys.stderr)
+    if work.failures:
+        print(f"{work.failures} failed: see above.", file=sys.stderr)
+        return WRONG_RESULT
+    return GOOD
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("scripts/figures measure", lambda: bench(parse())))

@@ -1,0 +1,188 @@
+"""The table of the papers' claims, held against what was measured and counted here."""
+
+from functools import partial
+
+from ladder.base.course import ALL, NONE, QUANTISED
+from ladder.base.text import rate_text, time_text
+from ladder.show.measured import Measured, Missing, need
+from ladder.show.names import at_the_machine, length_text, markdown, number, where, whole_bytes
+
+# ---- how a claim is judged: what was found, and the verdict or whether the claim holds ----
+
+
+def speed_ratios(files, fast, slow, way="fwd", lengths=(), head_dim=None, causal=None):
+    """[(how much faster `fast` is than `slow`, N, d, causal)] over the points both have."""
+    return need([(ratio, n, d, mask)
+                 for (n, d, mask), ratio in files.gpu.ratios(way, fast, slow).items()
+                 if n in (lengths or [n]) and head_dim in (None, d) and causal in (None, mask)])
+
+
+def speed(files, fast, slow, least, most=None, best_alone=False, **at):
+    """At least `least` times as fast, and at most `most`: at every point, or the best one alone."""
+    found = speed_ratios(files, fast, slow, **at)
+    lowest, highest = min(found), max(found)
+    if highest[0] < least or best_alone:
+        verdict = highest[0] >= least
+    elif lowest[0] < least:
+        verdict = "in part"
+    else:
+        verdict = "yes, and more" if most and lowest[0] > most else True
+    low, high = rate_text(lowest[0]), rate_text(highest[0])
+    return (f"{low}× to {high}× (most at {where(highest[1:])})" if low != high
+            else f"{high}× ({where(highest[1:])})"), verdict
+
+
+def less_at_128(files, fast, slow):
+    """The same ratio gains less at d = 128 than at 64."""
+    first, second = (max(speed_ratios(files, fast, slow, head_dim=d)) for d in (128, 64))
+    return (" against ".join(f"{rate_text(one[0])}× ({where(one[1:])})" for one in (first, second)),
+            first[0] < second[0])
+
+
+LINEAR = [("fwd", "05_flash_v2"), ("bwd", "06_backward")]  # in memory
+
+
+def growth(files):
+    """What is kept beyond inputs and outputs grows at most 2.2 times as N doubles."""
+    texts, good = [], True
+    for way, rung in LINEAR:
+        sizes = {e.seqlen: e.bytes_a_head["workspace"] for e in files.gpu.plain(
+            way, rung=rung, head_dim=64, causal=False) if files.gpu.is_default(e.step)}
+        n = max(need([n for n in sizes if 2 * n in sizes]))
+        after = sizes[2 * n]
+        good = good and after <= 2.2 * sizes[n]
+        texts.append(f"{number(rung)}: " + (
+            f"{whole_bytes(sizes[n])} a head at N = {length_text(n)}, {whole_bytes(after)} at "
+            f"{length_text(2 * n)}" if after else "none at any N"))
+    return "; ".join(texts), good
+
+
+def length(files, seqlen=65536):
+    """They ran at this length, where plain attention does not fit."""
+    ran = [e for way, rung in LINEAR for e in files.gpu.plain(
+        way, rung=rung, seqlen=seqlen, head_dim=128) if files.gpu.is_default(e.step)]
+    texts = [f"{number(e.rung)} {'causal ' if e.causal else ''}in {time_text(e.time_ms)}"
+             for e in need(ran)]
+    texts += [f"{number(step[0])} would need {gib} GiB"
+              for step, one, gib in files.gpu.did_not_fit()
+              if step[0] in ("01_tiled_matmul", "02_safe_softmax") and one["seqlen"] == seqlen][:1]
+    return "; ".join(texts), True
+
+
+def matrix(files, seqlen=65536):
+    """02 keeps two bytes for each element of S, and of P."""
+    e = max(need(files.gpu.plain(rung="02_safe_softmax", step="safe", causal=False)),
+            key=lambda e: e.seqlen)
+    each = e.bytes_a_head["workspace"] / e.seqlen**2 / 2
+    return (f"{each:g} bytes at N = {length_text(e.seqlen)}, so {each * seqlen**2 / 2**30:g} GiB "
+            f"at {length_text(seqlen)}, twice, for each head", abs(each - 2) < 0.1)
+
+
+def error(files, fast, slow, least, **wanted):
+    """Of (step, settings). Both have the same inputs, and what the programs print is relative to
+    the norm of the output in float64: so the errors have the ratio of their root mean squares."""
+    counted = Measured(files.sim.path, "fp16")
+    (fast, ours), (_, theirs) = (counted.checked(step, settings, input="outliers", **wanted)
+                                 for step, settings in (fast, slow))
+    ours, theirs = ours["rel"], theirs["rel"]
+    return (f"{rate_text(theirs / ours)}× (N = {length_text(fast.seqlen)}, d = {fast.head_dim}: "
+            f"{ours:.1e} of the output's norm against {theirs:.1e})", theirs / ours >= least)
+
+
+def not_here(_):
+    return "this project trains no model", False
+
+
+# ---- the claims ----
+
+V1, V2, V3 = "FlashAttention [1]", "FlashAttention-2 [2]", "FlashAttention-3 [3]"
+
+PLAIN, FLASH_V1 = ("02_safe_softmax", "safe"), ("04_flash_v1", "flash_v1")
+# mma: what the papers describe. sm90 is for a GPU that they did not know.
+FLASH_V2, FLASH_V3, PRODUCER, PING_PONG = (
+    ("05_flash_v2", step) for step in ("mma", "sm90", "producer", "ping_pong"))
+TRAINING = ("06_backward", "mma")
+
+# (the row's anchor, the claim, where it stands, how it is measured here, what judges it)
+CLAIMS = [
+    ("2-4x", "2–4× faster than plain attention", f"{V1} v2, App. E.5 (d = 64); {V2}, abstract",
+     "04 over 02, forward", partial(speed, fast=FLASH_V1, slow=PLAIN, least=2, most=4)),
+    ("less-at-128", "less gained at d = 128 than at 64", f"{V1} v2, App. E.5",
+     "04 over 02, forward, the best of each", partial(less_at_128, fast=FLASH_V1, slow=PLAIN)),
+    ("3x-short", "up to 3× faster than plain attention, N = 128 to 2k", f"{V1}, §1 and §4.3",
+     "06's `mma` over PyTorch's plain one, forward and backward, from N = 512",
+     partial(speed, fast=TRAINING, slow="math", way="both", least=3, best_alone=True,
+             lengths=[512, 1024, 2048])),
+    ("7.6x-gpt2", "7.6× faster on GPT-2's attention (N = 1k, d = 64)", f"{V1}, Fig. 1",
+     "05's `mma` over PyTorch's plain one, forward, causal",
+     partial(speed, fast=FLASH_V2, slow="math", least=7.6, best_alone=True, lengths=[1024],
+             head_dim=64, causal=True)),
+    ("2x-over-v1", "about 2× faster than FlashAttention (1.7–3.0×)", f"{V2}, abstract (§4)",
+     "05's `mma` over 04, forward",
+     partial(speed, fast=FLASH_V2, slow=FLASH_V1, least=1.7, most=3)),
+    ("3-10x", "3–10× faster than plain attention", f"{V2}, §4",
+     "05's `mma` over 02, forward, no mask",
+     partial(speed, fast=FLASH_V2, slow=PLAIN, least=3, most=10, causal=False)),
+    ("10x-causal", "up to 10× faster than plain attention", f"{V2}, §4.1",
+     "05's `mma` over 02, forward, causal: 05 skips hidden tiles, 02 skips nothing",
+     partial(speed, fast=FLASH_V2, slow=PLAIN, least=10, best_alone=True, causal=True)),
+    ("1.5-2x-over-v2", "1.5–2.0× faster than FlashAttention-2, forward, on an H100",
+     f"{V3}, abstract and §4.1", "05's `sm90` over PyTorch's FlashAttention-2",
+     partial(speed, fast=FLASH_V3, slow="flash", least=1.5, most=2)),
+    ("ping-pong",
+     "ping-pong and softmax under products: 570 → 640–660 TFLOP/s (d = 128), so 1.12–1.16×",
+     f"{V3}, §3.1 and §3.2", "05's `ping_pong` over `producer`, no mask",
+     partial(speed, fast=PING_PONG, slow=PRODUCER, least=1.12, most=1.16, head_dim=128,
+             causal=False)),
+    ("fp16-error", "fp16 RMSE 1.7× below that of standard attention", f"{V3}, §4.3",
+     "02's over that of 05's `sm90`, on the paper's distribution (`--input outliers`), on the sim",
+     partial(error, fast=(("05_flash_v2", "sm90"), None),
+             slow=(("02_safe_softmax", "safe"), None), least=1.7)),
+    ("fp8-error", "FP8 RMSE 2.6× below that of one scale a tensor (9.1e-3, 2.4e-2)",
+     f"{V3}, §4.3", "05's `fp8` with nothing but a scale a tensor over it with all settings, on "
+     "the paper's distribution, on the sim",
+     partial(error, fast=(QUANTISED["step"], ALL), slow=(QUANTISED["step"], NONE), least=2.6,
+             head_dim=128)),
+    ("memory", "memory O(N), not O(N²)", f"{V1}, Theorem 1",
+     "workspace of 05 and 06 as N doubles", growth),
+    ("64k", "64k tokens fit", f"{V1}, §4.3", "05 and 06 at N = 64k, 16 heads of 128", length),
+    ("8gb", "an N×N matrix in fp16 takes 8 GB at 64k",
+     "none of the papers: arithmetic, often quoted", "what 02 keeps of S and P, by element",
+     matrix),
+    ("bert", "BERT-large trains 15% faster, end to end: 17.4 min for 20.0, so 13% less time",
+     f"{V1}, Table 1", "–", not_here),
+    ("gpt2-training", "GPT-2 trains up to 3× faster, end to end (small: 3.5×)", f"{V1}, Table 2",
+     "–", not_here),
+    ("gpt-training",
+     "GPT-style models train up to 1.3× faster than with FlashAttention, 2.8× faster than without",
+     f"{V2}, §4.2 and Table 1", "–", not_here),
+]
+NOTE = (
+    "*In part*: at some points and not at others. "
+    "[1] Dao et al. 2022, [arXiv 2205.14135](https://arxiv.org/abs/2205.14135), whose versions 1 "
+    "and 2 differ in figures and appendices. "
+    "[2] Dao 2023, [arXiv 2307.08691](https://arxiv.org/abs/2307.08691). "
+    "[3] Shah et al. 2024, [arXiv 2407.08608](https://arxiv.org/abs/2407.08608). [1] and [2] "
+    "measured on an A100, against the plain attention of their day. PyTorch's plain one here "
+    "computes in fp32 inside, whatever the inputs, so the ratios over it are large; 02 keeps to "
+    "16 bits and the tensor cores. A range is over N = 512 … 16k, d = 64 and 128, causal or not, "
+    "unless the row says otherwise, where both sides could be measured. [3] adds ping-pong first "
+    "(570 → 620–640), then the overlap with the softmax; this course the other way round, so both "
+    "are judged together. (In its Table 2 the 570 is without warp specialisation, and without the "
+    "overlap alone it has 582 for 661, 1.14×.) “Up to 9×” for FlashAttention-2 is Dao's own "
+    "announcement of it; “2–7×” for FlashAttention is secondary literature's. Neither paper has "
+    "them.")
+
+
+def claims_table(files):
+    rows = []
+    for anchor, claim, source, how, judge in CLAIMS:
+        try:
+            text, verdict = judge(files)
+        except Missing:
+            text = verdict = "not measured yet"
+        rows.append([f'<a id="{anchor}"></a>{claim}', source, how, text, verdict if isinstance(
+            verdict, str) else "yes" if verdict else "**no**"])
+    lines = markdown(["claim", "where", "measured here as", "ours", "reproduced"], rows)
+    return [*lines, "", f"Ours are times on an {at_the_machine(files)}, where the row does not say "
+            "otherwise.", "", NOTE]

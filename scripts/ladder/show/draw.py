@@ -1,0 +1,150 @@
+"""Draws the figures from the file that scripts/figures measure wrote, as SVG.
+
+FILE is what was measured on a GPU, by default in scripts/results the file with the newest date of
+its own; the sim's counts (sim.jsonl) and traces (traces.jsonl) are found beside it, and what
+scripts/figures profile counted (profile.jsonl). What the files do not have is left out and said.
+
+{figures}
+
+What is compared, where no rule gives it, stands in scripts/ladder/base/course.py; the
+papers' claims in scripts/ladder/show/claims.py.
+
+--readme renews the tables as well: in README.md and the lessons, wherever there are markers for one
+(<!-- ladder:begin --> and <!-- ladder:end -->, peers, claims, figures). --check writes nothing, and
+names what is stale: each figure carries a digest of its data.
+
+Examples:
+  scripts/figures draw
+  scripts/figures draw build/mine.jsonl --out build/figures
+  scripts/figures draw --readme
+
+Exit status: 0 good (left out counts as good); 1 --check found something stale; 2 bad usage or no
+such file; 3 no matplotlib.
+"""
+
+import io
+import os
+import pathlib
+import re
+import sys
+import textwrap
+
+from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, run_command
+from ladder.base.files import RESULTS, ROOT, course_pages, newest_measured, write_whole
+from ladder.show import style
+from ladder.show.gallery import FIGURES, TABLES, digest, figure_data, table
+from ladder.show.measured import Files
+
+BLOCK = re.compile(r"(<!-- (\w+):begin -->\n)(.*?)(<!-- \2:end -->)", re.DOTALL)
+
+
+def parse():
+    figures = "\n".join(textwrap.fill(
+        f"{figure.name:18}{figure.caption}", 100, initial_indent="  ",
+        subsequent_indent=" " * 20) for figure in FIGURES.values())
+    parser = Parser("scripts/figures draw", __doc__.format(figures=figures))
+    parser.add_argument("file", nargs="?", metavar="FILE",
+                        help="(default the newest in scripts/results)")
+    parser.add_argument("--out", metavar="DIR",
+                        help="where figures go (default scripts/results/figures)")
+    parser.add_argument("--only", metavar="NAME,...", type=lambda text: text.split(","),
+                        help="these figures alone")
+    parser.add_argument("--readme", nargs="?", const=True, metavar="PATH",
+                        help="also the tables of README.md and the lessons, or of PATH alone")
+    parser.add_argument("--check", action="store_true", help="write nothing, name what is stale")
+    options = parser.parse_args()
+    for name in options.only or []:
+        if name not in FIGURES:
+            parser.error(f"--only {name}: there are {', '.join(FIGURES)}")
+    return options
+
+
+def draw(files, out, only=None):
+    """Writes what the files have of FIGURES (of `only` alone) into a folder, with their digests
+    inside, and says on stderr what is left out."""
+    plt = style.pyplot()
+    os.makedirs(out, exist_ok=True)
+    for name, data in figure_data(files).items():
+        path = os.path.join(out, f"{name}.svg")
+        if not data:
+            said = f"{name} is left out: {FIGURES[name].command} measures it"
+            if os.path.exists(path):
+                os.unlink(path)
+        elif name in (only or FIGURES):
+            figure, svg = FIGURES[name].draw(plt, data), io.BytesIO()
+            figure.savefig(svg, format="svg", metadata={
+                "Date": None, "Creator": None, "Title": data["title"],
+                "Description": digest(name, data)})
+            plt.close(figure)
+            write_whole(path, svg.getvalue())
+            said = f"Wrote {os.path.relpath(path)}."
+        else:
+            continue
+        print(said, file=sys.stderr)
+
+
+def relinked(text, path):
+    """Links of a table, which are from the project's root, as they have to be in a page of it."""
+    folder = os.path.relpath(os.path.dirname(os.path.abspath(path)), ROOT)
+    if folder.startswith(os.pardir):
+        return text
+    return re.sub(r"(\]\()((?!https?:|#)[^)]+)", lambda match: match[1] + os.path.relpath(
+        match[2], folder), text)
+
+
+def renewed(path, files):
+    """A file's text with its tables made anew, and the names of those that differ."""
+    text = pathlib.Path(path).read_text(encoding="utf-8")
+    whole = {name for _, name, *_ in BLOCK.findall(text)} & TABLES.keys()
+    for name in re.findall(r"<!-- (\w+):begin -->", text):
+        if name not in whole:
+            raise Stop(f"{os.path.relpath(path)}: <!-- {name}:begin --> has no <!-- {name}:end --> "
+                       f"after it, or is none of {', '.join(TABLES)}", BAD_USAGE)
+    differ = []
+
+    def new(found):
+        begin, name, old, end = found.groups()
+        lines = relinked(f"\n{table(files, name)}\n\n", path)
+        differ.extend([name] if lines != old else [])
+        return begin + lines + end
+
+    return BLOCK.sub(new, text), differ
+
+
+def stale(files, out, pages):
+    """Lines that say which figures of a folder, and which tables of these markdown files, do not
+    show what the measured files say."""
+    for name, data in figure_data(files).items():
+        path = pathlib.Path(out, f"{name}.svg")
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        if text and not data:
+            yield f"{os.path.relpath(path)} shows what the files no longer have"
+        elif data and digest(name, data) not in text:
+            yield f"{os.path.relpath(path)} is {'stale' if text else 'missing'}"
+    for path in pages:
+        for name in renewed(path, files)[1]:
+            yield f"the table {name} of {os.path.relpath(path)} is stale"
+
+
+def plot(options):
+    out = options.out or os.path.join(RESULTS, "figures")
+    files = Files(options.file or newest_measured() or os.path.join(RESULTS, "GPU.jsonl"))
+    pages = course_pages() if options.readme is True else [options.readme] * bool(options.readme)
+    if options.check:
+        found = list(stale(files, out, pages))
+        if found:
+            print("\n".join(found))
+            print("scripts/figures draw --readme renews them", file=sys.stderr)
+        return WRONG_RESULT if found else GOOD
+    draw(files, out, options.only)
+    for path in pages:
+        text, differ = renewed(path, files)
+        if differ:
+            write_whole(path, text)
+            print(f"Wrote the tables of {os.path.relpath(path)}: {', '.join(differ)}.",
+                  file=sys.stderr)
+    return GOOD
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("scripts/figures draw", lambda: plot(parse())))

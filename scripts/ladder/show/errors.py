@@ -1,0 +1,139 @@
+"""Errors against float64; and what FP8 brings for its own."""
+
+import itertools
+
+from ladder.base import course
+from ladder.base.records import flops
+from ladder.base.text import NO_VALUE, rate_text
+from ladder.show.measured import Measured, need
+from ladder.show.names import at_the_machine, gpu_text, markdown, over_lengths
+from ladder.show.style import INK, plots, row_axis
+
+
+def error(files):
+    """A row for each output of each step; of one with a backward pass for its gradients, as its
+    forward is an earlier rung's."""
+    source = [e for e in files.gpu.entries if "--check full" in e.options]
+    panels = []
+    for kind, title in (("normal", "input N(0, 1)"),
+                        ("outliers", "1 in 1000 of the input with N(0, 100) added")):
+        rows = []
+        for step, of in files.steps_of(e for e in source if e.input == kind and e.errors):
+            for name, one in itertools.chain(*(e.errors.items() for e in of)):
+                if one and one["tolerance"] and name != "lse" and not (
+                        name == "o" and files.own_way(step) == "bwd"):
+                    what = "" if name == "o" else f" {name[0]}{name[1:].upper()}"  # dQ to a reader
+                    # JSON has no infinity, so an error without a value is not finite.
+                    rows.append({**files.look(step, what), "tolerance": one["tolerance"],
+                                 "max": one["max"] if not one["nonfinite"] else None})
+        if rows:
+            panels.append({"title": title, "rows": rows})
+    e = need(source)[0]
+    return {"title": f"Largest error against float64: N = {e.seqlen}, d = {e.head_dim}, {e.dtype} "
+                     f"({gpu_text(files)})", "panels": panels}
+
+
+def draw_error(plt, data):
+    figure, pairs = plots(plt, data, (
+        11, 1.4 + 0.24 * max(len(panel["rows"]) for panel in data["panels"])))
+    for axis, panel in pairs:
+        rows = panel["rows"]
+        row_axis(axis, rows)
+        axis.set(xscale="log", xlabel="max |out - reference|; the bar is the tolerance")
+        for i, row in enumerate(rows):
+            if row["max"] is None:
+                axis.text(row["tolerance"], i, "  not finite", va="center", fontsize=8,
+                          color=row["colour"], fontweight="bold")
+            elif row["max"] > 0:
+                line_to_mark(axis, row, i, row["max"], row["tolerance"])
+            axis.plot(row["tolerance"], i, marker="|", color=INK, ls="", markersize=11, mew=1.6)
+    return figure
+
+
+def line_to_mark(axis, row, y, x, end):
+    axis.plot([x, end], [y, y], color=row["colour"], lw=0.9, alpha=0.5)
+    axis.plot(x, y, marker=row["marker"], color=row["colour"], ls="", markersize=7)
+
+
+def quantised(files):
+    """[(text, [root mean square error at each of course.QUANTISED's inputs])]: of the step in the
+    I/O type, then of each row of the step with settings. All have to be counted."""
+    about, counted = course.QUANTISED, Measured(files.sim.path, "fp16")
+
+    def errors_of(step, settings):
+        for _, d, kind in about["inputs"]:
+            (_, heads, n, width, *_), source = ((0, 8, 1024, d), kind) if d else (
+                course.LOADED[kind][0], "load")
+            yield counted.checked(step, settings, input=source, heads=heads, seqlen=n,
+                                  head_dim=width)[1]["rms"]
+
+    return [(f"fp16, `{about['beside'][1]}`", list(errors_of(about["beside"], None)))] + [
+        (text, list(errors_of(about["step"], settings))) for text, settings in about["rows"]]
+
+
+def fp8_error(files):
+    rows, look = quantised(files), files.look(course.QUANTISED["step"])
+    return {"title": "Root mean square error of O against float64, FP8 and fp16 (sim)",
+            "panels": [{"title": title, "rows": [
+                {**look, "label": text.replace("`", ""), "rms": errors[i]}
+                for text, errors in rows]}
+                for i, (title, *_) in enumerate(course.QUANTISED["inputs"])]}
+
+
+def draw_fp8_error(plt, data):
+    panels = data["panels"]
+    figure, pairs = plots(plt, data, (2.4 + 2.6 * len(panels),
+                                      1.5 + 0.24 * len(panels[0]["rows"])), sharey=True)
+    for axis, panel in pairs:
+        errors = [row["rms"] for row in panel["rows"]]
+        least = min(errors) / 2
+        row_axis(axis, panel["rows"])
+        axis.set(xscale="log", xlim=(least, max(errors) * 6), xlabel="RMSE")
+        for i, (row, error_) in enumerate(zip(panel["rows"], errors)):
+            line_to_mark(axis, row, i, error_, least)
+            axis.text(error_ * 1.25, i, f"{error_:.1e}".replace("e-0", "e-"), va="center",
+                      fontsize=7)
+    return figure
+
+
+def fp8_error_table(files):
+    """A line a choice of settings: the root mean square error of O at each input."""
+    rows = quantised(files)
+    titles = [title for title, *_ in course.QUANTISED["inputs"]]
+    lines = markdown(["", *titles], [[text, *(f"{error:.1e}" for error in errors)]
+                                     for text, errors in rows], range(1, 1 + len(titles)))
+    plain, best = rows[1][1], dict(rows)["all of these"]
+    return [*lines, "", (
+        "Root mean square error of O against float64 of the inputs as they were, all rows of 8 "
+        "heads of N = 1k, no mask. Captured: 2 heads of 256 × 64 of a small trained model, causal. "
+        "V + 1: 64 queries, 16k keys, one head of 64, N(0, 1), and 1 added to V. "
+        "“FP8, one scale a tensor” as a multiple of “all of these”: "
+        + ", ".join(f"{a / b:.3g}" for a, b in zip(plain, best)) + ". Counted on the sim.")]
+
+
+def fp8_times_table(files):
+    """A line a head size and mask: the rate of the step's attention alone, and with all that is
+    done before it. And the same over cuBLAS's, beside that of the kernel that was released."""
+    step, released = course.QUANTISED["step"], course.QUANTISED["released"]
+    cells, rates = {}, {}
+    for e in files.gpu.paper():
+        alone = [k["time_ms"] for k in e.kernels if k["name"] == "attention"]
+        if e.step == step and alone and alone[0]:
+            at = e.seqlen, e.head_dim, e.causal
+            rates[at] = flops(e.record) / alone[0] * 1e-9
+            cells[at] = f"{rate_text(rates[at])} · {rate_text(e.tflops)}"
+    matmul = need(files.gpu.roofs().get("matmul_e4m3_tflops"))
+
+    def theirs(n, *point):
+        known = dict(zip(released["lengths"], released["tflops"].get(point, [])))
+        return f"{known[n] / released['matmul']:.2f}" if n in known else NO_VALUE
+
+    shares = {at: f"{rate / matmul:.2f} · {theirs(*at)}" for at, rate in rates.items()}
+    return [*over_lengths(need(cells)), "", (
+        f"TFLOP/s of `{step[1]}`: its attention alone · with `quantise` before it. On the paper's "
+        f"workload, inputs {files.gpu.dtype}, on an {at_the_machine(files)}."),
+        "", *over_lengths(shares), "", (
+        f"The attention alone as a share of cuBLAS's rate on e4m3 matrices of 8,192 × 8,192, "
+        f"{matmul:,.0f} TFLOP/s there: `{step[1]}` · FlashAttention-3's own kernel, of inputs that "
+        f"are in e4m3 already, on the same kind of GPU on another day, when cuBLAS had "
+        f"{released['matmul']:,}; {NO_VALUE}: not known.")]

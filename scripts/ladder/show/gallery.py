@@ -1,0 +1,108 @@
+"""Every figure and table: what it shows, how that is made, and what measures it.
+
+A figure's first function is of the files and returns plain data, or raises Missing. The second
+draws the data with matplotlib. A table's returns lines.
+"""
+
+import collections
+import contextlib
+import hashlib
+import json
+from functools import partial
+
+from ladder.base import course
+from ladder.show import claims, errors, memory, pipeline, rates, tables, two_gpus
+from ladder.show.measured import Missing
+
+PAPER = "scripts/figures measure --grid paper"
+SIM = "scripts/figures measure --sim"
+DECODE = "scripts/figures measure --grid decode"
+BOTH = f"{PAPER}, and {SIM}"
+Figure = collections.namedtuple("Figure", "name data draw command caption")
+FIGURES = {figure.name: figure for figure in (
+    Figure("speedup", rates.speedup, rates.draw_speedup, PAPER,
+           "How much each step brings, on a logarithmic scale."),
+    Figure("tflops_fwd", partial(rates.tflops, direction="fwd"), rates.draw_tflops, PAPER,
+           "The forward pass against N, PyTorch's in thin lines."),
+    Figure("tflops_bwd", partial(rates.tflops, direction="bwd"), rates.draw_tflops, PAPER,
+           "The backward pass."),
+    Figure("tflops_both", partial(rates.tflops, direction="both"), rates.draw_tflops, PAPER,
+           "Both together: what training pays for attention."),
+    Figure("traffic", memory.traffic, memory.draw_traffic, SIM,
+           "HBM traffic: what the kernels ask for, each byte once, and what DRAM served."),
+    Figure("roofline", rates.roofline, rates.draw_roofline, PAPER,
+           "Each rung at its own intensity, under the ceilings that were measured."),
+    Figure("decode", rates.decode, rates.draw_decode, DECODE,
+           "Decoding: the rate at which K and V are read, as a share of a device copy's."),
+    Figure("two_gpus", two_gpus.two_gpus, two_gpus.draw_two_gpus, PAPER, two_gpus.CAPTION),
+    Figure("block_size", memory.block_size, memory.draw_block_size, SIM,
+           "04 against its tile of keys: the larger, the fewer visits of Q and O."),
+    Figure("access", pipeline.access, pipeline.draw_boxes, SIM,
+           "The two loop orders: 04 streams all of Q and O past each tile of K and V, 05 all of K"
+           " and V past each tile of Q."),
+    Figure("pipeline", partial(pipeline.pipeline, name="pipeline"), pipeline.draw_boxes, SIM,
+           "Copies, tensor cores and consumers side by side: the order is the sim's, the time a "
+           "model's."),
+    Figure("pipeline_bwd", partial(pipeline.pipeline, name="pipeline_bwd"),
+           pipeline.draw_boxes, SIM,
+           "The backward pass in the same way: five products an iteration, and dQ on its way out."),
+    Figure("shared_roof", memory.shared_roof, memory.draw_shared_roof, BOTH,
+           "The backward pass against shared memory: a step can be no faster than its bytes."),
+    Figure("error", errors.error, errors.draw_error, PAPER,
+           "The largest error of each step against float64, and its tolerance."),
+    Figure("fp8_error", errors.fp8_error, errors.draw_fp8_error, SIM,
+           "FP8 beside fp16: what each remedy brings alone, and what leaving it out costs."),
+)}
+
+
+def figure_data(files):
+    """{name: data}, None where it is not measured."""
+    found = dict.fromkeys(FIGURES)
+    for name, figure in FIGURES.items():
+        with contextlib.suppress(Missing):
+            # Six digits: what a figure can show, and the same on every machine.
+            found[name] = json.loads(json.dumps(figure.data(files)),
+                                     parse_float=lambda text: float(f"{float(text):.6g}"))
+    return found
+
+
+def digest(name, data):
+    text = json.dumps([name, data], sort_keys=True)
+    return "ladder-sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+# ---- tables ----
+
+
+def figure_list(files):
+    """Those that can be drawn, each with a line."""
+    lines = []
+    for name, data in figure_data(files).items():
+        caption = FIGURES[name].caption
+        if data:
+            lines += [f"**{data['title']}.** {caption}", "",
+                      f"![{caption}](scripts/results/figures/{name}.svg)", ""]
+    return lines[:-1]
+
+
+# How each is made, of the files, and what measures it.
+TABLES = {
+    "ladder": (partial(tables.ladder_table, short=True), SIM), "peers": (tables.peers_table, PAPER),
+    "claims": (claims.claims_table, ""), "figures": (figure_list, ""),
+    "steps": (tables.ladder_table, SIM),
+    "visits": (tables.visits_tables, SIM), "shared_roof": (memory.shared_roof_table, SIM),
+    "plans": (tables.plans_table, SIM),
+    "profile": (tables.profile_table, "scripts/figures profile"),
+    "decode": (rates.decode_table, DECODE),
+    "fp8_error": (errors.fp8_error_table, SIM), "fp8_times": (errors.fp8_times_table, PAPER),
+    **{name: (partial(make, **about), PAPER) for make, every in (
+        (tables.steps_table, course.STEP_TABLES), (tables.ratios_table, course.RATIO_TABLES),
+        (two_gpus.two_gpus_table, course.TWO_GPUS_TABLES)) for name, about in every.items()}}
+
+
+def table(files, name):
+    make, command = TABLES[name]
+    try:
+        return "\n".join(make(files))
+    except Missing:
+        return f"*Not measured yet: `{command}` does it.*"

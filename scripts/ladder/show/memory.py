@@ -1,0 +1,184 @@
+"""Bytes: HBM traffic, what tiles make of it, shared memory."""
+
+import itertools
+
+from ladder.base import course
+from ladder.base.files import short_name
+from ladder.show.measured import need, of_the_paper, series
+from ladder.show.names import HEADS, gpu_text, library, markdown, number
+from ladder.show.style import (FAINT, INK, PEER_LINES, byte_tick, draw_lines, plots, roof, spread,
+                               two_marks)
+from ladder.trace.replay import MATMUL_FLOPS
+
+
+def traffic(files):
+    """Of each rung's default, by head size in rows and by kind in columns."""
+    panels = []
+    for d in HEADS:
+        for kind, title, measured in (
+                ("requested", "requested (formula): what kernels ask for", files.gpu),
+                ("distinct", "distinct (sim): each byte once a kernel", files.sim),
+                ("dram", f"DRAM ({short_name(files.gpu.name)}'s counters): what HBM served",
+                 files.gpu)):
+            lines = []
+            for way, more in (("fwd", ""), ("bwd", " bwd")):
+                entries = [e for e in measured.plain(way, head_dim=d, causal=False)
+                           if e.device == "sim" or of_the_paper(e.record)]
+                lines += [{**files.look(step), "dashed": bool(more),
+                           "label": number(step[0]) + more,
+                           **series({e.seqlen: e.bytes_a_head[kind] for e in of})}
+                          for step, of in files.steps_of(entries, way)
+                          if files.gpu.is_default(step)]
+            panels.append({"title": f"{title}\nd = {d}",
+                           "lines": [line for line in lines if line["x"]]})
+    return {"title": "HBM traffic of a head against N", "panels": panels}
+
+
+def draw_traffic(plt, data):
+    figure, pairs = plots(plt, data, (12.9, 8.4), columns=3, sharey=True)
+    every = [y for _, panel in pairs for line in panel["lines"] for y in line["y"] if y > 0]
+    for axis, panel in pairs:
+        axis.set_visible(bool(panel["lines"]))
+        if panel["lines"]:
+            axis.set(yscale="log", ylim=(min(every) / 4, max(every) * 2))
+            axis.yaxis.set_major_formatter(byte_tick)
+            draw_lines(axis, panel["lines"])
+            first, last = axis.get_xticks()[[0, -1]]
+            for power, text in ((1, "∝ N"), (2, "∝ N²")):  # for the eye
+                ends = [min(every) * 0.4 * (n / first) ** power for n in (first, last)]
+                axis.plot([first, last], ends, color=FAINT, lw=0.8, ls=":", zorder=1)
+                axis.text(last, ends[1], f"{text} ", fontsize=7, color="#666660", ha="right",
+                          va="bottom")
+    return figure
+
+
+def block_size(files):
+    panels = []
+    for title, unit, measured, value, steps in (
+            ("traffic: requested, N = {} (sim)", "bytes a head", files.sim,
+             lambda e: e.bytes_a_head["requested"], course.BLOCK_SIZE_COUNTED),
+            (f"time, N = {{}}, 16k tokens ({gpu_text(files)})", "ms", files.gpu,
+             lambda e: e.time_ms, course.BLOCK_SIZE_TIMED)):
+        lines = []
+        for step, d in itertools.product(steps, HEADS):
+            of = [e for e in measured.find(rung=step[0], step=step[1], head_dim=d, block_q=64,
+                                           causal=False) if e.tiled]
+            line = series({e.block_kv: value(e) for e in of})
+            if line["x"]:
+                n = of[0].seqlen
+                lines.append({**files.look(step, f", d = {d}"), "dashed": d != 64, **line})
+        if lines:
+            panels.append({"title": title.format(n), "unit": unit, "lines": lines})
+    return {"title": "FlashAttention-1 against its tile of keys, Bc (Br = 64)",
+            "panels": need(panels)}
+
+
+def draw_block_size(plt, data):
+    figure, pairs = plots(plt, data, (1.5 + 4.8 * len(data["panels"]), 4.4))
+    for axis, panel in pairs:
+        axis.set(ylim=(0, max(y for line in panel["lines"] for y in line["y"]) * 1.12),
+                 ylabel=panel["unit"])
+        draw_lines(axis, panel["lines"], xlabel="Bc, rows of K and V in a tile")
+        if panel["unit"] != "ms":
+            axis.yaxis.set_major_formatter(byte_tick)
+    return figure
+
+
+# ---- the roof that shared memory is: a kernel's bytes against the time of its products ----
+
+# Of one SM, per cycle. CUDA C++ Programming Guide: 32 banks of 4 bytes.
+SHARED_BYTES = 128
+COUNTED = (512, 1024, 2048)  # N, 2N and 4N
+
+
+def iterations(files):
+    """[(rung, step), what an iteration, one tile of Q against one of K, does to shared memory]
+    of all that course.py names and the sim has counted. A kernel does a·N² + b·N + c: b
+    once for a tile, c once for a block that stays. At 4N, less three times that at 2N, and twice
+    that at N: 6a·N²."""
+    found = []
+    for (rung, step, kernel), d in itertools.product(course.SHARED_ROOF, HEADS):
+        records = [entry.record for n in COUNTED for entry in files.sim.plain(
+            "bwd", rung=rung, step=step, seqlen=n, head_dim=d, causal=False)]
+        counts = [k for record in records for k in record["kernels"] if k["name"] == kernel]
+        if len(counts) == len(COUNTED):
+            tile = records[0]["block_q"], records[0]["block_kv"]
+            flops, operands, *every = (
+                (counts[2][name] - 3 * counts[1][name] + 2 * counts[0][name])
+                * tile[0] * tile[1] // (6 * COUNTED[0] ** 2)
+                for name in ("matmul_flops", "sram_operand_bytes", "sram_read_bytes",
+                             "sram_write_bytes"))
+            cycles, every = flops // MATMUL_FLOPS, sum(every)
+            found.append(((rung, step), {
+                "d": d, "tile": tile, "cycles": cycles, "operands": operands, "every": every,
+                "of_operands": operands / SHARED_BYTES / cycles,
+                "of_every": every / SHARED_BYTES / cycles}))
+    return need(found)
+
+
+def shared_roof(files):
+    """Points: where a step stands by what its products read and by all bytes, and its share of the
+    measured matmul rate."""
+    roofs, panels = files.gpu.roofs(), []
+
+    def at_the_end(one, d):
+        """The rate at the largest N that was measured, and its share."""
+        rates = files.gpu.rates_by_n("bwd", one, d, False)
+        n = max(rates, default=None)
+        return rates and {"y": rates[n] / roofs["matmul_tflops"], "tflops": rates[n]}
+
+    for d in HEADS:
+        points = [{**files.look(step), "operands": 1 / one["of_operands"],
+                   "every": 1 / one["of_every"], **rate} for step, one in iterations(files)
+                  if one["d"] == d and (rate := at_the_end(step, d))]
+        peers = [{"rung": backend, "label": library(backend), **rate}
+                 for backend in course.SHARED_ROOF_PEERS if (rate := at_the_end(backend, d))]
+        panels.append({"title": f"d = {d}", "points": need(points), "peers": peers})
+    return {"title": f"The roof of shared memory: the backward pass, {gpu_text(files)}",
+            "matmul_tflops": roofs["matmul_tflops"], "flops": MATMUL_FLOPS, "bytes": SHARED_BYTES,
+            "panels": panels}
+
+
+def draw_shared_roof(plt, data):
+    panels = data["panels"]
+    figure, pairs = plots(
+        plt, data, (1.5 + 4.8 * len(panels), 4.6),
+        f"By the sim's count of an iteration, {data['flops']:,} FLOPs and {data['bytes']} bytes of "
+        "shared memory a cycle and SM. Filled, and the dotted line: by all bytes. Hollow: by "
+        "those alone\nthat products read. Each at the largest N that was measured.", sharey=True)
+    most = 1.1 * max(1.5, *(p["operands"] for panel in panels for p in panel["points"]))
+    for axis, panel in pairs:
+        axis.set(xlim=(0, most), ylim=(0, 1.12),
+                 xlabel="the products' cycles for each cycle of shared memory")
+        roof(axis, [0, 1, most], [0, 1, 1], 2, f"cuBLAS {data['matmul_tflops']:.0f} TFLOP/s",
+             (most * 0.98, 1.03))
+        points = panel["points"]
+        for p in points:
+            axis.plot([p["every"]] * 2, [0, min(1, p["every"])], color=p["colour"], lw=0.9,
+                      ls=(0, (2, 2)), zorder=3)
+            two_marks(axis, p, p["y"], p["every"], p["operands"])
+        axis.plot([p["every"] for p in points], [p["y"] for p in points], color=INK, lw=0.9)
+        for peer in panel["peers"]:
+            tint, dashes = PEER_LINES[peer["rung"]]
+            axis.axhline(peer["y"], color=tint, lw=0.9, ls=dashes, zorder=1)
+        spread(axis, [
+            *((p["operands"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in points),
+            *((most, peer["y"], peer, peer["label"]) for peer in panel["peers"])])
+        axis.yaxis.set_major_formatter("{x:.0%}")
+    pairs[0][0].set_ylabel("share of the matmul rate")
+    return figure
+
+
+def shared_roof_table(files):
+    """A line a step and head size: bytes of shared memory against the products' time."""
+    rows = [[f"{number(step[0])} `{step[1]}`", str(one["d"]), "{} × {}".format(*one["tile"]),
+             f"{one['cycles']:,}", f"{one['operands']:,}", f"{one['of_operands']:.2f}",
+             f"{one['every']:,}", f"{one['of_every']:.2f}"] for step, one in iterations(files)]
+    lines = markdown(["step", "d", "tile", "products, cycles", "they read, bytes", "cycles of it",
+                      "all bytes", "cycles of it"], rows, range(1, 8))
+    return [*lines, "", (
+        "An iteration is one tile of Q against one of K: what grows with N² in the sim's counts at "
+        "N = 512, 1,024 and 2,048, bf16, no mask. One SM does "
+        f"{MATMUL_FLOPS:,} FLOPs of dense 16-bit products a cycle, and reads or writes "
+        f"{SHARED_BYTES} bytes of shared memory. “Cycles of it” are multiples of the products': "
+        "from 1 on shared memory takes longer.")]

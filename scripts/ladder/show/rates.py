@@ -1,0 +1,253 @@
+"""What is timed: each step's speed-up, rates against N, the roofline, and decoding."""
+
+import math
+from statistics import geometric_mean
+
+from ladder.base import course
+from ladder.base.records import flops, requested, total
+from ladder.base.text import NO_VALUE, rate_text, three_digits
+from ladder.show.measured import need, series
+from ladder.show.names import (HEADS, PEER_NAMES, POINTS, WAYS, at_the_machine, gpu_text, label,
+                               length_text, library, markdown, number, point_text)
+from ladder.show.style import (FAINT, INK, byte_tick, draw_lines, plots, roof, row_axis, spread,
+                               two_marks)
+
+
+def speedup(files):
+    panels = []
+    for way in ("fwd", "bwd"):
+        for d in HEADS:
+            timed = {step: of[0] for step, of in files.steps_of(
+                files.gpu.paper(way, seqlen=course.LADDER_LENGTH, head_dim=d, causal=False))}
+            base = files.base() if way == "fwd" else next(iter(timed), None)
+            if base not in timed:
+                continue
+            bars = []
+            for step, entry in timed.items():
+                if way == files.own_way(step):
+                    value = timed[base].time_ms / entry.time_ms
+                    bars.append({**files.look(step), "value": value, "text": (
+                        f"{rate_text(value)}×   {rate_text(entry.tflops)} TFLOP/s"),
+                        "default": files.gpu.is_default(step)})
+            against = number(base[0]) if way == "fwd" else label(base)
+            panels.append({"title": f"{WAYS[way]}, d = {d}, against {against}", "bars": bars})
+    return {"title": f"Speed-up, step by step (N = {course.LADDER_LENGTH}, 16k tokens in all, "
+                     f"{gpu_text(files)})", "panels": need(panels)}
+
+
+def draw_speedup(plt, data):
+    panels = data["panels"]
+    tall = [1.5 + max(len(panel["bars"]) for panel in panels[i:i + 2])
+            for i in range(0, len(panels), 2)]
+    figure, pairs = plots(plt, data, (11, 1.5 + 0.32 * sum(tall)),
+                          "Bold and dark: the rung's default. The scale is logarithmic.", columns=2,
+                          gridspec_kw={"height_ratios": tall})
+    for axis, panel in pairs:
+        bars = panel["bars"]
+        values = [bar["value"] for bar in bars]
+        least, most = min(0.8, min(values) * 0.8), max(values)
+        row_axis(axis, bars)
+        for i, (bar, tick) in enumerate(zip(bars, axis.get_yticklabels())):
+            axis.barh(i, bar["value"] - least, left=least, height=0.72, color=bar["colour"],
+                      alpha=1 if bar["default"] else 0.5)
+            name = axis.text(bar["value"] * 1.06, i, bar["text"], va="center", fontsize=8)
+            for text in (name, tick):
+                text.set_fontweight("bold" if bar["default"] else "normal")
+        axis.set(xscale="log", xlim=(least, most * (most / least) ** 0.55))
+        if most < 10:
+            axis.set_xticks([tick for tick in (1, 2, 3, 5) if least <= tick <= 2 * most])
+        axis.xaxis.set_major_formatter("{x:g}×")
+        axis.xaxis.set_minor_formatter("")
+        axis.grid(axis="y", visible=False)
+    return figure
+
+
+def tflops(files, direction):
+    """Forward what stands for each rung, backward all steps but asides."""
+    panels, way = [], "fwd" if direction == "fwd" else "bwd"
+    for d, causal in POINTS:
+        steps = [step for step, _ in files.steps_of(
+            files.gpu.paper(way, head_dim=d, causal=causal), way)
+            if (files.stands_for_its_rung(step) if way == "fwd" else
+                not files.about[step].by_name_only)]
+        looks = {step: {**files.look(step), "dashed": not files.gpu.is_default(step)}
+                 for step in steps}
+        looks |= {backend: {"rung": backend, "label": name} for backend, name in PEER_NAMES.items()}
+        lines = [{**look, **series(files.gpu.rates_by_n(direction, one, d, causal))}
+                 for one, look in looks.items()]
+        if steps:
+            panels.append({"title": point_text(d, causal),
+                           "lines": [line for line in lines if line["x"]]})
+    return {"title": f"Rate of the {WAYS[direction]} pass: 16k tokens in all, hidden size 2048, "
+                     f"{gpu_text(files)}", "panels": need(panels)}
+
+
+def draw_tflops(plt, data):
+    panels = data["panels"]
+    figure, pairs = plots(plt, data, (11.5, 1 + 3.9 * -(-len(panels) // 2)), columns=2, sharey=True)
+    rates = [y for panel in panels for line in panel["lines"] for y in line["y"]]
+    lowest, highest = 0.8 * min(rates), 1.25 * max(rates)
+    for axis, panel in pairs:
+        axis.set(yscale="log", ylim=(lowest, highest), ylabel="TFLOP/s")
+        axis.set_yticks([t for t in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 300, 500, 700)
+                         if lowest <= t <= highest])
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("")
+        axis.tick_params(axis="y", which="minor", length=0)
+        draw_lines(axis, panel["lines"])
+    return figure
+
+
+def roofline(files):
+    """Each rung, and decoding at its intensity H/Hk: of each the largest cache."""
+    roofs, n, panels = files.gpu.roofs(), 4096, []
+    for d in HEADS:
+        points = []
+        for way in ("fwd", "bwd"):
+            for step, (entry, *_) in files.steps_of(
+                    files.gpu.paper(way, seqlen=n, head_dim=d, causal=False), way):
+                if files.stands_for_its_rung(step) or step in course.ROOFLINE_EXTRA:
+                    r, dram = entry.record, total(entry.record, "dram")
+                    points.append({**files.look(step, " bwd" if way == "bwd" else ""),
+                                   "y": r["tflops"], "requested": flops(r) / requested(r),
+                                   "dram": flops(r) / dram if dram else None})
+        if points:
+            largest = {e.heads // e.kv_heads: e for e in sorted(
+                files.gpu.decoding(), key=lambda e: e.batch * e.kv_heads * e.seqlen_kv)
+                if e.head_dim == d}
+            for ratio, e in sorted(largest.items()):
+                step = next(step for step in files.order if step[0] == e.rung)  # of its colour
+                points.append({**files.look(step), "label": f"decode, H/Hk = {ratio}",
+                               "y": e.tflops, "requested": ratio, "dram": None})
+            panels.append({"title": f"d = {d}, N = {n}", "points": points})
+    return {"title": f"Roofline: {gpu_text(files)}", "matmul_tflops": roofs["matmul_tflops"],
+            "copy_bytes_per_s": roofs["copy_bytes_per_s"], "panels": need(panels)}
+
+
+def draw_roofline(plt, data):
+    panels = data["panels"]
+    figure, pairs = plots(
+        plt, data, (1.5 + 5.4 * len(panels), 5.2),
+        "Hollow: by the bytes that the kernels request. Filled: by those that DRAM served; the "
+        "line between them is what the caches keep away from it. A hollow mark may lie above the "
+        "roof,\nwhich is DRAM's: what is requested again, L2 serves.", sharey=True)
+    peak, slope = data["matmul_tflops"], data["copy_bytes_per_s"] / 1e12
+    knee = peak / slope
+    points = [p for panel in panels for p in panel["points"]]
+    places = [x for p in points for x in (p["requested"], p["dram"]) if x]
+    least, most = min(min(places) / 3, knee / 10), max(max(places) * 2, knee * 10)
+    lowest = min(p["y"] for p in points) / 2
+    low = max(lowest, least * slope)
+    for axis, panel in pairs:
+        axis.set(xscale="log", yscale="log", xlabel="FLOP per byte of HBM traffic")
+        roof(axis, [least, knee, most], [least * slope, peak, peak], peak * 4,
+             f"cuBLAS {peak:.0f} TFLOP/s", (most / 1.1, peak * 1.08))
+        axis.set(xlim=(least, most), ylim=(lowest, peak * 2.2))
+        x, y = low / slope * 2.2, low * 2.9  # above the roof, and along it
+        axis.text(x, y, f"device copy {slope:.2f} TB/s", fontsize=8, rotation_mode="anchor",
+                  rotation=math.degrees(math.atan2(y, x)), transform_rotates_text=True)
+        for p in panel["points"]:
+            two_marks(axis, p, p["y"], p["dram"], p["requested"])
+        spread(axis, [(max(p["requested"], p["dram"] or 0), p["y"], p, p["label"])
+                      for p in panel["points"]])
+        axis.yaxis.set_major_formatter("{x:g}")
+    pairs[0][0].set_ylabel("TFLOP/s")
+    return figure
+
+
+# ---- decoding: how fast the cache of K and V is read, beside PyTorch and beside a copy ----
+
+CACHE_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8A6D00"]
+CACHE = ("batch", "heads", "kv_heads", "seqlen_kv", "head_dim")
+BESIDE_DECODING = ("cudnn", "flash")
+
+
+def caches(files):
+    """[{batch, heads, …, shared: how many heads share one of K and V, bytes, copy: its rate, times:
+    {peer or "ours": ms}, share: the same of the copy's rate}], as they were measured."""
+    found = []
+    for entry in files.gpu.decoding():
+        batch, heads, kv_heads, keys, d = at = tuple(entry.record[name] for name in CACHE)
+        peers = [r for r in files.gpu.peers
+                 if r["seqlen"] == 1 and at == tuple(r.get(name) for name in CACHE)]
+        if not set(BESIDE_DECODING) <= {r["step"] for r in peers}:
+            continue
+        size, copy = 4 * batch * kv_heads * keys * d, peers[0]["copy_bytes_per_s"]
+        times = {"ours": entry.time_ms, **{r["step"]: r["time_ms"] for r in peers}}
+        found.append({**dict(zip(CACHE, at)), "shared": heads // kv_heads, "bytes": size,
+                      "copy": copy, "times": times,
+                      "share": {name: size / ms * 1e3 / copy for name, ms in times.items()}})
+    return need(found)
+
+
+def decode(files):
+    lines = {}
+    for one in sorted(caches(files), key=lambda one: one["bytes"]):
+        name = f"batch {one['batch']}, H/Hk = {one['shared']}"
+        line = lines.setdefault(name, {"bytes": [], "ours": [], "cudnn": []})
+        line["bytes"].append(one["bytes"])
+        for who in ("ours", "cudnn"):
+            line[who].append(one["share"][who])
+    return {"title": f"Decoding: one query of each head, {gpu_text(files)}",
+            "panels": [dict(sorted(lines.items()))]}
+
+
+def draw_decode(plt, data):
+    figure, [(axis, lines)] = plots(
+        plt, data, (8.5, 4.6),
+        "Each line: d = 64 and d = 128. Where more heads share one of K and V the same queries "
+        "read fewer bytes, and\na cache of few bytes is over before the copy's rate is reached.")
+    axis.set(xscale="log", ylim=(0, 1.15), xlabel="bytes of K and V",
+             ylabel="share of the device copy's rate")
+    axis.xaxis.set_major_formatter(byte_tick)
+    axis.axhline(1, color=FAINT, lw=1)
+    beside = {"marker": "o", "mfc": "none", "lw": 1, "ls": "--"}
+    for (name, line), tint in zip(lines.items(), CACHE_COLOURS):
+        axis.plot(line["bytes"], line["ours"], color=tint, marker="o", label=name)
+        axis.plot(line["bytes"], line["cudnn"], color=tint, **beside)
+    axis.plot([], [], color=INK, label=PEER_NAMES["cudnn"], **beside)
+    axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1), fontsize=8)
+    return figure
+
+
+def decode_table(files):
+    """A line a cache: the time, the share of the copy's rate, and peers' times over ours."""
+    found = caches(files)
+    rows, ratios = {}, {peer: [] for peer in BESIDE_DECODING}
+    for one in found:
+        cache = (f"{one['batch']}, {one['heads']} / {one['kv_heads']}, "
+                 f"{length_text(one['seqlen_kv'])}")
+        ours = one["times"]["ours"]
+        cells = [f"{three_digits(1e3 * ours)} ({one['share']['ours']:.2f})"]
+        for peer in BESIDE_DECODING:
+            ratio = one["times"][peer] / ours
+            cells.append(f"{ratio:.2f}")
+            ratios[peer].append((ratio, f"{cache}, d = {one['head_dim']}"))
+        rows.setdefault(cache, {})[one["head_dim"]] = cells
+    heads = sorted({one["head_dim"] for one in found}, reverse=True)
+    lines = markdown(["batch, heads / of K and V, keys", *(text for d in heads for text in (
+        f"d = {d}: µs (share)", *(f"{library(peer)}'s / ours" for peer in BESIDE_DECODING)))],
+        [[cache, *(text for d in heads for text in of.get(d, [NO_VALUE] * 3))]
+         for cache, of in rows.items()], range(1, 1 + 3 * len(heads)))
+    step = files.gpu.decoding()[0].step[1]
+    text = (f"`{step}`, {files.gpu.dtype}, one query of each head, no mask, L2 "
+            f"flushed, medians, on an {at_the_machine(files)}. The share is the rate at which K "
+            "and V are read, divided by a device copy's in the same run, "
+            f"{found[0]['copy'] / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, "
+            "each point in turn with ours:")
+    for peer, of in ratios.items():
+        worst, at = min(of)
+        text += (f" {library(peer)} geometric mean {geometric_mean(one[0] for one in of):.2f}, "
+                 f"worst {worst:.2f} ({at}), {sum(one[0] >= 1 for one in of)} of {len(of)} are 1 "
+                 "or more;")
+    # GQA's effect: the same queries and keys with fewer heads of K and V.
+    shared = [f"{other['times']['ours'] / one['times']['ours']:.2f} (batch {one['batch']}, "
+              f"{length_text(one['seqlen_kv'])}, d = {one['head_dim']}, 1/{other['shared']} of the "
+              "bytes)"
+              for one in found for other in found if one["shared"] == 1 < other["shared"] and all(
+                  one[name] == other[name] for name in CACHE if name != "kv_heads")]
+    return [*lines, "", text[:-1] + ".", "", (
+        "The time with heads that share K and V over the time without sharing: "
+        f"{', '.join(shared)}."), "",
+            "![Share of the copy's rate against the cache's bytes]"
+            "(scripts/results/figures/decode.svg)"]

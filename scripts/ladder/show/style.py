@@ -1,0 +1,140 @@
+"""Colours, axes and labels that figures share."""
+
+import os
+import re
+import subprocess
+import sys
+
+from ladder.base.console import NO_DEVICE, Stop
+from ladder.base.files import ROOT
+from ladder.base.text import bytes_text
+from ladder.show.names import length_text
+
+# PyTorch's backends: colour and dashes.
+PEER_LINES = {"flash": ("#222222", "-"), "cudnn": ("#222222", (0, (5, 2))),
+              "efficient": ("#777777", (0, (1, 1.5))), "math": ("#777777", (0, (4, 2, 1, 2)))}
+PANEL, INK, FAINT = "#fafaf7", "#222222", "#8f8f8a"
+
+
+def mixed(colour, share, other=0):
+    """A colour, "#0072b2", as a share of a mixture with black, or with white (255)."""
+    return "#" + "".join(f"{round(other + share * (int(colour[i:i + 2], 16) - other)):02x}"
+                         for i in (1, 3, 5))
+
+
+def ink(one):
+    """Its colour for words, which need more contrast than lines."""
+    return mixed(one["colour"] if "colour" in one else PEER_LINES[one["rung"]][0], 0.74)
+
+
+def pyplot():
+    """Without matplotlib, goes on in the system's own Python if that one has it: another that comes
+    first on PATH need not see the system's packages."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        system = "/usr/bin/python3"
+        ladder = os.path.join(ROOT, "scripts/ladder")
+        if os.path.exists(system) and subprocess.run(
+                [system, "-c", "import matplotlib"], stdin=subprocess.DEVNULL, capture_output=True,
+                cwd=ladder, check=False).returncode == 0:
+            os.execv(system, [system, ladder, "show.draw", *sys.argv[1:]])
+        raise Stop(f"matplotlib is missing ({error}). Debian and Ubuntu: apt-get install "
+                   "python3-matplotlib; elsewhere: python3 -m pip install matplotlib",
+                   NO_DEVICE) from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    plt.rcdefaults()
+    plt.rcParams.update({
+        "font.family": "DejaVu Sans", "font.size": 9, "axes.titlesize": 9.5,
+        "axes.titleweight": "bold", "axes.titlelocation": "left", "figure.facecolor": PANEL,
+        "axes.facecolor": PANEL, "text.color": INK, "legend.frameon": False,
+        "axes.edgecolor": FAINT, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
+        "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+        "grid.color": "#dcdcd6", "grid.linewidth": 0.6, "axes.axisbelow": True,
+        "lines.linewidth": 1.8, "lines.markersize": 5, "svg.hashsalt": "ladder",
+        "figure.constrained_layout.use": True, "figure.constrained_layout.h_pad": 0.1,
+        "figure.constrained_layout.w_pad": 0.1})
+    return plt
+
+
+def plots(plt, data, size, note="", columns=None, **grid):
+    """A figure of these panels, all in a row or in so many columns, with its title and a note at
+    its foot, and [(axis, panel)]."""
+    panels = data["panels"]
+    columns = columns or len(panels)
+    figure, axes = plt.subplots(-(-len(panels) // columns), columns, figsize=size, squeeze=False,
+                                **grid)
+    figure.suptitle(data["title"], x=0.012, ha="left", fontsize=11, fontweight="bold")
+    figure.supxlabel(note, x=0.012, ha="left", fontsize=8, color="#555555")
+    for axis in axes.flat[len(panels):]:
+        axis.set_visible(False)
+    for axis, panel in zip(axes.flat, panels):
+        axis.set_title(panel.get("title", ""))
+    return figure, list(zip(axes.flat, panels))
+
+
+def byte_tick(value, _=None):
+    return re.sub(r"\.0+ ", " ", bytes_text(round(value)))
+
+
+def row_axis(axis, rows):
+    """A row for each, from the top."""
+    axis.set_yticks(range(len(rows)), [row["label"] for row in rows])
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+
+
+def two_marks(axis, one, y, filled, hollow, size=8):
+    """Of a point with two places, either of which may be None, with a line between them."""
+    tint = one["colour"]
+    if filled is not None and hollow is not None:
+        axis.plot([filled, hollow], [y, y], color=tint, lw=0.9, zorder=3)
+    for x, look in ((hollow, {"mfc": PANEL, "mew": 1.4, "markersize": 7, "zorder": 4}),
+                    (filled, {"markersize": size, "zorder": 5})):
+        if x is not None:
+            axis.plot(x, y, marker=one["marker"], color=tint, ls="", **look)
+
+
+def roof(axis, x, y, top, text, at):
+    """The most that can be reached, and its name above its end."""
+    axis.plot(x, y, color=INK, lw=1.4, zorder=2)
+    axis.fill_between(x, y, top, color="#ececE6", zorder=0)
+    axis.text(*at, text, ha="right", fontsize=8)
+
+
+def draw_lines(axis, lines, xlabel="N"):
+    """Lines against lengths, each with its name at its end: a step's, dashed where it says so, or a
+    backend's of PyTorch, thin."""
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(sorted({x for line in lines for x in line["x"]}))
+    axis.xaxis.set_major_formatter(length_text)
+    axis.minorticks_off()
+    axis.set_xlabel(xlabel)
+    for line in lines:
+        look = ({"color": line["colour"], "marker": line["marker"], "zorder": 3,
+                 "ls": "--" if line.get("dashed") else "-"} if "colour" in line else
+                dict(zip(("color", "ls"), PEER_LINES[line["rung"]]), lw=0.9))
+        axis.plot(line["x"], line["y"], **look)
+    spread(axis, [(line["x"][-1], line["y"][-1], line, line["label"]) for line in lines])
+
+
+def spread(axis, labels):
+    """Direct labels right of the axes, moved 11 points apart: [(x, y of the line's end, line or
+    point, text)]."""
+    gap = 11 / (axis.get_window_extent().height * 72 / axis.figure.dpi)
+    places = []
+    for *end, one, text in labels:
+        at = axis.transAxes.inverted().transform(axis.transData.transform(end))[1]
+        places.append([min(max(at, 0), 1), text, one, end])
+    places.sort(key=lambda place: place[:2])
+    for _ in range(500):
+        for low, high in zip(places, places[1:]):
+            apart = gap - (high[0] - low[0])
+            if apart > 1e-9:
+                low[0], high[0] = low[0] - apart / 2, high[0] + apart / 2
+    for at, text, one, end in places:
+        axis.annotate(text, xy=end, xytext=(1.03, at), textcoords="axes fraction", fontsize=8,
+                      color=ink(one), va="center", annotation_clip=False,
+                      fontweight="bold" if "colour" in one else "normal",
+                      arrowprops={"arrowstyle": "-", "color": ink(one), "lw": 0.5, "alpha": 0.6,
+                                  "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 4})

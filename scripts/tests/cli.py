@@ -1,0 +1,155 @@
+"""What the tests of a rung's program share: the command line BIN_DIR RUNG, a folder of their own,
+and what the program printed and saved. Python's standard library only."""
+
+import ast
+import glob
+import json
+import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+
+from base import SECONDS, Scratch
+import ladder.base.npy
+
+if len(sys.argv) < 3:
+    sys.exit(f"{sys.argv[0]} BIN_DIR RUNG [unittest's options]")
+BIN_DIR, RUNG = os.path.abspath(sys.argv.pop(1)), sys.argv.pop(1)
+
+# Small workloads whose sizes all differ; every rung takes well under a second for them.
+SMALL = "--device sim --batch 2 --heads 4 --kv-heads 2 --seqlen 40 --seqlen-kv 24 --head-dim 16"
+TINY = "--device sim --heads 2 --seqlen 3 --seqlen-kv 5 --head-dim 8"
+SIZES = "batch heads kv_heads seqlen seqlen_kv head_dim".split()
+
+MODEL = "model_read_bytes model_write_bytes".split()
+COUNTED = """requested_read_bytes requested_write_bytes distinct_read_bytes distinct_write_bytes
+sram_read_bytes sram_write_bytes sram_operand_bytes matmul_flops exp_count other_flops barriers
+bank_conflicts""".split()
+DRAM = "dram_read_bytes dram_write_bytes".split()
+TIMES = "time_ms time_ms_min time_ms_max samples tflops".split()
+
+
+def steps(device="sim"):
+    """What --list says of a device: one object for each step."""
+    listed = subprocess.run([os.path.join(BIN_DIR, RUNG), "--list"], stdout=subprocess.PIPE,
+                            check=True, text=True).stdout
+    return [step for step in map(json.loads, listed.splitlines()) if step["device"] == device]
+
+
+def has_gpu():
+    """Whether there is one here, and the program was built for it."""
+    return bool(glob.glob("/dev/nvidia[0-9]*") and steps("gpu"))
+
+
+def npy(shape, values=None, descr="<f2"):
+    """The bytes of a .npy file; by default of small numbers that are not all alike."""
+    if values is None:
+        values = [(i * 7 % 13 - 6) / 8 for i in range(math.prod(shape))]
+    return ladder.base.npy.npy(shape, values, descr)
+
+
+def read_npy(path):
+    """(descr, shape, values) of a file."""
+    with open(path, "rb") as file:
+        header = ast.literal_eval(file.read(128)[10:].decode())
+    return header["descr"], header["shape"], ladder.base.npy.read_npy(path)
+
+
+def strict_json(line):
+    def refuse(constant):
+        raise ValueError(f"{constant} is not JSON")
+
+    return json.loads(line, parse_constant=refuse)
+
+
+class Case(Scratch):
+    def put(self, content, *names):
+        os.makedirs(os.path.dirname(self.at(*names)), exist_ok=True)
+        with open(self.at(*names), "wb") as file:
+            file.write(content)
+
+    def command(self, arguments):
+        words = shlex.split(arguments) if isinstance(arguments, str) else arguments
+        return [os.path.join(BIN_DIR, RUNG), *words]
+
+    def put_inputs(self, shape_q, shape_kv=None, descr="<f2", **values):
+        """in/q.npy, k.npy, v.npy of these shapes; by name the values of some."""
+        for name, shape in zip("qkv", (shape_q, *[shape_kv or shape_q] * 2)):
+            self.put(npy(shape, values.get(name), descr), "in", f"{name}.npy")
+
+    def execute(self, arguments, **more):
+        """Runs the program in the test's folder."""
+        more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+        return subprocess.run(self.command(arguments), text=True, timeout=SECONDS, cwd=self.root,
+                              **more)
+
+    def good(self, arguments):
+        done = self.execute(arguments)
+        self.assertEqual(done.returncode, 0, f"{arguments}\n{done.stderr}")
+        return done
+
+    def objects(self, arguments, status=0):
+        """What a run prints under --json."""
+        done = self.execute(arguments + " --json")
+        self.assertEqual(done.returncode, status, f"{arguments}\n{done.stderr}")
+        lines = done.stdout.split("\n")
+        self.assertEqual(lines.pop(), "", "the last line ends with a newline")
+        return [strict_json(line) for line in lines]
+
+    def saved(self, arguments):
+        """What read_npy says of every file that a run saves, in the folder out, by name without
+        suffix."""
+        out = self.at("out")
+        shutil.rmtree(out, ignore_errors=True)
+        self.good(f"{arguments} --save out")
+        return {name[:-len(".npy")]: read_npy(os.path.join(out, name)) for name in os.listdir(out)}
+
+    def assert_bad(self, arguments, status, *words, save=" --save out", **more):
+        """The program refuses: status and words as given, nothing on stdout, nothing saved."""
+        done = self.execute(arguments + save, **more)
+        self.assertEqual(done.returncode, status, f"{arguments}\n{done.stderr}")
+        for word in (f"{RUNG}: ", *words):
+            self.assertIn(word.lower(), done.stderr.lower(), f"{arguments}")
+        self.assertEqual(done.stdout or "", "", f"{arguments}")
+        self.assert_nothing_left()
+
+    def assert_nothing_left(self):
+        left = [os.path.join(folder, name) for folder, _, names in os.walk(self.root)
+                for name in names if name.endswith(".tmp") or name.startswith(".")
+                or folder.endswith("out")]
+        self.assertEqual(left, [])
+
+    def check_object(self, o, device):
+        """Numbers, and null exactly where nothing exists."""
+        def check(part, keys, there=True):
+            for key in keys:  # a bool is an int in Python, and must not pass for one here
+                self.assertIn(type(part[key]), (int, float) if there else (type(None),), key)
+
+        on_gpu = device == "gpu"
+        check(o, TIMES, on_gpu)
+        self.assertTrue(o["kernels"])
+        for part in [o, *o["kernels"]]:
+            check(part, MODEL)
+            check(part, COUNTED, not on_gpu)
+            check(part, DRAM, part["dram_read_bytes"] is not None and on_gpu)
+            check(part, ["time_ms"], on_gpu)
+        for name, error in o["errors"].items():
+            check(error, ("max", "rel", "rms", "nonfinite"))
+            check(error, ["tolerance"], name != "o_full")  # which has none
+            if name != "o_full":
+                self.assertLessEqual(error["max"], error["tolerance"])
+
+    def check_run(self, arguments, device):
+        backward = any(step["backward"] for step in steps())
+        objects = self.objects(arguments)
+        self.assertEqual([o["direction"] for o in objects], ["fwd", "bwd"][:1 + backward])
+        for o in objects:
+            self.check_object(o, device)
+            self.assertEqual((o["rung"], o["device"], o["pass"]), (RUNG, device, True))
+            self.assertEqual(sorted(o), sorted(objects[0]))
+            gradients = {"dO", "dQ", "dK", "dV"}
+            used = gradients & {name for kernel in o["kernels"] for name in kernel["arrays"]}
+            self.assertEqual(used, gradients if o["direction"] == "bwd" else set())
+        return objects

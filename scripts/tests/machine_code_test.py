@@ -1,0 +1,140 @@
+"""Holds what the compiler makes of the kernels to what the lessons say of it.
+
+The Hopper steps have few registers to spare, so a small change can spill some, or make a product of
+a warpgroup wait (ptxas says so in a message, C75xx, and the overlap is gone), without a wrong
+result. In the steps with a scheduling barrier the softmax must stay under the product. And
+what a kernel only reads of an Hbm<T> must go through the read-only path (ld.global.nc), as it does
+from a raw T* __restrict__ and from no struct.
+
+Run alone: python3 scripts/tests/machine_code_test.py BUILD CUDA NVCC (such as build 13.0 nvcc)
+"""
+
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
+BUILD, BUILT_BY, NVCC = os.path.join(ROOT, "build"), "13.0", "nvcc"
+CUDA = "13.0"  # other compilers may spill a little, and nobody measured what that costs
+SECONDS = 600  # how long to wait for a tool: a limit is for what hangs
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def output_of(*command):
+    return subprocess.run(command, check=True, timeout=SECONDS, stdout=subprocess.PIPE,
+                          encoding="utf-8").stdout
+
+
+def hopper_steps():
+    """The sources of the steps for Hopper alone."""
+    steps = [json.loads(line) for rung in ("05_flash_v2", "06_backward")
+             for line in output_of(os.path.join(BUILD, "bin", rung), "--list").splitlines()]
+    return sorted({step["source"] for step in steps if step["exact_architecture"]})
+
+
+def built(source):
+    """The object of a source, and what stands in the names of its kernels there: in CI without a
+    GPU it is one of all steps together, each in a namespace of its own."""
+    objects = {entry["file"]: re.search(r" -o (\S+)", entry["command"])[1]
+               for entry in json.loads(read(os.path.join(BUILD, "compile_commands.json")))}
+    alone = objects.get(os.path.join(ROOT, source))
+    if alone:
+        return os.path.join(BUILD, alone), ""
+    rung, step = source.split("/")[0], os.path.basename(source)[:-3]
+    together = objects[os.path.join(BUILD, f"stubs/hopper/rung_{rung}.cu")]
+    return os.path.join(BUILD, together), f"{len(step) + 5}step_{step}"
+
+
+def report(source):
+    """What ptxas said of a source's kernels for Hopper."""
+    compiled, name = built(source)
+    said = read(compiled + ".ptxas").split("ptxas info    : Compiling entry function")
+    return "".join(part for part in said if "'sm_90a'" in part and name in part.split("\n")[0])
+
+
+class HopperTest(unittest.TestCase):
+    """Of what was built for Hopper, by a compiler whose output is known."""
+
+    def setUp(self):
+        if not BUILT_BY.startswith(CUDA):
+            self.skipTest(f"the budgets are known for CUDA {CUDA}, this is {BUILT_BY}")
+        self.steps = hopper_steps()
+        self.assertGreaterEqual(len(self.steps), 12)
+        if "sm_90a" not in report(self.steps[0]):
+            self.skipTest("built for other GPUs than Hopper's")
+        self.types, self.head_dims = ["13__nv_bfloat16", "6__half"], 4
+        if "-DLADDER_ONE_KERNEL" in read(os.path.join(BUILD, "compile_commands.json")):
+            self.types, self.head_dims = self.types[:1], 1
+
+    def test_nothing_is_spilled_and_no_product_waits(self):
+        for source in self.steps:
+            with self.subTest(source):
+                functions = re.findall(r"Function properties for (\w+)\n *(.+)", report(source))
+                for kind in self.types:
+                    self.assertGreaterEqual(sum(kind in name for name, _ in functions),
+                                            self.head_dims)
+                self.assertEqual({use for _, use in functions}, {
+                    "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"})
+                self.assertEqual(
+                    re.findall(r"C75\d\d.*", read(built(source)[0] + ".ptxas")), [])
+
+    def test_the_softmax_runs_under_the_product(self):
+        cuobjdump = shutil.which("cuobjdump") or shutil.which("cuobjdump", path=":".join(
+            [os.path.dirname(NVCC), "/usr/local/cuda/bin"]))
+        if not cuobjdump:
+            self.skipTest("no cuobjdump: the CUDA Toolkit has it")
+        with_barrier = [source for source in self.steps if re.search(
+            r"^ *scheduling_barrier\(\);", read(os.path.join(ROOT, source)), re.M)]
+        self.assertGreaterEqual(len(with_barrier), 2)
+        for source in with_barrier:
+            compiled, name = built(source)
+            code = output_of(cuobjdump, "-sass", "-arch", "sm_90a", compiled)
+            kernels = [kernel for kernel in code.split("Function : ")[1:]
+                       if name in kernel.split("\n")[0]]
+            self.assertEqual(len(kernels), len(self.types) * self.head_dims)
+            for kernel in kernels:
+                self.check_order(kernel)
+
+    def check_order(self, kernel):
+        # Exponentials before, between and after the waits, which leave so many groups of products
+        # under way: [66, "0x1", 66, "0x0", 0], say.
+        found = [0]
+        for what in re.findall(r"MUFU\.EX2|WARPGROUP\.DEPBAR\.LE gsb0, 0x\d", kernel):
+            if what == "MUFU.EX2":
+                found[-1] += 1
+            else:
+                found += [what[-3:], 0]
+        # Behind the wait for S and before that for P·V as many as the first softmax has, which
+        # stands before the loop.
+        at = found.index("0x1")
+        self.assertGreater(found[at - 1], 0, found)
+        self.assertEqual(found[at + 1:at + 3], [found[at - 1], "0x0"], found)
+        self.assertEqual(sum(found[at + 3::2]), 0, found)
+
+
+class PointerTest(unittest.TestCase):
+    def test_an_hbm_is_a_restricted_pointer(self):
+        if not shutil.which(NVCC):
+            self.skipTest("no nvcc")
+        source = min(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/attention.cu")))
+        with tempfile.NamedTemporaryFile(suffix=".ptx") as ptx:
+            output_of(NVCC, "-ptx", "-arch=sm_90a", "-std=c++20", "--expt-relaxed-constexpr",
+                      "-I", os.path.join(ROOT, "common"), "-o", ptx.name, source)
+            self.assertIn("ld.global.nc.", read(ptx.name))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 3 and not sys.argv[1].startswith("-"):
+        BUILD, BUILT_BY, NVCC = (sys.argv.pop(1) for _ in range(3))
+        BUILD = os.path.abspath(BUILD)
+    unittest.main()

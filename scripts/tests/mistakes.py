@@ -1,0 +1,168 @@
+"""Mistakes of the kind that one makes, each a change to a sound source, that the tests must find.
+
+`mistakes.py BUILD` builds the suite of each rung that has some with copies of its sources that hold
+all of them, and runs it on each: LADDER_MISTAKE chooses one while the program runs, or none. A
+mistake whose text is no longer in its source is not found: the source has moved on, and so must
+this table.
+"""
+
+import collections
+import concurrent.futures
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from base import ROOT
+from ladder.base.changed import changed
+
+# What the tests say of a mistake, and, by that, which tests of its step must find it.
+WRONG, FAULT, BITS, FORMULA = "max error", "exception .* kernel .*", r"\.bits\n", r" formula\n"
+CASES = ":".join(f"Sim.*/{{0}}_{case}" for case in
+                 ("ragged_grouped", "long_causal", "keys_before", "values_that_grow"))
+TESTS = collections.defaultdict(lambda: CASES, {BITS: "Schedules.*/{0}"})
+
+# `was`, where it stands first in the source, becomes `now`, WAS in it being that; ON is whether the
+# mistake is chosen. `step` is the one that must come out wrong.
+Mistake = collections.namedtuple("Mistake", "step name was now says")
+
+MISTAKES = {
+    "01_tiled_matmul/tile.cu": [
+        Mistake("tile", "no_first_barrier", "__syncthreads();  // the tiles are complete",
+                "if (!ON) WAS", FAULT),  # reads what nobody wrote
+        Mistake("tile", "no_second_barrier", "__syncthreads();  // everybody is done with them",
+                "if (!ON) WAS", BITS),
+        Mistake("tile", "loads_past_the_end", "inside && i < p.N", "WAS + ON", FAULT),
+        Mistake("tile", "stores_past_the_end", "i < p.N && j < p.N_kv", "WAS + ON", FAULT),
+        Mistake("tile", "makes_rows_of_the_block_before", "int64_t{blockIdx.x} * kRowThreads",
+                "int64_t{blockIdx.x} * (kRowThreads - ON)", FAULT + "wrote in the same kernel"),
+        Mistake("tile", "formula_misses_the_last_tile", "ceil_div(p.N_kv, kTile)",
+                "(ON ? p.N_kv / kTile : WAS)", FORMULA),
+    ],
+    "01_tiled_matmul/attention.cu": [
+        Mistake("pipeline", "waits_for_a_stage_too_few", "cp_async_wait<kStages - 2>",
+                "(ON ? cp_async_wait<kStages - 1> : WAS)", FAULT),
+        Mistake("pipeline", "no_barrier_in_the_loop",
+                "__syncthreads();  // the slice is", "if (!ON) WAS", FAULT),
+        Mistake("pipeline", "no_barrier_after_the_loop",
+                "cp_async_wait<0>();\n  __syncthreads();",
+                "cp_async_wait<0>();\n  if (!ON) __syncthreads();", BITS),
+        Mistake("pipeline", "loads_past_the_end", "g.rows - row, g.inner - k",
+                "g.rows - row + ON, g.inner - k", FAULT),
+    ],
+    "06_backward/stored.cu": [
+        Mistake("stored", "forgets_delta", "float(ds[e]) - delta",
+                "float(ds[e]) - (ON ? 0 : delta)", WRONG),
+        Mistake("stored", "forgets_the_group", "p.H / p.Hk * p.N",
+                "(ON ? 1 : p.H / p.Hk) * p.N", WRONG),
+        Mistake("stored", "formula_counts_blocks_of_queries", '{"Q", q * key_blocks',
+                '{"Q", q * (ON ? row_blocks : key_blocks)', FORMULA),
+    ],
+    # Atomic additions done as plain ones: a read, a sum and a write.
+    "06_backward/hopper/wgmma.cu": [
+        Mistake("wgmma", "adds_to_dQ_plainly", "atomic_add_pair(dQ_at",
+                "[&](auto at, float x, float y) { if (ON) at[0] = at[0] + x, at[1] = at[1] + y; "
+                "else atomic_add_pair(at, x, y); }(dQ_at", FAULT + "in the same kernel"),
+    ],
+    "05_flash_v2/hopper/counter.cu": [
+        Mistake("counter", "counts_plainly", "atomicAdd(next",
+                "[&](auto at, int x) { if (!ON) return atomicAdd(at, x); const int n = at[0]; "
+                "at[0] = n + x; return n; }(next", FAULT + "in the same kernel"),
+    ],
+    # Of e4m3: an order of keys, scales and layouts.
+    "05_flash_v2/hopper/fp8.cu": [
+        Mistake("fp8", "keys_as_they_come", "constexpr int kWarpgroupRows",
+                "int column_at(int i) { return ON ? i : MACHINE::column_at(i); } WAS", WRONG),
+        Mistake("fp8", "forgets_the_scale_of_V", "exp2_fast(-of_V) * row_sum",
+                "(ON ? 1 : exp2_fast(-of_V)) * row_sum", WRONG),
+        Mistake("fp8", "forgets_that_the_scale_of_V_changes", "scale_KV[2 * K.number() + 1];",
+                "scale_KV[(ON ? 0 : 2 * K.number()) + 1];", WRONG),
+        Mistake("fp8", "takes_another_tiles_scale", "of_K = scales[first + kv_tile]",
+                "of_K = scales[first + (ON ? 0 : kv_tile)]", WRONG),
+        Mistake("fp8", "takes_another_heads_scale",
+                "scales[w.head * scaled.q + row / kWarpgroupRows]",
+                "scales[(ON ? 0 : w.head * scaled.q) + row / kWarpgroupRows]", WRONG),
+        Mistake("fp8", "transforms_Q_alone", "if (how.hadamard)",
+                "if (how.hadamard && (is_Q || !ON))", WRONG),
+        Mistake("fp8", "exchanges_neighbours_of_V", "x[e][i]", "x[e ^ ON][i]", WRONG),
+        Mistake("fp8", "no_barrier_when_transposed", "__syncthreads();  // the tile is transposed",
+                "if (!ON) WAS", FAULT + "transposed"),
+        Mistake("fp8", "forgets_the_scale_of_P", "fill_rows<16>(p_exponent + of_V)",
+                "fill_rows<16>((ON ? 0 : p_exponent) + of_V)", WRONG),
+        Mistake("fp8", "swizzles_Q_and_K_by_128",
+                "SwizzledTile<e4m3, kWarpgroupRows, Dh>::kPanelBytes)",
+                "ON ? 128 : WAS", FAULT),
+        Mistake("fp8", "frees_K_too_early", "    wgmma_wait<0>(S);\n    K.release();",
+                "    if (ON) K.release();\n    wgmma_wait<0>(S); if (!ON) K.release();",
+                FAULT + "which a wgmma"),
+    ],
+    # Where one of these is made, what is sound must come out wrong.
+    "common/harness/reference.cpp": [
+        Mistake("stored", "misses_the_last_key", "static_cast<size_t>(p.keys(i))",
+                "static_cast<size_t>(ON ? std::max(1, p.keys(i) - 1) : p.keys(i))", WRONG),
+        Mistake("stored", "forgets_delta", "dP[j] - delta", "dP[j] - (ON ? 0 : delta)", WRONG),
+    ],
+}
+
+
+# At the head of a copy: which mistake is chosen.
+CHOSEN = """\
+#include <cstdlib>
+namespace ladder { inline const int kMistake = std::atoi(std::getenv("LADDER_MISTAKE")); }
+#line 1 "%s"
+"""
+
+
+def plant(source, folder):
+    """Writes the copy of a source with all its mistakes; its path."""
+    path = pathlib.Path(ROOT, source)
+    text = path.read_text(encoding="utf-8")
+    for number, m in enumerate(MISTAKES[source]):
+        now = m.now.replace("ON", f"(ladder::kMistake == {number})").replace("WAS", m.was)
+        text = text.replace(m.was, now, 1)
+    copy = pathlib.Path(folder, source.replace("/", "."))
+    copy.write_text(CHOSEN % path + text, encoding="utf-8")
+    return str(copy)
+
+
+class Mistakes(unittest.TestCase):
+    build = ""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+
+        def built(source):
+            rung = source.split("/")[0] if source[0].isdigit() else "06_backward"
+            return changed(cls.build, f"{rung}_test", source, plant(source, folder.name),
+                           os.path.join(folder.name, "made", source))
+
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            cls.programs = dict(zip(MISTAKES, pool.map(built, MISTAKES)))
+
+    def suite(self, source, mistakes, number):
+        tests = ":".join({TESTS[m.says].format(m.step) for m in mistakes})
+        return subprocess.run([self.programs[source], f"--gtest_filter={tests}"], check=False,
+                              env={**os.environ, "LADDER_MISTAKE": str(number)}, encoding="utf-8",
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def test_each_is_found(self):
+        for source, mistakes in MISTAKES.items():
+            for number, m in enumerate(mistakes):
+                with self.subTest(f"{m.step}: {m.name}"):
+                    result = self.suite(source, [m], number)
+                    self.assertEqual(result.returncode, 1, result.stdout)
+                    self.assertRegex(result.stdout, m.says)
+
+    def test_without_one_nothing_is(self):
+        for source, mistakes in MISTAKES.items():
+            result = self.suite(source, mistakes, -1)
+            self.assertEqual(result.returncode, 0, result.stdout)
+
+
+if __name__ == "__main__":
+    Mistakes.build = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
