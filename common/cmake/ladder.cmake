@@ -300,7 +300,7 @@ function(ladder_kernels name)
       target_compile_definitions(${name}_gpu PRIVATE LADDER_ONE_KERNEL)
     endif()
     set_target_properties(${name}_gpu PROPERTIES
-      RULE_LAUNCH_COMPILE "sh \"${CMAKE_SOURCE_DIR}/common/ptxas.sh\" <OBJECT>")
+      RULE_LAUNCH_COMPILE "sh \"${CMAKE_SOURCE_DIR}/common/cmake/ptxas.sh\" <OBJECT>")
     list(APPEND objects $<TARGET_OBJECTS:${name}_gpu>)
   endif()
   set(${name}_objects ${objects} PARENT_SCOPE)
