@@ -64,7 +64,7 @@ void measure(Device& device, const RunOptions& options, std::vector<PassRun>& pa
 /// the backward pass where there is one. `outputs` (may be null) receives what the step
 /// computed. Throws Error: bad usage, too little memory (before anything is drawn), a fault.
 std::vector<Report> run_step(Device& device, const Step& step, const RunOptions& options,
-                                Workload& workload, Outputs* outputs = nullptr);
+                             Workload& workload, Outputs* outputs = nullptr);
 
 /// Writes a trace. JSON, an object a line:
 ///   the run           rung, step and workload
