@@ -1,7 +1,7 @@
 // The float64 reference. Its gradients against central differences of L = Σ dO∘O, which an
 // attention of a few lines computes that shares no code with the reference; all that a check
-// reports against CONTRACTS.md's rule of what is right, by that attention too. (mistakes.py runs the
-// differences with a mistake in the reference, too.)
+// reports against CONTRACTS.md's rule of what is right, by that attention too. (mistakes.py runs
+// the differences with a mistake in the reference, too.)
 
 #include "harness/workload.h"
 
