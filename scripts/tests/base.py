@@ -162,12 +162,5 @@ class Scratch(unittest.TestCase):
         self.assertNotIn("Traceback", err)
         return out, err
 
-    def on_a_terminal(self, *words, **environment):
-        """What a command writes to a terminal."""
-        if not os.path.exists("/dev/ptmx"):
-            self.skipTest("no terminals here, as in some containers")
-        on_one = "import pty, sys; pty.spawn(['sh', '-c', 'exec \"$@\" 2>/dev/null', *sys.argv])"
-        return self.run_it(sys.executable, "-c", on_one, *words, **environment).stdout
-
     def fits(self, text):
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
