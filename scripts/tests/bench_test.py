@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import pathlib
 import signal
 import sys
 import unittest
@@ -42,10 +41,6 @@ class FileTest(Scratch):
                 file.put("ceilings", [])
         self.assertEqual(read(path), before)
         self.assertEqual(os.listdir(self.root), ["out.jsonl"])
-        files.write_whole(path, b"\xff")
-        self.assertEqual(pathlib.Path(path).read_bytes(), b"\xff")
-        with self.assertRaisesRegex(FileNotFoundError, "directory: .*nosuch/two'$"):
-            files.write_whole(self.at("nosuch/two"), "new")
 
     def test_the_newest_file_by_its_own_date(self):
         def newest(**but):
@@ -55,18 +50,11 @@ class FileTest(Scratch):
                            ("traces.jsonl", {"figure": "access"})):
             self.write(name, line)
         self.assertEqual(newest(), "none")
-        self.assertEqual([os.path.basename(files.file_of(gpu)) for gpu in (
-            None, "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090")],
-            ["sim.jsonl", "h100.jsonl", "4090.jsonl"])
-        # The first is the last to be written; of a day the last by name.
-        for name, gpu, date, age, expected in (
-                ("z1.jsonl", "X", "2026-03-31", 0, "z1.jsonl"),
-                ("a1.jsonl", "X", "2026-04-01", 9, "a1.jsonl"),
-                ("b1.jsonl", "X", "2026-04-01", 5, "b1.jsonl"),
-                ("y1.jsonl", "Y", "2026-03-30", 0, "b1.jsonl")):
-            path = self.write(name, {"kind": "run", "device": "gpu", "device_name": gpu,
-                                     "date": date})
-            os.utime(path, (1_000_000 - age, 1_000_000 - age))
+        for name, gpu, date, expected in (("z1.jsonl", "X", "2026-03-31", "z1.jsonl"),
+                                          ("b1.jsonl", "X", "2026-04-01", "b1.jsonl"),
+                                          ("a1.jsonl", "X", "2026-04-01", "b1.jsonl"),
+                                          ("y1.jsonl", "Y", "2026-03-30", "b1.jsonl")):
+            self.write(name, {"kind": "run", "device": "gpu", "device_name": gpu, "date": date})
             self.assertEqual(newest(), expected)
         self.assertEqual((newest(but="X"), newest(but="Y")), ("y1.jsonl", "b1.jsonl"))
 
@@ -154,7 +142,6 @@ class Bench(Fake):
         every = ["naive", "flash_v1", "swap"]
         for number, status, there, step in (
                 (signal.SIGINT, 130, [], "00_naive/naive"),
-                (signal.SIGTERM, 143, every, "05_flash_v2/mma"),
                 (signal.SIGKILL, -9, every, "05_flash_v2/mma")):
             if not there:
                 self.bench()
@@ -206,22 +193,14 @@ class Bench(Fake):
         whole = self.read("out.jsonl")
         for words, why in (
                 (("--grid", "huge"), "there are quick, paper, long, decode"),
-                (("--peers", "fa3"), "there are math"),
-                (("--time", "nan"), "must be above 0"),
+                (("--peers", "fa3"), "there are math"), (("--time", "nan"), "must be above 0"),
                 (("07",), "there is no 07. The rungs and their steps:\n  00_naive "),
-                (("--bin", "nosuch"), "there is no folder nosuch: scripts/run builds"),
                 (("--bin", self.at("path")), "path has no rung"),
                 (("--sim",), f"was measured on {NAME}, and this is the sim")):
-            with self.subTest(words):
-                self.assertIn(why, self.bench(*words, status=2))
-        self.write("gpu", "NVIDIA Other 3, 570.1\n")
-        self.assertIn(f"was measured on {NAME}, and this is NVIDIA Other 3",
-                      self.bench(status=2))
+            self.assertIn(why, self.bench(*words, status=2))
         self.assertEqual(self.read("out.jsonl"), whole)
-        for text, why in (("not JSON", "is no JSON"), ("[]", "is no file of this script's"),
-                          ('{"records": []}', "is no file of this script's")):
-            self.write("out.jsonl", text)
-            self.assertIn(why, self.bench(status=2))
+        self.write("out.jsonl", "[]")
+        self.assertIn("is no file of this script's", self.bench(status=2))
         self.write("gpu", "")
         self.assertIn("no GPU answers", self.bench(status=3))
 
@@ -298,7 +277,6 @@ class Peers(Fake):
         for name, value, said, records, ceilings in (
                 (attention, no_kernel, "pytorch cudnn, d 64, N 2048, bwd: left out: No available "
                  "kernel. Aborting execution.; cuDNN attention requires sm80.\n", 0, 1),
-                (attention, MemoryError, "left out: the GPU's memory is used up", 0, 1),
                 ("cuda.get_device_capability.return_value", (8, 0), "", 8, 1),
                 ("mm.side_effect", MemoryError, "no ceilings: the GPU's memory", 8, 0)):
             torch = fake_torch()
@@ -378,19 +356,15 @@ cp {self.at("csv")} "$2"
     def test_what_cannot_be_counted_is_named(self):
         self.assertIn("there is no ncu on PATH", self.call(profile, status=3))
         lacking = profile.METRICS["shared"]
-        kernels = {"changes": {"block_q": 64, "block_kv": 64,
-                               "kernels": [{"name": "attention", "time_ms": 1}]}}
-        self.tell({"05_flash_v2/mma": kernels})
+        kernels = [{"name": "attention", "time_ms": 1}]
+        self.tell({"05_flash_v2/mma": {"changes": {"block_q": 64, "block_kv": 64,
+                                                   "kernels": kernels}}})
         for words, tail, said, status in (
                 ([lacking], "", f"profile.py, '{lacking}'", 3),
                 ([], "echo ERR_NVGPUCTRPERM >&2; exit 1", "ERR_NVGPUCTRPERM", 1)):
             self.ncu(*words, tail=tail)
             self.assertIn(said, self.call(profile, "05/mma", status=status))
             self.assertFalse(os.path.exists(self.at("out.jsonl")))
-        self.assertIn("there is no 05/x. The rungs and their steps",
-                      self.call(profile, "05/x", status=2))
-        with self.assertRaisesRegex(Stop, "profiled 0 launches in NVTX's range scores"):
-            profile.values_of("==PROF== nothing", "scores")
 
 
 if __name__ == "__main__":
