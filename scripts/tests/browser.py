@@ -73,10 +73,9 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
                   deviceScaleFactor=scale, mobile=False)
 
-    def prefer(self, colour="light", motion="no-preference"):
-        self.call("Emulation.setEmulatedMedia", features=[
-            {"name": "prefers-color-scheme", "value": colour},
-            {"name": "prefers-reduced-motion", "value": motion}])
+    def prefer(self, colour):
+        self.call("Emulation.setEmulatedMedia",
+                  features=[{"name": "prefers-color-scheme", "value": colour}])
 
     def open(self, path, fragment=""):
         """Opens a file and waits until its script says that it is ready."""

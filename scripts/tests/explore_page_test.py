@@ -61,9 +61,9 @@ class PageTest(unittest.TestCase):
         self.browser.errors.clear()
         self.addCleanup(lambda: self.assertEqual(self.browser.errors, []))
 
-    def open(self, fragment="", page=None, width=1280, height=800, **media):
-        self.browser.size(width, height)
-        self.browser.prefer(**media)
+    def open(self, fragment="", page=None, width=1280, colour="light"):
+        self.browser.size(width, 800)
+        self.browser.prefer(colour)
         self.browser.open(page or self.page, fragment)
         self.browser.drawn()
 
@@ -148,13 +148,8 @@ class PageTest(unittest.TestCase):
             ends[sms] = self.of_panes("pane.run.last - pane.run.first")
         self.assertEqual(ends[1][1], 2 * ends[4][1])  # 05 has two blocks, 04 one for its products
         self.assertGreater(ends[4][0], ends[1][0] / 2)
-        self.press("Home")
-        self.assertEqual(self.value("explorer.now"), 0)
-        self.assertIn("of attention, block 0", self.label(".timeline"))
         self.do("explorer.seek(-1e9)")
         self.assertIn("of initialise", self.label(".timeline"))
-        self.assertEqual(self.of_panes("pane.run.first === explorer.now"), [True, False])
-        self.assertIn("last rows of Q first", self.of_panes("pane.find('.sms small').title")[1])
         self.do("explorer.seek(10)")
         self.assertRegex(self.label(".sms", 1), r"^Blocks at work: SM 0: attention, block 0 of 2: "
                          r"Q 64–127, K 0–127, .*; SM 1: attention, block 1 of 2: Q 0–63, K 0–127")
@@ -207,10 +202,6 @@ class PageTest(unittest.TestCase):
         self.do("explorer.seek(explorer.last)")
         self.assertEqual(self.verdicts(), [SAME])
         self.assertRegex(self.label(".timeline"), "merge, block 4 of 8: O 4(,|$)")
-        self.assertEqual(self.value("explorer.panes[0].replay.scores.every(n => n === 1)"), True)
-        self.assertRegex(self.value("(map => map.told(map.canvas.clientWidth * 0.2, "
-                                    "map.canvas.clientHeight * 0.3))(explorer.panes[0].maps[5])"),
-                         r"^O_parts, row 9: .* read 1×")
 
     # ---- what it looks like ----
 
@@ -240,10 +231,7 @@ class PageTest(unittest.TestCase):
             self.assertEqual(self.value(what), value, (keys, what))
         self.press("ArrowRight", shift=True)
         self.assertAlmostEqual(self.value("explorer.now"), self.value("explorer.last / 20") + 6)
-        # Buttons do what keys do.
-        self.assertEqual(self.value("[...document.querySelectorAll('button')].filter(one => "
-                                    "!(one.dataset.key in ACTIONS)).map(one => one.outerHTML)"), [])
-        for playing in ("Pause", "Play"):
+        for playing in ("Pause", "Play"):  # buttons do what keys do
             self.do("$('play').click()")
             self.assertEqual(self.value("$('play').ariaLabel"), playing)
 
@@ -283,15 +271,12 @@ class PageTest(unittest.TestCase):
         self.open("#t=1e9")
         self.assertEqual(self.label(".smem", 1),
                          "Shared memory. Q: computed; K: K 64–127; V: V 64–127")
-        self.do("explorer.seek(3)")
-        self.assertEqual(self.label(".smem", 1),
-                         "Shared memory. Q: Q 64–127; K: K 0–63; V: nothing yet")
         self.do("explorer.seek(40)")
         self.assertLessEqual({"Q, bytes 0 to 8,191: Q 64–127, on its way",
                               "partial O, bytes 0 to 18,431: computed"},
                              set(self.value("explorer.panes[0].smem.hits.map(hit => hit.of)")))
 
-    def test_dragging_and_hovering(self):
+    def test_dragging(self):
         self.open("#t=100")
         left, top = self.value("(r => [r.right - 150, r.top + 40])"
                                "(explorer.panes[0].timeline.canvas.getBoundingClientRect())")
@@ -300,19 +285,6 @@ class PageTest(unittest.TestCase):
         self.assertAlmostEqual(self.value("explorer.now"),
                                100 + 90 / self.value("explorer.panes[0].timeline.scale"))
         self.assertEqual(self.of_panes("pane.selected"), [None, None])
-        self.browser.mouse(*self.value(
-            "(r => [r.left + 20, r.top + 20])(explorer.panes[1].find('.maps canvas')"
-            ".getBoundingClientRect())"), "mouseMoved")
-        self.assertRegex(self.text("tip"),
-                         r"^Q, rows? [\d–]+: [\d.]+ k?B here, read [\d.]+×, written 0×$")
-
-    def test_reduced_motion_plays_in_jumps(self):
-        self.open("#t=0", motion="reduce")
-        self.value("explorer.usual = explorer.draw; explorer.drawn = 0;"
-                   "explorer.draw = () => { ++explorer.drawn; explorer.usual() }; 0")
-        self.browser.press(" ")
-        self.browser.wait_for("explorer.now > explorer.last / 30 * 1.2")
-        self.assertLess(self.value("explorer.drawn"), 8)
 
     # ---- faults ----
 
@@ -326,13 +298,8 @@ class PageTest(unittest.TestCase):
         self.assertIn("which is unwritten", self.said)
         self.assertIn("which is unwritten", self.value("$('panes').querySelector('[role=alert]')"
                                                        ".textContent"))
-        self.assertGreater(self.value("explorer.now"), 0)
         self.assertEqual(self.value("explorer.panes[0].faultAt()"), self.value("explorer.now"))
         self.assertIn("fmaf", self.value("explorer.panes[0].find('.source li.fault').textContent"))
-        self.assertTrue(self.value("""(() => { const line = explorer.panes[0].find('li.fault')
-            .getBoundingClientRect();
-            const box = explorer.panes[0].find('.source').getBoundingClientRect();
-            return line.top >= box.top - 1 && line.bottom <= box.bottom + 1 })()"""))
         self.do("explorer.seek(explorer.last)")
         self.assertEqual(self.verdicts(), ["ended with a fault", SAME])
 
