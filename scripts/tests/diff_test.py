@@ -96,9 +96,6 @@ class DiffTest(Scratch):
             ["from", "to"], ["00", "01/zig"], ["01/zig", "01/alpha"], ["01/alpha", "01"],
             ["00", "01"], ["01", "01/aside"], ["01", "01/sm90"], ["01/sm90", "01/one"],
             ["01/one", "01/two"], ["01", "02"]])
-        self.steps("01_second", early="", gone="early")
-        self.assertIn("01_second lists gone, which no file",
-                      self.diff("--stat", status=2).stderr)
         shutil.rmtree(self.at("build"))
         self.assertIn("no folder build/bin: scripts/run", self.diff("--stat", status=2).stderr)
         self.diff("00", "01")

@@ -94,10 +94,6 @@ class TraceTest(unittest.TestCase):
                     # The rung's own, or that of a forward pass which the step names.
                     self.assertRegex(path, r"^\d\d_\w+/")
                     self.assertLessEqual(line, len(read(ROOT, path).splitlines()))
-                for event in trace.events:
-                    if step.rung == "00_naive" and event.direction:
-                        text = read(ROOT, event.file).splitlines()[event.line - 1]
-                        self.assertIn(event.name + "[", text)
                 pane = pane_of(trace, records, "")
                 self.assertEqual(len(pane["events"]), len(trace.events))
                 # Each is waited for once; a wait ends when the last has come.

@@ -64,26 +64,22 @@ class Figures(Changed):
             return lambda: [self.drop(self.data[name], which, **kind) for name in of or [GPU]]
 
         two = "two_gpus", "two_gpus_kernels two_gpus_steps"
-        fp16 = "sm90_beside_cudnn_fp16 backward_beside_cudnn_fp16"
         for change, figures, tables in (
                 (without(lambda r: True, kind="peer"), "decode",
-                 "peers decode mma_beside_flash mma_backward_beside_flash " + fp16),
+                 "peers decode mma_beside_flash mma_backward_beside_flash "
+                 "sm90_beside_cudnn_fp16 backward_beside_cudnn_fp16"),
                 (without(lambda r: True, kind="ceilings"), "roofline two_gpus shared_roof",
                  "fp8_times " + two[1]),
                 (without(lambda r: r["rung"] == "06_backward"),
                  "tflops_bwd tflops_both shared_roof",
                  "mma_backward_beside_flash backward_beside_others backward_beside_cudnn_fp16 "
                  "training_beside_others"),
-                (without(lambda r: r["rung"] == "05_flash_v2"), "decode",
-                 "decode fp8_times hopper_steps mma_beside_flash sm90_beside_cudnn "
-                 "sm90_beside_cudnn_fp16"),
                 (without(lambda r: "--block" in r["options"], GPU, "sim.jsonl"), "block_size", ""),
-                (without(lambda r: "--check full" in r["options"]), "error", ""),
                 (without(lambda r: True, "sim.jsonl"), "shared_roof fp8_error",
                  "visits shared_roof fp8_error"),
                 (lambda: [self.data.pop(f"{name}.jsonl") for name in ("traces", "profile")],
                  "access pipeline pipeline_bwd", "profile"),
-                (lambda: self.data.pop(OTHER), *two), (without(lambda r: True, OTHER), *two)):
+                (lambda: self.data.pop(OTHER), *two)):
             self.as_it_was()
             change()
             files = Files(GPU)
@@ -134,9 +130,6 @@ class Tables(Changed):
         self.assertIn("alternating in one run on the NVIDIA", self.table("peers"))
         self.records(kind="peer", step="cudnn", direction="bwd", seqlen=8192)[0].pop("beside")
         self.assertIn("in one run, but for cuDNN in another, on the", self.table("peers"))
-        for library, turn in (("cuDNN", "in another run"),
-                              ("FlashAttention-2", "each point in turn")):
-            self.assertIn(f"Against {library}, {turn}:", self.table("training_beside_others"))
 
     def test_what_no_formula_fits_is_a_number(self):
         for record in self.records(self.sim, rung="00_naive", seqlen=2048):
