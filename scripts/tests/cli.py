@@ -28,7 +28,6 @@ COUNTED = """requested_read_bytes requested_write_bytes distinct_read_bytes dist
 sram_read_bytes sram_write_bytes sram_operand_bytes matmul_flops exp_count other_flops barriers
 bank_conflicts""".split()
 DRAM = "dram_read_bytes dram_write_bytes".split()
-TIMES = "time_ms time_ms_min time_ms_max samples tflops".split()
 
 
 def steps(device="sim"):
@@ -121,35 +120,11 @@ class Case(Scratch):
                 or folder.endswith("out")]
         self.assertEqual(left, [])
 
-    def check_object(self, o, device):
-        """Numbers, and null exactly where nothing exists."""
-        def check(part, keys, there=True):
-            for key in keys:  # a bool is an int in Python, and must not pass for one here
-                self.assertIn(type(part[key]), (int, float) if there else (type(None),), key)
-
-        on_gpu = device == "gpu"
-        check(o, TIMES, on_gpu)
-        self.assertTrue(o["kernels"])
-        for part in [o, *o["kernels"]]:
-            check(part, MODEL)
-            check(part, COUNTED, not on_gpu)
-            check(part, DRAM, part["dram_read_bytes"] is not None and on_gpu)
-            check(part, ["time_ms"], on_gpu)
-        for name, error in o["errors"].items():
-            check(error, ("max", "rel", "rms", "nonfinite"))
-            check(error, ["tolerance"], name != "o_full")  # which has none
-            if name != "o_full":
-                self.assertLessEqual(error["max"], error["tolerance"])
-
     def check_run(self, arguments, device):
-        backward = any(step["backward"] for step in steps())
+        """A run that goes well: its objects, one a direction. (What a key is: report_test.cpp; what
+        the sim counts: results_test.)"""
         objects = self.objects(arguments)
-        self.assertEqual([o["direction"] for o in objects], ["fwd", "bwd"][:1 + backward])
-        for o in objects:
-            self.check_object(o, device)
-            self.assertEqual((o["rung"], o["device"], o["pass"]), (RUNG, device, True))
-            self.assertEqual(sorted(o), sorted(objects[0]))
-            gradients = {"dO", "dQ", "dK", "dV"}
-            used = gradients & {name for kernel in o["kernels"] for name in kernel["arrays"]}
-            self.assertEqual(used, gradients if o["direction"] == "bwd" else set())
+        backward = any(step["backward"] for step in steps())
+        self.assertEqual([(o["rung"], o["direction"], o["device"], o["pass"]) for o in objects],
+                         [(RUNG, way, device, True) for way in ("fwd", "bwd")[:1 + backward]])
         return objects
