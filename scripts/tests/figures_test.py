@@ -196,7 +196,7 @@ class Tables(Changed):
         def wgmmas(of_k, n, a_in_shared):
             return of_k // 16 * (32 * n + 2048 * a_in_shared)
 
-        counted = {(step[1], one["d"]): one for step, one in iterations(Files(GPU))}
+        counted = {(it.step[1], it.d): it for it in iterations(Files(GPU))}
         for d, rows, keys in ((64, 128, 128), (128, 64, 128)):
             # Two consumers: S and dP, dV and dK, dQ. Q, dO, LSE and D arrive, dS is written.
             plain, transposed = (
@@ -210,9 +210,9 @@ class Tables(Changed):
             for names, operands, others in (
                     ("wgmma tma producer", plain, of_rows), ("transposed", transposed, of_columns),
                     ("bulk_add ahead sm90", transposed, of_columns + 2 * rows * d * 4)):
-                for one in (counted[step, d] for step in names.split()):
+                for step in names.split():
                     self.assertEqual(
-                        (one["tile"], one["cycles"], one["operands"], one["every"]),
+                        counted[step, d][2:],
                         ((rows, keys), 5 * 2 * rows * keys * d // 4096, operands,
                          operands + arrive + others), names)
 
