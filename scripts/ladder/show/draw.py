@@ -119,12 +119,12 @@ def stale(files: Files, out: str, pages: Iterable[str]) -> Iterator[str]:
     """Lines that say which figures of a folder, and which tables of these markdown files, do not
     show what the measured files say."""
     for name, data in figure_data(files).items():
-        path = pathlib.Path(out, f"{name}.svg")
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        drawn = pathlib.Path(out, f"{name}.svg")
+        text = drawn.read_text(encoding="utf-8") if drawn.exists() else ""
         if text and not data:
-            yield f"{os.path.relpath(path)} shows what the files no longer have"
+            yield f"{os.path.relpath(drawn)} shows what the files no longer have"
         elif data and digest(name, data) not in text:
-            yield f"{os.path.relpath(path)} is {'stale' if text else 'missing'}"
+            yield f"{os.path.relpath(drawn)} is {'stale' if text else 'missing'}"
     for path in pages:
         for name in renewed(path, files)[1]:
             yield f"the table {name} of {os.path.relpath(path)} is stale"
