@@ -1,13 +1,18 @@
 """All exercises by number, such as 03.2, or 05/hopper.1 of the lesson in a folder of a rung."""
 
-import math
+from __future__ import annotations
 
-from ladder.exercises.kinds import Change, Experiment, Mask, Numbers, Words, wrong_outputs
+import math
+from typing import Callable
+
+from ladder.exercises.kinds import (Change, Command, Exercise, Experiment, Mask, Numbers, Words,
+                                    wrong_outputs)
+from ladder.exercises.lab import Lab
 
 # ---- what shows a mistake, of a Lab and a program ----
 
 
-def depends_on_the_order(lab, program):
+def depends_on_the_order(lab: Lab, program: Command) -> bool:
     """Wrong, or not the same under two orders of threads, and no access is wrong by itself."""
     runs = [lab.start(program, ["--schedule", order]) for order in ("forward", "reverse")]
     return all(run.records for run in runs) and (
@@ -15,28 +20,28 @@ def depends_on_the_order(lab, program):
         or runs[0].records[0]["errors"] != runs[1].records[0]["errors"])
 
 
-def every_row_is_zero(lab, program):
+def every_row_is_zero(lab: Lab, program: Command) -> bool:
     run = lab.start(program, [])
-    error = run.records and run.records[0]["errors"]["o"]
+    error = run.records[0]["errors"]["o"] if run.records else {}
     return bool(error) and not error["nonfinite"] and math.isclose(error["rel"], 1, rel_tol=1e-3)
 
 
-def both_wrong(lab, program, o_error):
+def both_wrong(lab: Lab, program: Command, o_error: Callable[[float], bool]) -> bool:
     run = lab.start(program, [])
     return wrong_outputs(run) == {"o", "lse"} and o_error(run.records[0]["errors"]["o"]["max"])
 
 
-def splits_for_nothing(lab, program):
+def splits_for_nothing(lab: Lab, program: Command) -> bool:
     """150 rows have m, l and O in fp32 for each of 8 parts."""
     run = lab.start(program, "--seqlen 1 --seqlen-kv 512 --heads 150 --head-dim 128 --check off"
                     .split())
     return bool(run.records) and run.records[0]["workspace_bytes"] == 8 * 150 * (128 + 2) * 4
 
 
-# What a program counts is as a console block of the lesson's answer has it, where it is run and
-# compared.
+# What a program counts also stands in a console block of the lesson's answer, which a test runs and
+# compares.
 WINDOW, SINKS = 96, 4
-EXERCISES = {
+EXERCISES: dict[str, Exercise] = {
     "00.1": Numbers({"bytes requested in all": 4_944_000}),
     "00.2": Numbers({"bytes fewer with --causal": 0}),
     "00.3": Numbers({"by how many bytes the requested ones of `scores` change": 0,
