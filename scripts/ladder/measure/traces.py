@@ -6,8 +6,8 @@ import sys
 
 from ladder.base.course import PIPELINED, TRACED
 from ladder.base.files import json_text, write_whole
-from ladder.trace.read import Trace, joined
-from ladder.trace.replay import warps_of
+from ladder.trace.read import Kind, Trace, joined
+from ladder.trace.replay import rows_of, warps_of
 
 TRACE_OPTIONS = ["--device", "sim", "--heads", "1", "--seqlen", "512", "--head-dim", "64",
                  "--block-q", "64", "--block-kv", "64", "--check", "off"]
@@ -46,7 +46,7 @@ def accesses(trace):
     for (launch, block), events in trace.blocks().items():
         phases, touched = {}, {}
         for event in events:
-            if event.what == "__syncthreads":
+            if event.kind is Kind.SYNCTHREADS:
                 phases[event.warp] = event.number + 1
             elif event.direction:
                 touched.setdefault((phases.get(event.warp, 0), event.name, event.direction),
@@ -58,14 +58,13 @@ def accesses(trace):
 
 def pipelined(path, figure, rung, step, kernel, options):
     """What block 0 of a kernel asks of Hopper's engines and barriers: {"figure", "rung", …,
-    "command", "kernel", "warps": [[[event, name, barrier, number, amount, exps, other FLOPs], …],
-    …]}, as --trace has them. One warp stands for a warpgroup that multiplies; a copy's boxes are
-    one."""
+    "command", "kernel", "warps": [rows_of() its events]}. One warp stands for a warpgroup that
+    multiplies; a copy's boxes are one."""
     trace, head = trace_of(path, rung, step, options, kernel)
     events = next(events for (launch, block), events in trace.blocks().items()
                   if block == 0 and trace.kernel_of(launch) == kernel)
     return {"figure": figure, **head, "kernel": kernel,
-            "warps": list(warps_of(events).values())}
+            "warps": [rows_of(asked) for asked in warps_of(events).values()]}
 
 
 def all_traces(programs):
