@@ -112,7 +112,7 @@ def roofline(files: Files) -> Data:
                 if files.stands_for_its_rung(step) or step in course.ROOFLINE_EXTRA:
                     r, dram = entry.record, total(entry.record, "dram")
                     points.append({**files.look(step, " bwd" if way == "bwd" else ""),
-                                   "y": r["tflops"], "requested": flops(r) / requested(r),
+                                   "y": r["tflops"], "requested": flops(r) / need(requested(r)),
                                    "dram": flops(r) / dram if dram else None})
         if points:
             largest = {e.heads // e.kv_heads: e for e in sorted(

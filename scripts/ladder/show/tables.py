@@ -37,8 +37,8 @@ def ladder_table(files: Files, short: bool = False) -> list[str]:
                 (known, "requested"), (sim, "distinct"), (gpu, "dram"), (known, "workspace"))]
             rows.append([f"[{step[0]}]({step[0]}/README.md)", f"`{step[1]}`" + (
                 " backward" if way == "bwd" else ""),
-                time_text(gpu and gpu.time_ms), rate_text(gpu and gpu.tflops),
-                rate_text(other and other.tflops),
+                time_text(gpu.time_ms if gpu else None), rate_text(gpu.tflops if gpu else None),
+                rate_text(other.tflops if other else None),
                 rate_text(base.time_ms / gpu.time_ms if gpu and base else None),
                 *map(whole_bytes, counts)])
     lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
@@ -84,7 +84,7 @@ def peers_table(files: Files) -> list[str]:
     lengths = sorted({r["seqlen"] for r in need(gpu.peers) if of_the_paper(r)})
     rows = []
     for (way, step), (d, causal) in itertools.product(ours.items(), POINTS):
-        rates = [gpu.rates(way, contender) for contender in (step, *PEERS[:2])]
+        rates = [gpu.rates(way, step), *(gpu.rates(way, backend) for backend in PEERS[:2])]
         rows.append([WAYS[way], str(d), "yes" if causal else "no", *(" / ".join(
             rate_text(rate_at.get((n, d, causal))) for rate_at in rates) for n in lengths)])
     names = [f"{number(rung)}'s `{step}` {WAYS[way]}" for way, (rung, step) in ours.items()]
