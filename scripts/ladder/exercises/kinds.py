@@ -23,7 +23,7 @@ Command = Sequence[str]
 Judged = Tuple[bool, str]          # whether an answer is right, and in a line why
 Sees = Callable[[int, int], bool]  # of a key, and the last that the causal mask leaves a query
 
-# What comes up in the suite, as options; together well under a second on any step.
+# The kinds of cases that the test suite has, as options; well under a second together.
 CASES = """\
 --batch 2 --heads 2 --kv-heads 1 --seqlen 64 --seqlen-kv 40 --head-dim 48 --input outliers
 --heads 1 --seqlen 50 --head-dim 256 --dtype bf16 --input outliers --causal

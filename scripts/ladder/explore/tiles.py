@@ -108,8 +108,8 @@ def fill(pieces: Pieces, begin: int, end: int, rows: Rows, event: Event) -> None
 
 
 def stages(pieces: Pieces, meetings: Sequence[Meeting]) -> list[Stage]:
-    """What was filled together: by what a barrier waits for, or the copies of a group, or by no
-    copy."""
+    """The pieces joined where one barrier waits for them, or one group of copies, or no copy filled
+    them."""
     filled: list[Stage] = []
     before = None
     for place, (rows, event) in sorted(pieces.items()):

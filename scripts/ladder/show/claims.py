@@ -51,7 +51,7 @@ LINEAR = [("fwd", "05_flash_v2"), ("bwd", "06_backward")]  # in memory
 
 
 def growth(files: Files) -> Judged:
-    """What is kept beyond inputs and outputs grows at most 2.2 times as N doubles."""
+    """The workspace of a head grows at most 2.2 times as N doubles."""
     texts, good = [], True
     for way, rung in LINEAR:
         sizes = {e.seqlen: e.bytes_a_head["workspace"] for e in files.gpu.plain(
@@ -88,8 +88,8 @@ def matrix(files: Files, seqlen: int = 65536) -> Judged:
 
 def error(files: Files, fast: tuple[StepKey, Record | None], slow: tuple[StepKey, Record | None],
           least: float, **wanted: Any) -> Judged:
-    """Of steps with settings. Both have the same inputs, and what the programs print is relative to
-    the norm of the output in float64: so the errors have the ratio of their root mean squares."""
+    """The slow step's error over the fast one's, each with its settings. Both have the same inputs
+    and are relative to the same norm, so this is the ratio of their root mean squares."""
     counted = Measured(files.sim.path, "fp16")
     (entry, our_error), (_, their_error) = (
         counted.checked(step, settings, input="outliers", **wanted)

@@ -69,7 +69,7 @@ FIGURES = {figure.name: figure for figure in (
 
 
 def figure_data(files: Files) -> dict[str, Data | None]:
-    """By name, None where it is not measured."""
+    """What each figure shows, by its name; None where that is not measured."""
     data_of: dict[str, Data | None] = dict.fromkeys(FIGURES)
     for name, figure in FIGURES.items():
         with contextlib.suppress(Missing):
@@ -88,7 +88,7 @@ def digest(name: str, data: Data) -> str:
 
 
 def figure_list(files: Files) -> list[str]:
-    """Those that can be drawn, each with a line."""
+    """The figures that can be drawn, each with its caption."""
     lines: list[str] = []
     for name, data in figure_data(files).items():
         caption = FIGURES[name].caption

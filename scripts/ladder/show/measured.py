@@ -21,7 +21,7 @@ MARKERS = "osD^vPX<>ph*"  # of figures, by a rung's place in the ladder
 
 
 class Missing(Exception):
-    """What a figure or a table shows is not measured."""
+    """The data of a figure or a table is not measured."""
 
 
 def need(data: T | None) -> T:
@@ -130,13 +130,13 @@ class Measured:
         return entry, entry.errors.get("o_full") or entry.errors["o"]
 
     def paper(self, direction: str = "fwd", **wanted: Any) -> list[Entry]:
-        """What was timed of the paper's workload."""
+        """The entries of the paper's workload that were timed."""
         return [e for e in self.plain(direction, **wanted)
                 if of_the_paper(e.record) and e.time_ms is not None]
 
     @functools.cached_property
     def timed(self) -> dict[tuple[str, Contender], dict[Shape, Record]]:
-        """By direction and contender the records of the paper's workload, by N."""
+        """The timed records of the paper's workload by direction and contender, in order of N."""
         timed: dict[tuple[str, Contender], dict[Shape, Record]] = collections.defaultdict(dict)
         records: list[tuple[Contender, Record]] = [
             (e.step, e.record) for way in ("fwd", "bwd") for e in self.paper(way)]
@@ -202,8 +202,8 @@ class Files:
         self.other = Measured(newest_measured(folder, but=self.gpu.name) or "", self.gpu.dtype)
         self.traces = read_lines(os.path.join(folder, "traces.jsonl"))
         self.profile = read_lines(os.path.join(folder, "profile.jsonl"))
-        # In the ladder's order: the sim lacks what is for one GPU, and the other way round. What
-        # they say of a step differently is the GPU's where there is one.
+        # In the ladder's order: the sim lacks steps for one GPU, and the other way round. Where
+        # both have a step, what the GPU's file says of it counts.
         steps = {**self.sim.steps, **self.gpu.steps}
         self.about = {step: steps[step] for step in sorted(steps, key=lambda step: step[0])}
         self.order = list(self.about)

@@ -16,7 +16,7 @@ from ladder.trace.replay import MATMUL_FLOPS
 
 
 def traffic(files: Files) -> Data:
-    """Of each rung's default, by head size in rows and by kind in columns."""
+    """Bytes a head that each rung's default moves; a row a head size, a column a kind of count."""
     panels = []
     for d in HEADS:
         for kind, title, measured in (
@@ -90,7 +90,7 @@ def draw_block_size(plt: Pyplot, data: Data) -> Drawing:
 
 # ---- the roof that shared memory is: a kernel's bytes against the time of its products ----
 
-# Of one SM, per cycle. CUDA C++ Programming Guide: 32 banks of 4 bytes.
+# An SM reads or writes per cycle. CUDA C++ Programming Guide: 32 banks of 4 bytes.
 SHARED_BYTES = 128
 COUNTED = (512, 1024, 2048)  # N, 2N and 4N
 
@@ -111,9 +111,9 @@ class Iteration(NamedTuple):
 
 
 def iterations(files: Files) -> list[Iteration]:
-    """Those of all kernels that course.py names and the sim has counted. A kernel does
-    a·N² + b·N + c: b once for a tile, c once for a block that stays. At 4N, less three times that
-    at 2N, and twice that at N: 6a·N²."""
+    """Of each kernel that course.py names and the sim has counted. A kernel's count is a·N² + b·N + c:
+    a from iterations, b from tiles, c from blocks that stay. The count at 4N, minus three times
+    that at 2N, plus twice that at N is 6a·N²."""
     counted = []
     for (rung, step, kernel), d in itertools.product(course.SHARED_ROOF, HEADS):
         records = [entry.record for n in COUNTED for entry in files.sim.plain(

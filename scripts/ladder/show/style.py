@@ -13,7 +13,7 @@ from ladder.base.files import ROOT
 from ladder.base.text import bytes_text
 from ladder.show.names import Data, length_text
 
-# Of matplotlib, which is imported only to draw: pyplot, a figure, one of its axes.
+# Types of matplotlib, which is imported only to draw: pyplot, a figure, one of its axes.
 Pyplot = Any
 Drawing = Any
 Axis = Any

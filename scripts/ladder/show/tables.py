@@ -52,8 +52,8 @@ def ladder_table(files: Files, short: bool = False) -> list[str]:
 
 
 def plans_table(files: Files) -> list[str]:
-    """By the shared memory that a block may have: the tile that a step takes by itself, and its
-    warps and stages where they are fewer than they might be."""
+    """The tile that a step chooses by itself, by the shared memory that a block may have; and its
+    warps and stages where these are fewer than with the most memory."""
     architectures = {64: "7.5", 99: "8.6, 8.9, 12.0", 163: "8.0", 227: "9.0, 10.0"}  # by KiB
     rows: list[list[str]] = []
     for (rung, name), step in files.sim.steps.items():
@@ -195,7 +195,7 @@ def profile_table(files: Files) -> list[str]:
 # has. Over the lengths counted visits are a straight line, a·N + b: so the table shows a formula.
 LENGTHS, HEAD = (512, 1024, 2048), 64
 SIZES = [*((n, HEAD) for n in LENGTHS), (LENGTHS[0], 2 * HEAD)]
-# What an array is called in a column: dS takes dP's place, sums are what they are sums of.
+# Arrays → their columns: dS overwrites dP, and fp32 sums count as the array that they become.
 COLUMN_OF = {
     "fwd": {"S": "S", "P": "P", "Q": "Q", "K": "K", "V": "V", "O": "O", "O_fp32": "O"},
     "bwd": {"P": "P", "dP": "dP, dS", "Q": "Q", "K": "K", "V": "V", "O": "O, dO", "dO": "O, dO",
@@ -211,7 +211,7 @@ def visits_tables(files: Files) -> list[str]:
             visits_at = {(n, d): visits(e.record, column_of) for n, d in SIZES
                          for e in files.sim.plain(way, rung=step[0], step=step[1], seqlen=n,
                                                   head_dim=d, causal=False)[:1]}
-            # Of the steps that any GPU runs, with all that is needed.
+            # Only steps that any GPU runs, and that were counted at each length.
             if (way == files.own_way(step) and not files.about[step].exact_architecture
                     and all(size in visits_at for size in SIZES[:3])):
                 rows.append([f"{number(step[0])} `{step[1]}`"])

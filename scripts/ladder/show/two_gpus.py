@@ -41,8 +41,8 @@ class Pair:
                 (self.steps[d] if same else self.changed)[step] = records
 
     def share(self, record: Record) -> float | None:
-        """Of its time on the first GPU: what its DRAM bytes take at a copy's rate. None where they
-        were not counted."""
+        """The share of the time on the first GPU that the DRAM bytes take at a copy's rate. None
+        where they were not counted."""
         dram = total(record, "dram")
         return dram and dram / self.first.roofs()["copy_bytes_per_s"] / record["time_ms"] * 1e3
 
@@ -63,7 +63,7 @@ def when(runs: Sequence[Record]) -> str:
 
 
 def how(record: Record) -> list:
-    """What shows that a step's kernels have changed."""
+    """Fields and kernels' names that differ if the step was changed between two records."""
     return [record[name] for name in ("block_q", "block_kv", "warps", "stages", "smem_bytes")] + [
         kernel["name"] for kernel in record["kernels"]]
 
