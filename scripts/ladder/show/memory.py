@@ -111,9 +111,9 @@ class Iteration(NamedTuple):
 
 
 def iterations(files: Files) -> list[Iteration]:
-    """Of each kernel that course.py names and the sim has counted. A kernel's count is a·N² + b·N + c:
-    a from iterations, b from tiles, c from blocks that stay. The count at 4N, minus three times
-    that at 2N, plus twice that at N is 6a·N²."""
+    """Of each kernel that course.py names and the sim has counted. A kernel's count is
+    a·N² + b·N + c: a from iterations, b from tiles, c from blocks that stay. The count at 4N, minus
+    three times that at 2N, plus twice that at N is 6a·N²."""
     counted = []
     for (rung, step, kernel), d in itertools.product(course.SHARED_ROOF, HEADS):
         records = [entry.record for n in COUNTED for entry in files.sim.plain(
