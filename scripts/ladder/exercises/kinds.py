@@ -139,9 +139,10 @@ class Experiment:
 Exercise = Union[Words, Numbers, Change, Mask, Experiment]
 
 
-def patches(number: str, exercise: Exercise) -> list[str]:
+def patches(name: str, exercise: Exercise) -> list[str]:
     """The names of an exercise's solutions in scripts/ladder/exercises/patches, without .patch."""
-    return list(exercise.outcomes) if isinstance(exercise, Experiment) else [number]
+    return list(exercise.outcomes) if isinstance(exercise, Experiment) else [
+        name.replace("/", ".")]
 
 
 def is_wrong(error: Record) -> bool:

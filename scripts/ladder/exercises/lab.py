@@ -52,13 +52,13 @@ class Lab:
 
     # ---- scratch copies ----
 
-    def scratch(self, number: str, file: str) -> str:
+    def scratch(self, name: str, file: str) -> str:
         """The reader's copy of a file of the repository."""
-        return os.path.join(self.folder, number, file)
+        return os.path.join(self.folder, name, file)
 
-    def copy(self, number: str, file: str) -> bool:
+    def copy(self, name: str, file: str) -> bool:
         """Makes the scratch copy unless it is there, and says whether it was made."""
-        path = self.scratch(number, file)
+        path = self.scratch(name, file)
         if os.path.exists(path):
             return False
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -67,16 +67,16 @@ class Lab:
 
     # ---- building ----
 
-    def compile(self, number: str, file: str) -> list[str]:
+    def compile(self, name: str, file: str) -> list[str]:
         """Builds the rung's program with the scratch copy in the place of its step; the command
         that runs it. Raises Stop with the compiler's first error."""
         rung = file.split(os.sep)[0]
         if not self.build or not os.path.exists(os.path.join(self.build, "bin", rung)):
             raise Stop(f"{rung} is not built yet: scripts/run builds it", NO_DEVICE)
-        program = changed(self.build, rung, file, self.scratch(number, file),
-                          os.path.join(self.folder, number, "made"))
+        program = changed(self.build, rung, file, self.scratch(name, file),
+                          os.path.join(self.folder, name, "made"))
         return [program, "--step", Source(file).step]
 
 
-def patch_text(name: str) -> str:
-    return read(os.path.join(PATCHES, f"{name}.patch"))
+def patch_text(patch: str) -> str:
+    return read(os.path.join(PATCHES, f"{patch}.patch"))

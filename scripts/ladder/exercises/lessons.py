@@ -17,14 +17,14 @@ class Written(NamedTuple):
     hints: list[str]
 
 
-EXERCISE = re.compile(r"^\*\*(\d+)\. (.*?)\*\*(.*?)"
+EXERCISE = re.compile(r"^\*\*`(\w+)`\. (.*?)\*\*(.*?)"
                       r"^<details><summary>Answer</summary>\n(.*?)^</details>",
                       re.MULTILINE | re.DOTALL)
 
 
 def written() -> dict[str, Written]:
-    """What stands under "## Exercises" in each lesson, by the lesson's folder and a number: "03.2",
-    "05/hopper.1". Two lessons in one folder count on."""
+    """What stands under "## Exercises" in each lesson, by the rung's number and a name, as steps
+    are called: "05/window"."""
     exercises = {}
     hints = {head.strip(): re.findall(r"^- (.*)", text, re.MULTILINE) for head, _, text in (
         part.partition("\n") for part in
@@ -33,9 +33,8 @@ def written() -> dict[str, Written]:
         section = re.search(r"^## Exercises\n(.*?)(?=^## |\Z)", read(path),
                             re.MULTILINE | re.DOTALL)
         lesson = os.path.relpath(path, ROOT)
-        where = "/".join([lesson[:2], *lesson.split(os.sep)[1:-1]])
-        for number, title, task, answer in EXERCISE.findall(section[1] if section else ""):
-            name = f"{where}.{number}"
+        for name, title, task, answer in EXERCISE.findall(section[1] if section else ""):
+            name = f"{lesson[:2]}/{name}"
             exercises[name] = Written(title.rstrip("."), plain(task), plain(answer), lesson,
                                       hints.get(name, []))
     return exercises
