@@ -119,7 +119,7 @@ class Code(unittest.TestCase):
 
     def test_what_is_wrong_is_named(self):
         """A formula that is not the kernel's; results that are wrong; what does not compile."""
-        lab, _ = self.solved["00/last_key"]
+        lab, _ = self.solved["00.last_key"]
         path = lab.scratch("00/last_key", IN_CODE["00/last_key"].file)
         whole = read(path)
         write(path, text=whole.replace("T(o)", "T(o"))
@@ -146,7 +146,7 @@ class Code(unittest.TestCase):
             return True
 
         for of, sees, predicted, said in (
-                (self.solved["05/window"], lambda j, last: j > last - 97, 39_488,
+                (self.solved["05.window"], lambda j, last: j > last - 97, 39_488,
                  "query 96 has an LSE of"),
                 (self.unchanged["05_flash_v2/attention.cu"], causal, 51_776, "Right"),
                 # It reads the tiles that no row of a block sees, too.
