@@ -157,7 +157,7 @@ class Bench:
         """And measures the ceilings."""
         if self.options.sim or "none" in self.options.peers:
             return
-        self.progress.at("starting PyTorch")
+        self.progress.show("starting PyTorch")
         try:
             self.pytorch = peers.Gpu(peers.import_torch())
         except Stop as stop:
@@ -167,7 +167,7 @@ class Bench:
         afresh = self.options.again and not self.options.steps
         if self.results.texts.get("ceilings") and not afresh:
             return
-        self.progress.at("measuring the ceilings")
+        self.progress.show("measuring the ceilings")
         try:
             self.put("ceilings", [peers.ceilings(self.pytorch, self.options.time)])
         except Exception as error:  # whatever PyTorch may throw: the peers go on
@@ -210,7 +210,7 @@ class Bench:
         self.put("skipped", [{"status": status, "reason": why}], one)
 
     def ask_peer(self, one, beside, what):
-        self.progress.at(what)
+        self.progress.show(what)
         record, why = peers.measure(self.pytorch, one, self.options.time)
         # Only here: an exception keeps the frames that it went through, and so the tensors.
         self.pytorch.free()
