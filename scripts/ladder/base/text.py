@@ -28,7 +28,7 @@ def three_digits(value: float) -> str:
     return f"{value:.0f}"
 
 
-def bytes_text(count: int | None) -> str:
+def bytes_text(count: float | None) -> str:
     return in_units(count, ["B", "kB", "MB", "GB", "TB"])
 
 
