@@ -35,9 +35,9 @@ def changed(build: str, program: str, file: str, copy: str, folder: str) -> str:
     linking[linking.index(f"bin/{program}")] = made
     if old in linking:
         linking[linking.index(old)] = new
-    else:  # it is in a library: what comes before that is taken instead
+    else:  # it is in a library: an object that comes before the library is taken instead
         linking.insert(linking.index("-o"), new)
-    compiling = [word.replace(old, new) for word in command[:-2]]  # what depends on what, too
+    compiling = [word.replace(old, new) for word in command[:-2]]  # the dependencies' file, too
     run_tool([*compiling, "-w", "-Og", "-x", "c++", "-c", copy], build,
              "Not yet: it does not compile: {}", WRONG_RESULT)
     run_tool(linking, build, "it does not link ({}): is everything built? scripts/run builds it",

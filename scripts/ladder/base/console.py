@@ -14,11 +14,11 @@ from typing import Any, Callable, NoReturn, TextIO
 WIDTH = 100
 
 GOOD, WRONG_RESULT, BAD_USAGE, NO_DEVICE = range(4)
-# From bad to worse; any other status is a crash and worse than these.
+# Higher is worse; a status that is not here is a crash, and worse than these.
 SEVERITY = {GOOD: 0, NO_DEVICE: 1, BAD_USAGE: 2, WRONG_RESULT: 3}
 
 
-# Where the system refuses a file.
+# What to do where the system refuses a file.
 WAYS_OUT = {
     errno.EACCES: 'Did root make it? sudo chown -R "$USER" . in the clone makes all of it yours',
     errno.EROFS: "Work on a copy of the clone that can be written, or choose another path",
@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Progress:
-    """What is running, on stderr, from the second second on: on a terminal one line that is
+    """What is running, on stderr, after the first two seconds: on a terminal one line that is
     rewritten, else at most a line every two seconds."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Progress:
 
 
 class Paint:
-    """Text in a colour, None for none, where the stream is a terminal that wants it."""
+    """Gives text a colour, by its code or None, where the stream is a terminal that wants it."""
 
     def __init__(self, stream: TextIO) -> None:
         self.on = (stream.isatty() and not os.environ.get("NO_COLOR")
@@ -108,7 +108,7 @@ def run_command(name: str, work: Callable[[], int]) -> int:
         print(f"\n{name}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except OSError as error:
-        # What is left of our output would fail again at the end.
+        # Python flushes stdout again when it exits, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # whoever read it has seen enough, like head
             return 128 + signal.SIGPIPE

@@ -25,7 +25,7 @@ LOADED = {"captured": (Point(1, 2, 256, 64, True, "fp16"), ["--load", CAPTURED])
 
 # ---- the sim's traces ----
 
-# Which array is touched when: of the figure `access`, (rung, step) and the order of its loops.
+# The figure `access`, which array is touched when: (rung, step) → the order of its loops.
 TRACED = {("04_flash_v1", "flash_v1"): "K and V outside, Q and O inside",
           ("05_flash_v2", "mma"): "Q outside, K and V inside"}
 
@@ -99,7 +99,7 @@ SHARED_ROOF_PEERS = ["cudnn", "flash"]
 # Shown on the roofline beside each rung's default.
 ROOFLINE_EXTRA = [("01_tiled_matmul", "tile")]
 
-# Against their tile of keys: what they request, and the time.
+# Steps whose requested bytes, and whose time, are plotted against the size of their tile of keys.
 BLOCK_SIZE_COUNTED = [("04_flash_v1", "flash_v1"), ("05_flash_v2", "swap")]
 BLOCK_SIZE_TIMED = [("04_flash_v1", "flash_v1")]
 
@@ -124,10 +124,10 @@ QUANTISED: dict[str, Any] = {
     "inputs": [("normal, d = 128", 128, "normal"), ("outliers, d = 64", 64, "outliers"),
                ("outliers, d = 128", 128, "outliers"), ("captured", None, "captured"),
                ("V + 1, 16k keys", None, "shifted_v")],
-    # It is timed at these head sizes, of which the last only here.
+    # The head sizes that it is timed at; the last is for this step alone.
     "head_dims": [64, 128, 256],
-    # FlashAttention-3's own kernel, of inputs in e4m3 already, on an H200 of another day: TFLOP/s
-    # by head size and mask, and cuBLAS's in that run.
+    # FlashAttention-3's own kernel, with inputs in e4m3, on an H200 on another day: TFLOP/s by head
+    # size and mask, and cuBLAS's in that run.
     "released": {"lengths": [512, 1024, 2048, 4096, 8192, 16384], "matmul": 1285,
                  "tflops": {(64, False): [338, 441, 575, 606, 647, 664],
                             (64, True): [191, 300, 451, 535, 607, 630],
@@ -141,12 +141,13 @@ QUANTISED: dict[str, Any] = {
 STEP_TABLES: dict[str, dict[str, Any]] = {
     "hopper_steps": {"rung": "05_flash_v2", "first": "mma", "way": "fwd", "peers": ["cudnn"]},
 }
-# What two GPUs make of the kernels of these rungs, or of all steps.
+# Two GPUs compared, on the kernels of these rungs or on all steps.
 TWO_GPUS_TABLES: dict[str, dict[str, Any]] = {
     "two_gpus_kernels": {"rungs": ["00_naive", "01_tiled_matmul"]},
     "two_gpus_steps": {},
 }
-# A step over peers and other steps, at every N; of the figures' type unless `dtype` says another.
+# A step's rate over those of peers and other steps, at every N; in the figures' I/O type, or in
+# `dtype`.
 RATIO_TABLES: dict[str, dict[str, Any]] = {
     "mma_beside_flash": {"step": ("05_flash_v2", "mma"), "way": "fwd", "over": ["flash"]},
     "mma_backward_beside_flash": {"step": ("06_backward", "mma"), "way": "bwd", "over": ["flash"]},

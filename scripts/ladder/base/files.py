@@ -32,7 +32,7 @@ def read(path: str) -> str:
 
 @functools.lru_cache(maxsize=8)
 def parsed(text: str) -> list[Any]:
-    """Not to be changed: results are large, and read again and again."""
+    """Kept, since results are large and read again and again; so not to be changed."""
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -62,9 +62,9 @@ def file_of(gpu: str | None) -> str:
 
 
 def newest_measured(folder: str = RESULTS, but: str | None = None) -> str | None:
-    """The GPU's file with the latest date of its own, of two of a day the last by name; None where
-    no GPU has been measured, or none but the one called `but`. What README and figures show by
-    default."""
+    """The file of the GPU that was measured last, by the dates in its lines (of two on one day, the
+    last by name); None where no GPU has been measured, or only the one called `but`. README and
+    figures show it by default."""
     dated = []
     for path in glob.glob(os.path.join(folder, "*.jsonl")):
         dates = [line["date"] for line in read_lines(path) if line.get("kind") == "run"
@@ -85,7 +85,7 @@ def write_whole(path: str, content: str | bytes) -> None:
             file.write(content.encode() if isinstance(content, str) else content)
         os.replace(part, path)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from None  # the part is nothing to name
+        raise OSError(error.errno, error.strerror, path) from None  # not the part's path
     finally:
         with contextlib.suppress(OSError):
             os.unlink(part)

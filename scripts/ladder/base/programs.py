@@ -75,7 +75,7 @@ class Ladder:
         return portable[-1] if portable else None
 
     def stands_for_its_rung(self, step: Step) -> bool:
-        """The others show what a step brings."""
+        """Whether rungs are compared by this step; the others only show what a step gains."""
         return step.default or step == self.last_portable(step.rung)
 
     def beside_peers(self) -> dict[str, str]:
@@ -108,7 +108,7 @@ def json_lines(text: str, name: str) -> list[Record]:
 
 
 def rungs() -> list[str]:
-    """The folders of the tree that hold one."""
+    """The names of the folders that hold a rung."""
     sources = sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*", "attention.cu")))
     return [os.path.basename(os.path.dirname(source)) for source in sources]
 

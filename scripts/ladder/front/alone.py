@@ -14,8 +14,8 @@ from ladder.base.sources import Source, find, read_sources
 
 NVCC = "nvcc -O3 -arch=native -std=c++20 --expt-relaxed-constexpr -o"
 FRAME = os.path.join(ROOT, "scripts/ladder/front/alone.cu")
-# At namespace scope, as clang-format leaves it: comment, then all that is for one kind of GPU, or
-# head, and on the head's last line all the rest or a brace, whose fellow begins a line.
+# A definition at namespace scope, as clang-format leaves it: its comment, then an #if … #endif, or
+# a head whose last line ends the definition or opens a brace, closed by a line that begins with }.
 DEFINITION = re.compile(
     r"(?:^//.*\n)*(?:^#if .*\n(?:.*\n)*?#endif\n|"
     r"(?:^(?![#/}\n]|namespace).*[^;{}\n]\n)*?^(?![#/}\n]|namespace)"
@@ -27,7 +27,7 @@ def words(code: str) -> set[str]:
 
 
 def names_of(definition: str) -> set[str]:
-    """What it defines: one name, none of an operator, several for one kind of GPU."""
+    """The names that it defines: one, none for an operator, several for an #if … #endif."""
     inner = re.sub(r"\A(//.*\n)*#if .*\n", "", definition)
     if inner != definition:
         return set().union(*map(names_of, DEFINITION.findall(inner)))
@@ -92,10 +92,10 @@ def alone(sources: list[Source], source: Source) -> str:
 
     head = re.sub("//   build/bin/.*", f"//   {NVCC} {file_of(source)} {file_of(source)}.cu",
                   source.text.partition("\n\n#include")[0])
-    theirs = "".join(dict.fromkeys(re.findall("#include <.*>\n", headers)))
+    standard = "".join(dict.fromkeys(re.findall("#include <.*>\n", headers)))
     inlined = "".join("\n" + definition for definition in common if definition in kept)
     frame = frame.replace('#include "common"\n', inlined).replace('#include "step"\n', step)
-    return f"{head}\n\n{theirs}{resolve(includes, used)}{frame}".replace("ladder::MACHINE",
+    return f"{head}\n\n{standard}{resolve(includes, used)}{frame}".replace("ladder::MACHINE",
                                                                          "ladder::gpu")
 
 

@@ -65,7 +65,7 @@ def run(words: list[str]) -> int:
 
     os.chdir(ROOT)  # ctest finds presets, which choose asan's tests, in the current folder alone
     tests = [f"^{rung}\\." for part, rung in rung_of.items() if part not in steps]
-    # CMake wrote down which those of a part are.
+    # CMake has written which tests a part has, as a regular expression.
     tests += [read(os.path.join(folder, f"tests_{part}.txt")).strip() for part in named]
     status = GOOD
     outcomes: list[Outcome] = []

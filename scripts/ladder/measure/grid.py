@@ -1,4 +1,4 @@
-"""What scripts/figures measures: workloads, and from options to commands, in order."""
+"""What scripts/figures measures: grids of workloads, and the runs that the options ask for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ladder.base.records import Point, Record
 Key = Union[str, Tuple[Any, ...]]
 
 GRIDS = ("quick", "paper", "long", "decode")
-# What a plot at one N shows comes first: an interrupted run leaves what is most useful.
+# First the N of plots at one N: what an interrupted run has measured is then the most useful.
 PAPER_LENGTHS = [2048, 4096, 1024, 8192, 512, 16384]
 HEAD_DIMS = [64, 128]
 LONG_LENGTHS = [16384, 65536, 32768, 8192, 4096]
@@ -194,11 +194,11 @@ def plan_sim(steps: list[Step], dtype: str) -> list[Group]:
     points = [Point(1, 1, n, d, False, dtype) for n in SIM_LENGTHS for d in HEAD_DIMS]
     points += [Point(1, 1, 512, d, True, dtype) for d in HEAD_DIMS]
     groups = [[measurement_of(step, point) for step in steps] for point in points]
-    for kind in dict.fromkeys((dtype, "fp16")):  # of fp16 a paper's claim speaks
+    for kind in dict.fromkeys((dtype, "fp16")):  # a paper's claim is about fp16
         outliers = Point(1, 1, 512, 64, False, kind)
         groups.append([measurement_of(step, outliers, "--input", "outliers") for step in steps])
     groups.append(quantised(steps))
-    # The tiles of a step with a backward pass are its forward pass's, which another rung shows.
+    # A step with a backward pass has the tiles of its forward pass, which another rung shows.
     tiled = [step for step in steps if not step.backward]
     groups += [tile_sizes(tiled, Point(1, 1, 1024, d, False, dtype)) for d in HEAD_DIMS]
     return [Group(None, measurements) for measurements in groups]

@@ -37,7 +37,7 @@ def commit(given: str | None) -> str | None:
     if given:
         return given
     head = output_of("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
-    # Earlier results, and text, change nothing in what is measured.
+    # Changed results and texts do not change what is measured.
     if head and output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",
                           ".", ":(exclude)scripts/results", ":(exclude)*.md"):
         head += "+changes"
@@ -74,7 +74,7 @@ class Clock:
 
     def mhz(self) -> float | None:
         """The median so far, or None."""
-        # The last line may still be in the making.
+        # The last line may be incomplete.
         seen = re.findall(r"^([\d.]+)\n", read(self.log.name), re.MULTILINE)
         return statistics.median(map(float, seen)) if seen else None
 

@@ -80,8 +80,8 @@ class Gpu:
     def time(self, run: Callable[[], Any], budget_ms: float) -> list[float]:
         """Times in ms, by batches of flush, event, run, event, queued without a wait of the host in
         between."""
-        once = self.batch(run, 2)[0][-1]  # how many runs make a batch
-        size = min(max(int(20 / max(once, 1e-3)), 3), 50)
+        run_ms = self.batch(run, 2)[0][-1]
+        size = min(max(int(20 / max(run_ms, 1e-3)), 3), 50)  # about 20 ms of runs
         _, queueing_ms, span_ms = self.batch(run, size)
         # Python may be slower than a short kernel. Then the GPU waits before each batch until it
         # is queued, so that no gap between launches is measured.

@@ -148,12 +148,13 @@ class Bench:
             ours = list(filter(self.wanted, measurements))
             # The peers just before what is compared with them.
             last = [measurement for measurement in ours if measurement.rung in compared]
-            theirs = [Measurement(PEER, name, point, (direction,)) for direction in ("fwd", "bwd")
-                      for name in self.options.peers
-                      if point and self.pytorch and not (point.decoding() and direction == "bwd")]
+            peer_runs = [Measurement(PEER, name, point, (direction,))
+                         for direction in ("fwd", "bwd") for name in self.options.peers
+                         if point and self.pytorch
+                         and not (point.decoding() and direction == "bwd")]
             beside = sorted({f"{measurement.rung} {measurement.step}" for measurement in last})
             for measurement in [*(other for other in ours if other not in last),
-                                *filter(self.wanted, theirs), *last]:
+                                *filter(self.wanted, peer_runs), *last]:
                 tasks.setdefault(key(measurement.fields()), (measurement, beside))
         return tasks
 
@@ -162,7 +163,7 @@ class Bench:
         return self.options.again or not self.results.texts.get(key(measurement.fields()))
 
     def find_pytorch(self) -> None:
-        """And measures the ceilings."""
+        """Starts PyTorch, if it is there and wanted, and measures the ceilings."""
         if self.options.sim or "none" in self.options.peers:
             return
         self.progress.show("starting PyTorch")
@@ -171,7 +172,7 @@ class Bench:
         except Stop as stop:
             self.say(f"no peers and no ceilings: {stop}")
             return
-        # Of some steps again: the others' ceilings stay.
+        # Where only some steps are measured again, the ceilings stay as the others had them.
         afresh = self.options.again and not self.options.steps
         if self.results.texts.get("ceilings") and not afresh:
             return
@@ -247,12 +248,12 @@ def bench(options: argparse.Namespace) -> int:
     path = os.path.abspath(options.out or file_of(gpu))
     os.makedirs(os.path.dirname(path), exist_ok=True)
     results = Results(path, gpu)
-    # Those that decode have a grid of their own, and stand beside the ladder; a step of which there
-    # are lines stays, though its program has gone.
+    # Steps for decoding have a grid of their own and are not listed; a step that the file lists
+    # stays, even where its program has gone.
     now = [{"kind": "step", **step.registered()} for step in ladder.steps if not step.decoding]
     names = {(step.rung, step.name) for step in ladder.steps}
     gone = [line for line in results.lines("step") if (line["rung"], line["step"]) not in names]
-    # Finds out now whether it can be written.
+    # Shows at once whether the file can be written.
     results.put("step", sorted(gone + now, key=lambda step: step["rung"]))
     work = Bench(options, programs, ladder, results, about)
     try:

@@ -59,7 +59,7 @@ class Access(NamedTuple):
 
 
 def accesses(trace: Trace) -> list[Access]:
-    """In the order of blocks, then of phases."""
+    """Those of all blocks, in the order of the blocks and then of phases."""
     touches = []
     for (launch, block), events in trace.blocks().items():
         phases: dict[int, int] = {}
