@@ -112,8 +112,8 @@ struct WorkspaceArray {
   int64_t bytes;
 };
 
-/// A tile that a step is compiled for: for heads up to max_d (padded on chip) that no entry with a
-/// smaller max_d covers.
+/// A tile that a step is compiled for. Used for heads padded to max_d; the smallest that holds the
+/// head wins.
 struct TileSize {
   int max_d;     // 32, 64, 128 or 256
   int block_q;   // Br, rows of Q

@@ -26,7 +26,7 @@ struct Options {
   RunOptions run;
   std::string save;  // directory, empty: do not save
   DeviceChoice device = DeviceChoice::automatic;
-  std::string step;     // empty: the default; several: "A,B", of which each_step makes one
+  std::string step;        // empty: the default; several: "A,B", of which each_step makes one
   int64_t sram_bytes = 0;  // what a block may have; 0: what the device has
   SimOptions sim;
   std::string sim_option;  // the last one given that only the sim takes

@@ -164,6 +164,31 @@ struct KeysAndValues {
   }
 };
 
+/// A row of O: P·V / divisor.
+void row_of_O(double* o, const std::vector<double>& P, const std::vector<double>& V, size_t d,
+              double divisor) {
+  add_product(o, d, {P.data(), P.size()}, {V.data(), d}, 1, d, P.size());
+  std::transform(o, o + d, o, [&](double x) { return x / divisor; });
+}
+
+/// `plain` of a row of O whose scores are S, e_j = exp(S_j − m), l their sum; all infinite where
+/// the scores are `lost`. Returned is the logarithm of Σ exp(S), S rounded to the I/O type.
+double plain_row(double* plain, DType dtype, Rounding rounding, const std::vector<double>& S,
+                 const std::vector<double>& e, double l, bool lost, const std::vector<double>& V,
+                 size_t d) {
+  const bool P_stored = rounding == Rounding::S_and_P_stored;
+  std::vector<double> stored(S.size()), P(S.size());
+  for (size_t j = 0; j < S.size(); ++j) stored[j] = rounded(dtype, S[j]);
+  const double m = *std::max_element(stored.begin(), stored.end());
+  double stored_l = 0;
+  for (const double x : stored) stored_l += std::exp(x - m);
+  for (size_t j = 0; j < S.size(); ++j)
+    P[j] = lost ? kInf : rounded(dtype, P_stored ? std::exp(stored[j] - m) / stored_l : e[j]);
+  row_of_O(plain, P, V, d, P_stored ? 1 : l);
+  std::transform(plain, plain + d, plain, [&](double x) { return rounded(dtype, x); });
+  return m + std::log(stored_l);
+}
+
 }  // namespace
 
 std::vector<int> rows_to_check(const Problem& p, Check how) {
@@ -218,52 +243,34 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding,
         lse_.exact[at] = -kInf;
         return;
       }
-      std::vector<double> q(columns), S(keys), stored(keys), e(keys);
+      std::vector<double> q(columns), S(keys), e(keys);
       for (size_t c = 0; c < columns; ++c) q[c] = Q(p.q_row(head) + i, c);
       add_product(S.data(), keys, {q.data(), columns}, {kv.Kt.data(), N_kv}, 1, keys, columns);
       for (double& x : S) x *= p.scale;
 
-      // O = P·V / divisor, P_j = weight(j).
-      const auto times_V = [&](double* o, auto weight, double divisor) {
-        std::vector<double> P(keys);
-        for (size_t j = 0; j < keys; ++j) P[j] = weight(j);
-        add_product(o, d, {P.data(), keys}, {kv.V.data(), d}, 1, d, keys);
-        std::transform(o, o + d, o, [&](double x) { return x / divisor; });
-      };
       const double m = *std::max_element(S.begin(), S.end());
       double l = 0;
       for (size_t j = 0; j < keys; ++j) l += e[j] = std::exp(S[j] - m);
       lse_.exact[at] = m + std::log(l);
-      times_V(
-          &o_.exact[at * d], [&](size_t j) { return e[j]; }, l);
+      row_of_O(&o_.exact[at * d], e, kv.V, d, l);
       const bool lost = leaves_float32(S.data(), keys, p.scale);
       lse_.plain[at] = lost ? kInf : lse_.exact[at];
       if (quantised) {
+        std::vector<double> of_S(keys);
         for (size_t j = 0; j < keys; ++j) {
           const double* const k = &kv.K[j * columns];
-          stored[j] = p.scale * sum_bound(columns, [&](size_t c) { return q[c] * k[c]; }) +
-                      0x1p-22 * (std::abs(S[j]) + std::abs(m));  // and float32's roundings
+          of_S[j] = p.scale * sum_bound(columns, [&](size_t c) { return q[c] * k[c]; }) +
+                    0x1p-22 * (std::abs(S[j]) + std::abs(m));  // and float32's roundings
         }
         lse_.plain[at] +=
-            plain_in_e4m3(e, l, stored, &quantised->V.scales[static_cast<size_t>(p.kv_row(head))],
+            plain_in_e4m3(e, l, of_S, &quantised->V.scales[static_cast<size_t>(p.kv_row(head))],
                           quantisation->p_exponent, kv.V.data(), &o_.exact[at * d], plain, d);
         if (lost) std::fill_n(plain, d, kInf);
         return;
       }
-      const bool P_stored = rounding == Rounding::S_and_P_stored;
-      for (size_t j = 0; j < keys; ++j) stored[j] = rounded(p.dtype, S[j]);
-      const double stored_m = *std::max_element(stored.begin(), stored.end());
-      double stored_l = 0;
-      for (size_t j = 0; j < keys; ++j) stored_l += std::exp(stored[j] - stored_m);
+      const double sum = plain_row(plain, p.dtype, rounding, S, e, l, lost, kv.V, d);
       // Bounds of float32's normal numbers, in logarithms.
-      const double sum = stored_m + std::log(stored_l);
       if (sum > std::log(3.4e38) || sum < std::log(1.2e-38)) ++overflowing;
-      const auto weight = [&](size_t j) {
-        if (lost) return kInf;
-        return rounded(p.dtype, P_stored ? std::exp(stored[j] - stored_m) / stored_l : e[j]);
-      };
-      times_V(plain, weight, P_stored ? 1 : l);
-      std::transform(plain, plain + d, plain, [&](double x) { return rounded(p.dtype, x); });
     });
   }
   overflowing_ = overflowing;
@@ -351,6 +358,37 @@ void compute_rows(Block& b, size_t begin, size_t end) {
     b.weight[r] = *std::max_element(&b.P[r * N_kv], &b.P[r * N_kv] + N_kv) * sum;
   }
 }
+
+/// dQ of the block's row r, to be added to a row of it.
+void add_dq(const Block& b, size_t r, ExpectedTensor& dq, size_t to) {
+  const auto N_kv = static_cast<size_t>(b.p.N_kv), d = static_cast<size_t>(b.p.d);
+  const auto keys = static_cast<size_t>(b.p.keys(b.first[r]));
+  const View K{b.kv->K.data(), d};
+  add_product(&dq.exact[to * d], d, {&b.dS[r * N_kv], N_kv}, K, 1, d, keys);
+  add_product(&dq.plain[to * d], d, {&b.plain_dS[r * N_kv], N_kv}, K, 1, d, keys);
+}
+
+/// What the block's n rows add to dK and dV of its head of K and V, which begin at element `at`.
+void add_dk_dv(const Block& b, size_t n, ExpectedTensor& dk, ExpectedTensor& dv, size_t at) {
+  const auto N_kv = static_cast<size_t>(b.p.N_kv), d = static_cast<size_t>(b.p.d);
+  constexpr size_t kKeys = 16;  // that one core takes at a time
+  parallel_for(ceil_div(b.p.N_kv, kKeys), [&](int64_t i) {
+    const size_t j = static_cast<size_t>(i) * kKeys, keys = std::min(kKeys, N_kv - j);
+    // The block's rows from the first on that sees one of these keys.
+    const int* seeing = std::partition_point(
+        b.first, b.first + n, [&](int row) { return static_cast<size_t>(b.p.keys(row)) <= j; });
+    const auto r = static_cast<size_t>(seeing - b.first);
+    const auto add = [&](std::vector<double>& sum, const std::vector<double>& left,
+                         const std::vector<double>& right) {
+      add_product(&sum[at + j * d], d, {left.data() + r * N_kv + j, 1, N_kv},
+                  {right.data() + r * d, d}, keys, d, n - r);
+    };
+    add(dk.exact, b.dS, b.Q);
+    add(dk.plain, b.plain_dS, b.Q);
+    add(dv.exact, b.P, b.dO);
+    add(dv.plain, b.plain_P, b.dO);
+  });
+}
 }  // namespace
 
 GradientReference::GradientReference(const Problem& p, const Inputs& in, Rounding rounding,
@@ -398,42 +436,20 @@ GradientReference::GradientReference(const Problem& p, const Inputs& in, Roundin
         block.head = head;
         block.first = &rows[first];
         block.weight.assign(n, 0);
-        constexpr size_t kRows = 8, kKeys = 16;  // that one core takes at a time
+        constexpr size_t kRows = 8;  // that one core takes at a time
         parallel_for(ceil_div(std::ssize(block.weight), kRows), [&](int64_t i) {
           const size_t begin = static_cast<size_t>(i) * kRows, end = std::min(n, begin + kRows);
           compute_rows(block, begin, end);
           for (size_t r = begin; r < end; ++r) {
             const int to = place[static_cast<size_t>(block.first[r])];
-            if (to < 0) continue;
-            const size_t row =
-                static_cast<size_t>(head) * choice.rows.size() + static_cast<size_t>(to);
-            const View K{kv.K.data(), d};
-            const auto keys = static_cast<size_t>(p.keys(block.first[r]));
-            add_product(&dq_.exact[row * d], d, {&block.dS[r * N_kv], N_kv}, K, 1, d, keys);
-            add_product(&dq_.plain[row * d], d, {&block.plain_dS[r * N_kv], N_kv}, K, 1, d, keys);
+            if (to >= 0) add_dq(block, r, dq_, static_cast<size_t>(head) * choice.rows.size() + to);
           }
         });
         for (size_t r = 0; r < n; ++r)
           if (place[static_cast<size_t>(block.first[r])] >= 0)
             dq_weight = std::max(dq_weight, block.weight[r]);
         if (!with_dk_dv) continue;
-        parallel_for(ceil_div(p.N_kv, kKeys), [&](int64_t i) {
-          const size_t j = static_cast<size_t>(i) * kKeys, keys = std::min(kKeys, N_kv - j);
-          // The block's rows from the first on that sees one of these keys.
-          const int* seeing = std::partition_point(block.first, block.first + n, [&](int row) {
-            return static_cast<size_t>(p.keys(row)) <= j;
-          });
-          const auto r = static_cast<size_t>(seeing - block.first);
-          const auto add = [&](std::vector<double>& sum, const std::vector<double>& A,
-                               const std::vector<double>& B) {
-            add_product(&sum[at + j * d], d, {A.data() + r * N_kv + j, 1, N_kv},
-                        {B.data() + r * d, d}, keys, d, n - r);
-          };
-          add(dk_.exact, block.dS, block.Q);
-          add(dk_.plain, block.plain_dS, block.Q);
-          add(dv_.exact, block.P, block.dO);
-          add(dv_.plain, block.plain_P, block.dO);
-        });
+        add_dk_dv(block, n, dk_, dv_, at);
         for (const double w : block.weight) dk_weight = std::max(dk_weight, w);
         // Of the rows that see a key, like the weights: what the blocks are does not matter.
         for (size_t r = 0; r < n; ++r)

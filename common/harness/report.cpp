@@ -118,6 +118,38 @@ std::string text_of(const std::optional<C>& c, int64_t C::*member) {
   return c ? bytes_text((*c).*member) : "–";
 }
 
+bool was_counted(const Report& r) {
+  return !r.kernels.empty() && r.kernels.front().counts.has_value();
+}
+
+/// Times and bytes: a line a kernel, and one of all.
+std::string traffic_table(const Report& r) {
+  // Bytes: on the sim as counted, on the gpu by the formula, which the tests hold equal. Beside
+  // them the sim has the distinct bytes, and a GPU may have the counters'.
+  const bool counted = was_counted(r);
+  std::string out = "\n";
+  const auto line = [&](const auto&... cells) {
+    out += fmt::format("{:<24}{:>10}{:>14}{:>14}{:>14}{:>14}\n", cells...);
+  };
+  const auto row = [&](const std::string& name, const std::optional<double>& ms,
+                       const std::optional<HbmCounts>& hbm, const std::optional<DramCounts>& dram) {
+    const auto beside = [&](int64_t DramCounts::*of_dram, int64_t HbmCounts::*distinct) {
+      return r.dram ? text_of(dram, of_dram) : counted ? text_of(hbm, distinct) : "–";
+    };
+    line(name, ms ? ms_text(*ms) : "–", text_of(hbm, &HbmCounts::requested_read),
+         text_of(hbm, &HbmCounts::requested_write),
+         beside(&DramCounts::read, &HbmCounts::distinct_read),
+         beside(&DramCounts::write, &HbmCounts::distinct_write));
+  };
+  line("kernel", "time", "HBM read", "HBM write", r.dram ? "DRAM read" : "distinct read", "write");
+  for (const auto& k : r.kernels)
+    row(k.name, k.time_ms, counted ? std::optional(k.counts->hbm) : model_of(r, k.name), k.dram);
+  row("all", r.timing ? std::optional(r.timing->median_ms) : std::nullopt,
+      counted ? std::optional(sum_of(r)->hbm) : model_of(r), r.dram);
+  out += "\n";
+  return out;
+}
+
 }  // namespace
 
 bool Report::pass() const {
@@ -193,35 +225,12 @@ std::string to_table(const Report& r, bool colour) {
     out += "\n";
   }
 
-  // Bytes: on the sim as counted, on the gpu by the formula, which the tests hold equal. Beside
-  // them the sim has the distinct bytes, and a GPU may have the counters'.
-  const bool counted = !r.kernels.empty() && r.kernels.front().counts.has_value();
-  const auto line = [&](const auto&... cells) {
-    out += fmt::format("{:<24}{:>10}{:>14}{:>14}{:>14}{:>14}\n", cells...);
-  };
-  const auto row = [&](const std::string& name, const std::optional<double>& ms,
-                       const std::optional<HbmCounts>& hbm, const std::optional<DramCounts>& dram) {
-    const auto beside = [&](int64_t DramCounts::*of_dram, int64_t HbmCounts::*distinct) {
-      return r.dram ? text_of(dram, of_dram) : counted ? text_of(hbm, distinct) : "–";
-    };
-    line(name, ms ? ms_text(*ms) : "–", text_of(hbm, &HbmCounts::requested_read),
-         text_of(hbm, &HbmCounts::requested_write),
-         beside(&DramCounts::read, &HbmCounts::distinct_read),
-         beside(&DramCounts::write, &HbmCounts::distinct_write));
-  };
-  out += "\n";
-  line("kernel", "time", "HBM read", "HBM write", r.dram ? "DRAM read" : "distinct read", "write");
-  for (const auto& k : r.kernels)
-    row(k.name, k.time_ms, counted ? std::optional(k.counts->hbm) : model_of(r, k.name), k.dram);
-  row("all", r.timing ? std::optional(r.timing->median_ms) : std::nullopt,
-      counted ? std::optional(sum_of(r)->hbm) : model_of(r), r.dram);
-  out += "\n";
-
+  out += traffic_table(r);
   if (r.timing)
     out += fmt::format("{:.3g} TFLOP/s (median of {} runs, {} to {})\n",
                        r.flops() / r.timing->median_ms * 1e-9, r.timing->samples,
                        ms_text(r.timing->min_ms), ms_text(r.timing->max_ms));
-  if (counted) {
+  if (was_counted(r)) {
     const Counts sum = *sum_of(r);
     const auto model = model_of(r);
     out += fmt::format("{} matmul FLOPs, {} exponentials; shared memory {} read, {} written\n",

@@ -64,7 +64,7 @@ void measure(Device& device, const RunOptions& options, std::vector<PassRun>& pa
 /// the backward pass where there is one. `outputs` (may be null) receives what the step
 /// computed. Throws Error: bad usage, too little memory (before anything is drawn), a fault.
 std::vector<Report> run_step(Device& device, const Step& step, const RunOptions& options,
-                                Workload& workload, Outputs* outputs = nullptr);
+                             Workload& workload, Outputs* outputs = nullptr);
 
 /// Writes a trace. JSON, an object a line:
 ///   the run           rung, step and workload
@@ -72,7 +72,7 @@ std::vector<Report> run_step(Device& device, const Step& step, const RunOptions&
 ///   launches          Trace::Launch's keys; "launch" is its number, "shared" has
 ///                     [name, begin, bytes]
 ///   events            TraceEvent's keys, those that are 0 or empty left out; they alone have "do",
-///                     their `what`. "line" and "from" are places in the source; ranges are [begin,
+///                     their text(). "line" and "from" are places in the source; ranges are [begin,
 ///                     bytes, stride, count], and of shared memory [array, 1 if written, ranges]
 ///   a fault           {"fault": message, "launch", "block", "thread", "line"}, if there was one
 void write_trace(const std::string& path, const Step& step, const WorkloadSpec& workload,

@@ -120,9 +120,10 @@ std::string place(const std::vector<std::string>& lines, int site) {
 
 Members of_event(const TraceEvent& e, const std::vector<std::string>& lines) {
   Members m;
-  m.add("do", e.what).add("launch", e.launch).add("block", e.block).add("warp", e.warp);
+  m.add("do", e.text()).add("launch", e.launch).add("block", e.block).add("warp", e.warp);
   m.add_if_any("line", place(lines, e.site)).add_if_any("from", place(lines, e.from));
-  m.add_if_any("name", e.name).add_if_any("barrier", e.barrier);
+  if (e.kind != EventKind::collective) m.add_if_any("name", e.name);
+  m.add_if_any("barrier", e.barrier);
   m.add_if_any("number", e.number).add_if_any("amount", e.amount).add_if_any("bytes", e.bytes);
   if (!e.ranges.empty()) m.raw("ranges", ranges_json(e.ranges));
   if (!e.shared.empty())

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,47 @@ struct Amounts {
   }
 };
 
+enum class EventKind : uint8_t {
+  read,        // of HBM's array `name`
+  write,       // to it
+  compute,     // what is counted between two of the others
+  collective,  // of a warp, the function `name`
+  store,       // to the shared array `name`
+  zeros,       // to shared memory
+  // Hopper's, by one thread for itself.
+  tma_load,
+  bulk_load,
+  tma_store,
+  bulk_add,
+  tma_store_wait,
+  mbarrier_arrive,
+  wgmma,
+  exit,
+  // Barriers.
+  round,  // between two events' worth of a loop's rounds
+  syncthreads,
+  cp_async_commit,
+  cp_async_wait,
+  mbarrier_wait,
+  named_barrier_arrive,
+  named_barrier_sync,
+  wgmma_wait,
+};
+inline constexpr const char* kEventTexts[] = {
+    // As traces write them; a collective is written as its function.
+    "read", "write", "compute", nullptr, "store", "zeros",
+    // Hopper's.
+    "tma_load", "bulk_load", "tma_store", "bulk_add", "tma_store_wait", "mbarrier_arrive", "wgmma",
+    "exit",
+    // Barriers.
+    "round", "__syncthreads", "cp_async_commit", "cp_async_wait", "mbarrier_wait",
+    "named_barrier_arrive", "named_barrier_sync", "wgmma_wait"};
+static_assert(std::size(kEventTexts) == static_cast<size_t>(EventKind::wgmma_wait) + 1);
+/// Whether the lanes of a warp go past it together.
+constexpr bool is_barrier(EventKind kind) {
+  return kind >= EventKind::round;
+}
+
 /// What a warp did at one line of its kernel, or one thread of it at a barrier. What its lanes do
 /// at the same line is one event; so are rounds of a loop in which nothing is waited for, up to
 /// some size. All that the sim counts is recorded once: sums over the events are the run's counts.
@@ -37,14 +79,9 @@ struct TraceEvent : Amounts {
   int64_t block;  // x + gridDim.x·(y + gridDim.y·z)
   int warp;       // of the block
   int64_t order;  // among all of the run
-  /// read, write: of the array `name`; compute: what is counted between two of the others; a
-  /// collective's own name; __syncthreads, cp_async_commit, cp_async_wait; zeros to shared memory;
-  /// store, to the array `name` there; round, between two events' worth of a loop's rounds; and
-  /// Hopper's tma_load, bulk_load, tma_store, bulk_add, tma_store_wait, mbarrier_arrive,
-  /// mbarrier_wait, named_barrier_arrive, named_barrier_sync, wgmma, wgmma_wait; exit.
-  std::string what;
+  EventKind kind;
   /// The array that is copied; the barrier, as K_full[1] or, a named one, by its number; of a
-  /// product, told when its group is committed, the shared array of the right operand.
+  /// product, recorded when its group is committed, the shared array of the right operand.
   std::string name;
   std::string barrier;  // that a load reports to
   /// Of __syncthreads how many the block has passed. For an mbarrier the phase that a load or an
@@ -63,9 +100,13 @@ struct TraceEvent : Amounts {
     std::vector<Strided> ranges;  // from the start of the block's shared memory
   };
   std::vector<Touch> shared;  // what it touched of shared memory
-  /// Of a wait, a signal or what an engine is asked for: what the warp's first lane alone counted
-  /// since the one before that it took part in.
+  /// Lane 0's exponentials and FLOPs since its previous wait, signal or request to an engine: such
+  /// an event's.
   int64_t lane_exps = 0, lane_other_flops = 0;
+
+  std::string text() const {
+    return kind == EventKind::collective ? name : kEventTexts[static_cast<size_t>(kind)];
+  }
 };
 
 struct Trace {

@@ -16,7 +16,7 @@ from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import asked_of, chosen, options_of
 from ladder.explore.page import COUNTERS, pane_of, sums
 from ladder.trace import replay
-from ladder.trace.read import Trace, joined
+from ladder.trace.read import Event, Kind, Trace, joined
 
 BIN = ""
 SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-kv 64 --seqlen 128"
@@ -50,7 +50,7 @@ def counted(trace):
         if event.direction:
             found[f"requested_{event.direction}_bytes"] += event.bytes
             place = event.launch, event.name, event.direction
-            seen.setdefault(place, set()).update(map(tuple, event.ranges))
+            seen.setdefault(place, set()).update(event.ranges)
     for (_, _, direction), ranges in seen.items():
         found[f"distinct_{direction}_bytes"] += sum(
             end - begin for begin, end in joined(ranges))
@@ -69,6 +69,11 @@ def tiles_of(rung, options):
 
 class TraceTest(unittest.TestCase):
     """What a trace says, added up, is what the program counts."""
+
+    def test_kinds(self):
+        table = read(ROOT, "common/machine/trace.h").partition("kEventTexts[] = {")[2]
+        self.assertEqual({*re.findall(r'"(\w+)"', table.partition("}")[0]), "collective"},
+                         {kind.value for kind in Kind})
 
     def test_every_step(self):
         steps = ladder_of(programs_in(BIN), "sim").steps
@@ -135,7 +140,7 @@ FORWARD = course.PRODUCTS["attention"]
 
 
 def event(kind, name="", number=0, amount=0, barrier="", exps=0, flops=0):
-    return [kind, name, barrier, number, amount, exps, flops]
+    return Event(kind, name, barrier, number, amount, exps, flops)
 
 
 class ReplayTest(unittest.TestCase):
@@ -143,15 +148,16 @@ class ReplayTest(unittest.TestCase):
     become is as it was, results_test sees."""
 
     def test_a_copy_a_product_and_a_softmax(self):
-        producer = [event("mbarrier_arrive", "K_full[0]"),
-                    event("tma_load", "K", amount=32 * 5120, barrier="K_full[0]"),
-                    event("mbarrier_wait", "K_free[0]"),
-                    event("tma_load", "K", 1, amount=5120, barrier="K_full[0]"), event("exit")]
-        consumer = [event("mbarrier_wait", "K_full[0]"),
-                    event("wgmma", "K", amount=4096 * 100),
-                    event("wgmma_wait", number=1),
-                    event("mbarrier_arrive", "K_free[0]", exps=16),
-                    event("mbarrier_wait", "K_full[0]", 1, flops=10), event("exit")]
+        producer = [event(Kind.MBARRIER_ARRIVE, "K_full[0]"),
+                    event(Kind.TMA_LOAD, "K", amount=32 * 5120, barrier="K_full[0]"),
+                    event(Kind.MBARRIER_WAIT, "K_free[0]"),
+                    event(Kind.TMA_LOAD, "K", 1, amount=5120, barrier="K_full[0]"),
+                    event(Kind.EXIT)]
+        consumer = [event(Kind.MBARRIER_WAIT, "K_full[0]"),
+                    event(Kind.WGMMA, "K", amount=4096 * 100),
+                    event(Kind.WGMMA_WAIT, number=1),
+                    event(Kind.MBARRIER_ARRIVE, "K_free[0]", exps=16),
+                    event(Kind.MBARRIER_WAIT, "K_full[0]", 1, flops=10), event(Kind.EXIT)]
         played = replay.replay([producer, consumer], FORWARD)
         landed = 32 * 132 + 500
         self.assertEqual(played["products"], [[0, "S", 0, landed, landed + 100]])
@@ -166,11 +172,12 @@ class ReplayTest(unittest.TestCase):
 
     def test_two_consumers(self):
         """They queue for the tensor cores, share the units for exponentials, and take turns."""
-        consumer = [event("wgmma", "K", amount=4096 * 100), event("wgmma_wait", number=1)]
-        first = [*consumer, event("named_barrier_arrive", "turn", exps=16), event("exit")]
-        second = [*consumer, event("named_barrier_sync", "turn", exps=16),
-                  event("wgmma", "V", 1, amount=4096 * 100), event("tma_store", "O", 5, 5120 * 10),
-                  event("tma_store_wait", "", 6), event("exit")]
+        consumer = [event(Kind.WGMMA, "K", amount=4096 * 100), event(Kind.WGMMA_WAIT, number=1)]
+        first = [*consumer, event(Kind.NAMED_BARRIER_ARRIVE, "turn", exps=16), event(Kind.EXIT)]
+        second = [*consumer, event(Kind.NAMED_BARRIER_SYNC, "turn", exps=16),
+                  event(Kind.WGMMA, "V", 1, amount=4096 * 100),
+                  event(Kind.TMA_STORE, "O", 5, 5120 * 10),
+                  event(Kind.TMA_STORE_WAIT, "", 6), event(Kind.EXIT)]
         played = replay.replay([first, second], FORWARD)
         self.assertEqual(played["products"], [[0, "S", 0, 0, 100], [1, "S", 0, 100, 200],
                                               [1, "O", 0, 356, 456]])
@@ -180,9 +187,9 @@ class ReplayTest(unittest.TestCase):
             [["sums", None, 0, 200], ["softmax", 0, 200, 356], ["store", None, 356, 1676]]])
 
     def test_what_never_comes(self):
-        waits = [event("mbarrier_wait", "K_full[0]"), event("mbarrier_arrive", "K_full[0]")]
+        waits = [event(Kind.MBARRIER_WAIT, "K_full[0]"), event(Kind.MBARRIER_ARRIVE, "K_full[0]")]
         with self.assertRaisesRegex(Stop, r"warps \[1\] wait for ever"):
-            replay.replay([[event("wgmma", "K", amount=1)], waits], FORWARD)
+            replay.replay([[event(Kind.WGMMA, "K", amount=1)], waits], FORWARD)
 
 
 class CommandTest(Scratch):

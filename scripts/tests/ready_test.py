@@ -78,7 +78,7 @@ class Ready(Machine):
     def test_what_is_missing_is_installed_or_named(self):
         """(what is not there, what is; its status, what it says, what it installs)"""
         # By these words ready.sh knows that a package is missing.
-        self.assertEqual(read(ROOT, "common/ladder.cmake").count("apt-get install lib"), 2)
+        self.assertEqual(read(ROOT, "common/cmake/ladder.cmake").count("apt-get install lib"), 2)
         line = (f"Debian and Ubuntu: sudo apt-get install {ALL}. Without root, and other systems: "
                 "common/BUILDING.md.")
         brings = BRINGS.format(self.at("path/ninja"))
@@ -329,13 +329,13 @@ esac
         waits = "ptxas info    : (C7517) Potential Performance Loss: wgmma is serialized"
         said = f"ptxas info    : Used 40 registers\n{waits}"
         tool = self.write("tool", f"#!/bin/sh\necho '{said}' >&2", 0o755)
-        script = os.path.join(ROOT, "common/ptxas.sh")
+        script = os.path.join(ROOT, "common/cmake/ptxas.sh")
         self.assertEqual(self.run_it("sh", script, self.at("o"), tool).stderr, f"{waits}\n")
         self.assertIn("Used 40", self.read("o.ptxas"))
 
     def test_the_least_versions_are_those_of_the_page(self):
         page = read(ROOT, "common/BUILDING.md")
-        checks = read(ROOT, "CMakeLists.txt") + read(ROOT, "common/ladder.cmake")
+        checks = read(ROOT, "CMakeLists.txt") + read(ROOT, "common/cmake/ladder.cmake")
         for tool, check in (("CMake", "required.VERSION"), ("fmt", "fmt"), ("Python", "Python3"),
                             ("CMake, for the GPU half", "CMAKE_VERSION VERSION_LESS"),
                             ("CUDA Toolkit", "CMAKE_MATCH_1 VERSION_LESS")):

@@ -59,8 +59,7 @@ class Range {
   ~Range() { nvtxRangePop(); }
 };
 
-/// What launches are reported to, if anything; it calls `queue` itself. `occupancy` is empty where
-/// it is not known.
+/// Called for each launch; must call `queue` to run it. `occupancy` is empty where it is not known.
 using Observer = std::function<void(const char* name, const std::function<void()>& queue,
                                     const std::function<Occupancy()>& occupancy)>;
 Observer observer;

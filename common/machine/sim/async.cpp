@@ -50,7 +50,7 @@ void Async::end_thread() {
   if (!mine().under_way.empty())
     fault("ends with a {} that was never waited for", mine().under_way[0].what);
   if (has_warpgroup()) warpgroup().end_thread();
-  if (block_.lane() == 0) block_.trace_event("exit", "", 0);
+  if (block_.lane() == 0) block_.trace_event(EventKind::exit, "", 0);
 }
 
 void Async::end_block() const {
@@ -112,14 +112,14 @@ void Async::arrive(const SharedPlace& place, int64_t bytes) {
   if (b.pending == 0)
     fault("arrives at mbarrier {} in phase {}, where all {} have arrived", b.name, b.phase,
           b.count);
-  block_.trace_event("mbarrier_arrive", b.name, b.phase);
+  block_.trace_event(EventKind::mbarrier_arrive, b.name, b.phase);
   memory_.publish(block_.running());
   b.bytes += bytes;
   --b.pending;
-  settle(b);
+  end_phase_if_complete(b);
 }
 
-void Async::settle(Barrier& b) {
+void Async::end_phase_if_complete(Barrier& b) {
   if (b.pending > 0 || b.bytes != 0) return;
   ++b.phase;
   b.pending = b.count;
@@ -142,7 +142,7 @@ void Async::wait(const SharedPlace& place, int parity, std::source_location wher
   if (parity != 0 && parity != 1)
     fault("waits for parity {} of mbarrier {}: it is 0 or 1", parity, b.name);
   const bool over = (b.phase & 1) != parity;
-  block_.trace_event_of_warp("mbarrier_wait", b.name, over ? b.phase - 1 : b.phase);
+  block_.trace_event(EventKind::mbarrier_wait, b.name, over ? b.phase - 1 : b.phase);
   if (over) return make_readable(b);
   b.waiters.push_back(block_.running());
   block_.wait_for(
@@ -169,8 +169,8 @@ void Async::named_barrier(int id, int threads, bool waits, std::source_location 
   if (b.who[self])
     fault("comes to named barrier {} a second time, {} of {} threads being there", id, b.arrived,
           b.expected);
-  block_.trace_event_of_warp(waits ? "named_barrier_sync" : "named_barrier_arrive",
-                             std::to_string(id), b.completed);
+  block_.trace_event(waits ? EventKind::named_barrier_sync : EventKind::named_barrier_arrive,
+                     std::to_string(id), b.completed);
   memory_.publish(self);
   b.expected = threads;
   b.who[self] = true;
@@ -237,15 +237,15 @@ Async::Copy Async::floats(const char* what, Tracked& array, int64_t at, const Sh
 
 void Async::load(const TensorMap& map, const SharedPlace& barrier, const SharedPlace& target,
                  const int (&at)[4]) {
-  start_load("tma_load", box("TMA load", map, target, at), barrier);
+  start_load(EventKind::tma_load, box("TMA load", map, target, at), barrier);
 }
 
 void Async::bulk_load(Tracked& array, int64_t at, const SharedPlace& barrier,
                       const SharedPlace& target, int n) {
-  start_load("bulk_load", floats("bulk_load", array, at, target, n), barrier);
+  start_load(EventKind::bulk_load, floats("bulk_load", array, at, target, n), barrier);
 }
 
-void Async::start_load(const char* event, const Copy& copy, const SharedPlace& barrier) {
+void Async::start_load(EventKind kind, const Copy& copy, const SharedPlace& barrier) {
   Barrier& b = find(barrier);
   if (!b.fenced)
     fault("{} to mbarrier {} without fence_mbarrier_init() after its init", copy.what, b.name);
@@ -256,7 +256,7 @@ void Async::start_load(const char* event, const Copy& copy, const SharedPlace& b
     copy.array->touch<Access::read, 16>(block_, piece.at, copy.place.element);
   block_.counts.sram_write += copy.bytes;
   if (recorder) recorder->copies(false), recorder->copy(copy.place, copy.bytes, false);
-  block_.trace_event(event, copy.array->name, b.phase, copy.bytes, b.name);
+  block_.trace_event(kind, copy.array->name, b.phase, copy.bytes, b.name);
   loads_.push_back({copy, &b, block_.running()});
   if (!block_.late()) end_load(loads_.back());
 }
@@ -268,7 +268,7 @@ void Async::end_load(Load& load) {
     std::memcpy(memory_.data() + piece.shared, data + piece.at, 16);
   load.phase = load.barrier->phase;
   load.barrier->bytes -= load.bytes;
-  settle(*load.barrier);
+  end_phase_if_complete(*load.barrier);
 }
 
 // -------------------------------------------------------------------------- stores and additions
@@ -277,14 +277,14 @@ void Async::store(const TensorMap& map, const SharedPlace& source, const int (&a
   const Copy copy = box("TMA store", map, source, at);
   for (const int i : at)
     if (i < 0) fault("TMA store to place {}: a box to store cannot start before 0", i);
-  start_store("tma_store", {copy, false, mine().group});
+  start_store(EventKind::tma_store, {copy, false, mine().group});
 }
 
 void Async::bulk_add(Tracked& array, int64_t at, const SharedPlace& source, int n) {
-  start_store("bulk_add", {floats("bulk_add", array, at, source, n), true, mine().group});
+  start_store(EventKind::bulk_add, {floats("bulk_add", array, at, source, n), true, mine().group});
 }
 
-void Async::start_store(const char* event, Store store) {
+void Async::start_store(EventKind kind, Store store) {
   Recorder* const recorder = block_.recorder();
   if (recorder) recorder->copies(true);
   for (const auto& piece : store.pieces)
@@ -298,14 +298,14 @@ void Async::start_store(const char* event, Store store) {
     if (recorder) recorder->touch(store.place + (piece.shared - store.place.at), 16, false);
     block_.counts.sram_read += 16;
   }
-  block_.trace_event(event, store.array->name, store.group, store.bytes);
+  block_.trace_event(kind, store.array->name, store.group, store.bytes);
   mine().under_way.push_back(std::move(store));
 }
 
 void Async::wait_stores(int groups_left, std::source_location where) {
   Stores& stores = mine();
   const int done = stores.group - groups_left;
-  block_.trace_event("tma_store_wait", "", done);
+  block_.trace_event(EventKind::tma_store_wait, "", done);
   if (stores.under_way.empty() || stores.under_way.front().group >= done) return;
   stores.done = done;
   if (block_.late())

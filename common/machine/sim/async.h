@@ -117,16 +117,15 @@ class Async {
 
   bool has_warpgroup() const { return block_.running() / 128 < std::ssize(warpgroups_); }
   Barrier& find(const SharedPlace& place);
-  void settle(Barrier& barrier);  // ends the phase if nothing is missing
+  void end_phase_if_complete(Barrier& barrier);
   void make_readable(const Barrier& barrier);
 
   // Both fault where the copy is not allowed.
   static Copy box(const char* what, const TensorMap& map, const SharedPlace& place,
                   const int (&at)[4]);
   static Copy floats(const char* what, Tracked& array, int64_t at, const SharedPlace& place, int n);
-  // `event` is its name in traces.
-  void start_load(const char* event, const Copy& copy, const SharedPlace& barrier);
-  void start_store(const char* event, Store store);
+  void start_load(EventKind kind, const Copy& copy, const SharedPlace& barrier);
+  void start_store(EventKind kind, Store store);
   void end_load(Load& load);
   void end_stores(int thread);
   Stores& mine() { return stores_[block_.running()]; }

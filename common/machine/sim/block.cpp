@@ -138,9 +138,9 @@ bool Block::run_warp(int warp, const std::vector<int>& lanes) {
     running_ = t;
     threadIdx = threads_[t].index;
     Fiber& fiber = *threads_[t].fiber;
-    if (recorder_) recorder_->runs(t);
+    if (recorder_) recorder_->switch_to(t);
     fiber.resume();
-    if (recorder_) recorder_->runs(t);
+    if (recorder_) recorder_->switch_to(t);
     if (failure_) std::rethrow_exception(failure_);
     if (barrier_passed_) break;
   }
@@ -179,7 +179,7 @@ void Block::syncthreads(std::source_location where) {
         "that not all threads take",
         place(where), place(barrier_where_));
   }
-  trace_event_of_warp("__syncthreads", "", barriers_passed_);
+  trace_event(EventKind::syncthreads, "", barriers_passed_);
   if (++at_barrier_ < count_) return wait("__syncthreads", where);
   at_barrier_ = 0;
   ++counts.barriers;
@@ -233,11 +233,11 @@ std::string Block::name_of(int t) const {
   return fmt::format("thread ({},{},{})", i.x, i.y, i.z);
 }
 
-void Block::throw_fault(int thread, const std::string& what, bool runs) const {
+void Block::throw_fault(int thread, const std::string& what, bool running) const {
   const std::string message =
       fmt::format("rung {}, kernel {}, block {}, {}: {}", launch_->rung, launch_->kernel,
                   index_of(number_), name_of(thread), what);
-  if (recorder_) recorder_->fault(message, thread, runs);
+  if (recorder_) recorder_->fault(message, thread, running);
   throw Fault(message);
 }
 

@@ -1,5 +1,5 @@
 // A block of CUDA threads, which are fibers of one OS thread: which of them runs, who waits and who
-// goes on, where they meet, what they counted, and what they tell --trace.
+// goes on, where they meet, what they counted, and what --trace records of them.
 #pragma once
 
 #include <algorithm>
@@ -91,7 +91,7 @@ class Block {
   void wait(const char* at, std::source_location where);
   /// The same, for what() at that time.
   void wait_for(std::function<std::string()> what, std::source_location where);
-  /// Takes its place in the schedule's order again.
+  /// Yields to the scheduler.
   void yield() { threads_[running_].fiber->yield(); }
   void wake(int thread) { threads_[thread].state = Thread::State::ready; }
   void syncthreads(std::source_location where);
@@ -120,19 +120,13 @@ class Block {
   [[noreturn]] void fault_in(int thread, fmt::format_string<T...> what, T&&... values) const {
     throw_fault(thread, fmt::format(what, std::forward<T>(values)...), false);
   }
-  /// `runs`: it is the one that runs, and a trace says where it is.
-  [[noreturn]] void throw_fault(int thread, const std::string& what, bool runs) const;
+  /// `running`: it is the one that runs, and a trace says where it is.
+  [[noreturn]] void throw_fault(int thread, const std::string& what, bool running) const;
 
-  /// By a thread that does it for itself.
-  void trace_event(const char* event, const std::string& name, int64_t number, int64_t amount = 0,
+  void trace_event(EventKind kind, std::string_view name, int64_t number, int64_t amount = 0,
                    const std::string& barrier = "") {
     if (recorder_) [[unlikely]]
-      recorder_->event(event, name, number, amount, barrier, true);
-  }
-  /// By each thread of a warp that does it as a whole.
-  void trace_event_of_warp(const char* event, const std::string& name, int64_t number) {
-    if (recorder_) [[unlikely]]
-      recorder_->event(event, name, number, 0, "", false);
+      recorder_->event(kind, name, number, amount, barrier);
   }
 
  private:

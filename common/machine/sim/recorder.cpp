@@ -3,7 +3,6 @@
 #include <unwind.h>
 
 #include <algorithm>
-#include <cstring>
 
 namespace ladder::sim {
 namespace {
@@ -11,7 +10,6 @@ namespace {
 // A lane's bytes of HBM after which a loop's next round is an event of its own: where nothing is
 // waited for, a whole kernel would be one event.
 constexpr int64_t kBytesOfRound = 512;
-constexpr const char* kRound = "round";
 
 struct Frames {
   const void* kernel;
@@ -83,22 +81,22 @@ void Recorder::start_block(int64_t index, int threads) {
 void Recorder::end_block(const std::vector<BlockMemory::Region>& regions) {
   auto& shared = trace_.launches.back().shared;
   if (shared.empty()) shared = regions;
-  runs(thread_);
+  switch_to(thread_);
   for (size_t t = 0; t < lanes_.size(); ++t) {
     thread_ = static_cast<int>(t);
-    settle(lane().site);
+    flush_pending(lane().site);
     if (lane().pending.sram_read || lane().pending.sram_write)
-      absorb(find("compute", nullptr, lane().site, lane().site), lane());
+      merge(find(EventKind::compute, "", lane().site, lane().site), lane());
   }
   std::vector<Event*> events;
   for (auto& of_warp : warps_)
     for (Event& e : of_warp) events.push_back(&e);
   std::stable_sort(events.begin(), events.end(),
-                   [](const Event* a, const Event* b) { return a->told.order < b->told.order; });
+                   [](const Event* a, const Event* b) { return a->order < b->order; });
   for (Event* const e : events) {
-    e->told.ranges = e->ranges.strided();
-    for (auto& t : e->touches) e->told.shared.push_back({t.array, t.write, t.ranges.strided()});
-    trace_.events.push_back(std::move(e->told));
+    e->ranges = e->hbm.strided();
+    for (auto& t : e->sram) e->shared.push_back({t.array, t.write, t.ranges.strided()});
+    trace_.events.push_back(std::move(*e));
   }
   warps_.clear();
 }
@@ -114,28 +112,28 @@ Trace Recorder::take() {
 
 // ----------------------------------------------------------------------------------------- amounts
 
-void Recorder::runs(int thread) {
-  for (Amounts* const mine : {&lane().pending, &lane().between}) {
-    mine->add(counts_);
-    mine->add(charged_, -1);
+void Recorder::switch_to(int thread) {
+  for (Amounts* const amounts : {&lane().pending, &lane().between}) {
+    amounts->add(counts_);
+    amounts->add(charged_, -1);
   }
   charged_ = counts_;
   thread_ = thread;
 }
 
-void Recorder::settle(int site) {
-  runs(thread_);
+void Recorder::flush_pending(int site) {
+  switch_to(thread_);
   Lane& self = lane();
   const Amounts& p = self.pending;
   if (p.matmul_flops || p.exps || p.other_flops)
-    absorb(find("compute", nullptr, site, self.site), self);
+    merge(find(EventKind::compute, "", site, self.site), self);
 }
 
-void Recorder::absorb(Event& e, Lane& lane) {
-  e.told.add(std::exchange(lane.pending, {}));
+void Recorder::merge(Event& e, Lane& lane) {
+  e.add(std::exchange(lane.pending, {}));
   for (const auto& t : lane.touches)
     for (const auto& [begin, end] : t.ranges)
-      touched(e.touches, t.array, t.array_begin, t.write).add(begin, end);
+      touched(e.sram, t.array, t.array_begin, t.write).add(begin, end);
   lane.touches.clear();
 }
 
@@ -154,60 +152,57 @@ int Recorder::site(const void* caller) {
   return entry->second;
 }
 
-Recorder::Event& Recorder::append(const char* what, const void* key, int site) {
+Recorder::Event& Recorder::append(EventKind kind, std::string_view name, int site) {
   auto& all = events();
   // Other lanes may have gone past a barrier that this one has still to come to.
   size_t at = lane().since;
-  while (at < all.size() && !all[at].bounds) ++at;
-  const int64_t order = at < all.size() ? all[at].told.order : order_++;
+  while (at < all.size() && !is_barrier(all[at].kind)) ++at;
+  const int64_t order = at < all.size() ? all[at].order : order_++;
   Event& e = *all.insert(all.begin() + static_cast<std::ptrdiff_t>(at), Event{});
   const size_t first = static_cast<size_t>(thread_ / 32 * 32);
   for (size_t t = first; t < std::min(first + 32, lanes_.size()); ++t) {
     lanes_[t].since += lanes_[t].since > at;
     lanes_[t].at += lanes_[t].at >= at;
   }
-  e.told.launch = static_cast<int>(trace_.launches.size()) - 1;
-  e.told.block = block_;
-  e.told.warp = thread_ / 32;
-  e.told.order = order;
-  e.told.what = what;
-  e.told.site = site;
-  e.key = key;
+  e.launch = static_cast<int>(trace_.launches.size()) - 1;
+  e.block = block_;
+  e.warp = thread_ / 32;
+  e.order = order;
+  e.kind = kind;
+  e.name = name;
+  e.site = site;
   lane().at = at;
   return e;
 }
 
-Recorder::Event& Recorder::find(const char* what, const void* key, int site, int from) {
+Recorder::Event& Recorder::find(EventKind kind, std::string_view name, int site, int from) {
   auto& all = events();
   Lane& self = lane();
   const auto same = [&](const Event& e) {
-    return e.key == key && e.told.site == site && e.told.from == from && e.told.what == what;
+    return e.site == site && e.from == from && e.kind == kind && e.name == name;
   };
   for (const size_t first : {std::max(self.at, self.since), self.since})
-    for (size_t i = first; i < all.size() && !all[i].bounds; ++i)
+    for (size_t i = first; i < all.size() && !is_barrier(all[i].kind); ++i)
       if (same(all[i])) {
         self.at = i;
         return all[i];
       }
-  Event& e = append(what, key, site);
-  e.told.from = from;
+  Event& e = append(kind, name, site);
+  e.from = from;
   return e;
 }
 
-void Recorder::bound(const char* what, const std::string& name, int64_t number, int site) {
+void Recorder::pass_barrier(EventKind kind, std::string_view name, int64_t number, int site) {
   const auto same = [&](const Event& e) {
     // Not by site: the compiler may have made two calls of one.
-    return e.bounds && e.told.number == number && e.told.what == what && e.told.name == name;
+    return e.kind == kind && e.number == number && e.name == name;
   };
   const auto& all = events();
   Lane& self = lane();
   size_t i = self.since;
   while (i < all.size() && !same(all[i])) ++i;
   if (i == all.size()) {
-    Event& e = append(what, nullptr, site);
-    e.bounds = true;
-    e.told.name = name;
-    e.told.number = number;
+    append(kind, name, site).number = number;
     i = self.at;
   }
   self.at = i;
@@ -215,44 +210,42 @@ void Recorder::bound(const char* what, const std::string& name, int64_t number, 
   self.bytes = 0;
 }
 
-void Recorder::access(const Array* array, bool write, int64_t begin, int64_t end) {
+void Recorder::access(EventKind kind, const Array& array, int64_t begin, int64_t end) {
   const int here = site(__builtin_return_address(0));
-  settle(here);
-  const char* const what = write ? "write" : "read";
+  flush_pending(here);
   Lane& self = lane();
   if (self.bytes >= kBytesOfRound && !by_tma_) {
     // Where the lane has been here before, a loop has come round.
     const auto& all = events();
     for (size_t i = self.since; i <= self.at && i < all.size(); ++i)
-      if (all[i].key == array && all[i].told.site == here) {
-        bound(kRound, "", 0, -1);
+      if (all[i].kind == kind && all[i].site == here && all[i].name == array.name) {
+        pass_barrier(EventKind::round, "", 0, -1);
         break;
       }
   }
   self.bytes += end - begin;
-  Event& e = find(what, array, here);
-  if (e.told.name.empty()) e.told.name = array->name;
-  absorb(e, self);
-  e.told.bytes += end - begin;
-  e.ranges.add(begin, end);
+  Event& e = find(kind, array.name, here);
+  merge(e, self);
+  e.bytes += end - begin;
+  e.hbm.add(begin, end);
   self.site = here;
 }
 
-Ranges& Recorder::touched(std::vector<Event::Touch>& touches, const char* array, int64_t begin,
+Ranges& Recorder::touched(std::vector<SharedTouch>& touches, const char* array, int64_t begin,
                           bool write) {
   for (auto& t : touches)
     if (t.array_begin == begin && t.write == write) return t.ranges;
-  return touches.emplace_back(Event::Touch{array, begin, write, {}}).ranges;
+  return touches.emplace_back(SharedTouch{array, begin, write, {}}).ranges;
 }
 
 void Recorder::copy(const SharedPlace& target, int64_t bytes, bool zeros) {
   if (zeros || lane().at >= events().size()) {
     const int here = site();
-    settle(here);
-    absorb(find("zeros", nullptr, here), lane());
+    flush_pending(here);
+    merge(find(EventKind::zeros, "", here), lane());
     lane().site = here;
   }
-  touched(events()[lane().at].touches, target.name, target.begin, true)
+  touched(events()[lane().at].sram, target.name, target.begin, true)
       .add(target.at, target.at + bytes);
 }
 
@@ -260,54 +253,50 @@ void Recorder::touch(const SharedPlace& place, int64_t bytes, bool write) {
   touched(lane().touches, place.name, place.begin, write).add(place.at, place.at + bytes);
   if (!write) return;  // what is read is for the next event
   const int here = site();
-  settle(here);
-  Event& e = find("store", place.name, here);
-  if (e.told.name.empty()) e.told.name = place.name;
-  absorb(e, lane());
+  flush_pending(here);
+  merge(find(EventKind::store, place.name, here), lane());
   lane().site = here;
 }
 
 void Recorder::collective(const char* name) {
   const int here = site();
-  runs(thread_);
+  switch_to(thread_);
   // A product's FLOPs are its own; what was computed before it is not.
-  const bool product = std::strncmp(name, "mma", 3) == 0;
+  const bool product = std::string_view(name).starts_with("mma");
   const int64_t flops = product ? std::exchange(lane().pending.matmul_flops, 0) : 0;
   const int computes = thread_, first = computes / 32 * 32;
   const int end = std::min(first + 32, static_cast<int>(lanes_.size()));
-  for (thread_ = first; thread_ < end; ++thread_) settle(here);
+  for (thread_ = first; thread_ < end; ++thread_) flush_pending(here);
   thread_ = computes;
-  Event& e = find(name, name, here);
-  e.told.matmul_flops += flops;
+  Event& e = find(EventKind::collective, name, here);
+  e.matmul_flops += flops;
   for (int t = first; t < end; ++t) {
-    absorb(e, lanes_[t]);
+    merge(e, lanes_[t]);
     lanes_[t].site = here;
   }
 }
 
-void Recorder::event(const char* what, const std::string& name, int64_t number, int64_t amount,
-                     const std::string& barrier, bool alone) {
+void Recorder::event(EventKind kind, std::string_view name, int64_t number, int64_t amount,
+                     const std::string& barrier) {
   const int here = site();
-  const bool product = std::strcmp(what, "wgmma") == 0;
-  runs(thread_);
-  const int64_t flops = product ? std::exchange(lane().pending.matmul_flops, 0) : 0;
-  settle(here);
-  if (alone)
-    append(what, nullptr, here);
+  switch_to(thread_);
+  const int64_t flops =
+      kind == EventKind::wgmma ? std::exchange(lane().pending.matmul_flops, 0) : 0;
+  flush_pending(here);
+  if (is_barrier(kind))
+    pass_barrier(kind, name, number, here);
   else
-    bound(what, name, number, here);
+    append(kind, name, here).number = number;
   Event& e = events()[lane().at];
-  e.told.name = name;
-  e.told.number = number;
-  e.told.amount += amount;
-  e.told.barrier = barrier;
-  e.told.matmul_flops += flops;
+  e.amount += amount;
+  e.barrier = barrier;
+  e.matmul_flops += flops;
   if (thread_ % 32 == 0) {
     const Amounts between = std::exchange(lane().between, {});
-    e.told.lane_exps = between.exps;
-    e.told.lane_other_flops = between.other_flops;
+    e.lane_exps = between.exps;
+    e.lane_other_flops = between.other_flops;
   }
-  absorb(e, lane());
+  merge(e, lane());
   lane().site = here;
 }
 

@@ -1,11 +1,12 @@
-// What --trace tells of the threads of a block: what each warp did, at which line of the kernel, in
-// the order of the program. Lanes that do the same at the same line are one event, and so are the
-// rounds of a loop, as long as nothing is waited for and it does not grow large.
+// What --trace records of the threads of a block: what each warp did, at which line of the kernel,
+// in the order of the program. Lanes that do the same at the same line are one event, and so are
+// the rounds of a loop, as long as nothing is waited for and it does not grow large.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -23,8 +24,8 @@ class Ranges : public std::map<int64_t, int64_t> {
   std::vector<Strided> strided() const;
 };
 
-/// For the one worker that there is when tracing. Everything is reported by the running thread, and
-/// the recorder is told first which one that is.
+/// For the one worker that there is when tracing. Everything is reported by the running thread,
+/// which switch_to() names first.
 class Recorder {
  public:
   explicit Recorder(const Counts& counts) : counts_(counts) {}
@@ -34,63 +35,62 @@ class Recorder {
   /// Its events, and the shared arrays that it took.
   void end_block(const std::vector<BlockMemory::Region>& regions);
 
-  /// Charges what was counted since the last call to the thread that ran, and says which one runs
-  /// now.
-  void runs(int thread);
+  /// Charges what was counted since the last call to the thread that ran; `thread` runs now.
+  void switch_to(int thread);
 
-  void access(const Array* array, bool write, int64_t begin, int64_t end);
+  /// `kind`: read or write.
+  void access(EventKind kind, const Array& array, int64_t begin, int64_t end);
   /// Whether accesses are TMA's, whose copy is one event however large.
   void copies(bool by_tma) { by_tma_ = by_tma; }
   /// What the thread read just now goes to shared memory, or zeros go there.
   void copy(const SharedPlace& target, int64_t bytes, bool zeros);
   void touch(const SharedPlace& place, int64_t bytes, bool write);
-  /// A collective, told by the lane that computes.
+  /// A collective, reported by the lane that computes.
   void collective(const char* name);
-  /// What the thread asked of a barrier or an engine. `alone`: not told by each lane of its warp.
-  void event(const char* what, const std::string& name, int64_t number, int64_t amount,
-             const std::string& barrier, bool alone);
-  /// Where the thread is now, or was last, if it does not run.
-  void fault(const std::string& message, int thread, bool runs);
+  /// What the thread asked of a barrier, where each lane of its warp does, or of an engine.
+  void event(EventKind kind, std::string_view name, int64_t number, int64_t amount,
+             const std::string& barrier);
+  /// Where the thread is now, or was last, if it is not `running`.
+  void fault(const std::string& message, int thread, bool running);
 
   Trace take();
 
  private:
-  struct Event {
-    TraceEvent told;
-    const void* key = nullptr;  // the array or the name of the function
-    bool bounds = false;        // lanes go past it together
+  struct SharedTouch {
+    const char* array;
+    int64_t array_begin;
+    bool write;
     Ranges ranges;
-    struct Touch {
-      const char* array;
-      int64_t array_begin;
-      bool write;
-      Ranges ranges;
-    };
-    std::vector<Touch> touches;
+  };
+  /// An event of the block under way, whose bytes are not yet in runs.
+  struct Event : TraceEvent {
+    Ranges hbm;
+    std::vector<SharedTouch> sram;
   };
   struct Lane {
-    size_t since = 0;                   // index of the first event after the last that bounds
-    size_t at = 0;                      // of its last event
-    int site = -1;                      // its
-    int64_t bytes = 0;                  // of HBM, since the last that bounds
-    Amounts pending;                    // counted since its last event
-    Amounts between;                    // since its last told by event()
-    std::vector<Event::Touch> touches;  // of shared memory, likewise
+    size_t since = 0;                  // index of the first event after its last barrier
+    size_t at = 0;                     // of its last event
+    int site = -1;                     // of that
+    int64_t bytes = 0;                 // of HBM, since its last barrier
+    Amounts pending;                   // counted since its last event
+    std::vector<SharedTouch> touches;  // since then
+    Amounts between;                   // counted since its last call of event()
   };
 
   Lane& lane() { return lanes_[thread_]; }
   std::vector<Event>& events() { return warps_[thread_ / 32]; }
-  /// The return addresses from here up to the kernel, as a number.
+  /// The return addresses from here up to the kernel, as a number. What it is for a `caller` in the
+  /// kernel itself is remembered.
   int site(const void* caller = nullptr);
   /// The event of the lane's round that is the same, or a new one.
-  Event& find(const char* what, const void* key, int site, int from = -1);
-  Event& append(const char* what, const void* key, int site);
-  void bound(const char* what, const std::string& name, int64_t number, int site);
-  /// Tells what the thread computed since its last event, up to `site`.
-  void settle(int site);
+  Event& find(EventKind kind, std::string_view name, int site, int from = -1);
+  Event& append(EventKind kind, std::string_view name, int site);
+  void pass_barrier(EventKind kind, std::string_view name, int64_t number, int site);
+  /// Records what the thread computed since its last event, up to `site`.
+  void flush_pending(int site);
   /// Adds to an event what a lane counted, and did to shared memory, since the one before.
-  static void absorb(Event& event, Lane& lane);
-  static Ranges& touched(std::vector<Event::Touch>& touches, const char* array, int64_t begin,
+  static void merge(Event& event, Lane& lane);
+  static Ranges& touched(std::vector<SharedTouch>& touches, const char* array, int64_t begin,
                          bool write);
 
   const Counts& counts_;

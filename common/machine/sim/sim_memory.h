@@ -272,13 +272,13 @@ void cp_async(Smem<T> target, Hbm<U> source, bool valid = true) {
     r->copy(target.place(0), bytes, !valid);
 }
 inline void cp_async_commit() {
-  this_block->trace_event_of_warp("cp_async_commit", "",
-                                  this_block->memory.commit_copies(this_block->running()));
+  this_block->trace_event(EventKind::cp_async_commit, "",
+                          this_block->memory.commit_copies(this_block->running()));
 }
 template <int groups>
 void cp_async_wait() {
-  this_block->trace_event_of_warp(
-      "cp_async_wait", "", this_block->memory.wait_for_copies(groups, this_block->running()));
+  this_block->trace_event(EventKind::cp_async_wait, "",
+                          this_block->memory.wait_for_copies(groups, this_block->running()));
 }
 
 }  // namespace ladder::sim

@@ -105,9 +105,8 @@ inline void Tracked::touch(Block& block, int64_t at, int element) {
   if (access != Access::write) counts.read += n;
   if (access != Access::read) counts.write += n;
   if (Recorder* const r = block.recorder()) [[unlikely]] {
-    // Two calls: the recorder tells events apart by where they are reported.
-    if (access != Access::write) r->access(this, false, at, at + n);
-    if (access != Access::read) r->access(this, true, at, at + n);
+    if (access != Access::write) r->access(EventKind::read, *this, at, at + n);
+    if (access != Access::read) r->access(EventKind::write, *this, at, at + n);
   }
 }
 

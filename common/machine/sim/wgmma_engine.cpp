@@ -167,13 +167,13 @@ void WgmmaEngine::commit() {
            array_of(ops_[i]) == array_of(first);
          ++i)
       flops += ops_[i].wgmma.flops();
-    if (first.group == number) block_.trace_event("wgmma", array_of(first), number, flops);
+    if (first.group == number) block_.trace_event(EventKind::wgmma, array_of(first), number, flops);
   }
 }
 
 void WgmmaEngine::wait(int groups_left, std::source_location where) {
   const int done = lane().group - groups_left;  // groups below this number
-  block_.trace_event_of_warp("wgmma_wait", "", done);
+  block_.trace_event(EventKind::wgmma_wait, "", done);
   if (ops_.empty() || ops_.front().group >= done) return;
   done_ = done;
   if (++waiting_ == 128) {

@@ -1,7 +1,7 @@
 // The float64 reference. Its gradients against central differences of L = Σ dO∘O, which an
 // attention of a few lines computes that shares no code with the reference; all that a check
-// reports against DESIGN's rule of what is correct, by that attention too. (mistakes.py runs the
-// differences with a mistake in the reference, too.)
+// reports against CONTRACTS.md's rule of what is right, by that attention too. (mistakes.py runs
+// the differences with a mistake in the reference, too.)
 
 #include "harness/workload.h"
 
@@ -231,7 +231,7 @@ void expect_reported(const char* name, const std::vector<double>& all,
 
 class Checks : public ::testing::TestWithParam<Case> {};
 
-TEST_P(Checks, ReportWhatDesignSays) {
+TEST_P(Checks, ReportWhatTheContractSays) {
   const Problem& p = GetParam().p;
   Inputs in = inputs_of(p);
   // What is the largest by magnitude may be negative, as drawn or now; or below 1, in column 0.

@@ -179,7 +179,7 @@ TEST_F(HopperCopies, TracesTellProductsApart) {
   EXPECT_EQ(fault_of(1, 128, multiply), "no fault");
   std::string products;
   for (const TraceEvent& e : device().take_trace().events)
-    if (e.what == "wgmma" && e.warp == 0)
+    if (e.kind == EventKind::wgmma && e.warp == 0)
       products += fmt::format("{} {} {}; ", e.name, e.number, e.amount);
   EXPECT_EQ(products, "A 0 524288; B 0 524288; B 0 524288; B 1 524288; ");
 }

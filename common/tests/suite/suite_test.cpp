@@ -25,8 +25,7 @@ constexpr Schedule kSchedules[] = {{Schedule::Order::forward, 0},
                                    {Schedule::Order::random, 1},
                                    {Schedule::Order::random, 2}};
 
-/// The steps of a device, but for those that are here for the forward pass that another rung's step
-/// has of them.
+/// The steps of a device, without those linked only as the forward pass of another rung's.
 std::vector<Step> steps_on(DeviceKind device) {
   std::vector<Step> all;
   for (const Step& step : all_steps()) {

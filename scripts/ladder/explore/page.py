@@ -9,7 +9,7 @@ import zlib
 from ladder.base.files import ROOT, read
 from ladder.explore.tiles import put_tiles
 from ladder.explore.times import put_in_model_time, put_in_order
-from ladder.trace.read import joined, place
+from ladder.trace.read import Event, Kind, joined, place
 
 FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")
 SCRIPTS = ("data.js", "replay.js", "words.js", "paint.js", "memory.js", "scores.js", "shared.js",
@@ -40,8 +40,8 @@ def pane_of(trace, records, command):
         "plan": trace.plan, "model": model, "launches": trace.launches,
         "arrays": [{"name": name, "bytes": size, "rows": trace.rows_of(name)}
                    for name, size in trace.arrays.items()],
-        "events": [told_of(event) for event in trace.events],
-        "blocks": [block_of(trace, *one) for one in trace.blocks().items()],
+        "events": [page_event(event) for event in trace.events],
+        "blocks": [block_of(trace, *block) for block in trace.blocks().items()],
         "meetings": [[title, [part.index for part in parts]] for title, parts in meetings],
         "fault": fault, "files": {path: text_of(path) for path in sorted(paths) if path},
         "counted": sums(records) if records else None}
@@ -57,25 +57,27 @@ def block_of(trace, place, events):
             rows.setdefault(event.name, []).append([event.rows[0], event.rows[1] + 1])
     return {"launch": place[0], "number": place[1], "begin": events[0].index,
             "end": events[-1].index + 1, "warps": max(event.warp for event in events) + 1,
-            "groups": sorted({event.warp // 4 for event in events if event.what == "wgmma"}),
+            "groups": sorted({event.warp // 4 for event in events if event.kind is Kind.WGMMA}),
             "firstRow": tiles[0][0] if tiles else 0,
             "work": ", ".join(f"{name} {spans(its)}" for name, its in rows.items())}
 
 
 def spans(rows):
     """[[first, past the last]] in words."""
-    told = [str(first) if last == first + 1 else f"{first}–{last - 1}"
-            for first, last in joined(rows)]
-    return ", ".join(told if len(told) < 4 else [told[0], "…", told[-1]])
+    texts = [str(first) if last == first + 1 else f"{first}–{last - 1}"
+             for first, last in joined(rows)]
+    return ", ".join(texts if len(texts) < 4 else [texts[0], "…", texts[-1]])
 
 
-def told_of(event):
+def page_event(event: Event) -> dict:
     """An event as the page has it: without what it has not, and what only led to the rest."""
-    told = {**vars(event), "kind": event.kind(), "engine": event.engine(), "shared": None,
-            "lane": None, "source": event.source and event.source.name,
-            "holds": {name: [[*what, filled.index] for *what, filled in stages]
-                      for name, stages in event.holds.items()}}
-    return {name: value for name, value in told.items() if value or type(value) is int}
+    members = {**vars(event), **dict.fromkeys(("shared", "lane_exps", "lane_other_flops")),
+               "what": event.name if event.kind is Kind.COLLECTIVE else event.kind.value,
+               "kind": event.look(), "engine": event.engine(),
+               "source": event.source and event.source.name,
+               "holds": {array: [[*rows, filled.index] for *rows, filled in stages]
+                         for array, stages in event.holds.items()}}
+    return {name: value for name, value in members.items() if value or type(value) is int}
 
 
 def text_of(path):

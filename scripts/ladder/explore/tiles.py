@@ -5,6 +5,8 @@ it."""
 import collections
 import itertools
 
+from ladder.trace.read import Kind
+
 PIECE = 64  # bytes of shared memory that are followed as one
 
 # From a first row of an array to the one past the last.
@@ -30,7 +32,7 @@ def put_tiles(trace, meetings):
             written = {}
             for event in tick:
                 # A product by Hopper's engines is of all four warps.
-                warp = event.warp // 4 if event.what == "wgmma" else event.warp
+                warp = event.warp // 4 if event.kind is Kind.WGMMA else event.warp
                 written[event] = follow(event, starts, held, seen[warp], width)
             for event, names in written.items():
                 event.holds = {name: stages(held[name], meetings) for name in names}
@@ -84,7 +86,7 @@ def stages(held, meetings):
     together: by what a barrier waits for, or the copies of a group, or by no copy."""
     found, before = [], None
     for place, (rows, event) in sorted(held.items()):
-        together = event.lands is not None and meetings[event.lands][0].partition(" of warp ")[0]
+        together = event.lands is not None and meetings[event.lands].title.partition(" of warp ")[0]
         if (place * PIECE, rows.array, together) == before:
             last = found[-1]
             last[1:] = [last[1] + PIECE, rows.array, min(last[3], rows.first),
@@ -100,7 +102,7 @@ def contents(event, places, width):
     """[(begin, end, Rows)] of what is written to `places`. It comes from HBM where the event reads
     as many bytes there, place by place; else it was computed."""
     if event.direction != "read" or not event.ranges:
-        return [(*place, ZEROS if event.what == "zeros" else COMPUTED) for place in places]
+        return [(*place, ZEROS if event.kind is Kind.ZEROS else COMPUTED) for place in places]
     source = event.ranges
     if sum(end - begin for begin, end in source) != sum(end - begin for begin, end in places):
         rows = rows_of(event.name, source[0][0], source[-1][1], width)

@@ -5,31 +5,52 @@ thing that it waits for is there, and blocks come one after the other, as the si
 page puts them side by side on SMs). That is an order and no time.
 """
 
+from __future__ import annotations
+
 import collections
+import dataclasses
 import math
+from typing import NamedTuple
 
 from ladder.base.console import Stop
 from ladder.base.course import PRODUCTS
 from ladder.trace import replay
-from ladder.trace.read import LOADS, STORES, WAITS
+from ladder.trace.read import LOADS, STORES, WAITS, Event, Kind, Trace
 
 # What a warp starts itself → how it waits for a group of those.
-OWN_WAITS = {"read": "cp_async_wait", "wgmma": "wgmma_wait",
-             **dict.fromkeys(STORES, "tma_store_wait")}
-BARRIERS = ("__syncthreads", "mbarrier_arrive", "mbarrier_wait", "named_barrier_arrive",
-            "named_barrier_sync")
+OWN_WAITS = {Kind.READ: Kind.CP_ASYNC_WAIT, Kind.WGMMA: Kind.WGMMA_WAIT,
+             **dict.fromkeys(STORES, Kind.TMA_STORE_WAIT)}
+NAMED = (Kind.NAMED_BARRIER_ARRIVE, Kind.NAMED_BARRIER_SYNC)
+BARRIERS = (Kind.SYNCTHREADS, Kind.MBARRIER_ARRIVE, Kind.MBARRIER_WAIT, *NAMED)
+Times = dict[int, list[tuple[tuple, tuple[float, float]]]]
 
 
-def put_in_order(trace):
-    """Gives every event its ticks, and what it waits for: a *meeting* is one phase of an mbarrier,
-    one round of a barrier, or groups of copies or products, [title, [event]]."""
-    now, meetings = 0, []
+class Meeting(NamedTuple):
+    """One phase of an mbarrier, one round of a barrier, or groups of copies or products."""
+
+    title: str
+    parts: list[Event]
+
+
+@dataclasses.dataclass
+class Started:
+    """What a warp waits for itself, by a group of such."""
+
+    group: float  # infinite: not closed yet
+    event: Event
+
+
+def put_in_order(trace: Trace) -> list[Meeting]:
+    """Gives every event its ticks, and the meeting that it waits for."""
+    now = 0
+    meetings: list[Meeting] = []
     for events in trace.blocks().values():
         meet(events, meetings)
         # A warp's first lane may be ahead, in the trace, of what the warp waits for: so it is gone
         # through until nothing moves, but not for ever, as after a fault some may wait for others.
         for _ in range(50):
-            last, moved = {}, False
+            last: dict[int, Event] = {}
+            moved = False
             for event in events:
                 begin = end_of(last[event.warp], meetings) if event.warp in last else now
                 moved |= event.order[0] != begin
@@ -42,17 +63,17 @@ def put_in_order(trace):
     return meetings
 
 
-def end_of(event, meetings):
+def end_of(event: Event, meetings: list[Meeting]) -> int:
     """A tick later, or when the last has come that it waits for."""
-    parts = meetings[event.awaits][1] if event.awaits is not None else []
-    event.order[1] = 1 + max(one.order[0] for one in (event, *parts))
+    parts = meetings[event.awaits].parts if event.awaits is not None else []
+    event.order[1] = 1 + max(part.order[0] for part in (event, *parts))
     return event.order[1]
 
 
-def put_landings(events, clock):
+def put_landings(events: list[Event], clock: str) -> None:
     """Gives each event of a block, after from and to, when somebody first knew that the meeting was
     complete in which it takes part."""
-    over = {}
+    over: dict[int | None, int] = {}
     for event in events:
         end = getattr(event, clock)[1]
         over[event.awaits] = min(over.get(event.awaits, end), end)
@@ -62,56 +83,57 @@ def put_landings(events, clock):
         getattr(event, clock).append(until)
 
 
-def meet(events, meetings):
+def meet(events: list[Event], meetings: list[Meeting]) -> None:
     """Finds out what the events of a block wait for, and what takes part in that."""
-    numbers, own = {}, collections.defaultdict(list)
+    numbers: dict[str, int] = {}
+    own: dict[tuple, list[Started]] = collections.defaultdict(list)
 
-    def meeting(title):
+    def meeting(title: str) -> int:
         if title not in numbers:
             numbers[title] = len(meetings)
-            meetings.append([title, []])
+            meetings.append(Meeting(title, []))
         return numbers[title]
 
-    def join(event, at):
-        meetings[at][1].append(event)
+    def join(event: Event, at: int) -> None:
+        meetings[at].parts.append(event)
         if event.awaits is None:
             event.lands = at
 
     for event in events:
-        what, name, number = event.what, event.name, event.number
-        if what in OWN_WAITS and (what != "read" or event.copies()):
+        kind, name, number = event.kind, event.name, event.number
+        if kind in OWN_WAITS and (kind is not Kind.READ or event.copies()):
             # Copies by the warp are of the group that it closes next.
-            own[OWN_WAITS[what], event.warp].append(
-                [math.inf if what == "read" else number, event])
-        elif what == "cp_async_commit":
-            for one in own["cp_async_wait", event.warp]:
-                one[0] = min(one[0], number)
-        elif what in OWN_WAITS.values():
-            event.awaits = meeting(f"{what} {number} of warp {event.warp}")
-            mine = own[what, event.warp]
-            for group, one in mine:
-                if group < number:
-                    join(one, event.awaits)
-            mine[:] = [one for one in mine if one[0] >= number]
-        elif what in (*LOADS, *BARRIERS):
-            at = meeting(f"__syncthreads number {number + 1}" if what == "__syncthreads" else
-                         f"named barrier {name}, round {number}" if what.startswith("named") else
+            own[OWN_WAITS[kind], event.warp].append(
+                Started(math.inf if kind is Kind.READ else number, event))
+        elif kind is Kind.CP_ASYNC_COMMIT:
+            for copy in own[Kind.CP_ASYNC_WAIT, event.warp]:
+                copy.group = min(copy.group, number)
+        elif kind in OWN_WAITS.values():
+            event.awaits = meeting(f"{kind.value} {number} of warp {event.warp}")
+            started = own[kind, event.warp]
+            for part in started:
+                if part.group < number:
+                    join(part.event, event.awaits)
+            started[:] = [part for part in started if part.group >= number]
+        elif kind in (*LOADS, *BARRIERS):
+            at = meeting(f"{kind.value} number {number + 1}" if kind is Kind.SYNCTHREADS else
+                         f"named barrier {name}, round {number}" if kind in NAMED else
                          f"mbarrier {event.barrier or name}, phase {number}")
-            if what in WAITS:
+            if kind in WAITS:
                 event.awaits = at
             # Lanes on their own come to a barrier once more, after the rest of their warp.
-            came = any((one.what, one.warp) == (what, event.warp) for one in meetings[at][1])
-            if what not in WAITS or (what != "mbarrier_wait" and not came):
+            came = any((part.kind, part.warp) == (kind, event.warp) for part in meetings[at].parts)
+            if kind not in WAITS or (kind is not Kind.MBARRIER_WAIT and not came):
                 join(event, at)
 
 
 # ---- the model's time ----
 
-def put_in_model_time(trace):
+def put_in_model_time(trace: Trace) -> bool:
     """Gives every event its time by replay, where the trace has what that takes: products and
     copies by Hopper's engines. The blocks of a kernel run side by side; kernels that the model
     does not know take no time. Whether it has."""
-    modelled = {event.launch for event in trace.events if event.what == "wgmma"}
+    modelled = {event.launch for event in trace.events if event.kind is Kind.WGMMA}
     if not modelled or trace.fault:
         return False
     start, until, launch = 0, 0, None
@@ -127,19 +149,19 @@ def put_in_model_time(trace):
     return True
 
 
-def times_of(events, called):
-    """{warp: [((event, name, number), (from, to))]} of the warps that the replay has."""
+def times_of(events: list[Event], called: replay.Called) -> Times:
+    """{warp: [(what an event asks, (from, to))]} of the warps that the replay has."""
     warps = replay.warps_of(events)
     played = replay.Block(list(warps.values()), called)
-    return {warp: [((what, name, number), time) for (what, name, _, number, *_), time
-                   in zip(warps[warp], times)]
+    return {warp: [(event.asked(), time) for event, time in zip(warps[warp], times)]
             for warp, times in zip(warps, played.times)}
 
 
-def place_block(events, times, start):
+def place_block(events: list[Event], times: Times, start: int) -> int:
     """Gives a block's events their time; that of the last. Those that the replay does not have
     share the time until the next that it has."""
-    by_warp, end = {}, start
+    by_warp: dict[int, list[Event]] = {}
+    end = start
     for event in events:
         by_warp.setdefault(event.warp, []).append(event)
     for warp, mine in by_warp.items():
@@ -147,8 +169,7 @@ def place_block(events, times, start):
         known = times.get(warp) or times.get(warp // 4 * 4, [])
         now, waiting = start, []
         for event in mine:
-            key = event.what, event.name, event.number
-            at = next((i for i, (other, _) in enumerate(known) if other == key), None)
+            at = next((i for i, (asked, _) in enumerate(known) if asked == event.asked()), None)
             if at is None:
                 event.model = [now, now]
                 waiting.append(event)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from ladder.base.course import PIPELINED, TRACED, Pipelined
 from ladder.base.files import json_text, write_whole
 from ladder.base.records import Record
-from ladder.trace.read import Trace, joined
-from ladder.trace.replay import warps_of
+from ladder.trace.read import Kind, Ranges, Trace, joined
+from ladder.trace.replay import rows_of, warps_of
 
 TRACE_OPTIONS = ["--device", "sim", "--heads", "1", "--seqlen", "512", "--head-dim", "64",
                  "--block-q", "64", "--block-kv", "64", "--check", "off"]
@@ -63,9 +63,9 @@ def accesses(trace: Trace) -> list[Access]:
     touches = []
     for (launch, block), events in trace.blocks().items():
         phases: dict[int, int] = {}
-        touched: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
+        touched: dict[tuple[int, str, str], Ranges] = {}
         for event in events:
-            if event.what == "__syncthreads":
+            if event.kind is Kind.SYNCTHREADS:
                 phases[event.warp] = event.number + 1
             elif event.direction:
                 touched.setdefault((phases.get(event.warp, 0), event.name, event.direction),
@@ -78,14 +78,13 @@ def accesses(trace: Trace) -> list[Access]:
 
 def pipelined(path: str, shown: Pipelined) -> Record:
     """What block 0 of a kernel asks of Hopper's engines and barriers: {"figure", "rung", …,
-    "command", "kernel", "warps": [[[event, name, barrier, number, amount, exps, other FLOPs], …],
-    …]}, as --trace has them. One warp stands for a warpgroup that multiplies; a copy's boxes are
-    one."""
+    "command", "kernel", "warps": [rows_of() its events]}. One warp stands for a warpgroup that
+    multiplies; a copy's boxes are one."""
     trace, head = trace_of(path, shown.rung, shown.step, shown.options, shown.kernel)
     events = next(events for (launch, block), events in trace.blocks().items()
                   if block == 0 and trace.kernel_of(launch) == shown.kernel)
     return {"figure": shown.figure, **head, "kernel": shown.kernel,
-            "warps": list(warps_of(events).values())}
+            "warps": [rows_of(asked) for asked in warps_of(events).values()]}
 
 
 def all_traces(programs: dict[str, str]) -> list[Record]:

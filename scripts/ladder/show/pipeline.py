@@ -142,7 +142,8 @@ def pipeline(files, name):
 
 
 def pipeline_panel(trace, about):
-    played = replay.replay(trace["warps"], course.PRODUCTS[trace["kernel"]])
+    played = replay.replay([replay.events_of(rows) for rows in trace["warps"]],
+                           course.PRODUCTS[trace["kernel"]])
     consumers, end = len(played["consumers"]), played["end"]
     fills = stage_fills(played["copies"], about["own"], consumers, end)
     rings = {array for array, stage in fills if stage}

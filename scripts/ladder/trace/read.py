@@ -1,107 +1,170 @@
 """A trace: what each warp did, a line of the source at a time."""
 
+from __future__ import annotations
+
 import collections
+import dataclasses
+import enum
 import json
 import os
 import tempfile
 
-from ladder.base.console import BAD_USAGE, Stop
+from ladder.base.console import BAD_USAGE, Progress, Stop
 from ladder.base.files import ROOT
 from ladder.base.programs import json_lines, run_quietly
 
+
+class Kind(enum.Enum):
+    """What an event is, by its text in a trace: EventKind of common/machine/trace.h."""
+
+    READ = "read"
+    WRITE = "write"
+    COMPUTE = "compute"
+    COLLECTIVE = "collective"  # in a trace its function, which is its name here
+    STORE = "store"
+    ZEROS = "zeros"
+    ROUND = "round"
+    EXIT = "exit"
+    SYNCTHREADS = "__syncthreads"
+    CP_ASYNC_COMMIT = "cp_async_commit"
+    CP_ASYNC_WAIT = "cp_async_wait"
+    TMA_LOAD = "tma_load"
+    BULK_LOAD = "bulk_load"
+    TMA_STORE = "tma_store"
+    BULK_ADD = "bulk_add"
+    TMA_STORE_WAIT = "tma_store_wait"
+    MBARRIER_ARRIVE = "mbarrier_arrive"
+    MBARRIER_WAIT = "mbarrier_wait"
+    NAMED_BARRIER_ARRIVE = "named_barrier_arrive"
+    NAMED_BARRIER_SYNC = "named_barrier_sync"
+    WGMMA = "wgmma"
+    WGMMA_WAIT = "wgmma_wait"
+
+
+Ranges = list[tuple[int, int]]  # where each begins and ends
+KINDS = {kind.value: kind for kind in Kind}
 # What TMA is asked for: what an mbarrier waits for, and what the warp itself does.
-LOADS, STORES = ("tma_load", "bulk_load"), ("tma_store", "bulk_add")
+LOADS, STORES = (Kind.TMA_LOAD, Kind.BULK_LOAD), (Kind.TMA_STORE, Kind.BULK_ADD)
 
 # What an event counts → what the program calls the sum.
 AMOUNTS = {"matmul_flops": "matmul_flops", "exps": "exp_count", "other_flops": "other_flops",
            "sram_read": "sram_read_bytes", "sram_write": "sram_write_bytes"}
+# Keys of a trace that are fields here.
+SAME = ("launch", "block", "warp", "name", "barrier", "number", "amount", "bytes", "lane_exps",
+        "lane_other_flops")
 # What a warp, or a thread of it, may stop at.
-WAITS = ("__syncthreads", "mbarrier_wait", "named_barrier_sync", "cp_async_wait", "wgmma_wait",
-         "tma_store_wait")
-SIGNALS = ("mbarrier_arrive", "named_barrier_arrive", "cp_async_commit", "exit")
+WAITS = (Kind.SYNCTHREADS, Kind.MBARRIER_WAIT, Kind.NAMED_BARRIER_SYNC, Kind.CP_ASYNC_WAIT,
+         Kind.WGMMA_WAIT, Kind.TMA_STORE_WAIT)
+SIGNALS = (Kind.MBARRIER_ARRIVE, Kind.NAMED_BARRIER_ARRIVE, Kind.CP_ASYNC_COMMIT, Kind.EXIT)
 COPIES = (*LOADS, *STORES)
-BOUNDS = (*WAITS, *SIGNALS, *COPIES, "wgmma", "round")
+BOUNDS = (*WAITS, *SIGNALS, *COPIES, Kind.WGMMA, Kind.ROUND)
 # Who does what a warp starts.
-ENGINES = {"read": "cp.async", "wgmma": "tensor cores", **dict.fromkeys(LOADS, "TMA"),
-           "tma_store": "TMA stores", "bulk_add": "TMA additions"}
+ENGINES = {Kind.READ: "cp.async", Kind.WGMMA: "tensor cores", **dict.fromkeys(LOADS, "TMA"),
+           Kind.TMA_STORE: "TMA stores", Kind.BULK_ADD: "TMA additions"}
 
 
-def place(text):
+def place(text: str) -> tuple[str, int]:
     """(path, line) of "path:line", as seen from the repository; ("", 0) of nothing."""
     path, _, line = text.rpartition(":")
     return os.path.relpath(path, ROOT) if os.path.isabs(path) else path, int(line or 0)
 
 
+@dataclasses.dataclass(eq=False)
 class Event:
-    """What a warp did at one line, as the page has it. `ranges` are bytes of HBM's array `name`,
-    `shared` is {(array, 1 if written): ranges}; ranges are [(begin, end)]."""
+    """What a warp did at one line: TraceEvent of common/machine/trace.h, and what follows from the
+    others. `ranges` are bytes of HBM's array `name`."""
 
-    def __init__(self, line):
-        self.what, self.launch, self.block, self.warp = (
-            line[name] for name in ("do", "launch", "block", "warp"))
-        self.file, self.line = place(line.get("line", ""))
-        file, self.since = place(line.get("from", ""))
-        if file != self.file:
-            self.since = self.line
-        self.name, self.barrier = line.get("name", ""), line.get("barrier", "")
-        self.number, self.amount, self.bytes = (
-            line.get(name, 0) for name in ("number", "amount", "bytes"))
-        self.direction = self.what if self.what in ("read", "write") else ""
-        self.ranges = pieces(line.get("ranges", []))
-        self.shared = {(array, written): pieces(ranges)
-                       for array, written, ranges in line.get("shared", [])}
-        self.counts = collections.Counter(
-            {AMOUNTS[name]: line[name] for name in AMOUNTS if line.get(name)})
-        # What the warp's first lane has counted since its last event of the kind.
-        self.lane = [line.get("lane_exps", 0), line.get("lane_other_flops", 0)]
-        self.source = None  # the event that read what this one stores
-        self.rows = None    # [first, last] that it touches of its array
-        self.tile = None    # [first row, past the last, first key, past the last] of S
-        self.holds, self.reads = {}, {}  # of arrays of shared memory: what is in them, [begin, end]
-        # By either clock [from, to], and until when what the event starts is under way.
-        self.order, self.model = [-1, -1], None
-        self.awaits = self.lands = None  # the meeting that it waits for, or takes part in
+    kind: Kind
+    name: str = ""
+    barrier: str = ""
+    number: int = 0
+    amount: int = 0
+    # What the warp's first lane has counted since its last event of the kind.
+    lane_exps: int = 0
+    lane_other_flops: int = 0
+    launch: int = 0
+    block: int = 0
+    warp: int = 0
+    file: str = ""
+    line: int = 0
+    since: int = 0  # the line that a computation begins after
+    bytes: int = 0
+    ranges: Ranges = dataclasses.field(default_factory=list)
+    # Of shared memory: (array, 1 if written) → ranges.
+    shared: dict[tuple[str, int], Ranges] = dataclasses.field(default_factory=dict)
+    counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    direction: str = ""          # "read" or "write", of HBM
+    source: Event | None = None  # the event that read what this one stores
+    rows: list[int] | None = None     # [first, last] that it touches of its array
+    tile: list[int] | None = None     # [first row, past the last, first key, past the last] of S
+    # Arrays of shared memory → what is in them, [begin, end] that is read.
+    holds: dict[str, list] = dataclasses.field(default_factory=dict)
+    reads: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    # By either clock [from, to], and until when what the event starts is under way.
+    order: list[int] = dataclasses.field(default_factory=lambda: [-1, -1])
+    model: list[int] | None = None
+    awaits: int | None = None  # the meeting that it waits for
+    lands: int | None = None   # or takes part in
+    index: int = -1            # among the page's
 
-    def copies(self):
+    @classmethod
+    def of(cls, line: dict) -> Event:
+        """The event of a trace's line."""
+        kind = KINDS.get(line["do"], Kind.COLLECTIVE)
+        (file, at), (since_file, since) = (place(line.get(key, "")) for key in ("line", "from"))
+        event = cls(
+            kind, file=file, line=at, since=since if since_file == file else at,
+            ranges=pieces(line.get("ranges", [])),
+            shared={(array, written): pieces(ranges)
+                    for array, written, ranges in line.get("shared", [])},
+            counts=collections.Counter({AMOUNTS[key]: line[key] for key in AMOUNTS if key in line}),
+            direction=kind.value if kind in (Kind.READ, Kind.WRITE) else "",
+            **{key: line[key] for key in SAME if key in line})
+        if kind is Kind.COLLECTIVE:
+            event.name = line["do"]
+        return event
+
+    def copies(self) -> bool:
         """Whether it reads HBM into shared memory, by TMA or not."""
         return self.direction == "read" and any(written for _, written in self.shared)
 
-    def asked(self):
-        return self.what, self.name, self.barrier, self.number
+    def asked(self) -> tuple[Kind, str, str, int]:
+        return self.kind, self.name, self.barrier, self.number
 
-    def engine(self):
+    def engine(self) -> str:
         """What goes on beside the warps, of what it starts; a load is named by its array."""
-        if self.lands is None or self.what not in ENGINES:
+        if self.lands is None or self.kind not in ENGINES:
             return ""
-        return ENGINES[self.what] + (" " + self.name if self.what in LOADS else "")
+        return ENGINES[self.kind] + (" " + self.name if self.kind in LOADS else "")
 
-    def kind(self):
+    def look(self) -> str:
         """What the page colours it as."""
-        if self.what in (*WAITS, *SIGNALS):
-            return "wait" if self.what in WAITS else "signal"
+        if self.kind in (*WAITS, *SIGNALS):
+            return "wait" if self.kind in WAITS else "signal"
         if self.direction:
             return "copy" if self.copies() else self.direction
-        if self.counts["matmul_flops"] or self.what == "wgmma":
+        if self.counts["matmul_flops"] or self.kind is Kind.WGMMA:
             return "product"
         if self.counts["exp_count"] or self.counts["other_flops"]:
             return "softmax" if self.counts["exp_count"] else "arithmetic"
-        return "exchange" if self.what.startswith("__") else "shared"
+        return "exchange" if self.name.startswith("__") else "shared"
 
-    def absorb(self, other):
+    def merge(self, other: Event) -> None:
         """Adds an event that is one with this one."""
         self.bytes += other.bytes
         self.ranges = union(self.ranges, other.ranges)
         for place, ranges in other.shared.items():
             self.shared[place] = union(self.shared.get(place, []), ranges)
         self.counts += other.counts
-        self.lane = [sum(both) for both in zip(self.lane, other.lane)]
+        self.lane_exps += other.lane_exps
+        self.lane_other_flops += other.lane_other_flops
 
 
 class Trace:
     """A run, by what write_trace() of common/harness/run.h says: `head`, `plan`, `arrays` {name:
     bytes}, `launches`, `events` in order, and `fault` or None."""
 
-    def __init__(self, path):
+    def __init__(self, path: str) -> None:
         with open(path, encoding="utf-8") as file:
             self.head, *lines = [json.loads(line) for line in file]
         self.launches, done, plans, faults = (
@@ -109,10 +172,11 @@ class Trace:
             for name in ("kernel", "do", "arrays", "fault"))
         self.plan, self.fault = plans[0], next(iter(faults), None)
         self.arrays = self.plan.pop("arrays")
-        self.events = merged([Event(line) for line in done])
+        self.events = merged([Event.of(line) for line in done])
 
     @classmethod
-    def of(cls, program, options, progress=None):
+    def of(cls, program: str, options: list[str],
+           progress: Progress | None = None) -> tuple[Trace, list[dict], int, str]:
         """Runs a program with --trace: (its trace, the records that it printed, none after a fault,
         status, message)."""
         what = " ".join([os.path.basename(program), *options[:2]])
@@ -125,10 +189,10 @@ class Trace:
             trace = cls(path)
         return trace, [] if trace.fault else json_lines(said, what), status, message
 
-    def kernel_of(self, launch):
+    def kernel_of(self, launch: int) -> str:
         return self.launches[launch]["kernel"]
 
-    def rows_of(self, array):
+    def rows_of(self, array: str) -> int:
         """How many rows an array has: those of Q or of K, whichever its bytes can be shared out
         to; of partial results (05's split_kv) a row of Q has several."""
         head = self.head
@@ -142,66 +206,70 @@ class Trace:
                 return rows
         return 1
 
-    def blocks(self):
+    def blocks(self) -> dict[tuple[int, int], list[Event]]:
         """(launch, block) → its events, in order."""
-        found = {}
+        found: dict[tuple[int, int], list[Event]] = {}
         for event in self.events:
             found.setdefault((event.launch, event.block), []).append(event)
         return found
 
 
-def pieces(ranges):
+def pieces(ranges: list[list[int]]) -> Ranges:
     """[(begin, end)] of the runs of a file, [begin, bytes, stride, count]."""
     return [(begin + i * stride, begin + i * stride + size)
             for begin, size, stride, count in ranges for i in range(count)]
 
 
-def joined(runs):
+def joined(runs: Ranges) -> Ranges:
     """Those that overlap or touch as one; in order."""
-    found = []
+    found: Ranges = []
     for begin, end in sorted(runs):
         if found and begin <= found[-1][1]:
-            found[-1][1] = max(found[-1][1], end)
-        else:
-            found.append([begin, end])
+            begin, last = found.pop()
+            end = max(last, end)
+        found.append((begin, end))
     return found
 
 
-def union(some, others):
+def union(some: Ranges, others: Ranges) -> Ranges:
     """Ranges that hold what either has."""
     return joined(some + others) if some and others else some or others
 
 
-def merged(events):
+def merged(events: list[Event]) -> list[Event]:
     """A warp's events at one line between two waits are one, wherever the compiler put them; and a
     copy by TMA is one with what it reads or writes of HBM, and with the tile's other boxes."""
-    kept, seen, accesses, last = [], {}, {}, {}  # by warp: by key; the last access; the last bound
+    kept: list[Event] = []
+    # By warp: by key; the last access; the last of BOUNDS.
+    seen: dict[tuple, dict[tuple, Event]] = {}
+    accesses: dict[tuple, Event | None] = {}
+    last: dict[tuple, Event] = {}
     for event in events:
         warp = event.launch, event.block, event.warp
         access, before = accesses.get(warp), last.get(warp)
-        if event.what in BOUNDS:
+        if event.kind in BOUNDS:
             seen[warp], accesses[warp] = {}, None
-            if event.what in COPIES and access:
+            if event.kind in COPIES and access:
                 kept.remove(access)
                 event.direction = access.direction
-                event.absorb(access)
-            if event.what in COPIES and before and event.asked() == before.asked():
+                event.merge(access)
+            if event.kind in COPIES and before and event.asked() == before.asked():
                 before.amount += event.amount
-                before.absorb(event)
+                before.merge(event)
                 continue
             last[warp] = event
-            if event.what != "round":
+            if event.kind is not Kind.ROUND:
                 kept.append(event)
             continue
-        if event.what == "store" and event.line and access and (
+        if event.kind is Kind.STORE and event.line and access and (
                 (access.file, access.line) == (event.file, event.line)):
             event.source = access
-        one = seen.setdefault(warp, {}).setdefault(
-            (event.what, event.name, event.file, event.line, event.since), event)
-        if one is event:
+        same = seen.setdefault(warp, {}).setdefault(
+            (event.kind, event.name, event.file, event.line, event.since), event)
+        if same is event:
             kept.append(event)
         else:
-            one.absorb(event)
+            same.merge(event)
         if event.direction:
-            accesses[warp] = one
+            accesses[warp] = same
     return kept

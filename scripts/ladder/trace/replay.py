@@ -10,11 +10,14 @@ measured, and sums are there at once, not 129 cycles later. With both set right 
 ping_pong no faster than overlap: 05_flash_v2/hopper/notes.md, section 14.
 """
 
+from __future__ import annotations
+
 import collections
 import itertools
+from typing import Callable, Iterator
 
 from ladder.base.console import BAD_USAGE, Stop
-from ladder.trace.read import LOADS, STORES
+from ladder.trace.read import COPIES, KINDS, LOADS, STORES, Event, Kind
 
 # Of one SM, per cycle. NVIDIA's H100 white paper: 989.4 TFLOP/s of dense bf16 by 132 SMs at
 # 1.83 GHz.
@@ -26,68 +29,88 @@ EXPS, OTHER_FLOPS = 16, 128
 COPY_BYTES = 5120 / 132
 COPY_LATENCY = 500  # cycles; chosen, and hidden wherever a stage is free in time
 
+Step = tuple[float, Callable[[], bool]]  # see run()
+Called = dict[str, list[str]]  # course.PRODUCTS
 THREADS = 128  # of a warpgroup, all of which do what the first does
 # What a consumer waits for, by the event at which it does.
-WAITS = {"mbarrier_wait": "tile", "named_barrier_sync": "turn", "wgmma_wait": "sums",
-         "tma_store_wait": "store"}
+WAITS = {Kind.MBARRIER_WAIT: "tile", Kind.NAMED_BARRIER_SYNC: "turn", Kind.WGMMA_WAIT: "sums",
+         Kind.TMA_STORE_WAIT: "store"}
+# What a barrier counts.
+COUNTED = (Kind.MBARRIER_ARRIVE, Kind.NAMED_BARRIER_ARRIVE, Kind.NAMED_BARRIER_SYNC)
 # What is asked of Hopper's engines and barriers.
-ASKED = (*LOADS, *STORES, "tma_store_wait", "mbarrier_arrive", "mbarrier_wait",
-         "named_barrier_arrive", "named_barrier_sync", "wgmma", "wgmma_wait", "exit")
-COUNTED = ("mbarrier_arrive", "named_barrier_arrive", "named_barrier_sync")  # by a barrier
+ASKED = (*COPIES, *WAITS, *COUNTED, Kind.WGMMA, Kind.EXIT)
 
 
-def warps_of(events):
-    """Warp → [event, name, barrier, number, amount, exps, other FLOPs] of what a block asks of
-    Hopper's engines and barriers. What is counted between two of them, by the warp's first lane,
-    is the later one's. One warp stands for a warpgroup that multiplies."""
-    warps, counted = {}, {}
+def warps_of(events: list[Event]) -> dict[int, list[Event]]:
+    """Warp → what a block asks of Hopper's engines and barriers, as events of their own. What is
+    counted between two of them, by the warp's first lane, is the later one's. One warp stands for a
+    warpgroup that multiplies."""
+    warps: dict[int, list[Event]] = {}
+    counted: dict[int, tuple[int, int]] = {}
     for event in events:
-        amounts = counted.setdefault(event.warp, [0, 0])
-        amounts[:] = [sum(both) for both in zip(amounts, event.lane)]
-        if event.what in ASKED:
-            warps.setdefault(event.warp, []).append([*event.asked(), event.amount, *amounts])
-            amounts[:] = [0, 0]
-    multiply = {warp // 4 for warp, asked in warps.items() if any(e[0] == "wgmma" for e in asked)}
+        exps, flops = counted.pop(event.warp, (0, 0))
+        exps, flops = exps + event.lane_exps, flops + event.lane_other_flops
+        if event.kind in ASKED:
+            warps.setdefault(event.warp, []).append(
+                Event(*event.asked(), event.amount, exps, flops))
+        else:
+            counted[event.warp] = exps, flops
+    multiply = {warp // 4 for warp, asked in warps.items()
+                if any(event.kind is Kind.WGMMA for event in asked)}
     kept = {}
     for warp, asked in sorted(warps.items()):
         if (warp % 4 if warp // 4 in multiply else len(asked) == 1):
             continue  # does what the warpgroup's first warp does, or nothing
         # What the others of a warpgroup that multiplies store is the warpgroup's too.
         others = [warps.get(warp + i, []) for i in (1, 2, 3)] if warp // 4 in multiply else []
-        stored = collections.Counter()
-        for *key, amount, _, _ in itertools.chain(*others):
-            stored[tuple(key)] += amount if key[0] in STORES else 0
-        kept[warp] = [[*key, amount + stored[tuple(key)], exps, flops]
-                      for *key, amount, exps, flops in asked]
+        stored: collections.Counter[tuple] = collections.Counter()
+        for event in itertools.chain(*others):
+            stored[event.asked()] += event.amount if event.kind in STORES else 0
+        for event in asked:
+            event.amount += stored[event.asked()]
+        kept[warp] = asked
     return kept
+
+
+def rows_of(events: list[Event]) -> list[list]:
+    """Events as traces.jsonl has them: [kind, name, barrier, number, amount, exps, other FLOPs]."""
+    return [[event.kind.value, *event.asked()[1:], event.amount, event.lane_exps,
+             event.lane_other_flops] for event in events]
+
+
+def events_of(rows: list[list]) -> list[Event]:
+    return [Event(KINDS[kind], *values) for kind, *values in rows]
 
 
 class Block:
     """All warps of a block, each of which stands for its warpgroup. `called`: what its products
     are, by the right operand's array, in turn (course.PRODUCTS)."""
 
-    def __init__(self, warps, called):
+    def __init__(self, warps: list[list[Event]], called: Called) -> None:
         self.now, self.tensor_free = 0.0, 0.0
         self.engine_free = {LOADS: 0.0, STORES: 0.0}  # do not hold each other up
         # How much of each phase of an mbarrier, and of each round of a named one, is still to come;
         # and when nothing was.
-        self.missing, self.complete = collections.Counter(
-            (barrier or name, number) for events in warps
-            for event, name, barrier, number, *_ in events if event in (*LOADS, *COUNTED)), {}
-        self.landings = []  # [when, what comes then]
-        # (event that waits, warp) → [group, when that ends] of what it waits for.
-        self.ends = collections.defaultdict(list)
-        self.products, self.copies = [], []
-        self.times = [[] for _ in warps]  # of each event: from, to; the explorer has them, too
+        self.missing = collections.Counter(
+            (event.barrier or event.name, event.number) for events in warps
+            for event in events if event.kind in (*LOADS, *COUNTED))
+        self.complete: dict[tuple[str, int], float] = {}
+        self.landings: list[tuple[float, tuple[str, int]]] = []  # when, and what comes then
+        # (event that waits, warp) → (group, when that ends) of what it waits for.
+        self.ends: dict[tuple[Kind, int], list] = collections.defaultdict(list)
+        self.products: list[list] = []
+        self.copies: list[list] = []
+        # Of each event: from, to; the explorer has them, too.
+        self.times: list[list[tuple[float, float]]] = [[] for _ in warps]
         self.play([self.run(i, events, products(events, called))
                    for i, events in enumerate(warps)])
         waiting = [i for i, events in enumerate(warps) if len(self.times[i]) < len(events)]
         if waiting:
             raise Stop(f"a trace of a pipeline in which warps {waiting} wait for ever", BAD_USAGE)
 
-    def play(self, warps):
+    def play(self, warps: list[Iterator[Step]]) -> None:
         """Runs what run() gives for each warp."""
-        left, ready = [0] * len(warps), [lambda: True] * len(warps)
+        left, ready = [0.0] * len(warps), [lambda: True] * len(warps)
         while True:
             moved = True
             while moved:
@@ -107,57 +130,61 @@ class Block:
                 cycles = left[i] - (then - self.now) / len(busy)
                 left[i] = cycles if cycles > 1e-6 else 0
             self.now = then
-            for landing in [one for one in self.landings if one[0] <= then]:
+            for landing in [landing for landing in self.landings if landing[0] <= then]:
                 self.landings.remove(landing)
                 self.come(landing[1])
 
-    def run(self, warp, events, names):
+    def run(self, warp: int, events: list[Event],
+            names: Iterator[tuple[str, int]]) -> Iterator[Step]:
         """What a warp does. Wherever time passes it yields how long its arithmetic takes alone, and
         whether it can go on then."""
-        for kind, name, barrier, number, amount, exps, flops in events:
-            yield max(THREADS * exps / EXPS, THREADS * flops / OTHER_FLOPS), lambda: True
+        for event in events:
+            kind, name, barrier, number = event.asked()
+            yield max(THREADS * event.lane_exps / EXPS,
+                      THREADS * event.lane_other_flops / OTHER_FLOPS), lambda: True
             since = self.now
             if kind in COUNTED:
                 self.come((name, number))
-            elif kind == "wgmma":
+            elif kind is Kind.WGMMA:
                 start = max(self.now, self.tensor_free)
-                self.tensor_free = start + amount / MATMUL_FLOPS
+                self.tensor_free = start + event.amount / MATMUL_FLOPS
                 self.products.append([warp, *next(names), start, self.tensor_free])
-                self.ends["wgmma_wait", warp].append((number, self.tensor_free))
-            elif kind in (*LOADS, *STORES):
+                self.ends[Kind.WGMMA_WAIT, warp].append((number, self.tensor_free))
+            elif kind in COPIES:
                 queue = LOADS if kind in LOADS else STORES
-                sent = max(self.now, self.engine_free[queue]) + amount / COPY_BYTES
+                sent = max(self.now, self.engine_free[queue]) + event.amount / COPY_BYTES
                 self.engine_free[queue] = sent
                 if queue is LOADS:
                     self.landings.append((sent + COPY_LATENCY, (barrier, number)))
                     self.copies.append([name, barrier, self.now, sent + COPY_LATENCY])
                 else:  # what is waited for is that shared memory has been read
-                    self.ends["tma_store_wait", warp].append((number, sent))
-            if kind in ("wgmma_wait", "tma_store_wait"):
+                    self.ends[Kind.TMA_STORE_WAIT, warp].append((number, sent))
+            if kind in (Kind.WGMMA_WAIT, Kind.TMA_STORE_WAIT):
                 yield 0, lambda: all(end <= self.now for group, end in self.ends[kind, warp]
                                      if group < number)
             elif kind in WAITS:
                 yield 0, lambda: not self.missing[name, number]
             self.times[warp].append((since, self.now))
 
-    def come(self, key):
+    def come(self, key: tuple[str, int]) -> None:
         self.missing[key] -= 1
         if self.missing[key] == 0:
             self.complete[key] = self.now
 
-    def freed(self, barrier, landed):
+    def freed(self, barrier: str, landed: float) -> float | None:
         """When a copy's stage was free again: by the kernel's names the first phase of X_free[i]
         that ends after the copy to X_full[i] has landed."""
         free = barrier.replace("_full", "_free")
-        return min((when for (one, _), when in self.complete.items()
-                    if one == free and when > landed), default=None)
+        return min((when for (name, _), when in self.complete.items()
+                    if name == free and when > landed), default=None)
 
 
-def products(events, called):
+def products(events: list[Event], called: Called) -> Iterator[tuple[str, int]]:
     """Which of those `called` so each of a warp's products is, and its tile: in turn, but where
     another by the same array follows at once, the next tile's first goes ahead of this tile's
     last."""
-    arrays, count = [name for kind, name, *_ in events if kind == "wgmma"], collections.Counter()
+    arrays = [event.name for event in events if event.kind is Kind.WGMMA]
+    count: collections.Counter[str] = collections.Counter()
     for array, later in zip(arrays, [*arrays[1:], None]):
         names = called[array]
         what = names[0] if later == array else min(names, key=lambda name: count[name])
@@ -165,15 +192,17 @@ def products(events, called):
         count[what] += 1
 
 
-def spans(events, times):
+def spans(events: list[Event], times: list[tuple[float, float]]) -> list[list]:
     """What a warp did when: [what, number of the tile or None, from, to]."""
-    found, count, before = [], collections.Counter(), 0.0
-    for (kind, *_, exps, flops), (since, end) in zip(events, times):
-        if exps or flops:
-            what = "softmax" if exps else "scale"
+    found: list[list] = []
+    count: collections.Counter[str] = collections.Counter()
+    before = 0.0
+    for event, (since, end) in zip(events, times):
+        if event.lane_exps or event.lane_other_flops:
+            what = "softmax" if event.lane_exps else "scale"
             found.append([what, count[what], before, since])
             count[what] += 1
-        wait = WAITS.get(kind)
+        wait = WAITS.get(event.kind)
         if wait and found and found[-1][0] == wait and found[-1][3] == since:
             found[-1][3] = end  # goes on: for a tile of Q, then for one of K
         elif wait and end > since:
@@ -182,8 +211,8 @@ def spans(events, times):
     return found
 
 
-def replay(warps, called):
-    """Of [[event, name, barrier, number, amount, exps, other FLOPs], …] for each warp
+def replay(warps: list[list[Event]], called: Called) -> dict:
+    """Of the events of each warp, as warps_of() has them
 
       end        in cycles, as are all times
       products   [consumer, "S" or another of those called so, tile, from, to]

@@ -102,7 +102,7 @@ class Timeline extends View {
 
   flight(e, { y, height }, from, to) {
     const { what, rows } = e, width = Math.max(1.5, to - from - 1);
-    const colour = what === "wgmma" ? "product" : e.direction === "write" ? "write" : "copy";
+    const colour = e.kind === "product" ? "product" : e.direction === "write" ? "write" : "copy";
     if (what !== "read") {
       this.bar(e, colour, from, y + 1, width, height - 2.5, 0.75,
                rows ? `${e.name} ${range(rows)}` : e.name);

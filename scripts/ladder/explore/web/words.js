@@ -60,7 +60,7 @@ function meetingOf(e, now) {
   for (const part of parts.map((index) => run.events[index])) {
     const here = come[(part.engine ? part.until : part.from) <= now];
     const who = !part.engine ? `warp ${part.warp}`
-      : part.what === "wgmma" ? `product with ${part.name}`
+      : part.kind === "product" ? `product with ${part.name}`
       : `${part.direction === "read" ? "copy" : "store"} of ${part.name} ` +
         `(${exactly(part.bytes, "B")})`;
     here[who] = (here[who] || 0) + 1;

@@ -240,9 +240,8 @@ add_library(ladder_main OBJECT ${CMAKE_SOURCE_DIR}/common/harness/main.cpp)
 target_link_libraries(ladder_main PUBLIC ladder_flags)
 target_precompile_headers(ladder_main REUSE_FROM headers)
 
-# In the list of sources of that name, one source takes the place of those for Hopper and one that of
-# all others, but for those that two programs have: most of a compilation by nvcc is that of the
-# headers. Each is in a namespace of its own within gpu.
+# CI only: a rung's files become two sources, Hopper's and the others, since headers dominate nvcc's
+# time; not those that two programs have. Each file is in a namespace of its own within gpu.
 function(ladder_together list name)
   set(alone ${${list}})
   list(JOIN shared_steps "|" shared)
@@ -301,7 +300,7 @@ function(ladder_kernels name)
       target_compile_definitions(${name}_gpu PRIVATE LADDER_ONE_KERNEL)
     endif()
     set_target_properties(${name}_gpu PROPERTIES
-      RULE_LAUNCH_COMPILE "sh \"${CMAKE_SOURCE_DIR}/common/ptxas.sh\" <OBJECT>")
+      RULE_LAUNCH_COMPILE "sh \"${CMAKE_SOURCE_DIR}/common/cmake/ptxas.sh\" <OBJECT>")
     list(APPEND objects $<TARGET_OBJECTS:${name}_gpu>)
   endif()
   set(${name}_objects ${objects} PARENT_SCOPE)
