@@ -76,9 +76,9 @@ def go(runs: list[Run], options: list[str], progress: Progress, label: str) -> N
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """What scripts/run itself acts on; `passed`: what the programs get; `words`: all but --all.
-    As in getopt_long, a name may be cut short."""
-    parser = Parser("scripts/run", usage="scripts/run [options]", add_help=False)
+    """What scripts/run itself acts on; `passed`: what the programs get; `words`: all but --all."""
+    parser = Parser("scripts/run", usage="scripts/run [options]", add_help=False,
+                    allow_abbrev=False)
     parser.add_argument("--step")
     parser.add_argument("--device", choices=["gpu", "sim", "auto"], default="auto")
     parser.add_argument("--all", action="store_true")
