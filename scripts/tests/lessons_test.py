@@ -30,7 +30,7 @@ NOT_RUN = [("--device gpu", "needs a GPU"),
            ("^scripts/(?:run .|test|figures|explore)", "has tests of its own")]
 
 # `scripts/run` without its building, and as a machine without a GPU runs it.
-LADDER = "CUDA_VISIBLE_DEVICES= python3 scripts/ladder run 2> /dev/null"
+LADDER = "CUDA_VISIBLE_DEVICES= python3 scripts/ladder front.run 2> /dev/null"
 
 # ---- comparing ----
 

@@ -22,7 +22,7 @@ class Machine(Scratch):
                     "sed", "sh", "sleep", "true"]
     TOOLS = ("c++", "cmake", "ctest", "ninja", "python3")
     # All but the testing, and what stands in ready.sh, is done by a stand-in.
-    PYTHON = f"case \"$*\" in *'ladder test'*|-I*) exec '{sys.executable}' -S \"$@\";; esac\n"
+    PYTHON = f"case \"$*\" in *'ladder front.test'*|-I*) exec '{sys.executable}' -S \"$@\";; esac\n"
 
     def setUp(self):
         super().setUp()
@@ -165,7 +165,7 @@ class Building(Machine):
                              expected)
             said = self.called()
             self.assertEqual(f"ninja -C {self.root}/build programs\n" in said, script == "run")
-            self.assertEqual("scripts/ladder run\n" in said, script == "run" and not fails)
+            self.assertEqual("scripts/ladder front.run\n" in said, script == "run" and not fails)
 
     def test_presets_and_ctest_options(self):
         for preset in (["--preset", "asan"], ["--preset=asan"]):
@@ -186,7 +186,7 @@ class Building(Machine):
             self.write("build/build.ninja", f"rung_{half}.dir/a.o")
             result = self.script("scripts/run", status=status)
             self.assertEqual((result.stdout, result.stderr), ("", f"a.cu:3: unused\n{told}"))
-            self.assertEqual("ladder run" in self.called(), status == 0)
+            self.assertEqual("ladder front.run" in self.called(), status == 0)
 
     def test_a_second_build_waits_for_the_first(self):
         os.mkdir(self.at("build"))
@@ -204,7 +204,7 @@ class Building(Machine):
     def test_a_file_system_without_locks(self):
         self.change_ready("fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)", "raise OSError")
         self.assertEqual(self.script("scripts/run").stderr, "")
-        self.assertIn("ladder run", self.called())
+        self.assertIn("ladder front.run", self.called())
 
     def test_no_more_compilers_than_memory_holds(self):
         self.change_ready("os.sched_getaffinity(0)", "'ab'")
@@ -216,7 +216,7 @@ class Building(Machine):
     def test_ctrl_c_while_building(self):
         self.tools(ninja=f": >'{self.root}/started'; exec sleep 60")
         self.stopped(["bash", "scripts/run"], signal.SIGINT, self.at("started"), 130)
-        self.assertNotIn("ladder run", self.called())
+        self.assertNotIn("ladder front.run", self.called())
 
     def test_figures_measures_counts_and_draws(self):
         for gpu_status, status, said, count in ((0, 0, "", 3), (3, 0, "without a GPU", 3),
