@@ -16,8 +16,8 @@ import random
 from typing import Callable, Dict, Iterator, Sequence, Set, Tuple, Union
 
 from ladder.base.npy import read_npy, write_rows
-from ladder.base.records import requested, uneven_counts
-from ladder.exercises.lab import Lab, Record, Run
+from ladder.base.records import Record, requested, uneven_counts
+from ladder.exercises.lab import Lab, Run
 
 Command = Sequence[str]
 Judged = Tuple[bool, str]          # whether an answer is right, and in a line why

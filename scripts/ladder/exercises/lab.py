@@ -6,16 +6,16 @@ import json
 import os
 import shutil
 import subprocess
-from typing import Any, Dict, NamedTuple, Sequence
+from typing import NamedTuple, Sequence
 
 from ladder.base.changed import changed
 from ladder.base.console import NO_DEVICE, Stop
 from ladder.base.files import ROOT, read
+from ladder.base.records import Record
 from ladder.base.sources import Source
 
 PATCHES = os.path.join(ROOT, "scripts/ladder/exercises/patches")
 SECONDS = 300  # that a run may take
-Record = Dict[str, Any]  # an object of a program's --json
 
 
 class Run(NamedTuple):

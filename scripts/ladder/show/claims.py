@@ -6,9 +6,10 @@ from functools import partial
 from typing import Any, Callable, Collection, NamedTuple, Tuple, Union
 
 from ladder.base.course import ALL, NONE, QUANTISED
+from ladder.base.records import Record
 from ladder.base.text import rate_text, time_text
 from ladder.show.measured import Files, Measured, Missing, need
-from ladder.show.names import (Contender, Record, Shape, StepKey, at_the_machine, length_text,
+from ladder.show.names import (Contender, Shape, StepKey, at_the_machine, length_text,
                                markdown, number, where, whole_bytes)
 
 # ---- how a claim is judged: what was measured, and whether it holds, or in words how far ----

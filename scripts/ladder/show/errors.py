@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from typing import Iterator
 
 from ladder.base import course
-from ladder.base.records import flops
+from ladder.base.records import Record, flops
 from ladder.base.text import NO_VALUE, rate_text
 from ladder.show.measured import Files, Measured, need
-from ladder.show.names import (Data, Record, Shape, StepKey, at_the_machine, gpu_text, markdown,
+from ladder.show.names import (Data, Shape, StepKey, at_the_machine, gpu_text, markdown,
                                over_lengths)
 from ladder.show.style import INK, Axis, Drawing, Pyplot, plots, row_axis
 
@@ -61,8 +61,7 @@ def line_to_mark(axis: Axis, row: Data, y: float, x: float, end: float) -> None:
 def quantised(files: Files) -> list[tuple[str, list[float]]]:
     """[(text, [root mean square error at each of course.QUANTISED's inputs])]: of the step in the
     I/O type, then of each row of the step with settings. All have to be counted."""
-    about: dict[str, Any] = course.QUANTISED
-    counted = Measured(files.sim.path, "fp16")
+    about, counted = course.QUANTISED, Measured(files.sim.path, "fp16")
 
     def errors_of(step: StepKey, settings: Record | None) -> Iterator[float]:
         for _, d, kind in about["inputs"]:
@@ -76,7 +75,7 @@ def quantised(files: Files) -> list[tuple[str, list[float]]]:
 
 
 def fp8_error(files: Files) -> Data:
-    about: dict[str, Any] = course.QUANTISED
+    about = course.QUANTISED
     rows, look = quantised(files), files.look(about["step"])
     return {"title": "Root mean square error of O against float64, FP8 and fp16 (sim)",
             "panels": [{"title": title, "rows": [
@@ -103,7 +102,7 @@ def draw_fp8_error(plt: Pyplot, data: Data) -> Drawing:
 
 def fp8_error_table(files: Files) -> list[str]:
     """A line a choice of settings: the root mean square error of O at each input."""
-    about: dict[str, Any] = course.QUANTISED
+    about = course.QUANTISED
     rows, titles = quantised(files), [title for title, *_ in about["inputs"]]
     lines = markdown(["", *titles], [[text, *(f"{error:.1e}" for error in errors)]
                                      for text, errors in rows], range(1, 1 + len(titles)))
@@ -119,8 +118,7 @@ def fp8_error_table(files: Files) -> list[str]:
 def fp8_times_table(files: Files) -> list[str]:
     """A line a head size and mask: the rate of the step's attention alone, and with all that is
     done before it. And the same over cuBLAS's, beside that of the kernel that was released."""
-    about: dict[str, Any] = course.QUANTISED
-    step, released = about["step"], about["released"]
+    step, released = course.QUANTISED["step"], course.QUANTISED["released"]
     cells: dict[Shape, str] = {}
     rates: dict[Shape, float] = {}
     for e in files.gpu.paper():

@@ -13,8 +13,8 @@ from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.course import HIDDEN, TOKENS
 from ladder.base.files import newest_measured, read_lines
 from ladder.base.programs import Ladder, Step, step_of
-from ladder.base.records import flops, requested, total
-from ladder.show.names import Contender, Data, Record, Shape, StepKey, label
+from ladder.base.records import Record, flops, requested, total
+from ladder.show.names import Contender, Data, Shape, StepKey, label
 
 T = TypeVar("T")
 MARKERS = "osD^vPX<>ph*"  # of figures, by a rung's place in the ladder

@@ -10,7 +10,6 @@ from ladder.base.text import NO_VALUE, bytes_text
 if TYPE_CHECKING:
     from ladder.show.measured import Files
 
-Record = Dict[str, Any]          # a line of a file of results
 Data = Dict[str, Any]            # what a figure shows, or a panel, a line, a point or a row of it
 StepKey = Tuple[str, str]        # a step's rung and its name
 Contender = Union[StepKey, str]  # a step, or a backend of PyTorch

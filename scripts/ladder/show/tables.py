@@ -10,9 +10,10 @@ from statistics import geometric_mean
 from typing import Mapping, Sequence
 
 from ladder.base.course import HIDDEN, LADDER_LENGTH, PROFILED_LENGTH, TOKENS
+from ladder.base.records import Record
 from ladder.base.text import NO_VALUE, rate_text, time_text
 from ladder.show.measured import Files, Measured, need, of_the_paper
-from ladder.show.names import (HEADS, PEERS, POINTS, WAYS, Contender, Record, StepKey,
+from ladder.show.names import (HEADS, PEERS, POINTS, WAYS, Contender, StepKey,
                                at_the_machine, length_text, library, markdown, number,
                                over_lengths, point_text, where, whole_bytes)
 from ladder.trace.replay import EXPS

@@ -8,10 +8,10 @@ from typing import Collection, Sequence
 
 from ladder.base.course import LADDER_LENGTH
 from ladder.base.files import short_name
-from ladder.base.records import total
+from ladder.base.records import Record, total
 from ladder.base.text import NO_VALUE, time_text
 from ladder.show.measured import Files, need
-from ladder.show.names import HEADS, Data, Record, StepKey, markdown, number
+from ladder.show.names import HEADS, Data, StepKey, markdown, number
 from ladder.show.style import INK, Drawing, Pyplot, ink, plots, row_axis, two_marks
 
 CAPTION = ("From one GPU to another: what waits for HBM follows its bandwidth, what computes does "
